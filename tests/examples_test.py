@@ -49,6 +49,17 @@ def test_a_live_keras_model_trains_and_is_planned_for_other_devices(tmp_path):
   assert "/GPU:1" in json.loads((tmp_path / "plan.json").read_text())["devices"]
 
 
+def test_a_loop_of_ones_own_trains_and_is_planned_for_other_devices(tmp_path):
+  done = subprocess.run(
+      [sys.executable, str(EXAMPLES / "train_a_loop.py")], cwd=tmp_path, check=False,
+      capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=3600)
+  assert done.returncode == 0, done.stderr[-3000:]
+  training, plan = done.stdout.strip().split("\n\n")
+  assert training.startswith("losses [") and "A step" in training
+  assert re.match(r"TrainingPlan\([\d.]+ ms a step", plan)
+  assert "/GPU:1" in json.loads((tmp_path / "plan.json").read_text())["devices"]
+
+
 def test_the_notebooks_cells_run_in_order(capsys):
   path = EXAMPLES / "look_at_a_placement.ipynb"
   notebook = json.loads(path.read_text())

@@ -5,6 +5,8 @@ Legend: N ops, D devices.
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from typing import Any, Dict, List, Tuple
 
 import numpy as np
@@ -14,16 +16,19 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
-from placeto_tf.placements import Placement
+from placeto_tf.placements import Placement, coverage
+
+_NUMBER = re.compile(r"_?\d+")
 
 
 def placed_alike(
     placement: Placement, graph: ComputationGraph, function: Any, cluster: Cluster, *,
     variables_stay: bool = True,
 ) -> Tuple[Placement, float]:
-  """The placement of another trace of the same step.
+  """Returns the placement of another trace of the same step.
 
-  An op goes to the device of the op of its name. A variable, with the ops that touch it, goes to
+  An op goes to the device of the op of its name; where the traces differ in the numbers within
+  names alone, of the op at its place. A variable, with the ops that touch it, goes to
   the variable's present device. All other ops go to the device of an op that they read, or that
   reads them.
 
@@ -37,6 +42,7 @@ def placed_alike(
   Returns:
     The placement, and the share of the ops that were known by name.
   """
+  placement = _renamed(placement, graph)
   column = device_names.match(placement.devices, cluster.device_names)
   by_name = np.array([
       column[placement[op]] if op in placement else -1 for op in graph.op_names], dtype=np.int64)
@@ -55,6 +61,19 @@ def placed_alike(
   wrong = ~allowed[np.arange(graph.num_ops), indices]
   indices[wrong] = allowed[wrong].argmax(axis=1)
   return Placement.from_indices(graph, cluster, indices), float((by_name >= 0).mean())
+
+
+def _renamed(placement: Placement, graph: ComputationGraph) -> Placement:
+  """Returns the placement by the names of a graph that differs in the numbers within names alone.
+
+  Keras numbers its layers through the process (dense_1 of one model is dense_4 of the next), and
+  its optimizers anew when their variables are there.
+  """
+  ops = coverage.file_op_names(graph)
+  pairs = list(zip(placement, ops))
+  if len(ops) != len(placement) or any(_NUMBER.sub("", a) != _NUMBER.sub("", b) for a, b in pairs):
+    return placement
+  return dataclasses.replace(placement, op_devices={new: placement[old] for old, new in pairs})
 
 
 def _spread(graph: ComputationGraph, of_set: Dict[int, int]) -> None:

@@ -5,20 +5,26 @@ Works with Keras 2 and Keras 3 without importing either.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import keras_models
+from placeto_tf.placements.traced_steps import (
+  Batch,
+  Specs,
+  TracedStep,
+  check_eager,
+  component_shapes,
+)
 
 if TYPE_CHECKING:
   import keras
   import tensorflow as tf
   from tensorflow.types.experimental import ConcreteFunction
 
-Batch = Any  # tensors, nested as the model takes them
-Specs = Any  # `tf.TypeSpec`s, nested as a batch is
+_FREE = 32  # stands in an error for a dimension that is not known
 
 
 def as_batch(data: Any, floatx: str = "float32") -> Batch:
@@ -91,27 +97,6 @@ def draws_by_trace(model: keras.Model) -> bool:
       hasattr(layer, "_random_generator") for layer in getattr(model, "submodules", ()))
 
 
-def takes(specs: Specs, others: Specs) -> bool:
-  """Whether a step traced for some specs takes batches of others."""
-  import tensorflow as tf
-
-  try:
-    tf.nest.assert_same_structure(specs, others)
-  except (TypeError, ValueError):
-    return False
-  return all(
-      one == other or one is not None and other is not None and one.is_compatible_with(other)
-      for one, other in zip(tf.nest.flatten(specs), tf.nest.flatten(others)))
-
-
-def component_shapes(batch: Batch) -> List[Tuple[int, ...]]:
-  """The shapes of a batch's tensors, those of composite ones included, as functions take them."""
-  import tensorflow as tf
-
-  return [tuple(value.shape.as_list())
-          for value in tf.nest.flatten(batch, expand_composites=True) if value is not None]
-
-
 def cast_like(batch: Batch, specs: Specs) -> Batch:
   """The batch with floating-point tensors in the dtypes of specs of the same structure."""
   import tensorflow as tf
@@ -131,51 +116,13 @@ def cast_like(batch: Batch, specs: Specs) -> Batch:
   return tf.nest.map_structure(cast, batch, specs)
 
 
-def size_of(specs: Specs) -> Any:
-  """The batch size that specs state, or None."""
-  import tensorflow as tf
-
-  for spec in tf.nest.flatten(specs):
-    shape = getattr(spec, "shape", None)
-    if shape is not None and shape.rank:
-      return shape[0]
-  return None
-
-
-def divided(specs: Specs, replicas: int) -> Specs:
-  """The specs of one of R replicas: of a tensor's examples, a share.
-
-  Raises:
-    GraphError: a spec is no dense tensor with as many examples as all others, or R does not divide
-      them.
-  """
-  import tensorflow as tf
-
-  size = size_of(specs)
-
-  def part(spec: Optional[tf.TypeSpec]) -> Optional[tf.TypeSpec]:
-    if spec is None:
-      return None
-    shape = spec.shape.as_list() if isinstance(spec, tf.TensorSpec) and spec.shape.rank else [None]
-    if shape[0] is None or shape[0] != size:
-      raise GraphError(
-          f"{spec} of a batch of {size} is not divided among replicas; expected dense tensors of "
-          "as many examples each")
-    if size % replicas:
-      raise GraphError(
-          f"the batch of {size} examples cannot be divided among {replicas} replicas; choose a "
-          f"batch that is a multiple of {replicas}, or another number of replicas")
-    return tf.TensorSpec([size // replicas, *shape[1:]], spec.dtype, spec.name)
-
-  return tf.nest.map_structure(part, specs)
-
-
 def check_trainable(model: object) -> None:
   """Raises GraphError for what is no Keras model whose training can be placed."""
+  check_eager()
   if not keras_models.is_keras_model(model):
     raise GraphError(
-        f"expected a Keras model, got {type(model).__name__}; for a function of your own hand its "
-        "ConcreteFunction to place() and apply the result to it")
+        f"expected a Keras model, got {type(model).__name__}; for a training step of your own call "
+        "compile_step or plan_step")
   name = getattr(model, "name", "")
   if getattr(model, "optimizer", None) is None:
     raise GraphError(
@@ -205,32 +152,41 @@ def without_xla(model: keras.Model) -> Any:
   return found
 
 
-def trace_step(model: keras.Model, specs: Specs) -> ConcreteFunction:
-  """A ConcreteFunction of the model's `train_step` on a batch of these specs.
+class KerasStep(TracedStep):
+  """The `train_step` of a compiled Keras model.
 
-  It is traced as `fit` traces it: variables of the optimizer and of metrics are made on the way,
-  values stay.
-
-  Raises:
-    GraphError: the step cannot be traced.
+  Attributes:
+    model: the model.
   """
-  import tensorflow as tf
 
-  def step(data: Batch) -> Any:
-    return model.train_step(data)
+  remedy = "check that model.fit runs with this data"
 
-  # Keras 2 has AutoGraph convert a train_step of the user's own, Keras 3 does not.
-  convert = hasattr(model, "_train_counter")
-  try:
-    with keras_models.without_xla(model.optimizer):
-      function = tf.function(step, autograph=convert).get_concrete_function(specs)
-  except Exception as error:  # whatever the user's layers and losses raise
-    raise GraphError(
-        f"the training step of the Keras model {getattr(model, 'name', '')!r} cannot be traced "
-        f"({keras_models.cause_of(error)}); check that model.fit runs with this data") from error
-  # TensorFlow's graphs hold their variables weakly.
-  function._placeto_model = (model, model.optimizer)
-  return function
+  def __init__(self, model: keras.Model):
+    """Args: model: a compiled model."""
+    from tensorflow.python.eager.polymorphic_function import autograph_util
+
+    def step(data: Batch) -> Any:
+      return model.train_step(data)
+
+    # Keras 2 has AutoGraph convert a train_step of the user's own, Keras 3 does not.
+    convert = hasattr(model, "_train_counter")
+    super().__init__(
+        getattr(model, "name", ""),
+        autograph_util.py_func_from_autograph(step) if convert else step,
+        (model, model.optimizer), convert)
+    self.model = model
+    self.wide = draws_by_trace(model)
+
+  def trace(self, specs: Specs) -> ConcreteFunction:
+    """Traces the step as `fit` does; see `TracedStep.trace`."""
+    with keras_models.without_xla(self.model.optimizer):
+      return super().trace(specs)
+
+  @property
+  def floatx(self) -> str:
+    """The floating-point type of the model's Keras."""
+    package = keras_models.package_of(self.model)
+    return package.backend.floatx() if hasattr(package.backend, "floatx") else "float32"
 
 
 def compiled_state(model: keras.Model) -> Tuple[int, ...]:
@@ -248,3 +204,55 @@ def steps_per_execution(model: keras.Model) -> int:
   if not hasattr(found, "numpy"):
     found = getattr(model, "steps_per_execution", 1)
   return int(found.numpy()) if hasattr(found, "numpy") else int(found or 1)
+
+
+def read_example(
+    step: KerasStep, batch_size: Optional[int], data: Any, *, wide: bool = False,
+) -> Optional[Tuple[Specs, Sequence[Tuple[int, ...]]]]:
+  """Reads what a user says of the batches.
+
+  Args:
+    step: of the model.
+    batch_size, data: as for `compile_placed`.
+    wide: whether the specs leave the batch size open.
+
+  Returns:
+    (specs, shapes of the tensors, [] if they are not known); None without a word.
+
+  Raises:
+    GraphError: both are given, or what is given does not say all.
+  """
+  import tensorflow as tf
+
+  model = step.model
+  if data is None and batch_size is None:
+    return None
+  if data is not None and batch_size is not None:
+    raise GraphError("data has a batch size of its own; give either data or batch_size")
+  if batch_size is not None:
+    specs = tuple(keras_models.step_specs(model, batch_size))
+    shapes = component_shapes(specs)
+    if not shapes:
+      raise GraphError(
+          f"the batches of the Keras model {step.name!r} have dimensions that batch_size does not "
+          "say; give data=, an example batch, or its specs: with your sizes for "
+          f"{_FREE}, and targets as your loss takes them, data={_as_code(specs)}")
+    return (tuple(keras_models.step_specs(model, None)) if wide else specs), shapes
+  element_spec = None
+  if isinstance(data, tf.data.Dataset):
+    element_spec, data = data.element_spec, next(iter(data.take(1)))
+  if any(isinstance(leaf, tf.TypeSpec) for leaf in tf.nest.flatten(data)):
+    return tuple(data), component_shapes(data)
+  batch = as_batch(data, step.floatx)
+  return specs_of(batch, data, element_spec, wide=wide), component_shapes(batch)
+
+
+def _as_code(specs: Specs) -> str:
+  """Returns Python that makes nested TensorSpecs, with a number for each unknown dimension."""
+  if isinstance(specs, Mapping):
+    return f"{{{', '.join(f'{name!r}: {_as_code(spec)}' for name, spec in specs.items())}}}"
+  if isinstance(specs, (list, tuple)):
+    inner = ", ".join(_as_code(spec) for spec in specs)
+    return f"[{inner}]" if isinstance(specs, list) else f"({inner})"
+  sizes = [_FREE if size is None else size for size in specs.shape]
+  return f"tf.TensorSpec({sizes}, {specs.dtype.name!r})"

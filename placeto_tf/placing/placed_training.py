@@ -1,11 +1,12 @@
-"""`PlacedTraining`: a Keras model whose training step runs placed, if that is faster.
+"""`PlacedStep` and `PlacedTraining`: training steps that run placed, if that is faster.
+
+A placed step is called as the step that it was made of. With the first batch both run in turns, on
+copies of the variables, before anything is moved; the faster one stays. Batches of another shape
+run on the same devices.
 
 Keras asks a model for its train function before it trains and hands it an iterator of batches. The
-model is given a train function that runs the placed step for the batch's shape. All other parts of
+model is given a train function that runs the placed step of its `train_step`. All other parts of
 Keras (callbacks, metrics, evaluate, predict, saving) work as before, with the moved variables.
-
-With the first batch the placed step and the step as it was run in turns, on copies of the
-variables, before anything is moved; the faster one stays.
 """
 
 from __future__ import annotations
@@ -13,21 +14,31 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.errors import PlacetoError, listed
-from placeto_tf.graphs import ComputationGraph, load_graph
+from placeto_tf.errors import GraphError, PlacetoError, listed
 from placeto_tf.placements import Placement, keras_batches, place_function
 from placeto_tf.placements.applied import AppliedFunction
 from placeto_tf.placements.following import placed_alike
-from placeto_tf.placements.keras_batches import Batch, Specs
+from placeto_tf.placements.keras_batches import KerasStep
 from placeto_tf.placements.placed_functions import trial_function
+from placeto_tf.placements.traced_steps import (
+  Batch,
+  FunctionStep,
+  Specs,
+  TracedStep,
+  check_eager,
+  component_shapes,
+  opened,
+  size_of_shapes,
+  takes,
+  tensors_of,
+)
 from placeto_tf.placing import training_plans
 from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.result import PlacingResult
-from placeto_tf.placing.training_plans import TrainingPlan
-from placeto_tf.replication import replicate
+from placeto_tf.placing.training_plans import Shapes, TrainingPlan
 from placeto_tf.replication.op_roles import PIPELINES, may_be_copied
 from placeto_tf.runtime.step_trial import StepTrial, in_turns
 
@@ -37,6 +48,7 @@ if TYPE_CHECKING:
 
 _CALLS = frozenset("If While Case PartitionedCall StatefulPartitionedCall".split())
 _NO_GAIN = 0.999  # of the step as it is: what takes as long is not worth a trial
+_MOST_SHAPES = 3  # traced each on its own, before one trace serves all others
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,63 +58,84 @@ class BatchStep:
   Attributes:
     batch_size: of the first such batch; None if it is not known.
     specs: of the batches.
-    function: takes a batch.
+    function: takes the tensors of a batch.
     how: "placed" by a plan, "alike" (as the placed one), or "unplaced".
     replicas: among which the batch is divided.
+    shapes: of the tensors that it takes, where replicas divide them; else [].
   """
 
   batch_size: Optional[int]
   specs: Specs
-  function: Callable[[Batch], Any]
+  function: Callable[[Tuple[Any, ...]], Any]
   how: str
   replicas: int = 1
+  shapes: Shapes = ()
+
+  def takes(self, specs: Specs, shapes: Shapes) -> bool:
+    """Returns whether the step is for a batch of these specs and shapes."""
+    return takes(self.specs, specs) and (self.replicas == 1 or list(self.shapes) == list(shapes))
 
 
-class PlacedTraining:
-  """A Keras model's training, placed; see `compile_placed`.
+class PlacedStep:
+  """A training step that is called as before and runs placed; see `compile_step`.
 
   Attributes:
-    model: the Keras model.
     cluster: the devices.
     plan: the placed step as it was planned; None before the first batch is known.
     trial: the measured steps, as it was and placed; None before, or where none was made.
     verdict: in a sentence, which step runs and why; "" before that is decided.
     applied: the placed step that runs, with the step time that was promised; None if none does.
     steps: the step for each kind of batches seen.
-    wide: whether a step is traced for batches of any size.
   """
 
   def __init__(
-      self, model: keras.Model, cluster: Cluster, options: Dict[str, Any], *,
+      self, step: TracedStep, cluster: Cluster, options: Dict[str, Any], *,
       placement: Optional[Placement] = None, verify: bool = True,
       clock: Callable[[], float] = time.perf_counter):
-    """Args: see `compile_placed`; clock: of the trial, in seconds."""
-    self.model = model
+    """Prepares a step; nothing is traced yet.
+
+    Args:
+      step: to be placed.
+      clock: of the trial, in seconds.
+      cluster, options, placement, verify: see `compile_step`.
+    """
     self.cluster = cluster
     self.plan: Optional[TrainingPlan] = None
     self.trial: Optional[StepTrial] = None
     self.verdict = ""
     self.applied: Optional[AppliedFunction] = None
-    self._options, self._placement, self._verify, self._clock = options, placement, verify, clock
     self.steps: List[BatchStep] = []
-    self._compiled = keras_batches.compiled_state(model)
-    self.wide = training_plans.is_wide(model, options) and (
-        placement is None or placement.replicas in (None, 1))
-    self._jit_compile = keras_batches.without_xla(model)
+    self._step, self._options, self._placement = step, options, placement
+    self._verify, self._clock = verify, clock
+
+  def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    """Trains on one batch; takes and returns what the step takes and returns."""
+    assert isinstance(self._step, FunctionStep)
+    check_eager()
+    batch = self._step.batch(args, kwargs)
+    return self._run(batch, self._step.specs(batch))
+
+  @property
+  def name(self) -> str:
+    """The name of the step, or of the model."""
+    return self._step.name
 
   @property
   def result(self) -> Optional[PlacingResult]:
-    """What `place()` found; None before that, and for a placement that was loaded."""
+    """The result of `place()`; None before that, and for a placement that was loaded."""
     return None if self.plan is None else self.plan.result
 
   @property
   def root_dir(self) -> Optional[str]:
-    """Where TensorBoard's events of the search are; None where none are written."""
+    """The directory of TensorBoard's events of the search; None where none are written."""
     return self._options.get("root_dir")
 
   def __repr__(self) -> str:
-    return (f"PlacedTraining({getattr(self.model, 'name', '')!r} on "
-            f"{training_plans.short_names(self.cluster)}: {self.verdict or self._waiting()})")
+    waiting = "the training step is placed when the first batch comes" if self.plan is None else (
+        f"planned, {ms_text(self.plan.step_time_us)} a step as simulated; measured when the first "
+        "batch comes")
+    return (f"{type(self).__name__}({self.name!r} on {training_plans.short_names(self.cluster)}: "
+            f"{self.verdict or waiting})")
 
   def __str__(self) -> str:
     from placeto_tf.placing import training_texts
@@ -110,17 +143,17 @@ class PlacedTraining:
     return training_texts.describe(self)
 
   def save(self, path: str) -> None:
-    """Writes the placement, for `compile_placed(model, placement=path)` in another process.
+    """Writes the placement, for `placement=path` in another process.
 
     Raises:
       PlacetoError: nothing is placed yet, or the file cannot be written.
     """
     if self.plan is None:
       raise PlacetoError("the training step is placed when the first batch comes; train first, or "
-                         "give compile_placed a batch_size")
+                         "give an example batch where it is compiled")
     self.plan.save(path)
 
-  def make_plan(self, specs: Specs, shapes: Sequence[Tuple[int, ...]]) -> None:
+  def make_plan(self, specs: Specs, shapes: Shapes) -> None:
     """Searches a placement for batches of these specs, or takes the one that was given.
 
     Args:
@@ -128,12 +161,180 @@ class PlacedTraining:
       shapes: of its components, where they are known.
     """
     if self._placement is None:
-      self.plan = training_plans.search(self.model, specs, shapes, self.cluster, self._options)
+      self.plan = training_plans.search(self._step, specs, shapes, self.cluster, self._options)
     else:
-      self.plan = training_plans.follow(self.model, specs, shapes, self.cluster, self._placement)
+      self.plan = training_plans.follow(self._step, specs, shapes, self.cluster, self._placement)
     reason = self._not_timed(self.plan)
     if reason is not None:
       self._place(self.plan, f"Not measured, because {reason}; placed as simulated.")
+
+  def _run(self, batch: Batch, specs: Specs) -> Any:
+    """Trains on one batch of these specs."""
+    shapes = component_shapes(batch)
+    if self.plan is None:
+      self.make_plan(specs, shapes)
+    assert self.plan is not None
+    if not self.verdict:
+      self._decide(self._plan_for(self.plan, specs, shapes), tensors_of(batch))
+    step = next((each for each in self.steps if each.takes(specs, shapes)), None)
+    if step is None:
+      step = self._follow(self.plan, specs, shapes)
+      self.steps.append(step)
+    return step.function(tensors_of(batch))
+
+  def _not_timed(self, plan: TrainingPlan) -> Optional[str]:
+    """Returns why the placed step runs without being compared, or None."""
+    if not self._verify:
+      return "verify is False"
+    current = None if plan.result is None else plan.result.baselines.get("current")
+    if current is not None and not current.fits:
+      return "the step as it is does not fit in memory"
+    effects = _effects(plan.function)
+    return f"each step does what cannot be taken back ({listed(effects)})" if effects else None
+
+  def _plan_for(self, plan: TrainingPlan, specs: Specs, shapes: Shapes) -> TrainingPlan:
+    """Returns the plan for the first batch: one of another size or type follows the one made."""
+    if not takes(plan.specs, specs):
+      try:
+        self.plan = dataclasses.replace(
+            training_plans.follow(self._step, specs, shapes, self.cluster, plan.placement),
+            result=plan.result)
+      except PlacetoError as error:
+        self._leave(plan, f"The first batch is none of those planned for ({error}). The step "
+                          "runs as before.")
+    return self.plan or plan
+
+  def _decide(self, plan: TrainingPlan, tensors: Tuple[Any, ...]) -> None:
+    """Has the step as it was and the placed one run in turns; the faster one stays."""
+    if self.verdict:
+      return
+    if plan.before_us is not None and plan.step_time_us > plan.before_us * _NO_GAIN:
+      self._leave(plan, f"A step takes {ms_text(plan.before_us)}, as simulated, and no placement "
+                        "is faster. The model trains as before.")
+      return
+    try:
+      before, after = trial_function(plan.function), trial_function(
+          plan.placed_function, plan.placement)
+      self.trial = in_turns(
+          _synchronous(before, tensors, xla=self._compiled), _synchronous(after, tensors),
+          clock=self._clock)
+    except Exception as error:  # a device that has no room, or a kernel that is not there
+      self._place(plan, "Not measured, because the trial failed ("
+                        f"{' '.join(str(error).split())[:200]}); placed as simulated.")
+      return
+    found = self.trial
+    times = f"before {ms_text(found.before_us)} (measured, {found.steps} steps each; " \
+            f"{ms_text(plan.step_time_us)} were simulated)"
+    if found.faster:
+      self._place(plan, f"A step takes {ms_text(found.after_us)}, {times}. Kept.")
+    else:
+      self._leave(plan, f"A step placed takes {ms_text(found.after_us)}, {times}. Not faster here: "
+                        "the model trains as before.")
+
+  @property
+  def _compiled(self) -> bool:
+    """Whether XLA compiles the step as a whole where it is not placed."""
+    return isinstance(self._step, FunctionStep) and self._step.compiled
+
+  def _place(self, plan: TrainingPlan, verdict: str) -> None:
+    self.applied, self.verdict = plan.apply(), verdict
+    self.steps.append(BatchStep(
+        plan.batch_size, plan.specs, self.applied.function, "placed", plan.replicas, plan.shapes))
+
+  def _leave(self, plan: TrainingPlan, verdict: str) -> None:
+    """Has the step run as before.
+
+    Its steps go on being those traced here, so that random numbers are as without a placement.
+    """
+    self.verdict = verdict
+    self.steps.append(
+        BatchStep(plan.batch_size, plan.specs, self._unplaced(plan.function), "unplaced"))
+
+  def _unplaced(self, function: ConcreteFunction) -> Callable:
+    """Returns the step as it was; XLA compiles again what it compiled."""
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=True) if self._compiled else function
+
+  def _follow(self, plan: TrainingPlan, specs: Specs, shapes: Shapes) -> BatchStep:
+    """Returns the step for another shape, such as a partial last batch: as the first one is."""
+    size = size_of_shapes(shapes)
+    if self.applied is not None and plan.replicas > 1 and size is not None and (
+        size % plan.replicas == 0) and len(self.steps) <= _MOST_SHAPES:
+      source, _ = training_plans.replica_source(
+          self._step, specs, shapes, [plan.replicas], self._options.get("batch_norm", "replica"))
+      try:
+        function = training_plans.function_of(source.replicas(plan.replicas).graph)
+        step = self._alike(plan.placement, specs, function, size, plan.replicas, shapes)
+        if step is not None:
+          return step
+      except GraphError:
+        pass  # one replica takes such a batch
+    specs, function = self._traced(plan, specs)
+    if self.applied is None:
+      return BatchStep(size, specs, self._unplaced(function), "unplaced")
+    placement = training_plans.of_first_replica(plan) if plan.replicas > 1 else plan.placement
+    step = self._alike(placement, specs, function, size, 1, shapes)
+    if step is None:
+      warnings.warn(
+          f"batches such as {specs} take a step of their own, which runs unplaced, because most of "
+          "its ops are not those of the placed one; train with batches as at the first step",
+          stacklevel=4)
+      step = BatchStep(size, specs, function, "unplaced")
+    return step
+
+  def _traced(self, plan: TrainingPlan, specs: Specs) -> Tuple[Specs, ConcreteFunction]:
+    """Returns a trace for batches of these specs, and the specs that it takes.
+
+    After some shapes the next trace leaves those dimensions open that were seen to differ.
+    """
+    if plan.replicas > 1 and takes(plan.traced, specs):
+      return plan.traced, self._step.trace(plan.traced)
+    if len(self.steps) > _MOST_SHAPES and not isinstance(self._step, KerasStep):
+      wide = specs
+      for step in self.steps:
+        wide = opened(wide, step.specs)
+      try:
+        return wide, self._step.trace(wide)
+      except GraphError:
+        pass  # the step needs to know its shapes
+    return specs, self._step.trace(specs)
+
+  def _alike(
+      self, placement: Placement, specs: Specs, function: ConcreteFunction, size: Optional[int],
+      replicas: int, shapes: Shapes) -> Optional[BatchStep]:
+    """Returns a trace placed as the first one is; None where most of its ops are not known."""
+    graph = training_plans.graph_of(self._step, function, shapes)
+    found, known = placed_alike(placement, graph, function, self.cluster)
+    if known < training_plans.ENOUGH:
+      return None
+    return BatchStep(
+        size, specs, place_function(found, function).function, "alike", replicas, shapes)
+
+
+class PlacedTraining(PlacedStep):
+  """A Keras model's training, placed; see `compile_placed`.
+
+  Attributes:
+    model: the Keras model.
+  """
+
+  def __init__(
+      self, model: keras.Model, cluster: Cluster, options: Dict[str, Any], *,
+      placement: Optional[Placement] = None, **more: Any):
+    """Args: see `compile_placed` and `PlacedStep`."""
+    step = KerasStep(model)
+    super().__init__(step, cluster, options, placement=placement, **more)
+    self.model = model
+    self.step = step
+    self._state = keras_batches.compiled_state(model)
+    self.wide = step.wide and not training_plans.is_divided(options) and (
+        placement is None or placement.replicas in (None, 1))
+    self._jit_compile = keras_batches.without_xla(model)
+
+  @property
+  def _compiled(self) -> bool:
+    return bool(self._jit_compile)
 
   def run_step(self, data: Any, element_spec: Optional[Specs] = None) -> Any:
     """Trains on one batch; returns the logs of the model's `train_step`.
@@ -142,20 +343,11 @@ class PlacedTraining:
       data: the batch, as Keras hands it over.
       element_spec: of the iterator that gave it, where there is one.
     """
-    batch = keras_batches.as_batch(data, training_plans.floatx(self.model))
+    batch = keras_batches.as_batch(data, self.step.floatx)
     if self.plan is not None:
       batch = keras_batches.cast_like(batch, self.plan.specs)
-    specs = keras_batches.specs_of(batch, data, element_spec, wide=self.wide)
-    if self.plan is None:
-      self.make_plan(specs, keras_batches.component_shapes(batch))
-    assert self.plan is not None
-    if not self.verdict:
-      self._decide(self._plan_for(self.plan, specs, batch), batch)
-    step = next((each for each in self.steps if keras_batches.takes(each.specs, specs)), None)
-    if step is None:
-      step = self._follow(self.plan, specs)
-      self.steps.append(step)
-    logs = step.function(batch)
+    logs = self._run(
+        batch, keras_batches.specs_of(batch, data, element_spec, wide=self.wide))
     counter = getattr(self.model, "_train_counter", None)  # of Keras 2
     if counter is not None:
       counter.assign_add(1)
@@ -178,7 +370,7 @@ class PlacedTraining:
 
   def make_train_function(self, force: bool = False) -> Callable:
     """Replaces the model's own method, which Keras calls before it trains."""
-    if keras_batches.compiled_state(self.model) != self._compiled:
+    if keras_batches.compiled_state(self.model) != self._state:
       warnings.warn(
           "the model has been compiled again since compile_placed: its training runs unplaced; "
           "call compile_placed again", stacklevel=2)
@@ -192,131 +384,34 @@ class PlacedTraining:
     if self.model.__dict__.get("make_train_function") is not None:
       del self.model.__dict__["make_train_function"]
     self.model.train_function = None
-    if self._jit_compile and keras_batches.compiled_state(self.model) == self._compiled:
+    if self._jit_compile and keras_batches.compiled_state(self.model) == self._state:
       self.model.jit_compile = self._jit_compile
 
-  def _waiting(self) -> str:
-    if self.plan is None:
-      return "the training step is placed when the first batch comes"
-    return (f"planned, {ms_text(self.plan.step_time_us)} a step as simulated; measured when "
-            "the first batch comes")
-
-  def _not_timed(self, plan: TrainingPlan) -> Optional[str]:
-    """Why the placed step runs without being compared, or None."""
-    if not self._verify:
-      return "verify is False"
-    current = None if plan.result is None else plan.result.baselines.get("current")
-    if current is not None and not current.fits:
-      return "the step as it is does not fit in memory"
-    effects = _effects(plan.function)
-    if effects:
-      return f"each step does what cannot be taken back ({listed(effects)})"
-    return None
-
-  def _plan_for(self, plan: TrainingPlan, specs: Specs, batch: Batch) -> TrainingPlan:
-    """The plan for the first batch: that of another size or type follows the one that was made."""
-    if not keras_batches.takes(plan.specs, specs):
-      try:
-        self.plan = dataclasses.replace(
-            training_plans.follow(
-                self.model, specs, keras_batches.component_shapes(batch), self.cluster,
-                plan.placement),
-            result=plan.result)
-      except PlacetoError as error:
-        self._leave(plan, f"The first batch is none of those planned for ({error}). The model "
-                          "trains as before.")
-    return self.plan or plan
-
-  def _decide(self, plan: TrainingPlan, batch: Batch) -> None:
-    """Has the step as it was and the placed one run in turns; the faster one stays."""
-    if self.verdict:
-      return
-    if plan.before_us is not None and plan.step_time_us > plan.before_us * _NO_GAIN:
-      self._leave(plan, f"A step takes {ms_text(plan.before_us)}, as simulated, and no placement "
-                        "is faster. The model trains as before.")
-      return
-    try:
-      before, after = trial_function(plan.function), trial_function(
-          plan.placed_function, plan.placement)
-      self.trial = in_turns(
-          _synchronous(before, batch, xla=bool(self._jit_compile)), _synchronous(after, batch),
-          clock=self._clock)
-    except Exception as error:  # a device that has no room, or a kernel that is not there
-      self._place(plan, "Not measured, because the trial failed ("
-                        f"{' '.join(str(error).split())[:200]}); placed as simulated.")
-      return
-    found = self.trial
-    times = f"before {ms_text(found.before_us)} (measured, {found.steps} steps each; " \
-            f"{ms_text(plan.step_time_us)} were simulated)"
-    if found.faster:
-      self._place(plan, f"A step takes {ms_text(found.after_us)}, {times}. Kept.")
-    else:
-      self._leave(plan, f"A step placed takes {ms_text(found.after_us)}, {times}. Not faster here: "
-                        "the model trains as before.")
-
-  def _place(self, plan: TrainingPlan, verdict: str) -> None:
-    self.applied, self.verdict = plan.apply(), verdict
-    self.steps.append(BatchStep(
-        plan.batch_size, plan.specs, self.applied.function, "placed", plan.replicas))
-
   def _leave(self, plan: TrainingPlan, verdict: str) -> None:
-    """Has the model train as before.
-
-    Its steps go on being those traced here, so that what is random in them is as without a
-    placement; XLA's step and several steps in one are Keras's own.
-    """
-    self.verdict = verdict
-    self.steps.append(BatchStep(plan.batch_size, plan.specs, plan.function, "unplaced"))
+    """Has the model train as before; XLA's step and several in one are Keras's own."""
+    super()._leave(plan, verdict)
     if self._jit_compile or keras_batches.steps_per_execution(self.model) > 1:
       self.undo()
       self.model.make_train_function()
 
-  def _part(self, specs: Specs, replicas: int) -> ComputationGraph:
-    return training_plans.part_of(self.model, specs, replicas)
 
-  def _follow(self, plan: TrainingPlan, specs: Specs) -> BatchStep:
-    """The step for another shape, such as a partial last batch: as the first one is."""
-    size, replicas = keras_batches.size_of(specs), plan.replicas
-    if self.applied is None:
-      return BatchStep(
-          size, specs, keras_batches.trace_step(self.model, specs), "unplaced")
-    if replicas > 1 and size is not None and size % replicas == 0:
-      whole = load_graph(keras_batches.trace_step(self.model, specs))
-      graph = replicate(self._part(specs, replicas), replicas, whole=whole).graph
-      function = training_plans.function_of(graph)
-    else:
-      function = keras_batches.trace_step(self.model, specs)
-      graph, replicas = load_graph(function), 1
-    placement = plan.placement
-    if replicas < plan.replicas:
-      placement = training_plans.of_first_replica(plan)
-    placement, known = placed_alike(placement, graph, function, plan.cluster)
-    if known >= training_plans.ENOUGH:
-      return BatchStep(
-          size, specs, place_function(placement, function).function, "alike", replicas)
-    warnings.warn(
-        f"batches such as {specs} take a step of their own ({known:.0%} of its ops are those of "
-        "the placed one), which runs unplaced; train with batches as at the first step",
-        stacklevel=4)
-    return BatchStep(size, specs, function, "unplaced")
-
-
-def _synchronous(function: Callable, batch: Batch, xla: bool = False) -> Callable[[], None]:
-  """One step of a function on a batch that is over when it returns."""
+def _synchronous(
+    function: Callable, tensors: Tuple[Any, ...], xla: bool = False) -> Callable[[], None]:
+  """Returns one step of a function on a batch that is over when it returns."""
   import tensorflow as tf
 
   if xla:
     function = tf.function(function, jit_compile=True)
 
   def step() -> None:
-    function(batch)
+    function(tensors)
     tf.test.experimental.sync_devices()
 
   return step
 
 
 def _effects(function: ConcreteFunction) -> List[str]:
-  """Types of ops that change more than variables, such as a py_function or an iterator."""
+  """Returns types of ops that change more than variables, such as a py_function or an iterator."""
   graph_def = function.graph.as_graph_def()
   bodies = graph_def.library.function
   kinds = {node.op for nodes in (graph_def.node, *(each.node_def for each in bodies))

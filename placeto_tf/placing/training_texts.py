@@ -19,7 +19,7 @@ def describe(training: Any) -> str:
   plan, lines = training.plan, [f"{training!r}"]
   if plan is None:
     return lines[0]
-  lines = [f"Training step of {getattr(training.model, 'name', '')!r}, batches of "
+  lines = [f"Training step of {training.name!r}, batches of "
            f"{plan.batch_size or 'varying size'}: {plan.graph.num_ops:,} ops on "
            f"{short_names(training.cluster)}.",
            training.verdict or f"{plan!r}: measured when the first batch comes."]

@@ -29,6 +29,7 @@ from placeto_tf.replication.kinds import Box, Kind, Partial, Rows, Whole
 from placeto_tf.replication.propagation import spread
 from placeto_tf.replication.scaling import Scaling, empty
 from placeto_tf.replication.sparse_updates import sparse_updates
+from placeto_tf.replication.traced import rebuilt_function
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -472,14 +473,15 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
   """Returns the graph of one replica of a fixed batch, or None if its ops take no smaller one.
 
   Args:
-    graph: with the whole batch, of a `tf.Graph`, GraphDef or MetaGraphDef.
+    graph: with the whole batch, of a `tf.Graph`, GraphDef, MetaGraphDef or ConcreteFunction.
     replicas: among which the batch is divided.
   """
   live = graph.origin.format == "tf_graph"
   if live:
     graph = frozen(graph)
   source = graph.origin
-  if source.format not in ("graph_def", "meta_graph_def"):
+  traced = source.format == "concrete_function"
+  if not traced and source.format not in ("graph_def", "meta_graph_def"):
     return None
   flow = analyse_dataflow(graph)
   try:
@@ -487,9 +489,10 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
   except GraphError:
     return None
   by_name = {flow.graph.op_names[op]: node for op, node in changed.items()}
-  proto = type(source.proto)()
-  proto.CopyFrom(source.proto)
-  graph_def = proto.graph_def if source.format != "graph_def" else proto
+  kept = source.graph_def if traced else source.proto
+  proto = type(kept)()
+  proto.CopyFrom(kept)
+  graph_def = proto.graph_def if source.format == "meta_graph_def" else proto
   graph_def.CopyFrom(source.graph_def)
   for node in graph_def.node:
     if "_output_shapes" in node.attr:
@@ -507,8 +510,12 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
     shapes.setdefault(name.rpartition(":")[0], tuple(dims))
   options: Dict[str, Any] = {
       "fetches": graph.fetches, "feeds": list(source.feed_shapes), "feed_shapes": shapes}
-  found = load_graph(proto, **options)
   try:
+    if traced:
+      found = load_graph(rebuilt_function(source.tf_graph, proto), feed_shapes=shapes)
+      analyse_dataflow(found)
+      return found
+    found = load_graph(proto, **options)
     analyse_dataflow(found)
     if live:
       return load_graph(live_graph(proto), **options)

@@ -268,10 +268,10 @@ def _load(
       shape = (shape[0] * replicas, *shape[1:])
     shapes[name.rpartition(":")[0]] = tuple(shape)
   if source.format == "concrete_function":
-    from placeto_tf.replication.traced import replicated_function
+    from placeto_tf.replication.traced import rebuilt_function
 
     return load_graph(
-        replicated_function(source.tf_graph, written), feed_shapes=shapes)
+        rebuilt_function(source.tf_graph, written.graph_def), feed_shapes=shapes)
   proto = written.graph_def
   if source.format == "meta_graph_def":
     proto = replicated_meta_graph(source.proto, written)

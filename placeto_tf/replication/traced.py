@@ -8,12 +8,12 @@ from placeto_tf.graphs.concrete_functions import PLACED_NAMES
 from placeto_tf.graphs.shapes import PLACEHOLDERS
 
 
-def replicated_function(function: Any, written: Any) -> Any:
-  """The ConcreteFunction of a replicated graph.
+def rebuilt_function(function: Any, graph_def: Any) -> Any:
+  """Returns the ConcreteFunction of a graph that was made from that of another.
 
   Args:
-    function: that was replicated; its variables become those of the result.
-    written: the `rewriting.Rewritten` of its graph, whose feeds take the whole batch.
+    function: the other; its variables become those of the result.
+    graph_def: a GraphDef, whose feeds may take another batch.
   """
   import tensorflow as tf
   from tensorflow.python.eager.polymorphic_function import concrete_function
@@ -22,16 +22,16 @@ def replicated_function(function: Any, written: Any) -> Any:
   original = function.graph
   names = getattr(function, PLACED_NAMES, {})
   captures = {names.get(inner.op.name, inner.op.name): outer for outer, inner in original.captures}
-  body = type(written.graph_def)()
-  body.versions.CopyFrom(written.graph_def.versions)
-  body.library.CopyFrom(written.graph_def.library)
-  body.node.extend(node for node in written.graph_def.node if node.name not in captures)
+  body = type(graph_def)()
+  body.versions.CopyFrom(graph_def.versions)
+  body.library.CopyFrom(graph_def.library)
+  body.node.extend(node for node in graph_def.node if node.name not in captures)
   for node in body.node:
     _forget_colocation(node, captures)
   used = {text.lstrip("^").partition(":")[0] for node in body.node for text in node.input}
   used.update(names.get(tensor.op.name, tensor.op.name) for tensor in original.outputs)
   _open_unread(body.node, used)
-  graph = func_graph.FuncGraph(f"{original.name}_replicated")
+  graph = func_graph.FuncGraph(f"{original.name}_rebuilt")
   inner: Dict[str, Any] = {}
   with graph.as_default():
     for i, (name, outer) in enumerate(captures.items()):
@@ -69,7 +69,7 @@ def replicated_function(function: Any, written: Any) -> Any:
       setattr(result, name, getattr(function, name))
   setattr(result, PLACED_NAMES, {
       inner[node.name].op.name if node.name in inner else node.name: node.name
-      for node in written.graph_def.node})
+      for node in graph_def.node})
   # TensorFlow's graphs hold their variables weakly.
   result._placeto_variables = tuple(original.variables)
   if hasattr(function, "_placeto_model"):

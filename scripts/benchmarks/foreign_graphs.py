@@ -215,7 +215,7 @@ def training_graph(model: Any, batch: Tuple[Any, ...]) -> Any:
   from placeto_tf.graphs import load_graph
   from placeto_tf.placements import keras_batches
 
-  graph = load_graph(keras_batches.trace_step(model, batch))
+  graph = load_graph(keras_batches.KerasStep(model).trace(batch))
   assert graph.source is not None
   meta_graph = tf.compat.v1.MetaGraphDef(graph_def=graph.source.graph_def)
   ends = dict.fromkeys(name.partition(":")[0] for name in graph.fetches)

@@ -1,0 +1,387 @@
+"""Training steps as Python functions, traced for the arguments of a call.
+
+The arguments of a call are a nest. Its leaves are tensors, which a trace takes as inputs, and
+other objects (a model, a flag, None), which a trace has built in, as `tf.function` does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import GraphError, PlacetoError
+from placeto_tf.graphs import concrete_functions, keras_models
+
+if TYPE_CHECKING:
+  import tensorflow as tf
+  from tensorflow.types.experimental import ConcreteFunction
+
+Batch = Any  # tensors and other objects, nested as the step takes them
+Specs = Any  # the same nest with a `tf.TypeSpec` for each tensor
+
+_PLAIN = (bool, int, float, complex, str, bytes)
+
+
+class TracedStep:
+  """A training step that is traced for batches of given specs.
+
+  Attributes:
+    name: of the step, for messages.
+    owners: objects that hold the step's variables, which TensorFlow's graphs hold weakly.
+    remedy: what helps where it cannot be traced, for messages.
+    wide: whether one trace serves batches of any size.
+    batch_size: examples of a batch that the step takes from an iterator; None if not known.
+  """
+
+  remedy = "check that it runs on these arguments inside a tf.function"
+  wide = False
+  batch_size: Optional[int] = None
+
+  def __init__(
+      self, name: str, step: Callable[[Batch], Any], owners: Tuple[Any, ...] = (),
+      convert: bool = False):
+    """Holds a step.
+
+    Args:
+      name, owners: see the class.
+      step: takes a batch.
+      convert: whether AutoGraph converts the functions that it calls.
+    """
+    self.name, self.owners, self._step, self._convert = name, owners, step, convert
+
+  def trace(self, specs: Specs) -> ConcreteFunction:
+    """Traces the step for batches of these specs.
+
+    Variables that the step makes in its first call are made; values stay as they are.
+
+    Args:
+      specs: of the batch.
+
+    Returns:
+      A ConcreteFunction of the tuple of the batch's tensors, in the order of the flattened nest.
+
+    Raises:
+      GraphError: the step cannot be traced for such batches.
+    """
+    import tensorflow as tf
+    from tensorflow.python.autograph.core import ag_ctx
+
+    leaves = tf.nest.flatten(specs)
+
+    status = ag_ctx.Status.ENABLED if self._convert else ag_ctx.Status.DISABLED
+
+    def flat(tensors: Sequence[Any]) -> Any:
+      given = iter(tensors)
+      batch = tf.nest.pack_sequence_as(specs, [
+          next(given) if isinstance(leaf, tf.TypeSpec) else leaf for leaf in leaves])
+      with ag_ctx.ControlStatusCtx(status):
+        return self._step(batch)
+
+    try:
+      function = tf.function(flat, autograph=False).get_concrete_function(
+          tuple(leaf for leaf in leaves if isinstance(leaf, tf.TypeSpec)))
+    except PlacetoError:
+      raise
+    except Exception as error:  # whatever the user's code raises
+      raise GraphError(
+          f"the training step {self.name!r} cannot be traced ({keras_models.cause_of(error)}); "
+          f"{self.remedy}") from error
+    self._check_strategy(function)
+    function._placeto_model = self.owners
+    return function
+
+  def _check_strategy(self, function: ConcreteFunction) -> None:
+    """Raises GraphError if a distribution strategy owns a variable of the step."""
+    try:
+      variables = function.graph.variables
+    except AssertionError:  # a variable has been deleted, which reading the graph tells
+      return
+    strategies = {type(getattr(variable, "_distribute_strategy", None)).__name__
+                  for variable in variables} - {"NoneType"}
+    if strategies:
+      raise GraphError(
+          f"the training step {self.name!r} belongs to a {sorted(strategies)[0]}, which places its "
+          "variables itself and divides batches; make model and optimizer outside of the "
+          "strategy's scope, leave strategy.run out of the step, and give replicas= instead")
+
+
+class FunctionStep(TracedStep):
+  """A step that is a `tf.function`, a Python function or a ConcreteFunction.
+
+  Attributes:
+    function: as it was given.
+    compiled: whether XLA compiles it as a whole where it is not placed.
+  """
+
+  def __init__(
+      self, function: Callable, input_signature: Optional[Sequence[Any]] = None,
+      batch_size: Optional[int] = None):
+    """Takes the function apart.
+
+    Args:
+      function: the step.
+      input_signature: `tf.TensorSpec`s of the positional arguments, whose unknown dimensions a
+        trace leaves open; by default that of the `tf.function`.
+      batch_size: see the class; by default that of the iterator's dataset.
+
+    Raises:
+      GraphError: it cannot be called.
+    """
+    from tensorflow.python.eager.polymorphic_function import autograph_util
+
+    check_eager()
+    if not callable(function) or keras_models.is_keras_model(function):
+      raise GraphError(
+          f"expected a training step, a function, got {type(function).__name__}; for a compiled "
+          "Keras model call compile_placed or plan_training")
+    self.function, self.batch_size = function, batch_size
+    python: Any = function
+    convert = True
+    if concrete_functions.is_function(function):
+      python, convert = python.python_function, getattr(function, "_autograph", True)
+      input_signature = input_signature or getattr(function, "input_signature", None)
+    elif concrete_functions.is_concrete_function(function):
+      convert = False
+      self.remedy = ("a ConcreteFunction takes batches of its own shapes; hand over the "
+                     "tf.function that it is a trace of")
+    self.compiled = bool(getattr(function, "_jit_compile", False))
+    called = autograph_util.py_func_from_autograph(python) if convert else python
+    # A ConcreteFunction binds its arguments itself.
+    self._signature = inspect.signature(
+        (lambda *args, **kwargs: None) if concrete_functions.is_concrete_function(function)
+        else python)
+    self._input_signature = None if input_signature is None else self._bound(input_signature, {})
+    super().__init__(
+        str(getattr(function, "__name__", getattr(function, "name", type(function).__name__))),
+        lambda batch: called(*batch[0], **batch[1]), (function,), convert)
+
+  def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuple[Any, Any]:
+    """Returns (positional, keyword) arguments, with the defaults of those that are left out.
+
+    Raises:
+      TypeError: the function does not take them.
+    """
+    found = self._signature.bind(*args, **kwargs)
+    found.apply_defaults()
+    return tuple(found.args), dict(found.kwargs)
+
+  def batch(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Batch:
+    """Returns the arguments of a call as a batch, arrays and such as tensors.
+
+    Args:
+      args, kwargs: as the function takes them; specs stay as they are.
+
+    Raises:
+      TypeError: the function does not take them.
+      GraphError: an argument belongs to a distribution strategy.
+    """
+    import tensorflow as tf
+
+    bound = self._bound(args, kwargs)
+    return tf.nest.pack_sequence_as(bound, [
+        self._converted(leaf, spec) for leaf, spec in zip(tf.nest.flatten(bound),
+                                                          self._wanted(bound))])
+
+  def _wanted(self, bound: Any) -> List[Optional[tf.TypeSpec]]:
+    """Returns the spec of the input signature for each leaf of bound arguments, or None."""
+    import tensorflow as tf
+
+    found: List[Optional[tf.TypeSpec]] = []
+    signature = () if self._input_signature is None else self._input_signature[0]
+    for argument, specs in itertools.zip_longest(bound[0], signature[:len(bound[0])]):
+      leaves, wanted = len(tf.nest.flatten(argument)), tf.nest.flatten(specs)
+      found += [spec if isinstance(spec, tf.TypeSpec) else None for spec in wanted] if (
+          len(wanted) == leaves) else [None] * leaves
+    return found + [None] * len(tf.nest.flatten(bound[1]))
+
+  def _converted(self, leaf: Any, spec: Optional[tf.TypeSpec] = None) -> Any:
+    import tensorflow as tf
+
+    if isinstance(leaf, tf.distribute.DistributedValues) and not isinstance(leaf, tf.Variable):
+      raise GraphError(
+          f"an argument of the step {self.name!r} is a {type(leaf).__name__} of a distribution "
+          "strategy, which divides batches itself; hand over batches of a plain tf.data.Dataset, "
+          "and leave strategy.run out of the step")
+    if isinstance(leaf, tf.data.Iterator):
+      self.batch_size = self.batch_size or _batch_size_of(leaf)
+    if isinstance(leaf, tf.TypeSpec) or is_tensor(leaf):
+      return leaf
+    if isinstance(leaf, (np.ndarray, np.generic)) or isinstance(spec, tf.TensorSpec) and (
+        isinstance(leaf, _PLAIN)):
+      return tf.convert_to_tensor(leaf, None if spec is None else spec.dtype)
+    return leaf
+
+  def specs(self, batch: Batch) -> Specs:
+    """Returns the specs for which a batch is traced: those of the input signature, or its own."""
+    import tensorflow as tf
+
+    def spec_of(leaf: Any, wider: Optional[tf.TypeSpec]) -> Any:
+      if not is_tensor(leaf):
+        return leaf
+      own = tf.type_spec_from_value(leaf)
+      return wider if wider is not None and wider.is_compatible_with(own) else own
+
+    return tf.nest.pack_sequence_as(batch, [
+        spec_of(leaf, wider) for leaf, wider in zip(tf.nest.flatten(batch), self._wanted(batch))])
+
+
+def check_eager() -> None:
+  """Raises GraphError where TensorFlow does not run eagerly, so that there is no step to call."""
+  import tensorflow as tf
+
+  if not tf.executing_eagerly():
+    raise GraphError(
+        "a training step is placed and called where TensorFlow runs eagerly, but this is inside of "
+        "a graph or tf.function, or TensorFlow 2's behavior is disabled; call it outside, or hand "
+        "the tf.Graph to placeto_tf.place")
+
+
+def _batch_size_of(iterator: Any) -> Optional[int]:
+  """Returns the batch size of the dataset that an iterator goes through, or None."""
+  dataset = getattr(iterator, "_dataset", None)
+  while dataset is not None and not hasattr(dataset, "_batch_size"):
+    dataset = getattr(dataset, "_input_dataset", None)
+  size: Any = getattr(dataset, "_batch_size", None)
+  return int(size) if hasattr(size, "__int__") else None
+
+
+def is_tensor(value: object) -> bool:
+  """Returns whether a trace takes a value as an input: a tensor, or one of several tensors."""
+  import tensorflow as tf
+
+  return isinstance(value, tf.Tensor) or (
+      hasattr(value, "_type_spec") and not isinstance(value, tf.Variable))
+
+
+def tensors_of(batch: Batch) -> Tuple[Any, ...]:
+  """Returns the tensors of a batch, as a trace of the step takes them."""
+  import tensorflow as tf
+
+  return tuple(leaf for leaf in tf.nest.flatten(batch) if is_tensor(leaf))
+
+
+def takes(specs: Specs, others: Specs) -> bool:
+  """Returns whether a step traced for some specs takes batches of others."""
+  import tensorflow as tf
+
+  try:
+    tf.nest.assert_same_structure(specs, others)
+  except (TypeError, ValueError):
+    return False
+
+  def fits(one: Any, other: Any) -> bool:
+    if isinstance(one, tf.TypeSpec) and isinstance(other, tf.TypeSpec):
+      return one == other or one.is_compatible_with(other)
+    return one is other or (
+        isinstance(one, _PLAIN) and type(one) is type(other) and bool(one == other))
+
+  return all(
+      fits(one, other) for one, other in zip(tf.nest.flatten(specs), tf.nest.flatten(others)))
+
+
+def opened(specs: Specs, others: Specs) -> Specs:
+  """Returns specs with those dimensions unknown in which others of the same nest differ."""
+  import tensorflow as tf
+
+  def opened_one(one: Any, other: Any) -> Any:
+    if not (isinstance(one, tf.TensorSpec) and isinstance(other, tf.TensorSpec)) or (
+        one.shape.rank is None or one.shape.rank != other.shape.rank):
+      return one
+    dims = [a if a == b else None for a, b in zip(one.shape.as_list(), other.shape.as_list())]
+    return tf.TensorSpec(dims, one.dtype, one.name)
+
+  try:
+    return tf.nest.map_structure(opened_one, specs, others)
+  except (TypeError, ValueError):
+    return specs
+
+
+def component_shapes(batch: Batch) -> List[Tuple[int, ...]]:
+  """Returns the shapes of a batch's tensors, those of composite ones included, or [].
+
+  They are not known for specs with unknown dimensions.
+  """
+  import tensorflow as tf
+
+  found = [
+      leaf.shape for leaf in tf.nest.flatten(
+          [leaf for leaf in tf.nest.flatten(batch)
+           if isinstance(leaf, tf.TypeSpec) or is_tensor(leaf)], expand_composites=True)]
+  known = all(shape.is_fully_defined() for shape in found)
+  return [tuple(shape.as_list()) for shape in found] if known else []
+
+
+def size_of(specs: Specs) -> Optional[int]:
+  """Returns the number of examples that specs state, the first dimension of most, or None."""
+  import tensorflow as tf
+
+  return size_of_shapes([
+      spec.shape.as_list() for spec in tf.nest.flatten(specs)
+      if isinstance(spec, tf.TypeSpec) and getattr(getattr(spec, "shape", None), "rank", None)])
+
+
+def size_of_shapes(shapes: Sequence[Tuple[int, ...]]) -> Optional[int]:
+  """Returns the number of examples of a batch's tensors, the first dimension of most, or None."""
+  sizes = [shape[0] for shape in shapes if shape]
+  return max(sizes, key=sizes.count) if sizes else None
+
+
+def open_batch(specs: Specs, size: Optional[int]) -> Specs:
+  """Returns specs with an unknown first dimension where it is the batch size."""
+  import tensorflow as tf
+
+  def opened_one(spec: Any) -> Any:
+    if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank or spec.shape[0] != size:
+      return spec
+    return tf.TensorSpec([None, *spec.shape.as_list()[1:]], spec.dtype, spec.name)
+
+  return tf.nest.map_structure(opened_one, specs)
+
+
+def check_divides(size: Optional[int], replicas: int) -> int:
+  """Returns the batch size.
+
+  Raises:
+    GraphError: it is not known, or R replicas do not divide it.
+  """
+  if size is None:
+    raise GraphError(
+        "no argument of the step is a batch of known size, which replicas would divide; take the "
+        "batch outside of the step, as by next(iterator), and hand it over")
+  if size % replicas:
+    raise GraphError(
+        f"the batch of {size} examples cannot be divided among {replicas} replicas; choose a batch "
+        f"that is a multiple of {replicas}, or another number of replicas")
+  return size
+
+
+def divided(specs: Specs, replicas: int) -> Specs:
+  """Returns the specs of one of R replicas: of a tensor's examples, a share.
+
+  A tensor with another first dimension, such as class weights or a scalar, is the same for all.
+
+  Args:
+    specs: of the whole batch.
+    replicas: R.
+
+  Raises:
+    GraphError: the batch size is not known, R does not divide it, or a tensor is not dense.
+  """
+  import tensorflow as tf
+
+  size = check_divides(size_of(specs), replicas)
+
+  def part(spec: Any) -> Any:
+    if not isinstance(spec, tf.TypeSpec):
+      return spec
+    if not isinstance(spec, tf.TensorSpec):
+      raise GraphError(
+          f"{spec} of a batch of {size} is not divided among replicas; expected dense tensors")
+    dims = spec.shape.as_list()
+    return tf.TensorSpec([size // replicas, *dims[1:]], spec.dtype, spec.name) if (
+        dims and dims[0] == size) else spec
+
+  return tf.nest.map_structure(part, specs)

@@ -1,0 +1,81 @@
+"""A training loop of one's own trains placed as it does by itself."""
+
+import json
+import pathlib
+
+import pytest
+
+import subprograms
+
+_PROGRAM = pathlib.Path(__file__).parent / "train_loops.py"
+_LOOPS = ("subclassed", "gan", "accumulation_inside", "mixed_precision", "minimize", "iterator",
+          "module", "actor_critic", "open_signature")
+_ALONE = {"iterator"}
+
+
+@pytest.fixture(scope="module", params=["2", "3"], ids=["keras_2", "keras_3"], name="found")
+def found_fixture(request):
+  """What `train_loops.py` saw."""
+  without = ()
+  if request.param == "3":
+    pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
+    without = ("TF_USE_LEGACY_KERAS",)
+  return subprograms.run(
+      _PROGRAM, request.param, "partial,replicas-partial,cases", ",".join(_LOOPS), without=without)
+
+
+@pytest.mark.parametrize("name", _LOOPS)
+def test_a_loop_trains_placed_as_it_does_by_itself(found, name):
+  """Losses and all variables, with a smaller last batch."""
+  case = found[f"{name} partial"]
+  assert "losses" in case, json.dumps(case)
+  assert case["losses"] < 2e-6 and case["variables"] < 2e-6
+  assert case["devices"] == 2 and {how for how, _ in case["steps"]} <= {"placed", "alike"}
+
+
+@pytest.mark.parametrize("name", set(_LOOPS) - _ALONE)
+def test_two_replicas_train_a_loop_as_one_step_does(found, name):
+  case = found[f"{name} replicas-partial"]
+  assert "losses" in case, json.dumps(case)
+  assert case["losses"] < 2e-6 and case["variables"] < 2e-6
+  assert case["replicas"] == 2 and case["devices"] == 2
+
+
+@pytest.mark.parametrize("name", _ALONE)
+def test_a_loop_without_a_batch_to_divide_is_refused_with_a_remedy(found, name):
+  assert "next(iterator)" in found[f"{name} replicas-partial"]["refused"]
+
+
+def test_a_concrete_function_is_divided_and_takes_its_own_batch_size(found):
+  case = found["cases"]["concrete"]
+  assert case["loss"] and case["replicas"] == 2 and case["batch"] == 8 and case["placed"] == 8
+  assert "cannot be traced" in case["other"]
+
+
+def test_a_saved_plan_is_carried_out_by_a_step_of_the_kind(found):
+  case = found["cases"]["plan"]
+  assert abs(case["equal"]) < 1e-6 and case["replicas"] == 2 and "2 replicas" in case["repr"]
+  assert "plan_step" in case["elsewhere"]
+
+
+def test_arguments_are_bound_and_checkpoints_and_summaries_go_on(found):
+  """Defaults, keywords and tensors for them, and arrays; the variable is moved."""
+  case = found["cases"]["loop"]
+  assert case["sums"] == [2.5, 2.5, 2.5, -2.5]
+  assert case["restored"] == 5.0 and case["device"] == "CPU:1"
+  assert "cannot be taken back" in case["text"]
+
+
+def test_the_faster_step_is_kept(found):
+  faster, slower = found["cases"]["faster"], found["cases"]["slower"]
+  assert "Kept." in faster["text"] and faster["how"] == ["placed", "alike"]
+  assert "Not faster here" in slower["text"] and slower["how"] == ["unplaced", "unplaced"]
+  assert faster["losses"] < 1e-6 and slower["losses"] < 1e-6
+
+
+def test_a_step_that_cannot_be_placed_is_refused_with_a_remedy(found):
+  strategy, model, few, shape, odd = found["cases"]["refused"]
+  assert "MirroredStrategy" in strategy and "leave strategy.run out" in strategy
+  assert "compile_placed" in model and "give args=" in few
+  assert "check that it runs" in shape
+  assert "the batch of 7 examples cannot be divided among 2 replicas" in odd

@@ -1,0 +1,210 @@
+"""Run as a program: trains loops as they are and by `compile_step` on two CPU devices, and prints
+for each loop and mode what differs as JSON. A process of its own, because devices are fixed when
+TensorFlow first runs.
+
+  python tests/placing/train_loops.py KERAS MODES LOOPS
+"""
+
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+import traceback
+
+import numpy as np
+import tensorflow as tf
+import training_loops
+
+import placeto_tf as placeto
+
+DIFFERENCE = 2e-6
+
+
+def the_keras(version):
+  """Keras 2 or Keras 3."""
+  if version == "3":
+    import keras
+    return keras
+  import tf_keras
+  return tf_keras
+
+
+def numbers(results):
+  return [np.asarray(each, np.float64) for each in tf.nest.flatten(results)]
+
+
+def train(keras, name, compile_step, partial):
+  """Losses and variables after a loop, and its steps."""
+  keras.utils.set_random_seed(3)
+  steps, run, variables = training_loops.LOOPS[name](keras, partial)
+  steps = [compile_step(step) for step in steps]
+  losses = run(steps)
+  return numbers(losses), numbers([each.numpy() for each in variables()]), steps
+
+
+def compared(keras, name, mode):
+  """One loop trained plain and placed: how far apart they are, or what was refused."""
+  partial = mode.endswith("partial")
+  options = {"max_evaluations": 30, "verify": False}
+  if "replicas" in mode:
+    options["replicas"] = 2
+  losses, variables, _ = train(keras, name, lambda step: step, partial)
+  try:
+    placed_losses, placed, steps = train(
+        keras, name, lambda step: placeto.compile_step(step, "cpu:2", **options), partial)
+  except placeto.PlacetoError as error:
+    return {"refused": str(error)}
+  except Exception as error:
+    if os.environ.get("TRACEBACKS"):
+      traceback.print_exc()
+    return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:1500]}"}
+  if len(variables) != len(placed):
+    return {"error": f"{len(placed)} variables instead of {len(variables)}"}
+  far = [max((float(np.abs(a - b).max() / max(1.0, np.abs(a).max()))
+              for a, b in zip(one, other) if a.size), default=0.0)
+         for one, other in ((losses, placed_losses), (variables, placed))]
+  plan = steps[0].plan
+  return {
+      "losses": far[0], "variables": far[1], "replicas": plan.replicas,
+      "steps": [[each.how, each.replicas] for each in steps[0].steps],
+      "devices": len(set(plan.placement.values())), "verdict": steps[0].verdict,
+      "notes": list(plan.result.notes)[:2]}
+
+
+def cases(keras):
+  """Functions of several kinds, what is refused, plans, and which step is kept."""
+  from placeto_tf.placing import placed_training
+  from placeto_tf.runtime import step_trial
+
+  x, y = tf.ones([8, 5]), tf.zeros([8, 1])
+  options = {"max_evaluations": 10, "verify": False}
+
+  def made():
+    keras.utils.set_random_seed(3)
+    (step,), _, variables = training_loops.LOOPS["subclassed"](keras, False)
+    return step, variables
+
+  def labels(size):
+    return tf.ones([size, 5]), tf.zeros([size], tf.int32)
+
+  found = {}
+  # A ConcreteFunction has one batch size, which replicas divide and which never grows.
+  step, _ = made()
+  traced = step.get_concrete_function(*labels(8))
+  placed = placeto.compile_step(traced, "cpu:2", args=labels(8), replicas=2, **options)
+  found["concrete"] = {
+      "loss": bool(np.isfinite(placed(*labels(8)))), "replicas": placed.plan.replicas,
+      "batch": placed.plan.replicated.global_batch, "other": error_of(lambda: placed(*labels(6)))}
+  placing = placeto.place(traced, "cpu:2", replicas=2, max_evaluations=5)
+  found["concrete"]["placed"] = placing.replication.chosen.global_batch
+
+  # A plan of one process is carried out by another step of the kind.
+  step, variables = made()
+  plan = placeto.plan_step(step, "cpu:2", args=labels(8), replicas=2, max_evaluations=10)
+  plan.save("plan.json")
+  placed = placeto.compile_step(made()[0], placement="plan.json", verify=False)
+  found["plan"] = {
+      "repr": repr(plan), "equal": float(step(*labels(8))) - float(
+          placed(*labels(8)))}
+  found["plan"]["replicas"] = placed.plan.replicas
+  found["plan"]["elsewhere"] = error_of(
+      lambda: placeto.compile_step(step, "v100:2", args=labels(8)))
+
+  # Checkpoints and summaries of the loop go on.
+  net = tf.Module()
+  net.w = tf.Variable(tf.ones([5, 1]))
+  writer = tf.summary.create_file_writer("events")
+
+  @tf.function
+  def train(x, rate=0.5, *, flag=True):
+    with writer.as_default(step=tf.constant(1, tf.int64)):
+      tf.summary.scalar("mean", tf.reduce_mean(x))
+    if flag:
+      net.w.assign_sub(rate * tf.reduce_mean(x, axis=0)[:, None])
+    return {"sum": tf.reduce_sum(net.w), "none": None}
+
+  checkpoint = tf.train.Checkpoint(net=net)
+  path = checkpoint.write("checkpoint")
+  placed = placeto.compile_step(
+      train, "cpu:2", pins=(("AssignSubVariableOp", "/CPU:1"),), max_evaluations=5)
+  sums = [float(placed(np.ones([4, 5], np.float32), **more)["sum"])
+          for more in ({}, {"rate": 0.0}, {"flag": False}, {"rate": tf.constant(1.0)})]
+  checkpoint.read(path).assert_consumed()
+  found["loop"] = {"sums": sums, "restored": float(tf.reduce_sum(net.w)),
+                   "device": net.w.device[-5:], "text": str(placed)}
+
+  # The faster step is kept, by a clock that decides.
+  for name, ratio in (("faster", 0.5), ("slower", 2.0)):
+    step, variables = made()
+
+    def trial(before, after, *, clock, ratio=ratio):
+      now = [0.0]
+
+      def of(run, seconds):
+        def timed():
+          run()
+          now[0] += seconds
+        return timed
+
+      return step_trial.in_turns(of(before, 1.0), of(after, ratio), clock=lambda: now[0])
+
+    placed_training.in_turns, real = trial, placed_training.in_turns
+    cluster = placeto.Cluster.parse("cpu:2")
+    cluster = dataclasses.replace(cluster, devices=tuple(
+        dataclasses.replace(device, efficiency=1e-5) for device in cluster.devices))
+    placed = placeto.compile_step(step, cluster, args=labels(512), replicas=2, max_evaluations=50)
+    plain, others = made()
+    losses = [(float(placed(*labels(size))), float(plain(*labels(size)))) for size in (512, 512, 7)]
+    placed_training.in_turns = real
+    found[name] = {"text": str(placed), "how": [each.how for each in placed.steps],
+                   "losses": max(abs(a - b) for a, b in losses)}
+
+  with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    weight = tf.Variable(1.0)
+  strategy = weight.distribute_strategy
+
+  @tf.function
+  def distributed(x):
+    strategy.run(lambda: weight.assign_add(tf.reduce_sum(x)))
+    return x
+
+  found["refused"] = [
+      error_of(lambda: placeto.compile_step(distributed, "cpu:2", args=[x])),
+      error_of(lambda: placeto.compile_step(keras.Sequential(), "cpu:2")),
+      error_of(lambda: placeto.compile_step(made()[0], "cpu:2", args=[x])),
+      error_of(lambda: placeto.compile_step(
+          lambda x: tf.reshape(x, [7]), "cpu:2", args=[y])),
+      error_of(lambda: placeto.compile_step(
+          made()[0], "cpu:2", args=labels(7), replicas=2, **options))]
+  return found
+
+
+def error_of(call):
+  try:
+    call()
+  except placeto.PlacetoError as error:
+    return str(error)
+  return ""
+
+
+def main(version, modes, names=""):
+  cpu = tf.config.list_physical_devices("CPU")[0]
+  tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+  tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+  keras = the_keras(version)
+  found = {}
+  for name in names.split(",") if names else training_loops.LOOPS:
+    for mode in modes.split(","):
+      if mode == "cases":
+        continue
+      found[f"{name} {mode}"] = compared(keras, name, mode)
+      print(f"{name} {mode}", str(found[f"{name} {mode}"])[:600], file=sys.stderr, flush=True)
+  if not names or "cases" in modes:
+    os.chdir(tempfile.mkdtemp())
+    found["cases"] = cases(keras)
+  print(json.dumps(found))
+
+
+if __name__ == "__main__":
+  main(*sys.argv[1:])

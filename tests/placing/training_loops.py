@@ -1,0 +1,723 @@
+"""Training loops in the forms of tutorials, for `compile_step_test`.
+
+A loop is a function of a Keras that builds all anew and returns (steps, run, variables): the steps
+as their user wrote them, the loop over batches given the steps to call, and all variables.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+BATCH, PARTIAL = 8, 6
+LOOPS = {}
+
+
+def loop(function):
+  """Adds a loop to `LOOPS`."""
+  LOOPS[function.__name__] = function
+  return function
+
+
+def batches(*shapes, count=3, classes=None, partial=False):
+  """Batches of float32 arrays of examples, the last of them smaller, and of labels."""
+  rng = np.random.default_rng(7)
+  found = []
+  for i in range(count):
+    size = PARTIAL if partial and i == count - 1 else BATCH
+    batch = [tf.constant(rng.random([size, *shape]), tf.float32) for shape in shapes]
+    if classes:
+      batch.append(tf.constant(rng.integers(0, classes, [size]), tf.int32))
+    found.append(tuple(batch))
+  return found
+
+
+def inner(variable):
+  """The tf.Variable of a Keras 3 variable."""
+  return variable if callable(getattr(variable, "value", None)) else variable.value
+
+
+def values(*owners):
+  """A function that returns all variables of models, optimizers and metrics."""
+
+  def get():
+    found = []
+    for owner in owners:
+      each = owner.variables() if callable(owner.variables) else owner.variables
+      found += [inner(variable) for variable in each]
+    return found
+
+  return get
+
+
+@loop
+def subclassed(keras, partial):
+  """A subclassed model that is built in its first call, with metrics."""
+
+  class Classifier(keras.Model):
+
+    def __init__(self):
+      super().__init__()
+      self.hidden = keras.layers.Dense(16, activation="relu")
+      self.out = keras.layers.Dense(4)
+
+    def call(self, x):
+      return self.out(self.hidden(x))
+
+  model, optimizer = Classifier(), keras.optimizers.Adam(0.01)
+  loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  mean, accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
+
+  @tf.function
+  def train_step(x, y):
+    with tf.GradientTape() as tape:
+      logits = model(x, training=True)
+      loss = loss_of(y, logits)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    mean.update_state(loss)
+    accuracy.update_state(y, logits)
+    return loss
+
+  def run(steps):
+    return [steps[0](x, y) for x, y in batches([5], classes=4, partial=partial)]
+
+  return [train_step], run, values(model, optimizer, mean, accuracy)
+
+
+@loop
+def gan(keras, partial):
+  """DCGAN: two models and two optimizers in one step, noise of a size that is written there."""
+  layers = keras.layers
+  generator = keras.Sequential([
+      keras.Input([6]), layers.Dense(4 * 4 * 4, use_bias=False), layers.BatchNormalization(),
+      layers.LeakyReLU(), layers.Reshape([4, 4, 4]),
+      layers.Conv2DTranspose(1, 3, strides=2, padding="same", activation="tanh")])
+  discriminator = keras.Sequential([
+      keras.Input([8, 8, 1]), layers.Conv2D(4, 3, strides=2, padding="same"), layers.LeakyReLU(),
+      layers.Flatten(), layers.Dense(1)])
+  entropy = keras.losses.BinaryCrossentropy(from_logits=True)
+  of_generator, of_discriminator = keras.optimizers.Adam(1e-3), keras.optimizers.Adam(1e-3)
+
+  @tf.function
+  def train_step(images):
+    noise = tf.random.normal([BATCH, 6])
+    with tf.GradientTape() as gen_tape, tf.GradientTape() as disc_tape:
+      generated = generator(noise, training=True)
+      real, fake = discriminator(images, training=True), discriminator(generated, training=True)
+      gen_loss = entropy(tf.ones_like(fake), fake)
+      disc_loss = entropy(tf.ones_like(real), real) + entropy(tf.zeros_like(fake), fake)
+    for tape, loss, model, optimizer in (
+        (gen_tape, gen_loss, generator, of_generator),
+        (disc_tape, disc_loss, discriminator, of_discriminator)):
+      optimizer.apply_gradients(zip(
+          tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return gen_loss, disc_loss
+
+  def run(steps):
+    return [steps[0](images) for images, in batches([8, 8, 1], partial=partial)]
+
+  return [train_step], run, values(generator, discriminator, of_generator, of_discriminator)
+
+
+@loop
+def pix2pix(keras, partial):
+  """A U-Net with skips and a critic of pairs; the step takes its number and a target."""
+  layers = keras.layers
+  inputs = keras.Input([8, 8, 2])
+  down = layers.Conv2D(4, 4, strides=2, padding="same")(inputs)
+  deep = layers.LeakyReLU()(layers.Conv2D(8, 4, strides=2, padding="same")(down))
+  up = layers.Conv2DTranspose(4, 4, strides=2, padding="same", activation="relu")(deep)
+  out = layers.Conv2DTranspose(2, 4, strides=2, padding="same", activation="tanh")(
+      layers.Concatenate()([up, down]))
+  generator = keras.Model(inputs, out)
+  pair = [keras.Input([8, 8, 2]), keras.Input([8, 8, 2])]
+  critic = keras.Model(pair, layers.Conv2D(1, 4)(layers.Concatenate()(pair)))
+  entropy = keras.losses.BinaryCrossentropy(from_logits=True)
+  optimizers = [keras.optimizers.Adam(2e-4, beta_1=0.5) for _ in range(2)]
+
+  @tf.function
+  def train_step(image, target, step):
+    with tf.GradientTape() as gen_tape, tf.GradientTape() as disc_tape:
+      made = generator(image, training=True)
+      real, fake = critic([image, target], training=True), critic([image, made], training=True)
+      gen_loss = entropy(tf.ones_like(fake), fake) + 100 * tf.reduce_mean(tf.abs(target - made))
+      disc_loss = entropy(tf.ones_like(real), real) + entropy(tf.zeros_like(fake), fake)
+    optimizers[0].apply_gradients(zip(
+        gen_tape.gradient(gen_loss, generator.trainable_variables), generator.trainable_variables))
+    optimizers[1].apply_gradients(zip(
+        disc_tape.gradient(disc_loss, critic.trainable_variables), critic.trainable_variables))
+    return {"gen": gen_loss, "disc": disc_loss, "step": step + 1}
+
+  def run(steps):
+    return [steps[0](a, b, tf.constant(i, tf.int64))
+            for i, (a, b) in enumerate(batches([8, 8, 2], [8, 8, 2], partial=partial))]
+
+  return [train_step], run, values(generator, critic, *optimizers)
+
+
+@loop
+def seq2seq(keras, partial):
+  """Attention, a decoder that is unrolled in Python, masked loss, a hidden state as argument."""
+  vocab, units, length = 12, 8, 4
+  encoder_embedding = keras.layers.Embedding(vocab, 6)
+  encoder_gru = keras.layers.GRU(units, return_sequences=True, return_state=True)
+  decoder_embedding = keras.layers.Embedding(vocab, 6)
+  decoder_gru = keras.layers.GRU(units, return_sequences=True, return_state=True)
+  w1, w2, v, out = (keras.layers.Dense(n) for n in (units, units, 1, vocab))
+  all_layers = [encoder_embedding, encoder_gru, decoder_embedding, decoder_gru, w1, w2, v, out]
+  optimizer = keras.optimizers.Adam()
+  loss_object = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+  built = []
+
+  def decode(x, hidden, encoded):
+    score = v(tf.nn.tanh(w1(encoded) + w2(tf.expand_dims(hidden, 1))))
+    context = tf.reduce_sum(tf.nn.softmax(score, axis=1) * encoded, axis=1)
+    x = tf.concat([tf.expand_dims(context, 1), decoder_embedding(x)], axis=-1)
+    output, state = decoder_gru(x)
+    return out(tf.reshape(output, [-1, units])), state
+
+  @tf.function
+  def train_step(inp, targ, enc_hidden):
+    loss = 0.0
+    with tf.GradientTape() as tape:
+      encoded, state = encoder_gru(encoder_embedding(inp), initial_state=enc_hidden)
+      x = tf.expand_dims(tf.ones_like(targ[:, 0]), 1)
+      for t in range(1, targ.shape[1]):
+        predicted, state = decode(x, state, encoded)
+        mask = tf.cast(tf.not_equal(targ[:, t], 0), tf.float32)
+        loss += tf.reduce_mean(loss_object(targ[:, t], predicted) * mask)
+        x = tf.expand_dims(targ[:, t], 1)
+    variables = [variable for layer in all_layers for variable in layer.trainable_variables]
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    built[:] = variables
+    return loss / length
+
+  def run(steps):
+    rng = np.random.default_rng(1)
+    losses = []
+    for i in range(3):
+      size = PARTIAL if partial and i == 2 else BATCH
+      inp, targ = (tf.constant(rng.integers(0, vocab, [size, length]), tf.int32) for _ in range(2))
+      losses.append(steps[0](inp, targ, tf.zeros([size, units])))
+    return losses
+
+  return [train_step], run, values(*all_layers, optimizer)
+
+
+@loop
+def vae(keras, partial):
+  """A VAE whose step takes the model and the optimizer; the noise has the size of the batch."""
+  layers = keras.layers
+
+  class CVAE(keras.Model):
+
+    def __init__(self):
+      super().__init__()
+      self.encoder = keras.Sequential([keras.Input([12]), layers.Dense(10, activation="relu"),
+                                       layers.Dense(4)])
+      self.decoder = keras.Sequential([keras.Input([2]), layers.Dense(10, activation="relu"),
+                                       layers.Dense(12)])
+
+    def call(self, x):
+      return self.decoder(self.encoder(x)[:, :2])
+
+  model, optimizer = CVAE(), keras.optimizers.Adam(1e-3)
+
+  def normal_log(sample, mean, logvar):
+    return tf.reduce_sum(
+        -.5 * ((sample - mean) ** 2. * tf.exp(-logvar) + logvar + np.log(2. * np.pi)), axis=1)
+
+  @tf.function
+  def train_step(model, x, optimizer):
+    with tf.GradientTape() as tape:
+      mean, logvar = tf.split(model.encoder(x), num_or_size_splits=2, axis=1)
+      z = tf.random.normal(shape=tf.shape(mean)) * tf.exp(logvar * .5) + mean
+      entropy = tf.nn.sigmoid_cross_entropy_with_logits(logits=model.decoder(z), labels=x)
+      loss = -tf.reduce_mean(
+          -tf.reduce_sum(entropy, axis=1) + normal_log(z, 0., 0.) - normal_log(z, mean, logvar))
+    optimizer.apply_gradients(zip(
+        tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+  def run(steps):
+    return [steps[0](model, x, optimizer) for x, in batches([12], partial=partial)]
+
+  return [train_step], run, values(model, optimizer)
+
+
+@loop
+def simclr(keras, partial):
+  """Contrastive loss over all pairs of the batch."""
+  model = keras.Sequential([keras.Input([10]), keras.layers.Dense(8, activation="relu"),
+                            keras.layers.Dense(4)])
+  optimizer = keras.optimizers.Adam(1e-2)
+
+  @tf.function
+  def train_step(one, two):
+    with tf.GradientTape() as tape:
+      a = tf.math.l2_normalize(model(one, training=True), axis=1)
+      b = tf.math.l2_normalize(model(two, training=True), axis=1)
+      similarity = tf.matmul(a, b, transpose_b=True) / 0.1
+      labels = tf.range(tf.shape(a)[0])
+      loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, similarity)) + (
+          tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(
+              labels, tf.transpose(similarity))))
+    optimizer.apply_gradients(zip(
+        tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+  def run(steps):
+    return [steps[0](*pair) for pair in batches([10], [10], partial=partial)]
+
+  return [train_step], run, values(model, optimizer)
+
+
+@loop
+def text_generation(keras, partial):
+  """A recurrent language model; characters, from NumPy, with labels one further."""
+  model = keras.Sequential([
+      keras.layers.Embedding(11, 6), keras.layers.GRU(8, return_sequences=True),
+      keras.layers.Dense(11)])
+  optimizer = keras.optimizers.Adam()
+  loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+  @tf.function
+  def train_step(inputs):
+    inputs, labels = inputs
+    with tf.GradientTape() as tape:
+      loss = loss_of(labels, model(inputs, training=True))
+    optimizer.apply_gradients(zip(
+        tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return {"loss": loss}
+
+  def run(steps):
+    rng = np.random.default_rng(1)
+    losses = []
+    for i in range(3):
+      size = PARTIAL if partial and i == 2 else BATCH
+      text = rng.integers(0, 11, [size, 6])
+      losses.append(steps[0]((text[:, :-1], text[:, 1:])))
+    return losses
+
+  return [train_step], run, values(model, optimizer)
+
+
+@loop
+def actor_critic(keras, partial):
+  """A2C: an episode in NumPy inside a loop, in TensorArrays that grow; a loop over its length."""
+  layers = keras.layers
+  state = keras.Input([3])
+  common = layers.Dense(8, activation="relu")(state)
+  model = keras.Model(state, [layers.Dense(2)(common), layers.Dense(1)(common)])
+  optimizer = keras.optimizers.Adam(0.01)
+  huber = keras.losses.Huber(reduction="sum")
+
+  def env_step(action, state):
+    new = np.float32(state * 0.9 + (0.1 if action else -0.1))
+    return new, np.float32(1 - abs(new).sum() / 3), np.int32(abs(new).sum() < 0.3)
+
+  def tf_env_step(action, state):
+    found = tf.numpy_function(env_step, [action, state], [tf.float32, tf.float32, tf.int32])
+    return found
+
+  def run_episode(initial, max_steps):
+    probs = tf.TensorArray(tf.float32, size=0, dynamic_size=True)
+    critics = tf.TensorArray(tf.float32, size=0, dynamic_size=True)
+    rewards = tf.TensorArray(tf.float32, size=0, dynamic_size=True)
+    shape, state = initial.shape, initial
+    for t in tf.range(max_steps):
+      logits, value = model(tf.expand_dims(state, 0))
+      action = tf.argmax(logits, axis=1, output_type=tf.int32)[0]
+      probs = probs.write(t, tf.nn.softmax(logits)[0, action])
+      critics = critics.write(t, tf.squeeze(value))
+      state, reward, done = tf_env_step(action, state)
+      state.set_shape(shape)
+      reward.set_shape([])
+      rewards = rewards.write(t, reward)
+      if tf.cast(done, tf.bool):
+        break
+    return probs.stack(), critics.stack(), rewards.stack()
+
+  def expected_return(rewards):
+    n = tf.shape(rewards)[0]
+    returns = tf.TensorArray(tf.float32, size=n)
+    rewards = tf.cast(rewards[::-1], tf.float32)
+    total = tf.constant(0.0)
+    shape = total.shape
+    for i in tf.range(n):
+      total = rewards[i] + 0.9 * total
+      total.set_shape(shape)
+      returns = returns.write(i, total)
+    found = returns.stack()[::-1]
+    return (found - tf.math.reduce_mean(found)) / (tf.math.reduce_std(found) + 1e-6)
+
+  @tf.function
+  def train_step(initial_state, max_steps):
+    with tf.GradientTape() as tape:
+      probs, critics, rewards = run_episode(initial_state, max_steps)
+      returns = expected_return(rewards)
+      probs, critics, returns = [tf.expand_dims(x, 1) for x in (probs, critics, returns)]
+      loss = -tf.math.reduce_sum(tf.math.log(probs) * (returns - critics)) + huber(critics, returns)
+    optimizer.apply_gradients(zip(
+        tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return tf.math.reduce_sum(rewards)
+
+  def run(steps):
+    return [steps[0](tf.constant([1.0, -0.5, i / 3], tf.float32), 6) for i in range(3)]
+
+  return [train_step], run, values(model, optimizer)
+
+
+@loop
+def accumulation(keras, partial):
+  """Gradients are added up in variables; every second step applies them."""
+  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(8, activation="relu"),
+                            keras.layers.Dense(1)])
+  optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+  sums = [tf.Variable(tf.zeros_like(inner(variable)), trainable=False)
+          for variable in model.trainable_variables]
+  count = tf.Variable(0, trainable=False)
+
+  @tf.function
+  def train_step(x, y):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+    for total, gradient in zip(sums, tape.gradient(loss, model.trainable_variables)):
+      total.assign_add(gradient)
+    count.assign_add(1)
+    return loss
+
+  @tf.function
+  def apply():
+    optimizer.apply_gradients(
+        (total / tf.cast(count, tf.float32), variable)
+        for total, variable in zip(sums, model.trainable_variables))
+    for total in sums:
+      total.assign(tf.zeros_like(total))
+    count.assign(0)
+
+  def run(steps):
+    losses = []
+    for i, (x, y) in enumerate(batches([5], [1], count=4, partial=partial)):
+      losses.append(steps[0](x, y))
+      if i % 2:
+        apply()
+    return losses
+
+  def variables():
+    return [*values(model, optimizer)(), *sums, count]
+
+  return [train_step], run, variables
+
+
+@loop
+def accumulation_inside(keras, partial):
+  """Gradients are added up in variables, and a condition on a counter applies them."""
+  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
+  variables_of = [inner(variable) for variable in model.trainable_variables]
+  sums = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in variables_of]
+  count = tf.Variable(0, trainable=False)
+
+  @tf.function
+  def train_step(x, y):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+    for total, gradient in zip(sums, tape.gradient(loss, variables_of)):
+      total.assign_add(gradient)
+    count.assign_add(1)
+    if tf.equal(count % 2, 0):
+      for total, variable in zip(sums, variables_of):
+        variable.assign_sub(0.1 * total)
+        total.assign(tf.zeros_like(total))
+    return loss
+
+  def run(steps):
+    return [steps[0](x, y) for x, y in batches([5], [1], count=4, partial=partial)]
+
+  return [train_step], run, lambda: [*variables_of, *sums, count]
+
+
+@loop
+def mixed_precision(keras, partial):
+  """float16 with a LossScaleOptimizer."""
+  policy = keras.mixed_precision.global_policy() if hasattr(
+      keras.mixed_precision, "global_policy") else keras.mixed_precision.dtype_policy()
+  keras.mixed_precision.set_global_policy("mixed_float16")
+  try:
+    model = keras.Sequential([
+        keras.Input([5]), keras.layers.Dense(8, activation="relu"),
+        keras.layers.Dense(1, dtype="float32")])
+  finally:
+    keras.mixed_precision.set_global_policy(policy)
+  optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.Adam(0.01))
+
+  @tf.function
+  def train_step(x, y):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+      scaled = optimizer.get_scaled_loss(loss) if hasattr(
+          optimizer, "get_scaled_loss") else optimizer.scale_loss(loss)
+    gradients = tape.gradient(scaled, model.trainable_variables)
+    if hasattr(optimizer, "get_unscaled_gradients"):
+      gradients = optimizer.get_unscaled_gradients(gradients)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+
+  def run(steps):
+    return [steps[0](x, y) for x, y in batches([5], [1], partial=partial)]
+
+  return [train_step], run, values(model, optimizer)
+
+
+@loop
+def recommender(keras, partial):
+  """Two embeddings, a batch that is a dict, Adagrad on rows."""
+  users, items = keras.layers.Embedding(20, 4), keras.layers.Embedding(30, 4)
+  optimizer = keras.optimizers.Adagrad(0.1)
+
+  @tf.function
+  def train_step(features):
+    with tf.GradientTape() as tape:
+      one, two = users(features["user"]), items(features["item"])
+      scores = tf.linalg.matmul(one, two, transpose_b=True)
+      loss = tf.reduce_sum(tf.nn.softmax_cross_entropy_with_logits(
+          tf.eye(tf.shape(scores)[0]), scores))
+    variables = users.trainable_variables + items.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    return loss
+
+  def run(steps):
+    rng = np.random.default_rng(1)
+    losses = []
+    for i in range(3):
+      size = PARTIAL if partial and i == 2 else BATCH
+      losses.append(steps[0]({
+          "user": rng.integers(0, 20, [size]), "item": rng.integers(0, 30, [size])}))
+    return losses
+
+  return [train_step], run, values(users, items, optimizer)
+
+
+@loop
+def embedding_rows(keras, partial):
+  """Adagrad on the rows of an embedding, with a mean loss over examples."""
+  table, out = keras.layers.Embedding(20, 4), keras.layers.Dense(1)
+  optimizer = keras.optimizers.Adagrad(0.1)
+
+  @tf.function
+  def train_step(words, y):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean((out(tf.reduce_mean(table(words), axis=1)) - y) ** 2)
+    variables = table.trainable_variables + out.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    return loss
+
+  def run(steps):
+    rng = np.random.default_rng(1)
+    losses = []
+    for i in range(3):
+      size = PARTIAL if partial and i == 2 else BATCH
+      losses.append(steps[0](rng.integers(0, 20, [size, 3]), np.float32(rng.random([size, 1]))))
+    return losses
+
+  return [train_step], run, values(table, out, optimizer)
+
+
+@loop
+def several_steps(keras, partial):
+  """A stack of batches, over which the step goes in a loop of its own."""
+  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
+  optimizer = keras.optimizers.SGD(0.1)
+  optimizer.build(model.trainable_variables)
+
+  @tf.function
+  def train_step(xs, ys):
+    loss = tf.constant(0.0)
+    for i in tf.range(tf.shape(xs)[0]):
+      with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(xs[i], training=True) - ys[i]) ** 2)
+      optimizer.apply_gradients(zip(
+          tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+  def run(steps):
+    rng = np.random.default_rng(1)
+    losses = []
+    for i in range(3):
+      size = PARTIAL if partial and i == 2 else BATCH
+      losses.append(steps[0](np.float32(rng.random([2, size, 5])),
+                             np.float32(rng.random([2, size, 1]))))
+    return losses
+
+  return [train_step], run, values(model, optimizer)
+
+
+@loop
+def module(keras, partial):
+  """A tf.Module that is built in its first call, momentum by hand, and a plain function."""
+
+  class Dense(tf.Module):
+
+    def __init__(self, size, name=None):
+      super().__init__(name)
+      self.size, self.w = size, None
+
+    def __call__(self, x):
+      if self.w is None:
+        self.w = tf.Variable(tf.random.stateless_normal([x.shape[-1], self.size], [1, 2]), name="w")
+        self.b = tf.Variable(tf.zeros([self.size]), name="b")
+      return x @ self.w + self.b
+
+  class Net(tf.Module):
+
+    def __init__(self):
+      super().__init__()
+      self.one, self.two = Dense(8), Dense(1)
+
+    def __call__(self, x):
+      return self.two(tf.nn.relu(self.one(x)))
+
+  net = Net()
+
+  def train_step(x, y, rate=0.1):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean((net(x) - y) ** 2)
+    for variable, gradient in zip(
+        net.trainable_variables, tape.gradient(loss, net.trainable_variables)):
+      variable.assign_sub(rate * gradient)
+    return loss
+
+  def run(steps):
+    return [steps[0](x, y) for x, y in batches([5], [1], partial=partial)]
+
+  return [train_step], run, lambda: list(net.trainable_variables)
+
+
+@loop
+def minimize(keras, partial):
+  """`optimizer.minimize` of a method, where Keras has it."""
+
+  class Trainer:
+
+    def __init__(self):
+      self.model = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
+      self.optimizer = keras.optimizers.SGD(0.1)
+
+    @tf.function
+    def step(self, x, y, weight=1.0):
+      if not hasattr(self.optimizer, "minimize"):
+        with tf.GradientTape() as tape:
+          loss = weight * tf.reduce_mean((self.model(x) - y) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.model.trainable_variables),
+                             self.model.trainable_variables)
+        return loss
+      self.optimizer.minimize(
+          lambda: weight * tf.reduce_mean((self.model(x) - y) ** 2), self.model.trainable_variables)
+      return tf.reduce_mean((self.model(x) - y) ** 2)
+
+  trainer = Trainer()
+
+  def run(steps):
+    return [steps[0](x, y=y) for x, y in batches([5], [1], partial=partial)] + [trainer is None]
+
+  return [trainer.step], run, values(trainer.model, trainer.optimizer)
+
+
+@loop
+def iterator(keras, partial):
+  """The step takes the iterator of a tf.data pipeline, and the next batch from it."""
+  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
+  optimizer = keras.optimizers.Adam(0.01)
+
+  @tf.function
+  def train_step(batches_of):
+    x, y = next(batches_of)
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+    optimizer.apply_gradients(zip(
+        tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+  def run(steps):
+    rng = np.random.default_rng(1)
+    rows = 3 * BATCH - (BATCH - PARTIAL if partial else 0)
+    data = tf.data.Dataset.from_tensor_slices(
+        (np.float32(rng.random([rows, 5])), np.float32(rng.random([rows, 1])))).batch(BATCH)
+    each = iter(data)
+    return [steps[0](each) for _ in range(3)]
+
+  return [train_step], run, values(model, optimizer)
+
+
+@loop
+def class_weights(keras, partial):
+  """Class weights and a mask that are captured eager tensors, from a tf.data loop."""
+  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(4)])
+  optimizer = keras.optimizers.SGD(0.1)
+  weights = tf.constant(np.linspace(0.5, 2, 4), tf.float32)
+  mask = tf.constant(np.random.default_rng(1).random([5, 400]) < 0.7, tf.float32)
+
+  @tf.function
+  def train_step(x, y):
+    with tf.GradientTape() as tape:
+      logits = model(x * tf.reduce_mean(mask, axis=1), training=True)
+      loss = tf.reduce_mean(tf.gather(weights, y) * (
+          tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)))
+    optimizer.apply_gradients(zip(
+        tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+  def run(steps):
+    parts = batches([5], classes=4, partial=partial)
+    x, y = (tf.concat(column, 0) for column in zip(*parts))
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    return [steps[0](x, y) for x, y in data]
+
+  return [train_step], run, values(model, optimizer)
+
+
+@loop
+def batch_size_in_code(keras, partial):
+  """A loss over a batch size that is a number of the program, and a scale by it."""
+  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
+  optimizer = keras.optimizers.SGD(0.1)
+
+  @tf.function
+  def train_step(x, y):
+    x = tf.reshape(x, [BATCH, 5])
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_sum((tf.reshape(model(x), [BATCH]) - y[:, 0]) ** 2) * (1.0 / BATCH)
+    optimizer.apply_gradients(zip(
+        tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+  def run(steps):
+    return [steps[0](x, y) for x, y in batches([5], [1])]
+
+  return [train_step], run, values(model, optimizer)
+
+
+@loop
+def open_signature(keras, partial):
+  """A signature with unknown dimensions: sequences of several lengths."""
+  table, gru, out = keras.layers.Embedding(20, 4), keras.layers.GRU(4), keras.layers.Dense(1)
+  optimizer = keras.optimizers.Adam()
+
+  @tf.function(input_signature=[
+      tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, 1], tf.float32)])
+  def train_step(words, y):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean((out(gru(table(words))) - y) ** 2)
+    variables = [each for layer in (table, gru, out) for each in layer.trainable_variables]
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    return loss
+
+  def run(steps):
+    rng = np.random.default_rng(1)
+    losses = []
+    for i, length in enumerate((5, 5, 3, 4, 7)):
+      size = PARTIAL if partial and i == 4 else BATCH
+      losses.append(steps[0](rng.integers(0, 20, [size, length]).astype(np.int32),
+                             np.float32(rng.random([size, 1]))))
+    return losses
+
+  return [train_step], run, values(table, gru, out, optimizer)
