@@ -60,7 +60,7 @@ def run_auto(
   log, budget = problem.account, budget or DEFAULT_BUDGET
   # Bounds are rounded down by a billionth, so that rounding errors cannot put them too high.
   optimum_us = (lower_bound_us(problem) if bound_us is None else bound_us) * (1 + 2e-9)
-  budget = dataclasses.replace(budget, target_us=max(budget.target_us or 0.0, optimum_us))
+  budget = dataclasses.replace(budget, target_us=max(budget.target_us or 0.0, optimum_us) or None)
 
   def run(method: Method, budget: Budget, **own: Any) -> None:
     log.run(method.name, lambda: running.run(problem, method, budget, seed, runs=runs, **own))

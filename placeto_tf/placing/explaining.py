@@ -23,8 +23,13 @@ from placeto_tf.simulation import SimulationResult
 _SHOWN = 3  # devices, links and ops that are named
 
 
+LEAST_US = 1.0  # no step takes less, whatever its ops cost: shorter times are not told apart
+
+
 def ms_text(us: float, digits: int = 1) -> str:
-  """A time in ms with so many decimals; below 1 ms, where small steps are, with three."""
+  """Returns a time in ms with so many decimals; below 1 ms, where small steps are, with three."""
+  if 0 < us < LEAST_US:
+    return f"less than {LEAST_US / 1e3:.3f} ms"
   return f"{us / 1e3:,.{3 if us < 1e3 else digits}f} ms"
 
 

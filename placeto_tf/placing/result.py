@@ -219,7 +219,7 @@ class PlacingResult:
     current_us = self.baselines["current"].step_time_us
     grown = None if self.replication is None else self.replication.grown
     per = f" of {grown[0]:,} examples (the graph's own step has {grown[1]:,})" if grown else ""
-    gain = f"{current_us / self.step_time_us:.2f}x of {ms_text(current_us)}" + (
+    gain = f"{tables.ratio(current_us, self.step_time_us):.2f}x of {ms_text(current_us)}" + (
         " for as many, " if grown else ", ") if current_us and self.step_time_us else ""
     least = f"{self.caveat}; " if self.caveat else f"{ms_text(self.step_time_us)} a step{per}, "
     return (f"PlacingResult({least}{gain}"

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import pandas as pd
 
 from placeto_tf.placing import registry
-from placeto_tf.placing.explaining import ms_text
+from placeto_tf.placing.explaining import LEAST_US, ms_text
 from placeto_tf.placing.registry import DATA_PARALLEL
 from placeto_tf.problem import search_log
 from placeto_tf.simulation import Simulator, timeline
@@ -183,7 +183,7 @@ def verdict(result: Any) -> str:
   if not current.fits:
     return (f"The current placement does not fit in memory; the one found does and takes "
             f"{_ms(result.step_time_us)} a step ({bound}).{stopped}")
-  gain = 1 - result.step_time_us / current.step_time_us if current.step_time_us else 0.0
+  gain = 1 - ratio(result.step_time_us, current.step_time_us) if current.step_time_us else 0.0
   if abs(gain) < NOTHING_TO_GAIN:
     return (f"Nothing to gain was found: the graph already takes {_ms(current.step_time_us)} a "
             f"step, the best placement found {_ms(result.step_time_us)}; {bound}.{stopped}")
@@ -198,12 +198,12 @@ def above(result: Any) -> float:
 
 
 def ratio(over: Optional[float], under: Optional[float]) -> float:
-  """A speed-up; NaN where one of the times is not known."""
-  return over / under if over and under else float("nan")
+  """Returns a speed-up, of no step shorter than `LEAST_US`; NaN where a time is not known."""
+  return max(over, LEAST_US) / max(under, LEAST_US) if over and under else float("nan")
 
 
 def _times(over: Optional[float], under: Optional[float]) -> str:
-  return f"{over / under:.2f}x" if over and under else "-"
+  return f"{ratio(over, under):.2f}x" if over and under else "-"
 
 
 def _ms(us: Optional[float]) -> str:

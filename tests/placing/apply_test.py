@@ -7,6 +7,7 @@ import tensorflow as tf
 import placeto_tf as placeto
 from placeto_tf.clusters.constraints import own_devices
 from placeto_tf.errors import PlacementError
+from placeto_tf.placing import tables
 from placeto_tf.simulation import Simulator
 
 v1 = tf.compat.v1
@@ -222,3 +223,12 @@ def test_a_batch_that_grew_is_in_the_first_line():
     assert f"of {2 * _BATCH} examples (the graph's own step has {_BATCH})" in repr(result)
   else:
     assert result.replication.chosen.global_batch == _BATCH
+
+
+@pytest.mark.parametrize("cluster", ["k80:2", "cpu:2"])
+def test_graphs_of_two_ops_are_placed_and_no_speed_up_is_made_of_times_that_no_step_takes(cluster):
+  with tf.Graph().as_default() as graph:
+    tf.identity(v1.placeholder(tf.float32, [4], name="x"), name="y")
+  result = placeto.place(graph, cluster, fetches=["y:0"], max_evaluations=10)
+  assert result.step_time_us < 1 and "x of" not in repr(result).replace("1.00x of", "")
+  assert tables.ratio(6.0, 0.003) == 6.0 and tables.ratio(0.006, 0.003) == 1.0
