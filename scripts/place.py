@@ -47,6 +47,8 @@ shared_flags.define_ray_flag()
 shared_flags.define_import_flag()
 shared_flags.define_replicas_flags()
 shared_flags.define_look_flag()
+flags.DEFINE_string("why", None, "Regex of whole op names: prints where these ops are, and what "
+                    "a step would take if they were elsewhere.")
 flags.DEFINE_bool("verbose", False, "Whether the table shows every placer that took part; by "
                   "default the graph as it is, the baselines and the answer.")
 shared_flags.define_runtime_flags()
@@ -54,7 +56,7 @@ shared_flags.define_runtime_flags()
 
 def main() -> None:
   """Places, writes and prints."""
-  from placeto_tf.placing import publishing, replica_search, tables, what_now
+  from placeto_tf.placing import publishing, replica_search, tables, what_if, what_now
   from placeto_tf.placing.config import PlacingConfig
   from placeto_tf.placing.observing import Observer
 
@@ -80,6 +82,8 @@ def main() -> None:
       replica_search.with_replicas_of_spec(config, FLAGS.graph),
       loading=shared_flags.graph_options(), observer=Observer(shown=True))
   print(tables.table(result, verbose=FLAGS.verbose))
+  if FLAGS.why:
+    print("\n".join(what_if.why_lines(result, FLAGS.why)))
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.")
   print(what_now.last_lines(result.graph, result.placement.devices, FLAGS.out), flush=True)
 

@@ -236,7 +236,8 @@ class Cluster:
     representatives: List[Device] = []
     index = []
     for device in self.devices:
-      key = (device.type, device.efficiency, repr(sorted(device.properties.items())),
+      key = (device.own_costs and device.name, device.type, device.efficiency,
+             repr(sorted(device.properties.items())),
              repr(sorted(device.op_efficiency.items())),
              repr(sorted((kind, sorted(fields.items()))
                          for kind, fields in device.product_peaks.items())))

@@ -9,8 +9,9 @@ docs/cluster_json.md describes it for users, field by field; change both.
                         "latency_us": 25}, ...]},
    "op_overhead_us": 5.7}
 
-A device may also have "host" (default false), "op_efficiency" and "product_peaks" (default empty);
-its "efficiency" is 1 if left out; its "properties" are those of DeviceProperties in proto JSON.
+A device may also have "host" and "own_costs" (default false), "op_efficiency" and "product_peaks"
+(default empty); its "efficiency" is 1 if left out; its "properties" are those of DeviceProperties
+in proto JSON.
 Links are directed. "default" holds for every pair that "pairs" does not list; a pair may leave out
 what it shares with the default. Every extension of the simulator is one more field, named as in
 `Cluster`, and is written only if it differs from its default, off.
@@ -157,8 +158,9 @@ def _device_from_json(value: Any, index: int) -> Device:
                  [field.name for field in fields if field.name not in required])
   properties = value.get("properties", {})
   _expect_object(properties, f"\"properties\" of {what}", optional=sorted(_PROPERTY_FIELDS))
-  if not isinstance(value.get("host", False), bool):
-    raise ClusterError(f"\"host\" of {what} is {value['host']!r}; expected true or false")
+  for field in ("host", "own_costs"):
+    if not isinstance(value.get(field, False), bool):
+      raise ClusterError(f"\"{field}\" of {what} is {value[field]!r}; expected true or false")
   return Device(**value)
 
 

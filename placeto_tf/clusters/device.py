@@ -30,6 +30,7 @@ class Device:
     properties: tensorflow.DeviceProperties as JSON fields (type, vendor, model, frequency,
       numCores, bandwidth, environment, ...), from which grappler estimates costs.
     host: serves other devices; searches put ops there where they gain by it or run nowhere else.
+    own_costs: has costs of its own, a column of `OpCosts`, though other devices may be equal to it.
     op_efficiency: op type -> efficiency, for types known to differ.
     product_peaks: type of the inputs, such as "float16" -> {"flops_per_us": peak of matrix products
       and convolutions, "efficiency": of these}; without an efficiency it is the device's. Other
@@ -44,6 +45,7 @@ class Device:
   host: bool = False
   op_efficiency: Mapping[str, float] = dataclasses.field(default_factory=dict)
   product_peaks: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+  own_costs: bool = False
 
   def __post_init__(self) -> None:
     for field in ("name", "type"):

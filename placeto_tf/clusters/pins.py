@@ -49,8 +49,8 @@ def narrowed_by_pins(
   column = {name: j for j, name in enumerate(cluster.device_names)}
   for regex, devices in sets.items():
     named = np.zeros(cluster.num_devices, dtype=bool)
-    named[[column[_device_name(cluster, device)] for device in devices]] = True
-    matching = _matching(regex, graph.op_names)
+    named[[device_index(cluster, device) for device in devices]] = True
+    matching = matching_ops(regex, graph.op_names)
     rows = np.isin(graph.colocation, graph.colocation[matching])
     narrowed[rows] &= named
     said |= rows
@@ -63,7 +63,7 @@ def narrowed_by_pins(
   pinned: Dict[int, Tuple[str, str]] = {}
   for regex, device in pins:
     name = _device_name(cluster, device)
-    for op in _matching(regex, graph.op_names):
+    for op in matching_ops(regex, graph.op_names):
       before = pinned.setdefault(op, (name, f"pin {regex!r}"))
       if before[0] != name:
         raise PlacementError(
@@ -104,7 +104,7 @@ def _elsewhere(cluster: Cluster, allowed: np.ndarray) -> str:
   return f"pin it to {listed(names, most=4)}"
 
 
-def _matching(regex: str, names: Sequence[str]) -> List[int]:
+def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
   """Returns the indices of the names that an expression matches as a whole, at least one."""
   try:
     pattern = re.compile(regex)
@@ -128,8 +128,17 @@ def _apart(graph: ComputationGraph, label: int) -> str:
 
 
 def _device_name(cluster: Cluster, text: str) -> str:
+  return cluster.device_names[device_index(cluster, text)]
+
+
+def device_index(cluster: Cluster, text: str) -> int:
+  """Returns the index of the cluster's first device that agrees with a device string.
+
+  Raises:
+    PlacementError: there is none.
+  """
   index = find_device(cluster.device_names, text)
   if index is None:
     raise PlacementError(
         f"device {text!r} is not in the cluster; expected one of {', '.join(cluster.device_names)}")
-  return cluster.device_names[index]
+  return index

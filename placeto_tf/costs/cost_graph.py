@@ -14,6 +14,7 @@ OpPerformanceList holds costs alone, in nanoseconds, an entry for each op and ki
 
   op_performance.node, op.op       op and its type
   op_performance.op.device         DeviceProperties of the kind; its type says where it was measured
+                                   and its model, if it is a name such as /GPU:1, on which device
   op_performance.compute_cost      nanoseconds, all executions in a step and the launches between
   op_performance.op_memory         output_memory[], temp_memory, persistent_memory
   op_performance.op.attr           "replicas": R, where one of R replicas was measured (1 without)
@@ -45,6 +46,7 @@ class Measurement:
 
   Attributes:
     device_type: "CPU", "GPU", or "" where the file does not say.
+    device: the device that it holds for, "" for all of the type.
     compute_us: time of all executions in a step.
     output_bytes: of each output, or None where the file does not say.
     temporary_bytes, persistent_bytes: None where the file does not say.
@@ -60,6 +62,7 @@ class Measurement:
   persistent_bytes: Optional[int] = None
   replicas: int = 1
   executions: Optional[float] = None
+  device: str = ""
 
 
 def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:
@@ -109,12 +112,13 @@ def of_op_performances(performances: OpPerformanceList) -> Dict[str, List[Measur
     if entry.compute_cost < 0 or any(size < 0 for size in sizes):
       raise CostError(f"op {entry.node!r} has a negative cost or size in its OpPerformance; "
                       "measure it again")
-    known = entry.HasField("op_memory")
+    known, model = entry.HasField("op_memory"), entry.op.device.model
     found.setdefault(entry.node, []).append(Measurement(
         entry.op.device.type, entry.compute_cost * 1e-3,
         list(memory.output_memory) if known else None,
         memory.temp_memory if known else None, memory.persistent_memory if known else None,
-        max(1, entry.op.attr["replicas"].i if "replicas" in entry.op.attr else 1)))
+        max(1, entry.op.attr["replicas"].i if "replicas" in entry.op.attr else 1),
+        device=model if model.startswith("/") else ""))
   return found
 
 

@@ -5,7 +5,9 @@ the most ops of the graph is what it is. Of a RunMetadata the step's statistics 
 cost graph where there are none.
 
 A time holds for all devices of the type it was measured on (for all devices where the file does
-not say), as it is: no efficiency is applied. What the file does not say is estimated, and noted.
+not say), or for the one device that the file names, if that has costs of its own
+(`Device.own_costs`), as it is: no efficiency is applied. What the file does not say is estimated,
+and noted.
 
 A kernel is less efficient on fewer examples. A file can hold the times of several sizes of the
 batch: of the whole graph, and of the graph of one of R replicas, which has 1/R of it. A time
@@ -22,6 +24,7 @@ from typing import Any, Callable, Container, Dict, List, Mapping, Sequence, Tupl
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.device_names import find_device
 from placeto_tf.costs.cost_graph import (
   Measurement,
   device_type,
@@ -96,8 +99,9 @@ def apply(
     i = graph.op_index[name]
     for k, device in enumerate(cluster.kind_devices):
       times: Dict[float, List[float]] = {}
-      for m in measurements:
-        if m.device_type in ("", device.type):
+      named = [m for m in measurements if m.device and find_device([device.name], m.device) == 0]
+      for m in named or measurements:
+        if m in named or not m.device and m.device_type in ("", device.type):
           times.setdefault(1 / m.replicas, []).append(m.compute_us)
       if times:
         compute_us[i, k] = _time_at(1 / replicas, {

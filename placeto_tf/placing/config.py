@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Mapping, Optional, Sequence, Tuple, Union
 
+from placeto_tf.costs.estimate import Source
 from placeto_tf.costs.look import MODES
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry
@@ -34,7 +35,8 @@ class PlacingConfig:
       limit, and 0 with `max_evaluations`, so that it alone says how many placements are evaluated.
     seed: of everything random.
     grouping, max_groups: how ops are grouped, see `placeto_tf.grouping`.
-    costs: "grappler" or the path of a file of measured costs.
+    costs: "grappler", the path of a file of measured costs, or a function of the graph and the
+      cluster that returns `OpCosts`.
     existing_devices: what to do with the graph's own devices: "keep", "start" from them, or
       "ignore".
     pins: (regex, device) pairs; ops whose whole name matches stay on that device.
@@ -73,7 +75,7 @@ class PlacingConfig:
   seed: int = 0
   grouping: str = "heavy_edge"
   max_groups: int = 128
-  costs: str = "grappler"
+  costs: Source = "grappler"
   existing_devices: str = "start"
   pins: Tuple[Tuple[str, str], ...] = ()
   allowed: Union[Mapping[str, Sequence[str]], Tuple[Tuple[str, Tuple[str, ...]], ...]] = ()

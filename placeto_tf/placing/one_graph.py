@@ -22,6 +22,7 @@ from placeto_tf.placing import (
   measured_search,
   registry,
   running,
+  what_if,
 )
 from placeto_tf.placing.compiling_ahead import compile_ahead
 from placeto_tf.placing.config import PlacingConfig
@@ -81,8 +82,9 @@ def place_graph(
     if not problem.account.best_fits:
       raise PlacementError(_nothing_fits(problem, problem.simulator.simulate(best)))
     measured, proven, notes = None, problem.account.proven, graph.notes + costs.notes
-    on_host = own_host_note(graph, cluster, costs, best)
-    notes += (on_host,) if on_host else ()
+    notes += tuple(filter(None, (
+        own_host_note(graph, cluster, costs, best),
+        what_if.small_step_note(graph, problem.simulator.simulate(best)))))
     if config.cost == "measured":
       try:
         measured = _measure(problem, rows, config, progress)

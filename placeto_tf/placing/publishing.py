@@ -36,7 +36,7 @@ def place_into(
     loaded = run.load(graph, config, loading)
   whole = loaded.graph if isinstance(loaded, ReplicaSource) else loaded
   observer.say(reports.step_line(whole))
-  inputs = [graph, cluster, config.costs, config.policy_weights or ""]
+  inputs = [graph, cluster, str(config.costs), config.policy_weights or ""]
   with reports.Workspace(out, inputs) as workspace:
     workspace.claim(reports.result_names(whole))
     writing.check_writable(whole, workspace.path)

@@ -287,8 +287,10 @@ def _problem(
 ) -> PlacementProblem:
   from placeto_tf.costs import estimate_costs
 
-  costs = (estimate_costs(graph, cluster, source=config.costs) if replicated is None else
-           replicated_costs(replicated, cluster, config.costs))
+  source = config.costs  # a function knows what the ops of replicas cost
+  costs = (replicated_costs(replicated, cluster, str(source)) if (
+      replicated is not None and not callable(source)) else
+           estimate_costs(graph, cluster, source=source))
   return running.problem_of(
       graph, cluster, config, costs,
       replicated=replicated if replicated is not None and replicated.replicas > 1 else None)

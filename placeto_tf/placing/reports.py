@@ -20,7 +20,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.result_directory import ResultDirectory
 from placeto_tf.placements import write_placed
 from placeto_tf.placements.writing import placed_name
-from placeto_tf.placing import tables, what_now
+from placeto_tf.placing import tables, what_if, what_now
 from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.placing.result import PlacingResult, Replication
 from placeto_tf.simulation import timeline
@@ -73,7 +73,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
   config, explanation = result.config, result.explanation
   return {
       "graph": _graph(result.graph),
-      "cluster": result.cluster.to_json(), "costs": config.costs,
+      "cluster": result.cluster.to_json(), "costs": str(config.costs),
       "method": config.method, "seed": config.seed, "grouping": config.grouping,
       "pins": dict(config.pins), "existing_devices": config.existing_devices,
       "max_groups": config.max_groups, "max_seconds": config.budget.max_seconds,
@@ -81,6 +81,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
       "step_time_us": result.step_time_us,
       "lower_bound_us": result.lower_bound_us, "proven_optimal": result.proven,
       "explanation": {**dataclasses.asdict(explanation), "text": str(explanation)},
+      "why": what_if.why(result, what_if.notable(result)),
       "speedup_over_current": tables.ratio(result.baselines["current"].step_time_us,
                                      result.step_time_us),
       "peak_memory_bytes": dict(zip(

@@ -18,6 +18,7 @@ from placeto_tf.placing import placed_targets, tables
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.explaining import Explanation, explain, ms_text
 from placeto_tf.placing.measured_search import MeasuredSearch
+from placeto_tf.placing.what_if import WhatIf, what_if
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.search_log import MethodRun
 from placeto_tf.replication import DataParallel, ReplicatedGraph
@@ -180,6 +181,17 @@ class PlacingResult:
   def explanation(self) -> Explanation:
     """What bounds the step, from the critical path of its simulation."""
     return explain(self.graph, self.simulated, self.lower_bound_us)
+
+  def what_if(self, changes: Mapping[str, str]) -> WhatIf:
+    """Simulates the placement with some ops elsewhere: see `placeto_tf.placing.what_if`.
+
+    Args:
+      changes: regex -> device, as in {"embedding/.*": "/CPU:0"}.
+
+    Returns:
+      Both step times, and what bounds each.
+    """
+    return what_if(self, changes)
 
   @property
   def caveat(self) -> str:

@@ -141,6 +141,7 @@ def _hparams(result: PlacingResult) -> Dict[str, Any]:
   found = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
   if config.pins:
     found["pins"] = ", ".join(f"{regex}:{device}" for regex, device in config.pins)
+  found["costs"] = str(config.costs)
   found["graph"] = (source.path if source is not None else None) or result.graph.fingerprint[:12]
   found["devices"] = result.cluster.num_devices
   found["ops"] = result.graph.num_ops

@@ -36,7 +36,8 @@ def measured_fixture(training_graph, tmp_path):
   def measured(proto, cluster="cpu:1"):
     path = tmp_path / "costs.pb"
     path.write_bytes(proto if isinstance(proto, bytes) else proto.SerializeToString())
-    return graph, estimate_costs(graph, Cluster.parse(cluster), source=str(path))
+    cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+    return graph, estimate_costs(graph, cluster, source=str(path))
 
   return measured
 
@@ -131,6 +132,17 @@ def test_cost_without_a_device_type_holds_for_all(measured):
   performances.op_performance.add(node="MatMul", compute_cost=9_000)
   graph, costs = measured(performances, cluster="k80:1")
   assert costs.compute_us[graph.op_index["MatMul"]].tolist() == [9.0, 9.0]
+
+
+def test_a_time_may_hold_for_one_device_that_has_costs_of_its_own(measured):
+  cluster = Cluster.parse("k80:2").to_json()
+  cluster["devices"][1]["own_costs"] = True
+  performances = op_performance_data_pb2.OpPerformanceList()
+  for model, us in (("", 9), ("/GPU:1", 4)):
+    entry = performances.op_performance.add(node="MatMul", compute_cost=us * 1000)
+    entry.op.device.type, entry.op.device.model = "GPU", model
+  graph, costs = measured(performances, cluster=Cluster.from_json(cluster))
+  assert costs.compute_us[graph.op_index["MatMul"], :2].tolist() == [9.0, 4.0]
 
 
 @pytest.mark.parametrize("content, message", [

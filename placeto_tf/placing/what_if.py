@@ -1,0 +1,187 @@
+"""Answers why an op is where it is, and what a step would take if it were elsewhere.
+
+Dimensions: N ops, D devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.clusters.device_names import short_name
+from placeto_tf.clusters.pins import device_index, matching_ops
+from placeto_tf.errors import PlacementError, listed
+from placeto_tf.graphs import ComputationGraph
+from placeto_tf.placing.explaining import Explanation, explain, ms_text
+from placeto_tf.simulation import SimulationResult, Simulator, memory_report
+
+if TYPE_CHECKING:
+  from placeto_tf.placing.result import PlacingResult
+
+_MOST_SETS = 5  # ops of one expression that are answered one by one
+_SMALL = 0.5  # share of launches in a step that is too small for several devices
+_REPORTED = 3  # of the largest variables, and of the costliest ops, in a report
+
+
+@dataclasses.dataclass(frozen=True)
+class WhatIf:
+  """A change to a placement, simulated.
+
+  Attributes:
+    moved: names of the ops that move, with those that are colocated with them.
+    step_time_us, changed_us: of the placement, and with the change.
+    fits: whether the changed placement fits in memory.
+    before, after: what bounds the step.
+    problem: what does not fit, or "".
+  """
+
+  moved: Tuple[str, ...]
+  step_time_us: float
+  changed_us: float
+  fits: bool
+  before: Explanation
+  after: Explanation
+  problem: str = ""
+
+  def __str__(self) -> str:
+    if not self.moved:
+      return f"{ms_text(self.step_time_us)}: these ops are there already"
+    ratio = self.changed_us / self.step_time_us if self.step_time_us else 1.0
+    return (
+        f"{ms_text(self.changed_us)} a step instead of {ms_text(self.step_time_us)} ({ratio:.2f} "
+        f"times as long) with {len(self.moved):,} ops moved ({listed(self.moved)})"
+        f"{f'; it does not fit: {self.problem}' if self.problem else ''}\n"
+        f"  now:  {self.before.causes}\n  then: {self.after.causes}")
+
+
+def what_if(result: PlacingResult, changes: Mapping[str, str]) -> WhatIf:
+  """Simulates a placement with some ops elsewhere.
+
+  Args:
+    result: of `place`.
+    changes: regex -> device; ops whose whole name matches go there, with all that is colocated with
+      them. Of several expressions that match an op the last one holds.
+
+  Returns:
+    Both step times, and what bounds each.
+
+  Raises:
+    PlacementError: an expression is none, or matches no op; a device is not in the cluster, or one
+      of the ops has no kernel there.
+  """
+  graph, cluster = result.graph, result.cluster
+  able, placement = allowed_devices(graph, cluster), result.indices.copy()
+  for regex, device in changes.items():
+    column = device_index(cluster, device)
+    rows = np.isin(graph.colocation, graph.colocation[matching_ops(regex, graph.op_names)])
+    stuck = np.flatnonzero(rows & ~able[:, column])
+    if len(stuck):
+      names = [name for name, may in zip(cluster.device_names, able[stuck[0]]) if may]
+      raise PlacementError(
+          f"op {graph.op_names[stuck[0]]!r} has no kernel on {device} (or an op it is colocated "
+          f"with has none); it can be moved to {listed(names, most=4)}")
+    placement[rows] = column
+  return _compared(result, placement)
+
+
+def _compared(result: PlacingResult, placement: np.ndarray) -> WhatIf:
+  """Simulates a changed placement [N]."""
+  graph = result.graph
+  after = Simulator(graph, result.costs, result.cluster).simulate(placement)
+  return WhatIf(
+      tuple(graph.op_names[op] for op in np.flatnonzero(placement != result.indices)),
+      result.step_time_us, after.step_time_us, bool(after.fits),
+      explain(graph, result.simulated), explain(graph, after),
+      "; ".join(memory_report(graph, result.costs, after)))
+
+
+def why(result: PlacingResult, ops: Sequence[int]) -> List[Dict[str, Any]]:
+  """Tells for some ops why they are where they are.
+
+  Args:
+    result: of `place`.
+    ops: indices; of ops that are colocated, one is answered.
+
+  Returns:
+    For each a JSON-able dict: `op`, `device`, `colocated` (how many ops move with it) and
+    `elsewhere`, device -> `step_time_us`, `fits`, of the devices on which it has a kernel.
+  """
+  graph, cluster = result.graph, result.cluster
+  able = allowed_devices(graph, cluster)
+  simulator = Simulator(graph, result.costs, cluster)
+  found = []
+  _, first = np.unique(graph.colocation[list(ops)], return_index=True)
+  for op in (ops[k] for k in sorted(first)):
+    mates = graph.colocation == graph.colocation[op]
+    elsewhere = {}
+    for d in np.flatnonzero(able[op]).tolist():
+      if d != result.indices[op]:
+        step: SimulationResult = simulator.simulate(np.where(mates, d, result.indices))
+        elsewhere[cluster.device_names[d]] = {
+            "step_time_us": step.step_time_us, "fits": bool(step.fits)}
+    found.append({
+        "op": graph.op_names[op], "device": cluster.device_names[result.indices[op]],
+        "colocated": int(mates.sum()) - 1, "elsewhere": elsewhere})
+  return found
+
+
+def small_step_note(graph: ComputationGraph, simulated: SimulationResult) -> str:
+  """Tells of a step of small kernels that several devices cannot make it much faster.
+
+  Args:
+    graph, simulated: the graph, and its step.
+
+  Returns:
+    A sentence; "" where launches take less than half of the step, or one device is used.
+  """
+  share = explain(graph, simulated).launches_us / max(simulated.step_time_us, 1e-9)
+  used = np.unique(simulated.placement[simulated.end_us > simulated.start_us])
+  if share < _SMALL or len(used) < 2:
+    return ""
+  return (
+      f"launches of kernels are {share:.0%} of the step: it is too small for several devices. One "
+      "process launches to all of them, on cores that they share, so less is gained than is "
+      "simulated; a larger batch helps, or fewer kernels (jit_compile=True)")
+
+
+def notable(result: PlacingResult) -> List[int]:
+  """Returns the ops that a report answers for: the largest variables, and the costliest ops."""
+  held = result.costs.persistent_bytes
+  largest = [op for op in np.argsort(-held, kind="stable")[:_REPORTED].tolist() if held[op] > 0]
+  index = result.graph.op_index
+  return largest + [index[name] for name, _, _ in result.explanation.costliest if name in index]
+
+
+def why_lines(result: PlacingResult, regex: str) -> List[str]:
+  """Returns the lines of `place.py --why`: where the ops are that match, and what if they moved.
+
+  Args:
+    result: of `place`.
+    regex: matches whole names.
+
+  Raises:
+    PlacementError: it is no expression, or matches no op.
+  """
+  graph, cluster, lines = result.graph, result.cluster, []
+  ops = matching_ops(regex, graph.op_names)
+  able = allowed_devices(graph, cluster)[ops].all(axis=0)
+  for each in why(result, ops)[:_MOST_SETS]:
+    others = ", ".join(
+        f"{short_name(name)} {ms_text(found['step_time_us'])}"
+        f"{'' if found['fits'] else ' (does not fit)'}"
+        for name, found in each["elsewhere"].items())
+    mates = f" with {each['colocated']:,} ops colocated" if each["colocated"] else ""
+    lines.append(
+        f"{each['op']} is on {short_name(each['device'])}{mates}: " + (
+            f"{ms_text(result.step_time_us)} a step; if it moved: {others}" if others else
+            "it has a kernel nowhere else, or cannot be moved"))
+  for d in np.flatnonzero(able).tolist():
+    placement = result.indices.copy()
+    placement[np.isin(graph.colocation, graph.colocation[ops])] = d
+    if (placement != result.indices).any():
+      lines.append(f"All {len(ops):,} on {short_name(cluster.device_names[d])}: "
+                   f"{_compared(result, placement)}")
+  return lines
