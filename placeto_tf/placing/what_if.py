@@ -6,24 +6,40 @@ Dimensions: N ops, D devices.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Protocol, Sequence, Tuple
 
 import numpy as np
 
+from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.device_names import short_name
 from placeto_tf.clusters.pins import device_index, matching_ops
+from placeto_tf.costs import OpCosts
 from placeto_tf.errors import PlacementError, listed
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placing.explaining import Explanation, explain, ms_text
 from placeto_tf.simulation import SimulationResult, Simulator, memory_report
 
-if TYPE_CHECKING:
-  from placeto_tf.placing.result import PlacingResult
-
 _MOST_SETS = 5  # ops of one expression that are answered one by one
 _SMALL = 0.5  # share of launches in a step that is too small for several devices
 _REPORTED = 3  # of the largest variables, and of the costliest ops, in a report
+
+
+class Placed(Protocol):
+  """The fields of a `PlacingResult` that are read here; see there."""
+
+  @property
+  def graph(self) -> ComputationGraph: ...
+  @property
+  def costs(self) -> OpCosts: ...
+  @property
+  def cluster(self) -> Cluster: ...
+  @property
+  def indices(self) -> np.ndarray: ...
+  @property
+  def simulated(self) -> SimulationResult: ...
+  @property
+  def explanation(self) -> Explanation: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +73,7 @@ class WhatIf:
         f"  now:  {self.before.causes}\n  then: {self.after.causes}")
 
 
-def what_if(result: PlacingResult, changes: Mapping[str, str]) -> WhatIf:
+def what_if(result: Placed, changes: Mapping[str, str]) -> WhatIf:
   """Simulates a placement with some ops elsewhere.
 
   Args:
@@ -87,18 +103,18 @@ def what_if(result: PlacingResult, changes: Mapping[str, str]) -> WhatIf:
   return _compared(result, placement)
 
 
-def _compared(result: PlacingResult, placement: np.ndarray) -> WhatIf:
+def _compared(result: Placed, placement: np.ndarray) -> WhatIf:
   """Simulates a changed placement [N]."""
   graph = result.graph
   after = Simulator(graph, result.costs, result.cluster).simulate(placement)
   return WhatIf(
       tuple(graph.op_names[op] for op in np.flatnonzero(placement != result.indices)),
-      result.step_time_us, after.step_time_us, bool(after.fits),
+      result.simulated.step_time_us, after.step_time_us, bool(after.fits),
       explain(graph, result.simulated), explain(graph, after),
       "; ".join(memory_report(graph, result.costs, after)))
 
 
-def why(result: PlacingResult, ops: Sequence[int]) -> List[Dict[str, Any]]:
+def why(result: Placed, ops: Sequence[int]) -> List[Dict[str, Any]]:
   """Tells for some ops why they are where they are.
 
   Args:
@@ -147,7 +163,7 @@ def small_step_note(graph: ComputationGraph, simulated: SimulationResult) -> str
       "simulated; a larger batch helps, or fewer kernels (jit_compile=True)")
 
 
-def notable(result: PlacingResult) -> List[int]:
+def notable(result: Placed) -> List[int]:
   """Returns the ops that a report answers for: the largest variables, and the costliest ops."""
   held = result.costs.persistent_bytes
   largest = [op for op in np.argsort(-held, kind="stable")[:_REPORTED].tolist() if held[op] > 0]
@@ -155,7 +171,7 @@ def notable(result: PlacingResult) -> List[int]:
   return largest + [index[name] for name, _, _ in result.explanation.costliest if name in index]
 
 
-def why_lines(result: PlacingResult, regex: str) -> List[str]:
+def why_lines(result: Placed, regex: str) -> List[str]:
   """Returns the lines of `place.py --why`: where the ops are that match, and what if they moved.
 
   Args:
@@ -176,7 +192,7 @@ def why_lines(result: PlacingResult, regex: str) -> List[str]:
     mates = f" with {each['colocated']:,} ops colocated" if each["colocated"] else ""
     lines.append(
         f"{each['op']} is on {short_name(each['device'])}{mates}: " + (
-            f"{ms_text(result.step_time_us)} a step; if it moved: {others}" if others else
+            f"{ms_text(result.simulated.step_time_us)} a step; if it moved: {others}" if others else
             "it has a kernel nowhere else, or cannot be moved"))
   for d in np.flatnonzero(able).tolist():
     placement = result.indices.copy()
