@@ -28,18 +28,30 @@ _REPORTED = 3  # of the largest variables, and of the costliest ops, in a report
 class Placed(Protocol):
   """The fields of a `PlacingResult` that are read here; see there."""
 
+
   @property
-  def graph(self) -> ComputationGraph: ...
+  def graph(self) -> ComputationGraph:
+    """Returns the placed graph."""
+
   @property
-  def costs(self) -> OpCosts: ...
+  def costs(self) -> OpCosts:
+    """Returns the costs of its ops."""
+
   @property
-  def cluster(self) -> Cluster: ...
+  def cluster(self) -> Cluster:
+    """Returns the devices."""
+
   @property
-  def indices(self) -> np.ndarray: ...
+  def indices(self) -> np.ndarray:
+    """Returns the device of each op, [N]."""
+
   @property
-  def simulated(self) -> SimulationResult: ...
+  def simulated(self) -> SimulationResult:
+    """Returns the simulated step."""
+
   @property
-  def explanation(self) -> Explanation: ...
+  def explanation(self) -> Explanation:
+    """Returns what bounds the step."""
 
 
 @dataclasses.dataclass(frozen=True)
