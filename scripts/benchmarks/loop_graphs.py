@@ -1,16 +1,22 @@
 """Twelve graphs with loops, branches and shapes that inference does not know, as MetaGraphs.
 
-  scripts/with_env python scripts/benchmarks/loop_graphs.py --out=runs/loop_graphs
+  scripts/with_env python scripts/benchmarks/loop_graphs.py --out=runs/loop_graphs --measure
 
-docs/results/predictions.md has what the user's commands predict of them, and what was measured. All
-but the decoders, the detector and the ragged batch are training steps, with gradients and an
-optimizer. Feeds are those that `measure.py` makes up.
+All but the decoders and the detector are training steps, with gradients and an optimizer. Feeds are
+those that `measure.py` makes up. With --measure the user's commands follow for each graph, on two
+workers of one core each: `calibrate.py`, `place.py` for one worker, for the expert split and for
+what `auto` finds, and `measure.py`. OUT/predictions.csv has a row for each placement; graphs that
+are in it are left out, so that a run that was stopped goes on. It needs the machine for itself.
 """
 
 from __future__ import annotations
 
+import csv
+import json
 import os
-from typing import Any, Callable, Dict
+import subprocess
+import sys
+from typing import Any, Callable, Dict, List
 
 from absl import flags
 
@@ -19,8 +25,10 @@ from placeto_tf.programs import entry_point
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("out", None, "Directory to write: NAME.meta of each graph.", required=True)
+flags.DEFINE_bool("measure", False, "Whether steps are predicted and measured.")
 flags.DEFINE_list("graphs", None, "Names of graphs; default: all.")
 
+_METHODS = ("single", "expert", "auto")
 _GRAPHS: Dict[str, Callable[[], Any]] = {}
 _BATCH, _WORDS, _WIDTH, _VOCABULARY = 16, 20, 128, 2_000
 
@@ -341,11 +349,61 @@ def write(name: str, folder: str) -> str:
   return path
 
 
+def predicted_and_measured(path: str) -> List[Dict[str, Any]]:
+  """Runs the user's commands on a graph.
+
+  Args:
+    path: of its MetaGraphDef; results go into a folder beside it.
+
+  Returns:
+    A row for each placement: graph, placement, predicted_us, measured_us, error (a share).
+  """
+  folder = path[:-len(".meta")]
+  graph, workers = f"--graph={path}", "--workers=local:2"
+  _program("calibrate", graph, "--cluster=cpu:2", workers, f"--out={folder}/calibrated")
+  known = [graph, f"--cluster={folder}/calibrated/cluster.json",
+           f"--costs={folder}/calibrated/costs.pb"]
+  placements = []
+  for method in _METHODS:
+    _program("place", *known, f"--method={method}", "--max_evaluations=300",
+             f"--out={folder}/{method}")
+    placements.append(f"{folder}/{method}/placement.json")
+  lines = _program("measure", *known, workers, f"--placement={','.join(placements)}")
+  found = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+  return [{"graph": os.path.basename(folder), "placement": method,
+           "predicted_us": each["predicted_us"], "measured_us": each["measured_us"],
+           "error": abs(each["predicted_us"] / each["measured_us"] - 1)}
+          for method, each in zip(_METHODS, found)]
+
+
+def _program(name: str, *arguments: str) -> str:
+  """What a program of the package prints."""
+  programs = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir)
+  return subprocess.run([sys.executable, os.path.join(programs, f"{name}.py"), *arguments],
+                        check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
 def main() -> None:
-  """Writes the graphs."""
+  """Writes the graphs, and measures them where that is asked for."""
   os.makedirs(FLAGS.out, exist_ok=True)
+  table = os.path.join(FLAGS.out, "predictions.csv")
+  done = set()
+  if os.path.exists(table):
+    with open(table, encoding="utf-8", newline="") as file:
+      done = {row["graph"] for row in csv.DictReader(file)}
   for name in FLAGS.graphs or _GRAPHS:
-    print(write(name, FLAGS.out), flush=True)
+    path = write(name, FLAGS.out)
+    print(path, flush=True)
+    if FLAGS.measure and name not in done:
+      rows = predicted_and_measured(path)
+      with open(table, "a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        if not file.tell():
+          writer.writeheader()
+        writer.writerows(rows)
+      for row in rows:
+        print(f"{row['graph']} {row['placement']}: predicted {row['predicted_us'] / 1e3:.1f} ms, "
+              f"measured {row['measured_us'] / 1e3:.1f} ms ({row['error']:.1%})", flush=True)
 
 
 if __name__ == "__main__":
