@@ -54,7 +54,7 @@ def untaken(graph: ComputationGraph, nodes: Mapping, cost: np.ndarray) -> np.nda
 
 
 def _predicates(graph: ComputationGraph, nodes: Mapping) -> Dict[int, Tensor]:
-  """Switch -> its predicate, before ops that only pass it on; those of loops are left out."""
+  """Returns Switch -> its predicate, before ops that pass it on; Switches of loops are left out."""
   found = {}
   for i, op_type in enumerate(graph.op_types):
     if op_type not in _SWITCHES:
@@ -69,7 +69,7 @@ def _predicates(graph: ComputationGraph, nodes: Mapping) -> Dict[int, Tensor]:
 
 def _conditions(
     graph: ComputationGraph, predicates: Mapping[int, Tensor]) -> List[FrozenSet[_Side]]:
-  """[N] the sides that have to be taken for each op to run."""
+  """Returns [N] the sides that have to be taken for each op to run."""
   order = np.argsort(graph.edge_consumers, kind="stable")
   starts = np.searchsorted(graph.edge_consumers[order], np.arange(graph.num_ops + 1)).tolist()
   producers, ports = graph.edge_producers[order].tolist(), graph.edge_ports[order].tolist()

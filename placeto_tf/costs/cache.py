@@ -40,12 +40,12 @@ _ARRAYS = tuple(field.name for field in dataclasses.fields(OpWork) if field.name
 
 
 def default_folder() -> str:
-  """`placeto_tf/costs` in the user's cache folder, which XDG_CACHE_HOME names."""
+  """Returns `placeto_tf/costs` in the user's cache folder, which XDG_CACHE_HOME names."""
   return private_folder.cache_folder("costs")
 
 
 def key_of(graph: ComputationGraph, graph_def: Any) -> str:
-  """Hex digest that differs between graphs of different work."""
+  """Returns a hex digest that differs between graphs of different work."""
   from tensorflow import version
 
   digest = hashlib.sha256(f"{_FORMAT}\0{version.VERSION}\0{graph.fingerprint}\0".encode())
@@ -56,12 +56,12 @@ def key_of(graph: ComputationGraph, graph_def: Any) -> str:
 
 
 def path_of(folder: str, key: str, suffix: str = _SUFFIX) -> str:
-  """Where an entry is."""
+  """Returns the path of an entry."""
   return os.path.join(folder, key + suffix)
 
 
 def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
-  """The entry, or None where there is none that fits the graph."""
+  """Reads an entry; None where there is none that fits the graph."""
   content = _read(path_of(folder, key))
   if content is None:
     return None
@@ -100,7 +100,7 @@ def store_seen(folder: str, key: str, seen: Union[Seen, str]) -> None:
 
 
 def _read(path: str) -> Optional[bytes]:
-  """The content of an entry, None where there is none or not the one that was written."""
+  """Reads the content of an entry; None where there is none, or not the one that was written."""
   try:
     content = user_files.read_bytes(
         path, what="the cached work", remedy="remove it", most_bytes=_MOST_BYTES)

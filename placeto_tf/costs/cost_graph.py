@@ -66,7 +66,7 @@ class Measurement:
 
 
 def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:
-  """The costs that a graph read from a CostGraphDef came with.
+  """Returns the costs that a graph read from a CostGraphDef came with.
 
   Raises:
     CostError: a cost or size is negative.
@@ -87,7 +87,7 @@ def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:
 
 
 def of_cost_graph(cost_graph: CostGraphDef) -> Tuple[Dict[str, List[Measurement]], Tuple[str, ...]]:
-  """Op name -> what a CostGraphDef says, and notes.
+  """Returns op name -> what a CostGraphDef says, and notes.
 
   Raises:
     CostError: a cost or size is negative.
@@ -100,7 +100,7 @@ def of_cost_graph(cost_graph: CostGraphDef) -> Tuple[Dict[str, List[Measurement]
 
 
 def of_op_performances(performances: OpPerformanceList) -> Dict[str, List[Measurement]]:
-  """Op name -> what an OpPerformanceList says.
+  """Returns op name -> what an OpPerformanceList says.
 
   Raises:
     CostError: a cost or size is negative.
@@ -123,7 +123,7 @@ def of_op_performances(performances: OpPerformanceList) -> Dict[str, List[Measur
 
 
 def device_type(name: str) -> str:
-  """"GPU" of "/job:worker/device:GPU:0" or "/GPU:0", "" where the name tells no type."""
+  """Returns "GPU" of "/job:worker/device:GPU:0" or "/GPU:0", "" where the name tells no type."""
   for part in reversed(name.split("/")):
     fields = part.split(":")
     if fields[0] == "device" and len(fields) > 1:

@@ -42,7 +42,7 @@ def estimate_costs(
     source: Source = "grappler",
     cache: Union[bool, str] = True,
 ) -> OpCosts:
-  """Compute time and bytes of every op on every kind of device.
+  """Estimates compute time and bytes of every op on every kind of device.
 
   Args:
     graph: the graph; one read from a CostGraphDef has its own costs, which "grappler" leaves as
@@ -162,7 +162,7 @@ def from_work(graph: ComputationGraph, cluster: Cluster, work: OpWork) -> OpCost
 
 
 def _device_us(graph: ComputationGraph, device: Device, work: OpWork) -> np.ndarray:
-  """[N] time of all executions of each op in a step."""
+  """Returns [N] time of all executions of each op in a step."""
   best = peak(device)
   efficiency = np.full(graph.num_ops, device.efficiency)
   flops_per_us = np.full(graph.num_ops, best.flops_per_us)

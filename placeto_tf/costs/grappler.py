@@ -51,7 +51,7 @@ class Question:
       self._item = grappler_item.Item(meta_graph, ignore_user_placement=True)
 
   def outputs(self) -> Dict[str, List[Any]]:
-    """Op name -> `OpInfo.TensorProperties` of each output: dtype and inferred shape.
+    """Returns op name -> `OpInfo.TensorProperties` of each output: dtype and inferred shape.
 
     Raises:
       CostError: grappler cannot infer shapes.
@@ -60,7 +60,7 @@ class Question:
       return self._item.GetOpProperties()
 
   def estimates(self) -> Dict[str, OpEstimate]:
-    """Op name -> counts, at the finest scale at which they do not overflow.
+    """Returns op name -> counts, at the finest scale at which they do not overflow.
 
     Ops that grappler's scheduler does not reach (behind a branch known not to be taken) are
     missing.
@@ -101,7 +101,7 @@ def _readable() -> Iterator[None]:
 
 
 def _measure(item: Any, scale: int) -> List[Any]:
-  """OpPerformance of each op on the reference device, made `scale` times faster."""
+  """Measures each op on the reference device, made `scale` times faster."""
   from tensorflow.core.protobuf import device_properties_pb2
   from tensorflow.python.grappler import cluster as grappler_cluster
 

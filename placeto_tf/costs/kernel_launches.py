@@ -37,14 +37,14 @@ _NEVER = frozenset("""
 
 
 def launches_kernel(node: NodeDef, device_type: str) -> bool:
-  """Whether the op of a NodeDef launches a kernel on a device of the type."""
+  """Returns whether the op of a NodeDef launches a kernel on a device of the type."""
   if node.op in _NEVER:
     return False
   return device_type != "GPU" or not _outputs_in_host_memory(node)
 
 
 def _outputs_in_host_memory(node: NodeDef) -> bool:
-  """Whether the op has outputs, and the GPU kernel it would get puts all of them on the host."""
+  """Returns whether the op has outputs, all of which its GPU kernel puts on the host."""
   outputs, kernels = _gpu_kernels(node.op)
   return bool(outputs) and any(
       outputs <= host_arguments and all(
@@ -54,7 +54,7 @@ def _outputs_in_host_memory(node: NodeDef) -> bool:
 
 @functools.cache
 def _gpu_kernels(op: str) -> Tuple[FrozenSet[str], tuple]:
-  """Names of the op's outputs, and (type constraints, host arguments) of its GPU kernels."""
+  """Returns the op's output names, and (type constraints, host arguments) of its GPU kernels."""
   from tensorflow.python.framework import kernels, op_def_registry
 
   op_def = op_def_registry.get(op)

@@ -140,7 +140,7 @@ class LoopRounds:
     return dict(zip(self._index, loops.executions.tolist()))
 
   def _find(self, trips: Optional[Sequence[float]]) -> Tuple[Loops, Frames]:
-    """The loops and their frames. Args: trips: [F] rounds, None for one each."""
+    """Returns the loops and their frames. Args: trips: [F] rounds, None for one each."""
     seen: List[Frames] = []
 
     def remember(frames: Frames) -> Sequence[float]:
@@ -151,7 +151,7 @@ class LoopRounds:
     return find_loops(self._nodes, *self._edges, order, remember), seen[0]
 
   def _read_edges(self) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """[E] producers, ports and consumers, back edges left out."""
+    """Returns [E] producers, ports and consumers, back edges left out."""
     rows = []
     for op, node in enumerate(self._nodes):
       for text in node.input:
@@ -181,23 +181,23 @@ class LoopRounds:
     return [None]
 
   def _bound(self, tensor: _Tensor) -> Optional[int]:
-    """The bound of a counter; if not all of several are known, the least of the known ones
-    (lengths that are fed end a loop before its longest sequence does)."""
+    """Returns the bound of a counter, of several the least of those that are known."""
     found = self._scalar(tensor)
     op, _ = self._origin(tensor)
     if found is None and self._types[op] == "Minimum":
+      # Lengths that are fed may end a loop earlier.
       self.capped.add(self._frames.of_op[tensor[0]])
       sides = [self._scalar(side) for side in self._inputs.data(op)]
       return min((side for side in sides if side is not None), default=None)
     return found
 
   def _start(self, op: int) -> Optional[int]:
-    """The first value of a counter: Merge(Enter(start), NextIteration)."""
+    """Returns the first value of a counter: Merge(Enter(start), NextIteration)."""
     data = self._inputs.data(op) if self._types[op] in MERGE else []
     return self._scalar(data[0]) if data else None
 
   def _step(self, merge: int) -> Optional[int]:
-    """The step of a counter: Merge(.., NextIteration(Add(counter, step)))."""
+    """Returns the step of a counter: Merge(.., NextIteration(Add(counter, step)))."""
     behind = self._round_trip(merge)
     if behind is None or self._types[behind[0]] not in (*_ADD, "Sub"):
       return None
@@ -215,7 +215,7 @@ class LoopRounds:
     return self._evaluate((self._nodes[op].name, port))
 
   def _round_trip(self, merge: int) -> Optional[_Tensor]:
-    """The tensor that comes round a loop to a Merge, before ops that only pass it on."""
+    """Returns the tensor that comes round a loop to a Merge, before ops that only pass it on."""
     inputs = self._nodes[merge].input
     op = self._index.get(op_of(inputs[1])) if len(inputs) > 1 else None
     if op is None or self._types[op] not in NEXT:
@@ -223,7 +223,7 @@ class LoopRounds:
     return self._origin((op, 0), NEXT + PASSING)
 
   def _origin(self, tensor: _Tensor, passing: Sequence[str] = PASSING) -> _Tensor:
-    """The tensor that reaches this one through ops that only pass it on."""
+    """Returns the tensor that reaches this one through ops that only pass it on."""
     while self._types[tensor[0]] in passing:
       data = self._inputs.data(tensor[0])
       if not data:

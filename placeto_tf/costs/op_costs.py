@@ -74,7 +74,7 @@ class OpCosts:
       array.flags.writeable = False
 
   def edge_bytes(self, graph: ComputationGraph) -> np.ndarray:
-    """[E] bytes of the tensor on each edge of the graph, 0 on control edges."""
+    """Returns [E] bytes of the tensor on each edge of the graph, 0 on control edges."""
     outputs = graph.edge_outputs
     size = np.zeros(graph.num_edges)
     size[outputs >= 0] = self.output_bytes[outputs[outputs >= 0]]
@@ -82,10 +82,10 @@ class OpCosts:
 
   @property
   def num_ops(self) -> int:
-    """N."""
+    """Returns N."""
     return len(self.compute_us)
 
   @property
   def num_kinds(self) -> int:
-    """K."""
+    """Returns K."""
     return self.compute_us.shape[1]

@@ -25,7 +25,7 @@ class Peak:
 
 
 def peak(device: Device) -> Peak:
-  """The peak that grappler's `OpLevelCostEstimator::GetDeviceInfo` reads from the properties.
+  """Reads the peak from the properties, as grappler's `GetDeviceInfo` does.
 
   Raises:
     ClusterError: a property is missing or is not a number, so that ops would cost nothing.

@@ -311,7 +311,7 @@ def _properties(dtype: int, dims: Sequence[int]) -> OpInfo.TensorProperties:
 
 
 def _without_feeds(graph_def: GraphDef) -> GraphDef:
-  """A copy with sources of known shape instead of placeholders.
+  """Returns a copy with sources of known shape instead of placeholders.
 
   Grappler takes every placeholder for fed, and infers no shape from what is fed.
   """
@@ -348,7 +348,7 @@ def _without_back_edges(graph_def: GraphDef) -> GraphDef:
 
 
 def _sinks(graph_def: GraphDef) -> List[str]:
-  """Ops that no other op needs: together they need every op of an acyclic graph."""
+  """Returns the ops that no other op needs: together they need every op of an acyclic graph."""
   needed = {op_of(name) for node in graph_def.node for name in node.input}
   return [node.name for node in graph_def.node if node.name not in needed]
 

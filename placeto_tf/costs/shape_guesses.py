@@ -51,7 +51,7 @@ class Guesser:
     self.lists = [node for node in graph_def.node if node.op in _LISTS]
 
   def guess(self, outputs: _Outputs) -> Dict[Tensor, OpInfo.TensorProperties]:
-    """(op, port) -> TensorProperties, for outputs of unknown shape that can be guessed.
+    """Returns (op, port) -> TensorProperties, for outputs of unknown shape that can be guessed.
 
     Args:
       outputs: op name -> TensorProperties of each output, as far as known.
@@ -73,7 +73,7 @@ class Guesser:
   def _dims(
       self, node: NodeDef, port: int, tensor: OpInfo.TensorProperties, outputs: _Outputs
   ) -> Optional[List[int]]:
-    """Dimensions of an output whose shape is not known, None if they cannot be guessed."""
+    """Returns the dimensions of an output of unknown shape, None if they cannot be guessed."""
     if node.op == "FusedBatchNormV3":
       return [0] if port == 5 else None
     if node.op == "OptionalGetValue":  # what a branch kept for its gradient
@@ -128,17 +128,17 @@ class Guesser:
     return self._pushed_on.get(self._trace(pop.input[0], _STACKS))
 
   def _trace(self, input_name: str, ops: Sequence[str]) -> str:
-    """Name of the nearest op of one of these types that a handle or list comes from, or ""."""
+    """Returns the name of the nearest op of these types that a handle or list comes from, or ""."""
     return origin(self._nodes, parse(input_name), ops, _passed_on)
 
 
 def _passed_on(node: NodeDef, port: int) -> List[Tensor]:
-  """What is left of a list after a pop came from the same pushes."""
+  """Returns the tensors that a list came from: after a pop it has the same pushes."""
   return [parse(node.input[0])] if node.op == "TensorListPopBack" else passed_on(node, port)
 
 
 def _same_length(node: NodeDef, port: int) -> List[Tensor]:
-  """What a list of as many elements came from."""
+  """Returns the tensors that a list of as many elements came from."""
   return [parse(node.input[0])] if node.op == "TensorListSetItem" else passed_on(node, port)
 
 
@@ -151,7 +151,7 @@ def _known_dims(outputs: _Outputs, tensor: Tensor) -> Optional[List[int]]:
 
 
 def _reshaped(data: List[int], tensor: OpInfo.TensorProperties) -> Optional[List[int]]:
-  """The output's dimensions where at most one is unknown; flat where not even the rank is known."""
+  """Returns the output's dimensions; flat where not even the rank is known."""
   elements = 1
   for size in data:
     elements *= size

@@ -24,7 +24,7 @@ VARIABLES = frozenset(("VarHandleOp", "Variable", "VariableV2", "AutoReloadVaria
 
 
 def item_bytes(dtype: int) -> int:
-  """Bytes of one element of a `DataType` enum value (reference types as their base)."""
+  """Returns the bytes of one element of a `DataType` value (reference types as their base)."""
   from tensorflow.python.framework import dtypes
 
   base = dtype - 100 if dtype > 100 else dtype
@@ -38,7 +38,7 @@ def item_bytes(dtype: int) -> int:
 
 
 def num_elements(shape: TensorShapeProto) -> Tuple[int, bool]:
-  """(elements, known) of a TensorShapeProto; an unknown dimension counts 1, as in grappler."""
+  """Returns (elements, known) of a TensorShapeProto; as in grappler, unknown dimensions count 1."""
   known, elements = not shape.unknown_rank, 1
   for dim in shape.dim:
     if dim.size < 0:
@@ -49,7 +49,7 @@ def num_elements(shape: TensorShapeProto) -> Tuple[int, bool]:
 
 
 def tensor_bytes(tensor: OpInfo.TensorProperties) -> Tuple[int, bool]:
-  """(bytes, known) of an `OpInfo.TensorProperties`."""
+  """Returns (bytes, known) of an `OpInfo.TensorProperties`."""
   size = item_bytes(tensor.dtype)
   if size == 0:
     return 0, True
@@ -81,7 +81,7 @@ class VariableSizes:
           self.bytes_of[variable] = tensor_bytes(outputs[name][0])
 
   def find(self, input_name: str) -> str:
-    """Name of the variable op that an input comes from, "" if from none."""
+    """Returns the name of the variable op that an input comes from, "" if from none."""
     start = parse(input_name)
     if start not in self._memo:
       self._memo[start] = origin(self._nodes, start, VARIABLES, passed_on)
@@ -91,7 +91,7 @@ class VariableSizes:
 def origin(
     nodes: Mapping[str, NodeDef], start: Tensor, ops: Container[str],
     through: Callable[[NodeDef, int], Sequence[Tensor]]) -> str:
-  """Name of the nearest op of one of these types that a tensor comes from, "" if from none.
+  """Returns the name of the nearest op of one of these types that a tensor comes from, or "".
 
   Args:
     nodes: by name.
@@ -115,7 +115,7 @@ def origin(
 
 
 def passed_on(node: NodeDef, port: int) -> List[Tensor]:
-  """(op, port) of the inputs that output `port` of the node may be."""
+  """Returns (op, port) of the inputs that output `port` of the node may be."""
   if node.op not in PASS_ON:
     return []
   inputs = [parse(text) for text in data_inputs(node)]

@@ -79,7 +79,7 @@ def apply(
     graph: ComputationGraph, cluster: Cluster, measured: _Measurements, estimated: OpCosts,
     replicas: int = 1,
 ) -> OpCosts:
-  """Estimated costs, replaced by measured ones where there are any.
+  """Replaces estimated costs by measured ones where there are any.
 
   Args:
     graph, cluster, estimated: what they are of.
@@ -127,7 +127,7 @@ def apply(
 
 
 def _time_at(share: float, times: Mapping[float, float]) -> float:
-  """The time of an op on a share of the batch, from times at some shares; see above."""
+  """Returns the time of an op on a share of the batch, from times at some shares; see above."""
   shares = sorted(times)
   least = shares[0]
   if share >= least or len(shares) == 1:
@@ -155,12 +155,12 @@ def _apply_memory(
 
 
 def _op_name(name: str, op_names: Container[str]) -> str:
-  """GPU streams append the op type: "dense/MatMul:MatMul"."""
+  """Returns the op's name; GPU streams append the op type: "dense/MatMul:MatMul"."""
   return name if name in op_names else name.rpartition(":")[0]
 
 
 def _candidates(content: bytes) -> List[Tuple[Callable[[], Any], List[str]]]:
-  """(reader, names of what would be ops) for every proto that the content parses as."""
+  """Returns (reader, names of what would be ops) for every proto that the content parses as."""
   from tensorflow.core.framework import cost_graph_pb2, step_stats_pb2
   from tensorflow.core.grappler.costs import op_performance_data_pb2
   from tensorflow.core.protobuf import config_pb2
@@ -188,7 +188,7 @@ def _candidates(content: bytes) -> List[Tuple[Callable[[], Any], List[str]]]:
 
 
 def _parse(content: bytes, proto_type: Any) -> Any:
-  """The proto, or None where the content is neither its binary nor its text form."""
+  """Returns the proto, or None where the content is neither its binary nor its text form."""
   from google.protobuf import message, text_format
 
   proto = proto_type()

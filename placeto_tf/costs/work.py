@@ -188,7 +188,7 @@ class _Counter:
     self.unknown_variables: Dict[str, None] = {}
 
   def tensor(self, name: str, port: int) -> float:
-    """Bytes of an output; noted where its shape is not fully known."""
+    """Returns the bytes of an output; noted where its shape is not fully known."""
     key = (name, port)
     if key not in self._sizes:
       tensors = self._outputs.get(name, ())
@@ -202,14 +202,14 @@ class _Counter:
     return all(num_elements(each.shape) == (1, True) for each in self._outputs.get(name, ()))
 
   def variable(self, name: str) -> float:
-    """Bytes of a variable; noted where its shape is not fully known."""
+    """Returns the bytes of a variable; noted where its shape is not fully known."""
     size, known = self._variables.bytes_of[name]
     if not known:
       self.unknown_variables[name] = None
     return float(size)
 
   def elementwise(self, node: NodeDef) -> Tuple[float, float]:
-    """(flops, bytes) of an op that touches each element of its inputs and outputs once."""
+    """Returns (flops, bytes) of an op that touches each element of its inputs and outputs once."""
     tensors = [parse(text) for text in data_inputs(node)]
     tensors += [(node.name, port) for port in range(len(self._outputs.get(node.name, ())))]
     elements = [num_elements(self._outputs[name][port].shape)[0]
@@ -217,7 +217,7 @@ class _Counter:
     return float(max(elements, default=0)), sum(self.tensor(*tensor) for tensor in tensors)
 
   def variable_access(self, node: NodeDef) -> Optional[Tuple[float, float]]:
-    """(flops, bytes) of an op that reads or updates variables, None for any other op."""
+    """Returns (flops, bytes) of an op that reads or updates variables, None for any other op."""
     kind = _access_kind(node.op)
     if kind is None:
       return None
@@ -242,7 +242,7 @@ class _Counter:
     return moved / 4, moved  # about one flop for each number moved, most of them float32
 
   def _is_handle(self, input_name: str) -> bool:
-    """Resource (20) or reference (above 100): not a value that was read from the variable."""
+    """Returns whether an input is a resource (20) or reference (above 100), not a value read."""
     name, port = parse(input_name)
     tensors = self._outputs.get(name, ())
     return port >= len(tensors) or tensors[port].dtype == 20 or tensors[port].dtype > 100

@@ -132,7 +132,7 @@ class ComputationGraph:
 
   @property
   def origin(self) -> GraphSource:
-    """The source that the graph was read from.
+    """Returns the source that the graph was read from.
 
     Raises:
       GraphError: it was made of arrays, and there is nothing to rewrite.
@@ -197,33 +197,33 @@ class ComputationGraph:
 
   @property
   def num_ops(self) -> int:
-    """N."""
+    """Returns N."""
     return len(self.op_names)
 
   @property
   def num_edges(self) -> int:
-    """E."""
+    """Returns E."""
     return len(self.edge_producers)
 
   @property
   def num_outputs(self) -> int:
-    """O."""
+    """Returns O."""
     return int(self.output_offsets[-1])
 
   @functools.cached_property
   def op_index(self) -> dict:
-    """Op name -> index."""
+    """Returns op name -> index."""
     return {name: i for i, name in enumerate(self.op_names)}
 
   @functools.cached_property
   def edge_outputs(self) -> np.ndarray:
-    """[E] int32, the index into [O] of the tensor an edge carries; -1 for control edges."""
+    """Returns [E] int32, the index into [O] of the tensor an edge carries; -1 for control edges."""
     outputs = self.output_offsets[self.edge_producers] + self.edge_ports
     return np.where(self.edge_ports == CONTROL, -1, outputs).astype(np.int32)
 
   @functools.cached_property
   def edges_by_tensor(self) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """[E] producers and consumers, int32, and tensors, int64, of the edges, sorted by tensor.
+    """Returns [E] producers, consumers (int32) and tensors (int64) of the edges, by tensor.
 
     All control edges of one producer carry one signal, which has a negative number here.
     """
@@ -234,17 +234,17 @@ class ComputationGraph:
 
   @functools.cached_property
   def topological_order(self) -> np.ndarray:
-    """[N] int32 op indices, producers first; among ready ops by (depth, index)."""
+    """Returns [N] int32 op indices, producers first; among ready ops by (depth, index)."""
     return np.lexsort((np.arange(self.num_ops), self.depths)).astype(np.int32)
 
   @functools.cached_property
   def depths(self) -> np.ndarray:
-    """[N] int32, the number of edges on the longest path that ends at the op."""
+    """Returns [N] int32, the number of edges on the longest path that ends at the op."""
     return _depths(self)
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """Hex digest of structure and names: equal for equal graphs from different files."""
+    """Returns a hex digest of structure and names, equal for equal graphs from different files."""
     digest = hashlib.sha256()
     for names in (self.op_names, self.op_types):
       digest.update("\0".join(names).encode())
@@ -257,7 +257,7 @@ class ComputationGraph:
 
   @functools.cached_property
   def interface_shapes(self) -> Dict[str, Tuple[int, ...]]:
-    """Op name -> shape of the feeds and variables whose shapes the graph says; -1 is any size."""
+    """Returns op name -> shape of the feeds and variables, as the graph says; -1 is any size."""
     source = self.source
     if source is None or source.graph_def is None or source.positions is None:
       return {}
@@ -270,7 +270,7 @@ _INTERFACE = ("Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV
 
 
 def shapes_of_interface(nodes: Iterable[NodeDef]) -> Dict[str, Tuple[int, ...]]:
-  """The same of NodeDefs."""
+  """Returns op name -> shape of the feeds and variables among NodeDefs; -1 is any size."""
   found = {}
   for node in nodes:
     if node.op in _INTERFACE and "shape" in node.attr and node.attr["dtype"].type not in _HANDLES:
@@ -281,7 +281,7 @@ def shapes_of_interface(nodes: Iterable[NodeDef]) -> Dict[str, Tuple[int, ...]]:
 
 
 def _unique_rows(rows: np.ndarray) -> np.ndarray:
-  """The distinct rows of (producer, port, consumer), sorted."""
+  """Returns the distinct rows of (producer, port, consumer), sorted."""
   if not len(rows):
     return rows
   low = rows.min(axis=0)
@@ -297,7 +297,7 @@ def _unique_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def _first(names: Sequence[str], count: int = 3) -> str:
-  """The first names as a list, and how many more there are."""
+  """Returns the first names as a list, and how many more there are."""
   more = f", and {len(names) - count} more" if len(names) > count else ""
   return f"[{', '.join(map(repr, names[:count]))}{more}]"
 
@@ -352,7 +352,7 @@ def _check(graph: ComputationGraph) -> None:
 
 
 def _depths(graph: ComputationGraph) -> np.ndarray:
-  """Longest-path depths, in O(N + E)."""
+  """Computes longest-path depths, in O(N + E)."""
   _, depths = traversal.topological_order(
       graph.num_ops, graph.edge_producers, graph.edge_consumers)
   stuck = np.flatnonzero(depths < 0)
@@ -364,7 +364,7 @@ def _depths(graph: ComputationGraph) -> np.ndarray:
 
 
 def _op_on_cycle(graph: ComputationGraph, stuck: np.ndarray) -> str:
-  """Name of an op on a cycle: walk backwards among ops that never got ready until one repeats."""
+  """Finds an op on a cycle: walks back among ops that never got ready until one repeats."""
   remaining = set(stuck.tolist())
   producer_of = {}
   for producer, consumer in zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist()):

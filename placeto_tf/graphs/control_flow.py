@@ -36,7 +36,7 @@ _INT32 = 3  # DT_INT32
 
 
 def functions_of(node: NodeDef) -> Tuple[str, ...]:
-  """Names of the functions that a `While`, `If` or `Case` calls."""
+  """Returns the names of the functions that a `While`, `If` or `Case` calls."""
   if node.op in CASE:
     return tuple(func.name for func in node.attr["branches"].list.func) if (
         "branches" in node.attr) else ()
@@ -46,7 +46,7 @@ def functions_of(node: NodeDef) -> Tuple[str, ...]:
 
 def lower(
     inliner: Any, node: NodeDef, site: Any, inner: Any) -> Optional[List[Tuple[NodeDef, Any]]]:
-  """The nodes that replace a `While`, `If` or `Case`, or None if it cannot be lowered.
+  """Returns the nodes that replace a `While`, `If` or `Case`, or None if it cannot be lowered.
 
   Args:
     inliner: makes nodes and takes the replacements.
@@ -164,7 +164,7 @@ def _branches(
     inliner: Any, node: NodeDef, site: Any, inner: Any, nodes: List[NodeDef], preds: Sequence[str],
     branches: Sequence[Tuple[str, NameAttrList]],
 ) -> Optional[List[Tuple[NodeDef, Any]]]:
-  """Switches before the branches, and merges behind them.
+  """Puts switches before the branches, and merges behind them.
 
   Args:
     inliner, node, site, inner: as in `lower`.
@@ -182,7 +182,7 @@ def _branches(
     return None
 
   def switch(stage, what, inputs, dtype):
-    """Name of a Switch; port 1 is the branch of this stage, port 0 all later ones."""
+    """Adds a Switch and returns its name; port 1 is this stage's branch, port 0 all later ones."""
     nodes.append(inliner.node(
         f"{name}/switch_{what}" + (f"_at_{stage}" if stage else ""), "Switch", inputs, device,
         T=("type", dtype)))
@@ -234,7 +234,7 @@ def _branches(
 
 
 def _handed_back(function: FunctionDef, count: int) -> List[bool]:
-  """For each variable whether the body of a loop returns it unchanged."""
+  """Returns for each variable whether the body of a loop returns it unchanged."""
   arguments = [arg.name for arg in function.signature.input_arg]
   results = [function.ret.get(arg.name, "") for arg in function.signature.output_arg]
   if len(arguments) != count or len(results) != count:

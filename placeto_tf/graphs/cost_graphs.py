@@ -100,7 +100,7 @@ def from_cost_graph(source: GraphSource, fetches: Optional[Sequence[str]]) -> Co
 
 
 def cost_nodes(graph: ComputationGraph) -> List[Any]:
-  """[N] the CostGraphDef.Node of each op of a graph read from a CostGraphDef.
+  """Returns [N] the CostGraphDef.Node of each op of a graph read from a CostGraphDef.
 
   Raises:
     GraphError: the graph is from another source.
@@ -125,7 +125,7 @@ def _check_sizes(nodes) -> None:
 
 
 def _edges(all_nodes, nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """[E] producers, ports, consumers, and whether an edge goes round a loop."""
+  """Returns [E] producers, ports, consumers, and whether an edge goes round a loop."""
   part_of: List[int] = []
   part = 0
   by_id: Dict[Tuple[int, int], int] = {}
@@ -170,7 +170,7 @@ def _edges(all_nodes, nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
 
 
 def _transfers(nodes, names, edges) -> List[Tuple[int, int, int, bool]]:
-  """Edges from what a part sends to the node that receives it in another."""
+  """Returns the edges from what a part sends to the node that receives it in another."""
   senders = [i for i, node in enumerate(nodes) if node.is_final and not node.output_info]
   if not senders:
     return []
@@ -195,7 +195,7 @@ def _dangling(node, missing) -> GraphError:
 
 
 def _fetched(nodes, names, index, widths, fetches) -> List[Tuple[int, Optional[int]]]:
-  """(node, output or None for all) of the fetches."""
+  """Returns (node, output or None for all) of the fetches."""
   if fetches is None:
     return [(i, None) for i, node in enumerate(nodes) if node.is_final]
   if not fetches:

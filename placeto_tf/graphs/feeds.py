@@ -52,7 +52,7 @@ _INDEXES = {
 
 
 def read_feeds(graph: ComputationGraph, feeds: Feeds) -> Feeds:
-  """Feeds of a file as a mapping; all others as they are. Arguments and errors as `make_feeds`."""
+  """Reads feeds of a file, and returns others as they are. Arguments, errors: as `make_feeds`."""
   if not isinstance(feeds, (str, os.PathLike)) or feeds == "random":
     return feeds
   return _checked(graph, user_files.read_arrays(
@@ -63,7 +63,7 @@ def read_feeds(graph: ComputationGraph, feeds: Feeds) -> Feeds:
 def make_feeds(
     graph: ComputationGraph, tf_graph: tf.Graph, feeds: Feeds = "random", seed: int = 0
 ) -> Dict[str, np.ndarray]:
-  """Tensor name -> value for every feed of the graph.
+  """Makes tensor name -> value for every feed of the graph.
 
   Args:
     graph: with its feeds and their shapes.
@@ -101,7 +101,7 @@ def random_feeds(
 def with_masks(
     feed: Mapping[str, np.ndarray], rng: np.random.Generator, *, signed: bool = False
 ) -> Dict[str, np.ndarray]:
-  """Random feeds, of which masks that a step computes hide something, but not everything.
+  """Changes random feeds so that masks that a step computes hide something, but not all.
 
   A step leaves out what is padded with zeros, or what is not positive. Random ids are hardly ever
   zero, and random numbers always positive: every example would count as much as any other.
@@ -122,18 +122,18 @@ def with_masks(
 
 
 def names(graph: ComputationGraph) -> List[str]:
-  """The names of all tensors that are fed."""
+  """Returns the names of all tensors that are fed."""
   return list(_shapes(graph))
 
 
 def _shapes(graph: ComputationGraph) -> Dict[str, Tuple[int, ...]]:
-  """Tensor name -> shape of every feed."""
+  """Returns tensor name -> shape of every feed."""
   known = graph.source.feed_shapes if graph.source is not None else {}
   return {_tensor_name(name): shape for name, shape in known.items()}
 
 
 def _checked(graph: ComputationGraph, given: Mapping[str, Any]) -> Dict[str, np.ndarray]:
-  """Tensor name -> value of what the user gave. Raises: MeasurementError: as `make_feeds`."""
+  """Checks the user's feeds and returns tensor name -> value. Raises: as `make_feeds`."""
   shapes = _shapes(graph)
   given = {_tensor_name(name): np.asarray(value) for name, value in given.items()}
   unknown, missing = sorted(set(given) - set(shapes)), sorted(set(shapes) - set(given))
@@ -170,7 +170,7 @@ def _random(
 
 
 def index_range(tensor: tf.Tensor) -> int:
-  """The number of values that a tensor of indices may take, from the ops that it reaches."""
+  """Returns how many values a tensor of indices may take, from the ops that read it."""
   found, seen, waiting = [], set(), [tensor]
   while waiting:
     at = waiting.pop()
@@ -194,7 +194,7 @@ def index_range(tensor: tf.Tensor) -> int:
 
 
 def _indexed_size(op: tf.Operation, position: Optional[int], axis: int) -> int:
-  """Size of the indexed dimension; 0 where it is not known."""
+  """Returns the size of the indexed dimension; 0 where it is not known."""
   import tensorflow as tf
 
   if position is None:

@@ -78,7 +78,7 @@ def inline_functions(
 
 
 def recursive_function(graph_def: GraphDef) -> Optional[str]:
-  """The name of a function of the graph's library that calls itself, also by others; or None."""
+  """Returns the name of a function of the library that calls itself, also by others; or None."""
   functions = {function.signature.name: function for function in graph_def.library.function}
   callees = {name: sorted({
       callee for node in function.node_def for callee in _named_functions(node)
@@ -119,7 +119,7 @@ class Inliner:
     self._whole: Dict[str, str] = {}  # op left whole -> why
 
   def run(self) -> Tuple[GraphDef, Tuple[str, ...]]:
-    """The inlined graph and notes."""
+    """Returns the inlined graph and notes."""
     self._check_size()
     anchored = any(node.op in ("Enter", "Switch") for node in self._graph_def.node)
     pending = [(node, Site(anchored=anchored)) for node in reversed(self._graph_def.node)]
@@ -145,7 +145,7 @@ class Inliner:
     return node
 
   def node(self, name: str, op: str, inputs=(), device: str = "", **attrs) -> NodeDef:
-    """A new NodeDef; attributes by field, as in `T=("type", 1)`."""
+    """Returns a new NodeDef; attributes by field, as in `T=("type", 1)`."""
     node = _new_node()
     node.name, node.op, node.device = name, op, device
     node.input.extend(inputs)
@@ -161,7 +161,7 @@ class Inliner:
     return node
 
   def fresh(self, name: str) -> str:
-    """A name that no op has."""
+    """Returns a name that no op has."""
     found, count = name, 0
     while found in self._names:
       count += 1
@@ -170,7 +170,7 @@ class Inliner:
     return found
 
   def prefix(self, site: str, names: List[str]) -> str:
-    """The prefix for names of a body's ops: the site's name unless that makes clashes."""
+    """Returns the prefix for names of a body's ops: the site's name unless that clashes."""
     found, count = site, 0
     while any(f"{found}/{name}" in self._names for name in names):
       count += 1
@@ -187,7 +187,7 @@ class Inliner:
 
   def gather(
       self, node: NodeDef, types: Tuple[int, ...], tensors, control: str, site: Site) -> List:
-    """The op that keeps a call's name for fetches; none inside of functions."""
+    """Returns the op that keeps a call's name for fetches; none inside of functions."""
     if site.depth:
       return []
     keep = self.node(node.name, "IdentityN", [*tensors, f"^{control}"], node.device,
@@ -195,7 +195,7 @@ class Inliner:
     return [(keep, site)]
 
   def is_effectful(self, function: FunctionDef) -> bool:
-    """Whether running the function does more than computing its outputs."""
+    """Returns whether running the function does more than computing its outputs."""
     types = {node.name: node.op for node in function.node_def}
     return any(types.get(name) not in _READS for name in function.control_ret.values())
 
@@ -229,7 +229,7 @@ class Inliner:
             "the graph of one of its functions instead")
 
   def _expand(self, node: NodeDef, site: Site) -> Optional[List[Tuple[NodeDef, Site]]]:
-    """The nodes that replace the node, or None if it stays."""
+    """Returns the nodes that replace the node, or None if it stays."""
     name = node.op
     if name in CALLS:
       name = node.attr["f"].func.name if "f" in node.attr else ""
@@ -301,7 +301,7 @@ class Inliner:
     return expanded
 
   def _assemble(self, nodes: List[NodeDef]) -> GraphDef:
-    """The new GraphDef, with inputs from calls rewritten."""
+    """Returns the new GraphDef, with inputs from calls rewritten."""
     result = type(self._graph_def)()
     result.versions.CopyFrom(self._graph_def.versions)
     result.library.CopyFrom(self._graph_def.library)
@@ -331,7 +331,7 @@ class Inliner:
     return result
 
   def _resolve(self, text: str) -> str:
-    """The replacement of an input; results of a call may be those of another."""
+    """Returns the replacement of an input; results of a call may be those of another."""
     for _ in range(len(self._outputs) + len(self._controls) + 1):
       if text.startswith("^"):
         found = self._controls.get(text[1:])
@@ -382,7 +382,7 @@ class _Body:
       self._ranges[node.name] = inliner.op_defs.output_ranges(copy)
 
   def nodes(self, controls: List[str]) -> List[NodeDef]:
-    """The ops of the body; those that start it wait for the controls."""
+    """Returns the ops of the body; those that start it wait for the controls."""
     for node, copy in zip(self._function.node_def, self._copies):
       data: List[str] = []
       waits: List[str] = []
@@ -398,7 +398,7 @@ class _Body:
     return self._copies
 
   def results(self) -> List[str]:
-    """The tensors that are the function's outputs."""
+    """Returns the tensors that are the function's outputs."""
     tensors = []
     probe = self._inliner.node(self._prefix, self._function.signature.name)
     for key, value in self._values.items():
@@ -413,11 +413,11 @@ class _Body:
     return tensors
 
   def side_effects(self) -> List[str]:
-    """Controls on the ops that run for their effects."""
+    """Returns the control inputs of the ops that run for their effects."""
     return [self._translate(f"^{name}")[0] for name in self._function.control_ret.values()]
 
   def _translate(self, text: str) -> Tuple[str, bool]:
-    """An input of the body as one of the graph, and whether it comes from the body."""
+    """Returns an input of the body as one of the graph, and whether it comes from the body."""
     if text.startswith("^"):
       name = text[1:]
       if name in self._ranges:
@@ -444,7 +444,7 @@ class _Body:
         "body; export the graph again")
 
   def _copy(self, node: NodeDef) -> NodeDef:
-    """The node under its new name, without inputs."""
+    """Returns the node under its new name, without inputs."""
     copy = _new_node()
     copy.CopyFrom(node)
     copy.name = f"{self._prefix}/{node.name}"
@@ -483,7 +483,7 @@ class _Body:
 
 
 def _callees(node: NodeDef) -> List[str]:
-  """Functions that are inlined for a node, if it calls any."""
+  """Returns the functions that are inlined for a node."""
   if node.op in CALLS:
     return [node.attr["f"].func.name] if "f" in node.attr else []
   if node.op in control_flow.LOWERED:
@@ -492,7 +492,7 @@ def _callees(node: NodeDef) -> List[str]:
 
 
 def _named_functions(node: NodeDef) -> Iterator[str]:
-  """All functions that a node names, for whatever it calls them."""
+  """Yields all functions that a node names, for whatever it calls them."""
   yield node.op
   for attr in node.attr.values():
     if attr.HasField("func"):
@@ -501,7 +501,7 @@ def _named_functions(node: NodeDef) -> Iterator[str]:
 
 
 def _switches(node: NodeDef) -> int:
-  """About how many ops lowering a node adds to those of its functions."""
+  """Returns about how many ops lowering a node adds to those of its functions."""
   if node.op not in control_flow.LOWERED:
     return 0
   return 2 * len(node.input) * len(control_flow.functions_of(node))

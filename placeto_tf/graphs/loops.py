@@ -88,7 +88,7 @@ class Frames:
 def back_edges(
     types: Sequence[str], producers: np.ndarray, consumers: np.ndarray
 ) -> np.ndarray:
-  """[E] bool, the edges NextIteration -> Merge."""
+  """Returns [E] bool, the edges NextIteration -> Merge."""
   goes_round = np.array([op_type in NEXT for op_type in types], dtype=bool)
   merges = np.array([op_type in MERGE for op_type in types], dtype=bool)
   return goes_round[producers] & merges[consumers]
@@ -148,7 +148,7 @@ def find_loops(
 
 
 def _ends(types: Sequence[str], frames: Sequence[int]) -> np.ndarray:
-  """Rows of (NextIteration, Exit) of each frame."""
+  """Returns the rows of (NextIteration, Exit) of each frame."""
   rounds: Dict[int, List[int]] = {}
   for op, op_type in enumerate(types):
     if op_type in NEXT:
@@ -179,7 +179,7 @@ def _deciders(
 
 def _signals(
     types: Sequence[str], deciders: Mapping[int, Set[int]], frames: Sequence[int]) -> np.ndarray:
-  """Rows of (LoopCond, op) for all ops of a frame but those that decide whether it goes on."""
+  """Returns rows of (LoopCond, op) for a frame's ops but those that decide if it goes on."""
   members: Dict[int, List[int]] = {}
   for op, frame in enumerate(frames):
     members.setdefault(frame, []).append(op)

@@ -32,7 +32,7 @@ class UnknownShape(GraphError):
 
 
 def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
-  """The options to give for feeds of unknown shapes, all of them at once."""
+  """Returns the options to give for feeds of unknown shapes, all of them at once."""
   found = ", ".join(f"{each.name!r} {format_shape(each.shape)}" for each in unknown)
   example = {op_of(each.name): tuple(
       32 if dim < 0 else dim for dim in ((32, 128) if each.shape is None else each.shape))
@@ -52,7 +52,7 @@ def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
 
 
 def declared_shape(node: NodeDef, port: int = 0) -> Shape:
-  """The shape that a node states for an output: in its value, `shape` or `_output_shapes`."""
+  """Returns the shape that a node states for an output: value, `shape`, `_output_shapes`."""
   attrs = node.attr
   if node.op == "Const" and "value" in attrs:
     return _dimensions(attrs["value"].tensor.tensor_shape)
@@ -73,7 +73,7 @@ def declared_shape(node: NodeDef, port: int = 0) -> Shape:
 
 
 def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) -> Tuple[int, ...]:
-  """The shape of a feed with every dimension known.
+  """Returns the shape of a feed with every dimension known.
 
   Args:
     name: of the feed, for messages.
@@ -100,13 +100,13 @@ def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) ->
 
 
 def stated_by_iterator(node: NodeDef) -> Tuple[Shape, ...]:
-  """The shapes of the outputs of an op that takes the next batch of an iterator."""
+  """Returns the shapes of the outputs of an op that takes the next batch of an iterator."""
   return tuple(_dimensions(shape) for shape in node.attr["output_shapes"].list.shape)
 
 
 def with_batch(
     name: str, stated: Sequence[Shape], batch_size: Optional[int]) -> Tuple[Shape, ...]:
-  """The shapes of an iterator's outputs, unknown first dimensions being the batch size.
+  """Returns the shapes of an iterator's outputs, unknown first dimensions being the batch size.
 
   Raises:
     GraphError: there is no batch size.
@@ -122,7 +122,7 @@ def with_batch(
 def check_given(
     batch_size: Any, feed_shapes: Optional[Mapping[str, Sequence[int]]]
 ) -> Mapping[str, Tuple[int, ...]]:
-  """The user's shapes by op name.
+  """Returns the user's shapes by op name.
 
   Raises:
     GraphError: a size that is no positive whole number.
@@ -155,7 +155,7 @@ def write_shape(proto: TensorShapeProto, shape: Shape) -> None:
 
 
 def format_shape(shape: Shape) -> str:
-  """A shape as people write it: [?, 224, 224, 3]."""
+  """Returns a shape as people write it: [?, 224, 224, 3]."""
   if shape is None:
     return "of unknown rank"
   return "[" + ", ".join("?" if dim < 0 else str(dim) for dim in shape) + "]"

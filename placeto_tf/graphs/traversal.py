@@ -11,14 +11,14 @@ import numpy as np
 
 
 def slices(sorted_ends: np.ndarray, num_ops: int) -> np.ndarray:
-  """[N+1] start of each op's slice in an edge array that is sorted by this end."""
+  """Returns [N+1] start of each op's slice in an edge array that is sorted by this end."""
   return np.searchsorted(sorted_ends, np.arange(num_ops + 1))
 
 
 def ancestors(
     num_ops: int, producers: np.ndarray, consumers: np.ndarray, targets: Iterable[int]
 ) -> np.ndarray:
-  """[N] bool: the targets and all that they need, given [E] edges in any order."""
+  """Returns [N] bool: the targets and all that they need, given [E] edges in any order."""
   order = np.argsort(consumers, kind="stable")
   starts = slices(consumers[order], num_ops).tolist()
   inputs = producers[order].tolist()
@@ -40,7 +40,7 @@ def ancestors(
 def topological_order(
     num_ops: int, producers: np.ndarray, consumers: np.ndarray
 ) -> Tuple[np.ndarray, np.ndarray]:
-  """Kahn's algorithm, first in first out.
+  """Sorts ops by Kahn's algorithm, first in first out.
 
   Args:
     num_ops: N.
@@ -77,7 +77,7 @@ class UnionFind:
     self._parents = list(range(num_ops))
 
   def find(self, op: int) -> int:
-    """The smallest member of the op's set."""
+    """Returns the smallest member of the op's set."""
     parents = self._parents
     while parents[op] != op:
       parents[op] = parents[parents[op]]
@@ -98,5 +98,5 @@ class UnionFind:
       self.union(a, b)
 
   def labels(self) -> np.ndarray:
-    """[N] int32, the smallest member of each op's set."""
+    """Returns [N] int32, the smallest member of each op's set."""
     return np.array([self.find(op) for op in range(len(self._parents))], dtype=np.int32)

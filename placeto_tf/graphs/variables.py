@@ -24,7 +24,7 @@ _SCALE = 0.05  # positive and small: also good for variances and learning rates
 def initializers(
     graph: ComputationGraph, tf_graph: tf.Graph
 ) -> Tuple[List[tf.Operation], Dict[tf.Tensor, np.ndarray]]:
-  """The ops that initialise every variable of the graph, and their feeds.
+  """Returns the ops that initialise every variable of the graph, and their feeds.
 
   Args:
     graph: that will be run.
@@ -71,7 +71,7 @@ def initializers_of(
 
 
 def own_initializers(graph: ComputationGraph) -> Dict[str, str]:
-  """Variable op -> initializer op, from the collections of the graph's file."""
+  """Returns variable op -> initializer op, from the collections of the graph's file."""
   source = graph.source
   meta_graph = None if source is None else source.meta_graph or source.proto
   if not hasattr(meta_graph, "collection_def"):
@@ -90,7 +90,7 @@ def _find(tf_graph: tf.Graph, name: Optional[str]) -> Optional[tf.Operation]:
 
 
 def _not_reached(names: List[str], ops: List[tf.Operation]) -> List[str]:
-  """The names of ops from which none of `ops` is reached."""
+  """Returns the names of ops from which none of `ops` is reached."""
   seen, waiting = set(), list(ops)
   while waiting:
     op = waiting.pop()
