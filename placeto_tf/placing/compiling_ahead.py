@@ -56,7 +56,7 @@ def compile_ahead(
 
 
 def _read(path: Optional[str]) -> Optional[str]:
-  """The text of a file, None without one."""
+  """Returns the text of a file, None without one."""
   try:
     with open(path or "", encoding="utf-8") as file:
       return file.read()
@@ -75,7 +75,7 @@ def _parts(method: Method) -> List[Method]:
 
 
 def _small(problem: PlacementProblem) -> PlacementProblem:
-  """A problem of a few ops on the same cluster, with as many kinds of edges as there are."""
+  """Makes a problem of a few ops on the same cluster, with all kinds of edges that there are."""
   rng = np.random.default_rng(0)
   edges = [(int(u), int(rng.integers(-1, 1)), v) for v in range(1, _OPS)
            for u in rng.integers(max(0, v - 6), v, 2)]

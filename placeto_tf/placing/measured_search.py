@@ -7,7 +7,7 @@ Placements are compared by steps at the cores' full speed, or, where that is not
 step over the steps of a reference that ran beside it, so that a machine that slows down does not
 make a later placement look worse.
 
-Legend: N ops, G groups, D devices, B placements side by side.
+Dimensions: N ops, G groups, D devices, B placements side by side.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class MeasuredPlacements:
     return len(self.steps) >= self.max_measurements
 
   def known(self, placement: np.ndarray) -> Optional[MeasuredStep]:
-    """The measurement of a placement [N], or None."""
+    """Returns the measurement of a placement [N], or None."""
     return self._cache.get(placement.tobytes())
 
   def measure(self, placement: np.ndarray) -> Optional[MeasuredStep]:
-    """The measurement of a placement [N] int32, made now if there is none; None past the limit.
+    """Measures a placement [N] int32 unless that was done before; returns None past the limit.
 
     A run that fails counts as well, and is returned as a failed step.
     """
@@ -67,7 +67,7 @@ class MeasuredPlacements:
     return found
 
   def score(self, step: MeasuredStep) -> float:
-    """The figure that placements are compared by: us at the reference's usual speed."""
+    """Returns the figure that placements are compared by: us at the reference's usual speed."""
     if step.failure:
       return float("inf")
     usual = self.reference_us
@@ -82,7 +82,7 @@ class MeasuredPlacements:
     return float(np.median(found)) if found else None
 
   def best(self) -> Tuple[np.ndarray, MeasuredStep]:
-    """The fastest placement.
+    """Returns the fastest placement.
 
     Raises:
       MeasurementError: no placement could be run.
@@ -196,7 +196,7 @@ def search_on_workers(
     seed: int = 0,
     progress: Callable[[int], None] = lambda measurements: None,
 ) -> MeasuredSearch:
-  """`search_measured` on workers that it starts or connects to.
+  """Runs `search_measured` on workers that it starts or connects to.
 
   Args:
     problem, found, max_measurements, seed, progress: as for `search_measured`.
@@ -224,7 +224,7 @@ def _simulated_us(problem: PlacementProblem, placement: np.ndarray) -> float:
 def _candidate(
     problem: PlacementProblem, measured: MeasuredPlacements, rng: np.random.Generator
 ) -> Optional[np.ndarray]:
-  """[N] a placement near a good measured one: the best, simulated, that is not yet measured."""
+  """Returns the best unmeasured placement, by simulation, near a good measured one, [N]."""
   ranked = sorted(measured.steps, key=lambda entry: measured.score(entry[1]))
   good = [placement for placement, step in ranked if step.failure is None]
   if not good:
@@ -254,7 +254,7 @@ def _candidate(
 
 
 def describe(found: MeasuredSearch) -> str:
-  """The result as a sentence for the user."""
+  """Returns the result as a sentence for the user."""
   step = found.step
   text = (f"measured {found.measurements} placements in real sessions: the fastest takes "
           f"{step.step_time_us / 1e3:.1f} ms a step ({step.low_us / 1e3:.1f} to "

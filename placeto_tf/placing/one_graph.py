@@ -4,7 +4,7 @@ The answer is never worse than a known placement: the graph's own devices, one d
 split and METIS are always evaluated first, and a placement of the method is taken only if it is
 better.
 
-Legend: N ops, D devices.
+Dimensions: N ops, D devices.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def place_graph(
     root_dir: Optional[str] = None,
     observer: Observer = SILENT,
 ) -> PlacingResult:
-  """The best placement of one graph, beside those that it is compared with.
+  """Places one graph; the result has the placements that its own is compared with.
 
   Args:
     graph, cluster, config: what is placed, where, and how.
@@ -105,7 +105,7 @@ def place_graph(
 
 
 def _with_target(budget: Budget, bound_us: float) -> Budget:
-  """The budget that also ends where its `stop_within` says, given a lower bound."""
+  """Returns the budget that also ends where its `stop_within` says, given a lower bound."""
   if not budget.stop_within or not bound_us > 0:
     return budget
   return dataclasses.replace(budget, target_us=bound_us * (1 + budget.stop_within))
@@ -120,7 +120,7 @@ def _ended(log: SearchLog, budget: Budget, *, auto: bool) -> str:
     return f"the bound is met within {budget.stop_within:.1%}"
   if log.saturated:
     return f"twice the time gained less than {budget.stop_within:.1%}"
-  # `auto` has no end of its own, but leaves a rest that is too short for another search.
+  # `auto` has no end of its own; it leaves a rest that is too short for another search.
   used = auto or log.exhausted(dataclasses.replace(budget, target_us=None))
   return "the budget is used" if used else "the method has come to its end"
 

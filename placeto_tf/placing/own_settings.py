@@ -59,7 +59,7 @@ def _eagerly(call: Callable[[], T]) -> T:
 
 
 def _settings(seed: int) -> List[Setting]:
-  """Every setting of the process that training depends on, in the order of its changes."""
+  """Returns every setting of the process that training depends on, in the order of its changes."""
   import tensorflow as tf
   from tensorflow.python import tf2
   from tensorflow.python.framework import ops, tensor, tensor_shape
@@ -95,7 +95,7 @@ def _attribute(owner: Any, name: str) -> Tuple[Callable[[], Any], Callable[[Any]
 
 
 def _random_state() -> Tuple[Any, Any]:
-  """The global seed, and the generator of the seeds of single ops."""
+  """Returns the global seed, and the generator of the seeds of single ops."""
   from tensorflow.python.eager import context
 
   own = context.context()

@@ -3,7 +3,7 @@
 A pipeline is tried where its estimate is below what has been reached without it, and where the
 batch divides; see `placeto_tf.search.pipelines`.
 
-Legend: N ops, M micro-batches of each of G groups.
+Dimensions: N ops, M micro-batches of each of G groups.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Made = Tuple[ReplicatedGraph, PlacementProblem]
 
 
 def is_live(source: ReplicaSource) -> bool:
-  """Whether the graph is a live function, whose plans name a number of replicas and no order."""
+  """Returns whether the graph is a live function, whose plans name replicas and no order."""
   return source.graph.origin.format == "concrete_function"
 
 
 def worth_trying(
     source: ReplicaSource, replicated: Optional[ReplicatedGraph], cluster: Cluster,
     best_example_us: float) -> Iterator[Tuple[int, int]]:
-  """(G, M) of the pipelines whose estimate is below what is reached.
+  """Yields (G, M) of the pipelines whose estimate is below the step time that is reached.
 
   Args:
     source: of the graph.
@@ -63,7 +63,7 @@ def worth_trying(
 def make(
     source: ReplicaSource, groups: int, micro_batches: int, cluster: Cluster,
     make_problem: MakeProblem) -> Made:
-  """A pipeline and its problem, whose best placement so far is its stages.
+  """Makes a pipeline and its problem, whose best placement so far is its stages.
 
   Raises:
     GraphError: the batch does not divide so, or the order cannot be written.
@@ -80,7 +80,7 @@ def make(
 def in_a_better_order(
     source: ReplicaSource, problem: PlacementProblem, cluster: Cluster, make_problem: MakeProblem
 ) -> Optional[Made]:
-  """The pipeline in an order made for the best placement that was found, if that is faster."""
+  """Makes the pipeline in an order for the best placement; returns None if it is no faster."""
   ordered = problem.replicated
   assert ordered is not None
   replicated = source.replicas(ordered.replicas, micro_batches=ordered.micro_batches)

@@ -34,7 +34,7 @@ _AUTOS = (
 
 
 def methods(*, controls: bool = False) -> Tuple[Method, ...]:
-  """All methods, by kind, rank and name. Args: controls: whether controls are among them."""
+  """Returns all methods, by kind, rank and name. Args: controls: whether to list controls."""
   return in_order(
       method for method in (*_AUTOS, *declared_in("placeto_tf.search"),
                             *declared_by(policies.modules().values()))
@@ -42,7 +42,7 @@ def methods(*, controls: bool = False) -> Tuple[Method, ...]:
 
 
 def with_controls(names: Sequence[str]) -> Tuple[str, ...]:
-  """Names of methods, and those of the controls of each after it."""
+  """Adds to names of methods those of the controls of each."""
   known = methods(controls=True)
   return tuple(dict.fromkeys(
       found for name in names
@@ -50,12 +50,12 @@ def with_controls(names: Sequence[str]) -> Tuple[str, ...]:
 
 
 def names() -> Tuple[str, ...]:
-  """The names of all methods, in the same order."""
+  """Returns the names of all methods, in the same order."""
   return tuple(method.name for method in methods())
 
 
 def find(name: str) -> Method:
-  """The method of this name, which may be a control.
+  """Finds the method of a name, which may be a control.
 
   Raises:
     PlacementError: there is none. The message names similar names, and all names.
@@ -74,7 +74,7 @@ def starts_elsewhere(name: str) -> bool:
 
 
 def references() -> Tuple[Method, ...]:
-  """The methods that are evaluated before any other: "current", then the baselines."""
+  """Returns the methods that are evaluated before any other: "current", then the baselines."""
   return tuple(method for method in methods() if method.kind.reference)
 
 
@@ -102,7 +102,7 @@ def constructions() -> Tuple[Method, ...]:
 
 
 def weighted_policies() -> Tuple[str, ...]:
-  """Names of the policies whose weights some method takes, sorted."""
+  """Returns names of the policies whose weights some method takes, sorted."""
   return tuple(sorted({
       method.weights.policy for method in methods() if method.weights is not None}))
 

@@ -11,7 +11,7 @@
 
 Candidates are compared by their step time per example, because batches can differ.
 
-Legend: N ops, R replicas.
+Dimensions: N ops, R replicas.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _Search:
     self._started = time.monotonic()
 
   def run(self) -> List[Candidate]:
-    """All three stages; Ctrl-C ends them and keeps what was found. Returns all candidates."""
+    """Runs all three stages, which Ctrl-C ends; returns all candidates."""
     try:
       for candidate in self._candidates:
         self._start(candidate)
@@ -135,7 +135,7 @@ class _Search:
     return self._candidates
 
   def _slice(self, problem: PlacementProblem, share: float) -> Budget:
-    """A share of what is left of the whole budget, for one problem, counted from now."""
+    """Returns a share of what is left of the whole budget, for one problem, counted from now."""
     evaluations = seconds = None
     if self._budget.max_evaluations is not None:
       used = sum(each.problem.account.evaluations for each in self._candidates)
@@ -169,7 +169,7 @@ class _Search:
       self._run(candidate, method, of_a_start(candidate.problem.account, budget))
 
   def _possible(self, candidates: List[Candidate]) -> List[Candidate]:
-    """The candidates whose lower bound is not above what another has reached."""
+    """Returns the candidates whose lower bound is not above what another has reached."""
     best = min(each.example_us for each in candidates)
     alive = []
     for each in candidates:

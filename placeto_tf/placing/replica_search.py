@@ -1,6 +1,6 @@
 """`place(replicas=...)`: placement and the number of replicas in one search.
 
-Legend: N ops, D devices, R replicas.
+Dimensions: N ops, D devices, R replicas.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LEAST_CHECK_S = 30.0
 
 
 def with_replicas_of_spec(config: PlacingConfig, graph: Any) -> PlacingConfig:
-  """The config with the replicas that a spec of the zoo names, such as "zoo:rnnlm:replicas=4".
+  """Adds to a config the replicas that a spec of the zoo names: "zoo:rnnlm:replicas=4".
 
   Args:
     config: returned as it is if it asks for more than one replica.
@@ -140,7 +140,7 @@ def place_replicas(
 
 
 def _row(candidate: Candidate, checks: Dict[str, TrainingComparison]) -> ReplicaRow:
-  """The row of the table of replicas."""
+  """Returns the row of the table of replicas."""
   problem = candidate.problem
   found = problem.simulator.simulate(problem.account.best_known)
   return ReplicaRow(
@@ -150,7 +150,7 @@ def _row(candidate: Candidate, checks: Dict[str, TrainingComparison]) -> Replica
 
 
 def _is_reference(config: PlacingConfig, count: int, micro_batches: int) -> bool:
-  """Whether such replicas are there to compare with, where others were asked for."""
+  """Returns whether replicas of this form only serve for comparison with those asked for."""
   asked = pipeline_form(config.replicas)
   if asked is not None:
     return (count, micro_batches) != (asked[0] * asked[1], asked[1])
@@ -162,7 +162,7 @@ def _checked(
     stage: Callable[[str], ContextManager],
     checks: Dict[str, TrainingComparison],
 ) -> Tuple[Candidate, str]:
-  """The best candidate that trains what the graph trains, and why a better one was put aside.
+  """Finds the best candidate that trains as the graph does, and why a better one was put aside.
 
   Args:
     source, candidates, best, config, stage: see `place_replicas`. A check takes at most as
@@ -204,7 +204,7 @@ def _check(
 
 
 def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
-  """Numbers of replicas to try, 1 first, and that of the baseline of data parallelism."""
+  """Returns the numbers of replicas to try, 1 first, and that of the data-parallel baseline."""
   devices = sum(not device.host for device in cluster.devices) or cluster.num_devices
   if pipeline_form(wanted):
     return [1], devices
@@ -222,7 +222,7 @@ def _make(
     source: ReplicaSource, forms: Set[Form], cluster: Cluster, config: PlacingConfig,
     stage: Callable[[str], ContextManager]
 ) -> Tuple[Dict[Form, Made], Dict[Form, str]]:
-  """Replicas and their problems by their form, and why others cannot be; one is always there.
+  """Makes replicas and their problems by form, one at least, and says why others cannot be.
 
   Raises:
     PlacetoError: the number of replicas that was asked for cannot be made, or one cannot be placed.
@@ -256,7 +256,7 @@ def _make(
 
 
 def _said(problem: Exception) -> str:
-  """An error in a line; with its type if it is none of ours, which tells what it may not."""
+  """Returns an error in one line, with its type if it is none of this package."""
   if isinstance(problem, PlacetoError):
     return str(problem)
   lines = str(problem).strip().splitlines()
@@ -264,7 +264,7 @@ def _said(problem: Exception) -> str:
 
 
 def _why_no_more(not_made: Dict[Form, str]) -> str:
-  """Why no more replicas could be made, or ""."""
+  """Returns why no more replicas could be made, or ""."""
   shared = [why for (_, mirrored, batches), why in not_made.items() if not mirrored and (
       batches == 1)]
   return shared[-1] if shared else ""
@@ -272,7 +272,7 @@ def _why_no_more(not_made: Dict[Form, str]) -> str:
 
 def _data_parallel(
     replicated: ReplicatedGraph, problem: PlacementProblem, count: int) -> Optional[DataParallel]:
-  """The baseline on so many devices; None where it does not do what the graph does."""
+  """Returns the baseline on so many devices; None where it does not do what the graph does."""
   devices = compute_devices(problem)[:count]
   hosts = np.where(
       problem.allowed_ops[:, devices[0]], -1, fallback_devices(problem)).astype(np.int64)
@@ -318,7 +318,7 @@ def _result(
 
 def _baselines(
     candidates: List[Candidate], best: Candidate, replication: Replication) -> Dict[str, Baseline]:
-  """The rows of the table: one replica's references, data parallelism, the best one's placers.
+  """Returns the rows of the table: references of one replica, data parallelism, the best's methods.
 
   All step times are for as many examples as a step of the best has.
   """

@@ -1,6 +1,6 @@
 """The result of `place()`: the placement, and a row of the comparison table per placer.
 
-Legend: N ops, D devices, R replicas.
+Dimensions: N ops, D devices, R replicas.
 """
 
 from __future__ import annotations

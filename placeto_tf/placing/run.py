@@ -3,7 +3,7 @@
 A graph is placed by `one_graph`, replicas of it by `replica_search`; both give what they found to
 `PlacingResult`.
 
-Legend: N ops, D devices.
+Dimensions: N ops, D devices.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def place(
 
 def _options_of(
     method: str, options: Mapping[str, Any], graph: Any) -> Tuple[PlacingConfig, Dict[str, Any]]:
-  """The options of placing, and those of `load_graph`, from what `place` was given."""
+  """Divides the options of `place` into those of placing and those of `load_graph`."""
   loading = {name: value for name, value in options.items() if name in LOAD_OPTIONS}
   placing = {name: value for name, value in options.items() if name not in LOAD_OPTIONS}
   known = {field.name for field in dataclasses.fields(PlacingConfig)}
@@ -85,7 +85,7 @@ def _options_of(
 
 
 def load(graph: Any, config: PlacingConfig, loading: Mapping[str, Any]) -> Loaded:
-  """What `place_with` takes.
+  """Loads a graph, or the source of its replicas, for `place_with`.
 
   Args:
     graph: see `place`.
@@ -109,7 +109,7 @@ def place_with(
     root_dir: Optional[str] = None,
     observer: Observer = SILENT,
 ) -> PlacingResult:
-  """`place()` with its options in a `PlacingConfig`.
+  """Places as `place()` does, with the options in a `PlacingConfig`.
 
   Args:
     loaded: as `load` returns it.

@@ -11,7 +11,7 @@ All other methods make their own placements, whatever was evaluated before.
 Searches of which several runs find more (`Method.repeats`) run as often as the caller says, side by
 side. Methods that train run under settings of their own (`own_settings`).
 
-Legend: N ops.
+Dimensions: N ops.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Budget:
         raise PlacementError(f"{field.name} is {limit}; expected a number above 0, or none")
 
   def share(self, used: Used, share: float) -> Budget:
-    """The budget that ends after this share of what `used` has left, or at its target."""
+    """Returns the budget that ends after this share of what `used` has left, or at its target."""
     evaluations, seconds = self.max_evaluations, self.max_seconds
     if evaluations is not None:
       left = max(0, evaluations - used.evaluations)
@@ -54,6 +54,6 @@ class Budget:
     return Budget(evaluations, seconds, self.target_us)
 
   def at_most(self, used: Used, evaluations: int) -> Budget:
-    """The budget that ends after so many more evaluations, if it does not end before."""
+    """Returns the budget that ends after so many more evaluations, if it does not end before."""
     end = used.evaluations + evaluations
     return dataclasses.replace(self, max_evaluations=min(end, self.max_evaluations or end))

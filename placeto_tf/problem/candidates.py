@@ -1,6 +1,6 @@
 """Helpers that placers share: candidate placements, and the best of them within the budget.
 
-Legend: N ops, D devices, B placements side by side.
+Dimensions: N ops, D devices, B placements side by side.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def relieved(
 
 
 def best_so_far(problem: PlacementProblem, otherwise: np.ndarray) -> np.ndarray:
-  """[N] the problem's best placement, or another one where nothing has been evaluated.
+  """Returns a copy of the problem's best placement [N], or of another if nothing was evaluated.
 
   Searches return it instead of their own best: by the objective alone a placement that does not
   fit can be ahead of one that does, and the problem prefers the one that fits.
@@ -111,13 +111,13 @@ def fallback_devices(
 
 
 def compute_devices(problem: PlacementProblem) -> List[int]:
-  """The devices that are not hosts; all devices if every one is a host."""
+  """Returns the devices that are not hosts; all devices if every one is a host."""
   devices = [d for d, device in enumerate(problem.cluster.devices) if not device.host]
   return devices or list(range(problem.num_devices))
 
 
 def device_speeds(problem: PlacementProblem, devices: List[int]) -> np.ndarray:
-  """Relative speed of each of the devices on this graph, adding up to 1.
+  """Returns the relative speeds of some devices on this graph, which add up to 1.
 
   Speed is the inverse of the time the device needs for the ops that all of them may run.
   """

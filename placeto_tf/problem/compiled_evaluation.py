@@ -10,7 +10,7 @@ Ctrl-C are looked at.
     while evaluations.more():
       moves(evaluations.evaluator, ...)  # calls `evaluate` until `over`
 
-Legend: N ops, D devices.
+Dimensions: N ops, D devices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ USED, LIMIT, IMPROVED = 0, 1, 2  # of `counts`
 
 
 class Evaluator(NamedTuple):
-  """What a compiled loop evaluates with."""
+  """Arrays with which a compiled loop evaluates."""
 
   row: np.ndarray  # [1, N] int32, what is evaluated; the loop's to change
   arguments: Tuple[Any, ...]  # of the engine
@@ -46,7 +46,7 @@ class Evaluator(NamedTuple):
 
 @compiled(nogil=True)
 def evaluate(evaluator):
-  """The objective of evaluator.row, in us; see `PlacementProblem.evaluate_ops`."""
+  """Evaluates evaluator.row; returns its objective in us, see `PlacementProblem.evaluate_ops`."""
   simulate_step(
       evaluator.row, evaluator.arguments, evaluator.start_us, evaluator.step_time_us,
       evaluator.peak_bytes)
@@ -65,7 +65,7 @@ def evaluate(evaluator):
 
 @compiled(nogil=True)
 def over(evaluator):
-  """Whether the block is: its evaluations are used up, or the last one is the best so far."""
+  """Returns whether the block has ended: by its limit, or with the best placement so far."""
   counts = evaluator.counts
   return counts[USED] >= counts[LIMIT] or counts[IMPROVED] > 0
 

@@ -43,7 +43,7 @@ Loader = Callable[[], Run]
 
 
 class Kind(enum.Enum):
-  """What a method does, in the order in which methods are listed."""
+  """Kinds of methods, in the order in which methods are listed."""
 
   AUTO = "runs other methods in turn"
   CURRENT = "the devices that the graph came with"
@@ -52,7 +52,7 @@ class Kind(enum.Enum):
   SEARCH = "goes on from the best placement so far, or from the best construction"
   STANDALONE = "searches from starts of its own"
   POLICY = "learned; goes on from the best placement so far, or from the best construction"
-  ONE_SHOT = "learned; draws whole placements, for which no other placement is a start"
+  ONE_SHOT = "learned; samples whole placements, for which no other placement is a start"
 
   @property
   def reference(self) -> bool:
@@ -76,7 +76,7 @@ class Kind(enum.Enum):
 
 
 class WithoutWeights(enum.Enum):
-  """What a method that takes weights does when it is given none."""
+  """Ways of a method that takes weights when it is given none."""
 
   FAIL = "fails"
   SHIPPED = "uses the weights that ship with the package"
@@ -148,12 +148,12 @@ class Method:
 
 
 def plain(run: Run) -> Loader:
-  """The loader of a function that is already imported."""
+  """Returns the loader of a function that is already imported."""
   return lambda: run
 
 
 def unseeded(construct: Callable[..., np.ndarray]) -> Loader:
-  """The loader of a function that draws nothing, and so takes a problem and a budget only."""
+  """Returns the loader of a function that samples nothing, and so takes no seed."""
 
   def run(
       problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
@@ -163,7 +163,7 @@ def unseeded(construct: Callable[..., np.ndarray]) -> Loader:
 
 
 def deferred(module: str, function: str, **options: Any) -> Callable[[], Any]:
-  """The loader of a function, such as a `Run`, in a module that is imported no earlier than used.
+  """Returns the loader of a function, such as a `Run`, whose module is imported when it is used.
 
   Args:
     module, function: where the function is; of a class's, "Class.function".
@@ -204,6 +204,6 @@ def declared_by(modules: Iterable[ModuleType]) -> Tuple[Method, ...]:
 
 
 def in_order(methods: Iterable[Method]) -> Tuple[Method, ...]:
-  """Methods by kind, rank and name."""
+  """Returns methods by kind, rank and name."""
   kinds = list(Kind)
   return tuple(sorted(methods, key=lambda m: (kinds.index(m.kind), m.rank, m.name)))

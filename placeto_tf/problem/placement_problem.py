@@ -1,6 +1,6 @@
 """`PlacementProblem`: one graph, grouped, on one cluster; what every placer is given.
 
-Legend: N ops, G groups, D devices, B placements side by side.
+Dimensions: N ops, G groups, D devices, B placements side by side.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class PlacementProblem:
       allowed_ops: Optional[np.ndarray] = None,
       replicated: Optional[ReplicatedGraph] = None,
   ) -> PlacementProblem:
-    """The problem of a graph on a cluster: estimates costs and groups ops.
+    """Makes the problem of a graph on a cluster: estimates costs and groups ops.
 
     Args:
       graph, cluster: the graph to place, and the devices.
@@ -135,15 +135,15 @@ class PlacementProblem:
     return allowed
 
   def regrouped(self, grouping: Grouping) -> PlacementProblem:
-    """The same problem in other groups: evaluations, the best and the clock are shared."""
+    """Returns the same problem in other groups: evaluations, the best and the clock are shared."""
     return dataclasses.replace(self, grouping=grouping)
 
   def renewed(self) -> PlacementProblem:
-    """The same problem with nothing evaluated; the count and the clock start again."""
+    """Returns the same problem with nothing evaluated; the count and the clock start again."""
     return dataclasses.replace(self, account=SearchLog())
 
   def portable(self, *, with_shapes: bool) -> PlacementProblem:
-    """The same problem for another process, without the file or live graph that it came from.
+    """Returns the problem for another process, without the file or live graph that it came from.
 
     Args:
       with_shapes: whether it keeps the GraphDef, from which some policies take shapes.
@@ -190,7 +190,7 @@ class PlacementProblem:
     return evaluation
 
   def project(self, placement: np.ndarray) -> np.ndarray:
-    """[G] the device that has most of each group's compute time in a placement [N] of ops."""
+    """Returns the device that has most of each group's compute time, [G], in a placement [N]."""
     kinds = self.cluster.device_kinds[placement]
     weight = self.costs.compute_us[np.arange(self.graph.num_ops), kinds] + 1e-3
     votes = np.zeros((self.num_groups, self.num_devices))

@@ -3,7 +3,7 @@
 Groups are the usual units; refinement moves smaller ones. The ops of a unit always have the same
 device, so a placement of units [U] and one of ops [N] are equivalent.
 
-Legend: N ops, U units, D devices.
+Dimensions: N ops, U units, D devices.
 """
 
 from __future__ import annotations
@@ -105,15 +105,15 @@ class Units:
     return len(self.weight_us)
 
   def expand(self, devices: np.ndarray) -> np.ndarray:
-    """[..., U] devices of units -> [..., N] devices of ops."""
+    """Converts devices of units, [..., U], to devices of ops, [..., N]."""
     return np.asarray(devices, dtype=np.int32)[..., self.unit_of_op]
 
   def devices(self, placement: np.ndarray) -> List[int]:
-    """[U] devices of the units in a placement [N] in which each unit has one device."""
+    """Returns the devices of the units, [U], in a placement [N] in which each unit has one."""
     return placement[self._op_order[self._op_offsets[:-1]]].tolist()
 
   def project(self, problem: PlacementProblem, placement: np.ndarray) -> np.ndarray:
-    """[U] the allowed device that has most of each unit's compute time in a placement [N]."""
+    """Returns the allowed device with most of each unit's compute time, [U], in a placement [N]."""
     kinds = problem.cluster.device_kinds[placement]
     weight = problem.costs.compute_us[np.arange(problem.graph.num_ops), kinds] + 1e-3
     votes = np.bincount(
@@ -124,7 +124,7 @@ class Units:
 
 @compiled(nogil=True)
 def _ops_by_unit(unit_of_op, count):
-  """Offsets [U+1] into all ops, unit by unit, [N]; both int32."""
+  """Returns offsets [U+1] into all ops, unit by unit, [N]; both int32."""
   offsets, ops = np.zeros(count + 1, np.int32), np.empty(unit_of_op.shape[0], np.int32)
   for unit in unit_of_op:
     offsets[unit + 1] += 1
@@ -139,7 +139,7 @@ def _ops_by_unit(unit_of_op, count):
 
 @compiled(nogil=True)
 def _neighbours(producers, consumers, count):
-  """Offsets [U+1] into an array of each unit's neighbours, in the order of the first edge.
+  """Returns offsets [U+1] into an array of each unit's neighbours, in the order of the first edge.
 
   Args: producers, consumers: int32 pairs of units, in order.
   """
@@ -177,12 +177,12 @@ def _neighbours(producers, consumers, count):
 
 
 def _offsets(counts: np.ndarray) -> np.ndarray:
-  """[U+1] int32 where each unit's run begins."""
+  """Returns the begin of each unit's run, [U+1] int32."""
   return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
 def placed_units(problem: PlacementProblem, placement: np.ndarray, count: int) -> Units:
-  """About `count` units whose ops share a device in a placement [N], so a search can start there.
+  """Makes about `count` units whose ops share a device in a placement [N], to start there.
 
   The units are the problem's own groups if these do the same.
   """
@@ -193,7 +193,7 @@ def placed_units(problem: PlacementProblem, placement: np.ndarray, count: int) -
 
 
 def level_counts(problem: PlacementProblem) -> List[int]:
-  """Numbers of units per level: from groups to (nearly) single ops, each four times finer."""
+  """Returns the numbers of units of levels from groups to single ops, each four times finer."""
   smallest = len(np.unique(problem.graph.colocation))
   counts = [problem.num_groups]
   while counts[-1] * 4 < smallest:
@@ -204,7 +204,7 @@ def level_counts(problem: PlacementProblem) -> List[int]:
 
 
 def _agrees(groups: np.ndarray, placement: np.ndarray) -> bool:
-  """Whether the ops of every group have one device."""
+  """Returns whether the ops of every group have one device."""
   first = np.zeros(int(groups.max()) + 1, dtype=placement.dtype)
   first[groups] = placement
   return bool((first[groups] == placement).all())

@@ -1,16 +1,16 @@
 """Simulated annealing on units of ops, from coarse to fine.
 
-Kirkpatrick, Gelatt and Vecchi, "Optimization by simulated annealing" (1983). What matters here:
+Kirkpatrick, Gelatt and Vecchi, "Optimization by simulated annealing" (1983). Three choices matter:
 
 - Start and temperature. The start is the best simple placement, and the temperature is low from
   the beginning (0.1 % of the start's step time), because a high one destroys the start.
 - Moves. Half of them move a group to the device of one of its neighbours, or a whole cluster of
-  neighbours to one device, because moving single groups at random cuts more edges than it joins.
+  neighbours to one device, because moving single groups at random cuts more edges than it saves.
 - Levels. The search begins with a few large units and goes on to smaller ones as the budget is
   used up. The units of a level are merged along heavy edges whose ends share a device in the
   placement so far, so a level starts from exactly the placement that the previous one found.
 
-Legend: N ops, U units, D devices.
+Dimensions: N ops, U units, D devices.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class AnnealingConfig:
 def anneal(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
     config: AnnealingConfig = AnnealingConfig(), start: Optional[np.ndarray] = None) -> np.ndarray:
-  """[N] the best placement of an annealing run that uses up the budget.
+  """Anneals until the budget is used up; returns the best placement, [N].
 
   Starts from `start` [N], or the problem's best placement so far, or else from the best simple
   one. Without a budget it evaluates 10,000 placements.
@@ -114,7 +114,7 @@ def anneal(
 def _levels(
     problem: PlacementProblem, config: AnnealingConfig, evaluations: Optional[int]
 ) -> List[Tuple[int, float]]:
-  """(number of units, share of the budget) of each level.
+  """Returns (number of units, share of the budget) of each level.
 
   No level is coarser than one unit per device or finer than single ops.
   """
@@ -154,7 +154,7 @@ def anneal_units(
     budget: when to stop.
     rng: a `stream`, decides moves and acceptance.
     temperatures: at the start and at the end, over `objective_us`.
-    moves: how often each kind of move is drawn; None is `MoveConfig()`.
+    moves: how often each kind of move is sampled; None is `MoveConfig()`.
 
   Returns:
     The best placement [N] met, and its objective.
@@ -162,7 +162,7 @@ def anneal_units(
   best = np.array(placement, dtype=np.int32)
   if not units.movable:
     return best, objective_us
-  drawn = Moves.of(units, moves or MoveConfig())
+  sampled = Moves.of(units, moves or MoveConfig())
   devices = np.array(units.devices(best), dtype=np.int32)
   current, found_us = best.copy(), np.full(2, objective_us)
   progress = _Progress(problem, budget)
@@ -174,7 +174,7 @@ def anneal_units(
     evaluations.evaluator.row[0] = current
     while since < patience and evaluations.more():
       schedule[2:] = progress.now()
-      since = _anneal(drawn, devices, current, best, found_us, schedule, rng, since, patience,
+      since = _anneal(sampled, devices, current, best, found_us, schedule, rng, since, patience,
                       evaluations.evaluator)
   return best, float(found_us[1])
 
@@ -182,7 +182,7 @@ def anneal_units(
 @compiled(nogil=True)
 def _anneal(
     moves, devices, current, best, found_us, schedule, rng, since, patience, evaluator):
-  """A block of moves.
+  """Makes a block of moves.
 
   Args:
     moves: `Moves`.
@@ -234,7 +234,7 @@ class _Progress:
     self._evaluations, self._seconds = problem.account.evaluations, problem.account.seconds
 
   def now(self) -> Tuple[float, float, float]:
-    """The part of the seconds; evaluations used, and of how many (0 of infinitely many)."""
+    """Returns the used share of the seconds, the used evaluations, and their limit or infinity."""
     problem, budget = self._problem, self._budget
     seconds, used, evaluations = 0.0, 0.0, math.inf
     if budget.max_evaluations is not None:

@@ -3,7 +3,7 @@
 Jeon et al., "Baechi: fast device placement of machine learning graphs" (SoCC 2020), sections 2 and
 3: the pair of a ready op and a device that can start first is taken repeatedly (Hwang et al. 1989).
 
-Legend: N ops, D devices.
+Dimensions: N ops, D devices.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from placeto_tf.search.list_scheduling import Schedule, upward_ranks
 
 
 def m_etf(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """[N] the better of two plans: as published, and with links (see `list_scheduling`)."""
+  """Evaluates plans with links and as published (see `list_scheduling`); returns the better."""
   return best_of(problem, np.stack([plan(problem, links=links) for links in (True, False)]), budget)
 
 
 def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
-  """[N] devices by earliest start."""
+  """Plans the pair of op and device that can start first, again and again; returns devices, [N]."""
   schedule = Schedule(problem, links=links)
   n = problem.graph.num_ops
   ranks = upward_ranks(schedule, problem)
@@ -65,7 +65,7 @@ class _EarliestFirst:
       heapq.heappush(self._waiting[d], (ready, -self._ranks[op], op))
 
   def pop(self) -> Tuple[int, int, float]:
-    """The op and device that can start first, and when; ties by rank, then by device."""
+    """Returns the op and device that can start first, and when; ties by rank, then by device."""
     schedule = self._schedule
     while True:
       best = None
@@ -87,7 +87,7 @@ class _EarliestFirst:
       self.push(op)
 
   def _head(self, d: int, free: float) -> Optional[Tuple[float, int]]:
-    """(start, op) of the best pair of device d, or None; leaves it in its heap."""
+    """Returns (start, op) of the best pair of device d, or None; leaves it in its heap."""
     schedule, waiting, there = self._schedule, self._waiting[d], self._there[d]
     while waiting and waiting[0][0] <= free:
       ready, rank, op = heapq.heappop(waiting)

@@ -15,7 +15,7 @@ if the bus were free. So the bound holds for any order of queues.
 
 The time that must pass after an op is the same in the reversed graph.
 
-Legend: N ops, E pairs of an op and one of its consumers, C classes of devices that are equal.
+Dimensions: N ops, E pairs of an op and one of its consumers, C classes of devices that are equal.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Paths(NamedTuple):
         direction(producers, consumers, order[::-1], slowness.T, latency.T, True))
 
   def heads_us(self, allowed: np.ndarray, together: np.ndarray, most: int) -> np.ndarray:
-    """[N, C] how early each op can start on a device of each class; inf where it may not run.
+    """Returns how early each op can start on a device of each class, [N, C]; inf if it may not run.
 
     Args:
       allowed: [N, C] bool, where each op may run.
@@ -117,13 +117,13 @@ class Paths(NamedTuple):
         together, most)
 
   def tails_us(self, allowed: np.ndarray, together: np.ndarray, most: int) -> np.ndarray:
-    """[N, C] likewise how long after it is no longer busy the step ends; below 0 if overhead is."""
+    """Returns how long after each op the step ends, [N, C] likewise; below 0 by its overhead."""
     return _earliest(
         self.backward, -self.overhead_us, self.busy_us, self.overhead_us, allowed, together, most)
 
 
 def interchangeable(cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
-  """[D] the first device that is equal to each: in speed, memory, links, and what it may run.
+  """Returns the first device equal to each in speed, memory, links and allowed ops, [D].
 
   Args:
     cluster: of D devices.
@@ -151,7 +151,7 @@ def interchangeable(cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
 def _between_classes(
     cluster: Cluster, classes: np.ndarray, first_devices: np.ndarray
 ) -> Tuple[np.ndarray, np.ndarray]:
-  """[C, C] us a byte and latency from a device of a class to another device of a class."""
+  """Returns us a byte and latency between devices of two classes, both [C, C]."""
   c = len(first_devices)
   slowness, latency = np.full((c, c), np.inf), np.zeros((c, c))
   for i, a in enumerate(first_devices):
@@ -209,7 +209,7 @@ def _pop(heap, size):
 
 @compiled()
 def one_machine_us(count, ready_us, left_us, after_us, waiting):
-  """The end of the shortest preemptive schedule of one machine (Jackson's rule).
+  """Computes the end of the shortest preemptive schedule of one machine (Jackson's rule).
 
   Args:
     count: of jobs.
@@ -246,7 +246,7 @@ def one_machine_us(count, ready_us, left_us, after_us, waiting):
 
 @part
 def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together, probe, s):
-  """What follows if op v starts at x or before on a device of class k.
+  """Bounds the starts of other ops if op v starts at x or before on a device of class k.
 
   Returns:
     When v starts at the earliest then, -inf if nothing has to share its device; and the least
@@ -308,7 +308,7 @@ def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together,
 
 @part
 def _start_us(v, k, arrives_us, direction, start_us, busy_us, allowed, together, probes, s):
-  """How early op v can start on a device of class k."""
+  """Returns how early op v can start on a device of class k."""
   low = start_us[v, k]
   for pair in range(direction.first[v], direction.first[v + 1]):
     u = direction.sources[pair]
@@ -334,7 +334,7 @@ def _start_us(v, k, arrives_us, direction, start_us, busy_us, allowed, together,
 
 @compiled()
 def _earliest(direction, base_us, busy_us, overhead_us, allowed, together, most):
-  """[N, C] see `Paths.heads_us` and `Paths.tails_us`; base_us [N, C] is where nothing is before."""
+  """Computes heads or tails of `Paths`, [N, C]; base_us [N, C] holds for ops without inputs."""
   n, c = busy_us.shape
   start_us = base_us.copy()
   arrives_us = np.empty((len(direction.sources), c))  # the least, from another device

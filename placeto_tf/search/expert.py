@@ -1,4 +1,4 @@
-"""What an engineer would try by hand, and keep where it is the fastest.
+"""Splits that an engineer would try by hand, of which the fastest is kept.
 
 Splits that keep forward and backward of a layer together:
 
@@ -13,7 +13,7 @@ Splits that keep forward and backward of a layer together:
 Mirhoseini et al. 2017, section 4.1, and Addanki et al. 2019, section 4.1, describe their experts'
 splits of recurrent models and of Inception-V3. They measured them, and so does this.
 
-Legend: N ops, L layers, P pieces, one a device.
+Dimensions: N ops, L layers, P pieces, one a device.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PRODUCTS_OF_A_LAYER = 3  # forward, and the gradients of both operands
 
 
 def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """[N] the best of the splits; beyond 8 devices, the numbers of them that are tried double."""
+  """Evaluates splits by hand and returns the best, [N]; beyond 8 devices their number doubles."""
   _, layer = np.unique(layer_positions(problem.graph, distinct=True), return_inverse=True)
   layer = layer.reshape(-1)
   devices = compute_devices(problem)
@@ -64,7 +64,7 @@ def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) ->
 
 
 def _cut(problem: PlacementProblem, weight: np.ndarray, devices: List[int]) -> np.ndarray:
-  """[L] consecutive pieces of equal weight [L] over the speeds of the devices."""
+  """Cuts layers into consecutive pieces, [L], of equal weight [L] over the speeds of devices."""
   cuts = balanced_cuts(weight, device_speeds(problem, devices))
   return np.searchsorted(cuts, np.arange(len(weight)), side="right")
 
@@ -72,7 +72,7 @@ def _cut(problem: PlacementProblem, weight: np.ndarray, devices: List[int]) -> n
 def _branches(
     problem: PlacementProblem, layer: np.ndarray, weight: np.ndarray, devices: List[int]
 ) -> np.ndarray:
-  """[L] the pieces of branches side by side; see the module."""
+  """Assigns branches to pieces side by side, [L]; see the module."""
   count = len(weight)
   sources, targets = (layer[ops] for ops in forward_edges(problem.graph))
   ahead = sources < targets
@@ -101,7 +101,7 @@ def _branches(
 
 
 def _weights_us(problem: PlacementProblem, layer: np.ndarray, devices: List[int]) -> np.ndarray:
-  """[L] compute time of each layer.
+  """Returns the compute time of each layer, [L].
 
   Ops that can only run on hosts have weight 0: they do not load these devices.
 
@@ -140,7 +140,7 @@ def balanced_cuts(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 
 def _fill(ends: np.ndarray, capacity: np.ndarray) -> np.ndarray:
-  """[P] where each piece ends if it takes as many layers as its capacity holds."""
+  """Returns the end of each piece, [P], if it takes as many layers as its capacity holds."""
   cuts, done = [], 0.0
   first = 0
   for room in capacity:

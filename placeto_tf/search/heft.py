@@ -19,12 +19,12 @@ from placeto_tf.search.list_scheduling import Schedule, upward_ranks
 
 
 def schedule_heft(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """[N] the better of two plans: as published, and with links (see `list_scheduling`)."""
+  """Evaluates plans with links and as published (see `list_scheduling`); returns the better."""
   return best_of(problem, np.stack([plan(problem, links=links) for links in (True, False)]), budget)
 
 
 def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
-  """[N] devices by earliest finish."""
+  """Plans each op on the device where it finishes first; returns devices, [N]."""
   schedule = Schedule(problem, links=links)
   ranks = upward_ranks(schedule, problem)
   position = np.empty(problem.graph.num_ops, dtype=np.int64)

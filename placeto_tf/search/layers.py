@@ -14,7 +14,7 @@ The rule, for any graph:
 3. All other ops (optimizer ops, learning rates, savers) have the position of the ops they are
    colocated with, else of their producers, else of their consumers.
 
-Legend: N ops.
+Dimensions: N ops.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GRADIENT_SUFFIX = "_grad"
 
 
 def layer_positions(graph: ComputationGraph, *, distinct: bool = False) -> np.ndarray:
-  """[N] float64 position along the forward depth; ops of equal position make one layer.
+  """Finds the position of each op along the forward depth, [N] float64; equal ones are a layer.
 
   Args:
     graph: any.
@@ -76,7 +76,7 @@ def layer_positions(graph: ComputationGraph, *, distinct: bool = False) -> np.nd
 
 
 def forward_edges(graph: ComputationGraph) -> Tuple[np.ndarray, np.ndarray]:
-  """(producers, consumers) of the data edges between forward ops."""
+  """Returns (producers, consumers) of the data edges between forward ops."""
   producers, consumers = _data_edges(graph)
   backward = np.array([_gradient_scope(name) is not None for name in graph.op_names])
   forward = _forward(producers, consumers, backward)
@@ -85,7 +85,7 @@ def forward_edges(graph: ComputationGraph) -> Tuple[np.ndarray, np.ndarray]:
 
 
 def _data_edges(graph: ComputationGraph) -> Tuple[np.ndarray, np.ndarray]:
-  """(producers, consumers) of the data edges, in the order of the consumers' depths."""
+  """Returns (producers, consumers) of the data edges, in the order of the consumers' depths."""
   data = graph.edge_ports != CONTROL
   producers, consumers = graph.edge_producers[data], graph.edge_consumers[data]
   in_order = np.argsort(graph.depths[consumers], kind="stable")
@@ -93,7 +93,7 @@ def _data_edges(graph: ComputationGraph) -> Tuple[np.ndarray, np.ndarray]:
 
 
 def _gradient_scope(name: str) -> Optional[Tuple[List[str], List[str]]]:
-  """The parts of a name before and after its innermost gradient scope; None without one."""
+  """Returns the parts of a name before and after its innermost gradient scope; None without one."""
   parts = name.split("/")
   for i in range(len(parts) - 2, -1, -1):
     stem, _, number = parts[i].rpartition("_")
@@ -105,7 +105,7 @@ def _gradient_scope(name: str) -> Optional[Tuple[List[str], List[str]]]:
 def _forward_op(
     op_index: Mapping[str, int], scope: Tuple[List[str], List[str]], forward: np.ndarray
 ) -> Optional[int]:
-  """The forward op that a gradient op's name names.
+  """Finds the forward op that the name of a gradient op contains.
 
   "gradients/layer/MatMul_grad/Mul" and "gradient_tape/layer/MatMul/Mul" are of "layer/MatMul". In
   an inlined function both names have the call site as a prefix, so prefixes of the part before the
@@ -125,7 +125,7 @@ def _forward_op(
 
 def _forward(
     producers: np.ndarray, consumers: np.ndarray, backward: np.ndarray) -> np.ndarray:
-  """[N] whether an op is no gradient and, unlike the optimizer's, not downstream of one."""
+  """Returns whether an op is neither a gradient nor downstream of one, [N] bool."""
   reached = backward.tolist()
   for u, v in zip(producers.tolist(), consumers.tolist()):
     if reached[u]:

@@ -14,7 +14,7 @@ Colocated ops follow the first of them that is placed, which may only use device
 may use. Memory is what variables need plus a share of each output. The share is such that the sum,
 with everything on one device, is the peak that the simulator finds.
 
-Legend: N ops, D devices, C colocated sets.
+Dimensions: N ops, D devices, C colocated sets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Timeline:
     self._ends: List[float] = []
 
   def earliest(self, ready_us: float, length_us: float) -> float:
-    """The earliest start, not before `ready_us`, of a gap of this length."""
+    """Returns the earliest start, not before `ready_us`, of a gap of this length."""
     starts, ends = self._starts, self._ends
     i = bisect.bisect_right(ends, ready_us)
     start = ready_us
@@ -107,7 +107,7 @@ class Schedule:
     self._room = cluster.memory_bytes.tolist()
 
   def candidates(self, op: int) -> List[int]:
-    """Devices where the op may go: its set's, else the allowed ones that have room for the set.
+    """Returns devices for an op: that of its set, or the allowed ones with memory left for the set.
 
     If none has room, it is the allowed device with most room left.
     """
@@ -118,7 +118,7 @@ class Schedule:
     return [d for d in allowed if room[d] >= need] or [max(allowed, key=room.__getitem__)]
 
   def data_ready_us(self, op: int, d: int) -> float:
-    """When all inputs of an op whose producers are placed can be on device d."""
+    """Returns when all inputs of an op whose producers are placed can be on device d."""
     ready = 0.0
     backlog: Dict[Tuple[int, int], float] = {}  # of buses, by transfers this op would add
     for u, tensor, size in self.inputs[op]:
@@ -151,7 +151,7 @@ class Schedule:
     return self._buses[self._bus(e, d)].earliest(ready_us, length_us) if self._queued else ready_us
 
   def occupied_us(self, op: int, d: int) -> float:
-    """How long the op keeps device d busy."""
+    """Returns how long the op keeps device d busy."""
     cost = self.compute_us[op][d]
     return cost + self._overhead_us if cost > 0 else 0.0
 
@@ -179,7 +179,7 @@ class Schedule:
 
 def _edges(
     problem: PlacementProblem) -> Tuple[List[List[Tuple[int, int, float]]], List[List[int]]]:
-  """Per op its inputs (producer, port, bytes) and its consumers (each once)."""
+  """Returns the inputs (producer, port, bytes) and the consumers (each once) of every op."""
   graph = problem.graph
   n = graph.num_ops
   size = problem.costs.edge_bytes(graph)
@@ -195,7 +195,7 @@ def _edges(
 
 
 def set_memory_bytes(problem: PlacementProblem) -> List[float]:
-  """[N] bytes that the colocated set of each op needs, by the set's first op.
+  """Estimates the bytes that each colocated set needs, [N], at the index of its first op.
 
   Variables in full; outputs by the share of all outputs that is alive at the peak when one
   device holds everything. That peak is simulated. It is no evaluation, because no step time is
@@ -212,7 +212,7 @@ def set_memory_bytes(problem: PlacementProblem) -> List[float]:
 
 
 def upward_ranks(schedule: Schedule, problem: PlacementProblem) -> List[float]:
-  """[N] length of the longest path from each op to the end, means over devices and links.
+  """Returns the longest path from each op to the end, [N], with means over devices and links.
 
   Topcuoglu et al. 2002, equation 8.
   """

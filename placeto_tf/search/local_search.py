@@ -6,7 +6,7 @@ on the best of all (`first_improvement`). After a pass without improvement, or a
 that the level allows, the search goes on with smaller units, down to single ops. Then it restarts
 from the best placement after some random moves.
 
-Legend: N ops, U units, D devices.
+Dimensions: N ops, U units, D devices.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LocalSearchConfig:
       groups down.
     finest: units over the number of groups, on the last level before a restart; None is ops.
     fine_passes: over the units of the other levels, at most; None is until nothing improves.
-    first_improvement: whether a unit stays on the first device that is better; else the best.
+    first_improvement: whether a unit takes the first device that is better; else the best.
     by_weight: whether a pass begins with the units that compute longest; else in random order.
     kick_moves: random moves at a restart.
     kick_units: units that these move, over the number of groups.
@@ -67,7 +67,7 @@ class LocalSearchConfig:
 def search_locally(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
     config: LocalSearchConfig = LocalSearchConfig()) -> np.ndarray:
-  """[N] the best placement that local search from the best simple one finds in the budget."""
+  """Searches locally from the best simple placement; returns the best placement found, [N]."""
   budget = budget or DEFAULT_BUDGET
   rng = stream(seed)
   best, best_us = best_start(problem, budget, seed)
@@ -90,7 +90,7 @@ def search_locally(
 
 def _levels(
     problem: PlacementProblem, config: LocalSearchConfig) -> List[Tuple[int, Optional[int]]]:
-  """(number of units, passes) of each level."""
+  """Returns (number of units, passes) of each level."""
   coarse = dict.fromkeys(
       max(problem.num_devices, int(problem.num_groups * each)) for each in config.coarse_levels)
   finest = np.inf if config.finest is None else problem.num_groups * max(1.0, config.finest)
@@ -148,7 +148,7 @@ def descend(
   return current, float(found_us[0])
 
 
-# What `visit` holds: the position in the order, units since the last improvement, devices to try
+# Entries of `visit`: the position in the order, units since the last improvement, devices to try
 # for the unit, how many were tried, and the best of them.
 UNIT, SINCE, OTHERS, TRIED, BEST, VISIT = range(6)
 
@@ -157,7 +157,7 @@ UNIT, SINCE, OTHERS, TRIED, BEST, VISIT = range(6)
 def _descend(
     tables, order, visit, others, best_us, current, found_us, rng, first_improvement, evaluator,
     more):
-  """A block of visits to units; a block may end, and the next one begin, in the middle of a visit.
+  """Visits units for a block, which may end in the middle of a visit.
 
   Args:
     tables: `UnitTables`.
@@ -208,7 +208,7 @@ def _kick(
     problem: PlacementProblem, placement: np.ndarray, budget: Budget, rng: np.random.Generator,
     config: LocalSearchConfig,
 ) -> Tuple[np.ndarray, float]:
-  """A placement after some random moves, and its objective."""
+  """Makes some random moves; returns the placement [N] and its objective."""
   if problem.account.exhausted(budget):
     return placement, float("inf")
   units = placed_units(

@@ -17,7 +17,7 @@ tail (how long after it the step ends). The bound is the largest of four:
   the graph, or none has room for its variables, then one of the part's edges crosses devices. The
   step is then no shorter than the path through the edge for which that costs least.
 
-Legend: N ops, E edges, D devices, C classes of devices that are equal, S colocated sets.
+Dimensions: N ops, E edges, D devices, C classes of devices that are equal, S colocated sets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ROUNDING = 1 - 1e-9  # so that rounding never lifts a bound above a true step t
 
 
 def lower_bound_us(problem: PlacementProblem) -> float:
-  """A lower bound on the step time of all placements that fit, in microseconds."""
+  """Computes a lower bound on the step time of all placements that fit, in us."""
   bounds = LowerBounds(problem)
   return max(
       bounds.path_us(), bounds.window_us(), bounds.bus_us(), bounds.forced_transfer_us()
@@ -61,11 +61,11 @@ class LowerBounds:
     self._rest_us = (paths.busy_us + tails).min(axis=1)
 
   def path_us(self) -> float:
-    """The bound by paths."""
+    """Returns the bound by paths."""
     return float(self._through_us.max())
 
   def window_us(self) -> float:
-    """The bound by the work in windows."""
+    """Returns the bound by the work in windows."""
     sets = np.unique(self._problem.graph.colocation, return_inverse=True)[1].reshape(-1)
     cuts = np.unique(self._heads_us)
     if len(cuts) > _CUTS:
@@ -78,7 +78,7 @@ class LowerBounds:
     return best
 
   def _weights(self, sets: np.ndarray) -> Iterator[np.ndarray]:
-    """Weights [C] of a device of each class; sets: [N] number of each op's colocated set."""
+    """Computes weights of a device of each class, [C]. Args: sets: [N] colocated set of each op."""
     paths, cluster = self._paths, self._problem.cluster
     first = np.array([int(np.argmax(self._class == c)) for c in range(len(paths.members))])
     hosts = np.array([cluster.devices[d].host for d in first])
@@ -140,7 +140,7 @@ class LowerBounds:
     return float(best)
 
   def forced_transfer_us(self) -> float:
-    """The bound by forced transfers; 0 where one device can hold every connected part."""
+    """Returns the bound by forced transfers; 0 where one device can hold every connected part."""
     graph, cluster, costs = self._problem.graph, self._problem.cluster, self._problem.costs
     u, v = graph.edge_producers, graph.edge_consumers
     part = _connected_parts(graph.num_ops, u, v)
@@ -163,7 +163,7 @@ class LowerBounds:
 
 
 def _connected_parts(count: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-  """[N] number of the weakly connected part of each op."""
+  """Returns [N] number of the weakly connected part of each op."""
   leader = np.arange(count)
   while True:
     # Every root takes the least root it has an edge to; then all ops follow to their roots.
@@ -178,7 +178,7 @@ def _connected_parts(count: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 @compiled()
 def _window_us(cuts, heads_us, tails_us, by_tail, sets, work_us):
-  """The most that the work of ops with late heads and long tails needs.
+  """Returns the most that the work of ops with late heads and long tails needs.
 
   Args:
     cuts: heads at which windows begin.

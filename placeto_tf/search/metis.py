@@ -30,13 +30,13 @@ IMBALANCES = (0.05, 0.2, 0.5)  # how far a part's weight may exceed its share
 
 def partition_ops(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """[N] the best of METIS's partitions; colocated ops are one node, hosts get no part."""
+  """Evaluates METIS's partitions of colocated sets, without hosts; returns the best, [N]."""
   return _partition(problem, problem.graph.colocation, budget, seed)
 
 
 def partition_groups(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """[N] the same with the problem's groups as nodes."""
+  """Evaluates METIS's partitions of the problem's groups; returns the best, [N]."""
   return _partition(problem, problem.grouping.group_of_op, budget, seed)
 
 

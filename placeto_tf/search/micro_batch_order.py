@@ -12,7 +12,7 @@ Edges go from what the schedule starts earlier to what it starts later, so that 
 they change when an op runs, never what it computes. An edge from an op in a branch that is not
 taken would switch off what waits for it, and no edge may lead into a loop: such graphs get none.
 
-Legend: N ops, E edges, D devices, M micro-batches.
+Dimensions: N ops, E edges, D devices, M micro-batches.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONTROL_FLOW = ("Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "RefEnter"
 
 
 def can_be_ordered(op_types: Iterable[str]) -> bool:
-  """Whether control edges may be added to ops of these types: there are no branches and loops."""
+  """Returns whether ops of these types, without branches and loops, may get control edges."""
   return not set(op_types) & set(_CONTROL_FLOW)
 
 
@@ -43,7 +43,7 @@ def order_edges(
     graph: ComputationGraph, costs: OpCosts, cluster: Cluster, placement: np.ndarray,
     micro_batch_of_op: np.ndarray, group_of_op: np.ndarray, in_flight: int, first: str = OLDEST,
 ) -> Optional[List[Tuple[int, int]]]:
-  """(op, op that waits for it) of the edges that hold the order.
+  """Returns (op, op that waits for it) of the edges that hold the order.
 
   Args:
     graph, costs, cluster: of the replicas.
@@ -94,7 +94,7 @@ def order_edges(
 
 
 def with_edges(graph: ComputationGraph, edges: List[Tuple[int, int]]) -> ComputationGraph:
-  """The graph's arrays with these control edges; its source stays as it was."""
+  """Returns the graph's arrays with these control edges; its source stays as it was."""
   added = np.array(edges, dtype=np.int64).reshape(-1, 2)
   rows = np.concatenate([
       np.stack([graph.edge_producers, graph.edge_ports, graph.edge_consumers], axis=1),
@@ -107,7 +107,7 @@ def with_edges(graph: ComputationGraph, edges: List[Tuple[int, int]]) -> Computa
 
 def _reaching(
     ends: np.ndarray, others: np.ndarray, depths: np.ndarray, ops: np.ndarray) -> np.ndarray:
-  """[N] whether a way along edges leads from one of `ops` [N], bool; by depths [N] of the ends."""
+  """Returns the ops [N] that a path from one of `ops` [N] leads to, by depths [N] of the ends."""
   found = ops.tolist()
   order = np.argsort(depths[others], kind="stable")
   for u, v in zip(ends[order].tolist(), others[order].tolist()):
@@ -119,7 +119,7 @@ def _reaching(
 def _first_of_runs(
     graph: ComputationGraph, run_of_op: np.ndarray, works: np.ndarray, position: np.ndarray
 ) -> List[Tuple[int, int]]:
-  """(op, run) of the ops of a run before which no op of the run works."""
+  """Returns (op, run) of the ops of a run before which no op of the run works."""
   behind = np.zeros(graph.num_ops, dtype=bool)
   producers, consumers = graph.edge_producers, graph.edge_consumers
   inside = (run_of_op[producers] == run_of_op[consumers]) & (run_of_op[producers] >= 0)
@@ -172,7 +172,7 @@ class _Schedule:
     self._touched: set = set()
 
   def run(self) -> Optional[List[int]]:
-    """[N] the ops in the order in which they start; None if some never do."""
+    """Returns [N], the ops in the order in which they start; None if some never do."""
     started: List[int] = []
     for op, missing in enumerate(self._missing):
       if not missing:
@@ -200,7 +200,7 @@ class _Schedule:
     heapq.heappush(self._events, (when, next(self._numbers), kind, item))
 
   def _turn(self, lane: int, op: int) -> Tuple[int, int, int, int]:
-    """What is smallest for the lane that goes first, whose next op is given."""
+    """Returns a key that is smallest for the lane that goes first. Args: op: its next."""
     if not 0 <= lane < self._lanes:
       return lane, 0, 0, 0
     return 0, self._depth[op], lane % self._count, lane
@@ -265,7 +265,7 @@ class _Schedule:
 
 
 def _ranks(graph: ComputationGraph, cost_us: np.ndarray) -> np.ndarray:
-  """[N] 0 for the op with the longest way to the end, and so on."""
+  """Ranks ops by the longest path to the end, [N]; 0 is the longest."""
   to_end = cost_us.tolist()
   order = np.argsort(-graph.depths[graph.edge_producers], kind="stable")
   own = list(to_end)

@@ -1,6 +1,6 @@
 """Random moves between placements, shared by the searches; they run without the interpreter.
 
-Legend: N ops, U units.
+Dimensions: N ops, U units.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from placeto_tf.simulation.compiling import compiled
 
 @dataclasses.dataclass(frozen=True)
 class MoveConfig:
-  """How often each kind of move is drawn; docs/results/rivals_tuned.md lists what was tried.
+  """Frequencies of the kinds of moves; docs/results/rivals_tuned.md lists what was tried.
 
   Attributes:
     uniform: share of moves that send a unit to any device.
@@ -33,7 +33,7 @@ class MoveConfig:
 
 
 class Moves(NamedTuple):
-  """What moves are drawn from, and the move drawn last, of as many units as `propose` said."""
+  """Tables that moves are sampled from, and the last move, of as many units as `propose` says."""
 
   tables: UnitTables
   shares: np.ndarray  # [3] float64, cumulated: uniform, neighbour, swap
@@ -46,7 +46,7 @@ class Moves(NamedTuple):
 
   @classmethod
   def of(cls, units: Units, config: MoveConfig = MoveConfig()) -> Moves:
-    """Of some units."""
+    """Prepares moves of some units."""
     room = max(2, config.cluster_sizes[1])
     is_movable = np.zeros(len(units), dtype=bool)
     is_movable[units.movable] = True
@@ -63,7 +63,7 @@ def propose(moves, rng, at):
   """Draws a move from units' devices, `at` [U] int32.
 
   Returns:
-    How many units it moves, all distinct; 0 where the draw changes nothing.
+    How many units it moves, all distinct; 0 where the sample changes nothing.
   """
   t = moves.tables
   unit = t.movable[pick(rng, t.movable.shape[0])]

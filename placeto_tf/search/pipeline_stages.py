@@ -14,7 +14,7 @@ A clean cut sends one tensor forward and one back; each time a micro-batch waits
 of what the device does with another one. More tensors mean that it goes to and fro. `Simulator`
 tells how long a pipeline takes.
 
-Legend: N0 ops of one micro-batch, L layers, D devices, T tensors that more than one layer uses.
+Dimensions: N0 ops of one micro-batch, L layers, D devices, T tensors that more than one layer uses.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Stages:
 
   def _prepare_tensors(
       self, graph: ComputationGraph, costs: OpCosts, repeated: np.ndarray) -> None:
-    """(tensor, layer that reads it) pairs [P] of what other layers read, sorted by tensor."""
+    """Finds (tensor, layer that reads it) pairs [P] across layers, sorted by tensor."""
     outputs, layer = graph.edge_outputs, self.layer
     sent = (outputs >= 0) & repeated[graph.edge_producers] & repeated[graph.edge_consumers] & (
         layer[graph.edge_producers] != layer[graph.edge_consumers])
@@ -90,7 +90,7 @@ class Stages:
     self._maker_of_tensor = self._makers[self._tensor_begin]
 
   def estimate_us(self, stage: np.ndarray, waits: bool = True) -> float:
-    """The estimate in the module, for the devices [L] of the layers, with a penalty for memory.
+    """Estimates the step of layers on devices [L] (see the module), with a penalty for memory.
 
     A device is meant by its position among `devices`. `waits` is whether waiting counts.
     """
@@ -114,13 +114,13 @@ class Stages:
         + once.max() + waits * waits_us + MEMORY_PENALTY_US_PER_BYTE * over)
 
   def cut(self) -> np.ndarray:
-    """[L] stages of equal work along the depth."""
+    """Cuts layers into stages of equal work along the depth, [L]."""
     speeds = 1 / np.maximum(self._work_us.sum(axis=0), 1e-9)
     cuts = balanced_cuts(self._work_us.min(axis=1), speeds / speeds.sum())
     return np.searchsorted(cuts, np.arange(len(self._work_us)), side="right")
 
   def improved(self, stage: np.ndarray) -> np.ndarray:
-    """[L] after moves of cuts and of single layers that shorten the estimate."""
+    """Improves stages [L] by moves of cuts and of single layers that shorten the estimate."""
     best = self.estimate_us(stage)
     for _ in range(_PASSES):
       before = best
@@ -134,7 +134,7 @@ class Stages:
     return stage
 
   def _moved_layers(self, stage: np.ndarray) -> Iterator[np.ndarray]:
-    """Each layer elsewhere."""
+    """Yields stages with one layer elsewhere."""
     for layer in range(len(stage)):
       for device in range(len(self._devices)):
         moved = stage.copy()
@@ -143,7 +143,7 @@ class Stages:
 
 
 def _moved_cuts(stage: np.ndarray) -> Iterator[np.ndarray]:
-  """Each cut some layers earlier or later."""
+  """Yields stages with one cut some layers earlier or later."""
   for cut in (np.flatnonzero(np.diff(stage)) + 1).tolist():
     for width in range(1, _FURTHEST + 1):
       for layers, device in (
@@ -154,7 +154,7 @@ def _moved_cuts(stage: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _by_layer(layer: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-  """[L, D] sums of [N0, D]."""
+  """Sums values of ops, [N0, D], to values of layers, [L, D]."""
   found = np.zeros((count, values.shape[1]))
   np.add.at(found, layer, values)
   return found

@@ -4,7 +4,7 @@
 than what is known; `pipeline` chooses stages for the replicated graph, tries orders, and returns
 the graph that holds the best one, to be searched on and placed as it is.
 
-Legend: N ops, N0 ops of one micro-batch, D devices, M micro-batches of each of G groups.
+Dimensions: N ops, N0 ops of one micro-batch, D devices, M micro-batches of each of G groups.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Pipeline:
 def promising(
     part: ComputationGraph, repeated: np.ndarray, cluster: Cluster, groups: int,
     micro_batches: int, best_us: float) -> bool:
-  """Whether the estimate of a pipeline is below a step time.
+  """Returns whether the estimate of a pipeline is below a step time.
 
   Args:
     part: the graph of one micro-batch.
@@ -75,7 +75,7 @@ def promising(
 def pipeline(
     replicated: ReplicatedGraph, costs: OpCosts, cluster: Cluster, allowed: np.ndarray
 ) -> Pipeline:
-  """The best of the pipelines that are tried.
+  """Tries several pipelines and returns the best.
 
   Args:
     replicated: G groups of M micro-batches.
@@ -102,7 +102,7 @@ def pipeline(
 def reordered(
     replicated: ReplicatedGraph, costs: OpCosts, cluster: Cluster, placement: np.ndarray,
     objective_us: float) -> Optional[Pipeline]:
-  """The replicas in an order that suits a placement [N], where that is faster; else None.
+  """Orders replicas for a placement [N]; returns None where that is no faster.
 
   Args:
     replicated: without an order.
@@ -126,7 +126,7 @@ def _written(
 def _best_order(
     replicated: ReplicatedGraph, costs: OpCosts, cluster: Cluster, placement: np.ndarray
 ) -> Optional[Tuple[List[Tuple[int, int]], float]]:
-  """(edges, objective_us) of the best order.
+  """Finds the best order; returns its (edges, objective_us).
 
   Fewer micro-batches are under way if memory is short.
   """
@@ -150,7 +150,7 @@ def _best_order(
 
 
 def _placed(replicated: ReplicatedGraph, cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
-  """[N] int32 the stages of all groups, each on a share of the devices."""
+  """Places the stages of all groups, each on a share of the devices, [N] int32."""
   graph, original = replicated.graph, replicated.original
   of_group = stage_devices(cluster, replicated.groups)
   copies = (replicated.micro_batch_of_op >= 0) & (replicated.original_of_op >= 0)
@@ -181,7 +181,7 @@ def _placed(replicated: ReplicatedGraph, cluster: Cluster, allowed: np.ndarray) 
 
 
 def stage_devices(cluster: Cluster, groups: int) -> np.ndarray:
-  """[G, stages] the devices that have the same stage in all groups are neighbours.
+  """Deals devices to stages, [G, stages]; those of one stage in all groups are neighbours.
 
   Groups exchange more (variables, gradients) than stages. Hosts have no stage unless all are.
   """

@@ -15,7 +15,7 @@ from placeto_tf.simulation.compiling import compiled
 
 
 def stream(seed: int) -> np.random.Generator:
-  """The generator that draws what `random.Random(seed)` draws."""
+  """Returns the generator whose samples are those of `random.Random(seed)`."""
   _, words, _ = random.Random(seed).getstate()
   bits = np.random.MT19937()
   bits.state = {"bit_generator": "MT19937",
@@ -25,7 +25,7 @@ def stream(seed: int) -> np.random.Generator:
 
 @compiled(nogil=True)
 def below(rng, n):
-  """A whole number from 0 to n-1, n at most 2^24, as `random.Random.randrange(n)` draws it."""
+  """Samples a whole number below n, at most 2^24, as `random.Random.randrange(n)` does."""
   size = 1
   while size <= n:
     size *= 2
@@ -38,13 +38,13 @@ def below(rng, n):
 
 @compiled(nogil=True)
 def between(rng, low, high):
-  """A whole number from low to high, both included, as `random.Random.randint` draws it."""
+  """Samples a whole number from low to high, both included, as `random.Random.randint` does."""
   return low + below(rng, high - low + 1)
 
 
 @compiled(nogil=True)
 def pick(rng, count):
-  """An index below `count`, from one draw of `random.Random.random`."""
+  """Samples an index below `count` by one `random.Random.random`."""
   return int(rng.random() * count)
 
 

@@ -37,7 +37,7 @@ def current(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.nd
 
 
 def single(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """[N] the best placement on one device; ops that cannot run there go to their host.
+  """Evaluates single devices, other ops on their host; returns the best placement, [N].
 
   Tries the first device of every kind and memory size that is not a host.
   """
@@ -52,14 +52,14 @@ def single(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.nda
 
 def random_groups(
     problem: PlacementProblem, rng: np.random.Generator, count: int) -> np.ndarray:
-  """[count, G] a uniformly random allowed device for every group."""
+  """Samples a uniformly random allowed device for every group, [count, G]."""
   scores = rng.random((count, problem.num_groups, problem.num_devices))
   return np.where(problem.allowed, scores, -1.0).argmax(axis=2).astype(np.int32)
 
 
 def random(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """[N] the best of uniformly random placements of the groups.
+  """Evaluates uniformly random placements of the groups; returns the best, [N].
 
   As many as the budget allows, `RANDOM_PLACEMENTS` where it has no limit.
   """

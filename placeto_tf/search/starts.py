@@ -57,19 +57,19 @@ def of_a_start(log: SearchLog, budget: Budget) -> Budget:
 
 
 def start_methods() -> List[Method]:
-  """The methods of this room with a `start_rank`, by that rank."""
+  """Returns the methods of this room with a `start_rank`, by that rank."""
   ranked = [method for method in declared_in(_ROOM) if method.start_rank is not None]
   return sorted(ranked, key=lambda method: method.start_rank or 0.0)
 
 
 def reference_placers() -> Dict[str, Run]:
-  """Name -> placer of the placements that policies start from, trained or used: the baselines."""
+  """Returns name -> placer of the baselines, from which policies start, in training and in use."""
   return {method.name: method.load() for method in declared_in(_ROOM)
           if method.kind is Kind.BASELINE}
 
 
 def in_time(problem: PlacementProblem, budget: Budget) -> bool:
-  """Whether one more start is sure to leave most of the time to the search."""
+  """Returns whether one more start is sure to leave most of the time to the search."""
   if budget.max_seconds is None:
     return True
   needed = problem.graph.num_ops * _SECONDS_AN_OP

@@ -6,7 +6,7 @@ units to move than one replica. Ops that exist once (variables and optimizer tha
 means) move on their own. In the end the symmetry is given up, and `annealing` goes on with single
 groups.
 
-Legend: N ops, N0 ops of one replica, U units, D devices, R replicas.
+Dimensions: N ops, N0 ops of one replica, U units, D devices, R replicas.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SymmetricUnits(Units):
 
 
 def place_shares(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """[N] the best of the layouts: each replica on a share of the devices, cut by layers there.
+  """Evaluates layouts of replicas, each cut by layers on a share of devices; returns the best.
 
   A graph without replicas is one replica, on the first device.
   """
@@ -93,7 +93,7 @@ def place_shares(problem: PlacementProblem, budget: Optional[Budget] = None) -> 
 def _best_layout(
     problem: PlacementProblem, replicated: ReplicatedGraph, budget: Optional[Budget]
 ) -> Tuple[np.ndarray, List[int]]:
-  """The best layout [N], and the order of devices that it is of."""
+  """Returns the best layout [N], and the order of devices that it is of."""
   found: List[np.ndarray] = []
   order_of: List[List[int]] = []
   for devices in device_orders(problem, replicated.groups):
@@ -110,7 +110,7 @@ def _best_layout(
 
 def anneal_symmetric(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """[N] the best placement of an annealing that moves an op and its copies together.
+  """Anneals an op and its copies together; returns the best placement, [N].
 
   Starts from the best of `place_shares`, because placements found before need not be symmetric.
   Without replicas it is plain annealing. Without a budget it evaluates 10,000
@@ -152,7 +152,7 @@ def anneal_symmetric(
 
 
 def replica_devices(problem: PlacementProblem, replicas: int) -> List[int]:
-  """The devices that compute, so that equal stretches are shares of about equal speed.
+  """Returns the devices that compute, so that equal stretches are shares of about equal speed.
 
   Equal devices keep their order, which keeps neighbours together. Unequal ones are dealt out, the
   fastest first, so that every replica has one of the fast ones.
@@ -201,7 +201,7 @@ def device_orders(problem: PlacementProblem, replicas: int) -> List[List[int]]:
 
 
 def device_images(devices: Sequence[int], count: int, replicas: int) -> np.ndarray:
-  """[R, D] the image of each device in each replica; all replicas share hosts."""
+  """Returns the image of each device in each replica, [R, D]; all replicas share hosts."""
   images = np.tile(np.arange(count, dtype=np.int32), (replicas, 1))
   size = max(1, len(devices) // replicas)
   for r in range(replicas):
@@ -226,7 +226,7 @@ class _Quotient:
     self._first[replicated.original_of_op[zero]] = zero
 
   def units(self, placement: np.ndarray, count: int) -> np.ndarray:
-    """[N] about `count` units of one replica, none on two devices, and as many of the rest."""
+    """Makes about `count` units of one replica, none on two devices, and as many others, [N]."""
     replicated = self._replicated
     where = placement[np.maximum(self._first, 0)]
     here = np.arange(self._problem.num_devices) == where[:, None]
@@ -239,25 +239,25 @@ class _Quotient:
     width = int(own.max()) + 1
     shared = replicated.replica_of_op == SHARED
     labels[shared] = width + labels[shared] * self._problem.num_devices + placement[shared]
-    return np.unique(self._joined(labels, placement), return_inverse=True)[1].reshape(-1)
+    return np.unique(self._merged(labels, placement), return_inverse=True)[1].reshape(-1)
 
   def _consistent(self, allowed: np.ndarray) -> np.ndarray:
-    """[N0, ...] values that ops that must share a device have in common, or any of theirs."""
+    """Returns the common values of ops that must share a device, [N0, ...], or any of theirs."""
     colocation = self._replicated.original.colocation
     common = np.ones_like(allowed)
     np.logical_and.at(common, colocation, allowed)
     common[~common.any(axis=1)] = True
     return common[colocation]
 
-  def _joined(self, labels: np.ndarray, placement: np.ndarray) -> np.ndarray:
-    """Gives ops that join replicas the unit of their readers, and sets of one device one unit."""
+  def _merged(self, labels: np.ndarray, placement: np.ndarray) -> np.ndarray:
+    """Gives all-reduces the unit of their readers, and sets of one device one unit."""
     replicated, graph = self._replicated, self._replicated.graph
-    joining = (replicated.original_of_op < 0) & (replicated.replica_of_op == SHARED)
+    reduces = (replicated.original_of_op < 0) & (replicated.replica_of_op == SHARED)
     shared = replicated.replica_of_op == SHARED
     reader: Dict[int, int] = {}
     for producer, consumer in zip(
         graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
-      if joining[producer] and shared[consumer] and placement[producer] == placement[consumer]:
+      if reduces[producer] and shared[consumer] and placement[producer] == placement[consumer]:
         reader.setdefault(producer, consumer)
     for op in graph.topological_order[::-1].tolist():
       if op in reader:
@@ -271,7 +271,7 @@ class _Quotient:
 
 def _pieces(
     problem: PlacementProblem, replicated: ReplicatedGraph, share: List[int]) -> np.ndarray:
-  """[N0] one replica cut by layers into a piece for each device of its share, by their speeds."""
+  """Cuts one replica by layers into pieces for the devices of its share, by speed, [N0]."""
   original = replicated.original
   _, layer = np.unique(layer_positions(original), return_inverse=True)
   layer = layer.reshape(-1)
