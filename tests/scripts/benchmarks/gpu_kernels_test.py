@@ -1,0 +1,62 @@
+"""The list of kernels, and the page of a made-up measurement."""
+
+import pytest
+import tensorflow as tf
+
+import gpu_kernels
+
+
+def _graph(tmp_path):
+  with tf.Graph().as_default() as graph:
+    images = tf.zeros([4, 16, 16, 8]) + tf.random.uniform([4, 16, 16, 8])
+    kernel = tf.compat.v1.get_variable("kernel", [3, 3, 8, 32])
+    found = tf.nn.relu(tf.nn.conv2d(images, kernel, strides=2, padding="SAME"))
+    logits = tf.matmul(tf.reshape(found, [4, -1]), tf.compat.v1.get_variable(
+        "weights", [10, 8 * 8 * 32]), transpose_b=True)
+    loss = tf.reduce_mean(logits)
+    tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+  path = tmp_path / "graph.pb"
+  path.write_bytes(graph.as_graph_def().SerializeToString())
+  return str(path)
+
+
+def test_kernels_have_the_shapes_of_their_ops(tmp_path):
+  rows = gpu_kernels.kernels_of(_graph(tmp_path), 20)
+  by_op = {row["op"]: row for row in rows}
+  conv = by_op["Conv2D"]
+  assert conv["shapes"] == [[4, 16, 16, 8], [3, 3, 8, 32]]
+  assert (conv["strides"], conv["padding"], conv["product"]) == ([2, 2], "SAME", True)
+  assert conv["flops"] == 2 * 4 * 8 * 8 * 32 * 3 * 3 * 8
+  assert by_op["Conv2DBackpropFilter"]["shapes"] == conv["shapes"]
+  # The gradients of the product, in the order and with the transpositions that TensorFlow has.
+  products = [row["shapes"] for row in rows if row["op"] == "MatMul"]
+  assert [[4, 10], [10, 2048]] in products and [[10, 4], [4, 2048]] in products
+  assert len(gpu_kernels.kernels_of(_graph(tmp_path), 2)) == 2
+
+
+def _measured():
+  """A product at half of an H100's peak in TF32, and a sum that takes twice the preset's time."""
+  product = {"op": "MatMul", "graph": "zoo:a", "flops": 4.946e8 * 100, "moved_bytes": 0.0,
+             "product": True, "tf32_us": 200.0, "bfloat16_us": None}
+  total = {"op": "AddV2", "graph": "zoo:b", "flops": 0.0, "moved_bytes": 3.35e6,
+           "product": False, "tf32_us": 4.0, "bfloat16_us": 2.0}
+  return {"machine": {"name": "a card", "torch": "2", "launch_us": 3.0, "host_to_device": 5e4,
+                      "device_to_host": 5e4, "on_device": 3e6}, "kernels": [product, total]}
+
+
+def test_a_preset_is_compared_by_kernel_and_type():
+  rows = gpu_kernels.compare(_measured(), "h100").set_index(["op", "type"])
+  # 64 cores a multiprocessor as grappler counts, 16 * 132 of them, 1,830 MHz, two flops each.
+  peak_us = 4.946e8 * 100 / (2 * 64 * 16 * 132 * 1830)
+  assert rows.loc[("MatMul", "float32"), "peak_us"] == pytest.approx(peak_us)
+  assert rows.loc[("MatMul", "float32"), "efficiency"] == pytest.approx(peak_us / 200)
+  assert rows.loc[("AddV2", "float32"), "peak_us"] == pytest.approx(1.0)
+  assert rows.loc[("AddV2", "bfloat16"), "peak_us"] == pytest.approx(0.5)
+  assert ("MatMul", "bfloat16") not in rows.index
+
+
+def test_the_page_has_a_row_for_each_kind_of_op():
+  text = gpu_kernels.page(_measured(), "h100")
+  assert "| MatMul | float32 | 1 |" in text and "| AddV2 | bfloat16 | 1 |" in text
+  assert text.index("| MatMul") < text.index("## Kernels below 20 us") < text.index("| AddV2")
+  assert "3.0 (PyTorch's)" in text and "--preset=h100" in text
