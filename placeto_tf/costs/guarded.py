@@ -1,13 +1,13 @@
 """`analyse` run in a process of its own, because TensorFlow's C++ aborts on some graphs.
 
 Where Python would raise, grappler and shape functions end the whole process with a failed check,
-or never return. So a fork of `analysis_server` does the analysis, and its last message becomes the
-reason of a `CostError`. The server is a fork of a program that has just imported TensorFlow
-(`prepare`); a process that may have threads starts a new interpreter instead, which takes
-seconds, once.
+or never return. So one process (`analysis_server`) analyses all graphs. When it dies, its last
+message becomes the reason of a `CostError`, and the next graph gets a new one. The first is a fork
+of a program that has just imported TensorFlow (`prepare`), all others are new interpreters, which
+take seconds to start.
 
-Limits are of CPU time, which the system counts and ends the fork by: a busy machine, or one that
-was suspended, takes nothing from an analysis that goes on.
+Limits are of CPU time, which the system counts: a busy machine, or one that was suspended, takes
+nothing from an analysis that goes on.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ import json
 import math
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import warnings
 from multiprocessing.connection import Connection, Pipe
-from typing import TYPE_CHECKING, Any, BinaryIO, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence
 
 from placeto_tf.costs import analysis_server, shape_analysis
 from placeto_tf.costs.grappler import OpEstimate
@@ -37,7 +36,8 @@ if TYPE_CHECKING:
 _LIMIT_S = 10.0  # of CPU time
 _LIMIT_PER_OP_S = 0.005  # ten times what it takes
 _SILENT_S = 600.0  # without an answer, beyond the limit: it waits for something
-# Threads of their libraries would be there before the server forks.
+_TOLD_BYTES = 1 << 16  # of what it wrote to stderr
+# The analysis has one thread; more would only take memory.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # What -I leaves out is given, and no more: modules of the working directory are not the program's.
 _SERVER = ("import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -65,18 +65,16 @@ def analyse(graph_def: GraphDef, counts: bool = True, **options: Any) -> shape_a
 
 
 def _ask(graph_def: GraphDef, options: Mapping[str, Any], limit_s: float) -> bytes:
-  """Asks the server, or another one where it has ended meanwhile. Raises CostError."""
+  """Asks the process, or another one where somebody killed it. Raises CostError."""
   with _lock:
     for last in (False, True):
       server = _running()
       try:
         return server.ask(graph_def, options, limit_s)
-      except (EOFError, OSError):  # ended by somebody else
-        if last:
-          said = server.last_words() or "it gave no answer"
-          raise CostError(
-              f"TensorFlow cannot analyse the graph, the process that does it ended ({said}); give "
-              "measured costs instead") from None
+      except (EOFError, OSError):
+        code = server.wait()
+        if last or code != -signal.SIGKILL:
+          raise _failure(code, limit_s, server.last_words()) from None
       finally:
         if server.asked:  # and has not answered: the next request needs another one
           _close()
@@ -84,7 +82,7 @@ def _ask(graph_def: GraphDef, options: Mapping[str, Any], limit_s: float) -> byt
 
 
 def run_step(graph_def: GraphDef, request: Mapping[str, Any], limit_s: float) -> Mapping[str, Any]:
-  """Runs a step as `step_run.run` does, in a fork of the server.
+  """Runs a step as `step_run.run` does, in the process that analyses.
 
   Args:
     graph_def, request: its arguments.
@@ -94,7 +92,7 @@ def run_step(graph_def: GraphDef, request: Mapping[str, Any], limit_s: float) ->
     CostError: the step cannot be run, crashes, or does not end in time.
   """
   if not hasattr(os, "fork"):
-    raise CostError("steps are run in a fork of a process, which this system does not have")
+    raise CostError("steps are run in a process of their own, which needs a POSIX system")
   answer, _, _ = _ask(graph_def, {"step": request}, limit_s).partition(b"\0")
   return _checked(json.loads(answer))
 
@@ -111,54 +109,31 @@ def prepare() -> None:
       _close()
       with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        _server = _Server.forked()
+        _server = _Server(_fork)
 
 
 class _Server:
   """The process that analyses, and the connection to it."""
 
-  def __init__(self, pid: int, connection: Connection, said: Optional[BinaryIO] = None,
-               process: Optional[subprocess.Popen[bytes]] = None):
+  def __init__(self, start: Callable[[Connection, Connection, int], int]):
+    """Args: start: starts the process, given both ends of the connection and a file for stderr."""
     self.owner = os.getpid()
     self.asked = False
-    self._pid, self._connection, self._said, self._process = pid, connection, said, process
-
-  @classmethod
-  def forked(cls) -> _Server:
-    """A fork of this process."""
-    ours, theirs = Pipe()
-    parent = os.getpid()
-    child = os.fork()
-    if not child:
-      try:
-        analysis_server.end_with(parent)
-        ours.close()
-        analysis_server.serve(theirs)
-      finally:
-        os._exit(0)
-    theirs.close()
-    return cls(child, ours)
-
-  @classmethod
-  def started(cls) -> _Server:
-    """A new interpreter."""
-    ours, theirs = Pipe()
-    said = tempfile.TemporaryFile()
+    self._said = tempfile.TemporaryFile()
+    self._code: Optional[int] = None
+    self._connection, theirs = Pipe()
     with theirs:
-      process = subprocess.Popen(
-          [sys.executable, "-I", "-c", _SERVER, json.dumps([p for p in sys.path if p])],
-          stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=said,
-          env={**os.environ, **_ONE_THREAD})
-    return cls(process.pid, ours, said, process)
+      self._pid = start(self._connection, theirs, self._said.fileno())
 
   def ask(self, graph_def: GraphDef, options: Mapping[str, Any], limit_s: float) -> bytes:
-    """The analysis of a graph.
+    """Returns the answer on a graph.
 
     Raises:
-      CostError: TensorFlow ended the fork, or it gives no answer.
-      EOFError, OSError: the server has ended.
+      CostError: there is none in time.
+      EOFError, OSError: the process has ended.
     """
     self.asked = True
+    self._said.truncate(0)
     connection = self._connection
     connection.send_bytes(json.dumps({"options": options, "limit_s": limit_s}).encode("ascii"))
     connection.send_bytes(graph_def.SerializeToString())
@@ -167,35 +142,61 @@ class _Server:
       raise CostError(
           "TensorFlow cannot analyse the graph, it waits for something that does not come; "
           "give measured costs instead")
-    head, said, answer = (connection.recv_bytes() for _ in range(3))
+    answer = connection.recv_bytes()
     self.asked = False
-    code = json.loads(head)["code"]
-    if code or not answer:
-      raise _failure(code, limit_s, said)
     return answer
 
-  def last_words(self) -> str:
-    """What a new interpreter said before it ended."""
-    if self._said is None:
-      return ""
-    self._said.seek(0)
-    lines = self._said.read().decode("utf-8", "replace").split("\n")
-    return next((" ".join(line.split())[:200] for line in reversed(lines) if line.strip()), "")
+  def wait(self) -> int:
+    """Waits for the process to end; returns its exit code or, below 0, signal."""
+    if self._code is None:
+      try:
+        self._code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+      except ChildProcessError:
+        self._code = 0
+    return self._code
+
+  def last_words(self) -> List[str]:
+    """Returns the lines that the process wrote to stderr since it was asked."""
+    size = self._said.seek(0, os.SEEK_END)
+    self._said.seek(max(0, size - _TOLD_BYTES))
+    lines = self._said.read().replace(b"\0", b"").decode("utf-8", "replace").splitlines()
+    return [line for line in lines if line.strip()]
 
   def close(self) -> None:
     """Ends the process."""
     self._connection.close()
-    if self._said is not None:
-      self._said.close()
-    if self.owner != os.getpid():
-      return  # a fork's copy
-    with contextlib.suppress(ProcessLookupError):
-      os.kill(self._pid, signal.SIGKILL)
-    if self._process is not None:
-      self._process.wait()
-    else:
-      with contextlib.suppress(ChildProcessError):
-        os.waitpid(self._pid, 0)
+    self._said.close()
+    if self.owner == os.getpid() and self._code is None:  # and this is no fork's copy
+      with contextlib.suppress(ProcessLookupError):
+        os.kill(self._pid, signal.SIGKILL)
+      self.wait()
+
+
+def _fork(ours: Connection, theirs: Connection, errors: int) -> int:
+  """Starts the process as a fork of this one; returns its id."""
+  parent = os.getpid()
+  child = os.fork()
+  if not child:
+    try:
+      analysis_server.end_with(parent)
+      ours.close()
+      os.dup2(errors, 2)
+      analysis_server.serve(theirs)
+    finally:
+      os._exit(0)
+  return child
+
+
+def _spawn(ours: Connection, theirs: Connection, errors: int) -> int:
+  """Starts the process as a new interpreter; returns its id."""
+  del ours  # which is not inherited
+  return os.posix_spawn(
+      sys.executable,
+      [sys.executable, "-I", "-c", _SERVER, json.dumps([p for p in sys.path if p])],
+      {**os.environ, **_ONE_THREAD}, file_actions=[
+          (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+          (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+          (os.POSIX_SPAWN_DUP2, errors, 2)])
 
 
 _lock = threading.Lock()
@@ -206,7 +207,7 @@ def _running() -> _Server:
   global _server
   if _server is None or _server.owner != os.getpid():
     _close()
-    _server = _Server.started()
+    _server = _Server(_spawn)
   return _server
 
 
@@ -248,12 +249,17 @@ def _decode(answer: bytes) -> shape_analysis.Analysis:
       head["capped"], head["growing"], head["sums"])
 
 
-def _failure(code: int, limit_s: float, said: bytes) -> CostError:
-  """How the fork ended, by its exit code or, below 0, signal, and the last thing that it said."""
-  lines = [line for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+def _failure(code: int, limit_s: float, lines: Sequence[str]) -> CostError:
+  """Returns the error of a process that ended.
+
+  Args:
+    code: its exit code or, below 0, signal.
+    limit_s: of its CPU time.
+    lines: the last that it wrote.
+  """
   fatal = [line for line in lines if "Check failed" in line or line.startswith("F")] or lines[-1:]
   reason = f": {' '.join(fatal[-1].split())[:200]}" if fatal else ""
-  if code == -getattr(signal, "SIGXCPU", 0):
+  if code == -signal.SIGXCPU:
     ending = f"it was stopped after {math.ceil(limit_s)} s of CPU time"
   else:
     ending = f"it ended with {signal.Signals(-code).name if code < 0 else f'code {code}'}"

@@ -1,6 +1,6 @@
 """Runs one step of a graph and tells the shape of every output and how often every op ran.
 
-It runs the graph's ops, with all that they may do: `analysis_server` calls it in a fork of its own,
+It runs the graph's ops, with all that they may do: `analysis_server` calls it,
 for `look`.
 """
 
