@@ -61,6 +61,7 @@ class AxisRules:
     flow, op = self._flow, view.op
     width = self._width(op)
     kind = flow.types[op]
+    # Beside rows, parts of a value are needed as a whole, and a replica's statistics are its own.
     for i, each in enumerate(view.kinds):
       if isinstance(each, Partial):
         view.join(i)
@@ -71,6 +72,7 @@ class AxisRules:
       return [view.kinds[0]] * width
     if kind in ("IdentityN", "ReadVariableOp"):
       return list(view.kinds)
+    # The power and the positions are followed apart from the axis.
     power = result_power(flow, view)
     bare = [Rows(each.axis, each.outer) if isinstance(each, Rows) else each for each in view.kinds]
     if rule_of(kind).axes == "elementwise":
@@ -185,6 +187,7 @@ class AxisRules:
              if sizes is not None]
     if self._batch < 2 or len(sides) < 2:
       return None
+    # Pad both shapes with ones in front, as broadcasting does.
     rank = max(map(len, sides))
     if any(None in side for side in sides):
       return None
@@ -243,6 +246,7 @@ class AxisRules:
       if not isinstance(kind, Rows):
         continue
       given = flow.shape(flow.inputs[op][i])
+      # Axes are counted from the last one, as broadcasting aligns them.
       if shape is None or given is None or len(shape) == len(given):
         found.append(kind)
       elif flow.types[op] == "Select" and i == 0:
@@ -307,6 +311,7 @@ class AxisRules:
     return _SUM
 
   def _reduce(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    # [..., axis, ...] -> the axis moves to the front by as many as are reduced before it.
     rows, axes = self._rows(kinds[0]), np.atleast_1d(self._value(op, 1)).tolist()
     if not axes:
       return rows
@@ -340,7 +345,7 @@ class AxisRules:
       if grown is None or len(grown) != 1:
         raise NotFollowed(_NO_SHAPE)
       return Rows(grown[0], 0)
-    # What is before the first axis does not depend on the shape.
+    # No element is before the first axis, whatever the shape.
     given = self._shape(op, 0) if rows.axis else ()
     return self.reshaped(rows, given, self._result(op), grown)
 
@@ -360,6 +365,7 @@ class AxisRules:
     """Returns rows after a reshape, which keeps the number of elements before an example."""
     if None in given[:rows.axis]:
       raise NotFollowed(_NO_SHAPE)
+    # Of [before * b * inner] elements, `before` and b stay, whatever axes they are written as.
     before = math.prod(given[:rows.axis]) * rows.outer
     if grown is not None and len(grown) == 1:
       axis = grown[0]
@@ -368,6 +374,7 @@ class AxisRules:
         if outer and not rest:
           return Rows(axis, outer)
       raise NotFollowed("reshapes the batch so that its examples no longer lie along one axis")
+    # Without a graph at the global batch, the first axis is taken that b fits into.
     passed = 1
     for axis, size in enumerate(shape):
       if before == 1 and (size is None or size % self._batch == 0):
@@ -381,6 +388,7 @@ class AxisRules:
     raise NotFollowed("reshapes the batch so that its examples no longer lie along one axis")
 
   def _transpose(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    # Axis `order[i]` of the input is axis i of the result.
     order, rows = self._value(op, 1).tolist(), self._rows(kinds[0])
     return Rows(order.index(rows.axis), rows.outer)
 
@@ -388,6 +396,7 @@ class AxisRules:
     flags = [self._flag(op, name) for name in (
         ("transpose_a", "transpose_b") if self._flow.types[op] == "MatMul" else
         ("adj_x", "adj_y"))]
+    # [..., m, k] x [..., k, n] -> [..., m, n]
     ranks = [len(self._shape(op, i)) for i in range(2)]
     out = max(ranks)
     summed = (ranks[0] - (2 if flags[0] else 1), ranks[1] - (1 if flags[1] else 2))
@@ -396,7 +405,7 @@ class AxisRules:
     for i, kind in enumerate(kinds[:2]):
       if not isinstance(kind, Rows):
         continue
-      if kind.axis == summed[i]:
+      if kind.axis == summed[i]:  # the sum over k is one over examples
         contracted.append(kind)
         continue
       if kind.axis < ranks[i] - 2:
@@ -417,6 +426,7 @@ class AxisRules:
     inputs = terms.split(",")
     if "." in equation or not arrow:
       raise NotFollowed(_UNKNOWN)
+    # The letter of the batch must be one; where the result lacks it, its examples are added up.
     rows = [kind for kind in kinds if isinstance(kind, Rows)]
     letters = {inputs[i][kind.axis] for i, kind in enumerate(kinds) if isinstance(kind, Rows)}
     if len(letters) > 1:
@@ -435,6 +445,7 @@ class AxisRules:
     rows = [Rows(kind.axis, kind.outer) for kind in parts if isinstance(kind, Rows)]
     if all(kind.axis != axis for kind in rows):
       return dataclasses.replace(self._agree(rows), tagged=tagged)
+    # Batches one after the other along their own axis: each is a whole number of them.
     inner = set()
     for i, kind in enumerate(parts):
       size = self._shape(op, first + i)[axis]
@@ -452,6 +463,7 @@ class AxisRules:
     axis = int(self._value(op, 2 if sized else 0)) % rank
     if axis != rows.axis:
       return rows
+    # Along the batch, each part has to be whole batches of [outer * b * inner].
     size = self._shape(op, i)[axis]
     inner = size // (rows.outer * self._batch) if size is not None else 0
     parts = []
@@ -464,6 +476,7 @@ class AxisRules:
 
   def _pack(self, op: int, kinds: Sequence[Kind]) -> Kind:
     rank = len(self._result(op))
+    # A new axis before the batch moves it back by one.
     axis = self._int(op, "axis") % rank
     rows = self._agree([Rows(kind.axis, kind.outer) for kind in kinds if isinstance(kind, Rows)])
     tagged = self._tag(kinds, axis == rank - 1)
@@ -531,6 +544,7 @@ class AxisRules:
         "ellipsis", "new_axis", "shrink_axis", "begin", "end")}
     strides = self._flow.value(self._flow.inputs[op][begin + 2])
     entries = starts[0]
+    # An ellipsis stands for as many axes as the other entries leave.
     explicit = entries - bin(masks["new_axis"] & ((1 << entries) - 1)).count("1") - (
         1 if masks["ellipsis"] else 0)
     axes: List[Optional[int]] = []
@@ -608,6 +622,7 @@ class AxisRules:
       axis = int(self._value(op, 2))
       if axis < 0:
         axis += len(self._shape(op, 0))
+    # [..., axis, ...] gathered at [B', ids]: the ids' axes take the place of `axis`.
     if isinstance(table, Rows) and isinstance(indices, Rows):
       if table.axis < batch_dims and (table.axis, table.outer) == (indices.axis, indices.outer):
         return Rows(table.axis, table.outer)
@@ -636,6 +651,7 @@ class AxisRules:
     return rows.outer <= 1 and size == self._batch * positions.span
 
   def _segments(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    # data [ids..., rest...], ids [ids...] -> [segments, rest...]
     data, ids = kinds[0], kinds[1]
     if isinstance(ids, Rows):
       if isinstance(data, Rows) and (data.axis, data.outer) != (ids.axis, ids.outer) and (
@@ -687,6 +703,7 @@ class AxisRules:
     return kinds[0]
 
   def _to_batch(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    # The batch becomes [blocks * b], or the blocks become space again.
     block = self._value(op, 1) if "ND" in self._flow.types[op] else None
     size = int(np.prod(block)) if block is not None else self._int(op, "block_size") ** 2
     rows = self._at_front(self._rows(kinds[0]))

@@ -4,7 +4,7 @@ The search goes backwards from the ops that change variables and from the fetche
 from joined values alone exists once. Where a replica or such an op needs the global value of a
 tensor of which the replicas have parts, the tensor is joined.
 
-Legend: N needed ops.
+Dimensions: N needed ops.
 """
 
 from __future__ import annotations
@@ -133,6 +133,7 @@ class _Cutter:
 
   def run(self, fetched: List[Tensor], run: List[int]) -> Cut:
     flow, copied = self._flow, self._spread.copied
+    # Ops that write variables from what the batch gives.
     updates = [op for op in sorted(copied) if op_roles.is_update(flow.types[op])]
     learning = [op for op in updates if op in self._spread.kinds and any(
         self._spread.kind(tensor) != SAME for tensor in flow.inputs[op])]
@@ -149,6 +150,7 @@ class _Cutter:
       raise GraphError(
           "no variable is updated from what is fed, so there is no training to replicate; hand "
           "over the graph of a training step and fetch its train op")
+    # Backwards from effects, fetches and ops outside of the batch that wait for copies.
     for op in updates:
       self._need(op)
     for tensor in fetched:

@@ -18,7 +18,7 @@ Assumptions, all in favour of the baseline:
 It is a graph for the same simulator, so links, queues, memory and overheads are those of every
 other row. It is no placement of the user's graph, which has no mirrored variables.
 
-Legend: N ops of the replicated graph, R replicas, D devices.
+Dimensions: N ops of the replicated graph, R replicas, D devices.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`Dataflow`: the needed ops of a graph with their inputs, shapes and constant values.
 
-Legend: N needed ops, in the order of `ComputationGraph`. A tensor is (op index, output port).
+Dimensions: N needed ops, in the order of `ComputationGraph`. A tensor is (op index, output port).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`Joins`: writes the ops that make one value of what the replicas have; see `rewriting`.
 
-Legend: R replicas.
+Dimensions: R replicas.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ spread so that every device holds about as many bytes of variables. Ops that joi
 the device of the variable that they are for. If each replica has variables of its own, these are
 with it, and the means are spread by their bytes over the devices whose gradients they take.
 
-Legend: N ops, D devices, R replicas, C sets of ops that must share a device.
+Dimensions: N ops, D devices, R replicas, C sets of ops that must share a device.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ and get the same updates.
 Outside the step, every op that writes such a variable has twins that write the same value to the
 other replicas' variables, so that initialisers and restoring from a checkpoint serve all of them.
 
-Legend: N needed ops.
+Dimensions: N needed ops.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`Names`: what ops and tensors of the replicated graph are called; see `rewriting`.
 
-Legend: R replicas.
+Dimensions: R replicas.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Roles of ops besides computing: they draw noise, read the input, hold or change state.
 
-Legend: N needed ops.
+Dimensions: N needed ops.
 """
 
 from __future__ import annotations

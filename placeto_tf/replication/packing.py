@@ -60,6 +60,7 @@ def find_packs(
   level = _levels(flow, spread, cut)
   # A pack with a tensor of a branch would wait for a branch that is not taken.
   excluded = _of_any_number(flow) | _in_branches(flow)
+  # Only tensors of one type, one depth and one factor can be laid end to end.
   kinds: Dict[Tuple[int, int, float], List[Tuple[int, Tensor, float]]] = {}
   depths = flow.graph.depths
   for tensor, join in cut.joined.items():

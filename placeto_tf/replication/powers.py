@@ -152,12 +152,14 @@ def _result_power(flow: Dataflow, view: Inputs) -> float:
   if scale is None or rounds:
     return _at_global_value(view)
   inputs = scale.members(len(powers))
+  # f(c x) = c^degree f(x)
   if scale.kind == "factor":
     return powers[inputs[0]] * scale.degree
   if scale.kind == "gradient":
     return _at_global_value(view, frozenset(inputs))
   if scale.kind == "alike":
     return _equal(view, inputs) * scale.degree
+  # Exponents of factors add up, those of a divisor are subtracted.
   return sum(powers) if scale.kind == "product" else powers[0] - powers[1]
 
 

@@ -3,7 +3,7 @@
 The batch is followed forwards, from the feeds. Where an op needs the global value of a tensor of
 which the replicas hold parts, the tensor is joined before it: `Spread.fixes`.
 
-Legend: N needed ops.
+Dimensions: N needed ops.
 """
 
 from __future__ import annotations
@@ -336,6 +336,7 @@ class _Propagation:
   def _followed(self, op: int, width: int) -> List[Kind]:
     flow = self._flow
     kind = flow.types[op]
+    # Where examples come from: feeds and pipelines, numbers that grow with the batch.
     if op in self._sources:
       return [Rows(0)] * width
     if op in self._scaling.sources:
@@ -355,6 +356,7 @@ class _Propagation:
     if unclear is not None and (kind not in _SHAPES or kind != "Rank" and any(
         self._scaling.number((op, port)) != SAME for port in range(width))):
       return self._refuse(op, unclear, width)
+    # By its rule on the replica's tensors; else once, on those of all replicas.
     view = Inputs(flow, op, given)
     try:
       found = self._by_rule(view, width)
@@ -383,6 +385,7 @@ class _Propagation:
   def _by_rule(self, view: Inputs, width: int) -> List[Kind]:
     flow, op, kinds = self._flow, view.op, view.kinds
     kind = flow.types[op]
+    # Nothing of the batch.
     if all(each == SAME for each in kinds):
       # Of all examples where parts of them, in whatever numbers, come together.
       together = self._rules.compared and not any(map(self._grows, flow.inputs[op]))
@@ -392,6 +395,7 @@ class _Propagation:
         if isinstance(each, (Partial, Own)):  # as long as a number of steps found over the batch
           view.join(i)
       return [SAME] * width
+    # Effects, predicates and containers.
     if op_roles.is_update(kind):
       return self._update(view, width)
     if kind in _SWITCHES and not isinstance(kinds[1], Same):
@@ -404,6 +408,7 @@ class _Propagation:
       return [SAME] * width
     if kind in _SHUFFLES and isinstance(kinds[0], (Rows, Sparse)):
       raise NotFollowed("shuffles the examples of the batch")
+    # Sizes of tensors, statistics, rows of gradients.
     if kind in _SHAPES:
       if isinstance(kinds[0], Whole) and len(self._scaling.axes(flow.inputs[op][0]) or ()) == 1:
         self._cut_rows(view)
@@ -415,6 +420,7 @@ class _Propagation:
       return self._of_sparse(view, width)
     if not op_roles.may_be_copied(kind):
       return self._globally(view, width)
+    # Examples: the rule of the op type says where they are in the result.
     self._cut_rows(view)
     if any(isinstance(each, Rows) for each in kinds):
       if any(isinstance(each, Own) for each in kinds):
@@ -429,6 +435,7 @@ class _Propagation:
         raise NotFollowed(MIXES_ROWS)
     if self._bends_counts(view):
       return [Same(powers.result_power(flow, view))] * width
+    # Numbers and shapes that depend on how many examples there are.
     numbers = [self._scaling.number((op, port)) for port in range(width)]
     shaped = rule_of(kind).shaped
     if not any(isinstance(each, (Partial, Own)) for each in kinds):
@@ -447,6 +454,7 @@ class _Propagation:
         return [Sizes(counted[0])]  # a shape of which one size is the number of examples
       power = powers.result_power(flow, view)
       return [Same(power)] * width
+    # Parts of a value: they go on through linear ops.
     if any(isinstance(each, Own) for each in kinds):
       return self._own(view, width)
     if shaped and self._scaling.axes((op, 0)) and any(
@@ -782,10 +790,12 @@ class _Propagation:
     sums = [i for i, each in enumerate(kinds) if isinstance(each, Partial)]
     if kind in _SWITCHES:
       return kinds[0]
+    # A sum of roundings is not the rounded sum.
     if kind == "Cast" and flow.is_integer((view.op, 0)) and not view.is_whole(0):
       return None
     rule = rule_of(kind)
     quotient = rule.scale is not None and rule.scale.kind == "quotient"
+    # sum_r(a_r) * b = sum_r(a_r * b), where b is the same in all replicas.
     if rule.linear == powers.BILINEAR or quotient:
       if len(sums) != 1 or quotient and sums != [0]:
         return None
@@ -795,6 +805,7 @@ class _Propagation:
     linear = powers.linear_inputs(kind, len(kinds))
     if linear is None or not set(sums) <= set(linear):
       return None
+    # sum_r(a_r) + b = sum_r(a_r + b / R): all summands at one power.
     rows = [kinds[i].power for i in sums]  # type: ignore[union-attr]
     power = rows[0]
     if len(linear) > 1:

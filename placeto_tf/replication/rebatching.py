@@ -66,6 +66,7 @@ class Rebatching:
     self._entries: Set[Tuple[Tensor, Optional[int]]] = set()
     self.nodes: Dict[int, NodeDef] = {}
     self.followed = not self._found.refused
+    # Forwards: shapes that are stated for tensors with examples; backwards: their neighbours.
     self._check_reshapes()
     for op in range(len(flow.types)):
       self._look_at(op)
@@ -299,6 +300,7 @@ class Rebatching:
 
     node = self._node(op)
     value = np.array(tf.make_ndarray(node.attr["value"].tensor))
+    # The entry that was a multiple of the batch before becomes that of the other batch.
     flat = value.reshape(-1)
     before = np.array(tf.make_ndarray(self._flow.nodes[op].attr["value"].tensor)).reshape(-1)
     if value.dtype.kind not in "iu":
@@ -319,6 +321,7 @@ class Rebatching:
     if axis >= value.ndim or value.shape[axis] % self._batch:
       return
     size = self._resized(value.shape[axis])
+    # Evenly spaced whole numbers are counted on; other numbers are repeated.
     if value.dtype.kind in "iu" and value.size == value.shape[axis] > 1:
       first, second = (int(each) for each in value.reshape(-1)[:2])
       numbers = first + (second - first) * np.arange(max(size, value.size))

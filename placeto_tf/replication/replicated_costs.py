@@ -8,7 +8,7 @@ the graph of one replica, what a client feeds is where it is read.
 Measured times of the graph and of one of several replicas are times of every copy, too; see
 `placeto_tf.costs.traces`.
 
-Legend: N ops of the replicated graph, O its outputs, R replicas.
+Dimensions: N ops of the replicated graph, O its outputs, R replicas.
 """
 
 from __future__ import annotations

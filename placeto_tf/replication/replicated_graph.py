@@ -1,6 +1,6 @@
 """`ReplicatedGraph`: the replicas of a training graph, and how a batch is cut for them.
 
-Legend: N needed ops of the replicated graph, R replicas, M micro-batches of a group.
+Dimensions: N needed ops of the replicated graph, R replicas, M micro-batches of a group.
 """
 
 from __future__ import annotations

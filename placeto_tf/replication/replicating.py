@@ -23,7 +23,7 @@ others, on which it waits: initialisers, and the restoring ops of savers. So an
 the originals only, so that checkpoints stay those of the graph. Writes that are added to the
 replicated graph later (a new saver, `w.load`) reach the originals alone.
 
-Legend: N needed ops, R replicas.
+Dimensions: N needed ops, R replicas.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ variables they are the first replica's, and those of replica r are "replica_r/a"
 once for all replicas; each has rows, and what a pack is split into, of its own. A fetch, and a
 write outside the step, waits for the other replicas' twins of it.
 
-Legend: N needed ops, R replicas.
+Dimensions: N needed ops, R replicas.
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ class _Writer:
   def run(self) -> Rewritten:
     flow, cut = self._flow, self._cut
     frames = {flow.frames[op].encode() for op in cut.copies if self._own_frame(op)}
+    # Nodes in their order: outside of the step, copies, single or mirrored ops, then all-reduces.
     for node in flow.graph.origin.graph_def.node:
       op = flow.graph.op_index.get(node.name)
       if op is None:
@@ -144,6 +145,7 @@ class _Writer:
       self._divide_feed(op, r)
       return
     node = self._writer.copy(flow.nodes[op], f"{self._names.prefixes[r]}/{name}", r)
+    # Inputs are the replica's own, or global values.
     controls: List[str] = []
     data: List[str] = []
     for text in flow.nodes[op].input:

@@ -4,7 +4,7 @@ The graph of one replica (batch b) and the graph at the global batch (R b) have 
 constant, a dimension or a number that is computed from dimensions tells by its two values whether,
 and how, it depends on the number of examples.
 
-Legend: R replicas.
+Dimensions: R replicas.
 """
 
 from __future__ import annotations
