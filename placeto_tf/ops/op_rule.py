@@ -131,7 +131,15 @@ def types_with(**facts: object) -> FrozenSet[str]:
 
 
 def members(inputs: object, count: int) -> Tuple[int, ...]:
-  """Returns the numbers of inputs that a row states, for an op with `count` of them."""
+  """Returns the numbers of inputs that a row states, for an op with `count` of them.
+
+  Args:
+    inputs: numbers of inputs, or `ALL`, `BUT_LAST` or `BUT_FIRST`.
+    count: the number of inputs that the op has.
+
+  Returns:
+    The numbers of the inputs.
+  """
   if isinstance(inputs, tuple):
     return inputs
   return tuple(range(inputs == BUT_FIRST, count - (inputs == BUT_LAST)))

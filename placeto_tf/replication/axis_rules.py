@@ -362,7 +362,17 @@ class AxisRules:
   def reshaped(
       self, rows: Rows, given: Sequence[Any], shape: Sequence[Any], grown: Optional[List[int]]
   ) -> Rows:
-    """Returns rows after a reshape, which keeps the number of elements before an example."""
+    """Returns rows after a reshape, which keeps the number of elements before an example.
+
+    Args:
+      rows: the spec of the input.
+      given: dimensions of the input, None for unknown ones.
+      shape: dimensions of the result, None for unknown ones.
+      grown: axes of the result that are longer at the global batch; None if not known.
+
+    Returns:
+      The spec of the result.
+    """
     if None in given[:rows.axis]:
       raise NotFollowed(_NO_SHAPE)
     # Of [before * b * inner] elements, `before` and b stay, whatever axes they are written as.

@@ -30,6 +30,9 @@ def with_plain_batch_norm(graph: ComputationGraph, corrected: bool = True) -> Co
   Args:
     graph: at any batch.
     corrected: whether the variances that are kept have Bessel's correction, as those of the ops.
+
+  Returns:
+    The graph itself where nothing is written out.
   """
   source = graph.origin
   graph_def = _written_out(source.graph_def, corrected)

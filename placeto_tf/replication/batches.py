@@ -73,6 +73,9 @@ class ReplicaSource:
       cluster: for which replicas share the variables that must be on its hosts, even if mirrored.
       micro_batches: see `replicate`.
 
+    Returns:
+      The replicas, made once for each combination of arguments.
+
     Raises:
       GraphError: the batch cannot be divided so, or the graph cannot be replicated with equal
         results.
@@ -157,6 +160,14 @@ class ReplicaSource:
 def divided(batch: int, replicas: int, what: str) -> int:
   """Returns the examples of one replica.
 
+  Args:
+    batch: examples of all replicas.
+    replicas: R.
+    what: name of the feed, for the message.
+
+  Returns:
+    Examples of one replica.
+
   Raises:
     GraphError: the batch does not divide.
   """
@@ -184,7 +195,15 @@ def split_spec(spec: str) -> Tuple[str, Optional[int]]:
 
 
 def load_replicas(source: Any, replicas: int, **options: Any) -> ReplicatedGraph:
-  """Loads a graph as R replicas; `options` are those of `load_graph`."""
+  """Loads a graph as R replicas; `options` are those of `load_graph`.
+
+  Args:
+    source: anything that `load_graph` takes.
+    replicas: R.
+
+  Returns:
+    The replicas.
+  """
   return ReplicaSource(source, options).replicas(replicas)
 
 

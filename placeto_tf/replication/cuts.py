@@ -88,6 +88,9 @@ def find_cut(flow: Dataflow, spread: Spread, fetched: List[Tensor], run: List[in
     fetched: tensors that are fetched.
     run: ops that are fetched as such, without a result.
 
+  Returns:
+    The role of each op behind the batch, and the tensors that are combined.
+
   Raises:
     GraphError: nothing is learned from the batch, or an update or a fetch cannot be computed from
       those of the replicas.
@@ -104,6 +107,9 @@ def outputs_of_fetched_ops(flow: Dataflow, spread: Spread, run: Sequence[int]) -
     flow: the graph.
     spread: the ops that the batch reaches.
     run: ops that are fetched as such.
+
+  Returns:
+    Tensors as (op, port).
   """
   offsets = flow.graph.output_offsets
   tensors = [(op, port) for op in run if op in spread.copied
@@ -277,7 +283,15 @@ class _Cutter:
       self._need(tensor[0])
 
   def how(self, tensor: Tensor, consumer: int) -> Join:
-    """Returns how a tensor is combined across replicas."""
+    """Returns how a tensor is combined across replicas.
+
+    Args:
+      tensor: (op, output port).
+      consumer: the op that needs the tensor, for messages.
+
+    Returns:
+      The way in which the copies become one value.
+    """
     kind: Kind = self._spread.kind(tensor)
     if getattr(kind, "power", 0.0) == FREE:
       kind = with_power(kind, 0.0)

@@ -312,7 +312,16 @@ class Dataflow:
     return self._outputs[self.graph.op_names[tensor[0]]][tensor[1]].dtype
 
   def attr(self, op: int, name: str, default: Any = None) -> Any:
-    """Returns the AttrValue of an op, or the default."""
+    """Returns the AttrValue of an op, or the default.
+
+    Args:
+      op: index of the op.
+      name: name of the attribute.
+      default: the result where the op has no such attribute.
+
+    Returns:
+      The AttrValue.
+    """
     attrs = self.nodes[op].attr
     return attrs[name] if name in attrs else default
 
@@ -469,7 +478,15 @@ def _constant(node: Any) -> Optional[np.ndarray]:
 
 
 def broadcast_reduction(first: np.ndarray, second: np.ndarray) -> List[np.ndarray]:
-  """Returns the axes over which the gradients of a broadcasting op are summed, by operand."""
+  """Returns the axes over which the gradients of a broadcasting op are summed, by operand.
+
+  Args:
+    first: dimensions of the first operand.
+    second: dimensions of the second operand.
+
+  Returns:
+    The axes for the first operand, and for the second.
+  """
   rank = max(len(first), len(second))
   a = [1] * (rank - len(first)) + first.tolist()
   b = [1] * (rank - len(second)) + second.tolist()
@@ -504,7 +521,15 @@ def analyse_dataflow(graph: ComputationGraph) -> Dataflow:
 
 
 def closure(seeds: Set[int], consumers: Sequence[Sequence[int]]) -> Set[int]:
-  """Returns the seeds and all ops that read them, directly or not."""
+  """Returns the seeds and all ops that read them, directly or not.
+
+  Args:
+    seeds: ops to begin with.
+    consumers: [N] ops that read each op.
+
+  Returns:
+    Indices of ops.
+  """
   found, stack = set(seeds), list(seeds)
   while stack:
     for consumer in consumers[stack.pop()]:

@@ -13,6 +13,13 @@ def has_free_batch(graph: ComputationGraph, feed: str) -> bool:
   """Returns whether the first dimension of a feed was unknown before it was bound.
 
   A feed of unknown rank may have been bound to a scalar (a keep probability, a flag).
+
+  Args:
+    graph: the graph.
+    feed: name of a fed tensor.
+
+  Returns:
+    True if the batch of the feed is free.
   """
   if not graph.origin.feed_shapes[feed]:
     return False

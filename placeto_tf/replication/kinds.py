@@ -149,7 +149,15 @@ MIXES_ROWS = "combines examples of the batch with one another"
 
 
 def with_power(kind: Kind, power: float) -> Kind:
-  """Returns the spec at another power; one that has none as it is."""
+  """Returns the spec at another power; one that has none as it is.
+
+  Args:
+    kind: a spec.
+    power: the exponent of R.
+
+  Returns:
+    The spec at that power.
+  """
   if isinstance(kind, (Same, Rows, Partial, Own, Sparse)):
     return dataclasses.replace(kind, power=power)
   return kind
@@ -183,7 +191,15 @@ def is_unclear(kind: Kind) -> bool:
 
 
 def join(kinds: Iterable[Kind], op: int) -> Kind:
-  """Returns the spec of a tensor that is one of several, as behind a Merge."""
+  """Returns the spec of a tensor that is one of several, as behind a Merge.
+
+  Args:
+    kinds: the specs that the tensor may have.
+    op: the op that gives the tensor.
+
+  Returns:
+    The spec that fits all of them; `Unclear` where none does.
+  """
   found = list(dict.fromkeys(kinds))
   if not found:
     return SAME

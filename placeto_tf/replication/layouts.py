@@ -21,7 +21,15 @@ _SCALAR_BYTES = 8.0
 
 
 def shares(devices: Sequence[int], replicas: int) -> List[List[int]]:
-  """Returns the devices of each replica: consecutive ones, or in turn if there are fewer than R."""
+  """Returns the devices of each replica: consecutive ones, or in turn if there are fewer than R.
+
+  Args:
+    devices: indices of devices.
+    replicas: R.
+
+  Returns:
+    For each replica, indices of its devices.
+  """
   if replicas > len(devices):
     return [[devices[r % len(devices)]] for r in range(replicas)]
   size = len(devices) // replicas

@@ -66,6 +66,9 @@ def find_mirrors(
     single: names of variables that replicas share all the same.
     mirrored: whether the others are mirrored, besides those that keep examples.
 
+  Returns:
+    The ops in the step and outside.
+
   Raises:
     GraphError: a variable may be written where it cannot be followed.
   """
@@ -82,6 +85,13 @@ def host_variables(graph: ComputationGraph, cluster: Cluster) -> FrozenSet[str]:
   """Returns the variables that must be on hosts though the cluster has other devices.
 
   Replicas share hosts. Were these variables mirrored, one host would do each update R times.
+
+  Args:
+    graph: with the variables.
+    cluster: with the devices.
+
+  Returns:
+    Names of variables.
   """
   hosts = np.array([device.host for device in cluster.devices], dtype=bool)
   held = allowed_devices(graph, cluster)[:, ~hosts].any(axis=1) | hosts.all()

@@ -37,19 +37,43 @@ class Names:
     return range(len(self.prefixes)) if name in self._mirrors else (0,)
 
   def once(self, name: str, r: int) -> str:
-    """Returns the name of an op that is no copy, as replica r reads it."""
+    """Returns the name of an op that is no copy, as replica r reads it.
+
+    Args:
+      name: name of what is written.
+      r: number of the replica.
+
+    Returns:
+      The name.
+    """
     if not r or name not in self._mirrors:
       return name
     copied = self._flow.graph.op_index.get(name) in self._cut.copies
     return f"{self.prefixes[r]}/" + (f"{self.joined}/{name}" if copied else name)
 
   def in_replica(self, name: str, r: int) -> str:
-    """Returns the name of an op as the copies of replica r read it."""
+    """Returns the name of an op as the copies of replica r read it.
+
+    Args:
+      name: name of what is written.
+      r: number of the replica.
+
+    Returns:
+      The name.
+    """
     op = self._flow.graph.op_index.get(name)
     return f"{self.prefixes[r]}/{name}" if op in self._cut.copies else self.once(name, r)
 
   def of_replica(self, tensor: Tensor, r: int) -> str:
-    """Returns the name of a tensor as the copies of replica r read it."""
+    """Returns the name of a tensor as the copies of replica r read it.
+
+    Args:
+      tensor: (op, output port).
+      r: number of the replica.
+
+    Returns:
+      The name of the tensor.
+    """
     op, port = tensor
     return tensor_name(self.in_replica(self._flow.graph.op_names[op], r), port)
 

@@ -50,7 +50,16 @@ class NodeWriter:
       self.replica_of.update((node.name, r) for node in self.graph_def.node[first:])
 
   def copy(self, original: NodeDef, name: str, replica: Optional[int]) -> NodeDef:
-    """Adds a node of the source under another name, without inputs."""
+    """Adds a node of the source under another name, without inputs.
+
+    Args:
+      original: the node of the source.
+      name: name of what is written.
+      replica: the replica that the node belongs to; None for one of all.
+
+    Returns:
+      The node.
+    """
     node = self.graph_def.node.add()
     node.CopyFrom(original)
     del node.input[:]
@@ -61,7 +70,16 @@ class NodeWriter:
     return node
 
   def new(self, name: str, op: str, inputs: Sequence[str], **types: int) -> NodeDef:
-    """Adds a node; `types` are its attributes that are types."""
+    """Adds a node; `types` are its attributes that are types.
+
+    Args:
+      name: name of what is written.
+      op: op type.
+      inputs: names of input tensors.
+
+    Returns:
+      The node.
+    """
     node = self.graph_def.node.add(name=name, op=op, input=inputs)
     for key, dtype in types.items():
       node.attr[key].type = dtype
@@ -69,7 +87,17 @@ class NodeWriter:
 
   def constant(
       self, name: str, value: ArrayLike, dtype: int = INT32, anchor: Optional[str] = None) -> str:
-    """Adds a Const; `anchor` is an op in whose loop or branch it is."""
+    """Adds a Const; `anchor` is an op in whose loop or branch it is.
+
+    Args:
+      name: name of what is written.
+      value: of the constant.
+      dtype: number of the DataType.
+      anchor: an op in whose loop or branch the node is; None outside.
+
+    Returns:
+      The name of the constant.
+    """
     import tensorflow as tf
 
     waits = [] if anchor is None else [f"^{op_of(anchor)}"]
@@ -81,7 +109,19 @@ class NodeWriter:
   def concat(
       self, name: str, axis_name: str, parts: Sequence[str], dtype: int, axis: int = 0,
       anchor: Optional[str] = None) -> str:
-    """Adds a concatenation of parts."""
+    """Adds a concatenation of parts.
+
+    Args:
+      name: name of what is written.
+      axis_name: name of the constant with the axis.
+      parts: names of tensors.
+      dtype: number of the DataType.
+      axis: the axis.
+      anchor: an op in whose loop or branch the node is; None outside.
+
+    Returns:
+      The name of the result.
+    """
     node = self.new(
         name, "ConcatV2", [*parts, self.constant(axis_name, axis, anchor=anchor)], T=dtype,
         Tidx=INT32)
@@ -89,7 +129,17 @@ class NodeWriter:
     return name
 
   def combine(self, name: str, parts: Sequence[str], dtype: int, how: str) -> str:
-    """Adds the sum, maximum, ... of the parts."""
+    """Adds the sum, maximum, ... of the parts.
+
+    Args:
+      name: name of what is written.
+      parts: names of tensors.
+      dtype: number of the DataType.
+      how: "sum", "max", "min", "all" or "any".
+
+    Returns:
+      The name of the result.
+    """
     if how == "sum":
       node = self.new(name, "AddN", parts, T=dtype)
       node.attr["N"].i = len(parts)
@@ -105,7 +155,19 @@ class NodeWriter:
   def reduce(
       self, name: str, parts: Sequence[str], dtype: int, how: str, factor: Optional[ArrayLike],
       anchor: Optional[str] = None) -> str:
-    """Combines the parts, times a factor if it is not None; returns the combining op."""
+    """Combines the parts, times a factor if it is not None; returns the combining op.
+
+    Args:
+      name: name of what is written.
+      parts: names of tensors.
+      dtype: number of the DataType.
+      how: "sum", "max", "min", "all" or "any".
+      factor: the number to multiply by; None for none.
+      anchor: an op in whose loop or branch the node is; None outside.
+
+    Returns:
+      The name of the op that combines.
+    """
     total = self.combine(f"{name}/sum", parts, dtype, how)
     if factor is None:
       self.new(name, "Identity", [total], T=dtype)
@@ -115,14 +177,34 @@ class NodeWriter:
 
   def laid_out(
       self, name: str, tensors: Sequence[str], shapes: Sequence[Sequence[int]], dtype: int) -> str:
-    """Lays tensors of these shapes end to end."""
+    """Lays tensors of these shapes end to end.
+
+    Args:
+      name: name of what is written.
+      tensors: names of tensors.
+      shapes: the dimensions of each.
+      dtype: number of their DataType.
+
+    Returns:
+      The name of the flat tensor.
+    """
     flat = [text if len(shape) == 1 else self.reshape(
         f"{name}/flat_{i}", text, [math.prod(shape)], dtype)
             for i, (text, shape) in enumerate(zip(tensors, shapes))]
     return flat[0] if len(flat) == 1 else self.concat(name, f"{name}/axis", flat, dtype)
 
   def reshape(self, name: str, tensor: str, shape: Sequence[int], dtype: int) -> str:
-    """Adds a Reshape."""
+    """Adds a Reshape.
+
+    Args:
+      name: name of what is written.
+      tensor: name of the tensor.
+      shape: the new dimensions.
+      dtype: number of the DataType.
+
+    Returns:
+      The name of the result.
+    """
     wanted = self.constant(f"{name}/shape", list(shape))
     self.new(name, "Reshape", [tensor, wanted], T=dtype, Tshape=INT32)
     return name
@@ -130,14 +212,38 @@ class NodeWriter:
   def scale(
       self, name: str, tensor: str, factor: ArrayLike, dtype: int, anchor: Optional[str] = None
   ) -> str:
-    """Multiplies a tensor by a constant."""
+    """Multiplies a tensor by a constant.
+
+    Args:
+      name: name of what is written.
+      tensor: name of the tensor.
+      factor: the number to multiply by; None for none.
+      dtype: number of the DataType.
+      anchor: an op in whose loop or branch the node is; None outside.
+
+    Returns:
+      The name of the result.
+    """
     self.new(name, "Mul", [tensor, self.constant(f"{name}/scale", factor, dtype, anchor)], T=dtype)
     return name
 
   def part(
       self, name: str, tensor: str, index: int, count: int, axis: int, dtype: int,
       anchor: Optional[str] = None) -> str:
-    """Splits a tensor into equal parts along an axis, and returns one of them."""
+    """Splits a tensor into equal parts along an axis, and returns one of them.
+
+    Args:
+      name: name of what is written.
+      tensor: name of the tensor.
+      index: number of the part.
+      count: the number of parts.
+      axis: the axis.
+      dtype: number of the DataType.
+      anchor: an op in whose loop or branch the node is; None outside.
+
+    Returns:
+      The name of the part.
+    """
     node = self.new(
         name, "Split", [self.constant(f"{name}/axis", axis, anchor=anchor), tensor], T=dtype)
     node.attr["num_split"].i = count
@@ -154,6 +260,9 @@ class NodeWriter:
       parts: how many replicas come before.
       numbers: see `tensor`.
       span: slots that an example has.
+
+    Returns:
+      The name of the result.
     """
     size = self.new(f"{name}/count", "Size", [tensor], T=dtype, out_type=INT32)
     count = self.new(f"{name}/number", "Cast", [size.name], SrcT=INT32, DstT=dtype).name
@@ -165,7 +274,17 @@ class NodeWriter:
     return name
 
   def cut_up(self, name: str, tensor: str, sizes: Sequence[int], dtype: int) -> List[str]:
-    """Splits a tensor of one dimension into stretches of these sizes."""
+    """Splits a tensor of one dimension into stretches of these sizes.
+
+    Args:
+      name: name of what is written.
+      tensor: name of the tensor.
+      sizes: the size of each stretch.
+      dtype: number of the DataType.
+
+    Returns:
+      The names of the stretches.
+    """
     if len(sizes) == 1:
       return [tensor]
     inputs = [tensor, self.constant(f"{name}/sizes", list(sizes), INT64),
@@ -176,5 +295,13 @@ class NodeWriter:
 
 
 def tensor_name(name: str, port: int) -> str:
-  """Returns the name of a tensor as an input."""
+  """Returns the name of a tensor as an input.
+
+  Args:
+    name: name of what is written.
+    port: output port.
+
+  Returns:
+    "op" or "op:port".
+  """
   return f"{name}:{port}" if port else name

@@ -44,7 +44,15 @@ def is_update(op_type: str) -> bool:
 
 
 def sparse_arguments(flow: Dataflow, op: int) -> Optional[Tuple[Tensor, Tensor]]:
-  """Returns (values, indices) of an update of rows of a variable, or None for another op."""
+  """Returns (values, indices) of an update of rows of a variable, or None for another op.
+
+  Args:
+    flow: the dataflow of the graph.
+    op: index of the op.
+
+  Returns:
+    Two tensors.
+  """
   if not is_update(flow.types[op]):
     return None
   names = [arg.name for arg in registered_op_def(flow.types[op]).input_arg]
@@ -65,6 +73,13 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
   """Returns the batch and the ops that are fed with one or read an input pipeline.
 
   A feed that does not grow with the batch (a learning rate, a flag) is the same for all replicas.
+
+  Args:
+    flow: the dataflow of the graph.
+    scaling: what of the graph grows with the batch.
+
+  Returns:
+    (examples of a batch, indices of ops).
 
   Raises:
     GraphError: there is none, or a feed has the batch elsewhere than in its first dimension.

@@ -54,6 +54,9 @@ def find_packs(
       every device can have one.
     fetched: tensors that keep a join of their own.
     in_pieces: whether large tensors may be cut.
+
+  Returns:
+    The packs; tensors in none of them travel alone.
   """
   if any(flow.frames[op] for op in cut.shared):
     return []

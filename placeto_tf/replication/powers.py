@@ -72,7 +72,12 @@ class Inputs:
     self.kinds[i] = Whole() if isinstance(kind, (Rows, Sparse)) else SAME
 
   def scale(self, i: int, by: float) -> None:
-    """Multiplies the replica's value of an input by `R^by`."""
+    """Multiplies the replica's value of an input by `R^by`.
+
+    Args:
+      i: number of the input.
+      by: the exponent of R to multiply with.
+    """
     kind = self.kinds[i]
     if not by:
       return
@@ -88,7 +93,12 @@ class Inputs:
       del self.fixes[i]
 
   def to_power(self, i: int, power: float) -> None:
-    """Brings an input to this power, by a factor."""
+    """Brings an input to this power, by a factor.
+
+    Args:
+      i: number of the input.
+      power: the exponent of R.
+    """
     kind = self.kinds[i]
     if self.powers()[i] == FREE:
       self.kinds[i] = with_power(kind, power)
@@ -96,7 +106,12 @@ class Inputs:
       self.scale(i, power - self.powers()[i])
 
   def as_partial(self, i: int, power: float) -> None:
-    """Makes a share of a sum over the replicas of an input that is the same everywhere."""
+    """Makes a share of a sum over the replicas of an input that is the same everywhere.
+
+    Args:
+      i: number of the input.
+      power: the exponent of R.
+    """
     kind = self.kinds[i]
     if isinstance(kind, Same):
       if kind.power != FREE:
@@ -104,12 +119,22 @@ class Inputs:
       self.kinds[i] = Partial("sum", power)
 
   def slice(self, i: int, axis: int) -> None:
-    """Makes an input the replica's rows of the global value."""
+    """Makes an input the replica's rows of the global value.
+
+    Args:
+      i: number of the input.
+      axis: the axis.
+    """
     self.fixes[i] = (SLICE, axis)
     self.kinds[i] = Rows(axis)
 
   def offset(self, i: int, batch: int) -> None:
-    """Makes positions of a replica, which has `batch` examples, positions among all examples."""
+    """Makes positions of a replica, which has `batch` examples, positions among all examples.
+
+    Args:
+      i: number of the input.
+      batch: examples of a replica.
+    """
     kind = self.kinds[i]
     assert isinstance(kind, Rows) and kind.local is not None
     numbers = numbers_of_an_example(self._flow, self._flow.inputs[self.op][i], batch)
@@ -124,7 +149,16 @@ class NotFollowed(Exception):
 
 
 def numbers_of_an_example(flow: Dataflow, tensor: Tensor, batch: int) -> Optional[int]:
-  """Returns how many numbers a tensor holds for each example, or None if not known."""
+  """Returns how many numbers a tensor holds for each example, or None if not known.
+
+  Args:
+    flow: the dataflow of the graph.
+    tensor: (op, output port).
+    batch: examples of a replica.
+
+  Returns:
+    The number of elements.
+  """
   shape = flow.shape(tensor)
   if shape is None or None in shape:
     return None
@@ -133,7 +167,15 @@ def numbers_of_an_example(flow: Dataflow, tensor: Tensor, batch: int) -> Optiona
 
 
 def result_power(flow: Dataflow, view: Inputs) -> float:
-  """Returns the power of an op's results; see `_result_power`."""
+  """Returns the power of an op's results; see `_result_power`.
+
+  Args:
+    flow: the dataflow of the graph.
+    view: the inputs of the op.
+
+  Returns:
+    The exponent of R.
+  """
   power = _result_power(flow, view)
   return FREE if abs(power) > FREE / 4 else power
 
@@ -190,6 +232,14 @@ def _at_global_value(view: Inputs, but: FrozenSet[int] = frozenset()) -> float:
 
 
 def linear_inputs(kind: str, count: int) -> Optional[Sequence[int]]:
-  """Returns the inputs in which an op is linear taken together, or None."""
+  """Returns the inputs in which an op is linear taken together, or None.
+
+  Args:
+    kind: an op type.
+    count: the number of inputs that the op has.
+
+  Returns:
+    Numbers of inputs.
+  """
   linear = rule_of(kind).linear
   return None if linear in (None, BILINEAR) else members(linear, count)

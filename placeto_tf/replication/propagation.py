@@ -117,6 +117,9 @@ def spread(
     scaling: what of it grows with the batch.
     own_statistics: ops whose results are statistics that each replica keeps to itself.
 
+  Returns:
+    The ops and tensors behind the batch, with their specs.
+
   Raises:
     GraphError: there is no batch, or an op holds state that replicas cannot share.
   """

@@ -460,6 +460,13 @@ def _with_nodes(flow: Dataflow, changed: Dict[int, NodeDef]) -> Dataflow:
 def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
   """Returns the dataflow of a graph at a batch that is so many times as large.
 
+  Args:
+    flow: the dataflow of the graph.
+    replicas: R.
+
+  Returns:
+    The dataflow.
+
   Raises:
     GraphError: it cannot be told.
   """
@@ -478,6 +485,9 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
   Args:
     graph: with the whole batch, of a `tf.Graph`, GraphDef, MetaGraphDef or ConcreteFunction.
     replicas: among which the batch is divided.
+
+  Returns:
+    The graph of one replica.
   """
   live = graph.origin.format == "tf_graph"
   if live:

@@ -39,6 +39,9 @@ def replicated_costs(
     cluster: whose devices to estimate for.
     source: "grappler", or a file of measured costs: of the replicated graph, or of the graph and of
       one of several replicas (`calibrate.py --replicas=R`).
+
+  Returns:
+    Costs of every op of the replicated graph.
   """
   graph, original = replicated.graph, replicated.original
   if replicated.replicas == 1:
@@ -62,7 +65,15 @@ def replicated_costs(
 
 
 def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
-  """Returns the work of the replicas from the work of one."""
+  """Returns the work of the replicas from the work of one.
+
+  Args:
+    replicated: the replicas.
+    work: of one replica.
+
+  Returns:
+    Work of every op of the replicated graph.
+  """
   graph, original = replicated.graph, replicated.original
   origin = replicated.original_of_op
   known = origin >= 0

@@ -18,7 +18,16 @@ SHARED = -1
 
 
 def form_name(replicas: int, mirrored: bool, micro_batches: int = 1) -> str:
-  """Returns the name of a replication strategy in tables and reports."""
+  """Returns the name of a replication strategy in tables and reports.
+
+  Args:
+    replicas: R.
+    mirrored: whether each replica has variables of its own.
+    micro_batches: M.
+
+  Returns:
+    "4", "4 mirrored" or "2 x 8".
+  """
   if micro_batches > 1:
     return f"{replicas // micro_batches} x {micro_batches}"
   return f"{replicas} mirrored" if mirrored else str(replicas)

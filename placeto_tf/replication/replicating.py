@@ -174,6 +174,9 @@ def with_order(
   Args:
     replicated: what `replicate` made, of more than one replica.
     edges: (op, op that waits for it) by name.
+
+  Returns:
+    The replicas, whose graph has the edges.
   """
   if not edges:
     return replicated
@@ -282,7 +285,15 @@ def _load(
 
 
 def replicated_meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
-  """Returns the MetaGraphDef with the written nodes; it names the first replica's copies."""
+  """Returns the MetaGraphDef with the written nodes; it names the first replica's copies.
+
+  Args:
+    original: the MetaGraphDef of the graph.
+    written: the `rewriting.Rewritten` of its graph.
+
+  Returns:
+    A new MetaGraphDef.
+  """
   result = type(original)()
   result.CopyFrom(original)
   result.graph_def.CopyFrom(written.graph_def)

@@ -79,6 +79,9 @@ def rewrite(
     fetched: tensors that are fetched.
     run: ops that are fetched without a result.
     micro_batches: M consecutive replicas are a group, whose parts are added up first.
+
+  Returns:
+    The nodes, and the replica and the original of each.
   """
   return _Writer(flow, spread, cut, mirrors, scaling, fetched, run, micro_batches).run()
 

@@ -14,6 +14,9 @@ def rebuilt_function(function: Any, graph_def: Any) -> Any:
   Args:
     function: the other; its variables become those of the result.
     graph_def: a GraphDef, whose feeds may take another batch.
+
+  Returns:
+    The new function.
   """
   import tensorflow as tf
   from tensorflow.python.eager.polymorphic_function import concrete_function

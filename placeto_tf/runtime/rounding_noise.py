@@ -54,6 +54,9 @@ class RoundingNoise:
       fetched: what the graph and its replicas gave in it.
       step: its number.
       deadline: by which it has to be done.
+
+    Returns:
+      The differences in the same order.
     """
     self._measure({each.name for each in seen if each.is_wrong}, fetched, step, deadline)
     return [each._replace(tolerance=max(

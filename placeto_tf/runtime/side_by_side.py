@@ -70,7 +70,16 @@ class SideBySide:
     return self._blurred | (self.pair.updated - self._moved)
 
   def run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
-    """Returns (largest difference, steps compared); see `compare_training`."""
+    """Returns (largest difference, steps compared); see `compare_training`.
+
+    Args:
+      steps: how many steps, at most.
+      started: when the time began, of the monotonic clock.
+      deadline: when it ends.
+
+    Returns:
+      (largest difference, steps compared).
+    """
     found = self._run(steps, started, deadline)
     if self.overflow_step == 0:
       self.pair.small = True
@@ -85,6 +94,14 @@ class SideBySide:
 
     One step of any examples shows that these replicas run. One more step, in which all replicas
     have the same examples, is compared: their statistics are those of the whole batch.
+
+    Args:
+      replicated: the replicas.
+      started: when the time began, of the monotonic clock.
+      deadline: when it ends.
+
+    Returns:
+      False where the time was over before.
     """
     import tensorflow as tf
 

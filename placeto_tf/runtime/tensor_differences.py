@@ -47,7 +47,15 @@ class SeenDifference(NamedTuple):
 
 
 def difference(one: ArrayLike, other: ArrayLike) -> float:
-  """Returns the largest difference over the largest element; infinite for other shapes."""
+  """Returns the largest difference over the largest element; infinite for other shapes.
+
+  Args:
+    one: a tensor of the graph.
+    other: the same tensor of the replicas.
+
+  Returns:
+    A relative difference.
+  """
   one, other = _real(one), _real(other)
   if one.shape != other.shape:
     return float("inf")
@@ -81,6 +89,9 @@ def tolerance(value: ArrayLike, change: float = 1.0) -> float:
     value: a tensor.
     change: how far a variable is from what it was first, relative to its largest element. What
       changes by little may differ by little, beside the rounding of the variable itself.
+
+  Returns:
+    A relative difference.
   """
   dtype = _real(value).dtype
   if dtype not in (np.float32, np.float64):
@@ -107,6 +118,9 @@ def varied(value: np.ndarray, rng: np.random.Generator, small: bool = False) -> 
     value: of which elements that are the same everywhere are changed.
     rng: which draws.
     small: whether a layer's weights add up to 1 at most, so that many layers do not overflow.
+
+  Returns:
+    The value itself where its elements differ already.
   """
   if value.dtype.kind != "f" or value.size < 2 or (value != value.flat[0]).any():
     return value
@@ -117,7 +131,15 @@ def varied(value: np.ndarray, rng: np.random.Generator, small: bool = False) -> 
 
 
 def rounded(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-  """Returns a value changed by as much as some roundings would."""
+  """Returns a value changed by as much as some roundings would.
+
+  Args:
+    value: the value to change.
+    rng: draws the changes.
+
+  Returns:
+    A new array.
+  """
   if value.dtype.kind != "f":
     return value
   change = _ROUNDINGS * float(np.finfo(value.dtype).eps) * _DEVIATIONS

@@ -95,7 +95,12 @@ class TrainableGraph:
   def open(
       self, init: Sequence[tf.Operation] = (), fed: Optional[Mapping[tf.Tensor, np.ndarray]] = None
   ) -> None:
-    """Begins a session."""
+    """Begins a session.
+
+    Args:
+      init: ops that initialise variables.
+      fed: values for them.
+    """
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
@@ -146,6 +151,9 @@ class TrainableGraph:
       feed: of the step.
       deadline: by which it has to be done.
       otherwise: whether the other fixed numbers are drawn.
+
+    Returns:
+      Arrays in the order of the fetched tensors.
 
     Raises:
       DeadlineExceededError: it was not done by the deadline (of the monotonic clock).

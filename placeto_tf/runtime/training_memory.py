@@ -27,7 +27,13 @@ _PARALLEL_OPS = 2.0  # ops that run at the same time hold more than one after th
 
 
 def check_memory(graph: ComputationGraph, replicated: ReplicatedGraph, size: float) -> None:
-  """Raises NotRunnable where variables and a step's tensors, of `size`, do not fit into memory."""
+  """Raises NotRunnable where variables and a step's tensors, of `size`, do not fit into memory.
+
+  Args:
+    graph: the graph.
+    replicated: the replicas.
+    size: bytes of a number, relative to those of the graph.
+  """
   variables = sum(variable_bytes(node) for node in graph.origin.graph_def.node
                   if node.op in VARIABLES)
   held = CHUNK_BYTES + variables * (3 + (replicated.replicas if replicated.mirrored else 1))
