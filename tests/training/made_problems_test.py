@@ -1,0 +1,39 @@
+"""Problems made of arrays: the same by their index, of the kinds that they name."""
+
+import numpy as np
+import pytest
+
+from placeto_tf.errors import PlacetoError
+from placeto_tf.training import made_problems, problems
+
+
+@pytest.mark.parametrize("kind", ["layers", "products", "tasks", "pipelines"])
+def test_an_index_decides_a_problem_which_can_be_improved(kind):
+  one, again, other = (made_problems.make(f"made:{kind}[{i}]") for i in (3, 3, 4))
+  np.testing.assert_array_equal(one.costs.compute_us, again.costs.compute_us)
+  assert one.graph.num_ops != other.graph.num_ops or (
+      one.costs.compute_us != other.costs.compute_us).any()
+  assert (one.allowed.sum(axis=1) > 1).any() and one.num_devices >= 2
+
+
+def test_kinds_are_what_they_say():
+  tasks = [made_problems.make(f"made:tasks[{i}]") for i in range(5)]
+  assert all(10 <= each.graph.num_ops <= 60 and not each.allowed_ops.all() for each in tasks)
+  assert all(len(each.cluster.kind_devices) == each.num_devices for each in tasks)
+  tight = made_problems.make("made:pipelines[0]")
+  held = tight.costs.persistent_bytes.sum()
+  assert 0 < tight.cluster.memory_bytes.min() < held < tight.cluster.memory_bytes.max()
+  products = made_problems.make("made:products[0]")
+  assert len(products.cluster.kind_devices) == 1
+
+
+def test_training_makes_them_with_their_own_clusters():
+  made = problems.make_problems(["made:tasks[0:2]"], ("k80:4", "k80:2"))
+  assert [each.name for each in made] == ["made:tasks[0]", "made:tasks[1]"]
+  assert all(each.starts.shape[1] == each.problem.num_groups for each in made)
+
+
+@pytest.mark.parametrize("wrong", ["made:chains[0]", "made:tasks", "made:tasks[0:2]"])
+def test_what_is_none_is_named(wrong):
+  with pytest.raises(PlacetoError, match="expected made:KIND.index. with one of layers"):
+    made_problems.make(wrong)
