@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from stable_baselines3 import PPO
 
+from placeto_tf.encoding.move_process import ProcessConfig
+
 ENVIRONMENT = "placeto_tf.encoding.gym_environment:placeto_tf/Placement-v0"
 
 
@@ -16,10 +18,11 @@ def main(steps: int = 40_000) -> None:
   """Trains from random placements, and prints what the best placement of the training takes."""
   torch.set_num_threads(1)  # the network is small
   environment = gymnasium.make(
-      ENVIRONMENT, graph="family:nmt[40:41]", cluster="k80:2+p100:2", max_groups=24, start="random")
+      ENVIRONMENT, graph="family:nmt[40:41]", cluster="k80:2+p100:2", max_groups=24, start="random",
+      process=ProcessConfig(rounds=1, evaluations=24))
   problem = environment.unwrapped.problem
-  reference_us = problem.account.best_objective_us
-  agent = PPO("MultiInputPolicy", environment, n_steps=24 * 20, batch_size=120, gamma=1.0,
+  reference_us = problem.account.best_objective_us  # of one device, the expert and METIS
+  agent = PPO("MultiInputPolicy", environment, n_steps=24 * 20, batch_size=120, gamma=0.0,
               ent_coef=0.003, seed=0, device="cpu")
 
   def greedy_us() -> float:

@@ -17,11 +17,12 @@ from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import check_specs, load_with_replicas
-from placeto_tf.search import reference_placers
+from placeto_tf.search import PLACERS, reference_placers
 from placeto_tf.training import made_problems
 
 PRESETS = ("k80", "p100", "v100", "a100")
 LEAST_DEVICES, MOST_DEVICES = 2, 8
+_LISTS = ("heft", "m_etf")
 _MIXED = 0.4  # share of random clusters with two kinds of devices
 
 
@@ -73,22 +74,30 @@ def make_problem(
   return problem
 
 
-def with_starts(problem: PlacementProblem, name: str = "") -> StartedProblem:
-  """The problem with one device, the expert split and METIS as starts, the best first.
+def with_starts(
+    problem: PlacementProblem, name: str = "", *, lists: bool = False) -> StartedProblem:
+  """Returns the problem with one device, the expert split and METIS as starts, the best first.
+
+  Args:
+    problem: evaluates the starts.
+    name: of the graph and the cluster.
+    lists: whether list schedules are starts, too.
 
   Raises:
     PlacementError: no group of the problem can be moved.
   """
   if not (problem.allowed.sum(axis=1) > 1).any():
     raise PlacementError("no group of the problem can be moved; leave it out of the training")
-  starts = np.stack([problem.project(placer(problem)) for placer in reference_placers().values()])
+  placers = [*reference_placers().values(), *(PLACERS[each] for each in _LISTS if lists)]
+  starts = np.stack([problem.project(placer(problem)) for placer in placers])
   order = np.argsort(problem.evaluate(starts).objective_us, kind="stable")
   return StartedProblem(name, problem, starts[order].astype(np.int32))
 
 
 def make_problems(
     graphs: Sequence[str], clusters: Sequence[str], *, max_groups: Sequence[int] = (128,),
-    seed: int = 0, num_threads: Optional[int] = None) -> List[StartedProblem]:
+    seed: int = 0, num_threads: Optional[int] = None, lists: bool = False
+) -> List[StartedProblem]:
   """Makes every graph on its clusters; `made_problems` come with clusters of their own.
 
   Args:
@@ -96,6 +105,7 @@ def make_problems(
     max_groups: a number of groups is drawn from these for each problem.
     seed: of these draws, and of random clusters.
     num_threads: that simulate; by default all cores.
+    lists: see `with_starts`.
   """
   graphs = made_problems.expand(graphs)
   check_specs([name for name in graphs if not name.startswith(made_problems.PREFIX)])
@@ -104,7 +114,7 @@ def make_problems(
     if name.startswith(made_problems.PREFIX):
       problem = made_problems.make(name, max_groups=rng.choice(list(max_groups)))
       problem.simulator.num_threads = 1  # they are small
-      problems.append(with_starts(problem, name))
+      problems.append(with_starts(problem, name, lists=lists))
       continue
     graph = load_with_replicas(name)
     for cluster in expand_clusters(clusters, seed, index):
@@ -112,5 +122,5 @@ def make_problems(
           graph, Cluster.parse(cluster), max_groups=rng.choice(list(max_groups)),
           num_threads=num_threads)
       label = name if len(clusters) == 1 else f"{name}@{cluster}"
-      problems.append(with_starts(problem, label))
+      problems.append(with_starts(problem, label, lists=lists))
   return problems

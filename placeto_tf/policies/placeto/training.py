@@ -160,7 +160,7 @@ class PlacetoTraining(Learner):
       self, graphs: Sequence[str], clusters: Sequence[str]) -> Sequence[StartedProblem]:
     """See the base class."""
     return training_problems.make_problems(
-        graphs, clusters, max_groups=self.config.max_groups, seed=self.config.seed)
+        graphs, clusters, max_groups=self.config.max_groups, seed=self.config.seed, lists=True)
 
   @property
   def weights(self) -> ScorerWeights:
