@@ -25,7 +25,7 @@ from placeto_tf.errors import (
   SetupError,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Cluster": "placeto_tf.clusters",

@@ -7,6 +7,7 @@ _MUTANTS = 320
 _COSTED = 12  # of those of each format that load, for each takes a process
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("format", graph_mutants.FORMATS)
 def test_mutants_are_read_or_refused_with_an_error_of_the_package(format, tmp_path):
   parsing, outcomes, costed = 0, [], 0

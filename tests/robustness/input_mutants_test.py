@@ -14,6 +14,7 @@ def families_of_this_test_alone(monkeypatch):
   monkeypatch.setattr(families, "FAMILIES", dict(families.FAMILIES))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", input_mutants.KINDS)
 def test_mutants_are_read_or_refused_in_one_sentence(name, tmp_path):
   kind = input_mutants.kinds((name,))[name]
