@@ -16,8 +16,9 @@ from placeto_tf.errors import PlacementError, listed, one_line
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.colocation import colocate
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES, read_concrete_function
-from placeto_tf.graphs.functions import inline_functions, keep_known_classes
+from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.node_table import read_nodes
+from placeto_tf.graphs.rebuilt_functions import captures_of, rebuilt_function
 from placeto_tf.placements import moving
 from placeto_tf.placements.node_devices import place_nodes
 
@@ -105,8 +106,7 @@ def place_function(
   place_nodes(placement, graph_def.node)
   names = getattr(function, PLACED_NAMES, {})
   by_name = {names.get(each.op, each.op): each for each in resource_captures(function)}
-  captures = {names.get(inner.op.name, inner.op.name): outer
-              for outer, inner in function.graph.captures if inner.op.type != "Const"}
+  captures = captures_of(function)
   devices = {node.name: node.device for node in graph_def.node}
   in_place, moved, stayed, recreated, copies = [], [], [], [], {}
   moves = []
@@ -132,7 +132,8 @@ def place_function(
       moved.append(found)
       moves.append((capture.variable, devices[name]))
   _keep_together(graph_def, anchors)
-  placed = _build(function, graph_def, captures, tuple(copies.values()))
+  placed = rebuilt_function(
+      function, graph_def, captures=captures, copies=list(copies.values()))
   del capture, by_name, captures  # these hold handles, and `held` names all that is held
   held = moving.move_variables(moves).held
   if held:
@@ -168,8 +169,7 @@ def trial_function(
     place_nodes(placement, graph_def.node)
     devices = {node.name: node.device for node in graph_def.node}
   names = getattr(function, PLACED_NAMES, {})
-  captures = {names.get(inner.op.name, inner.op.name): outer
-              for outer, inner in function.graph.captures if inner.op.type != "Const"}
+  captures = captures_of(function)
   copies: Dict[str, tf.Variable] = {}
   try:
     for each in resource_captures(function):
@@ -181,7 +181,7 @@ def trial_function(
     raise PlacementError(
         f"there is no room for copies of the variables ({one_line(error, 100)}); place without a "
         "trial") from error
-  return _build(function, graph_def, captures, tuple(copies.values()))
+  return rebuilt_function(function, graph_def, captures=captures, copies=list(copies.values()))
 
 
 def _keep_together(graph_def: GraphDef, moved: Dict[str, str]) -> None:
@@ -204,82 +204,6 @@ def _copy(variable: tf.Variable, device: str) -> tf.Variable:
     return tf.Variable(
         variable.read_value(), trainable=variable.trainable, dtype=variable.dtype,
         shape=variable.shape, name=variable.name.partition(":")[0])
-
-
-def _build(
-    function: ConcreteFunction, graph_def: GraphDef, captures: Dict[str, tf.Tensor],
-    copies: Tuple[tf.Variable, ...]) -> ConcreteFunction:
-  """The ConcreteFunction of a GraphDef, called as `function` is.
-
-  Args:
-    function: a ConcreteFunction.
-    graph_def: its nodes, calls inlined, with their devices.
-    captures: op -> the tensor from outside that it stands for.
-    copies: variables that the function owns.
-  """
-  import tensorflow as tf
-  from tensorflow.python.eager.polymorphic_function import concrete_function
-  from tensorflow.python.framework import func_graph
-
-  original = function.graph
-  old_names = getattr(function, PLACED_NAMES, {})
-  body = type(graph_def)()
-  body.versions.CopyFrom(graph_def.versions)
-  body.library.CopyFrom(graph_def.library)
-  body.node.extend(node for node in graph_def.node if node.name not in captures)
-  # Every op has its device, so colocated ops are together already; `_class` of an op may name a
-  # capture, which has another name now.
-  keep_known_classes(body.node, {node.name for node in body.node})
-  used = {text.lstrip("^").partition(":")[0] for node in body.node for text in node.input}
-  used.update(old_names.get(tensor.op.name, tensor.op.name) for tensor in original.outputs)
-  devices = {node.name: node.device for node in graph_def.node}
-  graph = func_graph.FuncGraph(f"{original.name}_placed")
-  inner: Dict[str, tf.Tensor] = {}
-  with graph.as_default():
-    for i, (name, outer) in enumerate(captures.items()):
-      # Under its old name "op/resource" it would take the name of "op", which is imported later.
-      inner[name] = graph.capture(outer, name=f"placeto_tf_capture_{i}")
-      inner[name].op._set_device(devices[name])
-    captured = list(graph.inputs)
-    tf.graph_util.import_graph_def(
-        body, name="",
-        input_map={f"{name}:0": tensor for name, tensor in inner.items() if name in used})
-
-  def find(tensor: object) -> object:
-    if not isinstance(tensor, tf.Tensor) or getattr(tensor, "graph", None) is not original:
-      return tensor
-    name = old_names.get(tensor.op.name, tensor.op.name)
-    return inner.get(name) if name in inner else (
-        graph.get_tensor_by_name(f"{name}:{tensor.value_index}"))
-
-  outside = {id(tensor) for _, tensor in original.captures}
-  graph.inputs = [
-      find(tensor) for tensor in original.inputs if id(tensor) not in outside] + captured
-  graph.outputs = [find(tensor) for tensor in original.outputs]
-  graph.control_outputs = [
-      graph.get_operation_by_name(old_names.get(op.name, op.name))
-      for op in original.control_outputs]
-  graph.structured_input_signature = original.structured_input_signature
-  graph.structured_outputs = tf.nest.map_structure(
-      find, original.structured_outputs, expand_composites=True)
-  owned = {id(variable.handle): variable for variable in (*original.variables, *copies)}
-  graph.variables = [
-      owned[id(outer)] for outer in captures.values() if id(outer) in owned]
-  # The original's type names the original's captures.
-  signature = function.function_type
-  signature = type(signature)(
-      list(signature.parameters.values()), graph.function_captures.capture_types,
-      return_annotation=signature.output)
-  placed = concrete_function.ConcreteFunction.from_func_graph(graph, signature, {})
-  for name in ("_arg_keywords", "_num_positional_args"):
-    if hasattr(function, name):
-      setattr(placed, name, getattr(function, name))
-  setattr(placed, PLACED_NAMES, {
-      inner[node.name].op.name if node.name in inner else node.name: node.name
-      for node in graph_def.node})
-  # TensorFlow's graphs hold their variables weakly.
-  placed._placeto_owned = (copies, getattr(function, "_placeto_model", None))
-  return placed
 
 
 def _names(variables: Tuple[CapturedVariable, ...]) -> str:

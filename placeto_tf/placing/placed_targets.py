@@ -22,6 +22,7 @@ from placeto_tf.graphs.concrete_functions import (
 )
 from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.loading import FAMILY_PREFIX, ZOO_PREFIX, load_graph
+from placeto_tf.graphs.rebuilt_functions import rebuilt_function
 from placeto_tf.graphs.tensor_names import op_of
 from placeto_tf.placements import Placement
 from placeto_tf.placements.applied import apply_checked
@@ -30,7 +31,6 @@ from placeto_tf.replication.batches import split_spec
 from placeto_tf.replication.rebatching import live_graph
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import replicated_meta_graph
-from placeto_tf.replication.traced import rebuilt_function
 
 
 def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: Any) -> Any:
@@ -87,7 +87,7 @@ def _apply_to_function(result: Any, function: Any, **options: Any) -> Any:
   replicated = _replicas(result)
   if replicated is not None and not _is_graph(function, replicated.graph):
     _check_original(function, result.replication.whole)
-    function = rebuilt_function(function, replicated.written.graph_def)
+    function = rebuilt_function(function, replicated.written.graph_def, resized=True)
   before = result.baselines.get("current")
   return apply_checked(
       result.placement, function, result.graph, result.costs, result.cluster,

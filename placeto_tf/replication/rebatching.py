@@ -21,6 +21,7 @@ import numpy as np
 from placeto_tf.errors import CostError, GraphError
 from placeto_tf.graphs import analysis_graph_def, load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.rebuilt_functions import rebuilt_function
 from placeto_tf.graphs.shapes import PLACEHOLDERS, set_shape
 from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
@@ -29,7 +30,6 @@ from placeto_tf.replication.kinds import Box, Kind, Partial, Rows, Whole
 from placeto_tf.replication.propagation import spread
 from placeto_tf.replication.scaling import Scaling, empty
 from placeto_tf.replication.sparse_updates import sparse_updates
-from placeto_tf.replication.traced import rebuilt_function
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -525,7 +525,7 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
       "fetches": graph.fetches, "feeds": list(source.feed_shapes), "feed_shapes": shapes}
   try:
     if traced:
-      found = load_graph(rebuilt_function(source.tf_graph, proto), feed_shapes=shapes)
+      found = load_graph(rebuilt_function(source.tf_graph, proto, resized=True), feed_shapes=shapes)
       analyse_dataflow(found)
       return found
     found = load_graph(proto, **options)

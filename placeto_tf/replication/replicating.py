@@ -36,6 +36,7 @@ import numpy as np
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.rebuilt_functions import rebuilt_function
 from placeto_tf.replication import op_roles, rewriting
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.cuts import find_cut, outputs_of_fetched_ops
@@ -271,10 +272,8 @@ def _load(
       shape = (shape[0] * replicas, *shape[1:])
     shapes[name.rpartition(":")[0]] = tuple(shape)
   if source.format == "concrete_function":
-    from placeto_tf.replication.traced import rebuilt_function
-
     return load_graph(
-        rebuilt_function(source.tf_graph, written.graph_def), feed_shapes=shapes)
+        rebuilt_function(source.tf_graph, written.graph_def, resized=True), feed_shapes=shapes)
   proto = written.graph_def
   if source.format == "meta_graph_def":
     proto = replicated_meta_graph(source.proto, written)

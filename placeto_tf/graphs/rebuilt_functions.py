@@ -1,0 +1,148 @@
+"""Makes a ConcreteFunction of a GraphDef that was made from that of another ConcreteFunction.
+
+A placed function has other devices, a replicated one takes another batch. Both keep the captures,
+the outputs and the way of calling of the original.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Set
+
+from placeto_tf.graphs.concrete_functions import PLACED_NAMES
+from placeto_tf.graphs.functions import keep_known_classes
+from placeto_tf.graphs.shapes import PLACEHOLDERS
+
+if TYPE_CHECKING:
+  import tensorflow as tf
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.types.experimental import ConcreteFunction
+
+
+def captures_of(function: ConcreteFunction) -> Dict[str, tf.Tensor]:
+  """Returns op -> the tensor from outside that it stands for, by the original's op names.
+
+  Small tensors are captured as constants, which stay ops of the graph.
+  """
+  names = getattr(function, PLACED_NAMES, {})
+  return {names.get(inner.op.name, inner.op.name): outer
+          for outer, inner in function.graph.captures if inner.op.type != "Const"}
+
+
+def rebuilt_function(
+    function: ConcreteFunction, graph_def: GraphDef, *,
+    captures: Optional[Mapping[str, tf.Tensor]] = None, copies: Sequence[tf.Variable] = (),
+    resized: bool = False) -> ConcreteFunction:
+  """Makes the ConcreteFunction of a GraphDef, called as `function` is.
+
+  Args:
+    function: the original.
+    graph_def: its nodes, calls inlined, by the original's op names, with their devices.
+    captures: op -> the tensor from outside that it stands for; by default those of `function`.
+    copies: variables that the result owns.
+    resized: whether the arguments may take another batch than those of `function`.
+  """
+  import tensorflow as tf
+  from tensorflow.python.eager.polymorphic_function import concrete_function
+  from tensorflow.python.framework import func_graph
+
+  original = function.graph
+  captures = captures_of(function) if captures is None else captures
+  names = getattr(function, PLACED_NAMES, {})
+  body = type(graph_def)()
+  body.versions.CopyFrom(graph_def.versions)
+  body.library.CopyFrom(graph_def.library)
+  body.node.extend(node for node in graph_def.node if node.name not in captures)
+  # `_class` of an op may name a capture, which has another name now.
+  keep_known_classes(body.node, {node.name for node in body.node})
+  used = {text.lstrip("^").partition(":")[0] for node in body.node for text in node.input}
+  used.update(names.get(tensor.op.name, tensor.op.name) for tensor in original.outputs)
+  if resized:
+    _open_unread(body, used)
+  devices = {node.name: node.device for node in graph_def.node}
+  graph = func_graph.FuncGraph(f"{original.name}_rebuilt")
+  inner: Dict[str, tf.Tensor] = {}
+  with graph.as_default():
+    for i, (name, outer) in enumerate(captures.items()):
+      # Under its old name "op/resource" it would take the name of "op", which is imported later.
+      inner[name] = graph.capture(outer, name=f"placeto_tf_capture_{i}")
+      inner[name].op._set_device(devices.get(name, ""))
+    captured = list(graph.inputs)
+    tf.graph_util.import_graph_def(
+        body, name="",
+        input_map={f"{name}:0": tensor for name, tensor in inner.items() if name in used})
+
+  def find(tensor: object) -> Any:
+    """Returns the tensor here that stands for one of the original."""
+    if not isinstance(tensor, tf.Tensor) or getattr(tensor, "graph", None) is not original:
+      return tensor
+    name = names.get(tensor.op.name, tensor.op.name)
+    return inner[name] if name in inner else graph.get_tensor_by_name(
+        f"{name}:{tensor.value_index}")
+
+  # Inputs, outputs and control outputs in the original's order, captures last.
+  outside = {id(tensor) for _, tensor in original.captures}
+  arguments = [find(tensor) for tensor in original.inputs if id(tensor) not in outside]
+  graph.inputs = arguments + captured
+  graph.outputs = [find(tensor) for tensor in original.outputs]
+  graph.control_outputs = [
+      graph.get_operation_by_name(names.get(op.name, op.name)) for op in original.control_outputs]
+  graph.structured_input_signature = original.structured_input_signature
+  if resized:
+    shapes = iter([tensor.shape for tensor in arguments])
+    graph.structured_input_signature = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec(next(shapes), spec.dtype, spec.name) if (
+            isinstance(spec, tf.TensorSpec)) else spec, original.structured_input_signature)
+  graph.structured_outputs = tf.nest.map_structure(
+      find, original.structured_outputs, expand_composites=True)
+  variables = {id(variable.handle): variable for variable in (*original.variables, *copies)}
+  graph.variables = [
+      variables[id(outer)] for outer in captures.values() if id(outer) in variables]
+  result = concrete_function.ConcreteFunction.from_func_graph(
+      graph, _function_type(function, graph, resized), {})
+  for name in ("_arg_keywords", "_num_positional_args"):
+    if hasattr(function, name):
+      setattr(result, name, getattr(function, name))
+  setattr(result, PLACED_NAMES, {
+      inner[node.name].op.name if node.name in inner else node.name: node.name
+      for node in graph_def.node})
+  # TensorFlow's graphs hold their variables weakly.
+  result._placeto_owned = (tuple(copies), tuple(graph.variables))
+  if hasattr(function, "_placeto_model"):
+    result._placeto_model = function._placeto_model
+  return result
+
+
+def _open_unread(body: GraphDef, used: Set[str]) -> None:
+  """Leaves the first dimension of arguments open that nothing reads: it may be that of examples."""
+  for node in body.node:
+    if node.op not in PLACEHOLDERS or node.name in used:
+      continue
+    for first in node.attr["shape"].shape.dim[:1]:
+      first.size = -1
+      if "_output_shapes" in node.attr:
+        del node.attr["_output_shapes"]
+
+
+def _function_type(function: ConcreteFunction, graph: Any, resized: bool) -> Any:
+  """Returns the original's type with the captures of a new graph, and its arguments if resized."""
+  from tensorflow.core.function import trace_type
+  from tensorflow.core.function.polymorphism import function_type as function_types
+
+  old = function.function_type
+  if not resized:
+    return type(old)(
+        list(old.parameters.values()), graph.function_captures.capture_types,
+        return_annotation=old.output)
+
+  def traced(value: Any) -> Any:
+    return trace_type.from_value(
+        value, trace_type.InternalTracingContext(is_legacy_signature=True))
+
+  args, kwargs = graph.structured_input_signature
+  parameters = []
+  for i, (name, parameter) in enumerate(old.parameters.items()):
+    value = args[i] if i < len(args) else kwargs[name]
+    parameters.append(function_types.Parameter(
+        name, parameter.kind, parameter.optional, traced(value)))
+  return function_types.FunctionType(
+      parameters, {}, return_annotation=traced(graph.structured_outputs))
