@@ -29,13 +29,13 @@ _COMPILED = "_XlaMustCompile"
 
 
 def is_concrete_function(source: object) -> bool:
-  """Whether the source is a ConcreteFunction."""
+  """Returns whether the source is a ConcreteFunction."""
   return hasattr(source, "graph") and hasattr(source, "structured_outputs") and hasattr(
       source, "captured_inputs")
 
 
 def is_function(source: object) -> bool:
-  """Whether the source is a `tf.function`."""
+  """Returns whether the source is a `tf.function`."""
   return callable(getattr(source, "get_concrete_function", None)) and not (
       is_concrete_function(source))
 
@@ -169,7 +169,7 @@ def _make_handle(node: NodeDef, variable: tf.Variable) -> None:
 
 
 def _is_default(device: str) -> bool:
-  """Whether TensorFlow puts a variable on this device by default."""
+  """Returns whether TensorFlow puts a variable on this device by default."""
   import tensorflow as tf
 
   kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"

@@ -21,12 +21,12 @@ _PACKAGES = ("keras", "tf_keras")
 
 
 def is_keras_model(source: object) -> bool:
-  """Whether the source is a Keras model, of the legacy Keras or of Keras 3."""
+  """Returns whether the source is a Keras model, of the legacy Keras or of Keras 3."""
   return package_of(source) is not None and hasattr(source, "fit")
 
 
 def inference_function(model: keras.Model, batch_size: Optional[int] = None) -> ConcreteFunction:
-  """A ConcreteFunction of the model's inference.
+  """Traces the model's inference.
 
   Args:
     model: a Keras model that knows its inputs.
@@ -51,7 +51,7 @@ def training_function(
     model: keras.Model, optimizer: Union[str, keras.Optimizer, None] = None, loss: Any = None, *,
     batch_size: Optional[int] = None, targets: Any = None,
 ) -> ConcreteFunction:
-  """A ConcreteFunction of one training step: forward, backward and the optimizer's updates.
+  """Traces one training step: forward, backward and the optimizer's updates.
 
   Pass it to `load_graph`. Tracing makes the optimizer's variables, as `fit` would, and leaves all
   values as they are; it does not compile the model.
@@ -117,7 +117,7 @@ def training_function(
 
 
 def step_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
-  """(inputs, targets) of a compiled model as TensorSpecs; see `training_function`.
+  """Returns (inputs, targets) of a compiled model as TensorSpecs; see `training_function`.
 
   Raises:
     GraphError: the model does not know its inputs, or there is no loss to derive the targets from.
@@ -140,7 +140,7 @@ def step_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
 
 
 def _step(model: keras.Model, optimizer: keras.Optimizer, losses: Any) -> Callable[..., Any]:
-  """(inputs, targets) -> {"loss"}, training the model."""
+  """Returns a step (inputs, targets) -> {"loss"} that trains the model."""
   import tensorflow as tf
 
   def step(inputs, targets):
@@ -164,7 +164,7 @@ def _step(model: keras.Model, optimizer: keras.Optimizer, losses: Any) -> Callab
 
 
 def _total_loss(losses: Any, targets: Any, predictions: Any) -> tf.Tensor:
-  """The sum of the means of each output's loss."""
+  """Returns the sum of the means of each output's loss."""
   import tensorflow as tf
 
   predictions, targets = tf.nest.flatten(predictions), tf.nest.flatten(targets)
@@ -181,7 +181,7 @@ def _total_loss(losses: Any, targets: Any, predictions: Any) -> tf.Tensor:
 
 
 def _input_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
-  """TensorSpecs of the inputs, nested as the model takes them."""
+  """Returns TensorSpecs of the inputs, nested as the model takes them."""
   import tensorflow as tf
 
   package = package_of(model)
@@ -210,7 +210,7 @@ def _input_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
 
 
 def _nested(model: keras.Model, what: str) -> Any:
-  """The "inputs" or "outputs" of a functional model, nested as it was made."""
+  """Returns the "inputs" or "outputs" of a functional model, nested as it was made."""
   import tensorflow as tf
 
   flat = getattr(model, what)
@@ -219,7 +219,7 @@ def _nested(model: keras.Model, what: str) -> Any:
 
 
 def _outputs(model: keras.Model, inputs: Any) -> Any:
-  """The outputs of a model, nested, with their shapes; of a subclass for specs of its inputs."""
+  """Returns the outputs of a model, nested, with shapes; of a subclass for specs of its inputs."""
   import tensorflow as tf
 
   if getattr(model, "outputs", None):
@@ -234,7 +234,7 @@ def _outputs(model: keras.Model, inputs: Any) -> Any:
 
 
 def _target_specs(nested: Any, losses: Any, batch_size: Optional[int]) -> Any:
-  """TensorSpecs of the targets, nested as the outputs are where these are a dict."""
+  """Returns TensorSpecs of the targets, nested as the outputs are where these are a dict."""
   import tensorflow as tf
 
   outputs = tf.nest.flatten(nested)
@@ -281,7 +281,7 @@ def without_xla(optimizer: keras.Optimizer) -> Iterator[None]:
 
 
 def cause_of(error: Exception) -> str:
-  """What an exception of somebody else's code says in the end, in a line that is not too long.
+  """Returns the end of the text of an exception of somebody else's code, in one short line.
 
   AutoGraph and Keras write where they were before what was wrong.
   """
@@ -290,7 +290,7 @@ def cause_of(error: Exception) -> str:
 
 
 def package_of(model: object) -> Any:
-  """The Keras that the model is of, or None."""
+  """Returns the Keras that the model is of, or None."""
   for base in type(model).__mro__:
     name = base.__module__.partition(".")[0]
     if name in _PACKAGES:

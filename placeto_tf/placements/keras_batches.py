@@ -28,7 +28,7 @@ _FREE = 32  # stands in an error for a dimension that is not known
 
 
 def as_batch(data: Any, floatx: str = "float32") -> Batch:
-  """A batch with tensors for arrays, without sample weights where there are none.
+  """Returns a batch with tensors for arrays, without sample weights where there are none.
 
   Args:
     data: a tensor or array, or (inputs, targets) or (inputs, targets, sample weights), each nested
@@ -55,19 +55,20 @@ def as_batch(data: Any, floatx: str = "float32") -> Batch:
 
 
 def is_composite(value: object) -> bool:
-  """Whether a value is one of several tensors: ragged, sparse, a GraphTensor, ..."""
+  """Returns whether a value is one of several tensors: ragged, sparse, a GraphTensor, ..."""
   return hasattr(value, "_type_spec")
 
 
 def specs_of(
     batch: Batch, data: Any = None, element_spec: Optional[Specs] = None, *, wide: bool = False
 ) -> Specs:
-  """The TypeSpecs of a batch, nested as it is; specs stay what they are, and None stays None.
+  """Returns the TypeSpecs of a batch, nested as it is; specs and None stay as they are.
 
   Args:
     batch: as from `as_batch`.
-    data, element_spec: what it was made of, and the spec of the iterator that gave it, which
-      knows how much differs from batch to batch. Of composite tensors the specs leave that open.
+    data, element_spec: the source of the batch, and the spec of the iterator that gave it, which
+      knows the dimensions that differ from batch to batch. Of composite tensors the specs leave
+      these open.
     wide: whether those of dense tensors do so, too, as Keras's own: see `draws_by_trace`.
   """
   import tensorflow as tf
@@ -89,16 +90,16 @@ def specs_of(
 
 
 def draws_by_trace(model: keras.Model) -> bool:
-  """Whether each trace of the step draws random numbers of its own, as layers of Keras 2 do.
+  """Returns whether each trace of the step samples on its own, as layers of Keras 2 do.
 
-  Such a step is traced once for batches of all sizes, as Keras does, to draw the same numbers.
+  Such a step is traced once for batches of all sizes, as Keras does, for the same random numbers.
   """
   return hasattr(model, "_train_counter") and any(
       hasattr(layer, "_random_generator") for layer in getattr(model, "submodules", ()))
 
 
 def cast_like(batch: Batch, specs: Specs) -> Batch:
-  """The batch with floating-point tensors in the dtypes of specs of the same structure."""
+  """Returns the batch with floating-point tensors in the dtypes of specs of the same nest."""
   import tensorflow as tf
 
   try:
@@ -139,10 +140,10 @@ def check_trainable(model: object) -> None:
 
 
 def without_xla(model: keras.Model) -> Any:
-  """Has Keras run the model's functions op by op: XLA takes a step whole, on one device.
+  """Turns XLA off for the model's functions, because it takes a step whole, on one device.
 
   Returns:
-    What the model's `jit_compile` was; False where there is none.
+    The model's `jit_compile` as it was; False where there is none.
   """
   found = getattr(model, "jit_compile", None) or False
   if found:
@@ -190,7 +191,7 @@ class KerasStep(TracedStep):
 
 
 def compiled_state(model: keras.Model) -> Tuple[int, ...]:
-  """What changes when a model is compiled again."""
+  """Returns ids of all objects that are others when a model is compiled again."""
   fields = vars(model)
   return tuple(
       id(value) for value in (
@@ -199,7 +200,7 @@ def compiled_state(model: keras.Model) -> Tuple[int, ...]:
 
 
 def steps_per_execution(model: keras.Model) -> int:
-  """How many steps Keras wants of one call of the train function."""
+  """Returns the number of steps that Keras wants of one call of the train function."""
   found: Any = getattr(model, "_steps_per_execution", None)  # a variable in Keras 2
   if not hasattr(found, "numpy"):
     found = getattr(model, "steps_per_execution", 1)

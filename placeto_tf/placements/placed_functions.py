@@ -147,7 +147,7 @@ def place_function(
 
 def trial_function(
     function: ConcreteFunction, placement: Optional[Mapping[str, str]] = None) -> ConcreteFunction:
-  """A copy of a ConcreteFunction whose steps change no variable of the original.
+  """Copies a ConcreteFunction, whose steps change no variable of the original.
 
   Args:
     function: a ConcreteFunction.
@@ -197,7 +197,7 @@ def _keep_together(graph_def: GraphDef, moved: Dict[str, str]) -> None:
 
 
 def _copy(variable: tf.Variable, device: str) -> tf.Variable:
-  """A variable with the same value on another device."""
+  """Returns a variable with the same value on another device."""
   import tensorflow as tf
 
   with tf.init_scope(), tf.device(device):

@@ -233,7 +233,7 @@ class PlacedStep:
 
   @property
   def _compiled(self) -> bool:
-    """Whether XLA compiles the step as a whole where it is not placed."""
+    """True if XLA compiles the step as a whole where it is not placed."""
     return isinstance(self._step, FunctionStep) and self._step.compiled
 
   def _place(self, plan: TrainingPlan, verdict: str) -> None:

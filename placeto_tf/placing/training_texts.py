@@ -1,4 +1,4 @@
-"""What is said of a placed training: ten lines, devices by their short names."""
+"""The text of a placed step or training: ten lines, devices by their short names."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from placeto_tf.placing.training_plans import short_names
 
 
 def describe(training: Any) -> str:
-  """The lines of `print(training)`.
+  """Returns the lines of `print(training)`.
 
   Args:
-    training: a `PlacedTraining`.
+    training: a `PlacedStep` or `PlacedTraining`.
   """
   plan, lines = training.plan, [f"{training!r}"]
   if plan is None:
@@ -51,7 +51,7 @@ def describe(training: Any) -> str:
 
 
 def _replicas(plan: Any) -> List[str]:
-  """Whether replicas divide each batch, and why not."""
+  """Returns a line on the replicas that divide each batch, or on why there are none."""
   found = None if plan.result is None else plan.result.replication
   if plan.replicas > 1:
     check = f"; {found.check}" if found is not None and found.check is not None else ""
@@ -65,6 +65,7 @@ def _replicas(plan: Any) -> List[str]:
 
 
 def _by_device(variables: Any) -> str:
+  """Returns how many variables are on each device, such as "3 to GPU:1"."""
   counts: dict = {}
   for variable in variables:
     name = short_name(variable.wanted)
