@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.costs import no_side_effects
@@ -147,8 +148,10 @@ class _Inference:
     except (ValueError, TypeError, tf.errors.OpError) as error:
       self._graph = tf.Graph()  # grappler could read it, which is what counts
       if strict and _CONTRADICTION in str(error) and _is_refused(copy):
+        # Without the attributes, between which the sizes would be lost.
+        reason = one_line(ValueError(re.sub(r"(= \w+)\[.*?\]\(", r"\1(", str(error))), 400)
         raise CostError(
-            f"the step cannot run: {one_line(error)}; correct batch_size or feed_shapes, or the "
+            f"the step cannot run: {reason}; correct batch_size or feed_shapes, or the "
             "shape that the graph has fixed") from None
 
   def shapes_of(

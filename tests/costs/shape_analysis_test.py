@@ -1,9 +1,13 @@
 """Tests for placeto_tf.costs.shape_analysis."""
 
 import pytest
+import tensorflow as tf
 
 from placeto_tf import graphs
+from placeto_tf.costs.estimate import work_of
 from placeto_tf.costs.shape_analysis import analyse
+from placeto_tf.errors import CostError
+from placeto_tf.graphs import load_graph
 
 
 @pytest.fixture(name="loop")
@@ -94,3 +98,26 @@ def test_shapes_computed_from_what_a_table_answers_are_evaluated():
   found = analyse(graphs.analysis_graph_def(graph))
   products = [op for op, kind in zip(graph.op_names, graph.op_types) if kind == "MatMul"]
   assert [found.estimates[op].flops for op in products] == [2 * 28 * 8 * 5]
+
+
+def test_shapes_that_contradict_the_graph_are_an_error_with_tensorflows_sentence():
+  with tf.Graph().as_default() as tf_graph:
+    x = tf.compat.v1.placeholder(tf.float32, [None, 64, 64, 32], name="x")
+    kernel = tf.compat.v1.placeholder(tf.float32, [3, 3, 16, 32], name="k")
+    tf.nn.conv2d_transpose(x, kernel, [32, 128, 128, 16], 2, name="up")  # for batches of 32
+  graph = load_graph(tf_graph.as_graph_def(), fetches=["up"], batch_size=8)
+  with pytest.raises(CostError, match=r"'\{\{node up\}\}.*\[8,64,64,32\].*correct batch_size"):
+    work_of(graph, cache=False)
+  assert work_of(load_graph(tf_graph.as_graph_def(), fetches=["up"], batch_size=32), cache=False)
+
+
+def test_what_tensorflow_infers_comes_before_a_guess():
+  with tf.Graph().as_default() as tf_graph:
+    image = tf.compat.v1.placeholder(tf.float32, [4, 32, 32, 2], name="image")
+    big = tf.compat.v1.image.resize_bilinear(image[:, ::2, ::2], tf.shape(image)[1:3])
+    last = tf.slice(tf.shape(big), [tf.rank(big) - 1], [1])
+    tf.identity(tf.reshape(big, tf.concat([[-1], last], 0)), name="flat")
+  graph = load_graph(tf_graph.as_graph_def(), fetches=["flat"])
+  work = work_of(graph, cache=False)
+  assert not work.unknown and not work.unsure
+  assert work.output_bytes[graph.output_offsets[graph.op_index["flat"]]] == 4 * 32 * 32 * 2 * 4
