@@ -38,7 +38,7 @@ Derived = Dict[str, tf.Tensor]
 
 
 def derive(graph: tfgnn.GraphTensor) -> Derived:
-  """Name -> array of one scalar GraphTensor."""
+  """Returns name -> array of one scalar GraphTensor."""
   groups, devices = graph.node_sets[schema.GROUP], graph.node_sets[schema.DEVICE]
   g, d = groups.total_size, devices.total_size
   option, flow = graph.edge_sets[schema.OPTION], graph.edge_sets[schema.DATAFLOW]
@@ -101,11 +101,11 @@ class GraphTable:
     self._table = {name: tf.constant(np.stack([row[name] for row in rows])) for name in rows[0]}
 
   def __call__(self, graphs: tf.Tensor) -> Derived:
-    """The arrays of `graphs` [P] int32, [P, ...] each."""
+    """Returns the arrays of `graphs` [P] int32, [P, ...] each."""
     return {name: tf.gather(table, graphs) for name, table in self._table.items()}
 
   def _padded_row(self, graph: GroupedGraph, edges: int) -> Dict[str, np.ndarray]:
-    """Name -> array of one graph, with room for all groups and edges."""
+    """Returns name -> array of one graph, with room for all groups and edges."""
     found = derive(encode(graph, np.zeros(graph.num_groups, np.int32)))
     missing = self.num_groups - graph.num_groups
     padded = {}
@@ -123,12 +123,13 @@ class GraphTable:
 
 
 def _ends(edges: tfgnn.EdgeSet) -> tf.Tensor:
-  """[E, 2] int32 source and target."""
+  """Returns [E, 2] int32 source and target."""
   return tf.stack([edges.adjacency.source, edges.adjacency.target], axis=1)
 
 
 def _reachable(ends: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
-  """[G, G] 1 where a path of at least one edge leads from the row's group to the column's."""
+  """Returns [G, G] 1 where a path of at least one edge leads from the row's group to the column's.
+  """
   reach = tf.scatter_nd(ends, tf.ones(tf.shape(ends)[:1]), [g, g])
 
   def doubled(length, reach):  # paths of twice the length

@@ -66,7 +66,7 @@ class GraphSetConfig:
     return zoo.expand(f"family:{self.family}[{self.first}:{self.first + self.count}]")
 
   def file_name(self, spec: str) -> str:
-    """File name of a graph's MetaGraph."""
+    """Returns file name of a graph's MetaGraph."""
     return f"{self.family}_{int(spec[:-1].partition('[')[2]):04d}.meta"
 
 
@@ -116,7 +116,7 @@ def _make(
 
 
 def _encode(meta_graph: object, cluster: Cluster, config: GraphSetConfig):
-  """The serialized GraphTensor of a graph on its best single device, and its row."""
+  """Returns the serialized GraphTensor of a graph on its best single device, and its row."""
   import tensorflow_gnn as tfgnn
 
   graph = load_graph(meta_graph)
@@ -184,7 +184,7 @@ def _check_row(row: Row) -> None:
 
 
 def _settings(config: GraphSetConfig) -> Dict[str, Any]:
-  """The settings that may not change between two calls; `count` may grow."""
+  """Returns the settings that may not change between two calls; `count` may grow."""
   settings = dataclasses.asdict(config)
   del settings["count"]
   return settings
@@ -221,7 +221,7 @@ def _join_records(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> Non
 
 
 def _read_records(path: str) -> List[bytes]:
-  """The serialized GraphTensors of a TFRecord; none where there is no file."""
+  """Returns the serialized GraphTensors of a TFRecord; none where there is no file."""
   import tensorflow as tf
 
   user_files.check_regular(path, what="the GraphTensors", remedy="choose another directory")

@@ -139,7 +139,7 @@ def _values(holder, name: str) -> np.ndarray:
 
 
 def _column(values) -> tf.Tensor:
-  """[n, 1], or values [n, k] as they are."""
+  """Returns [n, 1], or values [n, k] as they are."""
   values = np.asarray(values, dtype=np.float32)
   return tf.constant(values if values.ndim == 2 else values.reshape(-1, 1))
 

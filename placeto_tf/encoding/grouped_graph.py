@@ -11,7 +11,7 @@ all others. So policies see only the edges that agree with the order of the grou
 ops that compute longest; an edge that runs against that order, such as a gradient's into the update
 of a variable, is left out. Costs and simulation keep every edge.
 
-Legend: N ops, G groups, E edges between groups, D devices.
+Dimensions: N ops, G groups, E edges between groups, D devices.
 """
 
 from __future__ import annotations
@@ -82,23 +82,23 @@ class GroupedGraph:
 
   @property
   def num_groups(self) -> int:
-    """G."""
+    """Returns G."""
     return len(self.output_bytes)
 
   @property
   def num_devices(self) -> int:
-    """D."""
+    """Returns D."""
     return len(self.memory_bytes)
 
   @functools.cached_property
   def flow(self) -> np.ndarray:
-    """[E] bool: edges that policies see, which agree with `order`."""
+    """Returns [E] bool: edges that policies see, which agree with `order`."""
     positions = np.argsort(self.order)
     return positions[self.sources] < positions[self.targets]
 
   @classmethod
   def of(cls, problem: PlacementProblem) -> GroupedGraph:
-    """The groups of a problem."""
+    """Returns the groups of a problem."""
     return cls.build(
         problem.graph, problem.costs, problem.cluster, problem.grouping, problem.allowed)
 
@@ -149,14 +149,14 @@ class GroupedGraph:
 
 
 def main_ops(graph: ComputationGraph, costs: OpCosts, grouping: Grouping) -> np.ndarray:
-  """[G] each group's op that computes longest, the first of equals in topological order."""
+  """Returns [G] each group's op that computes longest, the first of equals in topological order."""
   by_weight = np.lexsort(
       (topological_rank(graph), -costs.compute_us.max(axis=1), grouping.group_of_op))
   return by_weight[np.unique(grouping.group_of_op[by_weight], return_index=True)[1]]
 
 
 def output_shapes(graph: ComputationGraph, ops: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-  """(output_rank, output_dims) of ops; a graph made of costs alone has no shapes."""
+  """Returns (output_rank, output_dims) of ops; a graph made of costs alone has no shapes."""
   rank = np.full(len(ops), -1, dtype=np.int32)
   dims = np.zeros((len(ops), OUTPUT_DIMS), dtype=np.int64)
   source = graph.source

@@ -149,7 +149,7 @@ class PlacementEnv(gymnasium.Env):
     return self._observe(), float(reward), process.over, truncated, self._info()
 
   def action_masks(self) -> np.ndarray:
-    """[M D] bool: moves left to be tried; the name that sb3-contrib's MaskablePPO calls."""
+    """Returns [M D] bool: moves left to be tried; the name that sb3-contrib's MaskablePPO calls."""
     found = np.zeros((self._room, self.problem.num_devices), dtype=bool)
     found[:len(self.process.some)] = self.process.open[self.process.some]
     return found.ravel()

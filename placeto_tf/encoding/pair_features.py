@@ -6,8 +6,8 @@ cluster.
 
 Times in units of a group's mean compute time go through `squash`, sign(x) log(1 + |x|).
 
-Legend: N ops, G groups, M of them, D devices, K bins of the step's time, F features. For group g on
-device d, `without` means the device as if g were not on it.
+Dimensions: N ops, G groups, M of them, D devices, K bins of the step's time, F features. For group
+g on device d, `without` means the device as if g were not on it.
 
   0 stays          1 if g is on d now
   1 compute        of g on d, in units
@@ -65,7 +65,7 @@ CLIP = 8.0
 
 @compiled(nogil=True)
 def squash(x):
-  """sign(x) log(1 + |x|)."""
+  """Returns sign(x) log(1 + |x|)."""
   return math.log1p(x) if x >= 0 else -math.log1p(-x)
 
 

@@ -1,6 +1,6 @@
 """`PairTables`: the part of the features of (group, device) pairs that no move changes.
 
-Legend: N ops, G groups, E edges between ops, F edges between groups, D devices.
+Dimensions: N ops, G groups, E edges between ops, F edges between groups, D devices.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OpTables:
 
   @classmethod
   def build(cls, problem: PlacementProblem) -> OpTables:
-    """The tables of a problem, for any grouping of its ops."""
+    """Returns the tables of a problem, for any grouping of its ops."""
     graph, costs = problem.graph, problem.costs
     op_us = costs.compute_us[:, problem.cluster.device_kinds]
     fastest = np.where(problem.allowed_ops, op_us, np.inf).min(axis=1)
@@ -93,17 +93,17 @@ class PairTables:
 
   @property
   def num_groups(self) -> int:
-    """G."""
+    """Returns G."""
     return len(self.held_bytes)
 
   @property
   def num_devices(self) -> int:
-    """D."""
+    """Returns D."""
     return len(self.memory_bytes)
 
   @property
   def pair_arguments(self) -> tuple:
-    """The arguments of the loop over pairs."""
+    """Returns the arguments of the loop over pairs."""
     return (
         self.compute_us, self.allowed, self.in_offsets, self.in_groups, self.in_bytes,
         self.out_offsets, self.out_groups, self.out_bytes, self.us_per_byte, self.latency_us,
@@ -111,14 +111,14 @@ class PairTables:
 
   @property
   def op_arguments(self) -> tuple:
-    """The arguments of the loop over ops."""
+    """Returns the arguments of the loop over ops."""
     return (
         self.op_groups, self.op_us, self.edge_offsets, self.edge_producers, self.edge_bytes,
         self.us_per_byte, self.latency_us)
 
   @classmethod
   def build(cls, problem: PlacementProblem, ops: Optional[OpTables] = None) -> PairTables:
-    """The tables of a problem and its groups; `ops` saves computing the problem's again."""
+    """Returns the tables of a problem and its groups; `ops` saves computing the problem's again."""
     ops = ops or OpTables.build(problem)
     cluster, grouping = problem.cluster, problem.grouping
     grouped = GroupedGraph.of(problem)
@@ -150,10 +150,10 @@ class PairTables:
 
 
 def _writable(array: np.ndarray, dtype) -> np.ndarray:
-  """A contiguous copy: numba would compile again for read-only arrays."""
+  """Returns a contiguous copy: numba would compile again for read-only arrays."""
   return np.array(array, dtype=dtype, order="C")
 
 
 def _offsets(owners: np.ndarray, count: int) -> np.ndarray:
-  """[count+1] int32 where each owner's run of entries starts, once sorted by owner."""
+  """Returns [count+1] int32 where each owner's run of entries starts, once sorted by owner."""
   return np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=count))]).astype(np.int32)

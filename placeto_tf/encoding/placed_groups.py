@@ -77,7 +77,7 @@ class PlacedGroups:
 
 
 def group_counts(problem: PlacementProblem, levels: Tuple[float, ...]) -> List[int]:
-  """How many groups each level has, given over the problem's own number of groups.
+  """Returns how many groups each level has, given over the problem's own number of groups.
 
   None is coarser than a group a device or finer than what can be moved by itself.
   """

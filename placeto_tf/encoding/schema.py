@@ -28,10 +28,10 @@ LINK = "link"
 
 
 def load_schema() -> tfgnn.GraphSchema:
-  """The GraphSchema of one placement."""
+  """Returns the GraphSchema of one placement."""
   return tfgnn.read_schema(SCHEMA_PATH)
 
 
 def graph_tensor_spec() -> tfgnn.GraphTensorSpec:
-  """The spec of one placement: scalar, with sets of any size."""
+  """Returns the spec of one placement: scalar, with sets of any size."""
   return tfgnn.create_graph_spec_from_schema_pb(load_schema())

@@ -18,12 +18,12 @@ class Seeds:
     self._rng = np.random.default_rng(seed)
 
   def __call__(self) -> int:
-    """The next seed."""
+    """Returns the next seed."""
     return int(self._rng.integers(2**31 - 1))
 
 
 def dense(width: int, seeds: Seeds, activation: Optional[str] = None, *, scale: float = 1.0):
-  """A dense layer with Glorot's weights; `scale` shrinks them at the start."""
+  """Returns a dense layer with Glorot's weights; `scale` shrinks them at the start."""
   return tf.keras.layers.Dense(
       width, activation=activation,
       kernel_initializer=tf.keras.initializers.VarianceScaling(
@@ -33,6 +33,6 @@ def dense(width: int, seeds: Seeds, activation: Optional[str] = None, *, scale: 
 def perceptron(
     width: int, seeds: Seeds, *, layers: int = 2, last: Optional[str] = "relu"
 ) -> tf.keras.Sequential:
-  """The small network used for each f and g of the paper; `last` is its last activation."""
+  """Returns the small network used for each f and g of the paper; `last` is its last activation."""
   return tf.keras.Sequential(
       [dense(width, seeds, "relu") for _ in range(layers - 1)] + [dense(width, seeds, last)])

@@ -3,7 +3,7 @@
 Keras' LSTM unrolls a loop of small ops on a CPU, ten times slower here. Hochreiter and Schmidhuber
 1997 with forget gates; the gates' order is that of the kernel: input, cell, forget, output.
 
-Legend: T steps, B sequences side by side, I inputs, H hidden.
+Dimensions: T steps, B sequences side by side, I inputs, H hidden.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ State = Tuple[tf.Tensor, tf.Tensor]  # cell and hidden, [B, H] both
 
 
 def initial(rng: np.random.Generator, shape: Tuple[int, ...], scale: float = 1.0) -> np.ndarray:
-  """Uniform values of variance `scale`**2 over the mean of the two dimensions (Glorot)."""
+  """Returns uniform values of variance `scale`**2 over the mean of the two dimensions (Glorot)."""
   limit = scale * np.sqrt(6 / (shape[0] + shape[-1]))
   return rng.uniform(-limit, limit, shape).astype(np.float32)
 
@@ -36,18 +36,18 @@ class Lstm(tf.Module):
     self.bias = tf.Variable(np.zeros(4 * num_hidden, np.float32), name="bias")
 
   def zero_state(self, batch: int) -> State:
-    """The state before the first step."""
+    """Returns the state before the first step."""
     return (tf.zeros([batch, self.num_hidden]),) * 2
 
   def sequence(self, inputs: tf.Tensor, state: State) -> Tuple[tf.Tensor, State]:
-    """All steps, [T, B, I] -> hidden [T, B, H] and the last state."""
+    """Returns all steps, [T, B, I] -> hidden [T, B, H] and the last state."""
     out = tf.raw_ops.BlockLSTM(
         seq_len_max=tf.shape(inputs, out_type=tf.int64)[0], x=inputs, cs_prev=state[0],
         h_prev=state[1], **self._weights())
     return out.h, (out.cs[-1], out.h[-1])
 
   def step(self, inputs: tf.Tensor, state: State) -> State:
-    """One step, [B, I]; without a gradient."""
+    """Returns one step, [B, I]; without a gradient."""
     out = tf.raw_ops.LSTMBlockCell(
         x=inputs, cs_prev=state[0], h_prev=state[1], **self._weights())
     return out.cs, out.h

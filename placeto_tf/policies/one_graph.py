@@ -11,7 +11,7 @@ directory then holds what `training.runs` says, and
 A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
 machine.
 
-Legend: N ops.
+Dimensions: N ops.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class OneGraphPolicy:
   def place(
       self, problem: PlacementProblem, budget: Budget, seed: int = 0, *, config: Any = None,
       root_dir: Optional[str] = None) -> np.ndarray:
-    """[N] the best placement the problem has seen, after training a policy on it.
+    """Returns [N] the best placement the problem has seen, after training a policy on it.
 
     Args:
       problem: its own groups are not used.
@@ -84,7 +84,7 @@ class OneGraphPolicy:
     return problem.account.best_known
 
   def trainable(self) -> Trainable:
-    """The record for `scripts/train.py`."""
+    """Returns the record for `scripts/train.py`."""
     config = OneGraphConfig((), policy=self.name, training=self.options.training)
     make = functools.partial(OneGraphLearner, self)
     return Trainable(self.name, config, functools.partial(trainer.train, make))
@@ -158,11 +158,11 @@ class OneGraphLearner(Learner):
 
   def make_problems(
       self, graphs: Sequence[str], clusters: Sequence[str]) -> List[PlacementProblem]:
-    """The only graph on the only cluster."""
+    """Returns the only graph on the only cluster."""
     return [make_problem(load_graph(graphs[0]), Cluster.parse(clusters[0]))] if graphs else []
 
   def specs(self, iteration: int) -> List[None]:
-    """One batch, of which there is nothing to say."""
+    """Returns the spec of one batch, of which there is nothing to say."""
     return [None]
 
   @property
@@ -176,7 +176,7 @@ class OneGraphLearner(Learner):
 
   @property
   def weights(self) -> None:
-    """Those of this process."""
+    """Returns nothing: collectors of this process have the policy itself."""
     return None
 
   @property
@@ -185,7 +185,7 @@ class OneGraphLearner(Learner):
     return self._learner.variables
 
   def steps_of(self, experience: Any) -> int:
-    """Updates."""
+    """Returns 1: an update."""
     return 1
 
   def learn(self, experiences: List[Any], iteration: int) -> Dict[str, float]:

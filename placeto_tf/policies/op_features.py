@@ -2,7 +2,8 @@
 
 Sizes of outputs are used in place of shapes, because graphs of all formats have them.
 
-Legend: N ops, G groups, T types of ops that occur, O outputs of all ops together, S sizes, W waves.
+Dimensions: N ops, G groups, T types of ops that occur, O outputs of all ops together, S sizes, W
+waves.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def output_sizes(
 
 
 def shape_features(rank: np.ndarray, dims: np.ndarray) -> np.ndarray:
-  """[G, 1 + K] float32: 1 if the shape is known, then 1 + the logarithm of each dimension.
+  """Returns [G, 1 + K] float32: 1 if the shape is known, then 1 + the logarithm of each dimension.
 
   Args:
     rank: [G] -1 where it is not known.
@@ -59,7 +60,7 @@ def shape_features(rank: np.ndarray, dims: np.ndarray) -> np.ndarray:
 def group_edges(
     graph: ComputationGraph, group_of_op: np.ndarray, num_groups: int
 ) -> Tuple[np.ndarray, np.ndarray]:
-  """[E] producing and consuming groups, each pair of different groups once, sorted."""
+  """Returns [E] producing and consuming groups, each pair of different groups once, sorted."""
   producers = group_of_op[graph.edge_producers].astype(np.int64)
   consumers = group_of_op[graph.edge_consumers].astype(np.int64)
   apart = producers != consumers
@@ -68,7 +69,7 @@ def group_edges(
 
 
 def adjacency(sources: np.ndarray, targets: np.ndarray, num_groups: int) -> np.ndarray:
-  """[G, 2 G] float32: 1 for the groups that a group reads, then for those that read it."""
+  """Returns [G, 2 G] float32: 1 for the groups that a group reads, then for those that read it."""
   rows = np.zeros((num_groups, 2 * num_groups), dtype=np.float32)
   rows[targets, sources] = 1
   rows[sources, num_groups + targets] = 1
@@ -92,7 +93,8 @@ def neighbours(
 
 
 def standardized(features: np.ndarray) -> np.ndarray:
-  """[G, F] with mean 0 and deviation 1 in each column; columns that are constant become 0."""
+  """Returns [G, F] with mean 0 and deviation 1 in each column; columns that are constant become 0.
+  """
   deviation = features.std(axis=0)
   centred = features - features.mean(axis=0)
   return (centred / np.where(deviation > 0, deviation, 1)).astype(np.float32)
@@ -120,7 +122,7 @@ def walk_numbers(sources: np.ndarray, targets: np.ndarray, num_groups: int) -> n
 
 
 def shares_before(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
-  """[G] float32 share of all weights that comes before a group, with half of its own.
+  """Returns [G] float32 share of all weights that comes before a group, with half of its own.
 
   Args:
     numbers: [G] each group's place.
@@ -131,6 +133,7 @@ def shares_before(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def waves(share: np.ndarray) -> np.ndarray:
-  """[G, 2 W] float32 sines and cosines of numbers in [0, 1), the shortest wave 1 / 32 long."""
+  """Returns [G, 2 W] float32 sines and cosines of numbers in [0, 1), the shortest wave 1 / 32 long.
+  """
   phase = 2 * np.pi * share[:, None] * 2.0 ** np.arange(NUM_WAVES)
   return np.concatenate([np.sin(phase), np.cos(phase)], axis=1).astype(np.float32)

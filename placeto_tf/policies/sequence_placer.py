@@ -12,8 +12,8 @@ with the devices known all of it is three large products, and only the LSTM goes
 
 where x is the embedding of the group at the step: see `PlacerConfig.own_scale`.
 
-Legend: B placements side by side, G groups, F features of a group, D devices, H hidden, E width of
-a device's embedding. Time comes first within the LSTMs, [G, B, ...], and last everywhere else.
+Dimensions: B placements side by side, G groups, F features of a group, D devices, H hidden, E width
+of a device's embedding. Time comes first within the LSTMs, [G, B, ...], and last everywhere else.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SequencePlacer(tf.Module):
     self._logits = tf.Variable(initial(rng, (h, num_devices), 0.1), name="logits")
 
   def encode(self, features: tf.Tensor) -> tf.Tensor:
-    """[B, G, F] -> [B, G, H] encoder states."""
+    """Returns [B, G, F] -> [B, G, H] encoder states."""
     inputs = tf.nn.relu(tf.tensordot(features, self._project, 1) + self._project_bias)
     inputs = tf.transpose(inputs, [1, 0, 2])
     states = []
@@ -99,7 +99,7 @@ class SequencePlacer(tf.Module):
     return tf.matmul(weights, encoded), weights
 
   def own(self, features: tf.Tensor) -> tf.Tensor:
-    """W_x x, [B or 1, G, H], of embeddings [B or 1, G, F]."""
+    """Returns W_x x, [B or 1, G, H], of embeddings [B or 1, G, F]."""
     return tf.tensordot(features, self._own, 1)
 
   def logits(self, encoded: tf.Tensor, hidden: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
@@ -120,7 +120,7 @@ class SequencePlacer(tf.Module):
 
   def log_prob(
       self, features: tf.Tensor, allowed: tf.Tensor, devices: tf.Tensor) -> tf.Tensor:
-    """[B, G] log probability of each device [B, G], given those before it."""
+    """Returns [B, G] log probability of each device [B, G], given those before it."""
     encoded = self.encode(features)
     b = tf.shape(devices)[0]
     before = tf.concat([tf.fill([b, 1], self.num_devices), devices[:, :-1]], axis=1)

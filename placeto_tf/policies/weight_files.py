@@ -18,7 +18,8 @@ _MOST = 1 << 20  # of any size in a configuration
 
 
 def directory_of(directory: str) -> str:
-  """The directory of the files: this one, or the `weights` of a training run's directory."""
+  """Returns the directory of the files: this one, or the `weights` of a training run's directory.
+  """
   inner = os.path.join(directory, "weights")
   return inner if os.path.exists(os.path.join(inner, SIDECAR)) else directory
 
@@ -40,7 +41,7 @@ def write(directory: str, arrays: Mapping[str, np.ndarray], sidecar: Dict[str, A
 def read_sidecar(
     directory: str, *, remedy: str, error_type: Type[PlacetoError] = PlacetoError
 ) -> Dict[str, Any]:
-  """The content of weights.json in a directory; see `read`."""
+  """Returns the content of weights.json in a directory; see `read`."""
   return user_files.read_json_object(
       os.path.join(directory_of(directory), SIDECAR), what="the description of weights",
       remedy=remedy, error_type=error_type)
@@ -49,7 +50,7 @@ def read_sidecar(
 def read_arrays(
     directory: str, *, remedy: str, error_type: Type[PlacetoError] = PlacetoError
 ) -> Dict[str, np.ndarray]:
-  """The arrays of weights.npz of a directory, all of finite numbers.
+  """Returns the arrays of weights.npz of a directory, all of finite numbers.
 
   Args:
     directory: of the weights, or of the training run that wrote them.
@@ -65,7 +66,7 @@ def read_arrays(
 
 
 def config_of(config_type: Type[_Config], content: Any) -> _Config:
-  """A dataclass from the content of a JSON file.
+  """Returns a dataclass from the content of a JSON file.
 
   Its fields are flags, numbers, names, None, tuples of pairs of numbers, and such dataclasses.
 
@@ -84,7 +85,8 @@ def config_of(config_type: Type[_Config], content: Any) -> _Config:
 
 
 def size_of(sidecar: Mapping[str, Any], name: str) -> int:
-  """A size in weights.json. Raises: ValueError where it is no whole number of at least 1."""
+  """Returns a size in weights.json. Raises: ValueError where it is no whole number of at least 1.
+  """
   value = sidecar.get(name)
   if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
     raise ValueError(f"{name} is {user_files.brief(value)}, expected a whole number from 1 on")
@@ -100,7 +102,7 @@ def _check_finite(name: str, array: np.ndarray) -> None:
 
 
 def _like(field: dataclasses.Field, default: Any, value: Any) -> Any:
-  """The value of a field, if it is of its default's type."""
+  """Returns the value of a field, if it is of its default's type."""
   if dataclasses.is_dataclass(default):
     return config_of(type(default), value)
   if isinstance(default, tuple):

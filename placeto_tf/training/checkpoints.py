@@ -50,12 +50,12 @@ class Checkpoints:
 
   @property
   def restored(self) -> bool:
-    """Whether a checkpoint was restored."""
+    """Returns whether a checkpoint was restored."""
     return bool(self._kept)
 
   @property
   def state(self) -> Dict[str, Any]:
-    """The state as it was last saved; in a new run the given one."""
+    """Returns the state as it was last saved; in a new run the given one."""
     return json.loads(self._stored.numpy().decode())
 
   def save(self, iteration: int, state: Dict[str, Any]) -> None:
@@ -96,7 +96,7 @@ class Checkpoints:
 
 
 def _restore(checkpoint: tf.train.Checkpoint, directory: str) -> List[int]:
-  """The iterations of the checkpoint that was restored and of those before it, in order."""
+  """Returns the iterations of the checkpoint that was restored and of those before it, in order."""
   found = _found(directory)
   reasons: List[str] = []
   for number, (_, prefix) in enumerate(found):
@@ -121,7 +121,7 @@ def _restore(checkpoint: tf.train.Checkpoint, directory: str) -> List[int]:
 
 
 def _found(directory: str) -> List[Tuple[int, str]]:
-  """(iteration, prefix of the files) of the checkpoints in a directory, the last one first.
+  """Returns (iteration, prefix of the files) of the checkpoints in a directory, the last one first.
 
   Raises:
     PlacetoError: something in the directory is no regular file.

@@ -74,7 +74,7 @@ class Collecting:
     self._workers.submit(version, self._weights, spec)
 
   def take(self) -> Collected:
-    """The earliest that was submitted and not taken yet."""
+    """Returns the earliest that was submitted and not taken yet."""
     found: Collected = self._workers.next()
     return found
 
@@ -93,7 +93,7 @@ class Speeds:
     self._busy_s[collected.worker] += collected.seconds
 
   def figures(self, rate: str, now: Optional[float] = None) -> Dict[str, float]:
-    """Actors/N/RATE, Actors/N/busy, the share of the time in which it collected, and how many."""
+    """Returns Actors/N/RATE, Actors/N/busy, a share of the time, and the number of actors."""
     seconds = max(1e-9, (time.monotonic() if now is None else now) - self._began)
     found = {"actors": float(len(self._steps))}
     for worker, steps in sorted(self._steps.items()):

@@ -40,7 +40,7 @@ class SimulatedCost:
     self._grouped = grouped
 
   def __call__(self, placements: np.ndarray) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
-    """[B, G] int32 -> [B] us and components."""
+    """Returns [B, G] int32 -> [B] us and components."""
     grouped = self._grouped
     evaluation = self._problem.evaluate_ops(
         self._grouping.expand(placements), start_times=grouped is not None)

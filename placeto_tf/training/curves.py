@@ -14,7 +14,7 @@ _METRICS = "Metrics/"
 
 
 def read(directory: str) -> Dict[str, Dict[int, float]]:
-  """Name -> iteration -> value, of the figures that are not of one graph.
+  """Returns name -> iteration -> value, of the figures that are not of one graph.
 
   Iterations that a killed run did twice count as they were done last.
   """

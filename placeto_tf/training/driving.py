@@ -61,7 +61,7 @@ def play(
 
 
 def acting(network: network_lib.DistributionNetwork) -> Logits:
-  """The logits of a network as a function of arrays."""
+  """Returns the logits of a network as a function of arrays."""
 
   @tf.function(autograph=False)
   def act(observation):

@@ -5,7 +5,8 @@ see `training.observation`. Episodes take their steps together. The episode of a
 fewer groups ends earlier: from then on its row does not change and earns 0 until all episodes have
 ended.
 
-Legend: C graphs, P of them chosen, R episodes of each, B = P R rows, ordered by graph; G groups.
+Dimensions: C graphs, P of them chosen, R episodes of each, B = P R rows, ordered by graph; G
+groups.
 """
 
 from __future__ import annotations
@@ -65,22 +66,22 @@ class FamilyEnvironment(py_environment.PyEnvironment):
 
   @property
   def batched(self) -> bool:
-    """Episodes come in batches."""
+    """Returns that episodes come in batches."""
     return True
 
   @property
   def batch_size(self) -> int:
-    """B."""
+    """Returns B."""
     return self._side_by_side * self._rows
 
   @property
   def graphs(self) -> Tuple[int, ...]:
-    """[P] numbers of the graphs that the episodes are of."""
+    """Returns [P] numbers of the graphs that the episodes are of."""
     return self._graphs
 
   @property
   def chosen(self) -> List[PlacementEnvironment]:
-    """[P] environments of those graphs."""
+    """Returns [P] environments of those graphs."""
     return [self.environments[graph] for graph in self._graphs]
 
   @property
@@ -90,7 +91,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
 
   @property
   def objectives(self) -> np.ndarray:
-    """[B] float64: of the placements now, over those of the given starts."""
+    """Returns [B] float64: of the placements now, over those of the given starts."""
     return np.concatenate([each.objective_us / each.scale_us for each in self.chosen])
 
   def choose(self, graphs: Sequence[int]) -> None:
@@ -112,7 +113,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     return self._observation_spec
 
   def action_spec(self):
-    """[1] the device of the current group; of one episode."""
+    """Returns [1] the device of the current group; of one episode."""
     return self._action_spec
 
   def begin(self, graphs: Sequence[int], seed: int, best: Sequence[np.ndarray]) -> None:

@@ -51,7 +51,7 @@ class Learner:
     self.rng = np.random.default_rng(config.seed)
 
   def make_problems(self, graphs: Sequence[str], clusters: Sequence[str]) -> Sequence[Any]:
-    """A problem for each graph on each of its clusters, graph after graph."""
+    """Returns a problem for each graph on each of its clusters, graph after graph."""
     raise NotImplementedError
 
   # What is collected.
@@ -66,23 +66,23 @@ class Learner:
     raise NotImplementedError
 
   def portable(self, num_threads: Optional[int]) -> Sequence[Any]:
-    """The problems that it is made of; simulated on so many threads, with None as here."""
+    """Returns the problems that it is made of; simulated on so many threads, with None as here."""
     raise NotImplementedError
 
   @property
   def weights(self) -> Any:
-    """The weights that collectors are given."""
+    """Returns the weights that collectors are given."""
     raise NotImplementedError
 
   def steps_of(self, experience: Any) -> int:
-    """The amount of work in the experience of a spec, for `rate`."""
+    """Returns the amount of work in the experience of a spec, for `rate`."""
     raise NotImplementedError
 
   # What is learned.
 
   @property
   def variables(self) -> List[tf.Variable]:
-    """All that an update changes."""
+    """Returns all that an update changes."""
     raise NotImplementedError
 
   def learn(self, experiences: List[Any], iteration: int) -> Dict[str, float]:
@@ -100,7 +100,7 @@ class Learner:
   # What is kept.
 
   def state(self) -> Dict[str, Any]:
-    """What a resume needs besides `tracked`: numbers and text."""
+    """Returns what a resume needs besides `tracked`: numbers and text."""
     return {"rng": self.rng.bit_generator.state}
 
   def load_state(self, state: Dict[str, Any]) -> None:
@@ -118,10 +118,10 @@ class Learner:
 
   @property
   def held_out(self) -> range:
-    """The numbers of the problems that are held out."""
+    """Returns the numbers of the problems that are held out."""
     return range(self.num_training, len(self.problems))
 
   def graph_of(self, problem: int) -> str:
-    """The spec of the graph of a training problem."""
+    """Returns the spec of the graph of a training problem."""
     graphs = self.config.graphs
     return graphs[min(problem // max(1, self.num_training // len(graphs)), len(graphs) - 1)]

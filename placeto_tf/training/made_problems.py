@@ -132,7 +132,8 @@ def _layers(rng: np.random.Generator) -> _Drawn:
 
 
 def _products(rng: np.random.Generator) -> _Drawn:
-  """C = A B in s x s blocks: s^3 products of blocks, each block of C the sum of s of them."""
+  """Returns C = A B in s x s blocks: s^3 products of blocks, each block of C the sum of s of them.
+  """
   s, layers = int(rng.integers(2, 5)), int(rng.integers(1, 7))
   wide = rng.random() < 0.5  # whether layers have several chains side by side
   work: List[float] = []

@@ -9,7 +9,7 @@ run, or until the budget of a placer is used up:
   learner = ReinforceLearner(policy, environment, config, seed)
   search(problem, learner, budget)
 
-Legend: B placements side by side, A decisions per placement.
+Dimensions: B placements side by side, A decisions per placement.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class MovingBaseline(network.Network):
     return tf.fill(tf.shape(observation), tf.cast(self.average, tf.float32)), network_state
 
   def begin(self, rewards: np.ndarray) -> None:
-    """The first batch's mean stands for what was before it."""
+    """Begins the average with the first batch's mean."""
     if np.isnan(self.average.numpy()):
       self.average.assign(np.mean(rewards, dtype=np.float64))
 
@@ -138,11 +138,11 @@ class ReinforceLearner:
 
   @property
   def variables(self) -> List[tf.Variable]:
-    """All that an update changes."""
+    """Returns all that an update changes."""
     return [*self.policy.variables, *optimizer_variables(self.optimizer), self._baseline.average]
 
   def play(self) -> trajectory.Trajectory:
-    """[B, 1, ...] a batch of placements, drawn and simulated."""
+    """Returns [B, 1, ...] a batch of placements, drawn and simulated."""
     return driving.play(self.environment, self.policy.act(self.rng), [self.average_return])
 
   def update(self, spent: float = 0.0) -> None:
@@ -151,7 +151,7 @@ class ReinforceLearner:
     self.losses = attempt(lambda: self.learn(steps, spent), self.variables)
 
   def learn(self, steps: trajectory.Trajectory, spent: float) -> Dict[str, float]:
-    """The loss of an update from a batch of placements [B, 1, ...]."""
+    """Returns the loss of an update from a batch of placements [B, 1, ...]."""
     config = self.config
     self.optimizer.learning_rate.assign(
         between(config.learning_rate, config.final_learning_rate, spent))
@@ -161,7 +161,7 @@ class ReinforceLearner:
     return {"loss": loss}
 
   def _advantages(self, returns: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """[B, 1], what tf-agents weighs log probabilities by."""
+    """Returns [B, 1], what tf-agents weighs log probabilities by."""
     if self.config.baseline == "batch":
       values = tf.reduce_mean(returns)
     return (returns - values) / tf.maximum(tf.math.reduce_std(returns), 1e-8)
@@ -170,7 +170,8 @@ class ReinforceLearner:
 def search_environment(
     problem: PlacementProblem, config: OneShotConfig, budget: Optional[Budget] = None,
     **options: Any) -> OneShotEnvironment:
-  """The environment of a problem's groups; its batch is within what is left of the budget."""
+  """Returns the environment of a problem's groups; its batch is within what is left of the budget.
+  """
   left = None if budget is None else problem.account.remaining_evaluations(budget)
   return OneShotEnvironment(
       problem.allowed, SimulatedCost(problem),
@@ -212,7 +213,7 @@ def search(
 def _summarize(
     writer: tf.summary.SummaryWriter, problem: PlacementProblem, environment: OneShotEnvironment,
     learner: Any) -> None:
-  """The step is the number of evaluations, as for every policy."""
+  """Writes figures of a step, whose number is that of evaluations, as for every policy."""
   scalars = {
       "StepTime/best_us": problem.account.best_objective_us,
       "Metrics/AverageReturn": learner.average_return.result(),

@@ -3,7 +3,7 @@
 The reward is that of Mirhoseini et al. (2017, section 3; 2018, section 3) and of GDP (section 3):
 minus the square root of the step time in seconds, and a constant where a placement does not fit.
 
-Legend: B placements side by side, G groups (or ops), D devices.
+Dimensions: B placements side by side, G groups (or ops), D devices.
 """
 
 from __future__ import annotations
@@ -67,20 +67,20 @@ class OneShotEnvironment(py_environment.PyEnvironment):
 
   @property
   def batched(self) -> bool:
-    """Placements come in batches."""
+    """Returns that placements come in batches."""
     return True
 
   @property
   def batch_size(self) -> int:
-    """B."""
+    """Returns B."""
     return self._batch_size
 
   def observation_spec(self):
-    """The index of the graph."""
+    """Returns the index of the graph."""
     return array_spec.BoundedArraySpec((), np.int32, 0, self._num_graphs - 1, name="graph")
 
   def action_spec(self):
-    """The decisions."""
+    """Returns the decisions."""
     return self._decisions
 
   def _reset(self):

@@ -8,7 +8,7 @@ that knows the log probability of each decision. tf-agents' agents sum these.
 Draws come from NumPy generators, as everywhere (see `driving`): each policy has a compiled pass
 that draws a batch, and `act` makes of it what a driver asks for.
 
-Legend: B placements side by side, A decisions per placement, G groups, D devices.
+Dimensions: B placements side by side, A decisions per placement, G groups, D devices.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class OneShotPolicy(network.DistributionNetwork):
     return tf.reshape(self.log_prob(flat), tf.shape(actions))
 
   def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
-    """[count, A] int32 decisions.
+    """Returns [count, A] int32 decisions.
 
     All randomness comes from `rng`; TensorFlow's global seed has no effect and is not changed.
     Devices a group may not use are never drawn.
@@ -98,17 +98,17 @@ class OneShotPolicy(network.DistributionNetwork):
     raise NotImplementedError
 
   def placements(self, decisions: np.ndarray) -> np.ndarray:
-    """[B, G] int32 device of each of the environment's groups."""
+    """Returns [B, G] int32 device of each of the environment's groups."""
     return decisions
 
   def act(self, rng: np.random.Generator) -> Callable[[np.ndarray], Tuple[np.ndarray, Tuple[()]]]:
-    """What `driving.play` asks: observations [B] -> decisions [B, A] and no information.
+    """Returns what `driving.play` asks: observations [B] -> decisions [B, A] and no information.
     """
     return lambda observation: (self.draw(rng, len(observation)), ())
 
 
 def log_prob_of(logits: tf.Tensor, allowed: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-  """[...] log probability of each action under logits [..., D], of which some are allowed.
+  """Returns [...] log probability of each action under logits [..., D], of which some are allowed.
 
   It is exactly 0 where only one is allowed.
   """

@@ -120,17 +120,17 @@ class PlacementEnvironment:
 
   @property
   def best_placement(self) -> np.ndarray:
-    """[G] int32: of all the environment has evaluated."""
+    """Returns [G] int32: of all the environment has evaluated."""
     return self._best.placement[0].copy()
 
   @property
   def best_objective_us(self) -> float:
-    """Of `best_placement`."""
+    """Returns the objective of `best_placement`."""
     return float(self._best.objective_us[0])
 
   @property
   def objective_us(self) -> np.ndarray:
-    """[B] float64: of the episodes' placements."""
+    """Returns [B] float64: of the episodes' placements."""
     return self._state.objective_us.copy()
 
   def begin(self, seed: Sequence[int], best: np.ndarray) -> None:

@@ -1,6 +1,6 @@
 """The problems that policies train on: graphs, clusters (some random), and their starts.
 
-Legend: N ops, G groups.
+Dimensions: N ops, G groups.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StartedProblem:
 
 
 def random_cluster(rng: random.Random) -> str:
-  """A cluster of 2 to 8 GPUs of one or two kinds, as `Cluster.parse` takes it."""
+  """Returns a cluster of 2 to 8 GPUs of one or two kinds, as `Cluster.parse` takes it."""
   count = rng.randint(LEAST_DEVICES, MOST_DEVICES)
   if rng.random() >= _MIXED:
     return f"{rng.choice(PRESETS)}:{count}"
@@ -46,7 +46,7 @@ def random_cluster(rng: random.Random) -> str:
 
 
 def expand_clusters(specs: Sequence[str], seed: int, graph_index: int) -> List[str]:
-  """The clusters of one graph: "random[3]" draws three, others for every graph.
+  """Returns the clusters of one graph: "random[3]" draws three, others for every graph.
 
   Raises:
     PlacetoError: a spec that begins with "random" and is not random[COUNT].
@@ -67,7 +67,8 @@ def expand_clusters(specs: Sequence[str], seed: int, graph_index: int) -> List[s
 def make_problem(
     graph: ComputationGraph, cluster: Cluster, *, max_groups: int = 128,
     num_threads: Optional[int] = None) -> PlacementProblem:
-  """The graph grouped on the cluster; simulated on so many threads, by default all cores."""
+  """Returns the graph grouped on the cluster; simulated on so many threads, by default all cores.
+  """
   problem = PlacementProblem.build(graph, cluster, max_groups=max_groups)
   if num_threads:
     problem.simulator.num_threads = num_threads

@@ -42,6 +42,6 @@ class RunConfig:
     check_at_least(0, self, "lag", error_type=PlacetoError)
 
   def to_json(self) -> Dict[str, Any]:
-    """The content of config.json: tuples are lists."""
+    """Returns the content of config.json: tuples are lists."""
     found: Dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
     return found

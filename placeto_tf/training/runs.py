@@ -53,7 +53,7 @@ def finish(root_dir: str, iterations: int, skipped: int, figures: Dict[str, floa
 
 
 def finished(root_dir: str, config: Dict[str, Any]) -> Optional[Dict[str, float]]:
-  """The last figures of a run that is over; None where it is not.
+  """Returns the last figures of a run that is over; None where it is not.
 
   Raises:
     PlacetoError: it was a run of another configuration.
@@ -65,7 +65,7 @@ def finished(root_dir: str, config: Dict[str, Any]) -> Optional[Dict[str, float]
 
 
 def read_done(root_dir: str) -> Dict[str, Any]:
-  """The content of done.json: reason, iterations, skipped_updates, figures.
+  """Returns the content of done.json: reason, iterations, skipped_updates, figures.
 
   Raises:
     PlacetoError: there is none, or it is damaged.
@@ -84,7 +84,7 @@ def read_done(root_dir: str) -> Dict[str, Any]:
 
 
 def hparams(settings: Mapping[str, Any]) -> Dict[str, Any]:
-  """What the HPARAMS tab can show and sort by: numbers, text, and short lists as text.
+  """Returns what the HPARAMS tab can show and sort by: numbers, text, and short lists as text.
 
   Args:
     settings: as JSON; those of an object inside are taken up beside the others.

@@ -10,7 +10,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 
 def spent_share(
     problem: PlacementProblem, budget: Budget, began: Tuple[int, float]) -> float:
-  """Share of the budget that is used up, in [0, 1].
+  """Returns share of the budget that is used up, in [0, 1].
 
   Args:
     problem: has counted the evaluations and the seconds.
@@ -27,5 +27,5 @@ def spent_share(
 
 
 def between(first: float, last: float, share: float) -> float:
-  """From the first value to the last one in a straight line."""
+  """Interpolates from the first value to the last one in a straight line."""
   return first + (last - first) * share

@@ -31,7 +31,7 @@ class Field:
 
 
 def fields(config: Any, prefix: str = "") -> Dict[str, Field]:
-  """Dotted name -> field, for all that are no dataclasses themselves, in their order."""
+  """Returns dotted name -> field, for all that are no dataclasses themselves, in their order."""
   found: Dict[str, Field] = {}
   annotations = typing.get_type_hints(type(config))
   for field in dataclasses.fields(config):
@@ -44,12 +44,12 @@ def fields(config: Any, prefix: str = "") -> Dict[str, Field]:
 
 
 def describe(config: Any) -> List[str]:
-  """`name=value` of every field, in the form that `changed` takes."""
+  """Returns `name=value` of every field, in the form that `changed` takes."""
   return [f"{field.name}={to_text(field.value)}" for field in fields(config).values()]
 
 
 def to_text(value: object) -> str:
-  """A value in the form that `changed` takes."""
+  """Returns a value in the form that `changed` takes."""
   if value is None or isinstance(value, bool):
     return str(value).lower()
   if isinstance(value, tuple):
@@ -59,7 +59,7 @@ def to_text(value: object) -> str:
 
 
 def changed(config: T, settings: Sequence[str]) -> T:
-  """A copy with fields set; checks of the dataclasses see all of the new values at once.
+  """Returns a copy with fields set; checks of the dataclasses see all of the new values at once.
 
   Args:
     config: a frozen dataclass.
@@ -86,7 +86,7 @@ def changed(config: T, settings: Sequence[str]) -> T:
 
 
 def with_values(config: T, values: Mapping[str, Any]) -> T:
-  """A copy with the fields of these dotted names replaced."""
+  """Returns a copy with the fields of these dotted names replaced."""
   changes: Dict[str, Any] = {}
   nested: Dict[str, Dict[str, Any]] = {}
   for name, value in values.items():
@@ -117,7 +117,7 @@ def _full_name(name: str, known: Mapping[str, Field]) -> str:
 
 
 def parse(text: str, annotation: Any) -> Any:
-  """The value of a type that a text denotes.
+  """Returns the value of a type that a text denotes.
 
   Raises:
     ValueError: it denotes none; the message says what was expected.

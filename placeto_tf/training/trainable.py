@@ -68,7 +68,7 @@ class Trainable:
   def train_on(
       self, ray: Optional[str], actors: Optional[int], config: RunConfig, root_dir: str,
       **options: Any) -> Dict[str, float]:
-    """`train`, with experience collected on Ray where that is given.
+    """Trains, with experience collected on Ray where that is given.
 
     Raises:
       PlacetoError: the policy cannot be trained there, or there are actors and no Ray; and what

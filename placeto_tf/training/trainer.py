@@ -199,7 +199,7 @@ class Trainer:
     runs.finish(self._root_dir, self.iteration, self.skipped, self._figures)
 
   def _collect(self) -> List[Collected]:
-    """The experience of the next update; what follows it may be asked for, too."""
+    """Returns the experience of the next update; what follows it may be asked for, too."""
     learner = self.learner
     while self._asked_for < self._reach():
       self._asked_for += 1
@@ -210,7 +210,7 @@ class Trainer:
     return [self._collecting.take() for _ in range(self._under_way.popleft())]
 
   def _reach(self) -> int:
-    """The last update whose experience may be asked for now."""
+    """Returns the last update whose experience may be asked for now."""
     here, every = self.iteration, self._config.checkpoint_every
     checkpoint = (here // every + 1) * every
     if here < FIRST_CHECKPOINT:
@@ -218,7 +218,7 @@ class Trainer:
     return min(here + 1 + self._config.lag, checkpoint, self._config.iterations)
 
   def _learn(self, experiences: List[Any]) -> Dict[str, float]:
-    """The figures of an update; none if it gave NaN and was undone."""
+    """Returns the figures of an update; none if it gave NaN and was undone."""
     learned = attempt(
         lambda: self.learner.learn(experiences, self.iteration), self.learner.variables)
     self._skipped_in_a_row = 0 if learned else self._skipped_in_a_row + 1

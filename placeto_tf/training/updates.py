@@ -11,7 +11,7 @@ import tensorflow as tf
 def adam(
     learning_rate: float, clip: float, variables: Sequence[tf.Variable]
 ) -> tf.keras.optimizers.Optimizer:
-  """Keras' Adam, with its slots; `clip` is the largest norm of all gradients together.
+  """Returns Keras' Adam, with its slots; `clip` is the largest norm of all gradients together.
 
   Without slots the first update would be traced twice, with and without making them.
   """

@@ -3,7 +3,8 @@
 Hamilton et al. 2017, section 3.3; arXiv 1910.01578, section 3.1. Producers and consumers are
 pooled apart, because inputs and outputs of an op matter in different ways to a placement.
 
-Legend: P graphs, components of one GraphTensor; M nodes and E edges of all; F features, W width.
+Dimensions: P graphs, components of one GraphTensor; M nodes and E edges of all; F features, W
+width.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _TYPE_WIDTH = 16
 def node_graph(
     num_nodes: tf.Tensor, num_edges: tf.Tensor, sources: tf.Tensor, targets: tf.Tensor
 ) -> tfgnn.GraphTensor:
-  """The nodes and the dataflow between them, without features.
+  """Returns the nodes and the dataflow between them, without features.
 
   Args:
     num_nodes, num_edges: [P] of each graph.
@@ -49,7 +50,7 @@ class MaxPooling(tf.keras.layers.Layer):
     self._join = dense(width, seeds, "relu")
 
   def call(self, graph: tfgnn.GraphTensor, x: tf.Tensor) -> tf.Tensor:
-    """[M, W] from [M, any]."""
+    """Returns [M, W] from [M, any]."""
     pooled = [
         pool_neighbours(graph, self._into(x), producers=True),
         pool_neighbours(graph, self._out_of(x), producers=False)]
@@ -78,7 +79,7 @@ class GraphEmbedding(tf.keras.layers.Layer):
 
   def call(
       self, graph: tfgnn.GraphTensor, op_types: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
-    """[M, W] from a `node_graph`, op types [M] and features [M, F]."""
+    """Returns [M, W] from a `node_graph`, op types [M] and features [M, F]."""
     # The product has a dense gradient, so that it is clipped as a whole.
     types = tf.gather(1.0 * self._types, op_types)
     x = self._first(tf.concat([types, features], axis=-1))

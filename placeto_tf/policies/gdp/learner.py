@@ -6,7 +6,7 @@ it earns, less the mean of its batch, over the deviation; there is no value netw
 smaller graphs are filled up with steps of no weight, and a graph's steps weigh as much together as
 those of any other.
 
-Legend: B placements of each graph, M nodes of a graph, T steps, nodes of the largest graph.
+Dimensions: B placements of each graph, M nodes of a graph, T steps, nodes of the largest graph.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class GdpLearner:
 
   @property
   def variables(self) -> List[tf.Variable]:
-    """All that an update changes."""
+    """Returns all that an update changes."""
     return [*self.policy.variables, *optimizer_variables(self.optimizer)]
 
   def update(self, spent: float = 0.0) -> None:
@@ -132,7 +132,7 @@ class GdpLearner:
     self.losses = attempt(lambda: self.learn([steps], spent), self.variables)
 
   def learn(self, parts: Sequence[trajectory.Trajectory], spent: float) -> Dict[str, float]:
-    """The loss of an update.
+    """Returns the loss of an update.
 
     Args:
       parts: [B, 1, ...] placements of one graph each, as they were played.

@@ -4,7 +4,7 @@ arXiv 1910.01578, section 3. Embedding, placer and a softmax over devices, train
 are identified by their place in the cluster, as in the paper. Several graphs are components of one
 GraphTensor; nothing passes from one to another.
 
-Legend: P graphs, M nodes of all, D devices, padded; W width.
+Dimensions: P graphs, M nodes of all, D devices, padded; W width.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class GdpNetwork(tf.keras.Model):
     self(NodeTable([inputs_lib.one_node(config.max_devices)])([0]))
 
   def call(self, inputs: Dict[str, tf.Tensor]) -> tf.Tensor:
-    """[M, D] logits of the graphs that `NodeTable` looks up, before devices are masked."""
+    """Returns [M, D] logits of the graphs that `NodeTable` looks up, before devices are masked."""
     sizes = inputs[inputs_lib.NUM_NODES]
     graph = node_graph(sizes, *(inputs[name] for name in (
         inputs_lib.NUM_EDGES, inputs_lib.SOURCES, inputs_lib.TARGETS)))
@@ -88,12 +88,12 @@ class GdpNetwork(tf.keras.Model):
 
 
 def _of_each(graph: tfgnn.GraphTensor, x: tf.Tensor, how: str) -> tf.Tensor:
-  """[P, W] over the nodes of each graph, from x [M, W]."""
+  """Returns [P, W] over the nodes of each graph, from x [M, W]."""
   return tfgnn.pool_nodes_to_context(graph, schema.GROUP, reduce_type=how, feature_value=x)
 
 
 def _spread(graph: tfgnn.GraphTensor, x: tf.Tensor) -> tf.Tensor:
-  """[M, W] minus the mean over a graph's nodes, and scaled to a mean square of 1.
+  """Returns [M, W] minus the mean over a graph's nodes, and scaled to a mean square of 1.
 
   The mean is most of an untrained embedding, and would put all nodes on one device.
   """

@@ -7,7 +7,8 @@ that one network serves many graphs. Op type, output shape and the ids of adjace
 the paper (arXiv 1910.01578, section 3). Added are compute, bytes, memory, degrees, the place of a
 node in a depth-first walk, and a row per device.
 
-Legend: P graphs looked up, M nodes, E edges, D devices, padded; F node features, C device features.
+Dimensions: P graphs looked up, M nodes, E edges, D devices, padded; F node features, C device
+features.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class NodeTable:
     self._devices = tf.constant(np.stack([each[DEVICES].reshape(-1) for each in graphs]))
 
   def __call__(self, graphs: tf.Tensor) -> Dict[str, tf.Tensor]:
-    """What the network takes, of graphs [P]: all nodes and edges one after the other."""
+    """Returns what the network takes, of graphs [P]: all nodes and edges one after the other."""
     rows = {name: tf.gather(table, graphs) for name, table in self._rows.items()}
     found = {name: row.values for name, row in rows.items()}
     sizes, edges = (tf.cast(rows[name].row_lengths(), tf.int32) for name in (MASK, SOURCES))
@@ -61,7 +62,7 @@ class NodeTable:
 
 
 def one_node(max_devices: int) -> Inputs:
-  """A graph of one node, for a network to be made on."""
+  """Returns a graph of one node, for a network to be made on."""
   none = np.zeros(0, np.int32)
   return {
       OP_TYPES: np.zeros(1, np.int32), FEATURES: np.zeros((1, NODE_FEATURES), np.float32),
@@ -70,7 +71,8 @@ def one_node(max_devices: int) -> Inputs:
 
 
 def node_problem(problem: PlacementProblem) -> PlacementProblem:
-  """The same problem with nodes as groups: only ops that must share a device are grouped."""
+  """Returns the same problem with nodes as groups: only ops that must share a device are grouped.
+  """
   grouping = group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none")
   rank = topological_rank(problem.graph)
   op_rank = rank[main_ops(problem.graph, problem.costs, grouping)]
@@ -78,7 +80,7 @@ def node_problem(problem: PlacementProblem) -> PlacementProblem:
 
 
 def node_inputs(grouped: GroupedGraph, max_devices: int) -> Inputs:
-  """The arrays of the graph of a problem made by `node_problem`.
+  """Returns the arrays of the graph of a problem made by `node_problem`.
 
   `OP_TYPES` [M] int32 hash buckets, `FEATURES` [M, F] float32, `SOURCES` and `TARGETS` [E] int32
   nodes, `MASK` [M, D] float32, 1 where the node may be placed, `DEVICES` [D, C] float32, with rows
@@ -109,7 +111,7 @@ def node_inputs(grouped: GroupedGraph, max_devices: int) -> Inputs:
 
 
 def _cost_features(grouped: GroupedGraph) -> np.ndarray:
-  """[M, 9]: compute time, bytes, ops and degrees, most of them by their logarithms."""
+  """Returns [M, 9]: compute time, bytes, ops and degrees, most of them by their logarithms."""
   m = grouped.num_groups
   compute_us = grouped.compute_us.min(axis=1)
   counts = (

@@ -13,8 +13,8 @@ element, so that the network can behave differently for each graph.
 The nodes of several graphs come one graph after the other; each graph begins a new segment, which
 remembers nothing.
 
-Legend: P graphs, M nodes of all, S segments, L nodes per segment, W width, H heads, C width of the
-condition.
+Dimensions: P graphs, M nodes of all, S segments, L nodes per segment, W width, H heads, C width of
+the condition.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Gate(tf.keras.layers.Layer):
     self._gate = dense(width, seeds, scale=0.1)
 
   def call(self, x: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
-    """[S, L, W] from x [S, L, W] and condition [S, C]."""
+    """Returns [S, L, W] from x [S, L, W] and condition [S, C]."""
     return x * (1.0 + self._gate(condition)[:, None])
 
 
@@ -53,7 +53,7 @@ class SegmentAttention(tf.keras.layers.Layer):
     self._output = dense(width, seeds, scale=_QUIET)
 
   def call(self, here: tf.Tensor, around: tf.Tensor, visible: tf.Tensor) -> tf.Tensor:
-    """[S, L, W] from here [S, L, W], around [S, 2L, W] and visible [S, 2L] bool."""
+    """Returns [S, L, W] from here [S, L, W], around [S, 2L, W] and visible [S, 2L] bool."""
     query, key, value = (
         self._split(layer(x)) for layer, x in (
             (self._query, here), (self._key, around), (self._value, around)))
@@ -79,7 +79,8 @@ class PlacerLayer(tf.keras.layers.Layer):
 
   def call(
       self, x: tf.Tensor, valid: tf.Tensor, begins: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
-    """[S, L, W] from x [S, L, W], valid [S, L] and begins [S] bool, and condition [S, C]."""
+    """Returns [S, L, W] from x [S, L, W], valid [S, L] and begins [S] bool, and condition [S, C].
+    """
     around, visible = with_memory(x, valid, begins)
     around = self._gates[0](self._norms[0](around), condition)
     x += self._attention(around[:, tf.shape(x)[1]:], around, visible)
@@ -91,7 +92,7 @@ class PlacerLayer(tf.keras.layers.Layer):
 
 def with_memory(
     x: tf.Tensor, valid: tf.Tensor, begins: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-  """Each segment behind the one before it: [S, 2L, W] and what may be seen of it, [S, 2L].
+  """Returns each segment behind the one before it: [S, 2L, W] and what may be seen of it, [S, 2L].
 
   No gradient flows through the segment before.
 
@@ -117,7 +118,7 @@ class Placer(tf.keras.layers.Layer):
     self._norm = tf.keras.layers.LayerNormalization()
 
   def call(self, nodes: tf.Tensor, condition: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """[M, W] from nodes [M, W], each graph's in topological order.
+    """Returns [M, W] from nodes [M, W], each graph's in topological order.
 
     Args:
       nodes: of all graphs.

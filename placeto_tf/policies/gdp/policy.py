@@ -9,7 +9,7 @@ A stretch is one decision: the log probability of each
 of its nodes is the mean over the stretch, so that PPO's ratio, and its clipping, is that of the
 stretch. Where all nodes of a stretch have the same probabilities, that is their joint probability.
 
-Legend: B placements side by side, M nodes, T steps, at least as many, D devices, padded.
+Dimensions: B placements side by side, M nodes, T steps, at least as many, D devices, padded.
 """
 
 from __future__ import annotations
@@ -95,16 +95,16 @@ class GdpPolicy(network.DistributionNetwork):
     return Decisions(log_probs, entropies), network_state
 
   def _one(self, graph: tf.Tensor) -> tf.Tensor:
-    """[M, D] of a graph's nodes; about -1e10 for devices that a node may not use."""
+    """Returns [M, D] of a graph's nodes; about -1e10 for devices that a node may not use."""
     inputs = self._inputs(graph[None])
     return masked.MaskedCategorical(self.network(inputs), inputs[MASK] > 0).logits
 
   def logits(self, graph: int = 0) -> np.ndarray:
-    """[M, D] of a graph's nodes; about -1e10 for devices that a node may not use."""
+    """Returns [M, D] of a graph's nodes; about -1e10 for devices that a node may not use."""
     return self._forward(tf.constant(graph)).numpy()
 
   def greedy(self, graph: int = 0) -> np.ndarray:
-    """[M] int32: the likeliest device of each node."""
+    """Returns [M] int32: the likeliest device of each node."""
     return self.logits(graph).argmax(axis=1).astype(np.int32)
 
   def soften(self, spread: float, graph: int = 0) -> None:
@@ -140,11 +140,11 @@ class GdpPolicy(network.DistributionNetwork):
         tf.constant(chosen), tf.constant(stretches)).numpy()}
 
   def act(self, rng: np.random.Generator) -> Callable[[np.ndarray], Tuple[np.ndarray, Any]]:
-    """What `driving.play` asks: the numbers of one graph [B] -> `draw`."""
+    """Returns what `driving.play` asks: the numbers of one graph [B] -> `draw`."""
     return lambda graphs: self.draw(rng, len(graphs), int(graphs[0]))
 
   def _pooled(self, values: tf.Tensor, stretches: tf.Tensor) -> tf.Tensor:
-    """[B, M] the mean over each node's stretch of values [B, M]."""
+    """Returns [B, M] the mean over each node's stretch of values [B, M]."""
     b, m = tf.shape(values)[0], tf.shape(values)[1]
     labels = stretches + m * tf.range(b)[:, None]  # no two rows share a stretch
     means = tf.math.unsorted_segment_mean(
@@ -153,7 +153,7 @@ class GdpPolicy(network.DistributionNetwork):
 
 
 def draw_stretches(rng: np.random.Generator, walk: np.ndarray) -> np.ndarray:
-  """[M] int32 number of each node's stretch of the walk, from 0 on along the walk.
+  """Returns [M] int32 number of each node's stretch of the walk, from 0 on along the walk.
 
   The mean length of a stretch is drawn first, log-uniformly from one node to a quarter of them.
 
@@ -177,7 +177,7 @@ def save_weights(network: GdpNetwork, directory: str, **notes: Any) -> None:
 
 
 def load_network(directory: str) -> GdpNetwork:
-  """The network that `save_weights` wrote, in the directory or the `weights` of a run's.
+  """Returns the network that `save_weights` wrote, in the directory or the `weights` of a run's.
 
   Raises:
     PlacementError: the files are missing, damaged, or of another policy or version.

@@ -1,6 +1,6 @@
 """Runs GDP on a problem: from scratch, or with weights trained on other graphs.
 
-Legend: N ops.
+Dimensions: N ops.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def search_gdp(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, way: str = "scratch",
     weights: Optional[str] = None, network_config: Optional[GdpConfig] = None,
     training: Optional[PpoConfig] = None, root_dir: Optional[str] = None) -> np.ndarray:
-  """[N] the best placement the problem has seen, after GDP has worked on it.
+  """Returns [N] the best placement the problem has seen, after GDP has worked on it.
 
   Args:
     problem: its groups are not used.

@@ -157,7 +157,7 @@ class GdpTraining(Learner):
 
   def make_problems(
       self, graphs: Sequence[str], clusters: Sequence[str]) -> List[PlacementProblem]:
-    """Every graph on its clusters, ungrouped."""
+    """Returns every graph on its clusters, ungrouped."""
     check_specs(graphs)
     problems = []
     for index, name in enumerate(graphs):
@@ -179,7 +179,7 @@ class GdpTraining(Learner):
 
   @property
   def weights(self) -> List[np.ndarray]:
-    """Of the network now."""
+    """Returns the network's weights now."""
     return self.network.get_weights()
 
   @property
@@ -188,7 +188,8 @@ class GdpTraining(Learner):
     return self._learner.variables
 
   def turn(self, iteration: int) -> Tuple[int, ...]:
-    """The graphs of an iteration: a function of the seed, so that resuming needs no state."""
+    """Returns the graphs of an iteration: a function of the seed, so that resuming needs no state.
+    """
     lap, place = divmod(iteration - 1, len(self._batches))
     order = np.random.default_rng([self.config.seed, lap]).permutation(len(self._batches))
     return self._batches[order[place]]
@@ -198,7 +199,7 @@ class GdpTraining(Learner):
     return [SampleSpec(graph, int(self.rng.integers(2**31))) for graph in self.turn(iteration)]
 
   def steps_of(self, experience: Played) -> int:
-    """Placements."""
+    """Returns the number of placements."""
     return len(experience.step_time_us)
 
   def learn(self, experiences: List[Played], iteration: int) -> Dict[str, float]:
@@ -241,5 +242,5 @@ train = functools.partial(trainer.train, GdpTraining)
 
 
 def trainable() -> Trainable:
-  """The record for `scripts/train.py`."""
+  """Returns the record for `scripts/train.py`."""
   return Trainable("gdp", GdpTrainingConfig(()), train, on_ray=True)

@@ -3,8 +3,8 @@
 A unit is the ops that must share a device. Units that may use one device only are not grouped:
 there is nothing to decide.
 
-Legend: B groupings side by side, N ops, U units, K groups, T types of ops, E edges between units,
-D devices.
+Dimensions: B groupings side by side, N ops, U units, K groups, T types of ops, E edges between
+units, D devices.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ class Units:
 
   @property
   def num_units(self) -> int:
-    """U."""
+    """Returns U."""
     return len(self.movable)
 
   def num_features(self, num_groups: int) -> int:
-    """F of `group_inputs`."""
+    """Returns F of `group_inputs`."""
     return self.type_counts.shape[1] + 2 + 1 + OUTPUT_DIMS + 2 * num_groups
 
   def group_inputs(self, groups: np.ndarray, num_groups: int) -> Tuple[np.ndarray, np.ndarray]:
-    """The placer's inputs for groupings [B, U].
+    """Returns the placer's inputs for groupings [B, U].
 
     Returns:
       [B, K, F] float32 how many ops of each type, bytes and sums of the shapes of their outputs,
@@ -111,13 +111,13 @@ class Units:
     return features, np.where(present[..., None], self._common, only)
 
   def placements(self, groups: np.ndarray, devices: np.ndarray) -> np.ndarray:
-    """[B, U] int32: each unit on its group's device [B, K], or where it must go."""
+    """Returns [B, U] int32: each unit on its group's device [B, K], or where it must go."""
     wanted = np.take_along_axis(devices, groups, axis=1)
     return self._nearest[np.arange(self.num_units), wanted]
 
 
 def draw(rng: np.random.Generator, log_probs: np.ndarray, count: int) -> np.ndarray:
-  """[B, U] int32 columns drawn from a table of distributions.
+  """Returns [B, U] int32 columns drawn from a table of distributions.
 
   Args:
     rng: the source of randomness.

@@ -10,7 +10,7 @@ order of their numbers. The log
 probability of a placement is that of its groups plus that of their devices, so that one REINFORCE
 update teaches both (section 3 of the paper).
 
-Legend: B placements side by side, U units, K groups, D devices, T types of ops.
+Dimensions: B placements side by side, U units, K groups, D devices, T types of ops.
 """
 
 from __future__ import annotations
@@ -105,14 +105,15 @@ class HierarchicalPolicy(OneShotPolicy):
     self._draw_devices = tf.function(self.placer.sample, autograph=False)
 
   def group_logits(self) -> tf.Tensor:
-    """[U, K]."""
+    """Returns [U, K]."""
     inputs = tf.concat([tf.matmul(self._counts, self._types), self._known], axis=1)
     hidden = tf.nn.relu(tf.matmul(inputs, self._hidden) + self._hidden_bias)
     stretches = self._share[:, None] * self._stretch + self._stretch_bias
     return tf.matmul(hidden, self._groups) + self._groups_bias + stretches
 
   def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
-    """[count, U + K] the groups of units, then the devices of groups; see the base class."""
+    """Returns [count, U + K] the groups of units, then the devices of groups; see the base class.
+    """
     table = tf.nn.log_softmax(self._group_logits()).numpy()
     groups = draw(rng, table, count)
     features, allowed = self._inputs_of(groups)
@@ -121,11 +122,11 @@ class HierarchicalPolicy(OneShotPolicy):
     return np.concatenate([groups, devices], axis=1)
 
   def placements(self, decisions: np.ndarray) -> np.ndarray:
-    """[B, U] each unit on its group's device, or where it must go."""
+    """Returns [B, U] each unit on its group's device, or where it must go."""
     return self._units.placements(*self._split(decisions))
 
   def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
-    """[B, U + K] of the units' groups, then of the groups' devices."""
+    """Returns [B, U + K] of the units' groups, then of the groups' devices."""
     groups, devices = self._split(decisions)
     table = tf.nn.log_softmax(self.group_logits())
     chosen = tf.transpose(tf.gather(table, tf.transpose(groups), batch_dims=1))
@@ -146,7 +147,7 @@ class HierarchicalPolicy(OneShotPolicy):
 def hierarchical_policy(
     problem: PlacementProblem, config: HierarchicalConfig, seed: int
 ) -> Tuple[PlacementProblem, HierarchicalPolicy]:
-  """The problem with units for groups, and an untrained policy for it."""
+  """Returns the problem with units for groups, and an untrained policy for it."""
   units = problem.regrouped(
       group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))
   return units, HierarchicalPolicy(units, config, seed)

@@ -8,7 +8,7 @@ ever smaller ones, which are formed from the placement so far. The first rounds 
 few evaluations go to groups of a poor placement; a long one uses a share of the evaluations left,
 and draws among moves of nearly equal scores.
 
-Legend: N ops, G groups, M of them, D devices.
+Dimensions: N ops, G groups, M of them, D devices.
 """
 
 from __future__ import annotations
@@ -205,7 +205,8 @@ class BestFirst(PlacedGroups):
     self.look()
 
   def scores(self, groups: np.ndarray) -> np.ndarray:
-    """[M, D] float32 what the scorer makes of each of the groups [M] being on each device."""
+    """Returns [M, D] float32 what the scorer makes of each of the groups [M] being on each device.
+    """
     if self._weights.messages:
       found = self._scores_by_messages()[groups]
     else:
@@ -271,7 +272,7 @@ def _try_moves(
 
 @part
 def _any_left(scores):
-  """Whether a score [M, D] is not -inf."""
+  """Returns whether a score [M, D] is not -inf."""
   for i in range(scores.shape[0]):
     for d in range(scores.shape[1]):
       if scores[i, d] > -np.inf:
@@ -281,7 +282,7 @@ def _any_left(scores):
 
 @part
 def _gumbel(rng):
-  """A draw as numpy's `Generator.gumbel` makes it."""
+  """Returns a draw as numpy's `Generator.gumbel` makes it."""
   u = 1.0 - rng.random()
   while u >= 1.0:
     u = 1.0 - rng.random()

@@ -82,21 +82,21 @@ class PlacetoNetwork(network.Network):
 
   @property
   def variables(self) -> List[tf.Variable]:
-    """All of them; they are trained."""
+    """Returns all of them; they are trained."""
     return self._ordered
 
   trainable_variables = variables
 
   @property
   def _ordered(self) -> List[tf.Variable]:
-    """The variables in the order of `_arrays`."""
+    """Returns the variables in the order of `_arrays`."""
     return [*self._first.weights, *self._second.weights, *self._last.weights,
             *(each for layer in self._rounds
               for each in (layer.along, layer.against, layer.reached))]
 
   @property
   def scorer(self) -> ScorerWeights:
-    """The present weights, for inference without TensorFlow."""
+    """Returns the present weights, for inference without TensorFlow."""
     hidden_1, bias_1, hidden_2, bias_2, output, *messages = (
         each.numpy() for each in self._ordered)
     return ScorerWeights(hidden_1, bias_1, hidden_2, bias_2, output[:, 0], tuple(messages))

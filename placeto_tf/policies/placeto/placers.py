@@ -2,7 +2,7 @@
 
 Each function is the `Run` of a method; see the package. None imports TensorFlow.
 
-Legend: N ops.
+Dimensions: N ops.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ def place(
 def place_in_auto(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
     start: Optional[np.ndarray] = None) -> np.ndarray:
-  """[N] placed as by `place`, from a start [N] or the best so far, without its annealing."""
+  """Returns [N] placed as by `place`, from a start [N] or the best so far, without its annealing.
+  """
   start = problem.account.best_known if start is None else start
   return search(problem, start, trained(weights), budget, seed, annealing=False)
 
 
 def place_untrained(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> np.ndarray:
-  """[N] by `place` with weights as initialized from the seed."""
+  """Returns [N] by `place` with weights as initialized from the seed."""
   return search(problem, problem.account.best_known, ScorerWeights.untrained(seed), budget, seed)
 
 
 def place_uniform(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> np.ndarray:
-  """[N] by `place` with moves drawn uniformly."""
+  """Returns [N] by `place` with moves drawn uniformly."""
   return search(problem, problem.account.best_known, indifferent(), budget, seed)
 
 

@@ -80,7 +80,7 @@ class ScorerWeights:
 
   @property
   def arrays(self) -> Tuple[np.ndarray, ...]:
-    """The weights without messages, in the order in which compiled loops take them."""
+    """Returns the weights without messages, in the order in which compiled loops take them."""
     return tuple(getattr(self, name) for name in _FIELDS)
 
   def scores(
@@ -176,7 +176,7 @@ class ScorerWeights:
 
 
 def pretrained_directory() -> Optional[str]:
-  """Where weights that ship with the package are; None where it has none."""
+  """Returns the directory of the weights that ship; None where there are none."""
   directory = os.path.join(os.path.dirname(__file__), _DIRECTORY)
   return directory if os.path.exists(os.path.join(directory, weight_files.SIDECAR)) else None
 

@@ -164,7 +164,7 @@ class PlacetoTraining(Learner):
 
   @property
   def weights(self) -> ScorerWeights:
-    """The network's weights now."""
+    """Returns the network's weights now."""
     return self._network.scorer
 
   def watch(self) -> Dict[str, float]:
@@ -204,7 +204,7 @@ class PlacetoTraining(Learner):
     return specs
 
   def steps_of(self, experience: trajectory.Trajectory) -> int:
-    """Moves."""
+    """Returns the number of moves."""
     return len(experience.reward)
 
   def learn(

@@ -5,7 +5,7 @@ how many ops there are), the sizes of its largest outputs, and its adjacency to 
 sequence is in topological order of the groups' first ops. Like the paper, this learns one graph
 from scratch.
 
-Legend: B placements side by side, G groups, T types of ops, D devices.
+Dimensions: B placements side by side, G groups, T types of ops, D devices.
 """
 
 from __future__ import annotations
@@ -74,23 +74,24 @@ class RnnPolicy(OneShotPolicy):
         lambda noise: self.placer.sample(self.features(), self._allowed, noise), autograph=False)
 
   def features(self) -> tf.Tensor:
-    """[1, G, F] the groups' embeddings."""
+    """Returns [1, G, F] the groups' embeddings."""
     return tf.concat([tf.matmul(self._counts, self._types), self._known], axis=1)[None]
 
   def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
-    """[count, G] devices; see the base class."""
+    """Returns [count, G] devices; see the base class."""
     noise = rng.gumbel(size=(count,) + tuple(self._allowed.shape[1:])).astype(np.float32)
     return self._draw(tf.constant(noise)).numpy()
 
   def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
-    """[B, G] log probabilities of devices [B, G]."""
+    """Returns [B, G] log probabilities of devices [B, G]."""
     return self.placer.log_prob(self.features(), self._allowed, decisions)
 
 
 def rnn_policy(
     problem: PlacementProblem, config: RnnConfig, seed: int
 ) -> Tuple[PlacementProblem, RnnPolicy]:
-  """The problem in the groups of the colocation heuristic, and an untrained policy for it."""
+  """Returns the problem in the groups of the colocation heuristic, and an untrained policy for it.
+  """
   grouped = problem.regrouped(group_ops(
       problem.graph, problem.costs, problem.allowed_ops, max_groups=config.max_groups,
       method="single_consumer"))

@@ -63,7 +63,7 @@ class Episodes:
 def make_environments(
     problems: Sequence[StartedProblem], grouped: Sequence[GroupedGraph], config: PublishedConfig, *,
     num_training: int, side_by_side: int, seed: int) -> List[PlacementEnvironment]:
-  """An environment for each graph; those behind the first `num_training` are held out."""
+  """Returns an environment for each graph; those behind the first `num_training` are held out."""
   made = []
   for i, (each, graph) in enumerate(zip(problems, grouped)):
     rules = dataclasses.replace(

@@ -25,7 +25,7 @@ _OWN = "own"
 
 
 def group_graph(arrays: derived.Derived, raw: tf.Tensor) -> tfgnn.GraphTensor:
-  """P graphs as components of one GraphTensor, with the schema's groups and dataflow.
+  """Returns P graphs as components of one GraphTensor, with the schema's groups and dataflow.
 
   Args:
     arrays: of P graphs, see `derived.GraphTable`.

@@ -83,12 +83,12 @@ class PublishedLearner:
 
   @property
   def weights(self) -> List[np.ndarray]:
-    """The present weights of the network."""
+    """Returns the present weights of the network."""
     return [variable.numpy() for variable in self.network.variables]
 
   @property
   def variables(self) -> List[tf.Variable]:
-    """All that an update changes."""
+    """Returns all that an update changes."""
     return list(self.network.variables) + optimizer_variables(self.optimizer)
 
   def update(
@@ -123,7 +123,7 @@ class PublishedLearner:
     return self._step(episodes, taken, entropy)
 
   def state_dict(self) -> Dict[str, Any]:
-    """The state between episodes besides the agent's variables, for JSON."""
+    """Returns the state between episodes besides the agent's variables, for JSON."""
     return {"baselines": [[list(of_step) for of_step in each] for each in self._returns]}
 
   def load_state_dict(self, state: Dict[str, Any]) -> None:

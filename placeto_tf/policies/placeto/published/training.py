@@ -139,7 +139,7 @@ class PublishedTraining(Learner):
         num_threads=1)
 
   def watch(self) -> Dict[str, float]:
-    """The policy's figures on held-out graphs, from their given starts; learns nothing.
+    """Returns the policy's figures on held-out graphs, from their given starts; learns nothing.
 
     Returns:
       Step times over the start's: of each held-out graph and their geometric means, for the last
@@ -163,7 +163,7 @@ class PublishedTraining(Learner):
     return found
 
   def turn(self, iteration: int) -> List[int]:
-    """[P] all graphs one after the other, in another order each lap, none twice at once."""
+    """Returns [P] all graphs one after the other, in another order each lap, none twice at once."""
     p, c = self._side_by_side, self.num_training
     turn: List[int] = []
     place = (iteration - 1) * p
@@ -193,7 +193,7 @@ class PublishedTraining(Learner):
 
   @property
   def weights(self) -> List[np.ndarray]:
-    """Of the network now."""
+    """Returns the network's weights now."""
     return self.learner.weights
 
   @property
@@ -209,7 +209,7 @@ class PublishedTraining(Learner):
         for graphs in np.split(np.array(self.turn(iteration)), self.config.parts)]
 
   def steps_of(self, experience: Episodes) -> int:
-    """Decisions."""
+    """Returns the number of decisions."""
     each = len(experience.steps.reward) // len(experience.graphs)
     return each * sum(self._environment.environments[graph].num_groups
                       for graph in experience.graphs)

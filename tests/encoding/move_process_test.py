@@ -1,0 +1,73 @@
+"""The decision process: levels from coarse to fine, worse moves undone, nothing tried twice."""
+
+import numpy as np
+import pytest
+
+from placeto_tf.encoding.move_process import MoveProcess, ProcessConfig
+from placeto_tf.errors import PlacementError
+from random_problem import random_problem
+
+
+def process(problem, room=64, seed=0, **config):
+  start = problem.allowed_ops.argmax(axis=1).astype(np.int32)
+  return MoveProcess(
+      problem, start, ProcessConfig(**{"rounds": 1, "evaluations": 30, **config}), room,
+      np.random.default_rng(seed))
+
+
+def open_moves(run):
+  return [(int(run.some[m]), int(d)) for m, d in np.argwhere(run.open[run.some])]
+
+
+def test_a_worse_move_is_undone_and_not_tried_again_and_a_better_one_is_kept():
+  run, rng, seen = process(random_problem(num_ops=200, num_groups=24)), np.random.default_rng(0), []
+  while not run.over:
+    level, before_us = run.level, run.objective_us
+    group, device = open_moves(run)[int(rng.integers(len(open_moves(run))))]
+    fall = run.step(np.array([group]), np.array([device]))
+    seen.append(fall > 0)
+    assert run.objective_us == (before_us if fall < 0 else pytest.approx(before_us / np.exp(fall)))
+    if not run.over and run.level is level and fall < 0:
+      assert (group, device) not in open_moves(run)
+  assert any(seen) and not all(seen)
+  found = run.problem.evaluate_ops(run.placement)
+  assert found.objective_us[0] == run.objective_us
+
+
+def test_several_groups_move_together_in_one_evaluation():
+  problem = random_problem(num_ops=200, num_groups=24)
+  run = process(problem, levels=(1.0,))
+  moves = dict(open_moves(run)[::5])
+  before, used = run.groups.copy(), problem.account.evaluations
+  fall = run.step(np.array(list(moves)), np.array(list(moves.values())))
+  assert problem.account.evaluations == used + 1
+  if not run.over:
+    expected = before.copy()
+    if fall >= 0:
+      expected[list(moves)] = list(moves.values())
+    np.testing.assert_array_equal(run.groups, expected)
+
+
+def test_a_level_ends_with_its_evaluations_and_rounds_with_their_levels():
+  problem = random_problem(num_ops=200, num_groups=24)
+  run, sizes = process(problem, levels=(0.25, 1.0), evaluations=3, rounds=2, vary=0.0), []
+  while not run.over:
+    sizes.append(run.level.num_groups)
+    run.step(*np.array(open_moves(run)[:1]).T)
+  assert len(sizes) == 12 and sizes[0] < sizes[3] and sizes[6] < sizes[9]
+
+
+def test_where_nothing_can_move_it_is_over_and_has_evaluated_its_start_alone():
+  problem = random_problem(devices="k80:1")
+  assert process(problem).over and problem.account.evaluations == 1
+
+
+def test_of_more_groups_than_have_room_a_draw_is_looked_at():
+  run = process(random_problem(num_ops=200, num_groups=24), room=5, levels=(1.0,))
+  assert len(run.some) == 5 and run.pairs.shape[0] == 5
+
+
+@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"levels": ()}, {"vary": -1.0}])
+def test_wrong_settings_are_refused(wrong):
+  with pytest.raises(PlacementError, match=next(iter(wrong))):
+    ProcessConfig(**wrong)
