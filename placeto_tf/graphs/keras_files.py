@@ -20,7 +20,6 @@ from placeto_tf.errors import GraphError, SetupError, one_line
 from placeto_tf.graphs import user_files
 
 if TYPE_CHECKING:
-  import h5py
   import keras
 
 SUFFIXES = (".keras", ".h5", ".hdf5")
@@ -73,16 +72,10 @@ def load_model(path: user_files.Path, trusted: bool = False) -> keras.Model:
 
 def _read_archive(path: str) -> Tuple[str, Any]:
   """The Keras version and configuration in a `.keras` file."""
-  import h5py
-
   try:
     with zipfile.ZipFile(path) as archive:
       metadata = json.loads(archive.read("metadata.json"))
       config = json.loads(archive.read("config.json"))
-      for name in archive.namelist():
-        if name.endswith(".h5"):
-          with archive.open(name) as content, h5py.File(content, "r") as weights:
-            _check_within(weights, path)
       return str(metadata.get("keras_version", "")), config
   except _DAMAGED as error:
     raise _unreadable(path, error) from None
@@ -94,7 +87,6 @@ def _read_hdf5(path: str) -> Tuple[str, Any]:
 
   try:
     with h5py.File(path, "r") as file:
-      _check_within(file, path)
       config, version = file.attrs.get("model_config"), file.attrs.get("keras_version", "")
   except _DAMAGED as error:
     raise _unreadable(path, error) from None
@@ -106,36 +98,6 @@ def _read_hdf5(path: str) -> Tuple[str, Any]:
     return _text(version), json.loads(_text(config))
   except (ValueError, RecursionError) as error:
     raise _unreadable(path, error) from None
-
-
-def _check_within(file: h5py.File, path: str) -> None:
-  """Checks that an HDF5 file's data are in it: others would be read, and HDF5 crashes on some.
-
-  Raises:
-    GraphError: a link leads into another file, or values are kept in one.
-  """
-  import h5py
-
-  pending, seen = [("", file)], set()
-  while pending:
-    prefix, group = pending.pop()
-    if group.id in seen:  # a hard link to a group that it is in
-      continue
-    seen.add(group.id)
-    for name in group:
-      link = group.get(name, getlink=True)
-      here = f"{prefix}/{name}"
-      if isinstance(link, h5py.ExternalLink):
-        raise GraphError(f"the Keras model {path!r} takes {here!r} from another file "
-                         f"({link.filename!r}); give a file that holds all of it")
-      if not isinstance(link, h5py.HardLink):
-        continue  # what it leads to is in this file, and looked at there
-      found = group[name]
-      if isinstance(found, h5py.Group):
-        pending.append((here, found))
-      elif isinstance(found, h5py.Dataset) and (found.external or found.is_virtual):
-        raise GraphError(f"the Keras model {path!r} keeps the values of {here!r} in another file; "
-                         "give a file that holds all of it")
 
 
 def _unreadable(path: str, error: Exception) -> GraphError:

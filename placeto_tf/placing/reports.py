@@ -135,12 +135,31 @@ def _fields(record: Any, *names: str) -> Dict[str, Any]:
 
 
 def step_line(graph: ComputationGraph) -> str:
-  """A sentence on the step: its fetches and its feeds."""
+  """Returns a sentence on the step: its fetches and its feeds.
+
+  Results that are handed on, as those of functions are, are named by the op that computes them.
+  """
   shapes = graph.source.feed_shapes if graph.source is not None else {}
   feeds = [name + (f" [{', '.join(map(str, shapes[name]))}]" if name in shapes else "")
            for name in graph.feeds]
-  return (f"A step runs {listed(graph.fetches, most=4)}"
+  results = [_computed(graph, name) for name in graph.fetches if ":" in name]
+  effects = [name for name in graph.fetches if ":" not in name]
+  runs = f"A step runs {listed([*results, *effects], most=4)}"
+  if len(effects) > 4:
+    computes = f"A step computes {listed(results, most=4)} and" if results else "A step"
+    runs = f"{computes} runs {len(effects)} ops for their effects, such as {effects[0]}"
+  return (runs
           + (f", fed {listed(feeds, most=4)}" if feeds else "") + f": {graph.num_ops:,} ops.")
+
+
+def _computed(graph: ComputationGraph, fetch: str) -> str:
+  """Returns the name of the tensor that a fetched one is a copy of."""
+  name, _, port = fetch.rpartition(":")
+  op = graph.op_index[name]
+  while graph.op_types[op] == "Identity":
+    edges = np.flatnonzero((graph.edge_consumers == op) & (graph.edge_ports >= 0))
+    op, port = int(graph.edge_producers[edges[0]]), str(graph.edge_ports[edges[0]])
+  return f"{graph.op_names[op]}:{port}"
 
 
 def _replication(replication: Replication) -> Dict[str, Any]:

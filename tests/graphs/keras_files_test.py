@@ -69,40 +69,6 @@ def test_code_in_a_file_is_only_run_if_the_file_is_trusted(keras, name, tmp_path
   assert "Mul" in load_graph(path, batch_size=2, trusted=True).op_types
 
 
-@pytest.mark.parametrize("name", ["model.h5", "model.keras"])
-@pytest.mark.parametrize("how", ["link", "values"])
-def test_data_in_other_files_are_refused_before_they_are_read(keras, name, how, tmp_path):
-  import h5py
-
-  path = _saved(keras, tmp_path / name)
-
-  def point_outside(weights):
-    group = weights
-    if how == "link":
-      weights["first_of_another"] = h5py.ExternalLink("/etc/other.h5", "/x")
-      weights["loop"] = weights  # a group in itself is no reason to go round for ever
-    else:
-      group.create_dataset("elsewhere", (4,), "f4", external=[(str(tmp_path / "raw"), 0, 16)])
-
-  if name.endswith(".h5"):
-    with h5py.File(path, "r+") as file:
-      point_outside(file)
-  else:
-    with zipfile.ZipFile(path) as archive:
-      parts = {each: archive.read(each) for each in archive.namelist()}
-    inner = next(each for each in parts if each.endswith(".h5"))
-    (tmp_path / "inner.h5").write_bytes(parts[inner])
-    with h5py.File(tmp_path / "inner.h5", "r+") as file:
-      point_outside(file)
-    parts[inner] = (tmp_path / "inner.h5").read_bytes()
-    with zipfile.ZipFile(path, "w") as archive:
-      for each, content in parts.items():
-        archive.writestr(each, content)
-  with pytest.raises(GraphError, match="another file"):
-    load_graph(path, batch_size=2)
-  assert not (tmp_path / "raw").exists()
-
-
 def test_what_is_no_model_is_named(tmp_path):
   h5py = pytest.importorskip("h5py")
   with pytest.raises(GraphError, match="No such file"):
