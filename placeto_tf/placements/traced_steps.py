@@ -154,8 +154,9 @@ class FunctionStep(TracedStep):
         (lambda *args, **kwargs: None) if concrete_functions.is_concrete_function(function)
         else python)
     self._input_signature = None if input_signature is None else self._bound(input_signature, {})
+    name = getattr(function, "__name__", getattr(function, "name", type(function).__name__))
     super().__init__(
-        str(getattr(function, "__name__", getattr(function, "name", type(function).__name__))),
+        name.decode() if isinstance(name, bytes) else str(name),
         lambda batch: called(*batch[0], **batch[1]), (function,), convert)
 
   def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuple[Any, Any]:
