@@ -8,7 +8,7 @@ A cluster comes from a short string, a JSON file or its parts:
   Cluster.parse("local")          what TensorFlow finds on this machine
   Cluster.parse("cluster.json")   as `cluster_json` describes
 
-Legend: D devices, K device kinds (devices that cost every op the same).
+Dimensions: D devices, K device kinds (devices that cost every op the same).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Cluster:
             f"{name} is {value!r:.60}; expected a number that is 0 or more, {MOST:g} at most")
 
   def _link_matrix(self, field: str) -> np.ndarray:
-    """A checked [D, D] copy; its unused diagonal means that staying costs nothing."""
+    """Returns a checked [D, D] copy, whose unused diagonal means that staying costs nothing."""
     d, name = len(self.devices), self.device_names
     try:
       matrix = np.array(getattr(self, field), dtype=np.float64)
@@ -144,7 +144,7 @@ class Cluster:
 
   @classmethod
   def parse(cls, text: str) -> Cluster:
-    """The cluster that a string describes: presets with counts, a JSON file's path, or "local".
+    """Returns the cluster that a string describes: presets, a JSON file's path, or "local".
 
     A GPU preset brings a host "/CPU:0", which searches use where they gain by it; with an explicit
     "+cpu:n" there is no such host, and the CPUs are devices like the others. "x2" after the count
@@ -164,7 +164,7 @@ class Cluster:
 
   @classmethod
   def from_json(cls, source: Union[str, Mapping[str, Any]]) -> Cluster:
-    """From JSON text or its parsed object, in the format of `cluster_json`.
+    """Reads JSON text or its parsed object, in the format of `cluster_json`.
 
     Raises:
       ClusterError: bad JSON; an unknown, missing or wrong field; a link that is missing.
@@ -176,7 +176,7 @@ class Cluster:
       raise ClusterError(f"a field of the cluster has a wrong value: {error}") from None
 
   def to_json(self) -> dict:
-    """A JSON object that `from_json` reads back to an equal cluster."""
+    """Returns a JSON object that `from_json` reads back to an equal cluster."""
     return cluster_json.to_json(cluster_json.changed_fields(self))
 
   @classmethod
@@ -193,7 +193,7 @@ class Cluster:
     cluster_json.write(path, self.to_json())
 
   def __repr__(self) -> str:
-    """The devices in a line."""
+    """Lists the devices in a line."""
     gb = [device.memory_bytes / 2**30 for device in self.devices]
     hosts = [device_names.short_name(device.name) for device in self.devices if device.host]
     names = [device_names.short_name(name) for name in self.device_names]
@@ -202,32 +202,32 @@ class Cluster:
 
   @property
   def num_devices(self) -> int:
-    """D."""
+    """Returns the number of devices, D."""
     return len(self.devices)
 
   @property
   def device_names(self) -> Tuple[str, ...]:
-    """[D] names."""
+    """Returns the names, [D]."""
     return tuple(device.name for device in self.devices)
 
   @functools.cached_property
   def fixed_us(self) -> np.ndarray:
-    """[D, D] float64: what a transfer costs however small it is, latency and gap; 0 to itself."""
+    """Returns the time of a transfer beside its bytes, latency and gap, [D, D]; 0 to itself."""
     return np.where(np.eye(self.num_devices, dtype=bool), 0.0, self.latency_us + self.bus_gap_us)
 
   @functools.cached_property
   def memory_bytes(self) -> np.ndarray:
-    """[D] float64."""
+    """Returns the memory of each device, [D] float64."""
     return np.array([device.memory_bytes for device in self.devices], dtype=np.float64)
 
   @functools.cached_property
   def device_kinds(self) -> np.ndarray:
-    """[D] int32: devices of one kind share a column of `OpCosts.compute_us`."""
+    """Returns kinds, [D] int32: devices of one kind share a column of `OpCosts.compute_us`."""
     return self._kinds[0]
 
   @property
   def kind_devices(self) -> Tuple[Device, ...]:
-    """[K] the first device of each kind."""
+    """Returns the first device of each kind, [K]."""
     return self._kinds[1]
 
   @functools.cached_property

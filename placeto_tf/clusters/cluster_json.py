@@ -37,7 +37,7 @@ _PROPERTY_FIELDS = frozenset(
 
 
 def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
-  """The JSON object of a cluster.
+  """Returns the JSON object of a cluster.
 
   Args:
     fields: of the `Cluster`, those that differ from their defaults, as `changed_fields` gives them.
@@ -91,7 +91,7 @@ def from_json(
 
 
 def read(path: str) -> str:
-  """The text of a cluster's JSON file. Raises: ClusterError, where it cannot be read."""
+  """Reads the text of a cluster's JSON file. Raises: ClusterError, where it cannot be read."""
   return user_files.read_text(
       path, what="the cluster file", remedy="expected a JSON file's path", error_type=ClusterError,
       most_bytes=user_files.MOST_JSON_BYTES)
@@ -103,7 +103,7 @@ def write(path: str, cluster: Mapping[str, Any]) -> None:
 
 
 def changed_fields(instance: Any) -> Dict[str, Any]:
-  """The fields of a dataclass that differ from their defaults, in order."""
+  """Returns the fields of a dataclass that differ from their defaults, in order."""
   found = {}
   for field in dataclasses.fields(instance):
     value = getattr(instance, field.name)
@@ -122,7 +122,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-  """Arrays, numbers of NumPy and tuples as JSON has them."""
+  """Converts arrays, numbers of NumPy and tuples to JSON's values."""
   if isinstance(value, np.ndarray):
     return value.tolist()
   if isinstance(value, np.generic):
@@ -165,7 +165,7 @@ def _device_from_json(value: Any, index: int) -> Device:
 
 
 def _links_from_json(links: Any, names: Mapping[str, int]) -> Dict[str, np.ndarray]:
-  """[D, D] matrices of bandwidth and latency."""
+  """Reads links into [D, D] matrices of bandwidth and latency."""
   _expect_object(links, "\"links\"", optional=("default", "pairs"))
   d = len(names)
   default = links.get("default", {})
@@ -204,7 +204,7 @@ def _links_from_json(links: Any, names: Mapping[str, int]) -> Dict[str, np.ndarr
 
 
 def _number(link: Mapping[str, Any], field: str, what: str) -> float:
-  """NaN where the field is missing; `Cluster` checks the range, which needs all of them."""
+  """Reads a number, NaN where it is missing; `Cluster` checks the range."""
   value = link.get(field, float("nan"))
   if isinstance(value, bool) or not isinstance(value, (int, float)) or (
       field in link and not np.isfinite(value)):
@@ -213,7 +213,7 @@ def _number(link: Mapping[str, Any], field: str, what: str) -> float:
 
 
 def _links_to_json(names: Sequence[str], matrices: Sequence[np.ndarray]) -> Dict[str, Any]:
-  """The most frequent link as the default, the others as pairs; [D, D] per field of a link."""
+  """Writes the most frequent link as the default, the others as pairs; [D, D] a field."""
   apart = ~np.eye(len(names), dtype=bool)
   if not apart.any():
     return {}

@@ -1,6 +1,6 @@
 """The devices that each op may run on: kernels, colocation, and captures that cannot be moved.
 
-Legend: N ops, D devices.
+Dimensions: N ops, D devices.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Device:
                            "speed, more than 0 and at most 1")
 
   def _check_kinds(self) -> None:
-    """TensorFlow finds no kernels of a "gpu", and grappler takes it for a slow device."""
+    """Checks the spelling: of a "gpu" TensorFlow finds no kernels."""
     properties = self.properties if isinstance(self.properties, Mapping) else {}
     for field, kind in (("type", self.type), ("properties['type']", properties.get("type"))):
       written = str(kind).upper()
@@ -84,7 +84,7 @@ class Device:
             f"{field} of {self.name} is {kind!r}; expected {written!r}, as TensorFlow writes it")
 
   def _checked_peaks(self) -> Dict[str, Any]:
-    """The efficiency of each type in `product_peaks`, whose other fields are checked."""
+    """Returns the efficiency of each type in `product_peaks`, whose other fields it checks."""
     for kind, fields in self.product_peaks.items():
       if kind not in PRODUCT_TYPES:
         raise ClusterError(f"product_peaks of {self.name} has a type {kind!r}; expected one of "
@@ -102,6 +102,6 @@ class Device:
 
 
 def is_number(value: object) -> bool:
-  """A finite real number; JSON's true and false are not numbers."""
+  """Returns whether a value is a finite real number, which JSON's true and false are not."""
   return (isinstance(value, (int, float, np.integer, np.floating))
           and not isinstance(value, bool) and bool(-1e300 < value < 1e300))

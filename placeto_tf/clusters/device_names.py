@@ -10,7 +10,7 @@ _PART = re.compile(
 
 
 def find_device(names: Sequence[str], text: str) -> Optional[int]:
-  """Index of the first device name that agrees with all that a device string says.
+  """Finds the first device name that agrees with all that a device string says.
 
   "/GPU:1", "/device:GPU:1" and "/job:worker/task:0/gpu:1" are all understood; "" and strings
   without a device ("/job:worker") agree with the first device there is. None if no device
@@ -28,7 +28,7 @@ def find_device(names: Sequence[str], text: str) -> Optional[int]:
 
 
 def canonical(name: str) -> Optional[str]:
-  """The name as TensorFlow's parser takes it for any device type, or None if it is no device.
+  """Returns the name as TensorFlow's parser takes it, or None if it is no device.
 
   "/GPU:0" -> "/device:GPU:0", "/job:worker/task:1/cpu:0" -> "/job:worker/task:1/device:CPU:0".
   Replica 0, the only one that exists, is left out. A type and an index are required.
@@ -44,20 +44,20 @@ def canonical(name: str) -> Optional[str]:
 
 
 def short_name(name: str) -> str:
-  """A device as people call it: "GPU:0", or "task:1/GPU:0" of a worker."""
+  """Shortens a device to what people call it: "GPU:0", or "task:1/GPU:0" of a worker."""
   for part in ("/job:localhost", "/replica:0", "/job:worker", "device:"):
     name = name.replace(part, "")
   return name.replace("/task:0/", "/").lstrip("/")
 
 
 def match(names: Iterable[str], cluster_names: Iterable[str]) -> Dict[str, Optional[int]]:
-  """Name -> index of the cluster's device of that name in whatever spelling, or None."""
+  """Returns name -> index of the cluster's device of that name in any spelling, or None."""
   index = {(canonical(name) or name): i for i, name in enumerate(cluster_names)}
   return {name: index.get(canonical(name) or name) for name in names}
 
 
 def _fields(name: str) -> Optional[Dict[str, str]]:
-  """The parts that a device string gives; None where it is no device string."""
+  """Returns the parts that a device string gives; None where it is no device string."""
   fields: Dict[str, str] = {}
   for part in filter(None, name.split("/")):
     found = _PART.fullmatch(part)

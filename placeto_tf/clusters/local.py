@@ -48,7 +48,7 @@ _SHARED_CPU = presets.Link(32_000.0, 10.0)
 
 
 def found_devices() -> Dict[str, Any]:
-  """The fields of a `Cluster` that describes this machine.
+  """Returns the fields of a `Cluster` that describes this machine.
 
   With GPUs, "/CPU:0" is their host. Logical CPU devices, made with
   `tf.config.set_logical_device_configuration`, are separate devices.
@@ -73,7 +73,7 @@ def found_devices() -> Dict[str, Any]:
 
 
 def from_properties(named: Sequence[Tuple[str, DeviceProperties]]) -> Dict[str, Any]:
-  """The fields of a `Cluster` of (name, DeviceProperties) pairs, GPUs first.
+  """Returns the fields of a `Cluster` of (name, DeviceProperties) pairs, GPUs first.
 
   Raises:
     ClusterError: there is no device.
@@ -142,7 +142,7 @@ def _gpu(name: str, properties: DeviceProperties) -> Tuple[Device, presets.Prese
 def _cpu(
     name: str, properties: DeviceProperties, sharing: int, host: bool
 ) -> Tuple[Device, presets.Preset]:
-  """Args: sharing, the number of CPU devices that share the memory."""
+  """Describes a CPU; `sharing` is the number of CPU devices that share its memory."""
   fields = _fields(properties)
   fields["numCores"] = max(1, properties.num_cores) * _flops_a_cycle()
   fields["frequency"] = properties.frequency if properties.frequency > 0 else _CPU_FREQUENCY
@@ -155,7 +155,7 @@ def _cpu(
 
 
 def _fields(properties: DeviceProperties) -> Dict[str, Any]:
-  """Proto JSON, its 64-bit integers as numbers."""
+  """Converts properties to proto JSON, with 64-bit integers as numbers."""
   from google.protobuf import json_format
 
   fields = json_format.MessageToDict(properties)
@@ -164,7 +164,7 @@ def _fields(properties: DeviceProperties) -> Dict[str, Any]:
 
 
 def _capability(text: str) -> Tuple[int, int]:
-  """(7, 0) of "7.0"; (0, 0) if it is no number."""
+  """Parses a compute capability: (7, 0) of "7.0"; (0, 0) if it is no number."""
   major, _, minor = text.partition(".")
   if not major.isdigit():
     return 0, 0

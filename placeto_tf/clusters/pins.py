@@ -1,6 +1,6 @@
 """Ops whose devices the user names: pinned, kept on the graph's own devices, or given a set.
 
-Legend: N ops, D devices.
+Dimensions: N ops, D devices.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ PRESETS: Tuple[str, ...] = tuple(_PRESETS)
 
 
 def parse(text: str) -> Dict[str, Any]:
-  """The fields of the `Cluster` that a string such as "k80:4" or "v100:4x2@100gbit" describes.
+  """Returns the fields of the `Cluster` that a string such as "v100:4x2@100gbit" describes.
 
   Raises:
     ClusterError: an unknown preset, or a count or a rate that is wrong.
@@ -219,7 +219,7 @@ def parse(text: str) -> Dict[str, Any]:
 def from_counts(
     terms: List[Tuple[str, int]], hosts: int = 1, network: Link = _BETWEEN_HOSTS
 ) -> Dict[str, Any]:
-  """The fields of a `Cluster` of (preset, count) pairs; devices of one type are numbered in order.
+  """Returns the fields of a `Cluster` of (preset, count) pairs, devices numbered by type.
 
   Args:
     terms: the devices of each host.
@@ -267,18 +267,18 @@ def _device(preset: Preset, numbers: Dict[str, int], prefix: str, host: bool) ->
 
 
 def preset(name: str) -> Preset:
-  """The preset of this name, one of `PRESETS`."""
+  """Returns the preset of this name, one of `PRESETS`."""
   return _PRESETS[name]
 
 
 def slower_host_link(a: Preset, b: Preset) -> Link:
-  """The bus on which two devices meet, at least one of them a GPU."""
+  """Returns the bus on which two devices meet, at least one of them a GPU."""
   buses = [one.host for one in (a, b) if one.type != "CPU"]
   return min(buses, key=lambda link: link.bandwidth_bytes_per_us)
 
 
 def _term(term: str, text: str) -> Tuple[str, int, int]:
-  """Preset, devices per host, hosts."""
+  """Parses a term into preset, devices per host, hosts."""
   name, colon, counts = (part.strip() for part in term.partition(":"))
   name = name.lower()
   if name not in _PRESETS:
@@ -297,7 +297,7 @@ def _term(term: str, text: str) -> Tuple[str, int, int]:
 
 
 def _network(rate: str, text: str) -> Link:
-  """The link between hosts of a network of this rate, such as "100gbit"."""
+  """Returns the link between hosts of a network of this rate, such as "100gbit"."""
   match = re.fullmatch(r"([0-9]{1,6})gbit", rate.strip().lower())
   if match is None or not int(match.group(1)):
     raise ClusterError(f"the cluster {text!r} has a network of {rate!r}; expected a rate such as "
@@ -306,6 +306,6 @@ def _network(rate: str, text: str) -> Link:
 
 
 def expected() -> str:
-  """What `Cluster.parse` takes, for errors."""
+  """Describes the argument of `Cluster.parse`, for errors."""
   return (f"expected preset:count[+preset:count] of {', '.join(PRESETS)}, the path of a JSON file, "
           "or local")

@@ -3,7 +3,7 @@
 A host runs every op that has a kernel there, as TensorFlow does. But it is many times slower than
 the devices that it serves, and each option makes a search longer. So it is offered to
 
-- ops that run nowhere else, or that the graph has on the host;
+- ops that run nowhere else, or that the user or the graph has put on the host;
 - variables that may leave too little memory on the devices for the rest: those that are read or
   written by rows, once variables take half of a device; all, once they are too large for the
   devices together or one for each of them;
@@ -28,7 +28,6 @@ _BY_ROWS = ("Gather", "Scatter", "Sparse")  # in the types of ops that touch som
 _LARGE = 1 / 64  # of a device's memory: smaller variables leave no room that matters
 _HALF, _TIGHT = 0.5, 0.8  # shares of memory that variables may take before hosts are tried
 _HOPS = 6  # from a variable to an op beside it
-_FED_BYTES = 2.0**20  # what ops that run only on the host have to make, to offer it to readers
 
 
 def hosts_of(cluster: Cluster) -> np.ndarray:
@@ -64,11 +63,10 @@ def offered_devices(
   said = np.zeros(graph.num_ops, dtype=bool) if said is None else said
   own = own_devices(graph, cluster)
   on_host = (own >= 0) & hosts[own]
-  seeds = on_host | _crowding(graph, cluster, costs, hosts)
-  fed = ~elsewhere & (said | (_made_bytes(graph, costs) >= _FED_BYTES))
+  seeds = on_host | _crowding(graph, cluster, costs, hosts) | (said & ~elsewhere)
   offered = said | ~elsewhere
-  if (seeds | fed).any():
-    offered = offered | _beside(graph, cluster, costs, able, seeds | fed)
+  if seeds.any():
+    offered = offered | _beside(graph, cluster, costs, able, seeds)
   return able & (offered[:, None] | ~hosts)
 
 

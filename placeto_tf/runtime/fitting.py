@@ -87,7 +87,7 @@ def fit_transfers(
 def _with(
     fit: Fit, graph: ComputationGraph, cluster: Cluster, costs: OpCosts, measure: Measure,
     placements: Sequence[np.ndarray]) -> Fit:
-  """The fit to these placements too; those that cannot be run are left out."""
+  """Fits these placements too; those that cannot be run are left out."""
   measured = [(placement, measure(placement)) for placement in placements]
   seen = fit.seen + tuple(entry for entry in measured if np.isfinite(entry[1]))
   if not seen:
@@ -97,7 +97,7 @@ def _with(
 
 
 def stretch_of_op(graph: ComputationGraph, count: int) -> np.ndarray:
-  """[N] int64 the number of each op's stretch, of so many equal ones of the topological order."""
+  """Divides the topological order into equal stretches; returns each op's, [N] int64."""
   found = np.empty(graph.num_ops, dtype=np.int64)
   found[graph.topological_order] = np.arange(graph.num_ops) * count // graph.num_ops
   return found
@@ -106,7 +106,7 @@ def stretch_of_op(graph: ComputationGraph, count: int) -> np.ndarray:
 def _random(
     graph: ComputationGraph, allowed: np.ndarray, kind: float, rng: np.random.Generator
 ) -> np.ndarray:
-  """[N] each of some stretches of the topological order, or a share of ops, anywhere."""
+  """Places each of some stretches of the topological order, or a share of ops, anywhere."""
   num_devices = allowed.shape[1]
   if kind < 1:
     wanted = np.where(
@@ -121,7 +121,7 @@ def _random(
 def _searched(
     graph: ComputationGraph, cluster: Cluster, costs: OpCosts, allowed: np.ndarray,
     max_groups: int, seed: int) -> np.ndarray:
-  """[N] the placement that a short search finds."""
+  """Returns the placement that a short search finds, [N]."""
   grouping = group_ops(graph, costs, allowed, max_groups=max_groups)
   problem = PlacementProblem(graph, costs, cluster, grouping)
   return PLACERS["annealing"](problem, Budget(max_evaluations=_SEARCH_EVALUATIONS), seed)

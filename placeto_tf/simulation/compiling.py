@@ -31,7 +31,7 @@ _ROOMS = ("simulation", "problem")
 
 
 def compiled(**options):
-  """`numba.njit` that caches on disk where it can: a read-only home directory is no error.
+  """Compiles like `numba.njit`, cached on disk where that can be written.
 
   Raises:
     SetupError: NUMBA_CACHE_DIR is set to a folder that others may write to.
@@ -55,7 +55,7 @@ def compiled(**options):
 
 @functools.cache
 def folder() -> Optional[str]:
-  """Where compiled code is kept, or None for nowhere."""
+  """Returns the folder of compiled code, or None where none can be kept."""
   chosen = os.environ.get("NUMBA_CACHE_DIR")
   try:
     states = private_folder.make_private(
@@ -76,7 +76,7 @@ def folder() -> Optional[str]:
 
 
 def _state_of_sources() -> str:
-  """A digest of the package's sources of compiled code."""
+  """Digests the package's sources of compiled code."""
   package = pathlib.Path(__file__).parents[1]
   # Numba finds code by the path of its source, so another copy of the package has none yet.
   digest = hashlib.sha256(os.fsencode(package))

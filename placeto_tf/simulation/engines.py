@@ -1,6 +1,6 @@
 """The two compiled event loops behind one interface: where their arguments and records are kept.
 
-Legend: N ops, S segments, E edges, O outputs, D devices, B placements, T transfers, J jobs.
+Dimensions: N ops, S segments, E edges, O outputs, D devices, B placements, T transfers, J jobs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from placeto_tf.simulation.simulation_tables import SimulationTables
 
 
 def needs_extensions(cluster: Cluster) -> bool:
-  """Whether the cluster departs from the reference simulator."""
+  """Returns whether the cluster departs from the reference simulator."""
   return bool(
       cluster.transfers != "device" or cluster.transfer_per_destination
       or cluster.sender_us_per_transfer or cluster.sender_us_per_byte
@@ -31,13 +31,13 @@ class ReferenceEngine:
     self._tables = tables
 
   def workspace(self) -> Tuple[event_loop.Workspace, np.ndarray]:
-    """What one thread needs; reused from one placement to the next."""
+    """Allocates the arrays of one thread, reused from one placement to the next."""
     t = self._tables
     sizes = t.num_ops, t.num_segments, len(t.edge_consumers), len(t.output_bytes), t.num_devices
     return event_loop.Workspace.make(*sizes), np.empty((1, t.num_ops))
 
   def arguments(self, workspace) -> Tuple[SimulationTables, event_loop.Workspace]:
-    """What `compiled_step` takes."""
+    """Returns the arguments of `compiled_step`."""
     return self._tables, workspace[0]
 
   def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> None:
@@ -48,17 +48,17 @@ class ReferenceEngine:
         starts if start_us is None else start_us, step_time_us, peak)
 
   def op_us(self, workspace, placement) -> np.ndarray:
-    """[N] compute time of each op in a placement, which is the last one that was run."""
+    """Returns the compute time of each op, [N], in the placement that was run last."""
     del workspace  # here nothing changes how long an op takes
     return self._tables.compute_us[np.arange(len(placement)), self._tables.kinds[placement]]
 
   def record(self, workspace) -> Tuple[np.ndarray, ...]:
-    """A copy of what `schedule` needs of the last placement that was run."""
+    """Copies the times of the last placement that was run, for `schedule`."""
     state, _ = workspace
     return state.segment_start_us.copy(), state.segment_us.copy()
 
   def schedule(self, placement, record) -> Tuple[Transfers, Jobs]:
-    """The transfers and jobs of a placement."""
+    """Returns the transfers and jobs of a placement."""
     segment_start_us, segment_us = record
     t, d = self._tables, self._tables.num_devices
     source = placement[t.segment_ops]
@@ -79,12 +79,12 @@ class ExtendedEngine:
   def __init__(
       self, tables: SimulationTables, cluster: Cluster,
       inline_ops: Optional[np.ndarray] = None):
-    """Args: inline_ops: [N] bool, for the order of TensorFlow's executor; None for others."""
+    """Takes inline_ops, [N] bool, for the order of TensorFlow's executor; None for others."""
     self._tables = tables
     self._extensions = extended_loop.Extensions.of(cluster, tables.num_ops, inline_ops)
 
   def workspace(self) -> Tuple[extended_loop.Workspace, np.ndarray]:
-    """What one thread needs; reused from one placement to the next."""
+    """Allocates the arrays of one thread, reused from one placement to the next."""
     t = self._tables
     return extended_loop.Workspace.make(
         t.num_ops, len(t.edge_consumers), len(t.output_bytes), t.num_devices,
@@ -93,23 +93,23 @@ class ExtendedEngine:
   def arguments(
       self, workspace
   ) -> Tuple[SimulationTables, extended_loop.Extensions, extended_loop.Workspace]:
-    """Like those of `ReferenceEngine`."""
+    """Returns the same for `extended_loop`."""
     return self._tables, self._extensions, workspace[0]
 
   def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> None:
-    """Like that of `ReferenceEngine`."""
+    """Does the same by `extended_loop`."""
     state, starts = workspace
     extended_loop.simulate_range(
         placements, first, last, self._tables, self._extensions, state,
         starts if start_us is None else start_us, step_time_us, peak)
 
   def op_us(self, workspace, placement) -> np.ndarray:
-    """Like that of `ReferenceEngine`."""
+    """Does the same by `extended_loop`."""
     del placement
     return workspace[0].op_us.copy()
 
   def record(self, workspace) -> Tuple[np.ndarray, ...]:
-    """A copy of what `schedule` needs of the last placement that was run."""
+    """Copies the times of the last placement that was run, for `schedule`."""
     state, _ = workspace
     transfers, jobs = state.counts[extended_loop.TRANSFERS], state.counts[extended_loop.JOBS]
     return (
@@ -118,7 +118,7 @@ class ExtendedEngine:
         state.job_times[:jobs].copy())
 
   def schedule(self, placement, record) -> Tuple[Transfers, Jobs]:
-    """The transfers and jobs of a placement."""
+    """Returns the transfers and jobs of a placement."""
     transfer_ints, transfer_times, job_ints, job_times = record
     t, d = self._tables, self._tables.num_devices
     order = np.lexsort((transfer_ints[:, 2], transfer_ints[:, 0]))  # they were queued by time

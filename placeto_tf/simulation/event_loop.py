@@ -16,7 +16,7 @@ Four things make it fast without changing a result:
 - Usage is compared with the peak only when it changes at a later instant than it last changed,
   so that what is freed and allocated in one instant never counts.
 
-Legend: N ops, S segments (an output port, or the control port, of an op with at least one
+Dimensions: N ops, S segments (an output port, or the control port, of an op with at least one
 consumer), E edges, O outputs, D devices, K device kinds, B placements. Segments are in the order
 of (producer, port), the edges of a segment in the order of their consumers.
 
@@ -58,7 +58,7 @@ class Workspace(NamedTuple):
 
   @classmethod
   def make(cls, n: int, s: int, e: int, o: int, d: int) -> Workspace:
-    """For graphs of n ops, s segments, e edges and o outputs on d devices."""
+    """Allocates for graphs of n ops, s segments, e edges and o outputs on d devices."""
     return cls(
         np.empty(n, np.int32), np.empty(n + 1, np.uint32), np.empty(n, np.uint32),
         np.empty(s, np.uint32), np.zeros((o, d), np.int32), np.zeros(s), np.zeros(s), np.empty(e),
@@ -314,7 +314,7 @@ def insert(first, last, item, key, items, keys):
 
 @inlined
 def _next_round(d_count, tables, state, first, last):
-  """(instant of the next round, how many slots end then); fills `state.ended` in order."""
+  """Finds the instant of the next round and how many slots end then, in `state.ended`."""
   slots = np.uint64(2) * d_count
   due, ended, ended_keys = state.due, state.ended, state.ended_keys
   now = np.inf

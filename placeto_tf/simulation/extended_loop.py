@@ -73,7 +73,7 @@ class Extensions(NamedTuple):
   @classmethod
   def of(
       cls, cluster: Cluster, num_ops: int, inline_ops: Optional[np.ndarray]) -> Extensions:
-    """Those of a cluster; `inline_ops` is None but under the executor's order."""
+    """Reads those of a cluster; `inline_ops` is None but under the executor's order."""
     executor = inline_ops is not None
     pack_us, pack_byte_us = (
         float(cluster.sender_us_per_transfer), float(cluster.sender_us_per_byte))
@@ -129,7 +129,7 @@ class Workspace(NamedTuple):
 
   @classmethod
   def make(cls, n: int, e: int, o: int, d: int, extensions: Extensions) -> Workspace:
-    """For graphs of n ops, e edges and o outputs on d devices."""
+    """Allocates for graphs of n ops, e edges and o outputs on d devices."""
     x, links = d * (2 if extensions.executor else 1), d * d if extensions.paired else d
     v, q = 3 * e, n + (int(extensions.packing) + int(extensions.unpacking)) * e
 
@@ -196,13 +196,13 @@ def _sort(first, last, items, keys):
 
 @compiled(_nrt=False)
 def _device(item, n, place, job_ints):
-  """Where an op, or packing or unpacking, runs."""
+  """Returns the device on which an op, or packing or unpacking, runs."""
   return np.int64(place[item]) if item < n else np.int64(job_ints[item - n, 2])
 
 
 @compiled(_nrt=False)
 def _first_consumer(place, edge_consumers, first, last, source, destination):
-  """The first consumer of a segment that is elsewhere, or on the destination where one is given."""
+  """Finds the first consumer elsewhere, or on the destination if it is not negative."""
   for e in range(first, last):
     j = edge_consumers[e]
     if place[j] != source and (destination < 0 or place[j] == destination):
@@ -212,7 +212,7 @@ def _first_consumer(place, edge_consumers, first, last, source, destination):
 
 @inlined
 def _receives(d, source, target):
-  """Whether a consumer's device d gets a transfer from the source to the target, -1 for all."""
+  """Returns whether device d gets a transfer from the source to the target, -1 for all."""
   return d != source and (target < 0 or target == d)
 
 
@@ -365,7 +365,7 @@ def _free_link(link, now, place, tables, w):
 
 @inlined
 def _link(t, tables, extensions, w):
-  """The link that transfer t waits for."""
+  """Returns the link that transfer t waits for."""
   source = np.int64(w.transfer_ints[t, 1])
   if extensions.paired:
     source = source * np.int64(tables.kinds.shape[0]) + w.transfer_ints[t, 2]
@@ -658,7 +658,7 @@ def _start(now, starts, tables, extensions, w):
 
 @inlined
 def _key(x, tables, w):
-  """The order of slot x among those that end now: by producer, port and destination."""
+  """Returns the order of slot x among those that end now: producer, port, destination."""
   n = tables.in_degrees.shape[0]
   d_count = np.int64(tables.kinds.shape[0])
   item = w.current[x]
@@ -676,7 +676,7 @@ def _key(x, tables, w):
 
 @inlined
 def _next_round(now, peak, tables, w):
-  """(instant of the next round, how much ends then); fills `ended` in order, and peaks."""
+  """Finds the instant of the next round and how much ends then, in `ended`; counts peaks."""
   instant = w.due[0]
   first = w.counts[FIRST]
   if first < w.counts[LAST]:

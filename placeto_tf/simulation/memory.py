@@ -3,7 +3,7 @@
 The event loop counts bytes as it goes and keeps only the peaks; here the lifetimes of all tensors
 are worked out from a finished schedule, for people to look at.
 
-Legend: N ops, E edges, L lifetimes, D devices.
+Dimensions: N ops, E edges, L lifetimes, D devices.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Lifetimes:
 
   @classmethod
   def of(cls, graph: ComputationGraph, costs: OpCosts, result: SimulationResult) -> Lifetimes:
-    """All lifetimes of a simulated step."""
+    """Works out all lifetimes of a simulated step."""
     n, d = graph.num_ops, result.cluster.num_devices
     place, start_us, end_us = result.placement, result.start_us, result.end_us
     owners = np.repeat(np.arange(n, dtype=np.int32), np.diff(graph.output_offsets))
@@ -79,7 +79,7 @@ class Lifetimes:
         ops[held].astype(np.int32), kinds[held])
 
   def usage(self, device: int) -> Tuple[np.ndarray, np.ndarray]:
-    """(moments, bytes held from each moment to the next) of one device; the first is 0."""
+    """Returns moments, from 0 on, and the bytes that a device holds from each to the next."""
     mine = self.devices == device
     until = mine & np.isfinite(self.until_us)
     moments = np.concatenate([[0.0], self.since_us[mine], self.until_us[until]])
@@ -88,7 +88,7 @@ class Lifetimes:
     return times_us, np.cumsum(np.bincount(index, weights=changes))
 
   def at_peak(self, device: int) -> Tuple[float, np.ndarray]:
-    """(moment of the first peak, lifetimes that make it up, the largest first)."""
+    """Returns the moment of the first peak and the lifetimes that make it up, largest first."""
     times_us, held_bytes = self.usage(device)
     moment_us = float(times_us[held_bytes.argmax()])
     alive = np.flatnonzero(
@@ -98,7 +98,7 @@ class Lifetimes:
 
 def memory_report(
     graph: ComputationGraph, costs: OpCosts, result: SimulationResult) -> List[str]:
-  """A sentence for each device that cannot hold its peak; none if the placement fits.
+  """Writes a sentence for each device that cannot hold its peak; none if the placement fits.
 
   For example: "out of memory on /GPU:1 by 1.2 GB (13.2 GB at 5210 us, 12.0 GB there; largest:
   conv1/Conv2D output 0.5 GB)".
@@ -122,7 +122,7 @@ def memory_report(
 
 
 def _gigabytes(size_bytes: float) -> str:
-  """Text with one decimal, in GB, MB or kB, whichever shows at least 0.1."""
+  """Formats bytes with one decimal, in GB, MB or kB, whichever shows at least 0.1."""
   for unit, size in (("GB", GB), ("MB", 2**20), ("kB", 2**10)):
     if size_bytes >= 0.1 * size:
       return f"{size_bytes / size:.1f} {unit}"

@@ -1,6 +1,6 @@
 """Compute time along the paths of a graph, without transfers.
 
-Legend: N ops.
+Dimensions: N ops.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from placeto_tf.simulation.compiling import compiled
 
 
 def longest_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
-  """[N] time of the longest path that ends with each op, the op itself included."""
+  """Returns the time of the longest path that ends with each op, itself included, [N]."""
   order = np.argsort(graph.depths[graph.edge_consumers], kind="stable")
   return _longest(
       np.asarray(op_us, dtype=np.float64), graph.edge_producers[order],
@@ -20,7 +20,7 @@ def longest_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
 
 
 def remaining_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
-  """[N] time of the longest path that starts with each op, the op itself included."""
+  """Returns the time of the longest path that starts with each op, itself included, [N]."""
   order = np.argsort(-graph.depths[graph.edge_producers], kind="stable")
   return _longest(
       np.asarray(op_us, dtype=np.float64), graph.edge_consumers[order],
@@ -29,7 +29,7 @@ def remaining_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
 
 @compiled()
 def _longest(op_us, sources, targets):
-  """[N] longest paths; edges are in an order in which what enters a source comes before it."""
+  """Returns longest paths, [N]; of all edges, those into a source come before it."""
   found = op_us.copy()
   for edge in range(len(sources)):
     through = found[sources[edge]] + op_us[targets[edge]]

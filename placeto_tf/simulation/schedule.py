@@ -1,6 +1,6 @@
 """`SimulationResult`: one simulated step, with all that happened in it.
 
-Legend: N ops, T transfers, J jobs, D devices.
+Dimensions: N ops, T transfers, J jobs, D devices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Transfers:
     sources: [T] int32 devices.
     destinations: [T, D] bool.
     sizes_bytes: [T] float64.
-    start_us, end_us: [T] float64; the bus stays busy for the latency after that.
+    start_us, end_us: [T] float64; consumers have them a latency after the end.
   """
 
   ops: np.ndarray
@@ -58,7 +58,7 @@ class Jobs:
 
   @classmethod
   def none(cls) -> Jobs:
-    """No jobs at all."""
+    """Returns no jobs at all."""
     whole, real = np.zeros(0, dtype=np.int32), np.zeros(0)
     return cls(np.zeros(0, dtype=bool), whole, whole, real, real)
 
@@ -91,22 +91,22 @@ class SimulationResult:
 
   @property
   def fits(self) -> bool:
-    """Whether every device can hold its peak."""
+    """Returns whether every device can hold its peak."""
     return bool((self.peak_memory_bytes <= self.cluster.memory_bytes).all())
 
   @property
   def transfers(self) -> Transfers:
-    """Transfers of the step."""
+    """Returns the transfers of the step."""
     return self._schedule[0]
 
   @property
   def jobs(self) -> Jobs:
-    """Packing and unpacking, where the cluster charges compute time for transfers."""
+    """Returns packing and unpacking, where the cluster charges compute time for transfers."""
     return self._schedule[1]
 
   @functools.cached_property
   def busy_us(self) -> np.ndarray:
-    """[D] compute time of ops, packing and unpacking, without overheads."""
+    """Returns compute time of ops, packing and unpacking, [D], without overheads."""
     d = self.cluster.num_devices
     jobs = self.jobs
     return np.bincount(
@@ -115,14 +115,14 @@ class SimulationResult:
 
   @functools.cached_property
   def transfer_us(self) -> np.ndarray:
-    """[D] time each device's bus spends sending, without latencies."""
+    """Returns the time that the transfers of each device take, [D], without latencies."""
     sent = self.transfers
     return np.bincount(
         sent.sources, weights=sent.end_us - sent.start_us, minlength=self.cluster.num_devices)
 
   @functools.cached_property
   def transfer_bytes(self) -> float:
-    """Bytes sent by all buses; a tensor sent to several devices in one transfer counts once."""
+    """Adds up the bytes sent; a tensor sent to several devices in one transfer counts once."""
     return float(self.transfers.sizes_bytes.sum())
 
   @functools.cached_property

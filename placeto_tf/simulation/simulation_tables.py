@@ -1,7 +1,7 @@
 """`SimulationTables`: a graph and its costs as the compiled event loops read them.
 
-Legend: N ops, S segments, E edges, O outputs, R data inputs, D devices, K device kinds. A segment
-is an output port, or the control port, of an op with at least one consumer.
+Dimensions: N ops, S segments, E edges, O outputs, R data inputs, D devices, K device kinds. A
+segment is an output port, or the control port, of an op with at least one consumer.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ class SimulationTables(NamedTuple):
 
   @property
   def num_ops(self) -> int:
-    """N."""
+    """Returns the number of ops, N."""
     return len(self.in_degrees)
 
   @property
   def num_segments(self) -> int:
-    """S."""
+    """Returns the number of segments, S."""
     return len(self.segment_ops)
 
   @property
   def segment_of_edge(self) -> np.ndarray:
-    """[E] int64."""
+    """Returns the segment of each edge, [E] int64."""
     sizes = np.diff(self.segment_edges.astype(np.int64))
     return np.repeat(np.arange(self.num_segments), sizes)  # type: ignore[arg-type]
 
   @property
   def num_devices(self) -> int:
-    """D."""
+    """Returns the number of devices, D."""
     return len(self.kinds)
 
   @classmethod
@@ -156,17 +156,17 @@ def _bytes_of_a_wait(cluster: Cluster) -> float:
 
 
 def _uint32(array: np.ndarray) -> np.ndarray:
-  """Unsigned, because numba then indexes without asking for negative indices; -1 becomes END."""
+  """Makes unsigned what numba then indexes without asking for negatives; -1 becomes END."""
   return np.array(array, dtype=np.int64).astype(np.uint32)
 
 
 def _int32(array: np.ndarray) -> np.ndarray:
-  """A writable copy: numba compiles again for read-only arrays."""
+  """Copies to a writable array: numba compiles again for read-only ones."""
   return np.array(array, dtype=np.int32)
 
 
 def _offsets(sorted_owners: np.ndarray, n: int) -> np.ndarray:
-  """[n+1] int32 where each owner's run of entries starts."""
+  """Returns where each owner's run of entries starts, [n+1]."""
   offsets = np.zeros(n + 1, dtype=np.uint32)
   np.cumsum(np.bincount(sorted_owners, minlength=n), out=offsets[1:])
   return offsets

@@ -1,6 +1,6 @@
 """`Simulator`: step time, memory and schedule of placements of one graph on one cluster.
 
-Legend: N ops, D devices, B placements side by side.
+Dimensions: N ops, D devices, B placements side by side.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class Simulator:
     self._pool: Optional[concurrent.futures.ThreadPoolExecutor] = None
 
   def __getstate__(self) -> Dict[str, Any]:
-    """For another process, which has threads and buffers of its own."""
+    """Returns the state for another process, which has threads and buffers of its own."""
     return {**self.__dict__, "_workspaces": [], "_lock": None, "_pool": None}
 
   def __setstate__(self, state: Dict[str, Any]) -> None:
     self.__dict__.update(state, _lock=threading.Lock())
 
   def simulate(self, placement: np.ndarray) -> SimulationResult:
-    """One placement, [N] int32, with its schedule.
+    """Simulates one placement, [N] int32, with its schedule.
 
     Raises:
       PlacementError: wrong length, or a device out of range.
@@ -101,7 +101,7 @@ class Simulator:
   def simulate_many(
       self, placements: np.ndarray, *, start_us: Optional[np.ndarray] = None
   ) -> Tuple[np.ndarray, np.ndarray]:
-    """Step times [B] and peak memory [B, D] of placements [B, N] int32, on all cores.
+    """Returns step times [B] and peaks [B, D] of placements [B, N] int32, on all cores.
 
     Args:
       placements: [B, N] device of each op.
@@ -141,7 +141,7 @@ class Simulator:
     return step_time_us, peak
 
   def check(self, placements: np.ndarray) -> np.ndarray:
-    """[N] or [B, N] as contiguous int32; raises PlacementError where it cannot be simulated."""
+    """Returns [N] or [B, N] as contiguous int32. Raises: PlacementError, if it is no placement."""
     n, d = self.graph.num_ops, self.cluster.num_devices
     if placements.ndim not in (1, 2) or placements.shape[-1] != n:
       raise PlacementError(
@@ -159,7 +159,7 @@ class Simulator:
     return np.ascontiguousarray(placements, dtype=np.int32)
 
   def take_workspace(self) -> tuple:
-    """What one thread needs to simulate, for its own use until it returns it."""
+    """Returns the arrays of one thread, for its own use until it returns them."""
     with self._lock:
       if self._workspaces:
         return self._workspaces.pop()
@@ -170,7 +170,7 @@ class Simulator:
     self._workspaces.append(workspace)
 
   def on_one_thread(self) -> Simulator:
-    """The same simulator for one of several threads that simulate side by side."""
+    """Returns the same simulator for one of several threads that simulate side by side."""
     other = copy.copy(self)
     other.num_threads = 1
     return other
@@ -191,7 +191,7 @@ def num_cores() -> int:
 
 
 def _inline_ops(graph: ComputationGraph, cluster: Cluster) -> Optional[np.ndarray]:
-  """[N] bool where the order is that of TensorFlow's executor, else None."""
+  """Returns the ops that run inline, [N] bool, in the executor's order; else None."""
   if cluster.ready_order != "executor":
     return None
   return np.array([op_type in cluster.inline_op_types for op_type in graph.op_types], dtype=bool)

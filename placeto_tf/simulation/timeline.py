@@ -9,7 +9,7 @@ process (`pid`, device index + 1), its compute and its bus are threads (`tid`):
   "s", "f"  an arrow from a transfer to each op that waited for it
   "C"       bytes held by the device, from this moment to the next
 
-Legend: D devices.
+Dimensions: D devices.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_PICTURED_DEVICES = 32  # of thousands, a picture would be as long, and take
 
 def timeline_events(
     graph: ComputationGraph, costs: OpCosts, result: SimulationResult) -> List[Dict[str, Any]]:
-  """The events of a Chrome trace, as JSON-able dicts."""
+  """Returns the events of a Chrome trace, as JSON-able dicts."""
   cluster = result.cluster
   events: List[Dict[str, Any]] = []
   for d, name in enumerate(cluster.device_names):
@@ -92,7 +92,7 @@ def _slice(
 
 
 def _transfer_labels(graph: ComputationGraph, result: SimulationResult) -> List[str]:
-  """Tensor names as TensorFlow writes inputs: "op" for output 0, "op:1", "^op" for control."""
+  """Names tensors as TensorFlow writes inputs: "op", "op:1", "^op" for control."""
   labels = []
   for op, port in zip(result.transfers.ops.tolist(), result.transfers.ports.tolist()):
     name = graph.op_names[op]
@@ -103,7 +103,7 @@ def _transfer_labels(graph: ComputationGraph, result: SimulationResult) -> List[
 def _arrows(
     graph: ComputationGraph, result: SimulationResult, labels: List[str]
 ) -> List[Dict[str, Any]]:
-  """A flow from every transfer to each op that it brought an input."""
+  """Draws a flow from every transfer to each op that it brought an input."""
   events: List[Dict[str, Any]] = []
   sent, place = result.transfers, result.placement
   transfer_of = {}
@@ -199,13 +199,13 @@ def _draw_lanes(axes: Any, result: SimulationResult, devices: List[int]) -> None
 
 
 def _pictured_devices(result: SimulationResult) -> List[int]:
-  """The devices that a picture shows: all of a few, or those that compute the longest."""
+  """Returns the devices to show: all of a few, or those that compute the longest."""
   busiest = np.argsort(-result.busy_us, kind="stable")
   return sorted(busiest[:_MAX_PICTURED_DEVICES].tolist())
 
 
 def timeline_png(result: SimulationResult, **options: Any) -> bytes:
-  """`timeline_figure` as the content of a PNG file. Args: options: see there."""
+  """Draws `timeline_figure` into the content of a PNG file. Args: options: see there."""
   content = io.BytesIO()
   timeline_figure(result, **options).savefig(content, format="png")
   return content.getvalue()
