@@ -25,9 +25,9 @@ _CLOCK_SECONDS = 1e-3  # the resolution of a clock
 
 
 def markdown(table: pd.DataFrame) -> str:
-  """Returns a table in Markdown; columns whose cells are all texts of words are on the left."""
+  """Returns a table in Markdown; columns of words are on the left, of numbers on the right."""
   cells = table.astype(str)
-  words = {name for name in table if name in ("graph", "cluster", "method", "replicas", "check")}
+  words = ("graph", "cluster", "method", "replicas", "check", "op", "type", "figure")
   rule = ["---" if name in words else "---:" for name in table]
   return "\n".join("| " + " | ".join(map(str, row)) + " |"
                    for row in (list(table), rule, *cells.to_numpy().tolist()))

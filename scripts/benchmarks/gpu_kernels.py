@@ -13,6 +13,7 @@ each kind reaches, which is what an efficiency of the preset should be.
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import pandas as pd
@@ -189,19 +190,22 @@ def page(measured: Mapping[str, Any], preset: str) -> str:
   total = found["ratio"]
   return "\n".join([
       f"# `{preset}` beside a real {machine['name']}", "",
-      f"{len(measured['kernels'])} kernels, the dearest of {', '.join(_models(measured))}, timed "
-      f"alone by `scripts/benchmarks/time_kernels.py` (PyTorch {machine['torch']}, CUDA "
-      f"{machine.get('cuda')}, cuDNN {machine.get('cudnn')}). \"Preset / measured\" is the "
-      "estimated time over the measured one: above 1 the preset is slower than the card. Median "
-      f"of all {total.median():.2f}; half lie between {total.quantile(0.25):.2f} and "
-      f"{total.quantile(0.75):.2f}.", "",
+      *textwrap.wrap(
+          f"{len(measured['kernels'])} kernels, the dearest of {', '.join(_models(measured))}, "
+          f"timed alone by `scripts/benchmarks/time_kernels.py` (PyTorch {machine['torch']}, CUDA "
+          f"{machine.get('cuda')}, cuDNN {machine.get('cudnn')}). \"Preset / measured\" is the "
+          "estimated time over the measured one: above 1 the preset is slower than the card. The "
+          f"median of all kernels is {total.median():.2f}; half of them lie between "
+          f"{total.quantile(0.25):.2f} and {total.quantile(0.75):.2f}. The share of the peak is "
+          "the efficiency that the preset should have for this kind of op; products of float32 are "
+          "TF32. Launches are not part of these times.", 118), "",
       *(line for title, text in parts for line in (f"## {title}", "", text, "")),
       "```sh", *(__doc__ or "").split("\n\n")[1].replace("  scripts", "scripts").replace(
           "  python", "python").splitlines(), "```", ""])
 
 
 def _models(measured: Mapping[str, Any]) -> List[str]:
-  return sorted({kernel["graph"] for kernel in measured["kernels"]})
+  return sorted({f"`{kernel['graph']}`" for kernel in measured["kernels"]})
 
 
 def main() -> None:
