@@ -61,7 +61,8 @@ def estimate_costs(
   if callable(source):
     costs = source(graph, cluster)
     _check_given(graph, cluster, costs)
-    if costs.executions is None and (graph.executions != 1).any():
+    known = graph.source is not None and graph.source.graph_def is not None
+    if known and costs.executions is None and (graph.executions != 1).any():
       costs = dataclasses.replace(costs, executions=work_of(graph, cache).executions)
     return costs
   if not isinstance(source, (str, os.PathLike)):
