@@ -47,7 +47,7 @@ def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph
   from placeto_tf.grouping import group_ops
-  from placeto_tf.placing.auto import Auto
+  from placeto_tf.placing.auto import run_auto
   from placeto_tf.problem import Budget, PlacementProblem
   from placeto_tf.problem.host_options import offered_devices
   from placeto_tf.simulation import Simulator
@@ -76,9 +76,8 @@ def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
     found = [np.load(_placement_path(key)) for key in keys]
     problem = problem_of("heavy_edge")
     problem.evaluate_ops(np.stack(found))
-    Auto(
-        problem, Budget(max_seconds=problem.account.seconds + FLAGS.best_seconds),
-        policies=()).run()
+    run_auto(
+        problem, Budget(max_seconds=problem.account.seconds + FLAGS.best_seconds), learned=False)
     results((name, BEST, ""), problem)
 
 
