@@ -23,7 +23,7 @@ from typing import Callable, List, Optional, Sequence, Tuple
 
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.method import Method
+from placeto_tf.problem.method import Kind, Method
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication.replicated_graph import form_name
 from placeto_tf.search.independent_runs import ONE_RUN, Runs
@@ -155,8 +155,11 @@ class _Search:
   def _run(self, candidate: Candidate, method: Method, budget: Budget) -> None:
     problem = candidate.problem
     self._announce(problem, method.name)
-    problem.account.run(method.name, functools.partial(
-        running.run, problem, method, budget, self._seed, runs=self._runs))
+    run = functools.partial(running.run, problem, method, budget, self._seed, runs=self._runs)
+    if method.kind is Kind.AUTO:  # records its parts itself
+      run()
+    else:
+      problem.account.run(method.name, run)
 
   def _start(self, candidate: Candidate) -> None:
     if candidate.micro_batches > 1:
