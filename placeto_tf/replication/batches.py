@@ -118,7 +118,8 @@ class ReplicaSource:
     smaller = part.origin.feed_shapes
     batch = next((shape[0] for name, shape in whole.origin.feed_shapes.items()
                   if shape and smaller.get(name, (0,))[:1] == (shape[0] // made,)), 0)
-    for examples in (2, 3, 4):
+    # The part that is there already serves as the graph of fewer replicas, if it is small enough.
+    for examples in sorted((2, 3, 4), key=lambda each: (batch != made * count * each, each)):
       times = batch // (count * examples)
       if times < 2 or batch % (count * examples):
         continue
