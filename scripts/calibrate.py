@@ -45,10 +45,10 @@ def main() -> None:
   """Measures and writes."""
   os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # which joins ops: see measure.py
   from placeto_tf.clusters import Cluster
-  from placeto_tf.graphs import result_directory
+  from placeto_tf.files import outputs
   from placeto_tf.runtime import calibrating, workers
 
-  result_directory.check(FLAGS.out)
+  outputs.check(FLAGS.out)
   cluster = Cluster.parse(FLAGS.cluster)
   config = calibrating.CalibrationConfig(
       runs=FLAGS.runs, graph_runs=FLAGS.graph_runs, timeout_seconds=FLAGS.timeout_seconds,

@@ -91,7 +91,7 @@ def main() -> None:
   """Evaluates, or validates."""
   from placeto_tf.errors import PlacetoError
   from placeto_tf.evaluation import EvaluationConfig, evaluate, read_results, validate
-  from placeto_tf.graphs import result_directory
+  from placeto_tf.files import outputs
   from placeto_tf.placing import registry
 
   entry_point.import_tensorflow_quietly()
@@ -123,7 +123,7 @@ def main() -> None:
       graph_options=shared_flags.graph_options(), policy_weights=_pairs(FLAGS.policy_weights),
       replicas=shared_flags.replicas(), mirrored_variables=shared_flags.mirrored_variables(),
       batch_norm=FLAGS.batch_norm, check_replicas=FLAGS.check_replicas == "yes")
-  result_directory.check(FLAGS.out)
+  outputs.check(FLAGS.out)
   try:
     rows = evaluate(config, FLAGS.out, progress=shared_flags.show_row, ray=FLAGS.ray)
   except KeyboardInterrupt:

@@ -39,7 +39,7 @@ flags.DEFINE_integer("seed", 0, "Not used: a graph is drawn by its index, see --
 def main() -> None:
   """Writes the graphs, or describes some."""
   from placeto_tf.errors import PlacetoError
-  from placeto_tf.graphs import result_directory
+  from placeto_tf.files import outputs
 
   if FLAGS.describe:
     _describe()
@@ -47,7 +47,7 @@ def main() -> None:
   missing = [name for name in ("family", "out") if not FLAGS[name].value]
   if missing:
     raise PlacetoError(f"--{missing[0]} is missing; give --family and --out, or --describe")
-  result_directory.check(FLAGS.out)
+  outputs.check(FLAGS.out)
   entry_point.import_tensorflow_quietly()
   from placeto_tf.encoding import graph_sets
 

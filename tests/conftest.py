@@ -15,7 +15,7 @@ import tempfile
 import pytest
 
 from placeto_tf.errors import SetupError
-from placeto_tf.graphs import private_folder
+from placeto_tf.files import outputs
 from placeto_tf.problem.search_log import SearchLog
 from placeto_tf.runtime import loopback
 
@@ -28,9 +28,9 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("MPLBACKEND", "agg")
 # Compiled loops, which are the same in all runs, are kept. Workers of pytest-xdist inherit it.
 if "NUMBA_CACHE_DIR" not in os.environ:
-  os.environ["NUMBA_CACHE_DIR"] = private_folder.cache_folder("tests")
+  os.environ["NUMBA_CACHE_DIR"] = outputs.cache_folder("tests")
   try:
-    private_folder.make_private(os.environ["NUMBA_CACHE_DIR"])
+    outputs.make_private(os.environ["NUMBA_CACHE_DIR"])
   except (OSError, SetupError):
     os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(prefix="placeto_tf_compiled_")
     atexit.register(shutil.rmtree, os.environ["NUMBA_CACHE_DIR"], ignore_errors=True)

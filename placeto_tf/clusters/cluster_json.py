@@ -26,7 +26,7 @@ import numpy as np
 
 from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
-from placeto_tf.graphs import atomic, user_files
+from placeto_tf.files import outputs, user_files
 
 _LINK_FIELDS = ("bandwidth_bytes_per_us", "latency_us")
 MAX_DEVICES = 4096  # the links of more would fill the memory
@@ -99,7 +99,7 @@ def read(path: str) -> str:
 
 def write(path: str, cluster: Mapping[str, Any]) -> None:
   """Writes a JSON object beside the file and renames, so that no reader sees half of it."""
-  atomic.write_json(path, cluster, what="the cluster file ", error_type=ClusterError)
+  outputs.write_json(path, cluster, what="the cluster file ", error_type=ClusterError)
 
 
 def changed_fields(instance: Any) -> Dict[str, Any]:

@@ -26,7 +26,7 @@ import numpy as np
 from placeto_tf.costs.look import Seen
 from placeto_tf.costs.work import OpWork
 from placeto_tf.errors import CostError, PlacetoError
-from placeto_tf.graphs import atomic, private_folder, user_files
+from placeto_tf.files import outputs, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 _FORMAT = 11  # to be raised whenever ops are counted differently
@@ -41,7 +41,7 @@ _ARRAYS = tuple(field.name for field in dataclasses.fields(OpWork) if field.name
 
 def default_folder() -> str:
   """Returns `placeto_tf/costs` in the user's cache folder, which XDG_CACHE_HOME names."""
-  return private_folder.cache_folder("costs")
+  return outputs.cache_folder("costs")
 
 
 def key_of(graph: ComputationGraph, graph_def: Any) -> str:
@@ -126,7 +126,7 @@ def store(folder: str, key: str, work: OpWork) -> None:
 def _write(folder: str, key: str, suffix: str, content: bytes) -> None:
   with contextlib.suppress(OSError, CostError):
     os.makedirs(folder, exist_ok=True)
-    atomic.write(
+    outputs.write(
         path_of(folder, key, suffix), hashlib.sha256(content).digest() + content,
         error_type=CostError)
     entries = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(suffix)]

@@ -33,7 +33,7 @@ from placeto_tf.costs.cost_graph import (
 )
 from placeto_tf.costs.op_costs import OpCosts, launches_between_us
 from placeto_tf.errors import CostError
-from placeto_tf.graphs import user_files
+from placeto_tf.files import user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 _Measurements = Mapping[str, Sequence[Measurement]]

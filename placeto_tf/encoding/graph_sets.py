@@ -22,7 +22,8 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.encoding import graph_tensor, schema
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacetoError
-from placeto_tf.graphs import atomic, load_graph, result_directory, user_files
+from placeto_tf.files import outputs, user_files
+from placeto_tf.graphs import load_graph
 from placeto_tf.grouping import METHODS
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.simple import single
@@ -85,7 +86,7 @@ def make_graph_set(
       process makes graphs there.
   """
   cluster = Cluster.parse(config.cluster)
-  with result_directory.alone(out):
+  with outputs.alone(out):
     return _make(config, cluster, out, progress)
 
 
@@ -104,8 +105,8 @@ def _make(
             and (os.path.exists(example) or "record" in rows[spec])):
       meta_graph = zoo.build(spec).meta_graph_def()
       content, row = _encode(meta_graph, cluster, config)
-      atomic.write(example, content)
-      atomic.write(path, meta_graph.SerializeToString(deterministic=True))
+      outputs.write(example, content)
+      outputs.write(path, meta_graph.SerializeToString(deterministic=True))
       rows[spec] = {"spec": spec, "model": zoo.member(spec), "file": name, **row}
       _write_manifest(config, rows, out)
       if progress is not None:
@@ -192,7 +193,7 @@ def _settings(config: GraphSetConfig) -> Dict[str, Any]:
 
 def _write_manifest(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> None:
   manifest = {"version": 1, "config": _settings(config), "graphs": list(rows.values())}
-  atomic.write_json(os.path.join(out, MANIFEST), manifest)
+  outputs.write_json(os.path.join(out, MANIFEST), manifest)
 
 
 def _join_records(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> None:

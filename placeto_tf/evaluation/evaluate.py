@@ -34,7 +34,7 @@ import pandas as pd
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.evaluation.evaluation_config import REPLICAS, EvaluationConfig
-from placeto_tf.graphs import atomic, result_directory, user_files
+from placeto_tf.files import outputs, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import Placement
 from placeto_tf.placing import registry, reports, running
@@ -109,7 +109,7 @@ def evaluate(
   Raises:
     PlacetoError: `out` belongs to another evaluation, or a graph or cluster is wrong.
   """
-  with result_directory.alone(out), executor_at(ray, config.islands) as executor:
+  with outputs.alone(out), executor_at(ray, config.islands) as executor:
     evaluation = _Evaluation(config, out, progress)
     evaluation.run_searches(executor)
     evaluation.run_replicas()
@@ -201,7 +201,7 @@ class _Evaluation:
       chosen, one = found.replication.chosen, found.replication.rows["1"].global_batch
       share = one / chosen.global_batch if one and chosen is not None else 1.0
       os.makedirs(os.path.join(self._out, "reports"), exist_ok=True)
-      atomic.write_json(
+      outputs.write_json(
           os.path.join(self._out, "reports", f"{key.stem}.json"), reports.report(found))
       self._write(
           key, found.placement, [(count, seconds, us * share) for count, seconds, us
@@ -215,12 +215,12 @@ class _Evaluation:
     """Writes the files of a run, and results.csv with its row."""
     name = os.path.join("placements", f"{key.stem}.json")
     placement.save(os.path.join(self._out, name))
-    atomic.write_json(os.path.join(self._out, "histories", f"{key.stem}.json"), history)
+    outputs.write_json(os.path.join(self._out, "histories", f"{key.stem}.json"), history)
     figures["seconds"] = round(figures["seconds"], 3)
     self._done[key] = {**key._asdict(), **figures, "placement": name}
     # Rows of methods that are not wanted now stay, too.
     text = _frame(list(self._done.values())).to_csv(index=False, lineterminator="\n")
-    atomic.write(self._path, text.encode("utf-8"), error_type=PlacetoError)
+    outputs.write(self._path, text.encode("utf-8"), error_type=PlacetoError)
     self._progress(sum(each in self._done for each in self._wanted), len(self._wanted),
                    self._done[key])
 
@@ -365,7 +365,7 @@ def _claim(out: str, config: EvaluationConfig) -> None:
   Graphs, clusters, methods, seeds and budgets may grow.
   """
   if not os.path.lexists(_config_path(out)):
-    atomic.write_json(_config_path(out), config.to_json())
+    outputs.write_json(_config_path(out), config.to_json())
     return
   stored = _stored(out)
   for name, value in config.to_json().items():

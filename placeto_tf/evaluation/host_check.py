@@ -21,7 +21,8 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.device import Device
 from placeto_tf.clusters.device_names import short_name
 from placeto_tf.errors import GraphError, PlacetoError, check_above_zero, check_at_least
-from placeto_tf.graphs import ComputationGraph, atomic
+from placeto_tf.files import outputs
+from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placements import Placement
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
@@ -283,7 +284,7 @@ def _write(out: str, cluster: Cluster, found: Sequence[GraphCheck]) -> None:
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
 
-  atomic.write(os.path.join(out, "check.md"), page(cluster, found).encode("utf-8"))
+  outputs.write(os.path.join(out, "check.md"), page(cluster, found).encode("utf-8"))
   rows = _measured(found)
   if not rows:
     return

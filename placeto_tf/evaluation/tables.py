@@ -14,7 +14,7 @@ import pandas as pd
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation.evaluate import read_history
 from placeto_tf.evaluation.evaluation_config import REPLICAS
-from placeto_tf.graphs import user_files
+from placeto_tf.files import user_files
 from placeto_tf.placing import registry
 from placeto_tf.placing.registry import DATA_PARALLEL
 

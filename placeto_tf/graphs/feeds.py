@@ -24,7 +24,7 @@ from typing import (
 import numpy as np
 
 from placeto_tf.errors import MeasurementError
-from placeto_tf.graphs import user_files
+from placeto_tf.files import user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, Optional, Tuple
 
 from placeto_tf.errors import GraphError, one_line
-from placeto_tf.graphs import user_files
+from placeto_tf.files import user_files
 
 if TYPE_CHECKING:
   from google.protobuf.message import Message

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Iterator, Tuple
 
 from placeto_tf.errors import GraphError, SetupError, one_line
-from placeto_tf.graphs import user_files
+from placeto_tf.files import user_files
 
 if TYPE_CHECKING:
   import keras

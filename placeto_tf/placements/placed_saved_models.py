@@ -14,13 +14,12 @@ import shutil
 from typing import Any, Dict, List, Set
 
 from placeto_tf.errors import GraphError, PlacementError, one_line
-from placeto_tf.graphs import atomic
+from placeto_tf.files import outputs, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.exported_protos import rewritten_proto
 from placeto_tf.graphs.functions import CALLS, keep_known_classes
 from placeto_tf.graphs.op_defs import OpDefs
 from placeto_tf.graphs.tensor_names import control_inputs, data_inputs, op_of, parse
-from placeto_tf.placements import saved_model_files
 from placeto_tf.placements.node_devices import place_nodes
 from placeto_tf.placements.placement import Placement
 
@@ -36,7 +35,7 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
   Raises:
     PlacementError: an op has no device, the original directory is gone, or the new one lies in it
       or cannot be written.
-    GraphError: the original directory holds what is not copied (see `saved_model_files`).
+    GraphError: the original directory holds what is neither a file nor a directory.
   """
   source = _saved_model(graph)
   placed = place(graph, placement)
@@ -49,14 +48,15 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
   check_copyable(graph, out_dir)
   try:
     shutil.rmtree(partial, ignore_errors=True)
-    saved_model_files.copy(source.path, partial, _REPLACED)
+    shutil.copytree(source.path, partial, ignore=lambda folder, names: (
+        _REPLACED if folder == source.path else ()))
     if source.text:
       from google.protobuf import text_format
 
       name, content = "saved_model.pbtxt", text_format.MessageToString(placed).encode("utf-8")
     else:
       name, content = "saved_model.pb", placed.SerializeToString(deterministic=True)
-    atomic.write(os.path.join(partial, name), content)
+    outputs.write(os.path.join(partial, name), content)
     if os.path.isdir(path):
       shutil.rmtree(path)
     os.rename(partial, path)
@@ -79,8 +79,23 @@ def _saved_model(graph: ComputationGraph) -> GraphSource:
 def check_copyable(graph: ComputationGraph, out_dir: str) -> None:
   """Raises PlacetoError where the files of the SavedModel cannot be copied to a directory."""
   source = _saved_model(graph)
-  if source.path is not None and os.path.isdir(source.path):
-    saved_model_files.check_copyable(source.path, os.path.join(out_dir, NAME), _REPLACED)
+  if source.path is None or not os.path.isdir(source.path):
+    return
+  root, target = os.path.realpath(source.path), os.path.realpath(out_dir)
+  if os.path.commonpath([root, target]) == root:
+    raise PlacementError(
+        f"{out_dir!r} lies in the SavedModel {source.path!r}, which is to be copied to it; choose "
+        "a directory outside")
+  _check_files(source.path)
+
+
+def _check_files(directory: str) -> None:
+  """Raises GraphError where a file of a SavedModel is a pipe or a device, which would be read."""
+  for folder, _, names in os.walk(directory):
+    for name in names:
+      user_files.check_regular(
+          os.path.join(folder, name), what="a file of the SavedModel", remedy="take it away",
+          error_type=GraphError)
 
 
 def place(graph: ComputationGraph, placement: Placement) -> Any:
@@ -141,7 +156,7 @@ def load_placed(directory: Any, tags: Any = None) -> Any:
   if not tf.saved_model.contains_saved_model(path):
     raise GraphError(
         f"{path!r} has no SavedModel; expected the directory that a placed model was written to")
-  saved_model_files.list_files(path)  # TensorFlow would wait for a pipe, and follow links
+  _check_files(path)  # TensorFlow would wait for a pipe
   options = tf.saved_model.LoadOptions(experimental_variable_policy="save_variable_devices")
   try:
     return tf.saved_model.load(path, tags=tags, options=options)

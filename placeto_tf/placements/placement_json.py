@@ -11,7 +11,7 @@ import math
 from typing import Any, Dict, Mapping
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.graphs import atomic, user_files
+from placeto_tf.files import outputs, user_files
 
 VERSION = 2
 # What a file that was written by hand needs.
@@ -21,7 +21,7 @@ _KEEP = "to place by hand, keep \"devices\" and \"placement\" alone"
 
 def save(fields: Mapping[str, Any], path: str) -> None:
   """Writes the file; see `Placement.save`."""
-  atomic.write_json(path, to_json(fields))
+  outputs.write_json(path, to_json(fields))
 
 
 def load(path: str) -> Dict[str, Any]:

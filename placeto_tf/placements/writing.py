@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.graphs import atomic
+from placeto_tf.files import outputs
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.exported_protos import rewritten_proto
 from placeto_tf.placements import placed_saved_models
@@ -75,5 +75,5 @@ def write_placed(graph: ComputationGraph, placement: Placement, out_dir: str) ->
   else:
     content = placed.SerializeToString(deterministic=True)
   path = os.path.join(out_dir, name)
-  atomic.write(path, content)
+  outputs.write(path, content)
   return path

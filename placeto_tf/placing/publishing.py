@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.graphs import result_directory
+from placeto_tf.files import outputs
 from placeto_tf.placements import writing
 from placeto_tf.placing import reports, run
 from placeto_tf.placing.config import PlacingConfig
@@ -31,7 +31,7 @@ def place_into(
     PlacetoError: the graph, cluster or an option is wrong, nothing fits, or `out` is in use.
   """
   devices = Cluster.parse(cluster)
-  result_directory.check(out)
+  outputs.check(out)
   with observer.stage(f"Loading {graph}"):
     loaded = run.load(graph, config, loading)
   whole = loaded.graph if isinstance(loaded, ReplicaSource) else loaded

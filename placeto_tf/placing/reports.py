@@ -16,8 +16,8 @@ from typing import Any, Dict, List
 import numpy as np
 
 from placeto_tf.errors import listed
+from placeto_tf.files.outputs import ResultDirectory
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.result_directory import ResultDirectory
 from placeto_tf.placements import write_placed
 from placeto_tf.placements.writing import placed_name
 from placeto_tf.placing import tables, what_if, what_now

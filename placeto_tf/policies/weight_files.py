@@ -10,7 +10,7 @@ from typing import Any, Dict, Mapping, Tuple, Type, TypeVar
 import numpy as np
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.graphs import atomic, user_files
+from placeto_tf.files import outputs, user_files
 
 ARRAYS, SIDECAR = "weights.npz", "weights.json"
 _Config = TypeVar("_Config")
@@ -34,8 +34,8 @@ def write(directory: str, arrays: Mapping[str, np.ndarray], sidecar: Dict[str, A
   content = io.BytesIO()
   savez: Any = np.savez  # its types take every keyword for allow_pickle
   savez(content, **arrays)
-  atomic.write(os.path.join(directory, ARRAYS), content.getvalue(), what="the weights ")
-  atomic.write_json(os.path.join(directory, SIDECAR), sidecar)
+  outputs.write(os.path.join(directory, ARRAYS), content.getvalue(), what="the weights ")
+  outputs.write_json(os.path.join(directory, SIDECAR), sidecar)
 
 
 def read_sidecar(

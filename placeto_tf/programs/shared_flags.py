@@ -12,7 +12,7 @@ from absl import flags
 
 from placeto_tf.clusters.presets import PRESETS
 from placeto_tf.errors import PlacetoError
-from placeto_tf.graphs import user_files
+from placeto_tf.files import user_files
 
 FLAGS = flags.FLAGS
 _MOST_ELEMENTS = 2**48  # of a feed

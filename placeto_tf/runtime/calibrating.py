@@ -32,7 +32,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
-from placeto_tf.graphs import atomic
+from placeto_tf.files import outputs
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.feeds import Feeds
 from placeto_tf.placements import Placement
@@ -388,5 +388,5 @@ def write_costs(
         entry.compute_cost = round(float(seen.mean()) * 1e3) if len(seen) else 0
         if count > 1:
           entry.op.attr["replicas"].i = count
-  atomic.write(
+  outputs.write(
       path, performances.SerializeToString(), what="the cost file ", error_type=MeasurementError)

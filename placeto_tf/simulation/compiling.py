@@ -22,7 +22,7 @@ import numba
 from absl import logging
 
 from placeto_tf.errors import SetupError
-from placeto_tf.graphs import private_folder
+from placeto_tf.files import outputs
 
 _NAME = "compiled"
 _KEPT_SECONDS = 30 * 86_400.0  # since code was last used; what another process uses must stay
@@ -58,9 +58,9 @@ def folder() -> Optional[str]:
   """Returns the folder of compiled code, or None where none can be kept."""
   chosen = os.environ.get("NUMBA_CACHE_DIR")
   try:
-    states = private_folder.make_private(
-        os.path.join(chosen, "placeto_tf") if chosen else private_folder.cache_folder(_NAME))
-    own = private_folder.make_private(os.path.join(states, _state_of_sources()))
+    states = outputs.make_private(
+        os.path.join(chosen, "placeto_tf") if chosen else outputs.cache_folder(_NAME))
+    own = outputs.make_private(os.path.join(states, _state_of_sources()))
     os.utime(own)
     for state in pathlib.Path(states).iterdir():
       if state.stat().st_mtime < time.time() - _KEPT_SECONDS:

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Tuple
 import tensorflow as tf
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.graphs import atomic, user_files
+from placeto_tf.files import outputs, user_files
 
 _PREFIX = "ckpt"
 _STATE = "state/.ATTRIBUTES/VARIABLE_VALUE"
@@ -80,7 +80,7 @@ class Checkpoints:
     names = [f"{_PREFIX}-{iteration}" for iteration in self._kept]
     lines = [f'model_checkpoint_path: "{names[-1]}"'] + [
         f'all_model_checkpoint_paths: "{name}"' for name in names]
-    atomic.write(os.path.join(self.directory, "checkpoint"), ("\n".join(lines) + "\n").encode(),
+    outputs.write(os.path.join(self.directory, "checkpoint"), ("\n".join(lines) + "\n").encode(),
                  what="the list of checkpoints ", error_type=PlacetoError)
 
   def _remove_older(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Dict, Mapping, Optional
 import numpy as np
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.graphs import atomic, result_directory, user_files
+from placeto_tf.files import outputs, user_files
 
 _MOST_LISTED = 8  # items of a setting that are shown
 
@@ -23,7 +23,7 @@ def claim(root_dir: str, config: Dict[str, Any]) -> None:
   Raises:
     PlacetoError: it holds a run of another configuration.
   """
-  result_directory.make(root_dir)
+  outputs.make(root_dir)
   path = os.path.join(root_dir, "config.json")
   if not os.path.lexists(path):
     for name in ("train", "weights"):
@@ -31,7 +31,7 @@ def claim(root_dir: str, config: Dict[str, Any]) -> None:
         raise PlacetoError(
             f"{root_dir!r} holds {name!r} and no config.json, which says of what run; choose "
             "another root_dir, or put config.json back")
-    atomic.write_json(path, config)
+    outputs.write_json(path, config)
     return
   stored = user_files.read_json_object(
       path, what="the run's configuration",
@@ -45,7 +45,7 @@ def claim(root_dir: str, config: Dict[str, Any]) -> None:
 
 def finish(root_dir: str, iterations: int, skipped: int, figures: Dict[str, float]) -> None:
   """Writes done.json."""
-  atomic.write_json(os.path.join(root_dir, "done.json"), {
+  outputs.write_json(os.path.join(root_dir, "done.json"), {
       "reason": "all iterations are done", "iterations": iterations,
       "skipped_updates": skipped, "figures": {
           # JSON has no NaN.

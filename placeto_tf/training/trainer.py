@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import api as hp
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.graphs import result_directory
+from placeto_tf.files import outputs
 from placeto_tf.problem.executors import (
   MOST_ACTORS_A_CORE,
   Executor,
@@ -57,7 +57,7 @@ def train(
     PlacetoError: what the learner raises, the directory holds a run of another configuration,
       another process trains in it, or Ray cannot be had, or lost the actors too often.
   """
-  with result_directory.alone(root_dir):
+  with outputs.alone(root_dir):
     figures = runs.finished(root_dir, config.to_json())
     if figures is not None:
       return figures

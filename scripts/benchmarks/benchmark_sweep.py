@@ -126,10 +126,10 @@ def _plot(found, graphs, paths, out: str) -> str:
 def main() -> None:
   """Evaluates, then writes the table and the plot."""
   from placeto_tf.evaluation import EvaluationConfig, evaluate
-  from placeto_tf.graphs import atomic, result_directory
+  from placeto_tf.files import outputs
 
   entry_point.import_tensorflow_quietly()
-  result_directory.check(FLAGS.out)
+  outputs.check(FLAGS.out)
   paths = write_clusters(os.path.join(FLAGS.out, "clusters"))
   graphs = {(model, batch): f"zoo:{model}:batch={batch}"
             for model in FLAGS.models for batch in shared_flags.whole_numbers("batches")}
@@ -140,7 +140,7 @@ def main() -> None:
   rows = evaluate(config, FLAGS.out, progress=shared_flags.show_row)
   found = gains(rows.to_dict("records"), FLAGS.method)
   table = _table(found, graphs, paths)
-  atomic.write(os.path.join(FLAGS.out, "sweep.md"), (table + "\n").encode())
+  outputs.write(os.path.join(FLAGS.out, "sweep.md"), (table + "\n").encode())
   print(table)
   print(f"Done: {_plot(found, graphs, paths, FLAGS.out)}", flush=True)
 

@@ -227,7 +227,8 @@ def training_graph(model: Any, batch: Tuple[Any, ...]) -> Any:
 def main() -> None:
   """Writes the graph of each model and says how large it is."""
   from placeto_tf.errors import PlacetoError
-  from placeto_tf.graphs import atomic, load_graph
+  from placeto_tf.files import outputs
+  from placeto_tf.graphs import load_graph
 
   entry_point.import_tensorflow_quietly()
   os.makedirs(FLAGS.out, exist_ok=True)
@@ -239,7 +240,7 @@ def main() -> None:
     meta_graph = training_graph(
         *_MODELS[name](**{key: int(value) for key, value in options.items()}))
     path = os.path.join(FLAGS.out, f"{name}.meta")
-    atomic.write(path, meta_graph.SerializeToString(), error_type=PlacetoError)
+    outputs.write(path, meta_graph.SerializeToString(), error_type=PlacetoError)
     print(f"{path}: {load_graph(path).num_ops:,} ops", flush=True)
     gc.collect()  # a model's variables may be gigabytes
 

@@ -31,7 +31,8 @@ import numpy as np
 from placeto_tf.clusters import Cluster, Device
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
-from placeto_tf.graphs import ComputationGraph, atomic, load_graph, result_directory, user_files
+from placeto_tf.files import outputs, user_files
+from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.grouping import group_ops
 from placeto_tf.placements import Placement
 from placeto_tf.problem.budget import Budget
@@ -123,7 +124,7 @@ def run_study(
   Raises:
     PlacetoError: a graph cannot be read or measured, or another study goes on in the directory.
   """
-  with result_directory.alone(out):
+  with outputs.alone(out):
     _run_study(config, out, progress)
 
 
@@ -188,7 +189,7 @@ def _placements(
     for number, (kind, indices) in enumerate(chosen):
       Placement.from_indices(graph, cluster, indices, method=kind).save(
           os.path.join(folder, f"{number:02d}_{kind}.json"))
-    atomic.write(done, b"", error_type=MeasurementError)
+    outputs.write(done, b"", error_type=MeasurementError)
   return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".json"))
 
 
@@ -234,7 +235,7 @@ def _predict(
     graph: ComputationGraph, cluster: Cluster, simulator: Simulator, directory: str,
     paths: Sequence[str]) -> None:
   """Writes the prediction for each placement."""
-  atomic.write_json(os.path.join(directory, "predicted.json"), {
+  outputs.write_json(os.path.join(directory, "predicted.json"), {
       os.path.basename(path): float(simulator.simulate(
           Placement.load(path).indices(graph, cluster)).step_time_us) for path in paths})
 

@@ -13,7 +13,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 import numpy as np
 from prediction_study import StudyConfig, graph_directory, measured_rows, predicted_us
 
-from placeto_tf.graphs import atomic
+from placeto_tf.files import outputs
 
 
 def agreement(predicted: np.ndarray, measured: np.ndarray) -> Dict[str, float]:
@@ -67,8 +67,8 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
       found[f"{kind}_us"] = by_kind.get(kind)
     found["spread"] = [float(measured.min()), float(measured.max())]
     summary[spec] = found
-  atomic.write_json(os.path.join(out, "summary.json"), summary)
-  atomic.write(os.path.join(out, "table.md"), (table(summary) + "\n").encode("utf-8"))
+  outputs.write_json(os.path.join(out, "summary.json"), summary)
+  outputs.write(os.path.join(out, "table.md"), (table(summary) + "\n").encode("utf-8"))
   if points:
     _scatter(points, os.path.join(out, "scatter.png"))
   return summary

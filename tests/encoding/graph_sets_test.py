@@ -9,7 +9,8 @@ import tensorflow_gnn as tfgnn
 from placeto_tf import zoo
 from placeto_tf.encoding import graph_sets, schema
 from placeto_tf.errors import GraphError, PlacetoError
-from placeto_tf.graphs import load_graph, result_directory
+from placeto_tf.files import outputs
+from placeto_tf.graphs import load_graph
 from placeto_tf.zoo import families
 
 
@@ -148,8 +149,8 @@ def test_a_damaged_row_of_a_set_is_an_error(tmp_path, row):
 
 
 def test_a_second_run_in_the_directory_says_so(tmp_path, monkeypatch):
-  monkeypatch.setattr(result_directory, "_RELEASE_S", 0)
-  with result_directory.alone(str(tmp_path)):
+  monkeypatch.setattr(outputs, "_RELEASE_S", 0)
+  with outputs.alone(str(tmp_path)):
     with pytest.raises(PlacetoError, match="another run works in"):
       _make(_config(1), tmp_path)
   assert not os.listdir(tmp_path)

@@ -19,7 +19,7 @@ from placeto_tf.evaluation import (
   tables,
   validate,
 )
-from placeto_tf.graphs import result_directory
+from placeto_tf.files import outputs
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.search import PLACERS
 
@@ -250,7 +250,7 @@ def test_damaged_files_of_an_evaluation_are_named(evaluated, tmp_path, name, con
 
 def test_a_second_evaluation_at_the_same_time_says_so(config, tmp_path):
   (tmp_path / "out").mkdir()
-  with result_directory.alone(str(tmp_path / "out")):
+  with outputs.alone(str(tmp_path / "out")):
     with pytest.raises(PlacetoError, match="another run works in"):
       evaluate(config, str(tmp_path / "out"))
 

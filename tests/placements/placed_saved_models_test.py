@@ -11,6 +11,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError, PlacementError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement, load_placed, write_placed
+from placeto_tf.placements.writing import check_writable
 from placeto_tf.runtime import session as session_lib
 
 v1 = tf.compat.v1
@@ -181,3 +182,25 @@ def test_a_model_placed_on_devices_that_are_not_here_says_so(tmp_path):
     load_placed(tmp_path)  # soft placement may put the variables elsewhere
   except GraphError as error:
     assert "devices that this machine has" in str(error)
+
+
+def test_a_pipe_in_a_saved_model_is_refused_before_it_is_read_and_a_file_that_is_taken_away_helps(
+    tmp_path):
+  path = _save_v1(str(tmp_path))
+  os.mkdir(os.path.join(path, "assets"))
+  pipe = os.path.join(path, "assets", "words")
+  os.mkfifo(pipe)
+  graph = _load(path)
+  for use in (lambda: check_writable(graph, str(tmp_path)), lambda: load_placed(path),
+              lambda: write_placed(graph, _placement(graph), str(tmp_path))):
+    with pytest.raises(GraphError, match="it is a pipe, expected a regular file.*take it away"):
+      use()
+  os.unlink(pipe)
+  assert write_placed(graph, _placement(graph), str(tmp_path))
+
+
+def test_a_saved_model_is_not_written_into_itself(tmp_path):
+  path = _save_v1(str(tmp_path))
+  graph = _load(path)
+  with pytest.raises(PlacementError, match="lies in the SavedModel"):
+    write_placed(graph, _placement(graph), os.path.join(path, "variables"))

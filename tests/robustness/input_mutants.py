@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import numpy as np
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.graphs import user_files
+from placeto_tf.files import user_files
 
 GRAPH = "zoo:rnnlm:layers=1:steps=2:hidden=16:batch=2:vocab=20"
 _VALUES: Tuple[Any, ...] = (
@@ -30,7 +30,7 @@ _VALUES: Tuple[Any, ...] = (
     [], [[]], {},
     [1, "a", None], {"a": {"b": []}}, "NaN", "9" * 400)
 KINDS = ("placement", "cluster", "costs", "feeds", "scorer_weights", "published_weights", "run",
-         "results", "study", "manifest", "graph_set", "partial", "cached_costs", "keras_archive",
+         "results", "study", "manifest", "graph_set", "cached_costs", "keras_archive",
          "keras_hdf5")
 SPECIAL = ("pipe", "device", "directory", "loop", "huge", "missing")
 
@@ -54,7 +54,7 @@ def kinds(names: Tuple[str, ...] = ()) -> Dict[str, Kind]:
       "placement": _placement, "cluster": _cluster, "costs": _costs, "feeds": _feeds,
       "scorer_weights": _scorer_weights, "published_weights": _published_weights, "run": _run,
       "results": _results, "study": _study, "manifest": _manifest,
-      "graph_set": _graph_set, "partial": _partial, "cached_costs": _cached_costs,
+      "graph_set": _graph_set, "cached_costs": _cached_costs,
       "keras_archive": lambda: _keras("model.keras"), "keras_hdf5": lambda: _keras("model.h5")}
   return {name: makers[name]() for name in names or KINDS}
 
@@ -331,7 +331,7 @@ def _study() -> Kind:
 
 
 def _manifest() -> Kind:
-  from placeto_tf.graphs.result_directory import MANIFEST, ResultDirectory
+  from placeto_tf.files.outputs import MANIFEST, ResultDirectory
 
   def save(folder: str) -> None:
     with ResultDirectory(folder) as results:
@@ -344,35 +344,6 @@ def _manifest() -> Kind:
       results.claim(["report.json"])
 
   return Kind(saved(save, MANIFEST, "report.json"), load)
-
-
-def _partial() -> Kind:
-  """What a run leaves that was killed as it moved its results to their names."""
-  from placeto_tf.graphs.result_directory import MANIFEST, ResultDirectory
-
-  def digest(content: bytes) -> str:
-    return f"{len(content)}:{hashlib.sha256(content).hexdigest()}"
-
-  old, new = b"1\n", b"{}\n"
-  plan = {"version": 1, "files": {"report.json": [digest(new)]}}
-  files = {"out/.partial-1/.complete": json.dumps(plan).encode(),
-           "out/.partial-1/report.json": new, "out/old.json": old,
-           f"out/{MANIFEST}": json.dumps(
-               {"version": 1, "files": {"old.json": digest(old)}}).encode()}
-
-  def load(folder: str) -> None:
-    precious = os.path.join(folder, "precious", "letter")
-    os.makedirs(os.path.dirname(precious))
-    with open(precious, "wb") as file:
-      file.write(b"kept")
-    try:
-      with ResultDirectory(os.path.join(folder, "out")):
-        pass
-    finally:
-      outside = sorted(set(os.listdir(folder)) - {"out", "precious"})
-      assert _content(precious) == b"kept" and not outside, f"it wrote outside of out: {outside}"
-
-  return Kind(files, load)
 
 
 def _cached_costs() -> Kind:

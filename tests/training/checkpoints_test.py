@@ -9,7 +9,7 @@ import pytest
 
 from placeto_tf.encoding.move_process import ProcessConfig
 from placeto_tf.errors import PlacetoError
-from placeto_tf.graphs import result_directory
+from placeto_tf.files import outputs
 from placeto_tf.policies.placeto.training import PlacetoTraining, PlacetoTrainingConfig
 from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
@@ -190,12 +190,12 @@ def test_state_comes_back_with_integers_of_any_size(tmp_path):
 
 
 def test_a_second_run_in_the_root_directory_says_so(tmp_path, monkeypatch):
-  monkeypatch.setattr(result_directory, "_RELEASE_S", 0)
+  monkeypatch.setattr(outputs, "_RELEASE_S", 0)
 
   def begun(*_, **__):
     raise AssertionError("the run was begun beside another")
 
-  with result_directory.alone(str(tmp_path)):
+  with outputs.alone(str(tmp_path)):
     with pytest.raises(PlacetoError, match="another run works in"):
       train(begun, CONFIG, str(tmp_path))
   assert not os.listdir(tmp_path)

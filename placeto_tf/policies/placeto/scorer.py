@@ -18,7 +18,7 @@ import numpy as np
 
 from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.errors import PlacementError
-from placeto_tf.graphs import user_files
+from placeto_tf.files import user_files
 from placeto_tf.policies import weight_files
 from placeto_tf.simulation.compiling import compiled
 

@@ -8,7 +8,7 @@ import pytest
 
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError, PlacetoError
-from placeto_tf.graphs import result_directory
+from placeto_tf.files import outputs
 from placeto_tf.runtime.core_speed import CoreSpeed
 
 
@@ -108,7 +108,7 @@ def test_measurements_go_on_where_they_stopped(graph, cluster, halves, single, t
 
 
 def test_a_second_study_in_the_directory_says_so(tmp_path, monkeypatch):
-  monkeypatch.setattr(result_directory, "_RELEASE_S", 0)
-  with result_directory.alone(str(tmp_path)):
+  monkeypatch.setattr(outputs, "_RELEASE_S", 0)
+  with outputs.alone(str(tmp_path)):
     with pytest.raises(PlacetoError, match="another run works in"):
       study.run_study(study.StudyConfig(("zoo:none",)), str(tmp_path))

@@ -8,7 +8,6 @@ The message names the file, says what was found and expected, and gives the call
 
 from __future__ import annotations
 
-import ast
 import errno
 import io
 import json
@@ -16,6 +15,7 @@ import math
 import os
 import stat
 import tokenize
+import warnings
 import zipfile
 import zlib
 from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
@@ -32,6 +32,11 @@ _MOST_INTEGER = 2**63  # what arrays hold
 _KINDS = (
     (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+# What zipfile, zlib and NumPy raise for damaged archives.
+_DAMAGED = (
+    ValueError, EOFError, KeyError, IndexError, OSError, NotImplementedError, RuntimeError,
+    SyntaxError, TypeError, OverflowError, MemoryError, RecursionError, tokenize.TokenError,
+    zipfile.BadZipFile, zlib.error)
 Path = Union[str, os.PathLike]
 
 
@@ -130,7 +135,7 @@ def parse_json(text: str) -> Any:
 def read_arrays(
     path: Path, *, most_bytes: int = MOST_ARRAY_BYTES, check: Optional[Callable] = None,
     **options: Any) -> Dict[str, np.ndarray]:
-  """The arrays of an .npz file, by name.
+  """Returns the arrays of an .npz file, by name.
 
   Args:
     path: the file.
@@ -139,33 +144,27 @@ def read_arrays(
     options: see `read_bytes`.
 
   Raises:
-    error_type: it is no archive of arrays, it is damaged, an array would have to be unpickled or
-      is larger than the file says.
+    error_type: it is no archive of arrays, it is damaged, or an array would have to be unpickled.
   """
-  content = read_bytes(path, most_bytes=most_bytes, **options)
-  found: Dict[str, np.ndarray] = {}
+  content = io.BytesIO(read_bytes(path, most_bytes=most_bytes, **options))
   try:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-      members = archive.infolist()
-      if sum(member.file_size for member in members) > most_bytes:
+    with zipfile.ZipFile(content) as archive:
+      if sum(member.file_size for member in archive.infolist()) > most_bytes:
         raise ValueError(f"its arrays take more than {most_bytes:,} bytes")
-      for member in members:
-        name = member.filename[:-4] if member.filename.endswith(".npy") else member.filename
-        if name in found:
-          raise ValueError(f"the array {name!r} appears twice")
-        # One byte more than the archive says shows an entry that lies about its size.
-        with archive.open(member) as file:
-          data = file.read(member.file_size + 1)
-        found[name] = _array(name, data)
-        if check is not None:
-          check(name, found[name])
-  except (ValueError, EOFError, KeyError, IndexError, OSError, NotImplementedError, RuntimeError,
-          SyntaxError, TypeError, OverflowError, MemoryError, RecursionError, tokenize.TokenError,
-          zipfile.BadZipFile, zlib.error) as error:
+    content.seek(0)
+    with warnings.catch_warnings():
+      warnings.simplefilter("ignore", UserWarning)  # NumPy tries Python 2's words for a header
+      with np.load(content, allow_pickle=False) as arrays:
+        found = {name: arrays[name] for name in arrays.files}
+    for name, array in found.items():
+      if not isinstance(array, np.ndarray):
+        raise ValueError(f"{name!r} is no array")
+      if check is not None:
+        check(name, array)
+  except _DAMAGED as error:
     raise _error(options)(
         f"{options['what']} {os.fspath(path)!r} is damaged or no archive of arrays "
-        f"({one_line(error)}); "
-        f"{options['remedy']}") from None
+        f"({one_line(error)}); {options['remedy']}") from None
   return found
 
 
@@ -198,32 +197,6 @@ def _special(path: str) -> Optional[str]:
     looping = isinstance(error, OSError) and error.errno == errno.ELOOP
     return os.strerror(errno.ELOOP) if looping else None
   return None if stat.S_ISREG(mode) else f"it is {kind_of(mode)}, expected a regular file"
-
-
-def _array(name: str, data: bytes) -> np.ndarray:
-  """An array from the bytes of an .npy file, which have to be as many as its header says."""
-  file = io.BytesIO(data)
-  version = np.lib.format.read_magic(file)
-  if version not in ((1, 0), (2, 0)):
-    raise ValueError(f"the array {name!r} is of version {version} of the format")
-  read_header = (np.lib.format.read_array_header_1_0 if version == (1, 0)
-                 else np.lib.format.read_array_header_2_0)
-  # NumPy parses a header that is no literal once more as one of Python 2, which warns.
-  head = io.BytesIO(data)
-  head.seek(file.tell())
-  length = int.from_bytes(head.read(2 if version == (1, 0) else 4), "little")
-  header = head.read(min(length, 10_000)).decode("latin1").strip()
-  if not isinstance(ast.literal_eval(header), dict):
-    raise ValueError(f"the header of the array {name!r} was not understood")
-  shape, _, dtype = read_header(file)
-  if dtype.hasobject:
-    raise ValueError(f"the array {name!r} holds Python objects, which are not read")
-  if any(size < 0 for size in shape):
-    raise ValueError(f"the array {name!r} has the shape {shape}")
-  declared, held = math.prod(shape) * dtype.itemsize, len(data) - file.tell()
-  if declared != held:
-    raise ValueError(f"the array {name!r} is said to take {declared:,} bytes and takes {held:,}")
-  return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
 
 
 def _error(options: Dict[str, Any]) -> Type[PlacetoError]:

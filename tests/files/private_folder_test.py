@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from placeto_tf.errors import SetupError
-from placeto_tf.graphs import private_folder
+from placeto_tf.files import outputs
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="has no modes")
 
@@ -19,9 +19,9 @@ def folder_fixture(tmp_path):
 
 
 def test_a_folder_is_made_for_its_user_alone(folder):
-  assert private_folder.make_private(str(folder)) == os.path.realpath(folder)
+  assert outputs.make_private(str(folder)) == os.path.realpath(folder)
   assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-  private_folder.make_private(str(folder))  # a second time
+  outputs.make_private(str(folder))  # a second time
 
 
 @pytest.mark.parametrize("which", ["cache", "a"])
@@ -31,15 +31,15 @@ def test_a_folder_that_others_may_write_to_is_refused(folder, which, mode):
   open_to_others = folder if which == "cache" else folder.parent
   open_to_others.chmod(mode)
   with pytest.raises(SetupError, match=f"others may write to .*{which}.*mode {mode:o}.*chmod go-w"):
-    private_folder.make_private(str(folder))
+    outputs.make_private(str(folder))
 
 
 def test_a_sticky_folder_above_is_no_danger_but_is_none_to_use(folder):
   folder.parent.chmod(0o1777)
-  private_folder.make_private(str(folder))
+  outputs.make_private(str(folder))
   folder.chmod(0o1777)
   with pytest.raises(SetupError):
-    private_folder.make_private(str(folder))
+    outputs.make_private(str(folder))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
@@ -47,7 +47,7 @@ def test_a_folder_of_somebody_else_is_refused(folder):
   folder.mkdir(mode=0o700)
   os.chown(folder, 12345, -1)
   with pytest.raises(SetupError, match="owner 12345"):
-    private_folder.make_private(str(folder))
+    outputs.make_private(str(folder))
 
 
 def test_a_link_is_followed_before_it_is_judged(folder, tmp_path):
@@ -55,4 +55,4 @@ def test_a_link_is_followed_before_it_is_judged(folder, tmp_path):
   (tmp_path / "open").chmod(0o777)
   folder.symlink_to(tmp_path / "open")
   with pytest.raises(SetupError, match="open"):
-    private_folder.make_private(str(folder))
+    outputs.make_private(str(folder))

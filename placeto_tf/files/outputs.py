@@ -1,0 +1,348 @@
+"""Writes files and directories of results: whole or not at all, and over nothing of the user's.
+
+A file is written under another name beside its own, and renamed. A run keeps its results in a
+directory inside `--out`, `.partial-ID`, until all of them are there, and then renames each.
+`.results.json` lists what runs wrote, with digests ("size:SHA-256"):
+
+  {"version": 1, "files": {"report.json": ["1234:..."], "saved_model/...": ["..."]}}
+
+A file that is in the list and unchanged is replaced. Any other file in the way is an error, before
+the search begins and again before anything is renamed. Files of other names stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Type, TypeVar
+
+from placeto_tf.errors import PlacementError, PlacetoError, SetupError
+from placeto_tf.files import user_files
+
+MANIFEST = ".results.json"
+_PARTIAL = ".partial-"
+_OLD = ".old"  # in a partial directory: results that were replaced
+_RELEASE_S = 1.0
+_REMEDY = "move it away or choose another directory"
+
+_Self = TypeVar("_Self", bound="ResultDirectory")
+
+
+def write(
+    path: str, content: bytes, *, what: str = "", error_type: Type[PlacetoError] = PlacementError
+) -> None:
+  """Writes a file beside `path` and renames it, so that no reader sees half of it.
+
+  Args:
+    path: the file.
+    content: its content.
+    what: the kind of file, such as "the cluster file ", for the error.
+    error_type: raised where the file cannot be written.
+  """
+  folder = os.path.dirname(os.path.abspath(path))
+  try:
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=os.path.basename(path) + ".")
+    try:
+      with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+      os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's files are readable by the owner alone
+      os.replace(temporary, path)
+    except BaseException:
+      os.unlink(temporary)
+      raise
+  except OSError as error:
+    raise error_type(
+        f"cannot write {what}{path!r} ({error.strerror}); give a path in a folder that can be "
+        "written to") from None
+
+
+def write_json(path: str, content: Any, **options: Any) -> None:
+  """Writes an indented JSON file as `write` does. Args: options: see `write`."""
+  write(path, (json.dumps(content, indent=1) + "\n").encode("utf-8"), **options)
+
+
+class ResultDirectory:
+  """The results of one run on their way into a directory.
+
+  Attributes:
+    path: where the run writes them.
+  """
+
+  def __init__(self, out: str, inputs: Sequence[str] = ()):
+    """Args: out: the directory; inputs: files that the run reads, which are never overwritten."""
+    self.out = check(out)
+    self._inputs = [os.path.realpath(path) for path in inputs if path and os.path.exists(path)]
+    self.path = ""
+    self._kept = False
+    self._made: List[str] = []
+    self._lock: Optional[int] = None
+
+  def __enter__(self: _Self) -> _Self:
+    """Makes the directory, and removes what killed runs left in it.
+
+    Raises:
+      PlacetoError: it cannot be written.
+    """
+    for path in self._inputs:
+      if os.path.isdir(path) and os.path.commonpath([path, os.path.realpath(self.out)]) == path:
+        raise PlacetoError(f"the results would be written into the input {path!r}; choose a "
+                           "directory outside")
+    try:
+      missing = self.out
+      while not os.path.isdir(missing):
+        self._made.append(missing)
+        missing = os.path.dirname(missing)
+      os.makedirs(self.out, exist_ok=True)
+      self.path = tempfile.mkdtemp(dir=self.out, prefix=_PARTIAL)
+      os.chmod(self.path, 0o777 & ~_umask())
+      self._lock = _locked(self.path)
+      for name in os.listdir(self.out):
+        path = os.path.join(self.out, name)
+        if name.startswith(_PARTIAL) and path != self.path and not os.path.islink(path):
+          with contextlib.suppress(OSError):  # its run goes on
+            lock = _locked(path)
+            shutil.rmtree(path, ignore_errors=True)
+            _release(lock)
+    except OSError as error:
+      self.__exit__()
+      raise PlacetoError(f"cannot write to {self.out!r} ({error.strerror}); choose a directory "
+                         "that you may write to") from None
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    if self.path and not self._kept:
+      shutil.rmtree(self.path, ignore_errors=True)
+    _release(self._lock)
+    for path in self._made:  # the run failed, and left them empty
+      with contextlib.suppress(OSError):
+        os.rmdir(path)
+
+  def claim(self, names: Sequence[str]) -> None:
+    """Checks that results of these names can be written.
+
+    Raises:
+      PlacetoError: a file of such a name was not written by an earlier run, was changed since, or
+        is an input of this run.
+    """
+    known = _read_list(self.out)
+    for name in names:
+      reason = self._why_kept(name, known)
+      if reason:
+        raise PlacetoError(reason)
+
+  def publish(self) -> None:
+    """Renames the results, and removes those of earlier runs that are not replaced.
+
+    Raises:
+      PlacetoError: they cannot be renamed; they stay where they are, and the message says where.
+    """
+    names = sorted(os.listdir(self.path))
+    try:
+      self.claim(names)
+      known = _read_list(self.out)
+      new = {relative: [_digest(os.path.join(self.path, relative))]
+             for name in names for relative in _files(self.path, name)}
+      gone = [name for name in os.listdir(self.out) if name not in names and any(
+          relative.partition("/")[0] == name for relative in known) and not (
+              self._why_kept(name, known))]
+      # Both are known while some are renamed and some are not.
+      _write_list(self.out, {relative: [*known.get(relative, ()), *new.get(relative, ())]
+                             for relative in {*known, *new}})
+      old = os.path.join(self.path, _OLD)
+      os.mkdir(old)
+      for name in (*gone, *names):
+        target = os.path.join(self.out, name)
+        if os.path.lexists(target):
+          os.rename(target, os.path.join(old, name))
+        if name in names:
+          os.rename(os.path.join(self.path, name), target)
+      _write_list(self.out, new)
+    except (OSError, PlacetoError) as error:
+      self._kept = True
+      reason = getattr(error, "strerror", None) or str(error)
+      raise PlacetoError(
+          f"the results could not be moved into {self.out!r} and are in {self.path!r} ({reason})"
+      ) from None
+
+  def _why_kept(self, name: str, known: Dict[str, List[str]]) -> str:
+    """Returns why what has this name may not be replaced, or ""."""
+    path = os.path.join(self.out, name)
+    if os.path.lexists(path) and any(
+        os.path.commonpath([source, os.path.realpath(path)]) == os.path.realpath(path)
+        for source in self._inputs):
+      return (f"{path!r} is an input of this run and would be written over; choose another "
+              "directory for the results")
+    for relative in _files(self.out, name):
+      path = os.path.join(self.out, relative)
+      if relative not in known:
+        return f"{path!r} is in the way and was not written by an earlier run; {_REMEDY}"
+      if _digest(path) not in known[relative]:
+        return f"{path!r} is in the way and was changed after an earlier run wrote it; {_REMEDY}"
+    return ""
+
+
+def check(out: str) -> str:
+  """Returns the absolute path of a directory for results, which may not exist yet.
+
+  Raises:
+    PlacetoError: it cannot be made a directory that can be written to.
+  """
+  if not out.strip() or "\0" in out:
+    raise PlacetoError(f"the directory for results has no name that can be one ({out!r}); give one")
+  path = os.path.abspath(out)
+  if os.path.lexists(path) and not os.path.isdir(path):
+    raise PlacetoError(f"{out!r} is a file, or a link that leads nowhere; expected a directory, "
+                       "new or existing")
+  nearest = path
+  while not os.path.lexists(nearest):
+    nearest = os.path.dirname(nearest)
+  if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK | os.X_OK):
+    raise PlacetoError(f"{out!r} cannot be written; choose a directory that you may write to")
+  return path
+
+
+def make(directory: str) -> None:
+  """Makes a directory unless it is there. Raises: PlacetoError: it cannot be made."""
+  try:
+    os.makedirs(directory, exist_ok=True)
+  except OSError as error:
+    raise PlacetoError(f"cannot make the directory {directory!r} ({error.strerror}); choose "
+                       "another one") from None
+
+
+@contextlib.contextmanager
+def alone(directory: str) -> Iterator[None]:
+  """Makes a directory that runs go on in, and keeps a second run out of it while one does.
+
+  Where the system has no locks, a second run is not kept out.
+
+  Raises:
+    PlacetoError: another run works in it, or it cannot be made.
+  """
+  make(directory)
+  deadline = time.monotonic() + _RELEASE_S
+  lock, waiting = None, True
+  while waiting:
+    try:
+      lock = _locked(directory)
+    except BlockingIOError:
+      # A child that a killed run had forked holds its lock for a moment longer.
+      if time.monotonic() >= deadline:
+        raise PlacetoError(f"another run works in {directory!r}; wait for its end or choose "
+                           "another directory") from None
+      time.sleep(_RELEASE_S / 20)
+      continue
+    except OSError:
+      pass
+    waiting = False
+  try:
+    yield
+  finally:
+    _release(lock)
+
+
+def cache_folder(name: str) -> str:
+  """Returns the folder of one of this package's caches, which may not exist."""
+  # The specification has relative paths ignored.
+  base = os.environ.get("XDG_CACHE_HOME", "")
+  if not os.path.isabs(base):
+    base = os.path.join(os.path.expanduser("~"), ".cache")
+  return os.path.join(base, "placeto_tf", name)
+
+
+def make_private(path: str) -> str:
+  """Makes a folder for content that is run, which is the user's alone; returns its real path.
+
+  Raises:
+    SetupError: others may write to it, or put another one in its place.
+    OSError: it cannot be made.
+  """
+  os.makedirs(path, mode=0o700, exist_ok=True)
+  path = folder = os.path.realpath(path)
+  if not hasattr(os, "geteuid"):  # Windows, where modes do not say who may write
+    return path
+  while True:
+    status = os.stat(folder)
+    others_write = stat.S_IMODE(status.st_mode) & 0o022
+    # In a sticky folder, such as /tmp, nobody replaces what is another's.
+    if status.st_uid not in (0, os.geteuid()) or others_write and (
+        folder == path or not status.st_mode & stat.S_ISVTX):
+      raise SetupError(
+          f"{path!r} cannot hold compiled code: others may write to {folder!r} (owner "
+          f"{status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}) and could have their code run; "
+          "take their rights away (chmod go-w), or choose another folder")
+    if folder == os.path.dirname(folder):
+      return path
+    folder = os.path.dirname(folder)
+
+
+def _locked(directory: str) -> Optional[int]:
+  """Returns a descriptor of a directory that holds its lock, which ends with the process."""
+  try:
+    import fcntl
+  except ImportError:  # Windows
+    return None
+  descriptor = os.open(directory, os.O_RDONLY)
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BaseException:
+    os.close(descriptor)
+    raise
+  return descriptor
+
+
+def _release(lock: Optional[int]) -> None:
+  if lock is not None:
+    os.close(lock)
+
+
+def _read_list(out: str) -> Dict[str, List[str]]:
+  """Returns path below the directory -> digests that it may have; {} where there is no list."""
+  path = os.path.join(out, MANIFEST)
+  if not os.path.lexists(path):
+    return {}
+  remedy = f"look into {out!r}, and move the list away"
+  content = user_files.read_json_object(path, what="the list of results", remedy=remedy)
+  files = content.get("files")
+  if content.get("version") != 1 or not isinstance(files, dict) or not all(
+      isinstance(digests, (str, list)) for digests in files.values()):
+    raise PlacetoError(f"{path!r} is no list of results; {remedy}")
+  return {name: [digests] if isinstance(digests, str) else digests
+          for name, digests in files.items()}
+
+
+def _write_list(out: str, files: Dict[str, List[str]]) -> None:
+  write_json(os.path.join(out, MANIFEST), {"version": 1, "files": dict(sorted(files.items()))})
+
+
+def _files(root: str, name: str) -> List[str]:
+  """Returns paths below the root of a file, or of all files in a directory, links unfollowed."""
+  path = os.path.join(root, name)
+  if not os.path.lexists(path):
+    return []
+  if os.path.islink(path) or not os.path.isdir(path):
+    return [name]
+  return [found for entry in sorted(os.listdir(path)) for found in _files(root, f"{name}/{entry}")]
+
+
+def _digest(path: str) -> str:
+  """Returns the size and SHA-256 of a regular file, "" for anything else."""
+  if os.path.islink(path) or not os.path.isfile(path):
+    return ""
+  digest = hashlib.sha256()
+  with open(path, "rb") as file:
+    for chunk in iter(lambda: file.read(1 << 20), b""):
+      digest.update(chunk)
+  return f"{os.path.getsize(path)}:{digest.hexdigest()}"
+
+
+def _umask() -> int:
+  umask = os.umask(0)
+  os.umask(umask)
+  return umask
