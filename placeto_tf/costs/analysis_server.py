@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 def main() -> None:
-  """What a new interpreter runs; its connection is stdin."""
+  """Answers requests in a new interpreter, whose connection is stdin."""
   with Connection(os.dup(0)) as connection:
     serve(connection)
 
@@ -69,7 +69,7 @@ def _limit_resources(limit_s: float) -> None:
 
 
 def _answer(graph_def: Any, options: Any) -> bytes:
-  """The analysis as bytes; an exception as its message."""
+  """Returns the analysis as bytes; an exception as its message."""
   from tensorflow.core.grappler.costs import op_performance_data_pb2
 
   try:

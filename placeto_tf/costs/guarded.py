@@ -220,7 +220,7 @@ def _close() -> None:
 
 
 def _after_fork() -> None:
-  """A fork of this process has neither its lock nor its server."""
+  """Makes the lock anew: a fork of this process has neither its lock nor its server."""
   global _lock
   _lock = threading.Lock()
 
@@ -230,7 +230,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _checked(head: Any) -> Any:
-  """The head of an answer. Raises CostError where it says that there is none."""
+  """Checks the head of an answer. Raises CostError where it says that there is none."""
   if "error" in head:
     raise CostError(head["error"])
   return head

@@ -54,7 +54,7 @@ def may_act(node: Any) -> bool:
 
 
 def removed(graph_def: Any) -> Any:
-  """The GraphDef, changed in place: no op of it, or of its functions, names a file or a server."""
+  """Takes names of files and servers from a GraphDef and its functions, in place."""
   sources = []
   for node in graph_def.node:
     for position in _naming(node):
@@ -73,7 +73,7 @@ def removed(graph_def: Any) -> Any:
 
 
 def _naming(node: Any) -> Iterator[int]:
-  """Inputs of a node that name files; empties its attributes that do."""
+  """Yields the inputs of a node that name files; empties its attributes that do."""
   if node.op in _NAMING_ATTRIBUTES:
     attribute, value = _NAMING_ATTRIBUTES[node.op]
     if value is None:

@@ -47,7 +47,7 @@ class Capture:
 
 
 def resource_captures(function: ConcreteFunction) -> List[Capture]:
-  """The variables and other resources that a ConcreteFunction captures, in their order.
+  """Returns the variables and other resources that a ConcreteFunction captures, in order.
 
   Raises:
     GraphError: a variable has been deleted, or a capture is only known at the call.
@@ -80,7 +80,7 @@ def resource_captures(function: ConcreteFunction) -> List[Capture]:
 
 
 def why_fixed(variable: tf.Variable, piped: Set[int]) -> str:
-  """Why a variable cannot be moved to another device, or "".
+  """Returns why a variable cannot be moved to another device, or "".
 
   Args:
     variable: a `tf.Variable` whose handle is eager.
@@ -98,7 +98,7 @@ def why_fixed(variable: tf.Variable, piped: Set[int]) -> str:
 
 
 def unwrapped(variable: Union[tf.Variable, keras.Variable]) -> tf.Variable:
-  """The variable that owns the handle: Keras 3 wraps it always, Keras 2 for mixed precision."""
+  """Returns the variable that owns the handle, which Keras may have wrapped."""
   for _ in range(5):
     fields = getattr(variable, "__dict__", {})
     inner = fields.get("_variable", fields.get("_value"))
@@ -109,12 +109,12 @@ def unwrapped(variable: Union[tf.Variable, keras.Variable]) -> tf.Variable:
 
 
 def is_resource(tensor: tf.Tensor) -> bool:
-  """Whether a tensor is the handle of a resource."""
+  """Returns whether a tensor is the handle of a resource."""
   return tensor.dtype.base_dtype.name == "resource"
 
 
 def piped_handles() -> Set[int]:
-  """Ids of handles that live tf.data pipelines hold, where they cannot be replaced."""
+  """Returns the ids of handles that live tf.data pipelines hold, where they cannot be replaced."""
   module = sys.modules.get(_STRUCTURED_FUNCTION)
   if module is None:
     return set()
@@ -126,7 +126,7 @@ def piped_handles() -> Set[int]:
 
 
 def live_objects(kind: Union[type, Tuple[type, ...]]) -> Iterator[Any]:
-  """All objects of a class, or of one of several, that the process holds."""
+  """Yields all objects of a class, or of one of several, that the process holds."""
   return (each for each in gc.get_objects() if _is(each, kind))
 
 
@@ -138,7 +138,7 @@ def _is(each: object, kind: Union[type, Tuple[type, ...]]) -> bool:
 
 
 def _parent(handle: tf.Tensor) -> Optional[tf.Variable]:
-  """The variable that made a handle, where it is alive."""
+  """Returns the variable that made a handle, where it is alive."""
   owner: Callable = getattr(handle, "_parent_trackable", lambda: None)
   parent = owner()
   return parent if hasattr(parent, "assign") else None  # tables have handles, too

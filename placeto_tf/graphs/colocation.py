@@ -84,7 +84,7 @@ def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray
 def _moved(
     nodes: Sequence[NodeDef], producers: np.ndarray, consumers: np.ndarray
 ) -> List[Tuple[int, int]]:
-  """Pairs of ops that TensorFlow puts on one device because of loops and branches.
+  """Returns pairs of ops that TensorFlow puts on one device because of loops and branches.
 
   Args:
     nodes: [M] NodeDefs.

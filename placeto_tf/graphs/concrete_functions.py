@@ -41,7 +41,7 @@ def is_function(source: object) -> bool:
 
 
 def read_function(function: GenericFunction) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
-  """The graph, fetches and feeds of a `tf.function` that has one trace or one signature."""
+  """Returns the graph, fetches and feeds of a `tf.function` that has one signature."""
   return read_concrete_function(concrete_of(function))
 
 
@@ -73,7 +73,7 @@ def concrete_of(function: GenericFunction) -> ConcreteFunction:
 
 
 def read_keras_model(model: keras.Model) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
-  """The inference of a Keras model; see `keras_models.training_function` for its training."""
+  """Reads the inference of a Keras model; its training is `keras_models.training_function`."""
   read, fetches, feeds = read_concrete_function(keras_models.inference_function(model))
   note = "taken is the inference of the Keras model; see compile_placed for its training"
   return dataclasses.replace(read, notes=(*read.notes, note)), fetches, feeds
@@ -81,7 +81,7 @@ def read_keras_model(model: keras.Model) -> Tuple[ReadGraph, Tuple[str, ...], Tu
 
 def read_concrete_function(
     function: ConcreteFunction) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
-  """The graph, fetches and feeds of a ConcreteFunction."""
+  """Returns the graph, fetches and feeds of a ConcreteFunction."""
   attributes = function.function_def.attr  # looking up a missing key of a proto's map would add it
   if _COMPILED in attributes and attributes[_COMPILED].b:
     raise GraphError(
@@ -126,7 +126,7 @@ def read_concrete_function(
 
 
 def _renamed(graph_def: GraphDef, names: Mapping[str, str]) -> GraphDef:
-  """The nodes of a placed function with the names, and in the order, of its original."""
+  """Returns the nodes of a placed function with the names and in the order of its original."""
   if not names:
     return graph_def
   position = {original: i for i, original in enumerate(names.values())}
@@ -140,7 +140,7 @@ def _renamed(graph_def: GraphDef, names: Mapping[str, str]) -> GraphDef:
 
 
 def _original(text: str, names: Mapping[str, str]) -> str:
-  """An op, tensor or control input under the name of its op in what was placed."""
+  """Returns an op, tensor or control input under its op's name in the placed graph."""
   caret, text = ("^", text[1:]) if text.startswith("^") else ("", text)
   op, colon, port = text.partition(":")
   return f"{caret}{names.get(op, op)}{colon}{port}"

@@ -19,7 +19,7 @@ _RESOURCE = 20  # DataType
 
 
 def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
-  """A GraphDef of the graph's N ops, in their order, without devices, feeds' shapes bound.
+  """Returns a GraphDef of the graph's N ops, in order, without devices, feeds' shapes bound.
 
   A feed becomes a Placeholder of its bound shape. Inputs, back edges of loops included, are
   as in the source, and all stay inside the graph.
@@ -71,7 +71,7 @@ def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
 
 
 def rewritten_proto(graph: ComputationGraph) -> Message:
-  """The source with function calls inlined: the proto whose nodes a placement names.
+  """Returns the source with function calls inlined, whose nodes a placement names.
 
   Returns:
     The source's own proto if nothing was rewritten (not to be changed), else a copy of it with

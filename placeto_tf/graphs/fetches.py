@@ -69,7 +69,7 @@ def live_train_ops(tf_graph: Any) -> Tuple[str, ...]:
 
 
 def given_names(values: Any, what: str) -> Optional[Tuple[str, ...]]:
-  """Names of ops and tensors, from strings or from TensorFlow's own objects.
+  """Returns names of ops and tensors, from strings or from TensorFlow's own objects.
 
   Raises:
     GraphError: something that has no name.
@@ -89,7 +89,7 @@ def given_names(values: Any, what: str) -> Optional[Tuple[str, ...]]:
 
 
 def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
-  """The op ("a/b") or tensor ("a/b:0") of that name.
+  """Returns the op ("a/b") or tensor ("a/b:0") of that name.
 
   Raises:
     GraphError: it does not exist.
@@ -194,7 +194,7 @@ def _results(table: NodeTable, ends: Sequence[int]) -> List[int]:
 
 
 def _train_op(table: NodeTable) -> Optional[int]:
-  """The end that waits for all ops that apply gradients; of several, the one with such a name.
+  """Returns the end that waits for all ops that apply gradients; of several, one of such a name.
 
   None if no op applies gradients.
 
@@ -221,12 +221,12 @@ def _train_op(table: NodeTable) -> Optional[int]:
 
 
 def _updates(table: NodeTable) -> np.ndarray:
-  """Indices of the ops that apply gradients to variables."""
+  """Returns the indices of the ops that apply gradients to variables."""
   return np.flatnonzero([kind.startswith(_UPDATES) for kind in table.types])
 
 
 def _count(table: NodeTable, end: int) -> int:
-  """The number of ops that apply gradients among an op and those it waits for."""
+  """Returns the number of ops that apply gradients among an op and those it waits for."""
   needed = traversal.ancestors(table.num_nodes, table.producers, table.consumers, [end])
   return int(needed[_updates(table)].sum())
 
@@ -284,7 +284,7 @@ def _is_side(table: NodeTable, end: int, side: np.ndarray, constant: np.ndarray)
 
 
 def _similar(name: str, names: Sequence[str]) -> str:
-  """A hint at a name that ends the same, or is written almost the same, or ""."""
+  """Returns a hint at a name that ends the same, or is written almost the same, or ""."""
   last = name.rpartition("/")[2]
   found = next((other for other in names if other.rpartition("/")[2] == last), None)
   if found is None and len(names) <= _MAX_COMPARED:

@@ -51,7 +51,7 @@ def read_file(path: str, format: Optional[str] = None) -> Tuple[str, Message, bo
 
 
 def read_bytes(path: str) -> bytes:
-  """The content of a file, which is not empty."""
+  """Returns the content of a file, which is not empty."""
   content = user_files.read_bytes(
       path, what="the graph file", remedy="check the path", error_type=GraphError)
   if not content:
@@ -60,7 +60,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def file_format(path: str, format: Optional[str]) -> Tuple[str, bool]:
-  """Format and whether it is text, from the suffix; `format` overrides it."""
+  """Returns the format, and whether it is text, by the suffix; `format` overrides it."""
   if format is not None and format not in FORMATS:
     raise GraphError(f"unknown format {format!r}; expected one of {', '.join(FORMATS)}")
   for suffix, suffix_format, text in SUFFIXES:
@@ -101,7 +101,7 @@ def parse_saved_model(content: bytes, text: bool, where: str) -> Message:
 
 
 def new_proto(format: str) -> Message:
-  """An empty proto of the format."""
+  """Returns an empty proto of the format."""
   from tensorflow.core.framework import cost_graph_pb2, graph_pb2
   from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
@@ -114,7 +114,7 @@ def new_proto(format: str) -> Message:
 
 
 def format_of(proto: object) -> Optional[str]:
-  """The format of a proto in memory, or None if it is no graph."""
+  """Returns the format of a proto in memory, or None if it is no graph."""
   full_name = getattr(getattr(proto, "DESCRIPTOR", None), "full_name", None)
   for format, title in TITLES.items():
     if full_name == f"tensorflow.{title}":
@@ -123,7 +123,7 @@ def format_of(proto: object) -> Optional[str]:
 
 
 def implausible(proto: Message, format: str) -> str:
-  """Why the proto cannot be of this format, or "" if it can."""
+  """Returns why the proto cannot be of this format, or "" if it can."""
   if format == "saved_model":
     if not proto.meta_graphs:
       return "it has no graphs"
@@ -144,7 +144,7 @@ def implausible(proto: Message, format: str) -> str:
 
 
 def _try_parse(content: bytes, format: str, text: bool) -> Tuple[Message, str]:
-  """The proto, and what is wrong with it, or ""."""
+  """Returns the proto, and the reason why it is none of the format, or ""."""
   from google.protobuf import message, text_format
 
   proto = new_proto(format)

@@ -119,7 +119,7 @@ def _loops(table: NodeTable, step: Step, trips: int) -> Loops:
 
 
 def _fetched_outputs(step: Step, widths: np.ndarray) -> np.ndarray:
-  """[O] bool, the outputs of needed ops that are fetched."""
+  """Returns [O] bool, the outputs of needed ops that are fetched."""
   offsets = np.concatenate([[0], np.cumsum(widths)])
   fetched = np.zeros(int(offsets[-1]), dtype=bool)
   for endpoint in step.wanted:
@@ -131,7 +131,7 @@ def _fetched_outputs(step: Step, widths: np.ndarray) -> np.ndarray:
 def _constraints(
     table: NodeTable, positions: np.ndarray, outermost: np.ndarray, support: KernelSupport
 ) -> Tuple[np.ndarray, np.ndarray]:
-  """Colocation [N] and kernels [N, K] of the needed ops, given the whole file.
+  """Returns the colocation [N] and kernels [N, K] of the needed ops, given the whole file.
 
   TensorFlow places every op of a file before it prunes, so ops that are not needed (initialisers,
   savers) can tie needed ops together, or keep them from a device for which they have no kernel.

@@ -31,12 +31,12 @@ _DAMAGED = (
 
 
 def is_keras_file(path: user_files.Path) -> bool:
-  """Whether a path names a Keras model by its suffix."""
+  """Returns whether a path names a Keras model by its suffix."""
   return str(path).lower().endswith(SUFFIXES)
 
 
 def load_model(path: user_files.Path, trusted: bool = False) -> keras.Model:
-  """The Keras model in a file, not compiled.
+  """Returns the Keras model in a file, not compiled.
 
   Args:
     path: of a `.keras`, `.h5` or `.hdf5` file.
@@ -71,7 +71,7 @@ def load_model(path: user_files.Path, trusted: bool = False) -> keras.Model:
 
 
 def _read_archive(path: str) -> Tuple[str, Any]:
-  """The Keras version and configuration in a `.keras` file."""
+  """Returns the Keras version and configuration in a `.keras` file."""
   try:
     with zipfile.ZipFile(path) as archive:
       metadata = json.loads(archive.read("metadata.json"))
@@ -82,7 +82,7 @@ def _read_archive(path: str) -> Tuple[str, Any]:
 
 
 def _read_hdf5(path: str) -> Tuple[str, Any]:
-  """The same of an HDF5 file."""
+  """Returns the Keras version and configuration in an HDF5 file."""
   import h5py
 
   try:
@@ -109,7 +109,7 @@ def _text(value: object) -> str:
 
 
 def _code_in(config: Any) -> Iterator[str]:
-  """Names of the parts of a configuration that are code."""
+  """Yields the names of the parts of a configuration that are code."""
   pending = [config]
   while pending:
     found = pending.pop()
@@ -128,7 +128,7 @@ def _code_in(config: Any) -> Iterator[str]:
 
 
 def _keras_of(version: str, path: str) -> ModuleType:
-  """The installed Keras that reads files of this version."""
+  """Returns the installed Keras that reads files of this version."""
   wants_3 = not version.startswith(("1.", "2."))
   for name in ("keras",) if wants_3 else ("tf_keras", "keras"):
     try:
@@ -143,7 +143,7 @@ def _keras_of(version: str, path: str) -> ModuleType:
 
 
 def _makes_own_layers(package: ModuleType) -> bool:
-  """Whether this Keras makes layers of its own from what a file says.
+  """Returns whether this Keras makes layers of its own from what a file says.
 
   `keras` 2 and `tf_keras` register their classes under the same names with TensorFlow, which hands
   both of them those of the one imported last. A model of the one with layers of the other would be
@@ -158,7 +158,7 @@ def _makes_own_layers(package: ModuleType) -> bool:
 
 
 def _in_words_of(package: ModuleType, config: Any) -> Any:
-  """The configuration of a Keras 2 archive with the private modules that it names in a package.
+  """Returns the configuration of a Keras 2 archive, its private modules named in a package.
 
   The class of a model stands there by its module in the Keras that wrote it, `keras` or `tf_keras`.
   """

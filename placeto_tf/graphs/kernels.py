@@ -42,7 +42,7 @@ class KernelSupport:
         kernel.device_type == "GPU" for kernel in _registered_kernels("MatMul"))
 
   def has_kernel(self, node: NodeDef) -> Tuple[bool, ...]:
-    """[K] whether `KERNEL_TYPES` have a kernel for the node with its attributes."""
+    """Returns [K] whether `KERNEL_TYPES` have a kernel for the node with its attributes."""
     if self._op_defs.is_function(node.op):
       return (True,) * len(KERNEL_TYPES)  # a call runs on its caller's device
     kernels, names = self._kernels_of(node.op)
@@ -76,7 +76,7 @@ class KernelSupport:
         dtype % REF == _STRING for dtype in signature.inputs + signature.outputs)
 
   def _kernels_of(self, op_type: str) -> Tuple[List[KernelDef], List[str]]:
-    """Registered kernels, and the attributes that decide between them."""
+    """Returns the registered kernels, and the attributes that decide between them."""
     found = self._kernels.get(op_type)
     if found is None:
       kernels = [
@@ -96,7 +96,7 @@ def _registered_kernels(op_type: str) -> Sequence[KernelDef]:
 
 
 def _values(value: AttrValue) -> Tuple[Hashable, ...]:
-  """What an AttrValue holds, of the kinds that kernels are registered for."""
+  """Returns the values in an AttrValue, of the kinds that kernels are registered for."""
   held = value.WhichOneof("value")
   if held == "list":
     return tuple(each for field in _FIELDS for each in getattr(value.list, field))

@@ -105,7 +105,7 @@ def _read(
     source: Any, format: Optional[str], signature: Optional[str],
     tags: Optional[Sequence[str]],
 ) -> Tuple[ReadGraph, _Names, _Names]:
-  """The graph, with the fetches and feeds that the source itself states."""
+  """Returns the graph, with the fetches and feeds that the source itself states."""
   is_path = isinstance(source, (str, os.PathLike))
   if is_path and saved_model_reading.is_saved_model(os.fspath(source)):
     if format not in (None, "saved_model"):

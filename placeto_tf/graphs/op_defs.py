@@ -78,7 +78,7 @@ class OpDefs:
     self._signatures: Dict[Tuple[Hashable, ...], Signature] = {}
 
   def schema(self, node: NodeDef) -> _Schema:
-    """The schema of the node's op.
+    """Returns the schema of the node's op.
 
     Raises:
       GraphError: TensorFlow does not know the op.
@@ -89,7 +89,7 @@ class OpDefs:
     return found
 
   def is_function(self, op_type: str) -> bool:
-    """Whether the op type is a function of the graph's library."""
+    """Returns whether the op type is a function of the graph's library."""
     return op_type in self.functions
 
   def _read_schema(self, node: NodeDef) -> _Schema:
@@ -119,7 +119,7 @@ class OpDefs:
         op_def, tuple(attributes), tuple(dict.fromkeys(used)), defaults, function is not None)
 
   def signature(self, node: NodeDef) -> Signature:
-    """Types of the node's in- and outputs.
+    """Returns the types of the node's in- and outputs.
 
     Raises:
       GraphError: an unknown op, or an attribute that is missing or wrong.
@@ -146,7 +146,7 @@ class OpDefs:
     return found
 
   def output_ranges(self, node: NodeDef) -> Dict[str, Tuple[int, int]]:
-    """Name of each output argument -> its first output and the number of its outputs.
+    """Returns the name of each output argument -> its first output and their number.
 
     Raises:
       GraphError: as `signature`.
@@ -154,7 +154,7 @@ class OpDefs:
     return self._ranges(node, self.schema(node).op_def.output_arg)
 
   def input_ranges(self, node: NodeDef) -> Dict[str, Tuple[int, int]]:
-    """Name of each input argument -> its first input and the number of its inputs."""
+    """Returns the name of each input argument -> its first input and their number."""
     return self._ranges(node, self.schema(node).op_def.input_arg)
 
   def _ranges(self, node: NodeDef, args: Iterable[OpDef.ArgDef]) -> Dict[str, Tuple[int, int]]:
@@ -224,14 +224,14 @@ class OpDefs:
 
 
 def registered_op_def(name: str) -> OpDef:
-  """The OpDef of TensorFlow's registry, or None."""
+  """Returns the OpDef of TensorFlow's registry, or None."""
   from tensorflow.python.framework import op_def_registry
 
   return op_def_registry.get(name)
 
 
 def type_name(dtype: int) -> str:
-  """The name of a DataType, with "_ref" for references."""
+  """Returns the name of a DataType, with "_ref" for references."""
   from tensorflow.core.framework import types_pb2
 
   try:
@@ -278,7 +278,7 @@ def check_tensor(node: NodeDef, what: str, tensor: TensorProto) -> None:
 
 
 def _item_size(dtype: int) -> int:
-  """Bytes of one element of a DataType, 0 if that is not fixed or not whole."""
+  """Returns the bytes of one element of a DataType, 0 if that is not fixed or not whole."""
   from tensorflow.python.framework import dtypes
 
   try:
@@ -289,13 +289,13 @@ def _item_size(dtype: int) -> int:
 
 
 def _plain(value: AttrValue) -> Hashable:
-  """The value of an AttrValue that is a number, type or list of types."""
+  """Returns the value of an AttrValue that is a number, type or list of types."""
   kind = value.WhichOneof("value")
   return tuple(value.list.type) if kind == "list" else getattr(value, kind or "i")
 
 
 def _argument_types(node, args, values) -> Tuple[int, ...]:
-  """Types of the arguments, each repeated and resolved as its ArgDef says."""
+  """Returns the types of the arguments, each repeated and resolved as its ArgDef says."""
   types = []
   for arg in args:
     if arg.type_list_attr:

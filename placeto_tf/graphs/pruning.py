@@ -70,7 +70,7 @@ def prune(table: NodeTable, wanted: Tuple[Endpoint, ...], feeds: Sequence[str]) 
 
 def fed_defaults(
     table: NodeTable, batch_size: Optional[int], given: Mapping[str, Sequence[int]]) -> List[str]:
-  """Names of PlaceholderWithDefault ops that are fed because a size is given for them.
+  """Returns the PlaceholderWithDefault ops that are fed because a size is given for them.
 
   The others give their default, which has a size of its own.
   """
@@ -89,7 +89,7 @@ def bind_feeds(
     table: NodeTable, step: Step, shape_hint: Any, batch_size: Optional[int],
     given: Mapping[str, Tuple[int, ...]],
 ) -> Tuple[Dict[str, Tuple[int, ...]], Dict[str, Tuple[shapes.Shape, ...]], Tuple[str, ...]]:
-  """Tensor name -> shape of all feeds, placeholders included; of iterators; and notes.
+  """Binds the shapes of all feeds, placeholders included, and of iterators.
 
   An iterator's batches have shapes that it states; an unknown first dimension is the batch size.
 
@@ -153,7 +153,7 @@ def _fed_ports(table: NodeTable, feeds: Sequence[str]) -> Dict[int, Set[int]]:
 
 
 def _cut(table: NodeTable, fed: Mapping[int, Set[int]]) -> np.ndarray:
-  """[M] bool; an op that is partly fed still runs for its other outputs, where they are read."""
+  """Returns the ops that need not run, [M] bool: those of which all that is read is fed."""
   cut = np.zeros(table.num_nodes, dtype=bool)
   partly = {node for node, ports in fed.items() if len(ports) < table.num_outputs[node]}
   if partly:

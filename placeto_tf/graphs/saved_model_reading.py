@@ -26,7 +26,7 @@ _INIT_SIGNATURE = "__saved_model_init_op"
 
 
 def is_saved_model(path: str) -> bool:
-  """Whether the path is a directory with a SavedModel in it."""
+  """Returns whether the path is a directory with a SavedModel in it."""
   return os.path.isdir(path) and any(os.path.exists(os.path.join(path, f)) for f, _ in FILES)
 
 
@@ -55,7 +55,7 @@ def read_saved_model(
 
 
 def _read_proto(path: str, tags: Optional[Sequence[str]]) -> Tuple[SavedModel, bool, MetaGraphDef]:
-  """The SavedModel, whether it is text, and the MetaGraph of the tags."""
+  """Returns the SavedModel, whether it is text, and the MetaGraph of the tags."""
   name, text = next(
       (found for found in FILES if os.path.exists(os.path.join(path, found[0]))), (None, False))
   if name is None:
@@ -67,7 +67,7 @@ def _read_proto(path: str, tags: Optional[Sequence[str]]) -> Tuple[SavedModel, b
 
 
 def _notes(meta_graph: MetaGraphDef, key: str, given: bool) -> Tuple[str, ...]:
-  """Which signature is placed, where somebody might think of another."""
+  """Returns a note on the signature that is placed, where another one might be meant."""
   others = sorted(set(meta_graph.signature_def) - {key, _INIT_SIGNATURE})
   if others:
     return (
@@ -115,7 +115,7 @@ def _choose_signature(meta_graph: MetaGraphDef, signature: Optional[str], path: 
 
 
 def _tensor_names(infos: Mapping[str, TensorInfo]) -> Tuple[str, ...]:
-  """Names of the tensors of a signature, those of composite ones included, by key."""
+  """Returns the names of the tensors of a signature, parts of composite ones, by key."""
   names = []
   for _, info in sorted(infos.items()):
     encoding = info.WhichOneof("encoding")

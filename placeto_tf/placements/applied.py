@@ -49,7 +49,7 @@ class AppliedFunction:
 
   @property
   def kept(self) -> bool:
-    """Whether the step takes the time that was promised, or less."""
+    """Returns whether the step takes the time that was promised, or less."""
     return self.step_time_us <= self.promised_us * (1 + _SAME)
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
@@ -97,7 +97,7 @@ def apply_checked(
 
 def devices_now(
     function: ConcreteFunction, graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
-  """[N] int32 the cluster's device on which each op of a placed function runs.
+  """Returns [N] int32, the cluster's device on which each op of a placed function runs.
 
   Args:
     function: a ConcreteFunction of which every op has a device.

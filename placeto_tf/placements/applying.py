@@ -114,7 +114,7 @@ class DeviceFunction:
     self._canonical = canonical_devices(placement)
 
   def __call__(self, op: tf.Operation) -> str:
-    """The device string that TensorFlow asks for while it makes the op."""
+    """Returns the device string that TensorFlow asks for while it makes the op."""
     device = self._placement.get(op.name)
     # An op that is not in the placement keeps what inner scopes said.
     return op.device if device is None else self._canonical[device]

@@ -18,7 +18,7 @@ _MOST = 20  # problems of one kind that are listed
 
 
 def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> List[str]:
-  """Problems of a placement, one sentence each; without any, TensorFlow places as it says.
+  """Finds the problems of a placement; without any, TensorFlow places as it says.
 
   All ops of the graph's file are checked, because TensorFlow also places ops that are not run. The
   problems are: ops without a device, ops and devices that do not exist, devices without a kernel
@@ -71,7 +71,7 @@ def _without_kernel(ops: FileOps, devices: np.ndarray, cluster: Cluster) -> List
 def _split(
     names: Sequence[str], sets: np.ndarray, devices: np.ndarray, cluster: Cluster
 ) -> List[str]:
-  """A sentence for each set whose ops are on different devices."""
+  """Returns a sentence for each set whose ops are on different devices."""
   placed = np.flatnonzero(devices >= 0)
   first = np.full(len(names), -1, dtype=np.int64)
   first[sets[placed[::-1]]] = placed[::-1]

@@ -46,7 +46,7 @@ class FileOps:
 
 
 def file_op_names(graph: ComputationGraph) -> List[str]:
-  """[M] names of all ops of the file, in its order; [N] for a graph made of arrays alone."""
+  """Returns the names of all ops of the file [M], or of a graph made of arrays alone [N]."""
   nodes = _file_nodes(graph)
   return list(graph.op_names) if nodes is None else [node.name for node in nodes]
 
@@ -110,7 +110,7 @@ def cover(
 
 
 def _homes(ops: FileOps, cluster: Cluster, sets: np.ndarray) -> np.ndarray:
-  """[M] the host, or else the first device on which all ops of a set have kernels."""
+  """Returns [M] the host, or else the first device on which all ops of a set have kernels."""
   devices = cluster.devices
   by_preference = sorted(
       range(len(devices)), key=lambda j: (not devices[j].host, devices[j].type != "CPU", j))
@@ -125,7 +125,7 @@ def _homes(ops: FileOps, cluster: Cluster, sets: np.ndarray) -> np.ndarray:
 
 
 def _join(colocation: np.ndarray, loops: np.ndarray) -> np.ndarray:
-  """[M] colocation sets, where sets with ops in one loop are joined."""
+  """Returns [M] colocation sets, where sets with ops in one loop are joined."""
   inside = np.flatnonzero(loops >= 0)
   if not len(inside):
     return colocation
@@ -138,7 +138,7 @@ def _join(colocation: np.ndarray, loops: np.ndarray) -> np.ndarray:
 
 
 def _loops(table: NodeTable) -> np.ndarray:
-  """[M] outermost loop of each op, or -1; all -1 if ops that are not needed form no proper loop."""
+  """Returns [M] the outermost loop of each op, or -1; all -1 if unneeded ops form none."""
   ahead = ~back_edges(table.types, table.producers, table.consumers)
   producers, consumers = table.producers[ahead], table.consumers[ahead]
   order, _ = traversal.topological_order(table.num_nodes, producers, consumers)
@@ -151,7 +151,7 @@ def _loops(table: NodeTable) -> np.ndarray:
 
 
 def _kernel_columns(graph: ComputationGraph) -> np.ndarray:
-  """[N, K] the graph's kernels in the order of `KERNEL_TYPES`; a type not known to it has all."""
+  """Returns [N, K] the graph's kernels by `KERNEL_TYPES`; a type not known to it has all."""
   columns = [
       graph.has_kernel[:, graph.kernel_types.index(kind)]
       if kind in graph.kernel_types else np.ones(graph.num_ops, dtype=bool)
@@ -160,7 +160,7 @@ def _kernel_columns(graph: ComputationGraph) -> np.ndarray:
 
 
 def _graph_def(source: GraphSource) -> Any:
-  """The GraphDef of the file, rewritten if that was needed to place single ops."""
+  """Returns the GraphDef of the file, rewritten if that was needed to place single ops."""
   if source.graph_def is not None:
     return source.graph_def
   return getattr(source.proto, "graph_def", source.proto)

@@ -37,7 +37,7 @@ class Moved:
 
 
 def local_device(device: str) -> str:
-  """A device's canonical name without the job and task of this process."""
+  """Returns a device's canonical name without the job and task of this process."""
   found = device_names.canonical(device) or device
   for part in ("/job:localhost", "/task:0"):
     found = found.replace(part, "", 1)
@@ -124,7 +124,7 @@ def _replace_handle(variable: tf.Variable, device: str) -> tf.Tensor:
 
 
 def _empty_handle(variable: tf.Variable) -> tf.Tensor:
-  """A resource without a value."""
+  """Makes a resource without a value; returns its handle."""
   from tensorflow.python.ops import resource_variable_ops
 
   return resource_variable_ops.UninitializedVariable(

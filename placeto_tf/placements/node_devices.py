@@ -19,7 +19,7 @@ def place_nodes(placement: Mapping[str, str], nodes: Iterable[Any]) -> None:
 
 
 def devices_of(placement: Mapping[str, str], names: Iterable[str]) -> List[str]:
-  """The canonical device of each named op.
+  """Returns the canonical device of each named op.
 
   Raises:
     PlacementError: an op has no device, or TensorFlow does not know the name of a device.
@@ -43,7 +43,7 @@ def devices_of(placement: Mapping[str, str], names: Iterable[str]) -> List[str]:
 
 
 def canonical_devices(placement: Mapping[str, str]) -> Dict[str, str]:
-  """Device name as the placement spells it -> as TensorFlow does, for each device it uses.
+  """Returns device name as the placement spells it -> as TensorFlow does.
 
   Raises:
     PlacementError: TensorFlow does not know the name of a device.

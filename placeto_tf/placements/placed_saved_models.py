@@ -70,7 +70,7 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
 
 
 def _saved_model(graph: ComputationGraph) -> GraphSource:
-  """The SavedModel that a graph was read from."""
+  """Returns the SavedModel that a graph was read from."""
   if graph.source is None or graph.source.meta_graph is None:
     raise PlacementError("the graph was not read from a SavedModel; write it in its own format")
   return graph.source
@@ -99,7 +99,7 @@ def _check_files(directory: str) -> None:
 
 
 def place(graph: ComputationGraph, placement: Placement) -> Any:
-  """The SavedModel proto with the devices of a placement.
+  """Returns the SavedModel proto with the devices of a placement.
 
   Args:
     graph: as `load_graph` read it from a SavedModel.
@@ -167,7 +167,7 @@ def load_placed(directory: Any, tags: Any = None) -> Any:
 
 
 def _calls_behind(fetches: Any, originals: Dict[str, Any]) -> List[Any]:
-  """Call nodes of the original graph that the fetches need."""
+  """Returns the call nodes of the original graph that the fetches need."""
   calls, seen = [], set()
   stack = [op_of(name) for name in reversed(fetches)]
   while stack:
@@ -236,7 +236,7 @@ class _Body:
     return True
 
   def _reached(self, ends: List[str], given: Dict[str, str]) -> List[Any]:
-    """Nodes that the ends need, up to the arguments of the call, in the order of the graph."""
+    """Returns the nodes that the ends need, up to the arguments of the call, in order."""
     found = set()
     stack = list(ends)
     while stack:
@@ -252,7 +252,7 @@ class _Body:
     return [node for name, node in self._nodes.items() if name in found]
 
   def _inside(self, tensor: str, given: Dict[str, str]) -> str:
-    """A tensor "op:port" as function bodies write it: "argument" or "op:result:index"."""
+    """Returns a tensor "op:port" as bodies write it: "argument" or "op:result:index"."""
     if tensor in given:
       return given[tensor]
     name, port = parse(tensor)
@@ -262,7 +262,7 @@ class _Body:
     raise PlacementError(f"the graph has no tensor {tensor!r}; load the SavedModel again")
 
   def _resolve(self, text: str) -> str:
-    """The tensor that the call is given; for an output of another call, the op that computes it."""
+    """Returns the tensor that the call is given, traced through other calls."""
     text = _with_port(text)
     name, port = parse(text)
     original, gather = self._originals.get(name), self._nodes.get(name)

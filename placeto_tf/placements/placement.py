@@ -109,7 +109,7 @@ class Placement(collections.abc.Mapping):
   def from_indices(
       cls, graph: ComputationGraph, cluster: Cluster, indices: Any, **metadata: Any
   ) -> Placement:
-    """The placement of every op of the graph's file.
+    """Makes the placement of every op of the graph's file.
 
     Ops that the fetches do not need (savers, initialisers, summaries) follow the ops they are
     colocated with, or else go to the host.
@@ -134,7 +134,7 @@ class Placement(collections.abc.Mapping):
 
   def indices(
       self, graph: ComputationGraph, cluster: Cluster, *, any_graph: bool = False) -> np.ndarray:
-    """[N] int32, the cluster's index of each op's device; ops that are not needed may be missing.
+    """Returns [N] int32, the cluster's index of each op's device; unneeded ops may be missing.
 
     Args:
       graph: N ops.
@@ -213,7 +213,7 @@ class Placement(collections.abc.Mapping):
     return applying.apply(self, target, {} if any_graph else self.shapes)
 
   def device_function(self) -> applying.DeviceFunction:
-    """A function for `tf.compat.v1.device(...)`, for a graph that is being built.
+    """Returns a function for `tf.compat.v1.device(...)`, for a graph that is being built.
 
     A scope does not reach every op. The function's `report(graph)` names the ops that it missed,
     and its `place_missed(graph)` places them.

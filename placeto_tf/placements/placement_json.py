@@ -35,7 +35,7 @@ def load(path: str) -> Dict[str, Any]:
 
 
 def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
-  """The object that is written; fields that are not known are left out."""
+  """Returns the object that is written; fields that are not known are left out."""
   found: Dict[str, Any] = {"version": VERSION}
   if fields["fingerprint"]:
     found["graph"] = {
@@ -59,7 +59,7 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def digest_of(found: Mapping[str, Any]) -> str:
-  """SHA-256 of everything in a file but the digest itself."""
+  """Returns the SHA-256 of everything in a file but the digest itself."""
   text = json.dumps({key: found[key] for key in found if key != "digest"}, sort_keys=True)
   return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
@@ -145,7 +145,7 @@ def _expect(what: str, value: Any, kind: type, expected: str) -> Any:
 
 
 def _number(what: str, value: Any, whole: bool) -> Any:
-  """A number that is not negative, or None."""
+  """Checks a number that is not negative, or None."""
   kinds: Any = int if whole else (int, float)
   if value is not None and (
       isinstance(value, bool) or not isinstance(value, kinds) or value < 0
@@ -157,7 +157,7 @@ def _number(what: str, value: Any, whole: bool) -> Any:
 
 
 def _plain(value: Any) -> Any:
-  """NumPy's numbers become Python's; times that are not finite become null, as JSON has none."""
+  """Turns NumPy's numbers into Python's, and times that are not finite into null."""
   if isinstance(value, Mapping):
     return {key: _plain(item) for key, item in value.items()}
   if isinstance(value, (list, tuple)):

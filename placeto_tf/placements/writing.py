@@ -26,7 +26,7 @@ PLACED_NAMES = tuple(sorted({name for names in _NAMES.values() for name in names
 
 
 def placed_name(graph: ComputationGraph) -> str:
-  """The name of the file or directory that `write_placed` writes for a graph.
+  """Returns the name of the file or directory that `write_placed` writes for a graph.
 
   Raises:
     PlacementError: the graph came from no file or proto.
