@@ -17,10 +17,14 @@ import os
 import shutil
 from typing import Any, Callable, Dict, List, Optional
 
+import numpy as np
+
 from placeto_tf import zoo
 from placeto_tf.clusters import Cluster
 from placeto_tf.encoding import graph_tensor, schema
 from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.encoding.pair_features import PairState
+from placeto_tf.encoding.pair_tables import PairTables
 from placeto_tf.errors import PlacetoError
 from placeto_tf.files import outputs, user_files
 from placeto_tf.graphs import load_graph
@@ -127,9 +131,13 @@ def _encode(meta_graph: object, cluster: Cluster, config: GraphSetConfig):
   grouped = GroupedGraph.of(problem)
   placement = problem.project(single(problem))
   simulated = problem.simulator.simulate(grouping.expand(placement))
+  state = PairState(PairTables.build(problem))
+  state.observe(
+      placement, simulated.start_us, simulated.step_time_us, simulated.peak_memory_bytes)
   tensor = graph_tensor.encode(
       grouped, placement, step_time_us=simulated.step_time_us,
-      start_us=simulated.start_us[grouped.main_op])
+      start_us=simulated.start_us[grouped.main_op],
+      pairs=state.features(np.arange(grouped.num_groups, dtype=np.int32)))
   row = {
       "fingerprint": graph.fingerprint, "ops": graph.num_ops, "groups": grouping.num_groups,
       "single_device_us": float(simulated.step_time_us), "fits": bool(simulated.fits)}

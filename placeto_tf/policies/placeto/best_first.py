@@ -90,7 +90,15 @@ class BestFirst(PlacedGroups):
   def __init__(
       self, problem: PlacementProblem, placement: np.ndarray, weights: ScorerWeights, *,
       config: Optional[BestFirstConfig] = None, seed: int = 0):
-    """Evaluates the placement [N] once."""
+    """Evaluates a placement, from which it will go on.
+
+    Args:
+      problem: evaluates.
+      placement: [N] devices of ops.
+      weights: of the scores.
+      config: of the search.
+      seed: of its draws.
+    """
     self._config = config or BestFirstConfig()
     self._rng = np.random.default_rng(seed)
     self._weights = weights

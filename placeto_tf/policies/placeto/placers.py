@@ -25,14 +25,30 @@ _ANNEALING_SHARE = 0.5  # of what is left, where that is plenty
 def place(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None
 ) -> np.ndarray:
-  """[N] by trained weights, those in the directory or those that ship, and then by annealing."""
+  """Places by trained weights, then by annealing.
+
+  Args:
+    problem: whose best placement is where the search begins.
+    budget, seed: see `search`.
+    weights: directory of the weights; by default those that ship.
+
+  Returns:
+    The best placement found, [N].
+  """
   return search(problem, problem.account.best_known, trained(weights), budget, seed)
 
 
 def place_in_auto(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
     start: Optional[np.ndarray] = None) -> np.ndarray:
-  """Returns [N] placed as by `place`, from a start [N] or the best so far, without its annealing.
+  """Places as `place` does, without its annealing.
+
+  Args:
+    problem, budget, seed, weights: see `place`.
+    start: [N] where to begin; by default at the best so far.
+
+  Returns:
+    The best placement found, [N].
   """
   start = problem.account.best_known if start is None else start
   return search(problem, start, trained(weights), budget, seed, annealing=False)
@@ -40,24 +56,28 @@ def place_in_auto(
 
 def place_untrained(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> np.ndarray:
-  """Returns [N] by `place` with weights as initialized from the seed."""
+  """Places as `place` does, with weights as initialized from the seed; returns [N]."""
   return search(problem, problem.account.best_known, ScorerWeights.untrained(seed), budget, seed)
 
 
 def place_uniform(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> np.ndarray:
-  """Returns [N] by `place` with moves drawn uniformly."""
+  """Places as `place` does, with moves drawn uniformly; returns [N]."""
   return search(problem, problem.account.best_known, indifferent(), budget, seed)
 
 
 def indifferent() -> ScorerWeights:
-  """Weights that score all devices alike, so that draws are uniform."""
+  """Returns weights that score all devices alike, so that draws are uniform."""
   drawn = ScorerWeights.untrained()
   return dataclasses.replace(drawn, output=np.zeros_like(drawn.output))
 
 
 def trained(directory: Optional[str]) -> ScorerWeights:
-  """The weights of a directory, or those that ship. Raises: PlacetoError: they cannot be read."""
+  """Returns the weights of a directory, or those that ship.
+
+  Raises:
+    PlacetoError: they cannot be read.
+  """
   return pretrained() if directory is None else ScorerWeights.load(directory)
 
 
@@ -71,7 +91,7 @@ def search(
     config: Optional[BestFirstConfig] = None,
     annealing: bool = True,
 ) -> np.ndarray:
-  """[N] the best placement found from a start [N] within the budget; never worse than the start.
+  """Improves a placement within the budget.
 
   Args:
     problem: evaluates; its best placement counts as found.
@@ -82,6 +102,9 @@ def search(
     config: how the scorer is put to work.
     annealing: whether annealing gets what the scorer leaves of the budget. Where that is plenty, it
       begins at the start again, and the scorer goes on from the better of both.
+
+  Returns:
+    The best placement found, [N], never worse than the start.
   """
   placement = np.asarray(start, dtype=np.int32)
   options: Dict[str, Any] = dict(config=config, seed=seed)
