@@ -69,7 +69,7 @@ class Key(NamedTuple):
 
   @property
   def stem(self) -> str:
-    """The name of the row's files."""
+    """Returns the name of the row's files."""
     return re.sub(r"[^\w.=-]+", "_", "__".join(map(str, self)))
 
 
@@ -344,7 +344,7 @@ def _keys(config: EvaluationConfig) -> Iterator[Key]:
 
 
 def _start(problem: PlacementProblem, methods: Tuple[str, ...]) -> Optional[np.ndarray]:
-  """[N] the best placement of the methods; None where there are none."""
+  """Returns [N], the best placement of the methods; None where there are none."""
   for name in methods:
     registry.find(name).load()(problem, None, 0)
   return problem.account.best_placement

@@ -90,7 +90,7 @@ class EvaluationConfig:
     return Budget(max_evaluations=evaluations, max_seconds=self.max_seconds)
 
   def placing_config(self, seed: int) -> PlacingConfig:
-    """How a row of `REPLICAS` is placed."""
+    """Returns how a row of `REPLICAS` is placed."""
     return PlacingConfig(
         max_seconds=self.max_seconds, max_evaluations=self.max_evaluations, seed=seed,
         max_groups=self.max_groups, replicas=self.replicas,
@@ -98,7 +98,7 @@ class EvaluationConfig:
         check_replicas=self.check_replicas)
 
   def weights_of(self, method: Method) -> Optional[str]:
-    """Directory of the weights that a method is run with.
+    """Returns the directory of the weights that a method is run with.
 
     A method that can learn from scratch gets none, because the table has other methods that begin
     with the same policy's weights.
@@ -108,5 +108,5 @@ class EvaluationConfig:
     return self.policy_weights.get(method.weights.policy)
 
   def to_json(self) -> Dict[str, Any]:
-    """The content of config.json."""
+    """Returns the content of config.json."""
     return json.loads(json.dumps(dataclasses.asdict(self)))

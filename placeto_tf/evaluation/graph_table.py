@@ -43,7 +43,7 @@ class GraphSize:
   fits: bool
 
   def to_markdown(self) -> str:
-    """A row under `HEADER`."""
+    """Returns a row under `HEADER`."""
     gib = 2**30
     peak = f"{self.peak_memory_bytes / gib:.1f} GB" + ("" if self.fits else " (does not fit)")
     cells = (

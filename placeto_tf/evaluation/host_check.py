@@ -1,4 +1,4 @@
-"""Does what is promised hold on this machine? Promised and measured steps of some graphs here.
+"""Promised and measured steps of some graphs on this machine.
 
 Each graph is calibrated on this host's devices, placed, and its steps are run in real sessions: on
 one device, placed, and with one mirrored replica on each device, in turns. The replicas stand for
@@ -82,7 +82,7 @@ class Step:
 
   @property
   def error(self) -> Optional[float]:
-    """How far the promise is off, over what was measured."""
+    """Returns how far the promise is off, over what was measured."""
     return None if not self.measured_us else self.promised_us / self.measured_us - 1
 
 
@@ -95,7 +95,7 @@ class GraphCheck:
   failure: str = ""
 
   def speedup(self, way: str = PLACED) -> Optional[float]:
-    """Measured, over one device."""
+    """Returns the measured speed-up over one device."""
     one, other = (self.steps.get(name) for name in (ONE_DEVICE, way))
     if one is None or other is None or not one.measured_us or not other.measured_us:
       return None
@@ -182,7 +182,7 @@ def _check_graph(
 
 
 def _on_one_device(result: PlacingResult, costs: str) -> Tuple[Placement, float]:
-  """All that may be on the first device, and its step; also where the search had no time for it."""
+  """Places all that may be on the first device, even if the search had no time for it."""
   row = result.baselines["single"]
   if row.placement is None or row.step_time_us is None:
     row = place(result.graph, result.cluster, "single", costs=costs, max_evaluations=9,
@@ -195,7 +195,7 @@ def _on_one_device(result: PlacingResult, costs: str) -> Tuple[Placement, float]
 def _with_part(
     name: str, options: Dict[str, Any], replicas: int
 ) -> Tuple[ComputationGraph, Optional[ComputationGraph]]:
-  """The graph, and that of one of its replicas, if there is one for a share of the batch."""
+  """Returns the graph and that of one replica, if there is one for a share of the batch."""
   source = ReplicaSource(name, options)
   try:
     part = source.part(replicas)
@@ -207,7 +207,7 @@ def _with_part(
 def _mirrored(
     name: str, options: Dict[str, Any], cluster: Cluster, costs: str, replicas: int, seconds: float
 ) -> Optional[PlacingResult]:
-  """One replica with variables of its own on each device; None where the graph does not allow it.
+  """Places one replica with its own variables on each device; None where that is not allowed.
   """
   try:
     return place(
@@ -240,7 +240,7 @@ def _measure(
 
 
 def page(cluster: Cluster, found: Sequence[GraphCheck]) -> str:
-  """The page, in Markdown."""
+  """Returns the page, in Markdown."""
   import tensorflow as tf
 
   import placeto_tf
@@ -268,14 +268,14 @@ def page(cluster: Cluster, found: Sequence[GraphCheck]) -> str:
 
 
 def _what(device: Device) -> str:
-  """A GPU's model; a worker's cores are what they were measured to be, not those of the preset."""
+  """Returns a GPU's model; a worker's cores are as measured, not those of the preset."""
   if device.type == "CPU":
     return "a worker process"
   return device.properties.get("model", device.type)
 
 
 def _measured(found: Sequence[GraphCheck]) -> List[Tuple[str, Step]]:
-  """(name, step) of all ways to run that were measured."""
+  """Returns (name, step) of all ways to run that were measured."""
   return [(f"{check.graph}\n{way}", step) for check in found for way, step in check.steps.items()
           if step.measured_us]
 

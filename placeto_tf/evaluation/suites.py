@@ -27,7 +27,7 @@ SUITES: Mapping[str, Mapping[str, Any]] = {
 
 
 def flags_of(name: str) -> Dict[str, Any]:
-  """Flag -> value of the suite.
+  """Returns the values of a suite by the names of flags.
 
   Raises:
     PlacetoError: there is no such suite.

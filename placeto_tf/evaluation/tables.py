@@ -258,7 +258,7 @@ def _searches(method: str) -> bool:
 
 
 def _named(rows: pd.DataFrame) -> pd.DataFrame:
-  """The rows of the largest budget, with shorter names of graphs."""
+  """Returns the rows of the largest budget, with shorter names of graphs."""
   return final(rows).assign(graph=lambda found: found["graph"].str.replace("zoo:", ""))
 
 
@@ -271,7 +271,7 @@ def _means(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_method(means: pd.DataFrame, method: str) -> pd.Series:
-  """The step time of one method, for each graph, cluster and method."""
+  """Returns the step time of one method, for each graph, cluster and method."""
   found = means["step_time_us"].xs(method, level="method") if (
       method in means.index.get_level_values("method")) else pd.Series(dtype=float)
   keys = means.index.droplevel("method")
@@ -316,7 +316,7 @@ def write_plots(rows: pd.DataFrame, out: str) -> List[str]:
 def _curves(
     rows: pd.DataFrame, best: pd.Series, out: str, column: int, ends: str
 ) -> Dict[str, pd.Series]:
-  """Method -> the geometric mean over runs of the best so far, at each x where any run improves.
+  """Returns each method's geometric mean over runs of the best so far, where any run improves.
 
   A method's curve starts where all its runs have a placement, and ends where the last run ended.
   """

@@ -68,7 +68,7 @@ class Explanation:
 
   @property
   def causes(self) -> str:
-    """What takes the time, and which ops most, without how much faster a step could be."""
+    """Returns the causes of the step's time, without how much faster a step could be."""
     if not self.step_time_us:
       return "nothing takes time"
     parts = []
@@ -194,7 +194,7 @@ class _Path:
 
 
 def _buses(step: SimulationResult) -> np.ndarray:
-  """[T] the bus of each transfer: of its source, of its pair, or its own where none waits."""
+  """Returns [T], the bus of each transfer: its source's, its pair's, or its own where none waits."""
   sent = step.transfers
   if step.cluster.transfers == "unlimited":
     return np.arange(len(sent))
@@ -206,7 +206,7 @@ def _buses(step: SimulationResult) -> np.ndarray:
 
 def _previous(
     owners: np.ndarray, start_us: np.ndarray, end_us: np.ndarray, rank: np.ndarray) -> np.ndarray:
-  """[N] what its device or bus did before each item; -1 for the first.
+  """Returns [N], the item before each on its device or bus; -1 for the first.
 
   Of items that take no time at the same moment, none comes before what it waits for: `rank` is
   topological.
@@ -219,7 +219,7 @@ def _previous(
 
 
 def _alone(simulated: SimulationResult) -> Tuple[int, float]:
-  """The device that begins, and until when no other computes."""
+  """Returns the device that begins, and until when no other computes."""
   works = np.flatnonzero(simulated.end_us > simulated.start_us)
   if not len(works):
     return 0, 0.0

@@ -31,7 +31,7 @@ _NAMES = ("README.md", "placement.json", "report.json", "timeline.json", "timeli
 
 
 def result_names(graph: ComputationGraph) -> List[str]:
-  """What is written for a graph; files of other names in the directory stay."""
+  """Returns the names that are written for a graph; other files in the directory stay."""
   return [*_NAMES, placed_name(graph)]
 
 
@@ -40,7 +40,7 @@ class Workspace(ResultDirectory):
 
   @property
   def tensorboard_dir(self) -> str:
-    """The directory of summaries during the run."""
+    """Returns the directory of summaries during the run."""
     return os.path.join(self.path, "tensorboard")
 
 
@@ -69,7 +69,7 @@ def write_result(
 
 
 def report(result: PlacingResult) -> Dict[str, Any]:
-  """The run as JSON: the graph, the options, and every row of the table."""
+  """Returns the run as JSON: the graph, the options, and every row of the table."""
   config, explanation = result.config, result.explanation
   return {
       "graph": _graph(result.graph),
@@ -106,7 +106,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
 
 
 def _graph(graph: ComputationGraph) -> Dict[str, Any]:
-  """What the graph is, and how `load_graph` was asked for it."""
+  """Returns the graph as JSON, with the options that `load_graph` had."""
   source = graph.source
   return {
       "fingerprint": graph.fingerprint, "fetches": list(graph.fetches),
@@ -118,7 +118,7 @@ def _graph(graph: ComputationGraph) -> Dict[str, Any]:
 
 
 def _measured(found: MeasuredSearch) -> Dict[str, Any]:
-  """The measurements; the history has the fastest step after each number of them."""
+  """Returns the measurements; the history has the fastest step after each number of them."""
   return {
       **_fields(found.step, "step_time_us", "low_us", "high_us", "steady"),
       "measurements": found.measurements, "failures": found.failures,
@@ -163,7 +163,7 @@ def _computed(graph: ComputationGraph, fetch: str) -> str:
 
 
 def _replication(replication: Replication) -> Dict[str, Any]:
-  """The figures of every form as JSON, and how to feed the replicas that were placed."""
+  """Returns the figures of every form as JSON, and how to feed the replicas that were placed."""
   found = replication.data_parallel
   return {
       "placed": None if replication.chosen is None else replication.chosen.describe(),

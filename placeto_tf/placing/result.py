@@ -55,7 +55,7 @@ class Baseline:
 
   @classmethod
   def of(cls, problem: PlacementProblem, entry: MethodRun) -> Baseline:
-    """The row of one placer of a run, its placement simulated."""
+    """Returns the row of one placer of a run, its placement simulated."""
     if entry.placement is None:
       unknown = np.full(problem.num_devices, np.nan)
       return cls(None, False, unknown, None, 0, entry.seconds, 0.0, entry.skipped)
@@ -125,7 +125,7 @@ class Replication:
 
   @property
   def grown(self) -> Optional[Tuple[int, int]]:
-    """The examples of a step of the replicas, and of the graph itself, where these are fewer."""
+    """Returns the examples of a step of the replicas and of the graph, where these are fewer."""
     batch = None if self.chosen is None else self.chosen.global_batch
     own = self.rows["1"].global_batch if "1" in self.rows else None
     return (batch, own) if batch and own and batch > own else None
@@ -179,7 +179,7 @@ class PlacingResult:
 
   @property
   def explanation(self) -> Explanation:
-    """What bounds the step, from the critical path of its simulation."""
+    """Explains what bounds the step, from the critical path of its simulation."""
     return explain(self.graph, self.simulated, self.lower_bound_us)
 
   def what_if(self, changes: Mapping[str, str]) -> WhatIf:
@@ -195,7 +195,7 @@ class PlacingResult:
 
   @property
   def caveat(self) -> str:
-    """The shapes and rounds that are not known, and the options that help; "" where all are."""
+    """Returns the shapes and rounds that are not known, and what helps; "" where all are."""
     if not self.costs.unknown:
       return ""
     return (f"at least {ms_text(self.step_time_us)}: {self.costs.unknown}; give "
@@ -207,7 +207,7 @@ class PlacingResult:
       cls, problem: PlacementProblem, indices: np.ndarray, baselines: Dict[str, Baseline],
       config: PlacingConfig, *, evaluations: int, bound_us: Optional[float] = None, **more: Any
   ) -> PlacingResult:
-    """The result of a search: the placement [N] of a problem, simulated; `more` are its fields."""
+    """Returns the result of a search for a placement [N], simulated; `more` are its fields."""
     graph, cluster = problem.graph, problem.cluster
     simulated = problem.simulator.simulate(indices)
     bound_us = lower_bound_us(problem) if bound_us is None else bound_us
@@ -241,7 +241,7 @@ class PlacingResult:
             f"{self.evaluations:,} placements evaluated)")
 
   def _repr_html_(self) -> str:
-    """What a notebook shows: the table and the timeline."""
+    """Returns the table and the timeline as HTML, for a notebook."""
     return tables.html(self)
 
   def apply(self, target: Any, *, out_dir: Optional[str] = None, **options: Any) -> Any:

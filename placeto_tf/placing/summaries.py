@@ -134,7 +134,7 @@ class Recorded(Observer):
 
 
 def _hparams(result: PlacingResult) -> Dict[str, Any]:
-  """Plain values for the HPARAMS tab, which compares runs by them."""
+  """Returns plain values for the HPARAMS tab, which compares runs by them."""
   config, source = result.config, result.graph.source
   names = ("method", "seed", "grouping", "max_groups", "max_seconds", "max_evaluations", "costs",
            "existing_devices", "cost")

@@ -119,7 +119,7 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
 
 
 def _lines(result: Any, verbose: bool) -> List[str]:
-  """The lines below the table."""
+  """Returns the lines below the table."""
   titles, (order, shown) = _titles(), _shown(result, verbose)
   lines = [verdict(result), f"What bounds the step: {result.explanation.causes}."]
   for name in order:
@@ -171,7 +171,7 @@ def batch_lines(replication: Any) -> List[str]:
 
 
 def verdict(result: Any) -> str:
-  """One or two sentences: the gain, or that there is nothing to gain.
+  """Says in one or two sentences what is gained, or that there is nothing to gain.
 
   A form of replicas that was asked for can be slower than the graph is, which shows as a loss.
   """
@@ -193,7 +193,7 @@ def verdict(result: Any) -> str:
 
 
 def above(result: Any) -> float:
-  """The share by which the step is above its lower bound; that is 0 only if the step is."""
+  """Returns the share by which the step is above its lower bound; that is 0 only if the step is."""
   return max(0.0, result.step_time_us / max(result.lower_bound_us, 1e-9) - 1)
 
 

@@ -25,7 +25,7 @@ _COLLECTED = ["tf.global_variables_initializer()", "tf.local_variables_initializ
 
 
 def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str:
-  """The lines that a program ends with: how to run what it wrote, and where more is.
+  """Returns the lines that a program ends with: how to run what it wrote, and where more is.
 
   Args:
     graph: that was placed.
@@ -45,7 +45,7 @@ def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str
 
 
 def run_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> List[str]:
-  """Two lines of Python that load the placed graph and run a step; none where it has no ops to run.
+  """Returns two lines of Python that load the placed graph and run a step; none without ops.
 
   Args: see `last_lines`.
   """
@@ -110,7 +110,7 @@ def _values_first(graph: ComputationGraph, name: str) -> str:
 
 
 def _feeds(graph: ComputationGraph) -> List[str]:
-  """A feed of zeros for each placeholder."""
+  """Returns a feed of zeros for each placeholder."""
   source = graph.origin
   types = {node.name: node.attr["dtype"].type for node in source.graph_def.node}
   return [f"{feed!r}: {_zeros(types.get(feed.partition(':')[0], 0), source.feed_shapes.get(feed))}"
@@ -123,7 +123,7 @@ def _zeros(dtype: int, shape: Any) -> str:
 
 
 def _call(graph: ComputationGraph) -> str:
-  """A call of the placed signature of a SavedModel."""
+  """Returns a call of the placed signature of a SavedModel."""
   import tensorflow as tf
 
   source = graph.origin
@@ -138,7 +138,7 @@ def _call(graph: ComputationGraph) -> str:
 
 
 def _reading_flags(graph: ComputationGraph) -> str:
-  """The flags with which a program reads the same graph from its file."""
+  """Returns the flags with which a program reads the same graph from its file."""
   source = graph.origin
   flags = [f"--feed_shapes={name}:{'x'.join(map(str, shape)) or 'scalar'}"
            for name, shape in source.feed_shapes.items()]
@@ -148,7 +148,7 @@ def _reading_flags(graph: ComputationGraph) -> str:
 
 
 def _captures(graph: ComputationGraph) -> bool:
-  """Whether variables are captures of a live function, which are in no file."""
+  """Returns whether variables are captures of a live function, which are in no file."""
   return graph.origin.format == "concrete_function"
 
 

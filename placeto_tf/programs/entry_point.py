@@ -51,7 +51,7 @@ def import_tensorflow_quietly() -> None:
 
 
 def _help(main: Callable[[], None]) -> str:
-  """The program's docstring and its flags; absl's own leaves out the shared ones."""
+  """Returns the program's docstring and its flags; absl's own leaves out the shared ones."""
   program = sys.modules[main.__module__]
   text = (program.__doc__ or "").strip()
   if not sys.argv[0].endswith(".py"):  # installed, under its console name
@@ -78,7 +78,7 @@ def _show(text: str) -> None:
 
 
 def _forget_readers() -> None:
-  """What is printed from now on goes nowhere; Python flushes once more when it ends."""
+  """Sends what is printed from now on nowhere; Python flushes once more when it ends."""
   nowhere = os.open(os.devnull, os.O_WRONLY)
   for stream in (sys.stdout, sys.stderr):
     try:
@@ -114,7 +114,7 @@ def _terminated(number: int, _: object) -> None:
 
 
 def _interrupted(number: int, _: object) -> None:
-  """Ctrl-C, remembered."""
+  """Remembers a Ctrl-C, and raises it."""
   _received.append(number)
   raise KeyboardInterrupt
 
@@ -128,7 +128,7 @@ def _end_if_signalled() -> None:
 
 
 def _hear_signals() -> None:
-  """What was begun is tidied up, as after Ctrl-C: workers, temporary directories, results."""
+  """Has signals tidy up as Ctrl-C does: workers, temporary directories, results."""
   if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGTERM, _terminated)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
@@ -138,7 +138,7 @@ def _hear_signals() -> None:
 
 
 def _finish_undisturbed() -> None:
-  """All is done; a late Ctrl-C would only cut off the tidying up, with a traceback."""
+  """Ignores a late Ctrl-C, which would only cut off the tidying up, with a traceback."""
   if signal.getsignal(signal.SIGINT) is _interrupted:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -19,7 +19,7 @@ _MOST_ELEMENTS = 2**48  # of a feed
 
 
 def define_graph_flags() -> None:
-  """--graph, what its ops cost, and all that says how to read it."""
+  """Defines --graph, what its ops cost, and the flags that say how it is read."""
   flags.DEFINE_string(
       "graph", None,
       "Graph to place: a file (.pb, .pbtxt, .meta, .meta.pbtxt, .cost_graph.pb, "
@@ -33,7 +33,7 @@ def define_graph_flags() -> None:
 
 
 def define_reading_flags() -> None:
-  """What says how graphs are read."""
+  """Defines the flags that say how graphs are read."""
   flags.DEFINE_list("fetches", None, "Ops or tensors that a step runs; default: the train op or "
                     "the sinks of the graph.")
   flags.DEFINE_list("feeds", None, "Tensors that are fed; default: the placeholders.")
@@ -62,14 +62,14 @@ def _require(name: str, example: str) -> None:
 
 
 def define_any_graph_flag() -> None:
-  """--any_graph."""
+  """Defines --any_graph."""
   flags.DEFINE_boolean(
       "any_graph", False, "Whether a placement may be of another graph, of other shapes say, as "
       "long as it has a device for each op.")
 
 
 def define_cluster_flag() -> None:
-  """--cluster."""
+  """Defines --cluster."""
   flags.DEFINE_string(
       "cluster", None, "Cluster: preset:count[+preset:count], such as v100:4, or v100:4x2 for 4 on "
       "each of 2 hosts; a JSON file; or 'local', the devices found here. Presets: "
@@ -78,7 +78,7 @@ def define_cluster_flag() -> None:
 
 
 def define_budget_flags(max_seconds: Optional[float]) -> None:
-  """--max_seconds and --max_evaluations."""
+  """Defines --max_seconds and --max_evaluations."""
   flags.DEFINE_float(
       "max_seconds", None, "Seconds to search, loading not counted"
       + (f"; {max_seconds:g} if no other limit is given." if max_seconds else "."),
@@ -89,7 +89,7 @@ def define_budget_flags(max_seconds: Optional[float]) -> None:
 
 
 def define_stop_within_flag() -> None:
-  """--stop_within."""
+  """Defines --stop_within."""
   flags.DEFINE_float(
       "stop_within", None, "The search ends early within this share of a lower bound of the step "
       "time, or once twice the time gained less than it; 0: neither. 0.01, but with "
@@ -97,14 +97,14 @@ def define_stop_within_flag() -> None:
 
 
 def define_islands_flag(default: str) -> None:
-  """--islands; `default` says what holds where it is not given."""
+  """Defines --islands; `default` says what holds where it is not given."""
   flags.DEFINE_integer(
       "islands", None, "Independent runs of each search side by side, on a thread each; keeps the "
       f"best placements; {default}.", lower_bound=1)
 
 
 def define_import_flag() -> None:
-  """--import."""
+  """Defines --import."""
   flags.DEFINE_multi_string(
       "import", [], "Module of a policy of your own, such as my_package.my_policy; repeatable. Its "
       "methods and its training are then known as those of the package are.")
@@ -119,7 +119,7 @@ def import_policies() -> None:
 
 
 def define_ray_flag() -> None:
-  """--ray."""
+  """Defines --ray."""
   flags.DEFINE_string(
       "ray", None, "Where to work beside this process, on Ray (pip install 'placeto_tf[ray]'): "
       "local, the cores of this machine; auto, the cluster that this machine is part of; host:port "
@@ -127,7 +127,7 @@ def define_ray_flag() -> None:
 
 
 def define_replicas_flags() -> None:
-  """--replicas, --mirrored_variables, --batch_norm and --check_replicas."""
+  """Defines --replicas, --mirrored_variables, --batch_norm and --check_replicas."""
   flags.DEFINE_string("replicas", "1", "Replicas of the graph that train together: a number; "
                       "groups and micro-batches of a pipeline, such as '1 x 8'; or auto for what "
                       "trains most examples a second.")
@@ -144,7 +144,7 @@ def define_replicas_flags() -> None:
 
 
 def define_look_flag() -> None:
-  """--look."""
+  """Defines --look."""
   flags.DEFINE_enum(
       "look", "auto", ["auto", "yes", "no"], "Whether a step is run once on this machine's CPU, "
       "in a process of its own with made-up feeds, to see shapes and rounds of loops that nothing "
@@ -153,12 +153,12 @@ def define_look_flag() -> None:
 
 
 def mirrored_variables() -> Optional[bool]:
-  """What --mirrored_variables says; None for auto."""
+  """Returns the value of --mirrored_variables; None for auto."""
   return {"auto": None, "yes": True, "no": False}[FLAGS.mirrored_variables]
 
 
 def replicas() -> Union[int, str]:
-  """What --replicas says.
+  """Returns the value of --replicas.
 
   Raises:
     PlacetoError: neither auto, nor a whole number of at least 1, nor a form of a pipeline.
@@ -176,7 +176,7 @@ def replicas() -> Union[int, str]:
 
 
 def define_runtime_flags() -> None:
-  """--workers and --device_map: where placements are really run."""
+  """Defines --workers and --device_map: where placements are really run."""
   flags.DEFINE_list(
       "workers", [], "host:port of workers that already run, in the order of their tasks, or "
       "local:N to start N on this machine; default: N as the cluster's device names say, or none.")
@@ -186,21 +186,21 @@ def define_runtime_flags() -> None:
 
 
 def runtime(cluster: Any) -> Tuple[Any, Optional[Dict[str, str]]]:
-  """What --workers describes, not yet started, and --device_map."""
+  """Returns the runtime of --workers, not yet started, and --device_map."""
   from placeto_tf.runtime import workers
 
   return workers.make_runtime(cluster, FLAGS.workers), device_map() or None
 
 
 def device_map() -> Dict[str, str]:
-  """What --device_map says, {} where it is not given."""
+  """Returns --device_map, {} where it is not given."""
   from placeto_tf.runtime import device_maps
 
   return device_maps.parse_device_map(",".join(FLAGS.device_map)) if FLAGS.device_map else {}
 
 
 def graph_options() -> Dict[str, Any]:
-  """The keyword arguments of `load_graph` from the graph flags."""
+  """Returns the keyword arguments of `load_graph` from the graph flags."""
   return dict(
       fetches=FLAGS.fetches, feeds=FLAGS.feeds, format=FLAGS.format, batch_size=FLAGS.batch_size,
       feed_shapes=parse_feed_shapes(FLAGS.feed_shapes),
@@ -209,7 +209,7 @@ def graph_options() -> Dict[str, Any]:
 
 
 def show_row(done: int, total: int, row: Dict[str, Any]) -> None:
-  """The progress of an evaluation, a line on stderr for each of its rows."""
+  """Prints the progress of an evaluation to stderr, a line for each of its rows."""
   budget = f" budget {row['budget']}" if row["budget"] else ""
   print(f"[{done}/{total}] {row['graph']} {row['cluster']} {row['method']} seed {row['seed']}"
         f"{budget}: "
@@ -218,7 +218,7 @@ def show_row(done: int, total: int, row: Dict[str, Any]) -> None:
 
 
 def whole_numbers(name: str) -> Tuple[int, ...]:
-  """What the list flag of this name holds. Raises: PlacetoError where it is anything else."""
+  """Returns the numbers of a list flag. Raises: PlacetoError where it is anything else."""
   texts: List[str] = FLAGS[name].value or []
   try:
     found = tuple(int(text) for text in texts)
@@ -230,7 +230,7 @@ def whole_numbers(name: str) -> Tuple[int, ...]:
 
 
 def expand_globs(texts: Sequence[str]) -> Tuple[str, ...]:
-  """The texts with every glob replaced by the files it matches, sorted, families by members."""
+  """Replaces every glob by the files that it matches, sorted, and families by members."""
   expanded: List[str] = []
   for text in texts:
     if text.startswith("family:"):
@@ -249,7 +249,7 @@ def expand_globs(texts: Sequence[str]) -> Tuple[str, ...]:
 
 
 def parse_feed_shapes(texts: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
-  """{name: shape} from "name:32x128"; a tensor name's own ":0" may precede the shape."""
+  """Reads {name: shape} from "name:32x128"; a tensor's own ":0" may precede the shape."""
   shapes = {}
   for text in texts:
     match = re.fullmatch(r"(.+):(\d+(?:x\d+)*|scalar)", text)
@@ -287,7 +287,7 @@ def allowed_sets(path: Optional[str]) -> Dict[str, List[str]]:
 
 
 def parse_pins(texts: Sequence[str]) -> List[Tuple[str, str]]:
-  """(regex, device) pairs from "REGEX:DEVICE"; the device begins at the last ":/"."""
+  """Reads (regex, device) pairs from "REGEX:DEVICE"; the device begins at the last ":/"."""
   pins = []
   for text in texts:
     regex, separator, device = text.rpartition(":/")

@@ -229,7 +229,7 @@ def _fit(
 
 def _calibrated(
     cluster: Cluster, links: Mapping[Tuple[int, int], LinkTimes], overhead_us: float) -> Cluster:
-  """The cluster with the measurements in its fields."""
+  """Returns the cluster with the measurements in its fields."""
   if not links:
     return dataclasses.replace(
         cluster, op_overhead_us=overhead_us, ready_order="executor",
@@ -253,7 +253,7 @@ def _calibrated(
 
 
 def split_hop(times: LinkTimes) -> Dict[str, Tuple[float, float]]:
-  """{"pack", "unpack", "wire"}: us per transfer and us per byte of each part of a hop.
+  """Returns {"pack", "unpack", "wire"}: us per transfer and us per byte of each part of a hop.
 
   The parts are not negative and add up to the hop. In disturbed runs packing and unpacking together
   may seem to take longer than the whole hop; then they share the hop.
@@ -276,7 +276,7 @@ def _graph_costs(
     overhead_us: float, config: CalibrationConfig, feeds: Feeds, speed: CoreSpeed,
     progress: Callable[[str], None],
 ) -> Tuple[np.ndarray, np.ndarray]:
-  """(compute_us [N, D], step_time_us [D]) by runs on one device at a time."""
+  """Measures (compute_us [N, D], step_time_us [D]) by runs on one device at a time."""
   allowed = allowed_devices(graph, cluster)
   compute_us = np.full(allowed.shape, np.nan)
   step_time_us = np.full(cluster.num_devices, np.nan)

@@ -47,7 +47,7 @@ class CoreSpeed:
 
   @classmethod
   def of(cls, runtime: Runtime, full_speed_us: Optional[float] = None) -> CoreSpeed:
-    """Of the cores that a runtime's workers are bound to; of none where that is not known.
+    """Makes the `CoreSpeed` of a runtime's workers: of the cores that they are bound to.
 
     Args:
       runtime: whose workers are timed.
@@ -59,7 +59,7 @@ class CoreSpeed:
 
   @property
   def watches(self) -> bool:
-    """Whether there are cores to look at."""
+    """Returns whether there are cores to look at."""
     return bool(self._cores)
 
   def __enter__(self) -> CoreSpeed:
@@ -69,7 +69,7 @@ class CoreSpeed:
     self.close()
 
   def factor(self) -> Optional[float]:
-    """A step's time now over its time at full speed; None if the cores are unequal.
+    """Returns a step's time now over its time at full speed; None if the cores are unequal.
 
     A probe takes a millisecond or two per core; the first one takes seconds.
     """

@@ -9,7 +9,7 @@ from placeto_tf.errors import PlacementError
 
 
 def parse_device_map(text: str) -> Dict[str, str]:
-  """{"/GPU:0": "/CPU:1"} from "/GPU:0=/CPU:1,/GPU:1=/job:worker/task:1/device:CPU:0".
+  """Reads {"/GPU:0": "/CPU:1"} from "/GPU:0=/CPU:1,/GPU:1=/job:worker/task:1/device:CPU:0".
 
   Raises:
     PlacementError: the text is not of that form.
@@ -31,7 +31,7 @@ def match_devices(
     names: Sequence[str], runtime_devices: Sequence[str],
     device_map: Optional[Mapping[str, str]] = None,
 ) -> Dict[str, str]:
-  """Device of a placement -> canonical device of the runtime.
+  """Maps each device of a placement to the canonical device of the runtime.
 
   By the map if there is one, else by name. If neither side has any name of the other and all are of
   one type, it is by position: "/CPU:1" is the second worker's CPU.

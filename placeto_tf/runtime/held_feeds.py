@@ -64,7 +64,7 @@ def hold(graph_def: GraphDef, fed: Iterable[str]) -> Dict[str, str]:
 def put(
     tf_graph: tf.Graph, held: Mapping[str, str], values: Mapping[str, np.ndarray]
 ) -> Tuple[List[tf.Operation], Dict[tf.Tensor, np.ndarray]]:
-  """The ops that put values into the variables, and their feeds.
+  """Makes the ops that put values into the variables, and their feeds.
 
   Args:
     tf_graph: made of what `hold` changed; ops are added to it.

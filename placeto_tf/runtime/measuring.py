@@ -103,12 +103,12 @@ class MeasuredStep:
 
   @property
   def relative(self) -> Optional[float]:
-    """The step over the reference's."""
+    """Returns the step's time over that of the reference's steps."""
     return self.step_time_us / self.reference_us if self.reference_us else None
 
   @classmethod
   def failed(cls, reason: str) -> MeasuredStep:
-    """The result for a placement that could not be timed."""
+    """Returns the result for a placement that could not be timed."""
     inf = float("inf")
     return cls(inf, inf, inf, 0, np.zeros(0), failure=reason)
 
@@ -232,7 +232,7 @@ class Measurer:
         steady=steady)
 
   def _warm_up(self, run: PlacedRun, beat: Callable[[], None]) -> Execution:
-    """Warm-up steps, the last of them traced; returns what the trace shows."""
+    """Runs warm-up steps, the last of them traced; returns what the trace shows."""
     for _ in range(self.config.warmup_runs - 1):
       run.step()
       beat()

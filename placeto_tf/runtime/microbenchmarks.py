@@ -64,7 +64,7 @@ class Bench:
     self._timeout_ms = int(timeout_seconds * 1.5e3)
 
   def times_us(self, builders: Sequence[Callable[[], tf.Operation]]) -> List[float]:
-    """One time for each of several graphs, whose steps take turns.
+    """Measures one time for each of several graphs, whose steps take turns.
 
     Args:
       builders: each makes ops in the default graph and returns the op to run.
@@ -91,7 +91,7 @@ class Bench:
     return (np.percentile(times, 25, axis=0) * 1e6).tolist()
 
   def kernel_us(self, build: Callable[[], tf.Operation]) -> float:
-    """The median time of the graph's kernels, by a traced step."""
+    """Measures the median time of the graph's kernels, by a traced step."""
     import tensorflow as tf
 
     options = session_lib.trace_options()
@@ -110,7 +110,7 @@ class Bench:
   def _session(
       self, build: Callable[[], tf.Operation]
   ) -> Iterator[Tuple[tf.compat.v1.Session, tf.Operation]]:
-    """A session on a small graph, and the op to run."""
+    """Gives a session on a small graph, and the op to run."""
     import tensorflow as tf
 
     graph = tf.Graph()
@@ -146,7 +146,7 @@ def link_times(bench: Bench, source: str, target: str) -> LinkTimes:
 
 
 def op_overhead_us(bench: Bench, device: str) -> float:
-  """The executor's time per op besides its kernel.
+  """Measures the executor's time per op besides its kernel.
 
   Measured on a long chain of tiny ops, minus the times of their kernels in a trace.
   """
@@ -182,7 +182,7 @@ def _ping_pong(here: str, there: str, size: int) -> tf.Operation:
 
 
 def _work(device: str) -> tf.Operation:
-  """A chain of ops that keeps a device busy for longer than the tensors take to be sent."""
+  """Makes a chain of ops that keeps a device busy for longer than the tensors take to be sent."""
   import tensorflow as tf
 
   with tf.device(device):
@@ -193,7 +193,7 @@ def _work(device: str) -> tf.Operation:
 
 
 def _stream(source: str, target: str, size: int, worker: str, sending: bool) -> tf.Operation:
-  """Work on one device, and tensors that are made on the source and, if sent, used on the target.
+  """Makes work on one device, and tensors that the source makes and, if sent, the target uses.
 
   A sender works after it has made and sent them, so that the target has time to receive them.
   """

@@ -18,22 +18,22 @@ class Runtime:
 
   @property
   def target(self) -> str:
-    """The address that sessions connect to; "" for this process."""
+    """Returns the address that sessions connect to; "" for this process."""
     return ""
 
   @property
   def devices(self) -> Tuple[str, ...]:
-    """Canonical names of the devices, once started."""
+    """Returns the canonical names of the devices, once started."""
     raise NotImplementedError
 
   @property
   def cores(self) -> Tuple[Tuple[int, ...], ...]:
-    """Those that each worker is bound to, where that is known."""
+    """Returns the cores that each worker is bound to, where that is known."""
     return ()
 
   @property
   def closed(self) -> bool:
-    """Whether it has to be restarted before it serves."""
+    """Returns whether the runtime has to be restarted before it serves."""
     return False
 
   def __enter__(self: _Self) -> _Self:
@@ -63,5 +63,5 @@ class Runtime:
     """Ends what `start` started."""
 
   def lost(self) -> Optional[str]:
-    """A sentence about a worker that is gone; None where only a session's error would show it."""
+    """Returns a sentence about a worker that is gone; None where only a session would show it."""
     return None

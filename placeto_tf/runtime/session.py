@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def session_config(*, num_cpus: int = 1) -> ConfigProto:
-  """A ConfigProto with which devices are obeyed and the graph is run unchanged.
+  """Returns a ConfigProto with which devices are obeyed and the graph is run unchanged.
 
   Soft placement is off: an op without a kernel on its device is an error, not moved. Optimisers
   are off, of grappler as well as of the older kind, because they fold, fuse and move ops; each
@@ -56,7 +56,7 @@ def abandon(session: tf.compat.v1.Session) -> None:
 
 
 def swaps_kernels() -> bool:
-  """Whether TensorFlow swaps kernels for oneDNN's in this process, so that ops may be joined."""
+  """Returns whether TensorFlow swaps kernels for oneDNN's here, so that ops may be fused."""
   from tensorflow.python.util import _pywrap_util_port
 
   return bool(_pywrap_util_port.IsMklEnabled())
@@ -71,7 +71,7 @@ def trace_options() -> RunOptions:
 
 
 def executed_devices(run_metadata: RunMetadata) -> Dict[str, Set[str]]:
-  """Node name -> canonical devices on which it ran, by the trace of a run.
+  """Maps node names to the canonical devices on which they ran, by the trace of a run.
 
   Nodes of the runtime's own are among them (`_SOURCE`, sends and receives, casts of feeds). A
   kernel may be traced on a stream of its device as well; those entries repeat it and are left
@@ -88,7 +88,7 @@ def executed_devices(run_metadata: RunMetadata) -> Dict[str, Set[str]]:
 
 
 def partitioned_devices(run_metadata: RunMetadata) -> Dict[str, Set[str]]:
-  """Node name -> canonical devices of the partitions that hold it, by the graphs that were run."""
+  """Maps node names to canonical devices of the partitions that hold them, as they were run."""
   found: Dict[str, Set[str]] = {}
   for partition in run_metadata.partition_graphs:
     for node in partition.node:
@@ -101,6 +101,6 @@ def partitioned_devices(run_metadata: RunMetadata) -> Dict[str, Set[str]]:
 
 
 def local_device(name: str) -> Optional[str]:
-  """The canonical name without the job of a session that is not distributed."""
+  """Returns the canonical name without the job of a session that is not distributed."""
   device = device_names.canonical(name)
   return None if device is None else device.replace("/job:localhost/task:0", "", 1)

@@ -11,7 +11,7 @@ CONFIDENCE = 0.95
 
 
 def median_interval(values: Sequence[float]) -> Tuple[float, float]:
-  """A confidence interval of the median, whatever the values' distribution.
+  """Returns a confidence interval of the median, whatever the values' distribution.
 
   Its ends are order statistics: the median lies between the k-th smallest and the k-th largest of
   n values with probability 1 - 2 P(Binomial(n, 1/2) < k). (David and Nagaraja, Order Statistics,
@@ -31,6 +31,6 @@ def median_interval(values: Sequence[float]) -> Tuple[float, float]:
 
 
 def relative_width(values: Sequence[float]) -> float:
-  """Half the interval's width over the median: how far off the median may be."""
+  """Returns half the interval's width over the median: how far off the median may be."""
   low, high = median_interval(values)
   return (high - low) / 2 / float(np.median(values))

@@ -36,7 +36,7 @@ class StepTrial:
 
   @property
   def faster(self) -> bool:
-    """Whether the second is faster, by more than the noise."""
+    """Returns whether the second is faster, by more than the noise."""
     return self.high < 1.0
 
 

@@ -81,7 +81,7 @@ def supervise(
 
 
 def _lost_soon(runtime: Runtime) -> Optional[str]:
-  """A sentence about a worker that is lost or about to be; None if all go on."""
+  """Returns a sentence about a worker that is lost or about to be; None if all go on."""
   until = time.monotonic() + _ENDING_SECONDS
   while True:
     lost = runtime.lost()

@@ -146,7 +146,7 @@ def _numbers(text: str) -> List[int]:
 
 
 def _port_is_free(address: str) -> bool:
-  """Whether nobody listens on the port of this address. TensorFlow binds all interfaces."""
+  """Returns whether nobody listens on the port of this address. TensorFlow binds all interfaces."""
   with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

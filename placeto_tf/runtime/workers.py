@@ -61,23 +61,23 @@ class LocalWorkers(Runtime):
 
   @property
   def target(self) -> str:
-    """The address that sessions connect to: the first worker."""
+    """Returns the address that sessions connect to: the first worker."""
     return f"grpc://127.0.0.1:{self.ports[0]}"
 
   @property
   def devices(self) -> Tuple[str, ...]:
-    """Canonical names of the devices."""
+    """Returns the canonical names of the devices, once started."""
     return tuple(f"/job:{worker_lib.JOB}/task:{i}/device:CPU:0"
                  for i in range(self.num_workers))
 
   @property
   def cores(self) -> Tuple[Tuple[int, ...], ...]:
-    """Those that each worker is bound to: the cores of this process, dealt out."""
+    """Returns the cores that each worker is bound to, where that is known."""
     return tuple(_deal_cores(self.num_workers))
 
   @property
   def closed(self) -> bool:
-    """Whether there are no workers, before the start or after the end."""
+    """Returns whether there are no workers, before the start or after the end."""
     return not self.processes
 
   def start(self) -> None:
@@ -131,7 +131,7 @@ class LocalWorkers(Runtime):
     atexit.unregister(self.close)
 
   def lost(self) -> Optional[str]:
-    """A sentence about a worker whose process has ended or is stopped, or None."""
+    """Returns a sentence about a worker whose process has ended or is stopped, or None."""
     for i, process in enumerate(self.processes):
       if process.poll() is not None:
         return f"worker {i} has ended ({_ending(process.returncode)})"
@@ -213,7 +213,7 @@ class RemoteWorkers(Runtime):
 
   @property
   def target(self) -> str:
-    """The address that sessions connect to: the first worker."""
+    """Returns the address that sessions connect to: the first worker."""
     return f"grpc://{self.addresses[0]}"
 
   def start(self) -> None:
@@ -247,7 +247,7 @@ class InProcess(Runtime):
 
 
 def one_process_note(num_cpus: int) -> str:
-  """What to know of steps on several CPU devices of one process."""
+  """Returns a note on steps on several CPU devices of one process."""
   return (
       f"{num_cpus} CPU devices of one process share its threads and memory, so that their steps "
       f"say little about {num_cpus} machines or workers; --workers=local:{num_cpus} "
@@ -255,7 +255,7 @@ def one_process_note(num_cpus: int) -> str:
 
 
 def make_runtime(cluster: Cluster, workers: Sequence[str] = ()) -> Runtime:
-  """The runtime for a cluster's placements, not yet started.
+  """Returns the runtime for a cluster's placements, not yet started.
 
   Args:
     cluster: devices named /job:worker/task:N ask for workers; else this process is used.
@@ -320,7 +320,7 @@ def free_ports(count: int) -> Tuple[int, ...]:
 
 
 def _probe(address: str, deadline: float) -> str:
-  """What a worker fails to do, or "" if it answers as gRPC servers do.
+  """Returns what a worker fails to do, or "" if it answers as gRPC servers do.
 
   They begin with a SETTINGS frame (RFC 9113, 3.4). Another program on that port may never send
   anything, and TensorFlow would wait for it.
@@ -345,7 +345,7 @@ def _probe(address: str, deadline: float) -> str:
 
 
 def _deal_cores(num_workers: int) -> List[Tuple[int, ...]]:
-  """The cores of this process in equal shares; with fewer cores than workers, shared in turn."""
+  """Returns this process's cores in equal shares; with fewer cores than workers, in turn."""
   if not hasattr(os, "sched_getaffinity"):
     return [()] * num_workers
   cores = sorted(os.sched_getaffinity(0))
@@ -356,7 +356,7 @@ def _deal_cores(num_workers: int) -> List[Tuple[int, ...]]:
 
 
 def _is_stopped(pid: int) -> bool:
-  """Whether a process waits for SIGCONT, as far as the system tells."""
+  """Returns whether a process waits for SIGCONT, as far as the system tells."""
   try:
     with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
       return file.read().rpartition(")")[2].split()[0] == "T"
