@@ -194,7 +194,7 @@ class _Path:
 
 
 def _buses(step: SimulationResult) -> np.ndarray:
-  """Returns [T], the bus of each transfer: its source's, its pair's, or its own where none waits."""
+  """Returns [T], the bus of each transfer: its source's, its pair's, or one of its own."""
   sent = step.transfers
   if step.cluster.transfers == "unlimited":
     return np.arange(len(sent))
