@@ -162,8 +162,9 @@ class Scaling:
       return Unclear(op, _ODD)
     values = [tf.make_ndarray(each) for each in (one, all_)]
     if filled:
-      shape = np.ravel(whole.value(whole.inputs[other[0]][0])).tolist()
-      values[1] = np.broadcast_to(values[1], shape)
+      shape = whole.value(whole.inputs[other[0]][0])
+      assert shape is not None  # as `_is_constant_and_fill` has seen
+      values[1] = np.broadcast_to(values[1], shape.tolist())
     if values[0].shape == values[1].shape and values[0].dtype.kind == "f":
       ratio = math.inf if not values[0].size else float(np.median(
           values[1].astype(float) / np.where(values[0] == 0, np.nan, values[0].astype(float))))
