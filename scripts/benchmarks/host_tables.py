@@ -27,8 +27,8 @@ flags.DEFINE_integer("max_evaluations", 1000, "Placements of each search.", lowe
 flags.DEFINE_string("method", "auto_unlearned", "Placer.")
 flags.DEFINE_string("out", "runs/host_tables", "Directory of the results.")
 flags.DEFINE_list(
-    "zoo", ["inception_v3", "resnet50", "rnnlm", "nmt", "gnmt", "bert", "transformer",
-            "transformer_xl", "nasnet_mobile", "wavenet", "amoebanet"], "Names of the zoo.")
+    "zoo", ["inception_v3", "resnet50", "rnnlm", "nmt", "gnmt", "bert", "transformer_xl",
+             "nasnet_mobile", "wavenet", "amoebanet"], "Names of the zoo.")
 flags.DEFINE_list("zoo_clusters", ["k80:4", "v100:4"], "Clusters for these.")
 
 _GB = 2**30
