@@ -1,3 +1,5 @@
+import pathlib
+
 import pytest
 import tensorflow as tf
 
@@ -140,7 +142,7 @@ def test_a_colocation_with_an_op_that_is_gone_is_not_written_back(tmp_path):
     node.attr["_class"].list.s.extend([b"loc:@folded_away", b"loc:@a"])
   placement = placeto.place(graph_def, "cpu:1", "single", fetches=["b"]).placement
   path = write_placed(placeto.load_graph(graph_def, fetches=["b"]), placement, str(tmp_path))
-  written = tf.compat.v1.GraphDef.FromString(open(path, "rb").read())
+  written = tf.compat.v1.GraphDef.FromString(pathlib.Path(path).read_bytes())
   for placed in (placement.apply(graph_def), written):
     with tf.Graph().as_default() as again, tf.compat.v1.Session() as session:
       tf.import_graph_def(placed, name="")
