@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from typing import Callable, Iterator, Optional, Union
+from typing import Any, Callable, Iterator, List, Optional, Union
 
 import numpy as np
 from tqdm import auto as tqdm_auto
@@ -57,26 +57,29 @@ class Observer:
       yield self._progress or (lambda problem, placer: None)
       return
     by_seconds = budget.max_seconds is not None
-    with tqdm_auto.tqdm(
-        total=budget.max_seconds if by_seconds else budget.max_evaluations, file=sys.stderr,
-        unit="s" if by_seconds else "placements", mininterval=0.5, delay=0.01,
-        bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}") as bar:
-      shown = ("", 0.0)  # the placer, and when
+    bars: List[Any] = []  # one, once the search begins
+    shown = ("", 0.0)  # the placer, and when
 
-      def show(problem: PlacementProblem, placer: str) -> None:
-        nonlocal shown
-        if placer == shown[0] and time.monotonic() - shown[1] < _REFRESH_SECONDS:
-          return
-        shown = placer, time.monotonic()
-        account = problem.account
-        bar.n = min(account.seconds if by_seconds else account.evaluations, bar.total)
-        bar.set_description_str(f"Placing ({placer})", refresh=False)
-        if np.isfinite(account.best_objective_us):
-          bar.set_postfix_str(
-              f"best {ms_text(account.best_objective_us)}, {account.evaluations:,} evaluated",
-              refresh=False)
-        bar.update(0)
+    def show(problem: PlacementProblem, placer: str) -> None:
+      nonlocal shown
+      if placer == shown[0] and time.monotonic() - shown[1] < _REFRESH_SECONDS:
+        return
+      shown = placer, time.monotonic()
+      if not bars:
+        bars.append(stack.enter_context(tqdm_auto.tqdm(
+            total=budget.max_seconds if by_seconds else budget.max_evaluations, file=sys.stderr,
+            unit="s" if by_seconds else "placements", mininterval=0.5, bar_format=(
+                "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}"))))
+      bar, account = bars[0], problem.account
+      bar.n = min(account.seconds if by_seconds else account.evaluations, bar.total)
+      bar.set_description_str(f"Placing ({placer})", refresh=False)
+      if np.isfinite(account.best_objective_us):
+        bar.set_postfix_str(
+            f"best {ms_text(account.best_objective_us)}, {account.evaluations:,} evaluated",
+            refresh=False)
+      bar.update(0)
 
+    with contextlib.ExitStack() as stack:
       yield show
 
 
