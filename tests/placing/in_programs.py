@@ -76,6 +76,8 @@ SETTINGS = {
     "other_thread": lambda: None,
 }
 FLOATS = ("mixed_float16", "mixed_bfloat16", "floatx")
+# Models have no step that is a graph there, or belong to the strategy.
+GRAPHS_ALONE = ("v1", "graph_mode", "eagerly", "strategy_scope")
 
 
 def graph_def():
@@ -164,7 +166,9 @@ def _run(name, found):
   models = [model(), model()] if name in FLOATS else []
   SETTINGS[name]()
   before = settings()
-  for part in (on_graphs, lambda found: on_models(found, *models)):
+  parts = [on_graphs] if name in GRAPHS_ALONE else [
+      on_graphs, lambda found: on_models(found, *models)]
+  for part in parts:
     try:
       part(found)
     except Exception as error:
@@ -189,7 +193,7 @@ def _in_process(name, pipe):
 
 
 def main():
-  """Runs two settings at a time."""
+  """Runs the settings one by one."""
   processes, found = multiprocessing.get_context("fork"), {}
   names = sys.argv[2].split(",") if len(sys.argv) > 2 else list(SETTINGS)
   for name in names:
