@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import tensorflow as tf
 
@@ -42,10 +43,19 @@ def save_policy(policy: tf.Module, directory: str) -> None:
 
 
 def _unwrap(policy: tf.Module) -> None:
-  """Has a policy keep its dictionary of observations as it is, without tf.Module's wrapper.
+  """Has a policy keep its dictionaries as they are; see `unwrapped`."""
+  for name in ("_time_step_spec", "_info_spec", "_policy_step_spec", "_trajectory_spec"):
+    if name in vars(policy):
+      vars(policy)[name] = unwrapped(vars(policy)[name])
+
+
+def unwrapped(value: Any) -> Any:
+  """Returns a nest whose dictionaries are plain, without tf.Module's wrappers.
 
   TensorFlow 2.15 cannot trace a wrapped one beside typing-extensions 4.6 and later.
   """
-  spec = policy.time_step_spec
-  if isinstance(spec.observation, dict):
-    vars(policy)["_time_step_spec"] = spec._replace(observation=dict(spec.observation))
+  if isinstance(value, dict):  # what wraps one is no Mapping
+    return {name: unwrapped(each) for name, each in value.items()}
+  if isinstance(value, tuple) and hasattr(value, "_fields"):
+    return type(value)(*map(unwrapped, value))
+  return value

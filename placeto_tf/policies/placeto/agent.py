@@ -26,6 +26,7 @@ from placeto_tf.policies.placeto import environment as environment_lib
 from placeto_tf.policies.placeto.environment import ARM, PlacetoEnvironment
 from placeto_tf.policies.placeto.network import PlacetoNetwork
 from placeto_tf.policies.placeto.scorer import ScorerWeights
+from placeto_tf.policies.saved_policy import unwrapped
 
 _ROWS = 16  # steps that enter the buffer at once
 
@@ -153,7 +154,7 @@ class Experience:
 
   def all(self) -> trajectory.Trajectory:
     """Returns all steps as arrays, [_ROWS, S / _ROWS, ...]."""
-    return tf.nest.map_structure(lambda value: value.numpy(), self.buffer.gather_all())
+    return tf.nest.map_structure(lambda value: value.numpy(), unwrapped(self.buffer.gather_all()))
 
 
 def drawn(
