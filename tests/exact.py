@@ -15,7 +15,7 @@ alone do not fit are cut as soon as a placement that fits is known.
 The search is depth first in blocks of partial placements, bounded side by side. It is meant for
 about 20 groups; with more it ends with the budget, and reports the gap to the bound.
 
-Legend: N ops, G groups, D devices, B partial placements side by side.
+Dimensions: N ops, G groups, D devices, B partial placements side by side.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 See `lower_bounds` and `earliest_starts` for paths and work, and `exact` for their use.
 
-Legend: N ops, G groups, D devices, B partial placements side by side.
+Dimensions: N ops, G groups, D devices, B partial placements side by side.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ OpPerformanceList holds costs alone, in nanoseconds, an entry for each op and ki
   op_performance.op_memory         output_memory[], temp_memory, persistent_memory
   op_performance.op.attr           "replicas": R, where one of R replicas was measured (1 without)
 
-Legend: N ops, K device kinds, O outputs of all ops together.
+Dimensions: N ops, K device kinds, O outputs of all ops together.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ device's efficiency, times how often the op runs in a step, and the launches bet
 Matrix products and convolutions have the peak of the type that they multiply, where the device has
 one (tensor cores).
 
-Legend: N ops, K device kinds, O outputs of all ops together.
+Dimensions: N ops, K device kinds, O outputs of all ops together.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ asked of TensorFlow, which computes what depends on constants and known shapes a
 gradients counts down from, or up to, the forward loop's count, which is the value of its Exit:
 `exits` tells such values, to be put into the graph before TensorFlow is asked again.
 
-Legend: N ops, E edges, F frames.
+Dimensions: N ops, E edges, F frames.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`OpCosts`: what each op of a graph costs on each kind of device.
 
-Legend: N ops, E edges, K device kinds (`Cluster.kind_devices`), O outputs of all ops together.
+Dimensions: N ops, E edges, K device kinds (`Cluster.kind_devices`), O outputs of all ops together.
 """
 
 from __future__ import annotations

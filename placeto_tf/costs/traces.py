@@ -14,7 +14,7 @@ batch: of the whole graph, and of the graph of one of R replicas, which has 1/R 
 between two sizes is on the line between them. Below the smallest it goes on along the last line,
 and is at least its share of the smallest.
 
-Legend: N ops, K device kinds.
+Dimensions: N ops, K device kinds.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ output with the variable's bytes: it takes no time, but its bytes travel if anot
 
 An op in a loop runs in every round. Of a conditional the dearer side runs (see `branches`).
 
-Legend: N ops, O outputs of all ops together.
+Dimensions: N ops, O outputs of all ops together.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@
   defined which one, all consumers are joined,
 - the ops of one loop, nested loops included.
 
-Legend: M nodes of the file.
+Dimensions: M nodes of the file.
 """
 
 from __future__ import annotations

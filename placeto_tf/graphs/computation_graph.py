@@ -1,6 +1,6 @@
 """`ComputationGraph`: a TensorFlow graph as immutable arrays, for all other rooms.
 
-Legend: N ops, E edges, O outputs of all ops together, K kernel device types.
+Dimensions: N ops, E edges, O outputs of all ops together, K kernel device types.
 
 Worked example, `c = a + b` followed by `print(c)` behind a control edge from `b`:
 

@@ -8,7 +8,7 @@ After a run on several devices the runtime writes one part per device. Each part
 part before, so ids may repeat. A tensor leaves a part by a final node "name/_N" and
 enters another by a node "name/_N+1"; the graph has the edge between them that the file lacks.
 
-Legend: M nodes of the file, E edges.
+Dimensions: M nodes of the file, E edges.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fetches and feeds: given names, the train op, or the ends of the graph.
 
-Legend: M nodes of the file.
+Dimensions: M nodes of the file.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Readers return a `ReadGraph`. Then function calls are inlined (`functions`), nod
 become arrays (`node_table`), fetches are chosen (`fetches`), what they need is kept (`pruning`),
 and loops (`loops`), colocation (`colocation`) and kernels (`kernels`) are found.
 
-Legend: M nodes of the file, N needed ops, E edges, K kernel device types.
+Dimensions: M nodes of the file, N needed ops, E edges, K kernel device types.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The device types that have a kernel for a node, from TensorFlow's kernel registry.
 
-Legend: K kernel device types.
+Dimensions: K kernel device types.
 """
 
 from __future__ import annotations

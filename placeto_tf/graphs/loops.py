@@ -4,7 +4,7 @@ A loop is a frame: its values enter by Enter, go round by NextIteration -> Merge
 Frames nest. An op runs as often as the product of the trip counts of the frames around it; the ops
 that decide whether a loop goes on run once more, to end it.
 
-Legend: N ops, F frames; frame -1 is outside all loops.
+Dimensions: N ops, F frames; frame -1 is outside all loops.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Everything that TensorFlow's importer would refuse, or abort on, is refused here in one sentence.
 
-Legend: M nodes of the file, E edges in the order of consumers and their inputs, O outputs.
+Dimensions: M nodes of the file, E edges in the order of consumers and their inputs, O outputs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The part of a graph that a step runs: what the fetches need, cut where tensors are fed.
 
-Legend: M nodes of the file, N needed ops, E edges between needed ops.
+Dimensions: M nodes of the file, N needed ops, E edges between needed ops.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Walks over edge lists in O(N + E), without recursion, so that a chain of a million ops works.
 
-Legend: N ops, E edges.
+Dimensions: N ops, E edges.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Applies a placement to a live function, and simulates the result.
 
-Legend: N ops.
+Dimensions: N ops.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ TensorFlow places all ops of the graph in a session, so the placement of ops tha
 must be consistent too. Ops that TensorFlow colocates with needed ones (initialisers and savers of a
 variable, ops that say so in `_class`) follow them; all others go to the host.
 
-Legend: M ops of the file, N needed ops, D devices.
+Dimensions: M ops of the file, N needed ops, D devices.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Placing one trace of a step as another trace of it is placed, such as for a partial last batch.
 
-Legend: N ops, D devices.
+Dimensions: N ops, D devices.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ written. Fields that are not known are left out; a baseline without a step time 
 are all devices of the cluster, in its order, whether the placement uses them or not. `shapes`
 are of feeds and variables.
 
-Legend: N ops of a `ComputationGraph`, D devices.
+Dimensions: N ops of a `ComputationGraph`, D devices.
 """
 
 from __future__ import annotations

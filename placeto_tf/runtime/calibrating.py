@@ -15,7 +15,7 @@ estimate starts at 10^8 cycles and falls by a tenth per step, so that takes abou
 Sending is a kernel like others, in that order; receiving is done by the threads of gRPC, which take
 the core from the op that runs. `Cluster.ready_order = "executor"` simulates that.
 
-Legend: N ops, D devices.
+Dimensions: N ops, D devices.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A picture of a GraphTensor of `schema.pbtxt`: groups, dataflow, devices, links.
 
-Legend: G groups, D devices, E dataflow edges.
+Dimensions: G groups, D devices, E dataflow edges.
 """
 
 from __future__ import annotations

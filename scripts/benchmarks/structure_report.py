@@ -1,6 +1,6 @@
 """How cyclic a graph of groups is, and which part of it policies see.
 
-Legend: G groups, E edges between groups.
+Dimensions: G groups, E edges between groups.
 """
 
 from __future__ import annotations
