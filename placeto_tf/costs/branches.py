@@ -43,10 +43,12 @@ def untaken(graph: ComputationGraph, nodes: Mapping, cost: np.ndarray) -> np.nda
   depth: Dict[Tensor, int] = {}
   for switch, predicate in predicates.items():
     depth[predicate] = min(depth.get(predicate, graph.num_ops), len(conditions[switch]))
+  # Cost of the ops that are not decided yet, [N]; those of an untaken side fall to 0.
   left = cost.astype(np.float64)
   for predicate in sorted(depth, key=lambda each: -depth[each]):  # stable: inner ones first
     first, second = (
         np.array(members.get((predicate, side), ()), dtype=np.int64) for side in (0, 1))
+    # Ties go to side 0, the branch of a false predicate: it counts as untaken.
     cheaper = first if left[first].sum() <= left[second].sum() else second
     left[cheaper] = 0
     found[cheaper] = True
@@ -70,6 +72,7 @@ def _predicates(graph: ComputationGraph, nodes: Mapping) -> Dict[int, Tensor]:
 def _conditions(
     graph: ComputationGraph, predicates: Mapping[int, Tensor]) -> List[FrozenSet[_Side]]:
   """Returns [N] the sides that have to be taken for each op to run."""
+  # Edges by consumer: those into op i are order[starts[i]:starts[i + 1]].
   order = np.argsort(graph.edge_consumers, kind="stable")
   starts = np.searchsorted(graph.edge_consumers[order], np.arange(graph.num_ops + 1)).tolist()
   producers, ports = graph.edge_producers[order].tolist(), graph.edge_ports[order].tolist()
@@ -81,6 +84,7 @@ def _conditions(
       producer, port = producers[edge], ports[edge]
       sides = found[producer]
       if producer in predicates and port != CONTROL:
+        # Behind a Switch the op also needs this side of its predicate.
         sides = sides | {(predicates[producer], port)}
       behind.append(sides)
     if behind:

@@ -45,7 +45,15 @@ def default_folder() -> str:
 
 
 def key_of(graph: ComputationGraph, graph_def: Any) -> str:
-  """Returns a hex digest that differs between graphs of different work."""
+  """Returns a hex digest that differs between graphs of different work.
+
+  Args:
+    graph: the ops, their order and the rounds of loops.
+    graph_def: their NodeDefs, with bound shapes.
+
+  Returns:
+    40 hex digits.
+  """
   from tensorflow import version
 
   digest = hashlib.sha256(f"{_FORMAT}\0{version.VERSION}\0{graph.fingerprint}\0".encode())
@@ -56,12 +64,30 @@ def key_of(graph: ComputationGraph, graph_def: Any) -> str:
 
 
 def path_of(folder: str, key: str, suffix: str = _SUFFIX) -> str:
-  """Returns the path of an entry."""
+  """Returns the path of an entry.
+
+  Args:
+    folder: of the cache.
+    key: of the graph, from `key_of`.
+    suffix: of the kind of entry.
+
+  Returns:
+    The path, whether or not the file exists.
+  """
   return os.path.join(folder, key + suffix)
 
 
 def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
-  """Reads an entry; None where there is none that fits the graph."""
+  """Reads an entry of counted work.
+
+  Args:
+    folder: of the cache.
+    key: of the graph, from `key_of`.
+    graph: the ops that the work has to fit.
+
+  Returns:
+    The work, or None where there is no entry that fits the graph.
+  """
   content = _read(path_of(folder, key))
   if content is None:
     return None
@@ -72,6 +98,7 @@ def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
   except (PlacetoError, OSError, ValueError, KeyError, EOFError, TypeError, AttributeError,
           NotImplementedError, zipfile.BadZipFile, zlib.error):
     return None
+  # An entry of a format that was not raised, or of another graph, has other shapes or types.
   fits = all(
       array.shape == ((graph.num_outputs if name == "output_bytes" else graph.num_ops),)
       and array.dtype == _DTYPES.get(name, np.float64)
@@ -84,7 +111,15 @@ def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
 
 
 def load_seen(folder: str, key: str) -> Union[Seen, str, None]:
-  """Returns what a look at a step showed, or why it showed nothing; None where there was none."""
+  """Reads an entry of a look at a step.
+
+  Args:
+    folder: of the cache.
+    key: of the graph, from `key_of`.
+
+  Returns:
+    What the look showed, the reason why it showed nothing, or None where there is no entry.
+  """
   content = _read(path_of(folder, key, _SEEN_SUFFIX))
   try:
     found = json.loads(content) if content is not None else None
@@ -94,7 +129,13 @@ def load_seen(folder: str, key: str) -> Union[Seen, str, None]:
 
 
 def store_seen(folder: str, key: str, seen: Union[Seen, str]) -> None:
-  """Writes what a look showed, or why it showed nothing."""
+  """Writes an entry of a look at a step; an entry that cannot be written is left out.
+
+  Args:
+    folder: of the cache.
+    key: of the graph, from `key_of`.
+    seen: what the look showed, or why it showed nothing.
+  """
   found = seen if isinstance(seen, str) else dataclasses.asdict(seen)
   _write(folder, key, _SEEN_SUFFIX, json.dumps(found).encode())
 
@@ -106,6 +147,7 @@ def _read(path: str) -> Optional[bytes]:
         path, what="the cached work", remedy="remove it", most_bytes=_MOST_BYTES)
   except (PlacetoError, OSError):
     return None
+  # The digest comes first; a truncated or changed entry does not match it.
   digest, content = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
   if hashlib.sha256(content).digest() != digest:
     return None
@@ -115,7 +157,13 @@ def _read(path: str) -> Optional[bytes]:
 
 
 def store(folder: str, key: str, work: OpWork) -> None:
-  """Writes an entry, and removes the least recently used ones where there are too many."""
+  """Writes an entry of counted work, and removes the least recently used ones of too many.
+
+  Args:
+    folder: of the cache.
+    key: of the graph, from `key_of`.
+    work: of the graph.
+  """
   content = io.BytesIO()
   np.savez_compressed(
       content, texts=np.array(json.dumps([getattr(work, name) for name in _TEXTS])),
@@ -130,5 +178,6 @@ def _write(folder: str, key: str, suffix: str, content: bytes) -> None:
         path_of(folder, key, suffix), hashlib.sha256(content).digest() + content,
         error_type=CostError)
     entries = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(suffix)]
+    # The most recently used entries are last, and stay.
     for path in sorted(entries, key=os.path.getmtime)[:-_MAX_ENTRIES]:
       os.unlink(path)

@@ -68,6 +68,13 @@ class Measurement:
 def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:
   """Returns the costs that a graph read from a CostGraphDef came with.
 
+  Args:
+    graph: N ops.
+    cluster: K device kinds, each of which gets the same costs.
+
+  Returns:
+    The costs, with a note on outputs of unknown size.
+
   Raises:
     CostError: a cost or size is negative.
     GraphError: the graph is from another source.
@@ -81,6 +88,7 @@ def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:
     compute_us[i] = measured.compute_us
     temporary[i], persistent[i] = measured.temporary_bytes, measured.persistent_bytes
     output_bytes[graph.output_offsets[i]:graph.output_offsets[i + 1]] = measured.output_bytes
+  # [N, K]: one cost for all kinds of devices.
   return OpCosts(
       np.repeat(compute_us[:, None], len(cluster.kind_devices), axis=1), output_bytes, persistent,
       temporary, _unknown_sizes(unknown))
@@ -113,17 +121,20 @@ def of_op_performances(performances: OpPerformanceList) -> Dict[str, List[Measur
       raise CostError(f"op {entry.node!r} has a negative cost or size in its OpPerformance; "
                       "measure it again")
     known, model = entry.HasField("op_memory"), entry.op.device.model
+    # `compute_cost` is in nanoseconds here.
     found.setdefault(entry.node, []).append(Measurement(
         entry.op.device.type, entry.compute_cost * 1e-3,
         list(memory.output_memory) if known else None,
         memory.temp_memory if known else None, memory.persistent_memory if known else None,
         max(1, entry.op.attr["replicas"].i if "replicas" in entry.op.attr else 1),
+        # A model is a device only if it is a name such as /GPU:1.
         device=model if model.startswith("/") else ""))
   return found
 
 
 def device_type(name: str) -> str:
   """Returns "GPU" of "/job:worker/device:GPU:0" or "/GPU:0", "" where the name tells no type."""
+  # The last part is the most specific: /job:worker/replica:0/task:0/device:GPU:0.
   for part in reversed(name.split("/")):
     fields = part.split(":")
     if fields[0] == "device" and len(fields) > 1:

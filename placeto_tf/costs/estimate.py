@@ -54,6 +54,9 @@ def estimate_costs(
     cache: whether to keep what grappler counts in the user's cache folder, or another folder to
       keep it in.
 
+  Returns:
+    Times [N, K] in us and sizes in bytes.
+
   Raises:
     CostError: costs that are missing, negative, not a number, or of another graph.
     ClusterError: a device's properties do not say how fast it is.
@@ -61,6 +64,7 @@ def estimate_costs(
   if callable(source):
     costs = source(graph, cluster)
     _check_given(graph, cluster, costs)
+    # A callable need not count rounds; a graph with NodeDefs has them counted here.
     known = graph.source is not None and graph.source.graph_def is not None
     if known and costs.executions is None and (graph.executions != 1).any():
       costs = dataclasses.replace(costs, executions=work_of(graph, cache).executions)
@@ -85,18 +89,26 @@ def estimate_costs(
 def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
   """Counts work, with what a look at the step showed; each is taken from the cache where it is.
 
+  The step is run only inside of `look.looking`, and not if it was before.
+
   Args:
     graph: the ops.
     cache: as for `estimate_costs`.
 
-  The step is run only inside of `look.looking`, and not if it was before.
+  Returns:
+    The work of one execution of each op, [N], and its notes.
+
+  Raises:
+    CostError: the graph cannot be analysed.
   """
   graph_def = graphs.analysis_graph_def(graph)
+  # With the cache off there is no key, and nothing is read or stored.
   folder = cache_files.default_folder() if cache is True else os.fspath(cache) if cache else None
   key = cache_files.key_of(graph, graph_def) if folder else ""
   seen = cache_files.load_seen(folder, key) if folder else None
   mode = looks.mode()
   work = _counted(graph, graph_def, folder, key, seen)
+  # A look that failed before is tried again only where the user insists ("yes").
   if mode != "no" and work.unsure and (seen is None or isinstance(seen, str) and mode == "yes"):
     seen = _look(graph, graph_def, work, mode)
     if folder:
@@ -117,6 +129,7 @@ def _counted(
     seen: Union[looks.Seen, str, None]) -> OpWork:
   """Counts work, or takes it from the folder; `seen` is a text where nothing was."""
   known = seen if isinstance(seen, looks.Seen) else None
+  # Work with what a look showed is another entry than work without.
   key += "" if known is None else "-seen"
   work = cache_files.load(folder, key, graph) if folder else None
   if work is None:
@@ -151,10 +164,19 @@ def _check_given(graph: ComputationGraph, cluster: Cluster, costs: object) -> No
 def from_work(graph: ComputationGraph, cluster: Cluster, work: OpWork) -> OpCosts:
   """Turns counted work into time on each kind of device.
 
+  Args:
+    graph: N ops.
+    cluster: K device kinds.
+    work: of the graph.
+
+  Returns:
+    Times [N, K] in us, with launches between runs, and sizes in bytes.
+
   Raises:
     ClusterError: a device's properties do not say how fast it is.
     CostError: a cost overflows.
   """
+  # [N, K]: a column for each kind of device.
   compute_us = np.stack(
       [_device_us(graph, device, work) for device in cluster.kind_devices], axis=1)
   compute_us += launches_between_us(compute_us, work.launched, cluster)
@@ -165,15 +187,19 @@ def from_work(graph: ComputationGraph, cluster: Cluster, work: OpWork) -> OpCost
 def _device_us(graph: ComputationGraph, device: Device, work: OpWork) -> np.ndarray:
   """Returns [N] time of all executions of each op in a step."""
   best = peak(device)
+  # [N] each, in flops/us and as a share of the peak.
   efficiency = np.full(graph.num_ops, device.efficiency)
   flops_per_us = np.full(graph.num_ops, best.flops_per_us)
+  # Products of a type that the device multiplies faster, such as on tensor cores.
   for name, fields in device.product_peaks.items():
     products = work.product_types == PRODUCT_TYPES[name]
     flops_per_us[products] = fields["flops_per_us"]
     efficiency[products] = fields.get("efficiency", device.efficiency)
+  # Efficiencies of op types, which go before those of the device and of products.
   if device.op_efficiency:
     efficiency = np.array([device.op_efficiency.get(op_type, own)
                            for op_type, own in zip(graph.op_types, efficiency)])
+  # Roofline without overlap: us = flops / (flops/us) + bytes / (bytes/us).
   peak_us = work.flops / flops_per_us + work.moved_bytes / best.bytes_per_us
   launches = work.launches_on_gpu if device.type == "GPU" else work.launches
   found = np.where(launches, peak_us * work.executions / efficiency, 0.0)

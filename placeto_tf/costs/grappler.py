@@ -46,6 +46,7 @@ class Question:
 
     meta_graph = meta_graph_pb2.MetaGraphDef()
     meta_graph.graph_def.CopyFrom(graph_def)
+    # Grappler counts the ops that these need, and no others.
     meta_graph.collection_def["train_op"].node_list.value.extend(fetches)
     with _readable():
       self._item = grappler_item.Item(meta_graph, ignore_user_placement=True)
@@ -68,6 +69,7 @@ class Question:
     Raises:
       CostError: grappler cannot read the graph, or its counts overflow.
     """
+    # Coarser scales count in thousands and in millions of flops and bytes.
     for scale in (1, 10**3, 10**6):
       with _readable():
         performances = _measure(self._item, scale)
@@ -80,6 +82,7 @@ class Question:
     else:
       raise CostError("the graph's flops overflow grappler's counters even in millions; check the "
                       "shapes of its feeds")
+    # Nanoseconds at this scale -> flops or bytes.
     unit = scale / _UNIT_NS
     return {
         performance.node: OpEstimate(
@@ -106,6 +109,7 @@ def _measure(item: Any, scale: int) -> List[Any]:
   from tensorflow.python.grappler import cluster as grappler_cluster
 
   # A CPU, because grappler takes its flops from cores * MHz without further factors.
+  # One core at `scale` MHz and `scale` MB/s: 1 flop takes 1/scale us, 1 byte likewise.
   properties = device_properties_pb2.DeviceProperties(
       type="CPU", num_cores=1, frequency=scale, bandwidth=1_000 * scale)
   device = device_properties_pb2.NamedDevice(

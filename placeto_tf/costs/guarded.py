@@ -50,6 +50,9 @@ def analyse(graph_def: GraphDef, counts: bool = True, **options: Any) -> shape_a
   Args:
     graph_def, counts, options: its arguments; the options have to be what JSON can hold.
 
+  Returns:
+    Its analysis.
+
   Raises:
     CostError: grappler cannot read the graph, crashes on it, or does not end.
   """
@@ -67,6 +70,7 @@ def analyse(graph_def: GraphDef, counts: bool = True, **options: Any) -> shape_a
 def _ask(graph_def: GraphDef, options: Mapping[str, Any], limit_s: float) -> bytes:
   """Asks the process, or another one where somebody killed it. Raises CostError."""
   with _lock:
+    # A process that something else killed (SIGKILL) is replaced once; a crash is the graph's fault.
     for last in (False, True):
       server = _running()
       try:
@@ -87,6 +91,9 @@ def run_step(graph_def: GraphDef, request: Mapping[str, Any], limit_s: float) ->
   Args:
     graph_def, request: its arguments.
     limit_s: of CPU time.
+
+  Returns:
+    The fields of `look.Seen`.
 
   Raises:
     CostError: the step cannot be run, crashes, or does not end in time.
@@ -126,7 +133,15 @@ class _Server:
       self._pid = start(self._connection, theirs, self._said.fileno())
 
   def ask(self, graph_def: GraphDef, options: Mapping[str, Any], limit_s: float) -> bytes:
-    """Returns the answer on a graph.
+    """Asks for the answer on a graph.
+
+    Args:
+      graph_def: the graph.
+      options: of the analysis, or "step" with the request of a run.
+      limit_s: of CPU time.
+
+    Returns:
+      The answer as bytes, see `analysis_server`.
 
     Raises:
       CostError: there is none in time.
@@ -245,6 +260,7 @@ def _decode(answer: bytes) -> shape_analysis.Analysis:
   return shape_analysis.Analysis(
       {name: OpEstimate(*numbers) for name, numbers in head["estimates"].items()},
       {each.node: list(each.op.outputs) for each in outputs.op_performance},
+      # Lists of JSON become tuples again.
       tuple((name, port) for name, port in head["guessed"]), head["executions"], head["rounds"],
       head["capped"], head["growing"], head["sums"])
 
@@ -257,6 +273,7 @@ def _failure(code: int, limit_s: float, lines: Sequence[str]) -> CostError:
     limit_s: of its CPU time.
     lines: the last that it wrote.
   """
+  # The last failed check or fatal line explains the end; else the last line of all.
   fatal = [line for line in lines if "Check failed" in line or line.startswith("F")] or lines[-1:]
   reason = f": {' '.join(fatal[-1].split())[:200]}" if fatal else ""
   if code == -signal.SIGXCPU:

@@ -37,7 +37,15 @@ _NEVER = frozenset("""
 
 
 def launches_kernel(node: NodeDef, device_type: str) -> bool:
-  """Returns whether the op of a NodeDef launches a kernel on a device of the type."""
+  """Returns whether the op of a NodeDef launches a kernel on a device of a type.
+
+  Args:
+    node: the NodeDef.
+    device_type: such as "CPU" or "GPU".
+
+  Returns:
+    True if a kernel runs; an op without one costs exactly 0.
+  """
   if node.op in _NEVER:
     return False
   return device_type != "GPU" or not _outputs_in_host_memory(node)
@@ -46,6 +54,7 @@ def launches_kernel(node: NodeDef, device_type: str) -> bool:
 def _outputs_in_host_memory(node: NodeDef) -> bool:
   """Returns whether the op has outputs, all of which its GPU kernel puts on the host."""
   outputs, kernels = _gpu_kernels(node.op)
+  # A kernel applies to the node if each of its type constraints allows the node's attribute.
   return bool(outputs) and any(
       outputs <= host_arguments and all(
           name in node.attr and node.attr[name].type in types for name, types in constraints)

@@ -53,15 +53,19 @@ class Seen:
   executions: Mapping[str, float]
 
   def of_ops(self, graph: ComputationGraph, otherwise: np.ndarray) -> np.ndarray:
-    """Returns how often each op of a graph ran, [N] float64.
+    """Returns how often each op of a graph ran.
+
+    Kernels that fuse two ops run under the name of one: an op that is missing ran as often as all
+    of its inputs were there.
 
     Args:
       graph: the ops.
       otherwise: [N] of ops that are not in the trace and read nothing.
 
-    Kernels that join two ops run under the name of one: an op that is missing ran as often as all
-    of its inputs were there.
+    Returns:
+      [N] float64.
     """
+    # Edges by consumer: those into op i are order[starts[i]:starts[i + 1]].
     order = np.argsort(graph.edge_consumers, kind="stable")
     starts = np.searchsorted(graph.edge_consumers[order], np.arange(graph.num_ops + 1)).tolist()
     producers, ports = graph.edge_producers[order].tolist(), graph.edge_ports[order].tolist()
@@ -70,8 +74,10 @@ class Seen:
       if graph.op_names[op] in self.executions:
         found[op] = self.executions[graph.op_names[op]]
       elif starts[op] < starts[op + 1]:
+        # [edges into op]: how often each producer ran, 0 if it gave nothing at that port.
         there = [found[producers[edge]] * self._gave(graph.op_names[producers[edge]], ports[edge])
                  for edge in range(starts[op], starts[op + 1])]
+        # A Merge runs when any input comes, any other op when all have come.
         found[op] = max(there) if graph.op_types[op] in MERGE else min(there)
     return found
 
@@ -103,18 +109,22 @@ def mode() -> str:
 
 
 def refused(graph_def: GraphDef, work: Any, mode: str) -> str:
-  """Returns the reason for not running a step, "" where it may be run.
+  """Returns the reason for not running a step.
 
   Args:
     graph_def: the step's ops.
     work: the `OpWork` of the step, as far as it is known.
     mode: one of `MODES`.
+
+  Returns:
+    A sentence without an end, or "" where the step may be run.
   """
   if mode == "no":
     return "nothing is run with look=no"
   effect = next(_effects(graph_def), None)
   if effect is not None and mode != "yes":
     return f"op {effect.name!r} ({effect.op}) may have an effect outside of the step"
+  # Amounts of one step, as far as they are known, against the limits of `auto`.
   for amount, most, what in (
       ((work.flops * work.executions).sum(), _MOST_FLOPS, "flops"),
       ((work.moved_bytes * work.executions).sum(), _MOST_MOVED_BYTES, "bytes moved"),
@@ -131,12 +141,16 @@ def look(graph: ComputationGraph, mode: str) -> Seen:
     graph: read from anything with nodes.
     mode: "auto" or "yes", which has more time.
 
+  Returns:
+    The shapes of outputs and the number of runs of each op.
+
   Raises:
     CostError: the step cannot be run here, or takes too long.
   """
   source = graph.origin
   graph_def = type(source.graph_def)()
   graph_def.CopyFrom(source.graph_def)
+  # The step runs on this machine's CPU, whatever the file says.
   for node in graph_def.node:
     node.device = ""
   found = guarded.run_step(graph_def, {

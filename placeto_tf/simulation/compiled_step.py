@@ -13,8 +13,12 @@ def simulate_step(placements, arguments, start_us, step_time_us, peak_bytes):
   """Simulates placements[0]; see `event_loop.simulate_range`.
 
   Args:
+    placements: [B, N] int32, of which the first is simulated.
     arguments: of an engine, `engine.arguments(workspace)`. The length of the tuple says which loop
       takes them; the compiler leaves the other one out.
+    start_us: [B, N] float64, whose first row is filled; or [1, N].
+    step_time_us: [B] float64, whose first entry is filled.
+    peak_bytes: [B, D] float64, whose first row is filled.
   """
   first = np.int64(0)  # numba would compile the whole loop once more for the literals 0 and 1
   if len(arguments) == 2:

@@ -37,6 +37,7 @@ def compiled(**options):
     SetupError: NUMBA_CACHE_DIR is set to a folder that others may write to.
   """
 
+  # The cache folder is a global setting of numba, changed for the moment of the decoration alone.
   def decorate(function):
     own = folder()
     if own is None:
@@ -61,6 +62,7 @@ def folder() -> Optional[str]:
     states = outputs.make_private(
         os.path.join(chosen, "placeto_tf") if chosen else outputs.cache_folder(_NAME))
     own = outputs.make_private(os.path.join(states, _state_of_sources()))
+    # A folder in use looks new, so that no other process removes it as old.
     os.utime(own)
     for state in pathlib.Path(states).iterdir():
       if state.stat().st_mtime < time.time() - _KEPT_SECONDS:
@@ -75,6 +77,7 @@ def folder() -> Optional[str]:
   return None
 
 
+# Called once per process: `folder` is cached.
 def _state_of_sources() -> str:
   """Digests the package's sources of compiled code."""
   package = pathlib.Path(__file__).parents[1]

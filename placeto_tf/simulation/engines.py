@@ -34,6 +34,7 @@ class ReferenceEngine:
     """Allocates the arrays of one thread, reused from one placement to the next."""
     t = self._tables
     sizes = t.num_ops, t.num_segments, len(t.edge_consumers), len(t.output_bytes), t.num_devices
+    # The second array [1, N] takes start times that the caller does not want.
     return event_loop.Workspace.make(*sizes), np.empty((1, t.num_ops))
 
   def arguments(self, workspace) -> Tuple[SimulationTables, event_loop.Workspace]:
@@ -41,14 +42,31 @@ class ReferenceEngine:
     return self._tables, workspace[0]
 
   def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> None:
-    """Fills step_time_us[first:last], peak[first:last] and, unless None, start_us[first:last]."""
+    """Simulates placements[first:last] with `event_loop`, into the arrays given.
+
+    Args:
+      workspace: of this thread, from `workspace()`.
+      placements: [B, N] int32, the device of each op.
+      first, last: the range of placements to simulate.
+      start_us: [B, N] float64, filled in the range; None where start times are not wanted.
+      step_time_us: [B] float64, filled in the range.
+      peak: [B, D] float64 bytes, filled in the range.
+    """
     state, starts = workspace
     event_loop.simulate_range(
         placements, first, last, self._tables, state,
         starts if start_us is None else start_us, step_time_us, peak)
 
   def op_us(self, workspace, placement) -> np.ndarray:
-    """Returns the compute time of each op, [N], in the placement that was run last."""
+    """Returns the compute time of each op in the placement that was run last.
+
+    Args:
+      workspace: in which it was run.
+      placement: [N] int32, the device of each op.
+
+    Returns:
+      [N] float64 us.
+    """
     del workspace  # here nothing changes how long an op takes
     return self._tables.compute_us[np.arange(len(placement)), self._tables.kinds[placement]]
 
@@ -58,12 +76,22 @@ class ReferenceEngine:
     return state.segment_start_us.copy(), state.segment_us.copy()
 
   def schedule(self, placement, record) -> Tuple[Transfers, Jobs]:
-    """Returns the transfers and jobs of a placement."""
+    """Returns the transfers and jobs of a placement.
+
+    Args:
+      placement: [N] int32, the device of each op.
+      record: of its run, from `record()`.
+
+    Returns:
+      The transfers in the order of (producer, port), and no jobs.
+    """
     segment_start_us, segment_us = record
     t, d = self._tables, self._tables.num_devices
+    # A segment is sent to each device, other than its producer's, where a consumer is.
     source = placement[t.segment_ops]
     target = placement[t.edge_consumers]
     remote = target != source[t.segment_of_edge]
+    # [S, D], whether a segment is sent to a device
     wanted = np.zeros((t.num_segments, d), dtype=bool)
     wanted[t.segment_of_edge[remote], target[remote]] = True
     sent = np.flatnonzero(wanted.any(axis=1))
@@ -93,18 +121,35 @@ class ExtendedEngine:
   def arguments(
       self, workspace
   ) -> Tuple[SimulationTables, extended_loop.Extensions, extended_loop.Workspace]:
-    """Returns the same for `extended_loop`."""
+    """Returns the arguments of `compiled_step` for `extended_loop`."""
     return self._tables, self._extensions, workspace[0]
 
   def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> None:
-    """Does the same by `extended_loop`."""
+    """Simulates placements[first:last] with `extended_loop`, into the arrays given.
+
+    Args:
+      workspace: of this thread, from `workspace()`.
+      placements: [B, N] int32, the device of each op.
+      first, last: the range of placements to simulate.
+      start_us: [B, N] float64, filled in the range; None where start times are not wanted.
+      step_time_us: [B] float64, filled in the range.
+      peak: [B, D] float64 bytes, filled in the range.
+    """
     state, starts = workspace
     extended_loop.simulate_range(
         placements, first, last, self._tables, self._extensions, state,
         starts if start_us is None else start_us, step_time_us, peak)
 
   def op_us(self, workspace, placement) -> np.ndarray:
-    """Does the same by `extended_loop`."""
+    """Returns the compute time of each op in the placement that was run last.
+
+    Args:
+      workspace: in which it was run; slowdowns by other devices are in its times.
+      placement: [N] int32; the workspace already knows it.
+
+    Returns:
+      [N] float64 us.
+    """
     del placement
     return workspace[0].op_us.copy()
 
@@ -118,12 +163,23 @@ class ExtendedEngine:
         state.job_times[:jobs].copy())
 
   def schedule(self, placement, record) -> Tuple[Transfers, Jobs]:
-    """Returns the transfers and jobs of a placement."""
+    """Returns the transfers and jobs of a placement.
+
+    Args:
+      placement: [N] int32, the device of each op.
+      record: of its run, from `record()`.
+
+    Returns:
+      T transfers in the order of (producer, port, destination), and J jobs in the order in which
+      they were added.
+    """
     transfer_ints, transfer_times, job_ints, job_times = record
     t, d = self._tables, self._tables.num_devices
+    # By (segment, destination); segments are in the order of (producer, port).
     order = np.lexsort((transfer_ints[:, 2], transfer_ints[:, 0]))  # they were queued by time
     segments, sources, targets = transfer_ints[order].T
     destinations = np.zeros((len(order), d), dtype=bool)
+    # Transfers to one device, and then transfers (-1) to every device with a consumer.
     one = np.flatnonzero(targets >= 0)
     destinations[one, targets[one]] = True
     for k in np.flatnonzero(targets < 0):
@@ -133,6 +189,7 @@ class ExtendedEngine:
     transfers = Transfers(
         t.segment_ops[segments], t.segment_ports[segments], sources, destinations,
         t.segment_bytes[segments], transfer_times[order, 0], transfer_times[order, 1])
+    # Jobs name transfers by their order of queueing; `position` is the inverse of `order`.
     position = np.empty(len(order), dtype=np.int32)
     position[order] = np.arange(len(order), dtype=np.int32)
     jobs = Jobs(

@@ -58,7 +58,14 @@ class Workspace(NamedTuple):
 
   @classmethod
   def make(cls, n: int, s: int, e: int, o: int, d: int) -> Workspace:
-    """Allocates for graphs of n ops, s segments, e edges and o outputs on d devices."""
+    """Allocates for graphs of n ops on d devices.
+
+    Args:
+      n, s, e, o, d: numbers of ops, segments, edges, outputs and devices.
+
+    Returns:
+      A workspace; references are 0, most other arrays are not initialized.
+    """
     return cls(
         np.empty(n, np.int32), np.empty(n + 1, np.uint32), np.empty(n, np.uint32),
         np.empty(s, np.uint32), np.zeros((o, d), np.int32), np.zeros(s), np.zeros(s), np.empty(e),
@@ -68,7 +75,7 @@ class Workspace(NamedTuple):
 
 
 class _State(NamedTuple):
-  """One placement and the state of its simulation; see `Workspace` for fields without a comment."""
+  """Holds one placement and the state of its simulation; `Workspace` describes the other fields."""
 
   place: np.ndarray  # [N] int32
   starts: np.ndarray  # [N] float64 us, filled
@@ -122,9 +129,11 @@ def _reset(tables, state):
 @inlined
 def _settle_memory(d, now, tables, state):
   """Counts what device d held until now, before its usage changes."""
+  # The op that started since the last change took its bytes then, before now.
   if state.hold_us[d] < now:
     state.usage[d] += tables.hold_bytes[state.current[d]]
     state.hold_us[d] = np.inf
+  # A peak counts only what is held over an interval, not within one instant.
   if state.touched_us[d] < now:
     state.peak[d] = max(state.peak[d], state.usage[d])
     state.touched_us[d] = now
@@ -147,6 +156,7 @@ def _release_memory(i, x, now, tables, state):
   _settle_memory(x, now, tables, state)
   held = tables.hold_bytes[i] if state.hold_us[x] == now else 0.0  # it took no time
   state.hold_us[x] = np.inf
+  # Of each input a consumer here gives up its reference; the last one frees the copy.
   freed = tables.release_bytes[i]
   for k in range(tables.input_offsets[i], tables.input_offsets[i + 1]):
     output = tables.input_outputs[k]
@@ -160,6 +170,7 @@ def _release_memory(i, x, now, tables, state):
 @inlined
 def _deliver_locally(x, s, d_count, tables, state, ready_count, startable_count):
   """Hands segment s to its consumers on device x, and to the bus where others want it."""
+  # `here` counts who holds the output on its device: consumers, the fetch, the transfer.
   here = tables.segment_fetched[s]
   slowest = np.inf
   for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
@@ -171,11 +182,14 @@ def _deliver_locally(x, s, d_count, tables, state, ready_count, startable_count)
     here += local
     remaining = state.missing[j] - local
     state.missing[j] = remaining
+    # Written always, counted only if the op is ready, so that the next write takes its place.
     state.ready[ready_count] = j
     ready_count += np.uint64((remaining == 0) & (d == x))
     slowest = min(slowest, tables.bandwidth[x, d])
+  # A finite bandwidth means that at least one consumer is elsewhere.
   if slowest < np.inf:
     here += 1
+    # One transfer serves all receivers, and takes as long as its slowest link.
     state.segment_us[s] = tables.segment_bytes[s] / slowest
     bus = x + d_count
     state.next_segment[s] = END
@@ -195,6 +209,7 @@ def _deliver_locally(x, s, d_count, tables, state, ready_count, startable_count)
 @inlined
 def _put_in_flight(at_us, e, first, last, state):
   """Adds the dependency of edge e, lost at `at_us`, to those in flight[first:last]."""
+  # Insertion sort by (instant, edge); the new one is nearly always the latest.
   k = last
   while k > first and (state.flight_us[k - 1] > at_us or (
       state.flight_us[k - 1] == at_us and state.flight_edges[k - 1] > e)):
@@ -229,6 +244,7 @@ def _end_transfer(bus, now, d_count, tables, state, ready_count, first, last):
     d = np.uint32(state.place[j])
     remote = d != source
     at_us = now + tables.latency[source, d]
+    # With a latency the dependency is lost later, else in this round.
     if remote & (at_us > now):
       _put_in_flight(at_us, np.uint32(e), first, last, state)
       last += np.uint64(1)
@@ -237,12 +253,14 @@ def _end_transfer(bus, now, d_count, tables, state, ready_count, first, last):
       state.missing[j] = remaining
       state.ready[ready_count] = j
       ready_count += np.uint64((remaining == 0) & remote)
+    # The first consumer on a device begins the copy there; the others only count in its references.
     if output != END and remote:
       count_here = state.references[output, d] + 1
       state.references[output, d] = count_here
       if count_here == 1:
         _settle_memory(d, now, tables, state)
         state.usage[d] += tables.output_bytes[output]
+  # The transfer itself was one of the holders on the producer's device.
   if output != END:
     count_here = state.references[output, source] - 1
     state.references[output, source] = count_here
@@ -259,6 +277,7 @@ def _queue_ready(ready_count, state, startable_count):
     i = state.ready[k]
     d = np.uint32(state.place[i])
     state.next_op[i] = END
+    # A FIFO as a linked list: `head` and `tail` by device, `next_op` by op.
     if state.head[d] == END:
       state.head[d] = i
       state.startable[startable_count] = d
@@ -280,7 +299,9 @@ def _start_next(x, now, d_count, tables, state):
     state.head[x] = state.next_op[i]
     cost = tables.compute_us[i, tables.kinds[x]]
     end = start + cost
+    # Ops that launch no kernel pay no overhead.
     state.pause_us[x] = tables.overhead_us if cost > 0.0 else 0.0
+    # What starts later than now and takes no time wakes the slot up at its start; see the module.
     if end > start or start == now:
       state.due[x] = end
       state.starts[i] = start
@@ -302,7 +323,13 @@ def _start_next(x, now, d_count, tables, state):
 
 @inlined
 def insert(first, last, item, key, items, keys):
-  """Puts an item among items[first:last], which are sorted by keys, behind those of equal keys."""
+  """Puts an item among items[first:last], which are sorted by keys, behind those of equal keys.
+
+  Args:
+    first, last: the sorted range; the item takes one more place, so items[last] must exist.
+    item, key: to put there.
+    items, keys: [at least last + 1], changed in place.
+  """
   at = last
   while at > first and keys[at - 1] > key:
     keys[at] = keys[at - 1]
@@ -321,6 +348,7 @@ def _next_round(d_count, tables, state, first, last):
   bus_due = np.inf
   device = np.uint32(0)
   bus = np.uint32(0)
+  # The earliest device and the earliest bus, each in one pass; ties go to the lowest index.
   for d in range(d_count):
     device = np.uint32(d) if due[d] < now else device
     now = due[d] if due[d] < now else now
@@ -339,6 +367,7 @@ def _next_round(d_count, tables, state, first, last):
       ended[count] = x
       if due[x] == now:
         count += np.uint64(1)
+    # Sort the slots of this instant by the first segment of what they run.
     for k in range(np.int64(count)):
       x = ended[k]
       key = state.current[x]
@@ -350,13 +379,22 @@ def _next_round(d_count, tables, state, first, last):
 
 @inlined
 def finish(place, tables, references, usage, peak_bytes):
-  """Adds persistent bytes to the peaks [D], and brings all references back to 0."""
+  """Adds persistent bytes to the peaks, and brings all references back to 0.
+
+  Args:
+    place: [N] int32, the device of each op.
+    tables: `SimulationTables`.
+    references: [O, D] int32, of which those of fetches are left; all 0 afterwards.
+    usage: [D] float64, overwritten.
+    peak_bytes: [D] float64, added to.
+  """
   usage[:] = 0.0
   for k in range(tables.persistent_ops.shape[0]):
     i = tables.persistent_ops[k]
     usage[np.uint32(place[i])] += tables.persistent_bytes[i]
   for d in range(tables.kinds.shape[0]):
     peak_bytes[d] += usage[d]
+  # Outputs that are fetched and consumed still hold one reference, for the fetch.
   for k in range(tables.fetched.shape[0]):
     references[tables.fetched[k], np.uint32(place[tables.fetched_ops[k]])] = 0
 
@@ -375,6 +413,7 @@ def _settle_peaks(now, d_count, tables, state, peak_bytes):
 def _simulate(tables, state, peak_bytes):
   """Simulates one placement; returns its step time and fills `state.starts` and peak_bytes [D]."""
   d_count = np.uint64(tables.kinds.shape[0])
+  # `left` counts the ops that have not ended; the step ends with the last of them.
   left = tables.in_degrees.shape[0]
   ready_count = _reset(tables, state)
   count = np.uint64(0)
@@ -386,6 +425,7 @@ def _simulate(tables, state, peak_bytes):
     startable_count = np.uint64(0)
     for k in range(count):
       x = state.ended[k]
+      # What was in flight for earlier segments lands before this one's dependencies are lost.
       if first < last:
         s = state.current[x] if x >= d_count else tables.op_segments[state.current[x]]
         first, ready_count = _land(

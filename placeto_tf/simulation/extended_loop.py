@@ -73,7 +73,16 @@ class Extensions(NamedTuple):
   @classmethod
   def of(
       cls, cluster: Cluster, num_ops: int, inline_ops: Optional[np.ndarray]) -> Extensions:
-    """Reads those of a cluster; `inline_ops` is None but under the executor's order."""
+    """Reads the extensions of a cluster.
+
+    Args:
+      cluster: whose fields depart from the reference simulator.
+      num_ops: N.
+      inline_ops: [N] bool, ops that TensorFlow's executor runs inline; None under other orders.
+
+    Returns:
+      The extensions, as the compiled loop reads them.
+    """
     executor = inline_ops is not None
     pack_us, pack_byte_us = (
         float(cluster.sender_us_per_transfer), float(cluster.sender_us_per_byte))
@@ -129,8 +138,18 @@ class Workspace(NamedTuple):
 
   @classmethod
   def make(cls, n: int, e: int, o: int, d: int, extensions: Extensions) -> Workspace:
-    """Allocates for graphs of n ops, e edges and o outputs on d devices."""
+    """Allocates for graphs of n ops on d devices.
+
+    Args:
+      n, e, o, d: numbers of ops, edges, outputs and devices.
+      extensions: which decide how many slots, links and places in queues there are.
+
+    Returns:
+      A workspace; references are 0, most other arrays are not initialized.
+    """
+    # Two slots a device under the executor's order: its ops, and its unpacking.
     x, links = d * (2 if extensions.executor else 1), d * d if extensions.paired else d
+    # Of a transfer at most its end, its free link and its arrivals: 3 events an edge.
     v, q = 3 * e, n + (int(extensions.packing) + int(extensions.unpacking)) * e
 
     def ints(size: int) -> np.ndarray:
@@ -153,6 +172,7 @@ class Workspace(NamedTuple):
 @compiled(_nrt=False)
 def _push(base, size, item, order, items, orders):
   """Adds an item to the heap at items[base:base+size]; the highest order comes first."""
+  # Sift up: parents of a lower order move down.
   at = size
   while at > 0:
     up = (at - 1) // 2
@@ -172,6 +192,7 @@ def _pop(base, size, items, orders):
   last = size - 1
   item, order = items[base + last], orders[base + last]
   at = 0
+  # Sift down: the last item takes the place of the first, under larger children.
   while 2 * at + 1 < last:
     down = 2 * at + 1
     right = down + 1
@@ -262,8 +283,10 @@ def _reset(place, peak, tables, extensions, w):
             w.queue_starts[place[i] + 1] += 1
           if extensions.unpacking:
             w.queue_starts[place[tables.edge_consumers[e]] + 1] += 1
+  # Prefix sums of the sizes: where each queue begins.
   for d in range(d_count):
     w.queue_starts[d + 1] += w.queue_starts[d]
+  # Under the executor's order roots enter device by device, each group with a cause of its own.
   for d in range(d_count if extensions.executor else 1):
     for k in range(tables.roots.shape[0]):
       i = np.int64(tables.roots[k])
@@ -279,6 +302,7 @@ def _add_unpacking(t, d, n, extensions, w):
   w.job_ints[job, 0] = UNPACK
   w.job_ints[job, 1] = t
   w.job_ints[job, 2] = d
+  # Under the executor's order unpacking has a queue of its own, a linked list by job.
   if extensions.executor:
     w.next_job[job] = -1
     if w.first_job[d] < 0:
@@ -294,6 +318,7 @@ def _add_unpacking(t, d, n, extensions, w):
 def _add_event(at_us, key, what, of, counts, event_us, event_keys, event_ints):
   """Adds an event: an arrival on device `what` or the end of transfer `of`, or a free link."""
   at = counts[LAST]
+  # Insertion sort by (instant, key); most events come behind all others.
   while at > counts[FIRST] and (event_us[at - 1] > at_us or (
       event_us[at - 1] == at_us and event_keys[at - 1] > key)):
     event_us[at] = event_us[at - 1]
@@ -311,6 +336,7 @@ def _add_event(at_us, key, what, of, counts, event_us, event_keys, event_ints):
 @inlined
 def _add_transfer_event(at_us, what, t, d, tables, w):
   """Adds the end of transfer t (d -1 if it is for all), or its arrival on device d."""
+  # The key orders one instant's events by (segment, destination), where -1 comes first.
   key = w.transfer_ints[t, 0] * (np.int64(tables.kinds.shape[0]) + 1) + d + 1
   _add_event(at_us, key, what, t, w.counts, w.event_us, w.event_keys, w.event_ints)
 
@@ -347,6 +373,7 @@ def _begin_transfer(t, now, place, tables, w):
     d = place[tables.edge_consumers[e]]
     if _receives(d, source, target):
       slowest = min(slowest, tables.bandwidth[source, d])
+  # The slowest link among the receivers; `bandwidth` is in bytes/us.
   end = now + tables.segment_bytes[s] / slowest
   w.transfer_times[t, 0] = now
   w.transfer_times[t, 1] = end
@@ -367,6 +394,7 @@ def _free_link(link, now, place, tables, w):
 def _link(t, tables, extensions, w):
   """Returns the link that transfer t waits for."""
   source = np.int64(w.transfer_ints[t, 1])
+  # Link of a pair: source * D + destination; of a bus: its device.
   if extensions.paired:
     source = source * np.int64(tables.kinds.shape[0]) + w.transfer_ints[t, 2]
   return source
@@ -379,6 +407,7 @@ def _end_transfer(t, now, place, tables, extensions, w):
   source = w.transfer_ints[t, 1]
   target = w.transfer_ints[t, 2]
   output = tables.segment_outputs[s]
+  # Each receiver gets one copy, with as many references as it has consumers.
   w.wanted[:] = False
   for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
     d = place[tables.edge_consumers[e]]
@@ -399,6 +428,7 @@ def _end_transfer(t, now, place, tables, extensions, w):
     w.references[output, source] -= 1
     if w.references[output, source] == 0:
       w.usage[source] -= tables.output_bytes[output]
+  # The link is free again a gap after the end; key -1 comes before all ends of that instant.
   if extensions.queued:
     link = _link(t, tables, extensions, w)
     if now + tables.bus_gap_us > now:
@@ -447,6 +477,7 @@ def _send(i, s, device, target, late, place, tables, extensions, w):
     w.job_ints[job, 0] = PACK
     w.job_ints[job, 1] = t
     w.job_ints[job, 2] = device
+    # Packing takes its turn as the first consumer would, elsewhere than on this device.
     turn = late + _first_consumer(
         place, tables.edge_consumers, tables.segment_edges[s], tables.segment_edges[s + 1], device,
         target)
@@ -485,6 +516,7 @@ def _end_op(i, device, place, tables, extensions, w):
     elif any_wanted:
       here += 1
       _send(i, s, device, -1, late, place, tables, extensions, w)
+    # Consumers here, the fetch, and each transfer hold the output.
     if tables.segment_outputs[s] != END:
       w.references[tables.segment_outputs[s], device] = here
 
@@ -509,6 +541,7 @@ def _end(x, now, place, tables, extensions, w):
     if tables.compute_us[i, tables.kinds[x]] > 0:
       pause_us = tables.overhead_us
     _end_op(i, x, place, tables, extensions, w)
+  # The overhead after an op is a state of its own, in which the slot starts nothing.
   if now + pause_us > now:
     w.state[x] = COOLING
     w.due[x] = now + pause_us
@@ -526,6 +559,7 @@ def _queue_as_executor(place, tables, extensions, w):
   while k < w.counts[ENTERING]:
     cause = w.causes[k]
     stop = k + 1
+    # Items made ready by one op's end stand side by side; each other item is a group alone.
     while stop < w.counts[ENTERING] and cause >= 0 and w.causes[stop] == cause:
       stop += 1
     _sort(k, stop, w.entering, w.turns)
@@ -537,6 +571,7 @@ def _queue_as_executor(place, tables, extensions, w):
         item = held
         if item < 0:
           break
+        # The last goes inline only if nothing inline waits on its device.
         inline = w.inline_count[_device(item, n, place, w.job_ints)] == 0
       elif cause >= 0 and item < n and extensions.inline_ops[item]:
         inline = True
@@ -546,6 +581,7 @@ def _queue_as_executor(place, tables, extensions, w):
         continue
       d = _device(item, n, place, w.job_ints)
       arrival = w.counts[ARRIVALS]
+      # Highest order first: inline items by arrival, then the deque's front, then its back.
       order = np.float64(arrival + 1 if cause >= 0 else -arrival)
       if inline:
         order = INLINE - arrival
@@ -597,6 +633,7 @@ def _start_unpacking(d, x, now, tables, extensions, w):
   w.due[x] = now + spent
   w.job_times[job, 0] = now
   w.job_times[job, 1] = w.due[x]
+  # The device stops meanwhile, so that its end moves by as much.
   if w.state[d] != IDLE:
     w.due[d] += spent
 
@@ -632,6 +669,7 @@ def _start_item(d, begin, now, starts, tables, extensions, w):
   else:
     job = item - n
     size_bytes = tables.segment_bytes[w.transfer_ints[w.job_ints[job, 1], 0]]
+    # The same formula for packing and unpacking: us for a transfer and us for each byte.
     if w.job_ints[job, 0] == PACK:
       w.due[d] = begin + (extensions.pack_us + extensions.pack_byte_us * size_bytes)
     else:
@@ -645,11 +683,13 @@ def _start(now, starts, tables, extensions, w):
   """Starts what unpacking and devices can start."""
   d_count = tables.kinds.shape[0]
   beside = d_count
+  # Slots d_count + d unpack beside device d's ops, under the executor's order alone.
   for d in range(d_count if extensions.executor else 0):
     if w.state[beside + d] == IDLE and w.first_job[d] >= 0:
       _start_unpacking(d, beside + d, now, tables, extensions, w)
   for d in range(d_count):
     begin = now
+    # An op that starts during unpacking begins its work when that ends.
     if extensions.executor and w.state[beside + d] == BUSY:
       begin = w.due[beside + d]
     if w.state[d] == IDLE and w.queue_sizes[d] > 0:
@@ -662,6 +702,7 @@ def _key(x, tables, w):
   n = tables.in_degrees.shape[0]
   d_count = np.int64(tables.kinds.shape[0])
   item = w.current[x]
+  # The end of an overhead loses no dependency, and goes first.
   if w.state[x] == COOLING:
     key = np.int64(-1)
   elif item >= n:
@@ -687,6 +728,7 @@ def _next_round(now, peak, tables, w):
     for d in range(tables.kinds.shape[0]):
       peak[d] = max(peak[d], w.usage[d])
   count = 0
+  # Slots and events of this instant, sorted by (segment, destination).
   for x in range(w.due.shape[0]):
     if w.due[x] == instant:
       insert(0, count, x, _key(x, tables, w), w.ended, w.ended_keys)

@@ -43,27 +43,42 @@ class Lifetimes:
 
   @classmethod
   def of(cls, graph: ComputationGraph, costs: OpCosts, result: SimulationResult) -> Lifetimes:
-    """Works out all lifetimes of a simulated step."""
+    """Works out all lifetimes of a simulated step.
+
+    Args:
+      graph, costs: of the step.
+      result: its schedule.
+
+    Returns:
+      L lifetimes, persistent bytes first, then temporaries, outputs and copies.
+    """
     n, d = graph.num_ops, result.cluster.num_devices
     place, start_us, end_us = result.placement, result.start_us, result.end_us
+    # [O], the op of each output
     owners = np.repeat(np.arange(n, dtype=np.int32), np.diff(graph.output_offsets))
     sent = result.transfers
+    # Copies: one for each data transfer and destination; control has no bytes.
     rows, targets = np.nonzero(sent.destinations & (sent.ports >= 0)[:, None])
     outputs = graph.output_offsets[sent.ops[rows]] + sent.ports[rows]
     copies = outputs.astype(np.int64) * d + targets  # one key a copy
     order = np.argsort(copies)
     copies, arrived_us = copies[order], sent.end_us[rows][order]
     copy_until_us = np.zeros(len(copies))
+    # An output lives on its device until its op, its transfers and its consumers there have ended
+    # ...
     home_until_us = end_us[owners]
     np.maximum.at(home_until_us, outputs, sent.end_us[rows])
     data = np.flatnonzero(graph.edge_ports >= 0)
     edge_outputs, consumers = graph.edge_outputs[data], graph.edge_consumers[data]
     here = place[graph.edge_producers[data]] == place[consumers]
     np.maximum.at(home_until_us, edge_outputs[here], end_us[consumers[here]])
+    # ... and a copy elsewhere until its last consumer there has ended.
     keys = edge_outputs[~here].astype(np.int64) * d + place[consumers[~here]]
     np.maximum.at(copy_until_us, np.searchsorted(copies, keys), end_us[consumers[~here]])
+    # Fetched outputs are held to the end of the step.
     home_until_us[graph.fetched_outputs] = result.step_time_us
     copied = (copies // d).astype(np.int64)
+    # Each row: devices, since, until, bytes, ops; in the order of `KINDS`.
     parts = (
         (place, np.zeros(n), np.full(n, np.inf), costs.persistent_bytes, np.arange(n)),
         (place, start_us, end_us, costs.temporary_bytes, np.arange(n)),
@@ -73,6 +88,7 @@ class Lifetimes:
     devices, since_us, until_us, sizes_bytes, ops = (
         np.concatenate(column) for column in zip(*parts))
     kinds = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part[0]) for part in parts])
+    # Drop what is held for no time, or holds no bytes.
     held = (until_us > since_us) & (sizes_bytes > 0)
     return cls(
         devices[held].astype(np.int32), since_us[held], until_us[held], sizes_bytes[held],
@@ -83,6 +99,7 @@ class Lifetimes:
     mine = self.devices == device
     until = mine & np.isfinite(self.until_us)
     moments = np.concatenate([[0.0], self.since_us[mine], self.until_us[until]])
+    # A lifetime adds its bytes at its begin and takes them back at its end.
     changes = np.concatenate([[0.0], self.sizes_bytes[mine], -self.sizes_bytes[until]])
     times_us, index = np.unique(moments, return_inverse=True)
     return times_us, np.cumsum(np.bincount(index, weights=changes))
@@ -91,6 +108,7 @@ class Lifetimes:
     """Returns the moment of the first peak and the lifetimes that make it up, largest first."""
     times_us, held_bytes = self.usage(device)
     moment_us = float(times_us[held_bytes.argmax()])
+    # Half-open intervals: what ends at this moment is not alive, what begins is.
     alive = np.flatnonzero(
         (self.devices == device) & (self.since_us <= moment_us) & (moment_us < self.until_us))
     return moment_us, alive[np.argsort(-self.sizes_bytes[alive], kind="stable")]
@@ -98,10 +116,17 @@ class Lifetimes:
 
 def memory_report(
     graph: ComputationGraph, costs: OpCosts, result: SimulationResult) -> List[str]:
-  """Writes a sentence for each device that cannot hold its peak; none if the placement fits.
+  """Writes a sentence for each device that cannot hold its peak.
 
   For example: "out of memory on /GPU:1 by 1.2 GB (13.2 GB at 5210 us, 12.0 GB there; largest:
   conv1/Conv2D output 0.5 GB)".
+
+  Args:
+    graph, costs: of the step.
+    result: its schedule and peaks.
+
+  Returns:
+    The sentences, in the order of the devices; none if the placement fits.
   """
   excess_bytes = result.peak_memory_bytes - result.cluster.memory_bytes
   full = np.flatnonzero(excess_bytes > 0).tolist()

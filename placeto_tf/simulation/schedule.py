@@ -86,6 +86,7 @@ class SimulationResult:
   end_us: np.ndarray
   peak_memory_bytes: np.ndarray
   launches_us: np.ndarray
+  # The transfers and jobs are worked out from the engine's record when they are asked for.
   _engine: Any = dataclasses.field(repr=False)
   _record: Tuple[np.ndarray, ...] = dataclasses.field(repr=False)
 

@@ -71,15 +71,29 @@ class SimulationTables(NamedTuple):
 
   @classmethod
   def build(cls, graph: ComputationGraph, costs: OpCosts, cluster: Cluster) -> SimulationTables:
-    """Raises CostError where the three do not belong together."""
+    """Builds the tables of a graph on a cluster.
+
+    Args:
+      graph: N ops.
+      costs: of this graph for this cluster.
+      cluster: D devices.
+
+    Returns:
+      The tables, as copies that numba finds writable.
+
+    Raises:
+      CostError: the costs are of another graph or of another cluster.
+    """
     _check(graph, costs, cluster)
     n, o = graph.num_ops, graph.num_outputs
     producers, ports, consumers = graph.edge_producers, graph.edge_ports, graph.edge_consumers
+    # Edges are sorted by (producer, port), so a segment begins wherever either changes.
     first = np.ones(graph.num_edges, dtype=bool)
     first[1:] = (producers[1:] != producers[:-1]) | (ports[1:] != ports[:-1])
     segment_edges = _uint32(np.append(np.flatnonzero(first), graph.num_edges))
     segment_ops = producers[first]
     outputs = graph.edge_outputs[first]
+    # Control segments have output -1, and no bytes.
     data = outputs >= 0
     fetched = graph.fetched_outputs
     consumed = np.zeros(o, dtype=bool)
@@ -88,17 +102,21 @@ class SimulationTables(NamedTuple):
     segment_bytes = np.zeros(len(segment_ops))
     segment_bytes[data] = costs.output_bytes[outputs[data]]
     executions = graph.executions if costs.executions is None else costs.executions
+    # A loop sends an output once a round; each but the last also waits for a latency and a gap.
     rounds = _rounds(graph, executions, np.flatnonzero(first))
     segment_bytes *= rounds
     segment_bytes += (rounds - 1) * _bytes_of_a_wait(cluster)
     segment_fetched = np.zeros(len(segment_ops), dtype=np.int32)
     segment_fetched[data] = fetched[outputs[data]]
+    # Data inputs by consumer, for the release of memory.
     data_edges = np.flatnonzero(ports != CONTROL)
     data_edges = data_edges[np.argsort(consumers[data_edges], kind="stable")]
     in_degrees = np.bincount(consumers, minlength=n)
     held = np.bincount(owners, weights=costs.output_bytes, minlength=n)
+    # Outputs that nobody consumes or fetches are given back when their op ends.
     unheld = np.bincount(
         owners, weights=np.where(consumed | fetched, 0, costs.output_bytes), minlength=n)
+    # Only these outputs keep a reference to the end of the step.
     both = np.flatnonzero(fetched & consumed)
     bandwidth = np.array(cluster.bandwidth_bytes_per_us, dtype=np.float64, order="C")
     latency = np.array(cluster.latency_us, dtype=np.float64, order="C")
@@ -144,12 +162,14 @@ def _rounds(
   """
   if not graph.num_edges or (executions == 1).all():
     return np.ones(len(first_edges))
+  # A segment crosses as often as its op or, into a loop, its consumers run.
   rounds = np.maximum(executions[graph.edge_producers], executions[graph.edge_consumers])
   return np.maximum(np.maximum.reduceat(rounds, first_edges), 1)
 
 
 def _bytes_of_a_wait(cluster: Cluster) -> float:
   """Returns the bytes that a usual link of the cluster could move in its latency and gap."""
+  # The median over pairs of devices; the diagonal is not a link.
   apart = ~np.eye(cluster.num_devices, dtype=bool)
   return float(np.median(
       (cluster.fixed_us * cluster.bandwidth_bytes_per_us)[apart])) if apart.any() else 0.0

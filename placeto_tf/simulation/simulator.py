@@ -75,15 +75,23 @@ class Simulator:
     self.__dict__.update(state, _lock=threading.Lock())
 
   def simulate(self, placement: np.ndarray) -> SimulationResult:
-    """Simulates one placement, [N] int32, with its schedule.
+    """Simulates one placement, with its schedule.
+
+    Args:
+      placement: [N] int32, the device of each op.
+
+    Returns:
+      The simulated step.
 
     Raises:
       PlacementError: wrong length, or a device out of range.
     """
+    # A copy, because the result keeps the placement.
     placement = self.check(np.array(placement))
     if placement.ndim != 1:
       raise PlacementError(
           f"the placement has shape {placement.shape}; expected one dimension, or simulate_many")
+    # The engine simulates ranges of placements; this one has the range 0:1.
     placements = placement[None]
     n = self.graph.num_ops
     step_time_us, start_us = np.empty(1), np.empty((1, n))
@@ -93,6 +101,7 @@ class Simulator:
     record, op_us = self.engine.record(workspace), self.engine.op_us(workspace, placements[0])
     self.return_workspace(workspace)
     executions = self.graph.executions if self.costs.executions is None else self.costs.executions
+    # Launches between an op's runs, by its compute time, [N, 1] as of one kind of device.
     launches_us = launches_between_us(op_us[:, None], executions, self.cluster)[:, 0]
     return SimulationResult(
         self.cluster, placements[0], float(step_time_us[0]), start_us[0],
@@ -101,11 +110,14 @@ class Simulator:
   def simulate_many(
       self, placements: np.ndarray, *, start_us: Optional[np.ndarray] = None
   ) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns step times [B] and peaks [B, D] of placements [B, N] int32, on all cores.
+    """Simulates placements on all cores.
 
     Args:
-      placements: [B, N] device of each op.
+      placements: [B, N] int32, the device of each op.
       start_us: [B, N] float64, filled with the start of each op, where given.
+
+    Returns:
+      step_time_us [B] float64 and peak_memory_bytes [B, D] float64.
 
     Raises:
       PlacementError: wrong shape, or a device out of range.
@@ -124,6 +136,7 @@ class Simulator:
     piece = max(1, b // (8 * threads)) if threads > 1 else max(b, 1)
     pieces = itertools.count(0, piece)
 
+    # Threads take pieces from one counter, so that each placement is simulated exactly once.
     def work():
       workspace = self.take_workspace()
       for first in pieces:
@@ -141,7 +154,17 @@ class Simulator:
     return step_time_us, peak
 
   def check(self, placements: np.ndarray) -> np.ndarray:
-    """Returns [N] or [B, N] as contiguous int32. Raises: PlacementError, if it is no placement."""
+    """Checks placements and returns them as the compiled loops read them.
+
+    Args:
+      placements: [N] or [B, N] integers.
+
+    Returns:
+      The same shape, contiguous and writable int32.
+
+    Raises:
+      PlacementError: the shape or type is wrong, or a device is out of range.
+    """
     n, d = self.graph.num_ops, self.cluster.num_devices
     if placements.ndim not in (1, 2) or placements.shape[-1] != n:
       raise PlacementError(
@@ -160,6 +183,7 @@ class Simulator:
 
   def take_workspace(self) -> tuple:
     """Returns the arrays of one thread, for its own use until it returns them."""
+    # Under a lock, because a check and a pop are two steps.
     with self._lock:
       if self._workspaces:
         return self._workspaces.pop()
@@ -184,7 +208,8 @@ class Simulator:
 
 
 def num_cores() -> int:
-  """Cores that this process may use, which in a container can be fewer than there are."""
+  """Returns the cores that this process may use, which in a container can be fewer than there are.
+  """
   if hasattr(os, "sched_getaffinity"):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1

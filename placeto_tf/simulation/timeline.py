@@ -33,9 +33,18 @@ _MAX_PICTURED_DEVICES = 32  # of thousands, a picture would be as long, and take
 
 def timeline_events(
     graph: ComputationGraph, costs: OpCosts, result: SimulationResult) -> List[Dict[str, Any]]:
-  """Returns the events of a Chrome trace, as JSON-able dicts."""
+  """Returns the events of a Chrome trace.
+
+  Args:
+    graph, costs: of the step.
+    result: its schedule.
+
+  Returns:
+    JSON-able dicts; `ts` and `dur` are in us.
+  """
   cluster = result.cluster
   events: List[Dict[str, Any]] = []
+  # Names and order of devices and of their threads.
   for d, name in enumerate(cluster.device_names):
     events.append(_meta("process_name", d + 1, 0, name=name))
     events.append(_meta("process_sort_index", d + 1, 0, sort_index=d))
@@ -43,6 +52,7 @@ def timeline_events(
       events.append(_meta("thread_name", d + 1, tid, name=label))
       events.append(_meta("thread_sort_index", d + 1, tid, sort_index=tid))
 
+  # A slice for each op, then for each transfer, then for each job.
   rows = zip(
       graph.op_names, graph.op_types, result.placement.tolist(),
       result.start_us.tolist(), result.end_us.tolist())
@@ -64,6 +74,7 @@ def timeline_events(
         COMPUTE, float(jobs.start_us[j]), float(jobs.end_us[j])))
   events.extend(_arrows(graph, result, labels))
 
+  # A counter of the bytes held: one event at each moment at which they change.
   lifetimes = Lifetimes.of(graph, costs, result)
   for d in range(cluster.num_devices):
     for ts, held in zip(*(column.tolist() for column in lifetimes.usage(d))):
@@ -74,7 +85,13 @@ def timeline_events(
 
 def write_timeline(
     graph: ComputationGraph, costs: OpCosts, result: SimulationResult, path: str) -> None:
-  """Writes `timeline.json`, which opens in Perfetto."""
+  """Writes `timeline.json`, which opens in Perfetto.
+
+  Args:
+    graph, costs: of the step.
+    result: its schedule.
+    path: the file to write.
+  """
   trace = {"traceEvents": timeline_events(graph, costs, result), "displayTimeUnit": "ms"}
   with open(path, "w", encoding="utf-8") as file:
     file.write(json.dumps(trace, separators=(",", ":")))  # ten times as fast as json.dump
@@ -106,6 +123,7 @@ def _arrows(
   """Draws a flow from every transfer to each op that it brought an input."""
   events: List[Dict[str, Any]] = []
   sent, place = result.transfers, result.placement
+  # (op, port, destination) -> transfer.
   transfer_of = {}
   for t, (op, port) in enumerate(zip(sent.ops.tolist(), sent.ports.tolist())):
     for d in np.flatnonzero(sent.destinations[t]).tolist():
@@ -116,6 +134,7 @@ def _arrows(
     d = int(place[consumer])
     if d == place[producer]:
       continue
+    # An arrow begins at the transfer's slice and ends at the consumer's ("bp": "e", the enclosing).
     t = transfer_of[producer, port, d]
     common = {"name": labels[t], "cat": "dataflow", "id": number}
     events.append({
@@ -147,10 +166,12 @@ def timeline_figure(
   from matplotlib.figure import Figure
   shown = _pictured_devices(result)
   panels = [(result, shown, title or f"step time {result.step_time_us / _MS:.2f} ms")]
+  # Panels from top to bottom; a step to compare with is drawn above.
   if before is not None:
     used = [d for d in _pictured_devices(before) if before.busy_us[d] > 0]
     text = f"{before_title}: {before.step_time_us / _MS:,.4g} ms"
     panels.insert(0, (before, used or shown, text))
+  # Inches: each device has two lanes, the title takes the rest.
   heights = [0.55 * len(devices) + 0.6 for _, devices, _ in panels]
   with_memory = graph is not None and costs is not None
   if with_memory:
@@ -186,12 +207,14 @@ def _draw_lanes(axes: Any, result: SimulationResult, devices: List[int]) -> None
         (result.placement == d, result.start_us, result.end_us, 0.5, 0.0, f"C{lane % 10}"),
         (jobs.devices == d, jobs.start_us, jobs.end_us, 0.5, 0.0, "0.2"),
         (sent.sources == d, sent.start_us, sent.end_us, 0.28, 0.55, "0.55")):
+      # (start, duration) of each bar, in ms; bars without a duration are left out.
       spans = np.column_stack([start_us[mask], (end_us - start_us)[mask]]) / _MS
       axes.broken_barh(spans[spans[:, 1] > 0], (lane + low, height), color=colour, linewidth=0)
   axes.set_yticks(
       [lane + y for lane in range(len(devices)) for y in (0.25, 0.69)],
       [label for d in devices for label in (names[d], "bus")], fontsize=8)
   axes.tick_params(labelsize=9)
+  # Upside down, so that the first device is at the top.
   axes.set_ylim(len(devices), -0.15)
   if len(names) > _MAX_PICTURED_DEVICES and len(devices) == _MAX_PICTURED_DEVICES:
     axes.text(1.0, 1.01, f"the {len(devices)} busiest of {len(names):,} devices", fontsize=9,
@@ -200,12 +223,21 @@ def _draw_lanes(axes: Any, result: SimulationResult, devices: List[int]) -> None
 
 def _pictured_devices(result: SimulationResult) -> List[int]:
   """Returns the devices to show: all of a few, or those that compute the longest."""
+  # A stable sort: of equally busy devices those of lower indices are shown.
   busiest = np.argsort(-result.busy_us, kind="stable")
   return sorted(busiest[:_MAX_PICTURED_DEVICES].tolist())
 
 
 def timeline_png(result: SimulationResult, **options: Any) -> bytes:
-  """Draws `timeline_figure` into the content of a PNG file. Args: options: see there."""
+  """Draws `timeline_figure` as a PNG file.
+
+  Args:
+    result: the step to draw.
+    options: of `timeline_figure`.
+
+  Returns:
+    The content of the file.
+  """
   content = io.BytesIO()
   timeline_figure(result, **options).savefig(content, format="png")
   return content.getvalue()
