@@ -38,26 +38,38 @@ Derived = Dict[str, tf.Tensor]
 
 
 def derive(graph: tfgnn.GraphTensor) -> Derived:
-  """Returns name -> array of one scalar GraphTensor."""
+  """Computes the dense arrays of one graph.
+
+  Args:
+    graph: scalar GraphTensor of `schema.pbtxt`.
+
+  Returns:
+    Name -> array; the constants at the top of the module give names and shapes.
+  """
   groups, devices = graph.node_sets[schema.GROUP], graph.node_sets[schema.DEVICE]
-  g, d = groups.total_size, devices.total_size
+  g, d = groups.total_size, devices.total_size  # G, D
   option, flow = graph.edge_sets[schema.OPTION], graph.edge_sets[schema.DATAFLOW]
-  pairs = _ends(option)
+  pairs = _ends(option)  # [O, 2] option edges: group, device
+  # Each option edge marks its (group, device) pair: [G, D] both.
   allowed = tf.scatter_nd(pairs, tf.ones(tf.shape(pairs)[:1]), [g, d])
   compute_us = tf.scatter_nd(pairs, option["compute_us"][:, 0], [g, d])
+  # [G] compute time on the fastest allowed device.
   fastest_us = tf.reduce_min(tf.where(allowed > 0, compute_us, np.inf), axis=1)
-  held = (groups["persistent_bytes"] + groups["working_bytes"])[:, 0]
+  held = (groups["persistent_bytes"] + groups["working_bytes"])[:, 0]  # [G]
   sources, targets = flow.adjacency.source, flow.adjacency.target
-  reach = _reachable(_ends(flow), g)
+  reach = _reachable(_ends(flow), g)  # [G, G]
   columns = (fastest_us, groups["output_bytes"][:, 0], held)
   return {
+      # Each column over its maximum, so that graphs of all sizes look alike.
       STATIC: tf.stack([each / tf.maximum(tf.reduce_max(each), 1e-9) for each in columns], axis=1),
       ALLOWED: allowed,
       SOURCES: sources, TARGETS: targets,
       EDGES: tf.ones([tf.size(sources), 1]),
+      # A group hears of producers if an edge ends there, of consumers if an edge begins there.
       HEARS: tf.stack([tf.cast(tf.math.bincount(ends, minlength=g, maxlength=g) > 0, tf.float32)
                        for ends in (targets, sources)], axis=1),
       RELATIVES: tf.stack([
+          # Row v: groups with a path to v, groups with a path from v, and groups without either.
           tf.transpose(reach), reach,
           tf.maximum(1.0 - reach - tf.transpose(reach) - tf.eye(g), 0.0)]),
       EVERYONE: tf.ones([g]),
@@ -93,6 +105,7 @@ class GraphTable:
         raise PlacetoError(
             f"graph {i} is on {graph.num_devices} devices, graph 0 on {self.num_devices}; the "
             "graphs of one network need clusters of one size")
+    # All rows are padded to the most groups and the most dataflow edges.
     edges = max(int(graph.flow.sum()) for graph in graphs)
     self.padded = any(
         (graph.num_groups, graph.flow.sum()) != (self.num_groups, edges)
@@ -101,23 +114,32 @@ class GraphTable:
     self._table = {name: tf.constant(np.stack([row[name] for row in rows])) for name in rows[0]}
 
   def __call__(self, graphs: tf.Tensor) -> Derived:
-    """Returns the arrays of `graphs` [P] int32, [P, ...] each."""
+    """Looks up the arrays of several graphs.
+
+    Args:
+      graphs: [P] int32 numbers of graphs.
+
+    Returns:
+      Name -> array [P, ...].
+    """
     return {name: tf.gather(table, graphs) for name, table in self._table.items()}
 
   def _padded_row(self, graph: GroupedGraph, edges: int) -> Dict[str, np.ndarray]:
     """Returns name -> array of one graph, with room for all groups and edges."""
+    # The derived arrays do not depend on the placement: device 0 stands for any.
     found = derive(encode(graph, np.zeros(graph.num_groups, np.int32)))
     missing = self.num_groups - graph.num_groups
     padded = {}
     for name, tensor in found.items():
       array = tensor.numpy()
       pads = [(0, 0)] * array.ndim
+      # Padding edges are (0, 0) in SOURCES and TARGETS and 0 in EDGES.
       if name in _PER_EDGE:
         pads[0] = (0, edges - len(array))
-      elif name == RELATIVES:
+      elif name == RELATIVES:  # [3, G, G]: both group axes
         pads[-2:] = [(0, missing)] * 2
       else:
-        pads[0] = (0, missing)
+        pads[0] = (0, missing)  # [G, ...]
       padded[name] = np.pad(array, pads)
     return padded
 
@@ -133,8 +155,18 @@ def _reachable(ends: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
   reach = tf.scatter_nd(ends, tf.ones(tf.shape(ends)[:1]), [g, g])
 
   def doubled(length, reach):  # paths of twice the length
+    """Doubles the length of the paths that are covered.
+
+    Args:
+      length: the most edges of a path that `reach` covers.
+      reach: [G, G] float32, 1 where such a path exists.
+
+    Returns:
+      (2 length, [G, G] float32 of paths of up to 2 length edges).
+    """
     return 2 * length, tf.cast(reach + tf.matmul(reach, reach) > 0, tf.float32)
 
+  # Repeated squaring: no path of distinct groups has more than G - 1 edges.
   return tf.while_loop(
       lambda length, _: length < g, doubled, (1, reach),
       shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, None])))[1]

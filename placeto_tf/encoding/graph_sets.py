@@ -40,7 +40,7 @@ Row = Dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class GraphSetConfig:
-  """What to make.
+  """The family, the range and the grouping of a set.
 
   Attributes:
     family: one of `zoo.family_names()`.
@@ -67,23 +67,33 @@ class GraphSetConfig:
 
   @property
   def specs(self) -> List[str]:
-    """Specs of the single graphs."""
+    """Returns the specs of the single graphs."""
     return zoo.expand(f"family:{self.family}[{self.first}:{self.first + self.count}]")
 
   def file_name(self, spec: str) -> str:
-    """Returns file name of a graph's MetaGraph."""
+    """Returns the file name of a graph's MetaGraph.
+
+    Args:
+      spec: of the graph, such as "family:cifar10[3]".
+
+    Returns:
+      Such as "cifar10_0003.meta".
+    """
     return f"{self.family}_{int(spec[:-1].partition('[')[2]):04d}.meta"
 
 
 def make_graph_set(
     config: GraphSetConfig, out: str, *,
     progress: Optional[Callable[[int, int, Row], None]] = None) -> List[Row]:
-  """Writes what is missing and returns the rows of all graphs.
+  """Writes the missing files of a set.
 
   Args:
-    config: what to make.
+    config: of the set.
     out: the directory; files in it that are not of this set stay as they are.
     progress: called with (graphs done, graphs in all, the row) after each that was made.
+
+  Returns:
+    The rows of all graphs, in order.
 
   Raises:
     PlacetoError: `out` holds another set, or files that this one would overwrite, or another
@@ -97,7 +107,8 @@ def make_graph_set(
 def _make(
     config: GraphSetConfig, cluster: Cluster, out: str,
     progress: Optional[Callable[[int, int, Row], None]]) -> List[Row]:
-  rows = _claim(config, out)
+  """Writes the missing files and returns all rows; the caller keeps other processes out."""
+  rows = _claim(config, out)  # spec -> row
   unfinished = os.path.join(out, _UNFINISHED)
   os.makedirs(unfinished, exist_ok=True)
   made: List[Row] = []
@@ -105,10 +116,12 @@ def _make(
     name = config.file_name(spec)
     example = os.path.join(unfinished, name + ".example")
     path = os.path.join(out, name)
+    # A graph is done when its row, its MetaGraph and its GraphTensor are all there.
     if not (spec in rows and os.path.exists(path)
             and (os.path.exists(example) or "record" in rows[spec])):
       meta_graph = zoo.build(spec).meta_graph_def()
       content, row = _encode(meta_graph, cluster, config)
+      # The manifest names a graph last: an interrupted one is made again.
       outputs.write(example, content)
       outputs.write(path, meta_graph.SerializeToString(deterministic=True))
       rows[spec] = {"spec": spec, "model": zoo.member(spec), "file": name, **row}
@@ -116,18 +129,20 @@ def _make(
       if progress is not None:
         progress(len(made) + 1, config.count, rows[spec])
     made.append(rows[spec])
+  # All graphs exist: only the TFRecord is left.
   _join_records(config, rows, out)
   return made
 
 
 def _encode(meta_graph: object, cluster: Cluster, config: GraphSetConfig):
   """Returns the serialized GraphTensor of a graph on its best single device, and its row."""
-  import tensorflow_gnn as tfgnn
+  import tensorflow_gnn as tfgnn  # takes seconds, so not before there is a graph to make
 
   graph = load_graph(meta_graph)
   problem = PlacementProblem.build(
       graph, cluster, grouping=config.grouping, max_groups=config.max_groups)
   grouping = problem.grouping
+  # The GraphTensor shows the best single device, simulated, with the features of all pairs.
   grouped = GroupedGraph.of(problem)
   placement = problem.project(single(problem))
   simulated = problem.simulator.simulate(grouping.expand(placement))
@@ -136,7 +151,7 @@ def _encode(meta_graph: object, cluster: Cluster, config: GraphSetConfig):
       placement, simulated.start_us, simulated.step_time_us, simulated.peak_memory_bytes)
   tensor = graph_tensor.encode(
       grouped, placement, step_time_us=simulated.step_time_us,
-      start_us=simulated.start_us[grouped.main_op],
+      start_us=simulated.start_us[grouped.main_op],  # a group starts with its main op
       pairs=state.features(np.arange(grouped.num_groups, dtype=np.int32)))
   row = {
       "fingerprint": graph.fingerprint, "ops": graph.num_ops, "groups": grouping.num_groups,
@@ -145,8 +160,9 @@ def _encode(meta_graph: object, cluster: Cluster, config: GraphSetConfig):
 
 
 def _claim(config: GraphSetConfig, out: str) -> Dict[str, Row]:
-  """Rows of the graphs that exist, by spec; writes the manifest of a new set."""
+  """Returns the rows of the graphs that exist, by spec; writes the manifest of a new set."""
   path = os.path.join(out, MANIFEST)
+  # A new set may not overwrite files that no manifest claims.
   if not os.path.exists(path):
     taken = [name for name in [RECORDS, SCHEMA, *map(config.file_name, config.specs)]
              if os.path.lexists(os.path.join(out, name))]
@@ -159,6 +175,7 @@ def _claim(config: GraphSetConfig, out: str) -> Dict[str, Row]:
   stored = user_files.read_json_object(
       path, what="the list of graphs", remedy="choose another directory")
   try:
+    # Any malformed content counts as a wrong file: users may have edited it.
     rows = {row["spec"]: row for row in stored["graphs"]}
     settings = {name: stored["config"][name] for name in _settings(config)}
     for row in rows.values():
@@ -170,6 +187,7 @@ def _claim(config: GraphSetConfig, out: str) -> Dict[str, Row]:
   for row in rows.values():
     if row.get("record", 0) >= count:
       row.pop("record", None)  # the TFRecord was deleted
+  # Graphs of other settings do not belong in this set.
   for name, value in _settings(config).items():
     if settings[name] != value:
       raise PlacetoError(
@@ -179,15 +197,16 @@ def _claim(config: GraphSetConfig, out: str) -> Dict[str, Row]:
 
 
 def _check_row(row: Row) -> None:
-  """Raises TypeError or KeyError where a row does not say what rows do."""
+  """Raises TypeError or KeyError where a row lacks a field or holds a wrong type."""
   kinds: Dict[str, Any] = {
       "spec": str, "file": str, "ops": int, "groups": int, "single_device_us": (int, float),
       "record": int}
   for name, kind in kinds.items():
     if name == "record" and name not in row:  # its GraphTensor is not in the TFRecord yet
       continue
-    if not isinstance(row[name], kind) or isinstance(row[name], bool):
+    if not isinstance(row[name], kind) or isinstance(row[name], bool):  # bool is an int
       raise TypeError(f"{name} is {row[name]!r:.60}")
+  # A row names a file within the directory, never a path out of it.
   if row["file"] != os.path.basename(row["file"]) or row.get("record", 0) < 0:
     raise TypeError(f"file is {row['file']!r:.60}, record {row.get('record')!r}")
 
@@ -200,17 +219,19 @@ def _settings(config: GraphSetConfig) -> Dict[str, Any]:
 
 
 def _write_manifest(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> None:
+  """Writes graphs.json."""
   manifest = {"version": 1, "config": _settings(config), "graphs": list(rows.values())}
   outputs.write_json(os.path.join(out, MANIFEST), manifest)
 
 
 def _join_records(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> None:
-  """Joins the GraphTensors of the TFRecord and the new ones, in the order of the rows."""
+  """Concatenates old and new GraphTensors to one TFRecord, in the order of the rows."""
   import tensorflow as tf
 
   unfinished, path = os.path.join(out, _UNFINISHED), os.path.join(out, RECORDS)
   new = [row for row in rows.values()
          if os.path.exists(os.path.join(unfinished, row["file"] + ".example"))]
+  # Records that are there already keep their bytes; rows tell their old places.
   if new:
     old = _read_records(path)
     contents = {row["file"]: old[row["record"]] for row in rows.values() if "record" in row}
@@ -218,6 +239,7 @@ def _join_records(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> Non
       contents[row["file"]] = user_files.read_bytes(
           os.path.join(unfinished, row["file"] + ".example"), what="a GraphTensor",
           remedy="delete it and the graph of its name, so that both are made again")
+    # Written beside, then renamed: the old TFRecord stays whole until the new one is.
     with tf.io.TFRecordWriter(path + ".partial") as writer:
       for row in rows.values():
         writer.write(contents[row["file"]])
@@ -226,7 +248,7 @@ def _join_records(config: GraphSetConfig, rows: Dict[str, Row], out: str) -> Non
       row["record"] = place
     _write_manifest(config, rows, out)
   shutil.copyfile(schema.SCHEMA_PATH, os.path.join(out, SCHEMA))
-  shutil.rmtree(unfinished)
+  shutil.rmtree(unfinished)  # the TFRecord has them now
 
 
 def _read_records(path: str) -> List[bytes]:

@@ -36,7 +36,7 @@ def encode(
     grouped: GroupedGraph, placement: np.ndarray, *, step_time_us: float = 0.0,
     start_us: Optional[np.ndarray] = None, pairs: Optional[np.ndarray] = None,
     current: Sequence[int] = (), visited: Sequence[int] = ()) -> tfgnn.GraphTensor:
-  """Returns the scalar GraphTensor of a placement.
+  """Builds the GraphTensor of a placement.
 
   Args:
     grouped: the graph of groups on its cluster.
@@ -47,6 +47,9 @@ def encode(
       placement was not simulated.
     current: the groups that are to be placed now.
     visited: the groups that were placed before.
+
+  Returns:
+    A scalar GraphTensor of `schema.pbtxt`.
 
   Raises:
     PlacementError: the placement has the wrong length or names a device that does not exist.
@@ -61,21 +64,27 @@ def encode(
     raise PlacementError(
         f"group {wrong} is placed on device {int(placement[wrong])}; there are {d} devices, "
         "numbered from 0")
+  # links: every ordered pair of different devices.
   groups, devices, links = schema.GROUP, schema.DEVICE, np.nonzero(~np.eye(d, dtype=bool))
-  option = np.nonzero(grouped.allowed)
+  option = np.nonzero(grouped.allowed)  # groups [O], devices [O] of option edges
   of_options = (np.zeros((len(option[0]), NUM_FEATURES)) if pairs is None else pairs[option])
   return tfgnn.GraphTensor.from_pieces(
+      # Context: numbers of the whole graph.
       context=tfgnn.Context.from_fields(features={
           "step_time_us": _column([step_time_us]),
           "op_overhead_us": _column([grouped.op_overhead_us])}),
+      # Node sets: groups, with the flags and times of this step, and devices.
       node_sets={
           groups: _nodes(
               g, **{name: getattr(grouped, name) for name in _OF_GROUPS},
+              # Order inverted: place of each group.
               output_dims=grouped.output_dims, turn=np.argsort(grouped.order),
               start_us=np.zeros(g) if start_us is None else start_us,
               current=_flags(g, current), visited=_flags(g, visited)),
           devices: _nodes(d, **{name: getattr(grouped, name) for name in _OF_DEVICES}),
       },
+      # Edge sets: dataflow that policies see, the other edges between groups, options, the
+      # placement, links.
       edge_sets={
           **{name: _edges(
               groups, grouped.sources[part], groups, grouped.targets[part],
@@ -93,21 +102,41 @@ def encode(
 
 
 def decode(graph: tfgnn.GraphTensor) -> Tuple[GroupedGraph, Dict[str, Any]]:
-  """Returns the grouped graph, and the other arguments of `encode`, of a scalar GraphTensor."""
+  """Reads a GraphTensor back into arrays.
+
+  Args:
+    graph: scalar GraphTensor of `schema.pbtxt`.
+
+  Returns:
+    The grouped graph, and the other arguments of `encode` by name.
+  """
   groups, devices = graph.node_sets[schema.GROUP], graph.node_sets[schema.DEVICE]
   g, d = int(groups.total_size), int(devices.total_size)
+  # Edge set -> (sources [E], targets [E]).
   ends = {name: (edges.adjacency.source.numpy(), edges.adjacency.target.numpy())
           for name, edges in graph.edge_sets.items()}
 
   def square(edge_set, feature, rows, fill=0.0):
+    """Spreads a feature of edges over a table of rows and devices.
+
+    Args:
+      edge_set, feature: names.
+      rows: how many.
+      fill: for pairs without an edge.
+
+    Returns:
+      [rows, D] float64.
+    """
     values = np.full((rows, d), fill)
     values[ends[edge_set]] = _values(graph.edge_sets[edge_set], feature)
     return values
 
+  # Dataflow and feedback edges together are all edges, sorted by (source, target) again.
   flows = (schema.DATAFLOW, schema.FEEDBACK)
   sources, targets = (np.concatenate([ends[name][i] for name in flows]) for i in (0, 1))
   edge_bytes = np.concatenate([_values(graph.edge_sets[name], "bytes") for name in flows])
   by_pair = np.lexsort((targets, sources))
+  # Option edges are the allowed pairs: [G, D], and [G, D, F] features.
   allowed = np.zeros((g, d), dtype=bool)
   allowed[ends[schema.OPTION]] = True
   pairs = np.zeros((g, d, NUM_FEATURES), np.float32)
@@ -120,9 +149,10 @@ def decode(graph: tfgnn.GraphTensor) -> Tuple[GroupedGraph, Dict[str, Any]]:
       for name in ("num_ops", "main_op", "op_type", "output_rank")})
   grouped = GroupedGraph(
       compute_us=square(schema.OPTION, "compute_us", g), **of_groups,
-      order=np.argsort(_values(groups, "turn")).astype(np.int32),
+      order=np.argsort(_values(groups, "turn")).astype(np.int32),  # turn inverted
       sources=sources[by_pair], targets=targets[by_pair], edge_bytes=edge_bytes[by_pair],
       allowed=allowed, memory_bytes=_values(devices, "memory_bytes"),
+      # No transfer within a device.
       bandwidth_bytes_per_us=square(schema.LINK, "bandwidth_bytes_per_us", d, np.inf),
       latency_us=square(schema.LINK, "latency_us", d),
       is_host=_values(devices, "is_host").astype(bool),
@@ -135,29 +165,35 @@ def decode(graph: tfgnn.GraphTensor) -> Tuple[GroupedGraph, Dict[str, Any]]:
 
 
 def _values(holder, name: str) -> np.ndarray:
+  """Returns [n] float64 of a feature [n, 1] of a set or of the context."""
   return holder[name].numpy()[:, 0].astype(np.float64)
 
 
 def _column(values) -> tf.Tensor:
   """Returns [n, 1], or values [n, k] as they are."""
+  # The schema has 32-bit floats, and scalars as columns.
   values = np.asarray(values, dtype=np.float32)
   return tf.constant(values if values.ndim == 2 else values.reshape(-1, 1))
 
 
 def _flags(g: int, groups: Sequence[int]) -> np.ndarray:
+  """Returns [G] float64, 1 for the groups that are listed."""
   flags = np.zeros(g)
   flags[np.asarray(groups, dtype=np.int64)] = 1
   return flags
 
 
 def _nodes(size, **features) -> tfgnn.NodeSet:
+  """Returns a node set of a size, with features [size] or [size, k]."""
   return tfgnn.NodeSet.from_fields(
       sizes=tf.constant([size], tf.int32),
       features={name: _column(values) for name, values in features.items()})
 
 
 def _edges(source_set, sources, target_set, targets, **features) -> tfgnn.EdgeSet:
+  """Returns an edge set with features [E] or [E, k], from source and target numbers [E]."""
   def index(values):
+    """Returns int32 numbers of nodes."""
     return tf.constant(np.asarray(values), tf.int32)
 
   return tfgnn.EdgeSet.from_fields(

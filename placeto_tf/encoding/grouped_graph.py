@@ -31,7 +31,7 @@ from placeto_tf.grouping.contraction import topological_rank
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-OP_TYPE_BUCKETS, OUTPUT_DIMS = 512, 4
+OP_TYPE_BUCKETS, OUTPUT_DIMS = 512, 4  # hash buckets of op types; dimensions kept of a shape
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,13 +92,17 @@ class GroupedGraph:
 
   @functools.cached_property
   def flow(self) -> np.ndarray:
-    """Returns [E] bool: edges that policies see, which agree with `order`."""
-    positions = np.argsort(self.order)
+    """Returns [E] bool, the edges that policies see, which agree with `order`."""
+    positions = np.argsort(self.order)  # the inverse: place of each group
     return positions[self.sources] < positions[self.targets]
 
   @classmethod
   def of(cls, problem: PlacementProblem) -> GroupedGraph:
-    """Returns the groups of a problem."""
+    """Returns the groups of a problem.
+
+    Args:
+      problem: whose grouping is used.
+    """
     return cls.build(
         problem.graph, problem.costs, problem.cluster, problem.grouping, problem.allowed)
 
@@ -106,17 +110,31 @@ class GroupedGraph:
   def build(
       cls, graph: ComputationGraph, costs: OpCosts, cluster: Cluster, grouping: Grouping,
       allowed: np.ndarray) -> GroupedGraph:
-    """Adds up the ops of each group; `allowed` is [G, D] bool."""
+    """Adds up the ops of each group.
+
+    Args:
+      graph, costs: of the N ops.
+      cluster: of D devices.
+      grouping: of the ops in G groups.
+      allowed: [G, D] bool.
+
+    Returns:
+      The grouped graph.
+    """
     g, group_of_op = grouping.num_groups, grouping.group_of_op
 
     def total(of_op):
+      """Returns [G] sums over the ops of each group, from [N]."""
       return np.bincount(group_of_op, weights=of_op, minlength=g)
 
+    # Outputs are stored op after op: [O] owner of each, then [N] bytes of all outputs.
     output_owner = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))
     op_output_bytes = np.bincount(
         output_owner, weights=costs.output_bytes, minlength=graph.num_ops)
+    # Temporaries of a group's ops are not alive together: the largest counts, not the sum.
     largest_temporary = np.zeros(g)
     np.maximum.at(largest_temporary, group_of_op, costs.temporary_bytes)
+    # Costs are by kind of device; devices of one kind share a column: [G, D].
     compute_us = np.stack(
         [total(costs.compute_us[:, kind]) for kind in cluster.device_kinds], axis=1)
     sources, targets, edge_bytes, output_bytes = _group_edges(graph, costs, group_of_op, g)
@@ -131,6 +149,7 @@ class GroupedGraph:
         num_ops=np.bincount(group_of_op, minlength=g).astype(np.int32),
         main_op=main_op.astype(np.int32),
         op_type=np.array(
+            # Stable over processes, unlike hash().
             [zlib.crc32(graph.op_types[op].encode()) % OP_TYPE_BUCKETS for op in main_op],
             dtype=np.int32),
         output_rank=output_rank,
@@ -149,16 +168,35 @@ class GroupedGraph:
 
 
 def main_ops(graph: ComputationGraph, costs: OpCosts, grouping: Grouping) -> np.ndarray:
-  """Returns [G] each group's op that computes longest, the first of equals in topological order."""
+  """Returns each group's op that computes longest, the first of equals in topological order.
+
+  Args:
+    graph, costs: of the N ops.
+    grouping: of the ops.
+
+  Returns:
+    [G] ops.
+  """
+  # Sorted by group, then falling compute time, then topological rank; the first of each run wins.
   by_weight = np.lexsort(
       (topological_rank(graph), -costs.compute_us.max(axis=1), grouping.group_of_op))
   return by_weight[np.unique(grouping.group_of_op[by_weight], return_index=True)[1]]
 
 
 def output_shapes(graph: ComputationGraph, ops: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-  """Returns (output_rank, output_dims) of ops; a graph made of costs alone has no shapes."""
+  """Returns the shapes of the first outputs of ops; a graph made of costs alone has no shapes.
+
+  Args:
+    graph: of the ops.
+    ops: [M] their numbers.
+
+  Returns:
+    rank [M] int32, -1 where it is not known, and dims [M, 4] int64, the last dimension first; 0
+    where there is none, 1 for an unknown one.
+  """
   rank = np.full(len(ops), -1, dtype=np.int32)
   dims = np.zeros((len(ops), OUTPUT_DIMS), dtype=np.int64)
+  # Shapes are declared in the GraphDef, where there is one.
   source = graph.source
   if source is None or source.graph_def is None or source.positions is None:
     return rank, dims
@@ -166,24 +204,25 @@ def output_shapes(graph: ComputationGraph, ops: np.ndarray) -> Tuple[np.ndarray,
   for row, op in enumerate(ops):
     shape = declared_shape(nodes[int(source.positions[op])])
     if shape is not None:
-      last = [max(dim, 1) for dim in shape[::-1][:OUTPUT_DIMS]]
+      last = [max(dim, 1) for dim in shape[::-1][:OUTPUT_DIMS]]  # unknown dimensions, -1, as 1
       rank[row], dims[row, :len(last)] = len(shape), last
   return rank, dims
 
 
 def _group_edges(graph, costs, group_of_op, g):
-  """Edges between groups and their bytes; a tensor counts once for each group that reads it."""
+  """Returns edges between groups and their bytes; a tensor counts once a reading group."""
   outputs = graph.edge_outputs
   source = group_of_op[graph.edge_producers].astype(np.int64)
   target = group_of_op[graph.edge_consumers].astype(np.int64)
-  cut = source != target
-  pairs = np.unique(source[cut] * g + target[cut])
-  data = cut & (outputs >= 0)
+  cut = source != target  # edges between ops of different groups
+  pairs = np.unique(source[cut] * g + target[cut])  # [E] source G + target, sorted
+  data = cut & (outputs >= 0)  # control edges move no bytes
   # (tensor, reading group) once each, however many ops of the group read it
   reads = np.unique(np.stack([outputs[data].astype(np.int64), target[data], source[data]]), axis=1)
   bytes_of_pair = np.zeros(len(pairs))
   np.add.at(
       bytes_of_pair, np.searchsorted(pairs, reads[2] * g + reads[1]), costs.output_bytes[reads[0]])
+  # A tensor that leaves its group counts once in output_bytes, however many groups read it.
   tensors, first = np.unique(reads[0], return_index=True)
   output_bytes = np.bincount(
       reads[2][first], weights=costs.output_bytes[tensors], minlength=g).astype(np.float64)

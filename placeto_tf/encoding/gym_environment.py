@@ -67,8 +67,9 @@ class PlacementEnv(gymnasium.Env):
 
     Args:
       graph: as for `load_graph`, such as a file or "zoo:inception_v3".
-      cluster: a `Cluster`, or what `Cluster.parse` takes.
-      grouping, max_groups: as for `place`; M is `max_groups`, and of finer levels a draw is seen.
+      cluster: a `Cluster`, or a text for `Cluster.parse`.
+      grouping, max_groups: as for `place`; M is `max_groups`, and of finer levels a random sample
+        of groups is seen.
       start: where episodes begin: "best", the best of one device, the expert and METIS, or
         "random", each group on a device that is drawn in each episode.
       max_evaluations: episodes are truncated once so many placements were evaluated.
@@ -87,14 +88,16 @@ class PlacementEnv(gymnasium.Env):
         load_graph(graph, **options), cluster, grouping=grouping, max_groups=max_groups)
     self._start, self._max_evaluations = start, max_evaluations
     self._config, self._room = process or ProcessConfig(), problem.num_groups
-    m, d = problem.allowed.shape
+    m, d = problem.allowed.shape  # M, D
     self.observation_space = spaces.Dict({
         "pair": spaces.Box(-CLIP, CLIP, (m, d, NUM_FEATURES), np.float32),
         "placement": spaces.MultiDiscrete(np.full(m, d)),
         "action_mask": spaces.MultiBinary(m * d)})
     self.action_space = spaces.Discrete(m * d)
+    # [R, N] the reference placements; the best of them is the start.
     found = np.stack([placer(problem) for placer in reference_placers().values()])
     self._given = found[problem.evaluate_ops(found).best()]
+    # Rewards are shares of this objective, whatever an episode begins with.
     self._scale_us = float(problem.evaluate_ops(self._given).objective_us[0])
 
   def reset(
@@ -116,6 +119,7 @@ class PlacementEnv(gymnasium.Env):
     problem, given = self.problem, (options or {}).get("start")
     placement = self._given
     if given is not None:
+      # [N]; each op on a device of the cluster that the op may use.
       placement = np.asarray(given)
       ops = np.arange(len(self._given))
       if placement.shape != self._given.shape or not (
@@ -124,6 +128,7 @@ class PlacementEnv(gymnasium.Env):
         raise PlacementError(
             f"the start is {given!r}; expected {len(self._given)} devices, each allowed")
     elif self._start == "random":
+      # The largest of uniform numbers over the allowed devices: each equally likely.
       draws = self.np_random.random(problem.allowed.shape)
       placement = problem.grouping.expand(
           np.where(problem.allowed, draws, -1.0).argmax(axis=1).astype(np.int32))
@@ -132,38 +137,51 @@ class PlacementEnv(gymnasium.Env):
 
   def step(
       self, action: Any) -> Tuple[Observation, float, bool, bool, Dict[str, Any]]:
-    """Simulates a move; an action that is masked is none, and leaves the level.
+    """Simulates a move; an action that is masked is no move, and leaves the level.
+
+    Args:
+      action: m D + d moves the m-th group that is looked at to device d.
 
     Returns:
       Observation, reward, whether the episode is over, whether it is truncated, information.
     """
     process, before_us = self.process, self.process.objective_us
     if self.action_masks()[action]:
+      # m D + d -> (m, d).
       place, device = divmod(int(action), self.problem.num_devices)
       process.step(process.some[[place]], np.array([device]))
     else:
       process.pass_level()
+    # An episode that is over is not truncated as well.
     truncated = not process.over and self._max_evaluations is not None and (
         self.problem.account.evaluations >= self._max_evaluations)
+    # 0 where the move was undone: the objective is that of the best placement.
     reward = (before_us - process.objective_us) / self._scale_us
     return self._observe(), float(reward), process.over, truncated, self._info()
 
   def action_masks(self) -> np.ndarray:
-    """Returns [M D] bool: moves left to be tried; the name that sb3-contrib's MaskablePPO calls."""
+    """Returns the moves left to be tried; the name is that which sb3-contrib's MaskablePPO calls.
+
+    Returns:
+      [M D] bool.
+    """
     found = np.zeros((self._room, self.problem.num_devices), dtype=bool)
+    # Fewer groups than rows: the rest is masked.
     found[:len(self.process.some)] = self.process.open[self.process.some]
     return found.ravel()
 
   def _observe(self) -> Observation:
+    """Returns the observation; rows behind the groups that are looked at are 0."""
     some = self.process.some
     pair = np.zeros((self._room, self.problem.num_devices, NUM_FEATURES), np.float32)
-    pair[:len(some)] = self.process.pairs
+    pair[:len(some)] = self.process.pairs  # [M, D, F]
     placement = np.zeros(self._room, np.int64)
-    placement[:len(some)] = self.process.groups[some]
+    placement[:len(some)] = self.process.groups[some]  # [M]
     return {"pair": pair, "placement": placement,
             "action_mask": self.action_masks().astype(np.int8)}
 
   def _info(self) -> Dict[str, Any]:
+    """Returns the step time in us of the best placement, and whether memory suffices."""
     return {"step_time_us": self.process.step_time_us, "fits": self.process.fits}
 
 

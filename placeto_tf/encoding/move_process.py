@@ -64,16 +64,18 @@ class MoveProcess(PlacedGroups):
     """Evaluates the start and enters the first level that has moves.
 
     Args:
-      problem: evaluates.
+      problem: evaluates placements.
       start: [N] devices of ops.
       config: of the process.
-      room: the most groups that are looked at at once; of more, a draw is.
-      rng: of the levels' sizes and of that draw.
+      room: the most groups that are looked at at once; of more, a random sample.
+      rng: samples the levels' sizes and these groups.
     """
     super().__init__(problem, start, max(group_counts(problem, config.levels)))
     self._config, self._room, self._rng = config, room, rng
+    # Every round goes through all levels, coarse to fine.
     self._to_come: List[Tuple[int, float]] = [
         (number, level) for number in range(config.rounds) for level in config.levels]
+    # `_left` counts the evaluations that the present level may still use.
     self._round, self._left, self.states, self.over = 0, 0, 0, False
     self.some, self.open = self.tables.movable, self.tables.allowed.copy()
     self._go_on()
@@ -82,22 +84,26 @@ class MoveProcess(PlacedGroups):
     """Simulates moves that are made together, and undoes them if they make the placement worse.
 
     Args:
-      groups: [K] those that move.
-      devices: [K] where they go.
+      groups: [K] groups that move.
+      devices: [K] their new devices.
 
     Returns:
-      The fall of the logarithm of the objective; below 0 where it was undone.
+      The fall of the logarithm of the objective; below 0 where the moves were undone.
     """
+    # One evaluation for all moves together.
     proposed = self.groups.copy()
     proposed[groups] = devices
     placement = self.level.grouping.expand(proposed)
     found = self.problem.evaluate_ops(placement, start_times=True)
     fall = float(np.log(self.objective_us / found.objective_us[0]))
+    # A move is tried once from a placement, whatever comes of it.
     self.open[groups, devices] = False
+    # Equal objectives are taken too, which lets the search cross plateaus.
     if fall >= 0:
       self.take(placement, found, 0)
       self.groups = proposed
       self.look()
+      # A better placement opens all moves again; an equal one does not, or two could alternate.
       if fall > 0:
         self.open[:] = self.tables.allowed
       self._stand()
@@ -117,9 +123,11 @@ class MoveProcess(PlacedGroups):
         self.over = True
         return
       number, level = self._to_come.pop(0)
+      # A new round forms the finest groups anew, from ops that share a device by now.
       if number != self._round:
         self._round = number
         self.renew()
+      # Sizes vary log-uniformly, so that group borders differ between rounds.
       level *= 2 ** self._rng.uniform(-self._config.vary, self._config.vary)
       self.regroup(group_counts(self.problem, (level,))[0])
       self._left, self.open = self._config.evaluations, self.tables.allowed.copy()
@@ -127,8 +135,9 @@ class MoveProcess(PlacedGroups):
 
   def _stand(self) -> None:
     """Chooses the groups to look at, and their features, at a new placement or level."""
+    # Staying is no move.
     self.open[np.arange(len(self.groups)), self.groups] = False
-    some = self.tables.movable
+    some = self.tables.movable  # [M], groups with more than one allowed device
     if len(some) > self._room:
       some = np.sort(self._rng.choice(some, self._room, replace=False))
     self.some, self.pairs = some, self.state.features(some)

@@ -59,13 +59,20 @@ NAMES: Tuple[str, ...] = (
     "memory_share", "start", "span", "ready_rise", "wait", "overlap", "overlap_rise", "busy_later",
     "slack", "late", "rank", "depth", "queue", "devices", "slower", "degree", "share")
 NUM_FEATURES = len(NAMES)
-BINS = 32
-CLIP = 8.0
+BINS = 32  # K, equal parts of the step time
+CLIP = 8.0  # the largest absolute value of a feature
 
 
 @compiled(nogil=True)
 def squash(x):
-  """Returns sign(x) log(1 + |x|)."""
+  """Returns sign(x) log(1 + |x|).
+
+  Args:
+    x: a number.
+
+  Returns:
+    A number of the same sign, close to x near 0.
+  """
   return math.log1p(x) if x >= 0 else -math.log1p(-x)
 
 
@@ -74,8 +81,11 @@ def observe(place, start_us, step_us, peak_bytes, pair, op, state):
   """Fills the state of one placement from its simulation.
 
   Args:
-    place: [G] int32; start_us: [N] float64; step_us: float; peak_bytes: [D] float64.
-    pair, op: `PairTables.pair_arguments`, `.op_arguments`.
+    place: [G] int32 device of each group.
+    start_us: [N] float64 start of each op.
+    step_us: the step time.
+    peak_bytes: [D] float64 peak memory.
+    pair, op: `PairTables.pair_arguments`, `PairTables.op_arguments`.
     state: (placement [G] int32, start [G], finish [G], wait [G], load [D], bus [D], memory [D],
       work [G, K], busy [D, K], queue [D, K], step [1]), all float64 us or bytes, filled.
   """
@@ -83,7 +93,7 @@ def observe(place, start_us, step_us, peak_bytes, pair, op, state):
   (op_groups, op_us, edge_offsets, edge_producers, edge_bytes, us_per_byte, latency_us) = op
   placement, start, finish, wait, load, bus, memory, work, busy, queue, step = state
   placement[:] = place
-  step[0] = max(step_us, 1e-9)
+  step[0] = max(step_us, 1e-9)  # never divides by 0
   start[:] = np.inf
   finish[:] = 0.0
   wait[:] = 0.0
@@ -93,60 +103,75 @@ def observe(place, start_us, step_us, peak_bytes, pair, op, state):
   busy[:] = 0.0
   queue[:] = 0.0
   memory[:] = peak_bytes
-  width = step[0] / BINS
+  width = step[0] / BINS  # us of a bin
+  # Ops: each adds its interval and its wait to its group and its device.
   for i in range(op_groups.shape[0]):
     g = op_groups[i]
     d = place[g]
     begin, length = start_us[i], op_us[i, d]
     end = begin + length
+    # A group spans from the first start of its ops to the last end.
     start[g] = min(start[g], begin)
     finish[g] = max(finish[g], end)
+    # An op is ready when the last of its inputs has arrived on its device.
     ready = 0.0
     for e in range(edge_offsets[i], edge_offsets[i + 1]):
       p = edge_producers[e]
       source = place[op_groups[p]]
       ready = max(
           ready, start_us[p] + op_us[p, source] + edge_bytes[e] * us_per_byte[source, d])
+    # From ready to begin the op stood in the queue of its device.
     waited = max(0.0, begin - ready)
     wait[g] += waited
     first = min(BINS - 1, int(begin / width))
+    # The whole wait counts in the bin in which the op begins.
     queue[d, first] += waited
     last = min(BINS - 1, int(end / width))
+    # Computing time is divided among the bins that the interval overlaps.
     for k in range(first, last + 1):
       part = min(end, (k + 1) * width) - max(begin, k * width)
       if part > 0:
         work[g, k] += part
         busy[d, k] += part
+  # Groups: each adds its compute time and its outgoing transfers to its device.
   for g in range(place.shape[0]):
     d = place[g]
     load[d] += compute_us[g, d]
     for e in range(out_offsets[g], out_offsets[g + 1]):
       to = place[out_groups[e]]
-      if to != d:
+      if to != d:  # tensors within a device do not move
         bus[d] += out_bytes[e] * us_per_byte[d, to] + latency_us[d, to]
 
 
 @compiled(nogil=True)
 def features(g, pair, state, scratch, out):
-  """Fills out [D, F] float32 with the features of group g on every allowed device, else 0.
+  """Fills the features of one group on every allowed device.
 
-  Args: scratch: [6, D] float64.
+  Args:
+    g: the group.
+    pair: `PairTables.pair_arguments`.
+    state: as `observe` fills it.
+    scratch: [6, D] float64, overwritten.
+    out: [D, F] float32, filled; 0 for devices that are not allowed.
   """
   (compute_us, allowed, in_offsets, in_groups, in_bytes, out_offsets, out_groups, out_bytes,
    us_per_byte, latency_us, held_bytes, memory_bytes, rank, depth, unit_us) = pair
   placement, start, finish, wait, load, bus, memory, work, busy, queue, step = state
-  comm_in, comm_out, ready, need, local_in, local_out = scratch
+  comm_in, comm_out, ready, need, local_in, local_out = scratch  # [D] each
   d_count = load.shape[0]
   here = placement[g]
   step_us = step[0]
   width = step_us / BINS
   scratch[:] = 0.0
+  # Without consumers the outputs are needed at the end of the step.
   need[:] = step_us
   neighbours = (in_offsets[g + 1] - in_offsets[g]) + (out_offsets[g + 1] - out_offsets[g])
   bytes_in, bytes_out = 0.0, 0.0
+  # Producers: transfers to g, and when the last input could be on each device.
   for e in range(in_offsets[g], in_offsets[g + 1]):
     q = in_groups[e]
     source = placement[q]
+    # A producer on a cycle may finish after g starts; its tensors for g came earlier.
     ended = min(finish[q], start[g])
     bytes_in += in_bytes[e]
     local_in[source] += in_bytes[e]
@@ -156,9 +181,11 @@ def features(g, pair, state, scratch, out):
         took = in_bytes[e] * us_per_byte[source, d] + latency_us[source, d]
       comm_in[d] += took
       ready[d] = max(ready[d], ended + took)
+  # Consumers: transfers from g, and when the first of them needs an output.
   for e in range(out_offsets[g], out_offsets[g + 1]):
     q = out_groups[e]
     target = placement[q]
+    # Likewise a consumer may start before g finishes.
     begins = max(start[q], finish[g])
     bytes_out += out_bytes[e]
     local_out[target] += out_bytes[e]
@@ -168,6 +195,7 @@ def features(g, pair, state, scratch, out):
         takes = out_bytes[e] * us_per_byte[d, target] + latency_us[d, target]
       comm_out[d] += takes
       need[d] = min(need[d], begins - takes)
+  # Devices that g may use: their largest and mean load, their number, the fastest.
   largest, mean, usable, fastest = 0.0, 0.0, 0.0, np.inf
   for d in range(d_count):
     largest = max(largest, load[d])
@@ -175,12 +203,14 @@ def features(g, pair, state, scratch, out):
       usable += 1.0
       mean += load[d]
       fastest = min(fastest, compute_us[g, d])
+  # The mean load is that without g's own time on its present device.
   mean = (mean - compute_us[g, here]) / usable
+  # Time that g computes, over all bins.
   computed = 0.0
   for k in range(BINS):
     computed += work[g, k]
   computed = max(computed, 1e-9)
-  first = min(BINS - 1, int(start[g] / width))
+  first = min(BINS - 1, int(start[g] / width))  # the bin in which g starts
   same_in, same_out = 0, 0
   for d in range(-1, d_count):  # the device now comes first: others are compared with it
     at = here if d < 0 else d
@@ -190,65 +220,78 @@ def features(g, pair, state, scratch, out):
       continue
     overlap, queued, later = 0.0, 0.0, 0.0
     for k in range(BINS):
+      # How busy the device is without g.
       others = busy[at, k] - (work[g, k] if at == here else 0.0)
+      # Bins weigh by how much of g they hold.
       share = work[g, k] / computed
       overlap += share * others
+      # The floor of 5 % of a bin keeps nearly idle bins from blowing up the ratio.
       queued += share * queue[at, k] / max(busy[at, k], 0.05 * width)
       if k >= first:
         later += others
     overlap /= width
     later /= width * (BINS - first)
     comm = comm_in[at] + comm_out[at]
+    # The first pass only notes the figures of the present device.
     if d < 0:
       overlap_here, comm_here = overlap, comm
       continue
     compute = compute_us[g, at]
+    # Load without g, and memory with g.
     without = load[at] - (compute if at == here else 0.0)
     held = memory[at] + (0.0 if at == here else held_bytes[g])
     same_in, same_out = 0, 0
     for e in range(in_offsets[g], in_offsets[g + 1]):
-      same_in += placement[in_groups[e]] == at
+      same_in += placement[in_groups[e]] == at  # producers on the device
     for e in range(out_offsets[g], out_offsets[g + 1]):
-      same_out += placement[out_groups[e]] == at
-    row[0] = 1.0 if at == here else 0.0
-    row[1] = squash(compute / unit_us)
-    row[2] = squash((compute - compute_us[g, here]) / unit_us)
-    row[3] = without / step_us
-    row[4] = (without + compute - largest) / step_us
-    row[5] = (without - mean) / step_us
+      same_out += placement[out_groups[e]] == at  # consumers on the device
+    row[0] = 1.0 if at == here else 0.0  # stays
+    row[1] = squash(compute / unit_us)  # compute
+    row[2] = squash((compute - compute_us[g, here]) / unit_us)  # compute_rise
+    row[3] = without / step_us  # load
+    row[4] = (without + compute - largest) / step_us  # load_excess
+    row[5] = (without - mean) / step_us  # load_relative
     row[6] = squash(comm_in[at] / unit_us)
     row[7] = squash(comm_out[at] / unit_us)
-    row[8] = squash((comm - comm_here) / unit_us)
+    row[8] = squash((comm - comm_here) / unit_us)  # comm_rise
     row[9] = local_in[at] / max(bytes_in, 1.0)
     row[10] = local_out[at] / max(bytes_out, 1.0)
-    row[11] = (same_in + same_out) / max(neighbours, 1)
+    row[11] = (same_in + same_out) / max(neighbours, 1)  # local_groups
     row[12] = bus[at] / step_us
-    row[13] = bus[here] / step_us
-    row[14] = held / memory_bytes[at]
-    row[15] = held_bytes[g] / memory_bytes[at]
+    row[13] = bus[here] / step_us  # bus_here
+    row[14] = held / memory_bytes[at]  # memory
+    row[15] = held_bytes[g] / memory_bytes[at]  # memory_share
     row[16] = start[g] / step_us
-    row[17] = (finish[g] - start[g]) / step_us
-    row[18] = squash((ready[at] - start[g]) / unit_us)
+    row[17] = (finish[g] - start[g]) / step_us  # span
+    row[18] = squash((ready[at] - start[g]) / unit_us)  # ready_rise
     row[19] = squash(wait[g] / unit_us)
     row[20] = overlap
-    row[21] = overlap - overlap_here
-    row[22] = later
-    row[23] = squash((need[at] - finish[g]) / unit_us)
-    row[24] = squash((ready[at] + compute - need[at]) / unit_us)
+    row[21] = overlap - overlap_here  # overlap_rise
+    row[22] = later  # busy_later
+    row[23] = squash((need[at] - finish[g]) / unit_us)  # slack
+    row[24] = squash((ready[at] + compute - need[at]) / unit_us)  # late
     row[25] = rank[g]
     row[26] = depth[g]
-    row[27] = squash(queued)
-    row[28] = 1.0 / usable
-    row[29] = squash(compute / max(fastest, 1e-9) - 1.0)
-    row[30] = squash(neighbours)
-    row[31] = squash(10.0 * compute / step_us)
+    row[27] = squash(queued)  # queue
+    row[28] = 1.0 / usable  # devices
+    row[29] = squash(compute / max(fastest, 1e-9) - 1.0)  # slower
+    row[30] = squash(neighbours)  # degree
+    row[31] = squash(10.0 * compute / step_us)  # share
     for f in range(row.shape[0]):
       row[f] = min(CLIP, max(-CLIP, row[f]))
 
 
 @compiled(nogil=True)
 def features_of(groups, pair, state, scratch, out):
-  """Fills out [M, D, F] float32 with the features of groups [M] int32; see `features`."""
+  """Fills the features of several groups; see `features`.
+
+  Args:
+    groups: [M] int32.
+    pair: `PairTables.pair_arguments`.
+    state: as `observe` fills it.
+    scratch: [6, D] float64, overwritten.
+    out: [M, D, F] float32, filled.
+  """
   for i in range(groups.shape[0]):
     features(groups[i], pair, state, scratch, out[i])
 
@@ -259,6 +302,7 @@ class PairState:
   def __init__(self, tables: PairTables):
     g, d = tables.num_groups, tables.num_devices
     self._pair, self._op = tables.pair_arguments, tables.op_arguments
+    # The order of `state` in `observe`.
     self._state = (
         np.zeros(g, np.int32), np.zeros(g), np.zeros(g), np.zeros(g), np.zeros(d), np.zeros(d),
         np.zeros(d), np.zeros((g, BINS)), np.zeros((d, BINS)), np.zeros((d, BINS)), np.ones(1))
@@ -266,12 +310,26 @@ class PairState:
   def observe(
       self, placement: np.ndarray, start_us: np.ndarray, step_us: float, peak_bytes: np.ndarray
   ) -> None:
-    """Takes over a simulated placement [G]: start_us [N], peak_bytes [D]."""
+    """Takes over a simulated placement.
+
+    Args:
+      placement: [G] int32 device of each group.
+      start_us: [N] start of each op.
+      step_us: the step time.
+      peak_bytes: [D] peak memory.
+    """
     observe(placement, start_us, float(step_us), peak_bytes, self._pair, self._op, self._state)
 
   def features(self, groups: np.ndarray) -> np.ndarray:
-    """[M, D, F] float32 of what it would mean for each of the groups [M] to be on each device."""
-    d = len(self._state[4])
+    """Computes the features of groups on every device.
+
+    Args:
+      groups: [M] int32.
+
+    Returns:
+      [M, D, F] float32, 0 for devices that are not allowed.
+    """
+    d = len(self._state[4])  # load is [D]
     found = np.zeros((len(groups), d, NUM_FEATURES), np.float32)
     features_of(groups, self._pair, self._state, np.zeros((6, d)), found)
     return found

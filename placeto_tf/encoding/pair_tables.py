@@ -25,21 +25,23 @@ class OpTables:
     edge_offsets, edge_producers, edge_bytes: see `PairTables`.
   """
 
-  op_us: np.ndarray
-  rank: np.ndarray
-  depth: np.ndarray
-  edge_offsets: np.ndarray
-  edge_producers: np.ndarray
-  edge_bytes: np.ndarray
+  op_us: np.ndarray  # [N, D] us
+  rank: np.ndarray  # [N]
+  depth: np.ndarray  # [N]
+  edge_offsets: np.ndarray  # [N+1]
+  edge_producers: np.ndarray  # [E]
+  edge_bytes: np.ndarray  # [E]
 
   @classmethod
   def build(cls, problem: PlacementProblem) -> OpTables:
     """Returns the tables of a problem, for any grouping of its ops."""
     graph, costs = problem.graph, problem.costs
     op_us = costs.compute_us[:, problem.cluster.device_kinds]
+    # Paths are measured with every op on its fastest allowed device.
     fastest = np.where(problem.allowed_ops, op_us, np.inf).min(axis=1)
     remaining, before = remaining_path_us(graph, fastest), longest_path_us(graph, fastest) - fastest
-    longest = max(float(remaining.max()), 1e-9)
+    longest = max(float(remaining.max()), 1e-9)  # the critical path
+    # Edges in the order of their consumers, so that each op's inputs are one run.
     by_consumer = np.argsort(graph.edge_consumers, kind="stable")
     return cls(
         op_us=_writable(op_us, np.float64), rank=remaining / longest, depth=before / longest,
@@ -69,27 +71,27 @@ class PairTables:
     movable: int32 groups with more than one allowed device, in order.
   """
 
-  compute_us: np.ndarray
-  allowed: np.ndarray
-  in_offsets: np.ndarray
-  in_groups: np.ndarray
-  in_bytes: np.ndarray
-  out_offsets: np.ndarray
-  out_groups: np.ndarray
-  out_bytes: np.ndarray
-  us_per_byte: np.ndarray
-  latency_us: np.ndarray
-  held_bytes: np.ndarray
-  memory_bytes: np.ndarray
-  rank: np.ndarray
-  depth: np.ndarray
-  unit_us: float
-  op_groups: np.ndarray
-  op_us: np.ndarray
-  edge_offsets: np.ndarray
-  edge_producers: np.ndarray
-  edge_bytes: np.ndarray
-  movable: np.ndarray
+  compute_us: np.ndarray  # [G, D] us
+  allowed: np.ndarray  # [G, D]
+  in_offsets: np.ndarray  # [G+1]
+  in_groups: np.ndarray  # [F]
+  in_bytes: np.ndarray  # [F]
+  out_offsets: np.ndarray  # [G+1]
+  out_groups: np.ndarray  # [F]
+  out_bytes: np.ndarray  # [F]
+  us_per_byte: np.ndarray  # [D, D]
+  latency_us: np.ndarray  # [D, D] us
+  held_bytes: np.ndarray  # [G]
+  memory_bytes: np.ndarray  # [D]
+  rank: np.ndarray  # [G]
+  depth: np.ndarray  # [G]
+  unit_us: float  # us
+  op_groups: np.ndarray  # [N]
+  op_us: np.ndarray  # [N, D] us
+  edge_offsets: np.ndarray  # [N+1]
+  edge_producers: np.ndarray  # [E]
+  edge_bytes: np.ndarray  # [E]
+  movable: np.ndarray  # [M]
 
   @property
   def num_groups(self) -> int:
@@ -118,18 +120,29 @@ class PairTables:
 
   @classmethod
   def build(cls, problem: PlacementProblem, ops: Optional[OpTables] = None) -> PairTables:
-    """Returns the tables of a problem and its groups; `ops` saves computing the problem's again."""
+    """Builds the tables of a problem and its groups.
+
+    Args:
+      problem: in its groups.
+      ops: tables of the problem's ops, where they were built before; None builds them.
+
+    Returns:
+      The tables.
+    """
     ops = ops or OpTables.build(problem)
     cluster, grouping = problem.cluster, problem.grouping
     grouped = GroupedGraph.of(problem)
     g, groups = grouping.num_groups, grouping.group_of_op
-    off = ~np.eye(cluster.num_devices, dtype=bool)
+    off = ~np.eye(cluster.num_devices, dtype=bool)  # transfers within a device cost nothing
     rank, depth = np.zeros(g), np.full(g, np.inf)
+    # The longest path to the end from any op of the group, and the shortest to one of its ops.
     np.maximum.at(rank, groups, ops.rank)
     np.minimum.at(depth, groups, ops.depth)
     movable = np.flatnonzero(problem.allowed.sum(axis=1) > 1).astype(np.int32)
     least = np.where(problem.allowed, grouped.compute_us, np.inf).min(axis=1)
+    # The mean over movable groups on their fastest devices.
     unit_us = float(least[movable].mean()) if len(movable) else 0.0
+    # Edges are sorted by source; a second order by target gives each group's inputs as one run.
     by_target = np.lexsort((grouped.sources, grouped.targets))
     return cls(
         compute_us=_writable(grouped.compute_us, np.float64),
@@ -142,6 +155,7 @@ class PairTables:
         out_bytes=_writable(grouped.edge_bytes, np.float64),
         us_per_byte=_writable(np.where(off, 1 / cluster.bandwidth_bytes_per_us, 0.0), np.float64),
         latency_us=_writable(cluster.fixed_us, np.float64),
+        # Moves with the group.
         held_bytes=_writable(grouped.persistent_bytes + grouped.working_bytes, np.float64),
         memory_bytes=_writable(cluster.memory_bytes, np.float64),
         rank=rank, depth=depth, unit_us=max(unit_us, 1e-6),

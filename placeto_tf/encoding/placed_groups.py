@@ -21,37 +21,53 @@ from placeto_tf.problem.units import placed_units
 
 
 class PlacedGroups:
-  """The best placement so far, its groups on one level, and the features of every move of one.
+  """Keeps the best placement so far, its groups on one level, and the features of every move.
 
   Attributes:
+    problem: that evaluates placements.
     placement: [N] int32, the best so far; objective_us, step_time_us, fits: of it.
     level: the problem in the present groups; tables: its features' fixed part; state: the rest.
-    groups: [G] int32, their devices.
+    groups: [G] int32, devices of the present groups.
   """
 
   def __init__(self, problem: PlacementProblem, placement: np.ndarray, finest: int):
-    """Evaluates the placement [N] once; the smallest groups will be about `finest`."""
+    """Evaluates a placement once and forms the finest groups.
+
+    Args:
+      problem: evaluates placements.
+      placement: [N] devices of ops.
+      finest: about how many groups there are at most.
+    """
     self.problem, self._finest = problem, finest
+    # Both depend on ops alone: every regrouping shares them.
     self._op_tables, self._op_rank = OpTables.build(problem), topological_rank(problem.graph)
-    self.objective_us = float("inf")
+    self.objective_us = float("inf")  # any placement is better
     self.keep_if_no_worse(np.array(placement, dtype=np.int32))
     self.renew()
 
   def renew(self) -> None:
     """Forms the smallest groups again: ops of an earlier one may now be on different devices."""
+    # Supernodes of ops that are on one device now, the finest level.
     units = placed_units(self.problem, self.placement, self._finest)
     self._sets = PlacedSets(
         self.problem.graph, self.problem.costs, self.problem.allowed_ops, units.unit_of_op)
     self.regroup(self._finest)
 
   def regroup(self, count: int) -> None:
-    """Goes on with about `count` groups, each of ops that are on one device now; a few ms."""
+    """Goes on with coarser or finer groups, each of ops that are on one device now; takes a few ms.
+
+    Args:
+      count: about how many.
+    """
     units = self._sets.contraction
+    # [N] coarse group of each op: the supernodes, or supernodes merged along heavy edges.
     labels = (units.node_of_op if count >= units.num_nodes
               else self._sets.merged(self.placement, count))
+    # Groups are numbered in the topological order of their first ops.
     self.level = self.problem.regrouped(number_groups(labels, self._op_rank))
     self.tables = PairTables.build(self.level, self._op_tables)
     self.state = PairState(self.tables)
+    # No group spans devices, so the projection loses nothing.
     self.groups = self.level.project(self.placement)
     self.look()
 
@@ -60,7 +76,14 @@ class PlacedGroups:
     self.state.observe(self.groups, *self._seen)
 
   def keep_if_no_worse(self, placement: np.ndarray) -> bool:
-    """Simulates a placement [N] and takes it if it is no worse; the features do not follow yet."""
+    """Simulates a placement and takes it if it is no worse; the features do not follow yet.
+
+    Args:
+      placement: [N] int32 devices of ops.
+
+    Returns:
+      Whether it was taken.
+    """
     found = self.problem.evaluate_ops(placement, start_times=True)
     if found.objective_us[0] > self.objective_us:
       return False
@@ -68,20 +91,34 @@ class PlacedGroups:
     return True
 
   def take(self, placement: np.ndarray, found: Evaluation, at: int) -> None:
-    """Goes on from a placement [N], the one at an index of what was evaluated with start times."""
+    """Goes on from a placement that was evaluated.
+
+    Args:
+      placement: [N] int32 devices of ops.
+      found: evaluations with start times.
+      at: the placement's index among them.
+    """
     assert found.start_us is not None  # they were asked for
     self.placement, self.objective_us = placement, float(found.objective_us[at])
     self.step_time_us, self.fits = float(found.step_time_us[at]), bool(found.fits[at])
-    self._seen = (
+    self._seen = (  # arguments of `PairState.observe` besides the groups' devices
         found.start_us[at], float(found.step_time_us[at]), found.peak_memory_bytes[at])
 
 
 def group_counts(problem: PlacementProblem, levels: Tuple[float, ...]) -> List[int]:
-  """Returns how many groups each level has, given over the problem's own number of groups.
+  """Returns the number of groups of each level, in their order, without repetitions.
 
-  None is coarser than a group a device or finer than what can be moved by itself.
+  No level is coarser than a group a device, or finer than ops that must share a device.
+
+  Args:
+    problem: whose number of groups is the measure.
+    levels: numbers of groups over the problem's.
+
+  Returns:
+    Numbers of groups, at most as many as levels.
   """
+  # Ops that must share a device move together at any level.
   finest = max(problem.num_groups, len(np.unique(problem.graph.colocation)))
   counts = [min(finest, max(problem.num_devices, round(problem.num_groups * each)))
             for each in levels]
-  return list(dict.fromkeys(counts))
+  return list(dict.fromkeys(counts))  # keeps the order

@@ -17,14 +17,14 @@ import tensorflow_gnn as tfgnn  # noqa: E402  the check must come first
 SCHEMA_PATH = os.path.join(os.path.dirname(__file__), "schema.pbtxt")
 
 # node sets
-GROUP = "group"
-DEVICE = "device"
+GROUP = "group"  # ops that are placed together
+DEVICE = "device"  # of the cluster
 # edge sets
-DATAFLOW = "dataflow"
-FEEDBACK = "feedback"
-OPTION = "option"
-PLACEMENT = "placement"
-LINK = "link"
+DATAFLOW = "dataflow"  # group -> group, with the order of main ops
+FEEDBACK = "feedback"  # group -> group, against that order
+OPTION = "option"  # group -> device where the group may be placed
+PLACEMENT = "placement"  # group -> its device
+LINK = "link"  # device -> device
 
 
 def load_schema() -> tfgnn.GraphSchema:

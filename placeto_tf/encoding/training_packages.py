@@ -26,7 +26,11 @@ _TRUE = ("1", "true", "True")  # what TensorFlow itself accepts
 
 
 def check_training_packages() -> None:
-  """Raises SetupError, naming the remedy, unless what trains a policy can be imported."""
+  """Checks that the packages for training can be imported.
+
+  Raises:
+    SetupError: one is missing, or they would find Keras 3; the message names the remedy.
+  """
   missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
   if missing:
     raise SetupError(
@@ -41,22 +45,28 @@ def check_training_packages() -> None:
 
 def check_legacy_keras(
     environ: Optional[Mapping[str, str]] = None, tensorflow_version: Optional[str] = None) -> None:
-  """Raises SetupError, naming the remedy, unless `tf.keras` is or will be Keras 2.
+  """Checks that `tf.keras` is or will be Keras 2.
 
   Args:
     environ: for tests; default `os.environ`.
     tensorflow_version: for tests; default the installed one's.
+
+  Raises:
+    SetupError: it is Keras 3; the message names the remedy.
   """
   version = tensorflow_version or _tensorflow_version()
+  # Only the first two numbers: the third may be a release candidate.
   major, minor = (int(part) for part in version.split(".")[:2])
   value = (os.environ if environ is None else environ).get(VARIABLE)
   installed = importlib.util.find_spec("tf_keras") is not None
+  # Up to 2.15 `tf.keras` is Keras 2, unless the variable asks for a package that is missing.
   if (major, minor) < (2, 16):
     if value in _TRUE and not installed:
       raise SetupError(
           f"{VARIABLE} is {value!r}, but tf-keras is not installed and TensorFlow {version} needs "
           f"neither; unset {VARIABLE} before TensorFlow is first imported")
     return
+  # From 2.16 on tf-keras must be installed, the variable set, and both before the import.
   if not installed:
     raise SetupError(
         f"TensorFlow {version} brings Keras 3 and tf-keras is not installed; the policies need "
@@ -76,6 +86,7 @@ def check_legacy_keras(
 
 
 def _tensorflow_version() -> str:
+  """Returns the version of the installed TensorFlow, without importing it."""
   for name in ("tensorflow", "tensorflow-cpu"):
     try:
       return importlib.metadata.version(name)
