@@ -91,6 +91,7 @@ class LoopRounds:
     for frame, conditions in self._conditions.items():
       if self.trips[frame] is None:
         self.capped.discard(frame)
+        # The first comparison that fails ends the loop: its rounds are the least of all counts.
         counts = [count for op, _ in conditions for count in self._of_condition(op, 0)]
         known = [count for count in counts if count is not None and count <= MAX_TRIPS]
         self.trips[frame] = min(known, default=None)
@@ -102,6 +103,7 @@ class LoopRounds:
     found = {}
     for op, op_type in enumerate(self._types):
       trips = self.trips[self._frames.of_op[op]] if op_type in EXIT else None
+      # The counter behind an Exit: Merge, Switch and Exit pass it on.
       merge = self._origin((op, 0), EXIT + PASSING)[0] if trips is not None else op
       if trips is not None and self._types[merge] in MERGE:
         start, step = self._start(merge), self._step(merge)
@@ -112,6 +114,7 @@ class LoopRounds:
   def sums(self) -> List[str]:
     """Returns the ops that add up something over the rounds, as gradients of weights are, and whose
     sum nothing else in the loop reads: written out, that is one sum of all rounds."""
+    # Tensors pass through Switch, Identity and Merge, so readers are looked for behind those.
     consumers: Dict[int, List[int]] = {}
     for producer, port, consumer in zip(*(each.tolist() for each in self._edges)):
       if port != CONTROL:
@@ -157,6 +160,7 @@ class LoopRounds:
       for text in node.input:
         name, port = parse(text)
         producer = self._index[name]
+        # NextIteration -> Merge closes a loop; without these edges the graph is acyclic.
         if not (node.op in MERGE and self._types[producer] in NEXT):
           rows.append((producer, CONTROL if text.startswith("^") else port, op))
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
@@ -166,6 +170,7 @@ class LoopRounds:
     """Returns the rounds by each comparison of a condition that has to hold."""
     op, _ = self._origin((op, 0), ("Identity",))
     data = self._inputs.data(op)
+    # Both sides of a LogicalAnd have to hold.
     if self._types[op] == "LogicalAnd" and depth < _DEPTH:
       return [count for side, _ in data for count in self._of_condition(side, depth + 1)]
     if len(data) != 2 or self._types[op] not in (*_BELOW, *_ABOVE):
@@ -174,6 +179,7 @@ class LoopRounds:
     start, step, bound = self._start(merge), self._step(merge), self._bound(data[1])
     if start is None or step is None or bound is None:
       return [None]
+    # Rounds of counter < bound: ceil((bound - start) / step), one more where equality also holds.
     if self._types[op] in _BELOW and step > 0:
       return [max(-(-(bound - start + _BELOW[self._types[op]]) // step), 0)]
     if self._types[op] in _ABOVE and step < 0:
@@ -202,6 +208,7 @@ class LoopRounds:
     if behind is None or self._types[behind[0]] not in (*_ADD, "Sub"):
       return None
     data = self._inputs.data(behind[0])
+    # counter + step and step + counter, but of subtractions counter - step alone.
     for i, side in enumerate(data):
       if self._origin(side)[0] == merge and len(data) == 2:
         step = self._scalar(data[1 - i])
@@ -243,6 +250,9 @@ def notes_of(
     capped: loops of which those are the most.
     trip_count: of every loop, where it was given.
     seen: whether the rounds are those of a run.
+
+  Returns:
+    One sentence for each loop, or one for all where their rounds were given.
   """
   if trip_count is not None:
     return (f"every loop is taken to run {trip_count} times, as given",) if rounds else ()

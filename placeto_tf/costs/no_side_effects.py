@@ -62,6 +62,7 @@ def removed(graph_def: Any) -> Any:
       sources.append(f"{node.name}/name_{position}")
       node.input[position] = sources[-1]
   _add_sources(graph_def.node, sources)
+  # In functions inputs are written "op:output:index".
   for function in graph_def.library.function:
     sources = []
     for node in function.node_def:
@@ -77,6 +78,7 @@ def _naming(node: Any) -> Iterator[int]:
   if node.op in _NAMING_ATTRIBUTES:
     attribute, value = _NAMING_ATTRIBUTES[node.op]
     if value is None:
+      # An empty list, not a missing attribute, which would be an error for the op.
       node.attr[attribute].list.Clear()
       node.attr[attribute].list.SetInParent()
     else:
@@ -88,6 +90,7 @@ def _naming(node: Any) -> Iterator[int]:
 
 def _add_sources(nodes: Any, names: Any) -> None:
   """Adds sources of text of which nothing is known, not even the shape."""
+  # One source for each name; a source may be there from an earlier pass.
   taken = {node.name for node in nodes}
   for name in names:
     if name not in taken:

@@ -27,6 +27,7 @@ def launches_between_us(
   Returns:
     [N, K] float64 us; the launch after the last run is the simulator's.
   """
+  # [N, 1]: n runs have n - 1 launches between them.
   between = np.maximum(launched - 1, 0)[:, None] * cluster.op_overhead_us
   return np.where(compute_us > 0, between, 0.0)
 
@@ -64,6 +65,7 @@ class OpCosts:
         continue
       array = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
       object.__setattr__(self, name, array)
+      # Output bytes have a length of their own, O, which only the graph knows.
       if array.ndim != ndim or (name != "output_bytes" and len(array) != n):
         raise CostError(f"{name} has shape {array.shape}, expected {ndim} dimensions and {n} rows")
       wrong = np.argwhere(~(np.isfinite(array) & (array >= 0)))
@@ -71,10 +73,12 @@ class OpCosts:
         at = tuple(int(i) for i in wrong[0])
         raise CostError(
             f"{name}{list(at)} is {array[at]}; expected a finite number that is not negative")
+      # Frozen, because several searches share the arrays.
       array.flags.writeable = False
 
   def edge_bytes(self, graph: ComputationGraph) -> np.ndarray:
     """Returns [E] bytes of the tensor on each edge of the graph, 0 on control edges."""
+    # Control edges have output -1.
     outputs = graph.edge_outputs
     size = np.zeros(graph.num_edges)
     size[outputs >= 0] = self.output_bytes[outputs[outputs >= 0]]

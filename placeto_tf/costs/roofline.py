@@ -34,9 +34,11 @@ def peak(device: Device) -> Peak:
   cores, megahertz = _number(device, "numCores"), _number(device, "frequency")
   if device.type == "GPU":
     capability = _capability(device, properties.get("environment", {}))
+    # numCores counts multiprocessors; each of their cores does a multiply-add, two flops, a cycle.
     factor = 2 * next(count for limit, count in _CORES_OF_MULTIPROCESSOR if capability < limit)
   else:
     factor = 1
+  # MHz * cores * flops per cycle = flops/us; bandwidth is in kB/s, 1e-3 makes bytes/us of that.
   return Peak(cores * megahertz * factor, _number(device, "bandwidth") * 1e-3)
 
 

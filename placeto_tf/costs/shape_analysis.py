@@ -78,9 +78,13 @@ def analyse(
     trip_count: the rounds of every loop, if they are given.
     seen: op name -> the shape of each output in a run, as far as it was seen.
 
+  Returns:
+    The estimates, shapes and rounds, and which of them were assumed.
+
   Raises:
     CostError: grappler cannot read the graph, its counts overflow, or shapes contradict it.
   """
+  # The back edges are read before they are cut.
   rounds = _loop_variables(graph_def)
   loops = LoopRounds(graph_def.node) if any(node.op in ENTER for node in graph_def.node) else None
   straight = no_side_effects.removed(_without_back_edges(_without_feeds(graph_def)))
@@ -88,10 +92,12 @@ def analyse(
   bound: Dict[Tensor, Any] = {}  # TensorProperties, or the value of a whole number
   guessed: List[Tensor] = []
   imports = 0
+  # Each pass binds the shapes and numbers that the last one found, and asks grappler again.
   for _ in range(_MAX_PASSES):
     analysed = _bind(straight, bound)
     question = Question(analysed, _sinks(analysed))
     outputs = {name: list(tensors) for name, tensors in question.outputs().items()}
+    # Grappler has lost the shapes of bound tensors, because their consumers read other sources.
     for (name, port), tensor in bound.items():
       if not isinstance(tensor, int):
         outputs[name][port] = tensor
@@ -99,6 +105,7 @@ def analyse(
                for port, tensor in enumerate(tensors) if not tensor_bytes(tensor)[1]]
     found: Dict[Tensor, Any] = {}
     counting = loops is not None and trip_count is None and None in loops.trips
+    # TensorFlow's shape functions are asked while they may still tell something.
     if (unknown and imports < _MAX_IMPORTS or counting) and len(analysed.node) <= _MAX_IMPORTED:
       imports += 1
       inference = _Inference(analysed, loops, strict=counts and not bound)
@@ -108,8 +115,10 @@ def analyse(
         found.update(_numbers(loops, guesser, inference, outputs, bound))
       found.update(_lists(guesser, inference, outputs, bound))
     growing = [(merge, 0) for merge in _growing(rounds, outputs) if (merge, 0) not in bound]
+    # In order: a run's shapes before guesses, each only if nothing surer was found.
     if not found:
       found = _seen_shapes([*unknown, *growing], seen, outputs)
+    # Guesses are the last resort, and are reported to the caller.
     if not found:
       found = guesser.guess(outputs)
       guessed.extend(found)
@@ -141,6 +150,7 @@ class _Inference:
     import tensorflow as tf
 
     self._graph = tf.Graph()
+    # A copy, because the import needs a graph without back edges or loop ops.
     copy = _readable(graph_def, loops)
     try:
       with self._graph.as_default():
@@ -157,7 +167,15 @@ class _Inference:
   def shapes_of(
       self, unknown: Sequence[Tensor], outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]
   ) -> Dict[Tensor, OpInfo.TensorProperties]:
-    """Returns the shapes that are found for tensors of unknown shape."""
+    """Finds the shapes of tensors whose shape grappler does not know.
+
+    Args:
+      unknown: the tensors, as (op name, port).
+      outputs: op name -> TensorProperties of each output, for the types.
+
+    Returns:
+      The shapes that are fully known, by tensor.
+    """
     found = {}
     for name, port in unknown:
       tensor = self._tensor((name, port))
@@ -187,6 +205,7 @@ def _readable(graph_def: GraphDef, loops: Optional[LoopRounds]) -> GraphDef:
   """Returns a copy in which what is the same in every round of a loop can be computed."""
   copy = type(graph_def)()
   copy.CopyFrom(graph_def)
+  # An invariant has one value, that which enters: its Merge passes it on.
   invariants = set(loops.invariants) if loops is not None else set()
   for node in copy.node:
     if node.op == "FakeParam":  # a placeholder is never computed
@@ -203,6 +222,7 @@ def _is_refused(graph_def: GraphDef) -> bool:
   """Returns whether shapes contradict one another even if loop variables may change theirs."""
   import tensorflow as tf
 
+  # A loop variable may have another shape when it comes round: make its shape unknown.
   for node in graph_def.node:
     if node.op in MERGE and len(data_inputs(node)) == 1:
       _make_source(node, node.attr["T"].type, None)
@@ -231,10 +251,12 @@ def _lists(
   for node in guesser.lists:
     tensor = outputs[node.name][0]
     if (node.name, 0) in bound or node.op == "TensorListStack" and tensor_bytes(tensor)[1]:
+      # Bound already, or a stack whose shape is known.
       continue
     source = guesser.made_by(node)
     if source is None:
       continue
+    # TensorListReserve(shape, length); TensorListFromTensor(tensor) has a row for each element.
     if source.op == "TensorListReserve":
       length = _value(parse(source.input[1]), bound, inference)
     else:
@@ -265,6 +287,7 @@ def _numbers(
     value = None if element is None else _value(element, bound, inference)
     if value is not None:
       found[node.name, port] = value
+  # Numbers that were not bound yet and fit in int32.
   return {tensor: value for tensor, value in found.items()
           if bound.get(tensor) != value and abs(value) < 1 << 31}
 
@@ -352,6 +375,7 @@ def _without_back_edges(graph_def: GraphDef) -> GraphDef:
 
 def _sinks(graph_def: GraphDef) -> List[str]:
   """Returns the ops that no other op needs: together they need every op of an acyclic graph."""
+  # An op without a consumer is a sink.
   needed = {op_of(name) for node in graph_def.node for name in node.input}
   return [node.name for node in graph_def.node if node.name not in needed]
 
@@ -364,6 +388,7 @@ def _bind(graph_def: GraphDef, bound: Mapping[Tensor, Any]) -> GraphDef:
   copy = type(graph_def)()
   copy.CopyFrom(graph_def)  # the next pass binds more
   nodes = {node.name: node for node in copy.node}
+  # A source for each bound tensor stands beside its op, which stays for its other outputs.
   names = {tensor: f"{tensor[0]}/bound_shape_{tensor[1]}" for tensor in bound}
   for node in copy.node:
     for i, name in enumerate(node.input):
@@ -373,6 +398,7 @@ def _bind(graph_def: GraphDef, bound: Mapping[Tensor, Any]) -> GraphDef:
   for tensor, known in bound.items():
     source = copy.node.add(name=names[tensor])
     if isinstance(known, int):
+      # The element type of the op that gave the number; int32 where it has none.
       node = nodes[tensor[0]]
       dtype = next((node.attr[key].type for key in ("T", "element_dtype", "elem_type")
                     if key in node.attr), _WHOLE_NUMBERS[0])

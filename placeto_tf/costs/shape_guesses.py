@@ -75,6 +75,7 @@ class Guesser:
   ) -> Optional[List[int]]:
     """Returns the dimensions of an output of unknown shape, None if they cannot be guessed."""
     if node.op == "FusedBatchNormV3":
+      # Port 5 is the reserve of cuDNN.
       return [0] if port == 5 else None
     if node.op == "OptionalGetValue":  # what a branch kept for its gradient
       kept = self._nodes.get(self._trace(node.input[0], ("OptionalFromValue",)))
@@ -99,6 +100,7 @@ class Guesser:
     indices = _known_dims(outputs, inputs[1])
     if indices is None:
       return None
+    # Segments: one row for each index, behind which the data's other dimensions stay.
     rows = 1
     for size in indices:
       rows *= size
@@ -118,6 +120,7 @@ class Guesser:
     if pop.op == "TensorListPopBack":
       push = self._trace(pop.input[0], ("TensorListPushBack",))
       return parse(self._nodes[push].input[1]) if push else None
+    # All pushes by the stack that they go to, found once.
     if self._pushed_on is None:
       self._pushed_on = {}
       for node in self._nodes.values():
@@ -152,6 +155,7 @@ def _known_dims(outputs: _Outputs, tensor: Tensor) -> Optional[List[int]]:
 
 def _reshaped(data: List[int], tensor: OpInfo.TensorProperties) -> Optional[List[int]]:
   """Returns the output's dimensions; flat where not even the rank is known."""
+  # Elements of the input, which the output has as well.
   elements = 1
   for size in data:
     elements *= size
@@ -163,7 +167,9 @@ def _reshaped(data: List[int], tensor: OpInfo.TensorProperties) -> Optional[List
     known *= max(size, 1)
   unknown = [i for i, size in enumerate(dims) if size < 0]
   if len(unknown) > 1:  # the product is right, which is all that bytes depend on
+    # The first unknown dimension takes all elements, the others 1.
     return [elements if i == unknown[0] else 1 for i in range(len(dims))] if known == 1 else None
+  # The known dimensions do not divide the elements: the shapes contradict each other.
   if elements % known:
     return None
   dims[unknown[0]] = elements // known

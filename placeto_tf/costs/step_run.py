@@ -60,6 +60,7 @@ def _initialize(session: Any, tf_graph: Any, request: Mapping[str, Any]) -> None
 
   names = request["variables"]
   ops, feed = variables.initializers_of(tf_graph, names, request["initializers"])
+  # Initializers that read files or ask servers are not run; made-up numbers stand in.
   try:
     if not any(no_side_effects.may_act(op.node_def) for op in _needed(ops)):
       session.run(ops, feed)
@@ -87,6 +88,7 @@ def _of_trace(step_stats: Any) -> Dict[str, Any]:
   shapes: Dict[str, Dict[int, List[List[int]]]] = {}  # op -> output -> dimensions in each run
   for device in step_stats.dev_stats:
     for node in device.node_stats:
+      # An op in a loop is in the trace once for each run.
       runs[node.node_name] = runs.get(node.node_name, 0) + 1
       for output in node.output:
         dims = [dim.size for dim in output.tensor_description.shape.dim]
@@ -100,4 +102,5 @@ def _of_trace(step_stats: Any) -> Dict[str, Any]:
 
 def _middle(shapes: Optional[List[List[int]]]) -> Optional[List[int]]:
   """Returns the dimensions in the middle by size, None of none."""
+  # By the number of elements.
   return sorted(shapes, key=math.prod)[len(shapes) // 2] if shapes else None

@@ -27,6 +27,7 @@ def item_bytes(dtype: int) -> int:
   """Returns the bytes of one element of a `DataType` value (reference types as their base)."""
   from tensorflow.python.framework import dtypes
 
+  # Reference types are numbered 100 above their base types.
   base = dtype - 100 if dtype > 100 else dtype
   try:
     found = dtypes.as_dtype(base)
@@ -91,17 +92,22 @@ class VariableSizes:
 def origin(
     nodes: Mapping[str, NodeDef], start: Tensor, ops: Container[str],
     through: Callable[[NodeDef, int], Sequence[Tensor]]) -> str:
-  """Returns the name of the nearest op of one of these types that a tensor comes from, or "".
+  """Returns the name of the nearest op of one of some types that a tensor comes from.
 
   Args:
     nodes: by name.
     start: the tensor.
     ops: op types.
     through: (node, port) -> the tensors that this output may be.
+
+  Returns:
+    The op's name, or "" where there is none.
   """
+  # Breadth first, so that the nearest op is found.
   queue, seen = collections.deque([start]), {start}
   while queue:
     name, port = queue.popleft()
+    # A control input (port below 0) carries no tensor.
     node = nodes.get(name)
     if port < 0 or node is None:
       continue
@@ -115,10 +121,19 @@ def origin(
 
 
 def passed_on(node: NodeDef, port: int) -> List[Tensor]:
-  """Returns (op, port) of the inputs that output `port` of the node may be."""
+  """Returns the inputs that an output of a node may be.
+
+  Args:
+    node: the NodeDef.
+    port: the output.
+
+  Returns:
+    (op, port) of the inputs; none for an op that does more than pass its input on.
+  """
   if node.op not in PASS_ON:
     return []
   inputs = [parse(text) for text in data_inputs(node)]
   if node.op == "IdentityN":
+    # A Merge may pass on any of its inputs; the others have one data input.
     return inputs[port:port + 1]
   return inputs if node.op in ("Merge", "RefMerge") else inputs[:1]

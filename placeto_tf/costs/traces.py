@@ -43,7 +43,11 @@ _ALL_STREAMS = "/stream:all"
 
 
 def read(path: str, op_names: Container[str]) -> Tuple[_Measurements, Tuple[str, ...]]:
-  """Reads what a file says about the ops of a graph, given their names.
+  """Reads the costs that a file has of the ops of a graph.
+
+  Args:
+    path: of the file.
+    op_names: of the graph.
 
   Returns:
     Op name -> measurements, of ops of the graph alone, and notes.
@@ -58,6 +62,7 @@ def read(path: str, op_names: Container[str]) -> Tuple[_Measurements, Tuple[str,
   if not candidates:
     raise CostError(f"the costs file {path!r} is none of the protos that hold costs; expected "
                     f"{_FORMATS}, binary or text")
+  # Names of the graph's ops in each reading of the bytes; the reading with the most is the format.
   hits = [sum(_op_name(name, op_names) in op_names for name in names) for _, names in candidates]
   best = int(np.argmax(hits))
   if not hits[best]:
@@ -82,9 +87,12 @@ def apply(
   """Replaces estimated costs by measured ones where there are any.
 
   Args:
-    graph, cluster, estimated: what they are of.
-    measured: see `read`; sizes are taken from what was measured with as many replicas.
+    graph, cluster, estimated: the problem that the measurements are of.
+    measured: see `read`; sizes are taken from measurements with as many replicas.
     replicas: R where ops work on 1/R of the batch.
+
+  Returns:
+    Times [N, K] in us and sizes in bytes; notes name the ops without a measured time.
 
   Raises:
     CostError: a measured op has another number of outputs.
@@ -95,27 +103,33 @@ def apply(
   executions = (graph.executions if estimated.executions is None else estimated.executions).copy()
   covered = np.zeros(compute_us.shape, dtype=bool)
   counted = np.zeros((graph.num_ops, 1), dtype=bool)
+  # [N, K]: mean of the times that hold for an op and a kind of device.
   for name, measurements in measured.items():
     i = graph.op_index[name]
     for k, device in enumerate(cluster.kind_devices):
       times: Dict[float, List[float]] = {}
+      # Times of this very device go before those of its type.
       named = [m for m in measurements if m.device and find_device([device.name], m.device) == 0]
       for m in named or measurements:
         if m in named or not m.device and m.device_type in ("", device.type):
+          # Share of the batch -> times; 1 for the whole graph.
           times.setdefault(1 / m.replicas, []).append(m.compute_us)
       if times:
         compute_us[i, k] = _time_at(1 / replicas, {
             share: sum(found) / len(found) for share, found in times.items()})
         covered[i, k] = True
+    # Sizes and runs are taken from graphs of the same share alone.
     same = [m for m in measurements if m.replicas == replicas]
     if same:
       _apply_memory(graph, i, same[0], output_bytes, temporary, persistent)
     runs = [m.executions for m in same if m.executions is not None]
     if runs:
       executions[i], counted[i] = max(runs), True
+  # Times of kernels alone need the launches between them; other files have them already.
   compute_us += np.where(
       covered & counted, launches_between_us(compute_us, executions, cluster), 0.0)
   notes = list(estimated.notes) if not covered.all() else []
+  # A time is missing where the estimate is above 0: ops without a kernel need none.
   for k, device in enumerate(cluster.kind_devices):
     missing = np.flatnonzero(~covered[:, k] & (estimated.compute_us[:, k] > 0))
     if len(missing):
@@ -131,8 +145,11 @@ def _time_at(share: float, times: Mapping[float, float]) -> float:
   shares = sorted(times)
   least = shares[0]
   if share >= least or len(shares) == 1:
+    # At and above the least share: on the line between two shares.
     return float(np.interp(share, shares, [times[each] for each in shares]))
+  # us for each unit of share, between the two smallest.
   slope = (times[shares[1]] - times[least]) / (shares[1] - least)
+  # Below: along that line, at least in proportion.
   return max(times[least] - slope * (least - share), times[least] * share / least)
 
 
@@ -166,6 +183,7 @@ def _candidates(content: bytes) -> List[Tuple[Callable[[], Any], List[str]]]:
   from tensorflow.core.protobuf import config_pb2
 
   found: List[Tuple[Callable[[], Any], List[str]]] = []
+  # The same bytes may parse as several protos, so every reading is a candidate.
   performances = _parse(content, op_performance_data_pb2.OpPerformanceList)
   if performances is not None:
     found.append((lambda: (of_op_performances(performances), ()),
@@ -223,10 +241,12 @@ def _of_step_stats(step_stats: Any) -> Dict[str, List[Measurement]]:
       if spent_us < 0:
         raise CostError(f"op {node.node_name!r} ends before it starts in its trace; measure it "
                         "again")
+      # Streams write "op:OpType", hosts "op".
       name = node.node_name.rpartition(":")[0] or node.node_name if streams else node.node_name
       table = kernels if streams else totals
       table[name, kind] = table.get((name, kind), 0.0) + spent_us
       runs[name, kind] = runs.get((name, kind), 0) + (not streams)
+  # The kernels' own times replace the times of launching them.
   totals.update(kernels)
   found: Dict[str, List[Measurement]] = {}
   for (name, kind), spent_us in totals.items():
@@ -236,6 +256,7 @@ def _of_step_stats(step_stats: Any) -> Dict[str, List[Measurement]]:
 
 
 def _spent_us(node: Any) -> float:
+  # Newer traces are in nanoseconds, older ones in microseconds.
   if node.op_end_rel_nanos or node.all_end_rel_nanos:
     if node.op_end_rel_nanos:
       return (node.op_end_rel_nanos - node.op_start_rel_nanos) * 1e-3

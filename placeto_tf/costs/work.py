@@ -100,6 +100,9 @@ def count_work(
     graph_def: their NodeDefs, with static shapes at the placeholders.
     seen: what a run of the step showed, if it was run.
 
+  Returns:
+    Flops, bytes and executions of each op, [N], and the bytes of each output, [O].
+
   Raises:
     CostError: an op has no NodeDef, or grappler cannot read the graph.
   """
@@ -115,9 +118,11 @@ def count_work(
   flops, moved, temporary = np.zeros(n), np.zeros(n), np.zeros(n)
   launches, launches_on_gpu = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
   persistent, output_bytes = np.zeros(n), np.zeros(graph.num_outputs)
+  # [N] DataType of the factors of each product, 0 for other ops.
   product_types = np.array(
       [nodes[name].attr[_PRODUCTS[op]].type if op in _PRODUCTS else 0
        for name, op in zip(graph.op_names, graph.op_types)], dtype=np.int32)
+  # Ops outside of loops run as often as the graph says.
   executions = np.array(
       [answer.executions.get(name, runs) for name, runs in zip(graph.op_names, graph.executions)])
   if seen is not None:
@@ -127,6 +132,7 @@ def count_work(
   for i, name in enumerate(graph.op_names):
     node = nodes[name]
     offset = graph.output_offsets[i]
+    # Output i of the op is output_bytes[offset + i].
     for port in range(graph.output_offsets[i + 1] - offset):
       output_bytes[offset + port] = counter.tensor(name, port)
     if node.op in VARIABLES:
@@ -145,6 +151,7 @@ def count_work(
       # The counter of a loop and its comparison: the host does them beside the kernels.
       launches[i] = launches_on_gpu[i] = False
       continue
+    # In order: counts of variable accesses, grappler's, and one flop an element.
     estimate = answer.estimates.get(name)
     temporary[i] = estimate.temporary_bytes if estimate else 0.0
     update = counter.variable_access(node)
@@ -166,11 +173,13 @@ def count_work(
   unknown = _unknown(counter, answer.rounds if seen is None and trip_count is None else {})
   guessed = any(nodes[name].op not in _SURE_GUESSES for name, _ in answer.guessed) or bool(
       answer.capped and trip_count is None)
+  # [N] us on a typical GPU, to compare the sides of conditionals.
   nominal_us = launches * (
       _NOMINAL_US_PER_OP + flops / _NOMINAL_FLOPS_PER_US + moved / _NOMINAL_BYTES_PER_US)
   if seen is None:
     executions[untaken(graph, nodes, nominal_us * executions)] = 0
   sums = set(answer.sums)
+  # A sum over the rounds of a loop is written out as one kernel.
   launched = np.where([name in sums for name in graph.op_names], 1, executions)
   return OpWork(flops, moved, launches, launches_on_gpu, product_types, temporary, persistent,
                 executions, launched, output_bytes, notes, unknown, bool(unknown) or guessed)
@@ -188,7 +197,15 @@ class _Counter:
     self.unknown_variables: Dict[str, None] = {}
 
   def tensor(self, name: str, port: int) -> float:
-    """Returns the bytes of an output; noted where its shape is not fully known."""
+    """Returns the bytes of an output; an output whose shape is not fully known is noted.
+
+    Args:
+      name: of the op.
+      port: of the output.
+
+    Returns:
+      Bytes, in which unknown dimensions count as 1.
+    """
     key = (name, port)
     if key not in self._sizes:
       tensors = self._outputs.get(name, ())
@@ -212,6 +229,7 @@ class _Counter:
     """Returns (flops, bytes) of an op that touches each element of its inputs and outputs once."""
     tensors = [parse(text) for text in data_inputs(node)]
     tensors += [(node.name, port) for port in range(len(self._outputs.get(node.name, ())))]
+    # One flop an element of the largest tensor; all tensors are moved once.
     elements = [num_elements(self._outputs[name][port].shape)[0]
                 for name, port in tensors if port < len(self._outputs.get(name, ()))]
     return float(max(elements, default=0)), sum(self.tensor(*tensor) for tensor in tensors)
@@ -221,6 +239,7 @@ class _Counter:
     kind = _access_kind(node.op)
     if kind is None:
       return None
+    # Handles stand for their variables, other inputs for themselves.
     variables, others = [], []
     for name in data_inputs(node):
       found = self._variables.find(name)
@@ -230,6 +249,7 @@ class _Counter:
         others.append(self.tensor(*parse(name)))
     if kind == "gather":
       # Reads the rows it yields.
+      # 2 *: rows are read and written; the indices are read.
       moved = 2 * self.tensor(node.name, 0) + sum(others)
       return 0.0, moved
     if kind == "assign":
@@ -238,6 +258,7 @@ class _Counter:
       # The gradient has the rows that are touched, and is the largest of the other inputs.
       rows = max(others, default=0.0)
       variables = [min(size, rows) for size in variables]
+    # 2 *: variables are read and written; the other inputs are read.
     moved = 2 * sum(variables) + sum(others)
     return moved / 4, moved  # about one flop for each number moved, most of them float32
 

@@ -44,6 +44,9 @@ def write(
     content: its content.
     what: the kind of file, such as "the cluster file ", for the error.
     error_type: raised where the file cannot be written.
+
+  Raises:
+    error_type: the file cannot be written.
   """
   folder = os.path.dirname(os.path.abspath(path))
   try:
@@ -63,7 +66,16 @@ def write(
 
 
 def write_json(path: str, content: Any, **options: Any) -> None:
-  """Writes an indented JSON file as `write` does. Args: options: see `write`."""
+  """Writes an indented JSON file as `write` does.
+
+  Args:
+    path: the file.
+    content: JSON-able.
+    options: of `write`.
+
+  Raises:
+    PlacetoError: the file cannot be written.
+  """
   write(path, (json.dumps(content, indent=1) + "\n").encode("utf-8"), **options)
 
 
@@ -93,6 +105,7 @@ class ResultDirectory:
       if os.path.isdir(path) and os.path.commonpath([path, os.path.realpath(self.out)]) == path:
         raise PlacetoError(f"the results would be written into the input {path!r}; choose a "
                            "directory outside")
+    # Directories that are made here are removed again if the run fails.
     try:
       missing = self.out
       while not os.path.isdir(missing):
@@ -102,6 +115,7 @@ class ResultDirectory:
       self.path = tempfile.mkdtemp(dir=self.out, prefix=_PARTIAL)
       os.chmod(self.path, 0o777 & ~_umask())
       self._lock = _locked(self.path)
+      # A directory whose lock is free belongs to a run that was killed.
       for name in os.listdir(self.out):
         path = os.path.join(self.out, name)
         if name.startswith(_PARTIAL) and path != self.path and not os.path.islink(path):
@@ -130,6 +144,7 @@ class ResultDirectory:
       PlacetoError: a file of such a name was not written by an earlier run, was changed since, or
         is an input of this run.
     """
+    # Names in the list may be replaced if their content is as the list says.
     known = _read_list(self.out)
     for name in names:
       reason = self._why_kept(name, known)
@@ -148,12 +163,14 @@ class ResultDirectory:
       known = _read_list(self.out)
       new = {relative: [_digest(os.path.join(self.path, relative))]
              for name in names for relative in _files(self.path, name)}
+      # Results of an earlier run that this one does not have, unchanged since.
       gone = [name for name in os.listdir(self.out) if name not in names and any(
           relative.partition("/")[0] == name for relative in known) and not (
               self._why_kept(name, known))]
       # Both are known while some are renamed and some are not.
       _write_list(self.out, {relative: [*known.get(relative, ()), *new.get(relative, ())]
                              for relative in {*known, *new}})
+      # Old results move away first, so that each rename finds no file in its way.
       old = os.path.join(self.path, _OLD)
       os.mkdir(old)
       for name in (*gone, *names):
@@ -199,6 +216,7 @@ def check(out: str) -> str:
   if os.path.lexists(path) and not os.path.isdir(path):
     raise PlacetoError(f"{out!r} is a file, or a link that leads nowhere; expected a directory, "
                        "new or existing")
+  # The nearest directory that exists decides whether the others can be made.
   nearest = path
   while not os.path.lexists(nearest):
     nearest = os.path.dirname(nearest)
@@ -267,6 +285,7 @@ def make_private(path: str) -> str:
   path = folder = os.path.realpath(path)
   if not hasattr(os, "geteuid"):  # Windows, where modes do not say who may write
     return path
+  # Whoever may write to a folder above could put another folder in its place.
   while True:
     status = os.stat(folder)
     others_write = stat.S_IMODE(status.st_mode) & 0o022

@@ -43,14 +43,17 @@ Path = Union[str, os.PathLike]
 def read_bytes(
     path: Path, *, what: str, remedy: str, error_type: Type[PlacetoError] = PlacetoError,
     most_bytes: int = MOST_BYTES) -> bytes:
-  """The content of a regular file.
+  """Reads a regular file.
 
   Args:
     path: the file; links are followed.
     what: the kind of file, such as "the cluster file", for the error.
-    remedy: what to do instead, for the error.
+    remedy: the advice in the error.
     error_type: raised where the file cannot be read.
     most_bytes: the most that it may hold.
+
+  Returns:
+    The file's content.
 
   Raises:
     error_type: there is no such file, it is not a regular one, too large, or cannot be read.
@@ -71,6 +74,7 @@ def read_bytes(
       if not stat.S_ISREG(status.st_mode):
         raise refused(f"it is {kind_of(status.st_mode)}, expected a regular file")
       # Files such as those of /proc have a size of 0 and may still be endless.
+      # One byte more than allowed tells that there is more.
       content = file.read(most_bytes + 1) if status.st_size <= most_bytes else None
   except OSError as error:
     raise refused(error.strerror or str(error)) from None
@@ -84,7 +88,15 @@ def read_bytes(
 
 
 def read_text(path: Path, **options: Any) -> str:
-  """The content of a regular file that holds UTF-8 text. Args: options: see `read_bytes`."""
+  """Reads a regular file that holds UTF-8 text.
+
+  Args:
+    path: the file.
+    options: of `read_bytes`.
+
+  Returns:
+    The text.
+  """
   content = read_bytes(path, **options)
   try:
     return content.decode("utf-8")
@@ -95,7 +107,19 @@ def read_text(path: Path, **options: Any) -> str:
 
 
 def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES, **options: Any) -> Any:
-  """The content of a JSON file. Args: see `read_bytes`. Raises: as `parse_json` does."""
+  """Reads a JSON file strictly, see `parse_json`.
+
+  Args:
+    path: the file.
+    most_bytes: the most that it may hold.
+    options: of `read_bytes`.
+
+  Returns:
+    The value that the file holds.
+
+  Raises:
+    error_type: the file cannot be read, or is not JSON that `parse_json` takes.
+  """
   text = read_text(path, most_bytes=most_bytes, **options)
   try:
     return parse_json(text)
@@ -106,7 +130,18 @@ def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES, **options: Any) 
 
 
 def read_json_object(path: Path, **options: Any) -> Dict[str, Any]:
-  """The content of a JSON file, which has to be an object. Args: see `read_bytes`."""
+  """Reads a JSON file, which has to be an object.
+
+  Args:
+    path: the file.
+    options: of `read_json`.
+
+  Returns:
+    The object.
+
+  Raises:
+    error_type: the file cannot be read, or holds another value.
+  """
   content = read_json(path, **options)
   if not isinstance(content, dict):
     raise _error(options)(
@@ -135,7 +170,7 @@ def parse_json(text: str) -> Any:
 def read_arrays(
     path: Path, *, most_bytes: int = MOST_ARRAY_BYTES, check: Optional[Callable] = None,
     **options: Any) -> Dict[str, np.ndarray]:
-  """Returns the arrays of an .npz file, by name.
+  """Reads the arrays of an .npz file.
 
   Args:
     path: the file.
@@ -143,11 +178,15 @@ def read_arrays(
     check: called with (name, array); raises ValueError for an unusable array.
     options: see `read_bytes`.
 
+  Returns:
+    Name -> array.
+
   Raises:
     error_type: it is no archive of arrays, it is damaged, or an array would have to be unpickled.
   """
   content = io.BytesIO(read_bytes(path, most_bytes=most_bytes, **options))
   try:
+    # The sizes that the archive declares, checked before anything is unpacked.
     with zipfile.ZipFile(content) as archive:
       if sum(member.file_size for member in archive.infolist()) > most_bytes:
         raise ValueError(f"its arrays take more than {most_bytes:,} bytes")
@@ -170,20 +209,31 @@ def read_arrays(
 
 def check_regular(path: Path, *, what: str, remedy: str,
                   error_type: Type[PlacetoError] = PlacetoError) -> None:
-  """Raises if a path that other code is going to open exists but is no regular file."""
+  """Refuses a path that other code is going to open if it exists but is no regular file.
+
+  Args:
+    path: the file; links are followed.
+    what: the kind of file, for the error.
+    remedy: the advice in the error.
+    error_type: raised for such a path.
+
+  Raises:
+    error_type: the path leads to a directory, a pipe, a device or another special file.
+  """
   special = _special(os.fspath(path))
   if special:
     raise error_type(f"cannot read {what} {os.fspath(path)!r} ({special}); {remedy}")
 
 
 def kind_of(mode: int) -> str:
-  """The kind of a file that is not a regular one, by its `st_mode`."""
+  """Returns the kind of a file that is not a regular one, by its `st_mode`."""
   return next((name for test, name in _KINDS if test(mode)), "a special file")
 
 
 def brief(value: object) -> str:
-  """A value as JSON, short enough for a message."""
+  """Returns a value as JSON, short enough for a message."""
   try:
+    # `repr` stands in for values that JSON cannot hold.
     text = json.dumps(value, ensure_ascii=False, default=repr)
   except (RecursionError, ValueError):
     text = type(value).__name__
@@ -193,6 +243,7 @@ def brief(value: object) -> str:
 def _special(path: str) -> Optional[str]:
   try:
     mode = os.stat(path).st_mode
+  # Only a path that leads round in circles is refused here; opening tells other errors better.
   except (OSError, ValueError) as error:
     looping = isinstance(error, OSError) and error.errno == errno.ELOOP
     return os.strerror(errno.ELOOP) if looping else None
@@ -204,7 +255,7 @@ def _error(options: Dict[str, Any]) -> Type[PlacetoError]:
 
 
 def _no_repeats(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-  """An object; JSON would silently keep the last of equal keys."""
+  """Returns an object; JSON would silently keep the last of equal keys."""
   found = dict(pairs)
   if len(found) != len(pairs):
     seen = set()

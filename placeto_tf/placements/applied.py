@@ -44,7 +44,7 @@ class AppliedFunction:
 
   @property
   def function(self) -> ConcreteFunction:
-    """The placed ConcreteFunction."""
+    """Returns the placed ConcreteFunction."""
     return self.placed.function
 
   @property
@@ -79,14 +79,18 @@ def apply_checked(
     placement: of the function's ops.
     function: the ConcreteFunction, or `tf.function` with one trace, that `graph` was read from.
     graph: N ops.
-    costs, cluster: what the promise was made with.
+    costs, cluster: of the problem for which the step time was promised.
     promised_us, before_us: see `AppliedFunction`.
     **options: for `place_function`.
+
+  Returns:
+    The placed function with its simulated step time in us.
 
   Raises:
     PlacementError: the function cannot be placed, or is not the one that the graph was read from.
   """
   placed = place_function(placement, concrete_of(function), **options)
+  # The step is simulated with the devices that the function's ops really have.
   indices = devices_now(placed.function, graph, cluster)
   simulated = Simulator(graph, costs, cluster).simulate(indices)
   applied = AppliedFunction(placed, promised_us, simulated.step_time_us, before_us)
@@ -97,18 +101,22 @@ def apply_checked(
 
 def devices_now(
     function: ConcreteFunction, graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
-  """Returns [N] int32, the cluster's device on which each op of a placed function runs.
+  """Reads on which device each op of a placed function runs.
 
   Args:
     function: a ConcreteFunction of which every op has a device.
     graph: of the function before it was placed.
     cluster: with all its devices.
 
+  Returns:
+    [N] int32, the cluster's device of each op.
+
   Raises:
     PlacementError: an op of the graph is not there, or on a device that the cluster lacks.
   """
   read = read_concrete_function(function)[0]
   devices = {node.name: node.device for node in read.source.graph_def.node}
+  # A device as TensorFlow writes it -> the cluster's device, looked up once for each name.
   column = {device: find_device(cluster.device_names, device) for device in set(devices.values())}
   for op in graph.op_names:
     if op not in devices:

@@ -30,13 +30,19 @@ def apply(
     placement: Mapping[str, str], target: Any, shapes: Mapping[str, Tuple[int, ...]]) -> Any:
   """Sets the device of every op of a graph; see `Placement.apply`.
 
-  Args:
-    placement: op name -> device name.
-    target: what is placed.
-    shapes: op name -> shape that a feed or a variable of the target must have.
-
   The placement may hold ops that the target lacks, so the placement of a whole file also fits any
   part of it.
+
+  Args:
+    placement: op name -> device name.
+    target: the graph, proto or function to place.
+    shapes: op name -> shape that a feed or a variable of the target must have.
+
+  Returns:
+    A placed copy of a proto, the `tf.Graph` itself, or a placed ConcreteFunction.
+
+  Raises:
+    PlacementError: an op has no device, a shape differs, or the target is none of these.
   """
   kind = getattr(getattr(target, "DESCRIPTOR", None), "full_name", None)
   if kind in _PROTOS:
@@ -47,6 +53,7 @@ def apply(
       return placed
     graph_def = placed.graph_def if kind == _META_GRAPH else placed
     check_shapes(shapes, shapes_of_interface(graph_def.node))
+    # Calls are inlined if the placement knows the ops inside; else the calls themselves are placed.
     inlined, _ = inline_functions(graph_def)
     if inlined is not graph_def and all(node.name in placement for node in inlined.node):
       graph_def.CopyFrom(inlined)
@@ -55,6 +62,7 @@ def apply(
     keep_known_classes(graph_def.node, {node.name for node in graph_def.node})
     return placed
   if hasattr(target, "get_operations") and hasattr(target, "as_default"):
+    # A live graph is changed in place.
     ops = target.get_operations()
     check_shapes(shapes, shapes_of_interface(op.node_def for op in ops if op.name in shapes))
     # All devices are looked up before the first is set: a graph is placed wholly or not at all.
@@ -135,6 +143,7 @@ class DeviceFunction:
     absent = tuple(name for name in self._placement
                    if name not in names and not any(
                        name[:i] in names for i, letter in enumerate(name) if letter == "/"))
+    # All ops of the graph but these are on their devices.
     return DeviceReport(
         len(names) - len(missed) - len(unknown), tuple(missed), tuple(unknown), absent)
 

@@ -17,17 +17,18 @@ _REMEDY = "place this graph again, or allow any graph (--any_graph, any_graph=Tr
 
 
 def check_graph(placement: Any, graph: ComputationGraph) -> None:
-  """Compares a graph with the one that a placement was made for, as far as the placement knows it.
+  """Checks that a graph is the one that a placement was made for, as far as the placement knows it.
 
   Args:
     placement: a `Placement`.
-    graph: that one, or what some of its fetches need.
+    graph: that one, or the part of it that some of its fetches need.
 
   Raises:
     PlacementError: it is another one; the message says what differs.
   """
   if not placement.fingerprint:
     return
+  # A signature of a SavedModel runs a part of the fetches; another fetch is another step.
   if not set(graph.fetches) <= set(placement.fetches):
     raise PlacementError(
         f"the placement was made for a step that runs {_quoted(placement.fetches)}, not "
@@ -36,6 +37,7 @@ def check_graph(placement: Any, graph: ComputationGraph) -> None:
   if placement.fingerprint == graph.fingerprint or (
       set(graph.fetches) != set(placement.fetches)):  # a part of the step: one of its signatures
     return
+  # Names differ, or types and inputs under equal names.
   known = set(coverage.file_op_names(graph))
   differences = [
       f"{what} {_quoted(ops)}" for what, ops in (
@@ -51,6 +53,9 @@ def check_shapes(
     expected: Mapping[str, Tuple[int, ...]], found: Mapping[str, Tuple[int, ...]]) -> None:
   """Compares shapes of feeds and variables that both know.
 
+  Args:
+    expected, found: op name -> shape, -1 for any size.
+
   Raises:
     PlacementError: one differs.
   """
@@ -64,8 +69,22 @@ def check_shapes(
 def verify(
     placement: Any, graph: ComputationGraph, cluster: Cluster, costs: Optional[OpCosts] = None
 ) -> SimulationResult:
-  """Computes again what a placement says of itself; see `Placement.verify`."""
+  """Computes again the numbers that a placement states; see `Placement.verify`.
 
+  Args:
+    placement: a `Placement` with all of its fields.
+    graph: that it was made for.
+    cluster: likewise.
+    costs: likewise; None for grappler's estimates.
+
+  Returns:
+    The simulated step.
+
+  Raises:
+    PlacementError: the graph or cluster is another one, a field is missing, or a number differs.
+  """
+
+  # A zero is a value; an empty text, tuple or dict, or None, is missing.
   missing = [name for name in (
       "fingerprint", "fetches", "cluster", "method", "seed", "evaluations", "step_time_us",
       "lower_bound_us", "peak_memory_bytes") if getattr(placement, name) in ("", (), None, {})]
@@ -80,6 +99,7 @@ def verify(
         "of placement.json is the JSON of one)")
   costs = estimate_costs(graph, cluster) if costs is None else costs
   result = Simulator(graph, costs, cluster).simulate(placement.indices(graph, cluster))
+  # (name, value in the placement, value found) of every number.
   checks: List[Tuple[str, Any, Any]] = [
       ("step_time_us", placement.step_time_us, float(result.step_time_us))]
   checks += [

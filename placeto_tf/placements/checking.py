@@ -25,6 +25,14 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
   for their op, and ops that must share a device (colocated, or of one loop that is run) but do not.
   TensorFlow refuses most of these. An op that reads a resource of another device is silently moved
   to that device.
+
+  Args:
+    graph: of the placement.
+    placement: to check.
+    cluster: its devices.
+
+  Returns:
+    A sentence for each problem, at most 20 of a kind; [] without problems.
   """
   ops = file_ops(graph)
   column = device_names.match(placement.devices, cluster.device_names)
@@ -33,6 +41,7 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
       f"op {name!r} is not in the graph; remove it from the placement or place this graph again"
       for name in placement if name not in index]
   missing, strange = [], []
+  # [M] device of each op of the file, -1 where it has none.
   devices = np.full(len(ops.names), -1, dtype=np.int64)
   for i, name in enumerate(ops.names):
     device = placement.op_devices.get(name)
@@ -50,6 +59,7 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
   problems += _cut(_without_kernel(ops, devices, cluster))
   # The graph's own sets hold its loops as well, which TensorFlow would let run on many devices.
   sets = traversal.UnionFind(len(ops.names))
+  # Sets of TensorFlow's colocation, joined with those of the graph.
   sets.union_all(enumerate(ops.colocation.tolist()))
   sets.union_all(zip(ops.positions.tolist(), ops.positions[np.asarray(graph.colocation)].tolist()))
   return problems + _cut(_split(ops.names, sets.labels(), devices, cluster))
@@ -60,6 +70,7 @@ def _without_kernel(ops: FileOps, devices: np.ndarray, cluster: Cluster) -> List
   for j, device in enumerate(cluster.devices):
     if device.type not in KERNEL_TYPES:
       continue
+    # [M] whether TensorFlow has a kernel of this type.
     able = ops.has_kernel[:, KERNEL_TYPES.index(device.type)]
     for i in np.flatnonzero((devices == j) & ~able).tolist():
       found.append(
@@ -72,10 +83,13 @@ def _split(
     names: Sequence[str], sets: np.ndarray, devices: np.ndarray, cluster: Cluster
 ) -> List[str]:
   """Returns a sentence for each set whose ops are on different devices."""
+  # Ops without a device have been reported; they are left out.
   placed = np.flatnonzero(devices >= 0)
   first = np.full(len(names), -1, dtype=np.int64)
+  # Written from the back, so that the first placed op of each set remains, [M].
   first[sets[placed[::-1]]] = placed[::-1]
   apart = placed[devices[placed] != devices[first[sets[placed]]]]
+  # One sentence a set: its first op that is apart from the leader.
   _, ones = np.unique(sets[apart], return_index=True)
   found = []
   for i in apart[ones].tolist():

@@ -63,6 +63,7 @@ def file_ops(graph: ComputationGraph) -> FileOps:
   positions = np.array([index[name] for name in graph.op_names], dtype=np.int64)
   m = len(names)
   has_kernel = np.ones((m, len(KERNEL_TYPES)), dtype=bool)
+  # A CostGraphDef has neither types nor attributes, so that each op stands alone.
   if source.format == "cost_graph_def":
     colocation, loops, op_types = np.arange(m), np.full(m, -1), ["Unknown"] * m
   else:
@@ -70,6 +71,7 @@ def file_ops(graph: ComputationGraph) -> FileOps:
     loops, op_types = _loops(table), table.types
     colocation = colocate(table)
     support = KernelSupport(table.op_defs)
+    # The kernels of needed ops are known; only the others are looked up.
     needed = np.zeros(m, dtype=bool)
     needed[positions] = True
     for i in np.flatnonzero(~needed).tolist():
@@ -92,6 +94,7 @@ def cover(
     [M] names and [M] int32 devices.
   """
   names = file_op_names(graph)
+  # No op beside the needed ones: nothing to extend.
   if len(names) == graph.num_ops:
     return graph.op_names, indices.astype(np.int32)
   ops = file_ops(graph)
@@ -111,12 +114,15 @@ def cover(
 
 def _homes(ops: FileOps, cluster: Cluster, sets: np.ndarray) -> np.ndarray:
   """Returns [M] the host, or else the first device on which all ops of a set have kernels."""
+  # The host first, then other CPUs, then the lower index.
   devices = cluster.devices
   by_preference = sorted(
       range(len(devices)), key=lambda j: (not devices[j].host, devices[j].type != "CPU", j))
+  # [M, K]: kernels that all ops of a set have, at the set's label.
   common = np.ones_like(ops.has_kernel)
   np.logical_and.at(common, sets, ops.has_kernel)
   homes = np.full(len(ops.names), by_preference[0], dtype=np.int32)
+  # From the least preferred device on, so that the most preferred one is written last.
   for j in reversed(by_preference):
     kind = devices[j].type
     able = common[:, KERNEL_TYPES.index(kind)] if kind in KERNEL_TYPES else np.array(True)
@@ -139,6 +145,7 @@ def _join(colocation: np.ndarray, loops: np.ndarray) -> np.ndarray:
 
 def _loops(table: NodeTable) -> np.ndarray:
   """Returns [M] the outermost loop of each op, or -1; all -1 if unneeded ops form none."""
+  # Back edges are left out: the order needs an acyclic graph.
   ahead = ~back_edges(table.types, table.producers, table.consumers)
   producers, consumers = table.producers[ahead], table.consumers[ahead]
   order, _ = traversal.topological_order(table.num_nodes, producers, consumers)

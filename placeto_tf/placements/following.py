@@ -44,8 +44,10 @@ def placed_alike(
   """
   placement = _renamed(placement, graph)
   column = device_names.match(placement.devices, cluster.device_names)
+  # [N] device by name, -1 where the other trace has no op of that name.
   by_name = np.array([
       column[placement[op]] if op in placement else -1 for op in graph.op_names], dtype=np.int64)
+  # Colocation set -> device: variables first, then names, then neighbours.
   of_set: Dict[int, int] = {}
   for capture in resource_captures(function):
     if not (variables_stay or capture.fixed):
@@ -58,6 +60,7 @@ def placed_alike(
   _spread(graph, of_set)
   allowed = allowed_devices(graph, cluster)
   indices = np.array([of_set.get(label, 0) for label in graph.colocation.tolist()], np.int32)
+  # Where a device has no kernel for the op, the first one that has.
   wrong = ~allowed[np.arange(graph.num_ops), indices]
   indices[wrong] = allowed[wrong].argmax(axis=1)
   return Placement.from_indices(graph, cluster, indices), float((by_name >= 0).mean())
@@ -71,6 +74,7 @@ def _renamed(placement: Placement, graph: ComputationGraph) -> Placement:
   """
   ops = coverage.file_op_names(graph)
   pairs = list(zip(placement, ops))
+  # Without their numbers names are equal: then op i of one trace is op i of the other.
   if len(ops) != len(placement) or any(_NUMBER.sub("", a) != _NUMBER.sub("", b) for a, b in pairs):
     return placement
   return dataclasses.replace(placement, op_devices={new: placement[old] for old, new in pairs})
@@ -87,6 +91,7 @@ def _spread(graph: ComputationGraph, of_set: Dict[int, int]) -> None:
       inputs[consumer].append(producer)
       outputs[producer].append(consumer)
   order = graph.topological_order.tolist()
+  # Forwards along data edges, and then backwards for sets that read nothing placed.
   for neighbours, ops in ((inputs, order), (outputs, order[::-1])):
     for op in ops:
       if sets[op] in of_set:
