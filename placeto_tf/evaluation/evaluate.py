@@ -59,7 +59,7 @@ Progress = Callable[[int, int, Dict[str, Any]], None]
 
 
 class Key(NamedTuple):
-  """The run that a row is of."""
+  """The identity of a row: its graph, cluster, method, seed and budget."""
 
   graph: str
   cluster: str
@@ -130,6 +130,7 @@ class _Evaluation:
         budget = None if pd.isna(row["budget"]) else int(row["budget"])
         self._done[Key(row["graph"], row["cluster"], row["method"], row["seed"], budget)] = row
         read_history(row, out)
+    # Missing or damaged weights are found before the first run.
     for method in map(registry.find, config.methods):
       registry.read_weights(method, config.weights_of(method))
     for folder in ("placements", "histories"):
@@ -149,6 +150,7 @@ class _Evaluation:
     config = self._config
     running_now: Dict[concurrent.futures.Future, Tuple[Key, PlacementProblem]] = {}
     graphs: Dict[str, ComputationGraph] = {}  # the latest
+    # (graph, cluster), in order and without repetition; one problem each.
     cases = dict.fromkeys((key.graph, key.cluster) for key in self._left(replicas=False))
     for name, cluster in cases:
       if name not in graphs:
@@ -156,6 +158,7 @@ class _Evaluation:
       problem = PlacementProblem.build(
           graphs[name], Cluster.parse(cluster), grouping=config.grouping,
           max_groups=config.max_groups)
+      # A renewed problem: searching for the start does not count as evaluations of the runs.
       start = _start(problem.renewed(), config.start)
       sent = problem.portable(with_shapes=True) if executor.elsewhere else problem
       shared = executor.share((sent, start))
@@ -163,6 +166,7 @@ class _Evaluation:
       for key in self._left(replicas=False):
         if key[:2] == (name, cluster):
           running_now[executor.submit(run, shared, key, config, threads)] = key, problem
+          # Rows that are done are written at once, so that a crash loses few.
           self._take(running_now, 0.0)
     while running_now:
       self._take(running_now, None)
@@ -173,6 +177,7 @@ class _Evaluation:
         running_now, seconds, concurrent.futures.FIRST_COMPLETED)
     for future in ended:
       key, problem = running_now.pop(future)
+      # The placement is simulated again here, on the problem of this process.
       found = result_of(future)
       result, bound_us = problem.simulator.simulate(found.placement), lower_bound_us(problem)
       placement = Placement.from_indices(
@@ -199,6 +204,7 @@ class _Evaluation:
         continue
       assert found.replication is not None
       chosen, one = found.replication.chosen, found.replication.rows["1"].global_batch
+      # Scales the step to as many examples as a step of one replica has.
       share = one / chosen.global_batch if one and chosen is not None else 1.0
       os.makedirs(os.path.join(self._out, "reports"), exist_ok=True)
       outputs.write_json(
@@ -275,11 +281,14 @@ def read_results(path: str) -> pd.DataFrame:
 
 
 def read_history(row: Any, out: str) -> np.ndarray:
-  """Returns [K, 3] evaluations, seconds and objective in us at each improvement of a row's run.
+  """Reads the improvements of a row's run.
 
   Args:
     row: of an evaluation.
     out: its directory.
+
+  Returns:
+    [K, 3] float64: evaluations, seconds and objective in us at each improvement.
 
   Raises:
     PlacetoError: the file is missing or damaged.
@@ -305,11 +314,13 @@ def validate(path: str) -> List[str]:
     PlacetoError: the file is no results.csv, or a graph or cluster of it cannot be loaded.
   """
   out, differences = os.path.dirname(os.path.abspath(path)), []
+  # Without a config.json the graphs are read with the default options.
   options = _stored(out).get("graph_options", {}) if os.path.lexists(_config_path(out)) else {}
   rows = read_results(path)
   for name, of_graph in rows[rows["method"] != REPLICAS].groupby("graph", sort=False):
     graph = load_with_replicas(name, **options)
     for cluster, of_case in of_graph.groupby("cluster", sort=False):
+      # Placements are of ops, so the groups do not matter: one is quickest.
       problem = PlacementProblem.build(graph, Cluster.parse(cluster), max_groups=1)
       for row in of_case.to_dict("records"):
         said = "/".join(str(row[field]) for field in Key._fields)
@@ -337,6 +348,7 @@ def _keys(config: EvaluationConfig) -> Iterator[Key]:
   for graph in config.graphs:
     for cluster in config.clusters:
       for name in (*config.methods, *([] if config.replicas == 1 else [REPLICAS])):
+        # A method that does not search has one row, of the largest budget.
         searches = name != REPLICAS and registry.find(name).kind.searches
         for budget in budgets if searches and budgets else [config.max_evaluations]:
           for seed in config.seeds:

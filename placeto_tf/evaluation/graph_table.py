@@ -54,7 +54,14 @@ class GraphSize:
 
 
 def measure_size(spec: str, cluster: str = "k80:1") -> GraphSize:
-  """Builds a graph, "bert:size=large" or "family:ptb[3]", and simulates it on one device.
+  """Builds a graph and simulates it on one device.
+
+  Args:
+    spec: of the graph, "bert:size=large" or "family:ptb[3]".
+    cluster: as `Cluster.parse` takes it.
+
+  Returns:
+    Sizes of the graph, and its step on the best single device.
 
   Raises:
     GraphError: the spec is wrong.

@@ -88,7 +88,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class GraphCheck:
-  """What became of one graph: its ways to run, or why there are none."""
+  """The result of one graph: its ways to run, or why there are none."""
 
   graph: str
   steps: Dict[str, Step]
@@ -103,7 +103,7 @@ class GraphCheck:
 
 
 def host(cpu_workers: int = 2) -> Tuple[Cluster, Runtime]:
-  """This host's devices and what runs steps on them: two GPUs or more, else worker processes."""
+  """Returns this host's cluster and runtime: two GPUs or more, else worker processes."""
   here = Cluster.parse("local")
   if sum(device.type == "GPU" for device in here.devices) > 1:
     return here, InProcess(1)
@@ -120,8 +120,11 @@ def check_host(
     out: a directory, which is made; files of calibrations stay there, too.
     progress: called with the name of the next part.
 
+  Returns:
+    The result of each graph, in their order; a failure of one graph is in its result.
+
   Raises:
-    PlacetoError: the devices cannot be used. What goes wrong with one graph is in its row.
+    PlacetoError: the devices cannot be used.
   """
   os.makedirs(out, exist_ok=True)
   started, found = time.monotonic(), []
@@ -133,6 +136,7 @@ def check_host(
   with runtime, CoreSpeed.of(runtime) as speed:
     speed.learn()
     for number, name in enumerate(graphs):
+      # The rest of the time is divided equally among the graphs that are left.
       left = config.max_minutes * 60 - (time.monotonic() - started)
       seconds = max(left, 1.0) / (len(graphs) - number)
       try:
@@ -148,9 +152,11 @@ def _check_graph(
     name: str, cluster: Cluster, runtime: Runtime, speed: CoreSpeed, config: HostCheckConfig,
     seconds: float, out: str, progress: Callable[[str], None]) -> GraphCheck:
   progress(f"{name}: loading")
+  # Specs of the zoo say themselves how they are read.
   options = {} if name.startswith(("zoo:", "family:")) else config.options
   replicas = sum(not device.host for device in cluster.devices)
   graph, part = _with_part(name, options, replicas)
+  # Each device and each of four placements has an equal share of the calibration's time.
   each = seconds * _SHARE["calibrating"] / (cluster.num_devices + 4)
   calibration = calibrating.calibrate(
       cluster, runtime, graph, calibrating.CalibrationConfig(
@@ -185,6 +191,7 @@ def _on_one_device(result: PlacingResult, costs: str) -> Tuple[Placement, float]
   """Places all that may be on the first device, even if the search had no time for it."""
   row = result.baselines["single"]
   if row.placement is None or row.step_time_us is None:
+    # The search ended before it evaluated one device.
     row = place(result.graph, result.cluster, "single", costs=costs, max_evaluations=9,
                 progress=False).baselines["single"]
   if row.placement is None or row.step_time_us is None:
@@ -224,6 +231,7 @@ def _measure(
   times: Dict[str, List[float]] = {way: [] for way, *_ in runs}
   failures: Dict[str, str] = {}
   config = MeasuringConfig(max_seconds=seconds / (rounds * len(runs)), max_runs=30)
+  # In turns, so that a slow phase of the machine hits all ways alike.
   for _ in range(rounds):
     for way, graph, placement, _ in runs:
       if way in failures:
@@ -240,7 +248,15 @@ def _measure(
 
 
 def page(cluster: Cluster, found: Sequence[GraphCheck]) -> str:
-  """Returns the page, in Markdown."""
+  """Writes the results as a page of Markdown.
+
+  Args:
+    cluster: of the devices.
+    found: result of each graph.
+
+  Returns:
+    The text of the page.
+  """
   import tensorflow as tf
 
   import placeto_tf

@@ -59,6 +59,7 @@ def step_time_table(rows: pd.DataFrame) -> str:
   cells["bound"] = bounds_ms.map("{:.1f}".format)
   methods = list(dict.fromkeys(rows["method"]))
   table = cells[[*methods, "bound"]].fillna("-").reset_index()
+  # At least 1; 1 where the method has the best step time of its line.
   over = means["step_time_us"] / means["best_us"]
   last = over.groupby("method").agg(geometric_mean).map("{:.3f}".format)
   table.loc[len(table)] = ["geometric mean over the best", "", *last[methods], ""]
@@ -101,6 +102,9 @@ def budget_tables(rows: pd.DataFrame, out: str) -> str:
   Args:
     rows: of an evaluation with budgets; methods that do not search have rows of the largest alone.
     out: its directory, for the histories.
+
+  Returns:
+    The tables, each below a line that names it.
   """
   rows = rows.copy()
   histories = [read_history(row, out)[:, 2] for row in rows.to_dict("records")]
@@ -109,6 +113,7 @@ def budget_tables(rows: pd.DataFrame, out: str) -> str:
   searches = rows["method"].map(_searches)
   clusters = list(dict.fromkeys(rows["cluster"]))
   blocks = []
+  # Each cluster alone, then all of them together.
   for names in [[name] for name in clusters] + ([clusters] if len(clusters) > 1 else []):
     here = rows["cluster"].isin(names)
     starts = rows[here & searches & rows["start_us"].notna()]
@@ -124,6 +129,7 @@ def budget_tables(rows: pd.DataFrame, out: str) -> str:
 
 def _budget_table(rows: pd.DataFrame, base_us: pd.Series, share: bool) -> str:
   rows = rows.join(base_us.rename("base_us"), on=CASE).dropna(subset=["base_us"])
+  # Means of logarithms are geometric means.
   rows["log"] = np.log(rows["objective_us"] / rows["base_us"])
   budgets = sorted(rows["budget"].dropna().unique())
   table = []
@@ -132,6 +138,7 @@ def _budget_table(rows: pd.DataFrame, base_us: pd.Series, share: bool) -> str:
     for budget in budgets:
       # What does not search is the same whatever the budget.
       at = found[found["budget"] == budget] if _searches(method) else found
+      # Per seed the geometric mean over graphs; below, mean and deviation over seeds.
       seeds = np.exp(at.groupby("seed")["log"].mean())
       line[f"{budget:,} evaluations"] = "-" if at.empty else (
           f"{seeds.mean():.3f}" + (f" ± {seeds.std():.3f}" if len(seeds) > 1 else "")
@@ -150,6 +157,9 @@ def replicas_table(rows: pd.DataFrame, out: str) -> str:
   Args:
     rows: of an evaluation.
     out: its directory, for the reports.
+
+  Returns:
+    The table, in Markdown.
   """
   rows = _named(rows)
   others = rows[(rows["method"] != REPLICAS) & rows["fits"]]
@@ -173,7 +183,7 @@ def replicas_table(rows: pd.DataFrame, out: str) -> str:
 
 
 def _of_report(row: Dict[str, Any], out: str) -> List[Any]:
-  """Replicas, examples a second, step time of data parallelism for equal examples, check."""
+  """Returns replicas, examples/s, us of data parallelism for equal examples, and the check."""
   report = user_files.read_json_object(
       os.path.join(out, "reports", os.path.basename(row["placement"])), what="the report",
       remedy="delete the row to run it again")
@@ -205,6 +215,9 @@ def reach_table(rows: pd.DataFrame, out: str, reference: str) -> str:
     out: its directory, for the histories.
     reference: a method among them.
 
+  Returns:
+    The table, in Markdown.
+
   Raises:
     PlacetoError: `reference` is not among the methods.
   """
@@ -220,10 +233,12 @@ def reach_table(rows: pd.DataFrame, out: str, reference: str) -> str:
   for row in rows.to_dict("records"):
     key = tuple(row[name] for name in run)
     history, other = histories[key], histories[(*key[:2], reference, key[3])]  # [K, 3]
+    # First improvement within 1 % of the run's own result.
     own = history[history[:, 2] <= (1 + _WITHIN) * history[-1, 2]][0]
     target_us = (1 + _WITHIN) * other[-1, 2]
     there = history[history[:, 2] <= target_us]
     evaluations, seconds = there[0, :2] if len(there) else (row["evaluations"], row["seconds"])
+    # Evaluations that `reference` took to the same target.
     takes = other[other[:, 2] <= target_us][0, 0]
     found.append([*key[:3], own[0], own[1], evaluations, seconds, np.log(takes / evaluations),
                   float(len(there) > 0)])
@@ -263,7 +278,7 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _means(rows: pd.DataFrame) -> pd.DataFrame:
-  """Means over seeds by graph, cluster and method, with the best step time of graph and cluster."""
+  """Returns means over seeds by graph, cluster and method, with the best step time of each case."""
   means = rows.groupby([*CASE, "method"], sort=False)[[
       "step_time_us", "lower_bound_us", "seconds", "evaluations", "peak_memory_bytes"]].mean()
   best = rows.groupby(CASE)["step_time_us"].min().rename("best_us")
@@ -294,7 +309,15 @@ def _cell(found: pd.DataFrame) -> str:
 
 
 def write_plots(rows: pd.DataFrame, out: str) -> List[str]:
-  """Writes ratio_cdf.png, by_evaluations.png and by_seconds.png into `out`; returns their paths."""
+  """Writes ratio_cdf.png, by_evaluations.png and by_seconds.png.
+
+  Args:
+    rows: of an evaluation.
+    out: its directory, with the histories, where the pictures go.
+
+  Returns:
+    The paths of the pictures.
+  """
   rows = final(rows)
   best = rows.groupby(CASE)["step_time_us"].transform("min")
   excess = pd.DataFrame({"method": rows["method"], "excess": np.maximum(
@@ -302,6 +325,7 @@ def write_plots(rows: pd.DataFrame, out: str) -> List[str]:
   right = 1.5 * excess["excess"].max()
   shares = {}
   for method, found in excess.groupby("method", sort=False)["excess"]:
+    # Steps from share 0 at the left edge to 1 at the right one; the axis is logarithmic.
     x = np.r_[_LEAST_EXCESS, np.sort(found), right]
     shares[method] = pd.Series(np.r_[0, np.arange(1, len(found) + 1) / len(found), 1], index=x)
   return [
@@ -326,8 +350,11 @@ def _curves(
     for index, row in zip(found.index, found.to_dict("records")):
       history = read_history(row, out)
       logs = pd.Series(np.log(history[:, 2] / best[index]), index=history[:, column])
+      # Improvements at the same time or count: the last one is the best.
       logs = logs[~logs.index.duplicated(keep="last")]
+      # The curve of a run goes on to its end, at its best value.
       runs.append(logs.reindex(logs.index.union([row[ends]])).ffill())
+    # Runs share one axis; ffill holds each at its last value, dropna cuts the start.
     curves[str(method)] = np.exp(pd.concat(runs, axis=1).sort_index().ffill().dropna().mean(axis=1))
   return curves
 

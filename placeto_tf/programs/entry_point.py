@@ -31,6 +31,7 @@ def import_tensorflow_quietly() -> None:
   between lines of progress, are shown with --verbosity=-1 (warnings) or more.
   """
   sys.stderr.flush()
+  # TensorFlow's C++ writes to descriptor 2 itself; sys.stderr would not hold that back.
   shown = os.dup(2)
   with tempfile.TemporaryFile() as held:
     os.dup2(held.fileno(), 2)
@@ -57,6 +58,7 @@ def _help(main: Callable[[], None]) -> str:
   if not sys.argv[0].endswith(".py"):  # installed, under its console name
     text = _SCRIPT.sub(r"placeto-\1", text)
   sections = [text, "", "Flags:"]
+  # Flags of absl and of libraries are left to --helpfull.
   modules = (sys.argv[0], main.__module__, shared_flags.__name__)
   for name, defined in FLAGS.flags_by_module_dict().items():
     if name in modules:
@@ -145,7 +147,7 @@ def _finish_undisturbed() -> None:
 
 def run_program(
     main: Callable[[], None], *, more_help: Callable[[], str] = lambda: "") -> None:
-  """Runs `main`; what the user got wrong ends in one sentence and exit code 2.
+  """Runs `main`; a user's error ends in one sentence and exit code 2.
 
   Args:
     main: the program.

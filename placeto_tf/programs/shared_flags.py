@@ -209,7 +209,12 @@ def graph_options() -> Dict[str, Any]:
 
 
 def show_row(done: int, total: int, row: Dict[str, Any]) -> None:
-  """Prints the progress of an evaluation to stderr, a line for each of its rows."""
+  """Prints the progress of an evaluation to stderr, a line for each of its rows.
+
+  Args:
+    done, total: numbers of rows.
+    row: the last one, by the columns of results.csv.
+  """
   budget = f" budget {row['budget']}" if row["budget"] else ""
   print(f"[{done}/{total}] {row['graph']} {row['cluster']} {row['method']} seed {row['seed']}"
         f"{budget}: "
@@ -257,6 +262,7 @@ def parse_feed_shapes(texts: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
       raise PlacetoError(f"--feed_shapes={text} was not understood; expected name:32x128, or "
                          "name:scalar")
     name, dims = match.groups()
+    # 20 digits are enough to be refused below, and quick to convert.
     shape = () if dims == "scalar" else tuple(int(d[:20]) for d in dims.split("x"))
     if math.prod(max(size, 1) for size in shape) > _MOST_ELEMENTS:
       raise PlacetoError(
@@ -290,6 +296,7 @@ def parse_pins(texts: Sequence[str]) -> List[Tuple[str, str]]:
   """Reads (regex, device) pairs from "REGEX:DEVICE"; the device begins at the last ":/"."""
   pins = []
   for text in texts:
+    # From the right: the regex may hold colons and slashes.
     regex, separator, device = text.rpartition(":/")
     if not separator or not regex:
       raise PlacetoError(f"--pin={text} was not understood; expected REGEX:DEVICE, such as "

@@ -59,7 +59,16 @@ class Checkpoints:
     return json.loads(self._stored.numpy().decode())
 
   def save(self, iteration: int, state: Dict[str, Any]) -> None:
-    """Writes a checkpoint. Raises: PlacetoError: it cannot be written."""
+    """Writes a checkpoint, and removes those older than the last `most`.
+
+    Args:
+      iteration: number of updates so far; it names the files.
+      state: further state, numbers and text that JSON can hold.
+
+    Raises:
+      PlacetoError: the checkpoint cannot be written.
+    """
+    # The state is a string variable, so one file holds it and the weights.
     self._stored.assign(json.dumps(state))
     try:
       os.makedirs(self.directory, exist_ok=True)
@@ -71,6 +80,7 @@ class Checkpoints:
           f"the checkpoint of iteration {iteration} cannot be written to {self.directory!r} "
           f"({reason}); make room and start the run again: it goes on from the checkpoint before"
       ) from None
+    # An iteration that is saved twice is listed once, as the latest.
     self._kept = [*(each for each in self._kept if each != iteration), iteration][-self._most:]
     self._note()
     self._remove_older()
@@ -89,6 +99,7 @@ class Checkpoints:
       match = _FILE.match(name)
       path = os.path.join(self.directory, name)
       with contextlib.suppress(OSError):
+        # Files of iterations before the oldest that is kept.
         if match and int(match.group(1)) < self._kept[0] and not os.path.isdir(path):
           os.unlink(path)
         elif match and match.group(2).startswith("_temp") and os.path.isdir(path):
@@ -101,17 +112,20 @@ def _restore(checkpoint: tf.train.Checkpoint, directory: str) -> List[int]:
   reasons: List[str] = []
   for number, (_, prefix) in enumerate(found):
     try:
+      # The whole file is read first: a restore that fails halfway would leave mixed weights.
       _read_whole(prefix)
       checkpoint.restore(prefix)
     except _UNREADABLE as error:
       reason = " ".join(str(getattr(error, "message", None) or error).split())[:120]
       reasons.append(f"{os.path.basename(prefix)}: {reason}")
       continue
+    # `found` has the latest first; damaged ones before `number` are not kept.
     return [iteration for iteration, _ in reversed(found[number:])]
   if found:
     raise PlacetoError(
         f"none of the checkpoints in {directory!r} can be read ({'; '.join(reasons)}); choose "
         "another root_dir, or put an undamaged copy back")
+  # The list without the files: somebody removed the checkpoints of a run.
   notes = os.path.join(directory, "checkpoint")
   if os.path.lexists(notes):
     raise PlacetoError(
@@ -145,6 +159,7 @@ def _found(directory: str) -> List[Tuple[int, str]]:
 def _read_whole(prefix: str) -> None:
   """Raises if a checkpoint is damaged anywhere: TensorFlow checks the sums of all that it reads."""
   reader = tf.train.load_checkpoint(prefix)
+  # Every variable is read, so that each checksum is compared.
   names = reader.get_variable_to_shape_map()
   for name in names:
     value = reader.get_tensor(name)

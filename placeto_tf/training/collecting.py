@@ -24,12 +24,12 @@ _ENVIRONMENT = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Collected:
-  """What an episode gave.
+  """The experience of one episode, and how it was collected.
 
   Attributes:
     experience: what the collector returned.
     version: number of the update after which its weights were taken.
-    worker: number of who collected it, from 0 on.
+    worker: number of the worker that collected it, from 0 on.
     seconds: that this took.
   """
 
@@ -55,7 +55,14 @@ class Collecting:
   """Has episodes collected; problems travel once, weights once an update."""
 
   def __init__(self, executor: Executor, count: int, make: Maker, problems: Sequence[Any]):
-    """Args: count: of workers."""
+    """Starts the workers, which receive the problems once.
+
+    Args:
+      executor: where the workers are.
+      count: of workers.
+      make: makes a worker's collector from the problems.
+      problems: portable, as `make` takes them.
+    """
     self._executor, self._version = executor, -1
     self._weights: Optional[Shared] = None
     self._workers = executor.actors(
@@ -68,7 +75,14 @@ class Collecting:
     self._workers.__exit__(*exception)
 
   def submit(self, version: int, weights: Any, spec: Any) -> None:
-    """Has one more collected; `version` is the weights'."""
+    """Submits one more episode to be collected.
+
+    Args:
+      version: number of the update after which the weights were taken.
+      weights: of the policy; they travel again only when `version` changes.
+      spec: of the episode.
+    """
+    # Weights are shared once per update, however many episodes use them.
     if version != self._version:
       self._version, self._weights = version, self._executor.share(weights)
     self._workers.submit(version, self._weights, spec)
@@ -80,7 +94,7 @@ class Collecting:
 
 
 class Speeds:
-  """How much each worker collected since training began, for summaries."""
+  """Counts the episodes and busy seconds of each worker since training began, for summaries."""
 
   def __init__(self) -> None:
     self._began = time.monotonic()
@@ -88,12 +102,27 @@ class Speeds:
     self._busy_s: Dict[int, float] = collections.defaultdict(float)
 
   def add(self, collected: Collected, steps: int) -> None:
-    """Counts an episode of so many steps."""
+    """Counts an episode.
+
+    Args:
+      collected: the episode.
+      steps: amount of work in it, in the unit of the learner's `rate`.
+    """
     self._steps[collected.worker] += steps
     self._busy_s[collected.worker] += collected.seconds
 
   def figures(self, rate: str, now: Optional[float] = None) -> Dict[str, float]:
-    """Returns Actors/N/RATE, Actors/N/busy, a share of the time, and the number of actors."""
+    """Returns the speed of each worker since training began.
+
+    Args:
+      rate: name of the figure for steps per second.
+      now: seconds of the monotonic clock; by default the present time.
+
+    Returns:
+      "actors", their number; and for each worker N "Actors/N/RATE", in steps per second, and
+      "Actors/N/busy", its share of the time spent collecting, in [0, 1].
+    """
+    # 1e-9 s: no division by zero on the first call.
     seconds = max(1e-9, (time.monotonic() if now is None else now) - self._began)
     found = {"actors": float(len(self._steps))}
     for worker, steps in sorted(self._steps.items()):

@@ -31,8 +31,10 @@ class SimulatedCost:
   def __init__(
       self, problem: PlacementProblem, grouped: Optional[GroupedGraph] = None,
       grouping: Optional[Grouping] = None):
-    """Args:
+    """Keeps the problem, and the groups whose start times are reported.
 
+    Args:
+      problem: simulates the placements.
       grouped: start times of groups are those of its main ops; None leaves start times out.
       grouping: of the placements; by default the problem's groups.
     """
@@ -40,11 +42,21 @@ class SimulatedCost:
     self._grouped = grouped
 
   def __call__(self, placements: np.ndarray) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
-    """Returns [B, G] int32 -> [B] us and components."""
+    """Simulates placements of groups.
+
+    Args:
+      placements: [B, G] int32 device of each group.
+
+    Returns:
+      Objectives [B] float64 in us, and components: `step_time_us` [B] in us, `fits` [B] bool and,
+      with `grouped`, `start_us` [B, G] in us.
+    """
     grouped = self._grouped
+    # Groups [B, G] -> ops [B, N].
     evaluation = self._problem.evaluate_ops(
         self._grouping.expand(placements), start_times=grouped is not None)
     components = {STEP_TIME_US: evaluation.step_time_us, FITS: evaluation.fits}
     if grouped is not None and evaluation.start_us is not None:
+      # [B, N] of all ops -> [B, G] of the main op of each group.
       components[START_US] = evaluation.start_us[:, grouped.main_op]
     return evaluation.objective_us, components

@@ -19,6 +19,7 @@ def read(directory: str) -> Dict[str, Dict[int, float]]:
   Iterations that a killed run did twice count as they were done last.
   """
   found: Dict[str, Dict[int, float]] = collections.defaultdict(dict)
+  # Oldest file first: a resumed run overwrites the iterations that it did again.
   for path in sorted(glob.glob(os.path.join(directory, "events*")), key=os.path.getmtime):
     for event in event_file_loader.EventFileLoader(path).Load():
       for value in event.summary.value:
@@ -32,11 +33,13 @@ def draw(root_dir: str) -> None:
   from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
   from matplotlib.figure import Figure
 
+  # One point is no curve; rates and skipped updates say nothing of the policy.
   curves = {name: points for name, points in read(os.path.join(root_dir, "train")).items()
             if len(points) > 1 and not name.endswith(("_a_second", "skipped"))}
   if not curves:
     return
   columns = min(3, len(curves))
+  # Rounded up.
   rows = -(-len(curves) // columns)
   figure = Figure(figsize=(4 * columns, 2.6 * rows), dpi=90, layout="constrained")
   FigureCanvasAgg(figure)
@@ -46,6 +49,7 @@ def draw(root_dir: str) -> None:
     panel.plot(steps, [points[step] for step in steps], linewidth=1)
     panel.set_title(name, fontsize=9)
     panel.tick_params(labelsize=7)
+  # Panels that the last row has too many.
   for panel in panels[len(curves):]:
     panel.set_axis_off()
   figure.supxlabel("iteration", fontsize=9)

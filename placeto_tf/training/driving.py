@@ -26,12 +26,22 @@ Act = Callable[[Any], Tuple[Any, Any]]
 
 
 def drawing(logits: Logits, rng: Optional[np.random.Generator]) -> Act:
-  """Draws actions from logits with a generator; without one, takes the likeliest."""
+  """Returns a function that samples actions from logits.
+
+  Args:
+    logits: observations -> logits [B, K, D].
+    rng: samples by the Gumbel-max trick; None takes the likeliest device.
+
+  Returns:
+    Observations -> (actions [B, K] int32, no information).
+  """
 
   def act(observation):
     scores = logits(observation)
     if rng is not None:
+      # Gumbel-max: argmax(logits + Gumbel noise) is a sample of softmax(logits).
       scores = scores + rng.gumbel(size=scores.shape)
+    # [B, K, D] -> [B, K].
     return scores.argmax(-1).astype(np.int32), ()
 
   return act
@@ -52,11 +62,22 @@ class ActingPolicy(py_policy.PyPolicy):
 def play(
     environment: py_environment.PyEnvironment, act: Act,
     observers: Sequence[Callable[[trajectory.Trajectory], Any]] = ()) -> trajectory.Trajectory:
-  """[B, T, ...] of one episode in each row of a batched environment, which all end together."""
+  """Plays one episode in each row of a batched environment; all end together.
+
+  Args:
+    environment: with B episodes side by side.
+    act: observation -> action and information, see `drawing`.
+    observers: called with each step's trajectory.
+
+  Returns:
+    The trajectory, with arrays [B, T, ...].
+  """
   steps: List[trajectory.Trajectory] = []
+  # Rows end together, so that `batch_size` episodes are one of each row.
   py_driver.PyDriver(
       environment, ActingPolicy(environment, act), [steps.append, *observers],
       max_episodes=environment.batch_size, end_episode_on_boundary=False).run(environment.reset())
+  # T trajectories of [B, ...] -> one of [B, T, ...].
   return tf.nest.map_structure(lambda *values: np.stack(values, axis=1), *steps)
 
 

@@ -86,7 +86,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
 
   @property
   def num_steps(self) -> int:
-    """Steps of the longest episode."""
+    """Returns the number of steps of the longest episode."""
     return max(each.num_groups for each in self.chosen)
 
   @property
@@ -109,11 +109,11 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     self._current_time_step = None  # the next step begins an episode
 
   def observation_spec(self):
-    """See `training.observation`; of one episode."""
+    """Returns the spec of one episode's observation, see `training.observation`."""
     return self._observation_spec
 
   def action_spec(self):
-    """Returns [1] the device of the current group; of one episode."""
+    """Returns the spec of one episode's action: [1], the device of the current group."""
     return self._action_spec
 
   def begin(self, graphs: Sequence[int], seed: int, best: Sequence[np.ndarray]) -> None:
@@ -137,9 +137,11 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     return ts.restart(self._observe(), batch_size=self.batch_size)
 
   def _step(self, action) -> ts.TimeStep:
+    # [B, 1] -> P parts of [R, 1], one per graph.
     parts = np.split(np.asarray(action), self._side_by_side)
     rewards = []
     for i, (each, part) in enumerate(zip(self.chosen, parts)):
+      # The episode of a smaller graph is over; its row stays as it is and earns 0.
       if self._t < each.num_groups:
         self._last[i], reward = each.step(part)
       else:
@@ -147,8 +149,10 @@ class FamilyEnvironment(py_environment.PyEnvironment):
       rewards.append(reward)
     self._t += 1
     found = self._observe(), np.concatenate(rewards)
+    # All rows end together, with the longest episode.
     if self._t == self.num_steps or not self._go_on():
       return ts.termination(*found, outer_dims=(self.batch_size,))
+    # Discount 1: the return is the plain sum of the rewards.
     ones = np.ones(self.batch_size, dtype=np.float32)
     return ts.transition(*found, ones, outer_dims=(self.batch_size,))
 
@@ -156,8 +160,10 @@ class FamilyEnvironment(py_environment.PyEnvironment):
     rows, observation = self._rows, {}
     for name, spec in self._observation_spec.items():
       if name == observation_lib.GRAPH:
+        # [P] -> [B, 1]: each graph's number in its R rows.
         observation[name] = np.repeat(np.array(self._graphs, dtype=np.int32), rows)[:, None]
         continue
+      # [B, room]; columns of groups that a graph does not have stay 0.
       stacked = np.zeros((self.batch_size,) + spec.shape, dtype=spec.dtype)
       for i, of_graph in enumerate(self._last):
         value = of_graph[name]

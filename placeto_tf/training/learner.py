@@ -38,6 +38,12 @@ class Learner:
       held_out: Sequence[Any] = ()):
     """Makes the problems that `config` names, unless `problems` and `held_out` are given.
 
+    Args:
+      config: of the run.
+      root_dir: of the run.
+      problems: to train on, instead of those of `config`.
+      held_out: problems on which the policy is watched; used only with `problems`.
+
     Raises:
       PlacetoError: a graph or cluster is wrong, or there is none to train on.
     """
@@ -51,22 +57,30 @@ class Learner:
     self.rng = np.random.default_rng(config.seed)
 
   def make_problems(self, graphs: Sequence[str], clusters: Sequence[str]) -> Sequence[Any]:
-    """Returns a problem for each graph on each of its clusters, graph after graph."""
+    """Makes a problem for each graph on each of its clusters.
+
+    Args:
+      graphs: specs of graphs.
+      clusters: specs of clusters.
+
+    Returns:
+      The problems, graph after graph.
+    """
     raise NotImplementedError
 
   # What is collected.
 
   def specs(self, iteration: int) -> Sequence[Any]:
-    """Draws the specs of an update's experience; `iteration` counts from 1."""
+    """Samples the specs of an update's experience; `iteration` counts from 1."""
     raise NotImplementedError
 
   @property
   def collector(self) -> Maker:
-    """Makes a collector of `portable` problems, here or in an actor."""
+    """Returns the maker of collectors of `portable` problems, here or in an actor."""
     raise NotImplementedError
 
   def portable(self, num_threads: Optional[int]) -> Sequence[Any]:
-    """Returns the problems that it is made of; simulated on so many threads, with None as here."""
+    """Returns the problems as they travel; each simulates on `num_threads`, None: as here."""
     raise NotImplementedError
 
   @property
@@ -86,15 +100,22 @@ class Learner:
     raise NotImplementedError
 
   def learn(self, experiences: List[Any], iteration: int) -> Dict[str, float]:
-    """Updates the policy from the experience of each spec; the figures to be shown.
+    """Updates the policy from the experience of each spec.
 
-    Without any figures, or with one that is not finite, the trainer undoes the update. Names of
-    figures of one graph have a folder ("StepTime/zoo:rnnlm").
+    Without any figures, or with one that is not finite, the trainer undoes the update.
+
+    Args:
+      experiences: one per spec of the update, in the order of the specs.
+      iteration: number of the update, from 1 on.
+
+    Returns:
+      The figures to be shown, by name. Names of figures of one graph have a folder
+      ("StepTime/zoo:rnnlm").
     """
     raise NotImplementedError
 
   def watch(self) -> Dict[str, float]:
-    """Figures of the policy on the held-out problems; called only where there are some."""
+    """Returns figures of the policy on the held-out problems; called only if there are some."""
     raise NotImplementedError
 
   # What is kept.
@@ -124,4 +145,5 @@ class Learner:
   def graph_of(self, problem: int) -> str:
     """Returns the spec of the graph of a training problem."""
     graphs = self.config.graphs
+    # Problems are ordered by graph, equally many for each.
     return graphs[min(problem // max(1, self.num_training // len(graphs)), len(graphs) - 1)]

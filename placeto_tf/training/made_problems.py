@@ -62,11 +62,14 @@ def expand(specs: Sequence[str]) -> List[str]:
 
 
 def make(spec: str, *, max_groups: int = 128) -> PlacementProblem:
-  """Returns the problem of a spec.
+  """Makes the problem of a spec; the same spec always gives the same problem.
 
   Args:
     spec: `made:KIND[index]`.
     max_groups: of its ops.
+
+  Returns:
+    The problem, with its costs, its cluster and the devices that each op may use.
 
   Raises:
     PlacetoError: there is no such kind, or the spec is none.
@@ -77,6 +80,7 @@ def make(spec: str, *, max_groups: int = 128) -> PlacementProblem:
         f"problem {spec!r} was not understood; expected {PREFIX}KIND[index] with one of "
         f"{', '.join(_KINDS)}")
   kind = match.group(1)
+  # crc32, unlike hash(), is the same in every process.
   rng = np.random.default_rng([zlib.crc32(kind.encode()), int(match.group(2))])
   drawn = _KINDS[kind](rng)
   n, d = len(drawn.work_us), len(drawn.speed)
@@ -91,6 +95,7 @@ def make(spec: str, *, max_groups: int = 128) -> PlacementProblem:
   first = np.unique(cluster.device_kinds, return_index=True)[1]  # a device of each kind
   none = np.zeros(n)
   costs = OpCosts(
+      # [N, kinds of devices] us.
       drawn.work_us[:, None] / drawn.speed[first], drawn.output_bytes,
       none if drawn.persistent_bytes is None else drawn.persistent_bytes, none)
   return PlacementProblem.build(
@@ -98,7 +103,7 @@ def make(spec: str, *, max_groups: int = 128) -> PlacementProblem:
 
 
 def _between(rng: np.random.Generator, low: float, high: float) -> float:
-  """Draws a number whose logarithm is uniform."""
+  """Samples a number whose logarithm is uniform."""
   return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
@@ -111,13 +116,14 @@ def _equal_links(
 def _bandwidth(
     rng: np.random.Generator, work_us: np.ndarray, output_bytes: np.ndarray, low: float,
     high: float) -> float:
-  """Draws a bandwidth at which the mean transfer takes `low` to `high` times the mean op."""
+  """Samples a bandwidth at which the mean transfer takes `low` to `high` times the mean op."""
   return float(output_bytes.mean()) / (float(work_us.mean()) * _between(rng, low, high))
 
 
 def _layers(rng: np.random.Generator) -> _Drawn:
   n = int(_between(rng, 10, 3000))
   width = int(_between(rng, 2, max(3, n / 5)))
+  # Op i is in layer i // width; it reads 1 to 3 ops of the 1 to 3 layers before.
   layer = np.arange(n) // width
   edges = [
       (int(producer), i) for i in range(width, n)
@@ -126,20 +132,29 @@ def _layers(rng: np.random.Generator) -> _Drawn:
           size=rng.integers(1, 4)).tolist())]
   work_us, output_bytes = rng.lognormal(5, rng.uniform(0.2, 1.5), n), rng.lognormal(12, 1, n)
   d = int(rng.integers(2, 9))
+  # The first few devices, perhaps none, are 1 to 4 times as fast.
   speed = np.where(np.arange(d) < rng.integers(0, d), _between(rng, 1, 4), 1.0)
   return _Drawn(edges, work_us, output_bytes, speed, *_equal_links(
       d, _bandwidth(rng, work_us, output_bytes, 0.05, 5), rng.choice([0.0, 10.0])))
 
 
 def _products(rng: np.random.Generator) -> _Drawn:
-  """Returns C = A B in s x s blocks: s^3 products of blocks, each block of C the sum of s of them.
-  """
+  """Returns C = A B in s x s blocks: s^3 products, each block of C a sum of s of them."""
   s, layers = int(rng.integers(2, 5)), int(rng.integers(1, 7))
   wide = rng.random() < 0.5  # whether layers have several chains side by side
   work: List[float] = []
   edges: Edges = []
 
   def op(cost: float, inputs: Sequence[int]) -> int:
+    """Adds an op to the graph.
+
+    Args:
+      cost: of the op, in units of one product of blocks.
+      inputs: numbers of the ops that it reads.
+
+    Returns:
+      The number of the op.
+    """
     edges.extend((each, len(work)) for each in set(inputs))
     work.append(cost)
     return len(work) - 1
@@ -147,11 +162,14 @@ def _products(rng: np.random.Generator) -> _Drawn:
   chains = int(rng.integers(2, 4)) if wide else 1
   add = rng.uniform(0.05, 0.4)
   for _ in range(chains):
+    # [s, s] blocks of A, then of the product so far.
     left = [[op(add, ()) for _ in range(s)] for _ in range(s)]
     for _ in range(layers):
       right = [[op(add, ()) for _ in range(s)] for _ in range(s)]
+      # [s, s, s]: products[i][j][k] = left[i][k] right[k][j].
       products = [[[op(1.0, (left[i][k], right[k][j])) for k in range(s)] for j in range(s)]
                   for i in range(s)]
+      # Block (i, j) of the product: the sum over k, which the next layer multiplies.
       left = [[op(add, products[i][j]) for j in range(s)] for i in range(s)]
   work_us = 100 * np.array(work)
   output_bytes = np.full(len(work), 1e6)
@@ -162,11 +180,13 @@ def _products(rng: np.random.Generator) -> _Drawn:
 
 def _tasks(rng: np.random.Generator) -> _Drawn:
   n, d = int(rng.integers(10, 61)), int(rng.integers(4, 25))
+  # Each task reads 1 to 3 of the 8 tasks before it.
   edges = [(int(producer), i) for i in range(1, n)
            for producer in set(rng.integers(max(0, i - 8), i, size=rng.integers(1, 4)).tolist())]
   work_us, output_bytes = rng.uniform(20, 500, n), rng.uniform(1e4, 5e5, n)
   bandwidth = _bandwidth(rng, work_us, output_bytes, 0.1, 3) * rng.uniform(0.3, 2, (d, d))
   allowed = rng.random((n, d)) < rng.uniform(0.15, 0.6)
+  # Every task has at least one device.
   allowed[np.arange(n), rng.integers(0, d, n)] = True
   return _Drawn(
       edges, work_us, output_bytes, rng.uniform(0.5, 3, d), bandwidth,
@@ -177,14 +197,18 @@ def _pipelines(rng: np.random.Generator) -> _Drawn:
   n, branches = int(_between(rng, 50, 800)), int(rng.integers(1, 5))
   edges: Edges = []
   for i in range(1, n):
+    # A chain with branches: each op reads one of the last few before it.
     edges.append((max(0, i - int(rng.integers(1, branches + 1))), i))
     if rng.random() < 0.1:
+      # A skip connection to one op in ten.
       edges.append((int(rng.integers(max(0, i - 30), i)), i))
   work_us, output_bytes = rng.lognormal(5, 1, n), rng.lognormal(12, 1, n)
   accelerators, cpus = int(rng.integers(2, 9)), int(rng.integers(1, 5))
   held = rng.lognormal(15, 1, n)
+  # All accelerators together hold 1.05 to 2 times the model.
   memory = held.sum() * rng.uniform(1.05, 2) / accelerators
   d = accelerators + cpus
+  # CPUs take 5 to 20 times as long.
   slow = 1 / _between(rng, 5, 20)
   bandwidth, latency_us = _equal_links(d, _bandwidth(rng, work_us, output_bytes, 0.05, 2))
   return _Drawn(

@@ -37,7 +37,16 @@ Observation = Dict[str, np.ndarray]
 
 def observation_spec(
     num_groups: int, num_devices: int, num_graphs: int = 1) -> Dict[str, array_spec.ArraySpec]:
-  """Returns the spec of one episode's observation, without the batch dimension."""
+  """Returns the spec of one episode's observation, without the batch dimension.
+
+  Args:
+    num_groups: G, of the largest graph.
+    num_devices: D.
+    num_graphs: of the family.
+
+  Returns:
+    Name -> spec: placement [G], current [1], visited [G], start [G], graph [1].
+  """
   g = num_groups
 
   def share(name):

@@ -88,7 +88,17 @@ class MovingBaseline(network.Network):
     self.average = tf.Variable(np.nan, dtype=tf.float64, trainable=False, name="average")
 
   def call(self, observation, step_type=None, network_state=(), training=False):
-    """Returns (values of the observations' outer shape, network_state)."""
+    """Returns the moving average as the value of every observation.
+
+    Args:
+      observation: [...] int32 numbers of graphs; only their shape counts.
+      step_type, training: ignored.
+      network_state: empty.
+
+    Returns:
+      Values [...] float32, of the observations' outer shape, and `network_state`.
+    """
+    # Part of tf-agents' interface.
     del step_type, training
     return tf.fill(tf.shape(observation), tf.cast(self.average, tf.float32)), network_state
 
@@ -98,7 +108,7 @@ class MovingBaseline(network.Network):
       self.average.assign(np.mean(rewards, dtype=np.float64))
 
   def add(self, rewards: np.ndarray) -> None:
-    """Takes a batch into the average."""
+    """Adds a batch's mean reward to the average."""
     mean = np.mean(rewards, dtype=np.float64)
     self.average.assign(_KEPT * self.average + (1 - _KEPT) * mean)
 
@@ -117,7 +127,14 @@ class ReinforceLearner:
   def __init__(
       self, policy: OneShotPolicy, environment: OneShotEnvironment, config: ReinforceConfig,
       seed: int = 0):
-    """Args: seed: of the actions; the policy has its own for its weights."""
+    """Builds the optimizer and tf-agents' agent for a policy.
+
+    Args:
+      policy: to be trained.
+      environment: of its graph.
+      config: how it learns.
+      seed: of the sampled actions; the policy has its own for its weights.
+    """
     self.policy, self.environment, self.config = policy, environment, config
     self.rng = np.random.default_rng(seed)
     specs = tensor_spec.from_spec(environment.time_step_spec())
@@ -142,19 +159,28 @@ class ReinforceLearner:
     return [*self.policy.variables, *optimizer_variables(self.optimizer), self._baseline.average]
 
   def play(self) -> trajectory.Trajectory:
-    """Returns [B, 1, ...] a batch of placements, drawn and simulated."""
+    """Samples a batch of placements, simulates them, and returns the steps [B, 1, ...]."""
     return driving.play(self.environment, self.policy.act(self.rng), [self.average_return])
 
   def update(self, spent: float = 0.0) -> None:
-    """Draws a batch, simulates it and learns from it; `spent` is the share of the budget."""
+    """Samples and simulates a batch and learns from it; `spent` is the budget's share."""
     steps = self.play()
     self.losses = attempt(lambda: self.learn(steps, spent), self.variables)
 
   def learn(self, steps: trajectory.Trajectory, spent: float) -> Dict[str, float]:
-    """Returns the loss of an update from a batch of placements [B, 1, ...]."""
+    """Updates the policy from a batch of placements.
+
+    Args:
+      steps: [B, 1, ...] trajectories of one step each.
+      spent: share of the budget that is used up, in [0, 1], for the learning rate.
+
+    Returns:
+      "loss", of the update.
+    """
     config = self.config
     self.optimizer.learning_rate.assign(
         between(config.learning_rate, config.final_learning_rate, spent))
+    # The first batch is its own baseline; later ones are added after the update.
     self._baseline.begin(steps.reward)
     loss = float(self._train(tf.nest.map_structure(tf.constant, steps)).loss)
     self._baseline.add(steps.reward)
@@ -164,13 +190,23 @@ class ReinforceLearner:
     """Returns [B, 1], what tf-agents weighs log probabilities by."""
     if self.config.baseline == "batch":
       values = tf.reduce_mean(returns)
+    # A floor on the deviation: equal rewards give advantages of 0, not NaN.
     return (returns - values) / tf.maximum(tf.math.reduce_std(returns), 1e-8)
 
 
 def search_environment(
     problem: PlacementProblem, config: OneShotConfig, budget: Optional[Budget] = None,
     **options: Any) -> OneShotEnvironment:
-  """Returns the environment of a problem's groups; its batch is within what is left of the budget.
+  """Returns the environment of a problem's groups.
+
+  Args:
+    problem: simulates the placements.
+    config: gives the batch size.
+    budget: the batch is at most as large as the evaluations that are left of it.
+    **options: of `OneShotEnvironment`.
+
+  Returns:
+    The environment, with a batch of at least one placement.
   """
   left = None if budget is None else problem.account.remaining_evaluations(budget)
   return OneShotEnvironment(
@@ -190,7 +226,7 @@ def search(
 
   Args:
     problem: of the environment.
-    learner: of the environment: `ReinforceLearner`, or what has its `update`, `losses` and
+    learner: of the environment: `ReinforceLearner`, or an object with its `update`, `losses` and
       `average_return`.
     environment: see `search_environment`.
     budget: counted from when the problem was made.
@@ -201,6 +237,7 @@ def search(
       os.path.join(root_dir, "train"))
   while problem.account.best_placement is None or not problem.account.exhausted(budget):
     left = problem.account.remaining_evaluations(budget)
+    # A whole batch must fit into the evaluations that are left.
     if left is not None and left < environment.batch_size:
       break
     learner.update(spent_share(problem, budget, began))

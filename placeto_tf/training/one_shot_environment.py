@@ -36,13 +36,15 @@ class OneShotEnvironment(py_environment.PyEnvironment):
       self, allowed: np.ndarray, cost: cost_lib.Cost, *, batch_size: int, graph: int = 0,
       num_graphs: int = 1, decisions: Optional[array_spec.ArraySpec] = None,
       placements: Callable[[np.ndarray], np.ndarray] = lambda decisions: decisions):
-    """Args:
+    """Checks that every group has a device, and sets the specs.
 
+    Args:
       allowed: [G, D] bool. An action that disregards it earns `INVALID_REWARD` and is not
         simulated.
       cost: see `training.cost`; its `step_time_us` and `fits` are used where it gives them.
       batch_size: B.
       graph: the index of this graph, of `num_graphs`, for policies of many graphs.
+      num_graphs: that the policy knows.
       decisions: spec of an action; None is the devices [G] themselves.
       placements: actions [B, ...] -> devices [B, G].
 
@@ -76,19 +78,21 @@ class OneShotEnvironment(py_environment.PyEnvironment):
     return self._batch_size
 
   def observation_spec(self):
-    """Returns the index of the graph."""
+    """Returns the spec of an observation: a scalar, the index of the graph."""
     return array_spec.BoundedArraySpec((), np.int32, 0, self._num_graphs - 1, name="graph")
 
   def action_spec(self):
-    """Returns the decisions."""
+    """Returns the spec of an action: the vector of decisions."""
     return self._decisions
 
   def _reset(self):
     return ts.restart(self._observe(), batch_size=self._batch_size)
 
   def _step(self, action):
+    # [B, A] decisions -> [B, G] devices.
     devices = np.asarray(self._placements(action), dtype=np.int32)
     groups = np.arange(len(self._allowed))
+    # [B]: rows with every group on an allowed device; only these cost an evaluation.
     simulated = self._allowed[groups, devices].all(axis=1)
     self.step_time_us = np.full(self._batch_size, np.inf)
     self.fits = np.zeros(self._batch_size, dtype=bool)
@@ -96,6 +100,7 @@ class OneShotEnvironment(py_environment.PyEnvironment):
       objective_us, components = self._cost(devices[simulated])
       self.step_time_us[simulated] = components.get(cost_lib.STEP_TIME_US, objective_us)
       self.fits[simulated] = components.get(cost_lib.FITS, True)
+    # Minus the square root of seconds: differences between slow placements weigh less.
     reward = np.where(self.fits, -np.sqrt(self.step_time_us / 1e6), INVALID_REWARD)
     return ts.termination(
         self._observe(), reward.astype(np.float32), outer_dims=(self._batch_size,))

@@ -34,12 +34,12 @@ class Decisions(tfp.distributions.Distribution):
   def __init__(
       self, of: Optional[LogProbs] = None, entropies: Optional[tf.Tensor] = None,
       log_probs: Optional[tf.Tensor] = None, name: str = "Decisions"):
-    """Makes it.
+    """Makes the distribution from log probabilities, of any actions or of sampled ones.
 
     Args:
       of: gives log probabilities.
       entropies: of the decisions, where they do not depend on one another.
-      log_probs: instead of `of`, those of actions that were drawn; others are not asked about.
+      log_probs: instead of `of`, those of actions that were sampled; others are not asked about.
       name: of the distribution.
     """
     self._of = (lambda actions: log_probs) if of is None else of
@@ -65,7 +65,13 @@ class OneShotPolicy(network.DistributionNetwork):
   """
 
   def __init__(self, num_decisions: int, most: Union[int, np.ndarray], name: str):
-    """Args: most: greatest value of each decision, or of all."""
+    """Declares the specs of observations and actions to tf-agents.
+
+    Args:
+      num_decisions: A.
+      most: greatest value of each decision, or of all.
+      name: of the network.
+    """
     self.decisions = array_spec.BoundedArraySpec((num_decisions,), np.int32, 0, most, name="device")
     spec = tensor_spec.from_spec(self.decisions)
     super().__init__(
@@ -76,25 +82,41 @@ class OneShotPolicy(network.DistributionNetwork):
         name=name)
 
   def call(self, observation, step_type=None, network_state=(), training=False):
-    """Returns (Decisions, network_state)."""
+    """Returns the distribution of decisions, which computes log probabilities of actions.
+
+    Args:
+      observation: [B] int32 number of the graph; ignored, there is one graph.
+      step_type, training: ignored.
+      network_state: empty.
+
+    Returns:
+      (`Decisions`, network_state).
+    """
     del observation, step_type, training
     return Decisions(self._log_probs_of), network_state
 
   def _log_probs_of(self, actions: tf.Tensor) -> tf.Tensor:
+    # tf-agents gives [B, T, A]; `log_prob` takes [B T, A].
     flat = tf.reshape(actions, [-1, actions.shape[-1]])
     return tf.reshape(self.log_prob(flat), tf.shape(actions))
 
   def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
-    """Returns [count, A] int32 decisions.
+    """Samples decisions.
 
     All randomness comes from `rng`; TensorFlow's global seed has no effect and is not changed.
-    Devices a group may not use are never drawn.
+    Devices a group may not use are never sampled.
+
+    Args:
+      rng: the source of randomness.
+      count: B, number of placements.
+
+    Returns:
+      [count, A] int32 decisions.
     """
     raise NotImplementedError
 
   def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
-    """[B, A] log probability of each decision, given those before it; 0 where there is no choice.
-    """
+    """Returns [B, A] log p(decision | those before it) of decisions [B, A]; 0 if no choice."""
     raise NotImplementedError
 
   def placements(self, decisions: np.ndarray) -> np.ndarray:
@@ -102,14 +124,19 @@ class OneShotPolicy(network.DistributionNetwork):
     return decisions
 
   def act(self, rng: np.random.Generator) -> Callable[[np.ndarray], Tuple[np.ndarray, Tuple[()]]]:
-    """Returns what `driving.play` asks: observations [B] -> decisions [B, A] and no information.
-    """
+    """Returns an `Act` of `driving`: observations [B] -> decisions [B, A], no information."""
     return lambda observation: (self.draw(rng, len(observation)), ())
 
 
 def log_prob_of(logits: tf.Tensor, allowed: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-  """Returns [...] log probability of each action under logits [..., D], of which some are allowed.
+  """Returns the log probability of actions under masked logits.
 
-  It is exactly 0 where only one is allowed.
+  Args:
+    logits: [..., D].
+    allowed: [..., D] bool; other devices have probability 0.
+    actions: [...] int32 devices.
+
+  Returns:
+    [...] float32; exactly 0 where only one device is allowed.
   """
   return masked.MaskedCategorical(logits, allowed).log_prob(actions)

@@ -62,9 +62,16 @@ class _State:
   start: np.ndarray
 
   def rows(self, index) -> _State:
+    """Returns a copy of the rows of an index."""
     return _State(*(getattr(self, f.name)[index].copy() for f in dataclasses.fields(self)))
 
   def put(self, index, other: _State) -> None:
+    """Replaces rows in place.
+
+    Args:
+      index: [K] int numbers of rows.
+      other: [K] rows that take their place.
+    """
     for field in dataclasses.fields(self):
       getattr(self, field.name)[index] = getattr(other, field.name)
 
@@ -106,6 +113,7 @@ class PlacementEnvironment:
       raise PlacementError(
           f"the start has shape {start.shape}, expected [{g}], one device per group")
     if start.min() < 0 or start.max() >= d or not self._allowed[np.arange(g), start].all():
+      # start % d keeps the index within the table; `inside` rejects such groups anyway.
       inside = (start >= 0) & (start < d)
       wrong = int(np.flatnonzero(~(inside & self._allowed[np.arange(g), start % d]))[0])
       raise PlacementError(
@@ -120,17 +128,17 @@ class PlacementEnvironment:
 
   @property
   def best_placement(self) -> np.ndarray:
-    """Returns [G] int32: of all the environment has evaluated."""
+    """Returns [G] int32, the best placement that the environment has evaluated."""
     return self._best.placement[0].copy()
 
   @property
   def best_objective_us(self) -> float:
-    """Returns the objective of `best_placement`."""
+    """Returns the objective of `best_placement`, in us."""
     return float(self._best.objective_us[0])
 
   @property
   def objective_us(self) -> np.ndarray:
-    """Returns [B] float64: of the episodes' placements."""
+    """Returns [B] float64, the objectives of the episodes' placements in us."""
     return self._state.objective_us.copy()
 
   def begin(self, seed: Sequence[int], best: np.ndarray) -> None:
@@ -144,16 +152,19 @@ class PlacementEnvironment:
     self._best = self._evaluate(np.array([best], dtype=np.int32))
 
   def reset(self) -> observation_lib.Observation:
-    """Begins episodes, and ends the present ones."""
+    """Begins new episodes in all rows and returns their first observation."""
     b, g = self.config.num_episodes, self.num_groups
     if self.config.start == "random":
+      # argmax of uniform numbers: a uniform choice among the allowed devices, [B, G, D] -> [B, G].
       draws = np.where(self._allowed, self._rng.random((b,) + self._allowed.shape), -1.0)
       self._state = self._evaluate(draws.argmax(axis=2).astype(np.int32))
     else:
       origin = self._best if self.config.start == "best" else self._given
+      # Row 0, B times.
       self._state = origin.rows(np.zeros(b, dtype=np.int64))
     order = np.broadcast_to(self._topological, (b, g))
     if self.config.order == "random":
+      # Each row is permuted by itself.
       order = self._rng.permuted(order, axis=1)
     self._order = order.astype(np.int32)
     self._visited = np.zeros((b, g), dtype=np.float32)
@@ -175,12 +186,14 @@ class PlacementEnvironment:
     # A device that is not allowed is no move: the network masks it, others may not.
     may = self._allowed[groups, devices]
     proposed[rows[may], groups[may]] = devices[may]
+    # Only placements that differ are simulated.
     changed = np.flatnonzero((proposed != self._state.placement).any(axis=1))
     if len(changed):
       self._state.put(changed, self._evaluate(proposed[changed]))
       self._keep_best()
     self._visited[rows, groups] = 1
     self._t += 1
+    # Rewards of an episode sum to (first - last objective) / scale.
     if self.config.reward == "intermediate":
       reward = (before_us - self._state.objective_us) / self.scale_us
     elif self._t == self.num_groups:
@@ -201,6 +214,7 @@ class PlacementEnvironment:
     return _State(np.array(placements, dtype=np.int32), objective_us.copy(), start)
 
   def _keep_best(self) -> None:
+    # Strictly less: of equal placements the first one found is kept.
     b = int(self._state.objective_us.argmin())
     if self._state.objective_us[b] < self._best.objective_us[0]:
       self._best = self._state.rows(slice(b, b + 1))

@@ -28,7 +28,13 @@ _MIXED = 0.4  # share of random clusters with two kinds of devices
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StartedProblem:
-  """Attributes: name of graph and cluster; problem; starts [S, G] int32, the best one first."""
+  """A problem with placements to start from.
+
+  Attributes:
+    name: of graph and cluster.
+    problem: simulates placements.
+    starts: [S, G] int32 device of each group, the best start first.
+  """
 
   name: str
   problem: PlacementProblem
@@ -46,12 +52,21 @@ def random_cluster(rng: random.Random) -> str:
 
 
 def expand_clusters(specs: Sequence[str], seed: int, graph_index: int) -> List[str]:
-  """Returns the clusters of one graph: "random[3]" draws three, others for every graph.
+  """Returns the clusters of one graph.
+
+  Args:
+    specs: of clusters; "random[3]" stands for three sampled ones, others are for every graph.
+    seed: of the samples.
+    graph_index: number of the graph; each graph has samples of its own.
+
+  Returns:
+    Specs as `Cluster.parse` takes them.
 
   Raises:
     PlacetoError: a spec that begins with "random" and is not random[COUNT].
   """
   clusters: List[str] = []
+  # A stream per graph: adding a graph does not change the clusters of the others.
   rng = random.Random(f"{seed}/{graph_index}")
   for spec in specs:
     if not spec.startswith("random"):
@@ -67,7 +82,15 @@ def expand_clusters(specs: Sequence[str], seed: int, graph_index: int) -> List[s
 def make_problem(
     graph: ComputationGraph, cluster: Cluster, *, max_groups: int = 128,
     num_threads: Optional[int] = None) -> PlacementProblem:
-  """Returns the graph grouped on the cluster; simulated on so many threads, by default all cores.
+  """Makes the problem of a graph on a cluster.
+
+  Args:
+    graph, cluster: of the problem.
+    max_groups: of ops.
+    num_threads: that simulate; by default all cores.
+
+  Returns:
+    The problem.
   """
   problem = PlacementProblem.build(graph, cluster, max_groups=max_groups)
   if num_threads:
@@ -77,20 +100,25 @@ def make_problem(
 
 def with_starts(
     problem: PlacementProblem, name: str = "", *, lists: bool = False) -> StartedProblem:
-  """Returns the problem with one device, the expert split and METIS as starts, the best first.
+  """Evaluates the starts of a problem: one device, the expert split and METIS.
 
   Args:
     problem: evaluates the starts.
     name: of the graph and the cluster.
     lists: whether list schedules are starts, too.
 
+  Returns:
+    The problem with its starts, the best first.
+
   Raises:
     PlacementError: no group of the problem can be moved.
   """
+  # No group has two devices to choose from.
   if not (problem.allowed.sum(axis=1) > 1).any():
     raise PlacementError("no group of the problem can be moved; leave it out of the training")
   placers = [*reference_placers().values(), *(PLACERS[each] for each in _LISTS if lists)]
   starts = np.stack([problem.project(placer(problem)) for placer in placers])
+  # Stable: of equal starts the simpler one is first.
   order = np.argsort(problem.evaluate(starts).objective_us, kind="stable")
   return StartedProblem(name, problem, starts[order].astype(np.int32))
 
@@ -103,12 +131,16 @@ def make_problems(
 
   Args:
     graphs, clusters: as `RunConfig` has them.
-    max_groups: a number of groups is drawn from these for each problem.
-    seed: of these draws, and of random clusters.
+    max_groups: a number of groups is sampled from these for each problem.
+    seed: of these samples, and of random clusters.
     num_threads: that simulate; by default all cores.
     lists: see `with_starts`.
+
+  Returns:
+    The problems with their starts, graph after graph.
   """
   graphs = made_problems.expand(graphs)
+  # All specs are checked before the first graph is built.
   check_specs([name for name in graphs if not name.startswith(made_problems.PREFIX)])
   rng, problems = random.Random(seed), []
   for index, name in enumerate(graphs):

@@ -20,12 +20,17 @@ _MOST_LISTED = 8  # items of a setting that are shown
 def claim(root_dir: str, config: Dict[str, Any]) -> None:
   """Makes the directory of a run with this configuration, or checks that it is one.
 
+  Args:
+    root_dir: of the run.
+    config: as `RunConfig.to_json` gives it.
+
   Raises:
     PlacetoError: it holds a run of another configuration.
   """
   outputs.make(root_dir)
   path = os.path.join(root_dir, "config.json")
   if not os.path.lexists(path):
+    # Files of a run without its configuration: nobody knows whether it is the same run.
     for name in ("train", "weights"):
       if os.path.lexists(os.path.join(root_dir, name)):
         raise PlacetoError(
@@ -36,6 +41,7 @@ def claim(root_dir: str, config: Dict[str, Any]) -> None:
   stored = user_files.read_json_object(
       path, what="the run's configuration",
       remedy="choose another root_dir, or put an undamaged copy back")
+  # Settings that only the stored file has are not compared.
   for name, value in config.items():
     if stored.get(name) != value:
       raise PlacetoError(
@@ -44,7 +50,14 @@ def claim(root_dir: str, config: Dict[str, Any]) -> None:
 
 
 def finish(root_dir: str, iterations: int, skipped: int, figures: Dict[str, float]) -> None:
-  """Writes done.json."""
+  """Writes done.json.
+
+  Args:
+    root_dir: of the run.
+    iterations: updates that were made.
+    skipped: updates that gave NaN and were undone.
+    figures: the last of each name; NaN and infinity are written as null.
+  """
   outputs.write_json(os.path.join(root_dir, "done.json"), {
       "reason": "all iterations are done", "iterations": iterations,
       "skipped_updates": skipped, "figures": {
@@ -53,7 +66,14 @@ def finish(root_dir: str, iterations: int, skipped: int, figures: Dict[str, floa
 
 
 def finished(root_dir: str, config: Dict[str, Any]) -> Optional[Dict[str, float]]:
-  """Returns the last figures of a run that is over; None where it is not.
+  """Returns the last figures of a run that is over.
+
+  Args:
+    root_dir: of the run.
+    config: as `RunConfig.to_json` gives it.
+
+  Returns:
+    Name -> figure; None where the run is not over.
 
   Raises:
     PlacetoError: it was a run of another configuration.
@@ -84,15 +104,19 @@ def read_done(root_dir: str) -> Dict[str, Any]:
 
 
 def hparams(settings: Mapping[str, Any]) -> Dict[str, Any]:
-  """Returns what the HPARAMS tab can show and sort by: numbers, text, and short lists as text.
+  """Returns the settings that the HPARAMS tab can show and sort by.
 
   Args:
     settings: as JSON; those of an object inside are taken up beside the others.
+
+  Returns:
+    Name -> number, text, or a short list as text.
   """
   found: Dict[str, Any] = {}
   for name, value in settings.items():
     if isinstance(value, Mapping):
       found.update(hparams(value))
+    # A list of one is shown as its element, so that the tab can sort by numbers.
     elif isinstance(value, (list, tuple)) and len(value) <= _MOST_LISTED:
       found[name] = value[0] if len(value) == 1 and isinstance(
           value[0], (bool, int, float, str)) else ", ".join(map(str, value))

@@ -31,8 +31,17 @@ class Field:
 
 
 def fields(config: Any, prefix: str = "") -> Dict[str, Field]:
-  """Returns dotted name -> field, for all that are no dataclasses themselves, in their order."""
+  """Lists the fields of nested dataclasses.
+
+  Args:
+    config: a dataclass.
+    prefix: of the names, with its dot.
+
+  Returns:
+    Dotted name -> field, for all that are no dataclasses themselves, in their order.
+  """
   found: Dict[str, Field] = {}
+  # Resolves annotations that are text (`from __future__ import annotations`).
   annotations = typing.get_type_hints(type(config))
   for field in dataclasses.fields(config):
     value, name = getattr(config, field.name), prefix + field.name
@@ -59,11 +68,14 @@ def to_text(value: object) -> str:
 
 
 def changed(config: T, settings: Sequence[str]) -> T:
-  """Returns a copy with fields set; checks of the dataclasses see all of the new values at once.
+  """Sets fields by text; checks of the dataclasses see all of the new values at once.
 
   Args:
     config: a frozen dataclass.
     settings: `name=value` each; a later one wins.
+
+  Returns:
+    A changed copy.
 
   Raises:
     PlacetoError: a setting that is no `name=value`, an unknown or ambiguous name, a value of
@@ -86,12 +98,21 @@ def changed(config: T, settings: Sequence[str]) -> T:
 
 
 def with_values(config: T, values: Mapping[str, Any]) -> T:
-  """Returns a copy with the fields of these dotted names replaced."""
+  """Replaces fields by their dotted names.
+
+  Args:
+    config: a frozen dataclass.
+    values: dotted name -> new value.
+
+  Returns:
+    A changed copy.
+  """
   changes: Dict[str, Any] = {}
   nested: Dict[str, Dict[str, Any]] = {}
   for name, value in values.items():
     first, separator, rest = name.partition(".")
     if separator:
+      # Values of one inner dataclass are collected and replaced in one go.
       nested.setdefault(first, {})[rest] = value
     else:
       changes[first] = value
@@ -103,12 +124,14 @@ def with_values(config: T, values: Mapping[str, Any]) -> T:
 def _full_name(name: str, known: Mapping[str, Field]) -> str:
   if name in known:
     return name
+  # The last parts of a dotted name are enough where they are unambiguous.
   ends = [full for full in known if full.endswith(f".{name}")]
   if len(ends) == 1:
     return ends[0]
   if ends:
     raise PlacetoError(f"field {name!r} may be {' or '.join(ends)}; write one of these")
   last_parts = {full.rpartition(".")[2]: full for full in known}
+  # Whole names are compared first, then their last parts.
   near = difflib.get_close_matches(name, known, n=3) or [
       last_parts[each]
       for each in difflib.get_close_matches(name.rpartition(".")[2], last_parts, n=3)]
@@ -117,10 +140,17 @@ def _full_name(name: str, known: Mapping[str, Field]) -> str:
 
 
 def parse(text: str, annotation: Any) -> Any:
-  """Returns the value of a type that a text denotes.
+  """Parses a value.
+
+  Args:
+    text: the value.
+    annotation: type of the field: bool, int, float, str, Optional or Tuple.
+
+  Returns:
+    The value, of that type.
 
   Raises:
-    ValueError: it denotes none; the message says what was expected.
+    ValueError: the text denotes none; the message says what was expected.
   """
   origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
   if origin is Union:  # Optional[X]

@@ -54,11 +54,14 @@ class Trainable:
     return self.presets[name]
 
   def configure(self, given: Mapping[str, Any], settings: Sequence[str] = ()) -> RunConfig:
-    """Returns the configuration of a run.
+    """Makes the configuration of a run.
 
     Args:
       given: field of `RunConfig` -> value.
-      settings: `field=value` each, see `settings`.
+      settings: `field=value` each, see `settings`; they win over `given`.
+
+    Returns:
+      The configuration.
 
     Raises:
       PlacetoError: an unknown field, or a wrong value.
@@ -70,9 +73,19 @@ class Trainable:
       **options: Any) -> Dict[str, float]:
     """Trains, with experience collected on Ray where that is given.
 
+    Args:
+      ray: where actors collect; None is in this process.
+      actors: how many; only with `ray`.
+      config: of the run.
+      root_dir: of the run.
+      **options: of `train`.
+
+    Returns:
+      The last figures of the run, by name.
+
     Raises:
-      PlacetoError: the policy cannot be trained there, or there are actors and no Ray; and what
-        `train` raises.
+      PlacetoError: the policy cannot be trained there, or there are actors and no Ray; and the
+        errors of `train`.
     """
     if ray is None:
       if actors is not None:

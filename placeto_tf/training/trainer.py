@@ -40,7 +40,7 @@ def train(
     make: Callable[..., Learner], config: RunConfig, root_dir: str, *,
     warm_start: Optional[str] = None, progress: Progress = lambda *_: None,
     ray: Optional[str] = None, actors: Optional[int] = None) -> Dict[str, float]:
-  """Trains to the end, from the last checkpoint if there is one; returns the last figures.
+  """Trains to the end, from the last checkpoint if there is one.
 
   A run that is done is left as it is.
 
@@ -53,8 +53,11 @@ def train(
     ray: where actors collect, see `executors.executor_at`; None is in this process.
     actors: how many; by default one for each core of Ray's.
 
+  Returns:
+    The last figures of the run, by name.
+
   Raises:
-    PlacetoError: what the learner raises, the directory holds a run of another configuration,
+    PlacetoError: the errors of the learner, the directory holds a run of another configuration,
       another process trains in it, or Ray cannot be had, or lost the actors too often.
   """
   with outputs.alone(root_dir):
@@ -112,6 +115,9 @@ class Trainer:
       progress: called with the iteration and its figures.
       collecting: by default in this process.
 
+    Returns:
+      The last figures, by name.
+
     Raises:
       PlacetoError: ten updates in a row gave NaN; the last good checkpoint stays.
     """
@@ -126,7 +132,9 @@ class Trainer:
       self._begin()
     last = config.iterations if until is None else min(until, config.iterations)
     while self.iteration < last:
+      # Experience of this update, in the order of its specs.
       collected = self._collect()
+      # Mean age of the weights, in updates; before the iteration counts up.
       lag = float(np.mean([self.iteration - each.version for each in collected]))
       self.iteration += 1
       experiences = [each.experience for each in collected]
@@ -136,6 +144,7 @@ class Trainer:
         steps += work
         if speeds is not None:
           speeds.add(each, work)
+      # Undone: no figures, and no checkpoint of this iteration.
       if not learned:
         continue
       found = dict(learned, skipped=float(self.skipped))
@@ -164,10 +173,14 @@ class Trainer:
       actors: how many; by default one for each core of Ray's, or as many as can work at a time.
       progress: as for `run`.
 
+    Returns:
+      The last figures, by name.
+
     Raises:
       PlacetoError: Ray has too few cores for them; and as `run` does.
     """
     cores, learner = executor.cores, self.learner
+    # No more actors than specs that can be under way at once.
     count = actors or min(cores, learner.at_once * (1 + self._config.lag))
     if not 0 < count <= cores * MOST_ACTORS_A_CORE:
       raise PlacetoError(
@@ -183,7 +196,7 @@ class Trainer:
     self.learner.export(self.iteration)
 
   def _begin(self) -> None:
-    """Says what the run is of, and what the untrained policy is worth."""
+    """Writes the hyperparameters, a first checkpoint and the figures of the untrained policy."""
     with self._writer.as_default(step=0):
       hp.hparams(runs.hparams(self._config.to_json()), trial_id=os.path.abspath(self._root_dir))
     self.save()  # a checkpoint exists before anything that takes long
@@ -199,10 +212,11 @@ class Trainer:
     runs.finish(self._root_dir, self.iteration, self.skipped, self._figures)
 
   def _collect(self) -> List[Collected]:
-    """Returns the experience of the next update; what follows it may be asked for, too."""
+    """Returns the experience of the next update; with a lag, submits that of later ones."""
     learner = self.learner
     while self._asked_for < self._reach():
       self._asked_for += 1
+      # Specs are sampled here, in the order of updates, whoever collects them.
       specs, weights = learner.specs(self._asked_for), learner.weights
       for spec in specs:
         self._collecting.submit(self.iteration, weights, spec)
@@ -212,6 +226,7 @@ class Trainer:
   def _reach(self) -> int:
     """Returns the last update whose experience may be asked for now."""
     here, every = self.iteration, self._config.checkpoint_every
+    # The next checkpoint: nothing is collected across it, so a resume repeats the same specs.
     checkpoint = (here // every + 1) * every
     if here < FIRST_CHECKPOINT:
       checkpoint = min(checkpoint, FIRST_CHECKPOINT)

@@ -11,9 +11,17 @@ import tensorflow as tf
 def adam(
     learning_rate: float, clip: float, variables: Sequence[tf.Variable]
 ) -> tf.keras.optimizers.Optimizer:
-  """Returns Keras' Adam, with its slots; `clip` is the largest norm of all gradients together.
+  """Makes Keras' Adam with its slots.
 
   Without slots the first update would be traced twice, with and without making them.
+
+  Args:
+    learning_rate: of the first update.
+    clip: largest norm of all gradients together.
+    variables: to be trained.
+
+  Returns:
+    The optimizer.
   """
   optimizer = tf.keras.optimizers.Adam(learning_rate, epsilon=1e-8, global_clipnorm=clip)
   optimizer.build(variables)
@@ -21,15 +29,24 @@ def adam(
 
 
 def optimizer_variables(optimizer: tf.keras.optimizers.Optimizer) -> List[tf.Variable]:
-  """Slots and step of an optimizer of either Keras."""
+  """Returns the slots and the step of an optimizer of either Keras."""
   variables = optimizer.variables
+  # A method in Keras 2, a property in Keras 3.
   return list(variables() if callable(variables) else variables)
 
 
 def attempt(
     learn: Callable[[], Dict[str, float]], variables: Sequence[tf.Variable]) -> Dict[str, float]:
-  """The figures of an update; if they or variables are not finite, restores these and gives none.
+  """Makes an update, and undoes it where the figures or variables are not finite.
+
+  Args:
+    learn: makes the update and returns its figures.
+    variables: all that the update changes.
+
+  Returns:
+    The figures of the update; empty where it was undone.
   """
+  # A copy of all variables, to go back to.
   before = [variable.numpy() for variable in variables]
   try:
     figures = learn()
