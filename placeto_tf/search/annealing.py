@@ -1,4 +1,4 @@
-"""Simulated annealing on units of ops, from coarse to fine.
+"""Simulated annealing on coarse groups of ops (units), from coarse to fine.
 
 Kirkpatrick, Gelatt and Vecchi, "Optimization by simulated annealing" (1983). Three choices matter:
 
@@ -79,27 +79,40 @@ class AnnealingConfig:
 def anneal(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
     config: AnnealingConfig = AnnealingConfig(), start: Optional[np.ndarray] = None) -> np.ndarray:
-  """Anneals until the budget is used up; returns the best placement, [N].
+  """Anneals until the budget is used up.
 
-  Starts from `start` [N], or the problem's best placement so far, or else from the best simple
-  one. Without a budget it evaluates 10,000 placements.
+  Starts from `start`, or the problem's best placement so far, or else from the best simple one.
+
+  Args:
+    problem: evaluates.
+    budget: of the search; None is 10,000 evaluations.
+    seed: of moves and acceptance.
+    config: levels, temperatures and moves.
+    start: [N] int32, or None.
+
+  Returns:
+    [N] int32, the problem's best placement.
   """
   budget = budget or DEFAULT_BUDGET
   placement, objective_us = best_start(problem, budget, seed)
   if start is not None and not problem.account.exhausted(budget):
     placement = start
     objective_us = float(problem.evaluate_ops(start[None]).objective_us[0])
+  # Planned rounds of all levels, then more while budget is left; each begins hotter than the last.
   rng = stream(seed)
   levels = _levels(problem, config, problem.account.remaining_evaluations(budget))
   heat, rounds = 1.0, config.rounds
   while not problem.account.exhausted(budget):
     before = problem.account.evaluations
+    # An equal part of the rest for each planned round.
     this_round = budget.share(problem.account, 1 / max(1, rounds))
     for i, (count, share) in enumerate(levels):
       if problem.account.exhausted(this_round):
         break
+      # The level's share, relative to the levels still to come.
       part = this_round.share(problem.account, share / sum(later for _, later in levels[i:]))
       units = placed_units(problem, placement, count)
+      # Coarse levels may be hotter or colder, by the number of groups per unit.
       hot = heat * config.start_temperature * (problem.num_groups / count) ** config.coarse_heat
       placement, objective_us = anneal_units(
           problem, units, placement, objective_us, part, rng,
@@ -122,10 +135,12 @@ def _levels(
   levels: List[Tuple[int, float]] = []
   for factor, share in config.levels:
     count = min(max(int(problem.num_groups * factor), problem.num_devices), finest)
+    # Levels that the limits make equal are one, with both shares.
     if levels and levels[-1][0] == count:
       share += levels.pop()[1]
     levels.append((count, share))
   if evaluations is not None:
+    # Levels too short for their units are left out; one level always stays.
     enough = [(count, share) for count, share in levels
               if share * evaluations >= config.evaluations_a_unit * count]
     levels = enough or levels[:1]
@@ -164,11 +179,14 @@ def anneal_units(
     return best, objective_us
   sampled = Moves.of(units, moves or MoveConfig())
   devices = np.array(units.devices(best), dtype=np.int32)
+  # [2] objectives of the current and of the best placement.
   current, found_us = best.copy(), np.full(2, objective_us)
   progress = _Progress(problem, budget)
+  # Geometric cooling: T = T0 * exp(log(T1 / T0) * used share of the budget).
   schedule = np.array([
       max(temperatures[0] * objective_us, 1e-12), math.log(temperatures[1] / temperatures[0]),
       0.0, 0.0, 0.0])
+  # Ends a level that has frozen.
   patience, since = STALL * len(units.movable) + STALL_AT_LEAST, 0
   with CompiledEvaluations(problem, budget) as evaluations:
     evaluations.evaluator.row[0] = current
@@ -198,19 +216,24 @@ def _anneal(
     `since`.
   """
   row, tables = evaluator.row[0], moves.tables
+  # Evaluations of this block are not in `progress` yet.
   before = evaluator.counts[USED]
   while since < patience and not over(evaluator):
     count = 0
+    # Samples that change nothing cost no evaluation.
     while count == 0:
       count = propose(moves, rng, devices)
     for k in range(count):
       put(tables, row, moves.units[k], moves.devices[k])
     now_us = evaluate(evaluator)
+    # The share of evaluations or of seconds, whichever is further.
     used = (schedule[3] + evaluator.counts[USED] - before) / schedule[4]
     temperature = schedule[0] * math.exp(schedule[1] * min(1.0, max(schedule[2], used)))
     rise = now_us - found_us[0]
     since += 1
+    # Metropolis rule.
     if rise <= 0 or rng.random() < math.exp(-rise / temperature):
+      # Moves between placements of one objective do not count as progress.
       if rise != 0:
         since = 0
       found_us[0] = now_us
@@ -222,12 +245,13 @@ def _anneal(
         best[:] = current
     else:
       for k in range(count):
+        # Rejected: the evaluated row goes back to the current placement.
         copy_unit(tables, current, row, moves.units[k])
   return since
 
 
 class _Progress:
-  """How much of a budget has been used since this object was made."""
+  """Measures the use of a budget since this object was made."""
 
   def __init__(self, problem: PlacementProblem, budget: Budget):
     self._problem, self._budget = problem, budget

@@ -21,20 +21,38 @@ from placeto_tf.search.list_scheduling import Schedule, upward_ranks
 
 
 def m_etf(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """Evaluates plans with links and as published (see `list_scheduling`); returns the better."""
+  """Evaluates plans with links and as published (see `list_scheduling`).
+
+  Args:
+    problem: evaluates.
+    budget: of the two evaluations.
+
+  Returns:
+    [N] int32, the better plan's placement.
+  """
   return best_of(problem, np.stack([plan(problem, links=links) for links in (True, False)]), budget)
 
 
 def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
-  """Plans the pair of op and device that can start first, again and again; returns devices, [N]."""
+  """Plans the pair of op and device that can start first, again and again.
+
+  Args:
+    problem: of N ops.
+    links: whether transfers queue on links; else times are as published.
+
+  Returns:
+    [N] int32, device of each op.
+  """
   schedule = Schedule(problem, links=links)
   n = problem.graph.num_ops
   ranks = upward_ranks(schedule, problem)
+  # [N] producers of each op that are not placed yet.
   missing = [len({u for u, _, _ in inputs}) for inputs in schedule.inputs]
   queue = _EarliestFirst(schedule, ranks)
   for op in range(n):
     if not missing[op]:
       queue.push(op)
+  # Each step places one op and makes ready the consumers that waited for that op alone.
   for _ in range(n):
     op, d, start = queue.pop()
     schedule.place(op, d, start)
@@ -60,6 +78,7 @@ class _EarliestFirst:
     self._there: List[list] = [[] for _ in range(count)]  # (-rank, op, ready)
 
   def push(self, op: int) -> None:
+    """Adds the op, whose producers are placed, to the heap of each of its candidate devices."""
     for d in self._schedule.candidates(op):
       ready = self._schedule.data_ready_us(op, d)
       heapq.heappush(self._waiting[d], (ready, -self._ranks[op], op))
@@ -69,6 +88,7 @@ class _EarliestFirst:
     schedule = self._schedule
     while True:
       best = None
+      # The least (start, -rank, device, op) over the heads of all devices.
       for d in range(len(schedule.devices)):
         free = schedule.devices[d].end_us
         found = self._head(d, free)
@@ -89,16 +109,20 @@ class _EarliestFirst:
   def _head(self, d: int, free: float) -> Optional[Tuple[float, int]]:
     """Returns (start, op) of the best pair of device d, or None; leaves it in its heap."""
     schedule, waiting, there = self._schedule, self._waiting[d], self._there[d]
+    # Inputs that are there by the time the device is free: rank decides among these ops.
     while waiting and waiting[0][0] <= free:
       ready, rank, op = heapq.heappop(waiting)
       if schedule.device[op] < 0:
         heapq.heappush(there, (rank, op, ready))
+    # `there` first: its ops can start at once; index of the op within an entry.
     for heap, index in ((there, 1), (waiting, 2)):
       while heap:
         op = heap[0][index]
+        # Placed already: stale.
         if schedule.device[op] >= 0:
           heapq.heappop(heap)
           continue
+        # The bus may have become busier since the push: sort the op in again with its new arrival.
         if schedule.links:
           ready = schedule.data_ready_us(op, d)
           known = heap[0][2] if index == 1 else heap[0][0]
@@ -110,6 +134,7 @@ class _EarliestFirst:
     return None
 
   def _drop(self, d: int, op: int) -> None:
+    """Removes the op from the top of one of the device's heaps."""
     for heap, index in ((self._there[d], 1), (self._waiting[d], 2)):
       if heap and heap[0][index] == op:
         heapq.heappop(heap)

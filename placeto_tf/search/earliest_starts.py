@@ -1,4 +1,4 @@
-"""How early each op can start, and how soon after it a step can end, on each class of devices.
+"""Earliest start of each op, and least time from the op to the end, on each class of devices.
 
 The start of op v on device d is bounded from below by those of its predecessors, after
 Papadimitriou and Yannakakis, "Towards an architecture-independent analysis of parallel algorithms"
@@ -65,18 +65,28 @@ class Paths(NamedTuple):
 
   @classmethod
   def of(cls, problem: PlacementProblem, classes: np.ndarray) -> Paths:
-    """Args: classes: [D] the first device that is equal to each, by `interchangeable`."""
+    """Prepares both directions of a problem's graph.
+
+    Args:
+      problem: of N ops.
+      classes: [D] the first device that is equal to each, by `interchangeable`.
+
+    Returns:
+      Busy times, allowed classes and edges of the bounds.
+    """
     graph, cluster, tables = problem.graph, problem.cluster, problem.simulator.tables
     first_devices, members = np.unique(classes, return_counts=True)
     compute_us = np.ascontiguousarray(tables.compute_us[:, cluster.device_kinds[first_devices]])
     overhead_us = cluster.op_overhead_us * (compute_us > 0)
     slowness, latency = _between_classes(cluster, classes, first_devices)
+    # All edges between two ops, of tensors or control, are one pair; E pairs in all.
     n = graph.num_ops
     size_bytes = tables.segment_bytes[tables.segment_of_edge]
     pairs, pair = np.unique(
         graph.edge_consumers.astype(np.int64) * n + graph.edge_producers, return_inverse=True)
     pair = pair.reshape(-1)
     consumers, producers = pairs // n, pairs % n
+    # [E] work of packing and unpacking: at least that of the pair's smallest tensor.
     least_bytes = np.full(len(pairs), np.inf)
     np.minimum.at(least_bytes, pair, size_bytes)
     work_us = (
@@ -87,10 +97,23 @@ class Paths(NamedTuple):
       np.maximum.at(sent_bytes, pair, size_bytes)
     else:
       np.add.at(sent_bytes, pair, size_bytes)
+      # One after the other on one bus, with a gap between two.
       work_us += cluster.bus_gap_us * (np.bincount(pair, minlength=len(pairs)) - 1.0)
     order = np.argsort(graph.depths, kind="stable").astype(np.int64)
 
     def direction(ends, sources, order, slowness, latency, is_reversed):
+      """Sorts the pairs for one pass over the graph.
+
+      Args:
+        ends: [E] int64, the op of each pair that waits.
+        sources: [E] int64, the op that is waited for.
+        order: [N] int64, ops after what they wait for.
+        slowness, latency: [C, C] from a source's class to another.
+        is_reversed: whether this is the pass for tails.
+
+      Returns:
+        The `Direction`.
+      """
       by_end = np.argsort(ends, kind="stable")
       return Direction(
           np.ascontiguousarray(order), np.searchsorted(ends[by_end], np.arange(n + 1)),
@@ -105,34 +128,49 @@ class Paths(NamedTuple):
         direction(producers, consumers, order[::-1], slowness.T, latency.T, True))
 
   def heads_us(self, allowed: np.ndarray, together: np.ndarray, most: int) -> np.ndarray:
-    """Returns how early each op can start on a device of each class, [N, C]; inf if it may not run.
+    """Returns the earliest start of each op on a device of each class.
 
     Args:
       allowed: [N, C] bool, where each op may run.
       together: [N] int64, equal for ops that share a device.
       most: late ops that are looked at for one start.
+
+    Returns:
+      [N, C] float64 us; inf where the op may not run.
     """
     return _earliest(
         self.forward, np.zeros(self.busy_us.shape), self.busy_us, self.overhead_us, allowed,
         together, most)
 
   def tails_us(self, allowed: np.ndarray, together: np.ndarray, most: int) -> np.ndarray:
-    """Returns how long after each op the step ends, [N, C] likewise; below 0 by its overhead."""
+    """Returns the least time from each op to the end of the step on a device of each class.
+
+    Args:
+      allowed, together, most: as for `heads_us`.
+
+    Returns:
+      [N, C] float64 us, counted from the end of the op's busy time: below 0 by its overhead where
+      the step may end with the op; inf where the op may not run.
+    """
     return _earliest(
         self.backward, -self.overhead_us, self.busy_us, self.overhead_us, allowed, together, most)
 
 
 def interchangeable(cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
-  """Returns the first device equal to each in speed, memory, links and allowed ops, [D].
+  """Returns the first device equal to each in speed, memory, links and allowed ops.
 
   Args:
     cluster: of D devices.
     allowed: [..., D] bool.
+
+  Returns:
+    [D] int64 indices.
   """
   d = cluster.num_devices
   twins = np.arange(d)
   for b in range(d):
     for a in range(b):
+      # Two devices are equal if swapping them leaves links, and all else, as they were.
       swap = np.arange(d)
       swap[[a, b]] = b, a
       if (
@@ -212,14 +250,18 @@ def one_machine_us(count, ready_us, left_us, after_us, waiting):
   """Computes the end of the shortest preemptive schedule of one machine (Jackson's rule).
 
   Args:
-    count: of jobs.
+    count: number of jobs.
     ready_us: when each is ready; ascending.
     left_us: how long each takes; used up.
-    after_us: what follows each, not on the machine.
+    after_us: the time that follows each job, not on the machine.
     waiting: int64, room for as many.
+
+  Returns:
+    The end in us, the time after the last job included; -inf without jobs.
   """
   now, end = -np.inf, -np.inf
   coming, size = 0, 0
+  # Preemptive: of the jobs that are ready, the one with the longest tail runs.
   while coming < count or size > 0:
     if size == 0:
       now = max(now, ready_us[coming])
@@ -233,10 +275,12 @@ def one_machine_us(count, ready_us, left_us, after_us, waiting):
         chosen = k
     job = waiting[chosen]
     until = ready_us[coming] if coming < count else np.inf
+    # It ends before the next job comes, or is interrupted then.
     if now + left_us[job] <= until:
       now += left_us[job]
       end = max(end, now + after_us[job])
       size -= 1
+      # Order among waiting jobs does not matter: the last one fills the hole.
       waiting[chosen] = waiting[size]
     else:
       left_us[job] -= until - now
@@ -256,8 +300,10 @@ def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together,
   ends, change = -np.inf, np.inf
   w, passed_us = v, 0.0  # an op on v's device, and what passes from its start to v's
   while True:
+    # Producers of w that would arrive after x from another device are late too.
     for pair in range(direction.first[w], direction.first[w + 1]):
       u = direction.sources[pair]
+      # A new probe begins with fresh entries, without clearing arrays of length N.
       if s.seen[u] != probe:
         s.seen[u] = probe
         s.place[u] = -1
@@ -265,6 +311,7 @@ def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together,
         s.arrival_us[u] = -np.inf
       s.after_us[u] = max(s.after_us[u], passed_us)
       arrival = np.inf if together[u] == together[v] else arrives_us[pair, k] + passed_us
+      # In time from elsewhere: may be on any device.
       if arrival <= x:
         continue
       s.arrival_us[u] = max(s.arrival_us[u], arrival)
@@ -292,6 +339,7 @@ def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together,
         ready = max(ready, s.ready_us[source] + busy_us[source, k])
     s.ready_us[u] = ready
     at = count - 1 - i
+    # Insertion sort by readiness; late ops are few.
     while at > 0 and s.ready_us[s.sorted_ops[at - 1]] > ready:
       s.sorted_ops[at] = s.sorted_ops[at - 1]
       at -= 1
@@ -309,11 +357,13 @@ def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together,
 @part
 def _start_us(v, k, arrives_us, direction, start_us, busy_us, allowed, together, probes, s):
   """Returns how early op v can start on a device of class k."""
+  # Simple bound: each producer is on the same device, or its tensor arrives.
   low = start_us[v, k]
   for pair in range(direction.first[v], direction.first[v + 1]):
     u = direction.sources[pair]
     near = start_us[u, k] + busy_us[u, k] if allowed[u, k] else np.inf
     low = max(low, min(near, arrives_us[pair, k]))
+  # `low` is a proven bound; `high` a start that the probe could not refute.
   high, x = np.inf, low
   for turn in range(_PROBES):
     if low == np.inf or len(s.late) == 0:
@@ -338,6 +388,7 @@ def _earliest(direction, base_us, busy_us, overhead_us, allowed, together, most)
   n, c = busy_us.shape
   start_us = base_us.copy()
   arrives_us = np.empty((len(direction.sources), c))  # the least, from another device
+  # Numbers the probes over all ops, for `seen`.
   probes = np.zeros(1, np.int64)
   s = _Scratch(
       np.empty(n, np.int64), np.zeros(n, np.int64), np.empty(n, np.int64), np.empty(n),
@@ -346,6 +397,7 @@ def _earliest(direction, base_us, busy_us, overhead_us, allowed, together, most)
   for i in range(n):
     s.rank[direction.order[i]] = i
   for i in range(n):
+    # Ops after their sources, so that the sources' starts are final.
     v = direction.order[i]
     for pair in range(direction.first[v], direction.first[v + 1]):
       u = direction.sources[pair]

@@ -1,4 +1,4 @@
-"""Splits that an engineer would try by hand, of which the fastest is kept.
+"""The human-expert baseline: splits that an engineer would try, of which the fastest is kept.
 
 Splits that keep forward and backward of a layer together:
 
@@ -39,26 +39,49 @@ _PRODUCTS_OF_A_LAYER = 3  # forward, and the gradients of both operands
 
 
 def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """Evaluates splits by hand and returns the best, [N]; beyond 8 devices their number doubles."""
+  """Evaluates an expert's splits and returns the best; beyond 8 devices their number doubles.
+
+  Args:
+    problem: evaluates.
+    budget: of the evaluations; None evaluates all splits.
+
+  Returns:
+    [N] int32, the best placement.
+  """
+  # [N] number of each op's layer along the depth, 0 to L - 1.
   _, layer = np.unique(layer_positions(problem.graph, distinct=True), return_inverse=True)
   layer = layer.reshape(-1)
   devices = compute_devices(problem)
+  # Stable, so that equal devices keep their order.
   fastest = np.argsort(-device_speeds(problem, devices), kind="stable")
   counts = [k for k in range(len(devices), 0, -1) if k == len(devices) or k <= 8 or not k & (k - 1)]
   placements = []
 
   def place(piece: np.ndarray, used: List[int]) -> None:
+    """Adds the placement of layers in pieces to the candidates.
+
+    Args:
+      piece: [L] int, of each layer.
+      used: [P] the device of each piece.
+
+    Returns:
+      None.
+    """
     placements.append(allowed_or_nearest(problem, np.asarray(used, dtype=np.int32)[piece[layer]]))
 
+  # Layers in consecutive pieces on the k fastest devices, in the cluster's order.
   for k in counts:
     used = [devices[i] for i in sorted(fastest[:k])]
     place(_cut(problem, _weights_us(problem, layer, used), used), used)
   weight = _weights_us(problem, layer, devices)
+  # Layers with more products than one step of a layer needs are unrolled: recurrent.
   products = np.bincount(layer, np.array(problem.graph.op_types) == "MatMul")
   recurrent = products > _PRODUCTS_OF_A_LAYER
   if recurrent.any():
     place(_cut(problem, weight * recurrent, devices), devices)
+  # Branches side by side.
   place(_branches(problem, layer, weight, devices), devices)
+  # Without duplicates, in the order of the list above.
   _, first = np.unique(placements, axis=0, return_index=True)
   return best_of(problem, np.array(placements)[np.sort(first)], budget)
 
@@ -75,21 +98,26 @@ def _branches(
   """Assigns branches to pieces side by side, [L]; see the module."""
   count = len(weight)
   sources, targets = (layer[ops] for ops in forward_edges(problem.graph))
+  # Edges inside a layer or against its number separate nothing.
   ahead = sources < targets
   sources, targets = sources[ahead], targets[ahead]
   # How many edges pass each layer by.
   passing = np.cumsum(
       np.bincount(sources + 1, minlength=count + 1)[:count]
       - np.bincount(targets, minlength=count)[:count])
+  # A layer that no edge passes by is one that all data goes through.
   stem = passing == 0
   inside = ~stem[sources] & ~stem[targets]
+  # [L] connected parts of the layers between two such layers are branches.
   _, branch = csgraph.connected_components(sparse.coo_matrix(
       (np.ones(inside.sum()), (sources[inside], targets[inside])), (count, count)), directed=False)
   piece = np.zeros(count, dtype=np.int64)
   speeds = device_speeds(problem, devices)
+  # [stretches, D] compute time so far, per stretch between two stem layers.
   loads = np.zeros((int(stem.sum()) + 1, len(devices)))
   place = np.cumsum(stem)  # between which layers of the stem
   work = np.bincount(branch, weight)
+  # Heaviest first, each on the device that would finish its load first (greedy).
   for one in np.argsort(-work, kind="stable").tolist():
     layers = np.flatnonzero((branch == one) & ~stem)
     if len(layers):
@@ -109,6 +137,7 @@ def _weights_us(problem: PlacementProblem, layer: np.ndarray, devices: List[int]
     layer: [N] of each op, numbered along the depth.
     devices: those that share the layers.
   """
+  # The least cost over kinds of devices is the weight; speeds enter in the cuts.
   movable = problem.allowed_ops[:, devices].any(axis=1)
   overhead_us = problem.cluster.op_overhead_us * (problem.costs.compute_us.min(axis=1) > 0)
   weight = np.where(movable, problem.costs.compute_us.min(axis=1) + overhead_us, 0.0)
@@ -128,14 +157,18 @@ def balanced_cuts(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
   Returns:
     [P-1] the first layer of every piece but the first; pieces may be empty.
   """
+  # [L] weight up to and with each layer.
   ends = np.cumsum(weight)
+  # At `high` the smallest share alone takes all layers.
   low, high = 0.0, float(ends[-1] / shares.min())
+  # 60 halvings are beyond float64's precision.
   for _ in range(60):
     middle = (low + high) / 2
     if _fill(ends, shares * middle)[-1] >= len(weight):
       high = middle
     else:
       low = middle
+  # A little more room, so that rounding leaves no layer over.
   return _fill(ends, shares * (high * (1 + 1e-12)))[:-1]
 
 
@@ -144,6 +177,7 @@ def _fill(ends: np.ndarray, capacity: np.ndarray) -> np.ndarray:
   cuts, done = [], 0.0
   first = 0
   for room in capacity:
+    # The first layer that does not fit any more, and the weight before that layer.
     first = int(np.searchsorted(ends, done + room, side="right"))
     done = float(ends[first - 1]) if first else 0.0
     cuts.append(first)

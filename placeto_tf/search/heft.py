@@ -19,14 +19,31 @@ from placeto_tf.search.list_scheduling import Schedule, upward_ranks
 
 
 def schedule_heft(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """Evaluates plans with links and as published (see `list_scheduling`); returns the better."""
+  """Evaluates plans with links and as published (see `list_scheduling`).
+
+  Args:
+    problem: evaluates.
+    budget: of the two evaluations.
+
+  Returns:
+    [N] int32, the better plan's placement.
+  """
   return best_of(problem, np.stack([plan(problem, links=links) for links in (True, False)]), budget)
 
 
 def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
-  """Plans each op on the device where it finishes first; returns devices, [N]."""
+  """Plans each op, by falling upward rank, on the device where it finishes first.
+
+  Args:
+    problem: of N ops.
+    links: whether transfers queue on links; else times are as published.
+
+  Returns:
+    [N] int32, device of each op.
+  """
   schedule = Schedule(problem, links=links)
   ranks = upward_ranks(schedule, problem)
+  # [N] place of each op in topological order.
   position = np.empty(problem.graph.num_ops, dtype=np.int64)
   position[problem.graph.topological_order] = np.arange(problem.graph.num_ops)
   # Ops that cost nothing tie with their consumers: producers go first.
@@ -34,11 +51,14 @@ def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
     best: Optional[Tuple[float, int, float]] = None
     for d in schedule.candidates(op):
       ready = schedule.data_ready_us(op, d)
+      # Insertion policy: the first gap that holds the op, even before ops placed earlier.
       start = schedule.devices[d].earliest(ready, schedule.occupied_us(op, d))
       finish = start + schedule.compute_us[op][d]
+      # Ties keep the candidate with the lower index.
       if best is None or finish < best[0]:
         best = (finish, d, ready)
     assert best is not None  # every op may run somewhere
+    # `place` books transfers and finds the slot again from the arrival of the inputs.
     schedule.place(op, best[1], best[2])
   return np.array(schedule.device, dtype=np.int32)
 

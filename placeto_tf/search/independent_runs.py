@@ -34,7 +34,15 @@ def check_runs(count: Optional[int]) -> None:
 
 
 def run_seed(seed: int, number: int) -> int:
-  """Returns the seed of a run; the first one's is the search's own."""
+  """Returns the seed of a run; the first run's is the search's own.
+
+  Args:
+    seed: of the search.
+    number: of the run, from 0.
+
+  Returns:
+    A seed, the same in every process.
+  """
   if number == 0:
     return seed
   return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
@@ -78,6 +86,7 @@ def run_independently(
   """
   log, executor = problem.account, runs.executor
   left = log.remaining_evaluations(budget)
+  # Never more runs than evaluations.
   count = runs.count if left is None else min(runs.count, left)
   if budget.max_seconds is not None and not executor.elsewhere:
     count = min(count, executor.cores)
@@ -86,6 +95,7 @@ def run_independently(
   # On Ray a view without what cannot travel: who observes, and the file the graph came from.
   whole = problem.portable(with_shapes=False) if executor.elsewhere else problem
   before = log.copy()
+  # Each run has a copy of the log and buffers of its own; graph and costs are shared.
   views = [dataclasses.replace(
       whole, account=dataclasses.replace(before.copy(), improvements=[]),
       simulator=whole.simulator.on_one_thread()) for _ in range(count)]
@@ -96,11 +106,13 @@ def run_independently(
       futures: List[concurrent.futures.Future] = []
       try:
         for i, view in enumerate(views):
+          # Equal parts of the evaluations, the first runs taking the remainder.
           part = budget if left is None else dataclasses.replace(
               budget, max_evaluations=before.evaluations + left // count + (i < left % count))
           futures.append(pool.submit(
               _run, executor.share(view), placer, part, run_seed(seed, i)))
         pending = set(futures)
+        # Merge while runs go on, so that observers see progress and other runs end on an error.
         while pending:
           done, pending = concurrent.futures.wait(
               pending, _WATCH_SECONDS, concurrent.futures.FIRST_COMPLETED)
@@ -125,24 +137,29 @@ def _run(
 
 
 def _merge(log: SearchLog, before: SearchLog, logs: List[SearchLog]) -> None:
-  """Has a log be what it was before, and what the runs did since.
+  """Rewrites a log as its state before the runs plus the runs' evaluations and improvements.
 
   The n-th evaluation of a run counts as the last one of every run's first n, so that threads cannot
   change the order.
   """
+  # Evaluations of each run since the start.
   each_used = [each.evaluations - before.evaluations for each in logs]
   log.evaluations = before.evaluations + sum(each_used)
+  # (turn, run, improvement) in the order in which equal runs would have found them.
   found = sorted((len(logs) * (each.evaluations - before.evaluations), number, each)
                  for number, run in enumerate(logs) for each in list(run.improvements))
   log.improvements = list(before.improvements)
   best = before.best_excess_bytes, before.best_objective_us
+  # Only improvements on all that came before are the search's own.
   for turn, _, each in found:
     if (each.excess_bytes, each.objective_us) < best:
       best = each.excess_bytes, each.objective_us
       log.improvements.append(each._replace(
           evaluations=min(before.evaluations + turn, log.evaluations)))
+  # Sums run by run with earlier searches, which may have had fewer or more runs.
   log.of_runs = tuple(
       map(sum, itertools.zip_longest(before.of_runs, each_used, fillvalue=0)))
+  # Ties keep the earlier best, then the run with the lower number.
   first = min((before, *logs), key=lambda each: (each.best_excess_bytes, each.best_objective_us))
   log.best_placement, log.best_excess_bytes = first.best_placement, first.best_excess_bytes
   log.best_objective_us = first.best_objective_us

@@ -31,29 +31,37 @@ _GRADIENT_SUFFIX = "_grad"
 
 
 def layer_positions(graph: ComputationGraph, *, distinct: bool = False) -> np.ndarray:
-  """Finds the position of each op along the forward depth, [N] float64; equal ones are a layer.
+  """Finds the position of each op along the forward depth; equal positions are a layer.
 
   Args:
     graph: any.
     distinct: whether layers of one depth, as those of branches, are told apart. Positions then
       count the ops in the order of their depths.
+
+  Returns:
+    [N] float64, 0 or more.
   """
   depths = graph.depths
+  # Ranks in topological order are distinct, while depths tie.
   if distinct:
     depths = np.argsort(graph.topological_order, kind="stable")
+  # Ops in gradient scopes are backward; all data downstream of them is not forward either.
   scopes = [_gradient_scope(name) for name in graph.op_names]
   backward = np.array([scope is not None for scope in scopes])
   producers, consumers = _data_edges(graph)
 
   is_variable = np.isin(np.array(graph.op_types), list(_VARIABLE_TYPES))
+  # Marks colocated sets by label: all ops of a set with a variable belong to the variable.
   holds_variable = np.zeros(graph.num_ops, dtype=bool)
   holds_variable[graph.colocation[is_variable]] = True
   of_variable = holds_variable[graph.colocation]
   forward = _forward(producers, consumers, backward)
 
+  # -1 marks ops without a position.
   position = np.full(graph.num_ops, -1.0)
   if is_variable.any():
     set_position = np.full(graph.num_ops, np.inf)
+    # Rule 1: a variable's position is the depth of the first forward op that reads it.
     reads = of_variable[producers] & forward[consumers] & ~of_variable[consumers]
     np.minimum.at(
         set_position, graph.colocation[producers[reads]],
@@ -61,22 +69,34 @@ def layer_positions(graph: ComputationGraph, *, distinct: bool = False) -> np.nd
     for op in np.flatnonzero(of_variable).tolist():
       found = set_position[graph.colocation[op]]
       position[op] = found if np.isfinite(found) else -1.0
+    # Positions go on from variables to the forward ops between them.
     _spread_forward(position, producers, consumers, forward, of_variable)
   else:
+    # Without variables, the depth itself.
     position[forward] = depths[forward]
+  # Rule 2: gradient ops by name, then by the ops that they read.
   for op in np.flatnonzero(backward & (position < 0)).tolist():
     scope = scopes[op]
     twin = None if scope is None else _forward_op(graph.op_index, scope, forward)
     if twin is not None:
       position[op] = position[twin]
   _spread_backward(position, producers, consumers, forward, backward)
+  # Rule 3: all other ops by producers or consumers, and by their colocated set.
   _follow(position, producers, consumers)
   _share(position, graph.colocation)
+  # Ops that no rule reaches are in the first layer.
   return np.maximum(position, 0.0)
 
 
 def forward_edges(graph: ComputationGraph) -> Tuple[np.ndarray, np.ndarray]:
-  """Returns (producers, consumers) of the data edges between forward ops."""
+  """Returns the data edges between forward ops.
+
+  Args:
+    graph: of N ops.
+
+  Returns:
+    Producers and consumers, both [F] for F edges, in the order of the consumers' depths.
+  """
   producers, consumers = _data_edges(graph)
   backward = np.array([_gradient_scope(name) is not None for name in graph.op_names])
   forward = _forward(producers, consumers, backward)
@@ -95,7 +115,9 @@ def _data_edges(graph: ComputationGraph) -> Tuple[np.ndarray, np.ndarray]:
 def _gradient_scope(name: str) -> Optional[Tuple[List[str], List[str]]]:
   """Returns the parts of a name before and after its innermost gradient scope; None without one."""
   parts = name.split("/")
+  # The innermost scope: the last part that is one, the op's own name excepted.
   for i in range(len(parts) - 2, -1, -1):
+    # TensorFlow numbers repeated scopes, as in "gradients_1".
     stem, _, number = parts[i].rpartition("_")
     if parts[i] in _GRADIENT_SCOPES or (stem in _GRADIENT_SCOPES and number.isdigit()):
       return parts[:i], parts[i + 1:]
@@ -112,6 +134,7 @@ def _forward_op(
   gradient scope are tried, the longest first.
   """
   before, after = scope
+  # The longest name after the scope first, then shorter ones: "MatMul_grad/Mul" is of "MatMul".
   for end in range(len(after), 0, -1):
     last = after[end - 1]
     if last.endswith(_GRADIENT_SUFFIX):
@@ -128,6 +151,7 @@ def _forward(
   """Returns whether an op is neither a gradient nor downstream of one, [N] bool."""
   reached = backward.tolist()
   for u, v in zip(producers.tolist(), consumers.tolist()):
+    # Edges are in the order of depth, so one pass reaches all ops downstream.
     if reached[u]:
       reached[v] = True
   return ~np.array(reached)
@@ -137,15 +161,18 @@ def _spread_forward(
     position: np.ndarray, producers: np.ndarray, consumers: np.ndarray, forward: np.ndarray,
     of_variable: np.ndarray) -> None:
   """Gives forward ops the position of the variables they read, else their producers' furthest."""
+  # Lists, because loops over single elements of arrays are slow.
   values = position.tolist()
   reads_variable = np.zeros(len(position), dtype=bool)
   reads_variable[consumers[of_variable[producers]]] = True
   fixed, from_variable = of_variable.tolist(), reads_variable.tolist()
   is_forward, holds = forward.tolist(), of_variable.tolist()
   for u, v in zip(producers.tolist(), consumers.tolist()):
+    # Ops that read a variable take positions from variables alone, the others from any producer.
     if is_forward[v] and not fixed[v] and (holds[u] or not from_variable[v]):
       values[v] = max(values[v], values[u])
   # Backwards, for ops with only inputs and constants before them.
+  # Only ops still without a position move, to the least position of their consumers.
   inputs = [value < 0 for value in values]
   for u, v in zip(producers[::-1].tolist(), consumers[::-1].tolist()):
     if inputs[u] and is_forward[u] and is_forward[v] and values[v] >= 0:
@@ -162,6 +189,7 @@ def _spread_backward(
   the nearest of the gradients, because they come from the layers behind.
   """
   values = position.tolist()
+  # Gradient ops without a forward op of their name.
   open_ops = (backward & (position < 0)).tolist()
   is_forward = forward.tolist()
   reads_forward = [False] * len(values)
@@ -169,6 +197,7 @@ def _spread_backward(
     if not open_ops[v] or values[u] < 0:
       continue
     if is_forward[u]:
+      # The first forward producer replaces positions taken from gradients.
       values[v] = max(values[v], values[u]) if reads_forward[v] else values[u]
       reads_forward[v] = True
     elif not reads_forward[v]:
@@ -179,10 +208,12 @@ def _spread_backward(
 def _follow(position: np.ndarray, producers: np.ndarray, consumers: np.ndarray) -> None:
   """Gives ops without a position their producers' furthest, else their consumers' nearest."""
   values = position.tolist()
+  # Forward pass: the furthest producer.
   missing = [value < 0 for value in values]
   for u, v in zip(producers.tolist(), consumers.tolist()):
     if missing[v]:
       values[v] = max(values[v], values[u])
+  # Backward pass, for ops with no positioned producer: the nearest consumer.
   missing = [value < 0 for value in values]
   for u, v in zip(producers[::-1].tolist(), consumers[::-1].tolist()):
     if missing[u] and values[v] >= 0:
@@ -191,7 +222,8 @@ def _follow(position: np.ndarray, producers: np.ndarray, consumers: np.ndarray) 
 
 
 def _share(position: np.ndarray, colocation: np.ndarray) -> None:
-  """Gives all ops of a colocation set the position of its first op that has one."""
+  """Gives all ops of a colocated set the least position among its ops."""
+  # [N] by label of the set: the least position of the set's ops.
   lowest = np.full(len(position), np.inf)
   known = position >= 0
   np.minimum.at(lowest, colocation[known], position[known])

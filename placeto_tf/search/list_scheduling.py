@@ -38,8 +38,17 @@ class Timeline:
     self._ends: List[float] = []
 
   def earliest(self, ready_us: float, length_us: float) -> float:
-    """Returns the earliest start, not before `ready_us`, of a gap of this length."""
+    """Returns the earliest start of a gap that is long enough.
+
+    Args:
+      ready_us: the start is not before this, in us.
+      length_us: the gap is at least this long, in us.
+
+    Returns:
+      The start in us.
+    """
     starts, ends = self._starts, self._ends
+    # Skip intervals that end by then; later gaps are tried in order.
     i = bisect.bisect_right(ends, ready_us)
     start = ready_us
     while i < len(starts) and starts[i] < start + length_us:
@@ -48,7 +57,15 @@ class Timeline:
     return start
 
   def book(self, start_us: float, length_us: float) -> None:
-    """Makes the interval busy; an interval of length 0 is not booked."""
+    """Makes an interval busy; an interval of length 0 is not booked.
+
+    Args:
+      start_us: start of the interval, as `earliest` returned it.
+      length_us: its length.
+
+    Returns:
+      None.
+    """
     if length_us <= 0:
       return
     i = bisect.bisect_right(self._starts, start_us)
@@ -59,13 +76,14 @@ class Timeline:
     else:
       self._starts.insert(i, start_us)
       self._ends.insert(i, start_us + length_us)
+    # Merge with the next interval where the two now touch.
     if i + 1 < len(self._starts) and self._starts[i + 1] <= self._ends[i]:
       self._ends[i] = max(self._ends[i], self._ends[i + 1])
       del self._starts[i + 1], self._ends[i + 1]
 
   @property
   def end_us(self) -> float:
-    """When the last interval ends."""
+    """Returns the end of the last interval in us; 0 if there is none."""
     return self._ends[-1] if self._ends else 0.0
 
 
@@ -93,6 +111,7 @@ class Schedule:
     self._paired = cluster.transfers == "pair"
     self._to_each = cluster.transfer_per_destination or cluster.transfers != "device"
     self._gap_us = cluster.bus_gap_us
+    # Staying on a device costs nothing: us per byte is 0 on the diagonal.
     off = ~np.eye(d, dtype=bool)
     bandwidth = np.where(off, cluster.bandwidth_bytes_per_us, 1.0)
     self._us_per_byte = np.where(off, 1 / bandwidth, 0.0).tolist()
@@ -101,15 +120,23 @@ class Schedule:
     # Tensor, and device where it is sent to each -> end of its transfer.
     self._sent_us: Dict[Tuple[int, int, int], float] = {}
     self._set = graph.colocation.tolist()
+    # Set -> the device of its first placed op.
     self._set_device: Dict[int, int] = {}
     self._allowed = [np.flatnonzero(row).tolist() for row in problem.allowed_ops]
+    # [N] bytes by label of the set, and [D] bytes that are left.
     self._need = set_memory_bytes(problem)
     self._room = cluster.memory_bytes.tolist()
 
   def candidates(self, op: int) -> List[int]:
-    """Returns devices for an op: that of its set, or the allowed ones with memory left for the set.
+    """Returns devices for an op: that of its set, or the allowed ones with memory for the set.
 
-    If none has room, it is the allowed device with most room left.
+    If none has room, the allowed device with most room left is returned.
+
+    Args:
+      op: index.
+
+    Returns:
+      One or more device indices.
     """
     s = self._set[op]
     if s in self._set_device:
@@ -118,7 +145,14 @@ class Schedule:
     return [d for d in allowed if room[d] >= need] or [max(allowed, key=room.__getitem__)]
 
   def data_ready_us(self, op: int, d: int) -> float:
-    """Returns when all inputs of an op whose producers are placed can be on device d."""
+    """Returns when all inputs of an op can be on a device; their producers are placed.
+
+    Args:
+      op, d: op and device indices.
+
+    Returns:
+      The instant in us; nothing is booked.
+    """
     ready = 0.0
     backlog: Dict[Tuple[int, int], float] = {}  # of buses, by transfers this op would add
     for u, tensor, size in self.inputs[op]:
@@ -126,11 +160,14 @@ class Schedule:
       if e == d:
         arrival = end
       elif not self.links:
+        # As published: bytes over bandwidth plus latency, without a queue.
         arrival = end + size * self._us_per_byte[e][d] + self._latency_us[e][d]
       else:
+        # A tensor that is on its way to this device already is not sent again.
         sent_us = self._sent_us.get(self._copy(u, tensor, d))
         if sent_us is None:
           length, bus = size * self._us_per_byte[e][d], self._bus(e, d)
+          # The first gap of the bus, after this op's own other transfers.
           sent_us = max(self._free_us(e, d, end, length), backlog.get(bus, 0.0)) + length
           if self._queued:
             backlog[bus] = sent_us + self._gap_us
@@ -140,10 +177,12 @@ class Schedule:
 
   def _copy(self, op: int, tensor: int, d: int) -> Tuple[int, int, int]:
     """Names the transfer of a tensor that device d waits for."""
+    # -1: one transfer serves all devices.
     return op, tensor, d if self._to_each else -1
 
   def _bus(self, e: int, d: int) -> Tuple[int, int]:
     """Names the bus from device e to d."""
+    # -1: one bus for all transfers of device e.
     return e, d if self._paired else -1
 
   def _free_us(self, e: int, d: int, ready_us: float, length_us: float) -> float:
@@ -151,27 +190,45 @@ class Schedule:
     return self._buses[self._bus(e, d)].earliest(ready_us, length_us) if self._queued else ready_us
 
   def occupied_us(self, op: int, d: int) -> float:
-    """Returns how long the op keeps device d busy."""
+    """Returns the time for which an op keeps a device busy.
+
+    Args:
+      op, d: op and device indices.
+
+    Returns:
+      Compute time and overhead in us; 0 for an op without cost.
+    """
     cost = self.compute_us[op][d]
     return cost + self._overhead_us if cost > 0 else 0.0
 
   def place(self, op: int, d: int, start_us: float) -> None:
-    """Puts the op on device d; books its transfers and its slot, not before `start_us`."""
+    """Puts an op on a device; books its transfers and its slot.
+
+    Args:
+      op, d: op and device indices.
+      start_us: the op does not start before this.
+
+    Returns:
+      None.
+    """
     if self.links:
       for u, tensor, size in self.inputs[op]:
         e = self.device[u]
         copy = self._copy(u, tensor, d)
         if e != d and copy not in self._sent_us:
           length = size * self._us_per_byte[e][d]
+          # Book each input's transfer, unless the tensor was sent before.
           start = self._free_us(e, d, self.end_us[u], length)
           if self._queued:
             self._buses[self._bus(e, d)].book(start, length + self._gap_us)
           self._sent_us[copy] = start + length
           start_us = max(start_us, start + length + self._latency_us[e][d])
+    # Then the first gap of the device that holds op and overhead.
     start_us = self.devices[d].earliest(start_us, self.occupied_us(op, d))
     self.devices[d].book(start_us, self.occupied_us(op, d))
     self.device[op], self.end_us[op] = d, start_us + self.compute_us[op][d]
     s = self._set[op]
+    # The first op of a set takes memory for the whole set.
     if s not in self._set_device:
       self._set_device[s] = d
       self._room[d] -= self._need[s]
@@ -189,6 +246,7 @@ def _edges(
       graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist(),
       np.where(graph.edge_ports == CONTROL, 0.0, size).tolist()):
     inputs[v].append((u, port, data))
+    # Edges of one producer are together, so most duplicates are among the last; the rest below.
     if v not in consumers[u][-3:]:
       consumers[u].append(v)
   return inputs, [list(dict.fromkeys(found)) for found in consumers]
@@ -202,22 +260,32 @@ def set_memory_bytes(problem: PlacementProblem) -> List[float]:
   used.
   """
   graph, costs = problem.graph, problem.costs
+  # Op of each output; outputs of an op are consecutive.
   owners = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))
   outputs = np.bincount(owners, costs.output_bytes, minlength=graph.num_ops)
   first = np.full(graph.num_ops, compute_devices(problem)[0])
   peak = problem.simulator.simulate(allowed_or_nearest(problem, first)).peak_memory_bytes.sum()
+  # Share of all outputs that is alive at the peak, variables taken off.
   alive = max(0.0, peak - costs.persistent_bytes.sum()) / max(1.0, outputs.sum())
   need = costs.persistent_bytes + min(1.0, alive) * outputs
   return np.bincount(graph.colocation, need, minlength=graph.num_ops).tolist()
 
 
 def upward_ranks(schedule: Schedule, problem: PlacementProblem) -> List[float]:
-  """Returns the longest path from each op to the end, [N], with means over devices and links.
+  """Returns the longest path from each op to the end, with means over devices and links.
 
   Topcuoglu et al. 2002, equation 8.
+
+  Args:
+    schedule: gives the inputs of the ops.
+    problem: of N ops.
+
+  Returns:
+    [N] us, the op's own mean compute time included.
   """
   cluster, allowed = problem.cluster, problem.allowed_ops
   compute_us = problem.costs.compute_us[:, cluster.device_kinds]
+  # Means over the devices that each op may use.
   mean_us = ((compute_us * allowed).sum(axis=1) / allowed.sum(axis=1)).tolist()
   d = cluster.num_devices
   off = ~np.eye(d, dtype=bool)
@@ -225,6 +293,7 @@ def upward_ranks(schedule: Schedule, problem: PlacementProblem) -> List[float]:
   latency_us = float(np.mean(cluster.latency_us[off])) if d > 1 else 0.0
   ranks = list(mean_us)
   behind = [0.0] * len(ranks)
+  # Consumers first: `behind` is the longest way from an op's end to the end of the step.
   for op in problem.graph.topological_order[::-1].tolist():
     ranks[op] += behind[op]
     for u, _, size in schedule.inputs[op]:

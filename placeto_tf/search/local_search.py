@@ -6,7 +6,7 @@ on the best of all (`first_improvement`). After a pass without improvement, or a
 that the level allows, the search goes on with smaller units, down to single ops. Then it restarts
 from the best placement after some random moves.
 
-Dimensions: N ops, U units, D devices.
+Dimensions: N ops, U units (coarse groups), D devices.
 """
 
 from __future__ import annotations
@@ -67,11 +67,22 @@ class LocalSearchConfig:
 def search_locally(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
     config: LocalSearchConfig = LocalSearchConfig()) -> np.ndarray:
-  """Searches locally from the best simple placement; returns the best placement found, [N]."""
+  """Searches locally from the best simple placement, with a kick after each local optimum.
+
+  Args:
+    problem: evaluates.
+    budget: of the search; None is 10,000 evaluations.
+    seed: of orders and kicks.
+    config: levels, passes and kicks.
+
+  Returns:
+    [N] int32, the problem's best placement.
+  """
   budget = budget or DEFAULT_BUDGET
   rng = stream(seed)
   best, best_us = best_start(problem, budget, seed)
   placement, objective_us = best, best_us
+  # One round: all levels from coarse to fine, then a kick from the best placement.
   while not problem.account.exhausted(budget):
     before = problem.account.evaluations
     for count, passes in _levels(problem, config):
@@ -80,6 +91,7 @@ def search_locally(
       units = placed_units(problem, placement, count)
       placement, objective_us = descend(
           problem, units, placement, objective_us, budget, rng, passes=passes, config=config)
+    # A round that ends worse than the best is forgotten.
     if objective_us < best_us:
       best, best_us = placement, objective_us
     if problem.account.evaluations == before:
@@ -91,6 +103,7 @@ def search_locally(
 def _levels(
     problem: PlacementProblem, config: LocalSearchConfig) -> List[Tuple[int, Optional[int]]]:
   """Returns (number of units, passes) of each level."""
+  # Distinct counts in order; never fewer units than devices.
   coarse = dict.fromkeys(
       max(problem.num_devices, int(problem.num_groups * each)) for each in config.coarse_levels)
   finest = np.inf if config.finest is None else problem.num_groups * max(1.0, config.finest)
@@ -130,15 +143,18 @@ def descend(
   found_us, tables = np.full(1, objective_us), units.tables
   visit = np.zeros(VISIT, dtype=np.int64)
   others, best_us = np.zeros(problem.num_devices, dtype=np.int32), np.full(1, np.inf)
+  # Passes over all units, in blocks that may end inside a pass.
   number = 0
   with CompiledEvaluations(problem, budget) as evaluations:
     evaluations.evaluator.row[0] = current
     while len(order) and visit[SINCE] < len(order) and number != passes:
       number += 1
+      # The shuffle also decides ties of the weights, as the sort is stable.
       shuffle(rng, order, len(order))
       if config.by_weight:
         order = order[np.argsort(-units.weight_us[order], kind="stable")]
       visit[UNIT] = 0
+      # After as many units without improvement as there are, the placement is a local optimum.
       while visit[UNIT] < len(order) and (visit[OTHERS] or visit[SINCE] < len(order)):
         more = evaluations.more()
         _descend(tables, order, visit, others, best_us, current, found_us, rng,
@@ -170,6 +186,7 @@ def _descend(
     evaluator: `Evaluator`, whose row equals `current`.
     more: whether anything may be evaluated; if not, the visit is ended with what is known.
   """
+  # The visit's state is in arrays, so that the next block goes on in its middle.
   row = evaluator.row[0]
   while visit[UNIT] < order.shape[0] and (
       visit[OTHERS] > 0 or visit[SINCE] < order.shape[0]):
@@ -177,6 +194,7 @@ def _descend(
     if visit[OTHERS] == 0:
       if not more or over(evaluator):
         return
+      # All devices that the unit may use but its own.
       here = current[tables.ops[tables.op_offsets[unit]]]
       for k in range(tables.choice_offsets[unit], tables.choice_offsets[unit + 1]):
         if tables.choices[k] != here:
@@ -187,6 +205,7 @@ def _descend(
       visit[SINCE] += 1
       visit[TRIED], visit[BEST] = 0, -1
       best_us[0] = found_us[0]
+    # Try the devices in turn; the visit ends early at the first improvement if so configured.
     while more and visit[TRIED] < visit[OTHERS] and not (first_improvement and visit[BEST] >= 0):
       if over(evaluator):
         return
@@ -195,10 +214,12 @@ def _descend(
       if now_us < best_us[0]:
         best_us[0], visit[BEST] = now_us, others[visit[TRIED]]
       visit[TRIED] += 1
+    # Take the best device found, which restarts the count of units without improvement.
     if visit[BEST] >= 0:
       put(tables, current, unit, visit[BEST])
       found_us[0] = best_us[0]
       visit[SINCE] = 0
+    # The evaluated row follows `current` again.
     copy_unit(tables, current, row, unit)
     visit[UNIT] += 1
     visit[OTHERS] = 0
@@ -211,6 +232,7 @@ def _kick(
   """Makes some random moves; returns the placement [N] and its objective."""
   if problem.account.exhausted(budget):
     return placement, float("inf")
+  # Units agree with the placement, so that a move sends whole units.
   units = placed_units(
       problem, placement, max(problem.num_devices, int(problem.num_groups * config.kick_units)))
   current = placement.copy()
@@ -224,8 +246,9 @@ def _kick(
 
 @compiled(nogil=True)
 def _move(moves, rng, devices, placement, count):
-  """Makes some moves in a placement [N] and its units' devices [U]."""
+  """Makes `count` random moves in a placement [N] and its units' devices [U], unevaluated."""
   for _ in range(count):
+    # The move's own arrays are rewritten by the next proposal, so each is applied at once.
     for k in range(propose(moves, rng, devices)):
       devices[moves.units[k]] = moves.devices[k]
       put(moves.tables, placement, moves.units[k], moves.devices[k])

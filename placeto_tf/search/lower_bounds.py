@@ -49,12 +49,15 @@ class LowerBounds:
   def __init__(self, problem: PlacementProblem):
     self._problem = problem
     graph = problem.graph
+    # [D] first equal device of each; one class stands for all its devices.
     classes = interchangeable(problem.cluster, problem.allowed_ops)
     self._paths = paths = Paths.of(problem, classes)
     self._class = np.unique(classes, return_inverse=True)[1].reshape(-1)  # [D]
+    # Ops of one colocated set share a device, and so exchange nothing.
     together = graph.colocation.astype(np.int64)
     heads = paths.heads_us(paths.allowed, together, MOST_LATE)
     tails = paths.tails_us(paths.allowed, together, MOST_LATE)
+    # [N] each, at the class of devices where the op's sum is least.
     self._through_us = (heads + paths.busy_us + tails).min(axis=1)
     self._heads_us, self._tails_us = heads.min(axis=1), tails.min(axis=1)
     self._ends_us = (heads + paths.busy_us - paths.overhead_us).min(axis=1)
@@ -67,24 +70,29 @@ class LowerBounds:
   def window_us(self) -> float:
     """Returns the bound by the work in windows."""
     sets = np.unique(self._problem.graph.colocation, return_inverse=True)[1].reshape(-1)
+    # Windows begin where some op can start; fewer, evenly spread, if these are too many.
     cuts = np.unique(self._heads_us)
     if len(cuts) > _CUTS:
       cuts = cuts[np.linspace(0, len(cuts) - 1, _CUTS).astype(np.int64)]
     by_tail = np.argsort(-self._tails_us, kind="stable")
     paths, best = self._paths, 0.0
+    # Every y gives a true bound: take the largest.
     for y in self._weights(sets):
       work_us = np.where(paths.allowed, paths.busy_us * y, np.inf)
       best = max(best, _window_us(cuts, self._heads_us, self._tails_us, by_tail, sets, work_us))
     return best
 
   def _weights(self, sets: np.ndarray) -> Iterator[np.ndarray]:
-    """Computes weights of a device of each class, [C]. Args: sets: [N] colocated set of each op."""
+    """Yields weights of a device of each class, [C]; `sets` [N] are the colocated sets."""
     paths, cluster = self._paths, self._problem.cluster
+    # [C] a device of each class.
     first = np.array([int(np.argmax(self._class == c)) for c in range(len(paths.members))])
     hosts = np.array([cluster.devices[d].host for d in first])
+    # Simple weights: all devices alike, all but hosts, hosts alone; sum 1 over all devices.
     for y in (np.ones(len(hosts)), (~hosts).astype(float), hosts.astype(float)):
       if y.any():
         yield y / (y * paths.members).sum()
+    # Other weights are looked for only where some op has a choice between kinds of devices.
     kinds = cluster.device_kinds[first]
     if not any(len(np.unique(kinds[row])) > 1 for row in np.unique(paths.allowed, axis=0)):
       return
@@ -92,6 +100,7 @@ class LowerBounds:
     np.add.at(work, sets, paths.busy_us)
     allowed = np.zeros(work.shape, dtype=bool)
     allowed[sets] = paths.allowed
+    # Multiplicative weights: each set takes its cheapest device, and loaded ones grow dearer.
     y = np.where(hosts, 1e-3, 1.0)
     best, found = 0.0, y
     for step in range(_ROUNDS):
@@ -107,6 +116,7 @@ class LowerBounds:
           1, np.bincount(kinds, paths.members)))[kinds]
       if not mean_load.max() > 0:
         break
+      # Steps shrink with the square root, as the method's convergence asks for.
       y = y * np.exp(2.0 / np.sqrt(step + 4) * mean_load / mean_load.max())
     yield found
 
@@ -118,11 +128,14 @@ class LowerBounds:
     u, v = graph.edge_producers, graph.edge_consumers
     segments = tables.segment_of_edge
     best = 0.0
+    # Only classes of a single device: its bus carries all these transfers.
     for c in np.flatnonzero(paths.members == 1):
+      # Ops that must run on this device, and edges from these to ops that cannot.
       only = paths.allowed[:, c] & (paths.allowed.sum(axis=1) == 1)
       edges = np.flatnonzero(only[u] & ~paths.allowed[v, c])
       if not len(edges):
         continue
+      # [edges, C]: the fastest way to a class where the consumer may run.
       there = paths.allowed[v[edges]]
       slowness = np.where(there, paths.forward.slowness[c], np.inf).min(axis=1)
       transfer_us = tables.segment_bytes[segments[edges]] * slowness
@@ -132,8 +145,10 @@ class LowerBounds:
           -(transfer_us + latency_us + self._rest_us[v[edges]]), kind="stable")
       _, first = np.unique(segments[edges][by_value], return_index=True)
       sent = by_value[first]
+      # Jobs by release, as `one_machine_us` wants them.
       sent = sent[np.argsort(self._ends_us[u[edges[sent]]], kind="stable")]
       rest_us = latency_us[sent] + self._rest_us[v[edges[sent]]]
+      # A gap follows each transfer on the bus, but not on the way to the consumer.
       best = max(best, one_machine_us(
           len(sent), self._ends_us[u[edges[sent]]], transfer_us[sent] + tables.bus_gap_us,
           rest_us - tables.bus_gap_us, np.empty(len(sent), np.int64)))
@@ -146,17 +161,21 @@ class LowerBounds:
     part = _connected_parts(graph.num_ops, u, v)
     count = int(part.max()) + 1
     held_bytes = np.bincount(part, costs.persistent_bytes, minlength=count)
+    # [parts, D] bool: a device that may run all ops of the part and holds its variables.
     whole = np.ones((count, cluster.num_devices), dtype=bool)
     np.logical_and.at(whole, part, self._problem.allowed_ops)
     whole &= held_bytes[:, None] <= cluster.memory_bytes
+    # Parts that no device can hold: at least one edge between colocated sets crosses.
     cut = ~np.any(whole, axis=1)
     crossing = cut[part[u]] & (graph.colocation[u] != graph.colocation[v])
     if not crossing.any() or cluster.num_devices == 1:
       return 0.0
     apart = ~np.eye(cluster.num_devices, dtype=bool)
+    # [E] least time of each edge over the best link there is.
     transfer_us = (costs.edge_bytes(graph) / cluster.bandwidth_bytes_per_us[apart].max()
                    + cluster.latency_us[apart].min())
     through_us = (self._ends_us[u] + transfer_us + self._rest_us[v])[crossing]
+    # Each part has one forced edge, its cheapest; all parts hold, so the largest counts.
     least_us = np.full(count, np.inf)
     np.minimum.at(least_us, part[u[crossing]], through_us)
     return float(least_us[np.isfinite(least_us)].max())
@@ -181,25 +200,31 @@ def _window_us(cuts, heads_us, tails_us, by_tail, sets, work_us):
   """Returns the most that the work of ops with late heads and long tails needs.
 
   Args:
-    cuts: heads at which windows begin.
-    heads_us, tails_us: [N].
+    cuts: heads at which windows begin, in us.
+    heads_us, tails_us: [N] float64.
     by_tail: [N] int64, ops of long tails first.
     sets: [N] int64, the colocated set of each op.
     work_us: [N, C] weighted busy time on each class, inf where an op may not run.
+
+  Returns:
+    The bound in us.
   """
   best = 0.0
   n, c = work_us.shape
+  # By set: weighted work on each class so far, and the least of these.
   of_set_us, least_us = np.empty((n, c)), np.empty(n)
   for cut in cuts:
     of_set_us[:] = 0.0
     least_us[:] = 0.0
     total_us = 0.0
+    # Adding ops by falling tails keeps b, the least tail of the window, at the last op's tail.
     for i in by_tail:
       if heads_us[i] >= cut:
         least = np.inf
         for k in range(c):
           of_set_us[sets[i], k] += work_us[i, k]
           least = min(least, of_set_us[sets[i], k])
+        # Only the increase of the set's least work counts.
         total_us += least - least_us[sets[i]]
         least_us[sets[i]] = least
         best = max(best, cut + total_us + tails_us[i])

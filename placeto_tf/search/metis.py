@@ -3,6 +3,8 @@
 Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs"
 (1998). METIS does not know order or queues, so several partitions are made (seeds, balance
 constraints, recursive bisection and k-way), and the one that simulates best is taken.
+
+Dimensions: N ops, M nodes of ops that are placed together, D devices.
 """
 
 from __future__ import annotations
@@ -30,27 +32,49 @@ IMBALANCES = (0.05, 0.2, 0.5)  # how far a part's weight may exceed its share
 
 def partition_ops(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """Evaluates METIS's partitions of colocated sets, without hosts; returns the best, [N]."""
+  """Evaluates METIS's partitions of colocated sets, without hosts.
+
+  Args:
+    problem: evaluates.
+    budget: of the evaluations; None evaluates all partitions.
+    seed: of METIS's seeds.
+
+  Returns:
+    [N] int32, the best placement.
+  """
   return _partition(problem, problem.graph.colocation, budget, seed)
 
 
 def partition_groups(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """Evaluates METIS's partitions of the problem's groups; returns the best, [N]."""
+  """Evaluates METIS's partitions of the problem's groups, without hosts.
+
+  Args:
+    problem: evaluates.
+    budget: of the evaluations; None evaluates all partitions.
+    seed: of METIS's seeds.
+
+  Returns:
+    [N] int32, the best placement.
+  """
   return _partition(problem, problem.grouping.group_of_op, budget, seed)
 
 
 def _partition(
     problem: PlacementProblem, labels: np.ndarray, budget: Optional[Budget], seed: int
 ) -> np.ndarray:
+  """Makes partitions of nodes, labels [N], while the budget lasts; returns the best, [N]."""
   devices = compute_devices(problem)
+  # M nodes: ops with one label, weighted by compute time and traffic.
   contraction = contract(problem.graph, problem.costs, problem.allowed_ops, labels)
   rng = np.random.default_rng(seed)
   candidates = []
   for parts in partitions(problem, contraction, devices, rng):
+    # Parts are positions among `devices`; [M] to [N] by each op's node.
     node_devices = np.asarray(devices, dtype=np.int32)[parts]
     candidates.append(
         allowed_or_nearest(problem, node_devices[contraction.node_of_op]))
+    # Partitions of a large graph take long: make no more than will be evaluated.
     enough = budget is not None and (
         len(candidates) == problem.account.remaining_evaluations(budget)
         or problem.account.exhausted(budget))
@@ -62,16 +86,29 @@ def _partition(
 def partitions(
     problem: PlacementProblem, contraction: Contraction, devices: List[int],
     rng: np.random.Generator) -> Iterator[np.ndarray]:
-  """Yields [M] index into `devices` of every node, one partition for each setting."""
+  """Yields partitions of the nodes, one for each seed, imbalance and algorithm.
+
+  Args:
+    problem: of the speeds of the devices.
+    contraction: of M nodes.
+    devices: the devices of the parts.
+    rng: samples METIS's seeds.
+
+  Yields:
+    [M] int32, index into `devices` of every node.
+  """
   if len(devices) == 1:
     yield np.zeros(contraction.num_nodes, dtype=np.int32)
     return
+  # Each part's target weight is its device's share of the speed.
   shares = device_speeds(problem, devices)
+  # [patterns] bool, by bit mask of allowed devices: nodes of hosts alone weigh nothing.
   movable = np.zeros(len(contraction.masks), dtype=bool)
   for i, mask in enumerate(contraction.masks):
     movable[i] = any(mask >> d & 1 for d in devices)
   graph = MetisGraph(contraction, movable[contraction.pattern])
   for _ in range(SEEDS):
+    # k-way and recursive bisection, each with all imbalances.
     for imbalance, recursive in itertools.product(IMBALANCES, (False, True)):
       yield graph.partition(shares, imbalance, recursive, int(rng.integers(1 << 30)))
 

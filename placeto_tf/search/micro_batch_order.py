@@ -9,8 +9,9 @@ way. Scheduling one step so gives the sequence of micro-batches on each device, 
 control edge from the end of each run to the ops with which the next begins holds that sequence.
 
 Edges go from what the schedule starts earlier to what it starts later, so that there is no cycle;
-they change when an op runs, never what it computes. An edge from an op in a branch that is not
-taken would switch off what waits for it, and no edge may lead into a loop: such graphs get none.
+they change when an op runs, never the op's result. An edge from an op in a branch that is not
+taken would switch off the ops that wait for it, and no edge may lead into a loop: such graphs get
+none.
 
 Dimensions: N ops, E edges, D devices, M micro-batches.
 """
@@ -43,24 +44,26 @@ def order_edges(
     graph: ComputationGraph, costs: OpCosts, cluster: Cluster, placement: np.ndarray,
     micro_batch_of_op: np.ndarray, group_of_op: np.ndarray, in_flight: int, first: str = OLDEST,
 ) -> Optional[List[Tuple[int, int]]]:
-  """Returns (op, op that waits for it) of the edges that hold the order.
+  """Returns the control edges that hold the order of micro-batches on each device.
 
   Args:
     graph, costs, cluster: of the replicas.
-    placement: [N] the stages.
-    micro_batch_of_op: [N] of each op, -1 for what runs once.
-    group_of_op: [N] the group of micro-batches; they are under way by group.
-    in_flight: how many micro-batches of a group may be under way.
-    first: which of the ready micro-batches a device takes: `OLDEST` or `SHALLOWEST`.
+    placement: [N] int32, device of each op.
+    micro_batch_of_op: [N] int32, micro-batch of each op; -1 for ops that run once a step.
+    group_of_op: [N] int32, group of micro-batches of each op; micro-batches are under way by group.
+    in_flight: number of micro-batches of a group that may be under way.
+    first: the ready micro-batch that a device takes: `OLDEST` or `SHALLOWEST`.
 
   Returns:
-    None if a micro-batch cannot end before a later one begins, because a value of both is joined
-    on the way.
+    List of (op, op that waits for it); None if a micro-batch cannot end before a later one begins,
+    because some op combines values of both.
   """
+  # Simulate one step with the order; ops in the order in which they start.
   started = _Schedule(
       graph, costs, cluster, placement, micro_batch_of_op, group_of_op, in_flight, first).run()
   if started is None:
     return None
+  # A lane is one micro-batch of one group, numbered group-major: [N], -1 for ops that run once.
   lane = group_of_op.astype(np.int64) * (int(micro_batch_of_op.max()) + 1) + micro_batch_of_op
   once = micro_batch_of_op < 0
   lane[once] = -1
@@ -74,10 +77,12 @@ def order_edges(
   depths = graph.depths.tolist()
   before: List[int] = []  # the run before on the same device, or -1
   current: Dict[int, Tuple[int, int]] = {}  # device -> (lane, run)
+  # Split each device's sequence of ops into runs: stretches of one lane.
   for op in started:
     device = int(placement[op])
     here = current.get(device)
     if here is None or here[0] != lane[op]:
+      # Ops without cost never begin a run: they may run at any time.
       if not works[op]:
         continue
       before.append(-1 if here is None else here[1])
@@ -85,17 +90,29 @@ def order_edges(
       ends_of_run.append([op, op])
     run_of_op[op] = here[1]
     if works[op]:
+      # Ties in depth keep the op seen first.
       ends = ends_of_run[here[1]]
       ends[0], ends[1] = op, max(op, ends[1], key=depths.__getitem__)
+  # Inverse permutation: [N] place of each op in the schedule.
   position = np.empty(graph.num_ops, dtype=np.int64)
   position[started] = np.arange(graph.num_ops)
+  # Hold the first working ops of each run until the run before on the device has ended.
   return [(end, op) for op, run in _first_of_runs(graph, run_of_op, works, position)
           if before[run] >= 0 for end in set(ends_of_run[before[run]])]
 
 
 def with_edges(graph: ComputationGraph, edges: List[Tuple[int, int]]) -> ComputationGraph:
-  """Returns the graph's arrays with these control edges; its source stays as it was."""
+  """Returns the graph's arrays with more control edges; its source stays as it was.
+
+  Args:
+    graph: of N ops.
+    edges: (op, op that waits for it) of each new edge.
+
+  Returns:
+    A graph of N ops whose edges are sorted and distinct.
+  """
   added = np.array(edges, dtype=np.int64).reshape(-1, 2)
+  # [E, 3] producer, port, consumer; `np.unique` sorts by producer and drops duplicates.
   rows = np.concatenate([
       np.stack([graph.edge_producers, graph.edge_ports, graph.edge_consumers], axis=1),
       np.stack([added[:, 0], np.full(len(added), CONTROL), added[:, 1]], axis=1)])
@@ -109,7 +126,9 @@ def _reaching(
     ends: np.ndarray, others: np.ndarray, depths: np.ndarray, ops: np.ndarray) -> np.ndarray:
   """Returns the ops [N] that a path from one of `ops` [N] leads to, by depths [N] of the ends."""
   found = ops.tolist()
+  # By depth of the far end, so that each op is final before its own edges are followed.
   order = np.argsort(depths[others], kind="stable")
+  # One pass is enough, as edges never lead to smaller depths.
   for u, v in zip(ends[order].tolist(), others[order].tolist()):
     if found[u]:
       found[v] = True
@@ -122,10 +141,12 @@ def _first_of_runs(
   """Returns (op, run) of the ops of a run before which no op of the run works."""
   behind = np.zeros(graph.num_ops, dtype=bool)
   producers, consumers = graph.edge_producers, graph.edge_consumers
+  # Edges inside one run, in the order in which their consumers start.
   inside = (run_of_op[producers] == run_of_op[consumers]) & (run_of_op[producers] >= 0)
   order = np.flatnonzero(inside)
   order = order[np.argsort(position[consumers[order]], kind="stable")]
   for u, v in zip(producers[order].tolist(), consumers[order].tolist()):
+    # An op behind a working op of its run waits for that one already.
     if works[u] or behind[u]:
       behind[v] = True
   first = np.flatnonzero(works & (run_of_op >= 0) & ~behind)
@@ -133,7 +154,8 @@ def _first_of_runs(
 
 
 class _Schedule:
-  """One step in which each device takes micro-batches in order; links as in the simulator."""
+  """Simulates a step in which each device takes micro-batches in order; links as in the simulator.
+  """
 
   def __init__(
       self, graph: ComputationGraph, costs: OpCosts, cluster: Cluster, placement: np.ndarray,
@@ -148,8 +170,10 @@ class _Schedule:
     self._bandwidth = cluster.bandwidth_bytes_per_us.tolist()
     self._latency_us, self._gap_us = cluster.latency_us.tolist(), cluster.bus_gap_us
     self._bytes = costs.edge_bytes(graph).tolist()
+    # Edges are sorted by producer: those of op i are begin[i]:begin[i + 1].
     self._begin = np.searchsorted(graph.edge_producers, np.arange(n + 1)).tolist()
     self._ports, self._consumers = graph.edge_ports.tolist(), graph.edge_consumers.tolist()
+    # [N] number of inputs that have not arrived.
     self._missing = np.bincount(graph.edge_consumers, minlength=n).tolist()
     # A lane is a micro-batch of a group. What runs once comes before all of them where one of them
     # needs it, else after.
@@ -158,7 +182,9 @@ class _Schedule:
     lane = micro_batch_of_op.astype(np.int64) + group_of_op * self._count
     self._lanes = int(group_of_op.max() + 1) * self._count
     self._lane = np.where(needed, -1, np.where(once, self._lanes, lane)).tolist()
+    # [lanes] number of ops of each micro-batch that have not ended.
     self._left = np.bincount(lane[~once], minlength=self._lanes).tolist()
+    # Lane that has to end first -> ops held back until then.
     self._held: Dict[int, List[int]] = {}
     self._rank = _ranks(graph, costs.compute_us.min(axis=1)).tolist()
     # Ready ops by device and lane.
@@ -178,14 +204,17 @@ class _Schedule:
       if not missing:
         self._make_ready(op)
     now = 0.0
+    # Event loop: start ops on free devices, then handle all events of the next instant.
     while True:
       for device in sorted(self._touched):
         if not self._busy[device]:
           self._start(device, now, started)
       self._touched.clear()
+      # Ops that wait for a held micro-batch never start: the order cannot be kept.
       if not self._events:
         return started if len(started) == len(self._place) else None
       now = self.end = self._events[0][0]
+      # All events of one instant come before the next start, so ties do not depend on the heap.
       while self._events and self._events[0][0] == now:
         _, _, kind, item = heapq.heappop(self._events)
         if kind == 0:
@@ -197,16 +226,21 @@ class _Schedule:
           self._touched.add(item)
 
   def _push(self, when: float, kind: int, item: int) -> None:
+    """Queues an event; `kind` 0: op ends, 1: input of op arrives, 2: device is free."""
     heapq.heappush(self._events, (when, next(self._numbers), kind, item))
 
   def _turn(self, lane: int, op: int) -> Tuple[int, int, int, int]:
-    """Returns a key that is smallest for the lane that goes first. Args: op: its next."""
+    """Returns a key that is smallest for the lane that goes first; `op` is the lane's next."""
     if not 0 <= lane < self._lanes:
+      # Lane -1 comes before all micro-batches, the last lane after them.
       return lane, 0, 0, 0
+    # `SHALLOWEST`: the least depth first (`OLDEST`: always 0); then by micro-batch, then by group.
     return 0, self._depth[op], lane % self._count, lane
 
   def _make_ready(self, op: int) -> None:
+    """Queues an op on its device, or holds its micro-batch back until an earlier one ends."""
     lane = self._lane[op]
+    # A micro-batch begins when the one `in_flight` before it in its group has ended.
     earlier = lane - self._in_flight
     if 0 <= lane < self._lanes and lane % self._count >= self._in_flight and self._left[earlier]:
       self._held.setdefault(earlier, []).append(op)
@@ -217,9 +251,11 @@ class _Schedule:
     self._touched.add(device)
 
   def _start(self, device: int, now: float, started: List[int]) -> None:
+    """Starts the next op of the device's lane, or of the lane whose turn comes."""
     ready = self._ready[device]
     if not ready:
       return
+    # A device stays with its micro-batch as long as that has ready ops.
     lane = self._working_on[device]
     if lane not in ready:
       lane = min(ready, key=lambda lane: self._turn(lane, ready[lane][0][1]))
@@ -232,9 +268,12 @@ class _Schedule:
     self._push(now + self._cost_us[op], 0, op)
 
   def _end(self, op: int, now: float) -> None:
+    """Frees the device after an op, sends its outputs and releases held micro-batches."""
     device, cost_us = self._place[op], self._cost_us[op]
+    # Ops without cost launch no kernel, and so have no overhead.
     self._push(now + (self._overhead_us if cost_us else 0.0), 2, device)
     e, last = self._begin[op], self._begin[op + 1]
+    # One transfer per output: edges of one port are consecutive.
     while e < last:
       port, begin, slowest = self._ports[e], e, np.inf
       while e < last and self._ports[e] == port:
@@ -242,15 +281,18 @@ class _Schedule:
         if target == device:
           self._lose(self._consumers[e])
         else:
+          # All receivers of an output are served at the slowest link's rate.
           slowest = min(slowest, self._bandwidth[device][target])
         e += 1
       if slowest < np.inf:
+        # The sender's bus is busy until the transfer and the gap after it are over.
         sent = max(now, self._bus_free_us[device]) + self._bytes[begin] / slowest
         self._bus_free_us[device] = sent + self._gap_us
         for other in range(begin, e):
           target = self._place[self._consumers[other]]
           if target != device:
             self._push(sent + self._latency_us[device][target], 1, self._consumers[other])
+    # The last op of a micro-batch releases those held back for it.
     lane = self._lane[op]
     if 0 <= lane < self._lanes:
       self._left[lane] -= 1
@@ -259,6 +301,7 @@ class _Schedule:
           self._make_ready(waiting)
 
   def _lose(self, op: int) -> None:
+    """Takes one missing input from an op, which is ready without any."""
     self._missing[op] -= 1
     if not self._missing[op]:
       self._make_ready(op)
@@ -267,10 +310,12 @@ class _Schedule:
 def _ranks(graph: ComputationGraph, cost_us: np.ndarray) -> np.ndarray:
   """Ranks ops by the longest path to the end, [N]; 0 is the longest."""
   to_end = cost_us.tolist()
+  # Consumers before producers: to_end[v] is final when u reads it.
   order = np.argsort(-graph.depths[graph.edge_producers], kind="stable")
   own = list(to_end)
   for u, v in zip(graph.edge_producers[order].tolist(), graph.edge_consumers[order].tolist()):
     to_end[u] = max(to_end[u], own[u] + to_end[v])
   rank = np.empty(graph.num_ops, dtype=np.int64)
+  # Longest path first; among equals the op nearer to the inputs.
   rank[np.lexsort((graph.depths, -np.array(to_end)))] = np.arange(graph.num_ops)
   return rank

@@ -1,6 +1,6 @@
-"""Random moves between placements, shared by the searches; they run without the interpreter.
+"""Random moves between placements, shared by the searches; moves run without the interpreter.
 
-Dimensions: N ops, U units.
+Dimensions: N ops, U units (coarse groups).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MoveConfig:
 
 
 class Moves(NamedTuple):
-  """Tables that moves are sampled from, and the last move, of as many units as `propose` says."""
+  """Tables that moves are sampled from, and the last move, as long as `propose` returns."""
 
   tables: UnitTables
   shares: np.ndarray  # [3] float64, cumulated: uniform, neighbour, swap
@@ -46,7 +46,16 @@ class Moves(NamedTuple):
 
   @classmethod
   def of(cls, units: Units, config: MoveConfig = MoveConfig()) -> Moves:
-    """Prepares moves of some units."""
+    """Prepares moves of the coarse groups of a search.
+
+    Args:
+      units: the coarse groups, their neighbours and allowed devices.
+      config: how often each kind of move is sampled.
+
+    Returns:
+      Tables for `propose`, with room for the largest move.
+    """
+    # A swap has two units, a cluster up to `cluster_sizes[1]`.
     room = max(2, config.cluster_sizes[1])
     is_movable = np.zeros(len(units), dtype=bool)
     is_movable[units.movable] = True
@@ -60,24 +69,34 @@ class Moves(NamedTuple):
 
 @compiled(nogil=True)
 def propose(moves, rng, at):
-  """Draws a move from units' devices, `at` [U] int32.
+  """Samples a move and writes it to `moves.units` and `moves.devices`.
+
+  Args:
+    moves: `Moves`.
+    rng: a `stream`.
+    at: [U] int32, the units' devices; read only.
 
   Returns:
-    How many units it moves, all distinct; 0 where the sample changes nothing.
+    How many units the move sends, all distinct; 0 where the sample changes nothing.
   """
   t = moves.tables
   unit = t.movable[pick(rng, t.movable.shape[0])]
+  # One number decides the kind of move: uniform, neighbour, swap, or else a cluster.
   kind = rng.random()
+  # Allowed devices of the unit; runs of the flat arrays are delimited by offsets.
   choices = t.choices[t.choice_offsets[unit]:t.choice_offsets[unit + 1]]
   if kind < moves.shares[1]:
     near = t.neighbours[t.neighbour_offsets[unit]:t.neighbour_offsets[unit + 1]]
+    # A unit without neighbours moves anywhere instead.
     if kind < moves.shares[0] or near.shape[0] == 0:
       return _add(moves, 0, unit, choices[pick(rng, choices.shape[0])], at)
     return _add(moves, 0, unit, at[near[pick(rng, near.shape[0])]], at)
   if kind < moves.shares[2]:
+    # A swap counts only if both units may go where the other one is.
     other = t.movable[pick(rng, t.movable.shape[0])]
     count = _add(moves, 0, unit, at[other], at)
     return 2 if _add(moves, count, other, at[unit], at) == 2 else 0
+  # All members that may use one random device of the first go there together.
   members = _cluster(moves, rng, unit, at)
   device = choices[pick(rng, choices.shape[0])]
   count = 0
@@ -88,17 +107,19 @@ def propose(moves, rng, at):
 
 @compiled(nogil=True)
 def _add(moves, count, unit, device, at):
-  """Has the move send a unit to a device too, where that is allowed and a change; its new count."""
+  """Adds (unit, device) to the move, where allowed and a change; returns the new count."""
   if device == at[unit] or not moves.tables.allowed[unit, device]:
     return count
+  # Entries before `count` stay: a move is built up unit by unit.
   moves.units[count], moves.devices[count] = unit, device
   return count + 1
 
 
 @compiled(nogil=True)
 def _cluster(moves, rng, unit, at):
-  """Fills moves.members with a unit and some around it that are all on its device; how many."""
+  """Fills moves.members with a unit and neighbours on its device; returns their number."""
   t, members, around = moves.tables, moves.members, moves.around
+  # Breadth first from the unit, neighbours of a member in random order, up to a random size.
   size = between(rng, moves.cluster_sizes[0], moves.cluster_sizes[1])
   members[0] = unit
   count, position = 1, 0
@@ -108,12 +129,14 @@ def _cluster(moves, rng, unit, at):
         t.neighbour_offsets[members[position]], t.neighbour_offsets[members[position] + 1]):
       other = t.neighbours[k]
       if moves.is_movable[other] and at[other] == at[unit]:
+        # Clusters are small, so a linear scan finds duplicates.
         known = False
         for m in range(count):
           known = known or members[m] == other
         if not known:
           around[found] = other
           found += 1
+    # The neighbours that still fit are a random choice.
     shuffle(rng, around, found)
     for k in range(min(found, size - count)):
       members[count] = around[k]
@@ -124,14 +147,34 @@ def _cluster(moves, rng, unit, at):
 
 @compiled(nogil=True)
 def put(tables, placement, unit, device):
-  """Puts a unit on a device in a placement [N]."""
+  """Puts all ops of a unit on a device.
+
+  Args:
+    tables: `UnitTables`.
+    placement: [N] int32, changed in place.
+    unit, device: indices.
+
+  Returns:
+    None.
+  """
   for k in range(tables.op_offsets[unit], tables.op_offsets[unit + 1]):
+    # Each op goes to its own image of the device: the device itself, or that of its replica.
     placement[tables.ops[k]] = tables.images[tables.op_images[k], device]
 
 
 @compiled(nogil=True)
 def copy_unit(tables, source, target, unit):
-  """Has the ops of a unit where they are in another placement [N]."""
+  """Copies the devices of a unit's ops from one placement to another.
+
+  Args:
+    tables: `UnitTables`.
+    source: [N] int32, a placement.
+    target: [N] int32, the placement that is changed.
+    unit: index.
+
+  Returns:
+    None.
+  """
   for k in range(tables.op_offsets[unit], tables.op_offsets[unit + 1]):
     target[tables.ops[k]] = source[tables.ops[k]]
 

@@ -1,6 +1,6 @@
-"""Stages of a pipeline: which device has which layers of a micro-batch.
+"""Stages of a pipeline: the device of each layer of a micro-batch.
 
-A layer is what `layer_positions` says: a variable and all ops near it, forward, backward and
+A layer, by `layer_positions`, is a variable and all ops near it, forward, backward and
 update, so that stages are folded. Layers are first cut along the depth into stages of equal work;
 then cuts and single layers move to where the estimated step is shorter. So an embedding and a head
 that share a table come together, and cuts go to where least is sent.
@@ -45,7 +45,9 @@ class Stages:
   def __init__(
       self, graph: ComputationGraph, costs: OpCosts, cluster: Cluster, devices: Sequence[int],
       repeated: np.ndarray, micro_batches: int):
-    """Args:
+    """Sums work, memory and tensors of the layers.
+
+    Args:
       graph, costs: of one micro-batch.
       cluster: the devices.
       devices: indices of those that get layers.
@@ -56,15 +58,18 @@ class Stages:
     found = np.unique(layer_positions(graph), return_inverse=True)[1].reshape(-1)
     self.layer = found
     count = int(found.max()) + 1
+    # [N0, D] time of each op, with overhead for ops that launch a kernel.
     kinds = cluster.device_kinds[self._devices]
     us = costs.compute_us[:, kinds]
     us = us + cluster.op_overhead_us * (us > 0)  # [N0, D]
+    # [L, D] each: work of every micro-batch, and work done once a step.
     self._work_us = _by_layer(found, us * repeated[:, None], count)
     self._once_us = _by_layer(found, us * ~repeated[:, None], count)
     self._room_bytes = cluster.memory_bytes[self._devices]
     # The sum of the gradients so far, and a gradient to be added, are held.
     outputs, consumers = graph.edge_outputs, graph.edge_consumers
     kept = (outputs >= 0) & repeated[graph.edge_producers] & ~repeated[consumers]
+    # A tensor from a micro-batch into an op that runs once is a gradient; each counts once.
     tensors, first = np.unique(outputs[kept], return_index=True)
     self.held_bytes = np.bincount(found, costs.persistent_bytes, minlength=count) + np.bincount(
         found[graph.edge_producers[kept][first]], 2 * costs.output_bytes[tensors],
@@ -72,15 +77,18 @@ class Stages:
     self._prepare_tensors(graph, costs, repeated)
     bandwidth = cluster.bandwidth_bytes_per_us[np.ix_(self._devices, self._devices)]
     same = np.eye(len(self._devices), dtype=bool)
+    # [D, D], 0 on the diagonal: staying on a device costs nothing.
     self._us_per_byte = np.where(same, 0.0, 1 / np.where(same, 1.0, bandwidth))
     self._fixed_us = cluster.fixed_us[np.ix_(self._devices, self._devices)]
 
   def _prepare_tensors(
       self, graph: ComputationGraph, costs: OpCosts, repeated: np.ndarray) -> None:
-    """Finds (tensor, layer that reads it) pairs [P] across layers, sorted by tensor."""
+    """Finds (tensor, layer that reads the tensor) pairs [P] across layers, sorted by tensor."""
     outputs, layer = graph.edge_outputs, self.layer
+    # Data edges inside a micro-batch whose ends are in different layers.
     sent = (outputs >= 0) & repeated[graph.edge_producers] & repeated[graph.edge_consumers] & (
         layer[graph.edge_producers] != layer[graph.edge_consumers])
+    # [P, 2], sorted by tensor, so that runs of pairs begin at `_tensor_begin` [T].
     pairs, first = np.unique(np.stack(
         [outputs[sent], layer[graph.edge_consumers[sent]]], axis=1), axis=0, return_index=True)
     tensors, self._tensor_begin = np.unique(pairs[:, 0], return_index=True)
@@ -90,24 +98,34 @@ class Stages:
     self._maker_of_tensor = self._makers[self._tensor_begin]
 
   def estimate_us(self, stage: np.ndarray, waits: bool = True) -> float:
-    """Estimates the step of layers on devices [L] (see the module), with a penalty for memory.
+    """Estimates the step of layers on devices (see the module), with a penalty for memory.
 
-    A device is meant by its position among `devices`. `waits` is whether waiting counts.
+    Args:
+      stage: [L] int, position of each layer's device among `devices`.
+      waits: whether the time that micro-batches wait for transfers counts.
+
+    Returns:
+      The estimate in us.
     """
     count = len(self._devices)
     layers = np.arange(len(stage))
+    # [D] loads: of one micro-batch, and of ops that run once.
     work = np.bincount(stage, self._work_us[layers, stage], minlength=count)
     once = np.bincount(stage, self._once_us[layers, stage], minlength=count)
     busiest_us = sent_us = waits_us = 0.0
     if len(self._bytes):
       makers, readers = stage[self._makers], stage[self._readers]
+      # [T] slowest receiver of each tensor; 0 where all readers are on the maker's device.
       rate = np.maximum.reduceat(self._us_per_byte[makers, readers], self._tensor_begin)
       fixed = np.maximum.reduceat(self._fixed_us[makers, readers], self._tensor_begin)
+      # [D] time of each sender's bus per micro-batch.
       bus = np.bincount(
           stage[self._maker_of_tensor], self._bytes * rate + fixed * (rate > 0), minlength=count)
       busiest_us, sent_us = bus.max(), bus.sum()
+      # Each tensor sent waits for a quarter of the mean work of a device (see the module).
       waits_us = np.count_nonzero(rate) * work.sum() / count / 4
     held = np.bincount(stage, self.held_bytes, minlength=count)
+    # Bytes over the limits, as the problem's objective counts them.
     over = np.maximum(held - self._room_bytes, 0).sum()
     return float(
         (self._micro_batches - 1) * max(work.max(), busiest_us) + work.sum() + sent_us
@@ -115,6 +133,7 @@ class Stages:
 
   def cut(self) -> np.ndarray:
     """Cuts layers into stages of equal work along the depth, [L]."""
+    # A device's speed is the inverse of its time for all layers.
     speeds = 1 / np.maximum(self._work_us.sum(axis=0), 1e-9)
     cuts = balanced_cuts(self._work_us.min(axis=1), speeds / speeds.sum())
     return np.searchsorted(cuts, np.arange(len(self._work_us)), side="right")
@@ -127,6 +146,7 @@ class Stages:
       for moves in (_moved_cuts, self._moved_layers):
         for moved in moves(stage):
           estimate = self.estimate_us(moved)
+          # Strictly shorter beyond rounding, so that passes end.
           if estimate < best * (1 - 1e-9):
             stage, best = moved, estimate
       if best == before:
@@ -144,6 +164,7 @@ class Stages:
 
 def _moved_cuts(stage: np.ndarray) -> Iterator[np.ndarray]:
   """Yields stages with one cut some layers earlier or later."""
+  # A cut is where the device changes from one layer to the next; layers beside it change hands.
   for cut in (np.flatnonzero(np.diff(stage)) + 1).tolist():
     for width in range(1, _FURTHEST + 1):
       for layers, device in (

@@ -55,20 +55,28 @@ def promising(
     part: the graph of one micro-batch.
     repeated: [N0] bool, whether every micro-batch has the op.
     cluster, groups, micro_batches: of the pipeline.
-    best_us: of a step of all micro-batches; infinite where nothing fits.
+    best_us: step time of all micro-batches so far; infinite where nothing fits.
+
+  Returns:
+    False if a group has fewer than two devices; True if nothing fits so far; else whether the
+    estimate, waits left out, is below `best_us`.
   """
   if len(stage_devices(cluster, groups)[0]) < 2:
     return False
+  # Nothing fits so far, and stages divide the variables: worth a try.
   if not np.isfinite(best_us):
     return True
   costs = from_work(part, cluster, work_of(part))
   devices = stage_devices(cluster, groups)
+  # One group stands for all: groups have equal stages on other devices.
   stages = Stages(part, costs, cluster, devices[0], repeated, micro_batches)
   exchange_us = 0.0
   if groups > 1:  # each stage sends its variables or the gradients for them to its neighbours
+    # Tensors from micro-batches into ops that run once: the gradients, split over the stages.
     into = ~repeated[part.edge_consumers] & (part.edge_outputs >= 0)
     sent = costs.output_bytes[np.unique(part.edge_outputs[into])].sum() / devices.shape[1]
     exchange_us = sent / cluster.bandwidth_bytes_per_us[devices[0], devices[1]].min()
+  # Waits are left out, so that a pipeline is not refused for a pessimist's figure.
   return stages.estimate_us(stages.improved(stages.cut()), waits=False) + exchange_us < best_us
 
 
@@ -81,13 +89,17 @@ def pipeline(
     replicated: G groups of M micro-batches.
     costs: of its graph.
     cluster: whose devices are dealt out to the groups, each a stage.
-    allowed: [N, D] bool.
+    allowed: [N, D] bool, where each op may run.
+
+  Returns:
+    The replicas with the control edges of the best order, and their stages.
 
   Raises:
     GraphError: micro-batches have branches or loops, into which no edges may lead.
   """
   graph = replicated.graph
   repeated = replicated.micro_batch_of_op >= 0
+  # Only micro-batches get edges; branches and loops elsewhere do no harm.
   if not can_be_ordered([graph.op_types[op] for op in np.flatnonzero(repeated)]):
     raise GraphError(
         "the order of micro-batches cannot be written into a graph whose examples go through "
@@ -102,13 +114,16 @@ def pipeline(
 def reordered(
     replicated: ReplicatedGraph, costs: OpCosts, cluster: Cluster, placement: np.ndarray,
     objective_us: float) -> Optional[Pipeline]:
-  """Orders replicas for a placement [N]; returns None where that is no faster.
+  """Orders replicas for a placement.
 
   Args:
     replicated: without an order.
     costs, cluster: of its graph.
-    placement: [N].
-    objective_us: of the placement in the order that there is.
+    placement: [N] int32, device of each op.
+    objective_us: of the placement in the order so far.
+
+  Returns:
+    The pipeline in its best order; None if that is no faster than `objective_us`.
   """
   found = _best_order(replicated, costs, cluster, placement)
   if found is None or found[1] >= objective_us:
@@ -118,6 +133,8 @@ def reordered(
 
 def _written(
     replicated: ReplicatedGraph, edges: List[Tuple[int, int]], placement: np.ndarray) -> Pipeline:
+  """Writes an order's edges into the graph, whose ops may then have other numbers."""
+  # Names carry the edges and the placement over to the ordered graph's numbering.
   names, index = replicated.graph.op_names, replicated.graph.op_index
   ordered = with_order(replicated, [(names[u], names[v]) for u, v in edges])
   return Pipeline(ordered, placement[[index[name] for name in ordered.graph.op_names]])
@@ -131,8 +148,10 @@ def _best_order(
   Fewer micro-batches are under way if memory is short.
   """
   graph, count = replicated.graph, replicated.micro_batches
+  # Replicas are numbered group-major, M micro-batches each; ops that run once count as group 0.
   group = np.maximum(replicated.replica_of_op, 0) // count
   best: Optional[Tuple[bool, float, List[Tuple[int, int]]]] = None
+  # Most micro-batches in flight first; fewer only while none of the orders fits in memory.
   for in_flight in sorted({count, count // 2, min(count, 4), min(count, 2)} - {0, 1}, reverse=True):
     for first in (OLDEST, SHALLOWEST):
       edges = order_edges(
@@ -141,6 +160,7 @@ def _best_order(
         continue
       found = Simulator(with_edges(graph, edges), costs, cluster).simulate(placement)
       excess = np.maximum(found.peak_memory_bytes - cluster.memory_bytes, 0).sum()
+      # Orders that fit come before all others, then the least objective.
       rank = (excess > 0, found.step_time_us + MEMORY_PENALTY_US_PER_BYTE * float(excess), edges)
       if best is None or rank[:2] < best[:2]:
         best = rank
@@ -153,39 +173,53 @@ def _placed(replicated: ReplicatedGraph, cluster: Cluster, allowed: np.ndarray) 
   """Places the stages of all groups, each on a share of the devices, [N] int32."""
   graph, original = replicated.graph, replicated.original
   of_group = stage_devices(cluster, replicated.groups)
+  # Ops of the original graph that micro-batches repeat, [N0].
   copies = (replicated.micro_batch_of_op >= 0) & (replicated.original_of_op >= 0)
   repeated = np.zeros(original.num_ops, dtype=bool)
   repeated[replicated.original_of_op[copies]] = True
   own = from_work(original, cluster, work_of(original))
   stages = Stages(original, own, cluster, of_group[0], repeated, replicated.micro_batches)
+  # [L] position of each layer's device among the devices of group 0.
   stage = stages.improved(stages.cut())
   # What all groups share is, layer by layer, with the group that has least of it.
   home = np.zeros(len(stage), dtype=np.int64)
+  # [G, stages] bytes that each device holds for all groups; largest layers are dealt first.
   load = np.zeros(of_group.shape)
   for layer in np.argsort(-stages.held_bytes, kind="stable").tolist():
     home[layer] = int(load[:, stage[layer]].argmin())
     load[home[layer], stage[layer]] += stages.held_bytes[layer]
+  # [N] layer of each op, by the original that it is a copy of or stands nearest to.
   layer = stages.layer[replicated.nearest_original]
   shared = replicated.replica_of_op == SHARED
   group = np.where(shared, home[layer], replicated.replica_of_op // replicated.micro_batches)
   placement = of_group[group, stage[layer]]
   # A copy that must be with an op that exists once goes where that is.
   of_set = np.full(graph.num_ops, -1, dtype=np.int64)
+  # Reversed, so that of each colocated set the first shared op is written last and wins.
   order = np.concatenate([np.flatnonzero(shared), np.flatnonzero(~shared)])[::-1]
   of_set[graph.colocation[order]] = placement[order]
   placement = of_set[graph.colocation]
   hosts = np.array([device.host for device in cluster.devices])
+  # argmax of 0, 1 (device) or 2 (host): a host where one is allowed, else the first device.
   fallback = (allowed * (1 + hosts)).argmax(axis=1)
   return np.where(
       allowed[np.arange(graph.num_ops), placement], placement, fallback).astype(np.int32)
 
 
 def stage_devices(cluster: Cluster, groups: int) -> np.ndarray:
-  """Deals devices to stages, [G, stages]; those of one stage in all groups are neighbours.
+  """Deals devices to stages; those of one stage in all groups are neighbours.
 
   Groups exchange more (variables, gradients) than stages. Hosts have no stage unless all are.
+
+  Args:
+    cluster: whose devices are dealt out.
+    groups: G, the number of groups of micro-batches.
+
+  Returns:
+    [G, stages] int64, the device of each stage of each group; devices that are left over have none.
   """
   devices = [d for d, device in enumerate(cluster.devices) if not device.host] or list(
       range(cluster.num_devices))
   stages = len(devices) // groups
+  # Devices in runs of G neighbours, one run a stage; transposed to [G, stages].
   return np.array(devices[:stages * groups], dtype=np.int64).reshape(stages, groups).T

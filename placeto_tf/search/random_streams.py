@@ -16,6 +16,7 @@ from placeto_tf.simulation.compiling import compiled
 
 def stream(seed: int) -> np.random.Generator:
   """Returns the generator whose samples are those of `random.Random(seed)`."""
+  # The last of the 625 words is the position in the other 624.
   _, words, _ = random.Random(seed).getstate()
   bits = np.random.MT19937()
   bits.state = {"bit_generator": "MT19937",
@@ -25,7 +26,16 @@ def stream(seed: int) -> np.random.Generator:
 
 @compiled(nogil=True)
 def below(rng, n):
-  """Samples a whole number below n, at most 2^24, as `random.Random.randrange(n)` does."""
+  """Samples a whole number below n, as `random.Random.randrange(n)` does.
+
+  Args:
+    rng: a `stream`.
+    n: from 1 to 2^24.
+
+  Returns:
+    An int from 0 to n - 1.
+  """
+  # randrange samples as many bits as n has, and again while the number is n or more.
   size = 1
   while size <= n:
     size *= 2
@@ -38,19 +48,45 @@ def below(rng, n):
 
 @compiled(nogil=True)
 def between(rng, low, high):
-  """Samples a whole number from low to high, both included, as `random.Random.randint` does."""
+  """Samples a whole number, as `random.Random.randint` does.
+
+  Args:
+    rng: a `stream`.
+    low, high: bounds, both included.
+
+  Returns:
+    An int.
+  """
   return low + below(rng, high - low + 1)
 
 
 @compiled(nogil=True)
 def pick(rng, count):
-  """Samples an index below `count` by one `random.Random.random`."""
+  """Samples an index by one `random.Random.random`.
+
+  Args:
+    rng: a `stream`.
+    count: number of choices.
+
+  Returns:
+    An int from 0 to count - 1.
+  """
   return int(rng.random() * count)
 
 
 @compiled(nogil=True)
 def shuffle(rng, items, count):
-  """Shuffles items[:count] in place, as `random.Random.shuffle` does."""
+  """Shuffles the first items of an array in place, as `random.Random.shuffle` does.
+
+  Args:
+    rng: a `stream`.
+    items: the array.
+    count: number of items that are shuffled.
+
+  Returns:
+    None.
+  """
+  # Fisher-Yates from the end, the order of Python's shuffle.
   for i in range(count - 1, 0, -1):
     j = below(rng, i + 1)
     items[i], items[j] = items[j], items[i]

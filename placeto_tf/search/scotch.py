@@ -36,17 +36,20 @@ def map_ops(
   Args:
     problem: evaluates the placement once.
     budget: of the evaluation.
-    seed: of Scotch's draws.
+    seed: of Scotch's random numbers.
 
   Returns:
     The placement, [N].
   """
   devices = compute_devices(problem)
+  # [M] nodes: colocated ops are one node, weighted by compute time and traffic.
   contraction = contract(
       problem.graph, problem.costs, problem.allowed_ops, problem.graph.colocation)
   parts = np.zeros(contraction.num_nodes, dtype=np.int32)
+  # Scotch is not needed where there is nothing to divide.
   if len(devices) > 1:
     parts = _mapped(contraction, device_speeds(problem, devices), seed)
+  # Parts are positions among `devices`; [M] to [N] by each op's node.
   node_devices = np.asarray(devices, dtype=np.int32)[parts]
   found = allowed_or_nearest(problem, node_devices[contraction.node_of_op])
   return best_of(problem, found[None], budget)
@@ -58,14 +61,19 @@ def _mapped(contraction: Contraction, speeds: Sequence[float], seed: int) -> np.
 
   nodes, pairs = contraction.num_nodes, (contraction.producers, contraction.consumers)
   # Each pair of nodes from both of its ends, sorted by the first.
+  # [2, 2 * pairs], both directions: Scotch wants symmetric adjacency in compressed rows.
   ends = np.concatenate([np.stack(pairs), np.stack(pairs[::-1])], axis=1)
   both, place = np.unique(ends, axis=1, return_inverse=True)
+  # Traffic of both directions of a pair adds up.
   traffic = np.bincount(place.ravel(), np.tile(contraction.traffic_bytes, 2))
+  # [M + 1] where each node's neighbours begin.
   first = np.concatenate([[0], np.cumsum(np.bincount(both[0], minlength=nodes))])
   architecture = pyscotch.Architecture()
+  # Complete target graph: any device reaches any other, weighted by speed.
   architecture.complete_weighted(len(speeds), _whole(np.asarray(speeds)))
   graph = pyscotch.Graph()
   graph.build(first, both[1], _whole(contraction.weight_us), _whole(traffic))
+  # The seed holds from the reset on.
   pyscotch.libscotch.SCOTCH_randomSeed(seed)
   pyscotch.random_reset()
   return np.asarray(graph.map(architecture), dtype=np.int32)

@@ -22,14 +22,22 @@ _BATCH = 32
 
 
 def current(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """Returns the graph as it is, [N]: its own devices, and the first device for ops without one.
+  """Returns the graph as it is: its own devices, and the first device for ops without one.
 
   Pins do not count, nor do the devices that the placement may use: an op runs where it has a
   kernel. The nearest placement that respects both is evaluated for the searches to begin from.
+
+  Args:
+    problem: evaluates.
+    budget: of the evaluation.
+
+  Returns:
+    [N] int32, device of each op.
   """
   graph, cluster = problem.graph, problem.cluster
   own = own_devices(graph, cluster)
   own = np.where(own >= 0, own, compute_devices(problem)[0])
+  # Evaluated for the search log alone; the placement returned is the graph's own.
   best_of(problem, allowed_or_nearest(problem, own), budget)
   able = allowed_devices(graph, cluster)
   runs = able[np.arange(graph.num_ops), own]
@@ -37,9 +45,16 @@ def current(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.nd
 
 
 def single(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """Evaluates single devices, other ops on their host; returns the best placement, [N].
+  """Evaluates single devices, other ops on their host.
 
   Tries the first device of every kind and memory size that is not a host.
+
+  Args:
+    problem: evaluates.
+    budget: of the evaluations; None evaluates all.
+
+  Returns:
+    [N] int32, the best placement.
   """
   tried: Dict[Tuple[int, int], int] = {}
   for d in compute_devices(problem):
@@ -52,16 +67,34 @@ def single(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.nda
 
 def random_groups(
     problem: PlacementProblem, rng: np.random.Generator, count: int) -> np.ndarray:
-  """Samples a uniformly random allowed device for every group, [count, G]."""
+  """Samples a uniformly random allowed device for every group.
+
+  Args:
+    problem: of G groups.
+    rng: samples.
+    count: number of placements.
+
+  Returns:
+    [count, G] int32.
+  """
+  # The largest of independent uniform scores is a uniform choice among allowed devices.
   scores = rng.random((count, problem.num_groups, problem.num_devices))
   return np.where(problem.allowed, scores, -1.0).argmax(axis=2).astype(np.int32)
 
 
 def random(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """Evaluates uniformly random placements of the groups; returns the best, [N].
+  """Evaluates uniformly random placements of the groups.
 
-  As many as the budget allows, `RANDOM_PLACEMENTS` where it has no limit.
+  Evaluates as many as the budget allows, `RANDOM_PLACEMENTS` where it has no limit.
+
+  Args:
+    problem: evaluates.
+    budget: of the evaluations.
+    seed: of the placements.
+
+  Returns:
+    [N] int32, the best placement.
   """
   rng = np.random.default_rng(seed)
   limited = budget is not None and (
@@ -72,14 +105,17 @@ def random(
       limited and budget is not None and problem.account.exhausted(budget)) or left == 0):
     count = _BATCH if left is None else min(_BATCH, left)
     left = None if left is None else left - count
+    # [batch, G] to [batch, N].
     batch = problem.grouping.expand(random_groups(problem, rng, count))
     remaining = None if budget is None else problem.account.remaining_evaluations(budget)
     if remaining is not None:
       batch = batch[:max(1, remaining)]
+    # A used-up budget still gives a placement, without an evaluation.
     if best is None and budget is not None and problem.account.exhausted(budget):
       return batch[0].copy()
     evaluation = problem.evaluate_ops(batch)
     b = evaluation.best()
+    # Placements that fit come before those that do not.
     score = (not evaluation.fits[b], float(evaluation.objective_us[b]))
     if best is None or score < best[0]:
       best = (score, batch[b].copy())

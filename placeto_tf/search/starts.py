@@ -26,22 +26,27 @@ _ROOM = "placeto_tf.search"
 
 def best_start(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> Tuple[np.ndarray, float]:
-  """Returns the problem's best placement so far, [N], and its objective.
+  """Returns the problem's best placement so far and its objective.
 
   If nothing has been evaluated yet, single device and all methods with a `start_rank` are evaluated
   as far as the budget goes, in the order that makes best use of a small budget. METIS also
-  partitions groups, because a search can then move what it cuts.
+  partitions groups, because a search can then move the cuts.
 
   Args:
     problem: evaluates.
     budget: of the search that starts there.
     seed: of the methods that sample.
+
+  Returns:
+    The placement, [N] int32, and its objective in us; infinite if nothing could be evaluated.
   """
   log = problem.account
+  # A search that goes on from earlier methods needs no start of its own.
   if log.best_placement is None:
     placement = single(problem, of_a_start(log, budget))
     if log.best_placement is None:  # the budget was used up before the first evaluation
       return placement, float("inf")
+    # Then the constructions by `start_rank`, while evaluations and time last.
     for method in start_methods():
       if log.exhausted(budget) or not in_time(problem, budget):
         break
@@ -50,7 +55,15 @@ def best_start(
 
 
 def of_a_start(log: SearchLog, budget: Budget) -> Budget:
-  """Returns the part of a budget for one start: a single evaluation where evaluations are few."""
+  """Returns the part of a budget for one start: one evaluation where evaluations are few.
+
+  Args:
+    log: tells the use of the budget so far.
+    budget: of the whole search.
+
+  Returns:
+    A budget with a small share of the evaluations and half of the starts' share of the seconds.
+  """
   return dataclasses.replace(
       budget.share(log, _SHARE_OF_EVALUATIONS),
       max_seconds=budget.share(log, _SHARE_OF_TIME / 2).max_seconds)
@@ -69,8 +82,17 @@ def reference_placers() -> Dict[str, Run]:
 
 
 def in_time(problem: PlacementProblem, budget: Budget) -> bool:
-  """Returns whether one more start is sure to leave most of the time to the search."""
+  """Returns whether one more start is sure to leave most of the time to the search.
+
+  Args:
+    problem: its log tells the seconds used so far.
+    budget: of the whole search.
+
+  Returns:
+    True without a limit on seconds; else whether the start is expected to end within its share.
+  """
   if budget.max_seconds is None:
     return True
   needed = problem.graph.num_ops * _SECONDS_AN_OP
+  # Short limits still admit one start: twice its time is always granted.
   return problem.account.seconds + needed <= max(2 * needed, _SHARE_OF_TIME * budget.max_seconds)

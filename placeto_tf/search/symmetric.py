@@ -6,7 +6,7 @@ units to move than one replica. Ops that exist once (variables and optimizer tha
 means) move on their own. In the end the symmetry is given up, and `annealing` goes on with single
 groups.
 
-Dimensions: N ops, N0 ops of one replica, U units, D devices, R replicas.
+Dimensions: N ops, N0 ops of one replica, U units (coarse groups), D devices, R replicas.
 """
 
 from __future__ import annotations
@@ -56,12 +56,20 @@ class SymmetricUnits(Units):
   def __init__(
       self, problem: PlacementProblem, replicated: ReplicatedGraph, unit_of_op: np.ndarray,
       images: np.ndarray):
-    """Args: unit_of_op [N] labels 0..U-1, equal for an op and its copies."""
+    """Makes the units and restricts them to devices that every copy may use.
+
+    Args:
+      problem: of the replicated graph.
+      replicated: the replicas.
+      unit_of_op: [N] labels 0..U-1, equal for an op and its copies.
+      images: [R, D] int32, see the class.
+    """
     super().__init__(problem, unit_of_op)
     self.images = images
     # A copy that must be with an op that exists once goes where that is.
     once = np.zeros(problem.graph.num_ops, dtype=bool)
     once[problem.graph.colocation[replicated.replica_of_op == SHARED]] = True
+    # [N] replica by whose images an op follows its unit; 0 for ops that exist once.
     replica = np.where(
         once[problem.graph.colocation], 0, np.maximum(replicated.replica_of_op, 0))
     # The first op of a unit is on the device that the unit is said to have.
@@ -79,9 +87,16 @@ class SymmetricUnits(Units):
 
 
 def place_shares(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """Evaluates layouts of replicas, each cut by layers on a share of devices; returns the best.
+  """Evaluates layouts of replicas, each cut by layers on a share of devices.
 
   A graph without replicas is one replica, on the first device.
+
+  Args:
+    problem: evaluates.
+    budget: of the evaluations; None evaluates all layouts.
+
+  Returns:
+    [N] int32, the best layout.
   """
   replicated = problem.replicated
   if replicated is None:
@@ -93,9 +108,10 @@ def place_shares(problem: PlacementProblem, budget: Optional[Budget] = None) -> 
 def _best_layout(
     problem: PlacementProblem, replicated: ReplicatedGraph, budget: Optional[Budget]
 ) -> Tuple[np.ndarray, List[int]]:
-  """Returns the best layout [N], and the order of devices that it is of."""
+  """Returns the best layout [N] and the order of devices from which it was made."""
   found: List[np.ndarray] = []
   order_of: List[List[int]] = []
+  # For each order of devices: whole replicas, and, on shares of several devices, pieces.
   for devices in device_orders(problem, replicated.groups):
     some = list(layouts(replicated, problem.costs, devices))
     size = len(devices) // replicated.groups
@@ -110,11 +126,19 @@ def _best_layout(
 
 def anneal_symmetric(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """Anneals an op and its copies together; returns the best placement, [N].
+  """Anneals an op and its copies together.
 
-  Starts from the best of `place_shares`, because placements found before need not be symmetric.
-  Without replicas it is plain annealing. Without a budget it evaluates 10,000
-  placements.
+  Starts from the best of `place_shares`, because placements found before need not be symmetric;
+  the stages of a pipeline are symmetric, and the search goes on from these. Without replicas it is
+  plain annealing.
+
+  Args:
+    problem: evaluates.
+    budget: of the search; None is 10,000 evaluations.
+    seed: of the moves.
+
+  Returns:
+    [N] int32, the problem's best placement.
   """
   budget = budget or DEFAULT_BUDGET
   replicated = problem.replicated
@@ -128,9 +152,11 @@ def anneal_symmetric(
     placement, devices = _best_layout(problem, replicated, budget)
   if problem.account.exhausted(budget):
     return best_so_far(problem, placement)
+  # Micro-batches of one group share devices, so each group's row of images repeats.
   images = device_images(devices, problem.num_devices, replicated.groups)
   images = np.repeat(images, replicated.micro_batches, axis=0)
   objective_us = float(problem.evaluate_ops(placement).objective_us[0])
+  # Rounds from coarse to fine levels, until the budget is used up.
   rng = stream(seed)
   quotient = _Quotient(problem, replicated)
   config = AnnealingConfig()
@@ -140,13 +166,16 @@ def anneal_symmetric(
     for i, (count, share) in enumerate(LEVELS):
       if problem.account.exhausted(budget):
         break
+      # The level's share of the rest of the budget.
       part = budget.share(problem.account, share / sum(later for _, later in LEVELS[i:]))
       units = SymmetricUnits(problem, replicated, quotient.units(placement, count), images)
       placement, objective_us = anneal_units(
           problem, units, placement, objective_us, part, rng,
           temperatures=(hot, config.end_temperature))
+    # A round without an evaluation cannot improve: no unit can be moved.
     if problem.account.evaluations == before:
       break
+    # The next round begins hotter, to leave the local optimum.
     hot = min(0.05, 4 * hot)
   return best_so_far(problem, placement)
 
@@ -156,11 +185,19 @@ def replica_devices(problem: PlacementProblem, replicas: int) -> List[int]:
 
   Equal devices keep their order, which keeps neighbours together. Unequal ones are dealt out, the
   fastest first, so that every replica has one of the fast ones.
+
+  Args:
+    problem: of the cluster and costs.
+    replicas: R, the number of stretches.
+
+  Returns:
+    Indices of all compute devices, replica by replica; those left over come last.
   """
   devices = compute_devices(problem)
   speeds = device_speeds(problem, devices)
   if np.allclose(speeds, speeds[0]) or replicas > len(devices):
     return devices
+  # Round robin by speed: replica r has the r-th, (r + R)-th, ... fastest device.
   ranked = [devices[i] for i in np.argsort(-speeds, kind="stable").tolist()]
   size = len(devices) // replicas
   dealt = [ranked[r + k * replicas] for r in range(replicas) for k in range(size)]
@@ -168,11 +205,19 @@ def replica_devices(problem: PlacementProblem, replicas: int) -> List[int]:
 
 
 def device_orders(problem: PlacementProblem, replicas: int) -> List[List[int]]:
-  """Orders of the devices of which each replica has an equal stretch, its first device first.
+  """Orders the devices so that each replica has an equal stretch, its first device first.
 
-  The first one is that of `replica_devices`. Where links are unequal there may be a second one, in
-  which the first devices of all stretches are as near to one another as can be: whole replicas then
-  exchange gradients inside a host, and the search moves to the other devices what pays there.
+  The first order is that of `replica_devices`. Where links are unequal there may be a second one,
+  in which the first devices of all stretches are as near to one another as can be: whole replicas
+  then exchange gradients inside a host, and the search moves ops to the other devices where that
+  pays.
+
+  Args:
+    problem: of the cluster and costs.
+    replicas: R.
+
+  Returns:
+    One or two lists of device indices.
   """
   devices = replica_devices(problem, replicas)
   size = len(devices) // replicas
@@ -191,19 +236,32 @@ def device_orders(problem: PlacementProblem, replicas: int) -> List[List[int]]:
       reached = [slowest_link([*chosen, other]) for other in others]
       chosen.append(others[int(np.argmax(reached))])
     sets.append(chosen)
+  # The set whose slowest link is fastest.
   nearest = max(sets, key=slowest_link)
+  # The first order's heads are as near already.
   if slowest_link(nearest) <= slowest_link(devices[:size * replicas:size]):
     return [devices]
   rest = [device for device in devices if device not in nearest]
+  # Each head, followed by its replica's equal stretch of the rest.
   dealt = [device for r, head in enumerate(nearest)
            for device in [head, *rest[r * (size - 1):(r + 1) * (size - 1)]]]
   return [devices, dealt + rest[replicas * (size - 1):]]
 
 
 def device_images(devices: Sequence[int], count: int, replicas: int) -> np.ndarray:
-  """Returns the image of each device in each replica, [R, D]; all replicas share hosts."""
+  """Returns the image of each device in each replica; all replicas share hosts.
+
+  Args:
+    devices: the devices dealt out, replica by replica.
+    count: D, all devices.
+    replicas: R.
+
+  Returns:
+    [R, D] int32, the device where replica r has the copies of ops on device d of replica 0.
+  """
   images = np.tile(np.arange(count, dtype=np.int32), (replicas, 1))
   size = max(1, len(devices) // replicas)
+  # Rotation by r stretches: position p of replica 0 goes to p + r * size.
   for r in range(replicas):
     for position, device in enumerate(devices):
       images[r, device] = devices[(position + r * size) % len(devices)]
@@ -211,7 +269,7 @@ def device_images(devices: Sequence[int], count: int, replicas: int) -> np.ndarr
 
 
 class _Quotient:
-  """Units of one replica, copied to all replicas."""
+  """Makes units of one replica and copies them to all replicas."""
 
   def __init__(self, problem: PlacementProblem, replicated: ReplicatedGraph):
     self._problem, self._replicated = problem, replicated
@@ -226,17 +284,31 @@ class _Quotient:
     self._first[replicated.original_of_op[zero]] = zero
 
   def units(self, placement: np.ndarray, count: int) -> np.ndarray:
-    """Makes about `count` units of one replica, none on two devices, and as many others, [N]."""
+    """Makes units of one replica, none on two devices, and adds the units of shared ops.
+
+    Args:
+      placement: [N] int32, where units must agree.
+      count: number of units of one replica, about.
+
+    Returns:
+      [N] labels 0..U-1, equal for an op and its copies.
+    """
     replicated = self._replicated
+    # [N0] device of a representative of each op.
     where = placement[np.maximum(self._first, 0)]
+    # [N0, D] one-hot; with the allowed devices [N0, D] as pairs (device now, device allowed): only
+    # ops with a common pair may merge, which share the device and have some choice in common.
     here = np.arange(self._problem.num_devices) == where[:, None]
     allowed = (here[:, :, None] & self._allowed[:, None, :]).reshape(len(where), -1)
+    # Ops on a device that they may not use: any pair is as good.
     stuck = ~allowed.any(axis=1)
     allowed[stuck] = True
+    # [N0] labels of the units of one replica.
     own = heavy_edge(replicated.original, self._costs, self._consistent(allowed), count)
     own = np.unique(own, return_inverse=True)[1].reshape(-1)
     labels = own[replicated.nearest_original].astype(np.int64)
     width = int(own.max()) + 1
+    # Ops that exist once get labels beyond those of the replicas, one per label and device.
     shared = replicated.replica_of_op == SHARED
     labels[shared] = width + labels[shared] * self._problem.num_devices + placement[shared]
     return np.unique(self._merged(labels, placement), return_inverse=True)[1].reshape(-1)
@@ -244,6 +316,7 @@ class _Quotient:
   def _consistent(self, allowed: np.ndarray) -> np.ndarray:
     """Returns the common values of ops that must share a device, [N0, ...], or any of theirs."""
     colocation = self._replicated.original.colocation
+    # Conjunction over each set; sets without a common value are left free.
     common = np.ones_like(allowed)
     np.logical_and.at(common, colocation, allowed)
     common[~common.any(axis=1)] = True
@@ -252,6 +325,7 @@ class _Quotient:
   def _merged(self, labels: np.ndarray, placement: np.ndarray) -> np.ndarray:
     """Gives all-reduces the unit of their readers, and sets of one device one unit."""
     replicated, graph = self._replicated, self._replicated.graph
+    # All-reduces are shared ops without an original.
     reduces = (replicated.original_of_op < 0) & (replicated.replica_of_op == SHARED)
     shared = replicated.replica_of_op == SHARED
     reader: Dict[int, int] = {}
@@ -259,6 +333,7 @@ class _Quotient:
         graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
       if reduces[producer] and shared[consumer] and placement[producer] == placement[consumer]:
         reader.setdefault(producer, consumer)
+    # Readers first, so that chains of all-reduces end in one unit.
     for op in graph.topological_order[::-1].tolist():
       if op in reader:
         labels[op] = labels[reader[op]]
@@ -275,6 +350,7 @@ def _pieces(
   original = replicated.original
   _, layer = np.unique(layer_positions(original), return_inverse=True)
   layer = layer.reshape(-1)
+  # [N0] compute time of each original op, from one of its copies.
   first = np.zeros(original.num_ops)
   known = replicated.original_of_op >= 0
   first[replicated.original_of_op[known]] = problem.costs.compute_us[known].min(axis=1)
