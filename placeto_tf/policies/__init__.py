@@ -21,7 +21,10 @@ _used: Dict[str, ModuleType] = {}  # by name of the policy
 
 
 def use(module: str) -> None:
-  """Adds the policy of a module, by its dotted name, whose last part names the policy.
+  """Adds the policy of a module.
+
+  Args:
+    module: its dotted name, whose last part names the policy.
 
   Raises:
     PlacetoError: it cannot be imported, or declares nothing.
@@ -39,13 +42,15 @@ def modules() -> Dict[str, ModuleType]:
   Raises:
     PlacetoError: the module of an installed package cannot be imported.
   """
+  # Later entries win: a program's own policies over installed ones, and these over the package's.
   folders = {info.name: importlib.import_module(f"{__name__}.{info.name}")
              for info in pkgutil.iter_modules(__path__) if info.ispkg}
   return {**folders, **_installed(), **_used}
 
 
 def trainable() -> Dict[str, Callable[[], Any]]:
-  """Returns for each policy that can be trained what imports its training and gives its record."""
+  """Returns name -> function that imports a policy's training and gives its record."""
+  # Training modules, and TensorFlow with them, are imported when a record is asked for.
   return {name: functools.partial(_record, module.TRAINABLE)
           for name, module in sorted(modules().items()) if hasattr(module, "TRAINABLE")}
 
@@ -61,6 +66,7 @@ def _installed() -> Dict[str, ModuleType]:
 
 
 def _imported(module: str, remedy: str) -> ModuleType:
+  """Returns a module by its name; PlacetoError with the remedy where it cannot be imported."""
   try:
     return importlib.import_module(module)
   except ImportError as error:
@@ -69,4 +75,5 @@ def _imported(module: str, remedy: str) -> ModuleType:
 
 
 def _record(deferred: Any) -> Any:
+  """Returns the `Trainable` that a deferred function of a policy's training gives."""
   return deferred()()

@@ -12,7 +12,7 @@ import tensorflow as tf  # isort: skip
 
 
 class Seeds:
-  """A new seed at each call: two layers with one seed would start out equal."""
+  """Gives a new seed at each call: two layers with one seed would start out equal."""
 
   def __init__(self, seed: int):
     self._rng = np.random.default_rng(seed)
@@ -23,7 +23,18 @@ class Seeds:
 
 
 def dense(width: int, seeds: Seeds, activation: Optional[str] = None, *, scale: float = 1.0):
-  """Returns a dense layer with Glorot's weights; `scale` shrinks them at the start."""
+  """Makes a dense layer with Glorot's weights.
+
+  Args:
+    width: outputs.
+    seeds: of the weights; one is used.
+    activation: of Keras; None is linear.
+    scale: of the weights' variance at the start, over Glorot's.
+
+  Returns:
+    The layer, [..., any] -> [..., width].
+  """
+  # Uniform in +-sqrt(3 scale / mean of inputs and outputs), Glorot's at scale 1.
   return tf.keras.layers.Dense(
       width, activation=activation,
       kernel_initializer=tf.keras.initializers.VarianceScaling(
@@ -33,6 +44,17 @@ def dense(width: int, seeds: Seeds, activation: Optional[str] = None, *, scale: 
 def perceptron(
     width: int, seeds: Seeds, *, layers: int = 2, last: Optional[str] = "relu"
 ) -> tf.keras.Sequential:
-  """Returns the small network used for each f and g of the paper; `last` is its last activation."""
+  """Makes the small network used for each f and g of the paper.
+
+  Args:
+    width: of all layers.
+    seeds: of the weights; one is used for each layer.
+    layers: how many.
+    last: activation of the last layer; None is linear.
+
+  Returns:
+    The network, [..., any] -> [..., width].
+  """
+  # All layers but the last are ReLU.
   return tf.keras.Sequential(
       [dense(width, seeds, "relu") for _ in range(layers - 1)] + [dense(width, seeds, last)])

@@ -20,40 +20,74 @@ State = Tuple[tf.Tensor, tf.Tensor]  # cell and hidden, [B, H] both
 
 
 def initial(rng: np.random.Generator, shape: Tuple[int, ...], scale: float = 1.0) -> np.ndarray:
-  """Returns uniform values of variance `scale`**2 over the mean of the two dimensions (Glorot)."""
+  """Samples Glorot's uniform values, of variance `scale`**2 over the mean of the two dimensions.
+
+  Args:
+    rng: the source of randomness.
+    shape: whose first and last dimensions are those of the product.
+    scale: of the deviation.
+
+  Returns:
+    float32 of the shape.
+  """
+  # A uniform number within +-limit has variance limit^2 / 3.
   limit = scale * np.sqrt(6 / (shape[0] + shape[-1]))
   return rng.uniform(-limit, limit, shape).astype(np.float32)
 
 
 class Lstm(tf.Module):
-  """One layer; `kernel` is [I + H, 4 H], `bias` [4 H]."""
+  """One layer of I inputs and H hidden; `kernel` is [I + H, 4 H], `bias` [4 H]."""
 
   def __init__(self, num_inputs: int, num_hidden: int, rng: np.random.Generator, name: str):
     super().__init__(name=name)
     self.num_hidden = num_hidden
+    # [I + H, 4 H]: input and hidden state, concatenated -> the four gates.
     self.kernel = tf.Variable(
         initial(rng, (num_inputs + num_hidden, 4 * num_hidden)), name="kernel")
-    self.bias = tf.Variable(np.zeros(4 * num_hidden, np.float32), name="bias")
+    self.bias = tf.Variable(np.zeros(4 * num_hidden, np.float32), name="bias")  # [4 H]
 
   def zero_state(self, batch: int) -> State:
-    """Returns the state before the first step."""
+    """Returns the state before the first step.
+
+    Args:
+      batch: B.
+    """
     return (tf.zeros([batch, self.num_hidden]),) * 2
 
   def sequence(self, inputs: tf.Tensor, state: State) -> Tuple[tf.Tensor, State]:
-    """Returns all steps, [T, B, I] -> hidden [T, B, H] and the last state."""
+    """Takes all steps of sequences.
+
+    Args:
+      inputs: [T, B, I].
+      state: before the first step.
+
+    Returns:
+      Hidden states [T, B, H] and the state after the last step.
+    """
     out = tf.raw_ops.BlockLSTM(
         seq_len_max=tf.shape(inputs, out_type=tf.int64)[0], x=inputs, cs_prev=state[0],
         h_prev=state[1], **self._weights())
-    return out.h, (out.cs[-1], out.h[-1])
+    return out.h, (out.cs[-1], out.h[-1])  # the last of T
 
   def step(self, inputs: tf.Tensor, state: State) -> State:
-    """Returns one step, [B, I]; without a gradient."""
+    """Takes one step, without a gradient.
+
+    Args:
+      inputs: [B, I].
+      state: before the step.
+
+    Returns:
+      The state after the step.
+    """
     out = tf.raw_ops.LSTMBlockCell(
         x=inputs, cs_prev=state[0], h_prev=state[1], **self._weights())
     return out.cs, out.h
 
   def _weights(self):
-    peephole = tf.zeros([self.num_hidden])
+    """Returns the arguments of both kernels; peepholes are off, their weights unused zeros."""
+    peephole = tf.zeros([self.num_hidden])  # [H]
     return dict(
+        # The kernel adds 1 to the forget gate's bias, so that memory lasts at first; no cell is
+        # clipped.
         w=self.kernel, b=self.bias, wci=peephole, wcf=peephole, wco=peephole, forget_bias=1.0,
         cell_clip=-1.0, use_peephole=False)

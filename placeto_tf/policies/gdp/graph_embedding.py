@@ -18,17 +18,20 @@ from placeto_tf.policies.layers import Seeds, dense
 import tensorflow as tf  # isort: skip
 import tensorflow_gnn as tfgnn  # isort: skip
 
-_TYPE_WIDTH = 16
+_TYPE_WIDTH = 16  # of an op type's embedding
 
 
 def node_graph(
     num_nodes: tf.Tensor, num_edges: tf.Tensor, sources: tf.Tensor, targets: tf.Tensor
 ) -> tfgnn.GraphTensor:
-  """Returns the nodes and the dataflow between them, without features.
+  """Builds the GraphTensor of nodes and the dataflow between them, without features.
 
   Args:
     num_nodes, num_edges: [P] of each graph.
     sources, targets: [E] nodes, numbered from 0 to M.
+
+  Returns:
+    A scalar GraphTensor of P components.
   """
   return tfgnn.GraphTensor.from_pieces(
       node_sets={schema.GROUP: tfgnn.NodeSet.from_fields(sizes=num_nodes, features={})},
@@ -46,11 +49,20 @@ class MaxPooling(tf.keras.layers.Layer):
 
   def __init__(self, width: int, seeds: Seeds, **kwargs):
     super().__init__(**kwargs)
+    # [M, any] -> [M, W] each.
     self._into, self._out_of = dense(width, seeds, "relu"), dense(width, seeds, "relu")
-    self._join = dense(width, seeds, "relu")
+    self._join = dense(width, seeds, "relu")  # [M, any + 2 W] -> [M, W]
 
   def call(self, graph: tfgnn.GraphTensor, x: tf.Tensor) -> tf.Tensor:
-    """Returns [M, W] from [M, any]."""
+    """Takes one round.
+
+    Args:
+      graph: a `node_graph`.
+      x: [M, any] nodes.
+
+    Returns:
+      [M, W].
+    """
     pooled = [
         pool_neighbours(graph, self._into(x), producers=True),
         pool_neighbours(graph, self._out_of(x), producers=False)]
@@ -58,8 +70,19 @@ class MaxPooling(tf.keras.layers.Layer):
 
 
 def pool_neighbours(graph: tfgnn.GraphTensor, x: tf.Tensor, *, producers: bool) -> tf.Tensor:
-  """[M, W] the greatest x [M, W] of each node's producers, or of its consumers; 0 without any."""
+  """Pools the maximum over each node's neighbours.
+
+  Args:
+    graph: a `node_graph`.
+    x: [M, W] nodes, at least 0.
+    producers: whether neighbours are producers or consumers.
+
+  Returns:
+    [M, W]; 0 for nodes without such neighbours.
+  """
+  # Edge ends: that which is read, that which receives.
   ends: Tuple = (tfgnn.SOURCE, tfgnn.TARGET) if producers else (tfgnn.TARGET, tfgnn.SOURCE)
+  # From nodes to edges, then the maximum at the other end; max_no_inf gives 0 without edges.
   return tfgnn.pool_edges_to_node(
       graph, schema.DATAFLOW, ends[1], reduce_type="max_no_inf",
       feature_value=tfgnn.broadcast_node_to_edges(
@@ -71,17 +94,27 @@ class GraphEmbedding(tf.keras.layers.Layer):
 
   def __init__(self, width: int, rounds: int, seeds: Seeds, **kwargs):
     super().__init__(**kwargs)
+    # [buckets, 16] embeddings of op types.
     self._types = self.add_weight(
         name="types", shape=(OP_TYPE_BUCKETS, _TYPE_WIDTH),
         initializer=tf.keras.initializers.RandomUniform(-0.5, 0.5, seed=seeds()))
-    self._first = dense(width, seeds, "relu")
+    self._first = dense(width, seeds, "relu")  # [M, 16 + F] -> [M, W]
     self._rounds = [MaxPooling(width, seeds, name=f"round_{i}") for i in range(rounds)]
 
   def call(
       self, graph: tfgnn.GraphTensor, op_types: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
-    """Returns [M, W] from a `node_graph`, op types [M] and features [M, F]."""
+    """Embeds nodes.
+
+    Args:
+      graph: a `node_graph`.
+      op_types: [M] int32 hash buckets.
+      features: [M, F].
+
+    Returns:
+      [M, W].
+    """
     # The product has a dense gradient, so that it is clipped as a whole.
-    types = tf.gather(1.0 * self._types, op_types)
+    types = tf.gather(1.0 * self._types, op_types)  # [M, 16]
     x = self._first(tf.concat([types, features], axis=-1))
     for layer in self._rounds:
       x = layer(graph, x)

@@ -35,7 +35,7 @@ from placeto_tf.training.updates import adam, attempt, optimizer_variables
 
 @dataclasses.dataclass(frozen=True)
 class PpoConfig(OneShotConfig):
-  """How GDP learns; the paper states the reward and the algorithm, not all sizes and rates.
+  """The updates of GDP; the paper states the reward and the algorithm, not all sizes and rates.
 
   Attributes:
     epochs: gradient steps on one batch.
@@ -58,7 +58,16 @@ class NoValues(network.Network):
   """A value network that expects nothing, which `PPOClipAgent` asks for."""
 
   def call(self, observation, step_type=None, network_state=(), training=False):
-    """Returns (zeros, network_state)."""
+    """Returns values of zero.
+
+    Args:
+      observation: of `GdpPolicy`.
+      step_type, training: not used.
+      network_state: passed on.
+
+    Returns:
+      (zeros of the observation's shape, network_state).
+    """
     del step_type, training
     return tf.zeros_like(observation[GRAPH], tf.float32), network_state
 
@@ -71,12 +80,25 @@ class GdpAgent(ppo_clip_agent.PPOClipAgent):
   """
 
   def __init__(self, time_step_spec, action_spec, **options):
-    """Args: options: of `PPOClipAgent`."""
+    """Makes the agent with an entropy bonus of 0.
+
+    Args:
+      time_step_spec, action_spec: of the policy.
+      **options: of `PPOClipAgent`.
+    """
+    # The base class takes a constant; its loss at 1 times this variable can change.
     self.entropy_coefficient = tf.Variable(0.0, trainable=False, name="entropy_coefficient")
     super().__init__(time_step_spec, action_spec, entropy_regularization=1.0, **options)
 
   def entropy_regularization_loss(self, time_steps, entropy, weights, debug_summaries=False):
-    """See the base class."""
+    """Returns the loss of the base class times the coefficient.
+
+    Args:
+      time_steps, entropy, weights, debug_summaries: see the base class.
+
+    Returns:
+      Scalar.
+    """
     return self.entropy_coefficient * super().entropy_regularization_loss(
         time_steps, entropy, weights, debug_summaries)
 
@@ -93,8 +115,9 @@ class GdpLearner:
   def __init__(
       self, policy: GdpPolicy, config: PpoConfig, seed: int = 0,
       environment: Optional[OneShotEnvironment] = None, num_steps: Optional[int] = None):
-    """Args:
+    """Makes agent and optimizer.
 
+    Args:
       policy: that learns.
       config: how.
       seed: of `update`.
@@ -104,11 +127,12 @@ class GdpLearner:
     self._num_steps = num_steps or policy.most_nodes
     self.policy, self.config, self._environment = policy, config, environment
     self.rng = np.random.default_rng(seed)
-    policy.create_variables()
+    policy.create_variables()  # before the optimizer, which makes slots for them
     self.optimizer = adam(config.learning_rate, GRADIENT_CLIP, policy.trainable_variables)
     specs = ts.time_step_spec(policy.input_tensor_spec)
     self._agent = GdpAgent(
         specs, policy.output_spec.sample_spec, optimizer=self.optimizer, actor_net=policy,
+        # No values, no normalization, one epoch a call: advantages come with the steps.
         value_net=NoValues(specs.observation, (), "NoValues"),
         importance_ratio_clipping=config.clip, value_pred_loss_coef=0.0, num_epochs=1,
         normalize_rewards=False, normalize_observations=False,
@@ -126,25 +150,35 @@ class GdpLearner:
     return [*self.policy.variables, *optimizer_variables(self.optimizer)]
 
   def update(self, spent: float = 0.0) -> None:
-    """See `one_shot.ReinforceLearner`."""
+    """Samples a batch from the environment and learns from it; see `one_shot.ReinforceLearner`.
+
+    Args:
+      spent: share of the budget that is used up, in [0, 1].
+    """
     assert self._environment is not None
     steps = driving.play(self._environment, self.policy.act(self.rng), [self.average_return])
     self.losses = attempt(lambda: self.learn([steps], spent), self.variables)
 
   def learn(self, parts: Sequence[trajectory.Trajectory], spent: float) -> Dict[str, float]:
-    """Returns the loss of an update.
+    """Makes an update from placements.
 
     Args:
       parts: [B, 1, ...] placements of one graph each, as they were played.
       spent: share of the updates, or of a budget, that is used up.
+
+    Returns:
+      The loss.
     """
     config = self.config
     self.optimizer.learning_rate.assign(
         between(config.learning_rate, config.final_learning_rate, spent))
     self._agent.entropy_coefficient.assign(between(config.entropy, config.final_entropy, spent))
+    # Episodes of all graphs side by side: [sum of B, T].
     made = [self._steps_of(part) for part in parts]
     steps, weights = tf.nest.map_structure(
         lambda *values: tf.constant(np.concatenate(values)), *made)
+    # Each epoch is a full batch; a loss that is not finite ends them, and `attempt` undoes the
+    # update.
     for _ in range(config.epochs):
       loss = float(self._train(steps, weights=weights).loss)
       if not np.isfinite(loss):
@@ -153,18 +187,20 @@ class GdpLearner:
 
   def _steps_of(
       self, played: trajectory.Trajectory) -> Tuple[trajectory.Trajectory, np.ndarray]:
-    """Placements as episodes [B, T] of a step a node, and the steps' weights [B, T]."""
+    """Returns placements as episodes [B, T] of a step a node, and weights of steps [B, T]."""
     b, t = len(played.reward), self._num_steps
-    m = played.action.shape[-1]
+    m = played.action.shape[-1]  # nodes of this graph
 
     def by_step(values):  # [B, 1, M] -> [B, T]
       return np.pad(values[:, 0], [(0, 0), (0, t - m)])
 
     rewards = played.reward
-    advantages = (rewards - rewards.mean()) / max(float(rewards.std()), 1e-8)
+    advantages = (rewards - rewards.mean()) / max(float(rewards.std()), 1e-8)  # [B, 1]
     ones = np.ones((b, t), np.float32)
     stretches = by_step(played.policy_info[STRETCH])
+    # Padding steps get stretches of their own.
     stretches[:, m:] = np.arange(m, t)  # no other node's
+    # Every step but the last goes on.
     middle = np.full((b, t), ts.StepType.MID, np.int32)
     ends = middle.copy()
     ends[:, -1] = ts.StepType.LAST
@@ -175,5 +211,6 @@ class GdpLearner:
         policy_info={
             "dist_params": {LOG_PROBS: by_step(played.policy_info[LOG_PROBS])},
             "value_prediction": 0 * ones, "return": rewards * ones, "advantage": advantages * ones})
+    # A graph's m steps weigh T in all, as those of the largest graph do.
     weights = np.where(np.arange(t) < m, t / m, 0.0) * ones
     return steps, weights.astype(np.float32)

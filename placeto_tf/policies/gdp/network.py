@@ -55,34 +55,55 @@ class GdpConfig:
 
 
 class GdpNetwork(tf.keras.Model):
-  """See the module; the constructor makes all variables."""
+  """Embedding, placer and head; see the module. The constructor makes all variables."""
 
   def __init__(self, config: GdpConfig, seed: int = 0):
+    """Makes the network.
+
+    Args:
+      config: its sizes.
+      seed: of the weights.
+    """
     super().__init__(name="gdp")
     self.config = config
     seeds = Seeds(seed)
-    self._embedding = GraphEmbedding(config.width, config.rounds, seeds)
-    self._cluster = dense(config.width, seeds, "relu")
-    self._condition = dense(config.width, seeds, "tanh")
+    self._embedding = GraphEmbedding(config.width, config.rounds, seeds)  # -> [M, W]
+    self._cluster = dense(config.width, seeds, "relu")  # [P, D C] -> [P, W]
+    self._condition = dense(config.width, seeds, "tanh")  # [P, 3 W] -> [P, W]
+    # [M, W], conditions [P, W] -> [M, W].
     self._placer = Placer(config.width, config.layers, config.heads, config.segment, seeds)
+    # [M, W] -> [M, D].
     self._head = dense(config.max_devices, seeds, scale=config.initial_spread**2)
-    self(NodeTable([inputs_lib.one_node(config.max_devices)])([0]))
+    self(NodeTable([inputs_lib.one_node(config.max_devices)])([0]))  # makes the variables
 
   def call(self, inputs: Dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns [M, D] logits of the graphs that `NodeTable` looks up, before devices are masked."""
+    """Computes the logits of graphs, before devices are masked.
+
+    Args:
+      inputs: as `NodeTable` looks them up.
+
+    Returns:
+      [M, D].
+    """
     sizes = inputs[inputs_lib.NUM_NODES]
     graph = node_graph(sizes, *(inputs[name] for name in (
         inputs_lib.NUM_EDGES, inputs_lib.SOURCES, inputs_lib.TARGETS)))
-    x = self._embedding(graph, inputs[inputs_lib.OP_TYPES], inputs[inputs_lib.FEATURES])
+    x = self._embedding(graph, inputs[inputs_lib.OP_TYPES], inputs[inputs_lib.FEATURES])  # [M, W]
+    # Mean and maximum describe the graph, the device features its cluster.
     condition = self._condition(tf.concat([
         _of_each(graph, x, "mean"), _of_each(graph, x, "max"),
         self._cluster(inputs[inputs_lib.DEVICES])], axis=1))
     if not self.config.superposition:
-      condition = tf.zeros_like(condition)
+      condition = tf.zeros_like(condition)  # gates near 1, the same for all graphs
+    # Centred before the placer and before the head.
     return self._head(_spread(graph, self._placer(_spread(graph, x), condition, sizes)))
 
   def scale_logits(self, factor: float) -> None:
-    """Multiplies all logits; which device is the likeliest does not change."""
+    """Multiplies all logits; the likeliest device stays the same.
+
+    Args:
+      factor: above 0.
+    """
     for variable in self._head.variables:
       variable.assign(factor * variable)
 
@@ -98,8 +119,10 @@ def _spread(graph: tfgnn.GraphTensor, x: tf.Tensor) -> tf.Tensor:
   The mean is most of an untrained embedding, and would put all nodes on one device.
   """
   def spread_out(of_graph):
+    """Returns [M, any] from [P, any]: each graph's row for all its nodes."""
     return tfgnn.broadcast_context_to_nodes(graph, schema.GROUP, feature_value=of_graph)
 
-  centred = x - spread_out(_of_each(graph, x, "mean"))
+  centred = x - spread_out(_of_each(graph, x, "mean"))  # [M, W]
+  # [P, 1].
   square = tf.reduce_mean(_of_each(graph, tf.square(centred), "mean"), axis=1, keepdims=True)
   return centred * spread_out(tf.math.rsqrt(square + 1e-6))

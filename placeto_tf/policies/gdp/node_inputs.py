@@ -27,6 +27,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 
 _ADJACENT = 3  # producers, and as many consumers, whose ids are features
 _FURTHEST = 5.0  # deviations from the mean at which features are clipped
+# Costs, whether the shape is known, its dimensions, adjacent nodes, waves: the order of FEATURES.
 NODE_FEATURES = 9 + 1 + OUTPUT_DIMS + 2 * _ADJACENT + 2 * op_features.NUM_WAVES
 DEVICE_FEATURES = 5
 
@@ -43,17 +44,30 @@ class NodeTable:
 
   def __init__(self, graphs: Sequence[Inputs]):
     names = (OP_TYPES, FEATURES, MASK, SOURCES, TARGETS)
+    # One ragged row a graph: [graphs, (nodes or edges), ...].
     self._rows = {
         name: tf.RaggedTensor.from_row_lengths(
             np.concatenate([each[name] for each in graphs]), [len(each[name]) for each in graphs])
         for name in names}
+    # [graphs, D C].
     self._devices = tf.constant(np.stack([each[DEVICES].reshape(-1) for each in graphs]))
 
   def __call__(self, graphs: tf.Tensor) -> Dict[str, tf.Tensor]:
-    """Returns what the network takes, of graphs [P]: all nodes and edges one after the other."""
+    """Looks up graphs, all nodes and edges one after the other.
+
+    Args:
+      graphs: [P] int32 numbers of graphs.
+
+    Returns:
+      The network's inputs: `node_inputs` without `WALK`, of M nodes and E edges of all P graphs,
+      `DEVICES` [P, D C], and `NUM_NODES`, `NUM_EDGES` [P] int32.
+    """
+    # Ragged [P, ...], then flat: the rows' values one after the other.
     rows = {name: tf.gather(table, graphs) for name, table in self._rows.items()}
     found = {name: row.values for name, row in rows.items()}
+    # [P] int32 both.
     sizes, edges = (tf.cast(rows[name].row_lengths(), tf.int32) for name in (MASK, SOURCES))
+    # [E] number of the first node of each edge's graph: edges count nodes from 0 in each graph.
     first = tf.repeat(tf.cumsum(sizes, exclusive=True), edges)
     found.update({name: found[name] + first for name in (SOURCES, TARGETS)})
     found.update({
@@ -62,7 +76,11 @@ class NodeTable:
 
 
 def one_node(max_devices: int) -> Inputs:
-  """Returns a graph of one node, for a network to be made on."""
+  """Returns a graph of one node, on which a network makes its variables.
+
+  Args:
+    max_devices: D.
+  """
   none = np.zeros(0, np.int32)
   return {
       OP_TYPES: np.zeros(1, np.int32), FEATURES: np.zeros((1, NODE_FEATURES), np.float32),
@@ -72,19 +90,32 @@ def one_node(max_devices: int) -> Inputs:
 
 def node_problem(problem: PlacementProblem) -> PlacementProblem:
   """Returns the same problem with nodes as groups: only ops that must share a device are grouped.
+
+  Args:
+    problem: its own groups are not used.
+
+  Returns:
+    The problem; its groups are in the topological order of their main ops.
   """
   grouping = group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none")
   rank = topological_rank(problem.graph)
+  # Nodes take the rank of their main op, not of their first: variables stay near their readers.
   op_rank = rank[main_ops(problem.graph, problem.costs, grouping)]
   return problem.regrouped(number_groups(grouping.group_of_op, op_rank[grouping.group_of_op]))
 
 
 def node_inputs(grouped: GroupedGraph, max_devices: int) -> Inputs:
-  """Returns the arrays of the graph of a problem made by `node_problem`.
+  """Computes the inputs of GDP for one graph.
 
-  `OP_TYPES` [M] int32 hash buckets, `FEATURES` [M, F] float32, `SOURCES` and `TARGETS` [E] int32
-  nodes, `MASK` [M, D] float32, 1 where the node may be placed, `DEVICES` [D, C] float32, with rows
-  of zeros behind the cluster's devices, and `WALK` [M], the nodes' places in a depth-first walk.
+  Args:
+    grouped: the graph of a problem made by `node_problem`.
+    max_devices: D, the room for devices.
+
+  Returns:
+    `OP_TYPES` [M] int32 hash buckets, `FEATURES` [M, F] float32, `SOURCES` and `TARGETS` [E] int32
+    nodes, `MASK` [M, D] float32, 1 where the node may be placed, `DEVICES` [D, C] float32, with
+    rows of zeros behind the cluster's devices, and `WALK` [M], the nodes' places in a depth-first
+    walk.
 
   Raises:
     PlacementError: the cluster has more devices than the network has room for.
@@ -94,12 +125,15 @@ def node_inputs(grouped: GroupedGraph, max_devices: int) -> Inputs:
     raise PlacementError(
         f"the cluster has {d} devices, hosts included, the policy was made for {max_devices} at "
         "most; train one with a larger max_devices")
+  # Devices that the cluster lacks are masked, and their rows of features are 0.
   mask = np.zeros((grouped.num_groups, max_devices), np.float32)
   mask[:, :d] = grouped.allowed
   devices = np.zeros((max_devices, DEVICE_FEATURES), np.float32)
   devices[:d] = _device_features(grouped)
+  # All edges, including those that run against the order of main ops.
   edges = grouped.sources, grouped.targets, grouped.num_groups
   walk = op_features.walk_numbers(*edges)
+  # [M, F], standardized over the nodes of this graph alone.
   features = op_features.standardized(np.concatenate([
       _cost_features(grouped),
       op_features.shape_features(grouped.output_rank, grouped.output_dims),
@@ -113,32 +147,35 @@ def node_inputs(grouped: GroupedGraph, max_devices: int) -> Inputs:
 def _cost_features(grouped: GroupedGraph) -> np.ndarray:
   """Returns [M, 9]: compute time, bytes, ops and degrees, most of them by their logarithms."""
   m = grouped.num_groups
-  compute_us = grouped.compute_us.min(axis=1)
+  compute_us = grouped.compute_us.min(axis=1)  # [M] on the fastest device
   counts = (
       compute_us, grouped.output_bytes, grouped.persistent_bytes, grouped.working_bytes,
       grouped.num_ops, np.bincount(grouped.targets, minlength=m),
       np.bincount(grouped.sources, minlength=m))
+  # Compute time as it is and as a logarithm: large ops stand out in one, small ones in the other.
   return np.stack(
       [compute_us, grouped.allowed.mean(axis=1), *(np.log1p(count) for count in counts)], axis=1)
 
 
 def _position_features(grouped: GroupedGraph, walk: np.ndarray) -> np.ndarray:
-  """[M, 2 W] waves of the share of compute time that comes before a node in a depth-first walk.
+  """Returns [M, 2 W] waves of the share of compute time before a node in a depth-first walk.
 
   Neighbouring nodes have similar values, and distant parts of the graph different ones.
   """
+  # Only nodes with a choice take up room in the walk.
   weights = grouped.compute_us.min(axis=1) + grouped.op_overhead_us * grouped.num_ops
   return op_features.waves(op_features.shares_before(
       walk, weights * (grouped.allowed.sum(axis=1) > 1)))
 
 
 def _device_features(grouped: GroupedGraph) -> np.ndarray:
-  """[D, 5]: present, host, speed and bandwidth against the best, memory against the graph's."""
-  compute_us = grouped.compute_us.sum(axis=0)
+  """Returns [D, 5]: present, host, speed, cost of links, memory over the graph's."""
+  compute_us = grouped.compute_us.sum(axis=0)  # [D] us of the whole graph on one device
   d = grouped.num_devices
   bandwidth = np.ones((d, d)) * grouped.bandwidth_bytes_per_us
-  np.fill_diagonal(bandwidth, np.nan)
-  out = np.nanmean(bandwidth, axis=1) if d > 1 else np.ones(1)
+  np.fill_diagonal(bandwidth, np.nan)  # a device's link to itself does not count
+  out = np.nanmean(bandwidth, axis=1) if d > 1 else np.ones(1)  # [D] bytes/us
+  # Bytes that the graph holds on one device.
   held = float(grouped.persistent_bytes.sum() + grouped.working_bytes.sum())
   # The cost of links: the share of a step that moving all outputs once over a link would take.
   dear = float(grouped.output_bytes.sum()) / out / max(float(compute_us.min()), 1e-9)

@@ -36,10 +36,18 @@ class Gate(tf.keras.layers.Layer):
 
   def __init__(self, width: int, seeds: Seeds, **kwargs):
     super().__init__(**kwargs)
-    self._gate = dense(width, seeds, scale=0.1)
+    self._gate = dense(width, seeds, scale=0.1)  # [S, C] -> [S, W]
 
   def call(self, x: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
-    """Returns [S, L, W] from x [S, L, W] and condition [S, C]."""
+    """Gates vectors by the condition of their segment.
+
+    Args:
+      x: [S, L, W].
+      condition: [S, C].
+
+    Returns:
+      [S, L, W].
+    """
     return x * (1.0 + self._gate(condition)[:, None])
 
 
@@ -48,21 +56,33 @@ class SegmentAttention(tf.keras.layers.Layer):
 
   def __init__(self, width: int, heads: int, seeds: Seeds, **kwargs):
     super().__init__(**kwargs)
-    self._heads, self._size = heads, width // heads
+    self._heads, self._size = heads, width // heads  # H, W / H
+    # [..., W] -> [..., W] each.
     self._query, self._key, self._value = (dense(width, seeds) for _ in range(3))
-    self._output = dense(width, seeds, scale=_QUIET)
+    self._output = dense(width, seeds, scale=_QUIET)  # [S, L, W] -> [S, L, W]
 
   def call(self, here: tf.Tensor, around: tf.Tensor, visible: tf.Tensor) -> tf.Tensor:
-    """Returns [S, L, W] from here [S, L, W], around [S, 2L, W] and visible [S, 2L] bool."""
+    """Lets each node attend to its own segment and to the one before.
+
+    Args:
+      here: [S, L, W] nodes that attend.
+      around: [S, 2L, W] nodes of the segment before, then of this one.
+      visible: [S, 2L] bool, False for padding and where nothing is before.
+
+    Returns:
+      [S, L, W].
+    """
+    # [S, L, H, W / H], and [S, 2L, H, W / H] for keys and values.
     query, key, value = (
         self._split(layer(x)) for layer, x in (
             (self._query, here), (self._key, around), (self._value, around)))
-    scores = tf.einsum("slhw,skhw->shlk", query, key) * self._size**-0.5
+    scores = tf.einsum("slhw,skhw->shlk", query, key) * self._size**-0.5  # [S, H, L, 2L]
     scores = tf.where(visible[:, None, None, :], scores, -np.inf)  # each segment sees itself
-    mixed = tf.einsum("shlk,skhw->slhw", tf.nn.softmax(scores), value)
+    mixed = tf.einsum("shlk,skhw->slhw", tf.nn.softmax(scores), value)  # [S, L, H, W / H]
     return self._output(tf.reshape(mixed, tf.shape(here)))
 
   def _split(self, x: tf.Tensor) -> tf.Tensor:
+    """Returns [S, any, H, W / H] from [S, any, W]."""
     shape = tf.shape(x)
     return tf.reshape(x, [shape[0], shape[1], self._heads, self._size])
 
@@ -72,18 +92,31 @@ class PlacerLayer(tf.keras.layers.Layer):
 
   def __init__(self, width: int, heads: int, seeds: Seeds, **kwargs):
     super().__init__(**kwargs)
+    # Before attention, before the dense layers.
     self._norms = [tf.keras.layers.LayerNormalization() for _ in range(2)]
     self._gates = [Gate(width, seeds, name=f"gate_{i}") for i in range(2)]
     self._attention = SegmentAttention(width, heads, seeds)
+    # [S, L, W] -> [S, L, 2 W], ReLU -> [S, L, W].
     self._dense = [dense(2 * width, seeds, "relu"), dense(width, seeds, scale=_QUIET)]
 
   def call(
       self, x: tf.Tensor, valid: tf.Tensor, begins: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
-    """Returns [S, L, W] from x [S, L, W], valid [S, L] and begins [S] bool, and condition [S, C].
+    """Applies attention, then the dense layers.
+
+    Args:
+      x: [S, L, W] hidden states.
+      valid: [S, L] bool, False for padding.
+      begins: [S] bool, segments with which a graph begins.
+      condition: [S, C].
+
+    Returns:
+      [S, L, W].
     """
-    around, visible = with_memory(x, valid, begins)
+    around, visible = with_memory(x, valid, begins)  # [S, 2L, W], [S, 2L]
     around = self._gates[0](self._norms[0](around), condition)
+    # The queries are the second half, the segment itself.
     x += self._attention(around[:, tf.shape(x)[1]:], around, visible)
+    # Residual: two dense layers over the normalized and gated states.
     y = self._gates[1](self._norms[1](x), condition)
     for layer in self._dense:
       y = layer(y)
@@ -92,49 +125,67 @@ class PlacerLayer(tf.keras.layers.Layer):
 
 def with_memory(
     x: tf.Tensor, valid: tf.Tensor, begins: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-  """Returns each segment behind the one before it: [S, 2L, W] and what may be seen of it, [S, 2L].
-
-  No gradient flows through the segment before.
+  """Puts each segment behind the one before it, through which no gradient flows.
 
   Args:
     x: [S, L, W] hidden states.
     valid: [S, L] bool, False for padding.
     begins: [S] bool, segments with which a graph begins: there is nothing before them.
+
+  Returns:
+    [S, 2L, W] the segment before, then the segment; and [S, 2L] bool, the visible nodes.
   """
+  # The segment before segment s is s - 1; before the first there are zeros, which `begins` hides.
   memory = tf.concat([tf.zeros_like(x[:1]), tf.stop_gradient(x[:-1])], axis=0)
   remembered = tf.concat([valid[:1], valid[:-1]], axis=0) & ~begins[:, None]
   return tf.concat([memory, x], axis=1), tf.concat([remembered, valid], axis=1)
 
 
 class Placer(tf.keras.layers.Layer):
-  """The layers of the placer, between cutting into segments and joining them again."""
+  """The layers of the placer: nodes are cut into segments before them and put in a row after."""
 
   def __init__(
       self, width: int, layers: int, heads: int, segment: int, seeds: Seeds, **kwargs):
-    """Args: segment: L."""
+    """Makes the layers.
+
+    Args:
+      width: W.
+      layers: how many.
+      heads: H, a divisor of W.
+      segment: L.
+      seeds: of the weights.
+      **kwargs: of Keras.
+    """
     super().__init__(**kwargs)
     self._segment = segment
     self._layers = [PlacerLayer(width, heads, seeds, name=f"layer_{i}") for i in range(layers)]
-    self._norm = tf.keras.layers.LayerNormalization()
+    self._norm = tf.keras.layers.LayerNormalization()  # after the last layer
 
   def call(self, nodes: tf.Tensor, condition: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """Returns [M, W] from nodes [M, W], each graph's in topological order.
+    """Refines nodes by what is near them in topological order.
 
     Args:
-      nodes: of all graphs.
+      nodes: [M, W] of all graphs, each graph's in topological order.
       condition: [P, C] of each graph.
       sizes: [P] int32, nodes of each graph.
+
+    Returns:
+      [M, W].
     """
     length, width = self._segment, nodes.shape[-1]
     count = -(-sizes // length)  # [P] segments
     total, first = tf.reduce_sum(count), tf.cumsum(count, exclusive=True)
+    # Slots: a node keeps its place in its graph, which begins at a multiple of L.
     shift = first * length - tf.cumsum(sizes, exclusive=True)
     slots = (tf.range(tf.shape(nodes)[0]) + tf.repeat(shift, sizes))[:, None]  # [M, 1]
+    # [S, L, W].
     x = tf.reshape(tf.scatter_nd(slots, nodes, [total * length, width]), [total, length, width])
+    # A slot is valid if a node was put there: [S, L].
     valid = tf.reshape(tf.scatter_nd(slots, tf.ones_like(slots)[:, 0], [total * length]) > 0,
                        [total, length])
-    begins = tf.scatter_nd(first[:, None], tf.ones_like(first), [total]) > 0
-    condition = tf.repeat(condition, count, axis=0)
+    begins = tf.scatter_nd(first[:, None], tf.ones_like(first), [total]) > 0  # [S]
+    condition = tf.repeat(condition, count, axis=0)  # [S, C]
     for layer in self._layers:
       x = layer(x, valid, begins, condition)
+    # Back from slots to nodes: [M, W].
     return self._norm(tf.gather_nd(tf.reshape(x, [-1, width]), slots))

@@ -49,13 +49,27 @@ class GdpPolicy(network.DistributionNetwork):
   """
 
   def __init__(self, graphs: Sequence[Inputs], gdp: GdpNetwork):
-    """Args: graphs: the list that `graph` is an index of, see `node_inputs`."""
+    """Makes the policy of a network.
+
+    Args:
+      graphs: the list that `graph` is an index of, see `node_inputs`.
+      gdp: the network.
+    """
     self.most_nodes = max(len(each[MASK]) for each in graphs)
 
     def below(count, name):
+      """Returns the spec of a scalar from 0 to a count, excluded.
+
+      Args:
+        count: of values.
+        name: of the spec.
+
+      Returns:
+        A `BoundedTensorSpec` of int32.
+      """
       return tensor_spec.BoundedTensorSpec([], tf.int32, 0, count - 1, name=name)
 
-    device = below(gdp.config.max_devices, "device")
+    device = below(gdp.config.max_devices, "device")  # the action of a step
     super().__init__(
         {GRAPH: below(len(graphs), GRAPH), STRETCH: below(self.most_nodes, STRETCH)},
         state_spec=(), name="GdpPolicy",
@@ -68,23 +82,35 @@ class GdpPolicy(network.DistributionNetwork):
         self._one, input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
 
   def call(self, observation, step_type=None, network_state=(), training=False):
-    """Returns (Decisions of observations [B, T], network_state); a row is of one graph."""
+    """Gives the decisions of every step of a batch of episodes.
+
+    Args:
+      observation: `GRAPH` and `STRETCH`, [B, T] or [B] int32; a row is of one graph.
+      step_type, training: not used.
+      network_state: passed on.
+
+    Returns:
+      `Decisions` of shape [B, T] or [B], and the network state.
+    """
     del step_type, training
-    rows = tf.shape(observation[GRAPH])[0]
-    stretches = tf.reshape(observation[STRETCH], [rows, -1])
+    rows = tf.shape(observation[GRAPH])[0]  # B
+    stretches = tf.reshape(observation[STRETCH], [rows, -1])  # [B, T]
+    # The network runs once for each graph that occurs; `place` [B] leads from rows to graphs.
     graphs, place = tf.unique(tf.reshape(observation[GRAPH], [rows, -1])[:, 0])
     inputs = self._inputs(graphs)
 
     def by_row(values):  # [M, D] -> [B, T, D]
       shape = tf.stack([-1, tf.shape(stretches)[1], self.network.config.max_devices])
+      # Steps behind a graph's nodes get logits and a mask of 0; their weight is 0 in the loss.
       ragged = tf.RaggedTensor.from_row_lengths(values, inputs[NUM_NODES])
       return tf.gather(ragged.to_tensor(shape=shape), place)
 
-    devices = masked.MaskedCategorical(
+    devices = masked.MaskedCategorical(  # [B, T] distributions over D
         by_row(self.network(inputs)), by_row(inputs[MASK]) > 0)
     outer = tf.shape(observation[GRAPH])
 
     def log_probs(actions):
+      # Log probabilities are pooled over stretches, entropies are of single nodes.
       chosen = devices.log_prob(tf.reshape(actions, tf.shape(stretches)))
       found = tf.reshape(self._pooled(chosen, stretches), outer)
       found.set_shape(observation[GRAPH].shape)
@@ -100,76 +126,118 @@ class GdpPolicy(network.DistributionNetwork):
     return masked.MaskedCategorical(self.network(inputs), inputs[MASK] > 0).logits
 
   def logits(self, graph: int = 0) -> np.ndarray:
-    """Returns [M, D] of a graph's nodes; about -1e10 for devices that a node may not use."""
+    """Returns the logits of a graph's nodes.
+
+    Args:
+      graph: its number.
+
+    Returns:
+      [M, D] float32; about -1e10 for devices that a node may not use.
+    """
     return self._forward(tf.constant(graph)).numpy()
 
   def greedy(self, graph: int = 0) -> np.ndarray:
-    """Returns [M] int32: the likeliest device of each node."""
+    """Returns the likeliest device of each node.
+
+    Args:
+      graph: its number.
+
+    Returns:
+      [M] int32.
+    """
     return self.logits(graph).argmax(axis=1).astype(np.int32)
 
   def soften(self, spread: float, graph: int = 0) -> None:
-    """Scales the network's logits down where a graph's lie further apart than `spread`.
+    """Scales the network's logits down where a graph's lie further apart than a limit.
 
-    That is their deviation over the devices that a node may use, the mean over nodes with a choice.
+    Args:
+      spread: the limit of their standard deviation over the devices that a node may use, as the
+        mean over nodes with a choice.
+      graph: its number.
     """
-    allowed = self._inputs(tf.constant([graph]))[MASK].numpy() > 0
-    choices = allowed.sum(axis=1) > 1
+    allowed = self._inputs(tf.constant([graph]))[MASK].numpy() > 0  # [M, D]
+    choices = allowed.sum(axis=1) > 1  # [M]
     if not choices.any():
       return
     found = np.std(self.logits(graph)[choices], axis=1, where=allowed[choices]).mean()
+    # Scaling keeps the order of devices, so the likeliest placement stays the same.
     if found > spread:
       self.network.scale_logits(float(spread / found))
 
   def draw(
       self, rng: np.random.Generator, count: int, graph: int = 0
   ) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
-    """Draws placements; the module describes how nodes depend on one another.
+    """Samples placements; the module describes how nodes depend on one another.
+
+    Args:
+      rng: the source of randomness.
+      count: how many.
+      graph: its number.
 
     Returns:
       [count, M] int32 devices; and of each node its `STRETCH` and the `LOG_PROBS` of its device,
       [count, M] both.
     """
-    logits, walk = self.logits(graph), self._walks[graph]
+    logits, walk = self.logits(graph), self._walks[graph]  # [M, D], [M]
     log_probs = tf.nn.log_softmax(logits).numpy()
-    stretches = np.stack([draw_stretches(rng, walk) for _ in range(count)])
+    stretches = np.stack([draw_stretches(rng, walk) for _ in range(count)])  # [count, M]
     placements = np.stack([
+        # Gumbel-max: a stretch's number picks its row of noise, which all its nodes share.
         (logits + rng.gumbel(size=(len(walk), logits.shape[1]))[each]).argmax(axis=1)
         for each in stretches]).astype(np.int32)
+    # [count, M].
     chosen = np.take_along_axis(log_probs[None], placements[..., None], axis=2)[..., 0]
     return placements, {STRETCH: stretches, LOG_PROBS: self._pooled(
         tf.constant(chosen), tf.constant(stretches)).numpy()}
 
   def act(self, rng: np.random.Generator) -> Callable[[np.ndarray], Tuple[np.ndarray, Any]]:
-    """Returns what `driving.play` asks: the numbers of one graph [B] -> `draw`."""
+    """Returns the function that `driving.play` asks for actions.
+
+    Args:
+      rng: the source of randomness.
+
+    Returns:
+      Numbers of one graph [B] -> the results of `draw`.
+    """
     return lambda graphs: self.draw(rng, len(graphs), int(graphs[0]))
 
   def _pooled(self, values: tf.Tensor, stretches: tf.Tensor) -> tf.Tensor:
     """Returns [B, M] the mean over each node's stretch of values [B, M]."""
     b, m = tf.shape(values)[0], tf.shape(values)[1]
     labels = stretches + m * tf.range(b)[:, None]  # no two rows share a stretch
-    means = tf.math.unsorted_segment_mean(
+    means = tf.math.unsorted_segment_mean(  # [B M], one a stretch
         tf.reshape(values, [-1]), tf.reshape(labels, [-1]), b * m)
     return tf.gather(means, labels)
 
 
 def draw_stretches(rng: np.random.Generator, walk: np.ndarray) -> np.ndarray:
-  """Returns [M] int32 number of each node's stretch of the walk, from 0 on along the walk.
+  """Cuts the walk of a graph into stretches of random lengths.
 
   The mean length of a stretch is drawn first, log-uniformly from one node to a quarter of them.
 
   Args:
     rng: the source of randomness.
     walk: [M] each node's place in the walk.
+
+  Returns:
+    [M] int32 number of each node's stretch, from 0 on along the walk.
   """
   m = len(walk)
   length = np.exp(rng.uniform(0.0, np.log(max(_LONGEST_STRETCH * m, 1.0))))
+  # Every place of the walk begins a stretch with probability 1 / length: geometric lengths.
   ends = rng.random(m) < 1 / length
-  ends[0] = False
+  ends[0] = False  # numbers begin with 0
   return np.cumsum(ends)[walk].astype(np.int32)
 
 
 def save_weights(network: GdpNetwork, directory: str, **notes: Any) -> None:
-  """Writes the weights and a JSON sidecar with the network's sizes and `notes`."""
+  """Writes the weights and a JSON sidecar with the network's sizes.
+
+  Args:
+    network: whose weights they are.
+    directory: made where it does not exist.
+    **notes: further content of the sidecar.
+  """
   weight_files.write(
       directory, {f"arr_{i}": value for i, value in enumerate(network.get_weights())},
       {"policy": "gdp", "version": _VERSION, "network": dataclasses.asdict(network.config),
@@ -177,13 +245,20 @@ def save_weights(network: GdpNetwork, directory: str, **notes: Any) -> None:
 
 
 def load_network(directory: str) -> GdpNetwork:
-  """Returns the network that `save_weights` wrote, in the directory or the `weights` of a run's.
+  """Reads the network that `save_weights` wrote.
+
+  Args:
+    directory: of the weights, or of the run that has them in `weights`.
+
+  Returns:
+    The network with these weights.
 
   Raises:
     PlacementError: the files are missing, damaged, or of another policy or version.
   """
   remedy = "give a directory that a training run of gdp wrote, such as ROOT_DIR/weights"
   sidecar = weight_files.read_sidecar(directory, remedy=remedy, error_type=PlacementError)
+  # Inputs of another version would run through the network without an error.
   if sidecar.get("policy") != "gdp" or sidecar.get("version") != _VERSION:
     raise PlacementError(
         f"the weights in {directory} are of policy {sidecar.get('policy')!r}, version "
@@ -202,6 +277,7 @@ def load_network(directory: str) -> GdpNetwork:
   network = GdpNetwork(config)
   expected = [tuple(variable.shape) for variable in network.variables]
   found = [value.shape for value in values]
+  # The configuration may be sound and the arrays of another one.
   if found != expected:
     raise PlacementError(
         f"the weights in {directory} have shapes {found}, expected {expected}; train them again")

@@ -32,18 +32,21 @@ def search_gdp(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, way: str = "scratch",
     weights: Optional[str] = None, network_config: Optional[GdpConfig] = None,
     training: Optional[PpoConfig] = None, root_dir: Optional[str] = None) -> np.ndarray:
-  """Returns [N] the best placement the problem has seen, after GDP has worked on it.
+  """Lets GDP work on a problem: it samples placements and, unless told not to, learns from them.
 
   Args:
     problem: its groups are not used.
     budget: counted from when the problem was made.
-    seed: of weights and draws.
+    seed: of weights and samples.
     way: "scratch" trains a network on the graph at hand, and with weights is the same as
       "fine_tune"; "fine_tune" trains the weights further; "zero_shot" learns nothing.
     weights: directory of a training run, or of its weights; only "scratch" does without.
     network_config: of a network from scratch; its `max_devices` is the cluster's.
     training: how it learns.
     root_dir: as for `one_shot.search`.
+
+  Returns:
+    [N] the best placement that the problem has seen.
 
   Raises:
     PlacementError: there are no such weights, or they are for fewer devices.
@@ -56,6 +59,7 @@ def search_gdp(
         "--policy=gdp, or of its weights")
   if way == "scratch" and weights is not None:
     way = "fine_tune"
+  # Two independent seeds, so that weights and samples do not share random numbers.
   weight_seed, draw_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
   nodes = node_problem(problem)
   if weights is None:
@@ -66,9 +70,10 @@ def search_gdp(
     network = load_network(weights)
   inputs = node_inputs(GroupedGraph.of(nodes), network.config.max_devices)
   policy = GdpPolicy([inputs], network)
-  left = nodes.account.remaining_evaluations(budget)
+  left = nodes.account.remaining_evaluations(budget)  # evaluations; None without such a limit
   if way == "zero_shot":
     draws = _DRAWS if left is None else min(_DRAWS, left)
+    # The likeliest placement is evaluated first, then samples: [1 + samples, M].
     placements = policy.greedy()[None]
     if draws > 1:
       drawn, _ = policy.draw(np.random.default_rng(draw_seed), draws - 1)
@@ -78,14 +83,16 @@ def search_gdp(
   training = training or PpoConfig()
   if way == "fine_tune":
     training = dataclasses.replace(training, entropy=_FINE_TUNING_ENTROPY)
-    policy.soften(_FINE_TUNING_SPREAD)
+    policy.soften(_FINE_TUNING_SPREAD)  # logits near enough to explore
   # One evaluation is kept for the likeliest devices, which samples miss on graphs of many nodes.
   most = None if left is None else max(1, left - 1)
   part = dataclasses.replace(
       budget, max_evaluations=None if most is None else nodes.account.evaluations + most)
   environment = search_environment(nodes, training, part)
+  # The learner samples a batch, evaluates it and updates, until its part of the budget is used up.
   learner = GdpLearner(policy, training, draw_seed, environment)
   search(nodes, learner, environment, part, root_dir=root_dir)
+  # Unlimited (None) or one left: the kept evaluation.
   if nodes.account.remaining_evaluations(budget) != 0:
     nodes.evaluate(policy.greedy())
   return problem.account.best_known

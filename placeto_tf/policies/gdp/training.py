@@ -69,7 +69,7 @@ class GdpTrainingConfig(RunConfig):
 
 @dataclasses.dataclass(frozen=True)
 class SampleSpec:
-  """What a sample depends on besides weights: the number of its graph, and its seed."""
+  """All that a sample depends on besides weights: the number of its graph, and its seed."""
 
   graph: int
   seed: int
@@ -91,11 +91,17 @@ class SampleCollector:
 
   def __init__(
       self, network: GdpConfig, training: PpoConfig, problems: Sequence[PlacementProblem]):
-    """Args: network, training: of the learner."""
+    """Makes the network and an environment for each problem.
+
+    Args:
+      network, training: of the learner.
+      problems: made by `node_problem`.
+    """
     self._network = GdpNetwork(network)
     self._policy = GdpPolicy(
         [node_inputs(GroupedGraph.of(each), network.max_devices) for each in problems],
         self._network)
+    # One environment a graph; an episode samples all nodes at once.
     self._environments: List[OneShotEnvironment] = [
         OneShotEnvironment(
             each.allowed, SimulatedCost(each), batch_size=training.batch_size, graph=i,
@@ -103,7 +109,16 @@ class SampleCollector:
         for i, each in enumerate(problems)]
 
   def __call__(self, weights: Sequence[np.ndarray], spec: SampleSpec) -> Played:
-    """Args: weights: of the learner's network."""
+    """Samples a batch of placements of one graph.
+
+    Args:
+      weights: of the learner's network.
+      spec: of the sample.
+
+    Returns:
+      The steps and step times.
+    """
+    # The learner's weights arrive with every spec: collectors may be in other processes.
     self._network.set_weights(weights)
     environment = self._environments[spec.graph]
     steps = driving.play(environment, self._policy.act(np.random.default_rng(spec.seed)))
@@ -144,11 +159,14 @@ class GdpTraining(Learner):
          for each in self.problems], self.network)
     self._learner = GdpLearner(
         self._policy, config.training,
+        # Held-out graphs may be larger, nothing is learned from them.
         num_steps=max(each.num_groups for each in self.problems[:self.num_training]))
+    # The measure of a graph: its objective on the best single device.
     self._single_us = [
         float(each.evaluate_ops(PLACERS["single"](each)).objective_us[0])
         for each in self.problems]
     size = config.graphs_per_update
+    # Consecutive graphs form a batch; the last one may be smaller.
     self._batches = [
         tuple(range(first, min(first + size, self.num_training)))
         for first in range(0, self.num_training, size)]
@@ -157,7 +175,15 @@ class GdpTraining(Learner):
 
   def make_problems(
       self, graphs: Sequence[str], clusters: Sequence[str]) -> List[PlacementProblem]:
-    """Returns every graph on its clusters, ungrouped."""
+    """Makes every graph on its clusters, ungrouped.
+
+    Args:
+      graphs: names, as `load_with_replicas` takes them.
+      clusters: as `expand_clusters` takes them.
+
+    Returns:
+      The problems, graph after graph.
+    """
     check_specs(graphs)
     problems = []
     for index, name in enumerate(graphs):
@@ -169,7 +195,7 @@ class GdpTraining(Learner):
 
   @property
   def collector(self) -> Maker:
-    """Plays `SampleSpec`s."""
+    """Returns a maker of collectors that play `SampleSpec`s."""
     return functools.partial(SampleCollector, self.config.network, self.config.training)
 
   def portable(self, num_threads: Optional[int]) -> List[PlacementProblem]:
@@ -189,7 +215,14 @@ class GdpTraining(Learner):
 
   def turn(self, iteration: int) -> Tuple[int, ...]:
     """Returns the graphs of an iteration: a function of the seed, so that resuming needs no state.
+
+    Args:
+      iteration: from 1 on.
+
+    Returns:
+      Numbers of graphs, a batch.
     """
+    # A lap goes through all batches in a new order.
     lap, place = divmod(iteration - 1, len(self._batches))
     order = np.random.default_rng([self.config.seed, lap]).permutation(len(self._batches))
     return self._batches[order[place]]
@@ -203,7 +236,15 @@ class GdpTraining(Learner):
     return len(experience.step_time_us)
 
   def learn(self, experiences: List[Played], iteration: int) -> Dict[str, float]:
-    """See the base class."""
+    """Makes one update from the samples of a batch of graphs; see the base class.
+
+    Args:
+      experiences: one of each graph.
+      iteration: from 1 on.
+
+    Returns:
+      The loss, the mean reward, and step times over one device's.
+    """
     losses = self._learner.learn(
         [each.steps for each in experiences], iteration / self.config.iterations)
     # The batch's mean step time over one device's, whether placements fit or not.
@@ -217,11 +258,15 @@ class GdpTraining(Learner):
            for graph, value in over_single.items()}}
 
   def watch(self) -> Dict[str, float]:
-    """Step time over one device's of the likeliest devices, geometric mean over held-out graphs."""
+    """Evaluates the likeliest devices on held-out graphs.
+
+    Returns:
+      The geometric mean of step times (with the memory penalty) over one device's.
+    """
     logs = []
     for graph in self.held_out:
       found = self.problems[graph].evaluate(self._policy.greedy(graph)).objective_us[0]
-      logs.append(np.log(found / self._single_us[graph]))
+      logs.append(np.log(found / self._single_us[graph]))  # geometric mean, as for all ratios
     return {"held_out_over_single": float(np.exp(np.mean(logs)))}
 
   def export(self, iteration: int) -> None:
@@ -231,6 +276,7 @@ class GdpTraining(Learner):
         training=self.config.to_json())
 
   def _begin_with(self, given: GdpNetwork, directory: str) -> None:
+    """Takes over the weights of a network of the same configuration."""
     if given.config != self.config.network:
       raise PlacetoError(
           f"the weights in {directory} are of a network of {given.config}, expected "

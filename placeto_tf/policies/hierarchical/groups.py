@@ -22,10 +22,10 @@ _SIZES, _NEIGHBOURS = 6, 6  # outputs of a unit, producers, and consumers that a
 
 
 class Units:
-  """The units of a problem whose groups they are.
+  """The colocation groups of a problem, which the grouper groups, and their features.
 
   Attributes:
-    features: [U, S] float32, what the grouper sees besides types: sizes of outputs, neighbours by
+    features: [U, S] float32, the grouper's inputs besides types: sizes of outputs, neighbours by
       `op_features.walk_numbers` (both standardized) and waves of `share`.
     share: [U] float32, the share of the compute time of all movable units that comes before a
       unit, with half of its own, in the order of their numbers.
@@ -34,35 +34,50 @@ class Units:
   """
 
   def __init__(self, problem: PlacementProblem):
-    """Args: problem: grouped by what must share a device, no more."""
+    """Computes the features of the units.
+
+    Args:
+      problem: grouped by what must share a device, no more.
+    """
     graph, group_of_op = problem.graph, problem.grouping.group_of_op
     u = problem.num_groups
+    # [N, 1 + 4].
     of_ops = op_features.shape_features(*output_shapes(graph, np.arange(graph.num_ops)))
     self._shapes = np.zeros((u, of_ops.shape[1]))
+    # A unit's shape features are sums over its ops.
     np.add.at(self._shapes, group_of_op, of_ops)
     self.type_counts = op_features.type_counts(graph, group_of_op, u)
     self._sources, self._targets = op_features.group_edges(graph, group_of_op, u)
+    # [U] place in the depth-first walk.
     number = op_features.walk_numbers(self._sources, self._targets, u)
+    # Neighbours by walk number: [number] brings rows back into the units' order.
     near = op_features.neighbours(
         number[self._sources], number[self._targets], u, _NEIGHBOURS)[number]
     sizes = op_features.output_sizes(graph, problem.costs, group_of_op, u, _SIZES)
     known = op_features.standardized(np.concatenate([sizes, near], axis=1))
+    # [O] unit of each output; [U] bytes of all outputs.
     owner = np.repeat(group_of_op, np.diff(graph.output_offsets))
     self._bytes = np.bincount(owner, problem.costs.output_bytes, minlength=u)
     self.movable = problem.allowed.sum(axis=1) > 1
+    # [D] devices of any movable unit, for groups.
     self._common = problem.allowed[self.movable].any(axis=0)
+    # A problem without movable units still needs devices for its groups.
     if not self.movable.any():
       self._common = problem.allowed.any(axis=0)
-    first = np.unique(group_of_op, return_index=True)[1]
+    first = np.unique(group_of_op, return_index=True)[1]  # [U] first op of each unit
     fallback = fallback_devices(problem)[first]
     devices = np.arange(problem.num_devices)
+    # [U, D] a unit goes to the wanted device where allowed, else to its fallback.
     self._nearest = np.where(problem.allowed, devices, fallback[:, None]).astype(np.int32)
     op_us = problem.costs.compute_us.min(axis=1) + problem.cluster.op_overhead_us
+    # [U] us, 0 for units that cannot move.
     weight = np.bincount(group_of_op, op_us, minlength=u) * self.movable
     self.share = op_features.shares_before(number, weight)
     self.features = np.concatenate([known, op_features.waves(self.share)], axis=1)
+    # Edges of units that are not grouped do not count between groups.
     both = self.movable[self._sources] & self.movable[self._targets]
     self._sources, self._targets = self._sources[both], self._targets[both]
+    # The nonzero entries of the counts alone: most units have one type.
     self._typed_units, self._types = np.nonzero(self.type_counts * self.movable[:, None])
 
   @property
@@ -71,11 +86,22 @@ class Units:
     return len(self.movable)
 
   def num_features(self, num_groups: int) -> int:
-    """Returns F of `group_inputs`."""
+    """Returns the number of features of a group.
+
+    Args:
+      num_groups: K.
+
+    Returns:
+      F of `group_inputs`.
+    """
     return self.type_counts.shape[1] + 2 + 1 + OUTPUT_DIMS + 2 * num_groups
 
   def group_inputs(self, groups: np.ndarray, num_groups: int) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns the placer's inputs for groupings [B, U].
+    """Builds the placer's inputs for groupings.
+
+    Args:
+      groups: [B, U] group of each unit.
+      num_groups: K.
 
     Returns:
       [B, K, F] float32 how many ops of each type, bytes and sums of the shapes of their outputs,
@@ -84,51 +110,70 @@ class Units:
       there is nothing to decide.
     """
     b, k, t = len(groups), num_groups, self.type_counts.shape[1]
-    rows = np.arange(b)[:, None]
+    rows = np.arange(b)[:, None]  # [B, 1]
     features = np.zeros((b, k, self.num_features(k)), dtype=np.float32)
+    # Cell (b, k, t) of a flat [B K T] table, of each nonzero count.
     typed = (rows * k + groups[:, self._typed_units]) * t + self._types
     counts = np.tile(self.type_counts[self._typed_units, self._types], b)
     features[:, :, :t] = np.log1p(
         np.bincount(typed.reshape(-1), counts, minlength=b * k * t)).reshape(b, k, t)
+    # Cell (b, k) of a flat [B K] table, of each movable unit.
     chosen = groups[:, self.movable]
     cells = (rows * k + chosen).reshape(-1)
     size = np.bincount(cells, np.tile(self._bytes[self.movable], b), minlength=b * k)
     present = np.bincount(cells, minlength=b * k).reshape(b, k) > 0
-    features[:, :, t] = np.log1p(size).reshape(b, k) / 20
-    features[:, :, t + 1] = present
+    features[:, :, t] = np.log1p(size).reshape(b, k) / 20  # bytes
+    features[:, :, t + 1] = present  # 1 for a group with units
+    # Sums of the shape features, a column at a time.
     for i, column in enumerate(self._shapes[self.movable].T):
       total = np.bincount(cells, np.tile(column, b), minlength=b * k).reshape(b, k)
       features[:, :, t + 2 + i] = np.log1p(total)
-    first = t + 2 + self._shapes.shape[1]
+    first = t + 2 + self._shapes.shape[1]  # where the edges' features begin
     sources, targets = groups[:, self._sources], groups[:, self._targets]
+    # [B, K, K] edges from group to group.
     edges = np.bincount(
         ((rows * k + sources) * k + targets).reshape(-1), minlength=b * k * k).reshape(b, k, k)
-    edges[:, np.arange(k), np.arange(k)] = 0
+    edges[:, np.arange(k), np.arange(k)] = 0  # within a group
     shown = np.log1p(edges)
+    # Incoming edges first, then outgoing ones.
     features[:, :, first:first + k] = np.swapaxes(shown, 1, 2)
     features[:, :, first + k:] = shown
+    # Empty groups may use the first common device only, so that they carry no probability.
     only = np.arange(len(self._common)) == self._common.argmax()
     return features, np.where(present[..., None], self._common, only)
 
   def placements(self, groups: np.ndarray, devices: np.ndarray) -> np.ndarray:
-    """Returns [B, U] int32: each unit on its group's device [B, K], or where it must go."""
+    """Puts each unit on its group's device, or where it must go.
+
+    Args:
+      groups: [B, U] group of each unit.
+      devices: [B, K] device of each group.
+
+    Returns:
+      [B, U] int32 devices.
+    """
     wanted = np.take_along_axis(devices, groups, axis=1)
     return self._nearest[np.arange(self.num_units), wanted]
 
 
 def draw(rng: np.random.Generator, log_probs: np.ndarray, count: int) -> np.ndarray:
-  """Returns [B, U] int32 columns drawn from a table of distributions.
+  """Samples columns of a table of distributions.
 
   Args:
     rng: the source of randomness.
     log_probs: [U, K] normalized by row.
     count: B.
+
+  Returns:
+    [B, U] int32 columns.
   """
   u, k = log_probs.shape
+  # Inverse transform: the column whose cumulative probability first exceeds a uniform number.
   ends = np.cumsum(np.exp(log_probs.astype(np.float64)), axis=1)
-  ends /= ends[:, -1:]
+  ends /= ends[:, -1:]  # rows end with 1 to the bit
   # Rows follow one another in sorted order: a single search serves all rows and draws.
   starts = np.arange(u)
   found = np.searchsorted((ends + starts[:, None]).reshape(-1), rng.random((count, u)) + starts,
                           side="right")
+  # Rounding at the end of a row may step into the next.
   return np.minimum(found - starts * k, k - 1).astype(np.int32)

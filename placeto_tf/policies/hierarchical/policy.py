@@ -68,86 +68,131 @@ class HierarchicalConfig:
 
 
 class HierarchicalPolicy(OneShotPolicy):
-  """The policy of one problem whose groups are units: ops that must share a device."""
+  """The policy of one problem whose groups are its colocation groups ("units")."""
 
   def __init__(self, problem: PlacementProblem, config: HierarchicalConfig, seed: int = 0):
-    """Args: seed: of the weights."""
+    """Makes an untrained policy.
+
+    Args:
+      problem: in its colocation groups.
+      config: see `HierarchicalConfig`.
+      seed: of the weights.
+    """
     units = Units(problem)
     num_groups = min(config.num_groups, config.groups_a_device * problem.num_devices)
+    # Decisions: a group below K for each unit, then a device below D for each group.
     super().__init__(
         units.num_units + num_groups,
         np.repeat([num_groups - 1, problem.num_devices - 1], [units.num_units, num_groups]),
         "hierarchical")
     rng = np.random.default_rng(seed)
     self._units, self.num_groups = units, num_groups
-    self._counts = tf.constant(np.log1p(units.type_counts))
-    self._known = tf.constant(units.features)
-    self._movable = tf.constant(units.movable.astype(np.float32))
+    self._counts = tf.constant(np.log1p(units.type_counts))  # [U, T]
+    self._known = tf.constant(units.features)  # [U, S]
+    self._movable = tf.constant(units.movable.astype(np.float32))  # [U], 1 or 0
     hidden, k = config.grouper_hidden, num_groups
+    # Grouper: [U, width] -> hidden, ReLU -> K logits.
     width = config.type_width + units.features.shape[1]
-    self._types = tf.Variable(
+    self._types = tf.Variable(  # [T, type_width]
         initial(rng, (units.type_counts.shape[1], config.type_width), _TYPE_SCALE),
         name="types")
+    # [width, hidden].
     self._hidden = tf.Variable(initial(rng, (width, hidden)), name="grouper_hidden")
     self._hidden_bias = tf.Variable(np.zeros(hidden, np.float32), name="grouper_hidden_bias")
-    self._groups = tf.Variable(
+    self._groups = tf.Variable(  # [hidden, K]
         initial(rng, (hidden, k), config.grouper_scale), name="grouper_groups")
     self._groups_bias = tf.Variable(np.zeros(k, np.float32), name="grouper_groups_bias")
     # Minus the squared distance from the middle of each stretch, without the term all groups share.
     middle = (np.arange(k) + 0.5) / k
     sharpness = config.stretches * k ** 2
     self._share = tf.constant(units.share)
+    # [K], trained.
     self._stretch = tf.Variable(2 * sharpness * middle, dtype=tf.float32, name="stretch")
-    self._stretch_bias = tf.constant(-sharpness * middle ** 2, tf.float32)
+    self._stretch_bias = tf.constant(-sharpness * middle ** 2, tf.float32)  # [K]
+    # Placer: group features [B, K, F] -> devices [B, K].
     self.placer = SequencePlacer(
         units.num_features(k), problem.num_devices, config.placer, rng)
     self._group_logits = tf.function(self.group_logits, autograph=False)
     self._draw_devices = tf.function(self.placer.sample, autograph=False)
 
   def group_logits(self) -> tf.Tensor:
-    """Returns [U, K]."""
-    inputs = tf.concat([tf.matmul(self._counts, self._types), self._known], axis=1)
-    hidden = tf.nn.relu(tf.matmul(inputs, self._hidden) + self._hidden_bias)
-    stretches = self._share[:, None] * self._stretch + self._stretch_bias
+    """Returns [U, K] logits of the groups of each unit."""
+    inputs = tf.concat([tf.matmul(self._counts, self._types), self._known], axis=1)  # [U, width]
+    hidden = tf.nn.relu(tf.matmul(inputs, self._hidden) + self._hidden_bias)  # [U, hidden]
+    stretches = self._share[:, None] * self._stretch + self._stretch_bias  # [U, K]
     return tf.matmul(hidden, self._groups) + self._groups_bias + stretches
 
   def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
-    """Returns [count, U + K] the groups of units, then the devices of groups; see the base class.
+    """Samples groups of units, then devices of groups; see the base class.
+
+    Args:
+      rng: the source of randomness.
+      count: how many samples.
+
+    Returns:
+      [count, U + K] decisions.
     """
-    table = tf.nn.log_softmax(self._group_logits()).numpy()
+    table = tf.nn.log_softmax(self._group_logits()).numpy()  # [U, K]
     groups = draw(rng, table, count)
     features, allowed = self._inputs_of(groups)
-    noise = rng.gumbel(size=allowed.shape).astype(np.float32)
+    noise = rng.gumbel(size=allowed.shape).astype(np.float32)  # [count, K, D]
     devices = self._draw_devices(*map(tf.constant, (features, allowed, noise))).numpy()
     return np.concatenate([groups, devices], axis=1)
 
   def placements(self, decisions: np.ndarray) -> np.ndarray:
-    """Returns [B, U] each unit on its group's device, or where it must go."""
+    """Returns the placements of decisions: each unit on its group's device, or where it must go.
+
+    Args:
+      decisions: [B, U + K].
+
+    Returns:
+      [B, U] int32 devices.
+    """
     return self._units.placements(*self._split(decisions))
 
   def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
-    """Returns [B, U + K] of the units' groups, then of the groups' devices."""
+    """Returns the log probabilities of the units' groups, then of the groups' devices.
+
+    Args:
+      decisions: [B, U + K] int32.
+
+    Returns:
+      [B, U + K] float32; 0 for the groups of units that cannot move.
+    """
     groups, devices = self._split(decisions)
     table = tf.nn.log_softmax(self.group_logits())
+    # [B, U] log probability of each unit's group.
     chosen = tf.transpose(tf.gather(table, tf.transpose(groups), batch_dims=1))
+    # Group contents follow from sampled groups: no gradient flows through the counts.
     features, allowed = tf.numpy_function(self._inputs_of, [groups], [tf.float32, tf.bool])
     features.set_shape([None, self.num_groups, self._units.num_features(self.num_groups)])
     allowed.set_shape([None, self.num_groups, self.placer.num_devices])
     return tf.concat(
+        # Units that cannot move decide nothing.
         [chosen * self._movable, self.placer.log_prob(features, allowed, devices)], axis=1)
 
   def _split(self, decisions):
-    """Groups [B, U] and devices [B, K]."""
+    """Returns groups [B, U] and devices [B, K] of decisions [B, U + K]."""
     return decisions[:, :self._units.num_units], decisions[:, self._units.num_units:]
 
   def _inputs_of(self, groups: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """Returns features and allowed devices of the groups of groupings [B, U]."""
     return self._units.group_inputs(groups, self.num_groups)
 
 
 def hierarchical_policy(
     problem: PlacementProblem, config: HierarchicalConfig, seed: int
 ) -> Tuple[PlacementProblem, HierarchicalPolicy]:
-  """Returns the problem with units for groups, and an untrained policy for it."""
+  """Makes an untrained policy for a problem.
+
+  Args:
+    problem: its own groups are not used.
+    config: see `HierarchicalConfig`.
+    seed: of the weights.
+
+  Returns:
+    The problem with colocation groups for groups, and the policy.
+  """
   units = problem.regrouped(
       group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))
   return units, HierarchicalPolicy(units, config, seed)

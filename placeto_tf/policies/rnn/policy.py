@@ -52,24 +52,34 @@ class RnnPolicy(OneShotPolicy):
   """The policy of one problem, whose groups it places."""
 
   def __init__(self, problem: PlacementProblem, config: RnnConfig, seed: int = 0):
-    """Args: seed: of the weights."""
+    """Makes an untrained policy.
+
+    Args:
+      problem: in its groups.
+      config: see `RnnConfig`.
+      seed: of the weights.
+    """
     super().__init__(problem.num_groups, problem.num_devices - 1, "rnn")
     rng = np.random.default_rng(seed)
     graph, grouping = problem.graph, problem.grouping
     g, groups = grouping.num_groups, grouping.group_of_op
-    counts = op_features.type_counts(graph, groups, g)
+    counts = op_features.type_counts(graph, groups, g)  # [G, T]
     sources, targets = op_features.group_edges(graph, groups, g)
     counts = np.log1p(counts)
+    # [G, S + 2 G]: sizes of outputs, then adjacency.
     known = np.concatenate([
         op_features.output_sizes(graph, problem.costs, groups, g, _SIZES),
         op_features.adjacency(sources, targets, g)], axis=1)
     if config.standardize:
       counts, known = op_features.standardized(counts), op_features.standardized(known)
     self._counts, self._known = tf.constant(counts), tf.constant(known)
-    self._allowed = tf.constant(problem.allowed[None])
+    self._allowed = tf.constant(problem.allowed[None])  # [1, G, D]
+    # [T, type_width] embeddings of op types, trained.
     self._types = tf.Variable(initial(rng, (counts.shape[1], config.type_width)), name="types")
+    # Placer: [1, G, F] -> devices [B, G].
     self.placer = SequencePlacer(
         config.type_width + self._known.shape[1], problem.num_devices, config.placer, rng)
+    # The encoder runs once for all samples, since they share their features.
     self._draw = tf.function(
         lambda noise: self.placer.sample(self.features(), self._allowed, noise), autograph=False)
 
@@ -78,19 +88,43 @@ class RnnPolicy(OneShotPolicy):
     return tf.concat([tf.matmul(self._counts, self._types), self._known], axis=1)[None]
 
   def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
-    """Returns [count, G] devices; see the base class."""
+    """Samples devices; see the base class.
+
+    Args:
+      rng: the source of randomness.
+      count: how many samples.
+
+    Returns:
+      [count, G] int32 devices.
+    """
+    # [count, G, D].
     noise = rng.gumbel(size=(count,) + tuple(self._allowed.shape[1:])).astype(np.float32)
     return self._draw(tf.constant(noise)).numpy()
 
   def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
-    """Returns [B, G] log probabilities of devices [B, G]."""
+    """Returns the log probabilities of devices, each given those before it.
+
+    Args:
+      decisions: [B, G] int32 devices.
+
+    Returns:
+      [B, G] float32.
+    """
     return self.placer.log_prob(self.features(), self._allowed, decisions)
 
 
 def rnn_policy(
     problem: PlacementProblem, config: RnnConfig, seed: int
 ) -> Tuple[PlacementProblem, RnnPolicy]:
-  """Returns the problem in the groups of the colocation heuristic, and an untrained policy for it.
+  """Makes an untrained policy for a problem.
+
+  Args:
+    problem: its own groups are not used.
+    config: see `RnnConfig`.
+    seed: of the weights.
+
+  Returns:
+    The problem in the groups of the colocation heuristic, and the policy.
   """
   grouped = problem.regrouped(group_ops(
       problem.graph, problem.costs, problem.allowed_ops, max_groups=config.max_groups,
