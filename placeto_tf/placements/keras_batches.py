@@ -28,12 +28,15 @@ _FREE = 32  # stands in an error for a dimension that is not known
 
 
 def as_batch(data: Any, floatx: str = "float32") -> Batch:
-  """Returns a batch with tensors for arrays, without sample weights where there are none.
+  """Makes a batch with tensors for arrays, without sample weights where there are none.
 
   Args:
     data: a tensor or array, or (inputs, targets) or (inputs, targets, sample weights), each nested
-      as the model takes it; what is not there is None or an empty Optional.
+      as the model takes it; a part that is not there is None or an empty Optional.
     floatx: dtype of floating-point arrays, as Keras converts them.
+
+  Returns:
+    The batch, a tuple of its parts where there are several.
   """
   import tensorflow as tf
 
@@ -48,6 +51,7 @@ def as_batch(data: Any, floatx: str = "float32") -> Batch:
 
   data = tf.nest.map_structure(convert, data)
   if isinstance(data, (tuple, list)) and not hasattr(data, "_fields"):
+    # Keras also takes lists of (inputs, targets); trailing empty parts are left out.
     data = tuple(data)
     while len(data) > 1 and data[-1] is None:
       data = data[:-1]
@@ -70,9 +74,13 @@ def specs_of(
       knows the dimensions that differ from batch to batch. Of composite tensors the specs leave
       these open.
     wide: whether those of dense tensors do so, too, as Keras's own: see `draws_by_trace`.
+
+  Returns:
+    The specs, in the batch's nest.
   """
   import tensorflow as tf
 
+  # Tensors of this batch -> the iterator's specs, whose dimensions differ from batch to batch.
   wider = {}
   if element_spec is not None:
     values, specs = tf.nest.flatten(data), tf.nest.flatten(element_spec)
@@ -99,7 +107,15 @@ def draws_by_trace(model: keras.Model) -> bool:
 
 
 def cast_like(batch: Batch, specs: Specs) -> Batch:
-  """Returns the batch with floating-point tensors in the dtypes of specs of the same nest."""
+  """Casts the floating-point tensors of a batch to the dtypes of specs.
+
+  Args:
+    batch: tensors.
+    specs: of the same nest.
+
+  Returns:
+    The batch with other dtypes, or the batch as it is where the nests differ.
+  """
   import tensorflow as tf
 
   try:
@@ -108,6 +124,15 @@ def cast_like(batch: Batch, specs: Specs) -> Batch:
     return batch
 
   def cast(value: object, spec: Any) -> Any:
+    """Casts a floating-point tensor.
+
+    Args:
+      value: of the batch.
+      spec: of the value.
+
+    Returns:
+      The tensor in the spec's dtype; any other value as it is.
+    """
     wanted = getattr(spec, "dtype", None)
     if isinstance(value, tf.Tensor) and wanted is not None and value.dtype != wanted and (
         value.dtype.is_floating and wanted.is_floating):
@@ -146,6 +171,7 @@ def without_xla(model: keras.Model) -> Any:
     The model's `jit_compile` as it was; False where there is none.
   """
   found = getattr(model, "jit_compile", None) or False
+  # Functions that Keras traced before were compiled with XLA; None has them traced again.
   if found:
     model.jit_compile = False
   for name in ("train_function", "test_function", "predict_function"):
@@ -185,7 +211,7 @@ class KerasStep(TracedStep):
 
   @property
   def floatx(self) -> str:
-    """The floating-point type of the model's Keras."""
+    """Returns the floating-point type of the model's Keras."""
     package = keras_models.package_of(self.model)
     return package.backend.floatx() if hasattr(package.backend, "floatx") else "float32"
 
@@ -203,6 +229,7 @@ def steps_per_execution(model: keras.Model) -> int:
   """Returns the number of steps that Keras wants of one call of the train function."""
   found: Any = getattr(model, "_steps_per_execution", None)  # a variable in Keras 2
   if not hasattr(found, "numpy"):
+    # Keras 3 holds a number, and calls the property without an underscore.
     found = getattr(model, "steps_per_execution", 1)
   return int(found.numpy()) if hasattr(found, "numpy") else int(found or 1)
 
@@ -232,15 +259,18 @@ def read_example(
     raise GraphError("data has a batch size of its own; give either data or batch_size")
   if batch_size is not None:
     specs = tuple(keras_models.step_specs(model, batch_size))
+    # Empty where a dimension besides the batch size is not known.
     shapes = component_shapes(specs)
     if not shapes:
       raise GraphError(
           f"the batches of the Keras model {step.name!r} have dimensions that batch_size does not "
           "say; give data=, an example batch, or its specs: with your sizes for "
           f"{_FREE}, and targets as your loss takes them, data={_as_code(specs)}")
+    # A wide trace serves all batch sizes, but the shapes are those of this one.
     return (tuple(keras_models.step_specs(model, None)) if wide else specs), shapes
   element_spec = None
   if isinstance(data, tf.data.Dataset):
+    # One element tells the shapes; its spec tells which dimensions differ.
     element_spec, data = data.element_spec, next(iter(data.take(1)))
   if any(isinstance(leaf, tf.TypeSpec) for leaf in tf.nest.flatten(data)):
     return tuple(data), component_shapes(data)

@@ -56,11 +56,13 @@ def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Moved:
       that were moved before that stay consistent.
   """
   moves = [(captures.unwrapped(variable), device) for variable, device in moves]
+  # Variables that are where they shall be need no new resource.
   moves = [(variable, device) for variable, device in moves
            if local_device(variable.handle.device) != local_device(device)]
   if not moves:
     return Moved(0, ())
   _check_devices([device for _, device in moves])
+  # All moves are checked before the first variable is moved.
   piped = captures.piped_handles()
   for variable, device in moves:
     fixed = captures.why_fixed(variable, piped)
@@ -71,6 +73,7 @@ def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Moved:
   replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]] = {}  # id of the old handle -> (old, new)
   old = {}
   try:
+    # Only a weak reference is kept, to see afterwards who else holds the old handle.
     for variable, device in moves:
       handle = variable.handle
       old[variable.name] = weakref.ref(handle)
@@ -79,6 +82,7 @@ def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Moved:
   finally:
     functions = _rebind(replaced)
     replaced.clear()
+  # Old handles in circles of objects go now; those that stay are held by somebody.
   gc.collect()
   held = tuple(name for name, handle in old.items() if handle() is not None)
   return Moved(functions, held)
@@ -113,11 +117,13 @@ def _replace_handle(variable: tf.Variable, device: str) -> tf.Tensor:
       raise PlacementError(
           f"the variable {variable.name!r} cannot be moved to {device} ({one_line(error)}); give "
           "the cluster the memory that the device really has") from error
+  # Identity and shape data of the old handle, by which TensorFlow knows the variable.
   for name in ("_name", "_unique_id", "_handle_data"):
     if hasattr(old, name):
       setattr(new, name, getattr(old, name))
   new._parent_trackable = weakref.ref(variable)
   variable._handle = new
+  # A value that the variable caches is on the old device.
   if getattr(variable, "_cached_value", None) is not None:
     variable._cached_value = variable.read_value()
   return new
@@ -146,6 +152,7 @@ def _rebind(replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]]) -> int:
   from tensorflow.python.eager.polymorphic_function import concrete_function
   from tensorflow.python.framework import func_graph
 
+  # Graphs hold the captures of functions that are traced later; functions hold their own inputs.
   count = 0
   kinds = (concrete_function.ConcreteFunction, func_graph.FuncGraph)
   for each in list(captures.live_objects(kinds)):
@@ -168,6 +175,7 @@ def _rebind_graph(graph: tf.Graph, replaced: Dict[int, Tuple[tf.Tensor, tf.Tenso
     return
   internal = container.by_val_internal
   types = container._by_val_tracetype
+  # Three mappings by the id of the outer handle: inner placeholder, its type, outer tensor.
   for mapping, outside in ((internal, False), (types, False), (external, True)):
     items = list(mapping.items())
     mapping.clear()

@@ -12,7 +12,16 @@ from placeto_tf.errors import PlacementError
 
 
 def place_nodes(placement: Mapping[str, str], nodes: Iterable[Any]) -> None:
-  """Sets the device of each NodeDef; none is changed where one has no device."""
+  """Sets the device of each NodeDef; none is changed where one has no device.
+
+  Args:
+    placement: op name -> device name.
+    nodes: NodeDefs, changed in place.
+
+  Raises:
+    PlacementError: a node has no device, or TensorFlow does not know the name of a device.
+  """
+  # A list, because the nodes are walked twice.
   nodes = list(nodes)
   for node, device in zip(nodes, devices_of(placement, [node.name for node in nodes])):
     node.device = device
@@ -20,6 +29,13 @@ def place_nodes(placement: Mapping[str, str], nodes: Iterable[Any]) -> None:
 
 def devices_of(placement: Mapping[str, str], names: Iterable[str]) -> List[str]:
   """Returns the canonical device of each named op.
+
+  Args:
+    placement: op name -> device name.
+    names: of the ops.
+
+  Returns:
+    The devices as TensorFlow spells them, in the order of the names.
 
   Raises:
     PlacementError: an op has no device, or TensorFlow does not know the name of a device.
@@ -49,6 +65,7 @@ def canonical_devices(placement: Mapping[str, str]) -> Dict[str, str]:
     PlacementError: TensorFlow does not know the name of a device.
   """
   found: Dict[str, str] = {}
+  # Each name once: there are few devices and many ops.
   for name in dict.fromkeys(placement.values()):
     device = device_names.canonical(name)
     if device is None:

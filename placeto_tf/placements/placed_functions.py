@@ -97,13 +97,18 @@ def place_function(
     recreate_variables: whether those variables are copied to their devices instead, for this
       function alone.
 
+  Returns:
+    The placed function, and which variables were moved, left where they are or copied.
+
   Raises:
-    PlacementError: an op has no device, or what the function captures is elsewhere than the
+    PlacementError: an op has no device, or a capture of the function is elsewhere than the
       placement wants it and cannot be moved.
     GraphError: the function cannot be read, or XLA compiles it as a whole.
   """
+  # Calls are inlined, so that the ops inside have devices of their own.
   graph_def, _ = inline_functions(read_concrete_function(function)[0].source.graph_def)
   place_nodes(placement, graph_def.node)
+  # A function that was placed before has other names for its captures than its original.
   names = getattr(function, PLACED_NAMES, {})
   by_name = {names.get(each.op, each.op): each for each in resource_captures(function)}
   captures = captures_of(function)
@@ -112,6 +117,7 @@ def place_function(
   moves = []
   anchors: Dict[str, str] = {}  # captured op -> where it stays
   capture = None
+  # Each capture is in place, copied, left where it is, or moved.
   for name, capture in by_name.items():
     found = CapturedVariable(capture.name, capture.device, devices[name])
     if moving.local_device(capture.device) == moving.local_device(devices[name]):
@@ -131,10 +137,12 @@ def place_function(
     else:
       moved.append(found)
       moves.append((capture.variable, devices[name]))
+  # Ops go to the variables that stay, before the function is built.
   _keep_together(graph_def, anchors)
   placed = rebuilt_function(
       function, graph_def, captures=captures, copies=list(copies.values()))
   del capture, by_name, captures  # these hold handles, and `held` names all that is held
+  # The variables move after the function is built: an error until here changes nothing.
   held = moving.move_variables(moves).held
   if held:
     warnings.warn(
@@ -169,6 +177,7 @@ def trial_function(
     place_nodes(placement, graph_def.node)
     devices = {node.name: node.device for node in graph_def.node}
   names = getattr(function, PLACED_NAMES, {})
+  # Copies go to the placement's devices, or to those where the variables are.
   captures = captures_of(function)
   copies: Dict[str, tf.Variable] = {}
   try:
@@ -190,6 +199,7 @@ def _keep_together(graph_def: GraphDef, moved: Dict[str, str]) -> None:
     return
   table = read_nodes(graph_def)
   sets = colocate(table)
+  # Colocation set -> device of the variable in it.
   stays = {int(sets[table.index[name]]): device for name, device in moved.items()}
   for node, label in zip(table.nodes, sets.tolist()):
     if label in stays:

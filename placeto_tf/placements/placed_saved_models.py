@@ -32,14 +32,23 @@ _DONE = "done"
 def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
   """Writes the placed SavedModel to `out_dir`/saved_model, and replaces one that exists.
 
+  Args:
+    graph: as `load_graph` read it from a SavedModel.
+    placement: of all ops of the inlined graph.
+    out_dir: a directory outside of the original.
+
+  Returns:
+    The path of the new SavedModel.
+
   Raises:
     PlacementError: an op has no device, the original directory is gone, or the new one lies in it
       or cannot be written.
-    GraphError: the original directory holds what is neither a file nor a directory.
+    GraphError: an entry of the original directory is neither a file nor a directory.
   """
   source = _saved_model(graph)
   placed = place(graph, placement)
   path = os.path.join(out_dir, NAME)
+  # Written beside and renamed, so that no reader sees half of a SavedModel.
   partial = f"{path}.partial-{os.getpid()}"
   if source.path is None or not os.path.isdir(source.path):
     raise PlacementError(
@@ -48,6 +57,7 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
   check_copyable(graph, out_dir)
   try:
     shutil.rmtree(partial, ignore_errors=True)
+    # All files but the proto, which is written anew, and its fingerprint.
     shutil.copytree(source.path, partial, ignore=lambda folder, names: (
         _REPLACED if folder == source.path else ()))
     if source.text:
@@ -77,7 +87,15 @@ def _saved_model(graph: ComputationGraph) -> GraphSource:
 
 
 def check_copyable(graph: ComputationGraph, out_dir: str) -> None:
-  """Raises PlacetoError where the files of the SavedModel cannot be copied to a directory."""
+  """Checks that the files of a SavedModel can be copied to a directory.
+
+  Args:
+    graph: read from the SavedModel.
+    out_dir: the directory.
+
+  Raises:
+    PlacetoError: the directory lies in the SavedModel, or a file of it is a pipe or a device.
+  """
   source = _saved_model(graph)
   if source.path is None or not os.path.isdir(source.path):
     return
@@ -105,10 +123,14 @@ def place(graph: ComputationGraph, placement: Placement) -> Any:
     graph: as `load_graph` read it from a SavedModel.
     placement: of all ops of the inlined graph.
 
+  Returns:
+    A new proto: the graph's nodes and the functions of its calls with devices.
+
   Raises:
     PlacementError: an op has no device.
   """
   source = _saved_model(graph)
+  # The proto holds a MetaGraph for each set of tags; one of them was read.
   chosen = next(
       i for i, meta_graph in enumerate(source.proto.meta_graphs) if meta_graph is source.meta_graph)
   placed = type(source.proto)()
@@ -121,6 +143,7 @@ def place(graph: ComputationGraph, placement: Placement) -> Any:
   originals = {node.name: node for node in source.meta_graph.graph_def.node}
   functions = {function.signature.name: function for function in library.function}
   done: Set[str] = set()
+  # The body of each called function becomes the ops that were inlined for its call.
   for site in _calls_behind(graph.fetches, originals):
     name = site.attr["f"].func.name
     if name in functions and name not in done:
@@ -150,6 +173,7 @@ def load_placed(directory: Any, tags: Any = None) -> Any:
   import tensorflow as tf
 
   path = os.fspath(directory)
+  # `DIR` itself is accepted where the model is in DIR/saved_model.
   inner = os.path.join(path, NAME)
   if os.path.isdir(inner) and not tf.saved_model.contains_saved_model(path):
     path = inner
@@ -169,6 +193,7 @@ def load_placed(directory: Any, tags: Any = None) -> Any:
 def _calls_behind(fetches: Any, originals: Dict[str, Any]) -> List[Any]:
   """Returns the call nodes of the original graph that the fetches need."""
   calls, seen = [], set()
+  # Depth first from the fetches, through data and control inputs.
   stack = [op_of(name) for name in reversed(fetches)]
   while stack:
     name = stack.pop()
@@ -213,9 +238,11 @@ class _Body:
     if len(results) != len(signature.output_arg) or len(self.arguments) != len(
         signature.input_arg) or len(waits) != 1:
       return False
+    # Tensor that the call passes -> name of the argument; of equal tensors the first argument.
     given: Dict[str, str] = {}
     for name, tensor in self.arguments.items():
       given.setdefault(tensor, name)
+    # The inlined ops replace the body; inputs are written as bodies write them.
     body = self._reached([*results, *waits], given)
     del self._function.node_def[:]
     for node in body:
@@ -227,6 +254,7 @@ class _Body:
           copy.input.append(self._inside(_with_port(text), given))
         elif text[1:] not in self._originals:  # control inputs of the call are outside
           copy.input.append(text)
+    # Results and the side effects that a caller waits for.
     for arg, tensor in zip(signature.output_arg, results):
       self._function.ret[arg.name] = self._inside(tensor, given)
     del signature.control_output[:]
@@ -244,6 +272,7 @@ class _Body:
       if text in given:
         continue
       name = op_of(text)
+      # Ops of the original graph are outside of the body.
       if name in found or name in self._originals:
         continue
       found.add(name)
@@ -266,6 +295,7 @@ class _Body:
     text = _with_port(text)
     name, port = parse(text)
     original, gather = self._originals.get(name), self._nodes.get(name)
+    # An inlined call left an IdentityN of its name, whose inputs are the results.
     if gather is not None and original is not None and gather.op != original.op and (
         gather.op == "IdentityN"):
       return _with_port(gather.input[port])
@@ -276,6 +306,7 @@ def _place_variables(objects: Any, function: str, arguments: Dict[str, str], nod
   """Writes the devices of captured variables where the loader of objects reads them."""
   if function not in objects.concrete_functions:
     return
+  # Captures are the last arguments, so both lists are paired from the end.
   bound = list(objects.concrete_functions[function].bound_inputs)
   for node_id, tensor in zip(reversed(bound), reversed(list(arguments.values()))):
     handle = nodes.get(op_of(tensor))

@@ -89,6 +89,7 @@ class Placement(collections.abc.Mapping):
         raise PlacementError(
             f"op {op!r} is placed on {device!r}, expected one of the placement's devices "
             f"{', '.join(self.devices)}; add the device or correct the op's")
+    # A frozen dataclass is set through `object` alone.
     object.__setattr__(self, "devices", tuple(self.devices))
     object.__setattr__(self, "fetches", tuple(self.fetches))
     object.__setattr__(self, "op_devices", types.MappingProxyType(dict(self.op_devices)))
@@ -121,11 +122,15 @@ class Placement(collections.abc.Mapping):
       **metadata: `method`, `seed`, `evaluations`, `step_time_us`, `lower_bound_us`,
         `peak_memory_bytes`, `baselines`.
 
+    Returns:
+      The placement, with the fingerprint of the graph and the cluster as JSON.
+
     Raises:
       PlacementError: `indices` has another shape or type, or an index that no device has.
     """
     names = cluster.device_names
     indices = _checked_indices(graph, cluster, indices)
+    # From the N needed ops to all ops of the file.
     ops, devices = coverage.cover(graph, cluster, indices)
     return cls(
         op_devices={op: names[device] for op, device in zip(ops, devices.tolist())},
@@ -134,7 +139,7 @@ class Placement(collections.abc.Mapping):
 
   def indices(
       self, graph: ComputationGraph, cluster: Cluster, *, any_graph: bool = False) -> np.ndarray:
-    """Returns [N] int32, the cluster's index of each op's device; unneeded ops may be missing.
+    """Reads the placement as device indices of a cluster; unneeded ops may be missing.
 
     Args:
       graph: N ops.
@@ -142,6 +147,9 @@ class Placement(collections.abc.Mapping):
         names.
       any_graph: whether the graph may be another one than the placement was made for, as long as
         each of its ops has a device.
+
+    Returns:
+      [N] int32, the cluster's index of each op's device.
 
     Raises:
       PlacementError: the graph is another one, an op of it has no device, the placement names an op
@@ -155,6 +163,7 @@ class Placement(collections.abc.Mapping):
       raise PlacementError(
           f"the placement has no device for op {missing!r}; it is for another graph, or other "
           "fetches: place this graph again")
+    # More ops than needed: those of the file that the fetches do not need, if it is the same file.
     if len(self) > graph.num_ops:
       known = set(coverage.file_op_names(graph))
       unknown = next((op for op in self.op_devices if op not in known), None)
@@ -204,6 +213,9 @@ class Placement(collections.abc.Mapping):
         A SavedModel is written by `write_placed`.
       any_graph: whether feeds and variables may have other shapes than in the graph that the
         placement was made for.
+
+    Returns:
+      The placed proto, graph or function, as the list says.
 
     Raises:
       PlacementError: an op of the target has no device in the placement, a feed or a variable has

@@ -20,7 +20,15 @@ _KEEP = "to place by hand, keep \"devices\" and \"placement\" alone"
 
 
 def save(fields: Mapping[str, Any], path: str) -> None:
-  """Writes the file; see `Placement.save`."""
+  """Writes the file; see `Placement.save`.
+
+  Args:
+    fields: of a `Placement`, by name.
+    path: the file.
+
+  Raises:
+    PlacementError: the file cannot be written.
+  """
   outputs.write_json(path, to_json(fields))
 
 
@@ -53,6 +61,7 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
   for name in ("peak_memory_bytes", "baselines", "options"):
     if fields[name]:
       found[name] = _plain(fields[name])
+  # A file by hand has no digest, so that it can be edited.
   if set(found) - set(_BY_HAND):
     found["digest"] = digest_of(found)
   return found
@@ -60,6 +69,7 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
 
 def digest_of(found: Mapping[str, Any]) -> str:
   """Returns the SHA-256 of everything in a file but the digest itself."""
+  # Keys in order: the digest does not depend on the order of fields.
   text = json.dumps({key: found[key] for key in found if key != "digest"}, sort_keys=True)
   return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
@@ -71,6 +81,7 @@ def from_json(found: Any) -> Dict[str, Any]:
     PlacementError: a field is wrong or missing.
   """
   found = _expect("the file", found, dict, "an object with \"devices\" and \"placement\"")
+  # Fields beyond those of a file by hand: it was written by a program, and has a digest.
   written = sorted(set(found) - set(_BY_HAND))
   version = found.get("version", None if written else VERSION)
   if version != VERSION or isinstance(version, bool):
@@ -82,6 +93,7 @@ def from_json(found: Any) -> Dict[str, Any]:
       raise PlacementError(
           f"\"{field}\" is missing; a placement has the device names in \"devices\" and op name: "
           "device name in \"placement\"")
+  # Devices and ops; then where the placement came from; then its numbers.
   devices = _expect("\"devices\"", found["devices"], list, "a list of device names")
   for device in devices:
     _expect("an entry of \"devices\"", device, str, "a device name such as \"/GPU:0\"")
@@ -129,6 +141,7 @@ def from_json(found: Any) -> Dict[str, Any]:
       options=_expect("\"options\"", found.get("options", {}), dict, "an object"),
       **numbers,
   )
+  # Compared last, so that a wrong field is named rather than the digest.
   if written and found.get("digest") != digest_of(found):
     raise PlacementError(
         f"the digest is not that of the rest of the file, which was changed after it was written; "
@@ -148,6 +161,7 @@ def _number(what: str, value: Any, whole: bool) -> Any:
   """Checks a number that is not negative, or None."""
   kinds: Any = int if whole else (int, float)
   if value is not None and (
+      # In Python a bool is an int.
       isinstance(value, bool) or not isinstance(value, kinds) or value < 0
       or not math.isfinite(value)):
     raise PlacementError(

@@ -73,6 +73,7 @@ class TracedStep:
 
     status = ag_ctx.Status.ENABLED if self._convert else ag_ctx.Status.DISABLED
 
+    # Takes the tensors as a flat tuple; other leaves are built into the trace.
     def flat(tensors: Sequence[Any]) -> Any:
       given = iter(tensors)
       batch = tf.nest.pack_sequence_as(specs, [
@@ -90,6 +91,7 @@ class TracedStep:
           f"the training step {self.name!r} cannot be traced ({keras_models.cause_of(error)}); "
           f"{self.remedy}") from error
     self._check_strategy(function)
+    # TensorFlow's graphs hold their variables weakly.
     function._placeto_model = self.owners
     return function
 
@@ -157,6 +159,7 @@ class FunctionStep(TracedStep):
     name = getattr(function, "__name__", getattr(function, "name", type(function).__name__))
     super().__init__(
         name.decode() if isinstance(name, bytes) else str(name),
+        # A batch is (positional, keyword) arguments.
         lambda batch: called(*batch[0], **batch[1]), (function,), convert)
 
   def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuple[Any, Any]:
@@ -175,6 +178,9 @@ class FunctionStep(TracedStep):
     Args:
       args, kwargs: as the function takes them; specs stay as they are.
 
+    Returns:
+      (positional, keyword) arguments with defaults.
+
     Raises:
       TypeError: the function does not take them.
       GraphError: an argument belongs to a distribution strategy.
@@ -191,6 +197,7 @@ class FunctionStep(TracedStep):
     import tensorflow as tf
 
     found: List[Optional[tf.TypeSpec]] = []
+    # A signature covers the positional arguments; missing ones have no spec.
     signature = () if self._input_signature is None else self._input_signature[0]
     for argument, specs in itertools.zip_longest(bound[0], signature[:len(bound[0])]):
       leaves, wanted = len(tf.nest.flatten(argument)), tf.nest.flatten(specs)
@@ -206,6 +213,7 @@ class FunctionStep(TracedStep):
           f"an argument of the step {self.name!r} is a {type(leaf).__name__} of a distribution "
           "strategy, which divides batches itself; hand over batches of a plain tf.data.Dataset, "
           "and leave strategy.run out of the step")
+    # An iterator's dataset tells the batch size that the step will take.
     if isinstance(leaf, tf.data.Iterator):
       self.batch_size = self.batch_size or _batch_size_of(leaf)
     if isinstance(leaf, tf.TypeSpec) or is_tensor(leaf):
@@ -220,6 +228,15 @@ class FunctionStep(TracedStep):
     import tensorflow as tf
 
     def spec_of(leaf: Any, wider: Optional[tf.TypeSpec]) -> Any:
+      """Returns the spec of a leaf.
+
+      Args:
+        leaf: of the batch.
+        wider: the spec of the input signature, or None.
+
+      Returns:
+        The wider spec where it fits, else the leaf's own; an object that is no tensor itself.
+      """
       if not is_tensor(leaf):
         return leaf
       own = tf.type_spec_from_value(leaf)
@@ -243,6 +260,7 @@ def check_eager() -> None:
 def _batch_size_of(iterator: Any) -> Optional[int]:
   """Returns the batch size of the dataset that an iterator goes through, or None."""
   dataset = getattr(iterator, "_dataset", None)
+  # Through maps and shuffles back to the op that made batches.
   while dataset is not None and not hasattr(dataset, "_batch_size"):
     dataset = getattr(dataset, "_input_dataset", None)
   size: Any = getattr(dataset, "_batch_size", None)
@@ -265,7 +283,15 @@ def tensors_of(batch: Batch) -> Tuple[Any, ...]:
 
 
 def takes(specs: Specs, others: Specs) -> bool:
-  """Returns whether a step traced for some specs takes batches of others."""
+  """Returns whether a step traced for some specs takes batches of others.
+
+  Args:
+    specs: of the trace.
+    others: of the batches.
+
+  Returns:
+    True if the nests are the same and each spec allows the other.
+  """
   import tensorflow as tf
 
   try:
@@ -274,8 +300,17 @@ def takes(specs: Specs, others: Specs) -> bool:
     return False
 
   def fits(one: Any, other: Any) -> bool:
+    """Returns whether a leaf of the trace allows a leaf of a batch.
+
+    Args:
+      one, other: the leaves.
+
+    Returns:
+      True for compatible specs, the same object or equal plain values.
+    """
     if isinstance(one, tf.TypeSpec) and isinstance(other, tf.TypeSpec):
       return one == other or one.is_compatible_with(other)
+    # Other objects are built into the trace: the same object, or an equal plain value.
     return one is other or (
         isinstance(one, _PLAIN) and type(one) is type(other) and bool(one == other))
 
@@ -284,13 +319,29 @@ def takes(specs: Specs, others: Specs) -> bool:
 
 
 def opened(specs: Specs, others: Specs) -> Specs:
-  """Returns specs with those dimensions unknown in which others of the same nest differ."""
+  """Leaves those dimensions of specs open in which others differ.
+
+  Args:
+    specs, others: of the same nest.
+
+  Returns:
+    The specs with unknown dimensions; as they are where the nests differ.
+  """
   import tensorflow as tf
 
   def opened_one(one: Any, other: Any) -> Any:
+    """Leaves the dimensions of a spec open in which another differs.
+
+    Args:
+      one, other: leaves.
+
+    Returns:
+      A spec of the same rank; the first leaf as it is where it is no spec of that rank.
+    """
     if not (isinstance(one, tf.TensorSpec) and isinstance(other, tf.TensorSpec)) or (
         one.shape.rank is None or one.shape.rank != other.shape.rank):
       return one
+    # None where the two differ.
     dims = [a if a == b else None for a, b in zip(one.shape.as_list(), other.shape.as_list())]
     return tf.TensorSpec(dims, one.dtype, one.name)
 
@@ -326,12 +377,21 @@ def size_of(specs: Specs) -> Optional[int]:
 
 def size_of_shapes(shapes: Sequence[Tuple[int, ...]]) -> Optional[int]:
   """Returns the number of examples of a batch's tensors, the first dimension of most, or None."""
+  # The most frequent first dimension; of equally frequent ones the first.
   sizes = [shape[0] for shape in shapes if shape]
   return max(sizes, key=sizes.count) if sizes else None
 
 
 def open_batch(specs: Specs, size: Optional[int]) -> Specs:
-  """Returns specs with an unknown first dimension where it is the batch size."""
+  """Leaves the first dimension of specs open where it is the batch size.
+
+  Args:
+    specs: of a batch.
+    size: of the batch.
+
+  Returns:
+    The specs, in the same nest.
+  """
   import tensorflow as tf
 
   def opened_one(spec: Any) -> Any:
@@ -343,10 +403,17 @@ def open_batch(specs: Specs, size: Optional[int]) -> Specs:
 
 
 def check_divides(size: Optional[int], replicas: int) -> int:
-  """Returns the batch size.
+  """Checks that replicas divide a batch.
+
+  Args:
+    size: of the batch, None if it is not known.
+    replicas: R.
+
+  Returns:
+    The batch size.
 
   Raises:
-    GraphError: it is not known, or R replicas do not divide it.
+    GraphError: the size is not known, or R does not divide it.
   """
   if size is None:
     raise GraphError(
@@ -360,13 +427,16 @@ def check_divides(size: Optional[int], replicas: int) -> int:
 
 
 def divided(specs: Specs, replicas: int) -> Specs:
-  """Returns the specs of one of R replicas: of a tensor's examples, a share.
+  """Divides the specs of a batch among R replicas.
 
   A tensor with another first dimension, such as class weights or a scalar, is the same for all.
 
   Args:
     specs: of the whole batch.
     replicas: R.
+
+  Returns:
+    The specs of one replica, with 1/R of the examples.
 
   Raises:
     GraphError: the batch size is not known, R does not divide it, or a tensor is not dense.
@@ -382,6 +452,7 @@ def divided(specs: Specs, replicas: int) -> Specs:
       raise GraphError(
           f"{spec} of a batch of {size} is not divided among replicas; expected dense tensors")
     dims = spec.shape.as_list()
+    # Only the first dimension is divided, and only where it is the batch size.
     return tf.TensorSpec([size // replicas, *dims[1:]], spec.dtype, spec.name) if (
         dims and dims[0] == size) else spec
 

@@ -40,7 +40,15 @@ def placed_name(graph: ComputationGraph) -> str:
 
 
 def check_writable(graph: ComputationGraph, out_dir: str) -> None:
-  """Raises PlacetoError where `write_placed` could not copy the graph's files to a directory."""
+  """Checks that `write_placed` could copy the graph's files to a directory.
+
+  Args:
+    graph: as `load_graph` returned it.
+    out_dir: the directory.
+
+  Raises:
+    PlacetoError: it cannot; only a SavedModel has files to copy.
+  """
   if placed_name(graph) == placed_saved_models.NAME:
     placed_saved_models.check_copyable(graph, out_dir)
 
@@ -73,6 +81,7 @@ def write_placed(graph: ComputationGraph, placement: Placement, out_dir: str) ->
 
     content = text_format.MessageToString(placed).encode("utf-8")
   else:
+    # Deterministic bytes: the same placement gives the same file.
     content = placed.SerializeToString(deterministic=True)
   path = os.path.join(out_dir, name)
   outputs.write(path, content)
