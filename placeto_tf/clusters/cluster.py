@@ -82,6 +82,7 @@ class Cluster:
     object.__setattr__(self, "devices", tuple(self.devices))
     if not self.devices:
       raise ClusterError("the cluster has zero devices; expected at least one")
+    # Names are compared in TensorFlow's spelling, so "/gpu:0" and "/GPU:0" are one device.
     seen = set()
     for name in self.device_names:
       canonical = device_names.canonical(name) or name
@@ -89,6 +90,7 @@ class Cluster:
         raise ClusterError(f"device name {name!r} appears twice, perhaps in another spelling; give "
                            "each device its own name")
       seen.add(canonical)
+    # The class is frozen: checked copies replace the given arrays.
     for field in ("bandwidth_bytes_per_us", "latency_us"):
       object.__setattr__(self, field, self._link_matrix(field))
     for each in dataclasses.fields(self):
@@ -101,6 +103,7 @@ class Cluster:
       if getattr(self, name) not in known:
         raise ClusterError(
             f"{name} is {getattr(self, name)!r:.60}; expected one of {', '.join(known)}")
+    # The order of arrival has no notion of other workers.
     if self.busy_slowdown and self.ready_order != "executor":
       raise ClusterError(f"busy_slowdown is {self.busy_slowdown} with ready_order "
                          f"{self.ready_order!r}; it needs \"executor\"")
@@ -108,6 +111,7 @@ class Cluster:
   def _check_scalar(self, name: str, default: Any) -> None:
     """Checks a field by the type of its default, so that a field added later is checked too."""
     value = getattr(self, name)
+    # bool before float: a number given for a switch is an error.
     if isinstance(default, bool):
       if not isinstance(value, bool):
         raise ClusterError(f"{name} is {value!r}; expected true or false")
@@ -137,6 +141,7 @@ class Cluster:
       raise ClusterError(
           f"{field} from {name[i]} to {name[j]} is {matrix[i, j]}; expected a finite number "
           + ("above 0" if bandwidth else "that is not negative") + f", {MOST:g} at most")
+    # The best link: staying is never slower than sending.
     if bandwidth and d > 1:
       np.fill_diagonal(matrix, matrix.max())
     matrix.flags.writeable = False
@@ -158,6 +163,7 @@ class Cluster:
     text = text.strip()
     if text == "local":
       return cls(**local.found_devices())
+    # A path, rather than a preset, if anything looks like one.
     if text.endswith(".json") or os.sep in text or os.path.isfile(text):
       return cls.load(text)
     return cls(**presets.parse(text))
@@ -181,7 +187,11 @@ class Cluster:
 
   @classmethod
   def load(cls, path: str) -> Cluster:
-    """Reads a JSON file. Raises: ClusterError, which names the file."""
+    """Reads a JSON file.
+
+    Raises:
+      ClusterError: the file cannot be read, or is wrong; the message names the file.
+    """
     text = cluster_json.read(path)
     try:
       return cls.from_json(text)
@@ -189,11 +199,16 @@ class Cluster:
       raise ClusterError(f"{path}: {error}") from None
 
   def save(self, path: str) -> None:
-    """Writes a JSON file, atomically. Raises: ClusterError where it cannot be written."""
+    """Writes a JSON file, atomically.
+
+    Raises:
+      ClusterError: the file cannot be written.
+    """
     cluster_json.write(path, self.to_json())
 
   def __repr__(self) -> str:
     """Lists the devices in a line."""
+    # Memory in GB, hosts, and names shortened for reading.
     gb = [device.memory_bytes / 2**30 for device in self.devices]
     hosts = [device_names.short_name(device.name) for device in self.devices if device.host]
     names = [device_names.short_name(name) for name in self.device_names]
@@ -232,6 +247,8 @@ class Cluster:
 
   @functools.cached_property
   def _kinds(self) -> Tuple[np.ndarray, Tuple[Device, ...]]:
+    """Returns the kind of each device, [D], and the first device of each kind, [K]."""
+    # All fields that costs depend on; memory and links may differ within a kind.
     kinds: Dict[Any, int] = {}
     representatives: List[Device] = []
     index = []

@@ -41,6 +41,9 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
 
   Args:
     fields: of the `Cluster`, those that differ from their defaults, as `changed_fields` gives them.
+
+  Returns:
+    Plain dictionaries, lists, strings and numbers.
   """
   devices: Sequence[Device] = fields["devices"]
   found: Dict[str, Any] = {"devices": [_plain(changed_fields(device)) for device in devices]}
@@ -61,6 +64,12 @@ def from_json(
   Args:
     source: JSON text, or its parsed object.
     field_names: all fields that a `Cluster` has.
+
+  Returns:
+    Field -> value, for fields that the JSON gives.
+
+  Raises:
+    ClusterError: bad JSON; an unknown, missing or wrong field; a link that is missing.
   """
   parsed: Any = source
   if isinstance(source, str):
@@ -69,6 +78,7 @@ def from_json(
     except ValueError as error:
       raise ClusterError(
           f"the cluster is not JSON ({error}); expected an object with \"devices\"") from None
+  # Every other field of `Cluster` is an extension of the simulator with its own name.
   extensions = [name for name in field_names if name not in _STRUCTURE]
   _expect_object(parsed, "the cluster", required=("devices",), optional=["links"] + extensions)
   if not isinstance(parsed["devices"], list) or not parsed["devices"]:
@@ -91,14 +101,29 @@ def from_json(
 
 
 def read(path: str) -> str:
-  """Reads the text of a cluster's JSON file. Raises: ClusterError, where it cannot be read."""
+  """Reads the text of a cluster's JSON file.
+
+  Raises:
+    ClusterError: the file cannot be read.
+  """
   return user_files.read_text(
       path, what="the cluster file", remedy="expected a JSON file's path", error_type=ClusterError,
       most_bytes=user_files.MOST_JSON_BYTES)
 
 
 def write(path: str, cluster: Mapping[str, Any]) -> None:
-  """Writes a JSON object beside the file and renames, so that no reader sees half of it."""
+  """Writes a JSON object beside the file and renames, so that no reader sees half of it.
+
+  Args:
+    path: of the file.
+    cluster: the JSON object.
+
+  Returns:
+    None.
+
+  Raises:
+    ClusterError: the file cannot be written.
+  """
   outputs.write_json(path, cluster, what="the cluster file ", error_type=ClusterError)
 
 
@@ -107,6 +132,7 @@ def changed_fields(instance: Any) -> Dict[str, Any]:
   found = {}
   for field in dataclasses.fields(instance):
     value = getattr(instance, field.name)
+    # Mutable defaults are made anew for the comparison.
     default = field.default
     if field.default_factory is not dataclasses.MISSING:
       default = field.default_factory()
@@ -116,6 +142,7 @@ def changed_fields(instance: Any) -> Dict[str, Any]:
 
 
 def _equal(a: Any, b: Any) -> bool:
+  """Returns whether two values are equal, arrays by shape and elements."""
   if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
     return a is not None and b is not None and np.array_equal(a, b)
   return a == b
@@ -149,6 +176,7 @@ def _expect_object(
 
 
 def _device_from_json(value: Any, index: int) -> Device:
+  """Reads and checks a device; `index` names the device in errors."""
   fields = dataclasses.fields(Device)
   required = ("name", "type", "memory_bytes")
   what = f"device {index}"
@@ -170,6 +198,7 @@ def _links_from_json(links: Any, names: Mapping[str, int]) -> Dict[str, np.ndarr
   d = len(names)
   default = links.get("default", {})
   _expect_object(default, "\"default\" of \"links\"", optional=_LINK_FIELDS)
+  # [D, D] each, filled with the default; NaN where there is none.
   matrices = {
       field: np.full((d, d), _number(default, field, "the default link"), dtype=np.float64)
       for field in _LINK_FIELDS}
@@ -177,6 +206,7 @@ def _links_from_json(links: Any, names: Mapping[str, int]) -> Dict[str, np.ndarr
   if not isinstance(pairs, list):
     raise ClusterError(f"\"pairs\" of \"links\" is {pairs!r:.60}; expected a list of links")
   seen = set()
+  # Each listed pair overwrites the fields that it gives, in its direction only.
   for k, pair in enumerate(pairs):
     _expect_object(pair, f"link {k} of \"pairs\"", required=("from", "to"), optional=_LINK_FIELDS)
     for end in ("from", "to"):
@@ -193,6 +223,7 @@ def _links_from_json(links: Any, names: Mapping[str, int]) -> Dict[str, np.ndarr
       if field in pair:
         matrices[field][i, j] = _number(pair, field, f"the link {pair['from']} to {pair['to']}")
   for field in _LINK_FIELDS:
+    # NaN is left only where neither a pair nor a default gives a value.
     missing = np.isnan(matrices[field])
     np.fill_diagonal(missing, False)
     if missing.any():
@@ -220,12 +251,21 @@ def _links_to_json(names: Sequence[str], matrices: Sequence[np.ndarray]) -> Dict
   # [D, D] number of each link's kind: kinds are few, links may be millions.
   kinds = np.zeros(apart.shape, dtype=np.int64)
   for matrix in matrices:
+    # Mixed radix: the kinds so far, times the values of this matrix.
     values, number = np.unique(matrix, return_inverse=True)
     kinds = kinds * len(values) + number.reshape(apart.shape)
   known, first, count = np.unique(kinds[apart], return_index=True, return_counts=True)
   most = known[np.lexsort((first, -count))[0]]  # the first one, of equally frequent ones
 
   def link(i: int, j: int) -> Dict[str, float]:
+    """Returns the JSON fields of the link from device i to device j.
+
+    Args:
+      i, j: device indices.
+
+    Returns:
+      Field -> number.
+    """
     return dict(zip(_LINK_FIELDS, (float(matrix[i, j]) for matrix in matrices)))
 
   found: Dict[str, Any] = {"default": link(*np.argwhere(apart & (kinds == most))[0])}

@@ -11,6 +11,7 @@ import numpy as np
 from placeto_tf.errors import ClusterError
 
 _KINDS = ("CPU", "GPU")
+# Full or short names with type and index, such as /job:worker/task:1/device:GPU:0.
 _NAME = re.compile(
     r"(?:/job:[\w.-]+)?(?:/replica:\d+)?(?:/task:\d+)?/(?:device:)?([A-Za-z_]\w*):\d+\Z")
 MOST = 1e15  # of bytes, microseconds, and bytes or flops per microsecond
@@ -53,6 +54,7 @@ class Device:
       if not isinstance(value, str) or not value:
         raise ClusterError(f"a device's {field} is {value!r}; expected a string such as "
                            f"{'/GPU:0' if field == 'name' else 'GPU'!r}")
+    # A name of another type than the device's would find other kernels.
     match = _NAME.match(self.name)
     if match is None or match.group(1).upper() != self.type.upper():
       raise ClusterError(
@@ -66,6 +68,7 @@ class Device:
       if not isinstance(getattr(self, field), Mapping):
         raise ClusterError(
             f"{field} of {self.name} is {getattr(self, field)!r}; expected a mapping")
+    # All efficiencies, whichever field they are in.
     for label, value in [("efficiency", self.efficiency)] + [
         (f"op_efficiency[{op!r}]", value) for op, value in self.op_efficiency.items()] + [
             (f"product_peaks[{kind!r}]['efficiency']", value)
@@ -103,5 +106,6 @@ class Device:
 
 def is_number(value: object) -> bool:
   """Returns whether a value is a finite real number, which JSON's true and false are not."""
+  # Comparisons with NaN are false; bool is a subclass of int.
   return (isinstance(value, (int, float, np.integer, np.floating))
           and not isinstance(value, bool) and bool(-1e300 < value < 1e300))

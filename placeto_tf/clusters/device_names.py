@@ -5,16 +5,23 @@ from __future__ import annotations
 import re
 from typing import Dict, Iterable, Optional, Sequence
 
+# A part between slashes: job, replica or task with a value, or a type and perhaps an index.
 _PART = re.compile(
     r"(?i)(?:(job|replica|task):([\w.*-]+)|(?:device:)?([a-z_]\w*)(?::(\d+|\*))?)")
 
 
 def find_device(names: Sequence[str], text: str) -> Optional[int]:
-  """Finds the first device name that agrees with all that a device string says.
+  """Finds the first device name that agrees with all parts of a device string.
 
   "/GPU:1", "/device:GPU:1" and "/job:worker/task:0/gpu:1" are all understood; "" and strings
-  without a device ("/job:worker") agree with the first device there is. None if no device
-  agrees.
+  without a device ("/job:worker") agree with the first device there is.
+
+  Args:
+    names: of the cluster's devices.
+    text: the device string.
+
+  Returns:
+    The index of the name; None if no name agrees, or the text is no device string.
   """
   wanted = _fields(text)
   if wanted is None:
@@ -33,6 +40,7 @@ def canonical(name: str) -> Optional[str]:
   "/GPU:0" -> "/device:GPU:0", "/job:worker/task:1/cpu:0" -> "/job:worker/task:1/device:CPU:0".
   Replica 0, the only one that exists, is left out. A type and an index are required.
   """
+  # The order of TensorFlow's own names, whatever the order in the text.
   fields = _fields(name) if name.startswith("/") else None
   if fields is None or not {"type", "index"} <= set(fields):
     return None
@@ -45,13 +53,22 @@ def canonical(name: str) -> Optional[str]:
 
 def short_name(name: str) -> str:
   """Shortens a device to what people call it: "GPU:0", or "task:1/GPU:0" of a worker."""
+  # Parts that say nothing where there is one job, one replica or one worker.
   for part in ("/job:localhost", "/replica:0", "/job:worker", "device:"):
     name = name.replace(part, "")
   return name.replace("/task:0/", "/").lstrip("/")
 
 
 def match(names: Iterable[str], cluster_names: Iterable[str]) -> Dict[str, Optional[int]]:
-  """Returns name -> index of the cluster's device of that name in any spelling, or None."""
+  """Finds names in a cluster in any spelling.
+
+  Args:
+    names: as written elsewhere.
+    cluster_names: of the cluster's devices.
+
+  Returns:
+    Name -> index of the cluster's device, or None.
+  """
   index = {(canonical(name) or name): i for i, name in enumerate(cluster_names)}
   return {name: index.get(canonical(name) or name) for name in names}
 
@@ -65,7 +82,9 @@ def _fields(name: str) -> Optional[Dict[str, str]]:
       return None
     key, value, kind, index = found.groups()
     new = {key.lower(): value} if key else {"type": kind.upper(), "index": index}
+    # A part that is given twice.
     if set(new) & set(fields):
       return None
     fields.update(new)
+  # "*" agrees with anything, as a part that is left out does.
   return {key: value for key, value in fields.items() if value not in (None, "*")}

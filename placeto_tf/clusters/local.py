@@ -53,17 +53,22 @@ def found_devices() -> Dict[str, Any]:
   With GPUs, "/CPU:0" is their host. Logical CPU devices, made with
   `tf.config.set_logical_device_configuration`, are separate devices.
 
+  Returns:
+    Field -> value, as `from_properties` returns them.
+
   Raises:
     ClusterError: TensorFlow finds no device.
   """
   import tensorflow as tf
 
+  # "GPU:0" -> properties, whatever job the name begins with.
   found = {named.name.rpartition("device:")[2]: named.properties for named in _grappler_devices()}
   logical: List[Tuple[str, DeviceProperties]] = []
   for kind in ("GPU", "CPU"):
     number = 0
     for physical in tf.config.list_physical_devices(kind):
       properties = found.get(f"{kind}:{physical.name.rpartition(':')[2]}")
+      # A physical device without a configuration is one logical device.
       parts = tf.config.get_logical_device_configuration(physical) or [None]
       for _ in parts:
         if properties is not None:
@@ -73,7 +78,13 @@ def found_devices() -> Dict[str, Any]:
 
 
 def from_properties(named: Sequence[Tuple[str, DeviceProperties]]) -> Dict[str, Any]:
-  """Returns the fields of a `Cluster` of (name, DeviceProperties) pairs, GPUs first.
+  """Returns the fields of a `Cluster` of the devices that TensorFlow describes.
+
+  Args:
+    named: (name, DeviceProperties) pairs, GPUs first.
+
+  Returns:
+    Field -> value: devices, [D, D] links, overheads, and the sharing of cores between CPU devices.
 
   Raises:
     ClusterError: there is no device.
@@ -93,12 +104,14 @@ def from_properties(named: Sequence[Tuple[str, DeviceProperties]]) -> Dict[str, 
     members.append(preset)
   d = len(devices)
   bandwidth, latency = np.ones((d, d)), np.zeros((d, d))
+  # Two CPU devices share memory; any other pair meets on a GPU's bus.
   for i, a in enumerate(members):
     for j, b in enumerate(members):
       both_cpus = a.type == b.type == "CPU"
       link = _SHARED_CPU if both_cpus else presets.slower_host_link(a, b)
       bandwidth[i, j], latency[i, j] = link.bandwidth_bytes_per_us, link.latency_us
   sharing: Dict[str, Any] = {}
+  # With n devices on the same cores, each op may take up to n times as long.
   if cpus > 1 and not with_gpus:
     sharing = dict(ready_order="executor", busy_slowdown=float(cpus - 1))
   return dict(
@@ -107,7 +120,7 @@ def from_properties(named: Sequence[Tuple[str, DeviceProperties]]) -> Dict[str, 
 
 
 def _grappler_devices() -> List[DeviceProperties]:
-  """NamedDevices of this machine."""
+  """Returns the NamedDevices of this machine."""
   from tensorflow.python.grappler import cluster as grappler_cluster
 
   cluster = grappler_cluster.Cluster()
@@ -118,7 +131,9 @@ def _grappler_devices() -> List[DeviceProperties]:
 
 
 def _gpu(name: str, properties: DeviceProperties) -> Tuple[Device, presets.Preset]:
+  """Describes a GPU by its properties and the preset of its generation, which is returned too."""
   capability = _capability(properties.environment.get("architecture", ""))
+  # The first generation whose limit is above the capability.
   preset = presets.preset(next(
       (known for limit, known in _GENERATIONS if capability < limit), _NEWEST))
   fields = _fields(properties)
@@ -172,7 +187,7 @@ def _capability(text: str) -> Tuple[int, int]:
 
 
 def _flops_a_cycle() -> int:
-  """Flops per cycle of one core, from the flags that Linux lists."""
+  """Returns the flops per cycle of one core, from the flags that Linux lists."""
   try:
     with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
       flags = next((line.split() for line in file if line.startswith("flags")), [])
@@ -182,6 +197,7 @@ def _flops_a_cycle() -> int:
 
 
 def _physical_memory_bytes() -> int:
+  """Returns the memory of this machine; a guess where the system does not tell."""
   try:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
   except (AttributeError, OSError, ValueError):  # not on Windows

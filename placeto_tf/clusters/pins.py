@@ -47,6 +47,7 @@ def narrowed_by_pins(
   """
   narrowed, said = allowed.copy(), np.zeros(len(allowed), dtype=bool)
   column = {name: j for j, name in enumerate(cluster.device_names)}
+  # Sets first: each narrows all colocated sets of the ops that match.
   for regex, devices in sets.items():
     named = np.zeros(cluster.num_devices, dtype=bool)
     named[[device_index(cluster, device) for device in devices]] = True
@@ -60,6 +61,7 @@ def narrowed_by_pins(
             f"op {graph.op_names[op]!r} is allowed on {', '.join(devices)} only, by {regex!r}, but "
             f"it (or an op it is colocated with) may not run there; "
             f"{_elsewhere(cluster, allowed[op])}")
+  # Op -> (device, reason), the reason for errors alone.
   pinned: Dict[int, Tuple[str, str]] = {}
   for regex, device in pins:
     name = _device_name(cluster, device)
@@ -69,6 +71,7 @@ def narrowed_by_pins(
         raise PlacementError(
             f"op {graph.op_names[op]!r} is put on {before[0]} by {before[1]}, and on {name} by pin "
             f"{regex!r}; pin it to one device")
+  # Pins come before the graph's own devices.
   fixed = dict(pinned)
   if keep_own_devices:
     own = {text: _device_name(cluster, text) for text in set(graph.assigned_devices) - {""}}
@@ -79,6 +82,7 @@ def narrowed_by_pins(
                  for op, text in enumerate(graph.assigned_devices)
                  if text and graph.op_types[op] not in MOVED_WITH_OTHERS
                  and int(graph.colocation[op]) not in labels)
+  # Label of a colocated set -> (device, reason); two devices for one set contradict.
   wanted: Dict[int, Tuple[str, str]] = {}
   for op, (device, reason) in fixed.items():
     label = int(graph.colocation[op])
@@ -92,6 +96,7 @@ def narrowed_by_pins(
           f"colocated with) may not run there; {_elsewhere(cluster, narrowed[op])}"
           + ("" if op in pinned else ", or let the placement start from the graph's devices "
              "instead of keeping them (existing_devices=\"start\")"))
+  # Rows of fixed sets become one-hot.
   rows = np.array([int(label) in wanted for label in graph.colocation], dtype=bool)
   narrowed[rows] = False
   columns = [column[wanted[int(label)][0]] for label in graph.colocation[rows]]
@@ -100,12 +105,24 @@ def narrowed_by_pins(
 
 
 def _elsewhere(cluster: Cluster, allowed: np.ndarray) -> str:
+  """Returns the advice to pin an op to one of the devices that it may use."""
   names = [name for name, may in zip(cluster.device_names, allowed) if may]
   return f"pin it to {listed(names, most=4)}"
 
 
 def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
-  """Returns the indices of the names that an expression matches as a whole, at least one."""
+  """Returns the ops whose whole names match an expression, at least one.
+
+  Args:
+    regex: a Python regular expression.
+    names: [N] names of the ops.
+
+  Returns:
+    Indices of the matching ops, ascending.
+
+  Raises:
+    PlacementError: the expression is none, or matches no name.
+  """
   try:
     pattern = re.compile(regex)
   except (re.error, RecursionError, OverflowError) as error:
@@ -128,11 +145,19 @@ def _apart(graph: ComputationGraph, label: int) -> str:
 
 
 def _device_name(cluster: Cluster, text: str) -> str:
+  """Returns the full name of the device that a string names."""
   return cluster.device_names[device_index(cluster, text)]
 
 
 def device_index(cluster: Cluster, text: str) -> int:
-  """Returns the index of the cluster's first device that agrees with a device string.
+  """Returns the cluster's first device that agrees with a device string.
+
+  Args:
+    cluster: of D devices.
+    text: a device string, which may be partial.
+
+  Returns:
+    The index of the device.
 
   Raises:
     PlacementError: there is none.

@@ -108,12 +108,25 @@ class Preset:
 def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidth_gb: float,
          memory_gb: int, efficiency: float, peer: Link, host: Link, half: float = 0.0,
          bus_gap_us: float = 0.0) -> Preset:
-  """Args: num_cores as grappler counts them; frequency in MHz; bandwidth in 10^9 bytes/s; half,
-  the peak of products of float16 in TFLOPS, and from Ampere on of bfloat16, too."""
+  """Describes a GPU.
+
+  Args:
+    model, architecture: as TensorFlow reports them.
+    num_cores: multiprocessors, as grappler counts them.
+    frequency: in MHz.
+    bandwidth_gb: of the memory, in 10^9 bytes/s.
+    memory_gb: in 2^30 bytes.
+    efficiency, peer, host, bus_gap_us: see `Preset`.
+    half: the peak of products of float16 in TFLOPS, and from Ampere on of bfloat16, too.
+
+  Returns:
+    The preset.
+  """
   properties = {
       "type": "GPU", "vendor": "NVIDIA", "model": model, "frequency": frequency,
       "numCores": num_cores, "environment": {"architecture": architecture},
       "memorySize": memory_gb * _GB, "bandwidth": int(bandwidth_gb * 1e6)}
+  # Architectures below 8 (before Ampere) have no products of bfloat16.
   kinds = ("float16", "bfloat16")[:0 if not half else 1 if float(architecture) < 8 else 2]
   peaks = {kind: {"flops_per_us": half * 1e6, "efficiency": _HALF} for kind in kinds}
   return Preset("GPU", memory_gb * _GB, efficiency, properties, peer, host, bus_gap_us=bus_gap_us,
@@ -203,6 +216,7 @@ def parse(text: str) -> Dict[str, Any]:
   Raises:
     ClusterError: an unknown preset, or a count or a rate that is wrong.
   """
+  # preset:count[xhosts][+preset:count[xhosts]...][@rate]
   text, at, network = text.partition("@")
   parsed = [_term(term, text) for term in text.split("+")]
   if len({hosts for _, _, hosts in parsed}) > 1:
@@ -226,7 +240,11 @@ def from_counts(
     hosts: with more than one, devices have TensorFlow's names of workers' devices, such as
       /job:worker/task:1/device:GPU:0, and every host has a CPU of its own.
     network: between devices of different hosts.
+
+  Returns:
+    Field -> value: devices, [D, D] links, and the fields of the slowest preset.
   """
+  # GPUs alone bring a CPU that serves as their host.
   if all(_PRESETS[name].type != "CPU" for name, _ in terms):
     terms, own_host = [*terms, ("cpu", 1)], True
   else:
@@ -239,10 +257,13 @@ def from_counts(
       preset = _PRESETS[name]
       host = own_host and preset.type == "CPU"
       members += [(preset, _device(preset, numbers, prefix, host)) for _ in range(count)]
+  # [kinds, kinds] links between distinct presets, looked up for all pairs of devices.
   presets = list({id(preset): preset for preset, _ in members}.values())
   links = [[a.peer if a is b else slower_host_link(a, b) for b in presets] for a in presets]
   number = np.array([presets.index(preset) for preset, _ in members])
+  # [D] host of each device: devices are listed host by host.
   machine = np.arange(len(members)) // (len(members) // hosts)
+  # [D, D] whether two devices are on one host; else the network links them.
   pairs, together = np.ix_(number, number), machine[:, None] == machine
   bandwidth, latency = (
       np.where(together, np.array([[getattr(link, field) for link in row] for row in links])[pairs],
@@ -259,6 +280,7 @@ def slowest_fields(members: Sequence[Preset]) -> Dict[str, float]:
 
 
 def _device(preset: Preset, numbers: Dict[str, int], prefix: str, host: bool) -> Device:
+  """Makes the next device of the preset's type; `numbers` counts devices by type."""
   number = numbers.get(preset.type, 0)
   numbers[preset.type] = number + 1
   return Device(f"{prefix}{preset.type}:{number}", preset.type, preset.memory_bytes,
@@ -272,7 +294,15 @@ def preset(name: str) -> Preset:
 
 
 def slower_host_link(a: Preset, b: Preset) -> Link:
-  """Returns the bus on which two devices meet, at least one of them a GPU."""
+  """Returns the bus on which two devices meet, at least one of them a GPU.
+
+  Args:
+    a, b: presets of the devices.
+
+  Returns:
+    The slower of the GPUs' links to their host.
+  """
+  # A CPU is on the bus of the GPU; two GPUs meet on the slower of their buses.
   buses = [one.host for one in (a, b) if one.type != "CPU"]
   return min(buses, key=lambda link: link.bandwidth_bytes_per_us)
 
@@ -286,6 +316,7 @@ def _term(term: str, text: str) -> Tuple[str, int, int]:
   if not colon:
     raise ClusterError(f"the cluster {text!r} gives no count for {name}; write {name}:1")
   count, times, hosts = counts.partition("x")
+  # Digits alone, cut to nine, so that huge numbers are refused without being parsed.
   for number in (count, hosts if times else "1"):
     if not re.fullmatch(r"[0-9]+", number) or not 1 <= int(number[:9]) <= MAX_DEVICES:
       raise ClusterError(f"the cluster {text!r} asks for {number!r} devices of {name}; expected a "

@@ -13,11 +13,11 @@ from typing import Dict, FrozenSet, Optional, Tuple
 
 # Inputs of an op that has any number of them.
 ALL, BUT_LAST, BUT_FIRST = "all", "but_last", "but_first"
-# Roles of ops besides computing.
-RANDOM = "random"  # draws from a state of its own, which the seeds in its attributes start
-SEEDED_RANDOM = "seeded_random"  # draws from the seed in an input
-KEYED_RANDOM = "keyed_random"  # draws from a key and a counter, which other ops make of a seed
-VARIABLE_RANDOM = "variable_random"  # draws from a variable, which each call advances
+# Roles of ops besides computing; random ops first, by the state that they sample from.
+RANDOM = "random"  # samples from its own state, which the seeds in its attributes start
+SEEDED_RANDOM = "seeded_random"  # samples from the seed in an input
+KEYED_RANDOM = "keyed_random"  # samples from a key and a counter, which other ops make of a seed
+VARIABLE_RANDOM = "variable_random"  # samples from a variable, which each call advances
 PIPELINE = "pipeline"  # gives the next examples
 CONTAINER = "container"  # makes a container that lives for a step
 VARIABLE = "variable"  # is the handle or reference of a variable
@@ -61,7 +61,7 @@ class OpRule:
     positions: of examples in the batch: "keeps", "moves" (they may be shifted to slots), "tells"
       (a rule sees whether indices are positions); "" where an op needs those in the global batch.
     role: see the constants of this module; "" for an op that computes.
-    key: whether it makes keys for ops that draw from one.
+    key: whether the op makes keys for random ops that sample from one.
     shape_input: the data input that holds the shape of the output.
     element_input: the data input that holds the shape of a container's tensors.
     puts: (container's input or None, tensor's input, by how many axes the tensor grows inside).
@@ -96,7 +96,9 @@ class OpRule:
   averages: bool = False
 
 
+# Facts about an op type without a row.
 _NONE = OpRule()
+# Op type -> its facts, merged from all rows that name the type.
 _RULES: Dict[str, OpRule] = {}
 
 
@@ -108,6 +110,7 @@ def register(names: str, **facts: object) -> None:
   """
   for name in names.split():
     rule = _RULES.get(name, _NONE)
+    # A fact may be stated once: a second row would silently change the first.
     twice = [key for key in facts if getattr(rule, key) != getattr(_NONE, key)]
     if twice:
       raise ValueError(f"{twice} of {name} is stated twice")
@@ -125,21 +128,29 @@ def registered() -> Dict[str, OpRule]:
 
 
 def types_with(**facts: object) -> FrozenSet[str]:
-  """Returns the op types of which these facts are true."""
+  """Returns the op types of which these facts are true.
+
+  Args:
+    **facts: fields of `OpRule` and their values.
+
+  Returns:
+    The types that have all of these values.
+  """
   return frozenset(name for name, rule in _RULES.items()
                    if all(getattr(rule, key) == value for key, value in facts.items()))
 
 
 def members(inputs: object, count: int) -> Tuple[int, ...]:
-  """Returns the numbers of inputs that a row states, for an op with `count` of them.
+  """Returns the numbers of the inputs that a row states.
 
   Args:
     inputs: numbers of inputs, or `ALL`, `BUT_LAST` or `BUT_FIRST`.
     count: the number of inputs that the op has.
 
   Returns:
-    The numbers of the inputs.
+    The numbers, ascending where `inputs` is one of the constants.
   """
   if isinstance(inputs, tuple):
     return inputs
+  # The comparisons count as 0 or 1: skip the first input, or the last.
   return tuple(range(inputs == BUT_FIRST, count - (inputs == BUT_LAST)))

@@ -55,6 +55,7 @@ register(
     "DepthwiseConv2dNativeBackpropInput Dilation2D Dilation2DBackpropInput "
     "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits InTopKV2 InTopK "
     "ExtractImagePatches DecodeRaw", axes="first_axis")
+# Each vector along the last axis is computed as a whole; all axes before are independent.
 register("Softmax LogSoftmax", axes="last_axis")
 register("TopK TopKV2", axes="last_axis")
 # The last one or two axes of every input are those of matrices.
@@ -66,32 +67,41 @@ register(
 register(
     "Conv2DBackpropFilter Conv2DBackpropFilterV2 Conv3DBackpropFilterV2 BiasAddGrad "
     "DepthwiseConv2dNativeBackpropFilter Dilation2DBackpropFilter", axes="filter")
+# Sums over all axes, so no batch axis is left.
 register("L2Loss", axes="l2_loss")
+# Axes given by an input disappear, or stay with length 1.
 register("Sum Mean Max Min All Any Prod EuclideanNorm", axes="reduce")
 register("ArgMax ArgMin", axes="arg_reduce")
+# Elements depend on others along one axis alone.
 register("Cumsum Cumprod ReverseV2", axes="along")
 register("ReverseSequence", axes="reverse_sequence")
 register(
     "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad "
     "FusedBatchNormGradV2 FusedBatchNormGradV3", axes="batch_norm")
+# Changes of shape: axes are split, merged, inserted, permuted.
 register("Reshape Squeeze ExpandDims", axes="reshape")
 register("Transpose", axes="transpose")
+# Contractions: an axis of both operands is summed over.
 register("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3", axes="matmul")
 register("Einsum", axes="einsum")
+# Tensors put together and taken apart along one axis.
 register("Concat ConcatV2", axes="concat")
 register("Split SplitV", axes="split")
 register("Pack", axes="pack")
 register("Unpack", axes="unpack")
+# Parts of tensors, and their gradients.
 register("Slice", axes="slice")
 register("StridedSlice", axes="strided_slice")
 register("StridedSliceGrad", axes="strided_slice_grad")
 register("Pad PadV2 MirrorPad MirrorPadGrad", axes="pad")
 register("Tile", axes="tile")
+# Rows by index: read, written, summed.
 register("Gather GatherV2 ResourceGather", axes="gather")
 register("GatherNd", axes="gather_nd")
 register("ScatterNd", axes="scatter_nd")
 register("UnsortedSegmentSum", axes="segments")
 register("OneHot", axes="one_hot")
+# The first axis is no longer the examples alone: blocks of space are moved into it.
 register("SpaceToBatchND BatchToSpaceND SpaceToBatch BatchToSpace", axes="to_batch")
 
 # Scales. Homogeneous of degree 1 in one input; the others are no factors.
@@ -112,6 +122,7 @@ register("AvgPoolGrad AvgPool3DGrad Split ScatterNd", scale=Scale("factor", (1,)
 register(
     "MaxPoolGrad MaxPoolGradV2 MaxPool3DGrad MaxPoolGradGrad OneHot", scale=Scale("factor", (2,)))
 register("StridedSliceGrad", scale=Scale("factor", (4,)))
+# Powers of one input: degrees 2, 1/2, -1/2 and -1.
 register("Square L2Loss", scale=Scale("factor", (0,), 2.0))
 register("Sqrt", scale=Scale("factor", (0,), 0.5))
 register("Rsqrt", scale=Scale("factor", (0,), -0.5))
@@ -128,8 +139,10 @@ register(
     "RefMerge FloorMod Mod TruncateMod", scale=Scale("alike", ALL))
 register("ConcatV2", scale=Scale("alike", BUT_LAST))
 register("Concat", scale=Scale("alike", BUT_FIRST))
+# Comparisons of equally scaled inputs stay as they are: degree 0.
 register("Less LessEqual Greater GreaterEqual Equal NotEqual", scale=Scale("alike", ALL, 0.0))
 register("SquaredDifference", scale=Scale("alike", ALL, 2.0))
+# Input 0 is the condition.
 register("Select SelectV2", scale=Scale("alike", (1, 2)))
 register("ClipByValue", scale=Scale("alike", (0, 1, 2)))
 register("PadV2", scale=Scale("alike", (0, 2)))
@@ -139,6 +152,7 @@ register(
     "Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput Conv2DBackpropFilter "
     "Conv2DBackpropFilterV2 Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter",
     scale=Scale("product"))
+# Numerator over denominator.
 register("RealDiv Div DivNoNan", scale=Scale("quotient"))
 register("Shape ShapeN Size Rank ZerosLike OnesLike BroadcastGradientArgs", scale=Scale("shape"))
 
@@ -150,11 +164,13 @@ register(
     "GatherV2 Gather GatherNd UnsortedSegmentSum ReverseV2 Cumsum EnsureShape BiasAddGrad "
     "MatrixDiagPart MatrixDiag MatrixDiagV2 MatrixDiagV3 MatrixDiagPartV2 "
     "MatrixDiagPartV3 MatrixBandPart Real Imag Conj Roll", linear=(0,))
+# Input 0 of Split is the axis; inputs 0 to 3 of StridedSliceGrad are shape and slices.
 register("Split", linear=(1,))
 register("StridedSliceGrad", linear=(4,))
 register("Add AddV2 Sub AddN AccumulateNV2 Pack IdentityN", linear=ALL)
 register("ConcatV2", linear=BUT_LAST)
 register("Concat", linear=BUT_FIRST)
+# Linear in each operand while the other one is fixed.
 register("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Mul Einsum", linear="bilinear")
 # The maximum, minimum, conjunction of replicas goes through.
 register(
@@ -171,7 +187,7 @@ register(
     "Gather GatherV2 ResourceGather GatherNd ScatterNd UnsortedSegmentSum Pack ConcatV2",
     positions="tells")
 
-# Random ops.
+# Random ops, by the state that they sample from.
 register(
     "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal",
     role=RANDOM, shape_input=0)
@@ -190,6 +206,7 @@ register(
     "StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2", role=KEYED_RANDOM, shape_input=0)
 register("StatelessRandomGammaV3", role=KEYED_RANDOM)
 register("StatefulUniform StatefulStandardNormalV2", role=VARIABLE_RANDOM, shape_input=2)
+# Advance the state of a generator.
 register("RngSkip", role=VARIABLE_RANDOM)
 register("RngReadAndSkip", role=VARIABLE_RANDOM, key=True)
 
@@ -198,6 +215,7 @@ register(
     "IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 "
     "QueueDequeueMany QueueDequeueUpTo", role=PIPELINE)
 register("TensorArrayV3 TensorArrayV2 TensorArray StackV2 Stack", role=CONTAINER)
+# Variables: handles, reads, updates.
 register("VarHandleOp VariableV2 Variable", role=VARIABLE)
 register(
     "ReadVariableOp ResourceGather ResourceGatherNd VariableShape VarIsInitializedOp "
@@ -239,6 +257,7 @@ register("TensorListGetItem OptionalGetValue", takes=(0, 0, 0))
 register("TensorListStack TensorListGather", takes=(0, 1, 0))
 
 # Rows whose number depends on values; numbered outputs are as long as the input.
+# Unique numbers every element: output 1 is as long as the input.
 register("Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2", any_number=(1,))
 register(
     "Where ListDiff SetDiff1D DynamicPartition NonMaxSuppressionV3 "

@@ -44,16 +44,34 @@ class Budget:
         raise PlacementError(f"{field.name} is {limit}; expected a number above 0, or none")
 
   def share(self, used: Used, share: float) -> Budget:
-    """Returns the budget that ends after this share of what `used` has left, or at its target."""
+    """Returns the budget that ends after a share of the rest, or at its target.
+
+    Args:
+      used: counts the evaluations and seconds so far.
+      share: from 0 to 1, of the rest of this budget.
+
+    Returns:
+      A budget whose limits count from the beginning, as this one's do; without `stop_within`.
+    """
     evaluations, seconds = self.max_evaluations, self.max_seconds
     if evaluations is not None:
       left = max(0, evaluations - used.evaluations)
+      # Limits count from the beginning of the log, so the used part is added again.
       evaluations = max(1, used.evaluations + math.ceil(share * left))
     if seconds is not None:
+      # A limit has to be above 0, also where no time is left.
       seconds = used.seconds + max(1e-9, share * (seconds - used.seconds))
     return Budget(evaluations, seconds, self.target_us)
 
   def at_most(self, used: Used, evaluations: int) -> Budget:
-    """Returns the budget that ends after so many more evaluations, if it does not end before."""
+    """Returns the budget that ends after so many more evaluations, if it does not end before.
+
+    Args:
+      used: counts the evaluations so far.
+      evaluations: the most that are still allowed.
+
+    Returns:
+      The budget with the nearer limit on evaluations.
+    """
     end = used.evaluations + evaluations
     return dataclasses.replace(self, max_evaluations=min(end, self.max_evaluations or end))

@@ -17,21 +17,32 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 def best_of(
     problem: PlacementProblem, placements: np.ndarray, budget: Optional[Budget] = None
 ) -> np.ndarray:
-  """Evaluates placements [B, N] as far as the budget goes and returns the best, [N].
+  """Evaluates placements as far as the budget goes and returns the best.
 
-  The placement that lacks least memory is best; then the lower objective decides, then the order.
-  If the best does not fit and a host may take some of it, the best is evaluated once more with that
-  on the host. If the budget is used up, the first placement is returned without an evaluation.
+  The placement with the least memory over the limits is best; then the lower objective decides,
+  then the order. If the best does not fit and a host may take some of its variables, the best is
+  evaluated once more with these on the host. If the budget is used up, the first placement is
+  returned without an evaluation.
+
+  Args:
+    problem: evaluates.
+    placements: [B, N] or [N] int32.
+    budget: of the evaluations; None evaluates all placements.
+
+  Returns:
+    [N] int32.
   """
   placements = np.atleast_2d(np.asarray(placements, dtype=np.int32))
   remaining = None if budget is None else problem.account.remaining_evaluations(budget)
   if remaining is not None:
+    # Never more evaluations than the budget has left.
     placements = placements[:max(1, remaining)]
     if remaining == 0:
       return placements[0].copy()
   evaluation = problem.evaluate_ops(placements)
   best = evaluation.best()
   found = placements[best].copy()
+  # No relief where the best fits, or where no evaluation is left for it.
   if evaluation.fits[best] or remaining == len(placements):
     return found
   lighter = relieved(problem, found, evaluation.peak_memory_bytes[best])
@@ -43,26 +54,30 @@ def best_of(
 
 def relieved(
     problem: PlacementProblem, placement: np.ndarray, peak_memory_bytes: np.ndarray) -> np.ndarray:
-  """Moves to a host what it may take of devices that hold too much, the largest variables first.
+  """Moves ops from devices that hold too much to a host, the largest variables first.
 
   Args:
     problem: of the ops.
-    placement: [N].
+    placement: [N] int32.
     peak_memory_bytes: [D], of the placement.
 
   Returns:
-    [N], the placement where nothing can be moved.
+    [N] int32, equal to the placement where nothing can be moved.
   """
   hosts = hosts_of(problem.cluster)
+  # [N] ops on a device that a host may take.
   movable = problem.allowed_ops[:, hosts].any(axis=1) & ~hosts[placement]
   sets, found = problem.graph.colocation, placement.copy()
+  # [N, D] bool, the hosts that each op may use.
   to = problem.allowed_ops * hosts
   for d, excess in enumerate(peak_memory_bytes - problem.cluster.memory_bytes):
     here = movable & (placement == d)
+    # [N] bytes of variables of each set on this device, by label.
     held = np.bincount(
         sets[here], problem.costs.persistent_bytes[here], minlength=len(placement))
     order = np.argsort(-held, kind="stable")
     before = np.cumsum(held[order]) - held[order]
+    # Largest sets first, as many as cover the excess.
     moved = order[(before < excess) & (held[order] > 0)]
     if len(moved):
       # Ops without variables that may go there were offered it because of these.
@@ -72,10 +87,17 @@ def relieved(
 
 
 def best_so_far(problem: PlacementProblem, otherwise: np.ndarray) -> np.ndarray:
-  """Returns a copy of the problem's best placement [N], or of another if nothing was evaluated.
+  """Returns a copy of the problem's best placement, or of another if nothing was evaluated.
 
   Searches return it instead of their own best: by the objective alone a placement that does not
   fit can be ahead of one that does, and the problem prefers the one that fits.
+
+  Args:
+    problem: remembers its best placement.
+    otherwise: [N], returned if the problem has none.
+
+  Returns:
+    [N] int32.
   """
   best = problem.account.best_placement
   return np.asarray(otherwise if best is None else best, dtype=np.int32).copy()
@@ -88,7 +110,11 @@ def allowed_or_nearest(problem: PlacementProblem, placement: np.ndarray) -> np.n
   device that they may use.
 
   Args:
+    problem: of the allowed devices.
     placement: [N] device of each op; equal for ops that are colocated.
+
+  Returns:
+    [N] int32, equal for ops that are colocated.
   """
   placement = np.asarray(placement, dtype=np.int32)
   ops = np.arange(len(placement))
@@ -99,12 +125,16 @@ def allowed_or_nearest(problem: PlacementProblem, placement: np.ndarray) -> np.n
 
 def fallback_devices(
     problem: PlacementProblem, allowed: Optional[np.ndarray] = None) -> np.ndarray:
-  """Returns a device for each op, [N]: a host that it may use, else the first device it may use.
+  """Returns a device for each op: a host that the op may use, else its first allowed device.
 
   Args:
     problem: of the ops.
-    allowed: [N, D] bool, the devices that they may use; by default those of the problem.
+    allowed: [N, D] bool, the devices that ops may use; by default those of the problem.
+
+  Returns:
+    [N] int32.
   """
+  # 0 not allowed, 1 device, 2 host; argmax takes the first of the largest.
   preference = (problem.allowed_ops if allowed is None else allowed) * (
       1 + hosts_of(problem.cluster))
   return preference.argmax(axis=1).astype(np.int32)
@@ -117,13 +147,21 @@ def compute_devices(problem: PlacementProblem) -> List[int]:
 
 
 def device_speeds(problem: PlacementProblem, devices: List[int]) -> np.ndarray:
-  """Returns the relative speeds of some devices on this graph, which add up to 1.
+  """Returns the relative speeds of some devices on this graph.
 
   Speed is the inverse of the time the device needs for the ops that all of them may run.
+
+  Args:
+    problem: of the costs.
+    devices: indices of P devices.
+
+  Returns:
+    [P] float64, which add up to 1; equal if one of them needs no time.
   """
   common = problem.allowed_ops[:, devices].all(axis=1)
   compute_us = problem.costs.compute_us[common].sum(axis=0)
   time_us = compute_us[problem.cluster.device_kinds[devices]]
+  # No ops in common, or none that cost anything: no device is known to be faster.
   if not (time_us > 0).all():
     return np.full(len(devices), 1 / len(devices))
   return (1 / time_us) / (1 / time_us).sum()

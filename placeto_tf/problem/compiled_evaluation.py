@@ -1,4 +1,4 @@
-"""Evaluations inside compiled loops, and the account of them.
+"""Evaluations inside compiled loops, booked in the search log.
 
 A search whose moves are compiled evaluates in blocks: it runs many moves without the interpreter,
 then has them booked. So threads that search side by side wait for the interpreter's lock once a
@@ -50,12 +50,14 @@ def evaluate(evaluator):
   simulate_step(
       evaluator.row, evaluator.arguments, evaluator.start_us, evaluator.step_time_us,
       evaluator.peak_bytes)
+  # Bytes over the limits of all devices; the penalty is that of the problem's objective.
   excess = 0.0
   for d in range(evaluator.memory_bytes.shape[0]):
     excess += max(evaluator.peak_bytes[0, d] - evaluator.memory_bytes[d], 0.0)
   objective_us = evaluator.step_time_us[0] + MEMORY_PENALTY_US_PER_BYTE * excess
   best, counts = evaluator.best, evaluator.counts
   counts[USED] += 1
+  # Less over the limits first, then the lower objective: the order of the search log.
   if excess < best[0] or (excess == best[0] and objective_us < best[1]):
     best[0], best[1] = excess, objective_us
     evaluator.best_row[:] = evaluator.row[0]
@@ -80,6 +82,7 @@ class CompiledEvaluations:
   def __init__(self, problem: PlacementProblem, budget: Budget):
     self._problem, self._budget = problem, budget
     n, d = problem.graph.num_ops, problem.num_devices
+    # A workspace per loop, so that loops of several threads share no buffers.
     self._workspace = problem.simulator.take_workspace()
     self.evaluator = Evaluator(
         np.zeros((1, n), np.int32), problem.simulator.engine.arguments(self._workspace),
@@ -103,16 +106,19 @@ class CompiledEvaluations:
     left: Optional[int] = self._problem.account.remaining_evaluations(self._budget)
     counts, best, account = self.evaluator.counts, self.evaluator.best, self._problem.account
     counts[:] = 0, self._length if left is None else min(left, self._length), 0
+    # The best may have changed since, by other methods.
     best[:] = account.best_excess_bytes, account.best_objective_us
     self._began = time.perf_counter()
     return True
 
   def _book(self) -> None:
+    """Books the last block in the search log and adapts the length of the next to its rate."""
     used, _, improved = self.evaluator.counts.tolist()
     if not used:
       return
     seconds = time.perf_counter() - self._began
     rate = used / max(seconds, 1e-9)
+    # As many evaluations as fit in a block's time, at most twice as many as before.
     self._length = int(min(max(1, rate * BLOCK_SECONDS), 2 * self._length, LONGEST_BLOCK))
     self.evaluator.counts[USED] = 0
     rank = self.evaluator.best.tolist()

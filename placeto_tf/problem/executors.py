@@ -44,8 +44,14 @@ class Shared:
   """A value for calls of an executor; it travels to each process once."""
 
   def __init__(self, value: object, ray: Optional[ModuleType] = None):
-    """Args: ray: the module where calls run on Ray, else None."""
+    """Holds the value here, or puts its pickled bytes into Ray's object store.
+
+    Args:
+      value: any; on Ray it must be picklable.
+      ray: the module where calls run on Ray, else None.
+    """
     self._on_ray = ray is not None
+    # On Ray: a reference to bytes, so that arrays are writable where they are read.
     self._held = value if ray is None else ray.put(
         pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
 
@@ -77,7 +83,11 @@ class Actors:
   """One worker in this process, which works when it is asked for a result."""
 
   def __init__(self, held: Callable):
-    """Args: held: is called with the arguments of each call."""
+    """Keeps the callable until results are asked for.
+
+    Args:
+      held: is called with the arguments of each call.
+    """
     self._held = held
     self._calls: Deque[Sequence[object]] = collections.deque()
 
@@ -110,9 +120,10 @@ class InProcess(concurrent.futures.Executor):
     self.cores = num_cores()
 
   def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future:
-    """Makes a call; returns a future that is done. Ctrl-C is raised here."""
+    """Makes a call at once; returns a future that is done. Ctrl-C is raised here."""
     future: concurrent.futures.Future = concurrent.futures.Future()
     try:
+      # Errors go into the future; KeyboardInterrupt is no Exception and passes through.
       future.set_result(function(*args, **kwargs))
     except Exception as error:
       future.set_exception(error)
@@ -123,7 +134,7 @@ class InProcess(concurrent.futures.Executor):
     return Shared(value)
 
   def share_all(self, values: Sequence[object]) -> Sequence[Any]:
-    """Returns the values in the form that calls are given, each of which travels by itself."""
+    """Returns the values in the form that calls are given; each travels by itself."""
     return values
 
   def actors(
@@ -136,6 +147,9 @@ class InProcess(concurrent.futures.Executor):
       make: is called in each with its number, from 0 on, and the arguments; returns a callable.
       *arguments: for `make`.
       environment: variables of their processes, where these are their own.
+
+    Returns:
+      The workers, a context manager that ends them.
     """
     return Actors(make(0, *arguments))
 
@@ -148,7 +162,8 @@ class _Actor:
     self._held: Optional[Callable] = None
 
   def call(self, made_of: Sequence[Any], *arguments: object) -> Any:
-    """Returns the result of a call. Args: made_of: one reference, to `make` and its arguments."""
+    """Returns the result of a call; `made_of` has one reference, to `make` and its arguments."""
+    # Made at the first call, and again after a restart, which loses the state.
     if self._held is None:
       make, of = import_ray().get(made_of[0])
       self._held = make(self._number, *of)
@@ -169,6 +184,7 @@ class _RayActors(Actors):
 
     self._ray = ray
     remote = ray.remote(
+        # Restarted as often as needed; a call is repeated a few times.
         num_cpus=1 / MOST_ACTORS_A_CORE, max_restarts=-1, max_task_retries=_RETRIES,
         scheduling_strategy="SPREAD", runtime_env={"env_vars": dict(environment)})(_Actor)
     self._made_of = [ray.put((make, arguments))]
@@ -199,7 +215,12 @@ class OnRay(concurrent.futures.Executor):
   elsewhere = True
 
   def __init__(self, ray: ModuleType, cpus: float = 1.0):
-    """Args: ray: the module, connected; cpus: cores that each call takes."""
+    """Prepares tasks for a connected Ray.
+
+    Args:
+      ray: the module, connected.
+      cpus: cores that each call takes.
+    """
     self._ray, self._cpus = ray, cpus
     self.cores = int(ray.cluster_resources().get("CPU", 0))
     self._remote: Dict[Callable, Any] = {}
@@ -207,6 +228,7 @@ class OnRay(concurrent.futures.Executor):
 
   def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future:
     """Submits a task; `result_of` gives its result."""
+    # One remote function per function: Ray exports each only once.
     if function not in self._remote:
       self._remote[function] = self._ray.remote(
           num_cpus=self._cpus, max_retries=_RETRIES, scheduling_strategy="SPREAD")(function)
@@ -214,7 +236,14 @@ class OnRay(concurrent.futures.Executor):
     return self._futures[-1]
 
   def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-    """Ends the tasks that still run: nobody waits for their results."""
+    """Ends the tasks that still run: nobody waits for their results.
+
+    Args:
+      wait, cancel_futures: ignored; every running task is cancelled.
+
+    Returns:
+      None.
+    """
     for future in self._futures:
       if not future.done():
         self._ray.cancel(future.object_ref, force=True)  # type: ignore[attr-defined]
@@ -225,13 +254,20 @@ class OnRay(concurrent.futures.Executor):
     return Shared(value, self._ray)
 
   def share_all(self, values: Sequence[object]) -> SharedValues:
-    """Returns the values in the form that calls are given, each of which travels by itself."""
+    """Returns the values in the form that calls are given; each travels by itself."""
     return SharedValues([Shared(value, self._ray) for value in values])
 
   def actors(
       self, count: int, make: Callable[..., Callable], *arguments: object,
       environment: Mapping[str, str]) -> _RayActors:
-    """Returns workers that each make something once and keep it; see `InProcess.actors`."""
+    """Returns workers that each make something once and keep it, as actors of Ray.
+
+    Args:
+      count, make, *arguments, environment: as for `InProcess.actors`.
+
+    Returns:
+      The workers, a context manager that ends them.
+    """
     return _RayActors(self._ray, count, make, arguments, environment)
 
 
@@ -250,7 +286,7 @@ def result_of(future: concurrent.futures.Future) -> Any:
 
 @contextlib.contextmanager
 def _raised_here() -> Iterator[None]:
-  """Raises what a call on Ray raised as it would be raised here.
+  """Raises an error of a call on Ray as the same call would raise it here.
 
   Raises:
     PlacetoError: see `result_of`.
@@ -258,6 +294,7 @@ def _raised_here() -> Iterator[None]:
   try:
     yield
   except Exception as error:
+    # Ray wraps an error of the task; its cause is the original.
     cause = getattr(error, "cause", None)
     if isinstance(cause, PlacetoError):
       raise cause from None
@@ -288,12 +325,15 @@ def import_ray() -> ModuleType:
 
 @contextlib.contextmanager
 def executor_at(address: Optional[str], cpus: float = 1.0) -> Iterator[Executor]:
-  """Gives the executor of an address; a Ray that it started or connected to ends on leaving.
+  """Yields the executor of an address; a Ray that it started or connected to ends on leaving.
 
   Args:
     address: "local" (the cores of this machine), "auto", "host:port" or "ray://host:port" of Ray;
       None is this process. A program that is connected already stays so.
     cpus: cores that each call takes on Ray.
+
+  Yields:
+    `InProcess` or `OnRay`.
 
   Raises:
     SetupError: Ray is not installed, or nothing answers at the address.
@@ -307,6 +347,7 @@ def executor_at(address: Optional[str], cpus: float = 1.0) -> Iterator[Executor]
       yield executor
     return
   with _signals_kept():
+    # Only a Ray that is started here is worth a second try.
     for left in reversed(range(_STARTS if address == LOCAL else 1)):
       try:
         _init(ray, address)
@@ -326,6 +367,7 @@ def executor_at(address: Optional[str], cpus: float = 1.0) -> Iterator[Executor]
 
 def _init(ray: ModuleType, address: str) -> None:
   """Connects to Ray, or starts one with a task for each core of this machine."""
+  # This process's own values win over the defaults.
   environment = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
   here = {"include_dashboard": False, "num_cpus": num_cores()} if address == LOCAL else {}
   ray.init(address, log_to_driver=False, logging_level=logging.ERROR,
@@ -340,6 +382,7 @@ def _init(ray: ModuleType, address: str) -> None:
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
   """Keeps the handler of SIGTERM: Ray sets its own, which would skip tidying up."""
+  # Only the main thread may set handlers.
   if threading.current_thread() is not threading.main_thread():
     yield
     return

@@ -49,7 +49,7 @@ def offered_devices(
   Args:
     graph, cluster, costs: of the ops and devices.
     able: [N, D] bool, where each op may run; by default where it has a kernel.
-    said: [N] bool, ops whose devices the user has named, which are left as they are.
+    said: [N] bool, ops whose devices the user has named, which keep their devices.
     all_hosts: whether hosts are offered to all ops, because nothing else fits.
 
   Returns:
@@ -58,12 +58,15 @@ def offered_devices(
   able = allowed_devices(graph, cluster) if able is None else able
   hosts = hosts_of(cluster)
   elsewhere = able[:, ~hosts].any(axis=1)
+  # Nothing to leave out: no host, only hosts, or all hosts wanted.
   if all_hosts or not hosts.any() or not elsewhere.any() or hosts.all():
     return able
   said = np.zeros(graph.num_ops, dtype=bool) if said is None else said
   own = own_devices(graph, cluster)
   on_host = (own >= 0) & hosts[own]
+  # Ops to grow from: on the host by the graph, in large variables, or told to run there alone.
   seeds = on_host | _crowding(graph, cluster, costs, hosts) | (said & ~elsewhere)
+  # Ops that run nowhere else, or have devices of the user's, keep their hosts.
   offered = said | ~elsewhere
   if seeds.any():
     offered = offered | _beside(graph, cluster, costs, able, seeds)
@@ -82,14 +85,17 @@ def _crowding(
   n, memory = graph.num_ops, cluster.memory_bytes[~hosts]
   held = np.bincount(graph.colocation, costs.persistent_bytes, minlength=n)  # of each set
   found = np.zeros(n, dtype=bool)
+  # Variables fill half of the smallest device: those used by rows may leave.
   if held.sum() > _HALF * memory.min():
     by_rows = np.array(
         [any(part in op_type for part in _BY_ROWS) for op_type in graph.op_types], dtype=bool)
     # Reference variables are read by an op of their own set, whose reader takes the rows.
     producers = graph.edge_producers[by_rows[graph.edge_consumers] & (graph.edge_ports != CONTROL)]
     found[graph.colocation[by_rows]] = found[graph.colocation[producers]] = True
+  # Too much for all devices together, or a set too large for each: all may leave.
   if held.sum() > _TIGHT * memory.sum() or held.max() > _TIGHT * memory.max():
     found[:] = True
+  # Small variables stay; [N] by label to [N] by op.
   return (found & (held > _LARGE * memory.min()))[graph.colocation]
 
 
@@ -101,14 +107,17 @@ def _beside(
   host = int(np.argmax(hosts))
   data = graph.edge_ports != CONTROL
   u, v = graph.edge_producers[data], graph.edge_consumers[data]
+  # [N] bytes of outputs and inputs that cross to the host if the op alone moves.
   moved = _made_bytes(graph, costs) + np.bincount(v, costs.edge_bytes(graph)[data], minlength=n)
   slowest = cluster.bandwidth_bytes_per_us[host, ~hosts].min()
+  # Computing on the host takes no longer than moving inputs and outputs.
   cheap = costs.compute_us[:, cluster.device_kinds[host]] <= moved / slowest
   # [N] by set, as ops that are colocated move together.
   dear = np.zeros(n, dtype=bool)
   dear[graph.colocation[~cheap | ~able[:, host]]] = True
   free = ~dear[graph.colocation]
   has_inputs = np.bincount(v, minlength=n) > 0
+  # Grow by one edge per round; a set grows as a whole.
   near = seeds
   for _ in range(_HOPS):
     # An op is beside them if all its inputs, constants aside, come from them, or all its outputs

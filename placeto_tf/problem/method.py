@@ -56,22 +56,24 @@ class Kind(enum.Enum):
 
   @property
   def reference(self) -> bool:
-    """Whether it is evaluated before any other method, for comparison."""
+    """Returns whether a method is evaluated before any other, for comparison."""
+    # The graph's own placement and the baselines.
     return self in (Kind.CURRENT, Kind.BASELINE)
 
   @property
   def takes_start(self) -> bool:
-    """Whether it starts from a placement that exists when it begins."""
+    """Returns whether a method starts from a placement that exists when it begins."""
     return self in (Kind.AUTO, Kind.SEARCH, Kind.POLICY)
 
   @property
   def searches(self) -> bool:
-    """Whether it goes on to look for better placements as long as it may."""
+    """Returns whether a method looks for better placements as long as it may."""
+    # Baselines and constructions end by themselves.
     return self.takes_start or self in (Kind.STANDALONE, Kind.ONE_SHOT)
 
   @property
   def learned(self) -> bool:
-    """Whether it is a policy."""
+    """Returns whether a method is a policy."""
     return self in (Kind.POLICY, Kind.ONE_SHOT)
 
 
@@ -137,11 +139,16 @@ class Method:
   control_of: Tuple[str, ...] = ()
 
   def __post_init__(self) -> None:
+    # The class is frozen, so defaults are set around its own __setattr__.
     object.__setattr__(self, "title", self.title or self.name)
 
   @property
   def in_tensorflow(self) -> bool:
-    """Whether it runs networks in TensorFlow: it learns, or is given weights of a training run."""
+    """Returns whether the method runs networks in TensorFlow.
+
+    It does if it learns, or is given weights of a training run.
+    """
+    # Without weights to load, only one-shot policies have networks: they learn these in the search.
     if self.weights is None:
       return self.kind is Kind.ONE_SHOT
     return self.weights.without is not WithoutWeights.SHIPPED
@@ -157,17 +164,30 @@ def unseeded(construct: Callable[..., np.ndarray]) -> Loader:
 
   def run(
       problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+    """Runs `construct`, which takes no seed.
+
+    Args:
+      problem, budget: for `construct`.
+      seed: ignored.
+
+    Returns:
+      [N] int32, device of each op.
+    """
     return construct(problem, budget)
 
   return plain(run)
 
 
 def deferred(module: str, function: str, **options: Any) -> Callable[[], Any]:
-  """Returns the loader of a function, such as a `Run`, whose module is imported when it is used.
+  """Returns the loader of a function, such as a `Run`, whose module is imported on use.
 
   Args:
-    module, function: where the function is; of a class's, "Class.function".
-    **options: more keyword arguments for it.
+    module: name of the module.
+    function: name of the function; of a class's, "Class.function".
+    **options: more keyword arguments for the function.
+
+  Returns:
+    A function that imports the module and returns the function with the options bound.
   """
 
   def load() -> Callable:
@@ -192,6 +212,7 @@ def declared_by(modules: Iterable[ModuleType]) -> Tuple[Method, ...]:
   Raises:
     PlacementError: two of them have one name.
   """
+  # Method's name -> (module, method), to name both modules of a clash.
   found: Dict[str, Tuple[str, Method]] = {}
   for module in modules:
     for method in getattr(module, "METHODS", ()):
@@ -205,5 +226,6 @@ def declared_by(modules: Iterable[ModuleType]) -> Tuple[Method, ...]:
 
 def in_order(methods: Iterable[Method]) -> Tuple[Method, ...]:
   """Returns methods by kind, rank and name."""
+  # Enums keep the order of their definition.
   kinds = list(Kind)
   return tuple(sorted(methods, key=lambda m: (kinds.index(m.kind), m.rank, m.name)))

@@ -1,4 +1,4 @@
-"""`PlacementProblem`: one graph, grouped, on one cluster; what every placer is given.
+"""`PlacementProblem`: one graph, grouped, on one cluster; the input of every placer.
 
 Dimensions: N ops, G groups, D devices, B placements side by side.
 """
@@ -48,20 +48,21 @@ class Evaluation:
 
   @property
   def fits(self) -> np.ndarray:
-    """[B] bool, whether each placement fits in memory."""
+    """Returns whether each placement fits in memory, [B] bool."""
     return self.excess_bytes == 0
 
   def best(self) -> int:
     """Returns the index of the best: least over the memory, then by objective, then the first."""
+    # The last key of lexsort is the first criterion; the sort is stable.
     return int(np.lexsort((self.objective_us, self.excess_bytes))[0])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlacementProblem:
-  """One grouped graph on one cluster; what is evaluated is booked in an account.
+  """One grouped graph on one cluster; evaluations are booked in its search log.
 
   Attributes:
-    graph, costs, cluster: what is placed, what its ops cost, and where.
+    graph, costs, cluster: the graph to place, the costs of its ops, and the devices.
     grouping: G groups of ops that are placed together.
     allowed_ops: [N, D] bool; None allows all that `offered_devices` does. Pins narrow it.
     simulator: of the graph; None makes one.
@@ -87,6 +88,7 @@ class PlacementProblem:
     if self.grouping.num_ops != graph.num_ops:
       raise PlacementError(
           f"the grouping is of {self.grouping.num_ops} ops, the graph has {graph.num_ops}")
+    # The class is frozen, so defaults are set around its own __setattr__.
     put = functools.partial(object.__setattr__, self)
     if self.allowed_ops is None:
       put("allowed_ops", offered_devices(graph, cluster, costs))
@@ -115,6 +117,12 @@ class PlacementProblem:
       costs: known costs, or the source for `estimate_costs`.
       grouping, max_groups: as for `group_ops`.
       allowed_ops, replicated: see the class.
+
+    Returns:
+      A problem of which nothing has been evaluated.
+
+    Raises:
+      PlacementError: ops of one group have no device in common.
     """
     if isinstance(costs, str):
       costs = estimate_costs(graph, cluster, source=costs)
@@ -123,8 +131,10 @@ class PlacementProblem:
     return cls(graph, costs, cluster, groups, allowed, replicated=replicated)
 
   def _allowed_groups(self) -> np.ndarray:
+    """Returns the devices that all ops of each group may use, [G, D] bool; raises without any."""
     graph, cluster, grouping = self.graph, self.cluster, self.grouping
     allowed = np.ones((grouping.num_groups, cluster.num_devices), dtype=bool)
+    # A group may go where all of its ops may.
     np.logical_and.at(allowed, grouping.group_of_op, self.allowed_ops)
     if not allowed.any(axis=1).all():
       group = int(np.flatnonzero(~allowed.any(axis=1))[0])
@@ -150,6 +160,7 @@ class PlacementProblem:
     """
     source = self.graph.source if with_shapes else None
     if source is not None:
+      # Live TensorFlow objects cannot be pickled.
       source = dataclasses.replace(source, proto=None, tf_graph=None, meta_graph=None)
     graph, simulator = dataclasses.replace(self.graph, source=source), copy.copy(self.simulator)
     simulator.graph = graph
@@ -159,31 +170,49 @@ class PlacementProblem:
 
   @property
   def num_groups(self) -> int:
-    """G."""
+    """Returns the number of groups, G."""
     return self.grouping.num_groups
 
   @property
   def num_devices(self) -> int:
-    """D."""
+    """Returns the number of devices, D."""
     return self.cluster.num_devices
 
   def evaluate(
       self, group_placements: np.ndarray, *, start_times: bool = False) -> Evaluation:
-    """Evaluates placements of groups, [G] or [B, G] int32."""
+    """Evaluates placements of groups.
+
+    Args:
+      group_placements: [G] or [B, G] int32.
+      start_times: whether the start of each op is returned too.
+
+    Returns:
+      The evaluation of B placements, booked in the search log.
+    """
     return self.evaluate_ops(
         self.grouping.expand(np.atleast_2d(group_placements)), start_times=start_times)
 
   def evaluate_ops(self, placements: np.ndarray, *, start_times: bool = False) -> Evaluation:
-    """Evaluates placements of ops, [N] or [B, N] int32."""
+    """Evaluates placements of ops.
+
+    Args:
+      placements: [N] or [B, N] int32.
+      start_times: whether the start of each op is returned too.
+
+    Returns:
+      The evaluation of B placements, booked in the search log.
+    """
     placements = np.atleast_2d(np.ascontiguousarray(placements, dtype=np.int32))
     start_us = np.empty(placements.shape, dtype=np.float64) if start_times else None
     step_time_us, peak_memory_bytes = self.simulator.simulate_many(placements, start_us=start_us)
+    # [B] bytes over the limits, summed over devices.
     excess = np.maximum(peak_memory_bytes - self.cluster.memory_bytes, 0).sum(axis=1)
     evaluation = Evaluation(
         step_time_us, peak_memory_bytes, step_time_us + MEMORY_PENALTY_US_PER_BYTE * excess,
         excess, start_us)
     b, found = evaluation.best(), None
     rank = float(excess[b]), float(evaluation.objective_us[b])
+    # Only the best of the batch can be the new best placement.
     if self.account.is_better(*rank):
       found = (placements[b].copy(), *rank)
     self.account.book(len(placements), found, b + 1)
@@ -192,7 +221,9 @@ class PlacementProblem:
   def project(self, placement: np.ndarray) -> np.ndarray:
     """Returns the device that has most of each group's compute time, [G], in a placement [N]."""
     kinds = self.cluster.device_kinds[placement]
+    # A little weight for ops without cost, so that they vote too.
     weight = self.costs.compute_us[np.arange(self.graph.num_ops), kinds] + 1e-3
     votes = np.zeros((self.num_groups, self.num_devices))
+    # [G, D] weight of each group's ops on each device; devices not allowed lose to any vote.
     np.add.at(votes, (self.grouping.group_of_op, placement), weight)
     return np.where(self.allowed, votes, -1.0).argmax(axis=1).astype(np.int32)

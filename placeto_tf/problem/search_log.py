@@ -1,4 +1,4 @@
-"""`SearchLog`: what a search has used of its budget, the best placement so far, and who found it.
+"""`SearchLog`: the evaluation budget used so far, the best placement, and the runs of methods.
 
 Every method asks its problem for step times, and the problem books them here. So budgets are
 counted in the same way for all: an evaluation is one computed step time of a placement, duplicates
@@ -99,6 +99,7 @@ class SearchLog:
 
   def __getstate__(self) -> Dict[str, Any]:
     """Returns the state for another machine, whose clock began at another time."""
+    # Monotonic clocks of two machines differ, so elapsed seconds travel (negative) instead.
     return {**self.__dict__, "started": self.started - time.monotonic(), "observer": None,
             "announce": None}
 
@@ -115,12 +116,12 @@ class SearchLog:
 
   @property
   def best_fits(self) -> bool:
-    """Whether the best placement fits in memory."""
+    """Returns whether the best placement fits in memory."""
     return self.best_excess_bytes == 0
 
   @property
   def best_known(self) -> np.ndarray:
-    """[N] of the best placement so far.
+    """Returns the best placement so far, [N] int32.
 
     Raises:
       PlacementError: nothing has been evaluated.
@@ -131,12 +132,12 @@ class SearchLog:
 
   @property
   def history(self) -> List[Tuple[int, float, float]]:
-    """(evaluations, seconds, objective_us) at each improvement."""
+    """Returns (evaluations, seconds, objective_us) at each improvement."""
     return [each[:3] for each in self.improvements]
 
   @property
   def seconds(self) -> float:
-    """Seconds since the log was made."""
+    """Returns the seconds since the log was made."""
     return time.monotonic() - self.started
 
   def stop(self) -> None:
@@ -145,6 +146,7 @@ class SearchLog:
 
   def exhausted(self, budget: Budget) -> bool:
     """Returns whether the budget is used up."""
+    # Used up at the first limit reached; a target counts only with a placement that fits.
     return self.stopped or (
         budget.max_evaluations is not None and self.evaluations >= budget.max_evaluations
     ) or (budget.max_seconds is not None and self.seconds >= budget.max_seconds) or (
@@ -158,37 +160,54 @@ class SearchLog:
     return max(0, budget.max_evaluations - self.evaluations)
 
   def expected_evaluations(self, budget: Budget, evaluations: int, seconds: float) -> float:
-    """Estimates how many more placements the budget allows; infinitely many without a limit.
+    """Estimates the number of further evaluations that the budget allows.
 
     Args:
-      budget: of the rest.
+      budget: of the whole search.
       evaluations, seconds: the log's own when a stretch began whose rate is taken for the rest.
+
+    Returns:
+      The number, by the nearer of both limits; infinite without a limit.
     """
     found = math.inf
     if budget.max_evaluations is not None:
       found = max(0, budget.max_evaluations - self.evaluations)
     if budget.max_seconds is not None:
+      # Evaluations per second since the stretch began.
       rate = (self.evaluations - evaluations) / max(1e-9, self.seconds - seconds)
       found = min(found, rate * max(0.0, budget.max_seconds - self.seconds))
     return found
 
   def is_better(self, excess_bytes: float, objective_us: float) -> bool:
-    """Returns whether a placement is better than the best so far."""
+    """Returns whether a placement is better than the best so far.
+
+    Args:
+      excess_bytes: memory over the limits.
+      objective_us: step time and penalty.
+
+    Returns:
+      True if less is over the limits, or equally much and the objective is lower.
+    """
+    # Lexicographic: memory first.
     return (excess_bytes, objective_us) < (self.best_excess_bytes, self.best_objective_us)
 
   def book(
       self, evaluations: int, best: Optional[Tuple[np.ndarray, float, float]] = None,
       turn: Optional[int] = None) -> None:
-    """Counts evaluations.
+    """Counts evaluations and keeps the best placement.
 
     Args:
-      evaluations: how many.
+      evaluations: number of evaluations.
       best: (placement [N], excess_bytes, objective_us) of the best one, where it is better than
         the best so far.
       turn: the number of that one among them, from 1; by default it was the last.
+
+    Returns:
+      None.
     """
     if best is not None:
       self.best_placement, self.best_excess_bytes, self.best_objective_us = best
+      # Counted up to its own turn within the batch.
       self.improvements.append(Improvement(
           self.evaluations + (evaluations if turn is None else turn), self.seconds, best[2],
           best[1]))
@@ -202,13 +221,18 @@ class SearchLog:
     Args:
       name: of the record.
       method: returns the placement [N] that it made or ended with; its evaluations are booked here.
+
+    Returns:
+      None.
     """
     if self.announce is not None:
       self.announce(name)
     evaluations, seconds, placement = self.evaluations, self.seconds, None
+    # Gains are measured against the best objective when the method began.
     start_us = None if self.best_placement is None else self.best_objective_us
     try:
       placement = method()
+    # The record of an interrupted search has the best placement so far.
     except KeyboardInterrupt:
       placement = self.best_placement
       raise
@@ -220,12 +244,22 @@ class SearchLog:
           "" if used else NO_BUDGET, start_us))
 
   def skip(self, name: str, reason: str) -> None:
-    """Records a method that did not run."""
+    """Records a method that did not run.
+
+    Args:
+      name: of the method.
+      reason: why it did not run.
+
+    Returns:
+      None.
+    """
     self._add(MethodRun(name, None, skipped=reason))
 
   def _add(self, new: MethodRun) -> None:
+    """Adds a run to the record of its method, or begins that record."""
     for i, old in enumerate(self.method_runs):
       if old.name == new.name:
+        # Later runs of one method add up; the first start and the last placement stay.
         placement = old.placement if new.placement is None else new.placement
         self.method_runs[i] = MethodRun(
             new.name, placement, old.evaluations + new.evaluations, old.seconds + new.seconds,

@@ -1,9 +1,9 @@
-"""`Units`: sets of ops that a search moves together, and their devices in a placement.
+"""`Units`: coarse groups of ops that a search moves together, and their devices in a placement.
 
 Groups are the usual units; refinement moves smaller ones. The ops of a unit always have the same
 device, so a placement of units [U] and one of ops [N] are equivalent.
 
-Dimensions: N ops, U units, D devices.
+Dimensions: N ops, U units (coarse groups), D devices, R images of a device.
 """
 
 from __future__ import annotations
@@ -50,7 +50,12 @@ class Units:
   """
 
   def __init__(self, problem: PlacementProblem, unit_of_op: Optional[np.ndarray] = None):
-    """Args: unit_of_op [N] labels 0..U-1; by default the problem's groups."""
+    """Contracts the graph to its units.
+
+    Args:
+      problem: of N ops.
+      unit_of_op: [N] labels 0..U-1; by default the problem's groups.
+    """
     if unit_of_op is None:
       unit_of_op = problem.grouping.group_of_op
     contraction = contract(problem.graph, problem.costs, problem.allowed_ops, unit_of_op)
@@ -58,6 +63,7 @@ class Units:
     count = contraction.num_nodes
     self._op_offsets, self._op_order = _ops_by_unit(self.unit_of_op, count)
     self.weight_us = contraction.weight_us
+    # [patterns, D] bool from bit masks; [U, D] by the pattern of each unit.
     of_mask = np.array([[mask >> d & 1 for d in range(problem.num_devices)]
                         for mask in contraction.masks], dtype=bool)
     self.allowed = of_mask[contraction.pattern]
@@ -66,28 +72,29 @@ class Units:
 
   @functools.cached_property
   def ops(self) -> List[np.ndarray]:
-    """[U] index arrays, the ops of each unit."""
+    """Returns index arrays, [U], of the ops of each unit."""
     return np.split(self._op_order, self._op_offsets[1:-1])
 
   @functools.cached_property
   def choices(self) -> List[List[int]]:
-    """[U] lists of allowed devices."""
+    """Returns lists, [U], of allowed devices."""
     return [[d for d, may in enumerate(row) if may] for row in self.allowed.tolist()]
 
   @functools.cached_property
   def allowed_sets(self) -> List[int]:
-    """[U] bit masks of allowed devices."""
+    """Returns bit masks, [U], of allowed devices."""
     return [sum(1 << d for d in devices) for devices in self.choices]
 
   @functools.cached_property
   def neighbours(self) -> List[List[int]]:
-    """[U] lists of the units that exchange data with each unit, each listed once."""
+    """Returns lists, [U], of the units that exchange data with each unit, each listed once."""
     offsets, others = self._neighbours
     return [part.tolist() for part in np.split(others, offsets[1:-1])]
 
   @property
   def tables(self) -> UnitTables:
-    """For compiled loops."""
+    """Returns the arrays that compiled loops read."""
+    # Row-major, so the choices of one unit are consecutive.
     choices = np.nonzero(self.allowed)[1]
     images, op_images = self._images(self.allowed.shape[1])
     neighbour_offsets, neighbours = self._neighbours
@@ -97,7 +104,8 @@ class Units:
         np.array(self.movable, dtype=np.int32))
 
   def _images(self, num_devices: int) -> Tuple[np.ndarray, np.ndarray]:
-    """`UnitTables.images` and `.op_images`: ops are where their units are."""
+    """Returns `UnitTables.images` and `.op_images`: ops are where their units are."""
+    # One row of images, the identity: R = 1.
     return (np.arange(num_devices, dtype=np.int32)[None].copy(),
             np.zeros(len(self.unit_of_op), dtype=np.int32))
 
@@ -110,12 +118,23 @@ class Units:
 
   def devices(self, placement: np.ndarray) -> List[int]:
     """Returns the devices of the units, [U], in a placement [N] in which each unit has one."""
+    # The first op of each unit stands for all.
     return placement[self._op_order[self._op_offsets[:-1]]].tolist()
 
   def project(self, problem: PlacementProblem, placement: np.ndarray) -> np.ndarray:
-    """Returns the allowed device with most of each unit's compute time, [U], in a placement [N]."""
+    """Returns the allowed device that has most of each unit's compute time in a placement.
+
+    Args:
+      problem: of the costs.
+      placement: [N] int32, in which units need not agree.
+
+    Returns:
+      [U] int32.
+    """
     kinds = problem.cluster.device_kinds[placement]
+    # A little weight for ops without cost, so that they vote too.
     weight = problem.costs.compute_us[np.arange(problem.graph.num_ops), kinds] + 1e-3
+    # [U, D] weight of each unit's ops on each device.
     votes = np.bincount(
         self.unit_of_op * problem.num_devices + placement, weight,
         minlength=len(self) * problem.num_devices).reshape(len(self), -1)
@@ -125,6 +144,7 @@ class Units:
 @compiled(nogil=True)
 def _ops_by_unit(unit_of_op, count):
   """Returns offsets [U+1] into all ops, unit by unit, [N]; both int32."""
+  # Counting sort: count, accumulate, fill.
   offsets, ops = np.zeros(count + 1, np.int32), np.empty(unit_of_op.shape[0], np.int32)
   for unit in unit_of_op:
     offsets[unit + 1] += 1
@@ -143,6 +163,7 @@ def _neighbours(producers, consumers, count):
 
   Args: producers, consumers: int32 pairs of units, in order.
   """
+  # [U+1] where the pairs of each producer begin; pairs are sorted.
   begin = np.zeros(count + 1, np.int64)
   for u in producers:
     begin[u + 1] += 1
@@ -153,6 +174,7 @@ def _neighbours(producers, consumers, count):
   for e in range(producers.shape[0]):
     u, v = producers[e], consumers[e]
     if v < u:  # the edge the other way, if there is one, came before
+      # Binary search for the pair (v, u) among the consumers of v.
       low, high = begin[v], begin[v + 1]
       while low < high:
         middle = (low + high) // 2
@@ -166,6 +188,7 @@ def _neighbours(producers, consumers, count):
       offsets[v + 1] += 1
   for unit in range(count):
     offsets[unit + 1] += offsets[unit]
+  # Each pair once in the list of both of its ends.
   filled, others = offsets.copy(), np.empty(offsets[count], np.int32)
   for e in range(producers.shape[0]):
     if first[e]:
@@ -182,9 +205,17 @@ def _offsets(counts: np.ndarray) -> np.ndarray:
 
 
 def placed_units(problem: PlacementProblem, placement: np.ndarray, count: int) -> Units:
-  """Makes about `count` units whose ops share a device in a placement [N], to start there.
+  """Makes units whose ops share a device in a placement, so that a search can start there.
 
   The units are the problem's own groups if these do the same.
+
+  Args:
+    problem: of N ops.
+    placement: [N] int32.
+    count: number of units, about.
+
+  Returns:
+    The units.
   """
   groups = problem.grouping.group_of_op
   if count == problem.num_groups and _agrees(groups, placement):
@@ -196,6 +227,7 @@ def level_counts(problem: PlacementProblem) -> List[int]:
   """Returns the numbers of units of levels from groups to single ops, each four times finer."""
   smallest = len(np.unique(problem.graph.colocation))
   counts = [problem.num_groups]
+  # Colocated ops move together, so their sets are the finest units.
   while counts[-1] * 4 < smallest:
     counts.append(counts[-1] * 4)
   if counts[-1] < smallest:
@@ -206,5 +238,6 @@ def level_counts(problem: PlacementProblem) -> List[int]:
 def _agrees(groups: np.ndarray, placement: np.ndarray) -> bool:
   """Returns whether the ops of every group have one device."""
   first = np.zeros(int(groups.max()) + 1, dtype=placement.dtype)
+  # The last op of each group stands for all; any would do.
   first[groups] = placement
   return bool((first[groups] == placement).all())
