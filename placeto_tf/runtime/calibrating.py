@@ -152,10 +152,14 @@ def calibrate(
     speed: decides which runs count; by default that of the runtime's cores.
     progress: called with the name of the next part.
 
+  Returns:
+    The cluster with its measured fields, and the costs of the graph's ops.
+
   Raises:
     MeasurementError: a worker was lost or hangs, or times make no sense.
     PlacementError: a device has no counterpart in the runtime.
   """
+  # The probe's threads end with this call, as they began with it.
   if speed is None:
     with CoreSpeed.of(runtime) as speed:
       progress("how fast the cores are")
@@ -179,6 +183,7 @@ def calibrate(
         links[i, j] = with_bench(
             functools.partial(microbenchmarks.link_times, source=source, target=target))
   progress("overhead of an op")
+  # One overhead for all devices: the simulator has one.
   overhead_us = float(np.mean([
       with_bench(functools.partial(microbenchmarks.op_overhead_us, device=name))
       for name in names]))
@@ -192,6 +197,7 @@ def calibrate(
     part_us, _ = _graph_costs(
         part, cluster, runtime, devices, overhead_us, config, "random", speed, progress)
   fit = fitting.Fit(_calibrated(cluster, links, overhead_us))
+  # Without links, on one device, there are no transfers to fit.
   if graph is not None and compute_us is not None and links and config.placements:
     fit = _fit(
         graph, fit.cluster, compute_us, runtime, config, feeds, device_map, speed, progress)
@@ -210,6 +216,7 @@ def _fit(
 ) -> fitting.Fit:
   """Fits transfers to steps of the graph; see `fitting`."""
   with tempfile.TemporaryDirectory() as folder:
+    # By way of a file, so that costs are those that a later placement reads.
     path = os.path.join(folder, "costs.pb")
     write_costs(graph, cluster, compute_us, path)
     costs = estimate_costs(graph, cluster, source=path)
@@ -238,10 +245,20 @@ def _calibrated(
   bandwidth, latency_us = np.array(cluster.bandwidth_bytes_per_us), np.array(cluster.latency_us)
   for (i, j), part in parts.items():
     latency_us[i, j] = part["wire"][0]
+    # A slope of 0, as noise may give, would be an infinite bandwidth.
     per_byte = max(part["wire"][1], 1 / _FASTEST_BYTES_PER_US)
     bandwidth[i, j] = max(1 / per_byte, _SLOWEST_BYTES_PER_US)
 
   def mean(what: str, k: int) -> float:
+    """Returns the mean over all links of a cost of one part of a hop.
+
+    Args:
+      what: "pack", "unpack" or "wire".
+      k: 0 for us per transfer, 1 for us per byte.
+
+    Returns:
+      The mean, in us or us per byte.
+    """
     return float(np.mean([part[what][k] for part in parts.values()]))
 
   return dataclasses.replace(
@@ -262,10 +279,12 @@ def split_hop(times: LinkTimes) -> Dict[str, Tuple[float, float]]:
   large: List[float] = []
   for k, found in ((0, small), (1, large)):
     pack, unpack, hop = times.pack_us[k], times.unpack_us[k], times.hop_us[k]
+    # pack + unpack + wire = hop, none of them negative.
     shrink = min(1.0, hop / (pack + unpack)) if pack + unpack > 0 else 1.0
     found += [pack * shrink, unpack * shrink, hop - (pack + unpack) * shrink]
   result = {}
   for k, name in enumerate(("pack", "unpack", "wire")):
+    # A line through the two sizes: t = per_transfer + per_byte * bytes.
     per_byte = max(0.0, (large[k] - small[k]) / (LARGE_BYTES - SMALL_BYTES))
     result[name] = (max(0.0, small[k] - per_byte * SMALL_BYTES), per_byte)
   return result
@@ -277,6 +296,7 @@ def _graph_costs(
     progress: Callable[[str], None],
 ) -> Tuple[np.ndarray, np.ndarray]:
   """Measures (compute_us [N, D], step_time_us [D]) by runs on one device at a time."""
+  # [N, D].
   allowed = allowed_devices(graph, cluster)
   compute_us = np.full(allowed.shape, np.nan)
   step_time_us = np.full(cluster.num_devices, np.nan)
@@ -292,7 +312,9 @@ def _graph_costs(
         config.timeout_seconds)
     here = indices == d
     compute_us[here, d] = found.compute_us[here]
+    # An op that runs k times in a loop is launched k - 1 times more than the one in the overhead.
     between_us = np.maximum(between_us, overhead_us * np.maximum(found.runs - 1, 0))
+    # Only a step with all ops on this device is a step of one device.
     if here.all():
       step_time_us[d] = found.step_time_us
       launched[d] = np.maximum(found.runs, 1).sum()
@@ -300,6 +322,7 @@ def _graph_costs(
   # without one says that tracing slowed the kernels, which are then scaled back.
   for d in np.flatnonzero(~np.isnan(step_time_us)).tolist():
     kernels_us = np.nansum(compute_us[:, d])
+    # Time of the step that is left for kernels.
     room_us = step_time_us[d] - overhead_us * launched[d]
     if room_us > 0 and kernels_us > 0:
       compute_us[:, d] *= room_us / kernels_us
@@ -309,6 +332,7 @@ def _graph_costs(
 def _time_ops(
     graph: ComputationGraph, placement: Placement, devices: Mapping[str, str], runtime: Runtime,
     feeds: Feeds, config: CalibrationConfig, speed: CoreSpeed, beat: Callable[[], None]) -> OpTimes:
+  """Times the kernels of a placement's ops in traced steps, and steps without a trace."""
   run = open_with_beat(
       beat, graph, placement, devices, runtime, feeds=feeds,
       timeout_seconds=config.timeout_seconds, seed=config.seed)
@@ -324,12 +348,14 @@ def _time_ops(
       return step_us, kernel_times_us(graph, run.traced_step())
 
     turns, _ = speed.collect(turn, config.graph_runs, config.max_seconds, beat)
+    # Divided by the factor: at full speed of the cores.
     steps = [step_us / factor for (step_us, _), factor in turns]
     traced = [kernels_us / factor for (_, (kernels_us, _)), factor in turns]
     runs = turns[-1][0][1][1]
   finally:
     run.close()
   with np.errstate(invalid="ignore"):
+    # [runs, N]; NaN where an op was not traced.
     table = np.stack(traced)
   ran = ~np.isnan(table).all(axis=0)
   compute_us = np.full(graph.num_ops, np.nan)
@@ -350,6 +376,7 @@ def kernel_times_us(graph: ComputationGraph, metadata: Any) -> Tuple[np.ndarray,
   found, runs = np.full(graph.num_ops, np.nan), np.zeros(graph.num_ops)
   index = graph.op_index
   for stats in metadata.step_stats.dev_stats:
+    # Streams of a GPU repeat the kernels of their device.
     if "/stream:" in stats.device:
       continue
     for node in stats.node_stats:
@@ -365,13 +392,23 @@ def write_costs(
     graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, path: str,
     part: Optional[Tuple[ComputationGraph, np.ndarray]] = None, replicas: int = 1,
 ) -> None:
-  """Writes an OpPerformanceList with each op's mean time on each type of device, of all its runs in
-  a step and the launches between them.
+  """Writes an OpPerformanceList with the costs of ops on each type of device.
 
-  `part`, of one of R `replicas`, is written with it; see `placeto_tf.costs.traces`.
+  An op's cost is its mean time on the devices of a type, of all its runs in a step and the launches
+  between them. Ops that are not in the traces (feeds, constants that newer TensorFlow copies) take
+  no time. They are written too, because estimates would fill in ops that are left out.
 
-  Ops that are not in the traces (feeds, constants that newer TensorFlow copies) take no time. They
-  are written too, because estimates would fill in ops that are left out.
+  Args:
+    graph: N ops.
+    cluster: D devices.
+    compute_us: [N, D] float64 us; NaN on devices that an op may not use.
+    path: of the file.
+    part: the graph of one replica and its `compute_us`, written with the graph's; see
+      `placeto_tf.costs.traces`.
+    replicas: R, of which `part` is one.
+
+  Raises:
+    MeasurementError: the file cannot be written.
   """
   from tensorflow.core.grappler.costs import op_performance_data_pb2
 
@@ -379,12 +416,14 @@ def write_costs(
   types = [device.type for device in cluster.devices]
   measured = [(graph, compute_us, 1)] + ([(*part, replicas)] if part is not None else [])
   for of, times_us, count in measured:
+    # One entry per op and type of device, the mean over its devices.
     for kind in sorted(set(types)):
       columns = [d for d, its in enumerate(types) if its == kind]
       for i, (name, op_type) in enumerate(zip(of.op_names, of.op_types)):
         seen = times_us[i, columns][~np.isnan(times_us[i, columns])]
         entry = performances.op_performance.add()
         entry.node, entry.op.op, entry.op.device.type = name, op_type, kind
+        # us -> ns.
         entry.compute_cost = round(float(seen.mean()) * 1e3) if len(seen) else 0
         if count > 1:
           entry.op.attr["replicas"].i = count

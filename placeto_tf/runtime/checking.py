@@ -36,6 +36,7 @@ def check_replicas(
     ReplicaMismatchError: the replicas train something else than the graph.
   """
   started = time.monotonic()
+  # (replicas, micro-batches).
   few = _smallest(replicated)
   found = TrainingComparison(False)
   if few[0] < replicated.replicas and replicated.graph.num_ops > _FEW_OPS:
@@ -44,6 +45,7 @@ def check_replicas(
     all_s = found.seconds * replicated.replicas / few[0]
     if not found.checked or time.monotonic() + all_s > started + limit_s / 2:
       return found
+  # All replicas, with the micro-batches that were placed.
   every = _compare(source, replicated, (replicated.replicas, replicated.micro_batches), limit_s,
                    started)
   return every if every.checked or not found.checked else found
@@ -51,6 +53,7 @@ def check_replicas(
 
 def _smallest(replicated: ReplicatedGraph) -> Tuple[int, int]:
   """Returns (replicas, micro-batches) of the smallest graph of the same strategy."""
+  # Two of each kind show a fault: groups of replicas times micro-batches, at least 2 replicas.
   batches = min(2, replicated.micro_batches)
   return max(2, min(2, replicated.groups) * batches), batches
 
@@ -68,6 +71,7 @@ def _compare(
     small = replicate(
         part, count, whole=whole, mirrored=replicated.mirrored, single=replicated.single,
         batch_norm=source.batch_norm, micro_batches=micro_batches)
+    # The order of micro-batches is known for this number of replicas alone.
     if count == replicated.replicas:
       small = with_order(small, replicated.order)
   except GraphError as problem:

@@ -19,14 +19,16 @@ _EXAMPLES_PER_REPLICA = 4
 
 
 class ComparedExamples:
-  """See the module.
+  """Makes the examples that a graph and its replicas are fed in each step.
 
   Attributes:
     alternates: whether every other step is the other way.
   """
 
   def __init__(self, pair: TrainedPair, seed: int, repeated: bool = False):
-    """Args:
+    """Finds the feeds with a batch dimension, and the number of examples.
+
+    Args:
       pair: which is fed.
       seed: of the examples.
       repeated: whether all replicas have the same ones.
@@ -41,11 +43,13 @@ class ComparedExamples:
     # Into how many parts a batch is divided in the end.
     self._divisions = replicated.replicas * _parts_of_feeds(replicated.original)
     self._examples = replicated.global_batch
+    # The graph takes any batch: a few examples per replica are enough.
     if self._batch_feeds and all(has_free_batch(graph, name) for name in self._batch_feeds):
       self._examples = min(self._examples, _EXAMPLES_PER_REPLICA * self._divisions)
 
   def feed(self, step: int) -> Dict[str, np.ndarray]:
     """Returns name of a fed tensor of the graph -> its value."""
+    # Streams of different seeds do not overlap within 1000 steps.
     seed = 1000 * self._seed + step
     found = with_masks(
         make_feeds(self._whole.graph, self._whole.tf_graph, seed=seed),
@@ -53,13 +57,15 @@ class ComparedExamples:
     for name in self._batch_feeds:
       found[name] = found[name][:self._examples]
       if self._repeated:
+        # One replica's examples, for all of them: own statistics equal those of the whole batch.
         each = found[name][:self._examples // self._divisions]
         found[name] = np.concatenate(self._divisions * [each])
+    # Captured tensors, such as class weights, are the same in all steps.
     found.update(self._whole.given)
     return found
 
   def is_other(self, step: int) -> bool:
-    """Returns whether the step has negative numbers, and draws the other ones."""
+    """Returns whether the step has negative numbers and the other fixed random numbers."""
     return self.alternates and step % 2 == 1
 
 

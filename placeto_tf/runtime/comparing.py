@@ -25,7 +25,7 @@ from placeto_tf.runtime.trainable_graph import NotRunnable
 
 @dataclasses.dataclass(frozen=True)
 class TrainingComparison:
-  """What a comparison found.
+  """The result of a comparison.
 
   Attributes:
     checked: whether both were run.
@@ -76,13 +76,13 @@ def compare_training(
     replicated: its replicas.
     steps: of training.
     time_limit_s: within which it ends. After half of it no further step begins: every variable,
-      optimizer's slots too, begins at numbers other than zero, so that what a step does shows in
-      the first.
+      optimizer's slots too, begins at numbers other than zero, so that the effect of a step shows
+      in the first.
     seed: of the examples.
     started: since when the time counts, of the monotonic clock; by default since now.
 
   Returns:
-    What was compared. `checked` is False, with the reason, if it cannot be run here.
+    The comparison. `checked` is False, with the reason, if the graph cannot be run here.
 
   Raises:
     ReplicaMismatchError: a variable or a fetch differs by more than rounding.
@@ -104,6 +104,7 @@ def _compare(
   """Compares as `compare_training`; raises NotRunnable where that cannot be run."""
   import tensorflow as tf
 
+  # Own statistics differ from the whole batch's, so the synchronized form is compared.
   own = replicated if replicated.own_statistics else None
   try:
     if own is not None:
@@ -125,11 +126,13 @@ def _compare(
     raise NotRunnable(f"it takes more than {time_limit_s:g} s on this machine") from None
   except (tf.errors.OpError, MemoryError) as problem:
     said = one_line(problem)
+    # The graph itself has done this step, so the fault is the replicas'.
     if comparison.in_replicas:
       raise ReplicaMismatchError(
           f"the graph trains but its replicas do not ({said}); train with one replica") from None
     raise NotRunnable(f"the graph does not run on this machine ({said})") from None
   pair = comparison.pair
+  # Agreement of variables that tell nothing is no check.
   if pair.variables and comparison.untold.issuperset(pair.updated or pair.variables):
     raise NotRunnable(
         "all variables overflow in the first step" if comparison.overflow_step == 0 else

@@ -39,7 +39,12 @@ class CoreSpeed:
   """
 
   def __init__(self, cores: Sequence[int], full_speed_us: Optional[float] = None):
-    """Args: cores: to probe, all of one kind; without any, speed is always full."""
+    """Keeps those of the cores that this process may use.
+
+    Args:
+      cores: to probe, all of one kind; without any, speed is always full.
+      full_speed_us: time of the probe at full speed; None where it is not known.
+    """
     mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     self._cores = tuple(core for core in cores if core in mine)
     self._threads: List[concurrent.futures.ThreadPoolExecutor] = []
@@ -51,8 +56,11 @@ class CoreSpeed:
 
     Args:
       runtime: whose workers are timed.
-      full_speed_us: `core_probe_us` of the cluster, where calibration found it: what is measured
-        is brought to the speed of what was calibrated. None or 0 where it is not known.
+      full_speed_us: `core_probe_us` of the cluster, where calibration found it: measured times
+        are brought to the speed at which it was calibrated. None or 0 where it is not known.
+
+    Returns:
+      The `CoreSpeed`, which has not probed yet.
     """
     cores = sorted({core for cores in runtime.cores for core in cores})
     return cls(cores, full_speed_us or None)
@@ -78,8 +86,10 @@ class CoreSpeed:
     if self.full_speed_us is None:
       self.learn()
     ratio = np.array(self._probe_us()) / self.full_speed_us
+    # [2 cores]: each core alone, then all together.
     if ratio.max() > _ALIKE * ratio.min():
       return None
+    # Geometric mean over the cores, to the power by which a step feels the probe's slow-down.
     return float(np.exp(_OF_A_STEP * np.log(ratio).mean()))
 
   def learn(self, seconds: float = _LEARNING_SECONDS) -> None:
@@ -98,6 +108,11 @@ class CoreSpeed:
   ) -> Tuple[T, Optional[float]]:
     """Runs once, when the cores are alike or at a time of `time.monotonic`.
 
+    Args:
+      run: the work.
+      until: seconds of the monotonic clock, after which it no longer waits for the cores.
+      beat: called while it waits and after the run, as a sign of life.
+
     Returns:
       The result of `run`, and the divisor of its time; None if it does not count.
     """
@@ -105,14 +120,22 @@ class CoreSpeed:
     result = run()
     beat()
     after = None if before is None else self.factor()
+    # The speed changed during the run: which part ran at which speed is not known.
     if before is None or after is None or max(before, after) > _ALIKE * min(before, after):
       return result, None
+    # Geometric mean of before and after.
     return result, (before * after) ** 0.5
 
   def collect(
       self, run: Callable[[], T], wanted: int, seconds: float,
       beat: Callable[[], None] = lambda: None) -> Tuple[List[Tuple[T, float]], bool]:
-    """Runs again and again.
+    """Runs again and again, until enough runs count.
+
+    Args:
+      run: the work.
+      wanted: number of runs that count.
+      seconds: after which runs count unchanged.
+      beat: see `time`.
 
     Returns:
       `wanted` runs that count, and the divisors of their times; or, if there were not as many in so
@@ -144,11 +167,12 @@ class CoreSpeed:
       time.sleep(_PAUSE_SECONDS)
 
   def _probe_us(self) -> List[float]:
-    """Times of the probe on each core, alone and then all at once."""
+    """Returns the times of the probe on each core in us, alone and then all at once."""
     if not self._threads:
       self._threads = [
           concurrent.futures.ThreadPoolExecutor(
               1, initializer=os.sched_setaffinity, initargs=(0, {core})) for core in self._cores]
+    # result() waits: one core after the other.
     alone = [thread.submit(_work_us).result() for thread in self._threads]
     together = [thread.submit(_work_us) for thread in self._threads]
     return alone + [future.result() for future in together]

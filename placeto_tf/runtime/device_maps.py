@@ -36,6 +36,14 @@ def match_devices(
   By the map if there is one, else by name. If neither side has any name of the other and all are of
   one type, it is by position: "/CPU:1" is the second worker's CPU.
 
+  Args:
+    names: of the placement's devices.
+    runtime_devices: canonical names of the runtime's devices.
+    device_map: device of the placement -> device of the runtime, where names differ.
+
+  Returns:
+    Name of the placement's device -> canonical name of the runtime's.
+
   Raises:
     PlacementError: a device has no counterpart.
   """
@@ -47,6 +55,7 @@ def match_devices(
                          f"expected some of {', '.join(names)}")
   found = {}
   wanted = [given.get(_canonical(name), _canonical(name)) for name in names]
+  # By position: no name in common, enough devices, and a single type on both sides.
   if not given and not set(wanted) & set(available) and len(available) >= len(wanted) and len(
       {device.rpartition("device:")[2].partition(":")[0] for device in wanted + available}) == 1:
     wanted = available[:len(wanted)]

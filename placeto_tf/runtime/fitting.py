@@ -70,11 +70,16 @@ def fit_transfers(
     measure: step time of a placement.
     count: of placements besides those on one device; half of them are searched for.
     seed: of the placements.
+
+  Returns:
+    The cluster with scaled transfers, the scale of kernels, and the measured placements.
   """
   rng = np.random.default_rng([seed, 0xCA1])
   allowed = allowed_devices(graph, cluster)
+  # Devices that all ops may use.
   alone = [np.full(graph.num_ops, d, dtype=np.int32)
            for d in range(cluster.num_devices) if allowed[:, d].all()]
+  # Random placements first; the rest are searched for with their fit.
   few = count - count // 2
   fit = _with(Fit(cluster), graph, cluster, costs, measure, alone + [
       _random(graph, allowed, _RANDOM_KINDS[k % len(_RANDOM_KINDS)], rng) for k in range(few)])
@@ -97,7 +102,15 @@ def _with(
 
 
 def stretch_of_op(graph: ComputationGraph, count: int) -> np.ndarray:
-  """Divides the topological order into equal stretches; returns each op's, [N] int64."""
+  """Divides the topological order into equal stretches.
+
+  Args:
+    graph: N ops.
+    count: of stretches.
+
+  Returns:
+    [N] int64 number of each op's stretch.
+  """
   found = np.empty(graph.num_ops, dtype=np.int64)
   found[graph.topological_order] = np.arange(graph.num_ops) * count // graph.num_ops
   return found
@@ -113,6 +126,7 @@ def _random(
         rng.random(graph.num_ops) < kind, rng.integers(0, num_devices, graph.num_ops), 0)
   else:
     wanted = rng.integers(0, num_devices, int(kind))[stretch_of_op(graph, int(kind))]
+  # The ops of a colocation group go to one device.
   wanted = wanted[graph.colocation]
   return np.where(
       allowed[np.arange(graph.num_ops), wanted], wanted, allowed.argmax(axis=1)).astype(np.int32)
@@ -130,18 +144,21 @@ def _searched(
 def _fitted(
     graph: ComputationGraph, cluster: Cluster, costs: OpCosts,
     seen: Sequence[Tuple[np.ndarray, float]]) -> np.ndarray:
-  """Logarithms of the scales: of kernels, then of `_PARTS`; and last the slowdown."""
+  """Returns logarithms of the scales: of kernels, then of `_PARTS`; and last the slowdown."""
   from scipy import optimize
 
+  # [K, N]; measured: [K] logarithms of us.
   placements = np.stack([placement for placement, _ in seen])
   measured = np.log([measured_us for _, measured_us in seen])
 
   def loss(x: np.ndarray) -> float:
     simulator = Simulator(graph, _times(costs, float(np.exp(x[0]))), _scaled(cluster, x))
+    # Squared errors of logarithms: relative errors count alike for fast and slow placements.
     predicted = np.log(simulator.simulate_many(placements)[0])
     return float(np.mean((predicted - measured) ** 2) + _RELUCTANCE * np.sum(x**2) / len(seen))
 
   size = 2 + len(_PARTS)
+  # Simplex: the origin (scales of 1), and a step along each axis of a size that matters.
   start = np.vstack([np.zeros(size), np.diag([0.1] + [0.7] * len(_PARTS) + [0.1])])
   found = optimize.minimize(loss, np.zeros(size), method="Nelder-Mead", options={
       "maxfev": _MOST_EVALUATIONS, "initial_simplex": start})
@@ -149,11 +166,14 @@ def _fitted(
 
 
 def _times(costs: OpCosts, scale: float) -> OpCosts:
+  """Returns the costs with kernels' times scaled."""
   return dataclasses.replace(costs, compute_us=costs.compute_us * scale)
 
 
 def _scaled(cluster: Cluster, x: np.ndarray) -> Cluster:
+  """Returns the cluster with `_PARTS` scaled and the slowdown beside a busy worker set."""
   changes: Dict[str, Any] = {
       name: getattr(cluster, name) * float(np.exp(logarithm))
       for names, logarithm in zip(_PARTS, x[1:-1]) for name in names}
+  # x: logarithms of the scales of kernels and of each part, then the slowdown itself.
   return dataclasses.replace(cluster, busy_slowdown=max(0.0, float(x[-1])), **changes)

@@ -38,9 +38,11 @@ def hold(graph_def: GraphDef, fed: Iterable[str]) -> Dict[str, str]:
   found: Dict[str, str] = {}
   for node in [node for node in graph_def.node if node.name in names]:
     dtype = node.attr["dtype"].type
+    # GPUs and types that a variable cannot hold are fed as usual.
     if node.op not in shapes.FEEDABLE or "CPU:" not in node.device or dtype in (RESOURCE, _VARIANT):
       continue
     held = f"{node.name}/held"
+    # A name that no node of the graph has.
     while held in taken:
       held += "_"
     handle = graph_def.node.add(name=held, op="VarHandleOp", device=node.device)
@@ -50,7 +52,9 @@ def hold(graph_def: GraphDef, fed: Iterable[str]) -> Dict[str, str]:
       handle.attr["shape"].shape.CopyFrom(node.attr["shape"].shape)
     else:
       handle.attr["shape"].shape.unknown_rank = True
+    # Colocation constraints survive the change of the op.
     together = node.attr["_class"].list.s[:] if "_class" in node.attr else []
+    # The placeholder keeps its name, so that its readers do not change.
     node.op = "ReadVariableOp"
     node.attr.clear()
     node.attr["dtype"].type = dtype
@@ -67,9 +71,12 @@ def put(
   """Makes the ops that put values into the variables, and their feeds.
 
   Args:
-    tf_graph: made of what `hold` changed; ops are added to it.
+    tf_graph: made of the graph that `hold` changed; ops are added to it.
     held: from `hold`.
     values: name of a fed tensor -> its value.
+
+  Returns:
+    The ops to run once, and placeholder -> value for that run.
   """
   import tensorflow as tf
 
@@ -78,6 +85,7 @@ def put(
     for name, variable in held.items():
       handle = tf_graph.get_operation_by_name(variable)
       dtype = tf.dtypes.as_dtype(handle.get_attr("dtype"))
+      # Beside the variable: the value crosses to its device once, not in each step.
       with tf.device(handle.device):
         value = tf.compat.v1.placeholder(dtype, values[name].shape)
         ops.append(tf.raw_ops.AssignVariableOp(resource=handle.outputs[0], value=value))

@@ -37,12 +37,15 @@ _PROGRAM = (
 
 
 def restrict(port: int) -> int:
-  """Lets only connections over loopback reach what this process listens on at a port.
+  """Lets only connections over loopback reach the sockets of this process that listen on a port.
 
   Connections from elsewhere that were made before are ended. To be called before the server serves.
 
+  Args:
+    port: on which the server listens.
+
   Returns:
-    How many listening sockets there are.
+    The number of listening sockets.
 
   Raises:
     OSError: the system has no such filters, or nothing listens on the port.
@@ -51,6 +54,7 @@ def restrict(port: int) -> int:
     raise OSError(f"{sys.platform} has no filters for sockets")
   listening = 0
   with _sockets(port) as (servers, _):
+    # First the filter, then old connections: none can be made in between.
     for server in servers:
       attach(server)
     listening = len(servers)
@@ -64,19 +68,28 @@ def restrict(port: int) -> int:
 
 
 def attach(server: socket.socket) -> None:
-  """Attaches the filter to a socket, for good. Raises: OSError: the system does not have it."""
+  """Attaches the filter to a socket, for good.
+
+  Args:
+    server: a listening TCP socket.
+
+  Raises:
+    OSError: the system does not have such filters.
+  """
   program = ctypes.create_string_buffer(b"".join(
+      # struct sock_filter: code, jt, jf, k.
       struct.pack("=HBBI", operation, if_true, if_false, operand & 0xffffffff)
       for operation, if_true, if_false, operand in _PROGRAM))
   server.setsockopt(
       socket.SOL_SOCKET, _SO_ATTACH_FILTER,
+      # struct sock_fprog: number of instructions, and their address.
       struct.pack("@HP", len(_PROGRAM), ctypes.addressof(program)))
   server.setsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER, 1)
 
 
 @contextlib.contextmanager
 def _sockets(port: int) -> Iterator[Tuple[List[socket.socket], List[socket.socket]]]:
-  """Copies of this process's TCP sockets at a port: those that listen, those that are connected."""
+  """Gives copies of this process's TCP sockets at a port: listening ones and connected ones."""
   servers: List[socket.socket] = []
   connections: List[socket.socket] = []
   with contextlib.ExitStack() as stack:
@@ -91,10 +104,12 @@ def _sockets(port: int) -> Iterator[Tuple[List[socket.socket], List[socket.socke
           if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             servers.append(copy)
           else:
+            # Raises OSError on a socket that is neither listening nor connected.
             copy.getpeername()
             connections.append(copy)
     yield servers, connections
 
 
 def _is_loopback(host: str) -> bool:
+  """Returns whether an address, IPv4 or IPv4 mapped into IPv6 too, is of loopback."""
   return host.rpartition(":")[2].startswith("127.") or host == "::1"

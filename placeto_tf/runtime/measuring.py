@@ -134,7 +134,7 @@ class Measurer:
       clock: Optional[Callable[[PlacedRun], float]] = None,
       speed: Optional[CoreSpeed] = None,
   ):
-    """Prepares.
+    """Matches the devices, reads the feeds and chooses the reference placement; runs nothing yet.
 
     Args:
       graph, cluster, runtime, config, feeds, device_map: as for `measure`.
@@ -153,6 +153,7 @@ class Measurer:
     self.devices = match_devices(cluster.device_names, runtime.devices, device_map)
     self._reference: Optional[Placement] = None
     if reference and not (speed is not None and speed.watches):
+      # [N]: the first device that each op may use.
       first = allowed_devices(graph, cluster).argmax(axis=1).astype(np.int32)
       self._reference = Placement.from_indices(graph, cluster, first)
     self._reference_run: Optional[PlacedRun] = None
@@ -190,6 +191,7 @@ class Measurer:
     try:
       return self.measure(placement)
     except PlacetoError as error:
+      # The next placement needs all workers.
       if self.runtime.closed or self.runtime.lost() is not None:
         self.runtime.restart()
       return MeasuredStep.failed(str(error))
@@ -219,6 +221,7 @@ class Measurer:
     run = self._open(placement, beat)
     try:
       execution = self._warm_up(run, beat)
+      # Optimisers may move and remove ops; without them each op has to be on its device.
       if not config.optimizations:
         run.check(execution)
       times, reference, steady = self._repeat(run, beat)
@@ -232,7 +235,7 @@ class Measurer:
         steady=steady)
 
   def _warm_up(self, run: PlacedRun, beat: Callable[[], None]) -> Execution:
-    """Runs warm-up steps, the last of them traced; returns what the trace shows."""
+    """Runs warm-up steps, the last of them traced, and returns where their ops ran."""
     for _ in range(self.config.warmup_runs - 1):
       run.step()
       beat()
@@ -242,13 +245,14 @@ class Measurer:
 
   def _repeat(
       self, run: PlacedRun, beat: Callable[[], None]) -> Tuple[List[float], List[float], bool]:
-    """Steps of the placement and of the reference, in us, and whether at full speed."""
+    """Returns steps of the placement and of the reference, in us, and whether at full speed."""
     config, started = self.config, time.monotonic()
     reference_run = self._reference_run
     steps = _Steps(self._speed, started + config.max_seconds, beat)
     reference = _Steps(self._speed, started + config.max_seconds, beat)
     while True:
       steps.add(functools.partial(self._step_us, run))
+      # Ends late with `min_runs` in all, or with enough runs that count and a median known well.
       late = time.monotonic() - started > config.max_seconds
       if reference_run is not None and (
           steps.runs % _REFERENCE_EVERY == 0 or late and not reference.runs):
@@ -258,8 +262,10 @@ class Measurer:
           len(times) >= config.max_runs
           or statistics.relative_width(times) <= _PRECISION):
         break
+    # At least one step of the reference, for `relative`.
     if reference_run is not None and not reference.runs:
       reference.add(functools.partial(self._step_us, reference_run))
+    # Too few steps count: all are used, unchanged.
     steady = len(times) >= config.min_runs
     return (times if steady else steps.all, reference.counting or reference.all,
             steady)
@@ -309,6 +315,9 @@ def measure(
     device_map: device of the cluster -> device of the runtime, where the names differ.
     **options: the fields of `MeasuringConfig`.
 
+  Returns:
+    The median step in us, its confidence interval, and the steps.
+
   Raises:
     PlacetoError: see `Measurer.measure`.
   """
@@ -329,7 +338,19 @@ def measure_many(
     device_map: Optional[Mapping[str, str]] = None,
     **options: Any,
 ) -> List[MeasuredStep]:
-  """Times placements one after the other; see `measure`."""
+  """Times placements one after the other.
+
+  Args:
+    graph: of a format that TensorFlow can run.
+    placements: of its ops.
+    cluster, runtime, feeds, device_map, **options: as for `measure`.
+
+  Returns:
+    The timed steps of each placement.
+
+  Raises:
+    PlacetoError: see `Measurer.measure`.
+  """
   from placeto_tf.runtime.workers import InProcess, one_process_note
 
   config = MeasuringConfig(**options)

@@ -68,6 +68,9 @@ class Bench:
 
     Args:
       builders: each makes ops in the default graph and returns the op to run.
+
+    Returns:
+      The lower quartile of each graph's step times, in us.
     """
     import tensorflow as tf
 
@@ -84,9 +87,11 @@ class Bench:
           self._beat()
         return times
 
+      # Warm-up: sessions and connections are set up.
       for _ in range(3):
         turn()
       turns, _ = self._speed.collect(turn, self._runs, _PATIENCE_SECONDS, self._beat)
+    # [turns, graphs] seconds, at full speed of the cores.
     times = np.array([np.array(turn) / factor for turn, factor in turns])
     return (np.percentile(times, 25, axis=0) * 1e6).tolist()
 
@@ -101,6 +106,7 @@ class Bench:
         metadata = tf.compat.v1.RunMetadata()
         session.run(fetch, options=options, run_metadata=metadata)
         self._beat()
+    # ns -> us; names with an underscore are the runtime's own nodes.
     spent = [(node.op_end_rel_nanos - node.op_start_rel_nanos) * 1e-3
              for stats in metadata.step_stats.dev_stats for node in stats.node_stats
              if not node.node_name.startswith("_")]
@@ -128,14 +134,24 @@ class Bench:
 
 
 def link_times(bench: Bench, source: str, target: str) -> LinkTimes:
-  """Measures one link in one direction; the ping-pong gives the mean of both."""
+  """Measures one link in one direction; the ping-pong gives the mean of both.
+
+  Args:
+    bench: runs the small graphs.
+    source, target: canonical names of the devices.
+
+  Returns:
+    Times of the whole hop, of packing and of unpacking, in us, for both sizes.
+  """
   found: Dict[str, List[float]] = {"hop": [], "pack": [], "unpack": []}
   for size in (SMALL_BYTES, LARGE_BYTES):
+    # The difference of chains of equal ops, with and without crossings.
     crossing, staying = bench.times_us([
         functools.partial(_ping_pong, source, target, size),
         functools.partial(_ping_pong, source, source, size)])
     found["hop"].append(max(0.0, crossing - staying) / _HOPS)
     for what, worker in (("pack", source), ("unpack", target)):
+      # The extra time of a busy worker that sends or receives as well.
       sending, quiet = bench.times_us([
           functools.partial(_stream, source, target, size, worker, True),
           functools.partial(_stream, source, target, size, worker, False)])
@@ -149,6 +165,13 @@ def op_overhead_us(bench: Bench, device: str) -> float:
   """Measures the executor's time per op besides its kernel.
 
   Measured on a long chain of tiny ops, minus the times of their kernels in a trace.
+
+  Args:
+    bench: runs the small graphs.
+    device: canonical name.
+
+  Returns:
+    us per op.
   """
   chain, empty = bench.times_us([lambda: _chain(device, _CHAIN), lambda: _chain(device, 1)])
   found = (chain - empty) / (_CHAIN - 1) - bench.kernel_us(lambda: _chain(device, _CHAIN))
@@ -156,6 +179,7 @@ def op_overhead_us(bench: Bench, device: str) -> float:
 
 
 def _chain(device: str, length: int) -> tf.Operation:
+  """Makes a chain of tiny ops on a device and returns its last op."""
   import tensorflow as tf
 
   with tf.device(device):
@@ -166,11 +190,12 @@ def _chain(device: str, length: int) -> tf.Operation:
 
 
 def _elements(size: int) -> int:
+  """Returns the number of float32 elements of a tensor of so many bytes."""
   return max(1, size // 4)
 
 
 def _ping_pong(here: str, there: str, size: int) -> tf.Operation:
-  """Ops that take turns on two devices; each makes a new tensor, as a kernel does."""
+  """Makes ops that take turns on two devices; each makes a new tensor, as a kernel does."""
   import tensorflow as tf
 
   with tf.device(here):
@@ -201,6 +226,7 @@ def _stream(source: str, target: str, size: int, worker: str, sending: bool) -> 
 
   with tf.device(source):
     made = [tf.fill([_elements(size)], float(k)) for k in range(_SENT[size])]
+  # A busy receiver works from the start, while tensors arrive.
   with tf.control_dependencies([tensor.op for tensor in made] if worker == source else []):
     ends = {source: [tensor.op for tensor in made], target: []}
     ends[worker].append(_work(worker))

@@ -76,12 +76,14 @@ class PlacedRun:
         {op: devices[device] for op, device in placement.items()},
         tuple(dict.fromkeys(devices.values())))
     self.tf_graph, placed = tf.Graph(), mapped.apply(source.graph_def)
+    # Before the import: placeholders on CPUs become reads of variables.
     held = held_feeds.hold(placed, feeds_lib.names(graph))
     with self.tf_graph.as_default():
       tf.import_graph_def(placed, name="")
     initializers, initial_values = variables.initializers(graph, self.tf_graph)
     values = feeds_lib.make_feeds(graph, self.tf_graph, feeds, seed)
     puts, put_values = held_feeds.put(self.tf_graph, held, values)
+    # Only what is not held is fed in each step.
     self.feeds = {name: value for name, value in values.items() if name not in held}
     self._fetches = [self._fetched(name) for name in graph.fetches]
     config = _config(runtime, optimizations)
@@ -98,7 +100,7 @@ class PlacedRun:
     return self.tf_graph.as_graph_element(name, allow_tensor=True, allow_operation=True)
 
   def step(self) -> float:
-    """Runs the fetches once; seconds."""
+    """Runs the fetches once and returns the seconds that took."""
     with self._noticing_loss():
       started = time.perf_counter()
       self.session.run(self._fetches, self.feeds, options=self._options)
@@ -140,6 +142,7 @@ class PlacedRun:
     for op, op_type in zip(self.graph.op_names, self.graph.op_types):
       found = executed.get(op, set()) | partitioned.get(op, set())
       if not found:
+        # Ops that are fed do not run; copies of constants have other names.
         fed = op_type == "Placeholder" or f"{op}:0" in self.feeds
         if not fed and op not in replicated:
           folded.append(op)
@@ -148,7 +151,14 @@ class PlacedRun:
     return Execution(tuple(folded), moved)
 
   def check(self, execution: Execution) -> None:
-    """Raises PlacementError if an op did not run on its device."""
+    """Checks that each op ran on its device.
+
+    Args:
+      execution: of a traced step.
+
+    Raises:
+      PlacementError: an op ran elsewhere, or was removed.
+    """
     for op, found in execution.moved.items():
       raise PlacementError(
           f"op {op!r} ran on {' and '.join(found)}, expected {self.wanted[op]}; colocate it with "
@@ -162,6 +172,7 @@ class PlacedRun:
 
 
 def _config(runtime: Runtime, optimizations: bool) -> Any:
+  """Returns the configuration of a session with variables of its own."""
   import tensorflow as tf
 
   if optimizations:

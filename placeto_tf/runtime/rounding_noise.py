@@ -20,10 +20,12 @@ _NOISE_FACTOR = 20.0
 
 
 class RoundingNoise:
-  """See the module."""
+  """Measures the noise by a second training of the pair, with values changed by roundings."""
 
   def __init__(self, pair: TrainedPair, examples: ComparedExamples, seed: int, plain: bool):
-    """Args:
+    """Prepares; the second training begins when noise is first asked for.
+
+    Args:
       pair: whose noise is measured.
       examples: that it is fed.
       seed: of its first values.
@@ -51,7 +53,7 @@ class RoundingNoise:
 
     Args:
       seen: after a step.
-      fetched: what the graph and its replicas gave in it.
+      fetched: values of the fetches of the graph and of its replicas in it.
       step: its number.
       deadline: by which it has to be done.
 
@@ -71,14 +73,17 @@ class RoundingNoise:
       self._other = pair.again(self._plain)
       self._other.begin_rounded(self._seed)
     other = self._other
+    # The second training catches up, with the same examples.
     while self._steps <= step:
       feed, is_other = examples.feed(self._steps), examples.is_other(self._steps)
       self._fetches = [
           other.whole.step(feed, deadline, is_other),
           other.parts.step(pair.replicated.feed(feed), deadline, is_other)]
       self._steps += 1
+    # (name, value, value of the second training), of the fetches that are wanted.
     found = [each for one, again in zip(fetched, self._fetches)
              for each in zip(pair.tensors, one, again) if each[0] in wanted]
+    # The same of variables, and of their copies among the replicas.
     for chunk in pair.chunks:
       names = [name for name in chunk if name in wanted]
       copies = [(name, each) for name in names for each in pair.copies[name]]

@@ -28,6 +28,9 @@ def session_config(*, num_cpus: int = 1) -> ConfigProto:
 
   Args:
     num_cpus: how many CPU devices the session has, "/CPU:0" and so on.
+
+  Returns:
+    The configuration.
   """
   import tensorflow as tf
 
@@ -38,6 +41,7 @@ def session_config(*, num_cpus: int = 1) -> ConfigProto:
       intra_op_parallelism_threads=1,
   )
   options = config.graph_options
+  # The older optimisers, then grappler.
   options.optimizer_options.opt_level = v1.OptimizerOptions.L0
   options.rewrite_options.disable_meta_optimizer = True
   return config
@@ -50,6 +54,7 @@ def abandon(session: tf.compat.v1.Session) -> None:
   thread of Python. The session closes itself when it is collected.
   """
   if session.sess_str:
+    # close() then does nothing; "" as an address is a session of this process.
     session._closed = True
   else:
     session.close()
@@ -63,7 +68,7 @@ def swaps_kernels() -> bool:
 
 
 def trace_options() -> RunOptions:
-  """RunOptions with which a run records its nodes, step by step, and its partition graphs."""
+  """Returns RunOptions with which a run records its nodes and its partition graphs."""
   import tensorflow as tf
 
   return tf.compat.v1.RunOptions(

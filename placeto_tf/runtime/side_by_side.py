@@ -34,7 +34,7 @@ from placeto_tf.runtime.trained_pair import TrainedPair
 
 
 class SideBySide:
-  """See the module.
+  """Trains a graph and its replicas and compares their variables and fetches.
 
   Attributes:
     pair: the graph and its replicas.
@@ -45,7 +45,9 @@ class SideBySide:
   def __init__(
       self, graph: ComputationGraph, replicated: ReplicatedGraph, seed: int, norms: bool = False,
       double: bool = False, repeated: bool = False):
-    """Args:
+    """Makes both runnable, and their examples.
+
+    Args:
       graph: at the global batch.
       replicated: its replicas.
       seed: of the examples.
@@ -70,7 +72,7 @@ class SideBySide:
     return self._blurred | (self.pair.updated - self._moved)
 
   def run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
-    """Returns (largest difference, steps compared); see `compare_training`.
+    """Trains and compares; begins again where numbers overflow early. See `compare_training`.
 
     Args:
       steps: how many steps, at most.
@@ -79,11 +81,16 @@ class SideBySide:
 
     Returns:
       (largest difference, steps compared).
+
+    Raises:
+      ReplicaMismatchError: a variable or fetch differs by more than rounding.
     """
     found = self._run(steps, started, deadline)
+    # Overflow in the first step: again, with smaller weights.
     if self.overflow_step == 0:
       self.pair.small = True
       found = self._run(steps, started, deadline)
+    # Overflow in the second, the first of the other kind: again, with all steps like the first.
     if self.overflow_step == 1 and time.monotonic() < (started + deadline) / 2:
       self._examples.alternates = False
       found = self._run(steps, started, deadline)
@@ -145,6 +152,7 @@ class SideBySide:
       for step in range(steps):
         feed, is_other = examples.feed(step), examples.is_other(step)
         try:
+          # The graph first: an error here is not the replicas'.
           expected = pair.whole.step(feed, deadline, is_other)
         except tf.errors.InvalidArgumentError:
           if not is_other:
@@ -154,8 +162,10 @@ class SideBySide:
         self.in_replicas = True
         found = pair.parts.step(pair.replicated.feed(feed), deadline, is_other)
         self.in_replicas = False
+        # Fetches of this step.
         seen = [SeenDifference(name, difference(one, part), tolerance(one), is_finite(one))
                 for name, one, part in zip(pair.tensors, expected, found)]
+        # Variables after this step.
         for names in pair.chunks:
           seen += pair.compared(names)
         if not all(each.is_finite for each in seen):
@@ -163,6 +173,7 @@ class SideBySide:
           if step or not pair.small:
             break
         if any(each.is_wrong for each in seen):
+          # Double precision decides: steps that agree there differ here by rounding.
           largest_in_double, agreeing = self._in_double(steps, started, deadline)
           if 0 < agreeing <= step:
             break  # there was time for fewer steps in double precision
@@ -170,13 +181,16 @@ class SideBySide:
             seen = [each._replace(difference=largest_in_double) if each.is_wrong else each
                     for each in seen]
         if any(each.is_wrong for each in seen):
+          # No double precision: the noise of this graph is measured.
           seen = self._noise.allowed(seen, (expected, found), step, deadline)
         wrong = [each for each in seen if each.is_wrong]
         if wrong:
           raise self._mismatch(wrong, step, feed)
+        # Variables whose tolerance is too wide to show an error, or that overflow.
         self._blurred.update(
             each.name for each in seen if each.name in pair.copies and not each.tells)
         self._moved.update(each.name for each in seen if each.moves)
+        # Updates that are small beside roundings, such as a tiny learning rate's.
         if step == 0 and pair.updated - self._moved - self._blurred:
           self._look_closer(steps, started, (started + deadline) / 2)
         largest = max([largest, *(each.difference for each in seen if each.tells)])
@@ -197,6 +211,7 @@ class SideBySide:
     import tensorflow as tf
 
     if self._doubled is None:
+      # Tried once; no steps unless the run below succeeds.
       self._doubled = 0.0, 0
       if self._double:
         return self._doubled
@@ -224,6 +239,7 @@ class SideBySide:
   def _mismatch(
       self, wrong: Sequence[SeenDifference], step: int, feed: Mapping[str, np.ndarray]
   ) -> ReplicaMismatchError:
+    """Returns the error that names the differences and the all-reduces that differ first."""
     shown = listed([f"{each.name!r} by {each.difference:.0e}" for each in wrong])
     joins = self.pair.wrong_joins(feed)
     where = f"; of what is joined, {', '.join(map(repr, joins))} differ first" if joins else ""

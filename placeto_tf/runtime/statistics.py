@@ -15,11 +15,18 @@ def median_interval(values: Sequence[float]) -> Tuple[float, float]:
 
   Its ends are order statistics: the median lies between the k-th smallest and the k-th largest of
   n values with probability 1 - 2 P(Binomial(n, 1/2) < k). (David and Nagaraja, Order Statistics,
-  section 7.1.) Too few values for the confidence (below 6) give (0, inf).
+  section 7.1.)
+
+  Args:
+    values: independent, of one distribution.
+
+  Returns:
+    Its ends. Too few values for the confidence (below 6) give (0, inf).
   """
   ordered = np.sort(np.asarray(values, dtype=np.float64))
   n = len(ordered)
   k, tail = 0, 0.0
+  # The largest k with 2 P(Binomial(n, 1/2) < k) <= 1 - CONFIDENCE.
   while k < n // 2:
     tail += math.comb(n, k) / 2.0**n
     if 2 * tail > 1 - CONFIDENCE:
@@ -27,6 +34,7 @@ def median_interval(values: Sequence[float]) -> Tuple[float, float]:
     k += 1
   if not k:
     return 0.0, math.inf
+  # k counts from 1.
   return float(ordered[k - 1]), float(ordered[n - k])
 
 

@@ -50,6 +50,9 @@ def in_turns(
     before, after: run one step each and return when it is done.
     clock: seconds.
     max_seconds: after which there are only as many pairs as a verdict needs.
+
+  Returns:
+    Medians of both in us, and the confidence interval of their ratio.
   """
   for step in (before, after):
     for _ in range(_WARM_UP):
@@ -68,6 +71,7 @@ def in_turns(
       pairs.append((timed(before), second))
     else:
       pairs.append((timed(before), timed(after)))
+    # Within each pair, so that a slow phase of the machine cancels.
     ratios = [later / max(first, 1e-9) for first, later in pairs]
     low, high = statistics.median_interval(ratios)
     late = clock() - started > max_seconds

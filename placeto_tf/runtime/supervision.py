@@ -28,11 +28,20 @@ def supervise(
   worker's process ends, or no beat comes for `timeout_seconds`, the workers are closed, so that
   all calls that wait for them fail.
 
+  Args:
+    runtime: on which the work runs.
+    work: takes `beat`.
+    timeout_seconds: between two beats.
+
+  Returns:
+    The result of the work.
+
   Raises:
     MeasurementError: a worker was lost, or hangs, or TensorFlow failed while it ran.
     PlacetoError: raised by the work itself.
   """
   done = threading.Event()
+  # Result and error of the work; written by its thread, read after `done`.
   outcome: List[Any] = [None, None]
   beats = [time.monotonic()]
 
@@ -51,6 +60,7 @@ def supervise(
   thread.start()
   reason = None
   try:
+    # Each time it wakes it looks for a lost worker, then for a missing beat.
     while not done.wait(POLL_SECONDS):
       reason = runtime.lost()
       if reason is None and time.monotonic() - beats[0] > timeout_seconds:
@@ -72,6 +82,7 @@ def supervise(
   if isinstance(error, (PlacetoError, KeyboardInterrupt)) or not _is_tensorflow_error(error):
     raise error
   if type(error).__name__ in _UNSAFE:
+    # A broken connection shows before the process's end, which names the cause.
     lost = _lost_soon(runtime)
     runtime.close()
     if lost is not None:

@@ -22,7 +22,15 @@ _UNTOLD = 0.05  # a tolerance beyond which a variable tells nothing
 
 
 class SeenDifference(NamedTuple):
-  """A difference that was seen."""
+  """A difference that was seen.
+
+  Attributes:
+    name: of the fetch or variable.
+    difference: the largest of elements, relative to the largest element.
+    tolerance: for roundings, on the same scale.
+    is_finite: whether all elements of the graph's tensor are numbers.
+    change: by the steps, relative to its largest element.
+  """
 
   name: str
   difference: float
@@ -61,13 +69,16 @@ def difference(one: ArrayLike, other: ArrayLike) -> float:
     return float("inf")
   if not one.size:
     return 0.0
+  # Texts and the like are equal or not.
   if one.dtype.kind not in "fiub" and "float" not in str(one.dtype):
     return 0.0 if np.array_equal(one, other) else float("inf")
+  # Integers and 16-bit floats: differences in double precision.
   if one.dtype not in (np.float32, np.float64):
     one, other = one.astype(np.float64), other.astype(np.float64)
   with np.errstate(invalid="ignore", over="ignore"):
     gap, largest = np.abs(one - other).max(), np.abs(one).max()
   if not (np.isfinite(gap) and np.isfinite(largest)):  # at some elements
+    # Equal infinities and NaN in the same places count as equal.
     same = (one == other) | (np.isnan(one) & np.isnan(other))
     with np.errstate(invalid="ignore", over="ignore"):
       gap = np.where(same, 0.0, np.abs(one - other)).max()
@@ -97,6 +108,7 @@ def tolerance(value: ArrayLike, change: float = 1.0) -> float:
   if dtype not in (np.float32, np.float64):
     return 0.0  # of other numbers, such as texts; those of 16 bits are lifted
   most = _TOLERANCE[8 * dtype.itemsize]
+  # Linear in the change, plus the rounding of the variable itself.
   return min(most, most * change + _ROUNDINGS * float(np.finfo(dtype).eps))
 
 
@@ -110,23 +122,25 @@ def is_finite(value: ArrayLike) -> bool:
 def varied(value: np.ndarray, rng: np.random.Generator, small: bool = False) -> np.ndarray:
   """Returns a first value with elements that differ.
 
-  What is the same everywhere at first, as all that is drawn is here, would hide what is exchanged,
-  and what is zero, such as the weights of a last layer, all that is behind it. Sums of equal
-  numbers round one way. Weights of one sign enlarge roundings the least.
+  A tensor that is the same everywhere at first, as all random tensors are here, would hide an
+  exchange of its parts, and a zero one, such as the weights of a last layer, all that is behind it.
+  Sums of equal numbers round one way. Weights of one sign enlarge roundings the least.
 
   Args:
     value: of which elements that are the same everywhere are changed.
-    rng: which draws.
+    rng: the source of randomness.
     small: whether a layer's weights add up to 1 at most, so that many layers do not overflow.
 
   Returns:
-    The value itself where its elements differ already.
+    An array of the same shape and type; the value itself where its elements differ already.
   """
   if value.dtype.kind != "f" or value.size < 2 or (value != value.flat[0]).any():
     return value
   first = float(value.flat[0]) or 0.04
   if small and value.ndim > 1:
+    # 1 over the number of inputs (size / last axis): the weights of an output add up to 1.
     first = math.copysign(min(abs(first), value.shape[-1] / value.size), first)
+  # 0.5 to 1.5 times the first value, all of one sign.
   return (first * (0.5 + rng.random(value.shape, np.float32))).astype(value.dtype)
 
 
@@ -135,13 +149,14 @@ def rounded(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
   Args:
     value: the value to change.
-    rng: draws the changes.
+    rng: the source of randomness.
 
   Returns:
-    A new array.
+    A new array, or the value itself where it has no floating-point type.
   """
   if value.dtype.kind != "f":
     return value
+  # A uniform relative change with a standard deviation of `_ROUNDINGS` roundings.
   change = _ROUNDINGS * float(np.finfo(value.dtype).eps) * _DEVIATIONS
   drawn = rng.random(value.shape, np.float64 if value.dtype == np.float64 else np.float32)
   return (value * (1 + change * (drawn - 0.5))).astype(value.dtype)

@@ -35,14 +35,14 @@ _BOUNDED = {"RandomUniformInt": 1, "StatelessRandomUniformInt": 2, "StatelessRan
 
 
 class NotRunnable(Exception):
-  """Why a graph cannot be trained here."""
+  """The reason why a graph cannot be trained here."""
 
 
 class TrainableGraph:
-  """See the module.
+  """Runs a graph's step in a session of its own, with fixed numbers in place of random ones.
 
   Attributes:
-    graph: what is run.
+    graph: the graph that is run.
     tf_graph: it in TensorFlow, to which ops may be added.
     values: of the variables that a live function captures, by op; empty for other graphs.
     given: fed tensor -> value of other tensors that it captures.
@@ -50,13 +50,16 @@ class TrainableGraph:
   """
 
   def __init__(self, graph: ComputationGraph, double: bool = False):
-    """Args:
-      graph: what is run.
+    """Imports the graph with fixed numbers for random ones, and wider types.
+
+    Args:
+      graph: to be run.
       double: whether all floating-point numbers have 64 bits; else those of 16 bits have 32, whose
         roundings do not hide a difference.
 
     Raises:
       NotRunnable: the graph cannot be run so.
+      GraphError: TensorFlow cannot import it.
     """
     import tensorflow as tf
 
@@ -64,6 +67,7 @@ class TrainableGraph:
     if graph.origin.format == "tf_graph":
       graph = frozen(graph)
     self.graph = graph
+    # A copy: the given graph stays as it is.
     source = graph.origin
     graph_def = type(source.graph_def)()
     graph_def.CopyFrom(source.graph_def)
@@ -95,7 +99,7 @@ class TrainableGraph:
   def open(
       self, init: Sequence[tf.Operation] = (), fed: Optional[Mapping[tf.Tensor, np.ndarray]] = None
   ) -> None:
-    """Begins a session.
+    """Begins a session with initialised variables.
 
     Args:
       init: ops that initialise variables.
@@ -104,6 +108,7 @@ class TrainableGraph:
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
+    # Optimisers could merge what replicas compute apart.
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     self.session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
     self._draw(False)
@@ -124,6 +129,7 @@ class TrainableGraph:
         op = self.tf_graph.get_operation_by_name(name)
         dtype = tf.as_dtype(op.get_attr("dtype")).base_dtype
         value = tf.compat.v1.placeholder(dtype)
+        # Resource variables, then the older reference variables.
         if op.type == "VarHandleOp":
           read = tf.raw_ops.ReadVariableOp(resource=op.outputs[0], dtype=dtype)
           write = tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=value)
@@ -150,7 +156,7 @@ class TrainableGraph:
     Args:
       feed: of the step.
       deadline: by which it has to be done.
-      otherwise: whether the other fixed numbers are drawn.
+      otherwise: whether random ops give the other fixed numbers.
 
     Returns:
       Arrays in the order of the fetched tensors.
@@ -166,12 +172,13 @@ class TrainableGraph:
       raise tf.errors.DeadlineExceededError(None, None, "nothing is left of the time")
     options = None if left_s > _LONG_S else tf.compat.v1.RunOptions(
         timeout_in_ms=math.ceil(1000 * left_s))
+    # Fetches with a port are tensors, others are ops; both run in one step.
     tensors = [name for name in self.graph.fetches if ":" in name]
     ops = [name for name in self.graph.fetches if ":" not in name]
     return self.session.run([tensors, ops], feed, options=options)[0]
 
   def _draw_setters(self) -> List[Tuple[tf.Operation, tf.Tensor, Tuple[float, float]]]:
-    """Returns (op, its feed, both numbers) for each variable that holds a drawn number."""
+    """Returns (op, its feed, both numbers) for each variable of a fixed random number."""
     import tensorflow as tf
 
     handles = {op.get_attr("shared_name"): op for op in self.tf_graph.get_operations()
@@ -189,6 +196,7 @@ class TrainableGraph:
     return found
 
   def _draw(self, otherwise: bool) -> None:
+    """Sets the fixed numbers of random ops: the usual ones or the others."""
     self.session.run([op for op, _, _ in self._draws],
                      {fed: numbers[otherwise] for _, fed, numbers in self._draws})
 
@@ -212,6 +220,7 @@ def _captured(graph: ComputationGraph) -> Tuple[Dict[str, np.ndarray], Dict[str,
     if each.variable is None:
       raise NotRunnable(f"the function captures {each.op!r}, which is no variable")
     value = each.variable.numpy()
+    # As `_lift` widens the variable.
     if each.variable.dtype.is_floating and value.dtype.itemsize == 2:
       value = value.astype(np.float32)
     variables[names.get(each.op, each.op)] = value
@@ -226,8 +235,9 @@ def _captured(graph: ComputationGraph) -> Tuple[Dict[str, np.ndarray], Dict[str,
 
 
 def _stand_in(graph_def: GraphDef, node: NodeDef) -> None:
-  """Turns an op that draws into one that gives a fixed number."""
+  """Turns a random op into one that gives a fixed number."""
   kind = node.op
+  # A shuffle becomes the identity.
   if kind == "RandomShuffle":
     node.op = "Identity"
     for key in [key for key in node.attr if key != "T"]:
@@ -239,6 +249,7 @@ def _stand_in(graph_def: GraphDef, node: NodeDef) -> None:
   if not (uniform or "Normal" in kind) or "FullInt" in kind or "Sampler" in kind or (
       "Parameterized" in kind):
     raise NotRunnable(f"op {node.name!r} ({kind}) draws in a way that has no fixed stand-in")
+  # The op becomes Fill(shape, fixed number), with the same control inputs.
   data, controls = data_inputs(node), control_inputs(node)
   shape = data[DRAW_SHAPE.get(kind, 0)]
   if kind in _BOUNDED:
@@ -248,6 +259,7 @@ def _stand_in(graph_def: GraphDef, node: NodeDef) -> None:
     dtype = node.attr["dtype"].type
     value = _fixed_draw(
         graph_def, node.name, "uniform" if uniform else "normal", dtype, shape.partition(":")[0])
+  # Type of the shape input: DT_INT32 (3) or DT_INT64 (9).
   index = next((node.attr[key].type for key in ("T", "Tshape", "shape_dtype")
                 if key in node.attr and node.attr[key].type in (3, 9)), 3)
   node.op = "Fill"
@@ -276,17 +288,19 @@ def _lift(graph_def: GraphDef, types: Mapping[tf.DType, tf.DType]) -> None:
         attr.list.type[:] = [lifted.get(each, each) for each in attr.list.type]
       elif kind == "tensor" and attr.tensor.dtype in lifted:
         wanted = tf.dtypes.as_dtype(lifted[attr.tensor.dtype]).as_numpy_dtype
+        # Constants are converted with their type.
         attr.tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(attr.tensor).astype(wanted)))
 
 
 def _fixed_draw(graph_def: GraphDef, name: str, kind: str, dtype: int, after: str) -> str:
-  """Adds ops that give the fixed number of an op that draws; `after`: in whose loop or branch."""
+  """Adds ops that give the fixed number of a random op; `after`: in whose loop or branch."""
   import tensorflow as tf
 
   handle, read, share, value = (
       graph_def.node.add(name=f"{name}/fixed_draw/{part}", op=op, input=[f"^{after}"])
       for part, op in (("handle", "VarHandleOp"), ("read", "ReadVariableOp"), ("share", "Const"),
                        ("value", "AddV2")))
+  # All random ops of a kind and type share one variable, which `_draw` sets.
   handle.attr["shared_name"].s = f"{_DRAWN}{kind}_{dtype}".encode()
   handle.attr["shape"].shape.SetInParent()
   for node in (handle, read, share):

@@ -39,7 +39,7 @@ _LISTED = 3
 
 
 class TrainedPair:
-  """A graph and its replicas.
+  """Runs a graph and its replicas, and maps their variables to each other.
 
   Attributes:
     graph: as it was given.
@@ -56,7 +56,9 @@ class TrainedPair:
   def __init__(
       self, graph: ComputationGraph, replicated: ReplicatedGraph,
       whole: Optional[TrainableGraph] = None, double: bool = False, repeated: bool = False):
-    """Args:
+    """Makes both runnable, and finds the copies of each variable.
+
+    Args:
       graph: at the global batch.
       replicated: its replicas.
       whole: the graph, if it was made runnable before; else None.
@@ -102,6 +104,9 @@ class TrainedPair:
 
     Args:
       plain: whether batch normalizations of the graph, not of the replicas, are written out.
+
+    Returns:
+      A pair that shares the imported graphs.
     """
     other = copy.copy(self)
     other._first = {}
@@ -134,9 +139,11 @@ class TrainedPair:
 
   def compared(self, names: Sequence[str]) -> List[SeenDifference]:
     """Compares some variables of the graph with their copies."""
+    # One run of the session reads all copies, in the order in which they are compared below.
     found = iter(self.parts.read([each for name in names for each in self.copies[name]]))
     seen = []
     for name, value in zip(names, self.whole.read(names)):
+      # Tolerances are relative to the change since the first values.
       change = difference(value, self._first[name]) if name in self.updated else 1.0
       seen += [SeenDifference(
           name, difference(part, next(found)), tolerance(part, change), is_finite(part), change)
@@ -146,11 +153,13 @@ class TrainedPair:
   def wrong_joins(self, feed: Mapping[str, np.ndarray]) -> List[str]:
     """Returns the first tensors whose all-reduce gives another value than the graph's."""
     for names in self.chunks:
+      # Both start from the graph's values, so only all-reduces can differ.
       self._write_parts(dict(zip(names, self.whole.read(names))))
     joins: Dict[str, str] = {}  # the end of the name of an op that joins -> its name
     for op in self.parts.tf_graph.get_operations():
       if op.name.startswith("joined") and op.outputs:
         parts = op.name.split("/")
+        # Every ending of the name: the graph's op follows an unknown prefix.
         for start in range(1, len(parts)):
           joins.setdefault("/".join(parts[start:]), op.name)
     found: List[str] = []
@@ -169,9 +178,11 @@ class TrainedPair:
     return found
 
   def _in_chunks(self) -> List[List[str]]:
+    """Divides the variables into groups of at most `CHUNK_BYTES`, or of one variable."""
     found: List[List[str]] = [[]]
     filled = 0.0
     for name in self.variables:
+      # All copies of a variable are read together.
       size = len(self.copies[name]) * variable_bytes(
           self.whole.tf_graph.get_operation_by_name(name).node_def)
       if found[-1] and filled + size > CHUNK_BYTES:
@@ -182,16 +193,19 @@ class TrainedPair:
     return found
 
   def _find_copies(self) -> Dict[str, List[str]]:
+    """Returns variable -> its names among the replicas."""
     graph, replicated = self.graph, self.replicated
     names, original = replicated.graph.op_names, replicated.original.op_names
     found: Dict[str, List[str]] = {name: [] for name in self.variables}
     handles = [i for i, kind in enumerate(replicated.graph.op_types) if kind in VARIABLES]
     by_original: Dict[str, List[str]] = {}
     for i in handles:
+      # -1: an op that replication added.
       at = int(replicated.original_of_op[i])
       if at >= 0:
         by_original.setdefault(original[at], []).append(names[i])
     if graph.origin.format == "concrete_function":
+      # A live function's replicas capture the same variable objects, whatever its ops are named.
       theirs = {variable: name for name, variable in _captured_variables(replicated.graph).items()}
       ours = _captured_variables(graph)
       by_original = {name: [theirs[ours[name]]] for name in self.variables
@@ -212,10 +226,12 @@ class TrainedPair:
       yield {name: varied(value, rng, self.small) for name, value in zip(names, given)}
 
   def _write(self, values: Mapping[str, np.ndarray]) -> None:
+    """Sets variables of the graph, and their copies among the replicas."""
     self.whole.write(values)
     self._write_parts(values)
 
   def _write_parts(self, values: Mapping[str, np.ndarray]) -> None:
+    """Sets the replicas' copies of variables."""
     self.parts.write({copy_: part for name, value in values.items()
                       for copy_, part in self._by_copy(name, value).items()})
 
@@ -230,6 +246,7 @@ class TrainedPair:
     shape = [dim.size for dim in op.node_def.attr["shape"].shape.dim]
     if len(shape) != value.ndim:
       return None
+    # The axis along which a copy is smaller than the graph's variable is divided by replica.
     axes = [axis for axis, size in enumerate(shape) if 0 <= size != value.shape[axis]]
     return np.split(value, self.replicated.replicas, axis=axes[0]) if axes else None
 
@@ -259,6 +276,7 @@ def _updated(graph: ComputationGraph, tf_graph: tf.Graph) -> Set[str]:
     op = tf_graph.get_operation_by_name(name)
     for arg, tensor in zip(op.op_def.input_arg, op.inputs):
       if arg.is_ref or arg.type == tf.resource.as_datatype_enum:
+        # Back through loops and branches to the variable's op.
         while tensor.op.type in PASSING:
           tensor = tensor.op.inputs[0]
         found.add(tensor.op.name)

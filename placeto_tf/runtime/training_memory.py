@@ -27,21 +27,27 @@ _PARALLEL_OPS = 2.0  # ops that run at the same time hold more than one after th
 
 
 def check_memory(graph: ComputationGraph, replicated: ReplicatedGraph, size: float) -> None:
-  """Raises NotRunnable where variables and a step's tensors, of `size`, do not fit into memory.
+  """Checks that variables and a step's tensors fit into this machine's memory.
 
   Args:
     graph: the graph.
     replicated: the replicas.
     size: bytes of a number, relative to those of the graph.
+
+  Raises:
+    NotRunnable: they do not fit.
   """
   variables = sum(variable_bytes(node) for node in graph.origin.graph_def.node
                   if node.op in VARIABLES)
+  # One chunk on the client, 3 copies of the graph's variables, and those of the replicas.
   held = CHUNK_BYTES + variables * (3 + (replicated.replicas if replicated.mirrored else 1))
   free = _free_bytes()
+  # A quick upper bound; only graphs above it are simulated.
   if size * (held + _bytes_of_tensors(graph)) <= free:
     return
   cluster = Cluster.parse("cpu:1")
   costs = estimate_costs(graph, cluster)
+  # Peak of the step with all ops on one CPU, in order.
   step = Simulator(graph, costs, cluster).simulate(np.zeros(graph.num_ops, np.int32))
   needed = size * (held + _PARALLEL_OPS * float(
       step.peak_memory_bytes.max() - costs.persistent_bytes.sum()))

@@ -38,7 +38,14 @@ PORT_IN_USE = 3
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-  """Serves until it is killed, or its standard input ends."""
+  """Serves until it is killed, or its standard input ends.
+
+  Args:
+    argv: by default that of the process.
+
+  Returns:
+    The exit code: 0, 1 where the server fails, 2 for wrong flags, or `PORT_IN_USE`.
+  """
   options = _options(argv)
   if options.watch_stdin:
     # The parent cleans up after Ctrl-C; a worker that died of it on its own would look lost.
@@ -88,6 +95,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return PORT_IN_USE if not _port_is_free(own) else 1
   if prompt:
     _compute_at_leisure(server.target, options.task, options.inter_op_threads)
+  # The line that the parent waits for.
   print(f"ready {own}", flush=True)
   server.join()
   return 0

@@ -51,7 +51,15 @@ class LocalWorkers(Runtime):
   """
 
   def __init__(self, num_workers: int = 2, *, startup_seconds: float = 300.0):
-    """Starts nothing yet. Args: startup_seconds: until all workers serve."""
+    """Checks the number of workers; starts nothing yet.
+
+    Args:
+      num_workers: processes, with a CPU device each.
+      startup_seconds: until all workers serve.
+
+    Raises:
+      MeasurementError: too few or too many workers.
+    """
     if not 0 < num_workers <= _MOST_WORKERS:
       raise MeasurementError(f"num_workers is {num_workers}; expected 1 to {_MOST_WORKERS}")
     self.num_workers, self.startup_seconds = num_workers, startup_seconds
@@ -95,6 +103,7 @@ class LocalWorkers(Runtime):
         return
       except BaseException as error:
         self.close()
+        # A port that was taken in between: others are tried.
         if not isinstance(error, _PortInUse) or attempt == _ATTEMPTS - 1:
           raise
 
@@ -128,6 +137,7 @@ class LocalWorkers(Runtime):
     for log in self._logs:
       log.close()
     self.processes, self._logs = [], []
+    # A closed runtime is not kept alive by its exit handler.
     atexit.unregister(self.close)
 
   def lost(self) -> Optional[str]:
@@ -140,10 +150,13 @@ class LocalWorkers(Runtime):
     return None
 
   def _start_processes(self) -> None:
+    """Starts a process for each worker, with its port and its cores."""
     cores = self.cores
     addresses = ",".join(f"127.0.0.1:{port}" for port in self.ports)
     environment = {
+        # The user's own GLIBC_TUNABLES win; GPUs are hidden from workers.
         "GLIBC_TUNABLES": _MALLOC, **os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    # The directory above placeto_tf, so that workers import this very package.
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     environment["PYTHONPATH"] = os.pathsep.join(
         [package] + [path for path in [os.environ.get("PYTHONPATH")] if path])
@@ -161,6 +174,7 @@ class LocalWorkers(Runtime):
           env=environment, start_new_session=True))
 
   def _wait_until_ready(self) -> None:
+    """Waits for the line `ready` of each worker, or raises."""
     deadline = time.monotonic() + self.startup_seconds
     with selectors.DefaultSelector() as waiting:
       for i, process in enumerate(self.processes):
@@ -168,6 +182,7 @@ class LocalWorkers(Runtime):
         waiting.register(process.stdout.fileno(), selectors.EVENT_READ, i)
       while waiting.get_map():
         left = deadline - time.monotonic()
+        # Wakes twice a second to look for stopped workers.
         events = waiting.select(min(left, 0.5)) if left > 0 else []
         for i, process in enumerate(self.processes):
           if _is_stopped(process.pid):
@@ -183,9 +198,11 @@ class LocalWorkers(Runtime):
           if os.read(key.fd, 4096).startswith(b"ready"):
             waiting.unregister(key.fileobj)
           else:
+            # End of file, or another line: the process ended.
             self._raise_ended(key.data)
 
   def _raise_ended(self, i: int) -> None:
+    """Raises the error that tells why a worker ended as it started."""
     code = self.processes[i].wait()
     if code == worker_lib.PORT_IN_USE:
       raise _PortInUse(
@@ -202,7 +219,15 @@ class RemoteWorkers(Runtime):
   devices: Tuple[str, ...] = ()
 
   def __init__(self, addresses: Sequence[str], *, startup_seconds: float = 30.0):
-    """Args: addresses: host:port of all workers in the order of their tasks."""
+    """Checks the addresses; connects to none yet.
+
+    Args:
+      addresses: host:port of all workers in the order of their tasks.
+      startup_seconds: until all answer.
+
+    Raises:
+      MeasurementError: an address that is no host:port, or none at all.
+    """
     for address in addresses:
       host, _, port = address.rpartition(":")
       if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
@@ -255,12 +280,15 @@ def one_process_note(num_cpus: int) -> str:
 
 
 def make_runtime(cluster: Cluster, workers: Sequence[str] = ()) -> Runtime:
-  """Returns the runtime for a cluster's placements, not yet started.
+  """Makes the runtime for a cluster's placements, not yet started.
 
   Args:
     cluster: devices named /job:worker/task:N ask for workers; else this process is used.
     workers: host:port of each, for workers that already run, or "local:N" alone, for N to be
       started here.
+
+  Returns:
+    `RemoteWorkers`, `LocalWorkers` or `InProcess`.
 
   Raises:
     MeasurementError: `workers` is neither.
@@ -277,7 +305,7 @@ def make_runtime(cluster: Cluster, workers: Sequence[str] = ()) -> Runtime:
     tasks = [re.match(rf"/job:{worker_lib.JOB}/(?:replica:0/)?task:(\d+)/", name)
              for name in cluster.device_names]
     numbers = [int(task.group(1)) for task in tasks if task is not None]
-    if len(numbers) < len(tasks):
+    if len(numbers) < len(tasks):  # some device is not a worker's: all runs in this process
       return InProcess(sum(device.type == "CPU" for device in cluster.devices) or 1)
     num_workers = 1 + max(numbers)
   return LocalWorkers(num_workers)
@@ -292,6 +320,7 @@ class _EndedAtStart(MeasurementError):
 
 
 def _list_devices(target: str, timeout_seconds: float, num_cpus: int = 1) -> Tuple[str, ...]:
+  """Returns the canonical names of a session's devices, without those of XLA."""
   import tensorflow as tf
 
   config = session_lib.session_config(num_cpus=num_cpus)
@@ -308,7 +337,7 @@ def _list_devices(target: str, timeout_seconds: float, num_cpus: int = 1) -> Tup
 
 
 def free_ports(count: int) -> Tuple[int, ...]:
-  """Ports that nobody listens on just now, all different."""
+  """Returns ports that nobody listens on just now, all different."""
   probes = [socket.socket() for _ in range(count)]
   try:
     for probe in probes:
@@ -320,7 +349,7 @@ def free_ports(count: int) -> Tuple[int, ...]:
 
 
 def _probe(address: str, deadline: float) -> str:
-  """Returns what a worker fails to do, or "" if it answers as gRPC servers do.
+  """Returns the failure of a worker, or "" if it answers as gRPC servers do.
 
   They begin with a SETTINGS frame (RFC 9113, 3.4). Another program on that port may never send
   anything, and TensorFlow would wait for it.
@@ -332,6 +361,7 @@ def _probe(address: str, deadline: float) -> str:
         connection.settimeout(max(1.0, min(10.0, deadline - time.monotonic())))
         connection.sendall(_HTTP2_GREETING)
         head = b""
+        # Header of an HTTP/2 frame: 3 bytes of length, 1 of type, 1 of flags, 4 of stream.
         while len(head) < 9:
           more = connection.recv(9 - len(head))
           if not more:
