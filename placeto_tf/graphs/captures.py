@@ -42,7 +42,7 @@ class Capture:
 
   @property
   def name(self) -> str:
-    """The variable's name, or that of the placeholder."""
+    """Returns the variable's name, or that of the placeholder."""
     return self.op if self.variable is None else self.variable.name.partition(":")[0]
 
 
@@ -58,6 +58,7 @@ def resource_captures(function: ConcreteFunction) -> List[Capture]:
         f"the function {function.name!r} captures values that are only known at the call; pass "
         "them as arguments")
   try:
+    # By identity: the handle that the graph captured is the variable's own object.
     by_handle = {id(variable.handle): variable for variable in graph.variables}
   except AssertionError:
     raise GraphError(
@@ -73,6 +74,7 @@ def resource_captures(function: ConcreteFunction) -> List[Capture]:
     if variable is None:
       fixed = "it is not a variable"
     else:
+      # Looking through the process's objects is slow, and needed only where there is a variable.
       piped = piped_handles() if piped is None else piped
       fixed = why_fixed(variable, piped)
     found.append(Capture(inner.op.name, handle, variable, handle.device, fixed))
@@ -80,11 +82,14 @@ def resource_captures(function: ConcreteFunction) -> List[Capture]:
 
 
 def why_fixed(variable: tf.Variable, piped: Set[int]) -> str:
-  """Returns why a variable cannot be moved to another device, or "".
+  """Returns the reason why a variable cannot be moved to another device.
 
   Args:
     variable: a `tf.Variable` whose handle is eager.
     piped: as from `piped_handles`.
+
+  Returns:
+    A sentence without an end, or "" if the variable can be moved.
   """
   inner = unwrapped(variable)
   if getattr(inner, "_distribute_strategy", None) is not None:
@@ -99,6 +104,7 @@ def why_fixed(variable: tf.Variable, piped: Set[int]) -> str:
 
 def unwrapped(variable: Union[tf.Variable, keras.Variable]) -> tf.Variable:
   """Returns the variable that owns the handle, which Keras may have wrapped."""
+  # Keras 3 and mixed precision wrap variables, at most a few times.
   for _ in range(5):
     fields = getattr(variable, "__dict__", {})
     inner = fields.get("_variable", fields.get("_value"))
@@ -115,6 +121,7 @@ def is_resource(tensor: tf.Tensor) -> bool:
 
 def piped_handles() -> Set[int]:
   """Returns the ids of handles that live tf.data pipelines hold, where they cannot be replaced."""
+  # Without the module no pipeline was made in this process.
   module = sys.modules.get(_STRUCTURED_FUNCTION)
   if module is None:
     return set()

@@ -52,12 +52,15 @@ def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray
   nodes, producers, consumers = table.nodes, table.producers, table.consumers
   sets = UnionFind(len(nodes))
   data = np.flatnonzero(table.ports != CONTROL)
+  # [data edges] type of the tensor on each.
   given = table.output_types[table.output_offsets[producers[data]] + table.ports[data]]
+  # Edges whose tensors tie both ends: handles, references taken as such, and datasets.
   is_dataset = np.array(["Dataset" in kind for kind in table.types], dtype=bool)
   bound = data[(given % REF == RESOURCE) | ((given >= REF) & (table.input_types[data] >= REF))
                | ((given == _VARIANT) & is_dataset[producers[data]])]
   sets.union_all(zip(producers[bound].tolist(), consumers[bound].tolist()))
   sets.union_all(_moved(nodes, producers[data], consumers[data]))
+  # Key of a set -> the first op of it; others join that op.
   firsts: Dict[Hashable, int] = {}
   handed_on = any(kind in _FROM_HANDLES for kind in table.types)
   for i, node in enumerate(nodes):
@@ -95,6 +98,7 @@ def _moved(
   leads = np.array([node.op in _LEADING for node in nodes], dtype=bool)
   first = np.ones(len(consumers), dtype=bool)
   first[1:] = consumers[1:] != consumers[:-1]
+  # One row for each: an op that follows its first producer, an op that leads all consumers.
   for edges in (follows[consumers] & first, leads[producers]):
     pairs += zip(producers[edges].tolist(), consumers[edges].tolist())
   return pairs

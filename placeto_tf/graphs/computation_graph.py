@@ -125,7 +125,7 @@ class ComputationGraph:
   analyses: Dict[str, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
   def __repr__(self) -> str:
-    """Its size and its ends, because the arrays of a real graph fill pages."""
+    """Returns its size and its ends, because the arrays of a real graph fill pages."""
     source = "" if self.source is None else f", source={self.source.path or self.source.format!r}"
     return (f"ComputationGraph({self.num_ops:,} ops, {self.num_edges:,} edges, "
             f"fetches={_first(self.fetches)}, feeds={_first(self.feeds)}{source})")
@@ -145,6 +145,7 @@ class ComputationGraph:
     _check(self)
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
+      # Read-only, because caches and searches share the arrays.
       if isinstance(value, np.ndarray):
         value.flags.writeable = False
 
@@ -167,6 +168,9 @@ class ComputationGraph:
       **fields: any other field; by default nothing is fetched, colocated or assigned, every op
         has a kernel everywhere and runs once.
 
+    Returns:
+      The graph, its edges sorted and without duplicates.
+
     Raises:
       GraphError: an invariant does not hold, or there is a cycle.
     """
@@ -174,6 +178,7 @@ class ComputationGraph:
     rows = np.asarray(edges, dtype=np.int64).reshape(-1, 3)
     rows = _unique_rows(rows)
     offsets = np.zeros(n + 1, dtype=np.int32)
+    # Prefix sums: output_offsets[i + 1] - output_offsets[i] outputs of op i.
     np.cumsum(np.asarray(num_outputs, dtype=np.int32), out=offsets[1:])
     kernel_types = tuple(fields.pop("kernel_types", ("CPU", "GPU")))
     defaults: Dict[str, Any] = dict(
@@ -218,6 +223,7 @@ class ComputationGraph:
   @functools.cached_property
   def edge_outputs(self) -> np.ndarray:
     """Returns [E] int32, the index into [O] of the tensor an edge carries; -1 for control edges."""
+    # Outputs are numbered op by op, and port by port within.
     outputs = self.output_offsets[self.edge_producers] + self.edge_ports
     return np.where(self.edge_ports == CONTROL, -1, outputs).astype(np.int32)
 
@@ -227,6 +233,7 @@ class ComputationGraph:
 
     All control edges of one producer carry one signal, which has a negative number here.
     """
+    # -1, -2, ... for the control signals of ops 0, 1, ...
     tensors = np.where(
         self.edge_ports == CONTROL, -1 - self.edge_producers.astype(np.int64), self.edge_outputs)
     order = np.argsort(tensors, kind="stable")
@@ -235,6 +242,7 @@ class ComputationGraph:
   @functools.cached_property
   def topological_order(self) -> np.ndarray:
     """Returns [N] int32 op indices, producers first; among ready ops by (depth, index)."""
+    # The last key of a lexsort counts first: depth, then index.
     return np.lexsort((np.arange(self.num_ops), self.depths)).astype(np.int32)
 
   @functools.cached_property
@@ -249,6 +257,7 @@ class ComputationGraph:
     for names in (self.op_names, self.op_types):
       digest.update("\0".join(names).encode())
       digest.update(b"\1")
+    # Ends of fields are marked, so that no two graphs digest the same bytes.
     for array in (
         self.output_offsets, self.edge_producers, self.edge_ports, self.edge_consumers):
       digest.update(np.ascontiguousarray(array, dtype=np.int64).tobytes())
@@ -284,6 +293,7 @@ def _unique_rows(rows: np.ndarray) -> np.ndarray:
   """Returns the distinct rows of (producer, port, consumer), sorted."""
   if not len(rows):
     return rows
+  # Keys of all three columns have to fit in 63 bits.
   low = rows.min(axis=0)
   width = (rows.max(axis=0) - low + 1).tolist()
   if width[0] * width[1] * width[2] >= 1 << 63:
@@ -291,6 +301,7 @@ def _unique_rows(rows: np.ndarray) -> np.ndarray:
   # One integer per row: sorting those is many times faster than sorting rows.
   shifted = rows - low
   keys = np.unique((shifted[:, 0] * width[1] + shifted[:, 1]) * width[2] + shifted[:, 2])
+  # The inverse of the key: (producer * ports + port) * consumers + consumer.
   rest, consumers = np.divmod(keys, width[2])
   producers, ports = np.divmod(rest, width[1])
   return np.stack([producers, ports, consumers], axis=1) + low
@@ -341,6 +352,7 @@ def _check(graph: ComputationGraph) -> None:
     if ends.min() < 0 or ends.max() >= n:
       raise GraphError(f"{name} names op {int(ends.max())}, but there are {n} ops")
   ports = graph.edge_ports
+  # [E] outputs of each edge's producer.
   widths = np.diff(graph.output_offsets)[graph.edge_producers]
   wrong = np.flatnonzero((ports < CONTROL) | (ports >= widths))
   if len(wrong):
@@ -366,6 +378,7 @@ def _depths(graph: ComputationGraph) -> np.ndarray:
 def _op_on_cycle(graph: ComputationGraph, stuck: np.ndarray) -> str:
   """Finds an op on a cycle: walks back among ops that never got ready until one repeats."""
   remaining = set(stuck.tolist())
+  # Each op that never got ready has a producer that did not either, so a walk back repeats.
   producer_of = {}
   for producer, consumer in zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
     if producer in remaining and consumer in remaining:

@@ -60,6 +60,7 @@ def concrete_of(function: GenericFunction) -> ConcreteFunction:
       function, "_list_all_concrete_functions") else []
   if len(traces) == 1:
     return traces[0]
+  # Traces of one signature, made because of the variables of the first call.
   signatures = [trace.structured_input_signature for trace in traces]
   if traces and all(signature == signatures[0] for signature in signatures):
     arguments, keywords = signatures[0]
@@ -91,6 +92,7 @@ def read_concrete_function(
   found = captures.resource_captures(function)
   names = getattr(function, PLACED_NAMES, {})
   graph_def = _renamed(graph.as_graph_def(), names)
+  # Placeholder of a captured variable, under its original name -> the variable.
   variables = {
       names.get(each.op, each.op): each.variable for each in found if each.variable is not None}
   for node in graph_def.node:
@@ -108,6 +110,7 @@ def read_concrete_function(
   feeds = tuple(
       _original(tensor.name, names) for tensor in graph.inputs
       if tensor.op.type != "Const" and _original(tensor.op.name, names) not in variables)
+  # Names in this function's own graph, for looking up shapes.
   current = {original: name for name, original in names.items()}
 
   def shape_hint(name):
@@ -129,6 +132,7 @@ def _renamed(graph_def: GraphDef, names: Mapping[str, str]) -> GraphDef:
   """Returns the nodes of a placed function with the names and in the order of its original."""
   if not names:
     return graph_def
+  # In the order of the original, so that both are read alike.
   position = {original: i for i, original in enumerate(names.values())}
   for node in graph_def.node:
     node.name = names.get(node.name, node.name)
@@ -160,6 +164,7 @@ def _make_handle(node: NodeDef, variable: tf.Variable) -> None:
   """Turns the placeholder of a captured variable into the variable's handle."""
   node.op = "VarHandleOp"
   node.attr.clear()
+  # Each captured variable is one resource, and named after its placeholder.
   node.attr["dtype"].type = variable.dtype.as_datatype_enum
   node.attr["shape"].shape.CopyFrom(variable.shape.as_proto())
   node.attr["shared_name"].s = f"captured/{node.name}".encode()

@@ -46,13 +46,16 @@ def functions_of(node: NodeDef) -> Tuple[str, ...]:
 
 def lower(
     inliner: Any, node: NodeDef, site: Any, inner: Any) -> Optional[List[Tuple[NodeDef, Any]]]:
-  """Returns the nodes that replace a `While`, `If` or `Case`, or None if it cannot be lowered.
+  """Makes the nodes that replace a `While`, `If` or `Case`.
 
   Args:
     inliner: makes nodes and takes the replacements.
     node: with checked attributes.
     site: of the node.
     inner: the site of the ops inside.
+
+  Returns:
+    (node, its site) of each, or None if the node cannot be lowered.
   """
   kind = _while if node.op in _WHILE else _if if node.op in _IF else _case
   return kind(inliner, node, site, inner)
@@ -67,25 +70,31 @@ def _call(inliner, name, func, inputs, in_types, out_types, device):
 def _while(inliner, node, site, inner):
   data, controls = data_inputs(node), control_inputs(node)
   name, device = node.name, node.device
+  # Reference types count as the types of their values.
   types = [dtype % REF for dtype in inliner.op_defs.signature(node).outputs]
   cond, body = node.attr["cond"].func, node.attr["body"].func
+  # Variables that the body changes go round the loop; the others enter once.
   body_function = inliner.op_defs.functions[body.name]
   constant = _handed_back(body_function, len(types))
   varying = [i for i in range(len(types)) if not constant[i]]
   if not varying or len(data) != len(types):
     return None
+  # The cond and body start with the first variable that goes round.
   first = varying[0]
   trips = node.attr["parallel_iterations"].i if "parallel_iterations" in node.attr else 10
+  # Ops inside of the frame, and ops behind it.
   inside, outside = [], []
   for i, dtype in enumerate(types):
     inside.append(inliner.node(
         f"{name}/enter_{i}", "Enter", [data[i], *controls], device, T=("type", dtype),
         frame_name=("s", name.encode()), is_constant=("b", constant[i]),
         parallel_iterations=("i", trips)))
+  # Merge takes the entering value first, and then the one that comes round.
   for i in varying:
     inside.append(inliner.node(
         f"{name}/merge_{i}", "Merge", [f"{name}/enter_{i}", f"{name}/next_{i}"], device,
         T=("type", types[i]), N=("i", 2)))
+  # The cond reads this round's values.
   cond_inputs = [f"{name}/{'enter' if constant[i] else 'merge'}_{i}" for i in range(len(types))]
   cond_function = inliner.op_defs.functions[cond.name]
   cond_type = cond_function.signature.output_arg[0].type if (
@@ -99,12 +108,14 @@ def _while(inliner, node, site, inner):
         f"{name}/to_bool", "ToBool", [decides], device, T=("type", cond_type)))
     decides = f"{name}/to_bool"
   inside.append(inliner.node(f"{name}/loop_cond", "LoopCond", [decides], device))
+  # Port 1 of a Switch goes on, port 0 leaves the loop.
   for i in varying:
     inside.append(inliner.node(
         f"{name}/switch_{i}", "Switch", [f"{name}/merge_{i}", f"{name}/loop_cond"], device,
         T=("type", types[i])))
     inside.append(inliner.node(
         f"{name}/identity_{i}", "Identity", [f"{name}/switch_{i}:1"], device, T=("type", types[i])))
+  # The body reads the values that go on.
   body_inputs = [f"{name}/{'enter' if constant[i] else 'identity'}_{i}" for i in range(len(types))]
   inside.append(_call(
       inliner, f"{name}/body", body, [*body_inputs, f"^{name}/identity_{first}"], types, types,
@@ -118,6 +129,7 @@ def _while(inliner, node, site, inner):
         f"{name}/next_{i}", "NextIteration", inputs, device, T=("type", types[i])))
     outside.append(inliner.node(
         f"{name}/exit_{i}", "Exit", [f"{name}/switch_{i}"], device, T=("type", types[i])))
+  # An unchanged variable has the value that entered.
   tensors = [data[i] if constant[i] else f"{name}/exit_{i}" for i in range(len(types))]
   done = inliner.node(
       inliner.fresh(f"{name}/done"), "NoOp", [f"^{name}/exit_{i}" for i in varying], device)
@@ -128,6 +140,7 @@ def _while(inliner, node, site, inner):
 
 def _if(inliner, node, site, inner):
   data = data_inputs(node)
+  # Any number but 0, and any text but "", is true.
   dtype = inliner.op_defs.signature(node).inputs[0] % REF
   if not data:
     return None
@@ -175,6 +188,7 @@ def _branches(
   data, controls = data_inputs(node), control_inputs(node)
   name, device = node.name, node.device
   signature = inliner.op_defs.signature(node)
+  # Input 0 is the predicate or index; the others are arguments of the branches.
   in_types = [dtype % REF for dtype in signature.inputs[1:]]
   out_types = [dtype % REF for dtype in signature.outputs]
   arguments = data[1:]
@@ -182,7 +196,17 @@ def _branches(
     return None
 
   def switch(stage, what, inputs, dtype):
-    """Adds a Switch and returns its name; port 1 is this stage's branch, port 0 all later ones."""
+    """Adds a Switch; port 1 is this stage's branch, port 0 all later ones.
+
+    Args:
+      stage: number of the branch.
+      what: the argument's number, or "pred".
+      inputs: (tensor, predicate), and control inputs.
+      dtype: DataType of the tensor.
+
+    Returns:
+      The name of the Switch.
+    """
     nodes.append(inliner.node(
         f"{name}/switch_{what}" + (f"_at_{stage}" if stage else ""), "Switch", inputs, device,
         T=("type", dtype)))
@@ -190,6 +214,16 @@ def _branches(
 
   def passed(made, tensor, dtype):
     # A control edge from a switch does not follow its branch; one from an op after it does.
+    """Adds an Identity behind a Switch.
+
+    Args:
+      made: its name below the site.
+      tensor: of the Switch.
+      dtype: DataType of the tensor.
+
+    Returns:
+      The name of the Identity.
+    """
     nodes.append(inliner.node(f"{name}/{made}", "Identity", [tensor], device, T=("type", dtype)))
     return nodes[-1].name
 
@@ -201,11 +235,13 @@ def _branches(
       switches = [
           switch(stage, i, [argument, pred], dtype)
           for i, (argument, dtype) in enumerate(zip(arguments, in_types))]
+    # Port 1 takes this branch; of the last one, port 0 of the switch before.
     port = 1 if stage < last else 0
     pivot = passed(f"{branch}_pivot", f"{decided}:{port}", _BOOL)
     taken = [
         passed(f"{branch}_arg_{i}", f"{found}:{port}", dtype)
         for i, (found, dtype) in enumerate(zip(switches, in_types))]
+    # The next stage runs only where this branch was not taken.
     if stage < last - 1:
       controls = [f"^{passed(f'after_{branch}', f'{decided}:0', _BOOL)}"]
       arguments = [f"{found}:0" for found in switches]
@@ -221,6 +257,7 @@ def _branches(
           f"{name}/merge_{i}", "Merge", [f"{each}:{i}" for each in names], device,
           T=("type", dtype), N=("i", len(names)))
       for i, dtype in enumerate(out_types)]
+  # Without results, an op of the graph itself keeps the name for those that wait for it.
   at_top_without_results = not out_types and not site.depth
   done = inliner.node(
       inliner.fresh(f"{name}/done"), "Merge", [f"{each}_done" for each in names], device,
@@ -239,6 +276,7 @@ def _handed_back(function: FunctionDef, count: int) -> List[bool]:
   results = [function.ret.get(arg.name, "") for arg in function.signature.output_arg]
   if len(arguments) != count or len(results) != count:
     return [False] * count
+  # Result of an Identity in the body -> the tensor that it passes on.
   passed_by = {
       f"{node.name}:output:0": node.input[0] for node in function.node_def
       if node.op == "Identity" and node.input}

@@ -45,6 +45,9 @@ def from_cost_graph(source: GraphSource, fetches: Optional[Sequence[str]]) -> Co
     source: with the CostGraphDef.
     fetches: None for all ops; then the outputs of the final ones are fetched.
 
+  Returns:
+    The graph, of ops of unknown type that have a kernel everywhere.
+
   Raises:
     GraphError: no nodes, a name or id that appears twice, an input that does not exist, a size
       that is negative, a fetch that does not exist, or a cycle.
@@ -61,22 +64,27 @@ def from_cost_graph(source: GraphSource, fetches: Optional[Sequence[str]]) -> Co
   index = {name: i for i, name in enumerate(names)}
   check_unique(names)
   _check_sizes(nodes)
+  # [E] each, by index among the nodes without borders.
   producers, ports, consumers, goes_round = _edges(proto.node, nodes)
   notes: Tuple[str, ...] = ()
   if goes_round.any():
+    # Names of NextIteration ops are only a hint: edges are cut where there is a cycle at all.
     order, _ = traversal.topological_order(len(nodes), producers, consumers)
     if len(order) < len(nodes):
       ahead = ~goes_round
       producers, ports, consumers = producers[ahead], ports[ahead], consumers[ahead]
       notes = ("the edges that go round loops are left out: ops of loops are costed as they are",)
   widths = np.array([len(node.output_info) for node in nodes], dtype=np.int64)
+  # (node, output or None) of each fetch.
   fetched = _fetched(nodes, names, index, widths, fetches)
   keep = np.ones(len(nodes), dtype=bool)
   if fetches is not None:
     keep = traversal.ancestors(len(nodes), producers, consumers, [i for i, _ in fetched])
   positions = np.flatnonzero(keep)
+  # Index in the file -> index among the kept ops.
   new_index = np.cumsum(keep) - 1
   inside = keep[consumers] if len(consumers) else np.zeros(0, dtype=bool)
+  # Outputs of the kept ops, numbered from one to the next.
   offsets = np.concatenate([[0], np.cumsum(widths[positions])])
   outputs = np.zeros(int(offsets[-1]), dtype=bool)
   for i, port in fetched:
@@ -128,9 +136,11 @@ def _edges(all_nodes, nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
   """Returns [E] producers, ports, consumers, and whether an edge goes round a loop."""
   part_of: List[int] = []
   part = 0
+  # (part, id) -> index of the node, or the name of a border.
   by_id: Dict[Tuple[int, int], int] = {}
   for node in all_nodes:
     if node.name == _BORDERS[0]:
+      # Each part of a run begins with _SOURCE.
       part += 1
     if (part, node.id) in by_id:
       raise GraphError(
@@ -138,6 +148,7 @@ def _edges(all_nodes, nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
           "be unique")
     by_id[part, node.id] = node.name
     if node.name not in _BORDERS:
+      # Borders keep their names, so that edges from them can be told apart.
       by_id[part, node.id] = len(part_of)
       part_of.append(part)
   names = [node.name for node in nodes]
@@ -155,6 +166,7 @@ def _edges(all_nodes, nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
         raise GraphError(
             f"op {node.name!r} reads output {port} of {nodes[producer].name!r}, which has {width} "
             "outputs")
+      # Input 1 of a control loop's Merge comes round.
       control_loop = place == 1 and names[i].startswith(_CONTROL_LOOP) and (
           names[producer].startswith(_CONTROL_LOOP))
       edges.append((producer, port, i, round_trips[producer] or control_loop))
@@ -175,6 +187,7 @@ def _transfers(nodes, names, edges) -> List[Tuple[int, int, int, bool]]:
   if not senders:
     return []
   index = {name: i for i, name in enumerate(names)}
+  # Consumer -> the (producer, port) that it sends.
   sent: Dict[int, Tuple[int, int]] = {}
   for producer, port, consumer, _ in edges:
     if port != CONTROL:
@@ -182,6 +195,7 @@ def _transfers(nodes, names, edges) -> List[Tuple[int, int, int, bool]]:
   found = []
   for i in senders:
     match = _TRANSFER.match(names[i])
+    # The receiver's number is the sender's plus one.
     receiver = index.get(f"{match.group(1)}{int(match.group(2)) + 1}") if match else None
     if receiver is not None and i in sent and not nodes[receiver].input_info:
       found.append((*sent[i], receiver, False))

@@ -41,6 +41,7 @@ def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
   result.versions.CopyFrom(source.graph_def.versions)
   result.library.CopyFrom(source.graph_def.library)
   nodes, op_defs = source.graph_def.node, OpDefs(source.graph_def.library)
+  # Op -> ports that are fed.
   fed: Dict[str, List[int]] = {}
   for name in source.feed_shapes:
     op, _, port = name.rpartition(":")
@@ -52,6 +53,7 @@ def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
     shape = source.feed_shapes.get(f"{node.name}:0")
     if node.name in source.iterator_shapes:
       _state_shapes(node, source.iterator_shapes[node.name])
+    # A Placeholder has one output, so a feed of a later port needs an op with several.
     later = [port for port in fed.get(node.name, ()) if port]
     if later:
       _make_iterator(
@@ -61,6 +63,7 @@ def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
       _make_placeholder(node, op_defs.signature(node).outputs[0] % REF, shape)
     elif shape is not None and node.op in shapes.PLACEHOLDERS:
       shapes.set_shape(node.attr["shape"], shape)
+    # The stated shapes would contradict the bound ones.
     if node.op in shapes.PLACEHOLDERS and "_output_shapes" in node.attr:
       del node.attr["_output_shapes"]
   keep_known_classes(result.node, graph.op_index)
@@ -98,6 +101,7 @@ def rewritten_proto(graph: ComputationGraph) -> Message:
   if source.format == "saved_model":
     result = type(source.proto)()
     result.CopyFrom(source.proto)
+    # The MetaGraph that was read is one of several.
     for meta_graph, copy in zip(source.proto.meta_graphs, result.meta_graphs):
       if meta_graph is source.meta_graph:
         copy.graph_def.CopyFrom(source.graph_def)
@@ -121,6 +125,7 @@ def _make_iterator(
   node.op = "IteratorGetNext"
   node.attr["output_types"].list.type.extend(types)
   _state_shapes(node, [*known, *[None] * (len(types) - len(known))])
+  # A source of unknown content: an iterator's handle.
   source = graph_def.node.add(name=f"{node.name}/fed", op="FakeParam")
   source.attr["dtype"].type = _RESOURCE
   shapes.set_shape(source.attr["shape"], ())
@@ -131,6 +136,7 @@ def _make_placeholder(node: NodeDef, dtype: int, shape: shapes.Shape) -> None:
   """Turns a node whose output is fed into a Placeholder."""
   node.op = "Placeholder"
   del node.input[:]
+  # Colocation stays, all other attributes belong to the op that was there.
   kept = [value for key, value in node.attr.items() if key == "_class"]
   classes = list(kept[0].list.s) if kept else []
   node.attr.clear()

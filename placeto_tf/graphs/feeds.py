@@ -52,7 +52,18 @@ _INDEXES = {
 
 
 def read_feeds(graph: ComputationGraph, feeds: Feeds) -> Feeds:
-  """Reads feeds of a file, and returns others as they are. Arguments, errors: as `make_feeds`."""
+  """Reads feeds of a file, and returns others as they are.
+
+  Args:
+    graph: with its feeds and their shapes.
+    feeds: see `make_feeds`.
+
+  Returns:
+    Tensor name -> value for a file, else `feeds` as given.
+
+  Raises:
+    MeasurementError: the file cannot be read, or its feeds do not fit the graph.
+  """
   if not isinstance(feeds, (str, os.PathLike)) or feeds == "random":
     return feeds
   return _checked(graph, user_files.read_arrays(
@@ -63,7 +74,7 @@ def read_feeds(graph: ComputationGraph, feeds: Feeds) -> Feeds:
 def make_feeds(
     graph: ComputationGraph, tf_graph: tf.Graph, feeds: Feeds = "random", seed: int = 0
 ) -> Dict[str, np.ndarray]:
-  """Makes tensor name -> value for every feed of the graph.
+  """Makes a value for every feed of the graph.
 
   Args:
     graph: with its feeds and their shapes.
@@ -71,6 +82,9 @@ def make_feeds(
     feeds: "random", the path of an .npz, a mapping, or a callable that returns one; keys are
       tensor names, with or without ":0".
     seed: of random values.
+
+  Returns:
+    Tensor name -> value.
 
   Raises:
     MeasurementError: a feed is missing, unknown, of the wrong shape, or has no random values.
@@ -83,16 +97,20 @@ def make_feeds(
 
 def random_feeds(
     tf_graph: tf.Graph, shapes: Mapping[str, Sequence[int]], seed: int) -> Dict[str, np.ndarray]:
-  """Returns random values of tensors by name.
+  """Makes random values of tensors.
 
   Args:
     tf_graph: that will be run.
     shapes: tensor name -> dimensions.
     seed: of the values.
 
+  Returns:
+    Tensor name -> value, in the order of the names.
+
   Raises:
     MeasurementError: a tensor is of a type that has no random values.
   """
+  # Sorted by name, so that a seed gives the same values whatever the order of the feeds.
   rng = np.random.default_rng(seed)
   return {name: _random(tf_graph, name, tuple(shape), rng)
           for name, shape in sorted(shapes.items())}
@@ -101,21 +119,27 @@ def random_feeds(
 def with_masks(
     feed: Mapping[str, np.ndarray], rng: np.random.Generator, *, signed: bool = False
 ) -> Dict[str, np.ndarray]:
-  """Changes random feeds so that masks that a step computes hide something, but not all.
+  """Changes random feeds so that masks that a step computes hide some examples, but not all.
 
-  A step leaves out what is padded with zeros, or what is not positive. Random ids are hardly ever
-  zero, and random numbers always positive: every example would count as much as any other.
+  A step leaves out entries that are padded with zeros, or that are not positive. Random ids are
+  hardly ever zero, and random numbers always positive: every example would count as much as any
+  other.
 
   Args:
     feed: tensor name -> value, as `make_feeds` gives.
-    rng: which draws.
+    rng: source of random numbers.
     signed: whether half of the numbers are negative.
+
+  Returns:
+    Tensor name -> value, of the same shapes and types.
   """
   found = {}
   for name, value in feed.items():
+    # Ids: zero is padding, in a quarter of all places.
     if value.ndim and value.dtype.kind in "iu":
       value = np.where(rng.random(value.shape) < _PADDING, 0, value).astype(value.dtype)
     elif value.ndim and signed and value.dtype.kind == "f":
+      # From [0, 1) to [-1, 1).
       value = (2 * value - 1).astype(value.dtype)
     found[name] = value
   return found
@@ -172,6 +196,7 @@ def _random(
 def index_range(tensor: tf.Tensor) -> int:
   """Returns how many values a tensor of indices may take, from the ops that read it."""
   found, seen, waiting = [], set(), [tensor]
+  # From the feed along the ops that pass values on, to all ops that use them as indices.
   while waiting:
     at = waiting.pop()
     if at.name in seen:
@@ -188,8 +213,10 @@ def index_range(tensor: tf.Tensor) -> int:
         size = _constant(op.inputs[1])
         if size:
           found.append(size)
+      # Unique passes on values at output 0, and positions at output 1.
       elif op.type in _PASSES and _PASSES[op.type] in (None, *positions):
         waiting.extend(op.outputs[:1] if op.type == "Unique" else op.outputs)
+  # The smallest range is valid for every reader.
   return min(found, default=_UNBOUNDED)
 
 
@@ -207,6 +234,7 @@ def _indexed_size(op: tf.Operation, position: Optional[int], axis: int) -> int:
       return 0
     shape = tf.TensorShape(source.op.get_attr("shape"))
   else:
+    # The axis of a GatherV2 is an input.
     if op.type == "GatherV2":
       axis = _constant(op.inputs[2])
     shape = source.shape

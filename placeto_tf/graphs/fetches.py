@@ -71,8 +71,15 @@ def live_train_ops(tf_graph: Any) -> Tuple[str, ...]:
 def given_names(values: Any, what: str) -> Optional[Tuple[str, ...]]:
   """Returns names of ops and tensors, from strings or from TensorFlow's own objects.
 
+  Args:
+    values: a name or object, several of them, or None.
+    what: "fetches" or "feeds", for the error.
+
+  Returns:
+    The names, or None for None.
+
   Raises:
-    GraphError: something that has no name.
+    GraphError: a value has no name.
   """
   if values is None:
     return None
@@ -89,11 +96,20 @@ def given_names(values: Any, what: str) -> Optional[Tuple[str, ...]]:
 
 
 def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
-  """Returns the op ("a/b") or tensor ("a/b:0") of that name.
+  """Finds the op ("a/b") or tensor ("a/b:0") of a name.
+
+  Args:
+    table: all nodes.
+    name: of the op or tensor.
+    what: "fetch" or "feed", for the error.
+
+  Returns:
+    The node and its output.
 
   Raises:
     GraphError: it does not exist.
   """
+  # "a/b" may name the op itself, "a/b:0" names a tensor.
   op_name, port = tensor_names.parse(name)
   whole = op_name == name  # the op itself, and none of its outputs
   node = table.index.get(op_name)
@@ -113,7 +129,7 @@ def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
 def choose_fetches(
     table: NodeTable, given: Optional[Sequence[str]], train_ops: Sequence[str]
 ) -> Tuple[Tuple[Endpoint, ...], Tuple[str, ...]]:
-  """Returns the fetches and notes: those given, else the train ops, else the graph's results.
+  """Chooses the fetches: those given, else the train ops, else the graph's results.
 
   Where no collection names the train op, it is the one end of the graph that waits for all ops
   that apply gradients.
@@ -123,11 +139,15 @@ def choose_fetches(
     given: names of ops or tensors, or None.
     train_ops: names in the collection train_op.
 
+  Returns:
+    The fetches, and notes on how they were chosen.
+
   Raises:
     GraphError: a fetch does not exist, or the graph has no ends.
   """
   if given is not None and not given:
     raise GraphError("the list of fetches is empty; name at least one op or tensor")
+  # Given names go before the collection train_op; then come an end that trains, and all results.
   names = list(dict.fromkeys(given if given is not None else train_ops))
   if names:
     notes = () if given is not None or len(names) == 1 else (
@@ -147,6 +167,7 @@ def choose_fetches(
         "what is run with fetches=[...] (--fetches)")
   wanted = _results(table, ends) or ends
   fetches = []
+  # An end with outputs is fetched by each of them, else as an op.
   for i in wanted:
     width = int(table.num_outputs[i])
     if width:
@@ -174,18 +195,23 @@ def _results(table: NodeTable, ends: Sequence[int]) -> List[int]:
   restore, summarize, ask for what is initialized, and unused placeholders, constants and variables.
   """
   types = table.types
+  # Ops that change from step to step: behind feeds, iterators and queues.
   changing = _descendants(table, [
       i for i, kind in enumerate(types) if kind.startswith(_DATA) and kind != shapes.WITH_DEFAULT])
+  # Ops that neither data nor a variable reaches: they are the same in every run.
   constant = ~(changing | _descendants(table, _readers(table)))
   asking = _descendants(table, [i for i, kind in enumerate(types) if kind in _PROBES])
   origins = _origins(table)
   side = np.zeros(table.num_nodes, dtype=bool)
   for i, (node, kind) in enumerate(zip(table.nodes, types)):
     if kind in _ASSIGNMENTS:
+      # An assignment's second data input is the value.
       value = table.index[tensor_names.op_of(tensor_names.data_inputs(node)[1])]
       fed = types[origins[value]] in shapes.PLACEHOLDERS  # embeddings that a user loads
+      # It initializes: asked for by a probe, loaded by a user, or constant in every step.
       side[i] = asking[value] or fed or constant[value] and not changing[i]
     else:
+      # No result: ops that prepare, save, summarize, or only hand on a variable.
       side[i] = (
           kind.startswith(_PREPARING) or _SUMMARY.match(kind) is not None or not node.input
           or asking[i] and not changing[i]
@@ -205,6 +231,7 @@ def _train_op(table: NodeTable) -> Optional[int]:
   updates = _updates(table)
   if not len(updates):
     return None
+  # Ends that wait for at least one update, and those that wait for all.
   after = _descendants(table, updates.tolist())
   ends = [end for end in _ends(table) if after[end]]
   whole = [end for end in ends[:_MAX_ENDS] if _count(table, end) == len(updates)]
@@ -233,6 +260,7 @@ def _count(table: NodeTable, end: int) -> int:
 
 def _descendants(table: NodeTable, nodes: Sequence[int]) -> np.ndarray:
   """Returns [M] bool, the nodes and all that needs one of them."""
+  # Edges reversed: descendants are ancestors of the reversed graph.
   return traversal.ancestors(table.num_nodes, table.consumers, table.producers, nodes)
 
 
@@ -254,6 +282,7 @@ def _origins(table: NodeTable) -> List[int]:
       if last in path:  # a cycle, which is refused later
         break
       path[last] = None
+    # All ops on the path hand on the same value.
     for node in path:
       found[node] = found[last]
   return found
@@ -274,6 +303,7 @@ def _is_side(table: NodeTable, end: int, side: np.ndarray, constant: np.ndarray)
       continue
     if table.types[node] not in _GLUE:
       return False
+    # Behind a wait, constants are the value that is handed on when the wait ends.
     waits = bool(tensor_names.control_inputs(table.nodes[node]))
     inputs = {table.index[tensor_names.op_of(text)] for text in table.nodes[node].input
               if not (waits and constant[table.index[tensor_names.op_of(text)]]
@@ -285,6 +315,7 @@ def _is_side(table: NodeTable, end: int, side: np.ndarray, constant: np.ndarray)
 
 def _similar(name: str, names: Sequence[str]) -> str:
   """Returns a hint at a name that ends the same, or is written almost the same, or ""."""
+  # A name that ends the same is most likely the same op in another scope.
   last = name.rpartition("/")[2]
   found = next((other for other in names if other.rpartition("/")[2] == last), None)
   if found is None and len(names) <= _MAX_COMPARED:

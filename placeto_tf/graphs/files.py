@@ -60,9 +60,21 @@ def read_bytes(path: str) -> bytes:
 
 
 def file_format(path: str, format: Optional[str]) -> Tuple[str, bool]:
-  """Returns the format, and whether it is text, by the suffix; `format` overrides it."""
+  """Returns the format of a file, and whether it is text, by its suffix.
+
+  Args:
+    path: of the file.
+    format: one of `FORMATS`, which goes before the suffix, or None.
+
+  Returns:
+    The format, and whether the file is text.
+
+  Raises:
+    GraphError: the format is not known, or the suffix tells none.
+  """
   if format is not None and format not in FORMATS:
     raise GraphError(f"unknown format {format!r}; expected one of {', '.join(FORMATS)}")
+  # The first suffix that fits is the longest.
   for suffix, suffix_format, text in SUFFIXES:
     if path.endswith(suffix):
       return format or suffix_format, text
@@ -76,11 +88,25 @@ def file_format(path: str, format: Optional[str]) -> Tuple[str, bool]:
 
 
 def parse(content: bytes, format: str, text: bool, where: str) -> Message:
-  """Parses and checks the content of a file called `where`."""
+  """Parses and checks the content of a graph file.
+
+  Args:
+    content: of the file.
+    format: one of `FORMATS`.
+    text: whether the content is in text form.
+    where: the file's name, for errors.
+
+  Returns:
+    The proto.
+
+  Raises:
+    GraphError: the content is not of this format; the message says what it looks like.
+  """
   proto, problem = _try_parse(content, format, text)
   if not problem:
     return proto
   message = f"{where!r} is not a {TITLES[format]} in {'text' if text else 'binary'} form: {problem}"
+  # Not of this format: which other format would the content be?
   for other in FORMATS:
     if other != format and not _try_parse(content, other, text)[1]:
       raise GraphError(f"{message}; it looks like a {TITLES[other]}: pass "
@@ -91,7 +117,19 @@ def parse(content: bytes, format: str, text: bool, where: str) -> Message:
 
 
 def parse_saved_model(content: bytes, text: bool, where: str) -> Message:
-  """Parses and checks a SavedModel; its graphs are checked as MetaGraphDefs are."""
+  """Parses and checks a SavedModel; its graphs are checked as MetaGraphDefs are.
+
+  Args:
+    content: of the file.
+    text: whether the content is in text form.
+    where: the file's name, for errors.
+
+  Returns:
+    The SavedModel proto.
+
+  Raises:
+    GraphError: the content is no SavedModel.
+  """
   proto, problem = _try_parse(content, "saved_model", text)
   if problem:
     raise GraphError(
@@ -123,10 +161,19 @@ def format_of(proto: object) -> Optional[str]:
 
 
 def implausible(proto: Message, format: str) -> str:
-  """Returns why the proto cannot be of this format, or "" if it can."""
+  """Returns the reason why a proto cannot be of a format.
+
+  Args:
+    proto: as parsed.
+    format: one of `FORMATS`, or "saved_model".
+
+  Returns:
+    A sentence without an end, or "" if the proto can be of the format.
+  """
   if format == "saved_model":
     if not proto.meta_graphs:
       return "it has no graphs"
+    # The first reason among the graphs.
     return next(filter(None, (
         implausible(meta_graph, "meta_graph_def") for meta_graph in proto.meta_graphs)), "")
   if _misread_fields(proto):
@@ -176,13 +223,14 @@ def _implausible_op(node: Message) -> str:
 def _implausible_costs(node: Message) -> str:
   name = repr(node.name[:80])
   if node.device and "/" not in node.device and ":" not in node.device:
+    # A device has a / or a : in its name; other texts are fields of another proto.
     return f"node {name} has {node.device[:80]!r} where a device should be"
   misread = _misread_fields(node) or any(map(_misread_fields, node.output_info))
   return f"some fields of node {name} are of another proto" if misread else ""
 
 
 def _misread_fields(proto: Message) -> bool:
-  """Whether there are fields that the proto has under this number, but with another wire type.
+  """Returns whether a field has a number that the proto knows, but another wire type.
 
   Fields with numbers that this TensorFlow does not know are fine: newer ones write them.
   """

@@ -86,6 +86,7 @@ def recursive_function(graph_def: GraphDef) -> Optional[str]:
       for name, function in functions.items()}
   done: Set[str] = set()
   for first in functions:
+    # `path` holds the functions from `first` on that call one another, each with its callees left.
     path: Dict[str, Iterator[str]] = {}
     pending = [first]
     while pending:
@@ -98,6 +99,7 @@ def recursive_function(graph_def: GraphDef) -> Optional[str]:
       if callee is None:
         path.pop(name)
         done.add(name)
+      # A callee on the path calls itself through the functions behind it.
       elif callee in path:
         return callee
       else:
@@ -121,7 +123,9 @@ class Inliner:
   def run(self) -> Tuple[GraphDef, Tuple[str, ...]]:
     """Returns the inlined graph and notes."""
     self._check_size()
+    # In v1 loops and branches, an op without inputs would run outside of them.
     anchored = any(node.op in ("Enter", "Switch") for node in self._graph_def.node)
+    # A stack, so that nodes keep the order of the file, with bodies in the place of their calls.
     pending = [(node, Site(anchored=anchored)) for node in reversed(self._graph_def.node)]
     done = []
     while pending:
@@ -145,7 +149,18 @@ class Inliner:
     return node
 
   def node(self, name: str, op: str, inputs=(), device: str = "", **attrs) -> NodeDef:
-    """Returns a new NodeDef; attributes by field, as in `T=("type", 1)`."""
+    """Makes a NodeDef.
+
+    Args:
+      name: of the node, taken from now on.
+      op: its type.
+      inputs: tensors and control inputs.
+      device: of the node.
+      **attrs: attributes by field, as in `T=("type", 1)`.
+
+    Returns:
+      The NodeDef.
+    """
     node = _new_node()
     node.name, node.op, node.device = name, op, device
     node.input.extend(inputs)
@@ -170,7 +185,15 @@ class Inliner:
     return found
 
   def prefix(self, site: str, names: List[str]) -> str:
-    """Returns the prefix for names of a body's ops: the site's name unless that clashes."""
+    """Returns the prefix for names of a body's ops: the site's name unless that clashes.
+
+    Args:
+      site: name of the call.
+      names: of the body's ops.
+
+    Returns:
+      A prefix with which no op's name is taken.
+    """
     found, count = site, 0
     while any(f"{found}/{name}" in self._names for name in names):
       count += 1
@@ -178,7 +201,14 @@ class Inliner:
     return found
 
   def replace(self, call: str, outputs: List[str], control: str, effectful: bool) -> None:
-    """Records what consumers of a call's outputs, and ops that wait for it, read instead."""
+    """Records which tensors stand for a call's outputs, and which op for the call itself.
+
+    Args:
+      call: its name.
+      outputs: tensor for each output.
+      control: op for those that wait for the call.
+      effectful: whether the call must run if one of its outputs is used.
+    """
     for port, tensor in enumerate(outputs):
       self._outputs[call, port] = tensor
     self._controls[call] = control
@@ -187,7 +217,18 @@ class Inliner:
 
   def gather(
       self, node: NodeDef, types: Tuple[int, ...], tensors, control: str, site: Site) -> List:
-    """Returns the op that keeps a call's name for fetches; none inside of functions."""
+    """Makes the op that keeps a call's name for fetches; none inside of functions.
+
+    Args:
+      node: the call.
+      types: DataTypes of its outputs.
+      tensors: that stand for them.
+      control: op that waits for the call.
+      site: of the call.
+
+    Returns:
+      (node, site), in a list; an empty list inside of functions.
+    """
     if site.depth:
       return []
     keep = self.node(node.name, "IdentityN", [*tensors, f"^{control}"], node.device,
@@ -218,6 +259,7 @@ class Inliner:
       stack.pop()
       open_functions.discard(name)
       if name not in sizes:
+        # An upper bound of the ops that a call adds: its own, and those of all callees.
         sizes[name] = sum(1 + _switches(node) for node in functions[name].node_def) + sum(
             sizes.get(c, 0) for c in callees)
     total = 0
@@ -231,6 +273,8 @@ class Inliner:
   def _expand(self, node: NodeDef, site: Site) -> Optional[List[Tuple[NodeDef, Site]]]:
     """Returns the nodes that replace the node, or None if it stays."""
     name = node.op
+    # PartitionedCall names its function in an attribute; other calls are ops of the function's
+    # name.
     if name in CALLS:
       name = node.attr["f"].func.name if "f" in node.attr else ""
     elif name in control_flow.LOWERED:
@@ -251,6 +295,7 @@ class Inliner:
     for name in functions:
       if name not in self.op_defs.functions or not self._enters(node, site, name):
         return None
+    # Anchored: ops without inputs would run outside of the loop or branch.
     inner = Site(site.calls, site.depth + 1, True)
     lowered = control_flow.lower(self, node, site, inner)
     if lowered is None:
@@ -275,10 +320,12 @@ class Inliner:
     inner = Site(
         site.calls | {function.signature.name}, site.depth + 1, site.anchored)
     expanded = []
+    # Ops that start the body wait for one op, not for each control input of the call.
     if len(controls) > 1:
       start = self.node(self.fresh(f"{node.name}/start"), "NoOp", controls, node.device)
       expanded.append((start, site))
       controls = [f"^{start.name}"]
+    # Constants in a loop or branch wait for an argument, so that they stay inside.
     elif not controls and site.anchored and data:
       controls = [control_of(data[0])]
       body.anchor_constants_only = True
@@ -289,6 +336,7 @@ class Inliner:
       raise GraphError(
           f"op {node.name!r} ({node.op}) expects {len(types)} results of function "
           f"{function.signature.name!r}, which has {len(tensors)}; export the graph again")
+    # "done" waits for all results and side effects.
     waits = list(dict.fromkeys([control_of(tensor) for tensor in tensors] + body.side_effects()))
     at_top_without_results = not types and not site.depth
     done = self.node(
@@ -305,6 +353,7 @@ class Inliner:
     result = type(self._graph_def)()
     result.versions.CopyFrom(self._graph_def.versions)
     result.library.CopyFrom(self._graph_def.library)
+    # Calls for which some op waits.
     awaited = {
         text[1:] for node in nodes for text in node.input if text.startswith("^")}
     for node in nodes:
@@ -332,6 +381,7 @@ class Inliner:
 
   def _resolve(self, text: str) -> str:
     """Returns the replacement of an input; results of a call may be those of another."""
+    # A chain of replacements is at most as long as there are replacements.
     for _ in range(len(self._outputs) + len(self._controls) + 1):
       if text.startswith("^"):
         found = self._controls.get(text[1:])
@@ -360,9 +410,11 @@ class _Body:
       self._values = dict(call.attr["f"].func.attr)
     else:
       self._values = dict(call.attr)
+    # A node like the call, for the numbers and types of the function's arguments.
     probe = inliner.node(call.name, function.signature.name, data)
     for key, value in self._values.items():
       probe.attr[key].CopyFrom(value)
+    # Argument -> the tensors that the call gives; an argument may be a list of several.
     self._arguments = {}
     total = 0
     for name, (start, count) in inliner.op_defs.input_ranges(probe).items():
@@ -372,6 +424,7 @@ class _Body:
       raise GraphError(
           f"op {call.name!r} ({call.op}) gives {len(data)} inputs to function "
           f"{function.signature.name!r}, which takes {total}; export the graph again")
+    # Node -> output argument -> (first output, number of outputs).
     self._ranges: Dict[str, Dict[str, Tuple[int, int]]] = {}
     self._copies = [self._copy(node) for node in function.node_def]
     for node, copy in zip(function.node_def, self._copies):
@@ -386,6 +439,7 @@ class _Body:
     for node, copy in zip(self._function.node_def, self._copies):
       data: List[str] = []
       waits: List[str] = []
+      # Nodes start the body if none of their inputs is from it.
       starts, bare = True, not node.input
       for text in node.input:
         found, inside = self._translate(text)
@@ -400,6 +454,7 @@ class _Body:
   def results(self) -> List[str]:
     """Returns the tensors that are the function's outputs."""
     tensors = []
+    # A node like the call, for the numbers of the function's results.
     probe = self._inliner.node(self._prefix, self._function.signature.name)
     for key, value in self._values.items():
       probe.attr[key].CopyFrom(value)
@@ -425,6 +480,7 @@ class _Body:
       if self._arguments.get(name):
         return control_of(self._arguments[name][0]), False
       raise self._dangling(text)
+    # In bodies an input is "argument", "argument:index" or "node:output:index".
     name, _, rest = text.partition(":")
     argument, _, port = rest.partition(":")
     if name in self._arguments and not port:
@@ -451,6 +507,7 @@ class _Body:
     self._inliner.fresh(copy.name)
     copy.device = node.device or self._call.device
     del copy.input[:]
+    # Attributes of the function's own parameters get the values of the call.
     for key, value in node.attr.items():
       kind = value.WhichOneof("value")
       if kind == "placeholder":
@@ -459,6 +516,7 @@ class _Body:
         for inner in copy.attr[key].func.attr.values():
           if inner.WhichOneof("value") == "placeholder":
             self._fill(copy, inner, inner.placeholder)
+    # Colocation with ops of the body, under their new names.
     if "_class" in copy.attr:
       inside = {other.name.encode() for other in self._function.node_def}
       classes = [
@@ -508,7 +566,12 @@ def _switches(node: NodeDef) -> int:
 
 
 def keep_known_classes(nodes: Iterable[NodeDef], known: Container[str]) -> None:
-  """Drops colocation with ops that are gone, such as inlined calls: TensorFlow would refuse it."""
+  """Drops colocation with ops that are gone, such as inlined calls: TensorFlow would refuse it.
+
+  Args:
+    nodes: NodeDefs, changed in place.
+    known: names of ops.
+  """
   for node in nodes:
     if "_class" not in node.attr:
       continue

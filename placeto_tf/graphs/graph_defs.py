@@ -54,9 +54,25 @@ def from_graph_def(
     trip_count: Optional[int] = None,
     split_loops: bool = False,
 ) -> ComputationGraph:
-  """Prunes a graph to what the fetches need and turns that into arrays; see `load_graph`."""
+  """Prunes a graph to the ops that the fetches need and turns these into arrays.
+
+  Args:
+    read: the graph as a reader returned it.
+    fetches, feeds: names of ops or tensors, or None; see `load_graph`.
+    batch_size: for unknown first dimensions of feeds, or None.
+    feed_shapes: op or tensor name -> dimensions, or None.
+    trip_count: rounds of every loop; None for 10.
+    split_loops: whether the ops of a loop may be on several devices.
+
+  Returns:
+    The graph, with notes on assumptions.
+
+  Raises:
+    GraphError: see `load_graph`.
+  """
   graph_def = read.source.graph_def
   notes = read.notes
+  # Each step takes the nodes that the last one left, and adds its notes.
   graph_def, more_notes = inline_functions(graph_def, read.together)
   notes += more_notes
   table = read_nodes(graph_def)
@@ -68,6 +84,7 @@ def from_graph_def(
   bound, iterators, shape_notes = bind_feeds(table, step, read.shape_hint, batch_size, given)
   loops = _loops(table, step, DEFAULT_TRIPS if trip_count is None else trip_count)
   support = KernelSupport(table.op_defs)
+  # Without a common loop the ops of a loop may be divided.
   together = np.full(len(positions), -1) if split_loops else loops.outermost
   colocation, has_kernel = _constraints(table, positions, together, support)
   if support.assumes_gpu:
@@ -78,7 +95,10 @@ def from_graph_def(
         "all ops of a function call of a live graph share a device; hand over its GraphDef to "
         "place them one by one",)
   ahead = ~step.goes_round
+  # The graph is acyclic without the back edges, ...
   edges = np.stack([step.producers[ahead], step.ports[ahead], step.consumers[ahead]], axis=1)
+  # ... but an Exit waits for the last round: a control edge (row with CONTROL) from its
+  # NextIteration.
   edges = np.concatenate([edges, np.insert(loops.ends, 1, CONTROL, axis=1)])
   if split_loops:
     edges = np.concatenate([edges, np.insert(loops.signals, 1, CONTROL, axis=1)])
@@ -120,6 +140,7 @@ def _loops(table: NodeTable, step: Step, trips: int) -> Loops:
 
 def _fetched_outputs(step: Step, widths: np.ndarray) -> np.ndarray:
   """Returns [O] bool, the outputs of needed ops that are fetched."""
+  # [N+1] first output of each op; port p of op i is offsets[i] + p.
   offsets = np.concatenate([[0], np.cumsum(widths)])
   fetched = np.zeros(int(offsets[-1]), dtype=bool)
   for endpoint in step.wanted:
@@ -139,15 +160,18 @@ def _constraints(
   loops = np.full(table.num_nodes, -1, dtype=np.int64)
   loops[positions] = outermost
   labels = colocate(table, loops)
+  # All ops of the file that share a set with a needed op.
   mates = np.flatnonzero(np.isin(labels, np.unique(labels[positions])))
   kernels = np.array([support.has_kernel(table.nodes[i]) for i in mates.tolist()], dtype=bool)
   of_op = np.zeros((table.num_nodes, kernels.shape[1]), dtype=bool)
   of_op[mates] = kernels
   needed = np.zeros(table.num_nodes, dtype=bool)
   needed[positions] = True
+  # [M, K], the kernels that all unneeded ops of a set have, at the set's label.
   others = np.ones_like(of_op)  # kernels of colocated ops that are not needed
   unneeded = mates[~needed[mates]]
   np.logical_and.at(others, labels[unneeded], of_op[unneeded])
+  # The smallest needed op names each set, by index into [N].
   _, first, inverse = np.unique(labels[positions], return_index=True, return_inverse=True)
   return (first[inverse.reshape(-1)].astype(np.int32),
           of_op[positions] & others[labels[positions]])

@@ -36,11 +36,14 @@ def is_keras_file(path: user_files.Path) -> bool:
 
 
 def load_model(path: user_files.Path, trusted: bool = False) -> keras.Model:
-  """Returns the Keras model in a file, not compiled.
+  """Loads the Keras model in a file, not compiled.
 
   Args:
     path: of a `.keras`, `.h5` or `.hdf5` file.
     trusted: whether code in the file may be run.
+
+  Returns:
+    The model, of the Keras that wrote the file.
 
   Raises:
     GraphError: the file cannot be read, holds only weights, needs custom objects, or has code in it
@@ -50,6 +53,7 @@ def load_model(path: user_files.Path, trusted: bool = False) -> keras.Model:
   path = os.fspath(path)
   user_files.check_regular(
       path, what="the Keras model", remedy=_REMEDY, error_type=GraphError)
+  # Both kinds of files hold the configuration as JSON, and the version of their Keras.
   version, config = _read_archive(path) if path.lower().endswith(".keras") else _read_hdf5(path)
   code = next(_code_in(config), None)
   if code is not None and not trusted:
@@ -59,6 +63,7 @@ def load_model(path: user_files.Path, trusted: bool = False) -> keras.Model:
   keras = _keras_of(version, path)
   try:
     if keras.__version__ < "3" and path.lower().endswith(".keras"):
+      # The archive names modules as the Keras that wrote it does, `keras` or `tf_keras`.
       model = keras.saving.deserialize_keras_object(
           {**_in_words_of(keras, config), "compile_config": None}, safe_mode=not trusted)
       model.load_weights(path)
@@ -110,6 +115,7 @@ def _text(value: object) -> str:
 
 def _code_in(config: Any) -> Iterator[str]:
   """Yields the names of the parts of a configuration that are code."""
+  # A walk over nested lists and dicts, without recursion.
   pending = [config]
   while pending:
     found = pending.pop()
@@ -121,6 +127,7 @@ def _code_in(config: Any) -> Iterator[str]:
     if found.get("class_name") == "__lambda__":
       yield "a lambda"
     elif found.get("class_name") == "Lambda" and isinstance(inner, dict) and (
+        # Code has a type "lambda", or is a list of its bytes, defaults and closure.
         "lambda" in (inner.get(f"{name}_type") for name in ("function", "output_shape", "mask"))
         or isinstance(inner.get("function"), list)):
       yield f"the Lambda layer {inner.get('name', '')!r}"

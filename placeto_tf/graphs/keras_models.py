@@ -32,6 +32,9 @@ def inference_function(model: keras.Model, batch_size: Optional[int] = None) -> 
     model: a Keras model that knows its inputs.
     batch_size: of the inputs; by default that of the model, often unknown.
 
+  Returns:
+    The ConcreteFunction of the inputs; it returns the outputs.
+
   Raises:
     GraphError: the model does not know its inputs, or is not of TensorFlow.
   """
@@ -79,6 +82,7 @@ def training_function(
   if (optimizer is None) != (loss is None):
     raise GraphError("a training step needs an optimizer and a loss; give both, or neither for a "
                      "compiled model")
+  # A compiled model is traced by its own train_step, which also updates metrics.
   inputs = _input_specs(model, batch_size)
   compiled = optimizer is None
   if compiled:
@@ -102,6 +106,7 @@ def training_function(
     step = (lambda x, y: model.train_step((x, y))) if compiled else (
         _step(model, optimizer, losses))
     with without_xla(optimizer):
+      # The optimizer's variables are made before the trace, as `fit` would make them.
       if hasattr(optimizer, "build"):
         optimizer.build(model.trainable_variables)
       function = tf.function(step).get_concrete_function(inputs, targets)
@@ -117,7 +122,14 @@ def training_function(
 
 
 def step_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
-  """Returns (inputs, targets) of a compiled model as TensorSpecs; see `training_function`.
+  """Returns the specs of a compiled model's batches; see `training_function`.
+
+  Args:
+    model: a compiled Keras model.
+    batch_size: of the batches, or None if it is open.
+
+  Returns:
+    (inputs, targets) as TensorSpecs.
 
   Raises:
     GraphError: the model does not know its inputs, or there is no loss to derive the targets from.
@@ -131,6 +143,7 @@ def step_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
         "known; give data=(inputs, targets), an example batch")
   inputs = _input_specs(model, batch_size)
   outputs = _outputs(model, inputs)
+  # Losses by name are brought into the order of the outputs.
   if isinstance(loss, dict):
     names = sorted(outputs) if isinstance(outputs, dict) else model.output_names
     loss = [loss.get(name) for name in names]
@@ -144,6 +157,14 @@ def _step(model: keras.Model, optimizer: keras.Optimizer, losses: Any) -> Callab
   import tensorflow as tf
 
   def step(inputs, targets):
+    """Trains the model for one step.
+
+    Args:
+      inputs, targets: of the batch.
+
+    Returns:
+      {"loss": scalar}.
+    """
     variables = model.trainable_variables
     # Variables of Keras 3 hold those of TensorFlow; those of TensorFlow have a method of the name.
     values = [variable if callable(variable.value) else variable.value for variable in variables]
@@ -151,6 +172,7 @@ def _step(model: keras.Model, optimizer: keras.Optimizer, losses: Any) -> Callab
       total = _total_loss(losses, targets, model(inputs, training=True))
       if model.losses:
         total += tf.add_n([tf.cast(extra, total.dtype) for extra in model.losses])
+      # Keras 3 and Keras 2 name the scaling of losses for mixed precision differently.
       scale: Any = getattr(optimizer, "scale_loss", None) or getattr(
           optimizer, "get_scaled_loss", None)
       scaled = total if scale is None else scale(total)
@@ -169,6 +191,7 @@ def _total_loss(losses: Any, targets: Any, predictions: Any) -> tf.Tensor:
 
   predictions, targets = tf.nest.flatten(predictions), tf.nest.flatten(targets)
   losses = tf.nest.flatten(losses)
+  # One loss serves all outputs.
   if len(losses) == 1:
     losses *= len(predictions)
   if not len(losses) == len(targets) == len(predictions):
@@ -202,6 +225,7 @@ def _input_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
         lambda spec: _spec([None, *spec.shape[1:]], spec.dtype, batch_size), kept[0][0])
   # Functional models take a dict where they were made of one; the names differ by version.
   nested = _nested(model, "inputs")
+  # A model of one input takes the tensor itself.
   if isinstance(nested, (list, tuple)) and len(nested) == 1:
     nested = nested[0]
   specs = tf.nest.map_structure(
@@ -214,6 +238,7 @@ def _nested(model: keras.Model, what: str) -> Any:
   import tensorflow as tf
 
   flat = getattr(model, what)
+  # Keras 3 and Keras 2 name the nest differently.
   nested = getattr(model, f"_{what}_struct", getattr(model, f"_nested_{what}", None))
   return flat if nested is None or len(tf.nest.flatten(nested)) != len(flat) else nested
 
@@ -248,6 +273,7 @@ def _target_specs(nested: Any, losses: Any, batch_size: Optional[int]) -> Any:
   specs = []
   for output, loss in zip(outputs, losses):
     name = getattr(loss, "name", None) or getattr(loss, "__name__", type(loss).__name__)
+    # Sparse losses take class ids, without the classes' dimension.
     sparse = "sparse" in str(name).lower()
     specs.append(_spec(
         output.shape[:-1] if sparse else output.shape, tf.int32 if sparse else output.dtype,
@@ -291,6 +317,7 @@ def cause_of(error: Exception) -> str:
 
 def package_of(model: object) -> Any:
   """Returns the Keras that the model is of, or None."""
+  # The class of a user's model is of the user's module, but its bases are of Keras.
   for base in type(model).__mro__:
     name = base.__module__.partition(".")[0]
     if name in _PACKAGES:

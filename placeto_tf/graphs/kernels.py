@@ -48,6 +48,7 @@ class KernelSupport:
     kernels, names = self._kernels_of(node.op)
     attrs = node.attr
     defaults = self._op_defs.schema(node).defaults
+    # The registry is asked once for each op type and the attributes that decide.
     parts = [node.op]
     for name in names:
       value = attrs[name] if name in attrs else defaults.get(name)
@@ -63,11 +64,13 @@ class KernelSupport:
     found = set()
     for kernel in kernels:
       if kernel.label.encode() == label and all(
+          # Each constraint of the kernel allows the node's values.
           set(values[constraint.name]) <= set(_values(constraint.allowed_values))
           for constraint in kernel.constraint):
         found.add(kernel.device_type)
     if self.assumes_gpu and ("CPU" in found or _DEFAULT in found) and not self._is_host_only(node):
       found.add("GPU")
+    # [K]: a kernel of its own, or one for all devices.
     return tuple(kind in found or _DEFAULT in found for kind in KERNEL_TYPES)
 
   def _is_host_only(self, node) -> bool:

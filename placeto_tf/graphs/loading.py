@@ -78,6 +78,7 @@ def load_graph(
   """
   if trip_count is not None and not (isinstance(trip_count, int) and trip_count >= 0):
     raise GraphError(f"trip count {trip_count!r} is not a whole number; try 10")
+  # Names may be TensorFlow's own objects.
   fetches = fetches_lib.given_names(fetches, "fetches")
   feeds = fetches_lib.given_names(feeds, "feeds")
   if isinstance(source, (str, os.PathLike)) and keras_files.is_keras_file(source):
@@ -117,6 +118,7 @@ def _read(
     raise GraphError(
         f"{os.fspath(source) if is_path else type(source).__name__!r} is no directory with a "
         "SavedModel in it; give the directory that holds saved_model.pb")
+  # A name with a colon, such as zoo:NAME, is no path.
   is_missing = is_path and not os.path.exists(source) and ":" not in os.fspath(source)
   if (signature is not None or tags is not None) and not is_missing:
     raise GraphError("only a SavedModel directory has a signature and tags; leave them out")
