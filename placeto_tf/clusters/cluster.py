@@ -51,15 +51,15 @@ class Cluster:
     receiver_us_per_transfer, receiver_us_per_byte: compute time that a transfer takes on each
       receiver (unpacking), queued like an op when the transfer ends; the consumers wait for it.
     ready_order: "arrival", or "executor": that of TensorFlow's executor with one thread per device,
-      depth first; unpacking then happens at once, and stops what the device runs.
+      depth first; unpacking then happens at once, and interrupts the device's op.
     inline_op_types: op types that the executor runs at once, in the thread that makes them ready.
     busy_slowdown: under the executor's order, how much longer an op takes, over its compute time,
       that begins while another device computes, for all that workers do to each other.
 
   And one that the simulator does not look at:
 
-    core_probe_us: what the probe of `runtime.core_speed` took at full speed on the machine that was
-      calibrated, 0 where not known: what is measured there later is brought to the same speed.
+    core_probe_us: time of the probe of `runtime.core_speed` at full speed on the machine that was
+      calibrated, 0 where not known: later measurements there are scaled to the same speed.
   """
 
   devices: Tuple[Device, ...]

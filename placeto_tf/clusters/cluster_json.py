@@ -84,6 +84,7 @@ def from_json(
   if not isinstance(parsed["devices"], list) or not parsed["devices"]:
     raise ClusterError(
         "\"devices\" of the cluster is empty; expected a list of at least one device")
+  # Before anything of size D * D is made.
   if len(parsed["devices"]) > MAX_DEVICES:
     raise ClusterError(
         f"the cluster has {len(parsed['devices']):,} devices; expected at most {MAX_DEVICES:,}, as "
@@ -136,6 +137,7 @@ def changed_fields(instance: Any) -> Dict[str, Any]:
     default = field.default
     if field.default_factory is not dataclasses.MISSING:
       default = field.default_factory()
+    # Fields without a default are always written.
     if default is dataclasses.MISSING or not _equal(value, default):
       found[field.name] = value
   return found
@@ -180,6 +182,7 @@ def _device_from_json(value: Any, index: int) -> Device:
   fields = dataclasses.fields(Device)
   required = ("name", "type", "memory_bytes")
   what = f"device {index}"
+  # Errors name a device by its name where it has one, else by its place in the list.
   if isinstance(value, Mapping) and isinstance(value.get("name"), str):
     what = f"device {value['name']!r}"
   _expect_object(value, what, required,
@@ -225,6 +228,7 @@ def _links_from_json(links: Any, names: Mapping[str, int]) -> Dict[str, np.ndarr
   for field in _LINK_FIELDS:
     # NaN is left only where neither a pair nor a default gives a value.
     missing = np.isnan(matrices[field])
+    # A device needs no link to itself.
     np.fill_diagonal(missing, False)
     if missing.any():
       i, j = (int(k) for k in np.argwhere(missing)[0])
@@ -269,6 +273,7 @@ def _links_to_json(names: Sequence[str], matrices: Sequence[np.ndarray]) -> Dict
     return dict(zip(_LINK_FIELDS, (float(matrix[i, j]) for matrix in matrices)))
 
   found: Dict[str, Any] = {"default": link(*np.argwhere(apart & (kinds == most))[0])}
+  # Every link of another kind is listed in full.
   pairs = [{"from": names[i], "to": names[j], **link(i, j)}
            for i, j in np.argwhere(apart & (kinds != most)).tolist()]
   if pairs:

@@ -25,7 +25,7 @@ class Device:
 
   Attributes:
     name: as TensorFlow writes it: "/GPU:0", "/job:worker/task:1/device:CPU:0".
-    type: TensorFlow device type, which decides what kernels there are: "GPU", "CPU".
+    type: TensorFlow device type, which decides the kernels that there are: "GPU", "CPU".
     memory_bytes: the most that placements may use.
     efficiency: achieved over peak speed, in (0, 1]; estimated compute costs are divided by it.
     properties: tensorflow.DeviceProperties as JSON fields (type, vendor, model, frequency,

@@ -52,7 +52,7 @@ def canonical(name: str) -> Optional[str]:
 
 
 def short_name(name: str) -> str:
-  """Shortens a device to what people call it: "GPU:0", or "task:1/GPU:0" of a worker."""
+  """Shortens a device's name to its usual form: "GPU:0", or "task:1/GPU:0" of a worker."""
   # Parts that say nothing where there is one job, one replica or one worker.
   for part in ("/job:localhost", "/replica:0", "/job:worker", "device:"):
     name = name.replace(part, "")

@@ -49,11 +49,13 @@ def narrowed_by_pins(
   column = {name: j for j, name in enumerate(cluster.device_names)}
   # Sets first: each narrows all colocated sets of the ops that match.
   for regex, devices in sets.items():
+    # [D] bool, the devices of the set.
     named = np.zeros(cluster.num_devices, dtype=bool)
     named[[device_index(cluster, device) for device in devices]] = True
     matching = matching_ops(regex, graph.op_names)
     rows = np.isin(graph.colocation, graph.colocation[matching])
     narrowed[rows] &= named
+    # Sets and pins alike are the user's word on all colocated ops.
     said |= rows
     for op in matching:
       if not narrowed[op].any():
@@ -66,6 +68,7 @@ def narrowed_by_pins(
   for regex, device in pins:
     name = _device_name(cluster, device)
     for op in matching_ops(regex, graph.op_names):
+      # Two pins of one op agree, or are an error.
       before = pinned.setdefault(op, (name, f"pin {regex!r}"))
       if before[0] != name:
         raise PlacementError(
@@ -90,6 +93,7 @@ def narrowed_by_pins(
       raise PlacementError(
           f"op {graph.op_names[op]!r} is put on {device} by {reason}, but an op it is colocated "
           f"with on {wanted[label][0]} by {wanted[label][1]}; {_apart(graph, label)}")
+    # Sets narrow pins too: a pin to a device outside an op's set is an error.
     if not narrowed[op, column[device]]:
       raise PlacementError(
           f"op {graph.op_names[op]!r} is put on {device} by {reason}, but it (or an op it is "
@@ -99,6 +103,7 @@ def narrowed_by_pins(
   # Rows of fixed sets become one-hot.
   rows = np.array([int(label) in wanted for label in graph.colocation], dtype=bool)
   narrowed[rows] = False
+  # One column per row, written into rows that are all False.
   columns = [column[wanted[int(label)][0]] for label in graph.colocation[rows]]
   narrowed[np.flatnonzero(rows), columns] = True
   return narrowed, said | rows
@@ -127,6 +132,7 @@ def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
     pattern = re.compile(regex)
   except (re.error, RecursionError, OverflowError) as error:
     raise PlacementError(f"pin {regex!r:.200} is not a regular expression: {error}") from None
+  # fullmatch: a part of a name is no match.
   matching = [op for op, name in enumerate(names) if pattern.fullmatch(name)]
   if not matching:
     raise PlacementError(

@@ -30,7 +30,7 @@ Where the figures come from:
     PCIe) are PCIe cards here; describe a bridge in a JSON file. Drivers give GeForce cards no
     direct access to one another, so a transfer crosses the bus twice, at half of its rate.
     `calibrate` replaces all of these by measurements.
-  Latency: what an op on another device waits for beside the bytes, mostly TensorFlow's own doing.
+  Latency: the wait of an op on another device beside the bytes, mostly TensorFlow's own doing.
     The copy waits for an event of the compute stream and is itself a launch (5 us: the launch of a
     small kernel or copy, as CUDA's samples and PyTorch's profiles show it); reading another card's
     memory takes 4 us and more (github.com/lukealonso/p2pmark: 4.1 us alone, 6.1 us under load, on
@@ -50,10 +50,10 @@ Where the figures come from:
     TF32) or A100 (TF32). That of half precision is V100's on all cards: NVIDIA's
     DeepLearningExamples (ResNet-50 v1.5 for TensorFlow, XLA, one GPU) has 1,270 images/s in mixed
     precision beside 412 in float32, which is 1,170 beside the 380 of `v100`; lowered as these are,
-    with 0.88 for what is no product, products reach 0.64 of their peak. On A100 that gives 1,540
-    images/s; published are 2,375, more than 0.55 for what is no product allows. Before V100
-    TensorFlow computes products of half precision in float32 (its guide to mixed precision), and
-    Turing and Volta have none of bfloat16.
+    with 0.88 for ops that are no products, products reach 0.64 of their peak. On A100 that gives
+    1,540 images/s; published are 2,375, more than 0.55 for other ops allows. Before V100 TensorFlow
+    computes products of half precision in float32 (its guide to mixed precision), and Turing and
+    Volta have none of bfloat16.
 """
 
 from __future__ import annotations

@@ -10,15 +10,15 @@ from placeto_tf.errors import PlacementError
 
 
 class Used(Protocol):
-  """Anything that counts what was used, such as a `PlacementProblem`."""
+  """A count of evaluations and seconds, such as a `SearchLog`."""
 
   @property
   def evaluations(self) -> int:
-    """Placements evaluated so far."""
+    """Returns the number of placements evaluated so far."""
 
   @property
   def seconds(self) -> float:
-    """Seconds since the count began."""
+    """Returns the seconds since the count began."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Budget:
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       limit = getattr(self, field.name)
+      # NaN fails both comparisons, and so is refused as well.
       if limit is not None and not 0 < limit < math.inf:
         raise PlacementError(f"{field.name} is {limit}; expected a number above 0, or none")
 
@@ -61,6 +62,7 @@ class Budget:
     if seconds is not None:
       # A limit has to be above 0, also where no time is left.
       seconds = used.seconds + max(1e-9, share * (seconds - used.seconds))
+    # `stop_within` judges a whole search, not a share of one.
     return Budget(evaluations, seconds, self.target_us)
 
   def at_most(self, used: Used, evaluations: int) -> Budget:
@@ -73,5 +75,6 @@ class Budget:
     Returns:
       The budget with the nearer limit on evaluations.
     """
+    # The nearer of both limits; the clock and the target stay.
     end = used.evaluations + evaluations
     return dataclasses.replace(self, max_evaluations=min(end, self.max_evaluations or end))

@@ -33,7 +33,7 @@ USED, LIMIT, IMPROVED = 0, 1, 2  # of `counts`
 class Evaluator(NamedTuple):
   """Arrays with which a compiled loop evaluates."""
 
-  row: np.ndarray  # [1, N] int32, what is evaluated; the loop's to change
+  row: np.ndarray  # [1, N] int32, the placement to evaluate; the loop changes it
   arguments: Tuple[Any, ...]  # of the engine
   start_us: np.ndarray  # [1, N] float64 starts in the placement evaluated last
   step_time_us: np.ndarray  # [1] float64 its step time

@@ -155,7 +155,7 @@ class InProcess(concurrent.futures.Executor):
 
 
 class _Actor:
-  """An actor of Ray's: holds what was made, and calls it."""
+  """An actor of Ray's: makes a callable once, holds it, and calls it."""
 
   def __init__(self, number: int):
     self._number = number
@@ -173,8 +173,8 @@ class _Actor:
 class _RayActors(Actors):
   """Actors in Ray's own pool; one whose process or machine dies is started again.
 
-  References to what they are made of are sent with each call: Ray does not keep what a constructor
-  was given for the restart of an actor.
+  References to `make` and its arguments are sent with each call: Ray does not keep the arguments
+  of a constructor for the restart of an actor.
   """
 
   def __init__(

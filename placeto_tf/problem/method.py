@@ -35,7 +35,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 #            default, and policies fail
 #   seed     of everything random
 #
-# and by keyword with what its record says that it takes: `weights`, the directory of trained ones
+# and by keyword with the arguments that its record names: `weights`, the directory of trained ones
 # or None (`Method.weights`); `root_dir`, where TensorBoard summaries go or None
 # (`Method.summaries`); `runs`, how many runs of each search go on side by side (`Kind.AUTO`).
 Run = Callable[..., np.ndarray]
@@ -91,9 +91,10 @@ class Weights:
 
   Attributes:
     policy: whose training gives them.
-    without: what the method does without.
-    load: returns what reads them from a directory and raises PlacetoError where it cannot, so that
-      damaged ones are known before the search begins; None: the method itself finds out.
+    without: the method's way without weights.
+    load: returns a function that reads them from a directory and raises PlacetoError where it
+      cannot, so that damaged ones are known before the search begins; None: the method itself finds
+      out.
     flags: of scripts/train.py that train them; by default `--policy=POLICY`.
   """
 
@@ -113,7 +114,7 @@ class Method:
   Attributes:
     name: for users and tables of results.
     kind: see `Kind`.
-    load: returns its `Run`, after importing what that needs.
+    load: imports its module and returns its `Run`.
     title: its name in the comparison table; by default `name`.
     rank: order among methods of its kind.
     weights: the weights that it takes, if any.
@@ -121,7 +122,7 @@ class Method:
       to `auto`.
     repeats: whether it is a search of which several runs with other seeds find more than one.
     summaries: whether it writes TensorBoard summaries.
-    control_of: the methods of which this is the procedure without what was learned. Lists leave
+    control_of: the methods of which this is the procedure without learned weights. Lists leave
       controls out; `evaluate.py --controls` runs those of its methods.
     start_rank: order among the constructions that `auto`, and a search without a start, try first.
   """

@@ -109,6 +109,7 @@ class SearchLog:
   def copy(self) -> SearchLog:
     """Returns the log as it is now, which nobody observes and nothing stopped."""
     best = self.best_placement
+    # Lists are copied, so that later improvements of one log do not show in the other.
     return dataclasses.replace(
         self, improvements=list(self.improvements), method_runs=list(self.method_runs),
         observer=None, announce=None, stopped=False,
@@ -157,6 +158,7 @@ class SearchLog:
     """Returns how many more placements may be evaluated; None where there is no such limit."""
     if budget.max_evaluations is None:
       return None
+    # Limits count all evaluations of the log, of whichever method.
     return max(0, budget.max_evaluations - self.evaluations)
 
   def expected_evaluations(self, budget: Budget, evaluations: int, seconds: float) -> float:
@@ -211,6 +213,7 @@ class SearchLog:
       self.improvements.append(Improvement(
           self.evaluations + (evaluations if turn is None else turn), self.seconds, best[2],
           best[1]))
+    # Observers see the log with this batch in.
     self.evaluations += evaluations
     if self.observer is not None:
       self.observer()
@@ -237,6 +240,7 @@ class SearchLog:
       placement = self.best_placement
       raise
     finally:
+      # Without an evaluation the budget was used up before the method began.
       used = self.evaluations - evaluations
       gain_us = 0.0 if start_us is None else max(0.0, start_us - self.best_objective_us)
       self._add(MethodRun(
@@ -257,6 +261,7 @@ class SearchLog:
 
   def _add(self, new: MethodRun) -> None:
     """Adds a run to the record of its method, or begins that record."""
+    # A method that runs several times has one record.
     for i, old in enumerate(self.method_runs):
       if old.name == new.name:
         # Later runs of one method add up; the first start and the last placement stay.

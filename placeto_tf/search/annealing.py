@@ -37,14 +37,14 @@ DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 # A level ends early after this many moves in a row, per unit and in all, that changed nothing.
 STALL, STALL_AT_LEAST = 10, 100
 HOTTEST = 0.05  # over the step time
-# With so many evaluations it pays to anneal from a simple start instead of what a policy found
+# With so many evaluations it pays to anneal from a simple start, not a policy's placement
 # (docs/results/placeto.md).
 PLENTY = 6000
 
 
 @dataclasses.dataclass(frozen=True)
 class AnnealingConfig:
-  """How annealing spends its budget; docs/results/rivals_tuned.md lists what was tried.
+  """Settings of annealing; docs/results/rivals_tuned.md lists those tried.
 
   Attributes:
     levels: (units over the number of groups, share of the budget), coarse to fine: a handful of
@@ -163,7 +163,7 @@ def anneal_units(
 
   Args:
     problem: evaluates.
-    units: what is moved.
+    units: the coarse groups that are moved.
     placement: [N] where to start.
     objective_us: of `placement`.
     budget: when to stop.

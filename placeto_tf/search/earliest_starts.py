@@ -35,7 +35,7 @@ _PROBES = 12  # of x, for one start
 class Direction(NamedTuple):
   """The graph as one of the two passes goes through it."""
 
-  order: np.ndarray  # [N] int64, ops after what they wait for
+  order: np.ndarray  # [N] int64, ops after those that they wait for
   first: np.ndarray  # [N+1] int64, where the pairs of each op begin
   sources: np.ndarray  # [E] int64, the op that is waited for
   size_bytes: np.ndarray  # [E] float64, of all that is sent between the two
@@ -46,7 +46,7 @@ class Direction(NamedTuple):
 
 
 class Paths(NamedTuple):
-  """What bounds of one problem need.
+  """Input of the bounds of one problem.
 
   Attributes:
     members: [C] devices in each class.
@@ -107,7 +107,7 @@ class Paths(NamedTuple):
       Args:
         ends: [E] int64, the op of each pair that waits.
         sources: [E] int64, the op that is waited for.
-        order: [N] int64, ops after what they wait for.
+        order: [N] int64, ops after those that they wait for.
         slowness, latency: [C, C] from a source's class to another.
         is_reversed: whether this is the pass for tails.
 
@@ -202,18 +202,18 @@ def _between_classes(
 
 
 class _Scratch(NamedTuple):
-  """What one start is found with; L places for late ops."""
+  """Buffers for the search of one start; L places for late ops."""
 
   rank: np.ndarray  # [N] int64, position of each op in the order
   seen: np.ndarray  # [N] int64, the last probe that met the op
   place: np.ndarray  # [N] int64, its place among the late ops, or -1
-  after_us: np.ndarray  # [N] what must pass between its being no longer busy and the start
+  after_us: np.ndarray  # [N] least time from the end of its busy time to the start
   arrival_us: np.ndarray  # [N] the start at and after which it is not late
   heap: np.ndarray  # [L] int64, ranks of late ops to go on from, the highest first
   late: np.ndarray  # [L] int64, late ops, the last in the order first
   ready_us: np.ndarray  # [N] earliest start of a late op among late ops
   sorted_ops: np.ndarray  # [L] int64, late ops by `ready_us`
-  machine_us: np.ndarray  # [3, L] when a sorted op is ready, its busy time, what follows it
+  machine_us: np.ndarray  # [3, L] ready time, busy time and tail of each sorted op
   waiting: np.ndarray  # [L] int64, places of sorted ops that are ready
 
 
@@ -298,7 +298,7 @@ def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together,
   """
   size, count = np.int64(0), np.int64(0)  # of a type that is not a literal's
   ends, change = -np.inf, np.inf
-  w, passed_us = v, 0.0  # an op on v's device, and what passes from its start to v's
+  w, passed_us = v, 0.0  # an op on v's device, and the time from its start to v's
   while True:
     # Producers of w that would arrive after x from another device are late too.
     for pair in range(direction.first[w], direction.first[w + 1]):
@@ -363,7 +363,7 @@ def _start_us(v, k, arrives_us, direction, start_us, busy_us, allowed, together,
     u = direction.sources[pair]
     near = start_us[u, k] + busy_us[u, k] if allowed[u, k] else np.inf
     low = max(low, min(near, arrives_us[pair, k]))
-  # `low` is a proven bound; `high` a start that the probe could not refute.
+  # `low` is a proven bound; bounds above `high` cannot be proven.
   high, x = np.inf, low
   for turn in range(_PROBES):
     if low == np.inf or len(s.late) == 0:

@@ -72,10 +72,10 @@ def run_independently(
     runs: Runs = ONE_RUN) -> np.ndarray:
   """Runs a search several times within one budget.
 
-  Ctrl-C ends all runs; what threads found is the problem's then too.
+  Ctrl-C ends all runs; improvements of threads are the problem's then too.
 
   Args:
-    problem: counts what all of them evaluate, and remembers the best.
+    problem: counts the evaluations of all runs, and remembers the best.
     placer: the search, called with a problem, a budget and a seed.
     budget: of all together.
     seed: of the first; the others' follow from it.
@@ -92,7 +92,7 @@ def run_independently(
     count = min(count, executor.cores)
   if count <= 1:
     return placer(problem, budget, seed)
-  # On Ray a view without what cannot travel: who observes, and the file the graph came from.
+  # On Ray a view without observers and without the file that the graph came from.
   whole = problem.portable(with_shapes=False) if executor.elsewhere else problem
   before = log.copy()
   # Each run has a copy of the log and buffers of its own; graph and costs are shared.

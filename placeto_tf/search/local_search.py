@@ -33,7 +33,7 @@ DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 
 @dataclasses.dataclass(frozen=True)
 class LocalSearchConfig:
-  """How local search spends its budget; docs/results/rivals_tuned.md lists what was tried.
+  """Settings of local search; docs/results/rivals_tuned.md lists those tried.
 
   Attributes:
     coarse_levels: units over the number of groups, before the levels from groups down to ops.
@@ -127,7 +127,7 @@ def descend(
 
   Args:
     problem: evaluates.
-    units: what is moved.
+    units: the coarse groups that are moved.
     placement: [N] where to start; ops agree within each unit.
     objective_us: of `placement`.
     budget: when to stop.
@@ -184,7 +184,7 @@ def _descend(
     rng: `stream`.
     first_improvement: see `LocalSearchConfig`.
     evaluator: `Evaluator`, whose row equals `current`.
-    more: whether anything may be evaluated; if not, the visit is ended with what is known.
+    more: whether anything may be evaluated; if not, the visit ends with the best device so far.
   """
   # The visit's state is in arrays, so that the next block goes on in its middle.
   row = evaluator.row[0]

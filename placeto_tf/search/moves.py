@@ -17,7 +17,7 @@ from placeto_tf.simulation.compiling import compiled
 
 @dataclasses.dataclass(frozen=True)
 class MoveConfig:
-  """Frequencies of the kinds of moves; docs/results/rivals_tuned.md lists what was tried.
+  """Frequencies of the kinds of moves; docs/results/rivals_tuned.md lists those tried.
 
   Attributes:
     uniform: share of moves that send a unit to any device.

@@ -1,6 +1,6 @@
-"""Random numbers in compiled loops, draw for draw those of Python's `random.Random`.
+"""Random numbers in compiled loops, equal one by one to those of Python's `random.Random`.
 
-numpy's MT19937 is the same Mersenne twister (Matsumoto and Nishimura 1998), and numba draws from
+numpy's MT19937 is the same Mersenne twister (Matsumoto and Nishimura 1998), and numba samples from
 numpy's generators without the interpreter. So a search that moved into compiled code still makes
 the moves that its seed made before.
 """
@@ -18,6 +18,7 @@ def stream(seed: int) -> np.random.Generator:
   """Returns the generator whose samples are those of `random.Random(seed)`."""
   # The last of the 625 words is the position in the other 624.
   _, words, _ = random.Random(seed).getstate()
+  # The seed of numpy's own constructor would give other words.
   bits = np.random.MT19937()
   bits.state = {"bit_generator": "MT19937",
                 "state": {"key": np.array(words[:-1], dtype=np.uint32), "pos": words[-1]}}
@@ -57,6 +58,7 @@ def between(rng, low, high):
   Returns:
     An int.
   """
+  # high is included, as in randint.
   return low + below(rng, high - low + 1)
 
 

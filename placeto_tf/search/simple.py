@@ -36,10 +36,12 @@ def current(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.nd
   """
   graph, cluster = problem.graph, problem.cluster
   own = own_devices(graph, cluster)
+  # Ops without a device run on the first device that is no host.
   own = np.where(own >= 0, own, compute_devices(problem)[0])
   # Evaluated for the search log alone; the placement returned is the graph's own.
   best_of(problem, allowed_or_nearest(problem, own), budget)
   able = allowed_devices(graph, cluster)
+  # [N] bool, whether the op has a kernel on its own device.
   runs = able[np.arange(graph.num_ops), own]
   return np.where(runs, own, fallback_devices(problem, able)).astype(np.int32)
 
@@ -56,6 +58,7 @@ def single(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.nda
   Returns:
     [N] int32, the best placement.
   """
+  # (kind, memory) -> its first device; equal devices give equal placements.
   tried: Dict[Tuple[int, int], int] = {}
   for d in compute_devices(problem):
     device = problem.cluster.devices[d]
@@ -103,6 +106,7 @@ def random(
   left = None if limited else RANDOM_PLACEMENTS
   while best is None or not ((
       limited and budget is not None and problem.account.exhausted(budget)) or left == 0):
+    # Batches, because placements side by side are simulated on all cores.
     count = _BATCH if left is None else min(_BATCH, left)
     left = None if left is None else left - count
     # [batch, G] to [batch, N].
