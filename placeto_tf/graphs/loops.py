@@ -88,7 +88,15 @@ class Frames:
 def back_edges(
     types: Sequence[str], producers: np.ndarray, consumers: np.ndarray
 ) -> np.ndarray:
-  """Returns [E] bool, the edges NextIteration -> Merge."""
+  """Finds the edges NextIteration -> Merge.
+
+  Args:
+    types: [N] op types.
+    producers, consumers: [E] op indices.
+
+  Returns:
+    [E] bool.
+  """
   goes_round = np.array([op_type in NEXT for op_type in types], dtype=bool)
   merges = np.array([op_type in MERGE for op_type in types], dtype=bool)
   return goes_round[producers] & merges[consumers]
@@ -113,6 +121,9 @@ def find_loops(
     order: [N] op indices, producers first.
     trips: frames -> [F] how often each loop goes round; by default once.
 
+  Returns:
+    The outermost frame and the executions of each op, [N], and the edges that loops need.
+
   Raises:
     GraphError: an op has inputs from two frames, or an Exit is outside a loop.
   """
@@ -128,11 +139,13 @@ def find_loops(
   rounds, frames, parents = trips(found), found.of_op, found.parents
   executions_of: List[float] = []
   outermost_of: List[int] = []
+  # Trip counts multiply from the outermost frame inwards, up to a bound.
   for frame, parent in enumerate(parents):  # a parent comes before its children
     above = 1.0 if parent < 0 else executions_of[parent]
     executions_of.append(min(above * rounds[frame], MAX_TRIPS))
     outermost_of.append(frame if parent < 0 else outermost_of[parent])
   executions, outermost = np.ones(n), np.full(n, -1)
+  # The condition of a loop is computed once more than its body.
   deciders = _deciders(types, inputs, frames)
   deciding = set().union(*deciders.values())
   for op, frame in enumerate(frames):
@@ -153,6 +166,7 @@ def _ends(types: Sequence[str], frames: Sequence[int]) -> np.ndarray:
   for op, op_type in enumerate(types):
     if op_type in NEXT:
       rounds.setdefault(frames[op], []).append(op)
+  # Each Exit of a frame waits for each NextIteration of the frame.
   rows = [(last, op) for op, op_type in enumerate(types) if op_type in EXIT
           for last in rounds.get(frames[op], ())]
   return np.array(rows, dtype=np.int64).reshape(-1, 2)
@@ -165,6 +179,7 @@ def _deciders(
   for cond, op_type in enumerate(types):
     if op_type != "LoopCond" or frames[cond] < 0:
       continue
+    # Backwards from LoopCond, up to the Enter ops of its own frame.
     before, stack = {cond}, [cond]
     while stack:
       op = stack.pop()
@@ -183,6 +198,7 @@ def _signals(
   members: Dict[int, List[int]] = {}
   for op, frame in enumerate(frames):
     members.setdefault(frame, []).append(op)
+  # Enter and Merge run without a signal; all other ops need one if they are elsewhere.
   rows = [
       (cond, op) for cond, before in deciders.items() for op in members[frames[cond]]
       if op not in before and types[op] not in ENTER + MERGE]
@@ -203,6 +219,7 @@ def _frames(
   parents: List[int] = []
   names: List[str] = []
   for op in order.tolist():
+    # All inputs of an op are values of one frame.
     frame, source = -1, None
     for producer in inputs.all(op):
       if source is None:
@@ -212,6 +229,7 @@ def _frames(
             f"op {nodes[op].name!r} ({types[op]}) mixes values of different loops, from "
             f"{nodes[source].name!r} and {nodes[producer].name!r}; export the graph again")
     if types[op] in ENTER:
+      # A frame is known by the frame around it and its name: two loops may have one name.
       key = (frame, nodes[op].attr["frame_name"].s)
       if key not in ids:
         ids[key] = len(parents)
@@ -221,6 +239,7 @@ def _frames(
     elif types[op] in EXIT:
       if frame < 0:
         raise _stray_exit(nodes[op])
+      # Its outputs belong to the frame around.
       frames[op], gives[op] = frame, parents[frame]
     else:
       frames[op] = gives[op] = frame

@@ -57,12 +57,12 @@ class NodeTable:
 
   @property
   def num_nodes(self) -> int:
-    """M."""
+    """Returns M."""
     return len(self.names)
 
   @property
   def num_outputs(self) -> np.ndarray:
-    """[M]."""
+    """Returns [M] int64, the number of outputs of each node."""
     return np.diff(self.output_offsets)
 
 
@@ -83,6 +83,7 @@ def read_nodes(graph_def: GraphDef) -> NodeTable:
   _check_names(names)
   op_defs = OpDefs(graph_def.library)
   signatures = [op_defs.signature(node) for node in nodes]
+  # [M+1] prefix sums of the numbers of outputs.
   offsets = np.zeros(len(nodes) + 1, dtype=np.int64)
   np.cumsum([len(signature.outputs) for signature in signatures], out=offsets[1:])
   producers: List[int] = []
@@ -91,6 +92,7 @@ def read_nodes(graph_def: GraphDef) -> NodeTable:
   input_types: List[int] = []
   for i, (node, signature) in enumerate(zip(nodes, signatures)):
     wanted = signature.inputs
+    # Counts the data inputs; TensorFlow wants all of them before the control inputs.
     data = 0
     for text in node.input:
       name, port = tensor_names.parse(text)
@@ -104,6 +106,7 @@ def read_nodes(graph_def: GraphDef) -> NodeTable:
           raise GraphError(
               f"op {node.name!r} ({node.op}) has the data input {text!r} behind a control input; "
               "data inputs come first")
+        # Too many inputs are an error below, where the numbers are compared.
         input_types.append(wanted[data] if data < len(wanted) else 0)
         data += 1
       else:
@@ -166,6 +169,7 @@ def _check_edges(table: NodeTable) -> None:
         f"{int(wide[wrong[0]])} outputs")
   if not len(data):
     return
+  # [data edges] types given and wanted; a reference may be read as its value.
   given = table.output_types[table.output_offsets[producers] + ports]
   wanted = table.input_types[data]
   fits = (given == wanted) | ((given >= REF) & (given - REF == wanted))

@@ -103,6 +103,7 @@ class OpDefs:
     attributes = []
     for attr in op_def.attr:
       is_list = attr.type.startswith("list(")
+      # "list(type)" -> "type".
       kind = attr.type[5:-1] if is_list else attr.type
       allowed = None
       if kind == "type" and attr.HasField("allowed_values"):
@@ -110,6 +111,7 @@ class OpDefs:
       attributes.append(_Attribute(
           attr.name, kind, is_list, not attr.HasField("default_value"), allowed,
           attr.minimum if attr.has_minimum else None))
+    # Attributes on which the numbers and types of in- and outputs depend.
     used = []
     for arg in (*op_def.input_arg, *op_def.output_arg):
       used += [name for name in (arg.number_attr, arg.type_attr, arg.type_list_attr) if name]
@@ -135,6 +137,7 @@ class OpDefs:
             f"op {node.name!r} ({node.op}) has no attribute {name!r}, which its definition uses; "
             "write the graph again")
       parts.append(_plain(value))
+    # Nodes of the same op and attributes have one signature, which is kept.
     key = tuple(parts)
     found = self._signatures.get(key)
     if found is None:
@@ -163,6 +166,7 @@ class OpDefs:
     values = {
         name: _plain(node.attr[name] if name in node.attr else schema.defaults[name])
         for name in schema.signature_attributes}
+    # Each argument begins where the last one ended.
     ranges, start = {}, 0
     for arg in args:
       count = len(_argument_types(node, (arg,), values))
@@ -171,7 +175,15 @@ class OpDefs:
     return ranges
 
   def check_attributes(self, node: NodeDef, schema: _Schema) -> None:
-    """Raises GraphError if an attribute is missing, or not of the kind that the op expects."""
+    """Checks that each attribute is there, and of the kind that the op expects.
+
+    Args:
+      node: with the attributes.
+      schema: of its op.
+
+    Raises:
+      GraphError: an attribute is missing or of another kind, or its value would abort TensorFlow.
+    """
     attrs = node.attr
     for attribute in schema.attributes:
       name = attribute.name
@@ -241,7 +253,16 @@ def type_name(dtype: int) -> str:
 
 
 def check_shape(node: NodeDef, what: str, shape: TensorShapeProto) -> None:
-  """Raises GraphError for a TensorShapeProto on which TensorFlow's C++ would abort."""
+  """Checks a shape on which TensorFlow's C++ would abort.
+
+  Args:
+    node: with the shape.
+    what: name of the attribute, for the error.
+    shape: TensorShapeProto.
+
+  Raises:
+    GraphError: a size below -1, too many dimensions, or too many elements.
+  """
   if shape.unknown_rank and not shape.dim:
     return
   elements = 1
@@ -250,6 +271,7 @@ def check_shape(node: NodeDef, what: str, shape: TensorShapeProto) -> None:
       raise GraphError(
           f"attribute {what!r} of op {node.name!r} ({node.op}) has a dimension of {dim.size}, "
           "expected -1 for an unknown one or a size that is not negative")
+    # Unknown dimensions count as 1.
     elements *= max(dim.size, 1)
   if len(shape.dim) > MAX_RANK or elements > MAX_ELEMENTS:
     raise GraphError(
@@ -259,7 +281,16 @@ def check_shape(node: NodeDef, what: str, shape: TensorShapeProto) -> None:
 
 
 def check_tensor(node: NodeDef, what: str, tensor: TensorProto) -> None:
-  """Raises GraphError for a TensorProto whose content does not fit its shape."""
+  """Checks that the content of a constant fits its shape.
+
+  Args:
+    node: with the constant.
+    what: name of the attribute, for the error.
+    tensor: TensorProto.
+
+  Raises:
+    GraphError: the shape is not known or too large, or the content has another length.
+  """
   check_shape(node, what, tensor.tensor_shape)
   elements = 1
   for dim in tensor.tensor_shape.dim:
@@ -268,6 +299,7 @@ def check_tensor(node: NodeDef, what: str, tensor: TensorProto) -> None:
     raise GraphError(
         f"attribute {what!r} of op {node.name!r} ({node.op}) is a constant of unknown shape; "
         "constants need every dimension")
+  # Values in other fields have lengths of their own, and may be shorter than the shape.
   if not tensor.tensor_content:
     return
   itemsize = _item_size(tensor.dtype)
@@ -297,6 +329,7 @@ def _plain(value: AttrValue) -> Hashable:
 def _argument_types(node, args, values) -> Tuple[int, ...]:
   """Returns the types of the arguments, each repeated and resolved as its ArgDef says."""
   types = []
+  # A list of types; else `count` tensors of one type.
   for arg in args:
     if arg.type_list_attr:
       listed = values[arg.type_list_attr]
@@ -315,5 +348,6 @@ def _argument_types(node, args, values) -> Tuple[int, ...]:
       raise GraphError(
           f"argument {arg.name!r} of op {node.name!r} ({node.op}) has attributes of the wrong "
           "kind; write the graph again")
+    # A reference has the type of its value plus 100.
     types += [dtype + REF if arg.is_ref else dtype for dtype in found]
   return tuple(types)

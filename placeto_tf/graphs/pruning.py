@@ -44,23 +44,29 @@ class Step:
 
 
 def prune(table: NodeTable, wanted: Tuple[Endpoint, ...], feeds: Sequence[str]) -> Step:
-  """Keeps what the fetches need.
+  """Keeps the ops that the fetches need.
 
   Args:
     table: all nodes.
     wanted: the fetches.
     feeds: names of tensors that are fed.
 
+  Returns:
+    N needed ops and E edges between them.
+
   Raises:
     GraphError: a feed does not exist.
   """
   fed = _fed_ports(table, feeds)
   cut = _cut(table, fed)
+  # [E of the file] edges that are followed: not those into ops whose outputs are all fed.
   followed = ~cut[table.consumers]
   keep = traversal.ancestors(
       table.num_nodes, table.producers[followed], table.consumers[followed],
       [endpoint.node for endpoint in wanted])
+  # Edges between needed ops, in the order of the file.
   inside = followed & keep[table.consumers]
+  # Index in the file -> index among the needed ops.
   index = np.cumsum(keep) - 1
   return Step(
       wanted, fed, cut, np.flatnonzero(keep), index, index[table.producers[inside]],
@@ -73,11 +79,20 @@ def fed_defaults(
   """Returns the PlaceholderWithDefault ops that are fed because a size is given for them.
 
   The others give their default, which has a size of its own.
+
+  Args:
+    table: all nodes.
+    batch_size: for unknown first dimensions, or None.
+    given: op name -> shape, by the user.
+
+  Returns:
+    Tensor names.
   """
   found = []
   for name, node in zip(table.names, table.nodes):
     if node.op == shapes.WITH_DEFAULT:
       declared = shapes.declared_shape(node)
+      # A batch size decides only a shape whose other dimensions are known.
       takes_batch = batch_size is not None and declared and declared[0] == -1 and (
           -1 not in declared[1:])
       if name in given or takes_batch:
@@ -99,8 +114,11 @@ def bind_feeds(
     batch_size: for unknown first dimensions.
     given: op name -> shape, by the user.
 
+  Returns:
+    Feed -> shape, iterator op -> shapes of its outputs, and notes on sizes without a use.
+
   Raises:
-    GraphError: a shape is given for what is no op, contradicts the graph, or is missing.
+    GraphError: a shape is given for a name that is no op, contradicts the graph, or is missing.
   """
   for name in given:
     if name not in table.index:
@@ -110,6 +128,7 @@ def bind_feeds(
   unknown: List[shapes.UnknownShape] = []
   iterators: Dict[str, Tuple[shapes.Shape, ...]] = {}
   binds_batch = False
+  # Iterators state their shapes, feeds declare them; placeholders are fed in any case.
   for i in step.positions.tolist():
     node = table.nodes[i]
     if node.op in shapes.ITERATORS and i not in step.fed:
@@ -128,6 +147,7 @@ def bind_feeds(
       try:
         bound[name] = shapes.bind(name, declared, given.get(node.name), batch_size)
       except shapes.UnknownShape as error:
+        # All unknown shapes are reported at once.
         unknown.append(error)
       binds_batch |= bool(declared) and declared[0] == -1
   if unknown:
@@ -155,6 +175,7 @@ def _fed_ports(table: NodeTable, feeds: Sequence[str]) -> Dict[int, Set[int]]:
 def _cut(table: NodeTable, fed: Mapping[int, Set[int]]) -> np.ndarray:
   """Returns the ops that need not run, [M] bool: those of which all that is read is fed."""
   cut = np.zeros(table.num_nodes, dtype=bool)
+  # Nodes of which only some outputs are fed; they run if another output is read.
   partly = {node for node, ports in fed.items() if len(ports) < table.num_outputs[node]}
   if partly:
     reads = np.isin(table.producers, list(partly)) & (table.ports != CONTROL)

@@ -40,6 +40,9 @@ def rebuilt_function(
     captures: op -> the tensor from outside that it stands for; by default those of `function`.
     copies: variables that the result owns.
     resized: whether the arguments may take another batch than those of `function`.
+
+  Returns:
+    The ConcreteFunction, which keeps the variables alive.
   """
   import tensorflow as tf
   from tensorflow.python.eager.polymorphic_function import concrete_function
@@ -51,9 +54,11 @@ def rebuilt_function(
   body = type(graph_def)()
   body.versions.CopyFrom(graph_def.versions)
   body.library.CopyFrom(graph_def.library)
+  # Captures become inputs of the new graph, not imported ops.
   body.node.extend(node for node in graph_def.node if node.name not in captures)
   # `_class` of an op may name a capture, which has another name now.
   keep_known_classes(body.node, {node.name for node in body.node})
+  # Ops that are read; an input map must not name others.
   used = {text.lstrip("^").partition(":")[0] for node in body.node for text in node.input}
   used.update(names.get(tensor.op.name, tensor.op.name) for tensor in original.outputs)
   if resized:
@@ -88,12 +93,14 @@ def rebuilt_function(
       graph.get_operation_by_name(names.get(op.name, op.name)) for op in original.control_outputs]
   graph.structured_input_signature = original.structured_input_signature
   if resized:
+    # Arguments of another batch have the shapes of the new placeholders.
     shapes = iter([tensor.shape for tensor in arguments])
     graph.structured_input_signature = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(next(shapes), spec.dtype, spec.name) if (
             isinstance(spec, tf.TensorSpec)) else spec, original.structured_input_signature)
   graph.structured_outputs = tf.nest.map_structure(
       find, original.structured_outputs, expand_composites=True)
+  # The original's variables and the copies, by handle.
   variables = {id(variable.handle): variable for variable in (*original.variables, *copies)}
   graph.variables = [
       variables[id(outer)] for outer in captures.values() if id(outer) in variables]
@@ -102,6 +109,7 @@ def rebuilt_function(
   for name in ("_arg_keywords", "_num_positional_args"):
     if hasattr(function, name):
       setattr(result, name, getattr(function, name))
+  # Captures have new names in this graph.
   setattr(result, PLACED_NAMES, {
       inner[node.name].op.name if node.name in inner else node.name: node.name
       for node in graph_def.node})
@@ -138,6 +146,7 @@ def _function_type(function: ConcreteFunction, graph: Any, resized: bool) -> Any
     return trace_type.from_value(
         value, trace_type.InternalTracingContext(is_legacy_signature=True))
 
+  # A resized function has a type of its own, traced from the new specs.
   args, kwargs = graph.structured_input_signature
   parameters = []
   for i, (name, parameter) in enumerate(old.parameters.items()):

@@ -41,6 +41,9 @@ def read_saved_model(
     signature: its key; by default "serving_default", or the only one there is.
     tags: of the MetaGraph; by default "serve", or those of the only one there is.
 
+  Returns:
+    The graph, the tensors that the signature returns, and those that it takes.
+
   Raises:
     GraphError: no SavedModel, a damaged one, or tags or a signature it does not have.
   """
@@ -80,6 +83,7 @@ def _notes(meta_graph: MetaGraphDef, key: str, given: bool) -> Tuple[str, ...]:
 def _choose_meta_graph(proto: SavedModel, tags: Optional[Sequence[str]], path: str) -> MetaGraphDef:
   found = [tuple(meta_graph.meta_info_def.tags) for meta_graph in proto.meta_graphs]
   wanted = set((tags,) if isinstance(tags, str) else tags or DEFAULT_TAGS)
+  # A graph is chosen by exactly these tags; without a choice, the only one.
   for meta_graph, its_tags in zip(proto.meta_graphs, found):
     if set(its_tags) == wanted:
       return meta_graph
@@ -95,6 +99,7 @@ def _choose_signature(meta_graph: MetaGraphDef, signature: Optional[str], path: 
   signatures = meta_graph.signature_def
   keys = sorted(key for key in signatures if key != _INIT_SIGNATURE)
   key = signature
+  # In order: the given signature, the default one, the only one.
   if key is None and DEFAULT_SIGNATURE in keys:
     key = DEFAULT_SIGNATURE
   elif key is None and len(keys) == 1:
@@ -117,6 +122,7 @@ def _choose_signature(meta_graph: MetaGraphDef, signature: Optional[str], path: 
 def _tensor_names(infos: Mapping[str, TensorInfo]) -> Tuple[str, ...]:
   """Returns the names of the tensors of a signature, parts of composite ones, by key."""
   names = []
+  # By key, so that the order does not depend on the file.
   for _, info in sorted(infos.items()):
     encoding = info.WhichOneof("encoding")
     if encoding == "name":

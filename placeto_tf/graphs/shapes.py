@@ -34,6 +34,7 @@ class UnknownShape(GraphError):
 def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
   """Returns the options to give for feeds of unknown shapes, all of them at once."""
   found = ", ".join(f"{each.name!r} {format_shape(each.shape)}" for each in unknown)
+  # Plausible sizes for unknown dimensions: a batch of 32.
   example = {op_of(each.name): tuple(
       32 if dim < 0 else dim for dim in ((32, 128) if each.shape is None else each.shape))
              for each in unknown}
@@ -43,6 +44,7 @@ def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
   scalar = next((op_of(each.name) for each in unknown if each.shape is None), None)
   if scalar is not None:
     remedy += f", where a scalar is {{{scalar!r}: ()}} (--feed_shapes={scalar}:scalar)"
+  # A batch size is enough where only first dimensions are unknown.
   if all(each.shape and each.shape[0] == -1 and -1 not in each.shape[1:] for each in unknown):
     remedy = f"batch_size=32 (--batch_size=32) or {remedy}"
   elif any(each.shape and each.shape[0] == -1 for each in unknown):
@@ -52,7 +54,15 @@ def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
 
 
 def declared_shape(node: NodeDef, port: int = 0) -> Shape:
-  """Returns the shape that a node states for an output: value, `shape`, `_output_shapes`."""
+  """Returns the shape that a node states for an output.
+
+  Args:
+    node: the NodeDef; its value, `shape` and `_output_shapes` are looked at in this order.
+    port: the output.
+
+  Returns:
+    The dimensions, -1 for an unknown one; None for an unknown rank.
+  """
   attrs = node.attr
   if node.op == "Const" and "value" in attrs:
     return _dimensions(attrs["value"].tensor.tensor_shape)
@@ -81,10 +91,14 @@ def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) ->
     given: by the user, or None.
     batch_size: for an unknown first dimension, or None.
 
+  Returns:
+    The dimensions.
+
   Raises:
     GraphError: dimensions remain unknown, or the given shape contradicts the graph.
   """
   shape = declared
+  # Known dimensions of the graph must agree with the given shape, unknown ones take it.
   if given is not None:
     if shape is not None and (len(shape) != len(given) or any(
         known not in (-1, dim) for known, dim in zip(shape, given))):
@@ -106,7 +120,15 @@ def stated_by_iterator(node: NodeDef) -> Tuple[Shape, ...]:
 
 def with_batch(
     name: str, stated: Sequence[Shape], batch_size: Optional[int]) -> Tuple[Shape, ...]:
-  """Returns the shapes of an iterator's outputs, unknown first dimensions being the batch size.
+  """Replaces unknown first dimensions of an iterator's outputs by the batch size.
+
+  Args:
+    name: of the iterator's op, for the error.
+    stated: the shapes of its outputs.
+    batch_size: or None.
+
+  Returns:
+    The shapes.
 
   Raises:
     GraphError: there is no batch size.
@@ -122,15 +144,23 @@ def with_batch(
 def check_given(
     batch_size: Any, feed_shapes: Optional[Mapping[str, Sequence[int]]]
 ) -> Mapping[str, Tuple[int, ...]]:
-  """Returns the user's shapes by op name.
+  """Checks the sizes that a user gives.
+
+  Args:
+    batch_size: a positive whole number, or None.
+    feed_shapes: op or tensor name -> dimensions, or None.
+
+  Returns:
+    Op name -> dimensions.
 
   Raises:
-    GraphError: a size that is no positive whole number.
+    GraphError: a size is no whole number, or too small.
   """
   if batch_size is not None and (not _is_size(batch_size) or batch_size < 1):
     raise GraphError(f"batch size {batch_size!r} is not a positive whole number; try 32")
   shapes = {}
   for name, shape in (feed_shapes or {}).items():
+    # A text would be taken apart into letters.
     dims = tuple(shape) if not isinstance(shape, str) else (shape,)
     if not all(_is_size(dim) and dim >= 0 for dim in dims):
       raise GraphError(
@@ -141,13 +171,23 @@ def check_given(
 
 
 def set_shape(attr: AttrValue, shape: Tuple[int, ...]) -> None:
-  """Writes a known shape into an AttrValue."""
+  """Writes a known shape into an AttrValue.
+
+  Args:
+    attr: changed in place.
+    shape: the dimensions.
+  """
   attr.shape.Clear()
   write_shape(attr.shape, shape)
 
 
 def write_shape(proto: TensorShapeProto, shape: Shape) -> None:
-  """Writes a shape into an empty TensorShapeProto."""
+  """Writes a shape into an empty TensorShapeProto.
+
+  Args:
+    proto: changed in place.
+    shape: the dimensions, None for unknown rank.
+  """
   proto.SetInParent()
   proto.unknown_rank = shape is None
   for dim in shape or ():

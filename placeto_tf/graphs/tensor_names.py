@@ -13,30 +13,31 @@ Tensor = Tuple[str, int]  # op name and output port
 
 
 def parse(text: str) -> Tensor:
-  """("op", port) of an input or of a tensor's name; `CONTROL` for a control input."""
+  """Returns ("op", port) of an input or of a tensor's name; `CONTROL` for a control input."""
   if text.startswith("^"):
     return text[1:], CONTROL
   op, colon, port = text.rpartition(":")
+  # A port has at most nine digits; other endings are part of the name.
   if colon and port.isdecimal() and len(port) < 10:
     return op, int(port)
   return text, 0
 
 
 def op_of(text: str) -> str:
-  """The op that an input or a tensor's name is of."""
+  """Returns the op that an input or a tensor's name is of."""
   return parse(text)[0]
 
 
 def control_of(text: str) -> str:
-  """The control input that waits for the op that computes a tensor."""
+  """Returns the control input that waits for the op that computes a tensor."""
   return f"^{op_of(text)}"
 
 
 def data_inputs(node: NodeDef) -> List[str]:
-  """Inputs of a NodeDef that carry tensors."""
+  """Returns the inputs of a NodeDef that carry tensors."""
   return [text for text in node.input if not text.startswith("^")]
 
 
 def control_inputs(node: NodeDef) -> List[str]:
-  """Inputs of a NodeDef that carry none."""
+  """Returns the control inputs of a NodeDef."""
   return [text for text in node.input if text.startswith("^")]

@@ -11,14 +11,32 @@ import numpy as np
 
 
 def slices(sorted_ends: np.ndarray, num_ops: int) -> np.ndarray:
-  """Returns [N+1] start of each op's slice in an edge array that is sorted by this end."""
+  """Finds where each op's edges are in an array that is sorted by one of their ends.
+
+  Args:
+    sorted_ends: [E] op index of that end, ascending.
+    num_ops: N.
+
+  Returns:
+    [N+1] start of each op's slice.
+  """
   return np.searchsorted(sorted_ends, np.arange(num_ops + 1))
 
 
 def ancestors(
     num_ops: int, producers: np.ndarray, consumers: np.ndarray, targets: Iterable[int]
 ) -> np.ndarray:
-  """Returns [N] bool: the targets and all that they need, given [E] edges in any order."""
+  """Finds the targets and all ops that they need.
+
+  Args:
+    num_ops: N.
+    producers, consumers: [E] op indices, in any order.
+    targets: op indices.
+
+  Returns:
+    [N] bool.
+  """
+  # Edges by consumer: the inputs of op i are inputs[starts[i]:starts[i + 1]].
   order = np.argsort(consumers, kind="stable")
   starts = slices(consumers[order], num_ops).tolist()
   inputs = producers[order].tolist()
@@ -54,6 +72,7 @@ def topological_order(
   by_producer = np.argsort(producers, kind="stable")
   starts = slices(producers[by_producer], num_ops).tolist()
   outputs = consumers[by_producer].tolist()
+  # Inputs of each op that are not in the order yet.
   missing = np.bincount(consumers, minlength=num_ops).tolist()
   depths = [-1] * num_ops
   order = [op for op in range(num_ops) if not missing[op]]
@@ -80,12 +99,18 @@ class UnionFind:
     """Returns the smallest member of the op's set."""
     parents = self._parents
     while parents[op] != op:
+      # Halves the path, so that later searches are short.
       parents[op] = parents[parents[op]]
       op = parents[op]
     return op
 
   def union(self, a: int, b: int) -> None:
-    """Joins the sets of two ops."""
+    """Joins the sets of two ops.
+
+    Args:
+      a, b: op indices.
+    """
+    # The smaller root stays, which keeps the smallest member at the root.
     a, b = self.find(a), self.find(b)
     if a < b:
       self._parents[b] = a

@@ -29,6 +29,9 @@ def initializers(
   Args:
     graph: that will be run.
     tf_graph: the placed `tf.Graph`; ops may be added to it.
+
+  Returns:
+    The ops, and placeholder -> value for those that were added.
   """
   return initializers_of(tf_graph, of_graph(graph), own_initializers(graph))
 
@@ -49,6 +52,9 @@ def initializers_of(
     wanted: names of the variables' ops.
     own: variable's op -> the op that initialises it, where that is known.
     plain: whether all of the others get small random values, and the graph's op `init` none.
+
+  Returns:
+    The ops, and placeholder -> value for those that were added.
   """
   ops, left = [], []
   for name in wanted:
@@ -59,6 +65,7 @@ def initializers_of(
       left.append(name)
   # An initializer may write more than its variable: that of other replicas, too.
   left = _not_reached(left, ops)
+  # The second way: one op of the graph that initializes all, such as `init`.
   if left and not plain:
     init = next(filter(None, (_find(tf_graph, name) for name in INIT_OPS)), None)
     if init is not None and init.type == "NoOp":
@@ -107,6 +114,7 @@ def _assign_random(tf_graph: tf.Graph, name: str, fed: Dict[tf.Tensor, np.ndarra
   v1 = tf.compat.v1
   op = tf_graph.get_operation_by_name(name)
   shape = tf.TensorShape(op.get_attr("shape"))
+  # Unknown dimensions are 1, an unknown rank is a scalar.
   shape = [size or 1 for size in shape.as_list()] if shape.rank is not None else []
   dtype = tf.as_dtype(op.get_attr("dtype"))
   rng = np.random.default_rng(0)
@@ -116,4 +124,5 @@ def _assign_random(tf_graph: tf.Graph, name: str, fed: Dict[tf.Tensor, np.ndarra
     fed[value] = values.astype(dtype.as_numpy_dtype)
     if op.type == "VarHandleOp":
       return tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=value)
+    # A variable of unknown shape takes any.
     return tf.raw_ops.Assign(ref=op.outputs[0], value=value, validate_shape=False).op
