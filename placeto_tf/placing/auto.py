@@ -63,6 +63,13 @@ def run_auto(
   budget = dataclasses.replace(budget, target_us=max(budget.target_us or 0.0, optimum_us) or None)
 
   def run(method: Method, budget: Budget, **own: Any) -> None:
+    """Runs one method and records it in the search log.
+
+    Args:
+      method: to run.
+      budget: of this method.
+      **own: further arguments of the method.
+    """
     log.run(method.name, lambda: running.run(problem, method, budget, seed, runs=runs, **own))
 
   # 1. Readers of the table want to see the references, whatever the bound says.
@@ -76,11 +83,13 @@ def run_auto(
     run(method, of_a_start(log, budget))
 
   # 2. and 3. in stretches, each as long as all before it; the last one ends with the budget.
+  # The best before the policy, where annealing begins anew if there is plenty of time.
   begin, began = log.best_known.copy(), (log.evaluations, log.seconds)
   policy = registry.policy_of_auto() if learned else None
   doublings = _doublings(problem, budget)
   for k in range(doublings, -1, -1):
     before_us = log.best_objective_us
+    # The first stretch is 1 / 2^K of what is left; each later one is as long as all before it.
     stretch = budget.share(log, 1 / (2**k if k == doublings else 2 ** (k + 1) - 1))
     if k == doublings and policy is not None:
       if log.proven or log.exhausted(stretch):
@@ -93,6 +102,7 @@ def run_auto(
       anew = policy is not None and log.expected_evaluations(stretch, *began) >= PLENTY
       run(registry.find("annealing"), stretch, **({"start": begin} if anew else {}))
     gain_us = before_us - log.best_objective_us
+    # Judged after a stretch that doubled the time, never after the first or the last one.
     log.saturated = 0 < k < doublings and log.best_fits and not log.exhausted(budget) and (
         gain_us < (budget.stop_within or 0.0) * before_us)
     if log.saturated:

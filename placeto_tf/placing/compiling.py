@@ -64,6 +64,7 @@ def compile_step(
     PlacetoError: the step cannot be traced or placed, belongs to a distribution strategy, or does
       not take these arguments; or this process lacks a device.
   """
+  # All that can be wrong with cluster and placement is found before the step is traced.
   step = FunctionStep(train_step, input_signature, batch_size)
   placement = _placement(placement, options)
   cluster = training_plans.as_cluster(cluster, placement)
@@ -110,6 +111,7 @@ def compile_placed(
   placement = _placement(placement, options)
   cluster = training_plans.as_cluster(cluster, placement)
   training_plans.check_devices(cluster)
+  # A model that was compiled before gets its own train function back first.
   previous = getattr(model.__dict__.get("make_train_function"), "__self__", None)
   if isinstance(previous, PlacedTraining):
     previous.undo()

@@ -31,13 +31,14 @@ _done: Set[str] = set()  # in this process, where no code can be kept
 def compile_ahead(
     problem: PlacementProblem, method: Method,
     stage: Callable[[str], ContextManager] = contextlib.nullcontext) -> None:
-  """Compiles what placing a problem by a method needs, unless that was done before.
+  """Compiles the code that placing a problem by a method needs, unless that was done before.
 
   Args:
     problem: that will be placed.
     method: that will place it.
     stage: a context manager of a name, entered around the compiling.
   """
+  # One marker per engine and method; its text is the processor that was compiled for.
   name = f"{type(problem.simulator.engine).__name__}.{method.name}"
   folder = compiling.folder()
   marker = None if folder is None else os.path.join(folder, name)
@@ -46,6 +47,7 @@ def compile_ahead(
     return
   with stage(STAGE):
     small = _small(problem)
+    # Bounds, then each part of the method, on a problem of 40 ops.
     lower_bound_us(small)
     for part in _parts(method):
       running.run(small.renewed(), part, Budget(max_evaluations=_EVALUATIONS))
@@ -77,6 +79,7 @@ def _parts(method: Method) -> List[Method]:
 def _small(problem: PlacementProblem) -> PlacementProblem:
   """Makes a problem of a few ops on the same cluster, with all kinds of edges that there are."""
   rng = np.random.default_rng(0)
+  # (producer, port, consumer); port -1 is a control edge.
   edges = [(int(u), int(rng.integers(-1, 1)), v) for v in range(1, _OPS)
            for u in rng.integers(max(0, v - 6), v, 2)]
   graph = ComputationGraph.from_edges(

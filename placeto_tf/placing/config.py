@@ -125,7 +125,7 @@ class PlacingConfig:
 
   @property
   def budget(self) -> Budget:
-    """The limits, with the default where none is given."""
+    """Returns the limits, with the default where none is given."""
     seconds, within = self.max_seconds, self.stop_within
     if seconds is None and self.max_evaluations is None:
       seconds = DEFAULT_MAX_SECONDS
@@ -136,7 +136,7 @@ class PlacingConfig:
 
   @property
   def num_islands(self) -> int:
-    """`islands`, with the default where none is given."""
+    """Returns `islands`, with the default where none is given."""
     default = 1 if self.max_evaluations is not None else min(num_cores(), MOST_DEFAULT_ISLANDS)
     return self.islands or default
 

@@ -27,7 +27,15 @@ LEAST_US = 1.0  # no step takes less, whatever its ops cost: shorter times are n
 
 
 def ms_text(us: float, digits: int = 1) -> str:
-  """Returns a time in ms with so many decimals; below 1 ms, where small steps are, with three."""
+  """Returns a time in ms as text; below 1 ms, where small steps are, with three decimals.
+
+  Args:
+    us: the time.
+    digits: decimals from 1 ms on.
+
+  Returns:
+    Such as "12.3 ms".
+  """
   if 0 < us < LEAST_US:
     return f"less than {LEAST_US / 1e3:.3f} ms"
   return f"{us / 1e3:,.{3 if us < 1e3 else digits}f} ms"
@@ -72,6 +80,7 @@ class Explanation:
     if not self.step_time_us:
       return "nothing takes time"
     parts = []
+    # Causes below half a percent of the step are not named.
     for what, times in (("compute", self.compute_us), ("transfers", self.transfer_us)):
       shown = sorted(times, key=lambda name: -times[name])
       named = ", ".join(f"{name} {self._share(times[name])}" for name in shown[:_SHOWN])
@@ -96,12 +105,15 @@ class Explanation:
 def explain(
     graph: ComputationGraph, simulated: SimulationResult, bound_us: Optional[float] = None
 ) -> Explanation:
-  """Returns what bounds a step.
+  """Explains what bounds a step, by its critical path.
 
   Args:
     graph: N ops.
     simulated: the step.
     bound_us: the lower bound of any placement's step.
+
+  Returns:
+    The step's time by its causes.
   """
   names = [short_name(name) for name in simulated.cluster.device_names]
   path = _Path(simulated.cluster.num_devices)
@@ -127,10 +139,14 @@ class _Path:
     self.launches_us = self.waiting_us = 0.0
 
   def follow(self, graph: ComputationGraph, step: SimulationResult) -> None:
-    """Goes back from the op that ends last to the beginning of the step.
+    """Follows the path from the op that ends last to the beginning of the step.
 
     Items are the ops, 0 to N - 1, and after them the transfers. An item began when the last of its
     inputs was there or when its device or bus was free: the item that ended last is before it.
+
+    Args:
+      graph: N ops.
+      step: simulated.
     """
     num_ops, place, sent = graph.num_ops, step.placement, step.transfers
     if not num_ops:
@@ -138,9 +154,11 @@ class _Path:
     start_us = np.concatenate([step.start_us, sent.start_us])  # [N + T]
     end_us = np.concatenate([step.end_us, sent.end_us])
     rank = topological_rank(graph)
+    # [N + T] the item before each on its device or bus.
     before = _previous(  # devices and buses are numbered together
         np.concatenate([place, step.cluster.num_devices + _buses(step)]), start_us, end_us,
         np.concatenate([rank, rank[sent.ops]]))
+    # (op, output port, destination) -> item of its transfer.
     transfer_of = {
         (op, port, d): num_ops + t
         for t, (op, port) in enumerate(zip(sent.ops.tolist(), sent.ports.tolist()))
@@ -153,12 +171,14 @@ class _Path:
     seen = set()
     while item not in seen:  # only items that take no time could go round
       seen.add(item)
+      # First the item's own time, then the gap before it.
       took_us = float(end_us[item] - start_us[item])
       if item < num_ops:
         launches_us = float(step.launches_us[item])  # between the runs of an op in a loop
         self.launches_us += launches_us
         self.compute_us[to] += took_us - launches_us
         self.op_us[item] = took_us
+        # Inputs: a producer on this device, or the transfer that brings its output here.
         came = [producer if place[producer] == to else transfer_of[producer, port, to]
                 for producer, port in zip(
                     graph.edge_producers[edges[first[item]:first[item + 1]]].tolist(),
@@ -170,12 +190,15 @@ class _Path:
       # A transfer is there its pair's latency after its end.
       there_us = [end_us[other] if other < num_ops else end_us[other] + step.cluster.latency_us[
           sent.sources[other - num_ops], to] for other in came]
+      # The input that was there last; -1 without inputs.
       last = came[int(np.argmax(there_us))] if came else -1
       prior = int(before[item])
+      # The device was busy longer than the last input took to arrive.
       if prior >= 0 and (last < 0 or max(there_us) < end_us[prior] <= start_us[item]):
         last = prior
       if last < 0:
         break
+      # Time between the item and the one before it, by kind of both.
       gap_us = float(start_us[item] - end_us[last])
       if item >= num_ops:  # packing, or the gap between two transfers of a bus
         self.transfer_us[source, to] += gap_us
@@ -190,6 +213,7 @@ class _Path:
       elif not sent.destinations[last - num_ops][to]:  # the bus was busy with a transfer elsewhere
         to = int(np.flatnonzero(sent.destinations[last - num_ops])[0])
       item = last
+    # The first item of the path may begin after 0.
     self.waiting_us += float(start_us[item])
 
 
@@ -211,6 +235,7 @@ def _previous(
   Of items that take no time at the same moment, none comes before what it waits for: `rank` is
   topological.
   """
+  # By owner, then start, end and rank: neighbours of one owner follow each other.
   order = np.lexsort((rank, end_us, start_us, owners))
   found = np.full(len(owners), -1)
   same = owners[order[1:]] == owners[order[:-1]]
@@ -220,6 +245,7 @@ def _previous(
 
 def _alone(simulated: SimulationResult) -> Tuple[int, float]:
   """Returns the device that begins, and until when no other computes."""
+  # Ops that take time.
   works = np.flatnonzero(simulated.end_us > simulated.start_us)
   if not len(works):
     return 0, 0.0

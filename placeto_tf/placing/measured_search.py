@@ -33,7 +33,7 @@ class MeasuredPlacements:
   """Measures placements of a problem's ops, each once, until a limit is reached.
 
   Attributes:
-    steps: what was measured, in order: ([N] int32 placement, MeasuredStep).
+    steps: the measurements in order: ([N] int32 placement, MeasuredStep).
   """
 
   def __init__(self, problem: PlacementProblem, measurer: Measurer, max_measurements: int):
@@ -46,7 +46,7 @@ class MeasuredPlacements:
 
   @property
   def exhausted(self) -> bool:
-    """Whether the limit is reached."""
+    """Returns whether the limit is reached."""
     return len(self.steps) >= self.max_measurements
 
   def known(self, placement: np.ndarray) -> Optional[MeasuredStep]:
@@ -73,11 +73,12 @@ class MeasuredPlacements:
     usual = self.reference_us
     if usual is None or step.relative is None:
       return step.step_time_us
+    # Scaled by the reference's step beside it: the machine's present speed cancels.
     return step.relative * usual
 
   @property
   def reference_us(self) -> Optional[float]:
-    """The reference's usual step time; None where there is no reference."""
+    """Returns the reference's usual step time in us; None without a reference."""
     found = [step.reference_us for _, step in self.steps if step.reference_us]
     return float(np.median(found)) if found else None
 
@@ -140,10 +141,14 @@ def search_measured(
     seed: of the neighbourhoods.
     progress: called after every measurement.
 
+  Returns:
+    The fastest placement measured, and the measurements of each placer's.
+
   Raises:
     MeasurementError: no placement could be run.
   """
   measured = MeasuredPlacements(problem, measurer, max_measurements)
+  # The two baselines first, then by simulated step time.
   order = sorted(found, key=lambda name: (
       name not in ("single", "expert"), _simulated_us(problem, found[name])))
   by_placer: Dict[str, MeasuredStep] = {}
@@ -169,6 +174,7 @@ def search_measured(
         by_placer[name] = step
     rng = np.random.default_rng(seed)
     fruitless = 0
+    # 20 rounds without an unmeasured candidate: the neighbourhoods are used up.
     while not measured.exhausted and fruitless < 20:
       candidate = _candidate(problem, measured, rng)
       if candidate is None:
@@ -202,6 +208,12 @@ def search_on_workers(
     problem, found, max_measurements, seed, progress: as for `search_measured`.
     workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
     device_map: device of the cluster -> device of the workers, where names differ.
+
+  Returns:
+    The result of `search_measured`, with a caution where devices share a process.
+
+  Raises:
+    MeasurementError: the workers do not answer, or no placement could be run.
   """
   runtime = make_runtime(problem.cluster, workers)
   with runtime, CoreSpeed.of(runtime, problem.cluster.core_probe_us) as speed:
@@ -218,6 +230,7 @@ def search_on_workers(
 
 
 def _simulated_us(problem: PlacementProblem, placement: np.ndarray) -> float:
+  """Returns the simulated step time of a placement [N]."""
   return float(problem.simulator.simulate(placement).step_time_us)
 
 
@@ -229,14 +242,17 @@ def _candidate(
   good = [placement for placement, step in ranked if step.failure is None]
   if not good:
     return None
+  # Around the best measured, or around one of the best four.
   start = good[0] if rng.random() < _KEPT_BETTER else good[
       int(rng.integers(0, min(len(good), 4)))]
+  # Groups with a choice of devices.
   movable = np.flatnonzero(problem.allowed.sum(axis=1) > 1)
   if not len(movable):
     return None
   best: Optional[np.ndarray] = None
   best_us = np.inf
   for _ in range(_ROUNDS):
+    # [B, N] neighbours: in each up to a sixteenth of the movable groups, or two, are elsewhere.
     batch = np.repeat(start[None], _NEIGHBOURS, axis=0)
     for row in batch:
       count = int(rng.integers(1, max(2, len(movable) // 16) + 1))
@@ -244,6 +260,7 @@ def _candidate(
         device = rng.choice(np.flatnonzero(problem.allowed[group]))
         row[problem.grouping.group_of_op == group] = device
     evaluation = problem.evaluate_ops(batch)
+    # The best neighbour that fits and was not measured; descent goes on from it if it is better.
     for b in np.argsort(evaluation.objective_us, kind="stable"):
       if evaluation.fits[b] and measured.known(batch[b]) is None:
         if evaluation.objective_us[b] < best_us:

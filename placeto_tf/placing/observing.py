@@ -24,7 +24,12 @@ class Observer:
   """Is told how placing goes."""
 
   def __init__(self, shown: bool = False, progress: Optional[Progress] = None):
-    """Args: shown: on stderr; progress: a function of the user's that is told in its place."""
+    """Chooses where progress is shown.
+
+    Args:
+      shown: whether on stderr.
+      progress: a function of the user's that is told in its place.
+    """
     self._shown = shown and progress is None
     self._progress = progress
 
@@ -49,9 +54,10 @@ class Observer:
 
   @contextlib.contextmanager
   def search(self, budget: Budget) -> Iterator[Progress]:
-    """Gives what a search calls from time to time, often thousands of times a second.
+    """Gives the function that a search calls from time to time, often thousands of times a second.
 
-    Args: budget: of the search.
+    Args:
+      budget: of the search.
     """
     if not self._shown:
       yield self._progress or (lambda problem, placer: None)
@@ -61,6 +67,12 @@ class Observer:
     shown = ("", 0.0)  # the placer, and when
 
     def show(problem: PlacementProblem, placer: str) -> None:
+      """Updates the progress bar, at most every `_REFRESH_SECONDS` for one placer.
+
+      Args:
+        problem: whose search log is shown.
+        placer: that works on it.
+      """
       nonlocal shown
       if placer == shown[0] and time.monotonic() - shown[1] < _REFRESH_SECONDS:
         return

@@ -52,9 +52,12 @@ def place_graph(
   """Places one graph; the result has the placements that its own is compared with.
 
   Args:
-    graph, cluster, config: what is placed, where, and how.
+    graph, cluster, config: the graph to place, where, and how.
     root_dir: where policies write TensorBoard summaries; None writes none.
     observer: is told how it goes.
+
+  Returns:
+    The best placement, simulated, and a row for each method that ran.
 
   Raises:
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
@@ -77,6 +80,7 @@ def place_graph(
       interrupted = _search(problem, config, budget, bound_us, runs, root_dir, progress)
       ended = "Ctrl-C" if interrupted else _ended(
           problem.account, budget, auto=registry.find(config.method).kind is Kind.AUTO)
+    # Placements of all methods are simulated once more, for their rows.
     rows = {each.name: Baseline.of(problem, each) for each in problem.account.method_runs}
     best = problem.account.best_known
     if not problem.account.best_fits:
@@ -112,7 +116,7 @@ def _with_target(budget: Budget, bound_us: float) -> Budget:
 
 
 def _ended(log: SearchLog, budget: Budget, *, auto: bool) -> str:
-  """Says in words why a search that was not interrupted ended."""
+  """Returns the reason why a search that was not interrupted ended, in words."""
   if log.proven:
     return "the best is proven"
   if budget.target_us is not None and log.best_fits and (
@@ -127,7 +131,7 @@ def _ended(log: SearchLog, budget: Budget, *, auto: bool) -> str:
 
 @contextlib.contextmanager
 def runs_of(config: PlacingConfig) -> Iterator[Runs]:
-  """Gives how many runs of searches go on side by side, and where, as the configuration says."""
+  """Gives the number of independent runs side by side and their executor, by the configuration."""
   with executor_at(config.ray) as executor:
     count = config.num_islands
     if config.ray is not None and config.islands is None and config.max_evaluations is None:
@@ -141,6 +145,7 @@ def _measure(
   """Measures the placers' placements, and searches on from them, in real sessions."""
   found = {name: row.placement for name, row in rows.items()
            if row.placement is not None and row.fits}
+  # The best of all is measured even where no method's own placement fits.
   found["best"] = problem.account.best_known
   progress(problem, "measuring")
   return measured_search.search_on_workers(
@@ -172,11 +177,13 @@ def _search(
     if method.kind is Kind.AUTO:  # runs the references itself
       run(method, budget, bound_us=bound_us)
       return False
+    # Any other method: the references first, so that the answer is never worse.
     for reference in registry.references():
       log.run(reference.name, functools.partial(run, reference, of_a_start(log, budget)))
     if not method.kind.reference:
       log.run(method.name, functools.partial(run, method, budget))
   except KeyboardInterrupt:
+    # Interrupted before the first placement: there is nothing to keep.
     if log.best_placement is None:
       raise
     return True
@@ -186,6 +193,7 @@ def _search(
 
 
 def _nothing_fits(problem: PlacementProblem, simulated: SimulationResult) -> str:
+  """Returns the message of the error where no placement fits in memory."""
   reports = memory_report(problem.graph, problem.costs, simulated)
   held = float(problem.costs.persistent_bytes.sum())
   room = float(problem.cluster.memory_bytes.sum())

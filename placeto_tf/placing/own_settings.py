@@ -21,12 +21,12 @@ def run_with_own_settings(call: Callable[[], T], seed: int, stop: Callable[[], N
   """Calls a function that trains, under settings that do not depend on the program.
 
   Args:
-    call: what trains; TensorFlow and its libraries have been imported.
+    call: the training; TensorFlow and its libraries have been imported.
     seed: of TensorFlow's random ops.
     stop: called when Ctrl-C is pressed; has `call` return soon.
 
   Returns:
-    What `call` returns.
+    The result of `call`.
   """
   with own_settings(seed), concurrent.futures.ThreadPoolExecutor(1) as thread:
     training = thread.submit(_eagerly, call)
@@ -47,11 +47,13 @@ def own_settings(seed: int) -> Iterator[None]:
       put(value)
     yield
   finally:
+    # Put back in reverse order: later settings may depend on earlier ones.
     for (_, put, _), value in reversed(list(zip(settings, before))):
       put(value)
 
 
 def _eagerly(call: Callable[[], T]) -> T:
+  """Calls a function in eager mode, which a program may have turned off."""
   from tensorflow.python.eager import context
 
   with context.eager_mode():
@@ -87,10 +89,12 @@ def _settings(seed: int) -> List[Setting]:
 
 
 def _switch(on: Callable[[], None], off: Callable[[], None]) -> Callable[[bool], None]:
+  """Returns a setter of a setting that has one function for on and one for off."""
   return lambda value: on() if value else off()
 
 
 def _attribute(owner: Any, name: str) -> Tuple[Callable[[], Any], Callable[[Any], None]]:
+  """Returns the getter and the setter of an attribute."""
   return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
@@ -103,10 +107,12 @@ def _random_state() -> Tuple[Any, Any]:
 
 
 def _put_random_state(state: Tuple[Any, Any]) -> None:
+  """Sets the global seed and the generator of seeds, as `_random_state` returns them."""
   from tensorflow.python.eager import context
 
   seed, generator = state
   own = context.context()
+  # This also makes a new generator, which is then replaced by the old one.
   own._set_global_seed(seed)
   if generator is not None:
     own._rng = generator

@@ -34,18 +34,34 @@ from placeto_tf.replication.replicating import replicated_meta_graph
 
 
 def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: Any) -> Any:
-  """Returns the target placed, with the replicas of the result; see `PlacingResult.apply`."""
+  """Returns the target placed, with the replicas of the result; see `PlacingResult.apply`.
+
+  Args:
+    result: a `PlacingResult`.
+    target: the graph that was given to `place()`, in any kind; see there.
+    out_dir: for a path, the directory that the placed graph is written to.
+    **options: of `Placement.apply` or `place_function`.
+
+  Returns:
+    The placed graph in the kind of the target, or the path that was written.
+
+  Raises:
+    PlacementError: the target is not the graph that was placed, or `out_dir` is missing or
+      not for it.
+  """
   if isinstance(target, (str, os.PathLike)):
     return _apply_to_path(result, os.fspath(target), out_dir, **options)
   if out_dir is not None:
     raise PlacementError(
         f"out_dir is for paths, and a {type(target).__name__} was given; leave it out, or write "
         "the result with write_placed(result.graph, result.placement, out_dir)")
+  # In this order: models become functions; functions, protos and live graphs are placed.
   if keras_models.is_keras_model(target):
     target = _inference_of(target, result.graph)
   if is_concrete_function(target) or is_function(target):
     return _apply_to_function(result, concrete_of(target), **options)
   replicated = _replicas(result)
+  # One replica, or the target has the replicas already.
   if replicated is None or _is_graph(target, replicated.graph):
     return result.placement.apply(target, **options)
   _check_original(target, result.replication.whole)
@@ -55,6 +71,7 @@ def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: An
     return _placed_meta_graph(result, replicated, target)
   import tensorflow as tf
 
+  # A live graph: by way of its MetaGraphDef, which keeps its collections.
   with target.as_default():
     meta_graph = tf.compat.v1.train.export_meta_graph()
   return live_graph(_placed_meta_graph(result, replicated, meta_graph))  # it cannot be rewritten
@@ -72,6 +89,7 @@ def _placed_meta_graph(result: Any, replicated: ReplicatedGraph, original: Any) 
       meta_graph, fetches=replicated.graph.fetches, feeds=list(source.feed_shapes),
       feed_shapes={op_of(name): shape for name, shape in source.feed_shapes.items()})
   column = {name: i for i, name in enumerate(result.cluster.device_names)}
+  # [N of the MetaGraph's ops] device indices.
   indices = np.array([column[result.placement[op]] for op in graph.op_names], np.int32)
   return Placement.from_indices(graph, result.cluster, indices).apply(meta_graph)
 
@@ -161,6 +179,7 @@ def _same(target: Any, graph: ComputationGraph, equal: Callable[[Any, Any], bool
   graph_def, source = _graph_def(target), graph.source
   if graph_def is None or source is None or source.graph_def is None:
     return False
+  # name -> type of both graphs, with function calls inlined, as placing sees them.
   found, wanted = (
       {node.name: node.op for node in inline_functions(each)[0].node}
       for each in (graph_def, source.graph_def))

@@ -72,7 +72,15 @@ class BatchStep:
   shapes: Shapes = ()
 
   def takes(self, specs: Specs, shapes: Shapes) -> bool:
-    """Returns whether the step is for a batch of these specs and shapes."""
+    """Returns whether the step is for a batch of these specs and shapes.
+
+    Args:
+      specs: of the batch.
+      shapes: of its tensors; they matter where replicas divide them.
+
+    Returns:
+      True if it is.
+    """
     return takes(self.specs, specs) and (self.replicas == 1 or list(self.shapes) == list(shapes))
 
 
@@ -109,7 +117,7 @@ class PlacedStep:
     self._verify, self._clock = verify, clock
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
-    """Trains on one batch; takes and returns what the step takes and returns."""
+    """Trains on one batch; takes the arguments of the step and returns its results."""
     assert isinstance(self._step, FunctionStep)
     check_eager()
     batch = self._step.batch(args, kwargs)
@@ -117,17 +125,17 @@ class PlacedStep:
 
   @property
   def name(self) -> str:
-    """The name of the step, or of the model."""
+    """Returns the name of the step, or of the model."""
     return self._step.name
 
   @property
   def result(self) -> Optional[PlacingResult]:
-    """The result of `place()`; None before that, and for a placement that was loaded."""
+    """Returns the result of `place()`; None before that, and for a loaded placement."""
     return None if self.plan is None else self.plan.result
 
   @property
   def root_dir(self) -> Optional[str]:
-    """The directory of TensorBoard's events of the search; None where none are written."""
+    """Returns the directory of TensorBoard's events of the search; None without events."""
     return self._options.get("root_dir")
 
   def __repr__(self) -> str:
@@ -176,6 +184,7 @@ class PlacedStep:
     assert self.plan is not None
     if not self.verdict:
       self._decide(self._plan_for(self.plan, specs, shapes), tensors_of(batch))
+    # The step of this kind of batch; a new kind is placed as the first one is.
     step = next((each for each in self.steps if each.takes(specs, shapes)), None)
     if step is None:
       step = self._follow(self.plan, specs, shapes)
@@ -194,6 +203,7 @@ class PlacedStep:
 
   def _plan_for(self, plan: TrainingPlan, specs: Specs, shapes: Shapes) -> TrainingPlan:
     """Returns the plan for the first batch: one of another size or type follows the one made."""
+    # The plan was made for an example that the first batch is unlike.
     if not takes(plan.specs, specs):
       try:
         self.plan = dataclasses.replace(
@@ -208,11 +218,13 @@ class PlacedStep:
     """Has the step as it was and the placed one run in turns; the faster one stays."""
     if self.verdict:
       return
+    # Simulation finds no gain: a trial is not worth its time.
     if plan.before_us is not None and plan.step_time_us > plan.before_us * _NO_GAIN:
       self._leave(plan, f"A step takes {ms_text(plan.before_us)}, as simulated, and no placement "
                         "is faster. The model trains as before.")
       return
     try:
+      # Both on copies of the variables; nothing is moved yet.
       before, after = trial_function(plan.function), trial_function(
           plan.placed_function, plan.placement)
       self.trial = in_turns(
@@ -233,10 +245,11 @@ class PlacedStep:
 
   @property
   def _compiled(self) -> bool:
-    """True if XLA compiles the step as a whole where it is not placed."""
+    """Returns whether XLA compiles the step as a whole where it is not placed."""
     return isinstance(self._step, FunctionStep) and self._step.compiled
 
   def _place(self, plan: TrainingPlan, verdict: str) -> None:
+    """Moves the variables; from now on the placed step runs."""
     self.applied, self.verdict = plan.apply(), verdict
     self.steps.append(BatchStep(
         plan.batch_size, plan.specs, self.applied.function, "placed", plan.replicas, plan.shapes))
@@ -259,6 +272,7 @@ class PlacedStep:
   def _follow(self, plan: TrainingPlan, specs: Specs, shapes: Shapes) -> BatchStep:
     """Returns the step for another shape, such as a partial last batch: as the first one is."""
     size = size_of_shapes(shapes)
+    # A batch that the replicas divide gets as many replicas, up to `_MOST_SHAPES` kinds.
     if self.applied is not None and plan.replicas > 1 and size is not None and (
         size % plan.replicas == 0) and len(self.steps) <= _MOST_SHAPES:
       source, _ = training_plans.replica_source(
@@ -273,6 +287,7 @@ class PlacedStep:
     specs, function = self._traced(plan, specs)
     if self.applied is None:
       return BatchStep(size, specs, self._unplaced(function), "unplaced")
+    # Other batches run on one replica, with the devices of the first.
     placement = training_plans.of_first_replica(plan) if plan.replicas > 1 else plan.placement
     step = self._alike(placement, specs, function, size, 1, shapes)
     if step is None:
@@ -291,6 +306,7 @@ class PlacedStep:
     if plan.replicas > 1 and takes(plan.traced, specs):
       return plan.traced, self._step.trace(plan.traced)
     if len(self.steps) > _MOST_SHAPES and not isinstance(self._step, KerasStep):
+      # Dimensions that differed between the batches seen so far are left open.
       wide = specs
       for step in self.steps:
         wide = opened(wide, step.specs)
@@ -322,7 +338,12 @@ class PlacedTraining(PlacedStep):
   def __init__(
       self, model: keras.Model, cluster: Cluster, options: Dict[str, Any], *,
       placement: Optional[Placement] = None, **more: Any):
-    """Args: see `compile_placed` and `PlacedStep`."""
+    """Prepares a model's training, without XLA; nothing is traced yet.
+
+    Args:
+      model: a compiled model.
+      cluster, options, placement, **more: see `PlacedStep`.
+    """
     step = KerasStep(model)
     super().__init__(step, cluster, options, placement=placement, **more)
     self.model = model
@@ -337,11 +358,14 @@ class PlacedTraining(PlacedStep):
     return bool(self._jit_compile)
 
   def run_step(self, data: Any, element_spec: Optional[Specs] = None) -> Any:
-    """Trains on one batch; returns the logs of the model's `train_step`.
+    """Trains on one batch.
 
     Args:
       data: the batch, as Keras hands it over.
       element_spec: of the iterator that gave it, where there is one.
+
+    Returns:
+      The logs of the model's `train_step`.
     """
     batch = keras_batches.as_batch(data, self.step.floatx)
     if self.plan is not None:
@@ -354,7 +378,7 @@ class PlacedTraining(PlacedStep):
     return logs
 
   def train_function(self, iterator: Iterator) -> Any:
-    """Called by Keras: trains on the next batches, as many as one call should."""
+    """Trains on the next batches, as many as one call of Keras should."""
     import tensorflow as tf
 
     logs = None
@@ -362,6 +386,7 @@ class PlacedTraining(PlacedStep):
       try:
         data = next(iterator)
       except (StopIteration, tf.errors.OutOfRangeError):
+        # The end of the data ends the epoch only if this call has trained on nothing.
         if not done:
           raise
         break
@@ -414,6 +439,7 @@ def _effects(function: ConcreteFunction) -> List[str]:
   """Returns types of ops that change more than variables, such as a py_function or an iterator."""
   graph_def = function.graph.as_graph_def()
   bodies = graph_def.library.function
+  # Types of ops in the graph and in its functions, without calls of these functions.
   kinds = {node.op for nodes in (graph_def.node, *(each.node_def for each in bodies))
            for node in nodes} - {each.signature.name for each in bodies}
   return sorted(kind for kind in kinds if kind in PIPELINES or kind.startswith("Print")

@@ -27,10 +27,14 @@ def place_into(
     loading: options of `load_graph`.
     observer: is told how it goes.
 
+  Returns:
+    The result that was written.
+
   Raises:
     PlacetoError: the graph, cluster or an option is wrong, nothing fits, or `out` is in use.
   """
   devices = Cluster.parse(cluster)
+  # Before the graph is loaded, which may take minutes.
   outputs.check(out)
   with observer.stage(f"Loading {graph}"):
     loaded = run.load(graph, config, loading)
@@ -38,6 +42,7 @@ def place_into(
   observer.say(reports.step_line(whole))
   inputs = [graph, cluster, str(config.costs), config.policy_weights or ""]
   with reports.Workspace(out, inputs) as workspace:
+    # Names and rights are checked before the search.
     workspace.claim(reports.result_names(whole))
     writing.check_writable(whole, workspace.path)
     board = workspace.tensorboard_dir

@@ -34,7 +34,14 @@ _AUTOS = (
 
 
 def methods(*, controls: bool = False) -> Tuple[Method, ...]:
-  """Returns all methods, by kind, rank and name. Args: controls: whether to list controls."""
+  """Returns all methods, by kind, rank and name.
+
+  Args:
+    controls: whether to list controls.
+
+  Returns:
+    The methods that are declared.
+  """
   return in_order(
       method for method in (*_AUTOS, *declared_in("placeto_tf.search"),
                             *declared_by(policies.modules().values()))
@@ -108,7 +115,15 @@ def weighted_policies() -> Tuple[str, ...]:
 
 
 def check_weights(method: Method, policy_weights: Optional[str]) -> None:
-  """Raises PlacementError where a method needs weights and has none, or the other way round."""
+  """Checks that a method has weights where it needs them, and none where it takes none.
+
+  Args:
+    method: to be run.
+    policy_weights: directory of weights, or None.
+
+  Raises:
+    PlacementError: weights are missing, or the method takes none.
+  """
   if policy_weights is not None and method.weights is None:
     takers = ", ".join(each.name for each in methods() if each.weights is not None)
     raise PlacementError(
@@ -121,6 +136,14 @@ def check_weights(method: Method, policy_weights: Optional[str]) -> None:
 
 
 def read_weights(method: Method, policy_weights: Optional[str]) -> None:
-  """Raises PlacetoError where the weights that a method is given cannot be read."""
+  """Checks that the weights that a method is given can be read.
+
+  Args:
+    method: to be run.
+    policy_weights: directory of weights, or None.
+
+  Raises:
+    PlacetoError: they cannot be read.
+  """
   if policy_weights is not None and method.weights is not None and method.weights.load is not None:
     method.weights.load()(policy_weights)

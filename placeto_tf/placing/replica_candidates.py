@@ -60,18 +60,18 @@ class Candidate:
 
   @property
   def form(self) -> str:
-    """See `form_name`."""
+    """Returns the name of the replication strategy, see `form_name`."""
     return form_name(self.replicas, self.mirrored, self.micro_batches)
 
   @property
   def example_us(self) -> float:
-    """Step time per example of the best placement so far; infinite where none fits."""
+    """Returns the step time per example of the best placement, in us; infinite if none fits."""
     excess_bytes, objective_us = self.rank
     return float("inf") if excess_bytes > 0 else objective_us
 
   @property
   def rank(self) -> Tuple[float, float]:
-    """Lowest for the best: (memory that is lacking in bytes, objective per example in us)."""
+    """Returns (lacking memory in bytes, objective per example in us), lowest for the best."""
     log = self.problem.account
     return log.best_excess_bytes, log.best_objective_us / (self.global_batch or 1)
 
@@ -81,7 +81,7 @@ def search_replicas(
     announce: Callable[[PlacementProblem, str], None] = lambda problem, name: None,
     more: Callable[[float], List[Candidate]] = lambda example_us: [],
 ) -> Candidate:
-  """Searches and returns the best candidate.
+  """Searches all candidates within one budget.
 
   Args:
     candidates: fewest replicas first.
@@ -91,6 +91,9 @@ def search_replicas(
     announce: called with a problem and the name of each placer before it runs.
     more: other candidates that are worth trying, given the step time per example that the starts
       of these reach; the time to make them does not count.
+
+  Returns:
+    The best candidate; of equal ones that with the fewest replicas and shared variables.
   """
   search = _Search(candidates, budget, seed, runs, announce, more)
   candidates = search.run()
@@ -100,6 +103,7 @@ def search_replicas(
 
 class _Search:
 
+  """Runs the stages of the search and keeps the budget that the candidates share."""
   def __init__(
       self, candidates: Sequence[Candidate], budget: Budget, seed: int, runs: Runs,
       announce: Callable[[PlacementProblem, str], None],
@@ -113,17 +117,21 @@ class _Search:
   def run(self) -> List[Candidate]:
     """Runs all three stages, which Ctrl-C ends; returns all candidates."""
     try:
+      # 1. Starts, then pipelines whose making does not count, bounds, and forms of one number.
       for candidate in self._candidates:
         self._start(candidate)
       before = time.monotonic()
       self._candidates += self._more(min(each.example_us for each in self._candidates))
       self._started += time.monotonic() - before
+      # Candidates that can still win.
       alive = self._possible([each for each in self._candidates if not each.reference])
       numbers = sorted({(each.replicas, each.micro_batches) for each in alive})
       alive = [each for number in numbers for each in self._ahead(
           [each for each in alive if (each.replicas, each.micro_batches) == number], BEHIND)]
       for i, candidate in enumerate(alive):
+        # 2. Of what is left a share that makes all first searches equal, FIRST_SHARE in all.
         self._first(candidate, FIRST_SHARE / len(alive) / (1 - FIRST_SHARE * i / len(alive)))
+      # 3. The best, and a second that is close.
       alive = self._ahead(alive, BEHIND)
       alive = self._ahead(alive, CLOSE)
       alive = alive[:2 if alive[0].problem.account.best_fits else 1]
@@ -147,12 +155,14 @@ class _Search:
     return Budget(evaluations, seconds)
 
   def _over(self) -> bool:
+    """Returns whether the whole budget is used."""
     used = sum(each.problem.account.evaluations for each in self._candidates)
     return (self._budget.max_evaluations is not None and used >= self._budget.max_evaluations) or (
         self._budget.max_seconds is not None
         and time.monotonic() - self._started >= self._budget.max_seconds)
 
   def _run(self, candidate: Candidate, method: Method, budget: Budget) -> None:
+    """Runs a method on a candidate and records it in the candidate's search log."""
     problem = candidate.problem
     self._announce(problem, method.name)
     run = functools.partial(running.run, problem, method, budget, self._seed, runs=self._runs)
@@ -162,6 +172,8 @@ class _Search:
       problem.account.run(method.name, run)
 
   def _start(self, candidate: Candidate) -> None:
+    """Evaluates the placements of a candidate that need no search."""
+    # A pipeline begins with the placement of its stages.
     if candidate.micro_batches > 1:
       return
     budget = self._slice(candidate.problem, 1.0)
@@ -176,6 +188,7 @@ class _Search:
     best = min(each.example_us for each in candidates)
     alive = []
     for each in candidates:
+      # The bound is computed only where it could decide.
       if each.example_us > best and each.problem.account.best_fits:
         bound = lower_bound_us(each.problem) / (each.global_batch or 1)
         if bound >= best:
@@ -185,6 +198,7 @@ class _Search:
     return alive
 
   def _ahead(self, candidates: List[Candidate], factor: float) -> List[Candidate]:
+    """Returns the candidates within a factor of the best, best first; drops the others."""
     candidates = sorted(candidates, key=lambda each: each.rank)
     best = candidates[0].example_us
     for each in candidates:
@@ -195,6 +209,7 @@ class _Search:
     return [each for each in candidates if not each.dropped]
 
   def _first(self, candidate: Candidate, share: float) -> None:
+    """Searches a candidate with a share of what is left: stage 2."""
     if self._over():
       return
     budget = self._slice(candidate.problem, min(1.0, share))
@@ -202,11 +217,13 @@ class _Search:
     self._run(candidate, method, budget)
 
   def _last(self, candidate: Candidate, share: float) -> None:
+    """Searches one of the best with a share of what is left: stage 3."""
     problem, log = candidate.problem, candidate.problem.account
     budget = self._slice(problem, share)
     needed_seconds = _SECONDS_AN_OP * problem.graph.num_ops
     policy = registry.policy_of_auto()
     parts = [(registry.find("annealing"), 1.0)]
+    # The policy runs only if annealing has time to begin after it.
     if budget.max_seconds is None or (
         (1 - POLICY_SHARE) * (budget.max_seconds - log.seconds) > needed_seconds):
       parts = [*([(policy, POLICY_SHARE)] if policy else []), *parts]

@@ -49,6 +49,9 @@ def with_replicas_of_spec(config: PlacingConfig, graph: Any) -> PlacingConfig:
   Args:
     config: returned as it is if it asks for more than one replica.
     graph: the spec; for anything else, too, the config is returned as it is.
+
+  Returns:
+    The configuration with these replicas.
   """
   if config.replicas != 1 or not is_spec(graph):
     return config
@@ -70,6 +73,9 @@ def place_replicas(
     config: as for `place_with`; its method is `auto`.
     observer: is told how it goes.
 
+  Returns:
+    The best placement of the best replication strategy, and a row for each that was tried.
+
   Raises:
     PlacetoError: the number of replicas does not fit graph or cluster, or nothing fits in memory.
   """
@@ -77,6 +83,7 @@ def place_replicas(
   stage = observer.stage
   counts, parallel = _counts(cluster, config.replicas)
   kinds = (False, True) if config.mirrored_variables is None else (config.mirrored_variables,)
+  # One replica has no mirrored form.
   forms: Set[Form] = {(count, mirrored and count > 1, 1) for count in counts for mirrored in kinds}
   asked = pipeline_form(config.replicas)
   if asked is not None:
@@ -94,6 +101,7 @@ def place_replicas(
                 mirrored, batches, _is_reference(config, count, batches))
       for (count, mirrored, batches), (replicated, problem) in sorted(
           made.items(), key=lambda each: each[0]) if (count, mirrored, batches) in forms]
+  # The number that was asked for could not be made: the others are all there is.
   if all(each.reference for each in candidates):
     candidates = [dataclasses.replace(each, reference=False) for each in candidates]
   def make_problem(replicated: ReplicatedGraph) -> PlacementProblem:
@@ -102,6 +110,7 @@ def place_replicas(
   def pipelines(example_us: float) -> List[Candidate]:
     if config.replicas != AUTO or config.mirrored_variables:
       return []
+    # Replicas of any number tell the ops that each has of its own.
     known = made[parallel, False, 1][0] if parallel > 1 else None
     for groups, batches in pipeline_candidates.worth_trying(source, known, cluster, example_us):
       form = (groups * batches, False, batches)
@@ -122,6 +131,7 @@ def place_replicas(
   with observer.search(config.budget) as progress:
     best = search_replicas(
         candidates, config.budget, config.seed, Runs(config.num_islands), progress, pipelines)
+  # The order of micro-batches was made for the stages, not for the placement found.
   if best.micro_batches > 1:
     better = pipeline_candidates.in_a_better_order(source, best.problem, cluster, make_problem)
     if better is not None:
@@ -167,10 +177,13 @@ def _checked(
   Args:
     source, candidates, best, config, stage: see `place_replicas`. A check takes at most as
       long as the search may, but always has half a minute.
-    checks: receives what each check gave, by form.
+    checks: receives the result of each check, by form.
+
+  Returns:
+    The candidate, and the mismatch of the first one that was put aside, or "".
 
   Raises:
-    ReplicaMismatchError: none does.
+    ReplicaMismatchError: no candidate trains as the graph does.
   """
   problems: List[GraphError] = []
   limit_s = max(_LEAST_CHECK_S, config.budget.max_seconds or DEFAULT_MAX_SECONDS)
@@ -182,6 +195,7 @@ def _checked(
     except ReplicaMismatchError as problem:
       problems.append(problem)
       checks[best.form] = TrainingComparison(False, str(problem))
+      # The best of those that were not compared yet.
       left = [each for each in candidates if each.form not in checks and not each.reference]
       if not left:
         raise problems[0] from None
@@ -192,7 +206,7 @@ def _checked(
 def _check(
     source: ReplicaSource, best: Candidate, limit_s: float
 ) -> TrainingComparison:
-  """Returns what `check_replicas` finds of a candidate; "not checked" where that raises."""
+  """Returns the comparison of a candidate with the graph; "not checked" where that fails."""
   replicated = best.problem.replicated
   assert replicated is not None
   try:
@@ -209,6 +223,7 @@ def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
   if pipeline_form(wanted):
     return [1], devices
   if wanted == AUTO:
+    # Divisors of the number of devices.
     return [count for count in range(1, devices + 1) if devices % count == 0], devices
   assert isinstance(wanted, int)
   if wanted > devices:
@@ -274,6 +289,7 @@ def _data_parallel(
     replicated: ReplicatedGraph, problem: PlacementProblem, count: int) -> Optional[DataParallel]:
   """Returns the baseline on so many devices; None where it does not do what the graph does."""
   devices = compute_devices(problem)[:count]
+  # [N] -1: the replica's own device; else the device of an op that has no kernel there.
   hosts = np.where(
       problem.allowed_ops[:, devices[0]], -1, fallback_devices(problem)).astype(np.int64)
   try:
@@ -285,6 +301,7 @@ def _data_parallel(
 def _problem(
     graph: Any, replicated: Optional[ReplicatedGraph], cluster: Cluster, config: PlacingConfig
 ) -> PlacementProblem:
+  """Makes the problem of a graph or of its replicas, with costs of the config's source."""
   from placeto_tf.costs import estimate_costs
 
   source = config.costs  # a function knows what the ops of replicas cost
@@ -299,6 +316,7 @@ def _problem(
 def _result(
     candidates: List[Candidate], best: Candidate, replication: Replication, cluster: Cluster,
     config: PlacingConfig, seconds: float) -> PlacingResult:
+  """Returns the result of the best candidate, with its replicas, or raises if nothing fits."""
   problem = best.problem
   if not problem.account.best_fits:
     raise PlacementError(
@@ -323,12 +341,22 @@ def _baselines(
   All step times are for as many examples as a step of the best has.
   """
   def scaled(row: Baseline, batch: Optional[int]) -> Baseline:
+    """Scales a row to as many examples as a step of the best has.
+
+    Args:
+      row: of a placer.
+      batch: examples of its step; None where they are not known.
+
+    Returns:
+      The row, unchanged where a batch is not known or is the same.
+    """
     if row.step_time_us is None or not batch or not best.global_batch or (
         batch == best.global_batch):
       return row
     return dataclasses.replace(row, step_time_us=row.step_time_us * best.global_batch / batch)
 
   rows: Dict[str, Baseline] = {}
+  # The candidate of one replica comes first; its rows are the references.
   first, baseline = candidates[0], replication.data_parallel
   for record in first.problem.account.method_runs:
     rows[record.name] = scaled(Baseline.of(first.problem, record), first.global_batch)

@@ -128,7 +128,7 @@ def _measured(found: MeasuredSearch) -> Dict[str, Any]:
 
 
 def _fields(record: Any, *names: str) -> Dict[str, Any]:
-  """Attributes of a record as JSON."""
+  """Returns attributes of a record as JSON."""
   values = {name: getattr(record, name) for name in names}
   return {name: value.tolist() if isinstance(value, np.ndarray) else value
           for name, value in values.items()}
@@ -156,6 +156,7 @@ def _computed(graph: ComputationGraph, fetch: str) -> str:
   """Returns the name of the tensor that a fetched one is a copy of."""
   name, _, port = fetch.rpartition(":")
   op = graph.op_index[name]
+  # Back through copies to the op that computes the tensor.
   while graph.op_types[op] == "Identity":
     edges = np.flatnonzero((graph.edge_consumers == op) & (graph.edge_ports >= 0))
     op, port = int(graph.edge_producers[edges[0]]), str(graph.edge_ports[edges[0]])

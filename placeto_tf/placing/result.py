@@ -55,7 +55,15 @@ class Baseline:
 
   @classmethod
   def of(cls, problem: PlacementProblem, entry: MethodRun) -> Baseline:
-    """Returns the row of one placer of a run, its placement simulated."""
+    """Returns the row of one placer of a run, its placement simulated.
+
+    Args:
+      problem: simulates.
+      entry: of the placer, in the search log.
+
+    Returns:
+      The row; without a placement its step time is None.
+    """
     if entry.placement is None:
       unknown = np.full(problem.num_devices, np.nan)
       return cls(None, False, unknown, None, 0, entry.seconds, 0.0, entry.skipped)
@@ -95,7 +103,7 @@ class ReplicaRow:
 
   @property
   def examples_per_second(self) -> Optional[float]:
-    """Examples per second with the best placement found."""
+    """Returns examples per second with the best placement; None without a batch."""
     return None if self.global_batch is None else self.global_batch / self.step_time_us * 1e6
 
 
@@ -207,7 +215,20 @@ class PlacingResult:
       cls, problem: PlacementProblem, indices: np.ndarray, baselines: Dict[str, Baseline],
       config: PlacingConfig, *, evaluations: int, bound_us: Optional[float] = None, **more: Any
   ) -> PlacingResult:
-    """Returns the result of a search for a placement [N], simulated; `more` are its fields."""
+    """Makes the result of a search for a placement, which is simulated.
+
+    Args:
+      problem: that was searched.
+      indices: [N] int32 device of each op.
+      baselines: placer -> row.
+      config: of the run.
+      evaluations: placements evaluated in all.
+      bound_us: lower bound of the step time; by default it is computed.
+      **more: further fields of the result.
+
+    Returns:
+      The result.
+    """
     graph, cluster = problem.graph, problem.cluster
     simulated = problem.simulator.simulate(indices)
     bound_us = lower_bound_us(problem) if bound_us is None else bound_us
@@ -245,7 +266,7 @@ class PlacingResult:
     return tables.html(self)
 
   def apply(self, target: Any, *, out_dir: Optional[str] = None, **options: Any) -> Any:
-    """Returns what was placed with the device of every op, and with its replicas, in its own kind.
+    """Applies the placement to a graph of the user's: a device for every op, and the replicas.
 
     Args:
       target: the graph that was given to `place()`, or another copy of it: a GraphDef,

@@ -53,6 +53,9 @@ def place(
     **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...), and
       those of `load_graph` (batch_size, fetches, ...) where the graph has still to be read.
 
+  Returns:
+    The placement, its simulated step, and the baselines that it is compared with.
+
   Raises:
     PlacetoError: the graph, cluster or an option is wrong, or no placement fits in memory.
   """
@@ -70,6 +73,7 @@ def _options_of(
   """Divides the options of `place` into those of placing and those of `load_graph`."""
   loading = {name: value for name, value in options.items() if name in LOAD_OPTIONS}
   placing = {name: value for name, value in options.items() if name not in LOAD_OPTIONS}
+  # Misspelt options are refused, with those that there are.
   known = {field.name for field in dataclasses.fields(PlacingConfig)}
   unknown = sorted(set(placing) - known)
   if unknown:
@@ -91,6 +95,9 @@ def load(graph: Any, config: PlacingConfig, loading: Mapping[str, Any]) -> Loade
     graph: see `place`.
     config: says whether replicas are wanted.
     loading: options of `load_graph`.
+
+  Returns:
+    A `ComputationGraph`, or a `ReplicaSource` where several replicas are wanted.
 
   Raises:
     PlacetoError: it cannot be read.
@@ -117,12 +124,16 @@ def place_with(
     root_dir: where TensorBoard's events of the search go; None writes none.
     observer: is told how it goes.
 
+  Returns:
+    The result, as `place()` returns it.
+
   Raises:
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
   """
   if root_dir is None:
     with looking(config.look):
       return _placed(loaded, cluster, config, None, observer)
+  # TensorBoard's events are written while the search runs.
   with Recorded(observer, root_dir) as recorded, looking(config.look):
     result = _placed(loaded, cluster, config, root_dir, recorded)
     with observer.stage("Writing TensorBoard's events"):
@@ -133,6 +144,7 @@ def place_with(
 def _placed(
     loaded: Loaded, cluster: Cluster, config: PlacingConfig, root_dir: Optional[str],
     observer: Observer) -> PlacingResult:
+  """Places replicas of a source, or one graph."""
   if isinstance(loaded, ReplicaSource):
     return replica_search.place_replicas(loaded, cluster, config, observer=observer)
   return one_graph.place_graph(loaded, cluster, config, root_dir=root_dir, observer=observer)

@@ -49,9 +49,13 @@ def problem_of(
     graph, cluster, config, costs: the graph to place, where, and how.
     replicated: the replicas that the graph consists of, if any.
 
+  Returns:
+    The problem, which has evaluated nothing yet.
+
   Raises:
     PlacementError: a pin or a grouping is wrong.
   """
+  # [N, D] devices with kernels, narrowed by pins.
   able, said = narrowed_by_pins(
       graph, cluster, allowed_devices(graph, cluster), pins=config.pins,
       sets=dict(config.allowed), keep_own_devices=config.existing_devices == "keep")
@@ -60,9 +64,11 @@ def problem_of(
       PlacementProblem.build, graph, cluster, costs=costs, grouping=config.grouping,
       max_groups=config.max_groups, replicated=replicated)
   problem, hosts = build(allowed_ops=offer()), hosts_of(cluster)
+  # Accelerators alone; hosts are the last resort.
   memory_bytes = cluster.memory_bytes[~hosts].sum()
   most_bytes = sum(
       each.sum() for each in (costs.persistent_bytes, costs.output_bytes, costs.temporary_bytes))
+  # Everything fits at once, or hosts are offered already: no need to simulate.
   if most_bytes <= memory_bytes or (problem.allowed_ops == able).all():
     return problem
   first = np.full(graph.num_ops, compute_devices(problem)[0])
@@ -70,6 +76,7 @@ def problem_of(
   for _ in range(2):  # as it is, and with what a host may take on the host
     peak_bytes = problem.simulator.simulate(placement).peak_memory_bytes
     placement = relieved(problem, placement, peak_bytes)
+  # Relieved as far as possible, the step still holds too much: all ops may use hosts.
   if peak_bytes[~hosts].sum() > memory_bytes:
     return build(allowed_ops=offer(all_hosts=True))
   return problem
@@ -82,7 +89,7 @@ def prepare(
 
   Args:
     problem: counts evaluations.
-    method: what will be run.
+    method: that will be run.
     budget, seed: of the run.
     start: [N] replaces the method's own start; methods that take none ignore it.
   """
@@ -116,6 +123,7 @@ def run(
     The best placement that it finds, [N].
   """
   prepare(problem, method, budget, seed)
+  # The starts used the budget up.
   if method.kind is Kind.POLICY and problem.account.exhausted(budget):
     return problem.account.best_known
   if method.weights is not None:

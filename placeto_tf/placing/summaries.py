@@ -51,7 +51,12 @@ class Recorded(Observer):
   """
 
   def __init__(self, observer: Observer, directory: str):
-    """Args: observer: is told; directory: the events go to its folder `placing`."""
+    """Opens the file of events.
+
+    Args:
+      observer: is told as well.
+      directory: the events go to its folder `placing`.
+    """
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     super().__init__()
@@ -69,10 +74,16 @@ class Recorded(Observer):
 
   @contextlib.contextmanager
   def search(self, budget: Budget) -> Iterator[Progress]:
-    """See `Observer`."""
+    """Gives the observer's function for a search, which also records events."""
     with self._observer.search(budget) as progress:
 
       def both(problem: PlacementProblem, placer: str) -> None:
+        """Records events and tells the observer.
+
+        Args:
+          problem: whose search log is recorded.
+          placer: that works on it.
+        """
         self._record(problem)
         progress(problem, placer)
 
@@ -102,6 +113,7 @@ class Recorded(Observer):
       self._add(step=last, summary=summary_pb2.Summary.FromString(made.SerializeToString()))
     if result.graph.num_ops <= timeline.MAX_PICTURED_OPS:
       png = tables.picture(result)
+      # Bytes 16 to 24 of a PNG: width and height of its header.
       width, height = struct.unpack(">II", png[16:24])
       self._write(last, tag="Timeline/best", image=summary_pb2.Summary.Image(
           height=height, width=width, colorspace=4, encoded_image_string=png))
@@ -114,7 +126,12 @@ class Recorded(Observer):
           tag=RUN_METADATA_TAG, run_metadata=metadata.SerializeToString()))
 
   def _write_history(self, history: List[Any], began: float) -> None:
-    """Args: history: of the run, [(evaluations, seconds, objective_us)]; began: its time."""
+    """Writes the improvements that are not written yet.
+
+    Args:
+      history: of the run, [(evaluations, seconds, objective_us)].
+      began: time of the run's begin, in seconds of the system's clock.
+    """
     for evaluations, seconds, objective_us in history[self._improvements:]:
       self._write(evaluations, began + seconds, tag="StepTime/best_ms",
                   simple_value=objective_us / 1e3)
@@ -128,6 +145,7 @@ class Recorded(Observer):
     self._add(wall_time, step=step, summary=found)
 
   def _add(self, wall_time: Optional[float] = None, **content: Any) -> None:
+    """Adds an event, by default with the present time."""
     from tensorboard.compat.proto import event_pb2
 
     self._writer.add_event(event_pb2.Event(wall_time=wall_time or time.time(), **content))
@@ -173,12 +191,16 @@ def run_metadata(
     graph: whose ops are listed.
     costs: of its ops.
     simulated: when and where they run; its cluster names the devices.
+
+  Returns:
+    The metadata, with a list of ops for each device.
   """
   from tensorflow.core.protobuf import config_pb2
 
   found = config_pb2.RunMetadata()
   devices = [found.step_stats.dev_stats.add(device=device_names.canonical(name) or name)
              for name in simulated.cluster.device_names]
+  # [N] bytes; outputs are added below.
   held_bytes = costs.temporary_bytes + costs.persistent_bytes
   # Output i belongs to the op whose range in `output_offsets` contains i.
   np.add.at(held_bytes, np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets)),

@@ -29,6 +29,9 @@ def table(result: Any, *, verbose: bool = False) -> str:
     verbose: whether every placer that took part has a row, with its gain and evaluations, and every
       one that did not run has a note. Otherwise the table has the rows to compare the answer with:
       the graph as it is, the baselines, and the placer that was asked for by name.
+
+  Returns:
+    The lines of text.
   """
   found = _align(frame(result, verbose))
   found.insert(1, "-" * max(map(len, found)))
@@ -63,7 +66,7 @@ def picture(result: Any) -> bytes:
 
 
 def _shown(result: Any, verbose: bool) -> Tuple[List[str], List[str]]:
-  """Placers in the order of the table: all, and those that have a row."""
+  """Returns the placers in the order of the table: all, and those that have a row."""
   references = [method.name for method in registry.references()] + [DATA_PARALLEL]
   # The references come first, the others in the order in which they ran.
   order = sorted(result.baselines, key=lambda name: name not in references)
@@ -72,6 +75,7 @@ def _shown(result: Any, verbose: bool) -> Tuple[List[str], List[str]]:
 
 
 def _titles() -> Dict[str, str]:
+  """Returns name -> title of all methods and of data parallelism."""
   return {**{method.name: method.title for method in registry.methods(controls=True)},
           DATA_PARALLEL: "data parallelism"}
 
@@ -84,6 +88,9 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
   Args:
     result: a `PlacingResult`.
     verbose: see `table`.
+
+  Returns:
+    A row per placer, the best, and the lower bound.
   """
   titles, cluster = _titles(), result.cluster
   current_us = result.baselines["current"].step_time_us
@@ -91,8 +98,20 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
   memory = ["GB at most"] if many else [f"GB {device.name}" for device in cluster.devices]
 
   def cells(placer: str, row: Any, from_us: Any, gain_us: float) -> Dict[str, str]:
+    """Returns the cells of one row.
+
+    Args:
+      placer: its title.
+      row: a `Baseline`, or the result itself.
+      from_us: step time of its start, or None.
+      gain_us: by which it lowered the best so far.
+
+    Returns:
+      Column -> text.
+    """
     if row.step_time_us is None:
       return {"placer": placer}
+    # With many devices one column, of the fullest.
     held = [row.peak_memory_bytes.max()] if many else row.peak_memory_bytes
     return {
         "placer": placer, "from": _ms(from_us), "step time": _ms(row.step_time_us),
@@ -108,6 +127,7 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
     rows.append(cells(titles[name], row, from_us, row.gain_us))
   rows.append(cells("best", result, None, 0.0))
   found = pd.DataFrame(rows).fillna("-")
+  # The last row has a bound and no placement.
   found.loc[len(found)] = {
       "placer": "lower bound", "step time": _ms(result.lower_bound_us),
       "speed-up": _times(current_us, result.lower_bound_us)}
@@ -135,6 +155,15 @@ def replica_table(replication: Any) -> List[str]:
   rows = []
 
   def add(form, batch, row, evaluations, said):
+    """Adds a row for one replication strategy.
+
+    Args:
+      form: its name.
+      batch: examples of a step, or None.
+      row: with step time, memory and fit.
+      evaluations: as text.
+      said: remark in the last column.
+    """
     rows.append({
         "replicas": form, "global batch": f"{batch:,}" if batch else "-",
         "step time": _ms(row.step_time_us),
@@ -151,6 +180,7 @@ def replica_table(replication: Any) -> List[str]:
   if replication.data_parallel is not None:
     add("data parallelism", replication.data_parallel_batch, replication.data_parallel, "1",
         "mirrored variables, ring all-reduce")
+  # Strategies that could not be made share a row per reason.
   for why in dict.fromkeys(replication.not_made.values()):
     forms = [form for form, other in replication.not_made.items() if other == why]
     rows.append({"replicas": ", ".join(forms), "": f"not tried: {why}"})
@@ -171,7 +201,7 @@ def batch_lines(replication: Any) -> List[str]:
 
 
 def verdict(result: Any) -> str:
-  """Says in one or two sentences what is gained, or that there is nothing to gain.
+  """Returns one or two sentences on the gain, or on there being nothing to gain.
 
   A form of replicas that was asked for can be slower than the graph is, which shows as a loss.
   """
@@ -198,7 +228,14 @@ def above(result: Any) -> float:
 
 
 def ratio(over: Optional[float], under: Optional[float]) -> float:
-  """Returns a speed-up, of no step shorter than `LEAST_US`; NaN where a time is not known."""
+  """Returns a speed-up.
+
+  Args:
+    over, under: step times in us, or None.
+
+  Returns:
+    Their ratio, of no step shorter than `LEAST_US`; NaN where a time is not known.
+  """
   return max(over, LEAST_US) / max(under, LEAST_US) if over and under else float("nan")
 
 
@@ -213,7 +250,7 @@ def _ms(us: Optional[float]) -> str:
 
 
 def _align(found: pd.DataFrame) -> List[str]:
-  """Lines of a table: the first column and one without a title hold words, the others numbers."""
+  """Returns the lines of a table: columns of words on the left, columns of numbers on the right."""
   cells = [list(found), *found.to_numpy().tolist()]
   widths = [max(map(len, column)) for column in zip(*cells)]
   return ["  ".join(cell.rjust(width) if j and cells[0][j] else cell.ljust(width)

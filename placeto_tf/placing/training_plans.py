@@ -83,12 +83,12 @@ class TrainingPlan:
 
   @property
   def replicas(self) -> int:
-    """The number of replicas among which a batch is divided."""
+    """Returns the number of replicas among which a batch is divided."""
     return 1 if self.replicated is None else self.replicated.replicas
 
   @property
   def batch_size(self) -> Optional[int]:
-    """Examples of a step; None where that is not known."""
+    """Returns the examples of a step; None where that is not known."""
     return size_of_shapes(self.shapes)
 
   def save(self, path: str) -> None:
@@ -124,7 +124,7 @@ class TrainingPlan:
     return repr(self) if self.result is None else tables.table(self.result)
 
   def _repr_html_(self) -> Optional[str]:
-    """The table and the timeline of the search, for a notebook."""
+    """Returns the table and the timeline of the search, for a notebook."""
     return None if self.result is None else self.result._repr_html_()
 
 
@@ -228,6 +228,12 @@ def search(
     shapes: of the components of a batch, in their order, where the specs leave dimensions open.
     cluster: devices and links.
     options: of `place()`.
+
+  Returns:
+    The plan, with the result of the search.
+
+  Raises:
+    PlacetoError: the step cannot be traced or placed, or nothing fits.
   """
   function = step.trace(specs)
   graph: Union[ComputationGraph, ReplicaSource] = graph_of(step, function, shapes)
@@ -236,6 +242,7 @@ def search(
     graph, traced = replica_source(
         step, specs, shapes, counts_of(options["replicas"], cluster),
         batch_norm=options.get("batch_norm", "replica"))
+  # A `ReplicaSource` where a batch may be divided, else the graph itself.
   result = place(graph, cluster, **options)
   made = None if result.replication is None else result.replication.chosen
   made = None if made is None or made.replicas == 1 else made
@@ -255,6 +262,9 @@ def follow(
     step, specs, shapes, cluster: see `search`.
     placement: of the same step.
 
+  Returns:
+    The plan, its step simulated.
+
   Raises:
     PlacementError: it is of another step, or for other devices.
   """
@@ -267,6 +277,7 @@ def follow(
   else:
     placed, graph = function, graph_of(step, function, shapes)
     costs = estimate_costs(graph, cluster)
+  # Devices of the placement that the cluster lacks, by any of their names.
   missing = sorted(
       device for device, i in device_names.match(
           set(placement.values()), cluster.device_names).items() if i is None)
@@ -274,6 +285,7 @@ def follow(
     raise PlacementError(
         f"the placement uses {listed(missing)}, expected devices of the cluster, "
         f"{', '.join(cluster.device_names)}; give the cluster that it was made for")
+  # Names of ops differ a little from trace to trace; most have to be known.
   found, known = placed_alike(placement, graph, placed, cluster, variables_stay=False)
   if known < ENOUGH:
     raise PlacementError(
@@ -332,6 +344,7 @@ def replica_source(
       try:
         check_divides(size, count)
         source, traced = way()
+        # A batch that grows is no division.
         if source.replicas(count).global_batch == size:
           return source, traced
       except GraphError as error:
@@ -373,6 +386,9 @@ def counts_of(replicas: Union[int, str], cluster: Cluster) -> Sequence[int]:
   Args:
     replicas: an option of `place()`.
     cluster: on whose devices they are.
+
+  Returns:
+    The number that was asked for, or the divisors of the number of devices from 2 on.
   """
   if isinstance(replicas, int):
     return [replicas]
@@ -392,6 +408,9 @@ def as_cluster(
   Args:
     cluster: a `Cluster`, text for `Cluster.parse`, or None.
     placement: found before, or None.
+
+  Returns:
+    The cluster.
 
   Raises:
     ClusterError: there are none.
@@ -431,11 +450,14 @@ def short_names(cluster: Cluster) -> str:
 
 
 def graph_of(step: TracedStep, function: ConcreteFunction, shapes: Shapes) -> ComputationGraph:
-  """Returns the graph of a trace of a step.
+  """Reads the graph of a trace of a step.
 
   Args:
     step, function: the step, and its trace.
     shapes: of a batch's tensors, for arguments whose shapes the trace leaves open.
+
+  Returns:
+    The graph.
   """
   feeds = {tensor.name: shape for tensor, shape in zip(function.inputs, shapes)
            if not tensor.shape.is_fully_defined() and None not in shape}
@@ -450,5 +472,6 @@ def of_first_replica(plan: TrainingPlan) -> Placement:
   # Shared ops come last and count.
   order = known[np.argsort(-made.replica_of_op[known], kind="stable")]
   found = np.zeros(made.original.num_ops, dtype=np.int32)
+  # Later entries overwrite earlier ones: replica R - 1 first, shared ops last.
   found[made.original_of_op[order]] = indices[order]
   return Placement.from_indices(made.original, plan.cluster, found)

@@ -15,6 +15,9 @@ def describe(training: Any) -> str:
 
   Args:
     training: a `PlacedStep` or `PlacedTraining`.
+
+  Returns:
+    Ten lines at most.
   """
   plan, lines = training.plan, [f"{training!r}"]
   if plan is None:
@@ -43,6 +46,7 @@ def describe(training: Any) -> str:
   notes, last = list(result.notes) if result else [], []
   if training.root_dir:
     last = [f"To look at it: tensorboard --logdir={training.root_dir}"]
+  # Ten lines in all, one of them for notes that have no room.
   room = 9 - len(lines) - len(last)
   lines += [f"Note: {note}" for note in notes[:room]]
   if len(notes) > room:

@@ -62,8 +62,8 @@ class WhatIf:
     moved: names of the ops that move, with those that are colocated with them.
     step_time_us, changed_us: of the placement, and with the change.
     fits: whether the changed placement fits in memory.
-    before, after: what bounds the step.
-    problem: what does not fit, or "".
+    before, after: explanations of what bounds each step.
+    problem: the devices that are too small, or "".
   """
 
   moved: Tuple[str, ...]
@@ -94,7 +94,7 @@ def what_if(result: Placed, changes: Mapping[str, str]) -> WhatIf:
       them. Of several expressions that match an op the last one holds.
 
   Returns:
-    Both step times, and what bounds each.
+    Both step times, and explanations of what bounds each.
 
   Raises:
     PlacementError: an expression is none, or matches no op; a device is not in the cluster, or one
@@ -104,6 +104,7 @@ def what_if(result: Placed, changes: Mapping[str, str]) -> WhatIf:
   able, placement = allowed_devices(graph, cluster), result.indices.copy()
   for regex, device in changes.items():
     column = device_index(cluster, device)
+    # [N] bool: the ops that match, and all that are colocated with them.
     rows = np.isin(graph.colocation, graph.colocation[matching_ops(regex, graph.op_names)])
     stuck = np.flatnonzero(rows & ~able[:, column])
     if len(stuck):
@@ -141,6 +142,7 @@ def why(result: Placed, ops: Sequence[int]) -> List[Dict[str, Any]]:
   able = allowed_devices(graph, cluster)
   simulator = Simulator(graph, result.costs, cluster)
   found = []
+  # The first op of each colocation group, in the order of `ops`.
   _, first = np.unique(graph.colocation[list(ops)], return_index=True)
   for op in (ops[k] for k in sorted(first)):
     mates = graph.colocation == graph.colocation[op]
@@ -184,17 +186,21 @@ def notable(result: Placed) -> List[int]:
 
 
 def why_lines(result: Placed, regex: str) -> List[str]:
-  """Returns the lines of `place.py --why`: where the ops are that match, and what if they moved.
+  """Returns the lines of `place.py --why`: where matching ops are, and the step if they moved.
 
   Args:
     result: of `place`.
     regex: matches whole names.
+
+  Returns:
+    A line for each set of colocated ops, and one for each device that all could move to.
 
   Raises:
     PlacementError: it is no expression, or matches no op.
   """
   graph, cluster, lines = result.graph, result.cluster, []
   ops = matching_ops(regex, graph.op_names)
+  # [D]: devices on which all of them have kernels.
   able = allowed_devices(graph, cluster)[ops].all(axis=0)
   for each in why(result, ops)[:_MOST_SETS]:
     others = ", ".join(

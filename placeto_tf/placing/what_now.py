@@ -25,12 +25,15 @@ _COLLECTED = ["tf.global_variables_initializer()", "tf.local_variables_initializ
 
 
 def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str:
-  """Returns the lines that a program ends with: how to run what it wrote, and where more is.
+  """Returns the lines that a program ends with: how to run its result, and where more is.
 
   Args:
     graph: that was placed.
     devices: names of the cluster's devices.
     out: the directory that was written.
+
+  Returns:
+    The lines, joined.
   """
   lines = [f"  {line}" for line in run_lines(graph, devices, out)]
   file = os.path.join(out, "README.md")
@@ -45,13 +48,18 @@ def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str
 
 
 def run_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> List[str]:
-  """Returns two lines of Python that load the placed graph and run a step; none without ops.
+  """Returns two lines of Python that load the placed graph and run a step.
 
-  Args: see `last_lines`.
+  Args:
+    graph, devices, out: see `last_lines`.
+
+  Returns:
+    The lines; none where the graph has no ops that run, or lives in a model.
   """
   name = placed_name(graph)
   path = os.path.join(out, name)
   cpus = sum(each.startswith("/CPU:") or each.startswith("/device:CPU:") for each in devices)
+  # By format: a SavedModel, a MetaGraph, a binary or a text GraphDef.
   if name == "saved_model":
     split = "" if cpus < 2 else (
         'tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], '
@@ -72,6 +80,7 @@ def run_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> List
 
 
 def _session(devices: Sequence[str], cpus: int) -> str:
+  """Returns the code that makes a session with the cluster's devices."""
   if any("/job:" in name and "/job:localhost" not in name for name in devices):
     return 'session = tf.Session("grpc://your_first_worker:2222")'
   return "session = tf.Session()" if cpus < 2 else (
@@ -88,6 +97,7 @@ def _initialize(graph: ComputationGraph, name: str) -> str:
       then = "tf.train.start_queue_runners(session); "
   else:
     known = {node.name for node in nodes}
+    # A GraphDef has no collections: its op `init`, if it has one.
     first = [repr(found) for found in INIT_OPS if found in known][:1]
     kinds = [*_ITERATORS, *_TABLES]
   first += [repr(node.name) for node in nodes if node.op in kinds]
@@ -118,6 +128,7 @@ def _feeds(graph: ComputationGraph) -> List[str]:
 
 
 def _zeros(dtype: int, shape: Any) -> str:
+  """Returns the code of an array of zeros, or of empty texts."""
   shown = list(shape or ())
   return f'np.full({shown}, "")' if dtype == 7 else f"np.zeros({shown})"  # DT_STRING
 
@@ -128,6 +139,7 @@ def _call(graph: ComputationGraph) -> str:
 
   source = graph.origin
   fetched = set(graph.fetches)
+  # The signature with the most of the fetched tensors; of equal ones the first by name.
   key, signature = max(
       sorted(source.meta_graph.signature_def.items(), reverse=True),
       key=lambda item: len(fetched.intersection(info.name for info in item[1].outputs.values())))
@@ -161,6 +173,9 @@ def readme(
     graph: that was placed.
     devices: names of the cluster's devices.
     graph_spec, cluster_spec: the values of --graph and --cluster.
+
+  Returns:
+    The text, in Markdown.
   """
   name = placed_name(graph)
   what = (f"`{name}` is the graph with a device for each op; `placement.json` has op names and\n"
