@@ -64,17 +64,22 @@ class OneGraphPolicy:
   def place(
       self, problem: PlacementProblem, budget: Budget, seed: int = 0, *, config: Any = None,
       root_dir: Optional[str] = None) -> np.ndarray:
-    """Returns [N] the best placement the problem has seen, after training a policy on it.
+    """Trains a policy on a problem until the budget is used up.
 
     Args:
       problem: its own groups are not used.
       budget: counted from when the problem was made.
-      seed: of weights and draws.
+      seed: of weights and samples.
       config: the policy's choices, instead of `options`.
       root_dir: as for `one_shot.search`.
+
+    Returns:
+      [N] the best placement that the problem has seen.
     """
     options = config or self.options
+    # Independent seeds: another number of samples leaves the weights alike.
     weights, draws = seeds(seed)
+    # The policy groups ops itself; both problems share one search log and one budget.
     grouped, policy = self.make(problem, options, weights)
     environment = search_environment(
         grouped, options.training, budget, decisions=policy.decisions,
@@ -85,13 +90,18 @@ class OneGraphPolicy:
 
   def trainable(self) -> Trainable:
     """Returns the record for `scripts/train.py`."""
+    # The graph is given on the command line.
     config = OneGraphConfig((), policy=self.name, training=self.options.training)
     make = functools.partial(OneGraphLearner, self)
     return Trainable(self.name, config, functools.partial(trainer.train, make))
 
 
 def seeds(seed: int) -> Tuple[int, int]:
-  """Seeds of a policy's weights, and of its draws."""
+  """Returns seeds of a policy's weights and of its samples, from one.
+
+  Args:
+    seed: of the run.
+  """
   return tuple(np.random.SeedSequence(seed).generate_state(2).tolist())
 
 
@@ -114,6 +124,7 @@ class OneGraphConfig(RunConfig):
     super().__post_init__()
     for name, most in (("graphs", 1), ("clusters", 1), ("held_out", 0)):
       found = len(getattr(self, name))
+      # One graph, one cluster, nothing held out.
       if found > most:
         raise PlacetoError(
             f"{name} has {found} of them; expected {'one' if most else 'none'}: {self.policy} is "
@@ -137,7 +148,13 @@ class OneGraphLearner(Learner):
   def __init__(
       self, policy: OneGraphPolicy, config: OneGraphConfig, root_dir: str, *,
       warm_start: Optional[str] = None, **given: Any):
-    """See the base class.
+    """Makes the policy of the only graph; see the base class.
+
+    Args:
+      policy: that is made for the graph.
+      config, root_dir: of the run.
+      warm_start: None.
+      **given: problems.
 
     Raises:
       PlacetoError: there is a warm start: weights are of one graph.
@@ -149,6 +166,7 @@ class OneGraphLearner(Learner):
     super().__init__(config, root_dir, **given)
     self.policy = config.policy
     weights, draws = seeds(config.seed)
+    # In the policy's groups.
     self.problem, self.network = policy.make(self.problems[0], policy.options, weights)
     self._environment = search_environment(
         self.problem, config.training, decisions=self.network.decisions,
@@ -158,16 +176,29 @@ class OneGraphLearner(Learner):
 
   def make_problems(
       self, graphs: Sequence[str], clusters: Sequence[str]) -> List[PlacementProblem]:
-    """Returns the only graph on the only cluster."""
+    """Makes the problem of the only graph on the only cluster.
+
+    Args:
+      graphs: at most one name.
+      clusters: one, as `Cluster.parse` takes it.
+
+    Returns:
+      One problem, or none without a graph.
+    """
     return [make_problem(load_graph(graphs[0]), Cluster.parse(clusters[0]))] if graphs else []
 
   def specs(self, iteration: int) -> List[None]:
-    """Returns the spec of one batch, of which there is nothing to say."""
+    """Returns the spec of one batch, which needs no content.
+
+    Args:
+      iteration: from 1 on.
+    """
     return [None]
 
   @property
   def collector(self) -> Maker:
-    """Plays with this policy itself: it counts its draws."""
+    """Returns a collector that plays with this policy itself, which counts its samples."""
+    # No process of its own: the environment must be this one, whose figures `learn` reads.
     return lambda problems: lambda weights, spec: self._learner.play()
 
   def portable(self, num_threads: Optional[int]) -> List[PlacementProblem]:
@@ -176,7 +207,7 @@ class OneGraphLearner(Learner):
 
   @property
   def weights(self) -> None:
-    """Returns nothing: collectors of this process have the policy itself."""
+    """Returns None: collectors of this process have the policy itself."""
     return None
 
   @property
@@ -189,20 +220,29 @@ class OneGraphLearner(Learner):
     return 1
 
   def learn(self, experiences: List[Any], iteration: int) -> Dict[str, float]:
-    """See the base class."""
+    """Makes one update; see the base class.
+
+    Args:
+      experiences: one batch of placements.
+      iteration: from 1 on.
+
+    Returns:
+      The loss, the mean reward, the share of placements that fit, and step times in us and ms.
+    """
     losses = self._learner.learn(experiences[0], (iteration - 1) / self.config.iterations)
     environment = self._environment
     best_us = float(self.problem.account.best_objective_us)
     found = {**losses, "reward": float(experiences[0].reward.mean()),
              "fitting": float(environment.fits.mean()), "StepTime/best_us": best_us,
              "best_ms": best_us / 1e3}
+    # The mean over placements that fit: others have a time but cannot run.
     if environment.fits.any():
       found["StepTime/current_us"] = float(environment.step_time_us[environment.fits].mean())
     return found
 
   def state(self) -> Dict[str, Any]:
     """See the base class."""
-    best = self.problem.account.best_placement
+    best = self.problem.account.best_placement  # [N]; None before the first placement
     return {**super().state(), "best": None if best is None else best.tolist(),
             "evaluations": self.problem.account.evaluations}
 
@@ -210,6 +250,7 @@ class OneGraphLearner(Learner):
     """See the base class."""
     super().load_state(state)
     if state["best"] is not None:
+      # The evaluation makes the stored placement the best one again, then the count is restored.
       self.problem.evaluate_ops(np.asarray(state["best"], dtype=np.int32))
     self.problem.account.evaluations = state["evaluations"]
 

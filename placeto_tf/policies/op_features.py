@@ -21,8 +21,18 @@ NUM_WAVES = 6
 
 
 def type_counts(graph: ComputationGraph, group_of_op: np.ndarray, num_groups: int) -> np.ndarray:
-  """[G, T] float32: how many ops of each type, the types in alphabetical order, a group has."""
+  """Counts the ops of each type in each group.
+
+  Args:
+    graph: of the N ops.
+    group_of_op: [N] ints.
+    num_groups: G.
+
+  Returns:
+    [G, T] float32, the types in alphabetical order.
+  """
   types, type_of_op = np.unique(np.array(graph.op_types), return_inverse=True)
+  # Cell (group, type) of a flat [G T] table, of each op.
   counts = np.bincount(
       group_of_op.astype(np.int64) * len(types) + type_of_op.reshape(-1),
       minlength=num_groups * len(types))
@@ -32,13 +42,23 @@ def type_counts(graph: ComputationGraph, group_of_op: np.ndarray, num_groups: in
 def output_sizes(
     graph: ComputationGraph, costs: OpCosts, group_of_op: np.ndarray, num_groups: int,
     num_sizes: int) -> np.ndarray:
-  """[G, S] float32: the group's largest outputs in falling order, squashed; 0 where it has fewer.
+  """Returns the sizes of each group's largest outputs, squashed.
 
   A size of b bytes becomes log(1 + b) / 20: 0.3 for a scalar, 1 for half a gigabyte.
+
+  Args:
+    graph, costs: of the N ops.
+    group_of_op: [N] ints.
+    num_groups: G.
+    num_sizes: S.
+
+  Returns:
+    [G, S] float32 in falling order; 0 where a group has fewer outputs.
   """
-  group = np.repeat(group_of_op, np.diff(graph.output_offsets))
-  order = np.lexsort((-costs.output_bytes, group))
+  group = np.repeat(group_of_op, np.diff(graph.output_offsets))  # [O] group of each output
+  order = np.lexsort((-costs.output_bytes, group))  # by group, the largest first
   group = group[order]
+  # A sorted run's first index, subtracted, gives each entry's place within its group.
   place = np.arange(len(group)) - np.searchsorted(group, group)
   sizes = np.zeros((num_groups, num_sizes), dtype=np.float32)
   near = place < num_sizes
@@ -47,12 +67,16 @@ def output_sizes(
 
 
 def shape_features(rank: np.ndarray, dims: np.ndarray) -> np.ndarray:
-  """Returns [G, 1 + K] float32: 1 if the shape is known, then 1 + the logarithm of each dimension.
+  """Encodes shapes: 1 if the shape is known, then 1 + the logarithm of each dimension.
 
   Args:
     rank: [G] -1 where it is not known.
     dims: [G, K] the last dimensions, the last one first; 0 where there is none.
+
+  Returns:
+    [G, 1 + K] float32.
   """
+  # A dimension of 1 counts 1, so that a missing one, 0, differs from it.
   logs = np.where(dims > 0, 1.0 + np.log(np.maximum(dims, 1)), 0.0)
   return np.concatenate([(rank >= 0)[:, None], logs], axis=1).astype(np.float32)
 
@@ -60,80 +84,126 @@ def shape_features(rank: np.ndarray, dims: np.ndarray) -> np.ndarray:
 def group_edges(
     graph: ComputationGraph, group_of_op: np.ndarray, num_groups: int
 ) -> Tuple[np.ndarray, np.ndarray]:
-  """Returns [E] producing and consuming groups, each pair of different groups once, sorted."""
+  """Returns the edges between groups.
+
+  Args:
+    graph: of the N ops.
+    group_of_op: [N] ints.
+    num_groups: G.
+
+  Returns:
+    [E] producing and [E] consuming groups, each pair of different groups once, sorted.
+  """
   producers = group_of_op[graph.edge_producers].astype(np.int64)
   consumers = group_of_op[graph.edge_consumers].astype(np.int64)
-  apart = producers != consumers
-  pairs = np.unique(producers[apart] * num_groups + consumers[apart])
+  apart = producers != consumers  # [edges between ops]
+  pairs = np.unique(producers[apart] * num_groups + consumers[apart])  # [E] source G + target
   return pairs // num_groups, pairs % num_groups
 
 
 def adjacency(sources: np.ndarray, targets: np.ndarray, num_groups: int) -> np.ndarray:
-  """Returns [G, 2 G] float32: 1 for the groups that a group reads, then for those that read it."""
+  """Returns rows of the adjacency matrix and of its transpose, side by side.
+
+  Args:
+    sources, targets: [E] groups.
+    num_groups: G.
+
+  Returns:
+    [G, 2 G] float32: 1 for the groups that a group reads, then for those that read it.
+  """
   rows = np.zeros((num_groups, 2 * num_groups), dtype=np.float32)
-  rows[targets, sources] = 1
-  rows[sources, num_groups + targets] = 1
+  rows[targets, sources] = 1  # producers
+  rows[sources, num_groups + targets] = 1  # consumers
   return rows
 
 
 def neighbours(
     sources: np.ndarray, targets: np.ndarray, num_groups: int, count: int) -> np.ndarray:
-  """[G, 2 count] float32: the first `count` producers and as many consumers, by number over G.
+  """Returns the first producers and consumers of each group, by number over G.
 
-  -1 where there are fewer.
+  Args:
+    sources, targets: [E] groups.
+    num_groups: G.
+    count: of producers, and as many consumers.
+
+  Returns:
+    [G, 2 count] float32; -1 where there are fewer.
   """
   rows = np.full((num_groups, 2 * count), -1.0, dtype=np.float32)
+  # Producers fill the first `count` columns, consumers the last.
   for first, own, other in ((0, targets, sources), (count, sources, targets)):
     order = np.lexsort((other, own))
     own, other = own[order], other[order]
     place = np.arange(len(own)) - np.searchsorted(own, own)
-    near = place < count
+    near = place < count  # neighbours with the lowest numbers
     rows[own[near], first + place[near]] = other[near] / num_groups
   return rows
 
 
 def standardized(features: np.ndarray) -> np.ndarray:
-  """Returns [G, F] with mean 0 and deviation 1 in each column; columns that are constant become 0.
+  """Scales features to mean 0 and deviation 1 over groups.
+
+  Args:
+    features: [G, F].
+
+  Returns:
+    [G, F] float32; columns that are constant become 0.
   """
   deviation = features.std(axis=0)
   centred = features - features.mean(axis=0)
+  # A constant column is divided by 1.
   return (centred / np.where(deviation > 0, deviation, 1)).astype(np.float32)
 
 
 def walk_numbers(sources: np.ndarray, targets: np.ndarray, num_groups: int) -> np.ndarray:
-  """[G] number of each group in a depth-first walk from the end of the graph, against the dataflow.
+  """Numbers groups by a depth-first walk from the end of the graph, against the dataflow.
 
   Groups of one branch have numbers close together; topological numbers interleave branches.
 
   Args:
     sources, targets: [E] groups.
     num_groups: G.
+
+  Returns:
+    [G] int64 number of each group.
   """
-  ends = np.setdiff1d(np.arange(num_groups), sources)
+  ends = np.setdiff1d(np.arange(num_groups), sources)  # groups that no other reads
   rows = np.concatenate([targets, np.full(len(ends), num_groups)])  # a root that reads all ends
   columns = np.concatenate([sources, ends])
+  # Rows are consumers, columns producers; the root is not a group and is dropped.
   walk = csgraph.depth_first_order(
       sparse.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(num_groups + 1,) * 2),
       num_groups, return_predecessors=False)[1:]
   rest = np.setdiff1d(np.arange(num_groups), walk)  # cycles of groups that no other group reads
   number = np.empty(num_groups, dtype=np.int64)
-  number[np.concatenate([walk, rest])] = np.arange(num_groups)
+  number[np.concatenate([walk, rest])] = np.arange(num_groups)  # the inverse: group -> place
   return number
 
 
 def shares_before(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
-  """Returns [G] float32 share of all weights that comes before a group, with half of its own.
+  """Returns the share of all weights that comes before each group, with half of its own.
 
   Args:
     numbers: [G] each group's place.
     weights: [G] such as compute times.
+
+  Returns:
+    [G] float32 in [0, 1].
   """
+  # [G] weights up to each group, its own included.
   ends = np.cumsum(weights[np.argsort(numbers)])[numbers]
   return ((ends - weights / 2) / max(ends.max(), 1e-9)).astype(np.float32)
 
 
 def waves(share: np.ndarray) -> np.ndarray:
-  """Returns [G, 2 W] float32 sines and cosines of numbers in [0, 1), the shortest wave 1 / 32 long.
+  """Encodes shares by sines and cosines, the longest wave 1 and the shortest 1 / 32 long.
+
+  Args:
+    share: [G] numbers in [0, 1].
+
+  Returns:
+    [G, 2 W] float32.
   """
+  # [G, W], frequencies 1, 2, 4, ..., 32.
   phase = 2 * np.pi * share[:, None] * 2.0 ** np.arange(NUM_WAVES)
   return np.concatenate([np.sin(phase), np.cos(phase)], axis=1).astype(np.float32)

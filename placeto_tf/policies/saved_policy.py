@@ -19,7 +19,7 @@ def save_server(network: tf.Module, directory: str) -> None:
   """Writes a SavedModel that needs TensorFlow alone, to place graphs of all kinds.
 
   Its signature and its function `place` take a serialized GraphTensor of `encoding/schema.pbtxt`,
-  a scalar string, and give the logits of devices for the groups marked as current.
+  a scalar string, and return the outputs of `serve`.
 
   Args:
     network: with `serve`, see `PlacetoNetwork.serve`.
@@ -33,8 +33,13 @@ def save_server(network: tf.Module, directory: str) -> None:
 
 
 def save_policy(policy: tf.Module, directory: str) -> None:
-  """Writes a `TFPolicy` with dense observations by tf-agents' `PolicySaver`."""
-  from tf_agents.policies import policy_saver
+  """Writes a `TFPolicy` with dense observations by tf-agents' `PolicySaver`.
+
+  Args:
+    policy: a `TFPolicy`.
+    directory: of the SavedModel.
+  """
+  from tf_agents.policies import policy_saver  # after the checks of its packages
   _unwrap(policy)
   with warnings.catch_warnings():
     # Warnings of distributions among the outputs of functions that are saved beside `action`.
@@ -43,7 +48,8 @@ def save_policy(policy: tf.Module, directory: str) -> None:
 
 
 def _unwrap(policy: tf.Module) -> None:
-  """Has a policy keep its dictionaries as they are; see `unwrapped`."""
+  """Lets a policy keep its dictionaries as they are; see `unwrapped`."""
+  # All specs that PolicySaver traces functions by.
   for name in ("_time_step_spec", "_info_spec", "_policy_step_spec", "_trajectory_spec"):
     if name in vars(policy):
       vars(policy)[name] = unwrapped(vars(policy)[name])
@@ -53,9 +59,12 @@ def unwrapped(value: Any) -> Any:
   """Returns a nest whose dictionaries are plain, without tf.Module's wrappers.
 
   TensorFlow 2.15 cannot trace a wrapped one beside typing-extensions 4.6 and later.
+
+  Args:
+    value: a nest of dictionaries and named tuples.
   """
   if isinstance(value, dict):  # what wraps one is no Mapping
     return {name: unwrapped(each) for name, each in value.items()}
-  if isinstance(value, tuple) and hasattr(value, "_fields"):
+  if isinstance(value, tuple) and hasattr(value, "_fields"):  # named tuples, such as TimeStep
     return value._replace(**{name: unwrapped(getattr(value, name)) for name in value._fields})
   return value

@@ -54,56 +54,92 @@ class PlacerConfig:
 
 
 class SequencePlacer(tf.Module):
-  """Embeddings [B or 1, G, F] -> devices [B, G]; `allowed` masks devices, [B or 1, G, D] bool."""
+  """Embeddings [B or 1, G, F] -> devices [B, G]; `allowed` masks devices, [B or 1, G, D] bool.
+
+  Attributes:
+    config: sizes of the network.
+    num_devices: D.
+  """
 
   def __init__(
       self, num_features: int, num_devices: int, config: PlacerConfig, rng: np.random.Generator):
+    """Makes the variables.
+
+    Args:
+      num_features: F.
+      num_devices: D.
+      config: sizes of the network.
+      rng: of the weights.
+    """
     super().__init__(name="placer")
     self.config, self.num_devices = config, num_devices
     h = config.hidden
+    # [..., F] -> [..., H], ReLU: the encoder's inputs.
     self._project = tf.Variable(initial(rng, (num_features, h)), name="project")
     self._project_bias = tf.Variable(np.zeros(h, np.float32), name="project_bias")
+    # Encoder: [G, B, H] -> [G, B, H], of each direction H / 2.
     widths = [h // 2, h // 2] if config.bidirectional else [h]
     self._encoders = [Lstm(h, width, rng, f"encoder{i}") for i, width in enumerate(widths)]
     # The last row is the input of the first step.
-    self._embeddings = tf.Variable(
+    self._embeddings = tf.Variable(  # [D + 1, E]
         initial(rng, (num_devices + 1, config.device_width)), name="device_embeddings")
-    self._decoder = Lstm(config.device_width, h, rng, "decoder")
-    self._score = tf.Variable(initial(rng, (h, h)), name="attention_score")
-    self._combine = tf.Variable(initial(rng, (2 * h, h)), name="attention_combine")
+    self._decoder = Lstm(config.device_width, h, rng, "decoder")  # [G, B, E] -> [G, B, H]
+    self._score = tf.Variable(initial(rng, (h, h)), name="attention_score")  # W_s [H, H]
+    self._combine = tf.Variable(initial(rng, (2 * h, h)), name="attention_combine")  # W_c [2 H, H]
+    # W_x [F, H].
     self._own = tf.Variable(initial(rng, (num_features, h), config.own_scale), name="own")
     # Small, so that the first placements are drawn (nearly) uniformly.
-    self._logits = tf.Variable(initial(rng, (h, num_devices), 0.1), name="logits")
+    self._logits = tf.Variable(initial(rng, (h, num_devices), 0.1), name="logits")  # W_d [H, D]
 
   def encode(self, features: tf.Tensor) -> tf.Tensor:
-    """Returns [B, G, F] -> [B, G, H] encoder states."""
-    inputs = tf.nn.relu(tf.tensordot(features, self._project, 1) + self._project_bias)
-    inputs = tf.transpose(inputs, [1, 0, 2])
+    """Encodes sequences of groups.
+
+    Args:
+      features: [B, G, F].
+
+    Returns:
+      [B, G, H] encoder states.
+    """
+    inputs = tf.nn.relu(tf.tensordot(features, self._project, 1) + self._project_bias)  # [B, G, H]
+    inputs = tf.transpose(inputs, [1, 0, 2])  # [G, B, H]
     states = []
     for encoder, backward in zip(self._encoders, (False, True)):
       state = encoder.zero_state(tf.shape(inputs)[1])
+      # The backward encoder reads the sequence from its end; its states are turned around again.
       hidden, _ = encoder.sequence(inputs[::-1] if backward else inputs, state)
       states.append(hidden[::-1] if backward else hidden)
     return tf.transpose(tf.concat(states, axis=-1), [1, 0, 2])
 
   def attention(self, encoded: tf.Tensor, hidden: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Contexts [B, S, H] and weights [B, S, G] of decoder states [B, S, H].
+    """Lets decoder states attend to all encoder states.
 
-    Encoder states are [B, G, H], or [1, G, H] where they are the same for all B.
+    Args:
+      encoded: [B, G, H] encoder states, or [1, G, H] where they are the same for all B.
+      hidden: [B, S, H] decoder states.
+
+    Returns:
+      Contexts [B, S, H] and weights [B, S, G].
     """
-    queries = tf.tensordot(hidden, self._score, 1)
+    queries = tf.tensordot(hidden, self._score, 1)  # [B, S, H]
     if encoded.shape[0] == 1:  # one product instead of B
-      weights = tf.nn.softmax(tf.tensordot(queries, encoded[0], [[2], [1]]))
+      weights = tf.nn.softmax(tf.tensordot(queries, encoded[0], [[2], [1]]))  # [B, S, G]
       return tf.tensordot(weights, encoded[0], 1), weights
     weights = tf.nn.softmax(tf.matmul(queries, encoded, transpose_b=True))
     return tf.matmul(weights, encoded), weights
 
   def own(self, features: tf.Tensor) -> tf.Tensor:
-    """Returns W_x x, [B or 1, G, H], of embeddings [B or 1, G, F]."""
+    """Returns W_x x, the direct path from a group's embedding to its logits.
+
+    Args:
+      features: [B or 1, G, F].
+
+    Returns:
+      [B or 1, G, H].
+    """
     return tf.tensordot(features, self._own, 1)
 
   def logits(self, encoded: tf.Tensor, hidden: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
-    """Logits of S steps, before what is not allowed is masked.
+    """Computes the logits of S steps, before devices are masked.
 
     Args:
       encoded: [B or 1, G, H] encoder states.
@@ -113,26 +149,37 @@ class SequencePlacer(tf.Module):
     Returns:
       [B, S, D].
     """
-    context, _ = self.attention(encoded, hidden)
+    context, _ = self.attention(encoded, hidden)  # [B, S, H]
+    # tanh(W_c [context; h] + W_x x): [B, S, H].
     joined = tf.tanh(
         tf.tensordot(tf.concat([context, hidden], axis=-1), self._combine, 1) + own)
     return tf.tensordot(joined, self._logits, 1)
 
   def log_prob(
       self, features: tf.Tensor, allowed: tf.Tensor, devices: tf.Tensor) -> tf.Tensor:
-    """Returns [B, G] log probability of each device [B, G], given those before it."""
+    """Returns the log probability of each device, given those before it.
+
+    Args:
+      features: [B or 1, G, F].
+      allowed: [B or 1, G, D] bool.
+      devices: [B, G] int32.
+
+    Returns:
+      [B, G] float32.
+    """
     encoded = self.encode(features)
     b = tf.shape(devices)[0]
+    # Teacher forcing: the input of a step is the device of the step before, D at the first.
     before = tf.concat([tf.fill([b, 1], self.num_devices), devices[:, :-1]], axis=1)
     # Not a gather, whose gradient would be of rows, clipped before rows of one device are summed.
     inputs = tf.tensordot(tf.one_hot(before, self.num_devices + 1), self._embeddings, 1)
-    hidden, _ = self._decoder.sequence(
+    hidden, _ = self._decoder.sequence(  # [G, B, H]
         tf.transpose(inputs, [1, 0, 2]), self._decoder.zero_state(b))
     logits = self.logits(encoded, tf.transpose(hidden, [1, 0, 2]), self.own(features))
     return log_prob_of(logits, tf.broadcast_to(allowed, tf.shape(logits)), devices)
 
   def sample(self, features: tf.Tensor, allowed: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-    """Draws devices one after the other.
+    """Samples devices one after the other.
 
     Args:
       features: [B or 1, G, F].
@@ -142,20 +189,34 @@ class SequencePlacer(tf.Module):
     Returns:
       [B, G] int32 devices.
     """
-    encoded, own = self.encode(features), self.own(features)
-    by_step = tf.transpose(noise, [1, 0, 2])
+    encoded, own = self.encode(features), self.own(features)  # [B or 1, G, H] both
+    by_step = tf.transpose(noise, [1, 0, 2])  # [G, B, D]
     g, b = tf.shape(by_step)[0], tf.shape(by_step)[1]
 
     def step(i, state, before, devices):
+      """Places one group of each sequence.
+
+      Args:
+        i: the step.
+        state: of the decoder, after step i - 1.
+        before: [B] devices of step i - 1; D at the first step.
+        devices: array of the devices so far.
+
+      Returns:
+        The arguments of the next step.
+      """
+      # [B, H] cell and hidden.
       state = self._decoder.step(tf.gather(self._embeddings, before), state)
-      logits = self.logits(encoded, state[1][:, None], own[:, i:i + 1])[:, 0]
+      logits = self.logits(encoded, state[1][:, None], own[:, i:i + 1])[:, 0]  # [B, D], S = 1
       possible = tf.broadcast_to(allowed[:, i], tf.shape(logits))
       scores = tf.where(possible, logits + by_step[i], -np.inf)
+      # Gumbel-max: a sample of the softmax over allowed devices, [B].
       device = tf.argmax(scores, axis=-1, output_type=tf.int32)
       return i + 1, state, device, devices.write(i, device)
 
+    # Group after group: each device is the next step's input.
     out = tf.while_loop(
         lambda i, *_: i < g, step,
         (0, self._decoder.zero_state(b), tf.fill([b], self.num_devices),
          tf.TensorArray(tf.int32, g)))
-    return tf.transpose(out[3].stack())
+    return tf.transpose(out[3].stack())  # [G, B] -> [B, G]

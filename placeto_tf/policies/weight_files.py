@@ -116,14 +116,17 @@ def config_of(config_type: Type[_Config], content: Any) -> _Config:
 
 
 def size_of(sidecar: Mapping[str, Any], name: str) -> int:
-  """Returns a size in weights.json.
+  """Reads a size in weights.json.
 
   Args:
     sidecar: the content of weights.json.
     name: of the size.
 
+  Returns:
+    The size, from 1 to 2^20.
+
   Raises:
-    ValueError: the size is no whole number of at least 1.
+    ValueError: the size is no whole number in this range.
   """
   value = sidecar.get(name)
   # bool is an int, and a huge size would exhaust memory before any array is compared.

@@ -34,17 +34,21 @@ _ROWS = 16  # steps that enter the buffer at once
 def make_agent(
     environment: PlacetoEnvironment, given: ScorerWeights, optimizer: tf.keras.optimizers.Optimizer
 ) -> greedy_reward_prediction_agent.GreedyRewardPredictionAgent:
-  """Returns the agent of an environment.
+  """Makes the agent of an environment.
 
   Args:
     environment: whose specs it follows.
     given: the weights to begin with.
     optimizer: of the regression.
+
+  Returns:
+    tf-agents' agent; with messages it sees whole observations, else single arms.
   """
   time_step_spec = tensor_spec.from_spec(environment.time_step_spec())
   return greedy_reward_prediction_agent.GreedyRewardPredictionAgent(
       time_step_spec, tensor_spec.from_spec(environment.action_spec()),
       PlacetoNetwork(given), optimizer,
+      # With messages, arms are not independent.
       accepts_per_arm_features=not given.messages, enable_summaries=False,
       train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False))
 
@@ -64,8 +68,8 @@ class CollectPolicy(py_policy.PyPolicy):
     Args:
       environment: whose time steps it sees.
       weights: of the scores.
-      epsilon: share of uniform draws.
-      rng: of the draws.
+      epsilon: share of moves that are sampled uniformly.
+      rng: of the samples.
     """
     self._by_arm = not weights.messages
     features = environment.time_step_spec().observation[ARM]
@@ -74,16 +78,20 @@ class CollectPolicy(py_policy.PyPolicy):
         info_spec=self._info(policy_utilities.create_chosen_arm_features_info_spec(
             {ARM: tensor_spec.from_spec(features)}) if self._by_arm else None))
     self._environment, self._weights, self._epsilon, self._rng = environment, weights, epsilon, rng
+    # Process state of the scores, and [M, D].
     self._scored, self._scores = -1, np.zeros(0, np.float32)
 
   def _info(self, features: Any) -> Any:
+    """Returns the policy's info: the chosen arm's features, or nothing with messages."""
     if not self._by_arm:
       return policy_utilities.PolicyInfo()
     return policy_utilities.PerArmPolicyInfo(chosen_arm_features=features)
 
   def _action(self, time_step, policy_state, seed=None):
+    """Returns the step of an observation: the best arm, or a random one."""
     observation = time_step.observation
     arms, count = observation[ARM], int(observation[environment_lib.NUM_ACTIONS])
+    # Epsilon-greedy, over the first `count` arms, the open moves.
     if self._rng.random() < self._epsilon:
       action = int(self._rng.integers(count))
     else:
@@ -92,10 +100,12 @@ class CollectPolicy(py_policy.PyPolicy):
       if self._environment.process.states != self._scored:  # else the placement is the same
         self._scored = self._environment.process.states
         flow = observation.get(environment_lib.GLOBAL)
+        # [M, D] scores by pair: arms come in another order once moves close.
         self._scores = np.zeros((groups.max() + 1, devices.max() + 1), np.float32)
         self._scores[groups, devices] = self._weights.scores(
             arms[environment_lib.PAIR], np.stack([groups, devices], axis=1), flow)
       action = int(self._scores[groups[:count], devices[:count]].argmax())
+    # The chosen arm's features, for the buffer.
     chosen = {name: value[action] for name, value in arms.items()}
     return policy_step.PolicyStep(np.int32(action), policy_state, self._info(chosen))
 
@@ -111,11 +121,12 @@ def play(
     by_arm: whether the arms of observations are left out of the result.
 
   Returns:
-    [S, ...] what the agent learns from.
+    [S, ...] steps, as the agent learns from them.
   """
   steps: List[trajectory.Trajectory] = []
 
   def keep(step: trajectory.Trajectory) -> None:
+    # The chosen arm is in the policy's info; all arms would fill the buffer.
     if by_arm:
       step = step._replace(observation={
           name: value for name, value in step.observation.items() if name != ARM})
@@ -129,7 +140,14 @@ def play(
 
 
 def joined(parts: Sequence[trajectory.Trajectory]) -> trajectory.Trajectory:
-  """Returns the steps of all parts [S, ...], one after the other."""
+  """Concatenates the steps of all parts.
+
+  Args:
+    parts: [any, ...] each.
+
+  Returns:
+    [S, ...].
+  """
   return tf.nest.map_structure(lambda *values: np.concatenate(values), *parts)
 
 
@@ -142,13 +160,24 @@ class Experience:
 
   def __init__(
       self, agent: greedy_reward_prediction_agent.GreedyRewardPredictionAgent, capacity: int):
-    """Makes an empty buffer for so many steps, at least; the oldest make room."""
+    """Makes an empty buffer.
+
+    Args:
+      agent: whose training data it holds.
+      capacity: steps at least; the oldest make room.
+    """
     self.buffer = tf_uniform_replay_buffer.TFUniformReplayBuffer(
         agent.training_data_spec, batch_size=_ROWS, max_length=-(-capacity // _ROWS))
 
   def add(self, steps: trajectory.Trajectory, rng: np.random.Generator) -> None:
-    """Adds steps [S, ...] in any order; a few are left out, so that rows are filled alike."""
+    """Adds steps in random order; a few are left out, so that rows are filled alike.
+
+    Args:
+      steps: [S, ...].
+      rng: of the order.
+    """
     count = len(steps.reward)
+    # Rows of the buffer take _ROWS steps at a time.
     for chosen in rng.permutation(count)[:count - count % _ROWS].reshape(-1, _ROWS):
       self.buffer.add_batch(tf.nest.map_structure(lambda value: value[chosen], steps))  # noqa: B023
 
@@ -159,16 +188,16 @@ class Experience:
 
 def drawn(
     steps: trajectory.Trajectory, count: int, rng: np.random.Generator) -> trajectory.Trajectory:
-  """Draws a batch uniformly.
+  """Samples a batch uniformly.
 
   Args:
     steps: of `Experience.all`.
     count: B.
-    rng: of the draws; the buffer's own come from TensorFlow's global generator.
+    rng: of the samples; the buffer's own come from TensorFlow's global generator.
 
   Returns:
     [B, 1, ...] tensors, as the agent takes them.
   """
-  rows, places = (rng.integers(size, size=count) for size in steps.reward.shape[:2])
+  rows, places = (rng.integers(size, size=count) for size in steps.reward.shape[:2])  # [B] both
   return tf.nest.map_structure(
       lambda value: tf.constant(value[rows, places][:, None]), steps)

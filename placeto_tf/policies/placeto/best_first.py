@@ -39,7 +39,7 @@ _TIE = 1e-4  # of scores: where all are alike, any move comes first
 
 @dataclasses.dataclass(frozen=True)
 class BestFirstConfig:
-  """How the scorer is put to work.
+  """The search's rounds, levels and random ops.
 
   Attributes:
     rounds: evaluations of the short rounds, in equal parts of their levels.
@@ -47,9 +47,9 @@ class BestFirstConfig:
     vary: levels of all short rounds but the first are up to 2^vary times as fine or as coarse, so
       that groups differ from those before.
     long_levels: (groups over the problem's groups, share of the round) of the long round.
-    long_share: how much the long round takes of what the short ones leave.
-    temperature: of the draws in the long round, in units of scores.
-    forget: what each failure takes off a move's score for the rest of a level.
+    long_share: the long round's share of the budget that the short ones leave.
+    temperature: of the samples in the long round, in units of scores.
+    forget: the amount that each failure takes off a move's score for the rest of a level.
     several: in so many evaluations of the search, the first ones, moves of several groups are made
       at once.
     most: groups at first; twice as many where that made the placement better, a third where not.
@@ -93,15 +93,16 @@ class BestFirst(PlacedGroups):
     """Evaluates a placement, from which it will go on.
 
     Args:
-      problem: evaluates.
+      problem: evaluates placements.
       placement: [N] devices of ops.
       weights: of the scores.
       config: of the search.
-      seed: of its draws.
+      seed: of its random ops.
     """
     self._config = config or BestFirstConfig()
     self._rng = np.random.default_rng(seed)
     self._weights = weights
+    # The finest level of all decides the size of the supernodes.
     factors = self._config.levels + tuple(factor for factor, _ in self._config.long_levels)
     super().__init__(problem, placement, max(group_counts(problem, factors)))
     self._began = problem.account.evaluations
@@ -109,9 +110,12 @@ class BestFirst(PlacedGroups):
   def run(self, budget: Budget) -> bool:
     """Goes through the short rounds and a long one, or as many as the budget allows.
 
+    Args:
+      budget: of all rounds.
+
     Returns:
       Whether so many evaluations were left after the short rounds that it pays to anneal from the
-      start, apart from what the scorer found, and to improve the better of both by one more long
+      start, apart from the scorer's results, and to improve the better of both by one more long
       round (docs/results/placeto.md).
     """
     account, config = self.problem.account, self._config
@@ -119,17 +123,24 @@ class BestFirst(PlacedGroups):
     for number, evaluations in enumerate(config.rounds):
       if account.exhausted(budget):
         return False
+      # The first round keeps the given levels; later ones shift all levels together.
       factor = 2 ** self._rng.uniform(-config.vary, config.vary) if number else 1.0
       levels = [(factor * level, 1.0) for level in config.levels]
       self.round(levels, budget.at_most(account, evaluations))
+    # By the rate so far: with time left, but no limit of evaluations, their number is estimated.
     plenty = account.expected_evaluations(budget, *began) >= PLENTY
     at_most = LONG_OF_PLENTY if plenty else LONG_EVALUATIONS
     self.long_round(budget.share(account, config.long_share).at_most(account, at_most))
     return plenty
 
   def long_round(self, budget: Budget) -> None:
-    """Improves the placement with draws, until the budget or the moves are used up."""
+    """Improves the placement with sampled moves, until the budget or the moves are used up.
+
+    Args:
+      budget: of the round.
+    """
     if not self.problem.account.exhausted(budget):
+      # The only round with a temperature.
       self.round(self._config.long_levels, budget, self._config.temperature)
 
   def round(
@@ -139,58 +150,77 @@ class BestFirst(PlacedGroups):
 
     Args:
       levels: (groups over the problem's groups, share), coarse to fine.
-      budget: of all.
-      temperature: of the draws; 0 takes the best.
+      budget: of all levels.
+      temperature: of the samples; 0 takes the best move.
     """
     self.renew()
     for i, (factor, share) in enumerate(levels):
       if self.problem.account.exhausted(budget):
         return
       self.regroup(group_counts(self.problem, (factor,))[0])
+      # A level's share is of the levels that are left, so that unused evaluations pass on.
       left = sum(later for _, later in levels[i:])
       self.level_search(budget.share(self.problem.account, share / left), temperature)
 
   def several_moves(self, budget: Budget) -> None:
-    """Makes moves of several groups at once, as long as the search is young and they gain."""
+    """Makes moves of several groups at once, as long as the search is young and they gain.
+
+    Args:
+      budget: of the level.
+    """
     account, tables, most = self.problem.account, self.tables, self._config.most
+    # 1. Score all moves of all groups, or of a random sample of groups.
     while most > 1 and len(tables.movable) and not account.exhausted(budget) and (
         account.evaluations - self._began < self._config.several):
       some = tables.movable
       if len(some) > MOST_GROUPS:
         some = self._rng.choice(some, MOST_GROUPS, replace=False)
+      # 2. Take each group's best move away from its device: [M].
       scores = np.where(tables.allowed[some], self.scores(some), -np.inf)
       scores[np.arange(len(some)), self.groups[some]] = -np.inf
       devices = scores.argmax(axis=1)
       best = scores[np.arange(len(some)), devices]
+      # 3. Keep the best groups, all of them with a score near the best one.
       order = np.argsort(-best, kind="stable")[:most]
       order = order[best[order] > max(self._config.least_score, 0.5 * best[order[0]])]
       if len(order) < 2:
         return  # one at a time will do
+      # 4. Move them together in one evaluation, which is undone if the placement gets worse.
       groups = self.groups.copy()
       groups[some[order]] = devices[order]
       before_us = self.objective_us
       if self.keep_if_no_worse(self.level.grouping.expand(groups)):
         self.groups = groups
         self.look()
+      # 5. Double the number of groups after a gain, else cut it to a third.
       most = min(2 * most, _MOST_AT_ONCE) if self.objective_us < before_us else len(order) // 3
 
   def level_search(self, budget: Budget, temperature: float = 0.0) -> None:
-    """Improves the placement by moves of this level's groups until none is left to be tried."""
+    """Improves the placement by moves of this level's groups until none is left to be tried.
+
+    Args:
+      budget: of the level.
+      temperature: of the samples; 0 takes the best move.
+    """
     self.several_moves(budget)
     problem, config, tables = self.problem, self._config, self.tables
     failures = np.zeros(tables.allowed.shape, np.float32)  # [G, D]
     untried = tables.allowed.copy()  # since the placement changed
+    # Blocks of evaluations run compiled; between blocks the budget is checked.
     with CompiledEvaluations(problem, budget) as evaluations:
       more = evaluations.more()
       while more:
+        # Groups with a move that was not tried from this placement.
         some = tables.movable[untried[tables.movable].any(axis=1)]
         if len(some) == 0:
           return
         if len(some) > MOST_GROUPS:
           some = self._rng.choice(some, MOST_GROUPS, replace=False)
+        # Moves that failed on this level, from whichever placement, come later.
         scores = self.scores(some) - config.forget * failures[some]
         untried[some, self.groups[some]] = False
         scores[~untried[some]] = -np.inf
+        # The evaluator's row is the present placement; `_try_moves` changes it in place.
         evaluations.evaluator.row[0] = self.level.grouping.expand(self.groups)
         end = BLOCK_OVER
         while more and end == BLOCK_OVER:
@@ -198,7 +228,9 @@ class BestFirst(PlacedGroups):
               scores, some, tables.op_groups, self.groups, failures, untried, self.objective_us,
               float(temperature), self._rng, evaluations.evaluator)
           if end == TAKEN:
+            # A group that moved waits: its other moves on this level count as if they had failed.
             failures[group] += 1
+            # After a real gain, failed moves may work; after an equal placement they stay tried.
             if now_us < self.objective_us:
               untried[:] = tables.allowed
             self._move(group, device, now_us, evaluations.evaluator)
@@ -207,18 +239,27 @@ class BestFirst(PlacedGroups):
   def _move(self, group: int, device: int, objective_us: float, evaluator: Evaluator) -> None:
     """Takes the move that was evaluated last."""
     self.placement, self.objective_us = evaluator.row[0].copy(), objective_us
+    # Copies: the evaluator's rows are overwritten by the next evaluation.
     self._seen = (evaluator.start_us[0].copy(), float(evaluator.step_time_us[0]),
                   evaluator.peak_bytes[0].copy())
     self.groups[group] = device
     self.look()
 
   def scores(self, groups: np.ndarray) -> np.ndarray:
-    """Returns [M, D] float32 what the scorer makes of each of the groups [M] being on each device.
+    """Scores every move of groups by the placement's last simulation.
+
+    Args:
+      groups: [M] int32.
+
+    Returns:
+      [M, D] float32, with a random amount below `_TIE` that decides between equal scores.
     """
+    # Without messages a pair's score depends on its own features alone.
     if self._weights.messages:
       found = self._scores_by_messages()[groups]
     else:
       pairs = self.state.features(groups)
+      # [M D, F] -> [M, D].
       found = self._weights.scores(pairs.reshape(-1, pairs.shape[-1])).reshape(pairs.shape[:2])
     return found + _TIE * self._rng.random(found.shape, dtype=np.float32)
 
@@ -227,6 +268,7 @@ class BestFirst(PlacedGroups):
     allowed = self.tables.allowed
     pairs = self.state.features(np.arange(len(allowed), dtype=np.int32))
     grouped, found = GroupedGraph.of(self.level), np.zeros(allowed.shape, np.float32)
+    # [E, 2].
     flow = np.stack([grouped.sources[grouped.flow], grouped.targets[grouped.flow]], axis=1)
     found[allowed] = self._weights.scores(
         pairs[allowed], np.stack(np.nonzero(allowed), axis=1), flow)
@@ -240,16 +282,16 @@ NONE_LEFT, BLOCK_OVER, TAKEN = range(3)  # how `_try_moves` ends
 def _try_moves(
     scores, some, group_of_op, groups, failures, untried, objective_us, temperature, rng,
     evaluator):
-  """Evaluates moves, what scores most first, until one makes the placement no worse.
+  """Evaluates moves in the order of their scores, until one makes the placement no worse.
 
   Args:
-    scores: [M, D] float32; -inf for what is not to be tried.
+    scores: [M, D] float32; -inf for moves that are not to be tried.
     some: [M] int32 groups that the scores are of.
     group_of_op: [N] int32; groups: [G] int32 devices.
     failures: [G, D] float32; untried: [G, D] bool.
     objective_us: of the placement.
-    temperature: of the draws; 0 takes the best.
-    rng: decides the draws.
+    temperature: of the samples; 0 takes the best move.
+    rng: decides the samples.
     evaluator: `Evaluator`, whose row is the placement.
 
   Returns:
@@ -263,24 +305,27 @@ def _try_moves(
     for i in range(scores.shape[0]):
       for d in range(scores.shape[1]):
         value = scores[i, d]
+        # Gumbel noise on scores samples from their softmax at this temperature.
         if temperature > 0:
           value += np.float32(temperature * _gumbel(rng))
         if value > best:
           best, best_i, best_device = value, i, d
     group = some[best_i]
+    # Tried once from this placement; counts as a failure on this level, whatever comes of it.
     scores[best_i, best_device], untried[group, best_device] = -np.inf, False
     failures[group, best_device] += 1
     _put(row, group_of_op, group, best_device)
     now_us = evaluate(evaluator)
     if now_us <= objective_us:
       return group, best_device, now_us, TAKEN
+    # Worse: back to the group's device, and on with the next best move.
     _put(row, group_of_op, group, groups[group])
   return -1, -1, objective_us, BLOCK_OVER
 
 
 @part
 def _any_left(scores):
-  """Returns whether a score [M, D] is not -inf."""
+  """Returns whether any score [M, D] is above -inf."""
   for i in range(scores.shape[0]):
     for d in range(scores.shape[1]):
       if scores[i, d] > -np.inf:
@@ -291,7 +336,7 @@ def _any_left(scores):
 @part
 def _gumbel(rng):
   """Returns a draw as numpy's `Generator.gumbel` makes it."""
-  u = 1.0 - rng.random()
+  u = 1.0 - rng.random()  # in (0, 1], and 1 is drawn again: log(-log(1)) is infinite
   while u >= 1.0:
     u = 1.0 - rng.random()
   return -math.log(-math.log(u))

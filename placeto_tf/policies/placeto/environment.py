@@ -39,13 +39,29 @@ GAIN_SCALE, GAIN_CLIP = 50.0, 2.0
 
 
 def reward_of(fall: np.ndarray) -> np.ndarray:
-  """Returns the rewards, float32, of moves that let the log of the objective fall by so much."""
+  """Returns the rewards of moves: square roots of scaled gains, 0 for losses.
+
+  Args:
+    fall: by how much a move let the logarithm of the objective fall, of any shape.
+
+  Returns:
+    float32 of the same shape, from 0 to the root of `GAIN_CLIP`.
+  """
   return np.sqrt(np.clip(GAIN_SCALE * fall, 0.0, GAIN_CLIP)).astype(np.float32)
 
 
 def observation_spec(arms: int, messages: bool) -> Dict[str, Any]:
-  """Returns the spec of an observation with room for so many arms."""
+  """Returns the spec of an observation.
+
+  Args:
+    arms: A.
+    messages: whether the dataflow is part of it.
+
+  Returns:
+    A nest of array specs; see the module.
+  """
   def whole(*shape):
+    """Returns the spec of int32 numbers from 0 to A."""
     return array_spec.BoundedArraySpec(shape, np.int32, 0, arms)
 
   spec: Dict[str, Any] = {
@@ -58,22 +74,34 @@ def observation_spec(arms: int, messages: bool) -> Dict[str, Any]:
 
 
 def observe(process: MoveProcess, arms: int, messages: bool) -> Dict[str, Any]:
-  """Returns the observation of a placement; see the module."""
+  """Makes the observation of a process's present placement.
+
+  Args:
+    process: that is observed.
+    arms: A; option edges beyond are left out.
+    messages: whether the dataflow and closed option edges are part of it.
+
+  Returns:
+    A nest of arrays; see the module.
+  """
   allowed = process.tables.allowed[process.some]  # [M, D]
-  is_open = process.open[process.some]
+  is_open = process.open[process.some]  # [M, D]
+  # Arms: open moves first, an arm a pair of group and device.
   rows, devices = np.nonzero(is_open)
   count = len(rows)
   if messages:
+    # Closed option edges carry messages but cannot be chosen.
     others = np.nonzero(allowed & ~is_open)
     rows, devices = np.append(rows, others[0]), np.append(devices, others[1])
   rows, devices = rows[:arms], devices[:arms]
-  room = arms - len(rows)
+  room = arms - len(rows)  # padding
   found: Dict[str, Any] = {
       ARM: {PAIR: np.pad(process.pairs[rows, devices], ((0, room), (0, 0))),
             GROUP: np.pad(rows, (0, room)).astype(np.int32),
             DEVICE: np.pad(devices, (0, room)).astype(np.int32)},
       NUM_ACTIONS: np.array(max(1, min(count, arms)), np.int32)}
   if messages:
+    # Padding edges lead from group A, which does not exist, to itself.
     found[GLOBAL] = np.full((2 * arms, 2), arms, np.int32)
     edges = flow_between(process)[:2 * arms]
     found[GLOBAL][:len(edges)] = edges
@@ -81,12 +109,20 @@ def observe(process: MoveProcess, arms: int, messages: bool) -> Dict[str, Any]:
 
 
 def flow_between(process: MoveProcess) -> np.ndarray:
-  """Returns [K, 2] the dataflow between the groups that are looked at, by their places there."""
+  """Returns the dataflow between the groups that are looked at.
+
+  Args:
+    process: whose groups they are.
+
+  Returns:
+    [K, 2] their places among these groups.
+  """
   grouped = GroupedGraph.of(process.level)
+  # [G] place of each group among those that are looked at, -1 elsewhere.
   place = np.full(grouped.num_groups, -1)
   place[process.some] = np.arange(len(process.some))
   edges = place[np.stack([grouped.sources[grouped.flow], grouped.targets[grouped.flow]], axis=1)]
-  return edges[(edges >= 0).all(axis=1)]
+  return edges[(edges >= 0).all(axis=1)]  # both ends are looked at
 
 
 class PlacetoEnvironment(py_environment.PyEnvironment):
@@ -104,16 +140,22 @@ class PlacetoEnvironment(py_environment.PyEnvironment):
     Args:
       problems: that `begin` chooses from.
       config: of the process.
-      arms: A; of more groups than have room, a draw is looked at.
-      messages: whether observations hold what messages need.
+      arms: A; of more groups than have room, a random sample is looked at.
+      messages: whether observations hold the inputs of messages.
     """
     super().__init__(handle_auto_reset=True)
     self._problems, self._config, self._arms, self._messages = problems, config, arms, messages
     self.process: Optional[MoveProcess] = None
-    self.begin(0, 0, 0)
+    self.begin(0, 0, 0)  # tf-agents may reset before anything was chosen
 
   def begin(self, problem: int, start: int, seed: int) -> None:
-    """Chooses the next episodes' problem and start, by their numbers, and the seed of draws."""
+    """Chooses problem, start and seed of the next episodes.
+
+    Args:
+      problem: its number.
+      start: its number among the problem's starts.
+      seed: of the process's random ops.
+    """
     self._chosen, self._current_time_step = (problem, start, seed), None
 
   def observation_spec(self):
@@ -129,17 +171,20 @@ class PlacetoEnvironment(py_environment.PyEnvironment):
     given = self._problems[problem]
     self.process = MoveProcess(
         given.problem, given.problem.grouping.expand(given.starts[start]), self._config,
+        # M, so that all their option edges have room.
         max(1, self._arms // given.problem.num_devices), np.random.default_rng(seed))
     return ts.restart(self._observe())
 
   def _step(self, action) -> ts.TimeStep:
     process, arms = self.process, self._observed[ARM]
     assert process is not None  # tf-agents resets first
+    # An action without a move, after the end or beyond the open ones, changes nothing.
     reward = 0.0
     if not process.over and action < self._observed[NUM_ACTIONS]:
       reward = float(reward_of(np.array(process.step(
           process.some[[arms[GROUP][action]]], arms[DEVICE][[action]]))))
     found = self._observe()
+    # The episode ends with the process.
     return ts.termination(found, reward) if process.over else ts.transition(found, reward)
 
   def _observe(self) -> Dict[str, Any]:

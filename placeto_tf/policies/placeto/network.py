@@ -31,21 +31,53 @@ class Messages(tf.keras.layers.Layer):
   """One round of messages between option edges."""
 
   def __init__(self, width: int):
+    """Makes the weights.
+
+    Args:
+      width: H.
+    """
     super().__init__()
+    # [H, H] along the dataflow, [H, H] against it, [2 H, H] to option edges.
     self.along, self.against, self.reached = (
         self.add_weight(name=name, shape=shape) for name, shape in (
             ("along", (width, width)), ("against", (width, width)),
             ("reached", (2 * width, width))))
 
   def call(self, graph: tfgnn.GraphTensor) -> tf.Tensor:
-    """Returns [E, H] the hidden features of option edges, with those that they have heard of."""
+    """Adds messages to the hidden features of option edges.
+
+    Args:
+      graph: whose option edges carry `_PAIR` [E, F] and `_HIDDEN` [E, H].
+
+    Returns:
+      [E, H].
+    """
     option = graph.edge_sets[schema.OPTION]
-    hidden, here = option[_HIDDEN], option[_PAIR][:, STAYS:STAYS + 1]
+    hidden, here = option[_HIDDEN], option[_PAIR][:, STAYS:STAYS + 1]  # [E, H], [E, 1]
 
     def pooled(edges, tag, values, kind):
+      """Pools values of edges at their ends.
+
+      Args:
+        edges, tag: edge set and end.
+        values: [edges, any].
+        kind: "sum" or "mean".
+
+      Returns:
+        [nodes, any].
+      """
       return tfgnn.pool_edges_to_node(graph, edges, tag, kind, feature_value=values)
 
     def spread(edges, tag, values):
+      """Gives edges the values at their ends.
+
+      Args:
+        edges, tag: edge set and end.
+        values: [nodes, any].
+
+      Returns:
+        [edges, any].
+      """
       return tfgnn.broadcast_node_to_edges(graph, edges, tag, feature_value=values)
 
     # A group's state is that of its option edge to the device where it is: [G, H].
@@ -65,7 +97,11 @@ class PlacetoNetwork(network.Network):
   """Observations of `environment` -> scores of arms [B, A], as tf-agents' reward networks give."""
 
   def __init__(self, given: ScorerWeights):
-    """Makes the network with weights to begin with, which decide width and rounds of messages."""
+    """Makes the network.
+
+    Args:
+      given: weights to begin with, which decide width and rounds of messages.
+    """
     super().__init__(state_spec=(), name="PlacetoNetwork")
     width = len(given.bias_1)
     self._first = tf.keras.layers.Dense(width, "relu")  # [E, F] -> [E, H]
@@ -74,6 +110,7 @@ class PlacetoNetwork(network.Network):
     self._last = tf.keras.layers.Dense(1, use_bias=False)  # [E, 1], the score before it is capped
     for layer, inputs in ((self._first, NUM_FEATURES), (self._second, width), (self._last, width)):
       layer.build((None, inputs))
+    # The last layer's [H] becomes a column, [H, 1].
     for variable, value in zip(self._ordered, _arrays(given)):
       variable.assign(value.reshape(variable.shape))
 
@@ -102,19 +139,35 @@ class PlacetoNetwork(network.Network):
     return ScorerWeights(hidden_1, bias_1, hidden_2, bias_2, output[:, 0], tuple(messages))
 
   def call(self, observation, step_type=None, network_state=(), training=False):
-    """Returns (scores [B, A], network_state)."""
+    """Scores the arms of observations.
+
+    Args:
+      observation: as the environment gives it, [B, ...].
+      step_type, training: not used.
+      network_state: passed on.
+
+    Returns:
+      (scores [B, A], network_state).
+    """
     del step_type, training
     arms = observation[environment_lib.ARM][environment_lib.PAIR]
     scores = self.score(_graph_of(observation))
     return tf.reshape(scores, tf.shape(arms)[:2]), network_state
 
   def score(self, graph: tfgnn.GraphTensor) -> tf.Tensor:
-    """Returns [E] the scores of the option edges of a GraphTensor."""
-    hidden = self._first(graph.edge_sets[schema.OPTION][_PAIR])
+    """Scores the option edges of a GraphTensor.
+
+    Args:
+      graph: whose option edges carry `_PAIR` [E, F].
+
+    Returns:
+      [E] float32, between -10 and 10.
+    """
+    hidden = self._first(graph.edge_sets[schema.OPTION][_PAIR])  # [E, H]
     for layer in self._rounds:
       features = {_PAIR: graph.edge_sets[schema.OPTION][_PAIR], _HIDDEN: hidden}
       hidden = layer(graph.replace_features(edge_sets={schema.OPTION: features}))
-    last = self._last(self._second(hidden))[:, 0]
+    last = self._last(self._second(hidden))[:, 0]  # [E]
     return last / (1 + tf.abs(last) / CAP)
 
   def serve(self, serialized: tf.Tensor) -> Dict[str, tf.Tensor]:
@@ -127,11 +180,12 @@ class PlacetoNetwork(network.Network):
       `score` [E] of the option edges, with their ends `group` [E] and `device` [E].
     """
     graph = tfgnn.parse_single_example(schema.graph_tensor_spec(), serialized)
-    ends = graph.edge_sets[schema.OPTION].adjacency
+    ends = graph.edge_sets[schema.OPTION].adjacency  # group and device of each option edge
     return {"score": self.score(graph), "group": ends.source, "device": ends.target}
 
 
 def _arrays(given: ScorerWeights) -> Tuple[np.ndarray, ...]:
+  """Returns all weights in the order of the network's variables."""
   return (*given.arrays, *given.messages)
 
 
@@ -142,10 +196,11 @@ def _graph_of(observation: Dict[str, Any]) -> tfgnn.GraphTensor:
   """
   arms = observation[environment_lib.ARM]
   b, a = tf.unstack(tf.shape(arms[environment_lib.GROUP]))
-  room = a + 1
+  room = a + 1  # nodes of a component
   first = tf.range(b)[:, None] * room  # of each component
 
   def flat(ends):
+    """Returns [B n] node numbers in the whole GraphTensor, from [B, n] within components."""
     return tf.reshape(ends + first, [-1])
 
   flow, ends = observation.get(environment_lib.GLOBAL), arms  # [B, K, 2]; name -> [B, A]

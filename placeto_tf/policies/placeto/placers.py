@@ -56,24 +56,42 @@ def place_in_auto(
 
 def place_untrained(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> np.ndarray:
-  """Places as `place` does, with weights as initialized from the seed; returns [N]."""
+  """Places as `place` does, with weights as initialized from the seed.
+
+  Args:
+    problem, budget, seed: see `place`.
+
+  Returns:
+    The best placement found, [N].
+  """
   return search(problem, problem.account.best_known, ScorerWeights.untrained(seed), budget, seed)
 
 
 def place_uniform(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> np.ndarray:
-  """Places as `place` does, with moves drawn uniformly; returns [N]."""
+  """Places as `place` does, with moves sampled uniformly.
+
+  Args:
+    problem, budget, seed: see `place`.
+
+  Returns:
+    The best placement found, [N].
+  """
   return search(problem, problem.account.best_known, indifferent(), budget, seed)
 
 
 def indifferent() -> ScorerWeights:
-  """Returns weights that score all devices alike, so that draws are uniform."""
+  """Returns weights that score all devices alike, so that moves are sampled uniformly."""
   drawn = ScorerWeights.untrained()
+  # All scores 0: the random tie-break decides.
   return dataclasses.replace(drawn, output=np.zeros_like(drawn.output))
 
 
 def trained(directory: Optional[str]) -> ScorerWeights:
   """Returns the weights of a directory, or those that ship.
+
+  Args:
+    directory: of weights; None for those that ship.
 
   Raises:
     PlacetoError: they cannot be read.
@@ -98,23 +116,26 @@ def search(
     start: [N] where to begin.
     weights: of a scorer of gains.
     budget: as for every search.
-    seed: of the draws and of annealing.
+    seed: of the samples and of annealing.
     config: how the scorer is put to work.
-    annealing: whether annealing gets what the scorer leaves of the budget. Where that is plenty, it
-      begins at the start again, and the scorer goes on from the better of both.
+    annealing: whether annealing gets the rest of the budget that the scorer leaves. Where that is
+      plenty, it begins at the start again, and the scorer goes on from the better of both.
 
   Returns:
     The best placement found, [N], never worse than the start.
   """
+  # 1. The scorer's short rounds and a long one.
   placement = np.asarray(start, dtype=np.int32)
   options: Dict[str, Any] = dict(config=config, seed=seed)
   if not problem.account.exhausted(budget):
     plenty = BestFirst(problem, placement, weights, **options).run(budget)
+    # 2. With plenty left: annealing from the start, a second long round from there.
     if annealing and plenty and not problem.account.exhausted(budget):
       found = anneal(
           problem, budget.share(problem.account, _ANNEALING_SHARE), seed, start=placement)
       if not problem.account.exhausted(budget):
         BestFirst(problem, found, weights, **options).long_round(budget)
+  # 3. The rest goes to annealing from the best so far.
   if annealing and not problem.account.exhausted(budget):
     return anneal(problem, budget, seed)
   return best_so_far(problem, placement)

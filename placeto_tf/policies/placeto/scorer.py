@@ -22,33 +22,33 @@ from placeto_tf.files import user_files
 from placeto_tf.policies import weight_files
 from placeto_tf.simulation.compiling import compiled
 
-WIDTH = 32
+WIDTH = 32  # H by default
 # Scores stay between -10 and 10 by x / (1 + |x| / 10), in training as well; it keeps their order.
 CAP = 10.0
 _PREDICTS = "gain"  # what scores are of, as the sidecar says
 _DIRECTORY = "weights"  # of what ships
-STAYS = NAMES.index("stays")
+STAYS = NAMES.index("stays")  # the feature that marks a group's present device
 _FIELDS = ("hidden_1", "bias_1", "hidden_2", "bias_2", "output")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScorerWeights:
-  """The weights, all float32.
+  """The weights of the scorer, all float32.
 
   Attributes:
     hidden_1: [F, H], bias_1 [H]: of the first layer.
     hidden_2: [H, H], bias_2 [H]: of the second layer, after the messages.
     output: [H] of the last layer.
-    messages: for each round [H, H] along the dataflow, [H, H] against it, and [2 H, H] of what
-      reaches an option edge; empty without messages.
+    messages: for each round [H, H] along the dataflow, [H, H] against it, and [2 H, H] from
+      messages to an option edge; empty without messages.
   """
 
-  hidden_1: np.ndarray
-  bias_1: np.ndarray
-  hidden_2: np.ndarray
-  bias_2: np.ndarray
-  output: np.ndarray
-  messages: Tuple[np.ndarray, ...] = ()
+  hidden_1: np.ndarray  # [F, H]
+  bias_1: np.ndarray  # [H]
+  hidden_2: np.ndarray  # [H, H]
+  bias_2: np.ndarray  # [H]
+  output: np.ndarray  # [H]
+  messages: Tuple[np.ndarray, ...] = ()  # three a round
 
   def __post_init__(self) -> None:
     # Writable and contiguous: numba would compile again for other arrays.
@@ -94,42 +94,57 @@ class ScorerWeights:
       flow: [K, 2] the dataflow between groups; needed with messages.
 
     Returns:
-      [E] float32.
+      [E] float32, between -10 and 10.
     """
     found = np.empty(len(pairs), np.float32)
     if not self.messages or ends is None or flow is None:
       score(pairs, self.arrays, found)
       return found
     hidden = np.maximum(pairs @ self.hidden_1 + self.bias_1, 0)  # [E, H]
-    here = pairs[:, STAYS, None]
+    here = pairs[:, STAYS, None]  # [E, 1], 1 where the group is
     groups, devices = ends.T
     for along, against, reached in zip(*(self.messages[i::3] for i in range(3))):
       # A group's state is that of its option edge to the device where it is.
+      # [G, H].
       state = _sums(hidden * here, groups, int(max(groups.max(), flow.max(initial=0))) + 1)
+      # [G, H] means over producers and over consumers, each through its own weights.
       heard = sum(
           _means(state[sources] @ weights, targets, len(state))
           for weights, (sources, targets) in ((along, flow.T), (against, flow.T[::-1])))
-      count = _sums(here, devices, int(devices.max()) + 1)
+      count = _sums(here, devices, int(devices.max()) + 1)  # [D, 1] groups on each device
       there = _sums(hidden * here, devices, len(count)) / np.maximum(count, 1)  # [D, H]
+      # Residual: [E, 2 H] of the group's messages and of its device's mean @ [2 H, H].
       hidden = hidden + np.concatenate(
           [np.maximum(heard, 0)[groups], there[devices]], axis=1) @ reached
-    last = np.maximum(hidden @ self.hidden_2 + self.bias_2, 0) @ self.output
+    last = np.maximum(hidden @ self.hidden_2 + self.bias_2, 0) @ self.output  # [E]
     return (last / (1 + np.abs(last) / CAP)).astype(np.float32)
 
   @classmethod
   def untrained(
       cls, seed: int = 0, width: int = WIDTH, rounds: int = 0) -> ScorerWeights:
-    """Returns Glorot's uniform draws and no biases, as the network starts.
+    """Makes weights as the network starts: Glorot's uniform samples, no biases.
 
     Args:
-      seed: of the draws.
+      seed: of the samples.
       width: H.
       rounds: of messages, which reach no option edge before they are trained.
+
+    Returns:
+      The weights.
     """
     rng = np.random.default_rng(seed)
 
     def draw(rows, columns):
-      limit = np.sqrt(6 / (rows + columns))
+      """Samples the weights of a layer.
+
+      Args:
+        rows: inputs.
+        columns: outputs.
+
+      Returns:
+        [rows, columns] float64.
+      """
+      limit = np.sqrt(6 / (rows + columns))  # Glorot's
       return rng.uniform(-limit, limit, (rows, columns))
 
     return cls(draw(len(NAMES), width), np.zeros(width), draw(width, width), np.zeros(width),
@@ -138,7 +153,12 @@ class ScorerWeights:
                     for _ in range(rounds)), ()))
 
   def save(self, directory: str, **notes: Any) -> None:
-    """Writes weights and a JSON sidecar with the features and `notes`."""
+    """Writes weights and a JSON sidecar with the features.
+
+    Args:
+      directory: made where it does not exist.
+      **notes: further content of the sidecar.
+    """
     weight_files.write(
         directory, {**{name: getattr(self, name) for name in _FIELDS},
                     **{f"message_{i}": each for i, each in enumerate(self.messages)}},
@@ -151,11 +171,15 @@ class ScorerWeights:
     Args:
       directory: of the weights.
 
+    Returns:
+      The weights.
+
     Raises:
       PlacementError: they are missing, of another list of features, or predict something else.
     """
     remedy = "give a directory of scorer weights, or train them again"
     sidecar = weight_files.read_sidecar(directory, remedy=remedy, error_type=PlacementError)
+    # Weights of other features would score without an error, but wrongly.
     if sidecar.get("features") != list(NAMES):
       raise PlacementError(
           f"the weights in {directory} are of another list of features than this version's; train "
@@ -182,7 +206,11 @@ def pretrained_directory() -> Optional[str]:
 
 
 def pretrained() -> ScorerWeights:
-  """Weights that ship with the package. Raises: PlacementError where it has none."""
+  """Returns the weights that ship with the package.
+
+  Raises:
+    PlacementError: the package has none.
+  """
   directory = pretrained_directory()
   if directory is None:
     raise PlacementError(
@@ -200,30 +228,40 @@ def _sums(values: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:
 
 def _means(values: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:
   """Returns [count, H] the means of the values [E, H] of each owner [E]; 0 where it has none."""
-  many = np.bincount(owners, minlength=count)[:, None]
+  many = np.bincount(owners, minlength=count)[:, None]  # [count, 1]
   return _sums(values, owners, count) / np.maximum(many, 1).astype(np.float32)
 
 
 @compiled(nogil=True)
 def score(pairs, weights, scores):
-  """Fills scores [E] float32 from pairs [E, F] float32, without messages."""
+  """Scores option edges without messages.
+
+  Args:
+    pairs: [E, F] float32.
+    weights: `ScorerWeights.arrays`.
+    scores: [E] float32, filled.
+  """
   hidden_1, bias_1, hidden_2, bias_2, output = weights
   h = bias_1.shape[0]
-  first = np.empty(h, np.float32)
+  first = np.empty(h, np.float32)  # [H] of one option edge
   second = np.empty(h, np.float32)
+  # An option edge at a time: the vectors stay in the cache.
   for d in range(scores.shape[0]):
+    # First layer; features that are 0 are skipped, and many are.
     first[:] = bias_1
     for f in range(pairs.shape[1]):
       x = pairs[d, f]
       if x != 0:
         for j in range(h):
           first[j] += x * hidden_1[f, j]
+    # Second layer; the first one's ReLU skips its negative outputs.
     second[:] = bias_2
     for i in range(h):
       x = first[i]
       if x > 0:
         for j in range(h):
           second[j] += x * hidden_2[i, j]
+    # Last layer, over the ReLU of the second, then the cap.
     total = np.float32(0)
     for j in range(h):
       total += max(second[j], np.float32(0)) * output[j]

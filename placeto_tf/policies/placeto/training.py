@@ -99,7 +99,15 @@ class EpisodeSpec:
 
 def make_environment(
     config: PlacetoTrainingConfig, problems: Sequence[StartedProblem]) -> PlacetoEnvironment:
-  """Returns the environment of a run's configuration on some problems."""
+  """Makes the environment of a run's configuration.
+
+  Args:
+    config: of the run.
+    problems: that episodes are on.
+
+  Returns:
+    The environment.
+  """
   return PlacetoEnvironment(
       problems, config.process, arms=config.arms, messages=config.messages > 0)
 
@@ -111,8 +119,17 @@ class EpisodeCollector:
     self._config, self._environment = config, make_environment(config, problems)
 
   def __call__(self, weights: ScorerWeights, spec: EpisodeSpec) -> trajectory.Trajectory:
-    """Returns the steps of an episode, [S, ...]."""
+    """Plays an episode.
+
+    Args:
+      weights: of the scores.
+      spec: of the episode.
+
+    Returns:
+      Its steps, [S, ...].
+    """
     rng = np.random.default_rng(spec.seed)
+    # The process draws from a seed of its own.
     self._environment.begin(spec.graph, spec.start, int(rng.integers(2**31)))
     return agent_lib.play(
         self._environment,
@@ -133,8 +150,19 @@ class PlacetoTraining(Learner):
   def __init__(
       self, config: PlacetoTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
       **given: Any):
-    """See the base class. Args: warm_start: directory of weights to begin with."""
+    """Makes agent and buffer; see the base class.
+
+    Args:
+      config, root_dir: of the run.
+      warm_start: directory of weights to begin with.
+      **given: problems.
+
+    Raises:
+      PlacetoError: the warm start is of another width or number of rounds; and the errors of the
+        base class.
+    """
     super().__init__(config, root_dir, **given)
+    # Weights to begin with: samples, or those of the warm start.
     first = ScorerWeights.untrained(config.seed, config.width, config.messages)
     if warm_start is not None:
       loaded = ScorerWeights.load(warm_start)
@@ -145,11 +173,14 @@ class PlacetoTraining(Learner):
             f"the weights in {warm_start} have width {len(first.bias_1)} and "
             f"{len(first.messages) // 3} rounds of messages, expected {config.width} and "
             f"{config.messages}; set width and messages to theirs")
+    # The rate is set in `learn`, before every iteration.
     self._optimizer = tf.keras.optimizers.Adam(config.learning_rate)
     self.agent = agent_lib.make_agent(
         make_environment(config, self.problems), first, self._optimizer)
     self._network = self.agent.policy._reward_network
+    # Slots exist before a checkpoint is restored.
     self._optimizer.build(self._network.trainable_variables)
+    # Joins checkpoints, so that a resumed run sees the same moves.
     self._experience = agent_lib.Experience(self.agent, config.capacity)
     self._train = tf.function(self.agent.train)
     self.at_once = config.episodes
@@ -158,7 +189,15 @@ class PlacetoTraining(Learner):
 
   def make_problems(
       self, graphs: Sequence[str], clusters: Sequence[str]) -> Sequence[StartedProblem]:
-    """See the base class."""
+    """Makes every graph on its clusters; see the base class.
+
+    Args:
+      graphs: names, as `load_graph` takes them.
+      clusters: as `Cluster.parse` takes them, or "random[3]".
+
+    Returns:
+      The problems with their starts.
+    """
     return training_problems.make_problems(
         graphs, clusters, max_groups=self.config.max_groups, seed=self.config.seed, lists=True)
 
@@ -168,9 +207,14 @@ class PlacetoTraining(Learner):
     return self._network.scorer
 
   def watch(self) -> Dict[str, float]:
-    """Objective after the short rounds over the start's, geometric mean over held-out problems."""
+    """Runs the short rounds of the search on held-out problems with the present weights.
+
+    Returns:
+      The geometric mean of the objective after them over the start's.
+    """
     logs = []
     for each in (self.problems[number] for number in self.held_out):
+      # A search as in use, but of the short rounds alone: their evaluations are the budget.
       search = BestFirst(
           each.problem, each.problem.grouping.expand(each.starts[0]), self.weights)
       start_us = search.objective_us
@@ -180,7 +224,7 @@ class PlacetoTraining(Learner):
 
   @property
   def collector(self) -> Maker:
-    """Plays `EpisodeSpec`s."""
+    """Returns a maker of collectors that play `EpisodeSpec`s."""
     return functools.partial(EpisodeCollector, self.config)
 
   def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
@@ -199,6 +243,7 @@ class PlacetoTraining(Learner):
     for _ in range(self.config.episodes):
       problem = int(rng.integers(self.num_training))
       starts = len(self.problems[problem].starts)
+      # Start 0 is the best one; the others show worse placements, with more to gain.
       start = int(rng.integers(starts)) if rng.random() < _OTHER_START else 0
       specs.append(EpisodeSpec(problem, start, int(rng.integers(2**31))))
     return specs
@@ -209,11 +254,21 @@ class PlacetoTraining(Learner):
 
   def learn(
       self, experiences: List[trajectory.Trajectory], iteration: int) -> Dict[str, float]:
-    """Puts the moves into the buffer, and learns from some of all of them."""
+    """Puts the moves into the buffer, and learns from random batches of the whole buffer.
+
+    Args:
+      experiences: an episode each.
+      iteration: from 1 on.
+
+    Returns:
+      The mean loss, and the share of these moves that improved a placement.
+    """
     config, steps = self.config, agent_lib.joined(experiences)
     self._experience.add(steps, self.rng)
+    # Cosine from the full rate at iteration 1 to nearly 0 at the last.
     self._optimizer.learning_rate.assign(config.learning_rate * 0.5 * (
         1 + math.cos(math.pi * (iteration - 1) / config.iterations)))
+    # One copy of the buffer serves all steps of this iteration.
     everything = self._experience.all()
     losses = [
         float(self._train(agent_lib.drawn(everything, config.batch, self.rng)).loss)

@@ -21,14 +21,32 @@ class StepBaseline(network.Network):
   """
 
   def __init__(self, input_tensor_spec, num_graphs: int, num_steps: int):
+    """Makes a table of zeros.
+
+    Args:
+      input_tensor_spec: of the observations.
+      num_graphs: C.
+      num_steps: T.
+    """
     super().__init__(input_tensor_spec, state_spec=(), name="StepBaseline")
     self.table = tf.Variable(
         np.zeros((num_graphs, num_steps), np.float32), trainable=False, name="baseline")
 
   def call(self, observation, step_type=None, network_state=(), training=False):
-    """Returns (values [B, T], network_state)."""
+    """Looks up the baseline of each step.
+
+    Args:
+      observation: see `training.observation`, [B, T, ...].
+      step_type, training: not used.
+      network_state: passed on.
+
+    Returns:
+      (values [B, T], network_state).
+    """
     del step_type, training
+    # The number of groups visited is the number of the step.
     visited = tf.reduce_sum(observation[observation_lib.VISITED], axis=-1)
+    # Padding behind the last step stays within the table.
     step = tf.minimum(tf.cast(visited, tf.int32), self.table.shape[1] - 1)
     graph = observation[observation_lib.GRAPH][..., 0]
     return tf.gather_nd(self.table, tf.stack([graph, step], axis=-1)), network_state
@@ -42,7 +60,14 @@ class PublishedAgent(reinforce_agent.ReinforceAgent):
   """
 
   def __init__(self, time_step_spec, action_spec, actor_network, **options):
-    """Args: options: of `ReinforceAgent`."""
+    """Makes the agent with an entropy bonus of 0.
+
+    Args:
+      time_step_spec, action_spec: of the environment.
+      actor_network: the policy network.
+      **options: of `ReinforceAgent`.
+    """
+    # The base class takes a constant; its loss at 1 times this variable can change.
     self.entropy_coefficient = tf.Variable(0.0, trainable=False, name="entropy_coefficient")
     super().__init__(
         time_step_spec, action_spec, actor_network, normalize_returns=False,
@@ -50,6 +75,13 @@ class PublishedAgent(reinforce_agent.ReinforceAgent):
         train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False), **options)
 
   def entropy_regularization_loss(self, actions_distribution, weights=None):
-    """Returns the loss of the base class times the coefficient."""
+    """Returns the loss of the base class times the coefficient.
+
+    Args:
+      actions_distribution, weights: see the base class.
+
+    Returns:
+      Scalar.
+    """
     return self.entropy_coefficient * super().entropy_regularization_loss(
         actions_distribution, weights)

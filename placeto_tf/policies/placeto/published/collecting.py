@@ -28,11 +28,11 @@ from tf_agents.trajectories import trajectory  # isort: skip
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EpisodesSpec:
-  """What episodes depend on besides weights.
+  """All that episodes depend on besides weights.
 
   Attributes:
     graphs: [P] numbers of the graphs.
-    seed: of all draws.
+    seed: of all samples.
     best: [P] of [G] int32, the best placement of each graph so far.
   """
 
@@ -43,7 +43,7 @@ class EpisodesSpec:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Episodes:
-  """What was seen and done, and how it went.
+  """Episodes as they were played, and their results.
 
   Attributes:
     graphs: [P] numbers of the graphs.
@@ -63,13 +63,25 @@ class Episodes:
 def make_environments(
     problems: Sequence[StartedProblem], grouped: Sequence[GroupedGraph], config: PublishedConfig, *,
     num_training: int, side_by_side: int, seed: int) -> List[PlacementEnvironment]:
-  """Returns an environment for each graph; those behind the first `num_training` are held out."""
+  """Makes an environment for each graph.
+
+  Args:
+    problems, grouped: of the graphs, in one order.
+    config: whose rules the environments follow.
+    num_training: graphs behind the first so many are held out.
+    side_by_side: graphs among which the episodes are divided.
+    seed: of the orders and starts; each graph has its own.
+
+  Returns:
+    An environment for each graph.
+  """
   made = []
   for i, (each, graph) in enumerate(zip(problems, grouped)):
     rules = dataclasses.replace(
         config.environment, num_episodes=config.environment.num_episodes // side_by_side)
     if i >= num_training and rules.start == "best":
       rules = dataclasses.replace(rules, start="given")  # the same in every watch
+    # Seeds differ by graph, so that graphs do not share their orders.
     made.append(PlacementEnvironment(
         each.problem.allowed, SimulatedCost(each.problem, graph), each.starts[0],
         order=graph.order, config=rules, seed=seed + i))
@@ -79,22 +91,28 @@ def make_environments(
 def play(
     environment: FamilyEnvironment, logits: driving.Logits, rng: Optional[np.random.Generator]
 ) -> Episodes:
-  """Episodes of the graphs that the environment has chosen.
+  """Plays episodes of the graphs that the environment has chosen.
 
   Args:
     environment: in any state.
     logits: of the policy, observation -> [B, 1, D].
     rng: of the actions; None takes the likeliest devices.
+
+  Returns:
+    The episodes.
   """
-  best = np.full(len(environment.graphs), np.inf)
+  best = np.full(len(environment.graphs), np.inf)  # [P]
 
   def objectives() -> np.ndarray:  # [P, B / P]
+    """Returns [P, B / P] objectives of the present placements over the start's."""
     return environment.objectives.reshape(len(environment.graphs), -1)
 
   steps = driving.play(
       environment, driving.drawing(logits, rng),
+      # An observer of every step keeps the best objective, in place.
       [lambda _: np.minimum(best, objectives().min(axis=1), out=best)])
   return Episodes(
+      # Last: geometric mean over a graph's episodes.
       environment.graphs, steps, np.exp(np.log(objectives()).mean(axis=1)), best,
       tuple(each.best_placement for each in environment.chosen),
       tuple(each.best_objective_us for each in environment.chosen))
@@ -106,7 +124,7 @@ class EpisodesCollector:
   def __init__(
       self, config: PublishedConfig, problems: Sequence[StartedProblem], *, num_training: int,
       side_by_side: int, at_once: int, max_groups: int, seed: int):
-    """Makes them.
+    """Makes a network and an environment.
 
     Args:
       config, seed, max_groups: of the learner.
@@ -128,7 +146,16 @@ class EpisodesCollector:
     self._logits = driving.acting(self._network)
 
   def __call__(self, weights: Sequence[np.ndarray], spec: EpisodesSpec) -> Episodes:
-    """Args: weights: of the learner's network."""
+    """Plays the episodes of a spec.
+
+    Args:
+      weights: of the learner's network.
+      spec: of the episodes.
+
+    Returns:
+      The episodes.
+    """
+    # The collector's own copy of the weights, perhaps in another process.
     for variable, value in zip(self._network.variables, weights):
       variable.assign(value)
     self._environment.begin(spec.graphs, spec.seed, spec.best)
@@ -136,15 +163,31 @@ class EpisodesCollector:
 
 
 def joined(parts: Sequence[Episodes]) -> Episodes:
-  """All episodes side by side; those that end earlier stay where they are until the last one ends.
+  """Concatenates episodes; those that end earlier stay where they are until the last one ends.
+
+  Args:
+    parts: of different graphs.
+
+  Returns:
+    All episodes side by side, [sum of B, longest T, ...].
   """
   longest = max(each.steps.reward.shape[1] for each in parts)
 
   def join(*values: np.ndarray, mode: Any = "edge") -> np.ndarray:
+    """Pads arrays to the longest episode and concatenates them.
+
+    Args:
+      *values: [B, T, ...] each.
+      mode: of `np.pad`: "edge" repeats the last step, "constant" appends zeros.
+
+    Returns:
+      [sum of B, longest T, ...].
+    """
     return np.concatenate([
         np.pad(value, [(0, 0), (0, longest - value.shape[1])] + [(0, 0)] * (value.ndim - 2), mode)
         for value in values])
 
+  # Padding repeats the last step, but earns nothing: rewards are padded by zeros.
   steps = tf.nest.map_structure(join, *(each.steps for each in parts))
   steps = steps._replace(reward=join(*(each.steps.reward for each in parts), mode="constant"))
   return Episodes(

@@ -36,10 +36,11 @@ def group_graph(arrays: derived.Derived, raw: tf.Tensor) -> tfgnn.GraphTensor:
     `EDGE` [P E, 1, 1].
   """
   p, g = tf.shape(raw)[0], tf.shape(raw)[1]
-  edges = tf.shape(arrays[derived.SOURCES])[1]
+  edges = tf.shape(arrays[derived.SOURCES])[1]  # E
   first = tf.range(p)[:, None] * g  # of each graph
 
   def ends(name):
+    """Returns the node set and [P E] numbers of nodes of one end of the edges."""
     return schema.GROUP, tf.reshape(arrays[name] + first, [-1])
 
   return tfgnn.GraphTensor.from_pieces(
@@ -57,15 +58,33 @@ class Messages(tfgnn.keras.layers.AnyToAnyConvolutionBase):
   """The sum of f(x_u) over the groups u at the other ends of a group's edges, all alike."""
 
   def __init__(self, width: int, seeds: Seeds, *, receiver_tag, padded: bool):
+    """Makes f.
+
+    Args:
+      width: W.
+      seeds: of the weights.
+      receiver_tag: end of an edge that receives: target along the dataflow, source against it.
+      padded: whether there may be padding edges.
+    """
     super().__init__(
         receiver_tag=receiver_tag, sender_node_feature=tfgnn.HIDDEN_STATE,
         sender_edge_feature=EDGE, receiver_feature=None)
-    self._f, self._padded = perceptron(width, seeds), padded
+    self._f, self._padded = perceptron(width, seeds), padded  # f: [P G, S, W] -> [P G, S, W]
 
   def convolve(
       self, *, sender_node_input, sender_edge_input, broadcast_from_sender_node, pool_to_receiver,
       **_):
-    """Returns [P G, S, W]; see the base class."""
+    """Sums the messages to each group; see the base class.
+
+    Args:
+      sender_node_input: [P G, S, W] states of groups.
+      sender_edge_input: [P E, 1, 1], 0 for padding edges.
+      broadcast_from_sender_node, pool_to_receiver: functions of the base class.
+      **_: inputs that are not used.
+
+    Returns:
+      [P G, S, W].
+    """
     # f comes before the gather: there are fewer groups than edges.
     messages = broadcast_from_sender_node(self._f(sender_node_input))  # [P E, S, W]
     if self._padded:
@@ -78,10 +97,18 @@ class NextState(tf.keras.layers.Layer):
 
   def __init__(self, width: int, seeds: Seeds, *, forward: bool):
     super().__init__()
+    # G: [P G, S, W] -> [P G, S, W]; the column of HEARS.
     self._g, self._hears = perceptron(width, seeds), 0 if forward else 1
 
   def call(self, inputs):
-    """Returns [P G, S, W]; see `tfgnn.keras.layers.NodeSetUpdate`."""
+    """Computes the next state of groups; see `tfgnn.keras.layers.NodeSetUpdate`.
+
+    Args:
+      inputs: (features of groups, sums of messages by edge set, context).
+
+    Returns:
+      [P G, S, W].
+    """
     node, edges, _ = inputs
     hears = node[HEARS][..., self._hears:self._hears + 1]  # [P G, 1, 1]
     return node[_OWN] + hears * self._g(edges[schema.DATAFLOW])
@@ -96,21 +123,39 @@ class MessagePassing(tf.keras.layers.Layer):
   def __init__(
       self, width: int, rounds: int, seeds: Seeds, *, forward: bool, transform_layers: int = 2,
       padded: bool = False):
-    """Args: forward: from producers to consumers; padded: whether there may be padding edges."""
+    """Makes the layers, which all rounds share.
+
+    Args:
+      width: W.
+      rounds: how many.
+      seeds: of the weights.
+      forward: whether messages go from producers to consumers, or against the dataflow.
+      transform_layers: of the transform of a group's own features.
+      padded: whether there may be padding edges.
+    """
     super().__init__()
     self._rounds = rounds
+    # A round: f and the sum over edges, then g and the group's own features.
     messages = Messages(
         width, seeds, receiver_tag=tfgnn.TARGET if forward else tfgnn.SOURCE, padded=padded)
     next_state = NextState(width, seeds, forward=forward)
     self._update = tfgnn.keras.layers.GraphUpdate(node_sets={
         schema.GROUP: tfgnn.keras.layers.NodeSetUpdate(
             {schema.DATAFLOW: messages}, next_state, node_input_feature=[_OWN, HEARS])})
+    # [P G, S, F] -> [P G, S, W].
     self._transform = perceptron(width, seeds, layers=transform_layers, last=None)
 
   def call(self, graph: tfgnn.GraphTensor) -> tf.Tensor:
-    """Returns [P G, S, W] from raw features `RAW` [P G, S, F]."""
+    """Takes all rounds.
+
+    Args:
+      graph: with raw features `RAW` [P G, S, F], see `group_graph`.
+
+    Returns:
+      [P G, S, W].
+    """
     features = dict(graph.node_sets[schema.GROUP].features)
-    own = self._transform(features[RAW])
+    own = self._transform(features[RAW])  # [P G, S, W], the state before the first round
     features[tfgnn.HIDDEN_STATE] = own
     # A copy for each round: the gradient of copies is stacked and summed in their order. That of
     # one tensor would be summed by AddN, which begins with whichever summand's memory is free to
@@ -130,15 +175,25 @@ class Poolings(tf.keras.layers.Layer):
 
   def __init__(self, width: int, seeds: Seeds):
     super().__init__()
+    # Per partition: f: W -> W before the sum, g: W -> W after.
     self._f, self._g = ([perceptron(width, seeds) for _ in range(3)] for _ in range(2))
 
   def call(self, embedding: tf.Tensor, current: tf.Tensor, arrays: derived.Derived) -> tf.Tensor:
-    """Returns [P, S, K, 4 W] from embedding [P, G, S, W] and current groups [P, S, K]."""
+    """Pools the embeddings that matter to the current groups.
+
+    Args:
+      embedding: [P, G, S, W].
+      current: [P, S, K] int32 groups.
+      arrays: of P graphs, see `derived.GraphTable`.
+
+    Returns:
+      [P, S, K, 4 W]: the group's own, ancestors, descendants, parallels.
+    """
     by_placement = tf.transpose(embedding, [0, 2, 1, 3])  # [P, S, G, W]
     parts = [tf.gather(by_placement, current, batch_dims=2)]  # [P, S, K, W]
     masks = tf.gather(arrays[derived.RELATIVES], current, axis=2, batch_dims=1)  # [P, 3, S, K, G]
     for i, (f, g) in enumerate(zip(self._f, self._g)):
-      parts.append(g(tf.matmul(masks[:, i], f(by_placement))))
+      parts.append(g(tf.matmul(masks[:, i], f(by_placement))))  # [P, S, K, G] @ [P, S, G, W]
     return tf.concat(parts, axis=-1)
 
 
@@ -150,11 +205,21 @@ class SumOfAll(tf.keras.layers.Layer):
 
   def __init__(self, width: int, seeds: Seeds):
     super().__init__()
-    self._f, self._g = perceptron(width, seeds), perceptron(width, seeds)
+    self._f, self._g = perceptron(width, seeds), perceptron(width, seeds)  # W -> W each
 
   def call(self, embedding: tf.Tensor, current: tf.Tensor, arrays: derived.Derived) -> tf.Tensor:
-    """Returns [P, S, K, W] from embedding [P, G, S, W]."""
+    """Sums over all groups.
+
+    Args:
+      embedding: [P, G, S, W].
+      current: [P, S, K] int32 groups, whose number alone matters.
+      arrays: of P graphs, see `derived.GraphTable`.
+
+    Returns:
+      [P, S, K, W].
+    """
     everyone = arrays[derived.EVERYONE]
     masks = tf.tile(everyone[:, None, None], [1, tf.shape(embedding)[2], 1, 1])  # [P, S, 1, G]
+    # [P, S, 1, W].
     total = self._g(tf.matmul(masks, self._f(tf.transpose(embedding, [0, 2, 1, 3]))))
     return tf.repeat(total, tf.shape(current)[2], axis=2)  # [P, S, 1, W] for each group

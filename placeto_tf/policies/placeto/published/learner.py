@@ -64,10 +64,11 @@ class PublishedLearner:
     self.network = network = PublishedNetwork(
         observation_spec, action_spec, graphs, max_groups=max_groups, config=config.network,
         seed=seed)
-    network.create_variables()
-    self._num_steps = [graph.num_groups for graph in graphs]
+    network.create_variables()  # before the optimizer, which makes slots for them
+    self._num_steps = [graph.num_groups for graph in graphs]  # an episode visits every group once
     self._baseline = agent_lib.StepBaseline(observation_spec, len(graphs), max(self._num_steps))
     self.optimizer = adam(config.learning_rate, _CLIP, network.trainable_weights)
+    # gamma 1: the return of a step is the sum of all rewards from there on.
     self.agent = agent_lib.PublishedAgent(
         time_step_spec, action_spec, network, optimizer=self.optimizer, gamma=1.0,
         value_network=self._baseline)
@@ -108,13 +109,14 @@ class PublishedLearner:
       InvalidArgumentError: of TensorFlow: the loss is infinite or not a number.
     """
     config, (b, t) = self._config, episodes.reward.shape
-    steps = np.repeat([self._num_steps[graph] for graph in graphs], b // len(graphs))
+    steps = np.repeat([self._num_steps[graph] for graph in graphs], b // len(graphs))  # [B]
     # Episodes of smaller graphs are over before those of the largest.
     taken = np.arange(t) < steps[:, None]  # [B, T]
     self.optimizer.learning_rate.assign(
         between(config.learning_rate, config.final_learning_rate, spent))
     entropy = between(config.entropy, config.final_entropy, spent)
     self._lay_baselines(episodes.reward, graphs)
+    # One shape for all updates, or each length would be compiled anew.
     if self._compiled:
       room = max(0, max(self._num_steps) - t)
       episodes, taken = tf.nest.map_structure(
@@ -127,7 +129,11 @@ class PublishedLearner:
     return {"baselines": [[list(of_step) for of_step in each] for each in self._returns]}
 
   def load_state_dict(self, state: Dict[str, Any]) -> None:
-    """Restores a `state_dict`."""
+    """Restores a `state_dict`.
+
+    Args:
+      state: as `state_dict` returns it.
+    """
     for each, stored in zip(self._returns, state["baselines"]):
       for of_step, values in zip(each, stored):
         of_step.extend(values)
@@ -139,6 +145,7 @@ class PublishedLearner:
     # The agent sums over steps and averages over episodes. Its entropy is an average over all.
     scale = 1.0 if self._config.sum_gradients else 1.0 / taken.sum()
     self.agent.entropy_coefficient.assign(entropy * t)
+    # All rows look like episodes of T steps; weights of 0 hide those behind their end.
     middle = np.full((b, t), ts.StepType.MID, dtype=np.int32)
     last = middle.copy()
     last[:, -1] = ts.StepType.LAST
@@ -146,11 +153,14 @@ class PublishedLearner:
     found = self._train(
         tf.nest.map_structure(tf.constant, episodes),
         weights=tf.constant(taken * (b * scale), tf.float32)).extra
+    # The bonus is minus the entropy times coefficient and weights: divided by these, it is the mean
+    # entropy of a decision.
     gain, bonus = float(found.policy_gradient_loss), float(found.entropy_regularization_loss)
     return {"loss": gain + bonus,
             "entropy": -bonus / max(entropy * scale * float(taken.sum()), 1e-12)}
 
   def _assign(self, weights: Sequence[np.ndarray]) -> None:
+    """Assigns weights to the network; PlacetoError where shapes differ."""
     variables = self.network.variables
     found, expected = [tuple(w.shape) for w in weights], [tuple(v.shape) for v in variables]
     if found != expected:
@@ -161,14 +171,21 @@ class PublishedLearner:
       variable.assign(value)
 
   def _lay_baselines(self, rewards: np.ndarray, graphs: Sequence[int]) -> None:
-    """Takes returns into the baselines of the graphs, and these into the agent's table.
+    """Adds returns to the baselines of the graphs, and copies these into the agent's table.
 
     The baseline of a step is the mean return over the last updates from its graph (Placeto,
     appendix A.2). An update counts once, by the mean over its episodes, as in the authors' code.
+
+    Args:
+      rewards: [B, T].
+      graphs: [P] the graphs of the rows.
     """
+    # Undiscounted returns: sums of rewards from each step on.
     returns = np.cumsum(rewards.T[::-1].astype(np.float64), axis=0)[::-1]  # [T, B]
     table = self._baseline.table.numpy()
+    # Rows of one graph are neighbours: [T, B / P] each.
     for graph, part in zip(graphs, np.split(returns, len(graphs), axis=1)):
+      # Steps behind the end of a smaller graph have no deque.
       for t, (of_step, found) in enumerate(zip(self._returns[graph], part)):
         of_step.append(float(np.mean(found)))
         table[graph, t] = np.mean(of_step)

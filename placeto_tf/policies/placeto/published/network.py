@@ -95,7 +95,9 @@ class PublishedNetwork(network.DistributionNetwork):
         name=name)
     self._config, self._table = config, table
     self._outer_rank_spec = tensor_spec.from_spec(input_tensor_spec)
+    # Layers take their seeds in the order in which they are made.
     seeds = Seeds(seed)
+    # F: static, current, visited, start, device one-hot.
     self._num_raw = derived.NUM_STATIC + 3 + table.num_devices
     width = config.width or self._num_raw
     self._passes, poolings = [], embedding_lib.SumOfAll
@@ -114,7 +116,16 @@ class PublishedNetwork(network.DistributionNetwork):
         dense(table.num_devices, seeds)])  # [P, S, K, D], the logits
 
   def call(self, observation, step_type=None, network_state=(), training=False):
-    """Returns (MaskedCategorical with batch shape outer dims + [K], network_state)."""
+    """Decides on the current groups of observations.
+
+    Args:
+      observation: see `training.observation`, [...] outer dims.
+      step_type, training: not used.
+      network_state: passed on.
+
+    Returns:
+      (MaskedCategorical with batch shape outer dims + [K], network_state).
+    """
     del step_type, training
     outer_rank = nest_utils.get_outer_rank(observation, self._outer_rank_spec)
     current = observation[observation_lib.CURRENT]
@@ -122,10 +133,12 @@ class PublishedNetwork(network.DistributionNetwork):
     rows = outer[0] if outer_rank else 1  # P
     stack = {name: tf.reshape(value, tf.stack([rows, -1, value.shape[-1]]))  # [P, S, ...]
              for name, value in observation.items()}
+    # The first observation of a row names the graph of all: [P, ...] each.
     arrays = self._table(stack[observation_lib.GRAPH][:, 0, 0])
     k, d = current.shape[-1], self._table.num_devices
 
     def restored(value):
+      """Returns outer dims + [K, D] from [P, S, K, D]."""
       value = tf.reshape(value, tf.concat([outer, [k, d]], axis=0))
       value.set_shape(static_outer + [k, d])
       return value
@@ -148,9 +161,10 @@ class PublishedNetwork(network.DistributionNetwork):
     graph = tfgnn.parse_single_example(schema.graph_tensor_spec(), serialized)
     groups = graph.node_sets[schema.GROUP]
     placed = graph.edge_sets[schema.PLACEMENT].adjacency
-    current = tf.where(groups["current"][:, 0] > 0)[:, 0]
-    arrays = {name: value[None] for name, value in derived.derive(graph).items()}
+    current = tf.where(groups["current"][:, 0] > 0)[:, 0]  # [K] int64
+    arrays = {name: value[None] for name, value in derived.derive(graph).items()}  # P = 1
     step_us = tf.maximum(graph.context["step_time_us"][0, 0], 1e-9)
+    # The observation of one placement, S = 1, from the features of the GraphTensor.
     observed = {
         observation_lib.PLACEMENT: tf.scatter_nd(
             placed.source[:, None], placed.target, tf.reshape(groups.total_size, [1])),
@@ -166,12 +180,13 @@ class PublishedNetwork(network.DistributionNetwork):
     """Returns logits and mask [P, S, K, D]; `stack` holds observations [P, S, ...]."""
     current = stack[observation_lib.CURRENT]
     raw = self._raw_features(stack, arrays)  # [P, G, S, F]
-    joined = raw
+    joined = raw  # [P, G, S, any]; the simple ablations pool raw features
     if self._passes:
       graph = embedding_lib.group_graph(arrays, raw)
+      # Both directions side by side: [P G, S, 2 W] -> [P, G, S, 2 W].
       joined = tf.concat([passing(graph) for passing in self._passes], axis=-1)
       joined = tf.reshape(joined, tf.concat([tf.shape(raw)[:3], joined.shape[-1:]], axis=0))
-    logits = self._head(self._poolings(joined, current, arrays))
+    logits = self._head(self._poolings(joined, current, arrays))  # [P, S, K, D]
     return logits, tf.gather(arrays[derived.ALLOWED], current, batch_dims=1) > 0
 
   def _raw_features(self, stack, arrays: derived.Derived) -> tf.Tensor:
@@ -179,7 +194,7 @@ class PublishedNetwork(network.DistributionNetwork):
     by_group = {
         name: tf.transpose(stack[name], [0, 2, 1])  # [P, G, S]
         for name in (observation_lib.PLACEMENT, observation_lib.VISITED, observation_lib.START)}
-    placement = by_group[observation_lib.PLACEMENT]
+    placement = by_group[observation_lib.PLACEMENT]  # [P, G, S]
     shape = tf.shape(placement)
     current = stack[observation_lib.CURRENT]  # [P, S, K]
     is_current = tf.reduce_max(tf.one_hot(current, shape[1], axis=1), axis=3)  # [P, G, S]

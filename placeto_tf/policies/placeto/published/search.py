@@ -60,7 +60,7 @@ def improve(
     root_dir: where TensorBoard events go (in train/); None writes none.
     config: see `PublishedConfig`.
     learns: whether updates are made.
-    uniform: whether devices are drawn uniformly in the same process, to compare with.
+    uniform: whether devices are sampled uniformly in the same process, to compare with.
     weights: of the network, in its order, to begin with; None initializes them.
     compiled: see `PublishedLearner`.
 
@@ -71,27 +71,31 @@ def improve(
   config = config or PublishedConfig()
   account, summary = problem.account, _Summary(root_dir)
   began = account.evaluations, account.seconds
-  seeds = np.random.SeedSequence(seed).generate_state(3)
+  seeds = np.random.SeedSequence(seed).generate_state(3)  # of orders, of actions, of weights
   remaining, rules = account.remaining_evaluations(budget), config.environment
   if remaining is not None:  # one evaluation goes to the start
     rules = dataclasses.replace(
         rules, num_episodes=max(1, min(rules.num_episodes, remaining - 1)))
+  # One graph, alone in its family: same process, same learner as in training.
   grouped = GroupedGraph.of(problem)
   single = PlacementEnvironment(
       problem.allowed, SimulatedCost(problem, grouped), start, order=grouped.order, config=rules,
       seed=int(seeds[0]))
 
   def affordable() -> bool:  # a step in which every episode is evaluated
+    """Returns whether the budget allows a step in which every episode is evaluated."""
     left = account.remaining_evaluations(budget)
     return not account.exhausted(budget) and (left is None or left >= rules.num_episodes)
 
   environment, rng = FamilyEnvironment([single], go_on=affordable), np.random.default_rng(seeds[1])
   learner = None if uniform else PublishedLearner(
       environment, [grouped], config, int(seeds[2]), weights=weights, compiled=compiled)
+  # Equal logits, -inf where a group may not go.
   logits: driving.Logits = (
       functools.partial(_uniform, np.where(problem.allowed, 0.0, -np.inf)) if learner is None
       else learner.logits)
   idle = 0
+  # Play, learn, report, until the budget is used up or nothing moves any more.
   while affordable() and idle < _IDLE_EPISODES:
     evaluations = account.evaluations
     steps, losses = play(environment, logits, rng).steps, {}
@@ -106,7 +110,7 @@ def improve(
 
 
 def _uniform(logits: np.ndarray, observation: Dict[str, np.ndarray]) -> np.ndarray:
-  """[B, K, D] of a policy that draws every allowed device with equal probability, by [G, D]."""
+  """Returns [B, K, D] logits of a uniform policy over allowed devices, from [G, D]."""
   return logits[observation[observation_lib.CURRENT]]
 
 
@@ -127,6 +131,14 @@ class _Summary:
   def write(
       self, problem: PlacementProblem, environment: PlacementEnvironment, returns: float,
       losses: Dict[str, float]) -> None:
+    """Adds a row, and writes the rows once there are enough.
+
+    Args:
+      problem: whose search log gives the step.
+      environment: whose present placements are charted.
+      returns: mean return of the episodes.
+      losses: of the update, by name.
+    """
     if self._writer is None:
       return
     scalars = {
@@ -136,7 +148,7 @@ class _Summary:
     }
     scalars.update({f"Training/{name}": value for name, value in losses.items()})
     self._held.append((problem.account.evaluations, scalars))
-    self._shown |= len(self._held) >= _MIN_ROWS
+    self._shown |= len(self._held) >= _MIN_ROWS  # from then on every row is written at once
     if self._shown:
       with self._writer.as_default():
         for evaluations, row in self._held:
@@ -145,5 +157,6 @@ class _Summary:
       self._held.clear()
 
   def close(self) -> None:
+    """Closes the file."""
     if self._writer is not None:
       self._writer.close()

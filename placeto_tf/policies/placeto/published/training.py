@@ -105,12 +105,14 @@ class PublishedTraining(Learner):
         class raises.
     """
     super().__init__(config, root_dir, **given)
+    # Held-out graphs too: one network has tables of all.
     graphs = [GroupedGraph.of(each.problem) for each in self.problems]
     self._side_by_side = min(config.placeto.environment.num_episodes, self.num_training)
     if self._side_by_side % config.parts:
       raise PlacetoError(
           f"parts is {config.parts}; expected a divisor of {self._side_by_side}, the graphs of an "
           "update")
+    # Training and watching share the single environments, in families of their own.
     singles = make_environments(
         self.problems, graphs, config.placeto, num_training=self.num_training,
         side_by_side=self._side_by_side, seed=config.seed)
@@ -119,12 +121,13 @@ class PublishedTraining(Learner):
     self._watching = FamilyEnvironment(
         singles, max_groups=config.max_groups,
         side_by_side=max(1, min(self._side_by_side, len(self.held_out))))
+    # Arrays of the network.
     start = None if warm_start is None else PublishedWeights.load(warm_start).arrays
     self.learner = PublishedLearner(
         self._environment, graphs, config.placeto, config.seed, weights=start,
         max_groups=config.max_groups, compiled=True)
     self.env_steps = 0
-    self._ratios: Dict[str, List[float]] = {}
+    self._ratios: Dict[str, List[float]] = {}  # graph -> [last, best] of its latest episodes
     # Of each training graph: the best placement so far, and its objective.
     self._best = [(each.best_placement, each.best_objective_us)
                   for each in singles[:self.num_training]]
@@ -133,13 +136,21 @@ class PublishedTraining(Learner):
 
   def make_problems(
       self, graphs: Sequence[str], clusters: Sequence[str]) -> List[StartedProblem]:
-    """See the base class."""
+    """Makes every graph on every cluster, with its given start; see the base class.
+
+    Args:
+      graphs: names, as `load_graph` takes them.
+      clusters: as `Cluster.parse` takes them.
+
+    Returns:
+      The problems, graph after graph.
+    """
     return training_problems.make_problems(
         graphs, clusters, max_groups=(self.config.max_groups,), seed=self.config.seed,
         num_threads=1)
 
   def watch(self) -> Dict[str, float]:
-    """Returns the policy's figures on held-out graphs, from their given starts; learns nothing.
+    """Plays episodes on held-out graphs from their given starts; learns nothing.
 
     Returns:
       Step times over the start's: of each held-out graph and their geometric means, for the last
@@ -148,9 +159,11 @@ class PublishedTraining(Learner):
     found: Dict[str, float] = {}
     means: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
     held_out, p = list(self.held_out), len(self._watching.graphs)
+    # P graphs a turn: the environment is made for so many.
     for first in range(0, len(held_out), p):
       # The first graphs fill up the last turn; their second result is not used.
       graphs = (held_out[first:] + held_out)[:p]
+      # The same samples in every watch, so that watches differ by weights alone.
       rng = np.random.default_rng([self.config.seed, first])
       self._watching.choose(graphs)
       drawn, greedy = (play(self._watching, self.learner.logits, draws) for draws in (rng, None))
@@ -163,13 +176,22 @@ class PublishedTraining(Learner):
     return found
 
   def turn(self, iteration: int) -> List[int]:
-    """Returns [P] all graphs one after the other, in another order each lap, none twice at once."""
+    """Returns the graphs of an update: all in turn, in another order each lap, none twice at once.
+
+    Args:
+      iteration: from 1 on.
+
+    Returns:
+      [P] numbers of graphs.
+    """
+    # Update n takes places (n - 1) P to n P of the laps' orders, one lap after the other.
     p, c = self._side_by_side, self.num_training
     turn: List[int] = []
     place = (iteration - 1) * p
     while len(turn) < p:
       lap, at = divmod(place, c)
       graph = int(np.random.default_rng([self.config.seed, lap]).permutation(c)[at])
+      # Across two laps a graph may come up twice; its second turn is skipped.
       if graph not in turn:
         turn.append(graph)
       place += 1
@@ -177,7 +199,7 @@ class PublishedTraining(Learner):
 
   @property
   def collector(self) -> Maker:
-    """Plays `EpisodesSpec`s."""
+    """Returns a maker of collectors that play `EpisodesSpec`s."""
     config = self.config
     return functools.partial(
         EpisodesCollector, config.placeto, num_training=self.num_training,
@@ -204,19 +226,28 @@ class PublishedTraining(Learner):
   def specs(self, iteration: int) -> List[EpisodesSpec]:
     """See the base class."""
     return [
+        # Each part has a seed of its own, and the best placements as they are now.
         EpisodesSpec(tuple(graphs), int(self.rng.integers(2**31)),
                      tuple(self._best[graph][0] for graph in graphs))
         for graphs in np.split(np.array(self.turn(iteration)), self.config.parts)]
 
   def steps_of(self, experience: Episodes) -> int:
     """Returns the number of decisions."""
-    each = len(experience.steps.reward) // len(experience.graphs)
+    each = len(experience.steps.reward) // len(experience.graphs)  # episodes of each graph
     return each * sum(self._environment.environments[graph].num_groups
                       for graph in experience.graphs)
 
   def learn(self, experiences: List[Episodes], iteration: int) -> Dict[str, float]:
-    """See the base class."""
-    collected = joined(experiences)
+    """Makes one update from the episodes of all parts; see the base class.
+
+    Args:
+      experiences: of each part.
+      iteration: from 1 on.
+
+    Returns:
+      Loss, entropy, mean return, and step times over the start's by graph and by family.
+    """
+    collected = joined(experiences)  # [B, T, ...] of all parts
     self.env_steps += self.steps_of(collected)
     for graph, placement, us in zip(
         collected.graphs, collected.best_placements, collected.best_us):
@@ -229,12 +260,14 @@ class PublishedTraining(Learner):
 
   def _train_figures(
       self, graphs: Sequence[int], final: np.ndarray, best: np.ndarray) -> Dict[str, float]:
-    """Figures of these graphs, and geometric means over families of each graph's last episodes."""
+    """Returns figures of these graphs, and geometric means over families and over all graphs seen.
+    """
     found: Dict[str, float] = {}
     for graph, last, top in zip(graphs, final.tolist(), best.tolist()):
       name = self.problems[graph].name
       self._ratios[name] = [last, top]
       found.update({f"StepTime/{name}": last, f"BestStepTime/{name}": top})
+    # A family's mean covers its graphs' latest episodes, not only those of this update.
     for family in {_family(self.problems[graph]) for graph in graphs}:
       logs = np.log([
           self._ratios[each.name] for each in self.problems[:self.num_training]
@@ -273,6 +306,7 @@ class PublishedTraining(Learner):
 
 
 def _family(problem: StartedProblem) -> str:
+  """Returns the name of a problem's family, up to the bracket."""
   return problem.name.partition("[")[0]
 
 

@@ -30,7 +30,13 @@ class PublishedWeights:
   def save(
       self, directory: str, *, iteration: int = 0,
       training: Optional[Dict[str, Any]] = None) -> None:
-    """Writes the directory; each file appears when it is complete."""
+    """Writes the directory; each file appears when it is complete.
+
+    Args:
+      directory: made where it does not exist.
+      iteration: at which training stood.
+      training: the configuration of the run.
+    """
     weight_files.write(directory, {str(i): array for i, array in enumerate(self.arrays)}, {
         "placeto": dataclasses.asdict(self.config), "devices": self.devices,
         "max_groups": self.max_groups, "iteration": iteration, "training": training or {}})
@@ -39,6 +45,12 @@ class PublishedWeights:
   def load(cls, directory: str) -> PublishedWeights:
     """Reads the directory, or the `weights` of a run's root directory.
 
+    Args:
+      directory: of the weights.
+
+    Returns:
+      The weights.
+
     Raises:
       PlacetoError: it holds no weights of Placeto.
     """
@@ -46,6 +58,7 @@ class PublishedWeights:
     sidecar = weight_files.read_sidecar(directory, remedy=remedy)
     arrays = weight_files.read_arrays(directory, remedy=remedy)
     try:
+      # In the order of the network's variables.
       values = tuple(arrays[str(i)] for i in range(len(arrays)))
       return cls(
           values, weight_files.config_of(PublishedConfig, sidecar.get("placeto")),
@@ -55,7 +68,14 @@ class PublishedWeights:
           f"the weights in {directory} were not understood ({error}); {remedy}") from None
 
   def check(self, devices: int) -> None:
-    """Raises PlacetoError where the weights are for another number of devices."""
+    """Checks that the weights are for a cluster.
+
+    Args:
+      devices: the cluster's number of devices, hosts included.
+
+    Raises:
+      PlacetoError: the weights are for another number of devices.
+    """
     if devices != self.devices:
       raise PlacetoError(
           f"the weights are for clusters of {self.devices} devices, hosts included, this one has "
