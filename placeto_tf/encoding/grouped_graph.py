@@ -4,8 +4,8 @@ It holds what no placement changes. Groups are numbered by their first ops, as `
 them; `order` is that of their main ops.
 
 Two groups may feed each other, because a group's ops need not be neighbours. Ops that must share a
-device are one unit: a variable, the ops that read it, and the op that applies its gradient at the
-end of the step. A group that holds such a unit both feeds the forward pass and is fed by the
+device are colocated: a variable, the ops that read it, and the op that applies its gradient at the
+end of the step. A group that holds such ops both feeds the forward pass and is fed by the
 backward one, so in a training graph nearly all groups lie on one cycle and each is an ancestor of
 all others. So policies see only the edges that agree with the order of the groups' main ops, the
 ops that compute longest; an edge that runs against that order, such as a gradient's into the update

@@ -71,7 +71,7 @@ class PlacementEnv(gymnasium.Env):
       grouping, max_groups: as for `place`; M is `max_groups`, and of finer levels a random sample
         of groups is seen.
       start: where episodes begin: "best", the best of one device, the expert and METIS, or
-        "random", each group on a device that is drawn in each episode.
+        "random", each group on a device that is sampled in each episode.
       max_evaluations: episodes are truncated once so many placements were evaluated.
       process: the levels of an episode and their lengths.
       **options: of `load_graph`, such as `batch_size`.
@@ -106,7 +106,7 @@ class PlacementEnv(gymnasium.Env):
     """Begins an episode.
 
     Args:
-      seed: of the draws from here on.
+      seed: of the random ops from here on.
       options: {"start": [N] devices of ops} begins there.
 
     Returns:

@@ -1,6 +1,6 @@
 """`PlacedGroups`: a placement looked at in groups of any size, which a policy is to move.
 
-Small units are made once from the ops; larger groups are merged from these, along heavy edges
+Supernodes are made once from the ops; coarse groups are merged from these, along heavy edges
 where both ends are on one device, so that a sweep begins from exactly what the last one found.
 
 Dimensions: N ops, G groups.

@@ -166,7 +166,6 @@ class OneGraphLearner(Learner):
     super().__init__(config, root_dir, **given)
     self.policy = config.policy
     weights, draws = seeds(config.seed)
-    # In the policy's groups.
     self.problem, self.network = policy.make(self.problems[0], policy.options, weights)
     self._environment = search_environment(
         self.problem, config.training, decisions=self.network.decisions,

@@ -88,7 +88,7 @@ class SequencePlacer(tf.Module):
     self._combine = tf.Variable(initial(rng, (2 * h, h)), name="attention_combine")  # W_c [2 H, H]
     # W_x [F, H].
     self._own = tf.Variable(initial(rng, (num_features, h), config.own_scale), name="own")
-    # Small, so that the first placements are drawn (nearly) uniformly.
+    # Small, so that the first placements are sampled (nearly) uniformly.
     self._logits = tf.Variable(initial(rng, (h, num_devices), 0.1), name="logits")  # W_d [H, D]
 
   def encode(self, features: tf.Tensor) -> tf.Tensor:

@@ -109,7 +109,7 @@ class GdpLearner:
   Attributes:
     policy, optimizer: see there.
     losses, average_return: see `one_shot.ReinforceLearner`.
-    rng: of the draws of `update`.
+    rng: of the samples of `update`.
   """
 
   def __init__(

@@ -72,7 +72,7 @@ class GdpNetwork(tf.keras.Model):
     self._condition = dense(config.width, seeds, "tanh")  # [P, 3 W] -> [P, W]
     # [M, W], conditions [P, W] -> [M, W].
     self._placer = Placer(config.width, config.layers, config.heads, config.segment, seeds)
-    # [M, W] -> [M, D].
+    # [M, W] -> [M, D]
     self._head = dense(config.max_devices, seeds, scale=config.initial_spread**2)
     self(NodeTable([inputs_lib.one_node(config.max_devices)])([0]))  # makes the variables
 
@@ -123,6 +123,6 @@ def _spread(graph: tfgnn.GraphTensor, x: tf.Tensor) -> tf.Tensor:
     return tfgnn.broadcast_context_to_nodes(graph, schema.GROUP, feature_value=of_graph)
 
   centred = x - spread_out(_of_each(graph, x, "mean"))  # [M, W]
-  # [P, 1].
+  # [P, 1]
   square = tf.reduce_mean(_of_each(graph, tf.square(centred), "mean"), axis=1, keepdims=True)
   return centred * spread_out(tf.math.rsqrt(square + 1e-6))

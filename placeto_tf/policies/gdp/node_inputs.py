@@ -49,7 +49,7 @@ class NodeTable:
         name: tf.RaggedTensor.from_row_lengths(
             np.concatenate([each[name] for each in graphs]), [len(each[name]) for each in graphs])
         for name in names}
-    # [graphs, D C].
+    # [graphs, D C]
     self._devices = tf.constant(np.stack([each[DEVICES].reshape(-1) for each in graphs]))
 
   def __call__(self, graphs: tf.Tensor) -> Dict[str, tf.Tensor]:

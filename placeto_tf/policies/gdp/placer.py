@@ -178,7 +178,7 @@ class Placer(tf.keras.layers.Layer):
     # Slots: a node keeps its place in its graph, which begins at a multiple of L.
     shift = first * length - tf.cumsum(sizes, exclusive=True)
     slots = (tf.range(tf.shape(nodes)[0]) + tf.repeat(shift, sizes))[:, None]  # [M, 1]
-    # [S, L, W].
+    # [S, L, W]
     x = tf.reshape(tf.scatter_nd(slots, nodes, [total * length, width]), [total, length, width])
     # A slot is valid if a node was put there: [S, L].
     valid = tf.reshape(tf.scatter_nd(slots, tf.ones_like(slots)[:, 0], [total * length]) > 0,

@@ -1,13 +1,12 @@
-"""GDP as a one-shot policy: devices of all nodes drawn from one pass of the network.
+"""GDP as a one-shot policy: devices of all nodes sampled from one pass of the network.
 
-Every node is drawn with the probabilities that the network gives it, as in the paper. The paper
-leaves open how draws of different nodes depend on one another. If they are independent, no two
+Every node is sampled with the probabilities that the network gives it, as in the paper. The paper
+leaves open how samples of different nodes depend on one another. If they are independent, no two
 placements of thousands of nodes differ in structure, and the cost of a placement says little about
-any node. Here the nodes of a stretch of a depth-first walk share the noise of their draws, so nodes
-with like probabilities go together. The stretches' length differs from placement to placement.
-A stretch is one decision: the log probability of each
-of its nodes is the mean over the stretch, so that PPO's ratio, and its clipping, is that of the
-stretch. Where all nodes of a stretch have the same probabilities, that is their joint probability.
+any node. Here the nodes of a stretch of a depth-first walk share the noise of their samples, so
+nodes with like probabilities go together. The stretches' length differs from placement to
+placement. A stretch is one decision: the log probability of each of its nodes is the mean over the
+stretch, so that PPO's ratio, and its clipping, is that of the stretch. Where all nodes of a stretch have the same probabilities, that is their joint probability.
 
 Dimensions: B placements side by side, M nodes, T steps, at least as many, D devices, padded.
 """
@@ -41,7 +40,7 @@ class GdpPolicy(network.DistributionNetwork):
 
   A placement is an episode of as many steps as there are nodes: a step's observation names the
   graph and the node's stretch, its action is the node's device. No device depends on those before
-  it, so all of them are drawn in one pass (`draw`).
+  it, so all of them are sampled in one pass (`draw`).
 
   Attributes:
     network: that is trained.
@@ -185,7 +184,7 @@ class GdpPolicy(network.DistributionNetwork):
         # Gumbel-max: a stretch's number picks its row of noise, which all its nodes share.
         (logits + rng.gumbel(size=(len(walk), logits.shape[1]))[each]).argmax(axis=1)
         for each in stretches]).astype(np.int32)
-    # [count, M].
+    # [count, M]
     chosen = np.take_along_axis(log_probs[None], placements[..., None], axis=2)[..., 0]
     return placements, {STRETCH: stretches, LOG_PROBS: self._pooled(
         tf.constant(chosen), tf.constant(stretches)).numpy()}
@@ -213,7 +212,7 @@ class GdpPolicy(network.DistributionNetwork):
 def draw_stretches(rng: np.random.Generator, walk: np.ndarray) -> np.ndarray:
   """Cuts the walk of a graph into stretches of random lengths.
 
-  The mean length of a stretch is drawn first, log-uniformly from one node to a quarter of them.
+  The mean length of a stretch is sampled first, log-uniformly from one node to a quarter of them.
 
   Args:
     rng: the source of randomness.

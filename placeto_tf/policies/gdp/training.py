@@ -51,9 +51,9 @@ class GdpTrainingConfig(RunConfig):
   Attributes:
     graphs, held_out, watch_cluster, iterations, checkpoint_every, watch_every, seed, lag: see
       `RunConfig`.
-    clusters: as `Cluster.parse` takes them, or "random[3]", which draws three for each graph.
+    clusters: as `Cluster.parse` takes them, or "random[3]", which samples three for each graph.
     graphs_per_update: an update follows the mean gradient of so many graphs, which may be sampled
-      and simulated at once. The batches of graphs stay the same; their order is drawn again after
+      and simulated at once. The batches of graphs stay the same; their order is random again after
       all of them had their turn.
     network, training: see there.
   """

@@ -1,6 +1,6 @@
-"""The units that are grouped, and the placer's features of their groups.
+"""The colocation groups that are grouped, and the placer's features of their groups.
 
-A unit is the ops that must share a device. Units that may use one device only are not grouped:
+A unit is a colocation group: ops that must share a device. Units with one device are not grouped:
 there is nothing to decide.
 
 Dimensions: B groupings side by side, N ops, U units, K groups, T types of ops, E edges between
@@ -41,7 +41,7 @@ class Units:
     """
     graph, group_of_op = problem.graph, problem.grouping.group_of_op
     u = problem.num_groups
-    # [N, 1 + 4].
+    # [N, 1 + 4]
     of_ops = op_features.shape_features(*output_shapes(graph, np.arange(graph.num_ops)))
     self._shapes = np.zeros((u, of_ops.shape[1]))
     # A unit's shape features are sums over its ops.
@@ -171,7 +171,7 @@ def draw(rng: np.random.Generator, log_probs: np.ndarray, count: int) -> np.ndar
   # Inverse transform: the column whose cumulative probability first exceeds a uniform number.
   ends = np.cumsum(np.exp(log_probs.astype(np.float64)), axis=1)
   ends /= ends[:, -1:]  # rows end with 1 to the bit
-  # Rows follow one another in sorted order: a single search serves all rows and draws.
+  # Rows follow one another in sorted order: a single search serves all rows and samples.
   starts = np.arange(u)
   found = np.searchsorted((ends + starts[:, None]).reshape(-1), rng.random((count, u)) + starts,
                           side="right")

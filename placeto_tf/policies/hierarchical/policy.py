@@ -1,10 +1,10 @@
 """The hierarchical placer of Mirhoseini, Goldie et al. (ICLR 2018) on the ops of one graph.
 
-A feed-forward grouper gives each unit (the ops that must share a device) a distribution over K
+A feed-forward grouper gives each unit (a colocation group of ops) a distribution over K
 groups from the embeddings of its ops' types (learned), the sizes of its outputs and the numbers of
 its neighbours. One thing is added to the paper: the grouper starts with stretches of a depth-first
 walk of equal compute time. Starting with groups of random ops, which are slow to place, the policy
-learns to put everything on one device. Groups are drawn. Their contents make the embeddings of
+learns to put everything on one device. Groups are sampled. Their contents make the embeddings of
 groups, which the placer, an LSTM in both directions with an attentional decoder, places in the
 order of their numbers. The log
 probability of a placement is that of its groups plus that of their devices, so that one REINFORCE
@@ -96,7 +96,7 @@ class HierarchicalPolicy(OneShotPolicy):
     self._types = tf.Variable(  # [T, type_width]
         initial(rng, (units.type_counts.shape[1], config.type_width), _TYPE_SCALE),
         name="types")
-    # [width, hidden].
+    # [width, hidden]
     self._hidden = tf.Variable(initial(rng, (width, hidden)), name="grouper_hidden")
     self._hidden_bias = tf.Variable(np.zeros(hidden, np.float32), name="grouper_hidden_bias")
     self._groups = tf.Variable(  # [hidden, K]

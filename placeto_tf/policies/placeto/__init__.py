@@ -3,11 +3,11 @@
   placeto                  simulates moves in the order of what the trained network says they gain,
                            several at a time at first, coarse to fine, then anneals
   placeto_untrained        the same with weights as initialized from the seed, to compare with
-  placeto_uniform          the same with moves drawn uniformly
+  placeto_uniform          the same with moves sampled uniformly
   placeto_paper            the published process, which learns on the graph at hand, from weights of
                            `train.py --preset=paper` or from scratch
   placeto_paper_zero_shot  the published process with such weights, which learns nothing
-  placeto_paper_random     the published process with devices drawn uniformly, to compare with
+  placeto_paper_random     the published process with devices sampled uniformly, to compare with
 """
 
 from placeto_tf.problem.method import (

@@ -54,9 +54,9 @@ def make_agent(
 
 
 class CollectPolicy(py_policy.PyPolicy):
-  """Takes the move with the best score, or one drawn uniformly.
+  """Takes the move with the best score, or one sampled uniformly.
 
-  The policy is epsilon-greedy over compiled scores, which equal those of the agent's policy. Draws
+  The policy is epsilon-greedy over compiled scores, which equal those of the agent's policy. Samples
   come from a NumPy generator: TensorFlow's global seed would make runs depend on what ran before.
   """
 
@@ -155,7 +155,7 @@ class Experience:
   """The steps to learn from, in a replay buffer of tf-agents.
 
   Attributes:
-    buffer: of tf-agents; `add` puts steps in, `draw` takes some out.
+    buffer: of tf-agents; `add` puts steps in, `all` reads them.
   """
 
   def __init__(

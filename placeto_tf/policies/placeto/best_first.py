@@ -6,7 +6,7 @@ If not, it is not tried again there, and counts against that move from then on. 
 levels from coarse to fine: a handful of large groups first, which moves whole layers at once, then
 ever smaller ones, which are formed from the placement so far. The first rounds are short, so that
 few evaluations go to groups of a poor placement; a long one uses a share of the evaluations left,
-and draws among moves of nearly equal scores.
+and samples among moves of nearly equal scores.
 
 Dimensions: N ops, G groups, M of them, D devices.
 """
@@ -30,7 +30,7 @@ from placeto_tf.problem.units import COARSE_TO_FINE
 from placeto_tf.search.annealing import PLENTY
 from placeto_tf.simulation.compiling import compiled, part
 
-MOST_GROUPS = 256  # scored at once; another draw each time
+MOST_GROUPS = 256  # scored at once; another random sample each time
 LONG_EVALUATIONS = 3000  # what a long round takes at most
 LONG_OF_PLENTY = 1000  # the same of the first one, where plenty is left: see `BestFirst.run`
 _MOST_AT_ONCE = 32  # groups that move together
@@ -259,7 +259,7 @@ class BestFirst(PlacedGroups):
       found = self._scores_by_messages()[groups]
     else:
       pairs = self.state.features(groups)
-      # [M D, F] -> [M, D].
+      # [M D, F] -> [M, D]
       found = self._weights.scores(pairs.reshape(-1, pairs.shape[-1])).reshape(pairs.shape[:2])
     return found + _TIE * self._rng.random(found.shape, dtype=np.float32)
 
@@ -268,7 +268,7 @@ class BestFirst(PlacedGroups):
     allowed = self.tables.allowed
     pairs = self.state.features(np.arange(len(allowed), dtype=np.int32))
     grouped, found = GroupedGraph.of(self.level), np.zeros(allowed.shape, np.float32)
-    # [E, 2].
+    # [E, 2]
     flow = np.stack([grouped.sources[grouped.flow], grouped.targets[grouped.flow]], axis=1)
     found[allowed] = self._weights.scores(
         pairs[allowed], np.stack(np.nonzero(allowed), axis=1), flow)
@@ -299,7 +299,7 @@ def _try_moves(
   """
   row = evaluator.row[0]
   while not over(evaluator):
-    if not _any_left(scores):  # and nothing is drawn
+    if not _any_left(scores):  # and nothing is sampled
       return -1, -1, objective_us, NONE_LEFT
     best, best_i, best_device = np.float32(-np.inf), -1, -1
     for i in range(scores.shape[0]):
@@ -335,8 +335,8 @@ def _any_left(scores):
 
 @part
 def _gumbel(rng):
-  """Returns a draw as numpy's `Generator.gumbel` makes it."""
-  u = 1.0 - rng.random()  # in (0, 1], and 1 is drawn again: log(-log(1)) is infinite
+  """Returns a sample as numpy's `Generator.gumbel` makes it."""
+  u = 1.0 - rng.random()  # in (0, 1], and 1 is rejected: log(-log(1)) is infinite
   while u >= 1.0:
     u = 1.0 - rng.random()
   return -math.log(-math.log(u))

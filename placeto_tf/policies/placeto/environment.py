@@ -184,7 +184,6 @@ class PlacetoEnvironment(py_environment.PyEnvironment):
       reward = float(reward_of(np.array(process.step(
           process.some[[arms[GROUP][action]]], arms[DEVICE][[action]]))))
     found = self._observe()
-    # The episode ends with the process.
     return ts.termination(found, reward) if process.over else ts.transition(found, reward)
 
   def _observe(self) -> Dict[str, Any]:

@@ -105,7 +105,7 @@ class ScorerWeights:
     groups, devices = ends.T
     for along, against, reached in zip(*(self.messages[i::3] for i in range(3))):
       # A group's state is that of its option edge to the device where it is.
-      # [G, H].
+      # [G, H]
       state = _sums(hidden * here, groups, int(max(groups.max(), flow.max(initial=0))) + 1)
       # [G, H] means over producers and over consumers, each through its own weights.
       heard = sum(

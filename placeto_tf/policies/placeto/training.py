@@ -53,10 +53,10 @@ class PlacetoTrainingConfig(RunConfig):
 
   Attributes:
     graphs, held_out, watch_cluster, iterations, seed, lag: see `RunConfig`.
-    clusters: as `Cluster.parse` takes them, or "random[3]", which draws three for each graph.
-    max_groups: a number of groups is drawn from these for each problem.
+    clusters: as `Cluster.parse` takes them, or "random[3]", which samples three for each graph.
+    max_groups: a number of groups is sampled from these for each problem.
     process: the length of an episode.
-    epsilon: share of moves that are drawn uniformly, not the best ones by their scores.
+    epsilon: share of moves that are sampled uniformly, not the best ones by their scores.
     arms: the most option edges that are scored at once in training.
     width: of the network's layers.
     messages: rounds of messages between option edges.
@@ -129,7 +129,7 @@ class EpisodeCollector:
       Its steps, [S, ...].
     """
     rng = np.random.default_rng(spec.seed)
-    # The process draws from a seed of its own.
+    # The process samples by a seed of its own.
     self._environment.begin(spec.graph, spec.start, int(rng.integers(2**31)))
     return agent_lib.play(
         self._environment,

@@ -1,7 +1,7 @@
 """The RNN-based placer of Mirhoseini et al. 2017 (arXiv 1706.04972) on the groups of one graph.
 
-A group's embedding joins the embeddings of its ops' types (learned, summed with the logarithm of
-how many ops there are), the sizes of its largest outputs, and its adjacency to all groups. The
+A group's embedding concatenates the embeddings of its ops' types (learned, summed with the
+logarithm of their numbers of ops), the sizes of its largest outputs, and its adjacency to all groups. The
 sequence is in topological order of the groups' first ops. Like the paper, this learns one graph
 from scratch.
 
@@ -97,7 +97,7 @@ class RnnPolicy(OneShotPolicy):
     Returns:
       [count, G] int32 devices.
     """
-    # [count, G, D].
+    # [count, G, D]
     noise = rng.gumbel(size=(count,) + tuple(self._allowed.shape[1:])).astype(np.float32)
     return self._draw(tf.constant(noise)).numpy()
 

@@ -142,7 +142,7 @@ class MessagePassing(tf.keras.layers.Layer):
     self._update = tfgnn.keras.layers.GraphUpdate(node_sets={
         schema.GROUP: tfgnn.keras.layers.NodeSetUpdate(
             {schema.DATAFLOW: messages}, next_state, node_input_feature=[_OWN, HEARS])})
-    # [P G, S, F] -> [P G, S, W].
+    # [P G, S, F] -> [P G, S, W]
     self._transform = perceptron(width, seeds, layers=transform_layers, last=None)
 
   def call(self, graph: tfgnn.GraphTensor) -> tf.Tensor:
@@ -220,6 +220,6 @@ class SumOfAll(tf.keras.layers.Layer):
     """
     everyone = arrays[derived.EVERYONE]
     masks = tf.tile(everyone[:, None, None], [1, tf.shape(embedding)[2], 1, 1])  # [P, S, 1, G]
-    # [P, S, 1, W].
+    # [P, S, 1, W]
     total = self._g(tf.matmul(masks, self._f(tf.transpose(embedding, [0, 2, 1, 3]))))
     return tf.repeat(total, tf.shape(current)[2], axis=2)  # [P, S, 1, W] for each group

@@ -1,8 +1,8 @@
 """The published policy network for grouped graphs: observation -> a device for the current group.
 
 Placeto section 3.2 and appendix. Each group's raw features are embedded by message passing along
-the dataflow and against it, joined, pooled over ancestors, descendants and parallel groups, and a
-head gives the logits of the devices. As in the paper, the input holds each group's device one-hot,
+the dataflow and against it, concatenated, pooled over ancestors, descendants and parallel groups,
+and a head gives the logits of the devices. As in the paper, the input holds each group's device one-hot,
 and the head has an output per device, each of which has to be learned.
 
 One network serves several graphs, padded to one size; observations name the graph they are of. The
@@ -69,7 +69,7 @@ class PublishedNetwork(network.DistributionNetwork):
       self, input_tensor_spec, action_spec, graphs: Sequence[GroupedGraph], *,
       max_groups: Optional[int] = None, config: Optional[NetworkConfig] = None, seed: int = 0,
       name: str = "PublishedNetwork"):
-    """Makes the network, with weights drawn from a seed.
+    """Makes the network, with weights sampled by a seed.
 
     Args:
       input_tensor_spec, action_spec: see `training.observation`.

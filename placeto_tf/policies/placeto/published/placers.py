@@ -26,7 +26,7 @@ def place(
     problem: its groups are placed; there should be about as many as in training.
     budget, seed, root_dir: see `improve`.
     way: "fine_tune" learns on the problem, "zero_shot" learns nothing, and "random", to compare
-      with, draws devices uniformly.
+      with, samples devices uniformly.
     weights: directory of a training run, see `PublishedWeights.load`, whose process it is and
       whose weights it begins with. None is the process of `PublishedConfig` from initial weights.
 
