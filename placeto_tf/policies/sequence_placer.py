@@ -86,7 +86,7 @@ class SequencePlacer(tf.Module):
     self._decoder = Lstm(config.device_width, h, rng, "decoder")  # [G, B, E] -> [G, B, H]
     self._score = tf.Variable(initial(rng, (h, h)), name="attention_score")  # W_s [H, H]
     self._combine = tf.Variable(initial(rng, (2 * h, h)), name="attention_combine")  # W_c [2 H, H]
-    # W_x [F, H].
+    # W_x [F, H]
     self._own = tf.Variable(initial(rng, (num_features, h), config.own_scale), name="own")
     # Small, so that the first placements are sampled (nearly) uniformly.
     self._logits = tf.Variable(initial(rng, (h, num_devices), 0.1), name="logits")  # W_d [H, D]

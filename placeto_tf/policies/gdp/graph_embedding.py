@@ -80,7 +80,7 @@ def pool_neighbours(graph: tfgnn.GraphTensor, x: tf.Tensor, *, producers: bool) 
   Returns:
     [M, W]; 0 for nodes without such neighbours.
   """
-  # Edge ends: that which is read, that which receives.
+  # Ends of an edge: the neighbour whose x is read, the node that pools.
   ends: Tuple = (tfgnn.SOURCE, tfgnn.TARGET) if producers else (tfgnn.TARGET, tfgnn.SOURCE)
   # From nodes to edges, then the maximum at the other end; max_no_inf gives 0 without edges.
   return tfgnn.pool_edges_to_node(

@@ -6,7 +6,8 @@ placements of thousands of nodes differ in structure, and the cost of a placemen
 any node. Here the nodes of a stretch of a depth-first walk share the noise of their samples, so
 nodes with like probabilities go together. The stretches' length differs from placement to
 placement. A stretch is one decision: the log probability of each of its nodes is the mean over the
-stretch, so that PPO's ratio, and its clipping, is that of the stretch. Where all nodes of a stretch have the same probabilities, that is their joint probability.
+stretch, so that PPO's ratio, and its clipping, is that of the stretch. Where all nodes of a stretch
+have the same probabilities, that is their joint probability.
 
 Dimensions: B placements side by side, M nodes, T steps, at least as many, D devices, padded.
 """

@@ -56,8 +56,9 @@ def make_agent(
 class CollectPolicy(py_policy.PyPolicy):
   """Takes the move with the best score, or one sampled uniformly.
 
-  The policy is epsilon-greedy over compiled scores, which equal those of the agent's policy. Samples
-  come from a NumPy generator: TensorFlow's global seed would make runs depend on what ran before.
+  The policy is epsilon-greedy over compiled scores, which equal those of the agent's policy.
+  Samples come from a NumPy generator: TensorFlow's global seed would make runs depend on earlier
+  ones in the process.
   """
 
   def __init__(

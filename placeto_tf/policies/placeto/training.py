@@ -180,7 +180,7 @@ class PlacetoTraining(Learner):
     self._network = self.agent.policy._reward_network
     # Slots exist before a checkpoint is restored.
     self._optimizer.build(self._network.trainable_variables)
-    # Joins checkpoints, so that a resumed run sees the same moves.
+    # Part of checkpoints, so that a resumed run sees the same moves.
     self._experience = agent_lib.Experience(self.agent, config.capacity)
     self._train = tf.function(self.agent.train)
     self.at_once = config.episodes

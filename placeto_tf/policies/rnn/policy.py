@@ -1,9 +1,9 @@
 """The RNN-based placer of Mirhoseini et al. 2017 (arXiv 1706.04972) on the groups of one graph.
 
 A group's embedding concatenates the embeddings of its ops' types (learned, summed with the
-logarithm of their numbers of ops), the sizes of its largest outputs, and its adjacency to all groups. The
-sequence is in topological order of the groups' first ops. Like the paper, this learns one graph
-from scratch.
+logarithm of their numbers of ops), the sizes of its largest outputs, and its adjacency to all
+groups. The sequence is in topological order of the groups' first ops. Like the paper, this learns
+one graph from scratch.
 
 Dimensions: B placements side by side, G groups, T types of ops, D devices.
 """

@@ -97,7 +97,7 @@ class NextState(tf.keras.layers.Layer):
 
   def __init__(self, width: int, seeds: Seeds, *, forward: bool):
     super().__init__()
-    # G: [P G, S, W] -> [P G, S, W]; the column of HEARS.
+    # g: [P G, S, W] -> [P G, S, W]; the column of HEARS that counts in this direction.
     self._g, self._hears = perceptron(width, seeds), 0 if forward else 1
 
   def call(self, inputs):

@@ -2,8 +2,8 @@
 
 Placeto section 3.2 and appendix. Each group's raw features are embedded by message passing along
 the dataflow and against it, concatenated, pooled over ancestors, descendants and parallel groups,
-and a head gives the logits of the devices. As in the paper, the input holds each group's device one-hot,
-and the head has an output per device, each of which has to be learned.
+and a head gives the logits of the devices. As in the paper, the input holds each group's device
+one-hot, and the head has an output per device, each of which has to be learned.
 
 One network serves several graphs, padded to one size; observations name the graph they are of. The
 same weights read serialized GraphTensors of `encoding/schema.pbtxt`: see `PublishedNetwork.serve`.
