@@ -163,6 +163,7 @@ class _Evaluation:
       sent = problem.portable(with_shapes=True) if executor.elsewhere else problem
       shared = executor.share((sent, start))
       threads = config.islands if executor.elsewhere else executor.cores
+      # Every method, seed and budget of this graph and cluster.
       for key in self._left(replicas=False):
         if key[:2] == (name, cluster):
           running_now[executor.submit(run, shared, key, config, threads)] = key, problem
@@ -222,6 +223,7 @@ class _Evaluation:
     name = os.path.join("placements", f"{key.stem}.json")
     placement.save(os.path.join(self._out, name))
     outputs.write_json(os.path.join(self._out, "histories", f"{key.stem}.json"), history)
+    # Milliseconds.
     figures["seconds"] = round(figures["seconds"], 3)
     self._done[key] = {**key._asdict(), **figures, "placement": name}
     # Rows of methods that are not wanted now stay, too.
@@ -267,6 +269,7 @@ def read_results(path: str) -> pd.DataFrame:
   text = user_files.read_text(path, what="the results", remedy="expected a results.csv")
   try:
     rows = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    # All values are read as text first, then by the type of their column.
     if list(rows) != list(COLUMNS):
       raise ValueError(f"its columns are {list(rows)!r:.200}, not {', '.join(COLUMNS)}")
     # Python reads floats exactly as they were written, pandas does not.
@@ -299,6 +302,7 @@ def read_history(row: Any, out: str) -> np.ndarray:
     found = np.array(history, dtype=np.float64)
   except (TypeError, ValueError):
     found = np.empty(0)
+  # Such as an empty list, or rows of different lengths.
   if found.ndim != 2 or found.shape[1] != 3 or not len(found):
     raise PlacetoError(f"{path!r} holds something else than a history; {_REMEDY}")
   return found
@@ -323,6 +327,7 @@ def validate(path: str) -> List[str]:
       # Placements are of ops, so the groups do not matter: one is quickest.
       problem = PlacementProblem.build(graph, Cluster.parse(cluster), max_groups=1)
       for row in of_case.to_dict("records"):
+        # Names the row in a sentence.
         said = "/".join(str(row[field]) for field in Key._fields)
         try:
           placement = Placement.load(os.path.join(out, row["placement"]))
@@ -330,6 +335,7 @@ def validate(path: str) -> List[str]:
         except PlacetoError as error:
           differences.append(f"{said}: {error}")
           continue
+        # Figures that the simulation gives again, and those stored with the placement.
         again = {"step_time_us": float(step.step_time_us), "fits": bool(step.fits),
                  "peak_memory_bytes": float(step.peak_memory_bytes.max()),
                  "method": placement.method, "seed": placement.seed,
@@ -358,6 +364,7 @@ def _keys(config: EvaluationConfig) -> Iterator[Key]:
 def _start(problem: PlacementProblem, methods: Tuple[str, ...]) -> Optional[np.ndarray]:
   """Returns [N], the best placement of the methods; None where there are none."""
   for name in methods:
+    # Methods without a search need neither budget nor seed.
     registry.find(name).load()(problem, None, 0)
   return problem.account.best_placement
 
@@ -381,6 +388,7 @@ def _claim(out: str, config: EvaluationConfig) -> None:
     return
   stored = _stored(out)
   for name, value in config.to_json().items():
+    # Compared as they were stored, as JSON.
     if name not in ("graphs", "clusters", "methods", "seeds", "budgets") and (
         stored.get(name) != value):
       raise PlacetoError(

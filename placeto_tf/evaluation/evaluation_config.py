@@ -1,4 +1,4 @@
-"""`EvaluationConfig`: which methods run on which graphs and clusters, and with what budgets."""
+"""`EvaluationConfig`: the methods, graphs, clusters and budgets of an evaluation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EvaluationConfig:
     start: methods that need no search; if there are any, every search starts from the best of their
       placements, which counts as one evaluation, instead of its own starts.
     grouping, max_groups: how ops are grouped.
-    islands: how many runs of each search go on side by side; see
+    islands: number of independent runs of each search side by side; see
       `placeto_tf.search.independent_runs`.
     graph_options: keyword arguments of `load_graph`.
     policy_weights: policy -> directory of its weights, or of the run of `scripts/train.py` that
@@ -61,10 +61,12 @@ class EvaluationConfig:
     for name in ("graphs", "clusters", "methods", "seeds"):
       if not getattr(self, name):
         raise PlacetoError(f"{name} is empty; expected at least one")
+    # Errors in methods and weights are raised before any graph is read.
     for name in self.methods:
       registry.check_weights(registry.find(name), self.weights_of(registry.find(name)))
     for name in self.start:
       kind = registry.find(name).kind
+      # A start has to be made quickly, from nothing.
       if kind.takes_start or kind.learned:
         valid = (method.name for method in registry.methods()
                  if not (method.kind.takes_start or method.kind.learned))
@@ -83,6 +85,7 @@ class EvaluationConfig:
           f"budgets are {', '.join(map(str, self.budgets))} and max_evaluations is "
           f"{self.max_evaluations}; expected budgets from 1 to max_evaluations")
     check_runs(self.islands)
+    # Raises where a limit is not positive.
     self.budget_of(self.max_evaluations)
 
   def budget_of(self, evaluations: Optional[int]) -> Budget:

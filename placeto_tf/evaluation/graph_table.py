@@ -45,6 +45,7 @@ class GraphSize:
   def to_markdown(self) -> str:
     """Returns a row under `HEADER`."""
     gib = 2**30
+    # GB are 2^30 bytes, as in all tables.
     peak = f"{self.peak_memory_bytes / gib:.1f} GB" + ("" if self.fits else " (does not fit)")
     cells = (
         f"`{self.spec}`", f"{self.ops:,}", f"{self.all_ops:,}", f"{self.parameters / 1e6:.1f} M",
@@ -70,6 +71,7 @@ def measure_size(spec: str, cluster: str = "k80:1") -> GraphSize:
   parsed = Cluster.parse(cluster)
   built = zoo.build(spec)
   graph = load_graph(built.meta_graph_def())
+  # One device is the only placement asked for, so one group is enough.
   problem = PlacementProblem.build(graph, parsed, max_groups=1)
   costs = problem.costs
   result = problem.simulator.simulate(single(problem))

@@ -48,10 +48,10 @@ _SHARE = {"calibrating": 0.4, "placing": 0.2, "measuring": 0.3}  # of each graph
 
 @dataclasses.dataclass(frozen=True)
 class HostCheckConfig:
-  """What is checked, and for how long.
+  """The graphs of a check, and its time.
 
   Attributes:
-    graphs: what `load_graph` takes; None for three of the zoo that suit the devices.
+    graphs: specs for `load_graph`; None for three of the zoo that suit the devices.
     first: graphs that are checked before these.
     max_minutes: for all of them together, roughly.
     rounds: turns in which each way to run is timed.
@@ -82,7 +82,7 @@ class Step:
 
   @property
   def error(self) -> Optional[float]:
-    """Returns how far the promise is off, over what was measured."""
+    """Returns the error of the promise over the measured step."""
     return None if not self.measured_us else self.promised_us / self.measured_us - 1
 
 
@@ -104,6 +104,7 @@ class GraphCheck:
 
 def host(cpu_workers: int = 2) -> Tuple[Cluster, Runtime]:
   """Returns this host's cluster and runtime: two GPUs or more, else worker processes."""
+  # GPUs of this process, if there are two to choose from.
   here = Cluster.parse("local")
   if sum(device.type == "GPU" for device in here.devices) > 1:
     return here, InProcess(1)
@@ -116,7 +117,7 @@ def check_host(
   """Calibrates, places and measures each graph, and writes check.md and check.png.
 
   Args:
-    config: what is checked.
+    config: graphs and time of the check.
     out: a directory, which is made; files of calibrations stay there, too.
     progress: called with the name of the next part.
 
@@ -163,6 +164,7 @@ def _check_graph(
           runs=10, graph_runs=6, max_seconds=each, placement_seconds=each,
           placements=4 if each > _SHORT_SECONDS else 0),
       part=part, speed=speed, progress=lambda what: progress(f"{name}: measuring {what}"))
+  # A folder per graph, named by its letters and digits.
   known, folder = calibration.cluster, os.path.join(out, "".join(
       letter if letter.isalnum() else "_" for letter in name))
   os.makedirs(folder, exist_ok=True)
@@ -175,6 +177,7 @@ def _check_graph(
   result = place(
       graph, known, costs=costs, max_seconds=seconds * _SHARE["placing"], progress=False)
   result.placement.save(os.path.join(folder, "placement.json"))
+  # (way, graph, placement, promised us) of each way to run.
   runs = [
       (ONE_DEVICE, graph, *_on_one_device(result, costs)),
       (PLACED, graph, result.placement, result.step_time_us)]
@@ -234,6 +237,7 @@ def _measure(
   # In turns, so that a slow phase of the machine hits all ways alike.
   for _ in range(rounds):
     for way, graph, placement, _ in runs:
+      # A way that failed once is not tried again.
       if way in failures:
         continue
       with Measurer(graph, cluster, runtime, config, reference=False, speed=speed) as measurer:
@@ -272,6 +276,7 @@ def page(cluster: Cluster, found: Sequence[GraphCheck]) -> str:
       "|---|---|---|---|---|---|"]
   for check in found:
     if check.failure:
+      # A bar in an error would end the cell.
       lines.append(f"| {check.graph} | - | - | {check.failure.replace('|', '/')} | | |")
     for way, step in check.steps.items():
       gain, error = check.speedup(way), step.error
@@ -307,6 +312,7 @@ def _write(out: str, cluster: Cluster, found: Sequence[GraphCheck]) -> None:
   figure = Figure(figsize=(9, 1.2 + 0.5 * len(rows)), dpi=120)
   FigureCanvasAgg(figure)
   axes = figure.subplots()
+  # Two bars for each way: promised, measured.
   at = np.arange(len(rows))
   for shift, label, colour, values in (
       (-0.2, "promised", "0.7", [step.promised_us for _, step in rows]),

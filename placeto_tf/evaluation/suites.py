@@ -1,4 +1,4 @@
-"""Suites: what `evaluate.py --suite=NAME` runs, so that figures of different methods compare.
+"""Suites of `evaluate.py --suite=NAME`, so that figures of different methods compare.
 
 A suite fixes graphs, clusters, starts, budgets and seeds, by the names of the program's flags; its
 methods are those that a new one has to beat. A suite never changes: another one gets another name.

@@ -36,6 +36,7 @@ def markdown(table: pd.DataFrame) -> str:
 def geometric_mean(values: Any) -> float:
   """Returns the geometric mean of positive numbers, NaN left out; NaN where none is left."""
   found = np.asarray(values, dtype=float)
+  # NaN stands for a ratio that is not known.
   found = found[~np.isnan(found)]
   return float(np.exp(np.log(found).mean())) if len(found) else float("nan")
 
@@ -53,8 +54,10 @@ def step_time_table(rows: pd.DataFrame) -> str:
   its step time over the best in its line.
   """
   rows = _named(rows)
+  # A cell per case and method, then methods become columns.
   cells = rows.groupby([*CASE, "method"], sort=False)[list(rows)].apply(_cell).unstack("method")
   means = _means(rows)
+  # The bound is the same for all methods of a case.
   bounds_ms = rows.groupby(CASE, sort=False)["lower_bound_us"].first() / 1e3
   cells["bound"] = bounds_ms.map("{:.1f}".format)
   methods = list(dict.fromkeys(rows["method"]))
@@ -136,7 +139,7 @@ def _budget_table(rows: pd.DataFrame, base_us: pd.Series, share: bool) -> str:
   for method, found in rows.groupby("method", sort=False):
     line = {"method": method}
     for budget in budgets:
-      # What does not search is the same whatever the budget.
+      # A method that does not search has the same result with any budget.
       at = found[found["budget"] == budget] if _searches(method) else found
       # Per seed the geometric mean over graphs; below, mean and deviation over seeds.
       seeds = np.exp(at.groupby("seed")["log"].mean())
@@ -245,6 +248,7 @@ def reach_table(rows: pd.DataFrame, out: str, reference: str) -> str:
   figures = ["own", "own_seconds", "its", "its_seconds", "log_times", "share"]
   means = pd.DataFrame(found, columns=[*CASE, "method", *figures]).groupby(
       [*CASE, "method"], sort=False).mean()
+  # Ratios are averaged by their logarithms.
   means["times"] = np.exp(means.pop("log_times"))
   over = means.groupby("method", sort=False).agg(lambda column: geometric_mean(
       np.maximum(column, _CLOCK_SECONDS)))

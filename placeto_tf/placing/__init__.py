@@ -1,1 +1,1 @@
-"""`place()` and what it needs: options, progress, results, reports, replicas, Keras models."""
+"""`place()` and its parts: options, progress, results, reports, replicas, Keras models."""

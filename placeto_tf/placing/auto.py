@@ -37,7 +37,7 @@ DEFAULT_BUDGET = Budget(max_seconds=60.0)
 POLICY_SHARE = 0.7  # of the budget, at most: the policy ends by itself after some thousands
 # With `stop_within`, how long the policy and annealing run at least before they are judged.
 FIRST_SECONDS, FIRST_EVALUATIONS, MOST_DOUBLINGS = 5.0, 2000, 3
-# A generous estimate of the time to make units for a search; with less, none begins.
+# A generous estimate of the time to make supernodes for a search; with less, none begins.
 SETUP_SECONDS_AN_OP = 1e-4
 
 
@@ -128,6 +128,6 @@ def _doublings(problem: PlacementProblem, budget: Budget) -> int:
 
 
 def _time_for_a_search(problem: PlacementProblem, budget: Budget) -> bool:
-  """Returns whether there is time to make the units of a search."""
+  """Returns whether there is time to make the supernodes of a search."""
   return budget.max_seconds is None or (
       budget.max_seconds - problem.account.seconds > SETUP_SECONDS_AN_OP * problem.graph.num_ops)

@@ -70,6 +70,7 @@ def compile_step(
   cluster = training_plans.as_cluster(cluster, placement)
   training_plans.check_devices(cluster)
   placed = PlacedStep(step, cluster, options, placement=placement, verify=verify)
+  # Example arguments: the plan is made now, else with the first batch.
   if args is not None or kwargs is not None:
     placed.make_plan(*training_plans.read_arguments(step, args or (), kwargs))
   return placed
@@ -115,6 +116,7 @@ def compile_placed(
   previous = getattr(model.__dict__.get("make_train_function"), "__self__", None)
   if isinstance(previous, PlacedTraining):
     previous.undo()
+  # This turns XLA off in the model, which `undo` turns on again.
   training = PlacedTraining(model, cluster, options, placement=placement, verify=verify)
   example = keras_batches.read_example(training.step, batch_size, data, wide=training.wide)
   if example is not None:

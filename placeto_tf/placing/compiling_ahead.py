@@ -1,4 +1,4 @@
-"""Compiles what a search needs before its clock starts, once per installation.
+"""Compiles the code of a search before its clock starts, once per installation.
 
 Every part of the search runs for a moment on a problem of a few ops with the same engine, so that
 it compiles what it will need; numba keeps the code. A file beside the code says for which engine

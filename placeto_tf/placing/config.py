@@ -46,7 +46,7 @@ class PlacingConfig:
     max_measurements: the most placements that are measured, with cost="measured".
     workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
     device_map: (device of the cluster, device of the workers) pairs, where names differ.
-    islands: how many runs of each search go on side by side, see
+    islands: number of independent runs of each search side by side, see
       `placeto_tf.search.independent_runs`. By default one for each core, 8 at most; with
       `max_evaluations` 1, on any machine, so that the result does not depend on it. Where time is
       the limit, no more run than there are cores.
@@ -93,6 +93,7 @@ class PlacingConfig:
   look: str = "auto"
 
   def __post_init__(self) -> None:
+    # The record is frozen; a mapping becomes pairs, which can be hashed and compared.
     object.__setattr__(self, "allowed", _sets(self.allowed))
     _check_replicas(self.replicas)
     if self.mirrored_variables not in (None, True, False):
@@ -116,6 +117,7 @@ class PlacingConfig:
       raise PlacementError(f"cost is {self.cost!r}; expected simulated or measured")
     if not self.max_measurements >= 1:
       raise PlacementError(f"max_measurements is {self.max_measurements}; expected at least 1")
+    # Also refuses an unknown method.
     registry.check_weights(registry.find(self.method), self.policy_weights)
     if self.existing_devices not in ("keep", "start", "ignore"):
       raise PlacementError(
@@ -127,6 +129,7 @@ class PlacingConfig:
   def budget(self) -> Budget:
     """Returns the limits, with the default where none is given."""
     seconds, within = self.max_seconds, self.stop_within
+    # Without any limit the search has `DEFAULT_MAX_SECONDS`.
     if seconds is None and self.max_evaluations is None:
       seconds = DEFAULT_MAX_SECONDS
     if within is None:
@@ -137,6 +140,7 @@ class PlacingConfig:
   @property
   def num_islands(self) -> int:
     """Returns `islands`, with the default where none is given."""
+    # With a limit on evaluations the result must not depend on the number of cores.
     default = 1 if self.max_evaluations is not None else min(num_cores(), MOST_DEFAULT_ISLANDS)
     return self.islands or default
 

@@ -50,7 +50,7 @@ class Explanation:
     compute_us: device -> time.
     transfer_us: "device -> device" -> time, latencies and packing included.
     launches_us: overheads after ops.
-    waiting_us: what is none of these.
+    waiting_us: the rest.
     alone_us: how long one device works, at the beginning, before any other can.
     alone: that device; "" where the cluster has one only.
     costliest: (op, device, us) of the ops that take longest on the path.

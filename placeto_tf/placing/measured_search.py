@@ -107,8 +107,8 @@ class MeasuredSearch:
     measurements: how many placements were measured.
     failures: how many of them failed.
     history: (measurements, step time at the reference's usual speed) at each improvement.
-    stopped: why measuring ended early, or "": what was measured by then counts.
-    caution: what to know of the devices it was measured on, or "".
+    stopped: the reason why measuring ended early, or ""; placements measured by then count.
+    caution: a note on the devices of the measurements, or "".
   """
 
   placement: np.ndarray

@@ -1,4 +1,4 @@
-"""`Observer`: is told how a placing run goes, and shows it on a terminal or in a notebook."""
+"""`Observer`: shows the progress of a placing run on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Progress = Callable[[PlacementProblem, str], None]
 
 
 class Observer:
-  """Is told how placing goes."""
+  """Receives the progress of placing, and shows it."""
 
   def __init__(self, shown: bool = False, progress: Optional[Progress] = None):
     """Chooses where progress is shown.
@@ -74,6 +74,7 @@ class Observer:
         placer: that works on it.
       """
       nonlocal shown
+      # A change of the placer is shown at once.
       if placer == shown[0] and time.monotonic() - shown[1] < _REFRESH_SECONDS:
         return
       shown = placer, time.monotonic()
@@ -83,6 +84,7 @@ class Observer:
             unit="s" if by_seconds else "placements", mininterval=0.5, bar_format=(
                 "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}"))))
       bar, account = bars[0], problem.account
+      # A bar of seconds, or of evaluations where these alone are limited.
       bar.n = min(account.seconds if by_seconds else account.evaluations, bar.total)
       bar.set_description_str(f"Placing ({placer})", refresh=False)
       if np.isfinite(account.best_objective_us):
@@ -92,6 +94,7 @@ class Observer:
       bar.update(0)
 
     with contextlib.ExitStack() as stack:
+      # The bar opens with the first call and closes with this stack.
       yield show
 
 

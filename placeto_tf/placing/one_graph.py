@@ -72,6 +72,7 @@ def place_graph(
   with observer.search(config.budget) as progress:
     with runs_of(config) as runs:
       if config.ray is not None:
+        # The report names the number of runs that Ray had room for.
         config = dataclasses.replace(config, islands=runs.count)
       compile_ahead(problem, registry.find(config.method), observer.stage)
       bound_us = lower_bound_us(problem)
@@ -83,6 +84,7 @@ def place_graph(
     # Placements of all methods are simulated once more, for their rows.
     rows = {each.name: Baseline.of(problem, each) for each in problem.account.method_runs}
     best = problem.account.best_known
+    # Even the best exceeds a device's memory: an error, not a result.
     if not problem.account.best_fits:
       raise PlacementError(_nothing_fits(problem, problem.simulator.simulate(best)))
     measured, proven, notes = None, problem.account.proven, graph.notes + costs.notes
@@ -117,6 +119,7 @@ def _with_target(budget: Budget, bound_us: float) -> Budget:
 
 def _ended(log: SearchLog, budget: Budget, *, auto: bool) -> str:
   """Returns the reason why a search that was not interrupted ended, in words."""
+  # The strongest reason first.
   if log.proven:
     return "the best is proven"
   if budget.target_us is not None and log.best_fits and (
@@ -168,6 +171,7 @@ def _search(
     stage[0] = name
     progress(problem, name)
 
+  # The log tells the method when it begins, and evaluations as they are made.
   log.announce = announce
   log.observer = lambda: progress(problem, stage[0])
   try:

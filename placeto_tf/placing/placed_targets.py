@@ -105,6 +105,7 @@ def _apply_to_function(result: Any, function: Any, **options: Any) -> Any:
   replicated = _replicas(result)
   if replicated is not None and not _is_graph(function, replicated.graph):
     _check_original(function, result.replication.whole)
+    # The function with the ops of its replicas, which takes the whole batch.
     function = rebuilt_function(function, replicated.written.graph_def, resized=True)
   before = result.baselines.get("current")
   return apply_checked(
@@ -122,7 +123,7 @@ def _inference_of(model: Any, graph: ComputationGraph) -> Any:
 
 
 def _apply_to_path(result: Any, path: str, out_dir: Optional[str], **options: Any) -> Any:
-  """Returns the placed content of a file, or the path of what was written to `out_dir`."""
+  """Returns the placed content of a file, or the path that was written in `out_dir`."""
   source = result.graph.source
   if keras_files.is_keras_file(path) and out_dir is None:
     placed = None if source is None else getattr(source.tf_graph, "_placeto_model", None)
@@ -131,6 +132,7 @@ def _apply_to_path(result: Any, path: str, out_dir: Optional[str], **options: An
   whole = result.graph if _replicas(result) is None else result.replication.whole
   if out_dir is not None:
     placed_path = None if whole.source is None else whole.source.path
+    # Symbolic links may name the same file differently.
     if placed_path is not None and os.path.realpath(placed_path) != os.path.realpath(path):
       raise PlacementError(
           f"{path!r} is not the file that was placed, {placed_path!r}; give that one, or place "
@@ -143,6 +145,7 @@ def _apply_to_path(result: Any, path: str, out_dir: Optional[str], **options: An
   if path.startswith((ZOO_PREFIX, FAMILY_PREFIX)):
     from placeto_tf.zoo import build
 
+    # The spec without its number of replicas, which the result already has.
     spec = split_spec(path)[0]
     proto = build(spec[len(ZOO_PREFIX):] if spec.startswith(ZOO_PREFIX) else spec).meta_graph_def()
   else:
@@ -151,7 +154,7 @@ def _apply_to_path(result: Any, path: str, out_dir: Optional[str], **options: An
 
 
 def _graph_def(target: Any) -> Any:
-  """Returns the GraphDef of a proto, live graph or function, None for what has none."""
+  """Returns the GraphDef of a proto, live graph or function, None for any other kind."""
   if is_concrete_function(target):
     return read_concrete_function(target)[0].source.graph_def
   if hasattr(target, "as_graph_def"):

@@ -182,6 +182,7 @@ class PlacedStep:
     if self.plan is None:
       self.make_plan(specs, shapes)
     assert self.plan is not None
+    # The first batch decides which step runs, for all batches.
     if not self.verdict:
       self._decide(self._plan_for(self.plan, specs, shapes), tensors_of(batch))
     # The step of this kind of batch; a new kind is placed as the first one is.
@@ -198,6 +199,7 @@ class PlacedStep:
     current = None if plan.result is None else plan.result.baselines.get("current")
     if current is not None and not current.fits:
       return "the step as it is does not fit in memory"
+    # A trial runs steps twice; an op that prints or reads data would do so, too.
     effects = _effects(plan.function)
     return f"each step does what cannot be taken back ({listed(effects)})" if effects else None
 
@@ -264,7 +266,7 @@ class PlacedStep:
         BatchStep(plan.batch_size, plan.specs, self._unplaced(plan.function), "unplaced"))
 
   def _unplaced(self, function: ConcreteFunction) -> Callable:
-    """Returns the step as it was; XLA compiles again what it compiled."""
+    """Returns the step as it was, compiled by XLA if it was before."""
     import tensorflow as tf
 
     return tf.function(function, jit_compile=True) if self._compiled else function
@@ -322,6 +324,7 @@ class PlacedStep:
     """Returns a trace placed as the first one is; None where most of its ops are not known."""
     graph = training_plans.graph_of(self._step, function, shapes)
     found, known = placed_alike(placement, graph, function, self.cluster)
+    # Too few ops are known: the trace is of another step.
     if known < training_plans.ENOUGH:
       return None
     return BatchStep(
@@ -372,6 +375,7 @@ class PlacedTraining(PlacedStep):
       batch = keras_batches.cast_like(batch, self.plan.specs)
     logs = self._run(
         batch, keras_batches.specs_of(batch, data, element_spec, wide=self.wide))
+    # Keras counts steps in its own train function, which does not run here.
     counter = getattr(self.model, "_train_counter", None)  # of Keras 2
     if counter is not None:
       counter.assign_add(1)
@@ -395,6 +399,7 @@ class PlacedTraining(PlacedStep):
 
   def make_train_function(self, force: bool = False) -> Callable:
     """Replaces the model's own method, which Keras calls before it trains."""
+    # The model was compiled again: the plan is of another step.
     if keras_batches.compiled_state(self.model) != self._state:
       warnings.warn(
           "the model has been compiled again since compile_placed: its training runs unplaced; "
@@ -430,6 +435,7 @@ def _synchronous(
 
   def step() -> None:
     function(tensors)
+    # A function may return before its ops on GPUs have ended.
     tf.test.experimental.sync_devices()
 
   return step

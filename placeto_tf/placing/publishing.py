@@ -1,4 +1,4 @@
-"""`place_into()`: places, and writes what was found into a directory; the program `place.py`."""
+"""`place_into()`: places, and writes the result into a directory; the program `place.py`."""
 
 from __future__ import annotations
 

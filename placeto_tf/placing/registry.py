@@ -52,6 +52,7 @@ def with_controls(names: Sequence[str]) -> Tuple[str, ...]:
   """Adds to names of methods those of the controls of each."""
   known = methods(controls=True)
   return tuple(dict.fromkeys(
+      # Each method, then its controls; none twice.
       found for name in names
       for found in (name, *(each.name for each in known if name in each.control_of))))
 
@@ -69,6 +70,7 @@ def find(name: str) -> Method:
   """
   known = {method.name: method for method in methods(controls=True)}
   if name not in known:
+    # Similar names first, for a slip of the keyboard.
     near = difflib.get_close_matches(name, known, n=3)
     hint = f"did you mean {' or '.join(near)}? The methods are" if near else "expected one of"
     raise PlacementError(f"method {name!r} is not known; {hint} {', '.join(names())}")
@@ -99,6 +101,7 @@ def parts_of_auto(*, learned: bool = True) -> Tuple[Method, ...]:
   Args:
     learned: whether the policy is among them.
   """
+  # In the order in which `auto` runs them.
   policy = policy_of_auto() if learned else None
   return (*references(), *constructions(), *([policy] if policy else []), find("annealing"))
 

@@ -33,7 +33,7 @@ from placeto_tf.search.starts import of_a_start
 FIRST_SHARE = 0.4
 BEHIND, CLOSE = 1.15, 1.03
 POLICY_SHARE = 0.4  # of what is left of a candidate's time, before annealing
-_SECONDS_AN_OP = 1e-4  # time to make units for a search
+_SECONDS_AN_OP = 1e-4  # time to make supernodes for a search
 
 
 @dataclasses.dataclass(eq=False)
@@ -129,7 +129,7 @@ class _Search:
       alive = [each for number in numbers for each in self._ahead(
           [each for each in alive if (each.replicas, each.micro_batches) == number], BEHIND)]
       for i, candidate in enumerate(alive):
-        # 2. Of what is left a share that makes all first searches equal, FIRST_SHARE in all.
+        # 2. Shares of the rest of the budget that are equal in time, FIRST_SHARE in all.
         self._first(candidate, FIRST_SHARE / len(alive) / (1 - FIRST_SHARE * i / len(alive)))
       # 3. The best, and a second that is close.
       alive = self._ahead(alive, BEHIND)
@@ -143,7 +143,7 @@ class _Search:
     return self._candidates
 
   def _slice(self, problem: PlacementProblem, share: float) -> Budget:
-    """Returns a share of what is left of the whole budget, for one problem, counted from now."""
+    """Returns a share of the rest of the whole budget, for one problem, counted from now."""
     evaluations = seconds = None
     if self._budget.max_evaluations is not None:
       used = sum(each.problem.account.evaluations for each in self._candidates)
@@ -151,6 +151,7 @@ class _Search:
       evaluations = problem.account.evaluations + left
     if self._budget.max_seconds is not None:
       left_seconds = self._budget.max_seconds - (time.monotonic() - self._started)
+      # A problem's budget counts from its own making, not from now.
       seconds = problem.account.seconds + max(1e-9, share * left_seconds)
     return Budget(evaluations, seconds)
 
@@ -184,7 +185,7 @@ class _Search:
       self._run(candidate, method, of_a_start(candidate.problem.account, budget))
 
   def _possible(self, candidates: List[Candidate]) -> List[Candidate]:
-    """Returns the candidates whose lower bound is not above what another has reached."""
+    """Returns the candidates whose lower bound is not above another's step time."""
     best = min(each.example_us for each in candidates)
     alive = []
     for each in candidates:
@@ -199,6 +200,7 @@ class _Search:
 
   def _ahead(self, candidates: List[Candidate], factor: float) -> List[Candidate]:
     """Returns the candidates within a factor of the best, best first; drops the others."""
+    # By lacking memory, then by time per example.
     candidates = sorted(candidates, key=lambda each: each.rank)
     best = candidates[0].example_us
     for each in candidates:
@@ -209,7 +211,7 @@ class _Search:
     return [each for each in candidates if not each.dropped]
 
   def _first(self, candidate: Candidate, share: float) -> None:
-    """Searches a candidate with a share of what is left: stage 2."""
+    """Searches a candidate with a share of the rest of the budget: stage 2."""
     if self._over():
       return
     budget = self._slice(candidate.problem, min(1.0, share))
@@ -217,7 +219,7 @@ class _Search:
     self._run(candidate, method, budget)
 
   def _last(self, candidate: Candidate, share: float) -> None:
-    """Searches one of the best with a share of what is left: stage 3."""
+    """Searches one of the best with a share of the rest of the budget: stage 3."""
     problem, log = candidate.problem, candidate.problem.account
     budget = self._slice(problem, share)
     needed_seconds = _SECONDS_AN_OP * problem.graph.num_ops

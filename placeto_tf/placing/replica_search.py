@@ -127,6 +127,7 @@ def place_replicas(
     return [each for each in candidates if each.micro_batches > 1]
 
   compile_ahead(candidates[-1].problem, registry.find("auto"), stage)
+  # The time of the search, which ends before the check.
   started = time.monotonic()
   with observer.search(config.budget) as progress:
     best = search_replicas(
@@ -230,6 +231,7 @@ def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
     raise PlacementError(
         f"{wanted} replicas are more than the cluster's {devices} devices; choose at most "
         f"{devices}")
+  # One replica is always searched, to compare with.
   return sorted({1, wanted}), devices
 
 
@@ -305,6 +307,7 @@ def _problem(
   from placeto_tf.costs import estimate_costs
 
   source = config.costs  # a function knows what the ops of replicas cost
+  # Costs of a replica's ops follow from those of the original.
   costs = (replicated_costs(replicated, cluster, str(source)) if (
       replicated is not None and not callable(source)) else
            estimate_costs(graph, cluster, source=source))

@@ -59,6 +59,7 @@ def write_result(
   write_placed(result.graph, result.placement, path)
   timeline.write_timeline(
       result.graph, result.costs, result.simulated, os.path.join(path, "timeline.json"))
+  # Small files: how to run the graph, the figures, the picture of the step.
   for name, content in (
       ("README.md", what_now.readme(
           result.graph, result.placement.devices, graph, cluster).encode("utf-8")),
@@ -129,6 +130,7 @@ def _measured(found: MeasuredSearch) -> Dict[str, Any]:
 
 def _fields(record: Any, *names: str) -> Dict[str, Any]:
   """Returns attributes of a record as JSON."""
+  # Arrays become lists, which JSON can hold.
   values = {name: getattr(record, name) for name in names}
   return {name: value.tolist() if isinstance(value, np.ndarray) else value
           for name, value in values.items()}
@@ -142,6 +144,7 @@ def step_line(graph: ComputationGraph) -> str:
   shapes = graph.source.feed_shapes if graph.source is not None else {}
   feeds = [name + (f" [{', '.join(map(str, shapes[name]))}]" if name in shapes else "")
            for name in graph.feeds]
+  # Fetched tensors are results; fetched ops are run for their effects.
   results = [_computed(graph, name) for name in graph.fetches if ":" in name]
   effects = [name for name in graph.fetches if ":" not in name]
   runs = f"A step runs {listed([*results, *effects], most=4)}"

@@ -64,6 +64,7 @@ class Baseline:
     Returns:
       The row; without a placement its step time is None.
     """
+    # A method that did not run has a row with the reason.
     if entry.placement is None:
       unknown = np.full(problem.num_devices, np.nan)
       return cls(None, False, unknown, None, 0, entry.seconds, 0.0, entry.skipped)
@@ -86,7 +87,7 @@ class ReplicaRow:
     fits: whether that is within every device's memory.
     evaluations: number of placements evaluated.
     dropped: why its search was ended, or "".
-    check: what training it beside the graph gave: see `TrainingComparison`, or why it failed.
+    check: its comparison with the graph, see `TrainingComparison`, or why that failed.
     micro_batches: M of each group, if it is a pipeline.
   """
 
@@ -134,6 +135,7 @@ class Replication:
   @property
   def grown(self) -> Optional[Tuple[int, int]]:
     """Returns the examples of a step of the replicas and of the graph, where these are fewer."""
+    # A batch that is part of the graph's shapes grows with the number of replicas.
     batch = None if self.chosen is None else self.chosen.global_batch
     own = self.rows["1"].global_batch if "1" in self.rows else None
     return (batch, own) if batch and own and batch > own else None
@@ -157,7 +159,7 @@ class PlacingResult:
     proven: whether the placement is known to be optimal.
     notes: assumptions that were made, for the user to read.
     interrupted: whether Ctrl-C ended the search before its budget did.
-    ended: what ended the search, in words.
+    ended: the reason why the search ended, in words.
     graph, costs, cluster, config: the inputs and options of the run.
     measured: the measurements of real sessions, with cost="measured"; else None.
     replication: the numbers of replicas that were tried; None if one was asked for.
@@ -203,7 +205,7 @@ class PlacingResult:
 
   @property
   def caveat(self) -> str:
-    """Returns the shapes and rounds that are not known, and what helps; "" where all are."""
+    """Returns the shapes and rounds that are not known, and a remedy; "" where all are known."""
     if not self.costs.unknown:
       return ""
     return (f"at least {ms_text(self.step_time_us)}: {self.costs.unknown}; give "
@@ -230,6 +232,7 @@ class PlacingResult:
       The result.
     """
     graph, cluster = problem.graph, problem.cluster
+    # Once more, for the start and end of each op.
     simulated = problem.simulator.simulate(indices)
     bound_us = lower_bound_us(problem) if bound_us is None else bound_us
     placement = Placement.from_indices(
@@ -249,6 +252,7 @@ class PlacingResult:
 
   def __repr__(self) -> str:
     """Returns the result in one line, which begins with a batch that grew."""
+    # The step of the graph with its own devices.
     current_us = self.baselines["current"].step_time_us
     grown = None if self.replication is None else self.replication.grown
     per = f" of {grown[0]:,} examples (the graph's own step has {grown[1]:,})" if grown else ""

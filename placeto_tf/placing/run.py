@@ -71,6 +71,7 @@ def place(
 def _options_of(
     method: str, options: Mapping[str, Any], graph: Any) -> Tuple[PlacingConfig, Dict[str, Any]]:
   """Divides the options of `place` into those of placing and those of `load_graph`."""
+  # Options that `load_graph` knows, and all others.
   loading = {name: value for name, value in options.items() if name in LOAD_OPTIONS}
   placing = {name: value for name, value in options.items() if name not in LOAD_OPTIONS}
   # Misspelt options are refused, with those that there are.
@@ -173,6 +174,7 @@ def simulate(
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
   if isinstance(placement, str):
     placement = Placement.load(placement)
+  # Op names -> [N] indices in the order of the graph's ops.
   if isinstance(placement, Placement):
     placement = placement.indices(graph, cluster, any_graph=any_graph)
   simulator = Simulator(graph, estimate_costs(graph, cluster, source=costs), cluster)

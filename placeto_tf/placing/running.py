@@ -113,7 +113,7 @@ def run(
   """Runs one method within the budget.
 
   Args:
-    problem, method, budget, seed: what to run on what.
+    problem, method, budget, seed: of the run.
     weights: directory of trained weights, for a method that takes weights.
     root_dir: where a method that writes TensorBoard summaries does; None writes none.
     runs: how many of a search go on side by side, and where.

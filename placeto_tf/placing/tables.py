@@ -34,6 +34,7 @@ def table(result: Any, *, verbose: bool = False) -> str:
     The lines of text.
   """
   found = _align(frame(result, verbose))
+  # A rule below the titles.
   found.insert(1, "-" * max(map(len, found)))
   if result.replication is not None:
     found[:0] = [*replica_table(result.replication), ""]
@@ -133,6 +134,7 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
       "speed-up": _times(current_us, result.lower_bound_us)}
   found = found.fillna("")
   left_out = [] if verbose else ["gained", "evaluations"]
+  # The column only where a method improved another's placement.
   if (found["from"].isin(["-", ""])).all():
     left_out.append("from")
   return found.drop(columns=left_out)
@@ -172,6 +174,7 @@ def replica_table(replication: Any) -> List[str]:
         "GB at most": f"{row.peak_memory_bytes.max() / 2**30:.2f}", "evaluations": evaluations,
         "": said})
 
+  # The strategy that was placed has a remark in its row.
   chosen = replication.chosen.form if replication.chosen is not None else "1"
   for form, row in replication.rows.items():
     said = "placed" if form == chosen else row.dropped
@@ -194,6 +197,7 @@ def batch_lines(replication: Any) -> List[str]:
   made = None if replication is None else replication.chosen
   before = replication.rows["1"].global_batch if made is not None and (
       "1" in replication.rows) else None
+  # The batch is divided, or not known: nothing to say.
   if made is None or before is None or made.global_batch == before:
     return []
   return [f"The batch grew from {before:,} to {made.global_batch:,} examples a step: it is part of "
@@ -252,6 +256,7 @@ def _ms(us: Optional[float]) -> str:
 def _align(found: pd.DataFrame) -> List[str]:
   """Returns the lines of a table: columns of words on the left, columns of numbers on the right."""
   cells = [list(found), *found.to_numpy().tolist()]
+  # Of each column, title included.
   widths = [max(map(len, column)) for column in zip(*cells)]
   return ["  ".join(cell.rjust(width) if j and cells[0][j] else cell.ljust(width)
                     for j, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in cells]

@@ -58,7 +58,7 @@ class TrainingPlan:
     shapes: of the tensors of the batch that was planned for; [] where they are not known.
     function: the step as it is, a ConcreteFunction of the batch's tensors.
     placed_function: the function that the placement is of: the same, or that of several replicas.
-    graph, costs, cluster: what was placed, and where.
+    graph, costs, cluster: the placed graph, and where it runs.
     placement: op name -> device name.
     replicated: the replicas among which a batch is divided; None for one.
     traced: the specs for which the graph was traced that was placed or replicated.
@@ -246,6 +246,7 @@ def search(
   result = place(graph, cluster, **options)
   made = None if result.replication is None else result.replication.chosen
   made = None if made is None or made.replicas == 1 else made
+  # The step as it is, for the verdict before a trial.
   current = result.baselines.get("current")
   return TrainingPlan(
       specs, shapes, function, function_of(result.graph), result.graph, result.costs, cluster,
@@ -270,6 +271,7 @@ def follow(
   """
   function = step.trace(specs)
   made, replicas, traced = None, placement.replicas or 1, specs
+  # Replicas are made again, with the names that the placement has.
   if replicas > 1:
     source, traced = replica_source(step, specs, shapes, [replicas])
     made = source.replicas(replicas)
@@ -292,6 +294,7 @@ def follow(
         f"the placement knows {known:.0%} of the {graph.num_ops:,} ops of the training step of "
         f"{step.name!r}; it is of another model, or one compiled otherwise: plan it again")
   simulator = Simulator(graph, costs, cluster)
+  # Simulated for this cluster; the file may be from other costs.
   step_us = simulator.simulate(found.indices(graph, cluster)).step_time_us
   return TrainingPlan(
       specs, shapes, function, placed, graph, costs, cluster,
@@ -324,11 +327,13 @@ def replica_source(
   problems: List[GraphError] = []
 
   def retraced() -> Tuple[ReplicaSource, Specs]:
+    # The whole batch, and a trace of its own for the part of each replica.
     whole = graph_of(step, step.trace(specs), shapes)
     return ReplicaSource(
         whole, part=lambda count: _part_of(step, specs, count), batch_norm=batch_norm), specs
 
   def with_open_batch() -> Tuple[ReplicaSource, Specs]:
+    # One trace whose batch dimension is open serves all parts.
     wide = open_batch(specs, size)
     return ReplicaSource(graph_of(step, step.trace(wide), shapes), batch_norm=batch_norm), wide
 
@@ -370,6 +375,7 @@ def _part_of(step: TracedStep, specs: Specs, replicas: int) -> ComputationGraph:
   Raises:
     GraphError: the batch does not divide, or the step takes no smaller one.
   """
+  # Specs with the batch dimension divided by the number of replicas.
   part = divided(specs, replicas)
   try:
     return load_graph(step.trace(part))
@@ -429,6 +435,7 @@ def check_devices(cluster: Cluster) -> None:
   import tensorflow as tf
 
   present = [device.name for device in tf.config.list_logical_devices()]
+  # Names are compared however they are written.
   absent = [name for name in cluster.device_names
             if device_names.find_device(present, name) is None]
   if absent:
@@ -459,6 +466,7 @@ def graph_of(step: TracedStep, function: ConcreteFunction, shapes: Shapes) -> Co
   Returns:
     The graph.
   """
+  # Only open dimensions need a shape; None in a shape is not known either.
   feeds = {tensor.name: shape for tensor, shape in zip(function.inputs, shapes)
            if not tensor.shape.is_fully_defined() and None not in shape}
   return load_graph(function, feed_shapes=feeds or None, batch_size=step.batch_size)

@@ -20,6 +20,7 @@ def describe(training: Any) -> str:
     Ten lines at most.
   """
   plan, lines = training.plan, [f"{training!r}"]
+  # Nothing is planned before the first batch: one line.
   if plan is None:
     return lines[0]
   lines = [f"Training step of {training.name!r}, batches of "
@@ -40,6 +41,7 @@ def describe(training: Any) -> str:
     lines.append(f"Variables: {len(placed.moved)} moved ({_by_device(placed.moved)}), "
                  f"{len(placed.in_place)} were in place." if placed.moved else
                  f"Variables: all {len(placed.in_place)} stay where they are.")
+  # The first entry is the step of the plan itself.
   others = [f"{step.batch_size} run {step.how}" for step in training.steps[1:]]
   if others:
     lines.append(f"Batches of {listed(others)}.")

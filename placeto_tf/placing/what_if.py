@@ -1,4 +1,4 @@
-"""Answers why an op is where it is, and what a step would take if it were elsewhere.
+"""Answers why an op is where it is, and how long a step would take with the op elsewhere.
 
 Dimensions: N ops, D devices.
 """
@@ -149,6 +149,7 @@ def why(result: Placed, ops: Sequence[int]) -> List[Dict[str, Any]]:
     elsewhere = {}
     for d in np.flatnonzero(able[op]).tolist():
       if d != result.indices[op]:
+        # The op and all that is colocated with it on device d; the rest as placed.
         step: SimulationResult = simulator.simulate(np.where(mates, d, result.indices))
         elsewhere[cluster.device_names[d]] = {
             "step_time_us": step.step_time_us, "fits": bool(step.fits)}
@@ -168,6 +169,7 @@ def small_step_note(graph: ComputationGraph, simulated: SimulationResult) -> str
     A sentence; "" where launches take less than half of the step, or one device is used.
   """
   share = explain(graph, simulated).launches_us / max(simulated.step_time_us, 1e-9)
+  # Devices on which an op takes time.
   used = np.unique(simulated.placement[simulated.end_us > simulated.start_us])
   if share < _SMALL or len(used) < 2:
     return ""
@@ -180,6 +182,7 @@ def small_step_note(graph: ComputationGraph, simulated: SimulationResult) -> str
 def notable(result: Placed) -> List[int]:
   """Returns the ops that a report answers for: the largest variables, and the costliest ops."""
   held = result.costs.persistent_bytes
+  # Ops without variables hold 0 bytes and are left out.
   largest = [op for op in np.argsort(-held, kind="stable")[:_REPORTED].tolist() if held[op] > 0]
   index = result.graph.op_index
   return largest + [index[name] for name, _, _ in result.explanation.costliest if name in index]
@@ -214,6 +217,7 @@ def why_lines(result: Placed, regex: str) -> List[str]:
             "it has a kernel nowhere else, or cannot be moved"))
   for d in np.flatnonzero(able).tolist():
     placement = result.indices.copy()
+    # All matching ops together on one device.
     placement[np.isin(graph.colocation, graph.colocation[ops])] = d
     if (placement != result.indices).any():
       lines.append(f"All {len(ops):,} on {short_name(cluster.device_names[d])}: "

@@ -1,4 +1,4 @@
-"""What to do with a placed graph: the lines that run it, for this graph and this format.
+"""Writes the lines that run a placed graph, for this graph and this format.
 
 They need TensorFlow and nothing of this package. Feeds are zeros of the right shape, so that they
 run as they stand.
@@ -19,7 +19,7 @@ _MOST_FETCHES = 8
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _ITERATORS = ("MakeIterator",)
 _TABLES = ("InitializeTableV2", "InitializeTableFromTextFileV2", "LookupTableImportV2")
-# The initializers of what the collections of a MetaGraph name.
+# The initializers of the collections of a MetaGraph.
 _COLLECTED = ["tf.global_variables_initializer()", "tf.local_variables_initializer()",
               "tf.tables_initializer()"]
 
@@ -58,6 +58,7 @@ def run_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> List
   """
   name = placed_name(graph)
   path = os.path.join(out, name)
+  # Several CPU devices of one process have to be asked for.
   cpus = sum(each.startswith("/CPU:") or each.startswith("/device:CPU:") for each in devices)
   # By format: a SavedModel, a MetaGraph, a binary or a text GraphDef.
   if name == "saved_model":
@@ -111,6 +112,7 @@ def _values_first(graph: ComputationGraph, name: str) -> str:
     return ""  # it has its initializers and queue runners, or restores its values when loaded
   types = {node.op for node in graph.origin.graph_def.node}
   known = {node.name for node in graph.origin.graph_def.node}
+  # A GraphDef has no initializers and no queue runners of its own.
   needs = []
   if types.intersection(_VARIABLES) and known.isdisjoint(INIT_OPS):
     needs.append("its variables have values (the graph has no op `init`)")
@@ -122,6 +124,7 @@ def _values_first(graph: ComputationGraph, name: str) -> str:
 def _feeds(graph: ComputationGraph) -> List[str]:
   """Returns a feed of zeros for each placeholder."""
   source = graph.origin
+  # Feeds are zeros of the placeholder's shape, or empty texts.
   types = {node.name: node.attr["dtype"].type for node in source.graph_def.node}
   return [f"{feed!r}: {_zeros(types.get(feed.partition(':')[0], 0), source.feed_shapes.get(feed))}"
           for feed in graph.feeds]

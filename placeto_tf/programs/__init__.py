@@ -1,4 +1,4 @@
-"""What the programs in `scripts/` share: flags, the way they start and end, mutated graphs.
+"""Parts that the programs in `scripts/` share: flags, the way they start and end, mutated graphs.
 
 Importing it sets two environment variables that only count before TensorFlow's first import: for
 the legacy Keras, which programs that train need, and for quiet logs. Programs, unlike the library,

@@ -34,6 +34,7 @@ def import_tensorflow_quietly() -> None:
   # TensorFlow's C++ writes to descriptor 2 itself; sys.stderr would not hold that back.
   shown = os.dup(2)
   with tempfile.TemporaryFile() as held:
+    # From here to the end of the import stderr goes to a file.
     os.dup2(held.fileno(), 2)
     try:
       with collector.no_collections():
@@ -80,7 +81,7 @@ def _show(text: str) -> None:
 
 
 def _forget_readers() -> None:
-  """Sends what is printed from now on nowhere; Python flushes once more when it ends."""
+  """Discards all later output; Python flushes once more when it ends."""
   nowhere = os.open(os.devnull, os.O_WRONLY)
   for stream in (sys.stdout, sys.stderr):
     try:
@@ -96,6 +97,7 @@ def _open_streams() -> None:
   """
   while True:
     descriptor = os.open(os.devnull, os.O_RDWR)
+    # The lowest free descriptor is taken: above 2 all three streams are open.
     if descriptor > 2:
       os.close(descriptor)
       break
@@ -151,7 +153,7 @@ def run_program(
 
   Args:
     main: the program.
-    more_help: gives what --help says below the flags.
+    more_help: gives the text of --help below the flags.
   """
   _open_streams()
   program = sys.argv[0].rpartition("/")[2]
@@ -162,12 +164,14 @@ def run_program(
     sys.exit(2)
 
   def parse(argv: List[str]) -> List[str]:
+    # Before absl, whose own help leaves out the shared flags.
     if {"--help", "-help", "-h", "-?"} & set(argv[1:]):
       _show("\n\n".join(filter(None, (_help(main), more_help()))))
       sys.exit(0)
     try:
       rest = FLAGS(argv)
     except flags.Error as error:
+      # A required flag that is missing gets an example from its help.
       missing = _MISSING.search(str(error))
       if missing is None:
         fail(error)
@@ -187,6 +191,7 @@ def run_program(
   def ended_well(_: List[str]) -> None:
     _received.clear()
     try:
+      # Signals first, so that an early one tidies up, too.
       _hear_signals()
       try:
         main()

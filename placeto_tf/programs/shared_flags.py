@@ -1,4 +1,4 @@
-"""Flags that the programs share, and what is made of them."""
+"""Flags that the programs share, and the values read from them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def define_reading_flags() -> None:
 
 
 def _require(name: str, example: str) -> None:
-  """Refuses to run without the flag, in a sentence that says what it looks like."""
+  """Refuses to run without the flag, in a sentence with an example."""
   flags.register_validator(
       name, lambda value: value is not None, message=f"give --{name}, such as --{name}={example}")
 
@@ -97,7 +97,7 @@ def define_stop_within_flag() -> None:
 
 
 def define_islands_flag(default: str) -> None:
-  """Defines --islands; `default` says what holds where it is not given."""
+  """Defines --islands; `default` describes its default in the help."""
   flags.DEFINE_integer(
       "islands", None, "Independent runs of each search side by side, on a thread each; keeps the "
       f"best placements; {default}.", lower_bound=1)
@@ -167,6 +167,7 @@ def replicas() -> Union[int, str]:
   from placeto_tf.replication.replicated_graph import pipeline_form
 
   text = FLAGS.replicas
+  # auto, groups x micro-batches, or a whole number.
   if text == "auto" or pipeline_form(text):
     return text
   if not (text.isascii() and text.isdecimal() and int(text) >= 1):
@@ -228,6 +229,7 @@ def whole_numbers(name: str) -> Tuple[int, ...]:
   try:
     found = tuple(int(text) for text in texts)
   except ValueError:
+    # Refused below, with the text that was given.
     found = (-1,)
   if not all(0 <= number < 2**32 for number in found):
     raise PlacetoError(f"--{name}={','.join(texts):.60} are not whole numbers from 0 to 2^32 - 1")
@@ -243,6 +245,7 @@ def expand_globs(texts: Sequence[str]) -> Tuple[str, ...]:
 
       expanded += expand(text)
       continue
+    # Brackets of a spec are no glob.
     if text.startswith(("zoo:", "made:")) or not glob.has_magic(text):
       expanded.append(text)
       continue
@@ -257,6 +260,7 @@ def parse_feed_shapes(texts: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
   """Reads {name: shape} from "name:32x128"; a tensor's own ":0" may precede the shape."""
   shapes = {}
   for text in texts:
+    # name, then 32x128 or scalar; the name may hold colons.
     match = re.fullmatch(r"(.+):(\d+(?:x\d+)*|scalar)", text)
     if not match:
       raise PlacetoError(f"--feed_shapes={text} was not understood; expected name:32x128, or "
@@ -264,6 +268,7 @@ def parse_feed_shapes(texts: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
     name, dims = match.groups()
     # 20 digits are enough to be refused below, and quick to convert.
     shape = () if dims == "scalar" else tuple(int(d[:20]) for d in dims.split("x"))
+    # Zero elements of one dimension do not hide a huge one.
     if math.prod(max(size, 1) for size in shape) > _MOST_ELEMENTS:
       raise PlacetoError(
           f"--feed_shapes={text:.60} has more than {_MOST_ELEMENTS:,} elements; give a smaller one")
@@ -287,6 +292,7 @@ def allowed_sets(path: Optional[str]) -> Dict[str, List[str]]:
     found = user_files.parse_json(text)
   except ValueError as error:
     raise PlacetoError(f"--allowed={path} is not JSON ({error}); {remedy}") from None
+  # Regexes and devices are checked where they are used.
   if not isinstance(found, dict):
     raise PlacetoError(f"--allowed={path} holds {found!r:.60}; {remedy}")
   return found

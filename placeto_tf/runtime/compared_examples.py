@@ -1,6 +1,7 @@
-"""`ComparedExamples`: what a graph and its replicas are fed in each step of a comparison.
+"""`ComparedExamples`: the feeds of a graph and its replicas in each step of a comparison.
 
-Every other step has examples with negative numbers, which masks leave out, and draws other numbers.
+Every other step has examples with negative numbers, which masks leave out, and other fixed numbers
+for random ops.
 (The examples stay in their order: a loss may weigh them by their position.)
 """
 

@@ -1,8 +1,8 @@
 """`compare_training`: a graph and its replicas trained side by side, variables compared.
 
 The analysis of `replication` says that replicas do the step of the whole batch; this runs both.
-Both begin with the same values of all variables and are fed the same examples. What random ops draw
-is replaced by fixed numbers, in both graphs, because replicas draw numbers of their own.
+Both begin with the same values of all variables and are fed the same examples. Random ops
+give fixed numbers, in both graphs, because each replica would have random numbers of its own.
 Where replicas normalize by their own statistics, their form with synchronized ones is run instead,
 and a step in which all have the same examples, whose statistics are those of the whole batch.
 How roundings are told from errors: `side_by_side.py`.

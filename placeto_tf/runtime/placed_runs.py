@@ -34,7 +34,7 @@ class Execution:
 
 
 class PlacedRun:
-  """A session on a placed graph, its variables initialised, what is fed on its devices."""
+  """A session on a placed graph, with initialised variables, and feeds on their devices."""
 
   def __init__(
       self,
@@ -83,7 +83,7 @@ class PlacedRun:
     initializers, initial_values = variables.initializers(graph, self.tf_graph)
     values = feeds_lib.make_feeds(graph, self.tf_graph, feeds, seed)
     puts, put_values = held_feeds.put(self.tf_graph, held, values)
-    # Only what is not held is fed in each step.
+    # Other feeds are handed over in each step.
     self.feeds = {name: value for name, value in values.items() if name not in held}
     self._fetches = [self._fetched(name) for name in graph.fetches]
     config = _config(runtime, optimizations)
@@ -163,7 +163,7 @@ class PlacedRun:
       raise PlacementError(
           f"op {op!r} ran on {' and '.join(found)}, expected {self.wanted[op]}; colocate it with "
           "what it follows, or time the graph with optimizations on")
-    # oneDNN swaps and joins kernels after the graph is split, and drops what it joined.
+    # oneDNN swaps and fuses kernels after the graph is split, and drops fused ops.
     if execution.folded and not session_lib.swaps_kernels():
       raise PlacementError(
           f"op {execution.folded[0]!r} was not run under its name, expected it on "

@@ -60,7 +60,7 @@ class Runtime:
     self.start()
 
   def close(self) -> None:
-    """Ends what `start` started."""
+    """Ends the devices that `start` made available."""
 
   def lost(self) -> Optional[str]:
     """Returns a sentence about a worker that is gone; None where only a session would show it."""

@@ -1,9 +1,9 @@
-"""`RoundingNoise`: how far other roundings alone take what a graph and its replicas train.
+"""`RoundingNoise`: how far roundings alone take variables of a graph and of its replicas apart.
 
 Sums in another order and kernels for other batches round differently, and a model may enlarge that.
 How much is harmless is measured: both are trained a second time with variables that differ from the
-others by some roundings, and where batch normalizations are joined, the graph has these written out
-in plain ops.
+others by some roundings, and where batch normalizations are synchronized, the graph has these
+written out in plain ops.
 """
 
 from __future__ import annotations

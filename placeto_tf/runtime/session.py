@@ -1,7 +1,7 @@
 """Sessions that run a placed graph exactly as it was placed, and where its nodes ran.
 
 A session cannot switch off one rewriting: on x86 TensorFlow swaps kernels for those of oneDNN after
-the graph is split among devices, and joins ops (Conv2D with BiasAdd) that share one. What it
+the graph is split among devices, and fuses ops (Conv2D with BiasAdd) that share one. What it
 swaps depends on the placement, so last bits do too. `TF_ENABLE_ONEDNN_OPTS=0` in the environment
 before TensorFlow is first imported turns it off; `swaps_kernels` tells whether it is on.
 """

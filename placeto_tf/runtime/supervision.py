@@ -15,7 +15,7 @@ _ENDING_SECONDS = 5.0
 # Calls that wait for lost workers mostly fail at once. TensorFlow asks a lost first worker again
 # and again, until the time-out of the session, which is not waited for.
 _GIVE_UP_SECONDS = 1.0
-# Errors after which workers may not be what they were.
+# Errors after which workers may be in a bad state.
 _UNSAFE = ("DeadlineExceededError", "UnavailableError", "AbortedError", "CancelledError",
            "InternalError", "UnknownError")
 

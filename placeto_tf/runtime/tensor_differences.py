@@ -98,8 +98,8 @@ def tolerance(value: ArrayLike, change: float = 1.0) -> float:
 
   Args:
     value: a tensor.
-    change: how far a variable is from what it was first, relative to its largest element. What
-      changes by little may differ by little, beside the rounding of the variable itself.
+    change: distance of a variable from its first value, relative to its largest element. One
+      that changes by little may differ by little, beside the rounding of the variable itself.
 
   Returns:
     A relative difference.

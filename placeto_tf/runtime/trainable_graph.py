@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _REPLICA = re.compile(r"^replica_\d+(_\d+)?/")
 _LONG_S = 1e6  # as long as no limit
-# What is drawn, and what is drawn otherwise: a step that leaves something out with a probability
+# The fixed numbers, and the others: a step that leaves something out with a probability
 # keeps all of it by one of the two, and none by the other.
 _DRAWS = {"normal": (0.6, -0.6), "uniform": (0.9, 0.05)}
 _DRAWN = "fixed_draw_"
@@ -108,7 +108,7 @@ class TrainableGraph:
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
-    # Optimisers could merge what replicas compute apart.
+    # Optimisers could merge equal ops of several replicas.
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     self.session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
     self._draw(False)
@@ -189,7 +189,7 @@ class TrainableGraph:
       for name, op in handles.items():
         dtype, text = op.get_attr("dtype"), tf.compat.as_str(name)
         value = tf.compat.v1.placeholder(dtype, [])
-        # Another handle: those of draws may be in a loop.
+        # Another handle: those of random ops may be in a loop.
         handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=[], shared_name=text)
         found.append((tf.raw_ops.AssignVariableOp(resource=handle, value=value), value,
                       _DRAWS[text.split("_")[2]]))
@@ -306,7 +306,7 @@ def _fixed_draw(graph_def: GraphDef, name: str, kind: str, dtype: int, after: st
   for node in (handle, read, share):
     node.attr["dtype"].type = dtype
   value.attr["T"].type = dtype
-  # Another number for each op, so that two draws are not taken for one another.
+  # Another number for each op, so that two random ops are not taken for one another.
   part = (zlib.crc32(_REPLICA.sub("", name).encode()) % 1000) / 1e5
   share.attr["value"].tensor.CopyFrom(
       tf.make_tensor_proto(part, dtype=tf.dtypes.as_dtype(dtype), shape=()))

@@ -155,7 +155,7 @@ class TrainedPair:
     for names in self.chunks:
       # Both start from the graph's values, so only all-reduces can differ.
       self._write_parts(dict(zip(names, self.whole.read(names))))
-    joins: Dict[str, str] = {}  # the end of the name of an op that joins -> its name
+    joins: Dict[str, str] = {}  # the end of the name of an all-reduce -> its name
     for op in self.parts.tf_graph.get_operations():
       if op.name.startswith("joined") and op.outputs:
         parts = op.name.split("/")

@@ -214,7 +214,7 @@ class LocalWorkers(Runtime):
 
 
 class RemoteWorkers(Runtime):
-  """Workers that already run elsewhere, by their addresses; they are joined, never restarted."""
+  """Workers that already run elsewhere, by their addresses; they are never restarted."""
 
   devices: Tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""The learning curves of a run as a picture, from what it wrote for TensorBoard."""
+"""The learning curves of a run as a picture, from its events for TensorBoard."""
 
 from __future__ import annotations
 

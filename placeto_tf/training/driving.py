@@ -1,7 +1,7 @@
 """Plays episodes with tf-agents' `PyDriver`; every policy that is trained collects so.
 
-Draws come from NumPy generators: TensorFlow's global seed has no effect and stays as it is, and a
-run that is resumed draws what it would have drawn.
+Samples come from NumPy generators: TensorFlow's global seed has no effect and stays as it is, and a
+run that is resumed takes the samples that it would have taken.
 
 Dimensions: B episodes side by side, T steps, K groups placed in one step, D devices.
 """
@@ -21,7 +21,7 @@ import tensorflow as tf  # isort: skip
 
 # Observation, as arrays -> logits [B, K, D]
 Logits = Callable[[Dict[str, np.ndarray]], np.ndarray]
-# Observation, as arrays -> action, and what is to be known of it later
+# Observation, as arrays -> action, and information on it for later
 Act = Callable[[Any], Tuple[Any, Any]]
 
 

@@ -36,7 +36,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
 
     Args:
       environments: of single graphs.
-      max_groups: room in observations; by default what the largest graph needs.
+      max_groups: room in observations; by default that of the largest graph.
       side_by_side: P.
       go_on: asked after each step; where it says no, episodes end with that step.
 
@@ -121,7 +121,7 @@ class FamilyEnvironment(py_environment.PyEnvironment):
 
     Args:
       graphs: [P] see `choose`.
-      seed: of all later draws.
+      seed: of all later samples.
       best: [P] of [G] int32, the best placement of each so far.
 
     Raises:

@@ -1,8 +1,8 @@
-"""`Learner`: what a policy brings to the trainer, which does the rest (`trainer.Trainer`).
+"""`Learner`: the policy's part of a training; the trainer does the rest (`trainer.Trainer`).
 
-A learner draws specs of experience; collectors, here or in actors on Ray, make experience of a spec
-and weights; the learner learns from it. A collector is a function of weights and spec, so that it
-makes no difference who collects, how many do, and what they collected before.
+A learner samples specs of experience; collectors, here or in actors on Ray, make experience of a
+spec and weights; the learner learns from it. A collector is a function of weights and spec, so that
+it makes no difference who collects, how many do, and what they collected before.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from placeto_tf.training.collecting import Maker
 
 
 class Learner:
-  """Base class. What every learner defines has no body here but NotImplementedError.
+  """Base class. Methods that every learner defines raise NotImplementedError here.
 
   Attributes:
     policy: its name; rate: the name of the figure for its speed.
     config, root_dir: of the run.
     problems: those to train on, `num_training` of them, and behind them those held out.
-    rng: of all draws; checkpoints hold its state.
-    tracked: what checkpoints hold: name -> object for `tf.train.Checkpoint`.
+    rng: of all samples; checkpoints hold its state.
+    tracked: name -> object that checkpoints hold, for `tf.train.Checkpoint`.
     at_once: the number of specs of an update.
   """
 
@@ -68,7 +68,7 @@ class Learner:
     """
     raise NotImplementedError
 
-  # What is collected.
+  # Collecting experience.
 
   def specs(self, iteration: int) -> Sequence[Any]:
     """Samples the specs of an update's experience; `iteration` counts from 1."""
@@ -92,7 +92,7 @@ class Learner:
     """Returns the amount of work in the experience of a spec, for `rate`."""
     raise NotImplementedError
 
-  # What is learned.
+  # Learning from it.
 
   @property
   def variables(self) -> List[tf.Variable]:
@@ -118,10 +118,10 @@ class Learner:
     """Returns figures of the policy on the held-out problems; called only if there are some."""
     raise NotImplementedError
 
-  # What is kept.
+  # Checkpoints and files.
 
   def state(self) -> Dict[str, Any]:
-    """Returns what a resume needs besides `tracked`: numbers and text."""
+    """Returns the state that a resume needs besides `tracked`: numbers and text."""
     return {"rng": self.rng.bit_generator.state}
 
   def load_state(self, state: Dict[str, Any]) -> None:

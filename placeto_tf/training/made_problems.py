@@ -1,6 +1,6 @@
 """Problems made of arrays, of the kinds that others place: `made:KIND[index]`.
 
-A problem is drawn by its kind and index, cluster included:
+A problem is sampled by its kind and index, cluster included:
 
   layers     random layered graphs of 10 to 3,000 ops, on 2 to 8 devices of one or two speeds
   products   products of blocks of matrices, in chains and in layers, on 2 to 8 equal devices whose

@@ -1,7 +1,7 @@
 """Every observation shape of the published process, in one place.
 
 A GraphTensor cannot be an observation in tf-agents. So the part that changes in an episode is
-observed as dense arrays, and the network joins it with the fixed part (`encoding.GroupedGraph`).
+observed as dense arrays, and the network combines it with the fixed part (`encoding.GroupedGraph`).
 
 Dimensions: B episodes side by side, G groups.
 

@@ -1,4 +1,4 @@
-"""Trains policies that place a whole graph in one action: draw, simulate, `agent.train`.
+"""Trains policies that place a whole graph in one action: sample, simulate, `agent.train`.
 
 An episode is one step, as in a bandit whose action is a vector. `ReinforceLearner` teaches a policy
 of one graph (`OneShotPolicy`) by tf-agents' `ReinforceAgent`, with the moving average of the
@@ -46,7 +46,7 @@ class OneShotConfig:
   """How a one-shot policy learns.
 
   Attributes:
-    batch_size: B, placements drawn for an update (of each graph).
+    batch_size: B, placements sampled for an update (of each graph).
     learning_rate, final_learning_rate: Adam's, at the start and the end of the budget.
   """
 
@@ -118,10 +118,10 @@ class ReinforceLearner:
 
   Attributes:
     policy, environment, optimizer, agent: see there.
-    rng: of the draws, for a run that is resumed.
+    rng: of the samples, for a run that is resumed.
     losses: of the last `update`; empty where it gave NaN and was undone.
     average_return: tf-agents' metric over the last 100 placements.
-    tracked: what a checkpoint has to hold besides.
+    tracked: name -> object that a checkpoint has to hold.
   """
 
   def __init__(
@@ -187,7 +187,7 @@ class ReinforceLearner:
     return {"loss": loss}
 
   def _advantages(self, returns: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Returns [B, 1], what tf-agents weighs log probabilities by."""
+    """Returns [B, 1] advantages, by which tf-agents weighs log probabilities."""
     if self.config.baseline == "batch":
       values = tf.reduce_mean(returns)
     # A floor on the deviation: equal rewards give advantages of 0, not NaN.

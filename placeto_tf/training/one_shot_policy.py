@@ -1,12 +1,12 @@
 """Policies that place a whole graph in one action (rnn, hierarchical, gdp), as tf-agents networks.
 
 An episode is one step. Its action is a vector of decisions: a device for each group and, where
-these are drawn as well, a group for each op. A decision may depend on those before it, and so do
+these are sampled as well, a group for each op. A decision may depend on those before it, and so do
 its probability and its entropy: the network gives `Decisions`, a distribution of the whole vector
 that knows the log probability of each decision. tf-agents' agents sum these.
 
-Draws come from NumPy generators, as everywhere (see `driving`): each policy has a compiled pass
-that draws a batch, and `act` makes of it what a driver asks for.
+Samples come from NumPy generators, as everywhere (see `driving`): each policy has a compiled pass
+that samples a batch, and `act` gives it the form that a driver asks for.
 
 Dimensions: B placements side by side, A decisions per placement, G groups, D devices.
 """

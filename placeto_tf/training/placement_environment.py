@@ -26,10 +26,10 @@ class EnvironmentConfig:
 
   Attributes:
     num_episodes: B.
-    order: "topological", the order given to the environment, or "random", drawn in every episode.
+    order: "topological", the order given to the environment, or "random", sampled in every episode.
     reward: "intermediate", the fall of the objective from one placement to the next, or "final",
       minus the objective of the last placement; both over the objective of the given start.
-    start: "given", "best" (of all evaluated so far) or "random", drawn in every episode.
+    start: "given", "best" (of all evaluated so far) or "random", sampled in every episode.
   """
 
   num_episodes: int = 8
@@ -142,10 +142,10 @@ class PlacementEnvironment:
     return self._state.objective_us.copy()
 
   def begin(self, seed: Sequence[int], best: np.ndarray) -> None:
-    """Sets all that later episodes depend on: the seed of their draws, and their best start.
+    """Sets all that later episodes depend on: the seed of their samples, and their best start.
 
     Args:
-      seed: of all later draws.
+      seed: of all later samples.
       best: [G] int32, the best placement so far, which is evaluated.
     """
     self._rng = np.random.default_rng(seed)

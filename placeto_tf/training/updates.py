@@ -1,4 +1,4 @@
-"""What all learners share: the optimizer, and updates that are undone where they give NaN."""
+"""Parts that all learners share: the optimizer, and updates that are undone where they give NaN."""
 
 from __future__ import annotations
 
