@@ -223,7 +223,7 @@ class _Evaluation:
     name = os.path.join("placements", f"{key.stem}.json")
     placement.save(os.path.join(self._out, name))
     outputs.write_json(os.path.join(self._out, "histories", f"{key.stem}.json"), history)
-    # Milliseconds.
+    # To the millisecond.
     figures["seconds"] = round(figures["seconds"], 3)
     self._done[key] = {**key._asdict(), **figures, "placement": name}
     # Rows of methods that are not wanted now stay, too.

@@ -171,7 +171,7 @@ def _search(
     stage[0] = name
     progress(problem, name)
 
-  # The log tells the method when it begins, and evaluations as they are made.
+  # The log announces methods as they begin, and tells of evaluations as they are made.
   log.announce = announce
   log.observer = lambda: progress(problem, stage[0])
   try:

@@ -74,7 +74,7 @@ def _options_of(
   # Options that `load_graph` knows, and all others.
   loading = {name: value for name, value in options.items() if name in LOAD_OPTIONS}
   placing = {name: value for name, value in options.items() if name not in LOAD_OPTIONS}
-  # Misspelt options are refused, with those that there are.
+  # Unknown options are refused, with a list of the known ones.
   known = {field.name for field in dataclasses.fields(PlacingConfig)}
   unknown = sorted(set(placing) - known)
   if unknown:

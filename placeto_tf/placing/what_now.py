@@ -112,7 +112,7 @@ def _values_first(graph: ComputationGraph, name: str) -> str:
     return ""  # it has its initializers and queue runners, or restores its values when loaded
   types = {node.op for node in graph.origin.graph_def.node}
   known = {node.name for node in graph.origin.graph_def.node}
-  # A GraphDef has no initializers and no queue runners of its own.
+  # A GraphDef may lack initializers, and has no queue runners.
   needs = []
   if types.intersection(_VARIABLES) and known.isdisjoint(INIT_OPS):
     needs.append("its variables have values (the graph has no op `init`)")
@@ -142,7 +142,7 @@ def _call(graph: ComputationGraph) -> str:
 
   source = graph.origin
   fetched = set(graph.fetches)
-  # The signature with the most of the fetched tensors; of equal ones the first by name.
+  # The signature with the most of the fetched tensors; of equal ones the last by name.
   key, signature = max(
       sorted(source.meta_graph.signature_def.items(), reverse=True),
       key=lambda item: len(fetched.intersection(info.name for info in item[1].outputs.values())))
