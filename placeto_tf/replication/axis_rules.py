@@ -46,6 +46,8 @@ class AxisRules:
     self._flow = flow
     self._batch = batch
     self._scaling = scaling
+    # Whether rows are checked against tensors that hold all examples; not before loops have
+    # settled.
     self.compared = False
     self._kind_of = kind_of
 
@@ -85,7 +87,9 @@ class AxisRules:
       rule = _RULES.get(kind)
       if rule is None:
         raise NotFollowed(_UNKNOWN)
+      # Most rules see plain rows; a rule that tells positions apart sees all of the spec.
       found = rule(self, op, view.kinds if rule_of(kind).positions == "tells" else bare)
+    # A single spec stands for every output.
     found = list(found) if isinstance(found, (list, tuple)) else [found] * width
     self._check_growth(op, found)
     return [_scaled(each, power, local) for each in found]
@@ -93,6 +97,7 @@ class AxisRules:
   def _check_growth(self, op: int, found: Sequence[Kind]) -> None:
     """Raises NotFollowed where a result contradicts the shapes at the global batch."""
     for port, kind in enumerate(found):
+      # An axis grows at the global batch exactly where the rule puts the examples.
       axes = self._scaling.axes((op, port))
       if kind == _SUM and self._flow.types[op] == "UnsortedSegmentSum":
         continue  # as many segments as another op finds, of which the shape is a bound
@@ -110,11 +115,13 @@ class AxisRules:
       return None
     if effect == "keeps" and self._flow.is_integer((view.op, 0)):
       return rows[0].local
+    # A sum or product is still an index if all that read it use it as one.
     if effect == "moves" and len(local) == 1 and self._flow.is_integer((view.op, 0)) and (
         self._is_index(view.op)):
       moved = self._moved(view, local[0], kind)
       if moved is not None:
         return moved
+    # Other ops need global positions: add those of the replicas before.
     for i in local:
       view.offset(i, self._batch)
     return None
@@ -130,11 +137,14 @@ class AxisRules:
     if kind == "Mul":
       if number is None or np.size(number) != 1 or int(np.ravel(number)[0]) < 1:
         return None
+      # Each of an example's slots becomes `times` slots, and so does the room within one.
       times = int(np.ravel(number)[0])
       return Positions(positions.span * times, positions.room * times)
+    # No room to add, or a number beyond it: the result is no index within an example's slots.
     if positions.room == 1 or number is not None and (
         np.size(number) and not 0 <= np.min(number) <= np.max(number) < positions.room):
       return None
+    # The room is used up: nothing more may be added.
     return dataclasses.replace(positions, room=1)
 
   def _is_index(self, op: int) -> bool:
@@ -211,6 +221,7 @@ class AxisRules:
     shape, kind = flow.shape(measured), self._kind_of(measured)
     if shape is None:
       return None
+    # A size is the number of examples where the rows have their axis.
     return [_MANY if size is None and isinstance(kind, Rows) and kind.axis == axis else size
             for axis, size in enumerate(shape)]
 
@@ -229,6 +240,7 @@ class AxisRules:
     return kind
 
   def _agree(self, found: Sequence[Rows]) -> Rows:
+    # Rows whose slices are all equal (outer 0) agree with any others along the axis.
     varied = [each for each in found if each.outer]
     if len(set(varied)) > 1 or len({each.axis for each in found}) > 1:
       raise NotFollowed(MIXES_ROWS)
@@ -267,6 +279,7 @@ class AxisRules:
     """Follows an op on matrices, of which each example has its own."""
     kind = self._flow.types[op]
     for i, each in enumerate(kinds):
+      # A diagonal is a vector; all other inputs are matrices, in the last two axes.
       rank = 1 if kind in _OF_DIAGONALS or i and kind.startswith("MatrixSetDiag") else 2
       if isinstance(each, Rows) and each.axis >= len(self._shape(op, i)) - rank:
         raise NotFollowed(MIXES_ROWS)
@@ -279,6 +292,7 @@ class AxisRules:
     return self._first_axis(op, kinds)
 
   def _last_axis(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    # The op works within the last axis, which must not be that of the examples.
     if self._rows(kinds[0]).axis == len(self._shape(op, 0)) - 1:
       raise NotFollowed(MIXES_ROWS)
     return kinds[0]
@@ -292,9 +306,11 @@ class AxisRules:
   def _batch_norm(self, op: int, kinds: Sequence[Kind]) -> List[Kind]:
     flow, width = self._flow, self._width(op)
     gradient = "Grad" in flow.types[op]
+    # In the gradient: dy and x; else x alone.
     data = kinds[:2] if gradient else kinds[:1]
     rows = self._agree([kind for kind in data if isinstance(kind, Rows)])
     layout = flow.attr(op, "data_format")
+    # The channels' axis; the statistics are of all other axes.
     channels = 1 if layout is not None and layout.s == b"NCHW" else len(self._shape(op, 0)) - 1
     training = flow.attr(op, "is_training")
     is_training = training is None or training.b
@@ -303,7 +319,9 @@ class AxisRules:
     if rows.axis:
       raise NotFollowed("has the batch elsewhere than in the first axis")
     if gradient:
+      # dx in rows; dscale and doffset as sums over the examples; the rest is unused.
       return [rows, _SUM, _SUM, *[SAME] * (width - 3)]
+    # In training the statistics are of the replica's own batch.
     statistic: Kind = Own() if is_training else SAME
     return [rows, *[statistic] * (width - 1)]
 
@@ -317,16 +335,19 @@ class AxisRules:
       return rows
     shape = self._shape(op, 0)
     axes = sorted({axis % len(shape) for axis in axes}) if shape else []
+    # A reduction over the examples combines replicas: sums add up, maxima compare, ...
     if rows.axis in axes:
       how = _REDUCTIONS.get(self._flow.types[op])
       if how is None:
         raise NotFollowed(_NOT_LINEAR)
+      # A mean of one replica is R times its part of the global mean: power 1.
       return Partial(how, 1.0 if self._flow.types[op] == "Mean" else 0.0)
     if self._flag(op, "keep_dims"):
       return rows
     return Rows(rows.axis - sum(axis < rows.axis for axis in axes), rows.outer)
 
   def _arg_reduce(self, op: int, kinds: Sequence[Kind]) -> Kind:
+    # An index of the largest element along another axis; the axis itself is removed.
     rows, rank = self._rows(kinds[0]), len(self._shape(op, 0))
     axis = int(self._value(op, 1)) % rank
     if axis == rows.axis:
@@ -341,6 +362,7 @@ class AxisRules:
         not self._leaves_open(self._flow.inputs[op][1])):
       raise NotFollowed(MIXES_ROWS)  # to as many as all examples are
     grown = self._scaling.axes((op, 0))
+    # Equal slices: the axis that grows is where the examples go.
     if not rows.outer:
       if grown is None or len(grown) != 1:
         raise NotFollowed(_NO_SHAPE)
@@ -355,6 +377,7 @@ class AxisRules:
     known = flow.value(shape)
     if known is not None:
       return -1 in np.ravel(known) or flow.types[flow.origin(shape)[0]] == "Const"
+    # A shape that is put together of sizes may leave one open.
     op = flow.origin(shape)[0]
     return flow.types[op] in ("Pack", "ConcatV2", "Concat") and any(
         map(self._leaves_open, flow.inputs[op]))
@@ -409,6 +432,7 @@ class AxisRules:
     # [..., m, k] x [..., k, n] -> [..., m, n]
     ranks = [len(self._shape(op, i)) for i in range(2)]
     out = max(ranks)
+    # Axis k of each input, counted from its own first axis.
     summed = (ranks[0] - (2 if flags[0] else 1), ranks[1] - (1 if flags[1] else 2))
     found = []
     contracted = []
@@ -418,12 +442,15 @@ class AxisRules:
       if kind.axis == summed[i]:  # the sum over k is one over examples
         contracted.append(kind)
         continue
+      # Batch axes align at the end; m and n keep their places.
       if kind.axis < ranks[i] - 2:
         axis = kind.axis + out - ranks[i]
       else:
         axis = out - 2 + i
       found.append(Rows(axis, kind.outer))
     if contracted and found:
+      # A sum over examples of one side, with rows of the other: examples of different replicas
+      # meet.
       raise NotFollowed(MIXES_ROWS)
     if contracted:
       self._agree([Rows(0, kind.outer) for kind in contracted])
@@ -498,6 +525,7 @@ class AxisRules:
     if not any(local):
       return False
     first = kinds[0]
+    # Only plain positions may be tagged, as the first column along the last axis.
     if not last or sum(local) > 1 or not isinstance(first, Rows) or first.local != Positions():
       raise NotFollowed("computes with positions of examples in the batch")
     return True
@@ -550,6 +578,7 @@ class AxisRules:
     starts = self._flow.shape(self._flow.inputs[op][begin])
     if starts is None or starts[0] is None:
       raise NotFollowed(_NO_SHAPE)
+    # Bit i of a mask is about entry i.
     masks = {name: self._int(op, f"{name}_mask") for name in (
         "ellipsis", "new_axis", "shrink_axis", "begin", "end")}
     strides = self._flow.value(self._flow.inputs[op][begin + 2])
@@ -563,6 +592,7 @@ class AxisRules:
     out = 0
     for i in range(entries):
       bit = 1 << i
+      # Each entry takes up axes of the input, of the result, or of both.
       if masks["ellipsis"] & bit:
         for _ in range(rank - explicit):
           untouched.add(len(axes))
@@ -575,10 +605,12 @@ class AxisRules:
       else:
         if strides is not None and strides[i] == 1:
           forwards.add(len(axes))
+          # Both ends masked: the whole axis, in its order.
           if masks["begin"] & masks["end"] & bit:
             untouched.add(len(axes))
         axes.append(out)
         out += 1
+    # Axes without an entry are taken as a whole.
     while len(axes) < rank:
       untouched.add(len(axes))
       axes.append(out)
@@ -603,6 +635,7 @@ class AxisRules:
     rows, whole = kinds[4], self._result(op)
     if not isinstance(rows, Rows):
       return SAME
+    # The gradient's axes are those of the slice, backwards.
     axes, untouched, forwards = self._strided_axes(op, 1, len(whole))
     if rows.axis not in axes:
       raise NotFollowed(MIXES_ROWS)
@@ -629,13 +662,16 @@ class AxisRules:
     table, indices = kinds[0], kinds[1]
     axis = 0
     if self._flow.types[op] == "GatherV2":
+      # A negative axis counts from the last one.
       axis = int(self._value(op, 2))
       if axis < 0:
         axis += len(self._shape(op, 0))
     # [..., axis, ...] gathered at [B', ids]: the ids' axes take the place of `axis`.
     if isinstance(table, Rows) and isinstance(indices, Rows):
+      # Within batch dimensions each example reads its own rows.
       if table.axis < batch_dims and (table.axis, table.outer) == (indices.axis, indices.outer):
         return Rows(table.axis, table.outer)
+      # Positions of examples choose among the examples' own slots.
       if indices.local and table.axis == axis and not batch_dims and (
           self._has_slots(op, 0, table, indices.local)):
         return Rows(axis + indices.axis, indices.outer)
@@ -645,6 +681,7 @@ class AxisRules:
     if isinstance(indices, Rows):
       if resource and batch_dims:
         raise NotFollowed(_UNKNOWN)
+      # Axes before `axis` stay; those of the ids follow.
       return Rows(indices.axis if indices.axis < batch_dims else
                   axis + indices.axis - batch_dims, indices.outer)
     table = self._rows(table)
@@ -652,6 +689,7 @@ class AxisRules:
       raise NotFollowed("computes with positions of examples in the batch")
     if table.axis == axis:
       raise NotFollowed("takes some of the examples of the batch")
+    # The ids' axes replace one axis of the table.
     rank = len(self._shape(op, 1)) - batch_dims
     return Rows(table.axis + (rank - 1 if table.axis > axis else 0), table.outer)
 
@@ -662,11 +700,13 @@ class AxisRules:
 
   def _segments(self, op: int, kinds: Sequence[Kind]) -> Kind:
     # data [ids..., rest...], ids [ids...] -> [segments, rest...]
+    # The ids say to which segment each row of the data is added.
     data, ids = kinds[0], kinds[1]
     if isinstance(ids, Rows):
       if isinstance(data, Rows) and (data.axis, data.outer) != (ids.axis, ids.outer) and (
           data.outer and ids.outer):
         raise NotFollowed(MIXES_ROWS)
+      # Segments by positions of examples: each example has segments of its own.
       if ids.local:
         if self._result(op)[0] == self._batch * ids.local.span and (
             self._scaling.axes((op, 0)) in ([0], None)):
@@ -676,6 +716,7 @@ class AxisRules:
         return _SUM
       raise NotFollowed("adds up rows by indices of which it is not known whose they are")
     rank, data = len(self._shape(op, 1)), self._rows(data)
+    # Rows that are added up by the same ids in all replicas: a sum over examples.
     if data.axis < rank:
       return _SUM
     return Rows(data.axis - rank + 1, data.outer)
@@ -715,6 +756,7 @@ class AxisRules:
   def _to_batch(self, op: int, kinds: Sequence[Kind]) -> Kind:
     # The batch becomes [blocks * b], or the blocks become space again.
     block = self._value(op, 1) if "ND" in self._flow.types[op] else None
+    # Elements of a block: each example becomes so many.
     size = int(np.prod(block)) if block is not None else self._int(op, "block_size") ** 2
     rows = self._at_front(self._rows(kinds[0]))
     if self._flow.types[op].startswith("SpaceToBatch"):
@@ -727,6 +769,7 @@ class AxisRules:
 def _scaled(kind: Kind, power: float, local: Optional[Positions]) -> Kind:
   """Returns a kind of result at the power that the inputs give it."""
   if isinstance(kind, Rows):
+    # The axis rule knows nothing of power and positions, which are added here.
     return Rows(kind.axis, kind.outer, power, kind.local or local, kind.tagged)
   if isinstance(kind, (Partial, Own)):
     return dataclasses.replace(kind, power=kind.power + power)

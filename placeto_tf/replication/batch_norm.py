@@ -38,6 +38,7 @@ def with_plain_batch_norm(graph: ComputationGraph, corrected: bool = True) -> Co
   graph_def = _written_out(source.graph_def, corrected)
   if graph_def is None:
     return graph
+  # Feeds by op name, as `load_graph` takes them.
   shapes = {name.rpartition(":")[0]: shape for name, shape in source.feed_shapes.items()}
   options: Dict[str, Any] = {
       "fetches": graph.fetches, "feeds": graph.feeds, "feed_shapes": shapes}
@@ -93,7 +94,9 @@ class _Norm:
     layout = node.attr["data_format"].s if "data_format" in node.attr else b"NHWC"
     channels_first = layout in (b"NCHW", b"NCDHW")
     self._rank = 5 if layout in (b"NDHWC", b"NCDHW") else 4
+    # All axes but that of the channels.
     axes = [0, *range(2, self._rank)] if channels_first else list(range(self._rank - 1))
+    # Shape in which a value for each channel is broadcast against x.
     self._channels = [1, -1] + [1] * (self._rank - 2) if channels_first else (
         [1] * (self._rank - 1) + [-1])
     # Where the op is in a loop or a branch, its constants are, too.
@@ -101,6 +104,7 @@ class _Norm:
     self._axes = writer.constant(self._sub("axes"), axes, INT32, self._x)
     self._wide = writer.constant(self._sub("channels"), self._channels, INT32, self._x)
     self._flat = writer.constant(self._sub("flat"), [-1], INT32, self._x)
+    # mean = E[x], variance = E[(x - mean)^2], normal = (x - mean) / sqrt(variance + epsilon)
     self._mean = self._average("mean", self._x)
     centred = self._op("Sub", "centred", self._x, self._mean)
     self._variance = self._average("variance", self._op("Square", "square", centred))
@@ -114,6 +118,7 @@ class _Norm:
     data = data_inputs(self._node)
     scale, offset = (self._reshape(f"{name}_wide", tensor, self._wide)
                      for name, tensor in (("scale", data[1]), ("offset", data[2])))
+    # y = normal * scale + offset
     y = self._op("AddV2", "y", self._op("Mul", "scaled", self._normal, scale), offset)
     mean, variance = (self._reshape(f"{name}_flat", tensor, self._flat)
                       for name, tensor in (("mean", self._mean), ("variance", self._variance)))
@@ -126,6 +131,7 @@ class _Norm:
 
   def _corrected(self, variance: str) -> str:
     """Writes a variance with Bessel's correction for the values of a channel."""
+    # Bessel's correction: variance * n / max(n - 1, 1), n values for each channel.
     count = self._op("RealDiv", "count", self._size("values", self._x),
                      self._size("channel_count", self._mean))
     one = self._number("one", 1.0)
@@ -136,9 +142,11 @@ class _Norm:
     """Writes the gradients of x, scale and offset."""
     data = data_inputs(self._node)
     grad = self._cast("grad", data[0])
+    # d offset = sum(dy), d scale = sum(dy * normal)
     of_offset = self._reduce("Sum", "of_offset", grad)
     weighted = self._op("Mul", "weighted", grad, self._normal)
     of_scale = self._reduce("Sum", "of_scale", weighted)
+    # dx = scale / sqrt(variance + epsilon) * (dy - E[dy] - normal * E[dy * normal])
     inner = self._op("Sub", "inner", grad, self._average("grad_mean", grad))
     inner = self._op("Sub", "inner_centred", inner, self._op(
         "Mul", "projected", self._normal, self._average("weighted_mean", weighted)))
@@ -152,6 +160,7 @@ class _Norm:
 
   def _finish(self, outputs: List[str], data: List[str]) -> None:
     """Writes the op itself: an IdentityN of its outputs."""
+    # The first output has the op's type, all others that of the statistics.
     types = [self._dtype] + [self._stats] * (len(outputs) - 1)
     if self._node.op == "FusedBatchNormV3":
       outputs.append(self._number("unused", 0.0))
@@ -194,6 +203,7 @@ class _Norm:
     """Writes the mean or variance that the op gives: the batch's, or a moving average of it."""
     if factor == 1.0:
       return now
+    # moving = before * (1 - factor) + now * factor
     kept = self._op("Mul", f"{name}_kept", before, self._number(f"{name}_keep", 1.0 - factor))
     new = self._op("Mul", f"{name}_new", now, self._number(f"{name}_factor", factor))
     return self._op("AddV2", f"{name}_moving", kept, new)

@@ -54,6 +54,7 @@ class ReplicaSource:
     self.wanted: Optional[int] = None
     if is_spec(source):
       source, self.wanted = split_spec(source)
+      # A spec is loaded again for each batch size.
       self._spec = source
     self.graph = source if isinstance(source, ComputationGraph) else load_graph(
         source, **self._options)
@@ -83,6 +84,7 @@ class ReplicaSource:
     count = check_replicas(count)
     single: FrozenSet[str] = frozenset()
     if mirrored and cluster is not None:
+      # Variables that no other device can hold stay single, on the hosts.
       single = host_variables(self.part(count), cluster)
     key = count, mirrored, single, micro_batches
     if key not in self._made:
@@ -115,11 +117,13 @@ class ReplicaSource:
     whole, part = self.graph, self.part(made)
     if part is whole:
       return whole, None
+    # The global batch is the first dimension of a feed that is smaller in the part.
     smaller = part.origin.feed_shapes
     batch = next((shape[0] for name, shape in whole.origin.feed_shapes.items()
                   if shape and smaller.get(name, (0,))[:1] == (shape[0] // made,)), 0)
     # The part that is there already serves as the graph of fewer replicas, if it is small enough.
     for examples in sorted((2, 3, 4), key=lambda each: (batch != made * count * each, each)):
+      # At least two examples for each replica, and a batch that divides.
       times = batch // (count * examples)
       if times < 2 or batch % (count * examples):
         continue
@@ -147,6 +151,7 @@ class ReplicaSource:
       return load_graph(_smaller_spec(self._spec, count), **self._options)
     source = self.graph.source
     assert source is not None
+    # Feeds with an open batch get the smaller one, others keep their shapes.
     shapes = {
         name.rpartition(":")[0]: (divided(shape[0], count, name), *shape[1:]) if (
             has_free_batch(self.graph, name)) else shape

@@ -141,6 +141,7 @@ class _Cutter:
     flow, copied = self._flow, self._spread.copied
     # Ops that write variables from what the batch gives.
     updates = [op for op in sorted(copied) if op_roles.is_update(flow.types[op])]
+    # Updates that read the batch, or values computed once from it.
     learning = [op for op in updates if op in self._spread.kinds and any(
         self._spread.kind(tensor) != SAME for tensor in flow.inputs[op])]
     learning += [op for op in updates if any(
@@ -167,6 +168,7 @@ class _Cutter:
       if op not in copied:
         self._awaited.update(c for c in flow.controls[op] if c in copied)
     self._settle()
+    # A tensor that exists once after all needs no all-reduce.
     joined = {tensor: how for tensor, how in self._joined.items() if tensor[0] not in self._shared}
     return Cut(
         frozenset(self._copies | self._own_barriers() | self._own_constants()),
@@ -179,6 +181,7 @@ class _Cutter:
     constant waits for, only to be in the branch or loop that it is read in, is each replica's own.
     """
     flow, copied = self._flow, self._spread.copied
+    # In the order of depth an op comes after all that it reads.
     order = np.argsort(flow.graph.depths, kind="stable").tolist()
     constant: Set[int] = set()
     for op in order:
@@ -190,6 +193,7 @@ class _Cutter:
       elif flow.inputs[op] and op_roles.is_stateless(flow.types[op]) and all(
           p in constant for p in [p for p, _ in flow.inputs[op]] + flow.controls[op]):
         constant.add(op)
+    # From the copies backwards, through constants alone.
     read = {producer for op in self._copies for producer, _ in flow.inputs[op]}
     read.update(awaited for op in self._copies for awaited in flow.controls[op])
     own: Set[int] = set()
@@ -208,6 +212,7 @@ class _Cutter:
     flow = self._flow
     order = [op for op in np.argsort(flow.graph.depths, kind="stable").tolist()
              if flow.types[op] == "NoOp" and not flow.inputs[op]]
+    # NoOps behind a copy, and before one: those in between order a replica's own ops.
     behind: Set[int] = set()
     for op in order:
       if any(awaited in self._copies or awaited in behind for awaited in flow.controls[op]):
@@ -221,6 +226,7 @@ class _Cutter:
     return own
 
   def _settle(self) -> None:
+    # Inputs first, because they may make more ops needed; then ops that are only waited for.
     while self._pending or self._awaited:
       while self._pending:
         shared, op = self._pending.pop()
@@ -252,6 +258,7 @@ class _Cutter:
     self._pending.append((True, op))
 
   def _look_at_shared(self, op: int) -> None:
+    # A shared op reads global values.
     for tensor in self._flow.inputs[op]:
       if tensor[0] in self._spread.copied or tensor in self._spread.sparse:
         self._use(tensor, op)
@@ -259,6 +266,7 @@ class _Cutter:
 
   def _look_at_copy(self, op: int) -> None:
     copied = self._spread.copied
+    # A copy reads its own replica's values, unless the batch rules asked for the global one.
     for i, tensor in enumerate(self._flow.inputs[op]):
       fix = self._spread.fixes.get((op, i))
       if fix is not None and fix[0] == powers.JOIN:
@@ -272,6 +280,7 @@ class _Cutter:
     op = tensor[0]
     if op in self._spread.once:
       self._share(op)
+    # A linear op may come after the sum, which is taken once.
     elif isinstance(self._spread.kind(tensor), (Partial, Own)) and self._is_linear_in_one(op):
       self._share(op)
     else:
@@ -293,6 +302,7 @@ class _Cutter:
       The way in which the copies become one value.
     """
     kind: Kind = self._spread.kind(tensor)
+    # Zeros have any power: 0 is as good.
     if getattr(kind, "power", 0.0) == FREE:
       kind = with_power(kind, 0.0)
     if tensor in self._spread.sparse:
@@ -301,11 +311,13 @@ class _Cutter:
       raise self._unclear(kind, consumer)
     if isinstance(kind, (Same, Sizes)):
       return Join(FIRST, getattr(kind, "power", 0.0))
+    # The replicas' own statistics are combined by their sum, as `Own` says.
     if isinstance(kind, (Partial, Own)):
       how = kind.how if isinstance(kind, Partial) else "sum"
       if kind.power and self._flow.is_integer(tensor):
         raise self._cannot_join(tensor, consumer, "averages whole numbers over the batch")
       return Join(how, kind.power)
+    # Positions are rows that count from the first example of the replica.
     if isinstance(kind, Rows) and kind.outer <= 1 and not kind.tagged:
       if kind.local is None:
         return Join(ROWS, kind.power, kind.axis)
@@ -324,8 +336,10 @@ class _Cutter:
       return False
     if flow.types[op] in _PASSING:
       return True
+    # Inputs that exist once, and so are the same for all replicas.
     single = [producer not in copied or producer in self._spread.once
               for producer, _ in flow.inputs[op]]
+    # sum_r(a_r) * b: linear in the one input that replicas have parts of.
     return flow.types[op] in _SCALING and any(
         single[1:] if flow.types[op] in _QUOTIENTS else single)
 

@@ -99,6 +99,7 @@ class _Mirrored:
     self._place: List[int] = []
     self._edges: List[Tuple[int, int, int]] = []
     self._image: Dict[Tuple[int, int], int] = {}  # (op, replica) -> op here
+    # (op of the original, replica) -> op of the replicated graph.
     self._twins = {
         (original, r): op for op, (original, r) in enumerate(zip(
             replicated.original_of_op.tolist(), replicated.replica_of_op.tolist()))
@@ -111,6 +112,7 @@ class _Mirrored:
     of_op = replicated.replica_of_op.tolist()
     sums, gathers = self._joins()
     self._gathers = gathers
+    # Shared ops become one op for each device; copies stay as they are.
     for op in graph.topological_order.tolist():
       for r in range(count) if of_op[op] == SHARED else (of_op[op],):
         if op not in sums:
@@ -121,6 +123,7 @@ class _Mirrored:
     of_sums = []
     for producer, port, consumer in zip(
         graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+      # Parts of an all-reduce or all-gather: one for each replica.
       owner = of_op[producer]
       if consumer in parts and port != CONTROL and owner != SHARED:
         parts[consumer][owner] = (self._image[producer, owner], port)
@@ -129,6 +132,7 @@ class _Mirrored:
         continue
       for r in range(count) if of_op[consumer] == SHARED else (of_op[consumer],):
         target = self._image[consumer, r]
+        # Results of all-reduces are known only after the rings are written.
         if producer in sums:
           of_sums.append((producer, r, target))
         elif owner in (SHARED, r):
@@ -138,6 +142,7 @@ class _Mirrored:
           # Where nothing else needs it, the others have no such op.
           source = self._image[producer, 0] if twin is None else self._image[twin, r]
           self._edges.append((source, port, target))
+    # Rings first, then the ops that wait for them.
     results = self._reduce(sums, parts)
     for op in gathers:
       self._gather(op, parts[op])
@@ -151,6 +156,7 @@ class _Mirrored:
     sums, gathers = set(), set()
     for op in np.flatnonzero((replicated.original_of_op < 0)
                              & (replicated.replica_of_op == SHARED)).tolist():
+      # The rewriting writes sums as AddN, gathered rows as ConcatV2.
       if graph.op_types[op] == "AddN":
         sums.add(op)
       elif graph.op_types[op] == "ConcatV2":
@@ -164,12 +170,14 @@ class _Mirrored:
     depths, level = graph.depths, self._levels(sums)
     bucket: List[int] = []
     filled = 0.0
+    # In the order of readiness: by all-reduces before, then depth.
     for op in sorted(sums, key=lambda op: (level[op], int(depths[op]), op)):
       parts = reduced[op]
       if bucket and level[op] > level[bucket[-1]]:  # which waits for a sum of this bucket
         self._ring(bucket, reduced, results)
         bucket, filled = [], 0.0
       size = self._bytes(op)[0]
+      # Sums of a replica's own values take no all-reduce in MirroredStrategy.
       if graph.op_names[op] in replicated.own_joins or replicated.replicas == 1:
         results[op] = [parts[r] for r in range(replicated.replicas)]
         continue
@@ -197,9 +205,11 @@ class _Mirrored:
   def _ring(self, bucket: List[int], reduced, results) -> None:
     count = self._replicated.replicas
     sizes = [self._bytes(op)[0] for op in bucket]
+    # Ring all-reduce: 2 (R - 1) rounds, in each of which a device sends 1/R of the bytes.
     chunk = sum(sizes) / count
     name = f"all_reduce/{self._replicated.graph.op_names[bucket[0]]}"
     before: List[int] = []
+    # Device r passes on what device r - 1 sent, after its own last send.
     for step in range(2 * (count - 1)):
       now = [self._add(f"{name}/round_{step}/{r}", "RingSend", [chunk], -1, self._devices[r])
              for r in range(count)]
@@ -222,6 +232,7 @@ class _Mirrored:
   def _gather(self, op: int, parts: Dict[int, Tuple[int, int]]) -> None:
     """Simulates a ring in which each device passes on the rows that it received."""
     count, graph = self._replicated.replicas, self._replicated.graph
+    # Ring all-gather: R - 1 rounds with 1/R of the rows each.
     rows = self._bytes(op)[0] / count
     before: List[Tuple[int, int]] = [parts[r] for r in range(count)] if len(parts) == count else []
     if not before:
@@ -235,6 +246,7 @@ class _Mirrored:
                          -1, self._devices[r])
         self._edges.append((*before[r], sent))
         now.append(sent)
+      # What has been received is passed on in the next round.
       received = []
       for r in range(count):
         got = self._add(f"all_gather/{graph.op_names[op]}/got_{step}/{r}", "RingDone", [rows], -1,
@@ -262,11 +274,13 @@ class _Mirrored:
 
   def _finish(self) -> None:
     origin = np.array(self._origin)
+    # Ops of the rings cost no compute time.
     known = origin >= 0
     costs = self._costs
     compute = np.zeros((len(origin), costs.num_kinds))
     persistent, temporary = np.zeros(len(origin)), np.zeros(len(origin))
     compute[known] = costs.compute_us[origin[known]]
+    # Packing is free here, in favor of the baseline.
     packing = np.array([
         start >= 0 and kind in ("ConcatV2", "SplitV") and
         self._replicated.original_of_op[start] < 0 and start not in self._gathers

@@ -69,6 +69,7 @@ class Dataflow:
     for node in self.nodes:
       data: List[Tensor] = []
       controls: List[int] = []
+      # An op whose outputs are fed reads nothing.
       for text in node.input if node.name not in source.cut_ops else ():
         if text.startswith("^"):
           controls.append(index[text[1:]])
@@ -81,6 +82,7 @@ class Dataflow:
     self.consumers: List[List[int]] = [[] for _ in self.nodes]
     for op, data in enumerate(self.inputs):
       for producer in dict.fromkeys(producer for producer, _ in data):
+        # Each consumer once, however many inputs it has of the producer.
         self.consumers[producer].append(op)
     self._outputs = outputs
     self._shapes: Dict[Tensor, Shape] = {}
@@ -90,6 +92,7 @@ class Dataflow:
     # In this order no shape or value waits for a long chain of others.
     for op in np.argsort(graph.depths, kind="stable").tolist():
       for port in range(int(graph.output_offsets[op + 1] - graph.output_offsets[op])):
+        # Vectors and scalars of whole numbers may be shapes, of which the values are needed.
         shape = self.shape((op, port))
         if shape is not None and len(shape) < 2 and self._is_whole_number((op, port)):
           self.value((op, port))
@@ -112,6 +115,7 @@ class Dataflow:
     for op in order:
       if self.types[op] in _ENTER:
         inner = self.nodes[op].attr["frame_name"].s.decode()
+        # The first Enter of a frame tells which frame it is in.
         parents.setdefault(inner, self._frame_of_inputs(op, frames, parents))
         frames[op] = inner
       else:
@@ -144,8 +148,10 @@ class Dataflow:
       if self.types[op] == "Range" and shape == ():
         self._shapes[tensor] = shape = (None,)
         self._corrected.add(tensor)
+      # Inferred shapes with gaps are filled from the values of shape arguments.
       if shape is None or None in shape or misled or self.types[op] in _SHAPED_BY_VALUES:
         computed = self._computed_shape(tensor)
+        # Of each size that one of the two does not know, the other's.
         if computed is not None and not misled and shape is not None and len(shape) == len(
             computed) and None in computed:
           computed = tuple(one if other is None else other for one, other in zip(shape, computed))
@@ -174,15 +180,18 @@ class Dataflow:
     try:
       if kind == "Reshape":
         wanted = self._known(data[1]).tolist()
+        # -1 is the size that makes the number of elements fit.
         if -1 in wanted:
           elements = math.prod(known_dims(given[0]))
           rest = math.prod(size for size in wanted if size != -1)
           wanted[wanted.index(-1)] = elements // rest
         return tuple(wanted)
       if kind == "Transpose":
+        # Axis i of the result is axis order[i] of the input.
         return tuple(known_dims(given[0])[axis] for axis in self._known(data[1]).tolist())
       if kind == "UnsortedSegmentSum":
         rank, rows = len(known_dims(given[1])), given[0]
+        # The ids' axes become one, the segments.
         return (int(self._known(data[2])), *known_dims(None if rows is None else rows[rank:]))
       if kind in ("Pad", "PadV2"):
         added = self._known(data[1]).sum(axis=1).tolist()
@@ -200,6 +209,7 @@ class Dataflow:
       if kind in ("Rank", "Size"):
         return ()
       if kind == "MatMul":
+        # Transposed inputs give their other axis.
         turned = [int(self.nodes[op].attr[name].b) for name in ("transpose_a", "transpose_b")]
         return known_dims(given[0])[turned[0]], known_dims(given[1])[1 - turned[1]]
       if kind in _BATCH_PRODUCTS:
@@ -212,17 +222,21 @@ class Dataflow:
       if kind == "StridedSlice":
         if given[0] is None:
           return None
+        # An array without memory, of which NumPy computes the shape of a slice.
         found = np.broadcast_to(
             np.int8(0), [_OPEN if size is None else size for size in given[0]])
+        # Sizes near _OPEN are of axes that are not known.
         return tuple(None if size > _OPEN // 2 else size
                      for size in found[self._slice_index(op)].shape)
       if kind == "ConcatV2":
         parts = [known_dims(each) for each in given[:-1]]
         along = int(self._known(data[-1])) % len(parts[0])
+        # Sizes along the axis add up.
         return tuple(sum(part[i] for part in parts) if i == along else size
                      for i, size in enumerate(parts[0]))
       if kind.startswith("MatrixDiag"):
         diagonal = known_dims(given[0])
+        # Only the plain form: main diagonal, square, no alignment.
         if [np.ravel(self._known(each)).tolist() for each in data[1:4]] not in (
             [], [[0], [-1], [-1]]):
           return None
@@ -256,6 +270,7 @@ class Dataflow:
       if found is not None and len(found) != len(dims):
         return None
       found = dims if found is None else [
+          # A size that is not the same in all elements is open.
           one if one == other else None for one, other in zip(found, dims)]
     return None if found is None else tuple(found)
 
@@ -263,6 +278,7 @@ class Dataflow:
     """Returns the tensor that was pushed to a list where this one is popped; None if unknown."""
     if self.types[tensor[0]] != "TensorListPopBack" or tensor[1] != 1:
       return None
+    # Of a list with one push that element; of several it is not known which.
     added = self._added.get(self.list_of(self.inputs[tensor[0]][0]), ())
     return added[0][0] if len(added) == 1 and not added[0][1] else None
 
@@ -335,6 +351,7 @@ class Dataflow:
     """Returns the small whole numbers that a tensor holds in every step, or None."""
     if tensor not in self._values:
       self._values[tensor] = None  # a value that depends on itself is not known
+      # Values may depend on long chains of others, which are not worth following.
       if self._depth < _DEPTH:
         self._depth += 1
         try:
@@ -363,6 +380,7 @@ class Dataflow:
     if kind == "BroadcastGradientArgs":
       return broadcast_reduction(self._known(data[0]), self._known(data[1]))[port]
     if kind == "ConcatOffset":
+      # The offset along the axis is the sum of the sizes before.
       axis, shapes = int(self._known(data[0])), [self._known(each) for each in data[1:port + 1]]
       offset = np.zeros_like(self._known(data[1]))
       offset[axis] = sum(int(shape[axis]) for shape in shapes)
@@ -380,6 +398,7 @@ class Dataflow:
     masks = {name: attr.i for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
              for attr in [self.attr(op, f"{name}_mask")] if attr is not None}
     index: List[Any] = []
+    # Bit i of a mask is about entry i of the index.
     for i in range(len(begin)):
       bit = 1 << i
       if masks.get("ellipsis", 0) & bit:
@@ -437,11 +456,13 @@ _SHAPED = frozenset((
 
 def _broadcast(shapes: Sequence[Shape]) -> Shape:
   """Returns the shape that shapes are broadcast to, with None for unknown dimensions."""
+  # Sizes from the last axis backwards; missing axes count as 1.
   rank = max(len(shape) for shape in shapes if shape is not None)
   found: List[Optional[int]] = []
   for axis in range(-rank, 0):
     sizes = {shape[axis] if len(shape) + axis >= 0 else 1 for shape in shapes if shape is not None}
     sizes.discard(1)
+    # Unknown, unless one known size decides.
     if None in shapes or None in sizes and len(sizes) == 1 or len(sizes - {None}) > 1:
       found.append(None)
     else:
@@ -450,6 +471,7 @@ def _broadcast(shapes: Sequence[Shape]) -> Shape:
 
 
 def _stitched(parts: Sequence[np.ndarray]) -> np.ndarray:
+  # The first half of the inputs are indices, the second half values.
   half = len(parts) // 2
   indices = np.concatenate([np.ravel(part) for part in parts[:half]]).astype(int)
   values = np.concatenate([np.ravel(part) for part in parts[half:]])
@@ -470,6 +492,7 @@ def _constant(node: Any) -> Optional[np.ndarray]:
   elements = 1
   for dim in tensor.tensor_shape.dim:
     elements *= dim.size
+  # Small whole numbers alone: larger constants are no shapes.
   if elements > 64 or tensor.dtype not in (_INT32, _INT64):
     return None
   import tensorflow as tf
@@ -488,6 +511,7 @@ def broadcast_reduction(first: np.ndarray, second: np.ndarray) -> List[np.ndarra
     The axes for the first operand, and for the second.
   """
   rank = max(len(first), len(second))
+  # Shapes are padded with ones in front, as broadcasting aligns them.
   a = [1] * (rank - len(first)) + first.tolist()
   b = [1] * (rank - len(second)) + second.tolist()
   reduced: List[List[int]] = [[], []]

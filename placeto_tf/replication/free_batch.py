@@ -41,6 +41,7 @@ def unknown_batch(graph: ComputationGraph) -> bool:
   free = [name for name in feeds if has_free_batch(graph, name)]
   if not free:
     return False
+  # A feed of a known shape counts as examples if its first size is a batch.
   sizes = {source.feed_shapes[name][0] for name in free}
   return all(name in free or not source.feed_shapes[name]
              or source.feed_shapes[name][0] not in sizes for name in feeds)

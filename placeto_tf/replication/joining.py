@@ -77,11 +77,13 @@ class Joins:
     """Returns the global value of a tensor that is in no pack, as each replica reads it, [R]."""
     join = self._cut.joined[tensor]
     name = self._names.join(tensor)
+    # The first replica's value, unless it is scaled: then there is an op for it.
     if join.how == cuts.FIRST:
       if self._factor(tensor) is None:
         return [self._names.of_replica(tensor, r if self._mirrored else 0)
                 for r in range(self._replicas)]
       return self._names.for_each(name)
+    # Rows of gradients and means of two replicas are computed by each replica itself.
     own = join.rows_of_gradient or (
         join.how == "sum" and self._own_means and tensor not in self._fetched)
     return self._names.for_each(name) if own else [name] * self._replicas
@@ -94,6 +96,7 @@ class Joins:
       return None if factors is None or (factors == 1).all() else factors
     if not join.power:
       return None
+    # R^power times the global value is held: divide by R^power.
     factor = self._replicas ** -join.power
     return int(factor) if self._flow.is_integer(tensor) else factor
 
@@ -117,10 +120,12 @@ class Joins:
     parts = [self._names.of_replica(tensor, r) for r in range(self._replicas)]
     anchor = parts[0] if self._flow.frames[tensor[0]] else None
     writer = self._writer
+    # An op for each replica that reads one of its own, else one for all.
     for r, name in self._each(writer, self.read[tensor]):
       if join.how == cuts.FIRST:
         writer.scale(name, parts[r], factor, dtype, anchor)
       elif join.how == cuts.ROWS:
+        # Positions of replica q follow those of the replicas before it.
         if join.positions:
           parts = [writer.offset(f"{name}/part_{q}", part, q, *join.positions, dtype, anchor)
                    for q, part in enumerate(parts)]
@@ -137,10 +142,12 @@ class Joins:
   def _running_sums(self, name: str, parts: Sequence[str], dtype: int) -> List[str]:
     """Adds up in each group as its micro-batches end; returns the sums that are left to add."""
     left = []
+    # Of a single group the last part is left for the final sum, which comes in any case.
     for first in range(0, len(parts), self._micro_batches):
       end = first + self._micro_batches - (len(parts) == self._micro_batches)
       total = parts[first]
       for r in range(first + 1, end):
+        # Sums grow by one micro-batch at a time, on the device of that micro-batch.
         with self._writer.owned(r):
           total = self._writer.combine(
               f"{name}/{self._names.prefixes[r]}", [total, parts[r]], dtype, "sum")
@@ -154,6 +161,7 @@ class Joins:
     factor = self._factor(tensors[0])
     shapes = [known_dims(self._flow.shape(tensor)) for tensor in tensors]
     sizes = [math.prod(shape) for shape in shapes]
+    # [pieces + 1] cumulative ends of equal pieces of the laid-out tensors.
     ends = np.arange(pack.pieces + 1) * sum(sizes) // pack.pieces
     parts = []  # [R][pieces]
     for r, prefix in enumerate(self._names.prefixes):
@@ -171,6 +179,7 @@ class Joins:
       with writer.owned(r if self._own_means else None):
         sums += [writer.reduce(mean, piece, dtype, "sum", factor)
                  for mean, piece in zip(each, zip(*parts))]
+    # Where each replica reads its own mean, or all read the first.
     joined = [list(self.read[tensor]) if self._own_means else self._names.for_each(
         self.read[tensor][0]) for tensor in tensors]
     for r, own in self._each(writer, self._names.for_each(f"{name}/split")):
@@ -178,6 +187,7 @@ class Joins:
       mean = means[0]
       if len(means) > 1:
         mean = writer.concat(f"{own}/whole", f"{own}/whole/axis", means, dtype)
+      # Back to the shapes of the tensors, in their order.
       for i, piece in enumerate(writer.cut_up(own, mean, sizes, dtype)):
         if len(shapes[i]) == 1:
           joined[i][r] = piece

@@ -172,11 +172,13 @@ def meets_all_examples(
   Args:
     tensors: (kind, shape) of each.
   """
+  # Axes of the examples, counted from the last one, as broadcasting aligns them.
   batch = {kind.axis - len(shape) for kind, shape in tensors
            if isinstance(kind, Rows) and shape is not None}
   for kind, shape in tensors:
     if isinstance(kind, Whole) and batch:
       return True
+    # A tensor that is the same everywhere must have one element there.
     if isinstance(kind, Same) and shape is not None and any(
         len(shape) + axis >= 0 and shape[axis] != 1 for axis in batch):
       return True
@@ -207,11 +209,13 @@ def join(kinds: Iterable[Kind], op: int) -> Kind:
   if unclear is not None:
     return unclear
   if not any(isinstance(kind, Partial) for kind in found):
+    # Zeros and global values give way to any other spec.
     found = [kind for kind in found if kind not in (SAME, Same(FREE))] or [
         SAME if SAME in found else found[0]]
   if all(isinstance(kind, Box) for kind in found):
     return Box(join((kind.content for kind in found if isinstance(kind, Box)), op))
   varied = [kind for kind in found if not _is_vague(kind)]
+  # Vague rows fit the first spec that varies.
   if varied:
     found = [kind for kind in found if kind in varied or not _fits(kind, varied[0])]
   elif len(found) > 1:

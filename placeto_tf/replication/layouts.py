@@ -32,6 +32,7 @@ def shares(devices: Sequence[int], replicas: int) -> List[List[int]]:
   """
   if replicas > len(devices):
     return [[devices[r % len(devices)]] for r in range(replicas)]
+  # Consecutive devices are neighbours, which often have the faster links.
   size = len(devices) // replicas
   return [list(devices[r * size:(r + 1) * size]) for r in range(replicas)]
 
@@ -57,12 +58,15 @@ def layouts(
   copied = replicated.replica_of_op != SHARED
   piece = np.zeros(graph.num_ops, dtype=np.int64)
   if pieces is not None:
+    # Of an op that is not the original's, the nearest one that is.
     piece = np.asarray(pieces)[replicated.nearest_original]
+  # [R, most devices of a share]: device of replica r and piece p.
   table = np.array([[share[p % len(share)] for p in range(max(map(len, of_replica)))]
                     for share in of_replica])
   placement = np.full(graph.num_ops, devices[0], dtype=np.int32)
   placement[copied] = table[replicated.replica_of_op[copied], piece[copied] % table.shape[1]]
   used = sorted({int(each) for each in placement[copied]}, key=list(devices).index)
+  # Single ops on the first device, on all, or beside the replicas where these use fewer.
   targets_of_layouts = [[devices[0]], list(devices)]
   if used and set(used) < set(devices):
     targets_of_layouts.append(used)
@@ -89,13 +93,16 @@ def _spread(
   graph = replicated.graph
   colocation = graph.colocation
   shared = replicated.replica_of_op == SHARED
+  # [N] bytes of an op's outputs; 0 where it has none.
   output_bytes = np.add.reduceat(
       np.append(costs.output_bytes, 0.0), graph.output_offsets[:-1]) * (
           np.diff(graph.output_offsets) > 0)
   types = np.array(graph.op_types)
   held = np.where(types == "Const", 0.0, costs.persistent_bytes)
+  # Mirrored variables are with their replicas: the sums of gradients are spread instead.
   if replicated.mirrored:
     held = np.where(shared & (types == "AddN") & (replicated.original_of_op < 0), output_bytes, 0.0)
+  # [N] bytes by label of the colocation set.
   weight = np.bincount(colocation, held, minlength=graph.num_ops)
   with_state = np.flatnonzero(weight > 0)
   packed = _packed_together(replicated, weight, output_bytes)
@@ -104,6 +111,7 @@ def _spread(
   home = np.full(graph.num_ops, -1, dtype=np.int64)  # by label of the set
   heads = with_state[packed[with_state] == with_state]
   parts = _neighbours(graph.edge_consumers, graph.edge_producers, graph.num_ops)
+  # Largest first, each to the device that holds the least (longest processing time first).
   for label in heads[np.argsort(-merged[heads], kind="stable")].tolist():
     near = {int(placement[op]) for op in parts(label)} if replicated.mirrored else set(devices)
     choice = [i for i, device in enumerate(devices) if device in near] or range(len(devices))
@@ -124,9 +132,11 @@ def _spread(
             ((weight[colocation[other]] > 0, output_bytes[other], -i, place[other])
              for i, other in enumerate(neighbours(op)) if shared[other] and place[other] >= 0),
             default=(False, 0.0, 0, -1))[-1]
+  # What no variable is near: the first device.
   place[shared & (place < 0)] = devices[0]
   # A set of ops has one device.
   label_place = np.full(graph.num_ops, -1, dtype=np.int64)
+  # Written backwards, so that the first op of a set decides.
   label_place[colocation[shared][::-1]] = place[shared][::-1]
   label_place[home >= 0] = home[home >= 0]
   return np.where(label_place[colocation] >= 0, label_place[colocation], -1)
@@ -140,6 +150,7 @@ def _packed_together(
   outputs = _neighbours(graph.edge_producers, graph.edge_consumers, graph.num_ops)
   shared = replicated.replica_of_op == SHARED
 
+  # Union-find without ranks: few labels are joined.
   def find(label):
     while head[label] != label:
       label = head[label]
@@ -148,6 +159,7 @@ def _packed_together(
   for op, kind in enumerate(graph.op_types):
     if kind != "SplitV" or not shared[op] or replicated.original_of_op[op] >= 0:
       continue
+    # From the split of a pack to the variables that its gradients update.
     first, seen, pending = -1, {op}, [op]
     while pending:
       for other in outputs(pending.pop()):

@@ -31,6 +31,7 @@ def add_local_copies(meta_graph: MetaGraphDef, originals: Mapping[str, str]) -> 
   defs = variable_defs(meta_graph)
   nodes = {node.name: node for node in meta_graph.graph_def.node}
   made: List[bytes] = []
+  # Only variables whose originals state their initial value can be copied.
   for name, original in originals.items():
     if nodes[name].op in op_roles.VARIABLES and original in defs and (
         defs[original].initial_value_name):
@@ -58,6 +59,7 @@ def _local_copy(graph_def: GraphDef, variable: VariableDef, original: VariableDe
     known = new("/known", "VarIsInitializedOp", (source,))
   else:
     known = new("/known", "IsVariableInitialized", (source,), dtype=dtype)
+  # Switch on whether the original has a value; output 1 is the true branch.
   branch = new("/branch", "Switch", (known, known), T=10)
   taken = new("/taken", "Identity", (f"{branch}:1",), T=10)
   if resource:
@@ -65,6 +67,7 @@ def _local_copy(graph_def: GraphDef, variable: VariableDef, original: VariableDe
   else:
     value = new("/value", "Identity", (source, f"^{taken}"), T=dtype)
   initial = new("/initial", "Switch", (_input(original.initial_value_name), known), T=dtype)
+  # The initial value where the original has none yet, else its present value.
   either = new("/either", "Merge", (initial, value), T=dtype)
   graph_def.node[-1].attr["N"].i = 2
   if resource:

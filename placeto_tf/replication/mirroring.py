@@ -94,6 +94,7 @@ def host_variables(graph: ComputationGraph, cluster: Cluster) -> FrozenSet[str]:
     Names of variables.
   """
   hosts = np.array([device.host for device in cluster.devices], dtype=bool)
+  # Ops that a device besides the hosts may hold; all ops where there are hosts alone.
   held = allowed_devices(graph, cluster)[:, ~hosts].any(axis=1) | hosts.all()
   return frozenset(graph.op_names[op] for op in np.flatnonzero(~held)
                    if graph.op_types[op] in op_roles.VARIABLES)
@@ -101,16 +102,20 @@ def host_variables(graph: ComputationGraph, cluster: Cluster) -> FrozenSet[str]:
 
 def _needed(flow: Dataflow, spread: Spread, cut: Cut, single: AbstractSet[str]) -> Set[int]:
   """Returns the ops of the step that every replica has, besides its copies."""
+  # Ops that replicas do not have as copies.
   several = {op for op in range(len(flow.types)) if op in cut.shared or op not in spread.copied}
+  # Ops that may not be repeated, and state that has to stay one: tables, merged loops, generators.
   once = {op for op in several if not _of_one_replica(flow.types[op])}
   once.update(flow.graph.op_index[name] for name in single)
   once.update(op for op in several if flow.frames[op] in spread.merged)
   once.update(flow.origin(flow.inputs[op][0])[0] for op, kind in enumerate(flow.types)
               if kind in op_roles.VARIABLE_NOISE)
+  # Ops that carry a handle go with its variable.
   handles = {op: [tensor for tensor in flow.inputs[op] if _is_handle(flow.dtype(tensor))]
              for op in several}
   order = [op for op in np.argsort(flow.graph.depths, kind="stable").tolist() if handles.get(op)]
   size = -1
+  # Until nothing changes: single ops draw readers of their handles, loops and variables in.
   while size != len(once):
     size = len(once)
     for op in order:
@@ -118,6 +123,7 @@ def _needed(flow: Dataflow, spread: Spread, cut: Cut, single: AbstractSet[str]) 
         once.add(op)
     if any(flow.frames[op] for op in once):  # a loop runs as a whole
       once.update(op for op in several if flow.frames[op])
+    # A single update keeps all of its variables single.
     for op in order:
       if op in once and op_roles.is_update(flow.types[op]):
         once.update(flow.origin(tensor)[0] for tensor in handles[op])
@@ -146,6 +152,7 @@ class _Outside:
 
   def run(self) -> Dict[str, FrozenSet[str]]:
     """Op -> its inputs that are handles."""
+    # Updates outside of the step, and calls of functions that may write.
     writes, calls = [], []
     for name, node in self._nodes.items():
       if name not in self._needed:
@@ -153,6 +160,7 @@ class _Outside:
           writes.append(node)
         elif self._writing_functions(node):
           calls.append(node)
+    # The way of each handle from the update back to the variable.
     ways = {node.name: [self._way(text) for text in self._handles(node)] for node in writes}
     size = -1
     while size != len(self._variables):  # an optimizer that is not run may have other slots
@@ -162,6 +170,7 @@ class _Outside:
           self._variables.update(way[-1] for way in some if way[-1] not in self._needed)
     found: Dict[str, FrozenSet[str]] = {}
     for node in writes:
+      # An update of which some variables are mirrored and some are not cannot be repeated.
       mixed = len({way[-1] in self._variables for way in ways[node.name]}) > 1
       for way in ways[node.name]:
         if self._nodes[way[-1]].op not in _ROOTS or mixed:

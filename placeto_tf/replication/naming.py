@@ -22,6 +22,7 @@ class Names:
   """
 
   def __init__(self, flow: Dataflow, cut: Cut, mirrors: Mirrors, replicas: int):
+    # The first part of each name, so that "replica_0" is one that nothing uses.
     taken = {node.name.partition("/")[0] for node in flow.graph.origin.graph_def.node}
     self.prefixes = [_fresh(f"replica_{r}", taken) for r in range(replicas)]
     self.joined = _fresh("joined", taken)

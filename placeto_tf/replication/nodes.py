@@ -100,6 +100,7 @@ class NodeWriter:
     """
     import tensorflow as tf
 
+    # A control input puts the constant into the loop or branch of the anchor.
     waits = [] if anchor is None else [f"^{op_of(anchor)}"]
     node = self.new(name, "Const", waits, dtype=dtype)
     node.attr["value"].tensor.CopyFrom(
@@ -145,6 +146,7 @@ class NodeWriter:
       node.attr["N"].i = len(parts)
       return name
     found = parts[0]
+    # Pairwise: maximum and minimum take two inputs.
     for i, part in enumerate(parts[1:], 1):
       last = i == len(parts) - 1
       types = {} if how in ("all", "any") else {"T": dtype}
@@ -168,6 +170,7 @@ class NodeWriter:
     Returns:
       The name of the op that combines.
     """
+    # `name`/sum is the combined value, `name` that times the factor.
     total = self.combine(f"{name}/sum", parts, dtype, how)
     if factor is None:
       self.new(name, "Identity", [total], T=dtype)
@@ -264,11 +267,13 @@ class NodeWriter:
     Returns:
       The name of the result.
     """
+    # Examples of a replica = numbers / numbers for an example.
     size = self.new(f"{name}/count", "Size", [tensor], T=dtype, out_type=INT32)
     count = self.new(f"{name}/number", "Cast", [size.name], SrcT=INT32, DstT=dtype).name
     if numbers > 1:
       each = self.constant(f"{name}/of_an_example", numbers, dtype, anchor)
       count = self.new(f"{name}/examples", "FloorDiv", [count, each], T=dtype).name
+    # Slots before replica q: q * examples * slots of an example.
     before = self.scale(f"{name}/before", count, parts * span, dtype, anchor)
     self.new(name, "AddV2", [tensor, before], T=dtype)
     return name

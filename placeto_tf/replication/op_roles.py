@@ -55,6 +55,7 @@ def sparse_arguments(flow: Dataflow, op: int) -> Optional[Tuple[Tensor, Tensor]]
   """
   if not is_update(flow.types[op]):
     return None
+  # Names of the inputs tell which are rows of a gradient.
   names = [arg.name for arg in registered_op_def(flow.types[op]).input_arg]
   if "indices" not in names:
     return None
@@ -85,6 +86,7 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
     GraphError: there is none, or a feed has the batch elsewhere than in its first dimension.
   """
   graph = flow.graph
+  # Captures are no feeds: they are the same for every batch.
   captures = captured_ops(graph.origin)
   feeds = {}
   for name, shape in graph.origin.feed_shapes.items():
@@ -94,6 +96,7 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
   pipelines = [op for op, kind in enumerate(flow.types) if kind in PIPELINES]
   sizes, found = [], []
   for op, (name, shape) in feeds.items():
+    # Without a larger batch known, every feed of rank 1 or more is a batch.
     axes = scaling.axes((op, 0))
     if axes is None:
       axes = [0] if shape else []
@@ -110,6 +113,7 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
     raise GraphError(
         "nothing that the fetches need is fed with a batch or read from an input pipeline; only a "
         "graph that trains on batches can be replicated")
+  # The most frequent size is the batch; another is an error below.
   batch = max(sizes, key=sizes.count)
   if len(set(sizes)) > 1:
     name, shape = next(feeds[op] for op in found if feeds[op][1][0] != batch)

@@ -76,13 +76,16 @@ def find_packs(
   whole = sum(size for members in kinds.values() for _, _, size in members)
   large = max(PACK_BYTES, whole / (2 * replicas)) if in_pieces else math.inf
   packs = []
+  # Packs of about the same size, as many as there are devices to take them.
   for members in kinds.values():
     limit = min(PACK_BYTES, sum(size for _, _, size in members) / replicas)
     pack: List[Tensor] = []
     filled = 0.0
     for _, tensor, size in sorted(members):
+      # Above this, a tensor is cut into R pieces, whose sums R devices take.
       if size >= large:
         packs.append(Pack((tensor,), replicas))
+      # Above the limit a tensor is a pack alone, which needs no packing.
       if size >= min(limit, large):
         continue  # on its own
       pack.append(tensor)
@@ -98,6 +101,7 @@ def _of_any_number(flow: Dataflow) -> Set[int]:
   """Returns ops with as many rows as there are different values; shapes give the most."""
   rules = [rule_of(kind) for kind in flow.types]
   found = {op for op, rule in enumerate(rules) if rule.any_number is not None}
+  # Onwards through ops that give as many rows as they read.
   for op in np.argsort(flow.graph.depths, kind="stable").tolist():
     kind, data = flow.types[op], flow.inputs[op]
     i = _NUMBER_FROM.get(kind)
@@ -114,6 +118,7 @@ def _of_any_number(flow: Dataflow) -> Set[int]:
 def _in_branches(flow: Dataflow) -> Set[int]:
   """Returns the ops that run in one branch of a conditional only, outside of loops."""
   depth = [0] * len(flow.types)  # how many conditionals an op is in
+  # Conditionals that an op is inside: of its inputs the deepest, plus one behind a Switch.
   for op in np.argsort(flow.graph.depths, kind="stable").tolist():
     found = max([0, *(depth[producer] for producer, _ in flow.inputs[op]),
                  *(depth[awaited] for awaited in flow.controls[op])])
@@ -131,14 +136,17 @@ def _levels(flow: Dataflow, spread: Spread, cut: Cut) -> List[int]:
   """
   order = np.argsort(flow.graph.depths, kind="stable").tolist()
   level = [0] * len(flow.types)
+  # All ops of a loop wait for what comes into the loop at any time.
   in_frame: Dict[str, int] = {}
   settled = False
   while not settled:
     settled = True
+    # Until nothing changes: what comes round a loop may be deeper than before.
     for op in order:
       once = op in cut.shared or op not in cut.copies
       found = in_frame.get(flow.frames[op], 0)
       for i, tensor in enumerate(flow.inputs[op]):
+        # An all-reduce counts where the consumer reads the combined value.
         joins = (once or _reads_joined(spread, op, i)) and tensor in cut.joined and (
             cut.joined[tensor].how != FIRST) and not flow.frames[tensor[0]]
         found = max(found, level[tensor[0]] + joins)

@@ -47,6 +47,7 @@ class Inputs:
 
   def powers(self) -> List[float]:
     """Returns the power of each input."""
+    # A spec without a power is the global value, at power 0.
     return [getattr(kind, "power", 0.0) for kind in self.kinds]
 
   def is_whole(self, i: int) -> bool:
@@ -81,10 +82,12 @@ class Inputs:
     kind = self.kinds[i]
     if not by:
       return
+    # Whole numbers can be multiplied, but not divided.
     if self.is_whole(i) and by < 0:
       raise NotFollowed("needs a part of a whole number that counts examples")
     before = self.fixes.get(i)
     by_now = by + (before[1] if before and before[0] == SCALE else 0.0)
+    # Positions are moved to their place, and cannot be scaled at the same time.
     if before and before[0] != SCALE:
       raise NotFollowed("needs positions of examples at another scale")
     self.fixes[i] = (SCALE, by_now)
@@ -115,6 +118,7 @@ class Inputs:
     kind = self.kinds[i]
     if isinstance(kind, Same):
       if kind.power != FREE:
+        # A share of a sum: 1/R of the value, at the power of the other shares.
         self.scale(i, power - 1 - kind.power)
       self.kinds[i] = Partial("sum", power)
 
@@ -139,6 +143,7 @@ class Inputs:
     assert isinstance(kind, Rows) and kind.local is not None
     numbers = numbers_of_an_example(self._flow, self._flow.inputs[self.op][i], batch)
     if kind.power or numbers is None:
+      # Positions at another power, or of an unknown number, cannot be moved.
       raise NotFollowed("computes with positions of examples in the batch")
     self.fixes[i] = (OFFSET, numbers, kind.local.span)
     self.kinds[i] = Rows(kind.axis, kind.outer)
@@ -190,6 +195,7 @@ def _result_power(flow: Dataflow, view: Inputs) -> float:
   scale = rule_of(flow.types[op]).scale
   if not any(powers) or scale is not None and scale.kind == "shape":
     return 0.0
+  # Rounding does not go with scaling.
   rounds = flow.types[op] == "Cast" and flow.is_integer((op, 0)) and not view.is_whole(0)
   if scale is None or rounds:
     return _at_global_value(view)
@@ -208,11 +214,13 @@ def _result_power(flow: Dataflow, view: Inputs) -> float:
 def _equal(view: Inputs, members: Sequence[int]) -> float:
   """Brings inputs to one power."""
   powers = view.powers()
+  # Members of power FREE are zeros, and take any power.
   if all(powers[i] == FREE for i in members):
     return FREE
   whole = any(view.is_whole(i) for i in members)
   found = [i for i in members if powers[i] != FREE]
   rows = [powers[i] for i in found if isinstance(view.kinds[i], Rows)]
+  # Of whole numbers the larger power, which needs no division.
   power = max(powers[i] for i in found) if whole or not rows else rows[0]
   for i in members:
     if not isinstance(view.kinds[i], Sizes):
@@ -224,6 +232,7 @@ def _at_global_value(view: Inputs, but: FrozenSet[int] = frozenset()) -> float:
   """Brings all inputs to power 0 but one, whose power is the result's."""
   found = 0.0
   for i, power in enumerate(view.powers()):
+    # One input may keep its power, and gives it to the result.
     if i in but:
       found = power
     elif power:

@@ -132,6 +132,8 @@ def spread(
     try:
       return found.run()
     except JoinInLoop as needs:
+      # The loop needs values of all replicas: they go round it together, and the batch is followed
+      # anew.
       merged |= _with_inner(flow, needs.frame)
 
 
@@ -142,6 +144,7 @@ def _with_inner(flow: Dataflow, frame: str) -> Set[str]:
   while parents.get(outer):
     outer = parents[outer]
   found = {outer}
+  # Until no loop inside of one of these is missing.
   size = 0
   while size != len(found):
     size = len(found)
@@ -167,6 +170,7 @@ def _copied(
     # A loop goes round for each replica as a whole.
     for frame in {flow.frames[op] for op in copied if flow.frames[op]}:
       seeds.update(by_frame.get(frame, ()))
+    # Containers that a copied op depends on are copied with it.
     found = waiting & closure(copied, producers) if waiting else set()
     waiting -= found
     seeds |= found
@@ -179,12 +183,14 @@ def _drawn_by_examples(flow: Dataflow, sources: Set[int], scaling: Scaling) -> S
   found: Set[int] = set()
   reached = closure(sources | set(scaling.sources), flow.consumers)
   for op, kind in enumerate(flow.types):
+    # Random ops whose results grow with the batch, or may.
     if kind in noise and kind not in op_roles.KEYS and kind not in _SHUFFLES:
       axes = scaling.axes((op, 0))
       if axes or axes is None and op in reached:
         found.add(op)
   for op, kind in enumerate(flow.types):
     if kind in op_roles.KEYS:
+      # A key is for examples if a random op for examples reads it.
       readers, stack = set(), [op]
       while stack:
         for consumer in flow.consumers[stack.pop()]:
@@ -209,6 +215,7 @@ class _Propagation:
     self._sources, self._noise, self._copied = sources, frozenset(noise), copied
     self._own_statistics, self._merged = own_statistics, merged
     self._values = {update.values: update.indices for update in sparse}
+    # Indices of a gradient's rows -> the values that they belong to.
     self._indices: Dict[Tensor, List[Tensor]] = collections.defaultdict(list)
     self._readers: Dict[Tensor, Set[int]] = collections.defaultdict(set)
     for update in sparse:
@@ -224,6 +231,7 @@ class _Propagation:
 
   def run(self) -> Spread:
     flow = self._flow
+    # By depth: most inputs are known before an op is reached.
     order = [op for op in np.argsort(flow.graph.depths, kind="stable").tolist()
              if op in self._copied]
     self._settle(order)
@@ -273,6 +281,7 @@ class _Propagation:
   def _pass(self, order: Sequence[int], most: int) -> None:
     for _ in range(most):
       changed = False
+      # Fixes and statistics are those of the last pass alone.
       self._statistics.clear()
       self._fixes.clear()
       self._once.clear()
@@ -291,6 +300,7 @@ class _Propagation:
     if kind in _POPS:
       stack = self._flow.origin(self._flow.inputs[op][0])[0]
       return all(known) and stack in self._pushed
+    # A Merge is followed as soon as one of its inputs is known.
     return any(known) or not known if kind in _MERGES else all(known)
 
   def _check_loops(self) -> None:
@@ -298,6 +308,7 @@ class _Propagation:
     for (op, _), fix in self._fixes.items():
       frame = self._flow.frames[op]
       if frame and frame not in self._merged and fix[0] in (powers.JOIN, powers.SLICE):
+        # The fix of an Enter is made before the loop, which stays each replica's own.
         outside = self._flow.types[op] in ("Enter", "RefEnter")
         if not outside:
           raise JoinInLoop(frame)
@@ -312,6 +323,7 @@ class _Propagation:
 
   def _kind(self, tensor: Tensor) -> Kind:
     own = self._own_kind(tensor)
+    # Values and indices are rows of a gradient together, if either of them holds rows.
     if tensor in self._values or tensor in self._indices:
       if any(isinstance(self._own_kind(each), (Rows, Sparse))
              for each in (tensor, *self._indices.get(tensor, ()))):
@@ -344,6 +356,7 @@ class _Propagation:
       return [Rows(0)] * width
     if op in self._scaling.sources:
       return [self._of_examples(self._scaling.sources[op], op)] * width
+    # Readers of a sparse update see rows of a gradient; other ops see the tensor itself.
     given = [self._kind(tensor) if op in self._readers.get(tensor, (op,)) else
              self._own_kind(tensor) for tensor in flow.inputs[op]]
     if op in self._noise:
@@ -356,6 +369,7 @@ class _Propagation:
     if rule.puts or rule.takes or kind in _PUSHES or kind in _POPS:
       return self._container(op, given, width)
     unclear = next((each for each in given if isinstance(each, Unclear)), None)
+    # The shape of an unclear tensor may be known all the same.
     if unclear is not None and (kind not in _SHAPES or kind != "Rank" and any(
         self._scaling.number((op, port)) != SAME for port in range(width))):
       return self._refuse(op, unclear, width)
@@ -375,6 +389,7 @@ class _Propagation:
   def _note(self, view: Inputs, found: Sequence[Kind]) -> None:
     for i, fix in view.fixes.items():
       self._fixes[view.op, i] = fix
+    # Ops of containers, and of a replica's own loops, exist in each replica.
     frame = self._flow.frames[view.op]
     if frame and frame not in self._merged or self._flow.types[view.op].startswith(
         ("Stack", "TensorArray", "TensorList", "EmptyTensorList", "Optional")):
@@ -382,6 +397,7 @@ class _Propagation:
     if any(self._flow.types[self._flow.origin(tensor)[0]] in op_roles.STEP_CONTAINERS
            for tensor in self._flow.inputs[view.op]):
       return
+    # An op on global values with global results exists once.
     if all(_is_global(kind) for kind in found) and all(_is_global(kind) for kind in view.kinds):
       self._once.add(view.op)
 
@@ -413,6 +429,7 @@ class _Propagation:
       raise NotFollowed("shuffles the examples of the batch")
     # Sizes of tensors, statistics, rows of gradients.
     if kind in _SHAPES:
+      # The size of all examples is asked for: each replica measures its own rows instead.
       if isinstance(kinds[0], Whole) and len(self._scaling.axes(flow.inputs[op][0]) or ()) == 1:
         self._cut_rows(view)
       return [self._sizes(op, kinds[port if kind == "ShapeN" else 0], port)
@@ -432,6 +449,7 @@ class _Propagation:
       if any(isinstance(each, Own) for each in found):
         self._statistics.add(op)
       return found
+    # Shapes that are compared: one of rows, the other of all examples, would mix replicas.
     if kind in _OF_TWO_SHAPES and self._rules.compared:
       measured = [self._measured(tensor) for tensor in flow.inputs[op]]
       if meets_all_examples([(self._kind(each), flow.shape(each)) for each in measured if each]):
@@ -441,6 +459,7 @@ class _Propagation:
     # Numbers and shapes that depend on how many examples there are.
     numbers = [self._scaling.number((op, port)) for port in range(width)]
     shaped = rule_of(kind).shaped
+    # Nothing is partial: numbers, shapes, and values that are the same everywhere.
     if not any(isinstance(each, (Partial, Own)) for each in kinds):
       if any(isinstance(each, Unclear) for each in numbers) and all(
           isinstance(each, Same) for each in kinds) and not shaped:
@@ -476,6 +495,7 @@ class _Propagation:
         isinstance(each, Same) for each in kinds):
       return False
     if flow.types[view.op] == "FloorDiv" and kinds[0] == Same(-1.0):
+      # A count that batch * divisor divides stays a multiple of the batch.
       count, by = (flow.value(tensor) for tensor in flow.inputs[view.op])
       return count is None or by is None or bool(np.any(count % (self._batch * by)))
     return True
@@ -496,6 +516,7 @@ class _Propagation:
       content = boxes[0].content
       return [Box(with_power(content, FREE))] * width
     content = view.kinds[0].content if isinstance(view.kinds[0], Box) else SAME
+    # Behind a Switch of the same predicate each branch takes what it kept itself.
     if isinstance(content, Either) and self._flow.types[view.op] in _SWITCHES:
       if self._flow.origin(self._flow.inputs[view.op][1]) != content.predicate:
         raise NotFollowed("takes what another branch has kept")
@@ -506,6 +527,7 @@ class _Propagation:
     """Takes the replica's rows of what holds those of all, so that it goes on with its own."""
     rows = any(isinstance(each, Rows) for each in view.kinds)
     for i, each in enumerate(view.kinds):
+      # Values of all examples are always cut, values that grow with the batch only beside rows.
       if isinstance(each, Whole) or rows and each == SAME and self._grows(
           self._flow.inputs[view.op][i]):
         axes = self._scaling.axes(self._flow.inputs[view.op][i])
@@ -533,6 +555,7 @@ class _Propagation:
     """Follows a random op of a replica for its examples."""
     found: List[Kind] = []
     for port in range(width):
+      # The axis that grows with the batch is where the examples are.
       axes = self._scaling.axes((op, port))
       if axes and len(axes) == 1:
         found.append(Rows(axes[0]))
@@ -545,6 +568,7 @@ class _Propagation:
 
   def _merge(self, op: int, given: Sequence[Kind], width: int) -> List[Kind]:
     flow = self._flow
+    # Inputs that come round a loop may not be known yet.
     known = [i for i, tensor in enumerate(flow.inputs[op])
              if tensor[0] not in self._kinds or self._kinds[tensor[0]] is not None]
     view = Inputs(flow, op, given)
@@ -558,6 +582,7 @@ class _Propagation:
         flow.inputs[op][i]) for i in known) and len(known) < len(given):
       return [with_power(given[known[0]], FREE), SAME][:width]
     partial = next((given[i] for i in known if isinstance(given[i], Partial)), None)
+    # Shares of a sum beside a value that is the same everywhere: each replica takes its share.
     if isinstance(partial, Partial) and partial.how == "sum":
       for i in known:
         if isinstance(given[i], Same):
@@ -565,6 +590,7 @@ class _Propagation:
     if flow.frames[op] and view.fixes:
       raise NotFollowed("adds up in a loop, from a start that is not zero,")
     found = join([view.kinds[i] for i in known], op)
+    # Branches that keep different specs: the gradient of each branch takes its own.
     if isinstance(found, Box) and isinstance(found.content, Unclear):
       found = self._either(op, given) or found
     if isinstance(found, Unclear) and not any(isinstance(each, (Box, Rows)) for each in given):
@@ -593,8 +619,10 @@ class _Propagation:
     """
     flow = self._flow
     found = []
+    # The true branch is at port 1 of a Switch and at input 0 of a Merge.
     for port, tensor in zip((1, 0), flow.inputs[op]):
       stack, seen = [tensor], {tensor}
+      # Backwards through data and control inputs, up to the Switches of the branch.
       while stack:
         at = stack.pop()
         if flow.types[at[0]] in _SWITCHES:
@@ -613,6 +641,7 @@ class _Propagation:
     op = flow.origin(tensor)[0]
     if flow.types[op] == "ZerosLike":
       return True
+    # Zeros in another shape are zeros.
     if flow.types[op] in ("Fill", "BroadcastTo", "Tile", "Reshape"):
       return self._is_zero(flow.inputs[op][1 if flow.types[op] == "Fill" else 0])
     if flow.types[op] != "Const":
@@ -637,6 +666,7 @@ class _Propagation:
     """Follows an op on dimensions: its results are dimensions, or tensors of such a shape."""
     flow, op, kinds = self._flow, view.op, view.kinds
     kind = flow.types[op]
+    # range(0, count, 1): a number for each example, counted from 0 in each replica.
     if kind == "Range" and kinds == [SAME, Same(-1.0), SAME] and (
         flow.value(flow.inputs[op][0]) == 0 and flow.value(flow.inputs[op][2]) == 1):
       examples, rest = divmod(int(flow.value(flow.inputs[op][1]) or 0), self._batch)
@@ -650,6 +680,7 @@ class _Propagation:
         return [kinds[data]]
       if axes is None and kind in ("ZerosLike", "OnesLike") and isinstance(kinds[0], Same):
         return [Same(FREE) if kind == "ZerosLike" else SAME]
+      # The input that states the shape of the result.
       stated = kinds[0 if kind == "Fill" else 1] if len(kinds) > 1 else None
       if axes is None and isinstance(stated, Sizes) and stated.axis is not None:
         return self._of_stated_axis(view, data, stated.axis)
@@ -658,6 +689,7 @@ class _Propagation:
       if isinstance(kinds[data], (Partial, Own)):
         view.join(data)
       before = flow.shape(flow.inputs[op][0]) if kind in ("Tile", "BroadcastTo") else ()
+      # The axis of the examples in the input, aligned from the last axis.
       axis = axes[0] - len(shape) + len(before or ())
       equal = before is not None and (axis < 0 or before[axis] == 1)
       if not equal and kind != "Tile":
@@ -670,6 +702,7 @@ class _Propagation:
       return [entry]
     sizes = rule_of(kind).sizes
     if sizes and flow.is_integer((op, 0)) and flow.shape((op, 0)) != ():
+      # Entries in their order: the one that counts examples can still be told.
       counting = {each.axis for each in kinds if isinstance(each, Sizes)}
       keeps = sizes == "entries" and len(counting) == 1
       return [Sizes(counting.pop() if keeps else None)] * width
@@ -688,15 +721,18 @@ class _Propagation:
     if not isinstance(sizes, Sizes) or sizes.axis is None:
       return None
     kind, data = flow.types[view.op], flow.inputs[view.op]
+    # The product of the sizes is a multiple of the number of examples.
     if kind == "Prod":
       return Same(-1.0) if flow.shape((view.op, 0)) == () else None
     index = flow.value(data[1]) if len(data) > 1 else None
     if kind in ("Gather", "GatherV2") and index is not None:
       chosen = np.ravel(index).tolist()
+      # The entry that counts examples was not chosen.
       if sizes.axis not in chosen:
         return SAME
       return Sizes(chosen.index(sizes.axis)) if np.ndim(index) else Same(-1.0)
     shrink = flow.attr(view.op, "shrink_axis_mask")
+    # A single entry, taken by its index.
     if kind == "StridedSlice" and index is not None and shrink is not None and shrink.i == 1:
       return Same(-1.0) if int(index[0]) == sizes.axis else SAME
     return None
@@ -772,6 +808,7 @@ class _Propagation:
       return [SAME] * width
     if hows == {"sum"}:
       found = self._of_sums(view, kind)
+    # Maxima and the like go on through ops that only pass elements on.
     elif len(hows) == 1 and "weighted" not in hows and rule_of(kind).passes:
       rest = [each for each in kinds[1:] if each != SAME]
       if not rest and isinstance(kinds[0], Partial):
@@ -810,6 +847,7 @@ class _Propagation:
       return None
     # sum_r(a_r) + b = sum_r(a_r + b / R): all summands at one power.
     rows = [kinds[i].power for i in sums]  # type: ignore[union-attr]
+    # All summands at the power of the first part.
     power = rows[0]
     if len(linear) > 1:
       if any(view.is_whole(i) for i in linear) and (
@@ -829,12 +867,15 @@ class _Propagation:
     if kind in _PUSHES:
       stack = flow.origin(flow.inputs[op][0])[0]
       before = self._pushed.get(stack)
+      # A stack has one spec for all tensors that are pushed to it.
       self._pushed[stack] = inputs[1] if before is None else join((before, inputs[1]), op)
       return [inputs[1]]
     if kind in _POPS:
       return [self._pushed.get(flow.origin(flow.inputs[op][0])[0], SAME)]
     rule = rule_of(kind)
     if rule.puts is not None:
+      # Number of the container's input, of the element's input, and axes that an element gains
+      # inside.
       container, tensor, growth = rule.puts
       before = inputs[container] if container is not None else SAME
       content = _moved(inputs[tensor], growth, op)
@@ -843,6 +884,7 @@ class _Propagation:
       old = [before.content] if isinstance(before, Box) else []
       return [Box(join((*old, content), op))] * width
     assert rule.takes is not None
+    # Number of the container's input, axes that an element gains outside, and its output port.
     container, growth, port = rule.takes
     box = inputs[container]
     content = _moved(box.content if isinstance(box, Box) else SAME, growth, op)

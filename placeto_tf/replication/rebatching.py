@@ -90,6 +90,7 @@ class Rebatching:
 
   def _resized(self, size: int) -> int:
     """Returns a dimension that holds examples, at the other batch."""
+    # -1, an open dimension, fits any batch.
     if size < 0:
       return size
     if size * self._times % self._per:
@@ -101,6 +102,7 @@ class Rebatching:
 
   def _axis(self, tensor: Tensor) -> Optional[int]:
     kind = self._kind(tensor)
+    # Of tensors with all examples, the first axis is taken for theirs.
     if isinstance(kind, Whole) and self._has_batch(tensor):
       return 0
     return kind.axis if isinstance(kind, Rows) else self._axes.get(tensor)
@@ -136,6 +138,7 @@ class Rebatching:
       if isinstance(box, Box) and isinstance(box.content, Rows):
         self._want(flow.inputs[op][-1], box.content.axis)
       made, axis = flow.list_of(flow.inputs[op][0]), self._axis(flow.inputs[op][-1])
+      # The list's element shape grows with its elements.
       if axis is not None and flow.types[made] in ("EmptyTensorList", "TensorListReserve"):
         self._want_entry(flow.inputs[made][0], axis)
     if kind == "TensorListPopBack":
@@ -153,8 +156,10 @@ class Rebatching:
     shapes = [flow.shape(tensor) for tensor in (first, second)]
     if shapes[0] is None or shapes[1] is None:
       return
+    # The axis that is summed over in each input, counted from its first axis.
     summed = (len(shapes[0]) - (2 if flags[0] else 1), len(shapes[1]) - (1 if flags[1] else 2))
     for i, (one, other) in enumerate(((first, second), (second, first))):
+      # If one factor sums over examples, so does the other.
       if self._axis(one) == summed[i]:
         self._want(other, summed[1 - i])
 
@@ -170,10 +175,13 @@ class Rebatching:
         given = flow.shape(each)
         if given is None or kind in ("Switch", "RefSwitch") and i == 1:
           continue
+        # Axes are aligned from the last one, as in broadcasting.
         at = axis - len(shape) + len(given)
         if kind == "Pack":
           packed = (flow.attr(op, "axis").i if flow.attr(op, "axis") is not None else 0)
+          # Pack adds an axis: those behind it are one less in its inputs.
           at = axis - (packed % len(shape) < axis)
+        # The same size as in the result, and no axis that is broadcast.
         if 0 <= at < len(given) and given[at] == shape[axis] and (given[at] or 0) > 1:
           self._want(each, at)
 
@@ -217,6 +225,7 @@ class Rebatching:
     given, shape = self._flow.shape(source), self._flow.shape(result)
     if given is None or shape is None:
       return
+    # The same axis with the same size, else the first axis that is a multiple of the batch.
     if axis < len(given) and given[axis] == shape[axis]:
       self._want(source, axis)
       return
@@ -248,6 +257,7 @@ class Rebatching:
   def _want_entry(self, tensor: Tensor, index: Optional[int]) -> None:
     """Makes one of whole numbers grow; the first that is a multiple of the batch for None."""
     flow = self._flow
+    # Each entry once, or shape arithmetic in a circle would go on for ever.
     if (tensor, index) in self._entries:
       return
     self._entries.add((tensor, index))
@@ -259,6 +269,7 @@ class Rebatching:
       self._resize_entry(op, index)
     elif kind in ("Identity", "Cast", "Squeeze", "ExpandDims", "Reshape", "Enter", "Prod",
                   "FloorDiv", "RealDiv"):
+      # A product does not tell which of its factors grows.
       self._want_entry(data[0], None if kind == "Prod" else index)
     elif kind == "Pack" and index is not None and index < len(data):
       self._want_entry(data[index], None)
@@ -281,6 +292,7 @@ class Rebatching:
         if index < size:
           self._want_entry(each, index)
           return
+        # Counts entries from the beginning of the next part.
         index -= size
 
   def _sliced_entry(self, op: int, index: Optional[int]) -> Optional[int]:
@@ -303,6 +315,7 @@ class Rebatching:
     # The entry that was a multiple of the batch before becomes that of the other batch.
     flat = value.reshape(-1)
     before = np.array(tf.make_ndarray(self._flow.nodes[op].attr["value"].tensor)).reshape(-1)
+    # Only whole numbers are sizes.
     if value.dtype.kind not in "iu":
       return
     if index is None:
@@ -324,6 +337,7 @@ class Rebatching:
     # Evenly spaced whole numbers are counted on; other numbers are repeated.
     if value.dtype.kind in "iu" and value.size == value.shape[axis] > 1:
       first, second = (int(each) for each in value.reshape(-1)[:2])
+      # numbers = first + step * 0, 1, 2, ..., as far as either size needs.
       numbers = first + (second - first) * np.arange(max(size, value.size))
       if np.array_equal(value.reshape(-1), numbers[:value.size]):
         shape = [size if i == axis else each for i, each in enumerate(value.shape)]
@@ -334,6 +348,7 @@ class Rebatching:
           f"op {self._flow.graph.op_names[op]!r} (Const) holds a whole number for each example, of "
           "which it cannot be told what it is for more of them, and the batch is baked into the "
           "graph; leave the first dimension of the feeds open, with None")
+    # Repeated often enough for the other batch, then cut to its size.
     repeated = np.concatenate([value] * max(1, math.ceil(size / value.shape[axis])), axis=axis)
     self._set(node, np.take(repeated, np.arange(size), axis=axis))
 
@@ -343,6 +358,7 @@ class Rebatching:
     if flow.types[op] not in _QUOTIENTS and flow.types[op] != "Mul":
       return
     data = flow.inputs[op]
+    # A divisor is the second input of a quotient, or either factor that is a reciprocal.
     for i, other in ((1, 0), (0, 1)):
       if flow.types[op] in _QUOTIENTS and i == 0:
         continue
@@ -354,6 +370,8 @@ class Rebatching:
       reciprocal = flow.types[op] == "Mul"
       if reciprocal and not 0 < abs(number) < 1:
         continue
+      # The number of examples that the constant stands for; within rounding a multiple of the
+      # batch.
       count = 1 / number if reciprocal else number
       if abs(count - round(count)) < 1e-3 * abs(count) and round(count) % self._batch == 0:
         self._resize_count(flow.origin(data[i]), reciprocal)
@@ -387,6 +405,7 @@ class Rebatching:
       return
     node = self._node(op)
     value = tf.make_ndarray(self._flow.nodes[op].attr["value"].tensor)
+    # A reciprocal shrinks as the count grows.
     factor = self._times / self._per
     self._set(node, (value / factor if reciprocal else value * factor).astype(value.dtype))
 
@@ -424,6 +443,7 @@ def _rebatched_nodes(flow: Dataflow, times: int, per: int, counts: bool) -> Dict
   scaling = empty(flow)
   nodes: Dict[int, NodeDef] = {}
   twice: Dict[int, NodeDef] = {}
+  # Each round at twice the batch tells more shapes, until nothing new is found.
   for _ in range(_MAX_ROUNDS):
     found = Rebatching(flow, times, per, counts, scaling)
     known = len(nodes)
@@ -502,6 +522,7 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
   except GraphError:
     return None
   by_name = {flow.graph.op_names[op]: node for op, node in changed.items()}
+  # The changed nodes, in the format that the graph came in.
   kept = source.graph_def if traced else source.proto
   proto = type(kept)()
   proto.CopyFrom(kept)
@@ -514,6 +535,7 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
       for key in ("value", "shape"):
         if key in by_name[node.name].attr:
           node.attr[key].CopyFrom(by_name[node.name].attr[key])
+  # Feeds with the smaller batch; all other feeds keep their shapes.
   shapes = {}
   for op in changed:
     if flow.types[op] in PLACEHOLDERS:
@@ -523,6 +545,7 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
     shapes.setdefault(name.rpartition(":")[0], tuple(dims))
   options: Dict[str, Any] = {
       "fetches": graph.fetches, "feeds": list(source.feed_shapes), "feed_shapes": shapes}
+  # The new graph is analysed at once, so that shapes that do not fit are found here.
   try:
     if traced:
       found = load_graph(rebuilt_function(source.tf_graph, proto, resized=True), feed_shapes=shapes)

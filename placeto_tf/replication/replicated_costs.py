@@ -49,6 +49,7 @@ def replicated_costs(
   if source == "grappler":
     return from_work(graph, cluster, replicated_work(replicated, work_of(original)))
   measured, notes = traces.read(source, {*graph.op_names, *original.op_names})
+  # Times of the replicated graph itself hold as they are.
   if any(name not in original.op_index for name in measured):  # of the replicated graph
     return estimate_costs(graph, cluster, source=source)
   estimated = from_work(graph, cluster, replicated_work(replicated, work_of(original)))
@@ -56,6 +57,7 @@ def replicated_costs(
     return dataclasses.replace(estimated, notes=(*estimated.notes, (
         f"{source} has times of the whole batch alone: what the ops of {replicated.replicas} "
         f"replicas cost is estimated; calibrate with --replicas={replicated.replicas}")))
+  # Every copy has the times of its original.
   of_copies = {
       graph.op_names[op]: measured[original.op_names[origin]]
       for op, origin in enumerate(replicated.original_of_op.tolist())
@@ -77,6 +79,7 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
   graph, original = replicated.graph, replicated.original
   origin = replicated.original_of_op
   known = origin >= 0
+  # -1 would index the last op; masked by `known`.
   source = np.maximum(origin, 0)
   fields = {
       name: np.where(known, getattr(work, name)[source], 0) for name in (
@@ -86,10 +89,12 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
   product_types = np.where(known, work.product_types[source], np.int32(0))
   output_bytes = np.zeros(graph.num_outputs)
   widths, theirs = np.diff(graph.output_offsets), np.diff(original.output_offsets)
+  # Outputs by position; a copy may have fewer or more than the original.
   for op in np.flatnonzero(known).tolist():
     start, begin = int(graph.output_offsets[op]), int(original.output_offsets[origin[op]])
     width = min(int(widths[op]), int(theirs[origin[op]]))
     output_bytes[start:start + width] = work.output_bytes[begin:begin + width]
+  # [N] data inputs as (producer, port).
   inputs: list = [[] for _ in range(graph.num_ops)]
   for producer, port, consumer in zip(
       graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
@@ -97,10 +102,12 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
       inputs[consumer].append((producer, port))
   divided = set(divided_feeds(replicated))
   many = _behind_rows(replicated, inputs, output_bytes)
+  # Behind gathered rows an op has R times the rows of one replica.
   for name in ("flops", "moved_bytes", "temporary_bytes"):
     fields[name][many] *= replicated.replicas
   for op in many:
     output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]] *= replicated.replicas
+  # Ops of the rewriting, in topological order, so that the sizes of their inputs are known.
   for op in graph.topological_order.tolist():
     if op in divided:
       output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]] = 0
@@ -112,6 +119,7 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
         fields["persistent_bytes"][op] = output_bytes[graph.output_offsets[op]] = (
             _constant(graph, graph.op_names[op]).nbytes)
       continue
+    # Bytes read, and bytes of the largest input.
     read = [output_bytes[graph.output_offsets[p] + port] for p, port in inputs[op]]
     total, largest = sum(read), max(read, default=0.0)
     offset = slice(graph.output_offsets[op], graph.output_offsets[op + 1])
@@ -127,6 +135,7 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
     launches[op] = on_gpu[op] = True
     fields["moved_bytes"][op] = max(total + written, _SCALAR_BYTES)
     if graph.op_types[op] not in ("ConcatV2", "SplitV"):
+      # One flop for each four bytes: float32 numbers.
       fields["flops"][op] = total / 4
   return OpWork(
       fields["flops"], fields["moved_bytes"], launches, on_gpu, product_types,
@@ -173,6 +182,7 @@ def _behind_rows(replicated: ReplicatedGraph, inputs: list, output_bytes: np.nda
   reached = np.zeros(graph.num_ops, dtype=bool)
   found = []
   for op in graph.topological_order.tolist():
+    # An all-gather of rows joins the parts of several replicas.
     joins = replicated.original_of_op[op] < 0
     if joins and graph.op_types[op] == "ConcatV2" and (
         len({owner[producer] for producer, _ in inputs[op]} - {SHARED}) > 1):
@@ -180,6 +190,7 @@ def _behind_rows(replicated: ReplicatedGraph, inputs: list, output_bytes: np.nda
     elif any(reached[producer] for producer, _ in inputs[op]):
       sizes = output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]]
       update = op_roles.is_update(graph.op_types[op])
+      # Updates end the rows; sizes and other scalars do not carry them.
       reached[op] = joins or (not update and bool((sizes > _SCALAR_BYTES).any()))
       if not joins:
         found.append(op)
