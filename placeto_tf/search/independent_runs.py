@@ -120,6 +120,10 @@ def run_independently(
             result_of(future)  # an error ends the others
           _merge(log, before, logs)
         logs = [result_of(future) for future in futures]
+      except BaseException:
+        if executor.elsewhere:
+          executor.shutdown()  # ends the tasks
+        raise
       finally:  # also after Ctrl-C
         for each in logs:
           each.stop()

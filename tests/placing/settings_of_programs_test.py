@@ -10,7 +10,7 @@ PROGRAM = pathlib.Path(__file__).with_name("in_programs.py")
 NAMES = [
     "mixed_float16", "mixed_bfloat16", "floatx", "v1", "graph_mode", "check_numerics", "eagerly",
     "numpy", "hard_placement", "device_scope", "strategy_scope", "xla", "one_thread", "asyncio",
-    "other_thread"]
+    "other_thread", "name_scope", "default_graph", "determinism", "log_placement"]
 # TensorFlow itself traces another step of a Keras model: with casts, or with checks between ops.
 ANOTHER_STEP = {"mixed_float16", "mixed_bfloat16", "floatx", "numpy", "check_numerics"}
 
