@@ -35,6 +35,7 @@ def form_name(replicas: int, mirrored: bool, micro_batches: int = 1) -> str:
 
 def pipeline_form(text: object) -> Optional[Tuple[int, int]]:
   """Returns (groups, micro-batches) of "2 x 8"; None for a text of another kind."""
+  # At most four digits each; one micro-batch would be no pipeline.
   found = re.fullmatch(r" *([0-9]{1,4}) *x *([0-9]{1,4}) *", text if isinstance(text, str) else "")
   if found is None or int(found[1]) < 1 or int(found[2]) < 2:
     return None
@@ -106,13 +107,16 @@ class ReplicatedGraph:
     graph, found = self.graph, self.original_of_op.astype(np.int64)
     added = found < 0
     inputs: Dict[int, list] = {}
+    # Only inputs of ops that the rewriting added are looked at.
     edges = added[graph.edge_consumers]
     for producer, consumer in zip(
         graph.edge_producers[edges].tolist(), graph.edge_consumers[edges].tolist()):
       inputs.setdefault(consumer, []).append(producer)
+    # Forwards: the original of the nearest op that has one.
     for op in graph.topological_order.tolist():
       if added[op]:
         found[op] = next((found[each] for each in inputs.get(op, ()) if found[each] >= 0), -1)
+    # Constants have no inputs: they take the original of their reader.
     for consumer, producers in inputs.items():
       for producer in producers:
         if found[producer] < 0:

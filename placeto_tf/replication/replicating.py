@@ -124,6 +124,7 @@ def replicate(
   live = source.tf_graph if source.format == "tf_graph" else None
   if live is not None:
     graph = frozen(graph)
+  # Written out in plain ops, statistics are joined like all other means.
   if batch_norm == SYNCHRONIZED:
     graph = with_plain_batch_norm(graph)
     whole = None if whole is None else with_plain_batch_norm(whole)
@@ -131,11 +132,15 @@ def replicate(
   fetched, run = _endpoints(graph)
   if replicas == 1:
     return _only_replica(graph, flow)
+  # The graph at the replica's batch beside that at the global batch tells what counts examples.
   scaling = Scaling(flow, _at_whole_batch(graph, flow, whole, replicas), replicas)
+  # Without the whole graph, a batch that is baked into shapes had to be guessed.
   grown = whole is None and not unknown_batch(graph)
   if grown:
     _check_growth(flow, scaling)
+  # Each replica keeps its own statistics, unless they are synchronized.
   own = kept_statistics(flow) if batch_norm == REPLICA else frozenset()
+  # Follow the batch, choose copies and all-reduces, write the nodes, and load them.
   found = spread(flow, sparse_updates(flow), scaling, own)
   if source.format != "concrete_function":  # whose ops to run are its side effects
     fetched += outputs_of_fetched_ops(flow, found, run)
@@ -154,6 +159,7 @@ def replicate(
         "the batch is baked into the graph, and its ops do not fit together when each of "
         f"{replicas} replicas has it whole ({str(problem).splitlines()[0]}); leave the first "
         "dimension of the feeds open, with None") from None
+  # Names tell which replica and which original an op of the new graph belongs to.
   names = graph.op_index
   statistics = tuple(flow.graph.op_names[op] for op in sorted(found.statistics & cut.copies))
   return ReplicatedGraph(
@@ -184,6 +190,7 @@ def with_order(
   written = replicated.written
   graph_def = type(written.graph_def)()
   graph_def.CopyFrom(written.graph_def)
+  # Op -> ops that it waits for.
   waits: Dict[str, List[str]] = {}
   for awaited, waiting in edges:
     waits.setdefault(waiting, []).append(awaited)
@@ -195,6 +202,7 @@ def with_order(
   loaded = _load(
       replicated.original, written, replicated.replicas,
       replicated.graph.origin.format == "tf_graph")
+  # Indices of the ops before; loading may number them otherwise.
   before = np.array([replicated.graph.op_index[name] for name in loaded.op_names])
   return dataclasses.replace(
       replicated, graph=loaded, written=written, order=tuple(edges),
@@ -204,6 +212,7 @@ def with_order(
 
 def _only_replica(graph: ComputationGraph, flow: Dataflow) -> ReplicatedGraph:
   """Returns the unchanged graph; ops behind the batch belong to replica 0."""
+  # All ops behind the feeds or the input pipeline.
   batch, sources = op_roles.batch_feeds(flow, Scaling(flow, flow, 1))
   reached = closure(set(sources), flow.consumers)
   count = np.arange(graph.num_ops, dtype=np.int32)
@@ -219,6 +228,7 @@ def _at_whole_batch(
   if whole is not None:
     return analyse_dataflow(frozen(whole) if whole.origin.format == "tf_graph" else whole)
   if unknown_batch(graph):
+    # The open batch is bound to R times the size.
     source = graph.origin
     shapes = {
         name.rpartition(":")[0]: (shape[0] * replicas, *shape[1:]) if (
@@ -237,11 +247,13 @@ def _check_growth(flow: Dataflow, scaling: Scaling) -> None:
   offsets = flow.graph.output_offsets
   for op, kind in enumerate(flow.types):
     results = [(op, port) for port in range(int(offsets[op + 1] - offsets[op]))]
+    # An axis that grows, but not R times: some examples are added or left out.
     some = any(scaling.axes(each) == ODD for each in results)
     if kind in _TAKING:
       rows, taken = flow.inputs[op][0], results[0]
       if kind == "StridedSliceGrad":
         rows, taken = results[0], flow.inputs[op][4]
+      # The result keeps its size though the input grows.
       some = some or scaling.axes(taken) == [] and scaling.axes(rows) not in (None, [])
     if some:
       raise GraphError(
@@ -267,6 +279,7 @@ def _load(
   """Loads the written graph in the format of the source."""
   source = graph.origin
   shapes = {}
+  # Feeds that are divided take the global batch.
   for name, shape in source.feed_shapes.items():
     if name in written.divided:
       shape = (shape[0] * replicas, *shape[1:])
@@ -296,10 +309,12 @@ def replicated_meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
   result = type(original)()
   result.CopyFrom(original)
   result.graph_def.CopyFrom(written.graph_def)
+  # Contexts of loops and branches name ops that are copies now.
   for key in _CONTEXTS:
     if key in result.collection_def:
       del result.collection_def[key]
   there = {node.name for node in written.graph_def.node}
+  # Original op -> the first replica's copy.
   first = {
       original_name: name for name, original_name in written.original_of.items()
       if written.replica_of.get(name) == 0}
@@ -307,6 +322,7 @@ def replicated_meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
   def renamed(text):
     name, colon, port = text.rpartition(":")
     name = name if colon else text
+    # Ops that still exist keep their names.
     if name in there or name not in first:
       return text
     return f"{first[name]}:{port}" if colon else first[name]
@@ -315,6 +331,7 @@ def replicated_meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
     values = collection.node_list.value
     for i, text in enumerate(values):
       values[i] = renamed(text)
+  # Variables of all replicas but the first are local copies.
   add_local_copies(result, {
       name: original_name for name, original_name in written.original_of.items()
       if written.replica_of.get(name, 0) > 0 and original_name not in written.owned})

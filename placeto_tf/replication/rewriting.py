@@ -94,6 +94,7 @@ class _Writer:
     self._flow, self._spread, self._cut, self._mirrors = flow, spread, cut, mirrors
     self._replicas = scaling.replicas
     self._fetched, self._run_ops = set(fetched), run
+    # Versions and functions are those of the source.
     source = flow.graph.origin.graph_def
     self._writer = NodeWriter(type(source)())
     self._result.versions.CopyFrom(source.versions)
@@ -113,6 +114,7 @@ class _Writer:
 
   def run(self) -> Rewritten:
     flow, cut = self._flow, self._cut
+    # Names of the loops that each replica runs for itself.
     frames = {flow.frames[op].encode() for op in cut.copies if self._own_frame(op)}
     # Nodes in their order: outside of the step, copies, single or mirrored ops, then all-reduces.
     for node in flow.graph.origin.graph_def.node:
@@ -123,11 +125,13 @@ class _Writer:
       if op in cut.copies:
         for r in range(self._replicas):
           self._copy(op, r)
+      # An op that exists once, or a twin of it for each replica that mirrors it.
       if op in cut.shared or op not in self._spread.copied:
         for r in self._names.owners(node.name):
           own = self._no_copy(node, r, functools.partial(self._input, op, r))
           if r:
             self._rename(own, r, (*_NAMES_IN_STEP, *_NAMES_BEYOND))
+      # All-reduces of the op's tensors stand right behind it.
       self._joins.write(op)
     self._result.node.extend(self._joins.packs.graph_def.node)
     self._keep_fetched_names()
@@ -144,6 +148,7 @@ class _Writer:
 
   def _copy(self, op: int, r: int) -> None:
     flow, name = self._flow, self._op_names[op]
+    # A feed is one op for the whole batch, of which each replica takes a part.
     if op in self._spread.sources and flow.types[op] not in op_roles.PIPELINES:
       self._divide_feed(op, r)
       return
@@ -165,8 +170,10 @@ class _Writer:
       self._colocate(node, lambda mate: self._names.in_replica(mate, r))
     elif "_class" in node.attr:  # a constant of its own is wherever the replica is
       del node.attr["_class"]
+    # A loop that all replicas go round together keeps its name.
     names = [key for key in _NAMES_IN_STEP if key != "frame_name" or self._own_frame(op)]
     self._rename(node, r, names)
+    # Variables that keep examples are resources of each replica alone.
     if op in self._spread.owned and r:
       self._rename(node, r, _NAMES_BEYOND)
     if op in self._spread.slices:
@@ -180,6 +187,7 @@ class _Writer:
 
     whole = self._spread.slices[op]
     axis = self._spread.kinds[op][0].axis  # type: ignore[union-attr]
+    # [R * rows] -> R equal parts along the axis of the examples.
     node.attr["value"].tensor.CopyFrom(
         tf.make_tensor_proto(np.split(whole, self._replicas, axis=axis)[r]))
 
@@ -193,9 +201,11 @@ class _Writer:
     """Returns the input of replica r's copy of an op."""
     name, port = parse(text)
     tensor = (self._flow.graph.op_index[name], port)
+    # A fix that the batch rules asked for at this input.
     fix = self._spread.fixes.get((op, i))
     if fix is None:
       return self._names.of_replica(tensor, r)
+    # Combined values are read from the all-reduce, others exist once.
     if fix[0] == powers.JOIN:
       joined = self._joins.read.get(tensor)
       return joined[r] if joined else tensor_name(self._names.once(name, r), port)
@@ -208,6 +218,7 @@ class _Writer:
     if key not in self._fixed:
       with self._writer.owned(r):
         if fix[0] == powers.SCALE:
+          # R^power, the factor that brings the replica's value to the wanted power.
           factor = self._replicas ** fix[1]
           self._fixed[key] = self._writer.scale(
               made, found, int(factor) if self._flow.is_integer(tensor) else factor, dtype, anchor)
@@ -222,8 +233,10 @@ class _Writer:
   def _divide_feed(self, op: int, r: int) -> None:
     """Divides a feed of the global batch in equal parts."""
     name, dtype = self._op_names[op], self._flow.dtype((op, 0)) % 100
+    # The first replica writes the placeholder and its division.
     if not r:
       tensor = f"{name}:0"
+      # [b, ...] -> [R b, ...]
       shape = self._flow.graph.origin.feed_shapes[tensor]
       node = self._writer.copy(self._flow.nodes[op], name, None)
       self._make_placeholder(op, node, (shape[0] * self._replicas, *shape[1:]))
@@ -254,8 +267,10 @@ class _Writer:
     if kind in op_roles.STATEFUL_NOISE:
       if not op_roles.seeded(node):
         return  # draws of its own in any case
+      # Seeds are 31 bits.
       node.attr["seed2"].i = (node.attr["seed2"].i + r * _SEED_STEP) % (1 << 31)
     elif kind in op_roles.SEEDED_NOISE:
+      # The input with the seed differs by op type.
       i = 0 if kind in op_roles.KEYS else 2 if kind == "StatelessMultinomial" else 1
       dtype = self._flow.dtype(self._flow.inputs[op][i])
       step = self._writer.constant(
@@ -277,6 +292,7 @@ class _Writer:
     inputs = [found for text in original.input for found in translate(text)]
     data = [text for text in inputs if not text.startswith("^")]
     controls = [text for text in inputs if text.startswith("^")]
+    # A fetch, and a write outside of the step, waits for its twins.
     if not r and (name in self._ends or (
         name in self._mirrors.outside and op_roles.is_update(original.op))):
       controls += [f"^{self._names.once(name, other)}" for other in owners[1:]]
@@ -291,6 +307,7 @@ class _Writer:
     if self._op_names[op] in self._flow.graph.origin.cut_ops:
       return self._input_outside(frozenset(), 0, text)
     if text.startswith("^"):
+      # A mirrored op waits in its own replica, a single one for all replicas.
       awaited, own = text[1:], self._op_names[op] in self._mirrors
       as_read = self._names.in_replica if self._names.is_copy(awaited) else self._names.once
       return [f"^{as_read(awaited, q)}" for q in ((r,) if own else range(self._replicas))]
@@ -305,6 +322,7 @@ class _Writer:
       own = self._no_copy(node, r, functools.partial(self._input_outside, handles, r))
       if r:
         self._rename(own, r, _NAMES_BEYOND)
+      # A frame that replicas run for themselves has a name for each of them.
       if "frame_name" in own.attr and own.attr["frame_name"].s in frames:
         self._rename(own, 0, ("frame_name",))  # into the first replica's loop
 
@@ -316,6 +334,7 @@ class _Writer:
         return (f"^{self._names.in_replica(awaited, 0)}",)
       return [f"^{self._names.once(awaited, q)}" for q in self._names.owners(awaited)]
     name, port = parse(text)
+    # Handles are the replica's own, all other inputs the first replica's.
     owner = r if text in handles else 0
     if self._names.is_copy(name):
       return (tensor_name(self._names.in_replica(name, owner), port),)
@@ -323,12 +342,14 @@ class _Writer:
 
   def _keep_fetched_names(self) -> None:
     """Restores the names of fetched ops that have become several."""
+    # Op -> ports that are fetched.
     by_op: Dict[int, List[int]] = {}
     for op, port in self._fetched:
       if op in self._cut.copies and op not in self._cut.shared and op not in self._split:
         by_op.setdefault(op, []).append(port)
     for op, ports in sorted(by_op.items()):
       name = self._op_names[op]
+      # Port by port: the combined value, or that of the first replica.
       tensors = [
           self._joins.read[op, port][0] if (op, port) in self._joins.read else
           self._names.of_replica((op, port), 0) for port in range(max(ports) + 1)]
@@ -339,6 +360,7 @@ class _Writer:
       kept.attr["T"].list.type.extend(
           self._flow.dtype((op, port)) % 100 for port in range(len(tensors)))
       self._writer.original_of[kept.name] = kept.name
+    # Ops without a result: one NoOp waits for the copies.
     for op in self._run_ops:
       if op in self._cut.copies and op not in self._cut.shared and op not in by_op:
         name = self._op_names[op]

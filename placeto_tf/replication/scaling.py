@@ -40,6 +40,7 @@ class Scaling:
     self._names = part.graph.op_names
     self.slices: Dict[int, np.ndarray] = {}
     self.sources: Dict[int, Kind] = {}
+    # Without a second batch nothing is known to grow.
     if part is whole or replicas == 1:
       return
     for op, kind in enumerate(part.types):
@@ -59,6 +60,7 @@ class Scaling:
 
   def other(self, tensor: Tensor) -> Optional[Tensor]:
     """Returns the tensor at the global batch."""
+    # By name; an op of another type at the global batch is another op.
     op = self._there.get(self._names[tensor[0]])
     if op is None or self._whole.types[op] != self._part.types[tensor[0]] and not (
         self._is_constant_and_fill(tensor[0], op)):
@@ -90,7 +92,9 @@ class Scaling:
       return None
     if None in one or None in all_:
       return None
+    # (size of a replica, size at the global batch) of each axis.
     pairs = list(zip(known_dims(one), known_dims(all_)))
+    # Each axis that differs must be R times as long.
     found = [axis for axis, (a, b) in enumerate(pairs) if a != b]
     return found if all(pairs[axis][0] * self.replicas == pairs[axis][1] for axis in found) else ODD
 
@@ -113,6 +117,7 @@ class Scaling:
     if one is None or all_ is None or np.shape(one) != np.shape(all_):
       return None
     one, all_ = np.asarray(one), np.asarray(all_)
+    # Elementwise whole factors; 0 stays 0.
     found = np.where(one == all_, 1, all_ // np.maximum(one, 1))
     return found if np.array_equal(one * found, all_) else None
 
@@ -120,8 +125,10 @@ class Scaling:
     if one.shape == all_.shape:
       if np.array_equal(one, all_):
         return SAME
+      # A number of examples is R times as large at the global batch: power -1.
       if np.array_equal(one * self.replicas, all_):
         return Same(-1.0)
+      # Some entries of a vector grow: dimensions.
       return Sizes() if one.ndim else Unclear(op, _ODD)
     return self._of_rows(op, one, all_)
 
@@ -129,19 +136,24 @@ class Scaling:
     """Returns the spec of a constant array with an axis that grows."""
     if one.ndim != all_.ndim:
       return Unclear(op, _ODD)
+    # Exactly one axis has to grow, R times.
     axes = [axis for axis in range(one.ndim) if one.shape[axis] != all_.shape[axis]]
     if len(axes) != 1 or one.shape[axes[0]] * self.replicas != all_.shape[axes[0]]:
       return Unclear(op, _ODD)
     axis = axes[0]
+    # All slices are equal: any number of them is the same value.
     first = np.take(one, [0], axis=axis) if one.shape[axis] else one
     if np.array_equal(np.broadcast_to(first, one.shape), one) and (
         np.array_equal(np.broadcast_to(first, all_.shape), all_)):
       return Rows(axis, 0)
+    # [R, ...] parts of the global value; a count that begins again in each replica.
     parts = np.split(all_, self.replicas, axis=axis)
     if one.dtype.kind in "iu" and one.size == one.shape[axis] and np.array_equal(parts[0], one):
+      # 0, step, 2 step, ...: the positions of the examples' slots.
       step = int(one.reshape(-1)[-1]) // max(1, one.size - 1)
       if np.array_equal(all_.reshape(-1), step * np.arange(all_.size)):
         return Rows(axis, local=Positions(step, step))  # of which each number is one
+    # Other constants differ from example to example: each replica gets its rows.
     if self._part.types[op] == "Const":
       self.slices[op] = all_
       return Rows(axis)
@@ -166,8 +178,10 @@ class Scaling:
       assert shape is not None  # as `_is_constant_and_fill` has seen
       values[1] = np.broadcast_to(values[1], shape.tolist())
     if values[0].shape == values[1].shape and values[0].dtype.kind == "f":
+      # The median ratio, so that zeros and rounding do not decide.
       ratio = math.inf if not values[0].size else float(np.median(
           values[1].astype(float) / np.where(values[0] == 0, np.nan, values[0].astype(float))))
+      # value(R b) = value(b) * R^-power
       for power in (-1.0, 1.0, -2.0, 2.0, -0.5, 0.5):
         if math.isclose(ratio, self.replicas ** -power, rel_tol=1e-5) and np.allclose(
             values[0].astype(float) * ratio, values[1].astype(float), rtol=1e-5):
@@ -185,6 +199,7 @@ class Scaling:
         for node in (self._part.nodes[op], self._whole.nodes[other[0]]))
     if one == all_ or len(one) != len(all_):
       return None
+    # A variable that keeps examples has one axis that grows.
     axes = [axis for axis, (a, b) in enumerate(zip(one, all_)) if a != b]
     return axes[0] if len(axes) == 1 else None
 

@@ -37,9 +37,11 @@ class SparseUpdate:
 
 def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
   """Returns the rows of all updates of single rows."""
+  # Update -> (values, indices).
   updates = {}
   for op in range(len(flow.types)):
     arguments = op_roles.sparse_arguments(flow, op)
+    # Squares of rows that are made dense: the optimizer has begun before.
     if arguments is None and flow.types[op] == "UnsortedSegmentSum" and (
         flow.types[flow.inputs[op][0][0]] in _NOT_LINEAR):
       arguments = flow.inputs[op][0], flow.inputs[op][1]
@@ -50,6 +52,7 @@ def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
   for values, _ in updates.values():
     every |= _way_of_rows(flow, values, set())[1]
   found = []
+  # Back from the update to the rows of the gradient.
   for op, (values, indices) in updates.items():
     first = _gradient_indices(flow, indices)
     rows, way = _gradient_rows(flow, values, op, every)
@@ -61,6 +64,7 @@ def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
 
 def _gradient_indices(flow: Dataflow, tensor: Tensor) -> Tensor:
   """Returns the indices before equal ones were made one."""
+  # Equal indices are made one, in which case the indices before are the gradient's.
   while flow.types[tensor[0]] in (*_UNIQUE, "Identity", "Cast"):
     tensor = flow.inputs[tensor[0]][0]
   return tensor
@@ -78,6 +82,7 @@ def _readers(flow: Dataflow, indices: Tensor, way: Set[int]) -> FrozenSet[int]:
     if flow.types[op] in (*_UNIQUE, "Identity", "Cast"):
       found.add(op)
       stack += consumers
+    # An op that only the update reads belongs to it.
     elif op in way or consumers and all(each in way for each in consumers):
       found.add(op)
   return frozenset(found)
@@ -87,6 +92,7 @@ def _gradient_rows(
     flow: Dataflow, tensor: Tensor, update: int, every: Set[int]) -> Tuple[Set[Tensor], Set[int]]:
   """Returns the rows before the optimizer scaled and added them, and the ops that did so."""
   others: Set[int] = set()
+  # Ops with other readers end the way: their results are rows that the gradient gave.
   while True:
     rows, way = _way_of_rows(flow, tensor, others)
     found = {op for op in way if not all(
@@ -109,9 +115,11 @@ def _way_of_rows(
     if op in others:
       rows.add(tensor)
       continue
+    # Rows of equal index are added up: on to the rows before.
     if kind == "UnsortedSegmentSum" and flow.types[flow.origin(before[1])[0]] in _UNIQUE:
       before = before[:1]
     elif rule_of(kind).scales_rows:
+      # Rows are scaled by factors of a lower rank; only inputs of the rows' rank are rows.
       shape = flow.shape(tensor)
       before = [each for each in before
                 if shape is None or len(flow.shape(each) or shape) == len(shape)]
@@ -139,6 +147,7 @@ def _is_for_update(flow: Dataflow, rows: Tensor, way: Set[int], every: Set[int])
     every: all updates, and such ops of theirs.
   """
   for consumer in flow.consumers[rows[0]]:
+    # Readers on the way to an update are its own.
     if rows not in flow.inputs[consumer] or consumer in every:
       continue
     if not closure({consumer}, flow.consumers) & way:

@@ -22,11 +22,13 @@ def kept_statistics(flow: Dataflow) -> FrozenSet[int]:
   targets. Any other use of a mean is none of batch normalization.
   """
   found: Set[int] = set()
+  # Ops behind variables: a layer's input depends on weights, targets do not.
   learned = closure({op for op, kind in enumerate(flow.types) if kind in op_roles.VARIABLES},
                     flow.consumers)
   for op, kind in enumerate(flow.types):
     if kind != "Mean":
       continue
+    # var = E[(x - mean)^2], which leads back to the mean.
     mean = _mean_of_variance(flow, op)
     if mean is not None and op in learned and _is_kept(flow, op) and _is_kept(flow, mean):
       found |= {op, mean}
@@ -38,6 +40,7 @@ def _mean_of_variance(flow: Dataflow, op: int) -> Optional[int]:
   square = _passed(flow, flow.inputs[op][0])[0]
   x: Optional[Tensor] = None
   candidates: Set[int] = set()
+  # (x - mean)^2 as one op, or as the square of a difference.
   if flow.types[square] == "SquaredDifference":
     x, mean = flow.inputs[square]
     candidates = {_passed(flow, mean)[0]}
@@ -46,6 +49,7 @@ def _mean_of_variance(flow: Dataflow, op: int) -> Optional[int]:
     if flow.types[inner[0]] == "Sub":
       x, mean = flow.inputs[inner[0]]
       candidates = {_passed(flow, mean)[0]}
+    # E[x^2] - E[x]^2: both means are of the same x.
     else:
       x = inner
       candidates = {other for other in flow.consumers[inner[0]] if flow.types[other] == "Mean"}
@@ -53,6 +57,7 @@ def _mean_of_variance(flow: Dataflow, op: int) -> Optional[int]:
         return None
   if x is None:
     return None
+  # The mean of the same x over the same axes.
   for mean_op in candidates:
     if flow.types[mean_op] == "Mean" and mean_op != op and (
         _passed(flow, flow.inputs[mean_op][0]) == _passed(flow, x)) and _axes(flow, mean_op) == (
@@ -89,6 +94,7 @@ def _is_kept(flow: Dataflow, op: int) -> bool:
   """Returns whether a moving average is kept of the op's result."""
   seen, stack = {op}, [op]
   while stack:
+    # Forwards through ops of averages, up to an assignment.
     for consumer in flow.consumers[stack.pop()]:
       if flow.types[consumer] in _KEEPING:
         return True
