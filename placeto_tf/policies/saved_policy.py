@@ -66,5 +66,5 @@ def unwrapped(value: Any) -> Any:
   if isinstance(value, dict):  # what wraps one is no Mapping
     return {name: unwrapped(each) for name, each in value.items()}
   if isinstance(value, tuple) and hasattr(value, "_fields"):  # named tuples, such as TimeStep
-    return value._replace(**{name: unwrapped(getattr(value, name)) for name in value._fields})
+    return type(value)(*(unwrapped(each) for each in value))
   return value

@@ -11,7 +11,7 @@ Dimensions: N ops, M nodes of ops that must share a device, D devices.
 from __future__ import annotations
 
 import importlib.util
-from typing import Optional, Sequence
+from typing import Optional
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def map_ops(
   return best_of(problem, found[None], budget)
 
 
-def _mapped(contraction: Contraction, speeds: Sequence[float], seed: int) -> np.ndarray:
+def _mapped(contraction: Contraction, speeds: np.ndarray, seed: int) -> np.ndarray:
   """Returns [M] the index of each node's device, by Scotch's default strategy."""
   import pyscotch
 

@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _cell(
-    problems: List[Tuple[Any, float]], method: str, budget: int, seeds: List[int]) -> str:
+    problems: List[Tuple[Any, float]], method: str, budget: int, seeds: Tuple[int, ...]) -> str:
   from placeto_tf.placing import registry, running
   from placeto_tf.problem.budget import Budget
 
