@@ -110,6 +110,7 @@ def verify(
       raise PlacementError(
           f"{name} is {found!r}, not {said!r} as the placement says; it was made with other costs, "
           "or its file is wrong: place the graph again")
+  # A lower bound above the step time would show that one of them is wrong.
   if not (placement.lower_bound_us or 0.0) <= result.step_time_us:
     raise PlacementError(
         f"lower_bound_us is {placement.lower_bound_us!r}, more than the step takes; the file is "

@@ -43,6 +43,7 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
   missing, strange = [], []
   # [M] device of each op of the file, -1 where it has none.
   devices = np.full(len(ops.names), -1, dtype=np.int64)
+  # Ops without a device, and devices that the cluster does not have.
   for i, name in enumerate(ops.names):
     device = placement.op_devices.get(name)
     if device is None:

@@ -137,6 +137,7 @@ def _join(colocation: np.ndarray, loops: np.ndarray) -> np.ndarray:
     return colocation
   sets = traversal.UnionFind(len(colocation))
   sets.union_all(enumerate(colocation.tolist()))
+  # Loop -> its first op, whose set the others join.
   firsts: Dict[int, int] = {}
   for i in inside.tolist():
     sets.union(i, firsts.setdefault(int(loops[i]), i))
@@ -159,6 +160,7 @@ def _loops(table: NodeTable) -> np.ndarray:
 
 def _kernel_columns(graph: ComputationGraph) -> np.ndarray:
   """Returns [N, K] the graph's kernels by `KERNEL_TYPES`; a type not known to it has all."""
+  # A type of kernel that the graph does not list counts as there.
   columns = [
       graph.has_kernel[:, graph.kernel_types.index(kind)]
       if kind in graph.kernel_types else np.ones(graph.num_ops, dtype=bool)

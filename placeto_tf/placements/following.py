@@ -55,10 +55,12 @@ def placed_alike(
     device = device_names.find_device(cluster.device_names, capture.device)
     if device is not None and capture.op in graph.op_index:
       of_set[int(graph.colocation[graph.op_index[capture.op]])] = device
+  # Of the ops that are known by name, the first of each set decides.
   for op in np.flatnonzero(by_name >= 0).tolist():
     of_set.setdefault(int(graph.colocation[op]), int(by_name[op]))
   _spread(graph, of_set)
   allowed = allowed_devices(graph, cluster)
+  # Sets that touch no placed op go to the first device.
   indices = np.array([of_set.get(label, 0) for label in graph.colocation.tolist()], np.int32)
   # Where a device has no kernel for the op, the first one that has.
   wrong = ~allowed[np.arange(graph.num_ops), indices]
@@ -73,6 +75,7 @@ def _renamed(placement: Placement, graph: ComputationGraph) -> Placement:
   its optimizers anew when their variables are there.
   """
   ops = coverage.file_op_names(graph)
+  # Op by op: both are in the order of their files.
   pairs = list(zip(placement, ops))
   # Without their numbers names are equal: then op i of one trace is op i of the other.
   if len(ops) != len(placement) or any(_NUMBER.sub("", a) != _NUMBER.sub("", b) for a, b in pairs):

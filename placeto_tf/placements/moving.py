@@ -104,6 +104,7 @@ def _replace_handle(variable: tf.Variable, device: str) -> tf.Tensor:
   import tensorflow as tf
 
   old = variable.handle
+  # Eagerly, even where the caller is tracing a function.
   with tf.init_scope(), tf.device(device):
     try:
       if bool(variable.is_initialized()):

@@ -233,6 +233,7 @@ class _Body:
     if gather is None or gather.op != "IdentityN":
       return False
     signature = self._function.signature
+    # The IdentityN of the call has its results as data, and one control input for its effects.
     results = [_with_port(text) for text in data_inputs(gather)]
     waits = [op_of(text) for text in control_inputs(gather)]
     if len(results) != len(signature.output_arg) or len(self.arguments) != len(
@@ -285,6 +286,7 @@ class _Body:
     if tensor in given:
       return given[tensor]
     name, port = parse(tensor)
+    # Nodes number their outputs through all results, bodies within each result.
     for result, (start, count) in self._op_defs.output_ranges(self._nodes[name]).items():
       if start <= port < start + count:
         return f"{name}:{result}:{port - start}"

@@ -157,7 +157,9 @@ class Placement(collections.abc.Mapping):
     """
     if not any_graph:
       belonging.check_graph(self, graph)
+    # The placement's devices -> the cluster's indices, None for a device that it lacks.
     column = device_names.match(self.devices, cluster.device_names)
+    # Every needed op must have a device; other ops of the file may be missing.
     missing = next((op for op in graph.op_names if op not in self.op_devices), None)
     if missing is not None:
       raise PlacementError(

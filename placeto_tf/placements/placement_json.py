@@ -55,6 +55,7 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
   found["placement"] = dict(fields["op_devices"])
   if fields["method"]:
     found["method"] = fields["method"]
+  # 0 is a value of these fields; only None is left out.
   for name in ("seed", "evaluations", "step_time_us", "lower_bound_us", "replicas"):
     if fields[name] is not None:
       found[name] = _plain(fields[name])

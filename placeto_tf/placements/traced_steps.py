@@ -101,6 +101,7 @@ class TracedStep:
       variables = function.graph.variables
     except AssertionError:  # a variable has been deleted, which reading the graph tells
       return
+    # Plain variables belong to no strategy (None).
     strategies = {type(getattr(variable, "_distribute_strategy", None)).__name__
                   for variable in variables} - {"NoneType"}
     if strategies:
@@ -150,6 +151,7 @@ class FunctionStep(TracedStep):
       self.remedy = ("a ConcreteFunction takes batches of its own shapes; hand over the "
                      "tf.function that it is a trace of")
     self.compiled = bool(getattr(function, "_jit_compile", False))
+    # AutoGraph converts the function as its own tf.function would.
     called = autograph_util.py_func_from_autograph(python) if convert else python
     # A ConcreteFunction binds its arguments itself.
     self._signature = inspect.signature(
@@ -362,6 +364,7 @@ def component_shapes(batch: Batch) -> List[Tuple[int, ...]]:
       leaf.shape for leaf in tf.nest.flatten(
           [leaf for leaf in tf.nest.flatten(batch)
            if isinstance(leaf, tf.TypeSpec) or is_tensor(leaf)], expand_composites=True)]
+  # All shapes or none: a single open dimension leaves the batch unknown.
   known = all(shape.is_fully_defined() for shape in found)
   return [tuple(shape.as_list()) for shape in found] if known else []
 

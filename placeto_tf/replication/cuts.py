@@ -138,6 +138,18 @@ class _Cutter:
     self._awaited: Set[int] = set()
 
   def run(self, fetched: List[Tensor], run: List[int]) -> Cut:
+    """Finds the role of each op behind the batch.
+
+    Args:
+      fetched: tensors that are fetched.
+      run: ops that are fetched as such, without a result.
+
+    Returns:
+      The cut.
+
+    Raises:
+      GraphError: see `find_cut`.
+    """
     flow, copied = self._flow, self._spread.copied
     # Ops that write variables from what the batch gives.
     updates = [op for op in sorted(copied) if op_roles.is_update(flow.types[op])]

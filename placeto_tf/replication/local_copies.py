@@ -49,6 +49,17 @@ def _local_copy(graph_def: GraphDef, variable: VariableDef, original: VariableDe
   dtype = variable.attr["dtype"].type
 
   def new(suffix: str, op: str, inputs: Tuple[str, ...], **types: int) -> str:
+    """Adds a node below the variable's name.
+
+    Args:
+      suffix: of the name, behind "/copy".
+      op: op type.
+      inputs: names of input tensors.
+      **types: attributes that are types.
+
+    Returns:
+      The name of the node.
+    """
     node = graph_def.node.add(name=f"{name}/copy{suffix}", op=op, input=inputs)
     for key, value in types.items():
       node.attr[key].type = value
