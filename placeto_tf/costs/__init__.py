@@ -1,4 +1,4 @@
-"""What each op of a graph costs on each kind of device."""
+"""Costs of each op of a graph on each kind of device."""
 
 from placeto_tf.costs.estimate import estimate_costs
 from placeto_tf.costs.op_costs import OpCosts

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Measurement:
-  """What a file says about one op on one type of device.
+  """Costs of one op on one type of device, as a file states them.
 
   Attributes:
     device_type: "CPU", "GPU", or "" where the file does not say.

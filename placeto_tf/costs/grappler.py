@@ -21,7 +21,7 @@ _LIMIT_NS = 2**62  # of int64 nanoseconds, in which grappler adds up the whole s
 
 @dataclasses.dataclass(frozen=True)
 class OpEstimate:
-  """What grappler counts for one execution of an op."""
+  """The counts of grappler for one execution of an op."""
 
   flops: float
   moved_bytes: float

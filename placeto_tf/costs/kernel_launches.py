@@ -1,4 +1,4 @@
-"""Which ops launch a kernel: an op that does not costs exactly 0 and pays no per-op overhead.
+"""Tells ops that launch a kernel from those that cost exactly 0 and pay no per-op overhead.
 
 An op launches none for one of two reasons:
   - the op only passes a tensor, a handle or a shape on, on any device (`_NEVER`): constants and

@@ -41,7 +41,7 @@ _mode: contextvars.ContextVar[str] = contextvars.ContextVar("look", default="no"
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-  """What a run of a step showed.
+  """Shapes and executions in a run of a step.
 
   Attributes:
     shapes: op name -> the dimensions of each output, None for one that was not there. Of an op that

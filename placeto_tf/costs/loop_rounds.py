@@ -1,4 +1,4 @@
-"""How often the loops of a graph go round, where that is known before the run.
+"""Finds the rounds of the loops of a graph, where these are known before the run.
 
 A loop goes on while `counter < bound`. The first value of the counter, its step and the bound are
 asked of TensorFlow, which computes what depends on constants and known shapes alone. A loop of

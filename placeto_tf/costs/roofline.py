@@ -18,7 +18,7 @@ _CORES_OF_MULTIPROCESSOR = ((3.0, 32), (4.0, 192), (6.0, 128), (math.inf, 64))
 
 @dataclasses.dataclass(frozen=True)
 class Peak:
-  """What a device does at best: a fused multiply-add is two flops."""
+  """The peak speed of a device: a fused multiply-add is two flops."""
 
   flops_per_us: float
   bytes_per_us: float

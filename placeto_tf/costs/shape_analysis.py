@@ -42,7 +42,7 @@ _CONTRADICTION = "with input shapes:"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Analysis:
-  """What is known about the ops of a graph.
+  """The shapes, work and executions that are known of the ops of a graph.
 
   Attributes:
     estimates: op name -> flops and bytes, where grappler has them.

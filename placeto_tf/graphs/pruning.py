@@ -20,7 +20,7 @@ from placeto_tf.graphs.node_table import NodeTable
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-  """What a step runs.
+  """The ops and edges that a step runs.
 
   Attributes:
     wanted: the fetches.

@@ -1,4 +1,4 @@
-"""Whether a placement belongs to a graph and a cluster, and says the truth of itself."""
+"""Checks that a placement belongs to a graph and a cluster, and that its numbers are true."""
 
 from __future__ import annotations
 

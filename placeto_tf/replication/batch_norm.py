@@ -1,4 +1,4 @@
-"""Fused batch normalization written out in plain ops, so that its statistics can be joined.
+"""Fused batch normalization written out in plain ops, so that its statistics can be combined.
 
 A fused op computes mean and variance of the examples it is given. Written out, both are means over
 the batch, which replicas join like any other: synchronized batch normalization.

@@ -46,7 +46,7 @@ _SCALING = ("Mul", *_QUOTIENTS, "Add", "AddV2", "Sub")
 
 @dataclasses.dataclass(frozen=True)
 class Join:
-  """How the replicas' tensors become the global one.
+  """The way in which the replicas' tensors become the global one.
 
   Attributes:
     how: "sum", "max", "min", "all" or "any", or `ROWS` or `FIRST`.

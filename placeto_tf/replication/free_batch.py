@@ -1,4 +1,4 @@
-"""Whether a graph leaves its batch open: an unknown first dimension of its feeds."""
+"""Tells whether a graph leaves its batch open: an unknown first dimension of its feeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Joins`: writes the ops that make one value of what the replicas have; see `rewriting`.
+"""`Joins`: writes the ops that combine the replicas' values into one; see `rewriting`.
 
 Dimensions: R replicas.
 """
@@ -23,7 +23,7 @@ from placeto_tf.replication.scaling import Scaling
 
 
 class Joins:
-  """The joins of one graph.
+  """The all-reduces and all-gathers of one graph.
 
   Attributes:
     read: tensor that is joined -> [R] its joined value, as each replica reads it.
@@ -108,7 +108,7 @@ class Joins:
         yield r, name
 
   def write(self, op: int) -> None:
-    """Writes the joins of an op's tensors that are in no pack."""
+    """Combines an op's tensors that are in no pack."""
     for tensor in self._by_op.get(op, ()):
       self._write(tensor)
 

@@ -129,7 +129,7 @@ class Box:
 
 @dataclasses.dataclass(frozen=True)
 class Either:
-  """What a container holds that both branches of a cond fill, each for its own gradient.
+  """The content of a container that both branches of a cond fill, each for its own gradient.
 
   Attributes:
     predicate: (op, port) of what decides between them.

@@ -14,7 +14,7 @@ from placeto_tf.replication.nodes import tensor_name
 
 
 class Names:
-  """Names of copies, of what exists once or is mirrored, and of joins.
+  """Names of copies, of single and mirrored ops, and of all-reduces.
 
   Attributes:
     prefixes: [R] "replica_r", with which the names of a replica's ops begin.

@@ -1,4 +1,4 @@
-"""`NodeWriter`: adds nodes to a GraphDef, as the ops that join replicas need them."""
+"""`NodeWriter`: adds nodes to a GraphDef, such as those that combine replicas."""
 
 from __future__ import annotations
 

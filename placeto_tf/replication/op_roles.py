@@ -1,4 +1,4 @@
-"""Roles of ops besides computing: they draw noise, read the input, hold or change state.
+"""Roles of ops besides computing: they sample, read the input, hold or change state.
 
 Dimensions: N needed ops.
 """
@@ -18,7 +18,7 @@ from placeto_tf.replication.scaling import Scaling
 if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# Random ops, by what they draw from.
+# Random ops, by the source of their randomness.
 STATEFUL_NOISE = types_with(role=op_rule.RANDOM)
 SEEDED_NOISE = types_with(role=op_rule.SEEDED_RANDOM)
 KEYED_NOISE = types_with(role=op_rule.KEYED_RANDOM)
@@ -66,7 +66,7 @@ def sparse_arguments(flow: Dataflow, op: int) -> Optional[Tuple[Tensor, Tensor]]
 
 
 def seeded(node: NodeDef) -> bool:
-  """Returns whether an op that draws from its own state has a seed."""
+  """Returns whether a random op with a state of its own has a seed."""
   return any(key in node.attr and node.attr[key].i for key in ("seed", "seed2"))
 
 

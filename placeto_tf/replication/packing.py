@@ -1,4 +1,4 @@
-"""Which means over replicas are taken together, and which in pieces.
+"""Chooses the means over replicas that are taken together, and those that are taken in pieces.
 
 A model has hundreds of small variables. Sending each gradient on its own pays the latency of a
 transfer, and a kernel for each sum, hundreds of times a step and replica; collective libraries pack

@@ -1,4 +1,4 @@
-"""How an op's result scales with its inputs: rules for `power` in `kinds`.
+"""Rules for the scale of an op's result, given that of its inputs: `power` in `kinds`.
 
 A replica's tensor may be `R^power` times the global one. An op that is homogeneous in its inputs
 passes that on; before any other op the input is multiplied so that it is the global value.

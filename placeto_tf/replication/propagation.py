@@ -1,4 +1,4 @@
-"""The ops that every replica has, the kind of each of their tensors, and what they need joined.
+"""The ops that every replica has, the sharding spec of each of their tensors, and all-reduces.
 
 The batch is followed forwards, from the feeds. Where an op needs the global value of a tensor of
 which the replicas hold parts, the tensor is joined before it: `Spread.fixes`.

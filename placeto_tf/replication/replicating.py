@@ -124,7 +124,7 @@ def replicate(
   live = source.tf_graph if source.format == "tf_graph" else None
   if live is not None:
     graph = frozen(graph)
-  # Written out in plain ops, statistics are joined like all other means.
+  # Written out in plain ops, statistics are combined like all other means.
   if batch_norm == SYNCHRONIZED:
     graph = with_plain_batch_norm(graph)
     whole = None if whole is None else with_plain_batch_norm(whole)

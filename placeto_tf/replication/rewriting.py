@@ -1,4 +1,4 @@
-"""Writes the replicas: a GraphDef with R copies of some ops, and ops that join them.
+"""Writes the replicas: a GraphDef with R copies of some ops, and ops that combine them.
 
 Op "a" of replica r is "replica_r/a". The op that joins the replicas' tensors "a:0" is "joined/a_0":
 a sum and its scaling, a maximum, a concatenation of rows. Small sums are taken together,
@@ -262,11 +262,11 @@ class _Writer:
     shapes.set_shape(node.attr["shape"], shape)
 
   def _other_noise(self, op: int, node: NodeDef, r: int) -> None:
-    """Gives replica r its own draws, from the op's seed."""
+    """Gives replica r random numbers of its own, from the op's seed."""
     kind = self._flow.types[op]
     if kind in op_roles.STATEFUL_NOISE:
       if not op_roles.seeded(node):
-        return  # draws of its own in any case
+        return  # its random numbers are its own in any case
       # Seeds are 31 bits.
       node.attr["seed2"].i = (node.attr["seed2"].i + r * _SEED_STEP) % (1 << 31)
     elif kind in op_roles.SEEDED_NOISE:

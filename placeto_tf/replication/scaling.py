@@ -1,4 +1,4 @@
-"""What of a graph grows with the batch: by its values and shapes at two batches.
+"""Finds the parts of a graph that grow with the batch, by values and shapes at two batches.
 
 The graph of one replica (batch b) and the graph at the global batch (R b) have the same ops. So a
 constant, a dimension or a number that is computed from dimensions tells by its two values whether,

@@ -1,4 +1,4 @@
-"""How numba compiles the inner loops of simulation and features, and where it keeps the code.
+"""Compiles the inner loops of simulation and features with numba, and keeps the code.
 
 Numba's cache is machine code behind a pickle, so reading it runs it. By default it would be read
 from `__pycache__` beside the source, or from NUMBA_CACHE_DIR, whoever may write there. Here it is a

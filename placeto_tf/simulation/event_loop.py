@@ -39,7 +39,7 @@ END = np.uint32(2**32 - 1)  # of a queue; also the output of a control segment
 
 
 class Workspace(NamedTuple):
-  """What one thread needs, reused from one placement to the next; `_State` names the rows."""
+  """The arrays of one thread, reused from one placement to the next; `_State` names the rows."""
 
   missing: np.ndarray  # [N] int32, dependencies of each op that are not lost yet
   ready: np.ndarray  # [N+1] uint32, ops that got ready in this round
@@ -75,7 +75,7 @@ class Workspace(NamedTuple):
 
 
 class _State(NamedTuple):
-  """Holds one placement and the state of its simulation; `Workspace` describes the other fields."""
+  """One placement and the state of its simulation; `Workspace` describes the other fields."""
 
   place: np.ndarray  # [N] int32
   starts: np.ndarray  # [N] float64 us, filled

@@ -55,7 +55,7 @@ SENT_ALL, FREE = -1, -2
 
 
 class Extensions(NamedTuple):
-  """What is added to the reference simulator; see `Cluster` for what each is."""
+  """The extensions of the reference simulator; `Cluster` describes each."""
 
   per_destination: bool
   paired: bool  # whether each pair of devices has a link of its own
@@ -98,7 +98,7 @@ class Extensions(NamedTuple):
 
 
 class Workspace(NamedTuple):
-  """What one thread needs, reused from one placement to the next."""
+  """The arrays of one thread, reused from one placement to the next."""
 
   references: np.ndarray  # [O, D] int32, all 0 before and after
   missing: np.ndarray  # [N] int64, dependencies of each op that are not lost yet

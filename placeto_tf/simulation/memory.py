@@ -1,4 +1,4 @@
-"""What each device holds, when, and what was alive when it held the most.
+"""Lifetimes of the bytes that devices hold, and the tensors alive at each peak.
 
 The event loop counts bytes as it goes and keeps only the peaks; here the lifetimes of all tensors
 are worked out from a finished schedule, for people to look at.
