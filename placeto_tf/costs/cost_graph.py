@@ -95,7 +95,7 @@ def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:
 
 
 def of_cost_graph(cost_graph: CostGraphDef) -> Tuple[Dict[str, List[Measurement]], Tuple[str, ...]]:
-  """Returns op name -> what a CostGraphDef says, and notes.
+  """Returns op name -> its costs in a CostGraphDef, and notes.
 
   Raises:
     CostError: a cost or size is negative.
@@ -108,7 +108,7 @@ def of_cost_graph(cost_graph: CostGraphDef) -> Tuple[Dict[str, List[Measurement]
 
 
 def of_op_performances(performances: OpPerformanceList) -> Dict[str, List[Measurement]]:
-  """Returns op name -> what an OpPerformanceList says.
+  """Returns op name -> its costs in an OpPerformanceList.
 
   Raises:
     CostError: a cost or size is negative.

@@ -87,7 +87,7 @@ def estimate_costs(
 
 
 def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
-  """Counts work, with what a look at the step showed; each is taken from the cache where it is.
+  """Counts work, with the results of a look at the step; each is taken from the cache if possible.
 
   The step is run only inside of `look.looking`, and not if it was before.
 
@@ -129,7 +129,7 @@ def _counted(
     seen: Union[looks.Seen, str, None]) -> OpWork:
   """Counts work, or takes it from the folder; `seen` is a text where nothing was."""
   known = seen if isinstance(seen, looks.Seen) else None
-  # Work with what a look showed is another entry than work without.
+  # Work with the results of a look is another entry than work without.
   key += "" if known is None else "-seen"
   work = cache_files.load(folder, key, graph) if folder else None
   if work is None:

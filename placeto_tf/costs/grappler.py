@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, Sequence
 
 from placeto_tf.errors import CostError, one_line
 
-_UNIT_NS = 1_000  # what a flop and a byte take on the reference device at scale 1
+_UNIT_NS = 1_000  # time of a flop, and of a byte, on the reference device at scale 1
 _LIMIT_NS = 2**62  # of int64 nanoseconds, in which grappler adds up the whole step
 
 

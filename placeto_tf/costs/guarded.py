@@ -34,9 +34,9 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
 
 _LIMIT_S = 10.0  # of CPU time
-_LIMIT_PER_OP_S = 0.005  # ten times what it takes
+_LIMIT_PER_OP_S = 0.005  # ten times the usual time
 _SILENT_S = 600.0  # without an answer, beyond the limit: it waits for something
-_TOLD_BYTES = 1 << 16  # of what it wrote to stderr
+_TOLD_BYTES = 1 << 16  # of its output to stderr
 # The analysis has one thread; more would only take memory.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # What -I leaves out is given, and no more: modules of the working directory are not the program's.

@@ -24,7 +24,7 @@ _NAMING_INPUTS: Mapping[str, Tuple[int, ...]] = {
     "SnapshotDatasetV2": (1,), "SnapshotDatasetReader": (0,), "SnapshotChunkDataset": (0,),
     "RegisterDataset": (1,), "RegisterDatasetV2": (1,),
 }
-# Op type -> (attribute, what it becomes; None: nothing).
+# Op type -> (attribute, its new value; None for an empty list).
 _NAMING_ATTRIBUTES: Mapping[str, Tuple[str, Any]] = {
     "ImmutableConst": ("memory_region_name", b""), "EncodeProto": ("descriptor_source", b"local://"),
     "DecodeProtoV2": ("descriptor_source", b"local://"), "DebugIdentity": ("debug_urls", None),

@@ -1,4 +1,4 @@
-"""`OpCosts`: what each op of a graph costs on each kind of device.
+"""`OpCosts`: the costs of each op of a graph on each kind of device.
 
 Dimensions: N ops, E edges, K device kinds (`Cluster.kind_devices`), O outputs of all ops together.
 """

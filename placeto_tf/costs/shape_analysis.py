@@ -202,10 +202,10 @@ class _Inference:
 
 
 def _readable(graph_def: GraphDef, loops: Optional[LoopRounds]) -> GraphDef:
-  """Returns a copy in which what is the same in every round of a loop can be computed."""
+  """Returns a copy in which values that are the same in every round of a loop can be computed."""
   copy = type(graph_def)()
   copy.CopyFrom(graph_def)
-  # An invariant has one value, that which enters: its Merge passes it on.
+  # An invariant keeps the value that enters the loop: its Merge passes that on.
   invariants = set(loops.invariants) if loops is not None else set()
   for node in copy.node:
     if node.op == "FakeParam":  # a placeholder is never computed
@@ -339,7 +339,7 @@ def _properties(dtype: int, dims: Sequence[int]) -> OpInfo.TensorProperties:
 def _without_feeds(graph_def: GraphDef) -> GraphDef:
   """Returns a copy with sources of known shape instead of placeholders.
 
-  Grappler takes every placeholder for fed, and infers no shape from what is fed.
+  Grappler takes every placeholder for fed, and infers no shape from feeds.
   """
   copy = type(graph_def)()
   copy.CopyFrom(graph_def)

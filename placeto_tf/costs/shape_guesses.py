@@ -1,7 +1,7 @@
 """Shapes that follow from the graph although grappler's inference does not find them.
 
-  StackPop, TensorListPopBack   the shape of what was pushed: what the gradient of a loop reads
-  OptionalGetValue              the shape of what was kept: what the gradient of a branch reads
+  StackPop, TensorListPopBack   the shape of the pushed tensor, which the gradient of a loop reads
+  OptionalGetValue              the shape of the kept tensor, which the gradient of a branch reads
   Reshape                       one unknown dimension, from the number of elements
   Unique                        at most all elements of its input
   UnsortedSegmentSum, ...       at most as many segments as there are indices
@@ -77,7 +77,7 @@ class Guesser:
     if node.op == "FusedBatchNormV3":
       # Port 5 is the reserve of cuDNN.
       return [0] if port == 5 else None
-    if node.op == "OptionalGetValue":  # what a branch kept for its gradient
+    if node.op == "OptionalGetValue":  # a tensor that a branch kept for its gradient
       kept = self._nodes.get(self._trace(node.input[0], ("OptionalFromValue",)))
       parts = data_inputs(kept) if kept is not None else []
       return _known_dims(outputs, parse(parts[port])) if port < len(parts) else None
@@ -85,7 +85,7 @@ class Guesser:
       element = self.pushed(node)
       return _known_dims(outputs, element) if element else None
     inputs = [parse(text) for text in data_inputs(node)]
-    if node.op in _LOOKUPS:  # (table, keys, default value); what is in the table is not known
+    if node.op in _LOOKUPS:  # (table, keys, default value); the table's content is not known
       keys, value = (_known_dims(outputs, tensor) for tensor in inputs[1:3])
       return None if keys is None or value is None else keys + value
     data = _known_dims(outputs, inputs[0]) if inputs else None
@@ -107,7 +107,7 @@ class Guesser:
     return [rows] + data[len(indices):]
 
   def pops(self) -> List[NodeDef]:
-    """Returns the ops that return what was pushed on a stack or list."""
+    """Returns the ops that pop a tensor from a stack or list."""
     return [node for node in self._candidates if node.op in POPS]
 
   def made_by(self, node: NodeDef) -> Optional[NodeDef]:

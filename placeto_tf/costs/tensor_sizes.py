@@ -74,7 +74,7 @@ class VariableSizes:
       if node.op in VARIABLES:
         elements, known = num_elements(node.attr["shape"].shape)
         self.bytes_of[name] = (elements * item_bytes(node.attr["dtype"].type), known)
-    # A handle made without a shape (by some importers) is as large as what is read through it.
+    # A handle without a shape (of some importers) is as large as the value that is read through it.
     for name, node in nodes.items():
       if node.op == "ReadVariableOp" and node.input and outputs.get(name):
         variable = self.find(node.input[0])

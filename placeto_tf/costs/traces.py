@@ -177,7 +177,7 @@ def _op_name(name: str, op_names: Container[str]) -> str:
 
 
 def _candidates(content: bytes) -> List[Tuple[Callable[[], Any], List[str]]]:
-  """Returns (reader, names of what would be ops) for every proto that the content parses as."""
+  """Returns (reader, names of its ops) for every proto as which the content can be parsed."""
   from tensorflow.core.framework import cost_graph_pb2, step_stats_pb2
   from tensorflow.core.grappler.costs import op_performance_data_pb2
   from tensorflow.core.protobuf import config_pb2
@@ -226,7 +226,7 @@ def _step_names(step_stats: Any) -> List[str]:
 
 
 def _of_step_stats(step_stats: Any) -> Dict[str, List[Measurement]]:
-  """Sums what each op took in all its executions, from start to end of its kernel."""
+  """Sums the time of each op over all its executions, from start to end of its kernel."""
   totals: Dict[Tuple[str, str], float] = {}
   runs: Dict[Tuple[str, str], int] = {}
   # Sorted so that streams come last and replace the launch times of the same device.

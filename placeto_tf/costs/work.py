@@ -1,4 +1,4 @@
-"""`OpWork`: what each op of a graph does, in flops and bytes, whatever device it runs on.
+"""`OpWork`: the work of each op of a graph, in flops and bytes, on any device.
 
 The counts come from grappler where it can see, and from here where it cannot:
   - Optimizer and resource ops hide their variables behind handles. A dense update reads and writes
@@ -65,7 +65,7 @@ class OpWork:
   Attributes:
     flops, moved_bytes: [N] float64; moved between device memory and cores.
     launches, launches_on_gpu: [N] bool, whether a kernel runs on a CPU, and on a GPU.
-    product_types: [N] int32, the DataType of what matrix products and convolutions multiply; 0 for
+    product_types: [N] int32, the DataType of the factors of matrix products and convolutions; 0 for
       other ops.
     temporary_bytes, persistent_bytes: [N] float64.
     executions: [N] float64, how often the op runs in a step.
@@ -98,7 +98,7 @@ def count_work(
   Args:
     graph: the ops to count.
     graph_def: their NodeDefs, with static shapes at the placeholders.
-    seen: what a run of the step showed, if it was run.
+    seen: shapes and executions in a run of the step, if there was one.
 
   Returns:
     Flops, bytes and executions of each op, [N], and the bytes of each output, [O].

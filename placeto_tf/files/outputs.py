@@ -188,7 +188,7 @@ class ResultDirectory:
       ) from None
 
   def _why_kept(self, name: str, known: Dict[str, List[str]]) -> str:
-    """Returns why what has this name may not be replaced, or ""."""
+    """Returns the reason why the files of this name may not be replaced, or ""."""
     path = os.path.join(self.out, name)
     if os.path.lexists(path) and any(
         os.path.commonpath([source, os.path.realpath(path)]) == os.path.realpath(path)
@@ -289,7 +289,7 @@ def make_private(path: str) -> str:
   while True:
     status = os.stat(folder)
     others_write = stat.S_IMODE(status.st_mode) & 0o022
-    # In a sticky folder, such as /tmp, nobody replaces what is another's.
+    # In a sticky folder, such as /tmp, nobody replaces another user's files.
     if status.st_uid not in (0, os.geteuid()) or others_write and (
         folder == path or not status.st_mode & stat.S_ISVTX):
       raise SetupError(

@@ -25,7 +25,7 @@ import numpy as np
 from placeto_tf.errors import PlacetoError, one_line
 
 GB = 2**30
-MOST_BYTES = 2 * GB - 1  # what a protocol buffer may hold
+MOST_BYTES = 2 * GB - 1  # the most that a protocol buffer may hold
 MOST_JSON_BYTES = 64 * 2**20  # Python objects take some twenty times as much
 MOST_ARRAY_BYTES = GB  # of weights
 _MOST_INTEGER = 2**63  # what arrays hold

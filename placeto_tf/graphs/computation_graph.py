@@ -274,7 +274,7 @@ class ComputationGraph:
     return shapes_of_interface(nodes[int(position)] for position in source.positions)
 
 
-_HANDLES = (20, 21)  # DT_RESOURCE and DT_VARIANT, as of what a function captures
+_HANDLES = (20, 21)  # DT_RESOURCE and DT_VARIANT, such as the captures of a function
 _INTERFACE = ("Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "Variable")
 
 

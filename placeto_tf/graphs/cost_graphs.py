@@ -182,7 +182,7 @@ def _edges(all_nodes, nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
 
 
 def _transfers(nodes, names, edges) -> List[Tuple[int, int, int, bool]]:
-  """Returns the edges from what a part sends to the node that receives it in another."""
+  """Returns the edges from a tensor that one part sends to the node that receives it in another."""
   senders = [i for i, node in enumerate(nodes) if node.is_final and not node.output_info]
   if not senders:
     return []

@@ -192,7 +192,7 @@ def _results(table: NodeTable, ends: Sequence[int]) -> List[int]:
   """Returns the ends that compute something, which no run of the graph would leave out.
 
   Left out are ends that initialize variables, tables or iterators, fill or close queues, save,
-  restore, summarize, ask for what is initialized, and unused placeholders, constants and variables.
+  restore, summarize, probe initialization, and unused placeholders, constants and variables.
   """
   types = table.types
   # Ops that change from step to step: behind feeds, iterators and queues.
@@ -289,7 +289,7 @@ def _origins(table: NodeTable) -> List[int]:
 
 
 def _is_side(table: NodeTable, end: int, side: np.ndarray, constant: np.ndarray) -> bool:
-  """Returns whether an end only waits for, or hands on, what is no result.
+  """Returns whether an end only waits for, or hands on, values that are no result.
 
   Args:
     table, end: the op.

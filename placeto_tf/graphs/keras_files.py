@@ -150,7 +150,7 @@ def _keras_of(version: str, path: str) -> ModuleType:
 
 
 def _makes_own_layers(package: ModuleType) -> bool:
-  """Returns whether this Keras makes layers of its own from what a file says.
+  """Returns whether this Keras makes layers of its own from a file's configuration.
 
   `keras` 2 and `tf_keras` register their classes under the same names with TensorFlow, which hands
   both of them those of the one imported last. A model of the one with layers of the other would be

@@ -214,7 +214,7 @@ def _input_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
         f"the Keras model {_name(model)!r} runs on the backend {package.config.backend()}; set "
         "KERAS_BACKEND=tensorflow before Keras is imported")
   if not getattr(model, "inputs", None):
-    # A subclass of Keras 2 keeps the specs of what it was first called on.
+    # A subclass of Keras 2 keeps the specs of the inputs of its first call.
     kept = model.save_spec() if hasattr(model, "save_spec") else None
     if not kept or not kept[0]:
       raise GraphError(
@@ -309,7 +309,7 @@ def without_xla(optimizer: keras.Optimizer) -> Iterator[None]:
 def cause_of(error: Exception) -> str:
   """Returns the end of the text of an exception of somebody else's code, in one short line.
 
-  AutoGraph and Keras write where they were before what was wrong.
+  AutoGraph and Keras write the place before the fault.
   """
   text = " ".join(str(error).split()) or type(error).__name__
   return text if len(text) <= 300 else f"... {text[-300:]}"

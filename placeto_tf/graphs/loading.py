@@ -41,7 +41,7 @@ def load_graph(
     tags: Optional[Sequence[str]] = None,
     trusted: bool = False,
 ) -> ComputationGraph:
-  """Reads a graph and keeps what the fetches need.
+  """Reads a graph and keeps the ops that the fetches need.
 
   No part of the graph is run, and no part of it reaches TensorFlow's C++ unchecked.
 
@@ -59,10 +59,10 @@ def load_graph(
       in any case.
     format: "graph_def", "meta_graph_def" or "cost_graph_def", for a file whose suffix does not
       say it; or "saved_model", which a directory is in any case.
-    batch_size: for unknown first dimensions of what is fed.
-    feed_shapes: op or tensor name -> dimensions of what is fed.
+    batch_size: for unknown first dimensions of feeds.
+    feed_shapes: op or tensor name -> dimensions of the feed.
     trip_count: how often every loop goes round; by default inferred where the bound is known
-      before the run (a constant, or from the shapes of what is fed), else 10.
+      before the run (a constant, or from the shapes of feeds), else 10.
     split_loops: whether the ops of a loop may be on several devices; each round then sends what
       crosses, and one signal for the devices besides the first. By default a loop stays on one.
     signature: of a SavedModel, by default "serving_default" or the only one.

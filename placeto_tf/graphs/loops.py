@@ -174,7 +174,7 @@ def _ends(types: Sequence[str], frames: Sequence[int]) -> np.ndarray:
 
 def _deciders(
     types: Sequence[str], inputs: Inputs, frames: Sequence[int]) -> Dict[int, Set[int]]:
-  """Finds the ops that decide whether a loop goes on: LoopCond -> what it needs inside its loop."""
+  """Finds the ops that decide whether a loop goes on: LoopCond -> the ops it needs in its loop."""
   found: Dict[int, Set[int]] = {}
   for cond, op_type in enumerate(types):
     if op_type != "LoopCond" or frames[cond] < 0:

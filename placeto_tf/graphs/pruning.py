@@ -1,4 +1,4 @@
-"""The part of a graph that a step runs: what the fetches need, cut where tensors are fed.
+"""The part of a graph that a step runs: the ops that the fetches need, cut at feeds.
 
 Dimensions: M nodes of the file, N needed ops, E edges between needed ops.
 """

@@ -84,7 +84,7 @@ def _renamed(placement: Placement, graph: ComputationGraph) -> Placement:
 
 
 def _spread(graph: ComputationGraph, of_set: Dict[int, int]) -> None:
-  """Gives sets without a device that of a neighbour: of what they read, else of a reader."""
+  """Gives sets without a device that of a neighbour: of an op that they read, else of a reader."""
   sets = graph.colocation.tolist()
   inputs: List[List[int]] = [[] for _ in sets]
   outputs: List[List[int]] = [[] for _ in sets]

@@ -237,7 +237,7 @@ def steps_per_execution(model: keras.Model) -> int:
 def read_example(
     step: KerasStep, batch_size: Optional[int], data: Any, *, wide: bool = False,
 ) -> Optional[Tuple[Specs, Sequence[Tuple[int, ...]]]]:
-  """Reads what a user says of the batches.
+  """Reads the batches that a user describes.
 
   Args:
     step: of the model.

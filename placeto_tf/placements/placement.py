@@ -58,7 +58,7 @@ class Placement(collections.abc.Mapping):
     peak_memory_bytes: device name -> bytes.
     baselines: method -> {"step_time_us": ..., "fits": ...}.
     replicas: among which the batch is divided, where the placement is of several.
-    options: what the search was asked to keep: its pins, and the graph's own devices.
+    options: constraints on the search: its pins, and the graph's own devices.
   """
 
   op_devices: Mapping[str, str]
@@ -183,7 +183,7 @@ class Placement(collections.abc.Mapping):
   def verify(
       self, graph: ComputationGraph, cluster: Cluster, costs: Optional[OpCosts] = None
   ) -> SimulationResult:
-    """Computes again what the placement says of itself.
+    """Computes again the numbers that the placement states.
 
     Args:
       graph: that it was made for.

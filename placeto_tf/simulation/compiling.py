@@ -90,7 +90,7 @@ def _state_of_sources() -> str:
   return digest.hexdigest()[:16]
 
 
-# For the parts of a loop: they become part of what calls them, so a call costs nothing.
+# For the parts of a loop: they become part of their callers, so a call costs nothing.
 inlined = numba.njit(inline="always")
 # For the parts of several loops that are too large for that. Only compiled code may call them: a
 # call from Python ends the process. It saves compiling what would convert their arguments.

@@ -46,7 +46,7 @@ class Workspace(NamedTuple):
   next_op: np.ndarray  # [N] uint32, links of the devices' queues
   next_segment: np.ndarray  # [S] uint32, links of the buses' queues
   references: np.ndarray  # [O, D] int32, all 0 before and after
-  segment_us: np.ndarray  # [S] float64, duration of each transfer, for what was sent
+  segment_us: np.ndarray  # [S] float64, duration of each transfer that took place
   segment_start_us: np.ndarray  # [S] float64
   flight_us: np.ndarray  # [E] float64
   flight_edges: np.ndarray  # [E] uint32
@@ -90,7 +90,7 @@ class _State(NamedTuple):
   flight_edges: np.ndarray  # these dependencies; of one instant, in order
   due: np.ndarray  # [2D] when what a slot runs ends, inf while idle
   free_us: np.ndarray  # [2D] when an idle slot can start again
-  pause_us: np.ndarray  # [2D] what follows the end of `current`
+  pause_us: np.ndarray  # [2D] pause after the end of `current`
   current: np.ndarray  # [2D] op or segment that the slot runs
   head: np.ndarray  # [2D] of the slot's queue, or END
   tail: np.ndarray  # [2D]
@@ -133,7 +133,7 @@ def _settle_memory(d, now, tables, state):
   if state.hold_us[d] < now:
     state.usage[d] += tables.hold_bytes[state.current[d]]
     state.hold_us[d] = np.inf
-  # A peak counts only what is held over an interval, not within one instant.
+  # Only bytes held over an interval count for the peak, not those within one instant.
   if state.touched_us[d] < now:
     state.peak[d] = max(state.peak[d], state.usage[d])
     state.touched_us[d] = now
@@ -235,7 +235,7 @@ def _land(until, now, first, last, tables, state, ready_count):
 
 @inlined
 def _end_transfer(bus, now, d_count, tables, state, ready_count, first, last):
-  """Hands what a bus sent to its consumers elsewhere, where copies of it begin to be held."""
+  """Hands a tensor that a bus sent to its consumers elsewhere, where copies begin to be held."""
   source = bus - d_count
   s = state.current[bus]
   output = tables.segment_outputs[s]
@@ -367,7 +367,7 @@ def _next_round(d_count, tables, state, first, last):
       ended[count] = x
       if due[x] == now:
         count += np.uint64(1)
-    # Sort the slots of this instant by the first segment of what they run.
+    # Sort the slots of this instant by the (first) segment that they run.
     for k in range(np.int64(count)):
       x = ended[k]
       key = state.current[x]

@@ -130,7 +130,7 @@ class Workspace(NamedTuple):
   first_job: np.ndarray  # [D] int64, first unpacking that waits beside the ops, or -1
   last_job: np.ndarray  # [D] int64
   next_job: np.ndarray  # [2E] int64
-  op_us: np.ndarray  # [N] float64, compute time of each op, as what follows of the last placement
+  op_us: np.ndarray  # [N] float64, compute time of each op; it and all below are of the last placement
   transfer_ints: np.ndarray  # [E, 3] int32: segment, source, destination (-1 for all)
   transfer_times: np.ndarray  # [E, 2] float64: start, end
   job_ints: np.ndarray  # [2E, 3] int32: PACK or UNPACK, transfer, device
@@ -272,7 +272,7 @@ def _reset(place, peak, tables, extensions, w):
   w.queue_sizes[:] = 0
   w.inline_count[:] = 0
   w.first_job[:] = -1
-  # Room for each device's queue: its ops, what it packs and what it unpacks.
+  # Room for each device's queue: its ops, and its packing and unpacking.
   w.queue_starts[:] = 0
   for i in range(n):
     w.queue_starts[place[i] + 1] += 1
@@ -724,7 +724,7 @@ def _next_round(now, peak, tables, w):
     instant = min(instant, w.event_us[first])
   for x in range(w.due.shape[0]):
     instant = min(instant, w.due[x])
-  if instant > now:  # what is held over an interval counts
+  if instant > now:  # bytes held over an interval count
     for d in range(tables.kinds.shape[0]):
       peak[d] = max(peak[d], w.usage[d])
   count = 0
@@ -767,7 +767,7 @@ def _simulate(place, starts, peak, tables, extensions, w):
     else:
       _queue_by_arrival(place, tables, w)
     _queue_transfers(now, place, tables, extensions, w)
-    # ... and what is idle starts.
+    # ... and idle devices start, with ops and unpacking.
     _start(now, starts, tables, extensions, w)
     now, count = _next_round(now, peak, tables, w)
   finish(place, tables, w.references, w.usage, peak)

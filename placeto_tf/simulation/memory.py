@@ -88,7 +88,7 @@ class Lifetimes:
     devices, since_us, until_us, sizes_bytes, ops = (
         np.concatenate(column) for column in zip(*parts))
     kinds = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part[0]) for part in parts])
-    # Drop what is held for no time, or holds no bytes.
+    # Drop lifetimes of no time or of no bytes.
     held = (until_us > since_us) & (sizes_bytes > 0)
     return cls(
         devices[held].astype(np.int32), since_us[held], until_us[held], sizes_bytes[held],

@@ -71,7 +71,7 @@ class SimulationResult:
   """One simulated step. What is not needed to compare placements is worked out when asked for.
 
   Attributes:
-    cluster: what it was simulated on.
+    cluster: on which the step was simulated.
     placement: [N] int32 device of each op.
     step_time_us: when the last op ended.
     start_us, end_us: [N] float64.
