@@ -55,7 +55,7 @@ class AxisRules:
     """Returns the sharding specs of the outputs of an op that reads rows.
 
     Args:
-      view: its inputs; what the op needs of them is noted there.
+      view: its inputs; the fixes that the op needs are noted there.
 
     Raises:
       NotFollowed: no rule gives them.

@@ -50,7 +50,7 @@ class Join:
 
   Attributes:
     how: "sum", "max", "min", "all" or "any", or `ROWS` or `FIRST`.
-    power: what is joined is `R^power` times the global value.
+    power: the replicas hold `R^power` times the global value.
     axis: of `ROWS`.
     positions: if the rows are positions, counted in each replica from 0: how many numbers there
       are for each example, and how many slots it has.
@@ -151,7 +151,7 @@ class _Cutter:
       GraphError: see `find_cut`.
     """
     flow, copied = self._flow, self._spread.copied
-    # Ops that write variables from what the batch gives.
+    # Ops that write values of the batch to variables.
     updates = [op for op in sorted(copied) if op_roles.is_update(flow.types[op])]
     # Updates that read the batch, or values computed once from it.
     learning = [op for op in updates if op in self._spread.kinds and any(

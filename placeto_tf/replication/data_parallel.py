@@ -209,7 +209,7 @@ class _Mirrored:
     chunk = sum(sizes) / count
     name = f"all_reduce/{self._replicated.graph.op_names[bucket[0]]}"
     before: List[int] = []
-    # Device r passes on what device r - 1 sent, after its own last send.
+    # Device r passes on the chunk of device r - 1, after its own last send.
     for step in range(2 * (count - 1)):
       now = [self._add(f"{name}/round_{step}/{r}", "RingSend", [chunk], -1, self._devices[r])
              for r in range(count)]

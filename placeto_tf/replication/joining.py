@@ -27,13 +27,13 @@ class Joins:
 
   Attributes:
     read: tensor that is joined -> [R] its joined value, as each replica reads it.
-    packs: the ops of packs, which come last, behind what they read.
+    packs: the ops of packs, which come last, behind their inputs.
   """
 
   def __init__(
       self, flow: Dataflow, spread: Spread, cut: Cut, mirrors: Mirrors, scaling: Scaling,
       fetched: AbstractSet[Tensor], names: Names, writer: NodeWriter, micro_batches: int):
-    """Writes packs, and what is not in a pack when `write` is called.
+    """Writes packs; tensors in no pack are combined when `write` is called.
 
     Args:
       flow, spread, cut, mirrors, scaling: see `rewriting.rewrite`.

@@ -40,7 +40,7 @@ class Positions:
 
   Attributes:
     span: see the class.
-    room: what may be added without leaving the slots of the example: less than this.
+    room: a number below this may be added without leaving the slots of the example.
   """
 
   span: int = 1
@@ -132,8 +132,8 @@ class Either:
   """The content of a container that both branches of a cond fill, each for its own gradient.
 
   Attributes:
-    predicate: (op, port) of what decides between them.
-    true, false: kinds of what the branches put into it.
+    predicate: (op, port) of the tensor that decides between them.
+    true, false: specs of the tensors that the branches put into it.
   """
 
   predicate: Tuple[int, int]

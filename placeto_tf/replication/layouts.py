@@ -127,7 +127,7 @@ def _spread(
   for sequence, neighbours in ((order[::-1], outputs), (order, parts)):
     for op in sequence:
       if shared[op] and place[op] < 0:
-        # Beside what has a variable, else where most bytes go.
+        # Beside an op with a variable, else where most bytes go.
         place[op] = max(
             ((weight[colocation[other]] > 0, output_bytes[other], -i, place[other])
              for i, other in enumerate(neighbours(op)) if shared[other] and place[other] >= 0),

@@ -1,4 +1,4 @@
-"""`Names`: what ops and tensors of the replicated graph are called; see `rewriting`.
+"""`Names`: the names of ops and tensors of the replicated graph; see `rewriting`.
 
 Dimensions: R replicas.
 """
@@ -41,7 +41,7 @@ class Names:
     """Returns the name of an op that is no copy, as replica r reads it.
 
     Args:
-      name: name of what is written.
+      name: name of the op in the original graph.
       r: number of the replica.
 
     Returns:
@@ -56,7 +56,7 @@ class Names:
     """Returns the name of an op as the copies of replica r read it.
 
     Args:
-      name: name of what is written.
+      name: name of the op in the original graph.
       r: number of the replica.
 
     Returns:

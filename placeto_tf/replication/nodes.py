@@ -25,7 +25,7 @@ class NodeWriter:
   Tensors are given by name ("op" or "op:1"), types by the number of their DataType.
 
   Attributes:
-    graph_def: what is written.
+    graph_def: the nodes that were added.
     replica_of: name of each op that belongs to a replica -> the replica.
     original_of: name of each op that copies an op of the source -> that op's name.
   """
@@ -54,7 +54,7 @@ class NodeWriter:
 
     Args:
       original: the node of the source.
-      name: name of what is written.
+      name: name of the new node.
       replica: the replica that the node belongs to; None for one of all.
 
     Returns:
@@ -73,7 +73,7 @@ class NodeWriter:
     """Adds a node; `types` are its attributes that are types.
 
     Args:
-      name: name of what is written.
+      name: name of the new node.
       op: op type.
       inputs: names of input tensors.
 
@@ -90,7 +90,7 @@ class NodeWriter:
     """Adds a Const; `anchor` is an op in whose loop or branch it is.
 
     Args:
-      name: name of what is written.
+      name: name of the new node.
       value: of the constant.
       dtype: number of the DataType.
       anchor: an op in whose loop or branch the node is; None outside.
@@ -113,7 +113,7 @@ class NodeWriter:
     """Adds a concatenation of parts.
 
     Args:
-      name: name of what is written.
+      name: name of the new node.
       axis_name: name of the constant with the axis.
       parts: names of tensors.
       dtype: number of the DataType.
@@ -133,7 +133,7 @@ class NodeWriter:
     """Adds the sum, maximum, ... of the parts.
 
     Args:
-      name: name of what is written.
+      name: name of the new node.
       parts: names of tensors.
       dtype: number of the DataType.
       how: "sum", "max", "min", "all" or "any".
@@ -160,7 +160,7 @@ class NodeWriter:
     """Combines the parts, times a factor if it is not None; returns the combining op.
 
     Args:
-      name: name of what is written.
+      name: name of the new node.
       parts: names of tensors.
       dtype: number of the DataType.
       how: "sum", "max", "min", "all" or "any".
@@ -183,7 +183,7 @@ class NodeWriter:
     """Lays tensors of these shapes end to end.
 
     Args:
-      name: name of what is written.
+      name: name of the new node.
       tensors: names of tensors.
       shapes: the dimensions of each.
       dtype: number of their DataType.
@@ -200,7 +200,7 @@ class NodeWriter:
     """Adds a Reshape.
 
     Args:
-      name: name of what is written.
+      name: name of the new node.
       tensor: name of the tensor.
       shape: the new dimensions.
       dtype: number of the DataType.
@@ -218,7 +218,7 @@ class NodeWriter:
     """Multiplies a tensor by a constant.
 
     Args:
-      name: name of what is written.
+      name: name of the new node.
       tensor: name of the tensor.
       factor: the number to multiply by; None for none.
       dtype: number of the DataType.
@@ -236,7 +236,7 @@ class NodeWriter:
     """Splits a tensor into equal parts along an axis, and returns one of them.
 
     Args:
-      name: name of what is written.
+      name: name of the new node.
       tensor: name of the tensor.
       index: number of the part.
       count: the number of parts.
@@ -258,7 +258,7 @@ class NodeWriter:
     """Adds to a tensor of positions those of `parts` times its examples.
 
     Args:
-      name, dtype, anchor: of what is written.
+      name, dtype, anchor: of the new node.
       tensor: positions, `numbers` for each example.
       parts: how many replicas come before.
       numbers: see `tensor`.
@@ -282,7 +282,7 @@ class NodeWriter:
     """Splits a tensor of one dimension into stretches of these sizes.
 
     Args:
-      name: name of what is written.
+      name: name of the new node.
       tensor: name of the tensor.
       sizes: the size of each stretch.
       dtype: number of the DataType.
@@ -303,7 +303,7 @@ def tensor_name(name: str, port: int) -> str:
   """Returns the name of a tensor as an input.
 
   Args:
-    name: name of what is written.
+    name: name of the op.
     port: output port.
 
   Returns:

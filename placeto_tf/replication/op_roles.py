@@ -77,7 +77,7 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
 
   Args:
     flow: the dataflow of the graph.
-    scaling: what of the graph grows with the batch.
+    scaling: the parts of the graph that grow with the batch.
 
   Returns:
     (examples of a batch, indices of ops).

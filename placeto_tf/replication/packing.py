@@ -48,8 +48,8 @@ def find_packs(
 
   Args:
     flow: the graph.
-    spread: what the batch reaches.
-    cut: what is joined.
+    spread: the ops that the batch reaches.
+    cut: the tensors that are combined.
     replicas: R; there are at least as many packs as replicas where there is enough to pack, so that
       every device can have one.
     fetched: tensors that keep a join of their own.
@@ -136,12 +136,12 @@ def _levels(flow: Dataflow, spread: Spread, cut: Cut) -> List[int]:
   """
   order = np.argsort(flow.graph.depths, kind="stable").tolist()
   level = [0] * len(flow.types)
-  # All ops of a loop wait for what comes into the loop at any time.
+  # All ops of a loop wait for every tensor that comes into the loop.
   in_frame: Dict[str, int] = {}
   settled = False
   while not settled:
     settled = True
-    # Until nothing changes: what comes round a loop may be deeper than before.
+    # Until nothing changes: a tensor that comes round a loop may be deeper than before.
     for op in order:
       once = op in cut.shared or op not in cut.copies
       found = in_frame.get(flow.frames[op], 0)

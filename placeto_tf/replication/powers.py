@@ -36,7 +36,7 @@ RESOURCE = 20  # DT_RESOURCE: the handle of a variable
 
 
 class Inputs:
-  """The inputs of one op: their kinds, and what is done to them before it reads them."""
+  """The inputs of one op: their specs, and the fixes that are made before it reads them."""
 
   def __init__(self, flow: Dataflow, op: int, kinds: Sequence[Kind]):
     self.op = op

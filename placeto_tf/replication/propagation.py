@@ -76,13 +76,13 @@ class Spread:
     noise: ops that draw random numbers, for each replica its own.
     copied: ops that each replica has, unless they turn out to come after the joins.
     kinds: op of `copied` -> kinds of its outputs.
-    fixes: (op of `copied`, number of a data input) -> what is done to that input before.
-    once: ops of `copied` that compute the same everywhere, from what is joined.
+    fixes: (op of `copied`, number of a data input) -> the fix of that input before.
+    once: ops of `copied` that compute the same everywhere, from combined values.
     sparse: tensors that hold rows of the gradient of a variable.
     statistics: ops that normalize by each replica's own statistics.
     slices: constant of one row for each example -> the global value.
     owned: variables that keep examples, of which each replica has its own.
-    merged: loops that all replicas go round together, because they need what all have.
+    merged: loops that all replicas go round together, because they need values of all.
     refused: op -> why its effect cannot be had from replicas.
   """
 
@@ -114,7 +114,7 @@ def spread(
   Args:
     flow: the graph of one replica.
     sparse: updates of some rows of variables.
-    scaling: what of it grows with the batch.
+    scaling: the parts of it that grow with the batch.
     own_statistics: ops whose results are statistics that each replica keeps to itself.
 
   Returns:
@@ -225,7 +225,7 @@ class _Propagation:
     self._kinds: Dict[int, Optional[List[Kind]]] = {}
     self._fixes: Dict[Tuple[int, int], Fix] = {}
     self._once: Set[int] = set()
-    self._pushed: Dict[int, Kind] = {}  # stack op -> kind of what is on it
+    self._pushed: Dict[int, Kind] = {}  # stack op -> spec of its elements
     self._statistics: Set[int] = set()
     self._refused: Dict[int, Unclear] = {}
 
@@ -304,7 +304,7 @@ class _Propagation:
     return any(known) or not known if kind in _MERGES else all(known)
 
   def _check_loops(self) -> None:
-    """Raises JoinInLoop if a loop of one replica needs what all have."""
+    """Raises JoinInLoop if a loop of one replica needs values of all."""
     for (op, _), fix in self._fixes.items():
       frame = self._flow.frames[op]
       if frame and frame not in self._merged and fix[0] in (powers.JOIN, powers.SLICE):
@@ -516,7 +516,7 @@ class _Propagation:
       content = boxes[0].content
       return [Box(with_power(content, FREE))] * width
     content = view.kinds[0].content if isinstance(view.kinds[0], Box) else SAME
-    # Behind a Switch of the same predicate each branch takes what it kept itself.
+    # Behind a Switch of the same predicate each branch takes the tensors that it kept itself.
     if isinstance(content, Either) and self._flow.types[view.op] in _SWITCHES:
       if self._flow.origin(self._flow.inputs[view.op][1]) != content.predicate:
         raise NotFollowed("takes what another branch has kept")
@@ -524,7 +524,7 @@ class _Propagation:
     return [join(boxes, view.op)] * width
 
   def _cut_rows(self, view: Inputs) -> None:
-    """Takes the replica's rows of what holds those of all, so that it goes on with its own."""
+    """Takes the replica's rows of values of all replicas, so that it goes on with its own."""
     rows = any(isinstance(each, Rows) for each in view.kinds)
     for i, each in enumerate(view.kinds):
       # Values of all examples are always cut, values that grow with the batch only beside rows.

@@ -56,7 +56,7 @@ class Rebatching:
       flow: the graph.
       times, per: the other batch is `times / per` times as large.
       counts: whether constants that count examples change, too.
-      scaling: what is known of the graph at a larger batch.
+      scaling: the graph at a larger batch, as far as it is known.
     """
     self._flow, self._times, self._per = flow, times, per
     self._batch = op_roles.batch_feeds(flow, scaling)[0]
@@ -264,7 +264,7 @@ class Rebatching:
     op = tensor[0]
     kind, data = flow.types[op], flow.inputs[op]
     if op in self._found.copied and kind not in ("Pack", "ConcatV2", "Const"):
-      return  # computed from what is fed
+      return  # computed from feeds
     if kind == "Const":
       self._resize_entry(op, index)
     elif kind in ("Identity", "Cast", "Squeeze", "ExpandDims", "Reshape", "Enter", "Prod",

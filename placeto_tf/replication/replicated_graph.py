@@ -64,7 +64,7 @@ class ReplicatedGraph:
     micro_batches: M; consecutive replicas are the micro-batches of a group, which are all placed
       alike. With 1, each replica is a group.
     order: (op, op that waits for it) by name: control edges that hold the order of micro-batches.
-    written: what the replicas were written to, for `replicating.with_order`.
+    written: the nodes before they were loaded, for `replicating.with_order`.
   """
 
   graph: ComputationGraph

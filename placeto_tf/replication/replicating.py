@@ -132,7 +132,7 @@ def replicate(
   fetched, run = _endpoints(graph)
   if replicas == 1:
     return _only_replica(graph, flow)
-  # The graph at the replica's batch beside that at the global batch tells what counts examples.
+  # The graph at the replica's batch beside that at the global batch tells which numbers count examples.
   scaling = Scaling(flow, _at_whole_batch(graph, flow, whole, replicas), replicas)
   # Without the whole graph, a batch that is baked into shapes had to be guessed.
   grown = whole is None and not unknown_batch(graph)
@@ -179,7 +179,7 @@ def with_order(
   Ops of a live graph may be numbered otherwise than before.
 
   Args:
-    replicated: what `replicate` made, of more than one replica.
+    replicated: the result of `replicate`, of more than one replica.
     edges: (op, op that waits for it) by name.
 
   Returns:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _COLOCATED = b"loc:@"
 _SEED_STEP = 0x5851F42D  # between the seeds of two replicas
-# Attributes that name what an op shares with others of that name in a step, and beyond it.
+# Attributes that name the state that ops share in a step, and beyond the step.
 _NAMES_IN_STEP = ("frame_name", "tensor_array_name", "stack_name")
 _NAMES_BEYOND = ("shared_name",)
 

@@ -130,7 +130,7 @@ class Workspace(NamedTuple):
   first_job: np.ndarray  # [D] int64, first unpacking that waits beside the ops, or -1
   last_job: np.ndarray  # [D] int64
   next_job: np.ndarray  # [2E] int64
-  op_us: np.ndarray  # [N] float64, compute time of each op; it and all below are of the last placement
+  op_us: np.ndarray  # [N] float64, time of each op; it and all below are of the last placement
   transfer_ints: np.ndarray  # [E, 3] int32: segment, source, destination (-1 for all)
   transfer_times: np.ndarray  # [E, 2] float64: start, end
   job_ints: np.ndarray  # [2E, 3] int32: PACK or UNPACK, transfer, device
