@@ -132,7 +132,7 @@ def replicate(
   fetched, run = _endpoints(graph)
   if replicas == 1:
     return _only_replica(graph, flow)
-  # The graph at the replica's batch beside that at the global batch tells which numbers count examples.
+  # Two graphs, at the replica's batch and at the global one, tell which numbers count examples.
   scaling = Scaling(flow, _at_whole_batch(graph, flow, whole, replicas), replicas)
   # Without the whole graph, a batch that is baked into shapes had to be guessed.
   grown = whole is None and not unknown_batch(graph)
