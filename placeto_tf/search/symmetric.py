@@ -121,7 +121,8 @@ def _best_layout(
     found += [allowed_or_nearest(problem, each) for each in some]
     order_of += [devices] * len(some)
   best = best_of(problem, np.stack(found), budget)
-  return best, order_of[next(i for i, each in enumerate(found) if np.array_equal(each, best))]
+  # Where nothing fits, the best may have ops on a host that its layout has elsewhere.
+  return best, order_of[int(np.argmax([(each == best).sum() for each in found]))]
 
 
 def anneal_symmetric(
