@@ -76,11 +76,25 @@ def test_the_notebooks_cells_run_in_order(capsys):
   assert names["simulated"].step_time_us == pytest.approx(names["result"].step_time_us)
 
 
-def test_the_readmes_example_runs_as_it_stands(capsys):
-  blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-  assert len(blocks) == 1
+def readme_blocks():
+  return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def test_the_readmes_first_lines_of_python_run(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  first, _ = readme_blocks()
+  few = first.replace("zoo:inception_v3", "zoo:rnnlm:steps=4:hidden=64").replace("20000", "40")
   names = {}
-  exec(compile(blocks[0], "README.md", "exec"), names)
+  exec(compile(few, "README.md", "exec"), names)
+  assert capsys.readouterr().out.startswith("PlacingResult(")
+  placement = json.loads((tmp_path / "placement.json").read_text())
+  assert len(placement["placement"]) > names["graph"].num_ops - 1
+
+
+def test_the_readmes_example_runs_as_it_stands(capsys):
+  _, second = readme_blocks()
+  names = {}
+  exec(compile(second, "README.md", "exec"), names)
   assert re.search(r"ms on one device, [\d.]+ ms placed", capsys.readouterr().out)
   assert names["result"].step_time_us < names["single_us"]
   assert {"/device:GPU:0", "/device:GPU:1"} <= {node.device for node in names["placed"].node}

@@ -66,5 +66,7 @@ def unwrapped(value: Any) -> Any:
   if isinstance(value, dict):  # what wraps one is no Mapping
     return {name: unwrapped(each) for name, each in value.items()}
   if isinstance(value, tuple) and hasattr(value, "_fields"):  # named tuples, such as TimeStep
-    return type(value)(*(unwrapped(each) for each in value))
+    # A wrapped tuple takes its fields by _replace alone.
+    fields = {name: unwrapped(getattr(value, name)) for name in value._fields}
+    return value._replace(**fields)  # type: ignore[attr-defined]
   return value

@@ -42,7 +42,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypa
       "importlib.util.find_spec",
       lambda name: None if name in ("tf_agents", "tensorflow_gnn") else find_spec(name))
   with pytest.raises(
-      SetupError, match="training needs tf_agents, tensorflow_gnn, .* pip install --no-deps -r"
+      SetupError, match="training needs tf_agents, tensorflow_gnn: .* pip install --no-deps -r"
   ) as raised:
     check_training_packages()
   assert pathlib.Path(str(raised.value).rpartition(" ")[2]) == training_packages.REQUIREMENTS

@@ -42,6 +42,18 @@ def _load(program):
   return module
 
 
+@pytest.fixture(name="load_program")
+def load_program_fixture():
+  """`load_program("gpu_kernels")` -> its module, whose flags are forgotten after the test."""
+
+  def load(program):
+    _forget_programs()
+    return _load(program)
+
+  yield load
+  _forget_programs()
+
+
 @pytest.fixture(name="run_program")
 def run_program_fixture(monkeypatch, capfd, signal_handlers_kept):
   """`run_program("place", "--flag=value", ...)` -> exit code and what was printed."""

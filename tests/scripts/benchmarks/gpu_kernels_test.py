@@ -3,7 +3,10 @@
 import pytest
 import tensorflow as tf
 
-import gpu_kernels
+
+@pytest.fixture(name="gpu_kernels")
+def gpu_kernels_fixture(load_program):
+  return load_program("gpu_kernels")
 
 
 def _graph(tmp_path):
@@ -20,7 +23,7 @@ def _graph(tmp_path):
   return str(path)
 
 
-def test_kernels_have_the_shapes_of_their_ops(tmp_path):
+def test_kernels_have_the_shapes_of_their_ops(gpu_kernels, tmp_path):
   rows = gpu_kernels.kernels_of(_graph(tmp_path), 20)
   by_op = {row["op"]: row for row in rows}
   conv = by_op["Conv2D"]
@@ -44,7 +47,7 @@ def _measured():
                       "device_to_host": 5e4, "on_device": 3e6}, "kernels": [product, total]}
 
 
-def test_a_preset_is_compared_by_kernel_and_type():
+def test_a_preset_is_compared_by_kernel_and_type(gpu_kernels):
   rows = gpu_kernels.compare(_measured(), "h100").set_index(["op", "type"])
   # 64 cores a multiprocessor as grappler counts, 16 * 132 of them, 1,830 MHz, two flops each.
   peak_us = 4.946e8 * 100 / (2 * 64 * 16 * 132 * 1830)
@@ -55,7 +58,7 @@ def test_a_preset_is_compared_by_kernel_and_type():
   assert ("MatMul", "bfloat16") not in rows.index
 
 
-def test_the_page_has_a_row_for_each_kind_of_op():
+def test_the_page_has_a_row_for_each_kind_of_op(gpu_kernels):
   text = gpu_kernels.page(_measured(), "h100")
   assert "| MatMul | float32 | 1 |" in text and "| AddV2 | bfloat16 | 1 |" in text
   assert text.index("| MatMul") < text.index("## Kernels below 20 us") < text.index("| AddV2")
