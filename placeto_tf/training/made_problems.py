@@ -2,13 +2,17 @@
 
 A problem is sampled by its kind and index, cluster included:
 
-  layers     random layered graphs of 10 to 3,000 ops, on 2 to 8 devices of one or two speeds
+  layers     random layered graphs of 10 to 3,000 ops, one in 20 of up to 50,000, on 2 to 8 devices
+             of one or two speeds
   products   products of blocks of matrices, in chains and in layers, on 2 to 8 equal devices whose
              transfers take up to some times as long as an op
   tasks      10 to 60 tasks on 4 to 24 devices of different speeds, delays and links by pair, each
              task allowed on a share of the devices
   pipelines  chains of layers with branches, of 50 to 800 ops, on accelerators that hold little and
              slow CPUs that hold all
+
+Transfers queue on one bus a device in half of the problems, on a link of each pair in a quarter,
+and nowhere in a quarter.
 
 Dimensions: N ops, D devices.
 """
@@ -88,7 +92,8 @@ def make(spec: str, *, max_groups: int = 128) -> PlacementProblem:
   cluster = Cluster(
       tuple(Device(f"/GPU:{i}", "GPU", int(memory[i]), properties={"model": f"{speed:.4f}"})
             for i, speed in enumerate(drawn.speed.tolist())),
-      drawn.bandwidth, drawn.latency_us)
+      drawn.bandwidth, drawn.latency_us,
+      transfers=str(rng.choice(["device", "device", "pair", "unlimited"])))
   graph = ComputationGraph.from_edges(
       [f"op{i}" for i in range(n)], ["Op"] * n, [1] * n,
       [(producer, 0, consumer) for producer, consumer in drawn.edges])
@@ -121,7 +126,7 @@ def _bandwidth(
 
 
 def _layers(rng: np.random.Generator) -> _Drawn:
-  n = int(_between(rng, 10, 3000))
+  n = int(_between(rng, 10, 3000) if rng.random() < 0.95 else _between(rng, 3000, 50_000))
   width = int(_between(rng, 2, max(3, n / 5)))
   # Op i is in layer i // width; it reads 1 to 3 ops of the 1 to 3 layers before.
   layer = np.arange(n) // width
