@@ -27,7 +27,7 @@ experience is divided say the fields episodes (placeto), parts (its preset paper
 graphs_per_update (gdp). Neither the number of actors nor --ray changes the result, and both may be
 others when a run is resumed.
 
-Resumes where it stopped; done.json and curves.png in --root_dir are written at the end. TensorBoard
+Resumes where it stopped; done.json in --root_dir is written at the end. TensorBoard
 reads ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
 """
 
@@ -115,8 +115,7 @@ def main() -> None:
   if os.path.exists(os.path.join(FLAGS.root_dir, "weights")):
     print(f"To place with it: place.py --method={FLAGS.policy} --policy_weights={FLAGS.root_dir} "
           "--graph=GRAPH --cluster=CLUSTER")
-  print(f"Its curves: {os.path.join(FLAGS.root_dir, 'curves.png')}, or tensorboard "
-        f"--logdir={os.path.join(FLAGS.root_dir, 'train')}", flush=True)
+  print(f"Its curves: tensorboard --logdir={os.path.join(FLAGS.root_dir, 'train')}", flush=True)
 
 
 def _text(figures: Mapping[str, float]) -> str:

@@ -129,9 +129,6 @@ class OneGraphConfig(RunConfig):
         raise PlacetoError(
             f"{name} has {found} of them; expected {'one' if most else 'none'}: {self.policy} is "
             "made for one graph")
-    if self.lag:
-      raise PlacetoError(
-          f"lag is {self.lag}; expected 0: {self.policy} collects and learns in one process")
 
 
 class OneGraphLearner(Learner):

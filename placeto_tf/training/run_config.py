@@ -19,10 +19,6 @@ class RunConfig:
     held_out: specs of graphs on which the policy is watched while it trains, on `watch_cluster`.
     iterations: updates.
     checkpoint_every, watch_every: iterations.
-    lag: how many updates old the weights may be with which an update's experience was collected.
-      With 0 collecting waits for the update before; with more, the next experience is collected
-      while the learner learns. After each checkpoint it begins at 0 again, so that a run that is
-      killed and resumed ends with the same weights.
     seed: of everything random.
   """
 
@@ -33,13 +29,11 @@ class RunConfig:
   iterations: int = 1000
   checkpoint_every: int = 50
   watch_every: int = 100
-  lag: int = 0
   seed: int = 0
 
   def __post_init__(self) -> None:
     check_at_least(
         1, self, "iterations", "checkpoint_every", "watch_every", error_type=PlacetoError)
-    check_at_least(0, self, "lag", error_type=PlacetoError)
 
   def to_json(self) -> Dict[str, Any]:
     """Returns the content of config.json: tuples are lists."""

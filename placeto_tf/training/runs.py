@@ -1,7 +1,7 @@
 """The root directory of a training run.
 
-It holds config.json, the configuration; done.json and the picture curves.png once the run is over;
-and the files that the trainer writes in between. Files appear when they are complete.
+It holds config.json, the configuration; done.json once the run is over; and the files that the
+trainer writes in between. Files appear when they are complete.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
 """`Trainer`: the loop, checkpoints, resuming and summaries of every policy that is trained.
 
 The learner is in this process; it is handed experience in the order in which it drew the specs. So
-the result depends neither on who collects nor on how many do. With a lag, the experience of the
-next updates is collected while it learns, but never across a checkpoint.
+the result depends neither on who collects nor on how many do.
 """
 
 from __future__ import annotations
 
-import collections
 import os
 import time
-from typing import Any, Callable, Deque, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
-import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hp
 
@@ -24,9 +21,9 @@ from placeto_tf.problem.executors import (
   InProcess,
   executor_at,
 )
-from placeto_tf.training import curves, runs
+from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
-from placeto_tf.training.collecting import Collected, Collecting, Speeds
+from placeto_tf.training.collecting import Collecting
 from placeto_tf.training.learner import Learner
 from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.updates import attempt
@@ -122,37 +119,23 @@ class Trainer:
       PlacetoError: ten updates in a row gave NaN; the last good checkpoint stays.
     """
     config, learner = self._config, self.learner
-    self._collecting = collecting or Collecting(
+    collecting = collecting or Collecting(
         InProcess(), 1, learner.collector, learner.portable(None))
-    self._asked_for = self.iteration
-    self._under_way: Deque[int] = collections.deque()  # specs of each update that was asked for
-    speeds = None if collecting is None else Speeds()
     began, steps = time.monotonic(), 0
     if self.iteration == 0:
       self._begin()
     last = config.iterations if until is None else min(until, config.iterations)
     while self.iteration < last:
-      # Experience of this update, in the order of its specs.
-      collected = self._collect()
-      # Mean age of the weights, in updates; before the iteration counts up.
-      lag = float(np.mean([self.iteration - each.version for each in collected]))
       self.iteration += 1
-      experiences = [each.experience for each in collected]
+      # Specs are sampled here, in the order of updates, whoever collects them.
+      experiences = collecting.collect(learner.weights, learner.specs(self.iteration))
       learned = self._learn(experiences)
-      for each in collected:
-        work = learner.steps_of(each.experience)
-        steps += work
-        if speeds is not None:
-          speeds.add(each, work)
+      steps += sum(map(learner.steps_of, experiences))
       # Undone: no figures, and no checkpoint of this iteration.
       if not learned:
         continue
       found = dict(learned, skipped=float(self.skipped))
       found[learner.rate] = steps / max(1e-9, time.monotonic() - began)
-      if config.lag:
-        found["lag"] = lag
-      if speeds is not None:
-        found.update(speeds.figures(learner.rate))
       if learner.held_out and (
           self.iteration % config.watch_every == 0 or self.iteration == config.iterations):
         found.update(learner.watch())
@@ -181,7 +164,7 @@ class Trainer:
     """
     cores, learner = executor.cores, self.learner
     # No more actors than specs that can be under way at once.
-    count = actors or min(cores, learner.at_once * (1 + self._config.lag))
+    count = actors or min(cores, learner.at_once)
     if not 0 < count <= cores * MOST_ACTORS_A_CORE:
       raise PlacetoError(
           f"Ray has {cores} cores, which take {cores * MOST_ACTORS_A_CORE} actors at most, not "
@@ -208,29 +191,7 @@ class Trainer:
       self.save()
     self.learner.finish()
     self._writer.flush()
-    curves.draw(self._root_dir)
     runs.finish(self._root_dir, self.iteration, self.skipped, self._figures)
-
-  def _collect(self) -> List[Collected]:
-    """Returns the experience of the next update; with a lag, submits that of later ones."""
-    learner = self.learner
-    while self._asked_for < self._reach():
-      self._asked_for += 1
-      # Specs are sampled here, in the order of updates, whoever collects them.
-      specs, weights = learner.specs(self._asked_for), learner.weights
-      for spec in specs:
-        self._collecting.submit(self.iteration, weights, spec)
-      self._under_way.append(len(specs))
-    return [self._collecting.take() for _ in range(self._under_way.popleft())]
-
-  def _reach(self) -> int:
-    """Returns the last update whose experience may be asked for now."""
-    here, every = self.iteration, self._config.checkpoint_every
-    # The next checkpoint: nothing is collected across it, so a resume repeats the same specs.
-    checkpoint = (here // every + 1) * every
-    if here < FIRST_CHECKPOINT:
-      checkpoint = min(checkpoint, FIRST_CHECKPOINT)
-    return min(here + 1 + self._config.lag, checkpoint, self._config.iterations)
 
   def _learn(self, experiences: List[Any]) -> Dict[str, float]:
     """Returns the figures of an update; none if it gave NaN and was undone."""

@@ -18,7 +18,9 @@ Step times are over the best of one device, the expert and METIS.
 
 from __future__ import annotations
 
+import collections
 import functools
+import glob
 import json
 import os
 import sys
@@ -123,16 +125,29 @@ def mean_and_deviation(values: Sequence[float]) -> str:
       f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
 
 
+def _figures(run: str) -> Dict[str, Dict[int, float]]:
+  """Name -> iteration -> value; what a killed run did twice counts as it was done last."""
+  import tensorflow as tf
+  from tensorboard.backend.event_processing import event_file_loader
+
+  found: Dict[str, Dict[int, float]] = collections.defaultdict(dict)
+  # The oldest file first.
+  for path in sorted(glob.glob(os.path.join(run, "train", "events*")), key=os.path.getmtime):
+    for event in event_file_loader.EventFileLoader(path).Load():
+      for value in event.summary.value:
+        if value.tag.startswith("Metrics/"):
+          found[value.tag[len("Metrics/"):]][event.step] = float(tf.make_ndarray(value.tensor))
+  return found
+
+
 def curves(seeds: Sequence[int]) -> str:
   """Draws curves.png and returns the table."""
-  from placeto_tf.training import curves as curves_lib
-
   found: Dict[str, List[Dict[str, List[Tuple[int, float]]]]] = {}
   for name in FLAGS.variants or VARIANTS:
     runs = [train([FLAGS.graph], [FLAGS.graph], seed, VARIANTS[name], name) for seed in seeds]
     found[name] = [
-        {metric: sorted(points.items()) for metric, points in curves_lib.read(
-            os.path.join(run, "train")).items()} for run in runs]
+        {metric: sorted(points.items()) for metric, points in _figures(run).items()}
+        for run in runs]
   make = problem_makers(FLAGS.graph)[0]
   decisions = 8 * make().num_groups
   figure, panels = _figure(1)

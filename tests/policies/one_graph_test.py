@@ -109,7 +109,5 @@ def test_a_run_leaves_its_best_placement_and_says_that_it_is_done(tmp_path, eage
 
 
 def test_what_cannot_be_trained_is_refused(tmp_path):
-  with pytest.raises(PlacetoError, match="lag is 1; expected 0: rnn collects and learns in one"):
-    config(lag=1)
   with pytest.raises(PlacetoError, match="made for one graph; give none"):
     trainer(tmp_path, config(), warm_start="weights")

@@ -1,7 +1,6 @@
 """Training with actors ends with the weights of training without, whatever their number."""
 
 import contextlib
-import dataclasses
 import gc
 import os
 import signal
@@ -108,11 +107,10 @@ def whole_fixture(tmp_path_factory):
 
 def test_weights_do_not_depend_on_the_number_of_actors(here, whole, tmp_path):
   run = placeto(tmp_path)
-  figures = run.run_on(here, 3, lambda *_: None)  # another number, and a lag: below
+  figures = run.run_on(here, 3, lambda *_: None)  # another number: below
   assert bits(run) == whole
-  assert "held_out_ratio" not in figures and "Actors/0/busy" not in figures
-  assert {"Actors/2/steps_a_second", "Actors/2/busy", "Metrics/steps_a_second"} <= tags(
-      tmp_path / "train")
+  assert "held_out_ratio" not in figures
+  assert "Metrics/steps_a_second" in tags(tmp_path / "train")
 
 
 def test_a_run_goes_on_with_another_number_of_actors_and_without(here, whole, tmp_path):
@@ -143,21 +141,6 @@ def test_an_actor_that_dies_is_replaced_and_nothing_changes(here, whole, tmp_pat
   monkeypatch.setattr(PlacetoTraining, "collector", property(lambda _: make_mortal))
   run.run_on(here, 2, lambda *_: None)
   assert died.exists() and bits(run) == whole
-
-
-def test_with_a_lag_weights_do_not_depend_on_who_collects_or_on_a_resume(here, tmp_path):
-  config = dataclasses.replace(PLACETO, lag=1, iterations=5)
-  runs = [placeto(tmp_path / name, config) for name in ("here", "ray")]
-  lags = []
-  runs[0].run(progress=lambda _, figures: lags.append(figures["lag"]))
-  runs[1].run_on(here, 2, lambda *_: None)
-  assert lags == [0, 1, 1, 0, 1]  # the third update is followed by a checkpoint
-  assert bits(runs[0]) == bits(runs[1])
-  placeto(tmp_path / "parts", config).run(until=4)
-  resumed = placeto(tmp_path / "parts", config)
-  assert resumed.iteration == 3
-  resumed.run()
-  assert bits(resumed) == bits(runs[0])
 
 
 @pytest.mark.parametrize("make", [published, gdp])

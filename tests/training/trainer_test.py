@@ -1,7 +1,6 @@
 """What every training run shares, on a run that does nearly nothing."""
 
 import dataclasses
-import math
 import pathlib
 
 import pytest
@@ -9,7 +8,6 @@ import tensorflow as tf
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.training import runs
-from placeto_tf.training.collecting import Collected, Speeds
 from placeto_tf.training.learner import Learner
 from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.trainer import Trainer, train
@@ -103,14 +101,6 @@ def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_
     run.run()
   assert run.skipped == 10 and run.iteration == 12
   assert run.learner.weights == 2.0
-
-
-def test_rates_are_finite_though_the_clock_has_not_moved():
-  speeds = Speeds()
-  speeds.add(Collected(None, 0, 2, 0.0), 5)
-  figures = speeds.figures("steps_a_second", now=speeds._began)
-  assert set(figures) == {"actors", "Actors/2/steps_a_second", "Actors/2/busy"}
-  assert all(map(math.isfinite, figures.values()))
 
 
 def test_a_run_that_is_done_is_left_as_it_is_and_another_configuration_does_not_resume(tmp_path):

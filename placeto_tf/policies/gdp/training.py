@@ -49,7 +49,7 @@ class GdpTrainingConfig(RunConfig):
   """The configuration of a run: policy, graphs, duration.
 
   Attributes:
-    graphs, held_out, watch_cluster, iterations, checkpoint_every, watch_every, seed, lag: see
+    graphs, held_out, watch_cluster, iterations, checkpoint_every, watch_every, seed: see
       `RunConfig`.
     clusters: as `Cluster.parse` takes them, or "random[3]", which samples three for each graph.
     graphs_per_update: an update follows the mean gradient of so many graphs, which may be sampled

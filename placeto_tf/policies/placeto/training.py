@@ -52,7 +52,7 @@ class PlacetoTrainingConfig(RunConfig):
   """The configuration of a run: graphs and clusters, process, network, duration.
 
   Attributes:
-    graphs, held_out, watch_cluster, iterations, seed, lag: see `RunConfig`.
+    graphs, held_out, watch_cluster, iterations, seed: see `RunConfig`.
     clusters: as `Cluster.parse` takes them, or "random[3]", which samples three for each graph.
     max_groups: a number of groups is sampled from these for each problem.
     process: the length of an episode.

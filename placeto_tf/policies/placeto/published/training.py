@@ -54,7 +54,7 @@ class PublishedTrainingConfig(RunConfig):
   """The configuration of a run: policy, graphs, duration.
 
   Attributes:
-    graphs, held_out, watch_cluster, seed, lag: see `RunConfig`.
+    graphs, held_out, watch_cluster, seed: see `RunConfig`.
     clusters: every graph is placed on every cluster; all have equally many devices.
     max_groups: the most groups of a graph, and the room in observations.
     parts: into how many parts of equally many graphs an update's episodes are divided. Those of a
@@ -251,7 +251,7 @@ class PublishedTraining(Learner):
     self.env_steps += self.steps_of(collected)
     for graph, placement, us in zip(
         collected.graphs, collected.best_placements, collected.best_us):
-      if us < self._best[graph][1]:  # with a lag, a better one may have come back before
+      if us < self._best[graph][1]:
         self._best[graph] = (placement, us)
     losses = self.learner.update(
         collected.steps, collected.graphs, (iteration - 1) / self.config.iterations)
