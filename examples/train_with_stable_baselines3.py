@@ -21,7 +21,7 @@ def main(steps: int = 40_000) -> None:
       ENVIRONMENT, graph="family:nmt[40:41]", cluster="k80:2+p100:2", max_groups=24, start="random",
       process=ProcessConfig(rounds=1, evaluations=24))
   problem = environment.unwrapped.problem
-  reference_us = problem.account.best_objective_us  # of one device, the expert and METIS
+  reference_us = problem.search_log.best_objective_us  # of one device, the expert and METIS
   agent = PPO("MultiInputPolicy", environment, n_steps=24 * 20, batch_size=120, gamma=0.0,
               ent_coef=0.003, seed=0, device="cpu")
 
@@ -43,8 +43,8 @@ def main(steps: int = 40_000) -> None:
   print(f"Best of one device, the expert and METIS: {reference_us / 1000:.1f} ms")
   print(f"Greedy episodes from random placements: {before_us / 1000:.1f} ms before training, "
         f"{after_us / 1000:.1f} ms after {steps} steps")
-  print(f"Best placement seen: {problem.account.best_objective_us / 1000:.1f} ms "
-        f"({problem.account.evaluations} evaluated)")
+  print(f"Best placement seen: {problem.search_log.best_objective_us / 1000:.1f} ms "
+        f"({problem.search_log.evaluations} evaluated)")
 
 
 if __name__ == "__main__":

@@ -112,15 +112,15 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.fixture
 def clock_of_looks(monkeypatch):
-  """Each account has a clock that moves by a millisecond whenever somebody looks at it.
+  """Each search log has a clock that moves by a millisecond whenever somebody looks at it.
 
   So what a limit of time does depends on how often searches look, not on the machine.
   """
   looks = collections.Counter()
 
-  def seconds(account):
-    looks[account] += 1
-    return 1e-3 * looks[account]
+  def seconds(search_log):
+    looks[search_log] += 1
+    return 1e-3 * looks[search_log]
 
   monkeypatch.setattr(SearchLog, "seconds", property(seconds))
 

@@ -90,19 +90,20 @@ def prove(
   bounds = PartialBounds(problem)
   g, d = len(units), problem.num_devices
   # A good placement to begin with cuts most of the tree.
-  start = np.asarray(problem.project(problem.account.best_placement), dtype=np.int32) if (
-      problem.account.best_placement is not None) else units.allowed.argmax(axis=1).astype(np.int32)
+  best = problem.search_log.best_placement
+  start = np.asarray(problem.project(best), dtype=np.int32) if (
+      best is not None) else units.allowed.argmax(axis=1).astype(np.int32)
   incumbent = _Incumbent(problem, units)
-  if not problem.account.exhausted(budget):
+  if not problem.search_log.exhausted(budget):
     incumbent.simulate(start[None], budget)
-    if units.movable and g > 6 and not problem.account.exhausted(budget):
+    if units.movable and g > 6 and not problem.search_log.exhausted(budget):
       limit = dataclasses.replace(
-          budget.at_most(problem.account, 30 * g),
-          max_seconds=budget.share(problem.account, 0.2).max_seconds)
+          budget.at_most(problem.search_log, 30 * g),
+          max_seconds=budget.share(problem.search_log, 0.2).max_seconds)
       placement, _ = anneal_units(
           problem, units, units.expand(start), incumbent.objective_us, limit,
           stream(seed), temperatures=(1e-2, 1e-4))
-      if not problem.account.exhausted(budget):
+      if not problem.search_log.exhausted(budget):
         incumbent.simulate(units.project(problem, placement)[None], budget)
 
   order = np.argsort(-units.weight_us, kind="stable")
@@ -111,7 +112,7 @@ def prove(
   stack: List[Tuple[int, np.ndarray, np.ndarray]] = [(0, root, bounds.lower_us(root))]
   size = max(8, _BLOCK_NUMBERS // (problem.graph.num_ops * d * d))
   nodes = 0
-  while stack and not problem.account.exhausted(budget) and (
+  while stack and not problem.search_log.exhausted(budget) and (
       max_nodes is None or nodes < max_nodes):
     depth, block, lower = stack.pop()
     keep = incumbent.open(lower)
@@ -157,7 +158,7 @@ class _Incumbent:
 
   def simulate(self, devices: np.ndarray, budget: Budget) -> int:
     """Simulates placements [B, G] as far as the budget goes; returns how many."""
-    left = self._problem.account.remaining_evaluations(budget)
+    left = self._problem.search_log.remaining_evaluations(budget)
     devices = devices if left is None else devices[:left]
     if not len(devices):
       return 0

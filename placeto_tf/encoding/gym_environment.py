@@ -52,8 +52,8 @@ class PlacementEnv(gymnasium.Env):
   """One graph on one cluster.
 
   Attributes:
-    problem: counts evaluations (`problem.account.evaluations`) and keeps the best placement of all
-      episodes (`problem.account.best_known`, [N] devices of ops).
+    problem: counts evaluations (`problem.search_log.evaluations`) and keeps the best placement of
+      all episodes (`problem.search_log.best_known`, [N] devices of ops).
     process: of the present episode.
   """
 
@@ -154,7 +154,7 @@ class PlacementEnv(gymnasium.Env):
       process.pass_level()
     # An episode that is over is not truncated as well.
     truncated = not process.over and self._max_evaluations is not None and (
-        self.problem.account.evaluations >= self._max_evaluations)
+        self.problem.search_log.evaluations >= self._max_evaluations)
     # 0 where the move was undone: the objective is that of the best placement.
     reward = (before_us - process.objective_us) / self._scale_us
     return self._observe(), float(reward), process.over, truncated, self._info()

@@ -251,13 +251,12 @@ def run(shared: Shared, key: Key, config: EvaluationConfig, threads: int) -> Fou
   method, budget = registry.find(key.method), config.budget_of(key.budget)
   running.prepare(problem, method, budget, key.seed, start=start)
   start_us = None
-  if problem.account.best_placement is not None:
-    start_us = float(problem.simulator.simulate(problem.account.best_placement).step_time_us)
+  if problem.search_log.best_placement is not None:
+    start_us = float(problem.simulator.simulate(problem.search_log.best_placement).step_time_us)
   running.run(problem, method, budget, key.seed, weights=config.weights_of(method),
               runs=Runs(config.islands))
-  account = problem.account
-  return Found(
-      account.best_known, start_us, account.evaluations, account.seconds, account.history)
+  log = problem.search_log
+  return Found(log.best_known, start_us, log.evaluations, log.seconds, log.history)
 
 
 def read_results(path: str) -> pd.DataFrame:
@@ -366,7 +365,7 @@ def _start(problem: PlacementProblem, methods: Tuple[str, ...]) -> Optional[np.n
   for name in methods:
     # Methods without a search need neither budget nor seed.
     registry.find(name).load()(problem, None, 0)
-  return problem.account.best_placement
+  return problem.search_log.best_placement
 
 
 def _config_path(out: str) -> str:

@@ -57,7 +57,7 @@ def run_auto(
   Returns:
     The best placement found, [N].
   """
-  log, budget = problem.account, budget or DEFAULT_BUDGET
+  log, budget = problem.search_log, budget or DEFAULT_BUDGET
   # Bounds are rounded down by a billionth, so that rounding errors cannot put them too high.
   optimum_us = (lower_bound_us(problem) if bound_us is None else bound_us) * (1 + 2e-9)
   budget = dataclasses.replace(budget, target_us=max(budget.target_us or 0.0, optimum_us) or None)
@@ -119,7 +119,7 @@ def _doublings(problem: PlacementProblem, budget: Budget) -> int:
   """
   if not budget.stop_within:
     return 0
-  left, log = math.inf, problem.account
+  left, log = math.inf, problem.search_log
   if budget.max_seconds is not None:
     left = (budget.max_seconds - log.seconds) / FIRST_SECONDS
   if budget.max_evaluations is not None:
@@ -130,4 +130,4 @@ def _doublings(problem: PlacementProblem, budget: Budget) -> int:
 def _time_for_a_search(problem: PlacementProblem, budget: Budget) -> bool:
   """Returns whether there is time to make the supernodes of a search."""
   return budget.max_seconds is None or (
-      budget.max_seconds - problem.account.seconds > SETUP_SECONDS_AN_OP * problem.graph.num_ops)
+      budget.max_seconds - problem.search_log.seconds > SETUP_SECONDS_AN_OP * problem.graph.num_ops)

@@ -83,13 +83,13 @@ class Observer:
             total=budget.max_seconds if by_seconds else budget.max_evaluations, file=sys.stderr,
             unit="s" if by_seconds else "placements", mininterval=0.5, bar_format=(
                 "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}"))))
-      bar, account = bars[0], problem.account
+      bar, search_log = bars[0], problem.search_log
       # A bar of seconds, or of evaluations where these alone are limited.
-      bar.n = min(account.seconds if by_seconds else account.evaluations, bar.total)
+      bar.n = min(search_log.seconds if by_seconds else search_log.evaluations, bar.total)
       bar.set_description_str(f"Placing ({placer})", refresh=False)
-      if np.isfinite(account.best_objective_us):
+      if np.isfinite(search_log.best_objective_us):
         bar.set_postfix_str(
-            f"best {ms_text(account.best_objective_us)}, {account.evaluations:,} evaluated",
+            f"best {ms_text(search_log.best_objective_us)}, {search_log.evaluations:,} evaluated",
             refresh=False)
       bar.update(0)
 

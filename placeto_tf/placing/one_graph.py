@@ -80,14 +80,14 @@ def place_graph(
       budget = _with_target(config.budget, bound_us)
       interrupted = _search(problem, config, budget, bound_us, runs, root_dir, progress)
       ended = "Ctrl-C" if interrupted else _ended(
-          problem.account, budget, auto=registry.find(config.method).kind is Kind.AUTO)
+          problem.search_log, budget, auto=registry.find(config.method).kind is Kind.AUTO)
     # Placements of all methods are simulated once more, for their rows.
-    rows = {each.name: Baseline.of(problem, each) for each in problem.account.method_runs}
-    best = problem.account.best_known
+    rows = {each.name: Baseline.of(problem, each) for each in problem.search_log.method_runs}
+    best = problem.search_log.best_known
     # Even the best exceeds a device's memory: an error, not a result.
-    if not problem.account.best_fits:
+    if not problem.search_log.best_fits:
       raise PlacementError(_nothing_fits(problem, problem.simulator.simulate(best)))
-    measured, proven, notes = None, problem.account.proven, graph.notes + costs.notes
+    measured, proven, notes = None, problem.search_log.proven, graph.notes + costs.notes
     notes += tuple(filter(None, (
         own_host_note(graph, cluster, costs, best),
         what_if.small_step_note(graph, problem.simulator.simulate(best)))))
@@ -105,8 +105,8 @@ def place_graph(
         best, proven = measured.placement, False  # proofs hold for simulated steps
         notes += (measured_search.describe(measured),)
   return PlacingResult.of(
-      problem, best, rows, config, bound_us=bound_us, evaluations=problem.account.evaluations,
-      seconds=problem.account.seconds, proven=proven, notes=notes, interrupted=interrupted,
+      problem, best, rows, config, bound_us=bound_us, evaluations=problem.search_log.evaluations,
+      seconds=problem.search_log.seconds, proven=proven, notes=notes, interrupted=interrupted,
       measured=measured, ended=ended)
 
 
@@ -149,7 +149,7 @@ def _measure(
   found = {name: row.placement for name, row in rows.items()
            if row.placement is not None and row.fits}
   # The best of all is measured even where no method's own placement fits.
-  found["best"] = problem.account.best_known
+  found["best"] = problem.search_log.best_known
   progress(problem, "measuring")
   return measured_search.search_on_workers(
       problem, found, workers=config.workers, device_map=dict(config.device_map) or None,
@@ -165,7 +165,7 @@ def _search(
   Returns:
     Whether Ctrl-C was pressed.
   """
-  method, log, stage = registry.find(config.method), problem.account, [""]
+  method, log, stage = registry.find(config.method), problem.search_log, [""]
 
   def announce(name: str) -> None:
     stage[0] = name

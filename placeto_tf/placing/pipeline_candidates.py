@@ -114,12 +114,12 @@ def in_a_better_order(
   found = reordered(
       replicated, make_problem(replicated).costs, cluster,
       # The best placement, in the order of the new graph's ops.
-      problem.account.best_known[[index[name] for name in replicated.graph.op_names]],
-      problem.account.best_objective_us)
+      problem.search_log.best_known[[index[name] for name in replicated.graph.op_names]],
+      problem.search_log.best_objective_us)
   if found is None:
     return None
   better = _begun(found, make_problem)
-  was, now = problem.account, better[1].account
+  was, now = problem.search_log, better[1].search_log
   if not was.is_better(now.best_excess_bytes, now.best_objective_us):
     return None
   # Evaluations and methods of the earlier search count on in the new search log.

@@ -72,7 +72,7 @@ class Candidate:
   @property
   def rank(self) -> Tuple[float, float]:
     """Returns (lacking memory in bytes, objective per example in us), lowest for the best."""
-    log = self.problem.account
+    log = self.problem.search_log
     return log.best_excess_bytes, log.best_objective_us / (self.global_batch or 1)
 
 
@@ -134,11 +134,11 @@ class _Search:
       # 3. The best, and a second that is close.
       alive = self._ahead(alive, BEHIND)
       alive = self._ahead(alive, CLOSE)
-      alive = alive[:2 if alive[0].problem.account.best_fits else 1]
+      alive = alive[:2 if alive[0].problem.search_log.best_fits else 1]
       for i, candidate in enumerate(alive):
         self._last(candidate, 1 if i == len(alive) - 1 else 0.6)
     except KeyboardInterrupt:
-      if not all(each.problem.account.best_placement is not None for each in self._candidates):
+      if not all(each.problem.search_log.best_placement is not None for each in self._candidates):
         raise
     return self._candidates
 
@@ -146,18 +146,18 @@ class _Search:
     """Returns a share of the rest of the whole budget, for one problem, counted from now."""
     evaluations = seconds = None
     if self._budget.max_evaluations is not None:
-      used = sum(each.problem.account.evaluations for each in self._candidates)
+      used = sum(each.problem.search_log.evaluations for each in self._candidates)
       left = max(1, int(share * (self._budget.max_evaluations - used)))
-      evaluations = problem.account.evaluations + left
+      evaluations = problem.search_log.evaluations + left
     if self._budget.max_seconds is not None:
       left_seconds = self._budget.max_seconds - (time.monotonic() - self._started)
       # A problem's budget counts from its own making, not from now.
-      seconds = problem.account.seconds + max(1e-9, share * left_seconds)
+      seconds = problem.search_log.seconds + max(1e-9, share * left_seconds)
     return Budget(evaluations, seconds)
 
   def _over(self) -> bool:
     """Returns whether the whole budget is used."""
-    used = sum(each.problem.account.evaluations for each in self._candidates)
+    used = sum(each.problem.search_log.evaluations for each in self._candidates)
     return (self._budget.max_evaluations is not None and used >= self._budget.max_evaluations) or (
         self._budget.max_seconds is not None
         and time.monotonic() - self._started >= self._budget.max_seconds)
@@ -170,7 +170,7 @@ class _Search:
     if method.kind is Kind.AUTO:  # records its parts itself
       run()
     else:
-      problem.account.run(method.name, run)
+      problem.search_log.run(method.name, run)
 
   def _start(self, candidate: Candidate) -> None:
     """Evaluates the placements of a candidate that need no search."""
@@ -182,7 +182,7 @@ class _Search:
       self._run(candidate, registry.find("replica_shares"), budget)
       return
     for method in registry.references():
-      self._run(candidate, method, of_a_start(candidate.problem.account, budget))
+      self._run(candidate, method, of_a_start(candidate.problem.search_log, budget))
 
   def _possible(self, candidates: List[Candidate]) -> List[Candidate]:
     """Returns the candidates whose lower bound is not above another's step time."""
@@ -190,7 +190,7 @@ class _Search:
     alive = []
     for each in candidates:
       # The bound is computed only where it could decide.
-      if each.example_us > best and each.problem.account.best_fits:
+      if each.example_us > best and each.problem.search_log.best_fits:
         bound = lower_bound_us(each.problem) / (each.global_batch or 1)
         if bound >= best:
           each.dropped = "its lower bound is above what another row takes"
@@ -207,7 +207,7 @@ class _Search:
       if each.example_us > factor * best:
         each.dropped = (
             f"it was {100 * (each.example_us / best - 1):.0f} % behind"
-            if each.problem.account.best_fits else "nothing was found that fits")
+            if each.problem.search_log.best_fits else "nothing was found that fits")
     return [each for each in candidates if not each.dropped]
 
   def _first(self, candidate: Candidate, share: float) -> None:
@@ -220,7 +220,7 @@ class _Search:
 
   def _last(self, candidate: Candidate, share: float) -> None:
     """Searches one of the best with a share of the rest of the budget: stage 3."""
-    problem, log = candidate.problem, candidate.problem.account
+    problem, log = candidate.problem, candidate.problem.search_log
     budget = self._slice(problem, share)
     needed_seconds = _SECONDS_AN_OP * problem.graph.num_ops
     policy = registry.policy_of_auto()

@@ -153,10 +153,10 @@ def place_replicas(
 def _row(candidate: Candidate, checks: Dict[str, TrainingComparison]) -> ReplicaRow:
   """Returns the row of the table of replicas."""
   problem = candidate.problem
-  found = problem.simulator.simulate(problem.account.best_known)
+  found = problem.simulator.simulate(problem.search_log.best_known)
   return ReplicaRow(
       candidate.replicas, candidate.mirrored, candidate.global_batch, float(found.step_time_us),
-      found.peak_memory_bytes, bool(found.fits), problem.account.evaluations, candidate.dropped,
+      found.peak_memory_bytes, bool(found.fits), problem.search_log.evaluations, candidate.dropped,
       str(checks.get(candidate.form, "")), candidate.micro_batches)
 
 
@@ -321,7 +321,7 @@ def _result(
     config: PlacingConfig, seconds: float) -> PlacingResult:
   """Returns the result of the best candidate, with its replicas, or raises if nothing fits."""
   problem = best.problem
-  if not problem.account.best_fits:
+  if not problem.search_log.best_fits:
     raise PlacementError(
         f"no placement was found that fits, of any number of replicas ({best.form} come "
         "closest); add devices or memory, or lower the batch size")
@@ -331,8 +331,8 @@ def _result(
   if replication.refused:
     notes += (f"no more replicas: {replication.refused}",)
   return PlacingResult.of(
-      problem, problem.account.best_known, baselines, config,
-      evaluations=sum(each.problem.account.evaluations for each in candidates), seconds=seconds,
+      problem, problem.search_log.best_known, baselines, config,
+      evaluations=sum(each.problem.search_log.evaluations for each in candidates), seconds=seconds,
       proven=False, notes=notes, interrupted=False,
       replication=replication)
 
@@ -361,13 +361,13 @@ def _baselines(
   rows: Dict[str, Baseline] = {}
   # The candidate of one replica comes first; its rows are the references.
   first, baseline = candidates[0], replication.data_parallel
-  for record in first.problem.account.method_runs:
+  for record in first.problem.search_log.method_runs:
     rows[record.name] = scaled(Baseline.of(first.problem, record), first.global_batch)
   if baseline is not None:
     rows[DATA_PARALLEL] = scaled(Baseline(
         baseline.step_time_us, baseline.fits, baseline.peak_memory_bytes, None, 1),
                                  replication.data_parallel_batch)
   if best is not first:
-    for record in best.problem.account.method_runs:
+    for record in best.problem.search_log.method_runs:
       rows[record.name] = Baseline.of(best.problem, record)
   return rows

@@ -237,7 +237,7 @@ class PlacingResult:
     bound_us = lower_bound_us(problem) if bound_us is None else bound_us
     placement = Placement.from_indices(
         graph, cluster, indices, method=config.method, seed=config.seed,
-        evaluations=problem.account.evaluations, step_time_us=simulated.step_time_us,
+        evaluations=problem.search_log.evaluations, step_time_us=simulated.step_time_us,
         lower_bound_us=bound_us,
         replicas=None if problem.replicated is None else problem.replicated.replicas,
         peak_memory_bytes=dict(zip(cluster.device_names, simulated.peak_memory_bytes.tolist())),
@@ -246,7 +246,7 @@ class PlacingResult:
         options={"existing_devices": config.existing_devices, "pins": dict(config.pins)})
     return cls(
         placement, simulated.step_time_us, simulated.peak_memory_bytes, bool(simulated.fits),
-        baselines, bound_us, evaluations, history=problem.account.history, indices=indices,
+        baselines, bound_us, evaluations, history=problem.search_log.history, indices=indices,
         simulated=simulated, graph=graph, costs=problem.costs, cluster=cluster, config=config,
         **more)
 

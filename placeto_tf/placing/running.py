@@ -124,8 +124,8 @@ def run(
   """
   prepare(problem, method, budget, seed)
   # The starts used the budget up.
-  if method.kind is Kind.POLICY and problem.account.exhausted(budget):
-    return problem.account.best_known
+  if method.kind is Kind.POLICY and problem.search_log.exhausted(budget):
+    return problem.search_log.best_known
   if method.weights is not None:
     own["weights"] = weights
   if method.summaries:
@@ -135,9 +135,9 @@ def run(
   placer = functools.partial(method.load(), **own)
   if method.in_tensorflow:
     return run_with_own_settings(
-        lambda: placer(problem, budget, seed), seed, stop=problem.account.stop)
+        lambda: placer(problem, budget, seed), seed, stop=problem.search_log.stop)
   if not method.repeats:
     return placer(problem, budget, seed)
-  if runs.count > 1 and problem.account.best_placement is None:
+  if runs.count > 1 and problem.search_log.best_placement is None:
     best_start(problem, budget, seed)  # once, not in every run
   return run_independently(problem, placer, budget, seed, runs)

@@ -91,12 +91,12 @@ class Recorded(Observer):
 
   def _record(self, problem: PlacementProblem) -> None:
     """Writes the improvements since the last call and, now and then, evaluations a second."""
-    account, (before_s, before) = problem.account, self._counted
-    self._write_history(account.history, time.time() - account.seconds)
-    if account.seconds > before_s + _RATE_SECONDS:
-      self._counted = account.seconds, account.evaluations
-      self._write(account.evaluations, tag="Throughput/evaluations_a_second",
-                  simple_value=(account.evaluations - before) / (account.seconds - before_s))
+    search_log, (before_s, before) = problem.search_log, self._counted
+    self._write_history(search_log.history, time.time() - search_log.seconds)
+    if search_log.seconds > before_s + _RATE_SECONDS:
+      self._counted = search_log.seconds, search_log.evaluations
+      self._write(search_log.evaluations, tag="Throughput/evaluations_a_second",
+                  simple_value=(search_log.evaluations - before) / (search_log.seconds - before_s))
 
   def finish(self, result: PlacingResult) -> None:
     """Writes the final results: figures, the picture, the graph and its simulated step."""

@@ -86,7 +86,7 @@ class OneGraphPolicy:
         placements=policy.placements)
     learner = ReinforceLearner(policy, environment, options.training, draws)
     search(grouped, learner, environment, budget, root_dir=root_dir)
-    return problem.account.best_known
+    return problem.search_log.best_known
 
   def trainable(self) -> Trainable:
     """Returns the record for `scripts/train.py`."""
@@ -227,7 +227,7 @@ class OneGraphLearner(Learner):
     """
     losses = self._learner.learn(experiences[0], (iteration - 1) / self.config.iterations)
     environment = self._environment
-    best_us = float(self.problem.account.best_objective_us)
+    best_us = float(self.problem.search_log.best_objective_us)
     found = {**losses, "reward": float(experiences[0].reward.mean()),
              "fitting": float(environment.fits.mean()), "StepTime/best_us": best_us,
              "best_ms": best_us / 1e3}
@@ -238,9 +238,9 @@ class OneGraphLearner(Learner):
 
   def state(self) -> Dict[str, Any]:
     """See the base class."""
-    best = self.problem.account.best_placement  # [N]; None before the first placement
+    best = self.problem.search_log.best_placement  # [N]; None before the first placement
     return {**super().state(), "best": None if best is None else best.tolist(),
-            "evaluations": self.problem.account.evaluations}
+            "evaluations": self.problem.search_log.evaluations}
 
   def load_state(self, state: Dict[str, Any]) -> None:
     """See the base class."""
@@ -248,14 +248,15 @@ class OneGraphLearner(Learner):
     if state["best"] is not None:
       # The evaluation makes the stored placement the best one again, then the count is restored.
       self.problem.evaluate_ops(np.asarray(state["best"], dtype=np.int32))
-    self.problem.account.evaluations = state["evaluations"]
+    self.problem.search_log.evaluations = state["evaluations"]
 
   def export(self, iteration: int) -> None:
     """Writes placement.json, once there is a placement."""
     problem = self.problem
-    if problem.account.best_placement is not None:
+    if problem.search_log.best_placement is not None:
       Placement.from_indices(
-          problem.graph, problem.cluster, problem.account.best_placement, method=self.policy,
-          seed=self.config.seed, evaluations=problem.account.evaluations,
-          step_time_us=float(problem.simulator.simulate(problem.account.best_placement).step_time_us),
+          problem.graph, problem.cluster, problem.search_log.best_placement, method=self.policy,
+          seed=self.config.seed, evaluations=problem.search_log.evaluations,
+          step_time_us=float(
+              problem.simulator.simulate(problem.search_log.best_placement).step_time_us),
       ).save(os.path.join(self.root_dir, "placement.json"))

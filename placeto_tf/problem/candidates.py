@@ -33,7 +33,7 @@ def best_of(
     [N] int32.
   """
   placements = np.atleast_2d(np.asarray(placements, dtype=np.int32))
-  remaining = None if budget is None else problem.account.remaining_evaluations(budget)
+  remaining = None if budget is None else problem.search_log.remaining_evaluations(budget)
   if remaining is not None:
     # Never more evaluations than the budget has left.
     placements = placements[:max(1, remaining)]
@@ -99,7 +99,7 @@ def best_so_far(problem: PlacementProblem, otherwise: np.ndarray) -> np.ndarray:
   Returns:
     [N] int32.
   """
-  best = problem.account.best_placement
+  best = problem.search_log.best_placement
   return np.asarray(otherwise if best is None else best, dtype=np.int32).copy()
 
 

@@ -101,13 +101,13 @@ class CompiledEvaluations:
   def more(self) -> bool:
     """Books the last block and sets the limit of the next; False once the budget is used up."""
     self._book()
-    if self._problem.account.exhausted(self._budget):
+    if self._problem.search_log.exhausted(self._budget):
       return False
-    left: Optional[int] = self._problem.account.remaining_evaluations(self._budget)
-    counts, best, account = self.evaluator.counts, self.evaluator.best, self._problem.account
+    left: Optional[int] = self._problem.search_log.remaining_evaluations(self._budget)
+    counts, best, search_log = self.evaluator.counts, self.evaluator.best, self._problem.search_log
     counts[:] = 0, self._length if left is None else min(left, self._length), 0
     # The best may have changed since, by other methods.
-    best[:] = account.best_excess_bytes, account.best_objective_us
+    best[:] = search_log.best_excess_bytes, search_log.best_objective_us
     self._began = time.perf_counter()
     return True
 
@@ -122,5 +122,5 @@ class CompiledEvaluations:
     self._length = int(min(max(1, rate * BLOCK_SECONDS), 2 * self._length, LONGEST_BLOCK))
     self.evaluator.counts[USED] = 0
     rank = self.evaluator.best.tolist()
-    self._problem.account.book(
+    self._problem.search_log.book(
         used, (self.evaluator.best_row.copy(), *rank) if improved else None)

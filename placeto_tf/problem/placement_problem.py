@@ -67,7 +67,7 @@ class PlacementProblem:
     allowed_ops: [N, D] bool; None allows all that `offered_devices` does. Pins narrow it.
     simulator: of the graph; None makes one.
     replicated: the replicas that the graph consists of, if any, for placers that use them.
-    account: the search log, the same for all groupings of one problem.
+    search_log: the search log, the same for all groupings of one problem.
     sets: the ops that must share a device, from which searches make their units.
     allowed: [G, D] bool.
   """
@@ -79,7 +79,7 @@ class PlacementProblem:
   allowed_ops: np.ndarray = None  # type: ignore[assignment]  # [N, D]
   simulator: Simulator = None  # type: ignore[assignment]
   replicated: Optional[ReplicatedGraph] = None
-  account: SearchLog = dataclasses.field(default_factory=SearchLog)
+  search_log: SearchLog = dataclasses.field(default_factory=SearchLog)
   sets: PlacedSets = None  # type: ignore[assignment]
   allowed: np.ndarray = dataclasses.field(init=False)  # [G, D]
 
@@ -150,7 +150,7 @@ class PlacementProblem:
 
   def renewed(self) -> PlacementProblem:
     """Returns the same problem with nothing evaluated; the count and the clock start again."""
-    return dataclasses.replace(self, account=SearchLog())
+    return dataclasses.replace(self, search_log=SearchLog())
 
   def portable(self, *, with_shapes: bool) -> PlacementProblem:
     """Returns the problem for another process, without the file or live graph that it came from.
@@ -165,7 +165,7 @@ class PlacementProblem:
     graph, simulator = dataclasses.replace(self.graph, source=source), copy.copy(self.simulator)
     simulator.graph = graph
     return dataclasses.replace(
-        self, graph=graph, simulator=simulator, account=self.account.copy(),
+        self, graph=graph, simulator=simulator, search_log=self.search_log.copy(),
         sets=None)  # type: ignore[arg-type]
 
   @property
@@ -213,9 +213,9 @@ class PlacementProblem:
     b, found = evaluation.best(), None
     rank = float(excess[b]), float(evaluation.objective_us[b])
     # Only the best of the batch can be the new best placement.
-    if self.account.is_better(*rank):
+    if self.search_log.is_better(*rank):
       found = (placements[b].copy(), *rank)
-    self.account.book(len(placements), found, b + 1)
+    self.search_log.book(len(placements), found, b + 1)
     return evaluation
 
   def project(self, placement: np.ndarray) -> np.ndarray:

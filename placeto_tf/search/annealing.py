@@ -95,29 +95,29 @@ def anneal(
   """
   budget = budget or DEFAULT_BUDGET
   placement, objective_us = best_start(problem, budget, seed)
-  if start is not None and not problem.account.exhausted(budget):
+  if start is not None and not problem.search_log.exhausted(budget):
     placement = start
     objective_us = float(problem.evaluate_ops(start[None]).objective_us[0])
   # Planned rounds of all levels, then more while budget is left; each begins hotter than the last.
   rng = stream(seed)
-  levels = _levels(problem, config, problem.account.remaining_evaluations(budget))
+  levels = _levels(problem, config, problem.search_log.remaining_evaluations(budget))
   heat, rounds = 1.0, config.rounds
-  while not problem.account.exhausted(budget):
-    before = problem.account.evaluations
+  while not problem.search_log.exhausted(budget):
+    before = problem.search_log.evaluations
     # An equal part of the rest for each planned round.
-    this_round = budget.share(problem.account, 1 / max(1, rounds))
+    this_round = budget.share(problem.search_log, 1 / max(1, rounds))
     for i, (count, share) in enumerate(levels):
-      if problem.account.exhausted(this_round):
+      if problem.search_log.exhausted(this_round):
         break
       # The level's share, relative to the levels still to come.
-      part = this_round.share(problem.account, share / sum(later for _, later in levels[i:]))
+      part = this_round.share(problem.search_log, share / sum(later for _, later in levels[i:]))
       units = placed_units(problem, placement, count)
       # Coarse levels may be hotter or colder, by the number of groups per unit.
       hot = heat * config.start_temperature * (problem.num_groups / count) ** config.coarse_heat
       placement, objective_us = anneal_units(
           problem, units, placement, objective_us, part, rng,
           temperatures=(min(HOTTEST, hot), config.end_temperature), moves=config.moves)
-    if problem.account.evaluations == before:
+    if problem.search_log.evaluations == before:
       break  # no op can be moved
     rounds -= 1
     heat *= config.reheat
@@ -255,17 +255,17 @@ class _Progress:
 
   def __init__(self, problem: PlacementProblem, budget: Budget):
     self._problem, self._budget = problem, budget
-    self._evaluations, self._seconds = problem.account.evaluations, problem.account.seconds
+    self._evaluations, self._seconds = problem.search_log.evaluations, problem.search_log.seconds
 
   def now(self) -> Tuple[float, float, float]:
     """Returns the used share of the seconds, the used evaluations, and their limit or infinity."""
     problem, budget = self._problem, self._budget
     seconds, used, evaluations = 0.0, 0.0, math.inf
     if budget.max_evaluations is not None:
-      used = problem.account.evaluations - self._evaluations
+      used = problem.search_log.evaluations - self._evaluations
       evaluations = max(1, budget.max_evaluations - self._evaluations)
     if budget.max_seconds is not None:
-      seconds = (problem.account.seconds - self._seconds) / max(
+      seconds = (problem.search_log.seconds - self._seconds) / max(
           1e-9, budget.max_seconds - self._seconds)
     return seconds, used, evaluations
 

@@ -84,7 +84,7 @@ def run_independently(
   Returns:
     The best placement found, [N].
   """
-  log, executor = problem.account, runs.executor
+  log, executor = problem.search_log, runs.executor
   left = log.remaining_evaluations(budget)
   # Never more runs than evaluations.
   count = runs.count if left is None else min(runs.count, left)
@@ -97,9 +97,9 @@ def run_independently(
   before = log.copy()
   # Each run has a copy of the log and buffers of its own; graph and costs are shared.
   views = [dataclasses.replace(
-      whole, account=dataclasses.replace(before.copy(), improvements=[]),
+      whole, search_log=dataclasses.replace(before.copy(), improvements=[]),
       simulator=whole.simulator.on_one_thread()) for _ in range(count)]
-  logs = [view.account for view in views]
+  logs = [view.search_log for view in views]
   pool: Any = executor if executor.elsewhere else concurrent.futures.ThreadPoolExecutor(count)
   try:
     with contextlib.nullcontext() if executor.elsewhere else pool:
@@ -137,7 +137,7 @@ def _run(
   """Runs a search on a view of the problem; returns its log."""
   view = shared.get()
   placer(view, budget, seed)
-  return view.account
+  return view.search_log
 
 
 def _merge(log: SearchLog, before: SearchLog, logs: List[SearchLog]) -> None:

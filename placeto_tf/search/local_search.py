@@ -83,10 +83,10 @@ def search_locally(
   best, best_us = best_start(problem, budget, seed)
   placement, objective_us = best, best_us
   # One round: all levels from coarse to fine, then a kick from the best placement.
-  while not problem.account.exhausted(budget):
-    before = problem.account.evaluations
+  while not problem.search_log.exhausted(budget):
+    before = problem.search_log.evaluations
     for count, passes in _levels(problem, config):
-      if problem.account.exhausted(budget):
+      if problem.search_log.exhausted(budget):
         break  # making units of a large graph takes seconds
       units = placed_units(problem, placement, count)
       placement, objective_us = descend(
@@ -94,7 +94,7 @@ def search_locally(
     # A round that ends worse than the best is forgotten.
     if objective_us < best_us:
       best, best_us = placement, objective_us
-    if problem.account.evaluations == before:
+    if problem.search_log.evaluations == before:
       break  # no op can be moved
     placement, objective_us = _kick(problem, best, budget, rng, config)
   return best_so_far(problem, best)
@@ -230,7 +230,7 @@ def _kick(
     config: LocalSearchConfig,
 ) -> Tuple[np.ndarray, float]:
   """Makes some random moves; returns the placement [N] and its objective."""
-  if problem.account.exhausted(budget):
+  if problem.search_log.exhausted(budget):
     return placement, float("inf")
   # Units agree with the placement, so that a move sends whole units.
   units = placed_units(
@@ -239,7 +239,7 @@ def _kick(
   if units.movable:
     _move(Moves.of(units, config.moves), rng, np.array(units.devices(placement), dtype=np.int32),
           current, config.kick_moves)
-  if problem.account.exhausted(budget):
+  if problem.search_log.exhausted(budget):
     return current, float("inf")
   return current, float(problem.evaluate_ops(current).objective_us[0])
 

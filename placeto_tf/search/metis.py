@@ -76,8 +76,8 @@ def _partition(
         allowed_or_nearest(problem, node_devices[contraction.node_of_op]))
     # Partitions of a large graph take long: make no more than will be evaluated.
     enough = budget is not None and (
-        len(candidates) == problem.account.remaining_evaluations(budget)
-        or problem.account.exhausted(budget))
+        len(candidates) == problem.search_log.remaining_evaluations(budget)
+        or problem.search_log.exhausted(budget))
     if enough:
       break
   return best_of(problem, np.stack(candidates), budget)

@@ -105,17 +105,17 @@ def random(
   best = None
   left = None if limited else RANDOM_PLACEMENTS
   while best is None or not ((
-      limited and budget is not None and problem.account.exhausted(budget)) or left == 0):
+      limited and budget is not None and problem.search_log.exhausted(budget)) or left == 0):
     # Batches, because placements side by side are simulated on all cores.
     count = _BATCH if left is None else min(_BATCH, left)
     left = None if left is None else left - count
     # [batch, G] to [batch, N].
     batch = problem.grouping.expand(random_groups(problem, rng, count))
-    remaining = None if budget is None else problem.account.remaining_evaluations(budget)
+    remaining = None if budget is None else problem.search_log.remaining_evaluations(budget)
     if remaining is not None:
       batch = batch[:max(1, remaining)]
     # A used-up budget still gives a placement, without an evaluation.
-    if best is None and budget is not None and problem.account.exhausted(budget):
+    if best is None and budget is not None and problem.search_log.exhausted(budget):
       return batch[0].copy()
     evaluation = problem.evaluate_ops(batch)
     b = evaluation.best()

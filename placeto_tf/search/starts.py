@@ -40,7 +40,7 @@ def best_start(
   Returns:
     The placement, [N] int32, and its objective in us; infinite if nothing could be evaluated.
   """
-  log = problem.account
+  log = problem.search_log
   # A search that goes on from earlier methods needs no start of its own.
   if log.best_placement is None:
     placement = single(problem, of_a_start(log, budget))
@@ -95,4 +95,4 @@ def in_time(problem: PlacementProblem, budget: Budget) -> bool:
     return True
   needed = problem.graph.num_ops * _SECONDS_AN_OP
   # Short limits still admit one start: twice its time is always granted.
-  return problem.account.seconds + needed <= max(2 * needed, _SHARE_OF_TIME * budget.max_seconds)
+  return problem.search_log.seconds + needed <= max(2 * needed, _SHARE_OF_TIME * budget.max_seconds)

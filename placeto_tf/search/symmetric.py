@@ -145,13 +145,13 @@ def anneal_symmetric(
   replicated = problem.replicated
   if replicated is None:
     return anneal(problem, budget, seed)
-  best = problem.account.best_placement
+  best = problem.search_log.best_placement
   if replicated.micro_batches > 1 and best is not None:  # a pipeline's stages
     placement = best
     devices = stage_devices(problem.cluster, replicated.groups).ravel().tolist()
   else:
     placement, devices = _best_layout(problem, replicated, budget)
-  if problem.account.exhausted(budget):
+  if problem.search_log.exhausted(budget):
     return best_so_far(problem, placement)
   # Micro-batches of one group share devices, so each group's row of images repeats.
   images = device_images(devices, problem.num_devices, replicated.groups)
@@ -162,19 +162,19 @@ def anneal_symmetric(
   quotient = _Quotient(problem, replicated)
   config = AnnealingConfig()
   hot = config.start_temperature
-  while not problem.account.exhausted(budget):
-    before = problem.account.evaluations
+  while not problem.search_log.exhausted(budget):
+    before = problem.search_log.evaluations
     for i, (count, share) in enumerate(LEVELS):
-      if problem.account.exhausted(budget):
+      if problem.search_log.exhausted(budget):
         break
       # The level's share of the rest of the budget.
-      part = budget.share(problem.account, share / sum(later for _, later in LEVELS[i:]))
+      part = budget.share(problem.search_log, share / sum(later for _, later in LEVELS[i:]))
       units = SymmetricUnits(problem, replicated, quotient.units(placement, count), images)
       placement, objective_us = anneal_units(
           problem, units, placement, objective_us, part, rng,
           temperatures=(hot, config.end_temperature))
     # A round without an evaluation cannot improve: no unit can be moved.
-    if problem.account.evaluations == before:
+    if problem.search_log.evaluations == before:
       break
     # The next round begins hotter, to leave the local optimum.
     hot = min(0.05, 4 * hot)

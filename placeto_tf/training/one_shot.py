@@ -208,7 +208,7 @@ def search_environment(
   Returns:
     The environment, with a batch of at least one placement.
   """
-  left = None if budget is None else problem.account.remaining_evaluations(budget)
+  left = None if budget is None else problem.search_log.remaining_evaluations(budget)
   return OneShotEnvironment(
       problem.allowed, SimulatedCost(problem),
       batch_size=config.batch_size if left is None else max(1, min(config.batch_size, left)),
@@ -232,11 +232,11 @@ def search(
     budget: counted from when the problem was made.
     root_dir: where TensorBoard events go (in train/); None writes none.
   """
-  began = problem.account.evaluations, problem.account.seconds
+  began = problem.search_log.evaluations, problem.search_log.seconds
   writer = None if root_dir is None else tf.summary.create_file_writer(
       os.path.join(root_dir, "train"))
-  while problem.account.best_placement is None or not problem.account.exhausted(budget):
-    left = problem.account.remaining_evaluations(budget)
+  while problem.search_log.best_placement is None or not problem.search_log.exhausted(budget):
+    left = problem.search_log.remaining_evaluations(budget)
     # A whole batch must fit into the evaluations that are left.
     if left is not None and left < environment.batch_size:
       break
@@ -252,7 +252,7 @@ def _summarize(
     learner: Any) -> None:
   """Writes figures of a step, whose number is that of evaluations, as for every policy."""
   scalars = {
-      "StepTime/best_us": problem.account.best_objective_us,
+      "StepTime/best_us": problem.search_log.best_objective_us,
       "Metrics/AverageReturn": learner.average_return.result(),
       "Metrics/fitting": environment.fits.mean(),
   }
@@ -261,4 +261,4 @@ def _summarize(
   scalars.update({f"Losses/{name}": value for name, value in learner.losses.items()})
   with writer.as_default():
     for name, value in scalars.items():
-      tf.summary.scalar(name, float(value), step=problem.account.evaluations)
+      tf.summary.scalar(name, float(value), step=problem.search_log.evaluations)

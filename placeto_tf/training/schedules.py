@@ -20,10 +20,10 @@ def spent_share(
   Returns:
     The larger of the shares of evaluations and seconds, in [0, 1]; 0 without limits.
   """
-  account = problem.account
+  log = problem.search_log
   shares = [0.0]
   for limit, now, then in zip(
-      (budget.max_evaluations, budget.max_seconds), (account.evaluations, account.seconds), began):
+      (budget.max_evaluations, budget.max_seconds), (log.evaluations, log.seconds), began):
     if limit is not None:
       # Work before the search began counts neither as spent nor as available.
       shares.append((now - then) / max(limit - then, 1e-9))

@@ -128,7 +128,7 @@ def optimal() -> None:
     devices, seed = 2 + case % 2, FLAGS.seed + case
     problem = generated_problem(seed, devices, FLAGS.max_groups)
     proof = prove(problem, Budget(max_seconds=FLAGS.proof_seconds))
-    proof_seconds = problem.account.seconds
+    proof_seconds = problem.search_log.seconds
     if not proof.proven:
       unproven += 1
       print(f"case {case}: {problem.num_groups} groups, {devices} devices: no proof in "
@@ -137,10 +137,10 @@ def optimal() -> None:
       continue
     problem = generated_problem(seed, devices, FLAGS.max_groups)
     run_auto(problem, Budget(max_seconds=FLAGS.optimal_seconds), seed, learned=False)
-    ratios.append(problem.account.best_objective_us / proof.objective_us)
+    ratios.append(problem.search_log.best_objective_us / proof.objective_us)
     print(f"case {case}: {problem.num_groups} groups, {devices} devices: optimum "
           f"{proof.objective_us / 1e3:.3f} ms (proof {proof_seconds:.1f} s), auto "
-          f"{ratios[-1]:.4f} times that in {problem.account.seconds:.1f} s", flush=True)
+          f"{ratios[-1]:.4f} times that in {problem.search_log.seconds:.1f} s", flush=True)
   found = np.array(ratios)
   if len(found):
     print(f"optimal: {(found <= 1 + 1e-9).mean():.0%} of {len(found)} proven graphs, the worst "
@@ -178,7 +178,7 @@ def found_by(method: str, make) -> float:
   problem = make()
   running.run(
       problem, registry.find(method), Budget(max_seconds=FLAGS.seconds), FLAGS.seed)
-  return problem.account.best_objective_us
+  return problem.search_log.best_objective_us
 
 
 def methods() -> None:
@@ -201,7 +201,7 @@ def single() -> None:
   for name, cluster, make in rows():
     problem = make()
     single(problem)
-    one_us, bound_us = problem.account.best_objective_us, lower_bound_us(problem)
+    one_us, bound_us = problem.search_log.best_objective_us, lower_bound_us(problem)
     us = found_by("auto", make)
     print(f"{name} {cluster}: one device {one_us / 1e3:.1f} ms, auto {us / 1e3:.1f} ms "
           f"({one_us / us:.2f}x; the bound allows {one_us / bound_us:.2f}x)", flush=True)
@@ -217,16 +217,16 @@ def large() -> None:
   problem = large_problem(FLAGS.large_ops, FLAGS.seed)
   started = time.monotonic()
   partition_ops(problem)
-  metis_us, metis_seconds = problem.account.best_objective_us, time.monotonic() - started
+  metis_us, metis_seconds = problem.search_log.best_objective_us, time.monotonic() - started
   problem = large_problem(FLAGS.large_ops, FLAGS.seed)
   run_auto(problem, Budget(max_seconds=FLAGS.seconds), FLAGS.seed, learned=False)
-  for row in problem.account.method_runs:
+  for row in problem.search_log.method_runs:
     print(f"  {row.name}: {row.evaluations} evaluations, {row.seconds:.1f} s, gained "
           f"{row.gain_us / 1e3:.2f} ms")
   memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
   print(f"large: {problem.graph.num_ops} ops on 8 devices: METIS {metis_us / 1e3:.1f} ms in "
-        f"{metis_seconds:.1f} s, auto {problem.account.best_objective_us / 1e3:.1f} ms in "
-        f"{problem.account.seconds:.1f} s (bound {lower_bound_us(problem) / 1e3:.1f} ms), peak "
+        f"{metis_seconds:.1f} s, auto {problem.search_log.best_objective_us / 1e3:.1f} ms in "
+        f"{problem.search_log.seconds:.1f} s (bound {lower_bound_us(problem) / 1e3:.1f} ms), peak "
         f"memory {memory:.2f} GB")
 
 

@@ -88,7 +88,7 @@ def main() -> None:
     placements = np.concatenate([policy.greedy()[None], drawn])
     evaluation = timed("simulate", lambda: problem.evaluate(placements))
     found["likeliest_ms"] = round(float(evaluation.step_time_us[0]) / 1e3, 1)
-    best = problem.simulator.simulate(problem.account.best_placement)
+    best = problem.simulator.simulate(problem.search_log.best_placement)
     found["gdp_ms"], found["gdp_fits"] = round(best.step_time_us / 1e3, 1), bool(best.fits)
   found["gdp_peak_gb"] = _peak_gb()
   if FLAGS.gradient:

@@ -70,14 +70,14 @@ def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
     if key not in done:
       problem = problem_of(key[1])
       anneal_groups(problem, starts, int(key[2]))
-      np.save(_placement_path(key), problem.account.best_placement)
+      np.save(_placement_path(key), problem.search_log.best_placement)
       results(key, problem)
   if (name, BEST, "") not in done:
     found = [np.load(_placement_path(key)) for key in keys]
     problem = problem_of("heavy_edge")
     problem.evaluate_ops(np.stack(found))
     run_auto(
-        problem, Budget(max_seconds=problem.account.seconds + FLAGS.best_seconds), learned=False)
+        problem, Budget(max_seconds=problem.search_log.seconds + FLAGS.best_seconds), learned=False)
     results((name, BEST, ""), problem)
 
 
@@ -103,9 +103,9 @@ def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
   partition_groups(problem, budget, seed)
   config = AnnealingConfig()
   units, hot = Units(problem), config.start_temperature
-  while not problem.account.exhausted(budget):
+  while not problem.search_log.exhausted(budget):
     anneal_units(
-        problem, units, problem.account.best_placement, problem.account.best_objective_us,
+        problem, units, problem.search_log.best_placement, problem.search_log.best_objective_us,
         budget, rng,
         temperatures=(hot, config.end_temperature))
     hot = min(HOTTEST, config.reheat * hot)
@@ -166,8 +166,9 @@ def main() -> None:
 
     def results(key: tuple, problem: Any) -> None:
       row = dict(zip(FIELDS, (
-          *key, problem.num_groups, problem.account.best_objective_us, problem.account.best_fits,
-          problem.account.evaluations, round(problem.account.seconds, 1))))
+          *key, problem.num_groups, problem.search_log.best_objective_us,
+          problem.search_log.best_fits, problem.search_log.evaluations,
+          round(problem.search_log.seconds, 1))))
       rows.append(row)
       writer.writerow(row)
       file.flush()

@@ -135,9 +135,9 @@ def measure(path: str) -> Dict[str, Any]:
       problem = PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
       budget, policy = Budget(max_evaluations=FLAGS.evaluations), registry.find("placeto")
       running.prepare(problem, policy, budget)
-      found["start_us"] = problem.account.best_objective_us
+      found["start_us"] = problem.search_log.best_objective_us
       placement = running.run(problem, policy, budget)
-      found["placed_us"] = problem.account.best_objective_us
+      found["placed_us"] = problem.search_log.best_objective_us
       return placement
     # The groups go round the devices, as far as they may.
     order = np.argsort(~allowed, axis=1, kind="stable")

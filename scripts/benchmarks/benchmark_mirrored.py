@@ -321,9 +321,9 @@ def best_placements(
     candidate = replica_candidates.Candidate(replicas, model.batch, problem, own)
     replica_candidates.search_replicas(
         [candidate], Budget(max_seconds=FLAGS.search_seconds))
-    known = {each.name: each.placement for each in problem.account.method_runs
+    known = {each.name: each.placement for each in problem.search_log.method_runs
              if each.placement is not None}
-    known["best"] = problem.account.best_known
+    known["best"] = problem.search_log.best_known
     with CoreSpeed.of(runtime, calibration.cluster.core_probe_us) as speed, Measurer(
         graph, calibration.cluster, runtime, MeasuringConfig(max_runs=10, max_seconds=5.0),
         speed=speed) as measurer:
@@ -337,7 +337,7 @@ def best_placements(
       print(f"  mirrored strategy, simulated: {baseline.step_time_us / 1e3:.1f} ms",
             file=sys.stderr, flush=True)
     print(f"  {replicated.form} replicas: simulated "
-          f"{problem.simulator.simulate(problem.account.best_known).step_time_us / 1e3:.1f} ms, "
+          f"{problem.simulator.simulate(problem.search_log.best_known).step_time_us / 1e3:.1f} ms, "
           "measured "
           f"{measured.step.step_time_us / 1e3:.1f} ms", file=sys.stderr, flush=True)
   return found

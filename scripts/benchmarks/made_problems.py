@@ -65,7 +65,7 @@ def _cell(
     for problem, start_us in problems:
       fresh = problem.renewed()
       running.run(fresh, record, Budget(budget), seed, **options)
-      logs.append(np.log(fresh.account.best_objective_us / start_us))
+      logs.append(np.log(fresh.search_log.best_objective_us / start_us))
     means.append(np.exp(np.mean(logs)))
   return f"{np.mean(means):.3f}" + (
       f" ± {np.std(means, ddof=1):.3f}" if len(means) > 1 else "")

@@ -116,7 +116,7 @@ def best_of_search(make: Any, name: str, evaluations: int, seed: int) -> float:
     improve(problem, start, budget, seed, config=PublishedConfig(), uniform=True)
   else:
     registry.find(name).load()(problem, budget, seed)
-  return problem.account.best_objective_us / before_us
+  return problem.search_log.best_objective_us / before_us
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:

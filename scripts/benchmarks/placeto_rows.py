@@ -122,12 +122,12 @@ class _Session:
 
   def evaluations(self) -> List[int]:
     """[C] so far."""
-    return [problem.account.evaluations for problem in self._problems]
+    return [problem.search_log.evaluations for problem in self._problems]
 
   def best_us(self, budget: int) -> List[float]:
     """[C] the best met in so many evaluations."""
     return [
-        min(us for evaluations, _, us in problem.account.history if evaluations <= budget)
+        min(us for evaluations, _, us in problem.search_log.history if evaluations <= budget)
         for problem in self._problems]
 
 

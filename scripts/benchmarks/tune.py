@@ -130,7 +130,7 @@ def placer(method: str, config: Any) -> Callable:
     return functools.partial(searches[method], config=config)
   weights = pretrained() if method == "placeto" else indifferent()
   return lambda problem, budget, seed: search(
-      problem, problem.account.best_placement, weights, budget, seed, config=config)
+      problem, problem.search_log.best_placement, weights, budget, seed, config=config)
 
 
 class Bench:
@@ -173,7 +173,7 @@ class Bench:
       problem = make()
       problem.evaluate_ops(start)
       placer(method, config)(problem, Budget(max_evaluations=evaluations), seed)
-      self._results[key] = problem.account.best_objective_us / start_us
+      self._results[key] = problem.search_log.best_objective_us / start_us
       self._writer.writerow((*key, repr(self._results[key])))
       self._file.flush()
     return self._results[key]
@@ -197,7 +197,7 @@ def _load(graph: str) -> Tuple[Callable, np.ndarray, float]:
   first = fresh()
   for name in STARTS:
     PLACERS[name](first)
-  return fresh, first.account.best_placement, first.account.best_objective_us
+  return fresh, first.search_log.best_placement, first.search_log.best_objective_us
 
 
 def tune(bench: Bench, method: str) -> Iterator[Tuple[str, str, Dict[int, float], bool]]:

@@ -86,20 +86,20 @@ def test_a_move_puts_a_group_on_its_device_or_is_undone(make):
 def test_a_masked_action_is_no_move_and_leaves_the_level(make):
   environment = make()
   observation, _ = environment.reset(seed=0)
-  before = environment.unwrapped.problem.account.evaluations
+  before = environment.unwrapped.problem.search_log.evaluations
   level = environment.unwrapped.process.level
   masked = np.flatnonzero(observation["action_mask"] == 0)
   after, reward, over, _, _ = environment.step(int(masked[0]))
   assert reward == 0
   assert over or environment.unwrapped.process.level is not level
   # a new level may look at the placement anew, but simulates no move
-  assert environment.unwrapped.problem.account.evaluations <= before + 1
+  assert environment.unwrapped.problem.search_log.evaluations <= before + 1
   assert environment.unwrapped.action_masks().dtype == bool
 
 
 def test_a_budget_truncates_and_the_seed_decides_random_starts(make):
   environment = make(start="random")
-  used = environment.unwrapped.problem.account.evaluations
+  used = environment.unwrapped.problem.search_log.evaluations
   limited = make(start="random", max_evaluations=used + 2)
   *_, truncated = _episode(limited, draws(), seed=3)
   assert truncated

@@ -38,9 +38,9 @@ def test_several_groups_move_together_in_one_evaluation():
   problem = random_problem(num_ops=200, num_groups=24)
   run = process(problem, levels=(1.0,))
   moves = dict(open_moves(run)[::5])
-  before, used = run.groups.copy(), problem.account.evaluations
+  before, used = run.groups.copy(), problem.search_log.evaluations
   fall = run.step(np.array(list(moves)), np.array(list(moves.values())))
-  assert problem.account.evaluations == used + 1
+  assert problem.search_log.evaluations == used + 1
   if not run.over:
     expected = before.copy()
     if fall >= 0:
@@ -59,7 +59,7 @@ def test_a_level_ends_with_its_evaluations_and_rounds_with_their_levels():
 
 def test_where_nothing_can_move_it_is_over_and_has_evaluated_its_start_alone():
   problem = random_problem(devices="k80:1")
-  assert process(problem).over and problem.account.evaluations == 1
+  assert process(problem).over and problem.search_log.evaluations == 1
 
 
 def test_of_more_groups_than_have_room_a_draw_is_looked_at():

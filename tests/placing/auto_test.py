@@ -20,7 +20,7 @@ def _auto(problem, budget, seed=0, *, policy=None, **options):
     with pytest.MonkeyPatch.context() as patch:
       patch.setattr(registry, "policy_of_auto", lambda: policy)
       run_auto(problem, budget, seed, **options)
-  return problem.account
+  return problem.search_log
 
 
 def _rows(log):
@@ -47,7 +47,7 @@ def _skip_annealing(monkeypatch):
   def run(problem, method, budget, seed, **own):
     if method.name == "annealing":
       began.append(own.get("start"))
-      return problem.account.best_known
+      return problem.search_log.best_known
     return run_method(problem, method, budget, seed, **own)
 
   monkeypatch.setattr(auto.running, "run", run)
@@ -60,8 +60,8 @@ def test_evaluations_are_limited_for_all_together(seed, evaluations, random_prob
   problem = random_problem(seed)
   log = _auto(problem, Budget(max_evaluations=evaluations), seed)
   placement = log.best_known
-  assert problem.account.evaluations <= evaluations
-  assert sum(row.evaluations for row in log.method_runs) == problem.account.evaluations
+  assert problem.search_log.evaluations <= evaluations
+  assert sum(row.evaluations for row in log.method_runs) == problem.search_log.evaluations
   ops = np.arange(problem.graph.num_ops)
   assert problem.allowed_ops[ops, placement].all()
   assert (placement == placement[problem.graph.colocation]).all()
@@ -81,9 +81,9 @@ def test_a_seed_gives_the_same_placement_and_contributions_again(make_problem, m
 def test_gains_add_up_from_the_first_placement_to_the_best(make_problem, make_cluster):
   problem = _wide(make_problem, make_cluster)
   log = _auto(problem, Budget(max_evaluations=900))
-  first_us = problem.account.history[0][2]
+  first_us = problem.search_log.history[0][2]
   gained = sum(row.gain_us for row in log.method_runs)
-  assert first_us - gained == pytest.approx(problem.account.best_objective_us)
+  assert first_us - gained == pytest.approx(problem.search_log.best_objective_us)
   assert _rows(log)["annealing"].gain_us > 0
 
 
@@ -92,9 +92,9 @@ def test_the_policy_and_annealing_get_their_shares(make_problem, make_cluster):
   seen = []
 
   def policy(problem, budget, seed):
-    seen.append((problem.account.evaluations, budget.max_evaluations))
-    problem.evaluate_ops(problem.account.best_placement)
-    return problem.account.best_placement
+    seen.append((problem.search_log.evaluations, budget.max_evaluations))
+    problem.evaluate_ops(problem.search_log.best_placement)
+    return problem.search_log.best_placement
 
   log = _auto(problem, Budget(max_evaluations=2000), policy=_policy(policy))
   before, limit = seen[0]
@@ -119,11 +119,11 @@ def test_annealing_begins_where_policies_began_if_much_is_left(
   began, at_policy = _skip_annealing(monkeypatch), []
 
   def policy(problem, budget, seed):
-    at_policy.append(problem.account.best_known.copy())
-    return search_locally(problem, budget.at_most(problem.account, 300), seed)
+    at_policy.append(problem.search_log.best_known.copy())
+    return search_locally(problem, budget.at_most(problem.search_log, 300), seed)
 
   _auto(problem, Budget(max_evaluations=evaluations), policy=_policy(policy))
-  assert not np.array_equal(at_policy[0], problem.account.best_known)
+  assert not np.array_equal(at_policy[0], problem.search_log.best_known)
   assert (began[0] is not None) == anew and began[1:] == [None] * len(began[1:])
   if anew:
     np.testing.assert_array_equal(began[0], at_policy[0])
@@ -134,8 +134,8 @@ def test_it_stops_when_the_bound_is_met(make_problem, make_cluster):
   called = []
   policy = _policy(lambda *_: called)
   log = _auto(problem, Budget(max_evaluations=5000), policy=policy)
-  assert problem.account.best_objective_us == pytest.approx(lower_bound_us(problem))
-  assert log.proven and not called and problem.account.evaluations < 100
+  assert problem.search_log.best_objective_us == pytest.approx(lower_bound_us(problem))
+  assert log.proven and not called and problem.search_log.evaluations < 100
   assert _rows(log)["policy"].skipped == "nothing was left to gain"
   assert set(_rows(log)) >= {method.name for method in registry.references()}
 
@@ -179,7 +179,7 @@ def test_small_budgets_leave_evaluations_for_more_than_metis(make_problem, make_
 def test_an_op_on_one_device_is_answered_at_once(make_problem, make_cluster):
   problem = make_problem([5.0], cluster=make_cluster(1))
   assert run_auto(problem, Budget(max_seconds=30), 0, learned=False).tolist() == [0]
-  assert problem.account.seconds < 5
+  assert problem.search_log.seconds < 5
 
 
 @pytest.mark.usefixtures("clock_of_looks")
@@ -188,13 +188,13 @@ def test_one_device_is_answered_at_once(make_problem, make_cluster):
       [5.0] * 6, [(0, 1), (0, 2), (2, 5)], [10] * 6,
       cluster=make_cluster(1, overhead=3.0, bus_gap_us=2.0))
   run_auto(problem, Budget(max_seconds=30), 0, learned=False)
-  assert problem.account.seconds < 5
+  assert problem.search_log.seconds < 5
 
 
 def test_more_devices_than_groups(make_problem, make_cluster):
   problem = make_problem([5.0, 4.0], [(0, 1)], [10, 10], cluster=make_cluster(5))
   run_auto(problem, Budget(max_evaluations=200), 0, learned=False)
-  assert problem.account.best_objective_us == 9
+  assert problem.search_log.best_objective_us == 9
 
 
 def test_groups_that_fit_nowhere_get_the_placement_that_exceeds_least(make_problem, make_cluster):
@@ -210,7 +210,7 @@ def test_disconnected_parts_are_spread(make_problem, make_cluster):
   edges = [(6 * part + i, 6 * part + i + 1) for part in range(4) for i in range(5)]
   problem = make_problem([10.0] * 24, edges, [3000] * 24, cluster=make_cluster(4))
   run_auto(problem, Budget(max_evaluations=5000), 0, learned=False)
-  assert problem.account.best_objective_us == 60
+  assert problem.search_log.best_objective_us == 60
 
 
 def test_a_target_ends_it_without_a_claim_to_be_optimal(make_problem, make_cluster):

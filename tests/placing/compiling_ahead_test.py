@@ -62,7 +62,7 @@ def test_auto_compiles_its_parts_without_touching_the_problem(
   compile_ahead(problem, registry.find("auto_unlearned"), _stage(stages))
   assert {"single", "metis", "heft", "annealing"} <= {name for name, _ in ran}
   assert "placeto" not in {name for name, _ in ran}
-  assert problem.account.evaluations == 0 and {ops for _, ops in ran} == {40}
+  assert problem.search_log.evaluations == 0 and {ops for _, ops in ran} == {40}
 
 
 @pytest.mark.parametrize("name", [

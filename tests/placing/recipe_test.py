@@ -98,8 +98,8 @@ SEEN = []
 
 def run(problem, budget, seed=0, *, weights=None):
   SEEN.append(weights)
-  problem.evaluate_ops(problem.account.best_placement)
-  return problem.account.best_placement
+  problem.evaluate_ops(problem.search_log.best_placement)
+  return problem.search_log.best_placement
 
 METHODS = (Method("weighted", Kind.POLICY, lambda: run,
                   weights=Weights("some_policy", WithoutWeights.FAIL)),)

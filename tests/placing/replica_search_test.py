@@ -224,7 +224,7 @@ def test_variables_of_a_function_are_shared_unless_that_is_refused():
 def test_what_fits_comes_before_what_is_faster_and_then_what_is_closest_to_fitting():
   def candidate(replicas, excess_bytes, objective_us):
     log = SearchLog(best_excess_bytes=excess_bytes, best_objective_us=objective_us)
-    return Candidate(replicas, 8, types.SimpleNamespace(account=log))
+    return Candidate(replicas, 8, types.SimpleNamespace(search_log=log))
 
   candidates = [candidate(1, 9, 20.0), candidate(2, 5, 90.0), candidate(4, 0, 400.0)]
   assert [each.replicas for each in sorted(candidates, key=lambda each: each.rank)] == [4, 2, 1]

@@ -76,7 +76,7 @@ def test_one_method_runs_after_the_baselines(graph):
 def test_progress_is_reported_while_a_search_runs(graph):
   seen = []
   place(graph, "k80:2", "annealing", max_evaluations=60, max_groups=8,
-        progress=lambda problem, stage: seen.append((stage, problem.account.evaluations)))
+        progress=lambda problem, stage: seen.append((stage, problem.search_log.evaluations)))
   during = [evaluations for stage, evaluations in seen if stage == "annealing"]
   assert len(set(during)) >= 4  # compiled loops report after 4, 8, 16 and 32 evaluations
 
@@ -154,8 +154,8 @@ def test_ctrl_c_keeps_what_was_found(graph):
   pressed_at = []
 
   def press(problem, stage):
-    if stage == "annealing" and problem.account.evaluations >= 50:
-      pressed_at.append(problem.account.evaluations)
+    if stage == "annealing" and problem.search_log.evaluations >= 50:
+      pressed_at.append(problem.search_log.evaluations)
       raise KeyboardInterrupt
 
   result = place(

@@ -18,7 +18,7 @@ def _recording(kind):
   seen = []
 
   def placer(problem, budget, seed, **own):
-    seen.append((problem.account.evaluations, problem.account.best_placement))
+    seen.append((problem.search_log.evaluations, problem.search_log.best_placement))
     return np.zeros(problem.graph.num_ops, np.int32)
 
   return Method("recording", kind, plain(placer)), seen
@@ -53,4 +53,4 @@ def test_a_policy_whose_budget_is_used_up_is_not_loaded(problem):
 
   problem.evaluate_ops(problem.allowed_ops.argmax(axis=1).astype(np.int32))
   found = running.run(problem, Method("policy", Kind.POLICY, load), Budget(max_evaluations=1))
-  np.testing.assert_array_equal(found, problem.account.best_placement)
+  np.testing.assert_array_equal(found, problem.search_log.best_placement)

@@ -66,7 +66,7 @@ def test_charts_are_of_step_times_and_evaluations(written):
 def test_evaluations_a_second_are_those_since_they_were_written_last(tmp_path):
   with Recorded(Observer(), str(tmp_path)) as recorded, recorded.search(Budget(1)) as progress:
     for seconds, evaluations in ((1.0, 50), (4.0, 100), (5.0, 150), (14.0, 1100)):
-      progress(types.SimpleNamespace(account=types.SimpleNamespace(
+      progress(types.SimpleNamespace(search_log=types.SimpleNamespace(
           history=[], seconds=seconds, evaluations=evaluations)), "annealing")
   found = _reload(tmp_path / "placing").Scalars("Throughput/evaluations_a_second")
   assert [(each.step, each.value) for each in found] == [(100, 25.0), (1100, 100.0)]

@@ -43,7 +43,7 @@ def test_its_method_is_found_and_draws_better_placements_as_it_learns(folder):
   means = means_of_draws(problem)
   placement = running.run(
       problem, registry.find("perceptron"), Budget(max_evaluations=640), seed=0)
-  assert problem.simulator.simulate(placement).step_time_us == problem.account.best_objective_us
+  assert problem.simulator.simulate(placement).step_time_us == problem.search_log.best_objective_us
   assert np.mean(means[-5:]) < 0.9 * np.mean(means[:5])
 
 

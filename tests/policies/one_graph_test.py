@@ -46,9 +46,9 @@ def test_a_method_starts_from_nothing_stays_within_its_budget_and_repeats(name, 
     problem = random_problem()
     placement = POLICIES[name].place(
         problem, Budget(max_evaluations=40), 3, config=CONFIGS[name])
-    np.testing.assert_array_equal(placement, problem.account.best_placement)
-    assert problem.account.evaluations == 32  # two batches of 16
-    found.append([row[::2] for row in problem.account.history])
+    np.testing.assert_array_equal(placement, problem.search_log.best_placement)
+    assert problem.search_log.evaluations == 32  # two batches of 16
+    found.append([row[::2] for row in problem.search_log.history])
   assert found[0] == found[1]
 
 
@@ -90,8 +90,8 @@ def test_a_run_that_was_stopped_and_resumed_ends_as_one_that_was_not(policy, tmp
   for one, other in zip(whole.learner.variables, resumed.learner.variables):
     np.testing.assert_array_equal(one.numpy(), other.numpy())
   np.testing.assert_array_equal(
-      whole.learner.problem.account.best_placement,
-      resumed.learner.problem.account.best_placement)
+      whole.learner.problem.search_log.best_placement,
+      resumed.learner.problem.search_log.best_placement)
   saved = [(tmp_path / run / "placement.json").read_bytes() for run in ("whole", "cut")]
   assert saved[0] == saved[1]  # how many were evaluated included
 
@@ -102,7 +102,7 @@ def test_a_run_leaves_its_best_placement_and_says_that_it_is_done(tmp_path, eage
   placement = Placement.load(str(tmp_path / "placement.json"))
   problem = run.learner.problem
   found = placement.indices(problem.graph, problem.cluster)
-  np.testing.assert_array_equal(found, problem.account.best_placement)
+  np.testing.assert_array_equal(found, problem.search_log.best_placement)
   assert json.loads((tmp_path / "done.json").read_text())["iterations"] == 5
   # "a" is no graph: nothing is loaded.
   assert rnn.POLICY.trainable().train(config(), str(tmp_path)) == figures

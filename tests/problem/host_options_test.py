@@ -37,7 +37,7 @@ def test_what_does_not_fit_is_evaluated_with_the_table_on_the_host(make_problem,
   problem = _recommender(make_problem, make_cluster, 5000)
   found = best_of(problem, np.zeros(7, np.int32))
   assert found[0] == 2 and found[4] == 0
-  assert problem.account.evaluations == 2 and problem.account.best_fits
+  assert problem.search_log.evaluations == 2 and problem.search_log.best_fits
 
 
 def test_dense_variables_are_offered_the_host_once_the_devices_are_full(

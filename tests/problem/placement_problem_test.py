@@ -43,18 +43,18 @@ def test_a_renewed_problem_has_seen_nothing(random_problem):
   problem = random_problem(1)
   problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
   again = problem.renewed()
-  account = again.account
-  assert account.evaluations == 0 and account.best_placement is None and account.history == []
-  assert problem.account.evaluations == 1 and again.simulator is problem.simulator
+  log = again.search_log
+  assert log.evaluations == 0 and log.best_placement is None and log.history == []
+  assert problem.search_log.evaluations == 1 and again.simulator is problem.simulator
 
 
 def test_a_share_of_a_budget_is_of_what_is_left_and_keeps_the_target(random_problem):
   problem = random_problem(2)
   problem.evaluate_ops(np.repeat(problem.allowed_ops.argmax(axis=1)[None], 10, axis=0))
-  part = Budget(max_evaluations=31, target_us=5.0).share(problem.account, 0.5)
+  part = Budget(max_evaluations=31, target_us=5.0).share(problem.search_log, 0.5)
   assert part == Budget(max_evaluations=10 + 11, target_us=5.0)
   # Nothing is left.
-  assert Budget(max_evaluations=5).share(problem.account, 0.5).max_evaluations == 10
+  assert Budget(max_evaluations=5).share(problem.search_log, 0.5).max_evaluations == 10
 
 
 @pytest.mark.parametrize("edges, expected", [

@@ -24,10 +24,10 @@ def _half(problem):
 
 def test_the_first_gains_nothing_and_later_ones_what_they_take_off_their_start(make_problem):
   problem = make_problem([7.0, 5.0])
-  problem.account.run("one", _everything_on(problem, 0))
-  problem.account.run("half", functools.partial(_half, problem))  # 12 us, then 7
-  problem.account.run("other", _everything_on(problem, 1))
-  records = problem.account.method_runs
+  problem.search_log.run("one", _everything_on(problem, 0))
+  problem.search_log.run("half", functools.partial(_half, problem))  # 12 us, then 7
+  problem.search_log.run("other", _everything_on(problem, 1))
+  records = problem.search_log.method_runs
   assert [(each.name, each.evaluations, each.gain_us, each.start_us) for each in records] == [
       ("one", 1, 0.0, None), ("half", 1, 5.0, 12.0), ("other", 1, 0.0, 7.0)]
   assert records[1].placement.tolist() == [0, 1]
@@ -35,34 +35,34 @@ def test_the_first_gains_nothing_and_later_ones_what_they_take_off_their_start(m
 
 def test_a_method_that_runs_twice_has_one_record(make_problem):
   problem = make_problem([7.0, 5.0])
-  problem.account.run("one", _everything_on(problem, 0))
-  problem.account.run("half", functools.partial(_half, problem))
-  problem.account.run("one", _everything_on(problem, 1))
-  records = problem.account.method_runs
+  problem.search_log.run("one", _everything_on(problem, 0))
+  problem.search_log.run("half", functools.partial(_half, problem))
+  problem.search_log.run("one", _everything_on(problem, 1))
+  records = problem.search_log.method_runs
   assert [(each.name, each.evaluations) for each in records] == [("one", 2), ("half", 1)]
   assert records[0].placement.tolist() == [1, 1] and records[0].start_us is None
 
 
 def test_a_method_that_found_the_budget_used_up_says_so(make_problem):
   problem, budget = make_problem([7.0, 5.0]), Budget(max_evaluations=1)
-  problem.account.run("single", lambda: single(problem, budget))
-  problem.account.run("metis", lambda: partition_ops(problem, budget))
-  record = problem.account.method_runs[1]
+  problem.search_log.run("single", lambda: single(problem, budget))
+  problem.search_log.run("metis", lambda: partition_ops(problem, budget))
+  record = problem.search_log.method_runs[1]
   assert (record.placement, record.evaluations, record.skipped) == (None, 0, NO_BUDGET)
 
 
 def test_an_interrupted_method_keeps_its_record(make_problem):
   problem = make_problem([7.0, 5.0])
-  problem.account.run("one", _everything_on(problem, 0))
+  problem.search_log.run("one", _everything_on(problem, 0))
 
   def interrupted():
     _half(problem)
     raise KeyboardInterrupt
 
   with pytest.raises(KeyboardInterrupt):
-    problem.account.run("half", interrupted)
-  assert problem.account.method_runs[1].gain_us == 5.0
-  assert problem.account.method_runs[1].placement.tolist() == [0, 1]
+    problem.search_log.run("half", interrupted)
+  assert problem.search_log.method_runs[1].gain_us == 5.0
+  assert problem.search_log.method_runs[1].placement.tolist() == [0, 1]
 
 
 def test_of_placements_that_do_not_fit_the_one_that_lacks_least_memory_is_best(
@@ -73,5 +73,5 @@ def test_of_placements_that_do_not_fit_the_one_that_lacks_least_memory_is_best(
       cluster=make_cluster(2, memory=120, overhead=0.0))
   evaluation = problem.evaluate_ops([[0, 0, 0], [0, 1, 0]])
   assert evaluation.objective_us[0] < evaluation.objective_us[1]
-  assert evaluation.best() == 1 and problem.account.best_placement.tolist() == [0, 1, 0]
-  assert not problem.account.best_fits
+  assert evaluation.best() == 1 and problem.search_log.best_placement.tolist() == [0, 1, 0]
+  assert not problem.search_log.best_fits

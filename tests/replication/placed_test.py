@@ -120,7 +120,7 @@ def test_replicas_that_move_together_stay_each_others_images(problem, replicated
   start_us = problem.simulator.simulate(start).step_time_us
   found = anneal_symmetric(problem, Budget(max_evaluations=300), 0)
   assert problem.simulator.simulate(found).step_time_us <= start_us
-  assert problem.account.evaluations <= 300
+  assert problem.search_log.evaluations <= 300
   images = device_images([0, 1], problem.num_devices, 2)
   copies = {}
   with_shared = set(replicated.graph.colocation[replicated.replica_of_op == SHARED].tolist())

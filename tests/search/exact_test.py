@@ -59,7 +59,7 @@ def test_without_the_budget_to_prove_it_gives_a_bound_and_says_so(make_problem, 
   result = prove(problem, Budget(max_evaluations=500))
   assert not result.proven
   assert result.lower_bound_us < result.objective_us
-  assert problem.account.evaluations <= 500
+  assert problem.search_log.evaluations <= 500
 
 
 @pytest.mark.parametrize("seed", range(12))

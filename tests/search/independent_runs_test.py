@@ -24,8 +24,8 @@ def _runs(count):
 def _run(problem, count, name, budget=None, seed=0):
   placement = running.run(
       problem, registry.find(name), budget or Budget(max_evaluations=400), seed, runs=_runs(count))
-  return (placement.tolist(), problem.account.evaluations, problem.account.best_objective_us,
-          [(turn, objective_us) for turn, _, objective_us in problem.account.history])
+  return (placement.tolist(), problem.search_log.evaluations, problem.search_log.best_objective_us,
+          [(turn, objective_us) for turn, _, objective_us in problem.search_log.history])
 
 
 @pytest.mark.parametrize("name", [*REPEATING, "auto"])
@@ -44,13 +44,13 @@ def test_the_best_of_single_runs_with_the_same_seeds_is_kept(sixty_ops):
     problem = sixty_ops()
     problem.evaluate_ops(start)
     search(problem, Budget(max_evaluations=201), seed)
-    return problem.account.best_objective_us
+    return problem.search_log.best_objective_us
 
   problem = sixty_ops()
   problem.evaluate_ops(start)
   run_independently(problem, search, Budget(max_evaluations=601), 5, _runs(3))
-  assert problem.account.best_objective_us == min(alone(run_seed(5, i)) for i in range(3))
-  assert problem.account.evaluations == 601 and problem.account.of_runs == (200, 200, 200)
+  assert problem.search_log.best_objective_us == min(alone(run_seed(5, i)) for i in range(3))
+  assert problem.search_log.evaluations == 601 and problem.search_log.of_runs == (200, 200, 200)
 
 
 @pytest.mark.parametrize("name", REPEATING)
@@ -58,53 +58,53 @@ def test_one_run_is_the_search_itself(name, sixty_ops):
   problem = sixty_ops()
   running.prepare(problem, registry.find(name), Budget(max_evaluations=400))
   registry.find(name).load()(problem, Budget(max_evaluations=400), 0)
-  account = problem.account
-  assert _run(sixty_ops(), 1, name)[1:3] == (account.evaluations, account.best_objective_us)
+  search_log = problem.search_log
+  assert _run(sixty_ops(), 1, name)[1:3] == (search_log.evaluations, search_log.best_objective_us)
 
 
 def test_a_budget_smaller_than_the_runs_is_kept(sixty_ops):
   problem = sixty_ops()
   _run(problem, 8, "annealing", Budget(max_evaluations=9))
-  assert problem.account.evaluations <= 9
+  assert problem.search_log.evaluations <= 9
 
 
 @pytest.mark.usefixtures("clock_of_looks")
 def test_in_limited_time_there_are_no_more_runs_than_cores(sixty_ops):
   problem = sixty_ops()
   _run(problem, 8, "annealing", Budget(max_seconds=0.3))
-  assert len(problem.account.of_runs) == 4
+  assert len(problem.search_log.of_runs) == 4
   problem = sixty_ops()
   _run(problem, 8, "annealing", Budget(max_evaluations=400))
-  assert len(problem.account.of_runs) == 8
+  assert len(problem.search_log.of_runs) == 8
 
 
 @pytest.mark.usefixtures("clock_of_looks")
 def test_runs_end_at_a_target_and_in_time(sixty_ops):
   problem = sixty_ops()
   _run(problem, 2, "annealing", Budget(max_seconds=600, target_us=1e9))
-  assert problem.account.evaluations < 100
+  assert problem.search_log.evaluations < 100
   problem = sixty_ops()
   _run(problem, 2, "annealing", Budget(max_seconds=0.3))
-  assert problem.account.seconds < 20 and problem.account.best_fits
+  assert problem.search_log.seconds < 20 and problem.search_log.best_fits
 
 
 def test_an_interrupt_ends_all_runs_and_keeps_what_they_found(sixty_ops):
   problem = sixty_ops()
 
   def observe():
-    if problem.account.evaluations > 50:
+    if problem.search_log.evaluations > 50:
       raise KeyboardInterrupt
 
   problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
-  problem.account.observer = observe
+  problem.search_log.observer = observe
   before = threading.enumerate()  # of which some, of other tests, may end meanwhile
   with pytest.raises(KeyboardInterrupt):
     run_independently(
         problem, registry.find("annealing").load(), Budget(max_seconds=600), runs=_runs(2))
-  problem.account.observer = None
+  problem.search_log.observer = None
   assert set(threading.enumerate()) <= set(before)
-  account = problem.account
-  assert account.evaluations > 50 and account.history[-1][2] == account.best_objective_us
+  search_log = problem.search_log
+  assert search_log.evaluations > 50 and search_log.history[-1][2] == search_log.best_objective_us
 
 
 def test_an_error_of_one_run_is_raised_and_ends_the_others(sixty_ops):
@@ -113,9 +113,9 @@ def test_an_error_of_one_run_is_raised_and_ends_the_others(sixty_ops):
   def search(problem, budget, seed):
     if seed == second:
       raise PlacementError("found in the second run")
-    while not problem.account.exhausted(budget):
+    while not problem.search_log.exhausted(budget):
       problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
-    return problem.account.best_known
+    return problem.search_log.best_known
 
   problem = sixty_ops()
   problem.evaluate_ops(np.asarray(problem.allowed_ops.argmax(axis=1)))

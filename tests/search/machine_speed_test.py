@@ -23,6 +23,6 @@ def test_the_length_of_compiled_blocks_changes_nothing(name, sixty_ops, monkeypa
         compiled_evaluation, "time", types.SimpleNamespace(perf_counter=clock))
     problem = sixty_ops()
     placement = running.run(problem, registry.find(name), Budget(max_evaluations=500), 3)
-    found.append((placement.tolist(), problem.account.evaluations, [
-        (turn, objective_us) for turn, _, objective_us in problem.account.history]))
+    found.append((placement.tolist(), problem.search_log.evaluations, [
+        (turn, objective_us) for turn, _, objective_us in problem.search_log.history]))
   assert found[0] == found[1]

@@ -51,7 +51,7 @@ def test_no_more_partitions_are_made_than_may_be_evaluated(make_problem):
   edges, sizes = _two_cliques()
   problem = make_problem([10.0] * 12, edges, sizes)
   partition_ops(problem, Budget(max_evaluations=3))
-  assert problem.account.evaluations == 3
+  assert problem.search_log.evaluations == 3
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

@@ -21,7 +21,7 @@ def test_placements_keep_colocation_and_allowed_devices(method, seed, random_pro
   problem = random_problem(seed)
   placement = PLACERS[method](problem, Budget(max_evaluations=60), seed)
   _check_placement(problem, placement)
-  assert 1 <= problem.account.evaluations <= 60
+  assert 1 <= problem.search_log.evaluations <= 60
 
 
 @pytest.mark.parametrize("method", sorted(PLACERS))
@@ -34,7 +34,7 @@ def test_a_seed_gives_the_same_placement_again(method, random_problem):
 def test_the_returned_placement_is_the_best_that_was_evaluated(method, random_problem):
   problem = random_problem(5)
   placement = PLACERS[method](problem, Budget(max_evaluations=50), 0)
-  best = problem.account.best_objective_us
+  best = problem.search_log.best_objective_us
   assert problem.evaluate_ops(placement).objective_us[0] == best
 
 
@@ -55,7 +55,7 @@ def test_a_graph_that_fits_nowhere_still_gets_a_placement(method, make_problem, 
   problem = make_problem(
       [5.0] * 4, [(0, 1)], persistent_bytes=[100] * 4, cluster=make_cluster(2, memory=10))
   _check_placement(problem, PLACERS[method](problem, Budget(max_evaluations=20), 0))
-  assert not problem.account.best_fits
+  assert not problem.search_log.best_fits
 
 
 @pytest.mark.parametrize("method", sorted(PLACERS))
@@ -69,7 +69,7 @@ def test_a_budget_that_is_used_up_evaluates_nothing_more(method, random_problem)
   problem = random_problem(1)
   PLACERS["single"](problem, Budget(max_evaluations=1))
   _check_placement(problem, PLACERS[method](problem, Budget(max_evaluations=1), 0))
-  assert problem.account.evaluations == 1
+  assert problem.search_log.evaluations == 1
 
 
 @pytest.mark.usefixtures("clock_of_looks")
@@ -77,16 +77,16 @@ def test_a_budget_that_is_used_up_evaluates_nothing_more(method, random_problem)
 def test_seconds_end_a_search(method, random_problem):
   problem = random_problem(2)
   PLACERS[method](problem, Budget(max_seconds=0.3), 0)
-  assert problem.account.seconds < 3
+  assert problem.search_log.seconds < 3
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_placer_beats_the_bound(seed, random_problem):
   problem = random_problem(seed)
   for method in PLACERS.values():
-    method(problem, Budget(max_evaluations=problem.account.evaluations + 50), seed)
+    method(problem, Budget(max_evaluations=problem.search_log.evaluations + 50), seed)
   best = min(
-      problem.evaluate_ops(problem.account.best_placement).step_time_us[0],
-      problem.account.best_objective_us)
+      problem.evaluate_ops(problem.search_log.best_placement).step_time_us[0],
+      problem.search_log.best_objective_us)
   # What does not fit may be faster than anything that does.
-  assert lower_bound_us(problem) <= best or not problem.account.best_fits
+  assert lower_bound_us(problem) <= best or not problem.search_log.best_fits

@@ -41,8 +41,8 @@ def _anneal(problem, executor, budget=None):
   placement = running.run(
       problem, registry.find("annealing"), budget or Budget(max_evaluations=300), 0,
       runs=Runs(3, executor))
-  return (placement.tolist(), problem.account.evaluations,
-          [(turn, objective_us) for turn, _, objective_us in problem.account.history])
+  return (placement.tolist(), problem.search_log.evaluations,
+          [(turn, objective_us) for turn, _, objective_us in problem.search_log.history])
 
 
 def test_runs_on_ray_find_what_they_find_on_threads(sixty_ops):
@@ -53,10 +53,10 @@ def test_runs_on_ray_end_in_time_and_keep_what_they_found(sixty_ops):
   for max_seconds in (1.0, 10.0, 100.0, 1000.0):
     problem = sixty_ops()
     _anneal(problem, OnRay(ray), Budget(max_seconds=max_seconds))
-    if problem.account.evaluations > 3:
+    if problem.search_log.evaluations > 3:
       break  # in less time Ray's processes may not even have started
-  account = problem.account
-  assert account.evaluations > 3 and account.history[-1][2] == account.best_objective_us
+  search_log = problem.search_log
+  assert search_log.evaluations > 3 and search_log.history[-1][2] == search_log.best_objective_us
 
 
 def test_an_interrupt_ends_the_tasks(sixty_ops):
@@ -66,11 +66,11 @@ def test_an_interrupt_ends_the_tasks(sixty_ops):
   def interrupt():
     raise KeyboardInterrupt
 
-  problem.account.observer = interrupt
+  problem.search_log.observer = interrupt
   started = time.monotonic()
   with pytest.raises(KeyboardInterrupt):
     _anneal(problem, OnRay(ray), Budget(max_seconds=6000.0))
-  assert time.monotonic() - started < 3000 and problem.account.best_placement is not None
+  assert time.monotonic() - started < 3000 and problem.search_log.best_placement is not None
 
 
 def test_place_gives_the_same_placement_with_its_runs_on_ray(tmp_path):

@@ -22,7 +22,7 @@ def test_work_is_divided_and_fewer_bytes_are_cut_than_by_chance():
 
   drawn = np.random.default_rng(0).integers(0, 3, 300)
   assert cut_bytes(found) < 0.8 * cut_bytes(drawn)
-  assert problem.account.evaluations == 1
+  assert problem.search_log.evaluations == 1
 
 
 def test_equal_seeds_give_equal_placements():

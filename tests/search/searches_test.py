@@ -34,7 +34,7 @@ def _layered(make_problem, make_cluster, **fields):
 def test_searches_find_the_optimum_of_parallel_chains(search, make_problem, make_cluster):
   problem = _layered(make_problem, make_cluster)
   search(problem, Budget(max_evaluations=3000), 0)
-  assert problem.account.best_objective_us == 120  # each chain on its own device
+  assert problem.search_log.best_objective_us == 120  # each chain on its own device
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -42,7 +42,7 @@ def test_searches_find_the_optimum_of_parallel_chains(search, make_problem, make
 def test_searches_are_never_worse_than_their_start(search, seed, random_problem):
   problem = random_problem(seed)
   single(problem)
-  before = (not problem.account.best_fits, problem.account.best_objective_us)
+  before = (not problem.search_log.best_fits, problem.search_log.best_objective_us)
   placement = search(problem, Budget(max_evaluations=60), seed)
   found = problem.evaluate_ops(placement)
   assert (not found.fits[0], found.objective_us[0]) <= before
@@ -56,8 +56,8 @@ def test_annealing_ends_near_the_optimum_of_small_graphs(seed, random_problem):
   result = prove(problem, Budget(max_evaluations=200_000))
   assert result.proven
   # Ops can fit where no placement of whole groups does.
-  assert (not ops.account.best_fits, ops.account.best_objective_us) <= (
-      not problem.account.best_fits, result.objective_us * 1.1)
+  assert (not ops.search_log.best_fits, ops.search_log.best_objective_us) <= (
+      not problem.search_log.best_fits, result.objective_us * 1.1)
 
 
 def test_descent_ends_where_no_single_move_improves(random_problem):
@@ -65,8 +65,8 @@ def test_descent_ends_where_no_single_move_improves(random_problem):
   placement = single(problem)
   units = Units(problem)
   found, objective_us = descend(
-      problem, units, placement, problem.account.best_objective_us, Budget(max_evaluations=10_000),
-      stream(0))
+      problem, units, placement, problem.search_log.best_objective_us,
+      Budget(max_evaluations=10_000), stream(0))
   for unit in units.movable:
     for device in units.choices[unit]:
       moved = found.copy()
@@ -77,8 +77,9 @@ def test_descent_ends_where_no_single_move_improves(random_problem):
 def test_a_share_of_a_budget_counts_from_now(random_problem):
   problem = random_problem(0)
   single(problem)
-  used = problem.account.evaluations
-  assert Budget(max_evaluations=used + 10).share(problem.account, 0.5).max_evaluations == used + 5
+  used = problem.search_log.evaluations
+  half = Budget(max_evaluations=used + 10).share(problem.search_log, 0.5)
+  assert half.max_evaluations == used + 5
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -128,5 +129,5 @@ def test_compiled_searches_make_the_moves_they_made_in_python(
   for method in start_methods():  # as many evaluations of each as starts took then
     method.load()(problem, None, 1)
   search(problem, Budget(max_evaluations=500), 1)
-  assert problem.account.evaluations == 500
-  assert problem.account.best_objective_us == pytest.approx(expected_us, rel=1e-12)
+  assert problem.search_log.evaluations == 500
+  assert problem.search_log.best_objective_us == pytest.approx(expected_us, rel=1e-12)

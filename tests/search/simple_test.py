@@ -39,7 +39,7 @@ def test_current_is_on_the_host_where_the_graph_is_and_counts_no_pins(make_probl
   pinned[2] = [True, False, False]
   problem = dataclasses.replace(problem, allowed_ops=pinned)
   assert current(problem).tolist() == [2, 0, 1]
-  assert problem.account.best_known.tolist() == [2, 0, 0]
+  assert problem.search_log.best_known.tolist() == [2, 0, 0]
 
 
 def test_colocated_ops_follow_the_one_that_has_a_device(make_problem):
@@ -51,13 +51,13 @@ def test_colocated_ops_follow_the_one_that_has_a_device(make_problem):
 def test_single_takes_the_faster_kind(make_problem, make_cluster):
   problem = make_problem([[30.0, 10.0]] * 2, [(0, 1)], cluster=make_cluster(2, speeds=[0, 1]))
   assert single(problem).tolist() == [1, 1]
-  assert problem.account.evaluations == 2
+  assert problem.search_log.evaluations == 2
 
 
 def test_single_tries_one_of_equal_devices(make_problem, make_cluster):
   problem = make_problem([1.0], cluster=make_cluster(4))
   single(problem)
-  assert problem.account.evaluations == 1
+  assert problem.search_log.evaluations == 1
 
 
 def test_single_takes_the_device_that_has_the_memory(make_problem, make_cluster):
@@ -74,7 +74,7 @@ def test_single_leaves_ops_without_a_kernel_on_the_host(make_problem, make_clust
 def test_random_uses_its_evaluations_and_every_device(make_problem):
   problem = make_problem([1.0] * 12)
   placement = random(problem, Budget(max_evaluations=100), 0)
-  assert problem.account.evaluations == 100
+  assert problem.search_log.evaluations == 100
   assert sorted(np.bincount(placement).tolist()) == [6, 6]  # the best of 100 is balanced
 
 

@@ -34,4 +34,4 @@ def test_memory_over_the_limit_is_charged_at_two_seconds_a_gb():
 def test_placements_are_counted_by_the_problem():
   problem = random_problem()
   SimulatedCost(problem, grouped_graph(problem))(np.zeros((7, problem.num_groups), dtype=np.int32))
-  assert problem.account.evaluations == 7
+  assert problem.search_log.evaluations == 7

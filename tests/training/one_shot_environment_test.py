@@ -52,8 +52,8 @@ def test_tf_agents_finds_the_environment_valid_and_the_problem_counts_the_evalua
       np.ones_like(problem.allowed), SimulatedCost(problem), batch_size=4, graph=2, num_graphs=5)
   assert environment.reset().observation.tolist() == [2] * 4
   utils.validate_py_environment(environment, episodes=3)
-  assert problem.account.evaluations == 4  # one batch is four episodes
-  assert problem.account.best_placement is not None
+  assert problem.search_log.evaluations == 4  # one batch is four episodes
+  assert problem.search_log.best_placement is not None
 
 
 def test_what_makes_no_sense_is_refused():

@@ -113,16 +113,17 @@ def search(budget, seed=0, **options):
 @pytest.mark.parametrize("evaluations", [1, 5, 8, 50])
 def test_a_search_stays_within_its_budget_and_the_problem_remembers_the_best(evaluations):
   problem, environment = search(Budget(max_evaluations=evaluations))
-  assert 0 < problem.account.evaluations <= evaluations
-  assert problem.account.evaluations == evaluations - evaluations % environment.batch_size
-  step_time_us = problem.simulator.simulate(problem.account.best_placement).step_time_us
-  assert step_time_us == problem.account.best_objective_us
+  assert 0 < problem.search_log.evaluations <= evaluations
+  assert problem.search_log.evaluations == evaluations - evaluations % environment.batch_size
+  step_time_us = problem.simulator.simulate(problem.search_log.best_placement).step_time_us
+  assert step_time_us == problem.search_log.best_objective_us
 
 
 def test_the_same_seed_gives_the_same_search_and_another_seed_another():
   (first, _), (second, _), (third, _) = (
       search(Budget(max_evaluations=80), seed) for seed in (1, 1, 2))
-  histories = [[row[::2] for row in problem.account.history] for problem in (first, second, third)]
+  histories = [
+      [row[::2] for row in problem.search_log.history] for problem in (first, second, third)]
   assert histories[0] == histories[1] != histories[2]
 
 

@@ -70,7 +70,7 @@ def search_gdp(
     network = load_network(weights)
   inputs = node_inputs(GroupedGraph.of(nodes), network.config.max_devices)
   policy = GdpPolicy([inputs], network)
-  left = nodes.account.remaining_evaluations(budget)  # evaluations; None without such a limit
+  left = nodes.search_log.remaining_evaluations(budget)  # evaluations; None without such a limit
   if way == "zero_shot":
     draws = _DRAWS if left is None else min(_DRAWS, left)
     # The likeliest placement is evaluated first, then samples: [1 + samples, M].
@@ -79,7 +79,7 @@ def search_gdp(
       drawn, _ = policy.draw(np.random.default_rng(draw_seed), draws - 1)
       placements = np.concatenate([placements, drawn])
     nodes.evaluate(placements)
-    return problem.account.best_known
+    return problem.search_log.best_known
   training = training or PpoConfig()
   if way == "fine_tune":
     training = dataclasses.replace(training, entropy=_FINE_TUNING_ENTROPY)
@@ -87,12 +87,12 @@ def search_gdp(
   # One evaluation is kept for the likeliest devices, which samples miss on graphs of many nodes.
   most = None if left is None else max(1, left - 1)
   part = dataclasses.replace(
-      budget, max_evaluations=None if most is None else nodes.account.evaluations + most)
+      budget, max_evaluations=None if most is None else nodes.search_log.evaluations + most)
   environment = search_environment(nodes, training, part)
   # The learner samples a batch, evaluates it and updates, until its part of the budget is used up.
   learner = GdpLearner(policy, training, draw_seed, environment)
   search(nodes, learner, environment, part, root_dir=root_dir)
   # Unlimited (None) or one left: the kept evaluation.
-  if nodes.account.remaining_evaluations(budget) != 0:
+  if nodes.search_log.remaining_evaluations(budget) != 0:
     nodes.evaluate(policy.greedy())
-  return problem.account.best_known
+  return problem.search_log.best_known

@@ -105,7 +105,7 @@ class BestFirst(PlacedGroups):
     # The finest level of all decides the size of the supernodes.
     factors = self._config.levels + tuple(factor for factor, _ in self._config.long_levels)
     super().__init__(problem, placement, max(group_counts(problem, factors)))
-    self._began = problem.account.evaluations
+    self._began = problem.search_log.evaluations
 
   def run(self, budget: Budget) -> bool:
     """Goes through the short rounds and a long one, or as many as the budget allows.
@@ -118,19 +118,19 @@ class BestFirst(PlacedGroups):
       start, apart from the scorer's results, and to improve the better of both by one more long
       round (docs/results/placeto.md).
     """
-    account, config = self.problem.account, self._config
-    began = account.evaluations, account.seconds
+    search_log, config = self.problem.search_log, self._config
+    began = search_log.evaluations, search_log.seconds
     for number, evaluations in enumerate(config.rounds):
-      if account.exhausted(budget):
+      if search_log.exhausted(budget):
         return False
       # The first round keeps the given levels; later ones shift all levels together.
       factor = 2 ** self._rng.uniform(-config.vary, config.vary) if number else 1.0
       levels = [(factor * level, 1.0) for level in config.levels]
-      self.round(levels, budget.at_most(account, evaluations))
+      self.round(levels, budget.at_most(search_log, evaluations))
     # By the rate so far: with time left, but no limit of evaluations, their number is estimated.
-    plenty = account.expected_evaluations(budget, *began) >= PLENTY
+    plenty = search_log.expected_evaluations(budget, *began) >= PLENTY
     at_most = LONG_OF_PLENTY if plenty else LONG_EVALUATIONS
-    self.long_round(budget.share(account, config.long_share).at_most(account, at_most))
+    self.long_round(budget.share(search_log, config.long_share).at_most(search_log, at_most))
     return plenty
 
   def long_round(self, budget: Budget) -> None:
@@ -139,7 +139,7 @@ class BestFirst(PlacedGroups):
     Args:
       budget: of the round.
     """
-    if not self.problem.account.exhausted(budget):
+    if not self.problem.search_log.exhausted(budget):
       # The only round with a temperature.
       self.round(self._config.long_levels, budget, self._config.temperature)
 
@@ -155,12 +155,12 @@ class BestFirst(PlacedGroups):
     """
     self.renew()
     for i, (factor, share) in enumerate(levels):
-      if self.problem.account.exhausted(budget):
+      if self.problem.search_log.exhausted(budget):
         return
       self.regroup(group_counts(self.problem, (factor,))[0])
       # A level's share is of the levels that are left, so that unused evaluations pass on.
       left = sum(later for _, later in levels[i:])
-      self.level_search(budget.share(self.problem.account, share / left), temperature)
+      self.level_search(budget.share(self.problem.search_log, share / left), temperature)
 
   def several_moves(self, budget: Budget) -> None:
     """Makes moves of several groups at once, as long as the search is young and they gain.
@@ -168,10 +168,10 @@ class BestFirst(PlacedGroups):
     Args:
       budget: of the level.
     """
-    account, tables, most = self.problem.account, self.tables, self._config.most
+    search_log, tables, most = self.problem.search_log, self.tables, self._config.most
     # 1. Score all moves of all groups, or of a random sample of groups.
-    while most > 1 and len(tables.movable) and not account.exhausted(budget) and (
-        account.evaluations - self._began < self._config.several):
+    while most > 1 and len(tables.movable) and not search_log.exhausted(budget) and (
+        search_log.evaluations - self._began < self._config.several):
       some = tables.movable
       if len(some) > MOST_GROUPS:
         some = self._rng.choice(some, MOST_GROUPS, replace=False)

@@ -35,7 +35,7 @@ def place(
   Returns:
     The best placement found, [N].
   """
-  return search(problem, problem.account.best_known, trained(weights), budget, seed)
+  return search(problem, problem.search_log.best_known, trained(weights), budget, seed)
 
 
 def place_in_auto(
@@ -50,7 +50,7 @@ def place_in_auto(
   Returns:
     The best placement found, [N].
   """
-  start = problem.account.best_known if start is None else start
+  start = problem.search_log.best_known if start is None else start
   return search(problem, start, trained(weights), budget, seed, annealing=False)
 
 
@@ -64,7 +64,7 @@ def place_untrained(
   Returns:
     The best placement found, [N].
   """
-  return search(problem, problem.account.best_known, ScorerWeights.untrained(seed), budget, seed)
+  return search(problem, problem.search_log.best_known, ScorerWeights.untrained(seed), budget, seed)
 
 
 def place_uniform(
@@ -77,7 +77,7 @@ def place_uniform(
   Returns:
     The best placement found, [N].
   """
-  return search(problem, problem.account.best_known, indifferent(), budget, seed)
+  return search(problem, problem.search_log.best_known, indifferent(), budget, seed)
 
 
 def indifferent() -> ScorerWeights:
@@ -127,15 +127,15 @@ def search(
   # 1. The scorer's short rounds and a long one.
   placement = np.asarray(start, dtype=np.int32)
   options: Dict[str, Any] = dict(config=config, seed=seed)
-  if not problem.account.exhausted(budget):
+  if not problem.search_log.exhausted(budget):
     plenty = BestFirst(problem, placement, weights, **options).run(budget)
     # 2. With plenty left: annealing from the start, a second long round from there.
-    if annealing and plenty and not problem.account.exhausted(budget):
+    if annealing and plenty and not problem.search_log.exhausted(budget):
       found = anneal(
-          problem, budget.share(problem.account, _ANNEALING_SHARE), seed, start=placement)
-      if not problem.account.exhausted(budget):
+          problem, budget.share(problem.search_log, _ANNEALING_SHARE), seed, start=placement)
+      if not problem.search_log.exhausted(budget):
         BestFirst(problem, found, weights, **options).long_round(budget)
   # 3. The rest goes to annealing from the best so far.
-  if annealing and not problem.account.exhausted(budget):
+  if annealing and not problem.search_log.exhausted(budget):
     return anneal(problem, budget, seed)
   return best_so_far(problem, placement)

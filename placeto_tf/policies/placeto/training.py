@@ -218,7 +218,7 @@ class PlacetoTraining(Learner):
       search = BestFirst(
           each.problem, each.problem.grouping.expand(each.starts[0]), self.weights)
       start_us = search.objective_us
-      search.run(Budget(each.problem.account.evaluations + sum(BestFirstConfig().rounds)))
+      search.run(Budget(each.problem.search_log.evaluations + sum(BestFirstConfig().rounds)))
       logs.append(np.log(search.objective_us / start_us))
     return {"held_out_ratio": float(np.exp(np.mean(logs)))}
 

@@ -28,7 +28,7 @@ def test_two_chains_are_put_on_two_devices_and_late_draws_are_better_than_first_
   means = means_of_draws(problem)
   search_gdp(problem, Budget(max_evaluations=400), 0, **SMALL)
   one_us = problem.simulator.simulate(np.zeros(20, np.int32)).step_time_us
-  assert problem.account.best_objective_us < 0.6 * one_us
+  assert problem.search_log.best_objective_us < 0.6 * one_us
   assert np.mean(means[-6:-1]) < 0.8 * np.mean(means[:3])
 
 
@@ -45,9 +45,9 @@ def test_a_method_starts_from_nothing_stays_within_its_budget_and_repeats(
     placement = search_gdp(
         problem, Budget(max_evaluations=24), 3, way=way,
         weights=None if way == "scratch" else weights, **SMALL)
-    np.testing.assert_array_equal(placement, problem.account.best_placement)
-    assert problem.account.evaluations == evaluations
-    found.append([row[::2] for row in problem.account.history])
+    np.testing.assert_array_equal(placement, problem.search_log.best_placement)
+    assert problem.search_log.evaluations == evaluations
+    found.append([row[::2] for row in problem.search_log.history])
   assert found[0] == found[1]
 
 
@@ -55,8 +55,8 @@ def test_zero_shot_of_one_evaluation_is_the_likeliest_devices(weights):
   problems = [random_problem(), random_problem()]
   for seed, problem in enumerate(problems):
     search_gdp(problem, Budget(max_evaluations=1), seed, way="zero_shot", weights=weights)
-    assert problem.account.evaluations == 1
-  np.testing.assert_array_equal(*(problem.account.best_placement for problem in problems))
+    assert problem.search_log.evaluations == 1
+  np.testing.assert_array_equal(*(problem.search_log.best_placement for problem in problems))
 
 
 def test_from_scratch_with_weights_goes_on_from_them(weights, eagerly):
@@ -65,7 +65,7 @@ def test_from_scratch_with_weights_goes_on_from_them(weights, eagerly):
     problem = random_problem()
     search_gdp(
         problem, Budget(max_evaluations=10), 0, way=way, weights=weights, **SMALL)
-    histories.append([row[::2] for row in problem.account.history])
+    histories.append([row[::2] for row in problem.search_log.history])
   assert histories[0] == histories[1]
 
 
@@ -79,7 +79,7 @@ def test_place_offers_the_methods_and_says_what_they_need(weights):
   problem = random_problem()
   running.run(
       problem, registry.find("gdp_zero_shot"), Budget(max_evaluations=3), weights=weights)
-  assert problem.account.evaluations == 3
+  assert problem.search_log.evaluations == 3
 
 
 def test_a_cluster_of_more_devices_than_the_weights_know_is_refused(weights):

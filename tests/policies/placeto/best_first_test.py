@@ -36,7 +36,7 @@ class PlainBestFirst(BestFirst):
     problem, movable = self.problem, self.tables.movable
     failures = np.zeros(self.tables.allowed.shape, np.float32)
     untried = self.tables.allowed.copy()
-    while not problem.account.exhausted(budget):
+    while not problem.search_log.exhausted(budget):
       some = movable[untried[movable].any(axis=1)]
       if len(some) == 0:
         return
@@ -45,7 +45,7 @@ class PlainBestFirst(BestFirst):
       scores = self.scores(some) - self._config.forget * failures[some]
       untried[some, self.groups[some]] = False
       scores[~untried[some]] = -np.inf
-      while np.isfinite(scores).any() and not problem.account.exhausted(budget):
+      while np.isfinite(scores).any() and not problem.search_log.exhausted(budget):
         drawn = scores
         if temperature > 0:
           drawn = scores + (temperature * self._rng.gumbel(size=scores.shape)).astype(np.float32)
@@ -74,8 +74,8 @@ def test_compiled_moves_are_those_of_plain_python(seed, monkeypatch):
     config = BestFirstConfig(rounds=(20, 30))
     run = kind(problem, start_of(problem), balancer(), config=config, seed=seed)
     run.run(Budget(max_evaluations=320))
-    found.append((run.placement.tolist(), [each[::2] for each in problem.account.history],
-                  problem.account.evaluations, run._rng.bit_generator.state))
+    found.append((run.placement.tolist(), [each[::2] for each in problem.search_log.history],
+                  problem.search_log.evaluations, run._rng.bit_generator.state))
   assert found[0] == found[1]
 
 
@@ -112,7 +112,7 @@ def test_the_move_with_the_best_score_is_simulated_first_and_made_if_it_is_bette
   scores = np.where(run.tables.allowed[movable], run.scores(movable), -np.inf)
   scores[np.arange(len(movable)), run.groups[movable]] = -np.inf
   before_us = run.objective_us
-  run.level_search(Budget(problem.account.evaluations + 1))
+  run.level_search(Budget(problem.search_log.evaluations + 1))
   ((_, _, score, taken),) = seen
   assert score == pytest.approx(scores.max(), abs=2e-4)
   assert taken == (run.objective_us < before_us)
@@ -139,7 +139,7 @@ def test_a_level_ends_when_no_move_from_the_last_placement_is_left_to_be_tried(s
 def test_what_failed_comes_later_from_the_next_placement_on(seen):
   problem = random_problem(num_ops=200, num_groups=12)
   run = on_a_level(problem, 12, forget=100.0)
-  run.level_search(Budget(problem.account.evaluations + 60))
+  run.level_search(Budget(problem.search_log.evaluations + 60))
   times = {}
   for group, device, *_ in seen:
     # Nothing is proposed again before all else has been.
@@ -174,9 +174,9 @@ def test_several_groups_move_at_once_at_first_more_after_a_gain_and_fewer_after_
 def test_moves_that_promise_too_little_are_made_one_at_a_time():
   problem = random_problem(num_ops=400, num_groups=64)
   run = on_a_level(problem, 64, several=21, least_score=11.0)  # no score is above 10
-  before = problem.account.evaluations
+  before = problem.search_log.evaluations
   run.several_moves(Budget())
-  assert problem.account.evaluations == before
+  assert problem.search_log.evaluations == before
 
 
 def test_groups_beyond_the_most_are_scored_in_turn(seen, monkeypatch):
@@ -193,7 +193,7 @@ def test_the_budget_is_kept_and_the_result_never_worse_than_the_start(evaluation
   start_us = problem.evaluate_ops(start_of(problem)).objective_us[0]
   found = search(
       problem, start_of(problem), ScorerWeights.untrained(), Budget(max_evaluations=evaluations))
-  assert problem.account.evaluations <= evaluations
+  assert problem.search_log.evaluations <= evaluations
   assert problem.evaluate_ops(found).objective_us[0] <= start_us
 
 
@@ -204,12 +204,12 @@ def test_where_there_is_plenty_it_anneals_from_the_start_and_goes_on_from_the_be
   start = problem.allowed_ops.argmax(axis=1).astype(np.int32)
 
   def anneal(problem, budget, seed, start=None, island=None):
-    begun.append((problem.account.evaluations, budget.max_evaluations, start))
-    return problem.account.best_known
+    begun.append((problem.search_log.evaluations, budget.max_evaluations, start))
+    return problem.search_log.best_known
 
   class Rounds(BestFirst):
     def long_round(self, budget):
-      rounds.append((problem.account.evaluations, budget.max_evaluations, self.objective_us))
+      rounds.append((problem.search_log.evaluations, budget.max_evaluations, self.objective_us))
       super().long_round(budget)
 
   monkeypatch.setattr(placers, "anneal", anneal)
@@ -231,8 +231,8 @@ def test_without_limits_the_rounds_end(monkeypatch):
   problem = random_problem(num_ops=60, num_groups=6)
   config = BestFirstConfig(rounds=(5, 5))
   found = search(problem, start_of(problem), balancer(), Budget(), config=config, annealing=False)
-  assert problem.account.evaluations <= 1 + 5 + 5 + 20
-  assert problem.evaluate_ops(found).objective_us[0] == problem.account.best_objective_us
+  assert problem.search_log.evaluations <= 1 + 5 + 5 + 20
+  assert problem.evaluate_ops(found).objective_us[0] == problem.search_log.best_objective_us
 
 
 def test_equal_seeds_give_equal_placements_and_others_other_draws():
@@ -240,7 +240,7 @@ def test_equal_seeds_give_equal_placements_and_others_other_draws():
     problem = random_problem(num_ops=200, num_groups=24, devices="p100:2+k80:2")
     search(problem, start_of(problem), ScorerWeights.untrained(), Budget(max_evaluations=300), seed,
            annealing=False)
-    return [row[::2] for row in problem.account.history]
+    return [row[::2] for row in problem.search_log.history]
 
   assert run(1) == run(1) != run(2)
 

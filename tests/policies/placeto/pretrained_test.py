@@ -35,7 +35,7 @@ def test_they_gain_more_than_untrained_weights_on_graphs_of_no_family():
       start = np.zeros(300, np.int32)
       before = problem.evaluate_ops(start).objective_us[0]
       search(problem, start, weights, Budget(max_evaluations=30))
-      logs.append(np.log(problem.account.best_objective_us / before))
+      logs.append(np.log(problem.search_log.best_objective_us / before))
     return np.exp(np.mean(logs))
 
   assert ratio(scorer.pretrained()) < np.mean(
@@ -47,7 +47,7 @@ def test_the_method_keeps_its_budget_on_any_cluster_and_is_never_worse_than_its_
   problem = random_problem(num_ops=200, num_groups=24, devices=devices)
   start_us = problem.evaluate_ops(np.zeros(200, np.int32)).objective_us[0]
   found = running.run(problem, registry.find("placeto"), Budget(max_evaluations=80))
-  assert problem.account.evaluations <= 80
+  assert problem.search_log.evaluations <= 80
   assert problem.evaluate_ops(found).objective_us[0] < start_us
 
 

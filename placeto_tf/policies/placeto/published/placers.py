@@ -49,7 +49,7 @@ def place(
   config = dataclasses.replace(
       config, environment=dataclasses.replace(config.environment, start="best"))
   improve(
-      problem, problem.project(problem.account.best_known), budget, seed, root_dir=root_dir,
+      problem, problem.project(problem.search_log.best_known), budget, seed, root_dir=root_dir,
       config=config, learns=way == "fine_tune", uniform=way == "random", weights=arrays,
       compiled=way == "fine_tune")
-  return problem.account.best_known
+  return problem.search_log.best_known

@@ -69,10 +69,10 @@ def improve(
       network.
   """
   config = config or PublishedConfig()
-  account, summary = problem.account, _Summary(root_dir)
-  began = account.evaluations, account.seconds
+  search_log, summary = problem.search_log, _Summary(root_dir)
+  began = search_log.evaluations, search_log.seconds
   seeds = np.random.SeedSequence(seed).generate_state(3)  # of orders, of actions, of weights
-  remaining, rules = account.remaining_evaluations(budget), config.environment
+  remaining, rules = search_log.remaining_evaluations(budget), config.environment
   if remaining is not None:  # one evaluation goes to the start
     rules = dataclasses.replace(
         rules, num_episodes=max(1, min(rules.num_episodes, remaining - 1)))
@@ -84,8 +84,8 @@ def improve(
 
   def affordable() -> bool:  # a step in which every episode is evaluated
     """Returns whether the budget allows a step in which every episode is evaluated."""
-    left = account.remaining_evaluations(budget)
-    return not account.exhausted(budget) and (left is None or left >= rules.num_episodes)
+    left = search_log.remaining_evaluations(budget)
+    return not search_log.exhausted(budget) and (left is None or left >= rules.num_episodes)
 
   environment, rng = FamilyEnvironment([single], go_on=affordable), np.random.default_rng(seeds[1])
   learner = None if uniform else PublishedLearner(
@@ -97,14 +97,14 @@ def improve(
   idle = 0
   # Play, learn, report, until the budget is used up or nothing moves any more.
   while affordable() and idle < _IDLE_EPISODES:
-    evaluations = account.evaluations
+    evaluations = search_log.evaluations
     steps, losses = play(environment, logits, rng).steps, {}
     if learner is not None and learns:
       losses = attempt(
           functools.partial(learner.update, steps, spent=spent_share(problem, budget, began)),
           learner.variables)
     # With a budget of evaluations only, a policy that moves nothing would never end.
-    idle = idle + 1 if account.evaluations == evaluations else 0
+    idle = idle + 1 if search_log.evaluations == evaluations else 0
     summary.write(problem, single, float(steps.reward.sum(axis=1).mean()), losses)
   summary.close()
 
@@ -142,12 +142,12 @@ class _Summary:
     if self._writer is None:
       return
     scalars = {
-        "StepTime/best_ms": problem.account.best_objective_us / 1e3,
+        "StepTime/best_ms": problem.search_log.best_objective_us / 1e3,
         "StepTime/current_ms": float(environment.objective_us.mean()) / 1e3,
         "Training/AverageReturn": returns,
     }
     scalars.update({f"Training/{name}": value for name, value in losses.items()})
-    self._held.append((problem.account.evaluations, scalars))
+    self._held.append((problem.search_log.evaluations, scalars))
     self._shown |= len(self._held) >= _MIN_ROWS  # from then on every row is written at once
     if self._shown:
       with self._writer.as_default():

@@ -39,9 +39,9 @@ def test_searches_with_weights_run_the_process_of_their_training_from_the_best_s
   found = placers.place(problem, Budget(max_evaluations=10), way=way, weights=str(tmp_path))
   assert (asked["config"].environment.start, asked["learns"]) == ("best", learns)
   assert asked["config"].entropy == (0.25 if learns else 0.5)
-  assert asked["start"].tolist() == problem.project(problem.account.best_known).tolist()
+  assert asked["start"].tolist() == problem.project(problem.search_log.best_known).tolist()
   assert asked["uniform"] == uniform and (asked["weights"] is not None) == pretrained
-  np.testing.assert_array_equal(found, problem.account.best_known)
+  np.testing.assert_array_equal(found, problem.search_log.best_known)
 
 
 def test_without_weights_it_learns_from_scratch(asked, problem):

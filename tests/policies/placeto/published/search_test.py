@@ -26,7 +26,7 @@ def search(evaluations=80, seed=0, problem=None, **options):
 
 
 def start_us(problem):
-  return problem.account.history[0][2]
+  return problem.search_log.history[0][2]
 
 
 def counting(patched, losses):
@@ -58,14 +58,14 @@ def learned_fixture(tmp_path_factory):
 @pytest.mark.parametrize("uniform", [False, True])
 def test_the_problem_remembers_the_best_which_is_never_worse_than_the_start(uniform, learned):
   problem = search(uniform=True) if uniform else learned.problem
-  assert problem.account.best_objective_us <= start_us(problem)
-  result = problem.simulator.simulate(problem.account.best_placement)
-  assert result.step_time_us == problem.account.best_objective_us
+  assert problem.search_log.best_objective_us <= start_us(problem)
+  result = problem.simulator.simulate(problem.search_log.best_placement)
+  assert result.step_time_us == problem.search_log.best_objective_us
 
 
 @pytest.mark.parametrize("evaluations", [1, 2, 5, 63])
 def test_the_budget_of_evaluations_is_never_exceeded(evaluations):
-  assert search(evaluations, uniform=True).account.evaluations <= evaluations
+  assert search(evaluations, uniform=True).search_log.evaluations <= evaluations
 
 
 def test_the_same_seed_gives_the_same_search_bit_for_bit_and_another_seed_another(
@@ -75,10 +75,10 @@ def test_the_same_seed_gives_the_same_search_bit_for_bit_and_another_seed_anothe
   first, second = (search(120, seed=7) for _ in range(2))
   half = len(losses) // 2
   assert losses[:half] == losses[half:] and half >= 2
-  np.testing.assert_array_equal(first.account.best_placement, second.account.best_placement)
+  np.testing.assert_array_equal(first.search_log.best_placement, second.search_log.best_placement)
 
   def improvements(problem):
-    return [(evaluations, us) for evaluations, _, us in problem.account.history]
+    return [(evaluations, us) for evaluations, _, us in problem.search_log.history]
 
   assert improvements(first) == improvements(second)
   # Networks of two seeds differ by tests/policies/placeto/network_test.py.
@@ -96,7 +96,7 @@ def test_the_process_keeps_its_own_random_states(eagerly):
 
 def test_learning_beats_the_start_of_a_graph_that_can_be_split(learned):
   assert len(learned.losses) > 4
-  assert learned.problem.account.best_objective_us < 0.9 * start_us(learned.problem)
+  assert learned.problem.search_log.best_objective_us < 0.9 * start_us(learned.problem)
 
 
 def test_the_papers_own_choices_run(eagerly, monkeypatch):
