@@ -29,8 +29,8 @@ from partial_bounds import PartialBounds
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.units import Units
-from placeto_tf.search.annealing import anneal_units
+from placeto_tf.problem.supernodes import Supernodes
+from placeto_tf.search.annealing import anneal_supernodes
 from placeto_tf.search.earliest_starts import interchangeable
 from placeto_tf.search.random_streams import stream
 from placeto_tf.search.starts import best_start
@@ -85,29 +85,29 @@ def prove(
     max_nodes: the most partial placements to bound; these are no evaluations.
   """
   budget = budget or DEFAULT_BUDGET
-  units = Units(problem)
+  supernodes = Supernodes(problem)
   best_start(problem, budget, seed)
   bounds = PartialBounds(problem)
-  g, d = len(units), problem.num_devices
+  g, d = len(supernodes), problem.num_devices
   # A good placement to begin with cuts most of the tree.
   best = problem.search_log.best_placement
   start = np.asarray(problem.project(best), dtype=np.int32) if (
-      best is not None) else units.allowed.argmax(axis=1).astype(np.int32)
-  incumbent = _Incumbent(problem, units)
+      best is not None) else supernodes.allowed.argmax(axis=1).astype(np.int32)
+  incumbent = _Incumbent(problem, supernodes)
   if not problem.search_log.exhausted(budget):
     incumbent.simulate(start[None], budget)
-    if units.movable and g > 6 and not problem.search_log.exhausted(budget):
+    if supernodes.movable and g > 6 and not problem.search_log.exhausted(budget):
       limit = dataclasses.replace(
           budget.at_most(problem.search_log, 30 * g),
           max_seconds=budget.share(problem.search_log, 0.2).max_seconds)
-      placement, _ = anneal_units(
-          problem, units, units.expand(start), incumbent.objective_us, limit,
+      placement, _ = anneal_supernodes(
+          problem, supernodes, supernodes.expand(start), incumbent.objective_us, limit,
           stream(seed), temperatures=(1e-2, 1e-4))
       if not problem.search_log.exhausted(budget):
-        incumbent.simulate(units.project(problem, placement)[None], budget)
+        incumbent.simulate(supernodes.project(problem, placement)[None], budget)
 
-  order = np.argsort(-units.weight_us, kind="stable")
-  twins = interchangeable(problem.cluster, units.allowed)
+  order = np.argsort(-supernodes.weight_us, kind="stable")
+  twins = interchangeable(problem.cluster, supernodes.allowed)
   root = np.full((1, g), _UNPLACED, dtype=np.int32)
   stack: List[Tuple[int, np.ndarray, np.ndarray]] = [(0, root, bounds.lower_us(root))]
   size = max(8, _BLOCK_NUMBERS // (problem.graph.num_ops * d * d))
@@ -127,7 +127,7 @@ def prove(
       if done < len(block):
         stack.append((depth, block[done:], lower[done:]))
       continue
-    children = _branch(block, int(order[depth]), units.allowed, twins)
+    children = _branch(block, int(order[depth]), supernodes.allowed, twins)
     found = bounds.lower_us(children)
     nodes += len(children)
     keep = incumbent.open(found) & ~(incumbent.fits & bounds.overfull(children))
@@ -139,15 +139,15 @@ def prove(
   proven = not len(left)
   bound = incumbent.objective_us if proven else min(float(left.min()), incumbent.objective_us)
   return ExactResult(
-      units.expand(incumbent.devices if incumbent.devices is not None else start),
+      supernodes.expand(incumbent.devices if incumbent.devices is not None else start),
       incumbent.objective_us, bound, proven and incumbent.devices is not None)
 
 
 class _Incumbent:
   """The best placement of groups met so far."""
 
-  def __init__(self, problem: PlacementProblem, units: Units):
-    self._problem, self._units = problem, units
+  def __init__(self, problem: PlacementProblem, supernodes: Supernodes):
+    self._problem, self._supernodes = problem, supernodes
     self.devices: Optional[np.ndarray] = None
     self.objective_us, self.excess_bytes = float("inf"), float("inf")
 
@@ -162,7 +162,7 @@ class _Incumbent:
     devices = devices if left is None else devices[:left]
     if not len(devices):
       return 0
-    evaluation = self._problem.evaluate_ops(self._units.expand(devices))
+    evaluation = self._problem.evaluate_ops(self._supernodes.expand(devices))
     b = evaluation.best()
     found = float(evaluation.excess_bytes[b]), float(evaluation.objective_us[b])
     if found < (self.excess_bytes, self.objective_us):

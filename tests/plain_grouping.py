@@ -227,7 +227,7 @@ def join_cheap(
 
 
 def neighbours(producers, consumers, count):
-  """Offsets [U+1] into an array of each unit's neighbours, in the order of the first edge."""
+  """Offsets [U+1] into an array of each supernode's neighbours, in the order of the first edge."""
   edges = len(producers)
   owner, other = np.concatenate([producers, consumers]), np.concatenate([consumers, producers])
   turn = np.tile(np.arange(edges), 2)

@@ -17,7 +17,7 @@ from placeto_tf.encoding.pair_tables import OpTables, PairTables
 from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.grouping.heavy_edge import PlacedSets
 from placeto_tf.problem.placement_problem import Evaluation, PlacementProblem
-from placeto_tf.problem.units import placed_units
+from placeto_tf.problem.supernodes import placed_supernodes
 
 
 class PlacedGroups:
@@ -48,9 +48,10 @@ class PlacedGroups:
   def renew(self) -> None:
     """Forms the smallest groups again: ops of an earlier one may now be on different devices."""
     # Supernodes of ops that are on one device now, the finest level.
-    units = placed_units(self.problem, self.placement, self._finest)
+    supernodes = placed_supernodes(self.problem, self.placement, self._finest)
     self._sets = PlacedSets(
-        self.problem.graph, self.problem.costs, self.problem.allowed_ops, units.unit_of_op)
+        self.problem.graph, self.problem.costs, self.problem.allowed_ops,
+        supernodes.supernode_of_op)
     self.regroup(self._finest)
 
   def regroup(self, count: int) -> None:
@@ -59,9 +60,9 @@ class PlacedGroups:
     Args:
       count: about how many.
     """
-    units = self._sets.contraction
+    supernodes = self._sets.contraction
     # [N] coarse group of each op: the supernodes, or supernodes merged along heavy edges.
-    labels = (units.node_of_op if count >= units.num_nodes
+    labels = (supernodes.node_of_op if count >= supernodes.num_nodes
               else self._sets.merged(self.placement, count))
     # Groups are numbered in the topological order of their first ops.
     self.level = self.problem.regrouped(number_groups(labels, self._op_rank))

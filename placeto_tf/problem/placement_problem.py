@@ -68,7 +68,7 @@ class PlacementProblem:
     simulator: of the graph; None makes one.
     replicated: the replicas that the graph consists of, if any, for placers that use them.
     search_log: the search log, the same for all groupings of one problem.
-    sets: the ops that must share a device, from which searches make their units.
+    sets: the ops that must share a device, from which searches make their supernodes.
     allowed: [G, D] bool.
   """
 

@@ -1,4 +1,4 @@
-"""Simulated annealing on coarse groups of ops (units), from coarse to fine.
+"""Simulated annealing on coarse groups of ops (supernodes), from coarse to fine.
 
 Kirkpatrick, Gelatt and Vecchi, "Optimization by simulated annealing" (1983). Three choices matter:
 
@@ -6,11 +6,11 @@ Kirkpatrick, Gelatt and Vecchi, "Optimization by simulated annealing" (1983). Th
   the beginning (0.1 % of the start's step time), because a high one destroys the start.
 - Moves. Half of them move a group to the device of one of its neighbours, or a whole cluster of
   neighbours to one device, because moving single groups at random cuts more edges than it saves.
-- Levels. The search begins with a few large units and goes on to smaller ones as the budget is
-  used up. The units of a level are merged along heavy edges whose ends share a device in the
+- Levels. The search begins with a few large supernodes and goes on to smaller ones as the budget is
+  used up. The supernodes of a level are merged along heavy edges whose ends share a device in the
   placement so far, so a level starts from exactly the placement that the previous one found.
 
-Dimensions: N ops, U units, D devices.
+Dimensions: N ops, U supernodes, D devices.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.compiled_evaluation import USED, CompiledEvaluations, evaluate, over
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.units import COARSE_TO_FINE, Units, placed_units
+from placeto_tf.problem.supernodes import COARSE_TO_FINE, Supernodes, placed_supernodes
 from placeto_tf.search.moves import MoveConfig, Moves, copy_unit, propose, put
 from placeto_tf.search.random_streams import stream
 from placeto_tf.search.starts import best_start
 from placeto_tf.simulation.compiling import compiled
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
-# A level ends early after this many moves in a row, per unit and in all, that changed nothing.
+# A level ends early after this many moves in a row, per supernode and in all, that changed nothing.
 STALL, STALL_AT_LEAST = 10, 100
 HOTTEST = 0.05  # over the step time
 # With so many evaluations it pays to anneal from a simple start, not a policy's placement
@@ -47,12 +47,12 @@ class AnnealingConfig:
   """Settings of annealing; docs/results/rivals_tuned.md lists those tried.
 
   Attributes:
-    levels: (units over the number of groups, share of the budget), coarse to fine: a handful of
-      large units first, which moves whole layers at once.
+    levels: (supernodes over the number of groups, share of the budget), coarse to fine: a handful
+      of large supernodes first, which moves whole layers at once.
     start_temperature, end_temperature: of every level, over its start's step time.
-    evaluations_a_unit: a level whose share of the budget has fewer evaluations per unit than this
-      is left out, because it would get nothing done.
-    coarse_heat: the start temperature of a level with f times as many units as there are groups is
+    evaluations_a_supernode: a level whose share of the budget has fewer evaluations per
+      supernode than this is left out, because it would get nothing done.
+    coarse_heat: the start temperature of a level with f times as many supernodes as groups is
       multiplied by f^-coarse_heat.
     rounds: how often all levels are run, in equal parts of the budget.
     reheat: the rest of the budget goes to one more round, with temperatures this many times as
@@ -63,7 +63,7 @@ class AnnealingConfig:
   levels: Tuple[Tuple[float, float], ...] = COARSE_TO_FINE
   start_temperature: float = 1e-3
   end_temperature: float = 1e-5
-  evaluations_a_unit: float = 0.08
+  evaluations_a_supernode: float = 0.08
   coarse_heat: float = 0.0
   rounds: int = 1
   reheat: float = 4.0
@@ -111,11 +111,11 @@ def anneal(
         break
       # The level's share, relative to the levels still to come.
       part = this_round.share(problem.search_log, share / sum(later for _, later in levels[i:]))
-      units = placed_units(problem, placement, count)
-      # Coarse levels may be hotter or colder, by the number of groups per unit.
+      supernodes = placed_supernodes(problem, placement, count)
+      # Coarse levels may be hotter or colder, by the number of groups per supernode.
       hot = heat * config.start_temperature * (problem.num_groups / count) ** config.coarse_heat
-      placement, objective_us = anneal_units(
-          problem, units, placement, objective_us, part, rng,
+      placement, objective_us = anneal_supernodes(
+          problem, supernodes, placement, objective_us, part, rng,
           temperatures=(min(HOTTEST, hot), config.end_temperature), moves=config.moves)
     if problem.search_log.evaluations == before:
       break  # no op can be moved
@@ -127,9 +127,9 @@ def anneal(
 def _levels(
     problem: PlacementProblem, config: AnnealingConfig, evaluations: Optional[int]
 ) -> List[Tuple[int, float]]:
-  """Returns (number of units, share of the budget) of each level.
+  """Returns (number of supernodes, share of the budget) of each level.
 
-  No level is coarser than one unit per device or finer than single ops.
+  No level is coarser than one supernode per device or finer than single ops.
   """
   finest = max(problem.num_groups, len(np.unique(problem.graph.colocation)))
   levels: List[Tuple[int, float]] = []
@@ -140,16 +140,16 @@ def _levels(
       share += levels.pop()[1]
     levels.append((count, share))
   if evaluations is not None:
-    # Levels too short for their units are left out; one level always stays.
+    # Levels too short for their supernodes are left out; one level always stays.
     enough = [(count, share) for count, share in levels
-              if share * evaluations >= config.evaluations_a_unit * count]
+              if share * evaluations >= config.evaluations_a_supernode * count]
     levels = enough or levels[:1]
   return levels
 
 
-def anneal_units(
+def anneal_supernodes(
     problem: PlacementProblem,
-    units: Units,
+    supernodes: Supernodes,
     placement: np.ndarray,
     objective_us: float,
     budget: Budget,
@@ -159,11 +159,11 @@ def anneal_units(
         AnnealingConfig.start_temperature, AnnealingConfig.end_temperature),
     moves: Optional[MoveConfig] = None,
 ) -> Tuple[np.ndarray, float]:
-  """Anneals units from a placement whose ops agree within each unit.
+  """Anneals supernodes from a placement whose ops agree within each supernode.
 
   Args:
     problem: evaluates.
-    units: the coarse groups that are moved.
+    supernodes: the coarse groups that are moved.
     placement: [N] where to start.
     objective_us: of `placement`.
     budget: when to stop.
@@ -175,10 +175,10 @@ def anneal_units(
     The best placement [N] met, and its objective.
   """
   best = np.array(placement, dtype=np.int32)
-  if not units.movable:
+  if not supernodes.movable:
     return best, objective_us
-  sampled = Moves.of(units, moves or MoveConfig())
-  devices = np.array(units.devices(best), dtype=np.int32)
+  sampled = Moves.of(supernodes, moves or MoveConfig())
+  devices = np.array(supernodes.devices(best), dtype=np.int32)
   # [2] objectives of the current and of the best placement.
   current, found_us = best.copy(), np.full(2, objective_us)
   progress = _Progress(problem, budget)
@@ -187,7 +187,7 @@ def anneal_units(
       max(temperatures[0] * objective_us, 1e-12), math.log(temperatures[1] / temperatures[0]),
       0.0, 0.0, 0.0])
   # Ends a level that has frozen.
-  patience, since = STALL * len(units.movable) + STALL_AT_LEAST, 0
+  patience, since = STALL * len(supernodes.movable) + STALL_AT_LEAST, 0
   with CompiledEvaluations(problem, budget) as evaluations:
     evaluations.evaluator.row[0] = current
     while since < patience and evaluations.more():
@@ -224,7 +224,7 @@ def _anneal(
     while count == 0:
       count = propose(moves, rng, devices)
     for k in range(count):
-      put(tables, row, moves.units[k], moves.devices[k])
+      put(tables, row, moves.supernodes[k], moves.devices[k])
     now_us = evaluate(evaluator)
     # The share of evaluations or of seconds, whichever is further.
     used = (schedule[3] + evaluator.counts[USED] - before) / schedule[4]
@@ -238,15 +238,15 @@ def _anneal(
         since = 0
       found_us[0] = now_us
       for k in range(count):
-        devices[moves.units[k]] = moves.devices[k]
-        copy_unit(tables, row, current, moves.units[k])
+        devices[moves.supernodes[k]] = moves.devices[k]
+        copy_unit(tables, row, current, moves.supernodes[k])
       if now_us < found_us[1]:
         found_us[1] = now_us
         best[:] = current
     else:
       for k in range(count):
         # Rejected: the evaluated row goes back to the current placement.
-        copy_unit(tables, current, row, moves.units[k])
+        copy_unit(tables, current, row, moves.supernodes[k])
   return since
 
 

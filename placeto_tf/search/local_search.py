@@ -1,12 +1,12 @@
-"""Local search: unit by unit, until nothing improves; then a kick.
+"""Local search: supernode by supernode, until nothing improves; then a kick.
 
-Iterated local search (Lourenço, Martin and Stützle 2003). A pass looks at every unit in random
+Iterated local search (Lourenço, Martin and Stützle 2003). A pass looks at every supernode in random
 order, simulates it on the other devices it may use, and leaves it on the first that is better, or
 on the best of all (`first_improvement`). After a pass without improvement, or after the most passes
-that the level allows, the search goes on with smaller units, down to single ops. Then it restarts
-from the best placement after some random moves.
+that the level allows, the search goes on with smaller supernodes, down to single ops. Then it
+restarts from the best placement after some random moves.
 
-Dimensions: N ops, U units (coarse groups), D devices.
+Dimensions: N ops, U supernodes (coarse groups), D devices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, evaluate, over
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.units import Units, level_counts, placed_units
+from placeto_tf.problem.supernodes import Supernodes, level_counts, placed_supernodes
 from placeto_tf.search.moves import MoveConfig, Moves, copy_unit, propose, put
 from placeto_tf.search.random_streams import shuffle, stream
 from placeto_tf.search.starts import best_start
@@ -36,16 +36,16 @@ class LocalSearchConfig:
   """Settings of local search; docs/results/rivals_tuned.md lists those tried.
 
   Attributes:
-    coarse_levels: units over the number of groups, before the levels from groups down to ops.
-    passes: over the units of a coarse level, at most.
-    rounds: how often the coarse levels are run, each time with new units, before the levels from
-      groups down.
-    finest: units over the number of groups, on the last level before a restart; None is ops.
-    fine_passes: over the units of the other levels, at most; None is until nothing improves.
-    first_improvement: whether a unit takes the first device that is better; else the best.
-    by_weight: whether a pass begins with the units that compute longest; else in random order.
+    coarse_levels: supernodes over the number of groups, before the levels from groups down to ops.
+    passes: over the supernodes of a coarse level, at most.
+    rounds: how often the coarse levels are run, each time with new supernodes, before the levels
+      from groups down.
+    finest: supernodes over the number of groups, on the last level before a restart; None is ops.
+    fine_passes: over the supernodes of the other levels, at most; None is until nothing improves.
+    first_improvement: whether a supernode takes the first device that is better; else the best.
+    by_weight: whether a pass begins with the supernodes that compute longest; else in random order.
     kick_moves: random moves at a restart.
-    kick_units: units that these move, over the number of groups.
+    kick_supernodes: supernodes that these move, over the number of groups.
     moves: of a kick.
   """
 
@@ -57,11 +57,11 @@ class LocalSearchConfig:
   first_improvement: bool = True
   by_weight: bool = False
   kick_moves: int = 6
-  kick_units: float = 1.0
+  kick_supernodes: float = 1.0
   moves: MoveConfig = MoveConfig()
 
   def __post_init__(self) -> None:
-    check_above_zero(self, "passes", "rounds", "kick_moves", "kick_units")
+    check_above_zero(self, "passes", "rounds", "kick_moves", "kick_supernodes")
 
 
 def search_locally(
@@ -87,10 +87,10 @@ def search_locally(
     before = problem.search_log.evaluations
     for count, passes in _levels(problem, config):
       if problem.search_log.exhausted(budget):
-        break  # making units of a large graph takes seconds
-      units = placed_units(problem, placement, count)
+        break  # making supernodes of a large graph takes seconds
+      supernodes = placed_supernodes(problem, placement, count)
       placement, objective_us = descend(
-          problem, units, placement, objective_us, budget, rng, passes=passes, config=config)
+          problem, supernodes, placement, objective_us, budget, rng, passes=passes, config=config)
     # A round that ends worse than the best is forgotten.
     if objective_us < best_us:
       best, best_us = placement, objective_us
@@ -102,8 +102,8 @@ def search_locally(
 
 def _levels(
     problem: PlacementProblem, config: LocalSearchConfig) -> List[Tuple[int, Optional[int]]]:
-  """Returns (number of units, passes) of each level."""
-  # Distinct counts in order; never fewer units than devices.
+  """Returns (number of supernodes, passes) of each level."""
+  # Distinct counts in order; never fewer supernodes than devices.
   coarse = dict.fromkeys(
       max(problem.num_devices, int(problem.num_groups * each)) for each in config.coarse_levels)
   finest = np.inf if config.finest is None else problem.num_groups * max(1.0, config.finest)
@@ -114,7 +114,7 @@ def _levels(
 
 def descend(
     problem: PlacementProblem,
-    units: Units,
+    supernodes: Supernodes,
     placement: np.ndarray,
     objective_us: float,
     budget: Budget,
@@ -123,27 +123,27 @@ def descend(
     passes: Optional[int] = None,
     config: LocalSearchConfig = LocalSearchConfig(),
 ) -> Tuple[np.ndarray, float]:
-  """Moves single units to their best device until no such move improves or the budget ends.
+  """Moves single supernodes to their best device until no such move improves or the budget ends.
 
   Args:
     problem: evaluates.
-    units: the coarse groups that are moved.
-    placement: [N] where to start; ops agree within each unit.
+    supernodes: the coarse groups that are moved.
+    placement: [N] where to start; ops agree within each supernode.
     objective_us: of `placement`.
     budget: when to stop.
     rng: a `stream`, decides the order.
-    passes: over the units, at most; None is until nothing improves.
-    config: sets the order, and when a unit takes a device.
+    passes: over the supernodes, at most; None is until nothing improves.
+    config: sets the order, and when a supernode takes a device.
 
   Returns:
     A placement [N] and its objective, never worse than the start.
   """
   current = np.array(placement, dtype=np.int32)
-  order = np.array(units.movable, dtype=np.int32)
-  found_us, tables = np.full(1, objective_us), units.tables
+  order = np.array(supernodes.movable, dtype=np.int32)
+  found_us, tables = np.full(1, objective_us), supernodes.tables
   visit = np.zeros(VISIT, dtype=np.int64)
   others, best_us = np.zeros(problem.num_devices, dtype=np.int32), np.full(1, np.inf)
-  # Passes over all units, in blocks that may end inside a pass.
+  # Passes over all supernodes, in blocks that may end inside a pass.
   number = 0
   with CompiledEvaluations(problem, budget) as evaluations:
     evaluations.evaluator.row[0] = current
@@ -152,10 +152,10 @@ def descend(
       # The shuffle also decides ties of the weights, as the sort is stable.
       shuffle(rng, order, len(order))
       if config.by_weight:
-        order = order[np.argsort(-units.weight_us[order], kind="stable")]
-      visit[UNIT] = 0
-      # After as many units without improvement as there are, the placement is a local optimum.
-      while visit[UNIT] < len(order) and (visit[OTHERS] or visit[SINCE] < len(order)):
+        order = order[np.argsort(-supernodes.weight_us[order], kind="stable")]
+      visit[SUPERNODE] = 0
+      # After as many supernodes without improvement as there are, the placement is a local optimum.
+      while visit[SUPERNODE] < len(order) and (visit[OTHERS] or visit[SINCE] < len(order)):
         more = evaluations.more()
         _descend(tables, order, visit, others, best_us, current, found_us, rng,
                  config.first_improvement, evaluations.evaluator, more)
@@ -164,20 +164,20 @@ def descend(
   return current, float(found_us[0])
 
 
-# Entries of `visit`: the position in the order, units since the last improvement, devices to try
-# for the unit, how many were tried, and the best of them.
-UNIT, SINCE, OTHERS, TRIED, BEST, VISIT = range(6)
+# Entries of `visit`: the position in the order, supernodes since the last improvement, devices to
+# try for the supernode, how many were tried, and the best of them.
+SUPERNODE, SINCE, OTHERS, TRIED, BEST, VISIT = range(6)
 
 
 @compiled(nogil=True)
 def _descend(
     tables, order, visit, others, best_us, current, found_us, rng, first_improvement, evaluator,
     more):
-  """Visits units for a block, which may end in the middle of a visit.
+  """Visits supernodes for a block, which may end in the middle of a visit.
 
   Args:
-    tables: `UnitTables`.
-    order: [M] int32 units.
+    tables: `SupernodeTables`.
+    order: [M] int32 supernodes.
     visit: [VISIT] int64, see above.
     others: [D] int32; best_us: [1] float64: of the visit.
     current: [N] int32; found_us: [1] float64 its objective.
@@ -188,15 +188,15 @@ def _descend(
   """
   # The visit's state is in arrays, so that the next block goes on in its middle.
   row = evaluator.row[0]
-  while visit[UNIT] < order.shape[0] and (
+  while visit[SUPERNODE] < order.shape[0] and (
       visit[OTHERS] > 0 or visit[SINCE] < order.shape[0]):
-    unit = order[visit[UNIT]]
+    supernode = order[visit[SUPERNODE]]
     if visit[OTHERS] == 0:
       if not more or over(evaluator):
         return
-      # All devices that the unit may use but its own.
-      here = current[tables.ops[tables.op_offsets[unit]]]
-      for k in range(tables.choice_offsets[unit], tables.choice_offsets[unit + 1]):
+      # All devices that the supernode may use but its own.
+      here = current[tables.ops[tables.op_offsets[supernode]]]
+      for k in range(tables.choice_offsets[supernode], tables.choice_offsets[supernode + 1]):
         if tables.choices[k] != here:
           others[visit[OTHERS]] = tables.choices[k]
           visit[OTHERS] += 1
@@ -209,19 +209,19 @@ def _descend(
     while more and visit[TRIED] < visit[OTHERS] and not (first_improvement and visit[BEST] >= 0):
       if over(evaluator):
         return
-      put(tables, row, unit, others[visit[TRIED]])
+      put(tables, row, supernode, others[visit[TRIED]])
       now_us = evaluate(evaluator)
       if now_us < best_us[0]:
         best_us[0], visit[BEST] = now_us, others[visit[TRIED]]
       visit[TRIED] += 1
-    # Take the best device found, which restarts the count of units without improvement.
+    # Take the best device found, which restarts the count of supernodes without improvement.
     if visit[BEST] >= 0:
-      put(tables, current, unit, visit[BEST])
+      put(tables, current, supernode, visit[BEST])
       found_us[0] = best_us[0]
       visit[SINCE] = 0
     # The evaluated row follows `current` again.
-    copy_unit(tables, current, row, unit)
-    visit[UNIT] += 1
+    copy_unit(tables, current, row, supernode)
+    visit[SUPERNODE] += 1
     visit[OTHERS] = 0
 
 
@@ -232,13 +232,14 @@ def _kick(
   """Makes some random moves; returns the placement [N] and its objective."""
   if problem.search_log.exhausted(budget):
     return placement, float("inf")
-  # Units agree with the placement, so that a move sends whole units.
-  units = placed_units(
-      problem, placement, max(problem.num_devices, int(problem.num_groups * config.kick_units)))
+  # Supernodes agree with the placement, so that a move sends whole supernodes.
+  supernodes = placed_supernodes(
+      problem, placement,
+      max(problem.num_devices, int(problem.num_groups * config.kick_supernodes)))
   current = placement.copy()
-  if units.movable:
-    _move(Moves.of(units, config.moves), rng, np.array(units.devices(placement), dtype=np.int32),
-          current, config.kick_moves)
+  if supernodes.movable:
+    _move(Moves.of(supernodes, config.moves), rng,
+          np.array(supernodes.devices(placement), dtype=np.int32), current, config.kick_moves)
   if problem.search_log.exhausted(budget):
     return current, float("inf")
   return current, float(problem.evaluate_ops(current).objective_us[0])
@@ -246,12 +247,12 @@ def _kick(
 
 @compiled(nogil=True)
 def _move(moves, rng, devices, placement, count):
-  """Makes `count` random moves in a placement [N] and its units' devices [U], unevaluated."""
+  """Makes `count` random moves in a placement [N] and its supernodes' devices [U], unevaluated."""
   for _ in range(count):
     # The move's own arrays are rewritten by the next proposal, so each is applied at once.
     for k in range(propose(moves, rng, devices)):
-      devices[moves.units[k]] = moves.devices[k]
-      put(moves.tables, placement, moves.units[k], moves.devices[k])
+      devices[moves.supernodes[k]] = moves.devices[k]
+      put(moves.tables, placement, moves.supernodes[k], moves.devices[k])
 
 
 METHODS = (

@@ -1,6 +1,6 @@
 """Random moves between placements, shared by the searches; moves run without the interpreter.
 
-Dimensions: N ops, U units (coarse groups).
+Dimensions: N ops, U supernodes (coarse groups).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple, Tuple
 
 import numpy as np
 
-from placeto_tf.problem.units import Units, UnitTables
+from placeto_tf.problem.supernodes import Supernodes, SupernodeTables
 from placeto_tf.search.random_streams import between, pick, shuffle
 from placeto_tf.simulation.compiling import compiled
 
@@ -20,10 +20,10 @@ class MoveConfig:
   """Frequencies of the kinds of moves; docs/results/rivals_tuned.md lists those tried.
 
   Attributes:
-    uniform: share of moves that send a unit to any device.
+    uniform: share of moves that send a supernode to any device.
     neighbour: share that send it to the device of one of its neighbours.
-    swap: share that swap two units. All others send a cluster of neighbours to one device.
-    cluster_sizes: smallest and largest number of units in such a cluster.
+    swap: share that swap two supernodes. All others send a cluster of neighbours to one device.
+    cluster_sizes: smallest and largest number of supernodes in such a cluster.
   """
 
   uniform: float = 0.3
@@ -35,69 +35,69 @@ class MoveConfig:
 class Moves(NamedTuple):
   """Tables that moves are sampled from, and the last move, as long as `propose` returns."""
 
-  tables: UnitTables
+  tables: SupernodeTables
   shares: np.ndarray  # [3] float64, cumulated: uniform, neighbour, swap
   cluster_sizes: np.ndarray  # [2] int64
   is_movable: np.ndarray  # [U] bool
-  units: np.ndarray  # int32, that the move sends ...
+  supernodes: np.ndarray  # int32, that the move sends ...
   devices: np.ndarray  # int32, ... to these devices
   members: np.ndarray  # int32, for `propose` alone, as is the next
   around: np.ndarray  # [U] int32
 
   @classmethod
-  def of(cls, units: Units, config: MoveConfig = MoveConfig()) -> Moves:
+  def of(cls, supernodes: Supernodes, config: MoveConfig = MoveConfig()) -> Moves:
     """Prepares moves of the coarse groups of a search.
 
     Args:
-      units: the coarse groups, their neighbours and allowed devices.
+      supernodes: the coarse groups, their neighbours and allowed devices.
       config: how often each kind of move is sampled.
 
     Returns:
       Tables for `propose`, with room for the largest move.
     """
-    # A swap has two units, a cluster up to `cluster_sizes[1]`.
+    # A swap has two supernodes, a cluster up to `cluster_sizes[1]`.
     room = max(2, config.cluster_sizes[1])
-    is_movable = np.zeros(len(units), dtype=bool)
-    is_movable[units.movable] = True
+    is_movable = np.zeros(len(supernodes), dtype=bool)
+    is_movable[supernodes.movable] = True
     return cls(
-        units.tables,
+        supernodes.tables,
         np.array([config.uniform, config.uniform + config.neighbour,
                   config.uniform + config.neighbour + config.swap]),
         np.array(config.cluster_sizes, dtype=np.int64), is_movable, np.zeros(room, np.int32),
-        np.zeros(room, np.int32), np.zeros(room, np.int32), np.zeros(len(units), np.int32))
+        np.zeros(room, np.int32), np.zeros(room, np.int32), np.zeros(len(supernodes), np.int32))
 
 
 @compiled(nogil=True)
 def propose(moves, rng, at):
-  """Samples a move and writes it to `moves.units` and `moves.devices`.
+  """Samples a move and writes it to `moves.supernodes` and `moves.devices`.
 
   Args:
     moves: `Moves`.
     rng: a `stream`.
-    at: [U] int32, the units' devices; read only.
+    at: [U] int32, the supernodes' devices; read only.
 
   Returns:
-    How many units the move sends, all distinct; 0 where the sample changes nothing.
+    How many supernodes the move sends, all distinct; 0 where the sample changes nothing.
   """
   t = moves.tables
-  unit = t.movable[pick(rng, t.movable.shape[0])]
+  supernode = t.movable[pick(rng, t.movable.shape[0])]
   # One number decides the kind of move: uniform, neighbour, swap, or else a cluster.
   kind = rng.random()
-  # Allowed devices of the unit; runs of the flat arrays are delimited by offsets.
-  choices = t.choices[t.choice_offsets[unit]:t.choice_offsets[unit + 1]]
+  # Allowed devices of the supernode; runs of the flat arrays are delimited by offsets.
+  choices = t.choices[t.choice_offsets[supernode]:t.choice_offsets[supernode + 1]]
   if kind < moves.shares[1]:
-    near = t.neighbours[t.neighbour_offsets[unit]:t.neighbour_offsets[unit + 1]]
-    # A unit without neighbours moves anywhere instead.
+    near = t.neighbours[t.neighbour_offsets[supernode]:t.neighbour_offsets[supernode + 1]]
+    # A supernode without neighbours moves anywhere instead.
     if kind < moves.shares[0] or near.shape[0] == 0:
-      return _add(moves, 0, unit, choices[pick(rng, choices.shape[0])], at)
-    return _add(moves, 0, unit, at[near[pick(rng, near.shape[0])]], at)
+      return _add(moves, 0, supernode, choices[pick(rng, choices.shape[0])], at)
+    return _add(moves, 0, supernode, at[near[pick(rng, near.shape[0])]], at)
   if kind < moves.shares[2]:
-    # A swap counts only if both units may go where the other one is.
+    # A swap counts only if both supernodes may go where the other one is.
     other = t.movable[pick(rng, t.movable.shape[0])]
-    count = _add(moves, 0, unit, at[other], at)
-    return 2 if _add(moves, count, other, at[unit], at) == 2 else 0
+    count = _add(moves, 0, supernode, at[other], at)
+    return 2 if _add(moves, count, other, at[supernode], at) == 2 else 0
   # All members that may use one random device of the first go there together.
-  members = _cluster(moves, rng, unit, at)
+  members = _cluster(moves, rng, supernode, at)
   device = choices[pick(rng, choices.shape[0])]
   count = 0
   for k in range(members):
@@ -106,29 +106,29 @@ def propose(moves, rng, at):
 
 
 @compiled(nogil=True)
-def _add(moves, count, unit, device, at):
-  """Adds (unit, device) to the move, where allowed and a change; returns the new count."""
-  if device == at[unit] or not moves.tables.allowed[unit, device]:
+def _add(moves, count, supernode, device, at):
+  """Adds (supernode, device) to the move, where allowed and a change; returns the new count."""
+  if device == at[supernode] or not moves.tables.allowed[supernode, device]:
     return count
-  # Entries before `count` stay: a move is built up unit by unit.
-  moves.units[count], moves.devices[count] = unit, device
+  # Entries before `count` stay: a move is built up supernode by supernode.
+  moves.supernodes[count], moves.devices[count] = supernode, device
   return count + 1
 
 
 @compiled(nogil=True)
-def _cluster(moves, rng, unit, at):
-  """Fills moves.members with a unit and neighbours on its device; returns their number."""
+def _cluster(moves, rng, supernode, at):
+  """Fills moves.members with a supernode and neighbours on its device; returns their number."""
   t, members, around = moves.tables, moves.members, moves.around
-  # Breadth first from the unit, neighbours of a member in random order, up to a random size.
+  # Breadth first from the supernode, neighbours of a member in random order, up to a random size.
   size = between(rng, moves.cluster_sizes[0], moves.cluster_sizes[1])
-  members[0] = unit
+  members[0] = supernode
   count, position = 1, 0
   while position < count < size:
     found = 0
     for k in range(
         t.neighbour_offsets[members[position]], t.neighbour_offsets[members[position] + 1]):
       other = t.neighbours[k]
-      if moves.is_movable[other] and at[other] == at[unit]:
+      if moves.is_movable[other] and at[other] == at[supernode]:
         # Clusters are small, so a linear scan finds duplicates.
         known = False
         for m in range(count):
@@ -146,36 +146,36 @@ def _cluster(moves, rng, unit, at):
 
 
 @compiled(nogil=True)
-def put(tables, placement, unit, device):
-  """Puts all ops of a unit on a device.
+def put(tables, placement, supernode, device):
+  """Puts all ops of a supernode on a device.
 
   Args:
-    tables: `UnitTables`.
+    tables: `SupernodeTables`.
     placement: [N] int32, changed in place.
-    unit, device: indices.
+    supernode, device: indices.
 
   Returns:
     None.
   """
-  for k in range(tables.op_offsets[unit], tables.op_offsets[unit + 1]):
+  for k in range(tables.op_offsets[supernode], tables.op_offsets[supernode + 1]):
     # Each op goes to its own image of the device: the device itself, or that of its replica.
     placement[tables.ops[k]] = tables.images[tables.op_images[k], device]
 
 
 @compiled(nogil=True)
-def copy_unit(tables, source, target, unit):
-  """Copies the devices of a unit's ops from one placement to another.
+def copy_unit(tables, source, target, supernode):
+  """Copies the devices of a supernode's ops from one placement to another.
 
   Args:
-    tables: `UnitTables`.
+    tables: `SupernodeTables`.
     source: [N] int32, a placement.
     target: [N] int32, the placement that is changed.
-    unit: index.
+    supernode: index.
 
   Returns:
     None.
   """
-  for k in range(tables.op_offsets[unit], tables.op_offsets[unit + 1]):
+  for k in range(tables.op_offsets[supernode], tables.op_offsets[supernode + 1]):
     target[tables.ops[k]] = source[tables.ops[k]]
 
 

@@ -2,11 +2,11 @@
 
 If replica 0 has an op on the k-th of its devices, replica r has the copy on the k-th of its own;
 each replica has a permutation of the devices for that. So a graph of R replicas has hardly more
-units to move than one replica. Ops that exist once (variables and optimizer that replicas share,
-means) move on their own. In the end the symmetry is given up, and `annealing` goes on with single
+supernodes to move than one replica. Ops that exist once (variables and optimizer that replicas
+share, means) move on their own. In the end the symmetry is given up, and `annealing` goes on with single
 groups.
 
-Dimensions: N ops, N0 ops of one replica, U units (coarse groups), D devices, R replicas.
+Dimensions: N ops, N0 ops of one replica, U supernodes (coarse groups), D devices, R replicas.
 """
 
 from __future__ import annotations
@@ -28,55 +28,55 @@ from placeto_tf.problem.candidates import (
 )
 from placeto_tf.problem.method import Kind, Method, plain, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.units import Units
+from placeto_tf.problem.supernodes import Supernodes
 from placeto_tf.replication.layouts import layouts
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 from placeto_tf.search.annealing import (
   DEFAULT_BUDGET,
   AnnealingConfig,
   anneal,
-  anneal_units,
+  anneal_supernodes,
 )
 from placeto_tf.search.expert import balanced_cuts
 from placeto_tf.search.layers import layer_positions
 from placeto_tf.search.pipelines import stage_devices
 from placeto_tf.search.random_streams import stream
 
-# Units of one replica and the share of the budget at each level.
+# Supernodes of one replica and the share of the budget at each level.
 LEVELS = ((32, 0.15), (96, 0.35), (256, 0.5))
 
 
-class SymmetricUnits(Units):
-  """Units of replicas whose ops are each on the device of their replica.
+class SymmetricSupernodes(Supernodes):
+  """Supernodes of replicas whose ops are each on the device of their replica.
 
-  Attributes, besides those of `Units`:
+  Attributes, besides those of `Supernodes`:
     images: [R, D] the device on which replica r has the copies of ops on device d in replica 0.
   """
 
   def __init__(
-      self, problem: PlacementProblem, replicated: ReplicatedGraph, unit_of_op: np.ndarray,
+      self, problem: PlacementProblem, replicated: ReplicatedGraph, supernode_of_op: np.ndarray,
       images: np.ndarray):
-    """Makes the units and restricts them to devices that every copy may use.
+    """Makes the supernodes and restricts them to devices that every copy may use.
 
     Args:
       problem: of the replicated graph.
       replicated: the replicas.
-      unit_of_op: [N] labels 0..U-1, equal for an op and its copies.
+      supernode_of_op: [N] labels 0..U-1, equal for an op and its copies.
       images: [R, D] int32, see the class.
     """
-    super().__init__(problem, unit_of_op)
+    super().__init__(problem, supernode_of_op)
     self.images = images
     # A copy that must be with an op that exists once goes where that is.
     once = np.zeros(problem.graph.num_ops, dtype=bool)
     once[problem.graph.colocation[replicated.replica_of_op == SHARED]] = True
-    # [N] replica by whose images an op follows its unit; 0 for ops that exist once.
+    # [N] replica by whose images an op follows its supernode; 0 for ops that exist once.
     replica = np.where(
         once[problem.graph.colocation], 0, np.maximum(replicated.replica_of_op, 0))
-    # The first op of a unit is on the device that the unit is said to have.
+    # The first op of a supernode is on the device that the supernode is said to have.
     order = self._op_order
-    self._op_order = order = order[np.lexsort((replica[order], self.unit_of_op[order]))]
+    self._op_order = order = order[np.lexsort((replica[order], self.supernode_of_op[order]))]
     self._replica_of = replica[order].astype(np.int32)
-    # Only devices whose image every op of the unit may use.
+    # Only devices whose image every op of the supernode may use.
     may = problem.allowed_ops[order[:, None], images[self._replica_of]]
     self.allowed = np.logical_and.reduceat(may, self._op_offsets[:-1])
     self.movable = np.flatnonzero(self.allowed.sum(axis=1) > 1).tolist()
@@ -169,11 +169,12 @@ def anneal_symmetric(
         break
       # The level's share of the rest of the budget.
       part = budget.share(problem.search_log, share / sum(later for _, later in LEVELS[i:]))
-      units = SymmetricUnits(problem, replicated, quotient.units(placement, count), images)
-      placement, objective_us = anneal_units(
-          problem, units, placement, objective_us, part, rng,
+      supernodes = SymmetricSupernodes(
+          problem, replicated, quotient.supernodes(placement, count), images)
+      placement, objective_us = anneal_supernodes(
+          problem, supernodes, placement, objective_us, part, rng,
           temperatures=(hot, config.end_temperature))
-    # A round without an evaluation cannot improve: no unit can be moved.
+    # A round without an evaluation cannot improve: no supernode can be moved.
     if problem.search_log.evaluations == before:
       break
     # The next round begins hotter, to leave the local optimum.
@@ -270,7 +271,7 @@ def device_images(devices: Sequence[int], count: int, replicas: int) -> np.ndarr
 
 
 class _Quotient:
-  """Makes units of one replica and copies them to all replicas."""
+  """Makes supernodes of one replica and copies them to all replicas."""
 
   def __init__(self, problem: PlacementProblem, replicated: ReplicatedGraph):
     self._problem, self._replicated = problem, replicated
@@ -284,12 +285,12 @@ class _Quotient:
     zero = known[replicated.replica_of_op[known] == 0]
     self._first[replicated.original_of_op[zero]] = zero
 
-  def units(self, placement: np.ndarray, count: int) -> np.ndarray:
-    """Makes units of one replica, none on two devices, and adds the units of shared ops.
+  def supernodes(self, placement: np.ndarray, count: int) -> np.ndarray:
+    """Makes supernodes of one replica, none on two devices, and adds the supernodes of shared ops.
 
     Args:
-      placement: [N] int32, where units must agree.
-      count: number of units of one replica, about.
+      placement: [N] int32, where supernodes must agree.
+      count: number of supernodes of one replica, about.
 
     Returns:
       [N] labels 0..U-1, equal for an op and its copies.
@@ -304,7 +305,7 @@ class _Quotient:
     # Ops on a device that they may not use: any pair is as good.
     stuck = ~allowed.any(axis=1)
     allowed[stuck] = True
-    # [N0] labels of the units of one replica.
+    # [N0] labels of the supernodes of one replica.
     own = heavy_edge(replicated.original, self._costs, self._consistent(allowed), count)
     own = np.unique(own, return_inverse=True)[1].reshape(-1)
     labels = own[replicated.nearest_original].astype(np.int64)
@@ -324,7 +325,7 @@ class _Quotient:
     return common[colocation]
 
   def _merged(self, labels: np.ndarray, placement: np.ndarray) -> np.ndarray:
-    """Gives all-reduces the unit of their readers, and sets of one device one unit."""
+    """Gives all-reduces the supernode of their readers, and sets of one device one supernode."""
     replicated, graph = self._replicated, self._replicated.graph
     # All-reduces are shared ops without an original.
     reduces = (replicated.original_of_op < 0) & (replicated.replica_of_op == SHARED)
@@ -334,11 +335,11 @@ class _Quotient:
         graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
       if reduces[producer] and shared[consumer] and placement[producer] == placement[consumer]:
         reader.setdefault(producer, consumer)
-    # Readers first, so that chains of all-reduces end in one unit.
+    # Readers first, so that chains of all-reduces end in one supernode.
     for op in graph.topological_order[::-1].tolist():
       if op in reader:
         labels[op] = labels[reader[op]]
-    # A set with an op that exists once is a unit of that op.
+    # A set with an op that exists once is a supernode of that op.
     once = np.full(graph.num_ops, -1, dtype=np.int64)
     order = np.flatnonzero(shared)[::-1]
     once[graph.colocation[order]] = labels[order]

@@ -93,8 +93,8 @@ def simple_placements(problem: Any) -> List[np.ndarray]:
 def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
   """Anneals the problem's groups with all evaluations, hotter each time that nothing changes."""
   from placeto_tf.problem.budget import Budget
-  from placeto_tf.problem.units import Units
-  from placeto_tf.search.annealing import HOTTEST, AnnealingConfig, anneal_units
+  from placeto_tf.problem.supernodes import Supernodes
+  from placeto_tf.search.annealing import HOTTEST, AnnealingConfig, anneal_supernodes
   from placeto_tf.search.metis import partition_groups
   from placeto_tf.search.random_streams import stream
 
@@ -102,11 +102,11 @@ def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
   problem.evaluate(np.stack([problem.project(start) for start in starts]))
   partition_groups(problem, budget, seed)
   config = AnnealingConfig()
-  units, hot = Units(problem), config.start_temperature
+  supernodes, hot = Supernodes(problem), config.start_temperature
   while not problem.search_log.exhausted(budget):
-    anneal_units(
-        problem, units, problem.search_log.best_placement, problem.search_log.best_objective_us,
-        budget, rng,
+    anneal_supernodes(
+        problem, supernodes, problem.search_log.best_placement,
+        problem.search_log.best_objective_us, budget, rng,
         temperatures=(hot, config.end_temperature))
     hot = min(HOTTEST, config.reheat * hot)
 

@@ -80,7 +80,7 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
   return {
       "annealing": (AnnealingConfig(
           levels=_shares(FACTORS, SHARES), start_temperature=1e-3, end_temperature=1e-5,
-          evaluations_a_unit=0.0, coarse_heat=0.0, rounds=1, reheat=4.0, moves=first), [
+          evaluations_a_supernode=0.0, coarse_heat=0.0, rounds=1, reheat=4.0, moves=first), [
               ("levels", (
                   _shares((1.0, 4.0, 16.0), (0.4, 0.35, 0.25)),
                   _shares((0.03125, *FACTORS), (0.05, *SHARES)),
@@ -92,13 +92,14 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
               ("start_temperature", (1e-4, 3e-4, 2e-3, 4e-3)),
               ("end_temperature", (1e-6, 1e-4, 3e-4)),
               ("coarse_heat", (-0.5, 0.5, 1.0)),
-              ("evaluations_a_unit", (0.08,)),
+              ("evaluations_a_supernode", (0.08,)),
               ("rounds", (2,)),
               ("moves", (_moves(0.1, 0.6, 0.1), _moves(0.5, 0.3, 0.1), _moves(0.2, 0.5, 0.0),
                          _moves(0.3, 0.2, 0.1), _moves(0.1, 0.3, 0.1), *sizes))]),
       "local_search": (LocalSearchConfig(
           coarse_levels=(), passes=1, rounds=1, finest=None, fine_passes=None,
-          first_improvement=False, by_weight=False, kick_moves=6, kick_units=1.0, moves=first), [
+          first_improvement=False, by_weight=False, kick_moves=6, kick_supernodes=1.0,
+          moves=first), [
               ("coarse_levels", (
                   (0.25, 0.5), (0.125, 0.25, 0.5), FACTORS[:4], (0.03125, *FACTORS[:4]), (0.125,),
                   (0.0625, 0.25), (0.125, 0.5), (0.125, 0.18, 0.25, 0.35, 0.5, 0.7))),
@@ -109,7 +110,7 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
               ("by_weight", (True,)),
               ("finest", (1.0, 4.0)),
               ("kick_moves", (2, 3, 12, 24)),
-              ("kick_units", (0.125, 0.25, 0.5)),
+              ("kick_supernodes", (0.125, 0.25, 0.5)),
               ("moves", (_moves(0.0, 0.0, 0.0), _moves(1.0, 0.0, 0.0), _moves(0.1, 0.6, 0.1),
                          _moves(0.1, 0.3, 0.1), sizes[0]))]),
       "uniform": (BestFirstConfig(), best_first),

@@ -7,7 +7,7 @@ from exact import prove
 
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.units import Units, level_counts, placed_units
+from placeto_tf.problem.supernodes import Supernodes, level_counts, placed_supernodes
 from placeto_tf.search.annealing import anneal
 from placeto_tf.search.local_search import descend, search_locally
 from placeto_tf.search.moves import Moves, propose
@@ -63,14 +63,14 @@ def test_annealing_ends_near_the_optimum_of_small_graphs(seed, random_problem):
 def test_descent_ends_where_no_single_move_improves(random_problem):
   problem = random_problem(8)
   placement = single(problem)
-  units = Units(problem)
+  supernodes = Supernodes(problem)
   found, objective_us = descend(
-      problem, units, placement, problem.search_log.best_objective_us,
+      problem, supernodes, placement, problem.search_log.best_objective_us,
       Budget(max_evaluations=10_000), stream(0))
-  for unit in units.movable:
-    for device in units.choices[unit]:
+  for supernode in supernodes.movable:
+    for device in supernodes.choices[supernode]:
       moved = found.copy()
-      moved[units.ops[unit]] = device
+      moved[supernodes.ops[supernode]] = device
       assert problem.evaluate_ops(moved).objective_us[0] >= objective_us
 
 
@@ -83,16 +83,16 @@ def test_a_share_of_a_budget_counts_from_now(random_problem):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_units_follow_a_placement_of_any_ops(seed, random_problem):
+def test_supernodes_follow_a_placement_of_any_ops(seed, random_problem):
   problem = random_problem(seed)
   rng = np.random.default_rng(seed)
   scores = rng.random(problem.allowed_ops.shape)
   placement = np.where(problem.allowed_ops, scores, -1).argmax(axis=1)
   placement = placement[problem.graph.colocation].astype(np.int32)
   for count in level_counts(problem):
-    units = placed_units(problem, placement, count)
-    assert (units.expand(np.array(units.devices(placement))) == placement).all()
-    assert units.allowed[np.arange(len(units)), units.devices(placement)].all()
+    supernodes = placed_supernodes(problem, placement, count)
+    assert (supernodes.expand(np.array(supernodes.devices(placement))) == placement).all()
+    assert supernodes.allowed[np.arange(len(supernodes)), supernodes.devices(placement)].all()
 
 
 def test_levels_end_at_single_ops(make_problem):
@@ -102,17 +102,17 @@ def test_levels_end_at_single_ops(make_problem):
 
 def test_moves_change_something_and_stay_allowed(random_problem):
   problem = random_problem(9)
-  units, rng = Units(problem), stream(0)
-  moves, devices = Moves.of(units), problem.allowed.argmax(axis=1).astype(np.int32)
+  supernodes, rng = Supernodes(problem), stream(0)
+  moves, devices = Moves.of(supernodes), problem.allowed.argmax(axis=1).astype(np.int32)
   drawn = []
   for _ in range(500):
     count = propose(moves, rng, devices)
-    drawn.append(list(zip(moves.units[:count].tolist(), moves.devices[:count].tolist())))
+    drawn.append(list(zip(moves.supernodes[:count].tolist(), moves.devices[:count].tolist())))
   assert sum(bool(move) for move in drawn) > 100
   for move in drawn:
-    assert len({unit for unit, _ in move}) == len(move)
-    for unit, device in move:
-      assert units.allowed[unit, device] and device != devices[unit]
+    assert len({supernode for supernode, _ in move}) == len(move)
+    for supernode, device in move:
+      assert supernodes.allowed[supernode, device] and device != devices[supernode]
 
 
 @pytest.mark.parametrize("search, expected_us", [

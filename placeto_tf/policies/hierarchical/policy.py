@@ -86,7 +86,7 @@ class HierarchicalPolicy(OneShotPolicy):
         np.repeat([num_groups - 1, problem.num_devices - 1], [units.num_units, num_groups]),
         "hierarchical")
     rng = np.random.default_rng(seed)
-    self._units, self.num_groups = units, num_groups
+    self._supernodes, self.num_groups = units, num_groups
     self._counts = tf.constant(np.log1p(units.type_counts))  # [U, T]
     self._known = tf.constant(units.features)  # [U, S]
     self._movable = tf.constant(units.movable.astype(np.float32))  # [U], 1 or 0
@@ -148,7 +148,7 @@ class HierarchicalPolicy(OneShotPolicy):
     Returns:
       [B, U] int32 devices.
     """
-    return self._units.placements(*self._split(decisions))
+    return self._supernodes.placements(*self._split(decisions))
 
   def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
     """Returns the log probabilities of the units' groups, then of the groups' devices.
@@ -165,7 +165,7 @@ class HierarchicalPolicy(OneShotPolicy):
     chosen = tf.transpose(tf.gather(table, tf.transpose(groups), batch_dims=1))
     # Group contents follow from sampled groups: no gradient flows through the counts.
     features, allowed = tf.numpy_function(self._inputs_of, [groups], [tf.float32, tf.bool])
-    features.set_shape([None, self.num_groups, self._units.num_features(self.num_groups)])
+    features.set_shape([None, self.num_groups, self._supernodes.num_features(self.num_groups)])
     allowed.set_shape([None, self.num_groups, self.placer.num_devices])
     return tf.concat(
         # Units that cannot move decide nothing.
@@ -173,11 +173,11 @@ class HierarchicalPolicy(OneShotPolicy):
 
   def _split(self, decisions):
     """Returns groups [B, U] and devices [B, K] of decisions [B, U + K]."""
-    return decisions[:, :self._units.num_units], decisions[:, self._units.num_units:]
+    return decisions[:, :self._supernodes.num_units], decisions[:, self._supernodes.num_units:]
 
   def _inputs_of(self, groups: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """Returns features and allowed devices of the groups of groupings [B, U]."""
-    return self._units.group_inputs(groups, self.num_groups)
+    return self._supernodes.group_inputs(groups, self.num_groups)
 
 
 def hierarchical_policy(

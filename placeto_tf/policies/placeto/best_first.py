@@ -26,7 +26,7 @@ from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, Evaluator, evaluate, over
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.units import COARSE_TO_FINE
+from placeto_tf.problem.supernodes import COARSE_TO_FINE
 from placeto_tf.search.annealing import PLENTY
 from placeto_tf.simulation.compiling import compiled, part
 

@@ -7,7 +7,7 @@ from properties import examples
 import plain_grouping
 from placeto_tf.errors import PlacementError
 from placeto_tf.grouping.heavy_edge import heavy_edge
-from placeto_tf.problem.units import Units, placed_units
+from placeto_tf.problem.supernodes import Supernodes, placed_supernodes
 from random_problem import random_problem
 
 
@@ -16,16 +16,16 @@ from random_problem import random_problem
 def test_units_are_those_of_sorted_arrays(seed, count):
   problem = random_problem(num_ops=60, seed=seed % 10)
   labels = np.random.default_rng(seed).integers(0, count, 60)
-  units = Units(problem, labels)
-  _, unit_of_op = np.unique(labels, return_inverse=True)
-  assert [ops.tolist() for ops in units.ops] == [
-      np.flatnonzero(unit_of_op == u).tolist() for u in range(len(units))]
+  supernodes = Supernodes(problem, labels)
+  _, supernode_of_op = np.unique(labels, return_inverse=True)
+  assert [ops.tolist() for ops in supernodes.ops] == [
+      np.flatnonzero(supernode_of_op == u).tolist() for u in range(len(supernodes))]
   producers, consumers, _ = plain_grouping.traffic_between(
-      problem.graph, problem.costs, unit_of_op, len(units))
-  offsets, others = plain_grouping.neighbours(producers, consumers, len(units))
-  assert units.tables.neighbour_offsets.tolist() == offsets.tolist()
-  assert units.tables.neighbours.tolist() == others.tolist()
-  assert units.neighbours == [part.tolist() for part in np.split(others, offsets[1:-1])]
+      problem.graph, problem.costs, supernode_of_op, len(supernodes))
+  offsets, others = plain_grouping.neighbours(producers, consumers, len(supernodes))
+  assert supernodes.tables.neighbour_offsets.tolist() == offsets.tolist()
+  assert supernodes.tables.neighbours.tolist() == others.tolist()
+  assert supernodes.neighbours == [part.tolist() for part in np.split(others, offsets[1:-1])]
 
 
 @hypothesis.given(st.integers(0, 2**32 - 1), st.integers(2, 60))
@@ -36,11 +36,11 @@ def test_placed_units_are_the_groups_of_devices_that_each_have_a_copy_of_all(see
   here = np.arange(problem.num_devices) == placement[:, None]
   allowed = (here[:, :, None] & problem.allowed_ops[:, None, :]).reshape(60, -1)
   labels = heavy_edge(problem.graph, problem.costs, allowed, count)
-  found = placed_units(problem, placement, count).unit_of_op
+  found = placed_supernodes(problem, placement, count).supernode_of_op
   assert found.tolist() == np.unique(labels, return_inverse=True)[1].tolist()
 
 
 def test_ops_that_must_share_a_device_and_do_not_are_an_error(make_problem):
   problem = make_problem([1.0] * 4, colocation=np.array([0, 0, 2, 3], np.int32))
   with pytest.raises(PlacementError, match="must share a device"):
-    placed_units(problem, np.array([0, 1, 0, 0], np.int32), 2)
+    placed_supernodes(problem, np.array([0, 1, 0, 0], np.int32), 2)

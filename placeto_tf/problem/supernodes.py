@@ -1,9 +1,9 @@
-"""`Units`: coarse groups of ops that a search moves together, and their devices in a placement.
+"""`Supernodes`: coarse groups of ops that a search moves together, and where they are placed.
 
-Groups are the usual units; refinement moves smaller ones. The ops of a unit always have the same
-device, so a placement of units [U] and one of ops [N] are equivalent.
+Groups are the usual supernodes; refinement moves smaller ones. The ops of a supernode always have
+the same device, so a placement of supernodes [U] and one of ops [N] are equivalent.
 
-Dimensions: N ops, U units (coarse groups), D devices, R images of a device.
+Dimensions: N ops, U supernodes (coarse groups), D devices, R images of a device.
 """
 
 from __future__ import annotations
@@ -17,53 +17,53 @@ from placeto_tf.grouping.contraction import contract
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation.compiling import compiled
 
-# Levels of a search, (units over the number of groups, share of the budget): a handful of large
-# units first, which moves whole layers at once. docs/results/rivals_tuned.md lists others.
+# Levels of a search, (supernodes over the number of groups, share of the budget): a handful of
+# large supernodes first, which moves whole layers at once. docs/results/rivals_tuned.md has others.
 COARSE_TO_FINE: Tuple[Tuple[float, float], ...] = (
     (0.0625, 0.05), (0.125, 0.1), (0.25, 0.15), (0.5, 0.2), (1.0, 0.2), (2.0, 0.1), (4.0, 0.1),
     (8.0, 0.1))
 
 
-class UnitTables(NamedTuple):
-  """`Units` as compiled loops read them; runs of one array are delimited by offsets [U+1]."""
+class SupernodeTables(NamedTuple):
+  """`Supernodes` as compiled loops read them; runs of one array are delimited by offsets [U+1]."""
 
   op_offsets: np.ndarray  # [U+1] int32
-  ops: np.ndarray  # [N] int32, the ops of each unit
+  ops: np.ndarray  # [N] int32, the ops of each supernode
   op_images: np.ndarray  # [N] int32, the row of `images` that says where each of these is
-  images: np.ndarray  # [R, D] int32, where an op is when its unit is on a device
+  images: np.ndarray  # [R, D] int32, where an op is when its supernode is on a device
   neighbour_offsets: np.ndarray  # [U+1] int32
   neighbours: np.ndarray  # int32
   choice_offsets: np.ndarray  # [U+1] int32
   choices: np.ndarray  # int32, allowed devices
   allowed: np.ndarray  # [U, D] bool
-  movable: np.ndarray  # int32 units
+  movable: np.ndarray  # int32 supernodes
 
 
-class Units:
-  """The units of one search, their neighbours and where they may go.
+class Supernodes:
+  """The supernodes of one search, their neighbours and where they may go.
 
   Attributes:
-    unit_of_op: [N] int32.
+    supernode_of_op: [N] int32.
     allowed: [U, D] bool.
-    movable: units with more than one allowed device.
+    movable: supernodes with more than one allowed device.
     weight_us: [U] compute time on the fastest kind of device.
   """
 
-  def __init__(self, problem: PlacementProblem, unit_of_op: Optional[np.ndarray] = None):
-    """Contracts the graph to its units.
+  def __init__(self, problem: PlacementProblem, supernode_of_op: Optional[np.ndarray] = None):
+    """Contracts the graph to its supernodes.
 
     Args:
       problem: of N ops.
-      unit_of_op: [N] labels 0..U-1; by default the problem's groups.
+      supernode_of_op: [N] labels 0..U-1; by default the problem's groups.
     """
-    if unit_of_op is None:
-      unit_of_op = problem.grouping.group_of_op
-    contraction = contract(problem.graph, problem.costs, problem.allowed_ops, unit_of_op)
-    self.unit_of_op = contraction.node_of_op
+    if supernode_of_op is None:
+      supernode_of_op = problem.grouping.group_of_op
+    contraction = contract(problem.graph, problem.costs, problem.allowed_ops, supernode_of_op)
+    self.supernode_of_op = contraction.node_of_op
     count = contraction.num_nodes
-    self._op_offsets, self._op_order = _ops_by_unit(self.unit_of_op, count)
+    self._op_offsets, self._op_order = _ops_by_supernode(self.supernode_of_op, count)
     self.weight_us = contraction.weight_us
-    # [patterns, D] bool from bit masks; [U, D] by the pattern of each unit.
+    # [patterns, D] bool from bit masks; [U, D] by the pattern of each supernode.
     of_mask = np.array([[mask >> d & 1 for d in range(problem.num_devices)]
                         for mask in contraction.masks], dtype=bool)
     self.allowed = of_mask[contraction.pattern]
@@ -72,7 +72,7 @@ class Units:
 
   @functools.cached_property
   def ops(self) -> List[np.ndarray]:
-    """Returns index arrays, [U], of the ops of each unit."""
+    """Returns index arrays, [U], of the ops of each supernode."""
     return np.split(self._op_order, self._op_offsets[1:-1])
 
   @functools.cached_property
@@ -87,46 +87,46 @@ class Units:
 
   @functools.cached_property
   def neighbours(self) -> List[List[int]]:
-    """Returns lists, [U], of the units that exchange data with each unit, each listed once."""
+    """Returns lists, [U], of the supernodes that exchange data with each, each listed once."""
     offsets, others = self._neighbours
     return [part.tolist() for part in np.split(others, offsets[1:-1])]
 
   @property
-  def tables(self) -> UnitTables:
+  def tables(self) -> SupernodeTables:
     """Returns the arrays that compiled loops read."""
-    # Row-major, so the choices of one unit are consecutive.
+    # Row-major, so the choices of one supernode are consecutive.
     choices = np.nonzero(self.allowed)[1]
     images, op_images = self._images(self.allowed.shape[1])
     neighbour_offsets, neighbours = self._neighbours
-    return UnitTables(
+    return SupernodeTables(
         self._op_offsets, self._op_order, op_images, images, neighbour_offsets, neighbours,
         _offsets(self.allowed.sum(axis=1)), choices.astype(np.int32), self.allowed,
         np.array(self.movable, dtype=np.int32))
 
   def _images(self, num_devices: int) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns `UnitTables.images` and `.op_images`: ops are where their units are."""
+    """Returns `SupernodeTables.images` and `.op_images`: ops are where their supernodes are."""
     # One row of images, the identity: R = 1.
     return (np.arange(num_devices, dtype=np.int32)[None].copy(),
-            np.zeros(len(self.unit_of_op), dtype=np.int32))
+            np.zeros(len(self.supernode_of_op), dtype=np.int32))
 
   def __len__(self) -> int:
     return len(self.weight_us)
 
   def expand(self, devices: np.ndarray) -> np.ndarray:
-    """Converts devices of units, [..., U], to devices of ops, [..., N]."""
-    return np.asarray(devices, dtype=np.int32)[..., self.unit_of_op]
+    """Converts devices of supernodes, [..., U], to devices of ops, [..., N]."""
+    return np.asarray(devices, dtype=np.int32)[..., self.supernode_of_op]
 
   def devices(self, placement: np.ndarray) -> List[int]:
-    """Returns the devices of the units, [U], in a placement [N] in which each unit has one."""
-    # The first op of each unit stands for all.
+    """Returns the devices of the supernodes, [U], in a placement [N] in which each has one."""
+    # The first op of each supernode stands for all.
     return placement[self._op_order[self._op_offsets[:-1]]].tolist()
 
   def project(self, problem: PlacementProblem, placement: np.ndarray) -> np.ndarray:
-    """Returns the allowed device that has most of each unit's compute time in a placement.
+    """Returns the allowed device that has most of each supernode's compute time in a placement.
 
     Args:
       problem: of the costs.
-      placement: [N] int32, in which units need not agree.
+      placement: [N] int32, in which supernodes need not agree.
 
     Returns:
       [U] int32.
@@ -134,41 +134,41 @@ class Units:
     kinds = problem.cluster.device_kinds[placement]
     # A little weight for ops without cost, so that they vote too.
     weight = problem.costs.compute_us[np.arange(problem.graph.num_ops), kinds] + 1e-3
-    # [U, D] weight of each unit's ops on each device.
+    # [U, D] weight of each supernode's ops on each device.
     votes = np.bincount(
-        self.unit_of_op * problem.num_devices + placement, weight,
+        self.supernode_of_op * problem.num_devices + placement, weight,
         minlength=len(self) * problem.num_devices).reshape(len(self), -1)
     return np.where(self.allowed, votes, -1.0).argmax(axis=1).astype(np.int32)
 
 
 @compiled(nogil=True)
-def _ops_by_unit(unit_of_op, count):
-  """Returns offsets [U+1] into all ops, unit by unit, [N]; both int32."""
+def _ops_by_supernode(supernode_of_op, count):
+  """Returns offsets [U+1] into all ops, supernode by supernode, [N]; both int32."""
   # Counting sort: count, accumulate, fill.
-  offsets, ops = np.zeros(count + 1, np.int32), np.empty(unit_of_op.shape[0], np.int32)
-  for unit in unit_of_op:
-    offsets[unit + 1] += 1
-  for unit in range(count):
-    offsets[unit + 1] += offsets[unit]
+  offsets, ops = np.zeros(count + 1, np.int32), np.empty(supernode_of_op.shape[0], np.int32)
+  for supernode in supernode_of_op:
+    offsets[supernode + 1] += 1
+  for supernode in range(count):
+    offsets[supernode + 1] += offsets[supernode]
   filled = offsets.copy()
-  for op in range(unit_of_op.shape[0]):
-    ops[filled[unit_of_op[op]]] = op
-    filled[unit_of_op[op]] += 1
+  for op in range(supernode_of_op.shape[0]):
+    ops[filled[supernode_of_op[op]]] = op
+    filled[supernode_of_op[op]] += 1
   return offsets, ops
 
 
 @compiled(nogil=True)
 def _neighbours(producers, consumers, count):
-  """Returns offsets [U+1] into an array of each unit's neighbours, in the order of the first edge.
+  """Returns offsets [U+1] into an array of each supernode's neighbours, in order of the first edge.
 
-  Args: producers, consumers: int32 pairs of units, in order.
+  Args: producers, consumers: int32 pairs of supernodes, in order.
   """
   # [U+1] where the pairs of each producer begin; pairs are sorted.
   begin = np.zeros(count + 1, np.int64)
   for u in producers:
     begin[u + 1] += 1
-  for unit in range(count):
-    begin[unit + 1] += begin[unit]
+  for supernode in range(count):
+    begin[supernode + 1] += begin[supernode]
   first = np.ones(producers.shape[0], np.bool_)
   offsets = np.zeros(count + 1, np.int32)
   for e in range(producers.shape[0]):
@@ -186,8 +186,8 @@ def _neighbours(producers, consumers, count):
     if first[e]:
       offsets[u + 1] += 1
       offsets[v + 1] += 1
-  for unit in range(count):
-    offsets[unit + 1] += offsets[unit]
+  for supernode in range(count):
+    offsets[supernode + 1] += offsets[supernode]
   # Each pair once in the list of both of its ends.
   filled, others = offsets.copy(), np.empty(offsets[count], np.int32)
   for e in range(producers.shape[0]):
@@ -200,34 +200,34 @@ def _neighbours(producers, consumers, count):
 
 
 def _offsets(counts: np.ndarray) -> np.ndarray:
-  """Returns the begin of each unit's run, [U+1] int32."""
+  """Returns the begin of each supernode's run, [U+1] int32."""
   return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
-def placed_units(problem: PlacementProblem, placement: np.ndarray, count: int) -> Units:
-  """Makes units whose ops share a device in a placement, so that a search can start there.
+def placed_supernodes(problem: PlacementProblem, placement: np.ndarray, count: int) -> Supernodes:
+  """Makes supernodes whose ops share a device in a placement, so that a search can start there.
 
-  The units are the problem's own groups if these do the same.
+  The supernodes are the problem's own groups if these do the same.
 
   Args:
     problem: of N ops.
     placement: [N] int32.
-    count: number of units, about.
+    count: number of supernodes, about.
 
   Returns:
-    The units.
+    The supernodes.
   """
   groups = problem.grouping.group_of_op
   if count == problem.num_groups and _agrees(groups, placement):
-    return Units(problem)
-  return Units(problem, problem.sets.merged(placement, max(1, count)))
+    return Supernodes(problem)
+  return Supernodes(problem, problem.sets.merged(placement, max(1, count)))
 
 
 def level_counts(problem: PlacementProblem) -> List[int]:
-  """Returns the numbers of units of levels from groups to single ops, each four times finer."""
+  """Returns numbers of supernodes of levels from groups to single ops, each four times finer."""
   smallest = len(np.unique(problem.graph.colocation))
   counts = [problem.num_groups]
-  # Colocated ops move together, so their sets are the finest units.
+  # Colocated ops move together, so their sets are the finest supernodes.
   while counts[-1] * 4 < smallest:
     counts.append(counts[-1] * 4)
   if counts[-1] < smallest:
