@@ -28,7 +28,7 @@ from placeto_tf.problem.compiled_evaluation import USED, CompiledEvaluations, ev
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.supernodes import COARSE_TO_FINE, Supernodes, placed_supernodes
-from placeto_tf.search.moves import MoveConfig, Moves, copy_unit, propose, put
+from placeto_tf.search.moves import MoveConfig, Moves, copy_supernode, propose, put
 from placeto_tf.search.random_streams import stream
 from placeto_tf.search.starts import best_start
 from placeto_tf.simulation.compiling import compiled
@@ -239,14 +239,14 @@ def _anneal(
       found_us[0] = now_us
       for k in range(count):
         devices[moves.supernodes[k]] = moves.devices[k]
-        copy_unit(tables, row, current, moves.supernodes[k])
+        copy_supernode(tables, row, current, moves.supernodes[k])
       if now_us < found_us[1]:
         found_us[1] = now_us
         best[:] = current
     else:
       for k in range(count):
         # Rejected: the evaluated row goes back to the current placement.
-        copy_unit(tables, current, row, moves.supernodes[k])
+        copy_supernode(tables, current, row, moves.supernodes[k])
   return since
 
 

@@ -23,7 +23,7 @@ from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, evaluate
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.supernodes import Supernodes, level_counts, placed_supernodes
-from placeto_tf.search.moves import MoveConfig, Moves, copy_unit, propose, put
+from placeto_tf.search.moves import MoveConfig, Moves, copy_supernode, propose, put
 from placeto_tf.search.random_streams import shuffle, stream
 from placeto_tf.search.starts import best_start
 from placeto_tf.simulation.compiling import compiled
@@ -220,7 +220,7 @@ def _descend(
       found_us[0] = best_us[0]
       visit[SINCE] = 0
     # The evaluated row follows `current` again.
-    copy_unit(tables, current, row, supernode)
+    copy_supernode(tables, current, row, supernode)
     visit[SUPERNODE] += 1
     visit[OTHERS] = 0
 

@@ -163,7 +163,7 @@ def put(tables, placement, supernode, device):
 
 
 @compiled(nogil=True)
-def copy_unit(tables, source, target, supernode):
+def copy_supernode(tables, source, target, supernode):
   """Copies the devices of a supernode's ops from one placement to another.
 
   Args:

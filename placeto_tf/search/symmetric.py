@@ -3,8 +3,8 @@
 If replica 0 has an op on the k-th of its devices, replica r has the copy on the k-th of its own;
 each replica has a permutation of the devices for that. So a graph of R replicas has hardly more
 supernodes to move than one replica. Ops that exist once (variables and optimizer that replicas
-share, means) move on their own. In the end the symmetry is given up, and `annealing` goes on with single
-groups.
+share, means) move on their own. In the end the symmetry is given up, and `annealing` goes on with
+single groups.
 
 Dimensions: N ops, N0 ops of one replica, U supernodes (coarse groups), D devices, R replicas.
 """
