@@ -59,6 +59,25 @@ def socket_filters():
       pytest.skip(f"no filters for sockets here ({error.strerror})")
 
 
+# Files that take longest, each as a whole in one process: they begin first, so that all processes
+# end together.
+_DEAREST = (
+    "placing/compile_step_test.py", "placing/settings_of_programs_test.py",
+    "placing/compiling_test.py", "replication/constructs_test.py", "ops/op_rules_test.py",
+    "replication/ordinary_models_test.py", "replication/keras_constructs_test.py",
+    "placements/keras_proof_test.py", "policies/ray_training_test.py", "examples_test.py",
+    "policies/placeto/published/training_test.py", "scripts/benchmarks/placeto_figures_test.py",
+    "evaluation/host_check_test.py", "encoding/training_packages_test.py",
+    "runtime/comparing_test.py", "placing/what_now_test.py", "scripts/train_test.py",
+    "placements/proof_test.py", "runtime/measuring_test.py", "runtime/workers_test.py")
+
+
+def pytest_collection_modifyitems(items):
+  rank = {name: i for i, name in enumerate(_DEAREST)}
+  items.sort(key=lambda item: rank.get(  # stable: all others stay in their order
+      item.nodeid.partition("::")[0].partition("tests/")[2], len(rank)))
+
+
 def pytest_collection_finish():
   gc.freeze()
 
@@ -77,6 +96,8 @@ def pytest_addoption(parser):
       "--cpu", type=int, default=0, metavar="N",
       help="show the CPU time of rooms and of the N tests that take most of it, fixtures and child "
            "processes included")
+  parser.addoption("--mutants", type=int, default=60, metavar="N",
+                   help="mutants of each kind of file that tests/robustness tries")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -27,7 +27,6 @@ import numpy as np
 from partial_bounds import PartialBounds
 
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.supernodes import Supernodes
 from placeto_tf.search.annealing import anneal_supernodes
@@ -36,7 +35,6 @@ from placeto_tf.search.random_streams import stream
 from placeto_tf.search.starts import best_start
 
 DEFAULT_BUDGET = Budget(max_seconds=60.0)
-NODES_AN_EVALUATION = 200
 _UNPLACED = -1
 _BLOCK_NUMBERS = 2_000_000  # numbers held at once for the bounds of a block
 
@@ -56,20 +54,6 @@ class ExactResult:
   objective_us: float
   lower_bound_us: float
   proven: bool
-
-
-def branch_and_bound(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """[N] the best placement met: optimal among those of the groups if the budget allows.
-
-  Placements that split groups, such as METIS's of ops, are tried first and can be better. Without a
-  budget it ends after 60 s.
-  """
-  budget = budget or DEFAULT_BUDGET
-  nodes = None  # with evaluations alone limited, a tree of few leaves would not end
-  if budget.max_seconds is None and budget.max_evaluations is not None:
-    nodes = NODES_AN_EVALUATION * budget.max_evaluations
-  return best_so_far(problem, prove(problem, budget, seed, max_nodes=nodes).placement)
 
 
 def prove(

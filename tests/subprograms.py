@@ -1,6 +1,7 @@
 """Runs programs of the tests in processes of their own and reads the JSON that they print."""
 
 import gc
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -8,6 +9,12 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
+try:
+  HAS_KERAS_3 = int(importlib.metadata.version("keras").partition(".")[0]) >= 3
+except importlib.metadata.PackageNotFoundError:
+  HAS_KERAS_3 = False
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 # With the collector as tests/conftest.py has set it here.
 _START = (f"import gc, runpy, sys; gc.set_threshold(*{gc.get_threshold()}); "
@@ -37,3 +44,18 @@ def run(program, *arguments, timeout=3600, without=(), **variables):
   ended = signal.Signals(-done.returncode).name if done.returncode < 0 else done.returncode
   assert done.returncode == 0, f"{program} ended with {ended}:\n{done.stderr[-3000:]}"
   return json.loads(done.stdout.splitlines()[-1])
+
+
+class Found(dict):
+  """What a program found, part by part; a test of a part that it was not asked for is skipped."""
+
+  def __missing__(self, part):
+    pytest.skip(f"{part} is tried with the other Keras")
+
+
+def run_with_keras(version, program, *arguments, **options):
+  """`Found` of a program whose first argument is the Keras, "2" or "3"; skips where that lacks."""
+  if version == "3" and not HAS_KERAS_3:
+    pytest.skip("Keras 3 is not installed")
+  return Found(run(program, version, *arguments, **options, without=(
+      ("TF_USE_LEGACY_KERAS",) if version == "3" else ())))

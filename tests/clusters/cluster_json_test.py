@@ -52,7 +52,8 @@ def test_pairs_are_directed_and_take_the_rest_from_the_default():
   assert [device.host for device in cluster.devices] == [False, False, True]
 
 
-@pytest.mark.parametrize("text", ["k80:4", "a100:2+cpu:1", "k80:2+p100:1", "cpu:1"])
+@pytest.mark.parametrize("text", [
+    "k80:4", "a100:2+cpu:1", "k80:2+p100:1", "cpu:1", "v100:20x3@100gbit"])
 def test_presets_survive_the_round_trip(text):
   cluster = Cluster.parse(text)
   again = Cluster.from_json(json.dumps(cluster.to_json()))
@@ -129,22 +130,6 @@ def test_text_that_is_no_cluster_names_its_file(tmp_path, text, message):
   assert str(caught.value).startswith(str(path))
 
 
-def test_files_that_cannot_be_read_or_written_are_named(tmp_path):
-  with pytest.raises(ClusterError, match="No such file"):
-    Cluster.load(str(tmp_path / "missing.json"))
-  (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
-  with pytest.raises(ClusterError, match="not text"):
-    Cluster.load(str(tmp_path / "bytes.json"))
-  with pytest.raises(ClusterError, match="cannot write"):
-    Cluster.from_json(_JSON).save(str(tmp_path / "missing" / "cluster.json"))
-
-
-def test_single_device_needs_no_links():
-  cluster = Cluster((Device("/CPU:0", "CPU", 1),), np.ones((1, 1)), np.ones((1, 1)))
-  assert "links" not in cluster.to_json()
-  assert Cluster.from_json(cluster.to_json()).num_devices == 1
-
-
 _DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "cluster_json.md"
 
 
@@ -163,12 +148,3 @@ def test_more_devices_than_links_could_be_held_of_are_refused():
   devices = [{"name": f"/GPU:{i}", "type": "GPU", "memory_bytes": 1} for i in range(4097)]
   with pytest.raises(ClusterError, match="4,097 devices; expected at most 4,096"):
     Cluster.from_json({"devices": devices})
-
-
-def test_many_links_of_few_kinds_come_back():
-  cluster = Cluster.parse("v100:20x3@100gbit")
-  described = cluster.to_json()
-  assert len(described["links"]["pairs"]) < 63 * 62  # the most frequent one is the default
-  again = Cluster.from_json(described)
-  np.testing.assert_array_equal(again.bandwidth_bytes_per_us, cluster.bandwidth_bytes_per_us)
-  np.testing.assert_array_equal(again.latency_us, cluster.latency_us)

@@ -34,10 +34,6 @@ def test_a_device_that_is_not_there_is_not_found(text):
   assert find_device(LOCAL.device_names, text) is None
 
 
-def test_another_job_is_another_device():
-  assert find_device(WORKERS.device_names, "/job:ps/task:1") is None
-
-
 @pytest.mark.parametrize("name, expected", [
     ("/GPU:0", "/device:GPU:0"),
     ("/gpu:01", "/device:GPU:1"),

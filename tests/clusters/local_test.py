@@ -1,18 +1,12 @@
 """Tests for placeto_tf.clusters.local."""
 
-import dataclasses
 
-import numpy as np
 import pytest
 from tensorflow.core.protobuf import device_properties_pb2
 
 from placeto_tf.clusters import local
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.costs.roofline import peak
-from placeto_tf.errors import ClusterError
-from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.simulation import Simulator
 
 
 def _gpu(architecture, **fields):
@@ -91,25 +85,3 @@ def test_cpus_that_share_a_machine_slow_each_other_down_and_share_its_memory():
 def test_cpus_beside_gpus_are_hosts_and_leave_the_gpus_as_they_are():
   cluster = described([("/GPU:0", _gpu("7.0")), ("/CPU:0", _cpu()), ("/CPU:1", _cpu())])
   assert cluster.busy_slowdown == 0 and cluster.ready_order == "arrival"
-
-
-def test_two_devices_that_share_cores_gain_less_than_the_sum_of_the_parts():
-  """Two independent chains of 4 ops of 100 us; in turns on one device they take 800 us.
-
-  Beside one another, the first op takes 100 us and the others, which begin while another runs, 200.
-  """
-  cluster = described([("/CPU:0", _cpu()), ("/CPU:1", _cpu())])
-  cluster = dataclasses.replace(cluster, op_overhead_us=0.0)
-  graph = ComputationGraph.from_edges(
-      [f"op{i}" for i in range(8)], ["Op"] * 8, [1] * 8,
-      [(i, 0, i + 1) for i in range(7) if i != 3])
-  costs = OpCosts(np.full((8, 1), 100.0), np.zeros(8), np.zeros(8), np.zeros(8))
-  simulator = Simulator(graph, costs, cluster)
-  apart = np.repeat([0, 1], 4).astype(np.int32)
-  assert simulator.simulate(np.zeros(8, np.int32)).step_time_us == pytest.approx(800)
-  assert 650 < simulator.simulate(apart).step_time_us <= 800
-
-
-def test_machine_without_devices_is_refused():
-  with pytest.raises(ClusterError, match="finds no CPU or GPU"):
-    described([])

@@ -44,13 +44,6 @@ def test_nvlink_joins_gpus_but_not_the_host():
   assert bandwidth[0, 1] > 5 * bandwidth[0, 2]
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_makes_a_cluster_of_one_kind_and_its_host(name):
-  cluster = Cluster.parse(f"{name}:3")
-  assert cluster.device_kinds[:3].tolist() == [0, 0, 0]
-  assert cluster.devices[0].properties["memorySize"] == cluster.devices[0].memory_bytes
-
-
 # TFLOPS of float32 matrix products (TF32 from Ampere on), GB and 10^9 bytes/s of the data sheets.
 SHEETS = {
     "p100": (9.3, 16, 732), "v100": (15.7, 16, 900), "a100": (156, 40, 1555),
@@ -107,10 +100,6 @@ def test_a_faster_network_between_hosts_can_be_stated():
   cluster = Cluster.parse("k80:1x3+v100:1x3@100gbit")
   assert cluster.num_devices == 9 and cluster.bandwidth_bytes_per_us[0, 4] == 9375
   assert cluster.bandwidth_bytes_per_us[0, 1] == 7600
-
-
-def test_one_host_has_plain_names():
-  assert Cluster.parse("t4:2x1").device_names == Cluster.parse("t4:2").device_names
 
 
 @pytest.mark.parametrize("text, message", [

@@ -19,7 +19,6 @@ from placeto_tf.evaluation import (
   tables,
   validate,
 )
-from placeto_tf.files import outputs
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.search import PLACERS
 
@@ -97,15 +96,6 @@ def test_every_method_that_does_not_learn_keeps_to_the_budget(config, tmp_path):
     history = json.loads((tmp_path / "out" / "histories" / stem).read_text())
     assert history[-1][0] <= row["evaluations"]
     assert [entry[2] for entry in history] == sorted((e[2] for e in history), reverse=True)
-
-
-def test_auto_is_a_method_like_others(config, tmp_path):
-  rows = evaluate(
-      dataclasses.replace(config, methods=("metis", "auto"), seeds=(0,), max_evaluations=60),
-      str(tmp_path / "out"))
-  assert rows["method"][1] == "auto" and rows["evaluations"][1] <= 60
-  assert rows["step_time_us"][1] <= rows["step_time_us"][0] * 1.001
-  assert validate(str(tmp_path / "out" / "results.csv")) == []
 
 
 def test_every_search_begins_at_the_given_start_which_counts_as_one_evaluation(config, tmp_path):
@@ -248,13 +238,6 @@ def test_damaged_files_of_an_evaluation_are_named(evaluated, tmp_path, name, con
     evaluate(config, str(out))
 
 
-def test_a_second_evaluation_at_the_same_time_says_so(config, tmp_path):
-  (tmp_path / "out").mkdir()
-  with outputs.alone(str(tmp_path / "out")):
-    with pytest.raises(PlacetoError, match="another run works in"):
-      evaluate(config, str(tmp_path / "out"))
-
-
 @pytest.mark.parametrize("change, culprit", [
     (dict(methods=("magic",)), "magic"), (dict(graphs=()), "graphs"),
     (dict(start=("annealing",)), "start 'annealing'"),
@@ -262,10 +245,3 @@ def test_a_second_evaluation_at_the_same_time_says_so(config, tmp_path):
 def test_a_configuration_that_is_wrong_is_refused(config, change, culprit):
   with pytest.raises(PlacetoError, match=culprit):
     dataclasses.replace(config, **change)
-
-
-def test_a_file_that_is_no_results_csv_is_refused(tmp_path):
-  path = tmp_path / "results.csv"
-  path.write_text("a,b\n1,2\n")
-  with pytest.raises(PlacetoError, match="columns"):
-    read_results(str(path))

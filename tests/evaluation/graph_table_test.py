@@ -15,10 +15,3 @@ def test_a_row_counts_what_the_graph_has():
   assert size.peak_memory_bytes < size.variable_bytes + size.tensor_bytes
   cells = size.to_markdown().count("|")
   assert {line.count("|") for line in graph_table.HEADER.split("\n")} == {cells}
-
-
-def test_a_graph_that_does_not_fit_says_so():
-  size = graph_table.GraphSize(
-      spec="x", ops=1, all_ops=1, parameters=1, variable_bytes=1, tensor_bytes=1, step_time_us=1,
-      peak_memory_bytes=13 * 2**30, fits=False)
-  assert "13.0 GB (does not fit)" in size.to_markdown()

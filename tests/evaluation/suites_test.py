@@ -3,7 +3,6 @@
 import pytest
 
 from placeto_tf import zoo
-from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation import EvaluationConfig, suites
 
 
@@ -22,8 +21,3 @@ def test_a_suite_is_a_configuration_of_graphs_that_exist(name):
 def test_the_held_out_suite_has_only_members_that_are_kept_for_tests():
   numbers = [int(graph[:-1].partition("[")[2]) for graph in suites.SUITES["held_out"]["graphs"]]
   assert all(24 <= number < 32 for number in numbers)
-
-
-def test_an_unknown_suite_is_answered_with_those_there_are():
-  with pytest.raises(PlacetoError, match="'fast'.*held_out"):
-    suites.flags_of("fast")

@@ -1,9 +1,7 @@
 import json
 
 import pandas as pd
-import pytest
 
-from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation import tables
 
 
@@ -17,10 +15,6 @@ def row(graph, method, step_time_us, seed=0, start_us=None, fits=True, budget=10
 
 def table(*rows):
   return pd.DataFrame(list(rows)).astype({"budget": "Int64", "start_us": "float64"})
-
-
-def test_geometric_mean_of_two_and_eight_is_four():
-  assert tables.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
 
 
 def test_the_table_compares_every_method_with_the_best_of_its_line():
@@ -38,10 +32,6 @@ def test_seeds_stand_as_mean_and_deviation_and_policies_with_their_gain():
       row("a", "placeto", 900.0, seed=0, start_us=1000.0),
       row("a", "placeto", 700.0, seed=1, start_us=1000.0)))
   assert "0.8 ± 0.1 (-20.0 %)" in text
-
-
-def test_a_placement_that_does_not_fit_is_marked():
-  assert "out of memory" in tables.step_time_table(table(row("a", "single", 1.0, fits=False)))
 
 
 def test_plots_are_written_for_methods_with_different_histories(tmp_path):
@@ -116,8 +106,3 @@ def test_seeds_that_never_reach_it_count_with_all_they_had(tmp_path):
   lines = tables.reach_table(table(*rows), str(tmp_path), "rnn").splitlines()
   # One after 10, the other not after its 10.
   assert "| a | k80:2 | fast | 6 | 0.5 | > 10 | > 1.0 | < 4.00 |" in lines
-
-
-def test_a_method_that_was_not_run_cannot_be_reached(tmp_path):
-  with pytest.raises(PlacetoError, match="'rnn', which was not run; expected one of fast"):
-    tables.reach_table(table(row("a", "fast", 900.0)), str(tmp_path), "rnn")

@@ -198,25 +198,3 @@ def test_an_archive_that_would_unpack_to_far_too_much_is_refused(tmp_path):
   assert os.path.getsize(path) < 10_000
   with pytest.raises(PlacementError, match="take more than 100,000 bytes"):
     user_files.read_arrays(path, most_bytes=100_000, **OPTIONS)
-
-
-def test_every_cut_and_changed_archive_is_read_or_refused(tmp_path):
-  path = tmp_path / "arrays.npz"
-  np.savez(path, a=np.arange(5.0), b=np.arange(3))
-  content = path.read_bytes()
-  rng = np.random.default_rng(0)
-  refused = 0
-  for trial in range(400):
-    mutant = bytearray(content)
-    if trial % 4 == 0:
-      del mutant[int(rng.integers(len(mutant))):]
-    else:
-      for at in rng.integers(0, len(mutant), int(rng.integers(1, 4))):
-        mutant[at] = int(rng.integers(256))
-    path.write_bytes(mutant)
-    try:
-      user_files.read_arrays(str(path), **OPTIONS)
-    except PlacementError as error:
-      refused += 1
-      assert "\n" not in str(error)
-  assert refused > 200

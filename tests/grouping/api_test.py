@@ -55,26 +55,11 @@ def test_every_method_keeps_what_a_grouping_promises(method, case):
   assert (again.group_of_op == group).all()
 
 
-def _chain(n, **fields):
-  graph = ComputationGraph.from_edges(
-      [f"op{i}" for i in range(n)], ["Op"] * n, [1] * n, [(i, 0, i + 1) for i in range(n - 1)],
-      **fields)
-  return graph, OpCosts(np.ones((n, 1)), np.ones(n), np.zeros(n), np.zeros(n))
-
-
-def test_an_unknown_method_is_an_error_that_lists_the_known_ones():
-  graph, costs = _chain(2)
-  with pytest.raises(PlacementError, match="heavy_edge"):
-    group_ops(graph, costs, np.ones((2, 1), bool), method="best")
-
-
-def test_less_than_one_group_is_an_error():
-  graph, costs = _chain(2)
-  with pytest.raises(PlacementError, match="max_groups is 0"):
-    group_ops(graph, costs, np.ones((2, 1), bool), max_groups=0)
-
-
-def test_allowed_devices_of_another_graph_are_an_error():
-  graph, costs = _chain(2)
-  with pytest.raises(PlacementError, match=r"expected \[2, devices\]"):
-    group_ops(graph, costs, np.ones((3, 1), bool))
+@pytest.mark.parametrize("ops, options, words", [
+    (2, {"method": "best"}, "heavy_edge"), (2, {"max_groups": 0}, "max_groups is 0"),
+    (3, {}, r"expected \[2, devices\]")])
+def test_what_cannot_be_grouped_is_refused(ops, options, words):
+  graph = ComputationGraph.from_edges(["a", "b"], ["Op"] * 2, [1] * 2, [(0, 0, 1)])
+  costs = OpCosts(np.ones((2, 1)), np.ones(2), np.zeros(2), np.zeros(2))
+  with pytest.raises(PlacementError, match=words):
+    group_ops(graph, costs, np.ones((ops, 1), bool), **options)

@@ -1,15 +1,12 @@
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 from properties import examples
 
 import plain_grouping
 from placeto_tf.costs.op_costs import OpCosts
-from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.grouping.contraction import (
-  CONTROL_BYTES,
   TRANSFER_BYTES,
   contract,
   number_groups,
@@ -40,41 +37,10 @@ def test_a_tensor_counts_once_for_each_node_that_consumes_it():
   assert found.traffic_bytes.tolist() == [1000 + TRANSFER_BYTES] * 2
 
 
-def test_two_tensors_and_a_control_edge_between_two_nodes_add_up():
-  graph = _graph([(0, 0, 1), (0, 1, 1), (0, CONTROL, 1)], [2, 0])
-  found = contract(graph, _costs([1, 1], [10, 20]), np.ones((2, 1), bool), graph.colocation)
-  assert found.traffic_bytes.tolist() == [30 + 2 * TRANSFER_BYTES + CONTROL_BYTES]
-
-
-def test_control_edges_of_more_ops_than_there_are_outputs_carry_no_bytes():
-  graph = _graph([(0, CONTROL, 3), (1, CONTROL, 3), (2, CONTROL, 3)], [0, 0, 1, 0])
-  found = contract(graph, _costs([1] * 4, [7]), np.ones((4, 1), bool), graph.colocation)
-  assert found.traffic_bytes.tolist() == [CONTROL_BYTES] * 3
-
-
-def test_traffic_inside_a_node_is_left_out():
-  graph = _graph([(0, 0, 1)], [1, 0], colocation=np.array([0, 0]))
-  found = contract(graph, _costs([1, 1], [10]), np.ones((2, 1), bool), graph.colocation)
-  assert found.num_nodes == 1 and not len(found.producers)
-
-
 def test_weight_is_the_time_on_the_fastest_kind():
   graph = _graph([], [0])
   found = contract(graph, _costs([[5, 3]], []), np.ones((1, 2), bool), graph.colocation)
   assert found.weight_us.tolist() == [3]
-
-
-def test_masks_are_what_all_ops_of_a_node_may_use():
-  graph = _graph([], [0, 0, 0])
-  allowed = np.array([[True, True, False], [False, True, True], [True, False, True]])
-  found = contract(graph, _costs([1, 1, 1], []), allowed, np.array([0, 0, 1]))
-  assert plain_grouping.node_masks(found) == [0b010, 0b101]
-
-
-def test_colocated_ops_without_a_common_device_are_an_error_that_names_one():
-  graph = _graph([], [0, 0], colocation=np.array([0, 0]))
-  with pytest.raises(PlacementError, match="op0"):
-    contract(graph, _costs([1, 1], []), np.eye(2, dtype=bool), graph.colocation)
 
 
 def test_groups_are_numbered_by_their_first_op_in_topological_order():

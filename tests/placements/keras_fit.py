@@ -1,5 +1,5 @@
 """Run as a program: fits Keras models plain and by `compile_placed` on two CPU devices and prints
-what differed as JSON. Argument: the Keras ("2" or "3")."""
+what differed as JSON. Arguments: the Keras ("2" or "3"), names of `PARTS` (default: all)."""
 
 import dataclasses
 import json
@@ -412,19 +412,21 @@ def changes(keras):
                  for each in (mirrored, bare, eager, 3)]}
 
 
-def main(version):
+PARTS = {
+    "first_batch": lambda keras: fits(keras, {}),
+    "planned": lambda keras: fits(keras, {"batch_size": BATCH}, steps_per_execution=2),
+    "changes": changes, "replicas": replicas, "verdicts": verdicts, "plans": plans,
+    "batch_sizes": batch_sizes, "composites": composites}
+
+
+def main(version, *parts):
   cpu = tf.config.list_physical_devices("CPU")[0]
   tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
   tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
   tf.config.set_soft_device_placement(False)
   keras = keras_proof.the_keras(version)
   os.chdir(tempfile.mkdtemp())
-  print(json.dumps({
-      "first_batch": fits(keras, {}), "planned": fits(
-          keras, {"batch_size": BATCH}, steps_per_execution=2),
-      "changes": changes(keras), "replicas": replicas(keras), "verdicts": verdicts(keras),
-      "plans": plans(keras), "batch_sizes": batch_sizes(keras),
-      "composites": composites(keras)}))
+  print(json.dumps({name: PARTS[name](keras) for name in parts or PARTS}))
 
 
 if __name__ == "__main__":

@@ -20,12 +20,7 @@ _PROGRAM = pathlib.Path(__file__).with_name("keras_proof.py")
 
 
 def _prove(version, devices, *names, timeout=3600):
-  if version == "3":
-    pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
-    return subprograms.run(
-        _PROGRAM, version, str(devices), *names, timeout=timeout,
-        without=("TF_USE_LEGACY_KERAS",))
-  return subprograms.run(_PROGRAM, version, str(devices), *names, timeout=timeout)
+  return subprograms.run_with_keras(version, _PROGRAM, str(devices), *names, timeout=timeout)
 
 
 def _check(case, devices):

@@ -16,10 +16,8 @@ _PROGRAM = pathlib.Path(__file__).parent.parent / "placements" / "keras_fit.py"
 @pytest.fixture(scope="module", params=["2", "3"], ids=["keras_2", "keras_3"], name="found")
 def found_fixture(request):
   """What `keras_fit.py` saw."""
-  if request.param == "2":
-    return subprograms.run(_PROGRAM, "2")
-  pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
-  return subprograms.run(_PROGRAM, "3", without=("TF_USE_LEGACY_KERAS",))
+  parts = ("first_batch", "composites") if request.param == "2" and subprograms.HAS_KERAS_3 else ()
+  return subprograms.run_with_keras(request.param, _PROGRAM, *parts)
 
 
 @pytest.mark.parametrize("case", ["first_batch", "planned"])
@@ -143,7 +141,8 @@ def test_what_cannot_be_placed_is_refused(found):
 
 
 def test_the_documented_example_runs(tmp_path):
-  pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
+  if not subprograms.HAS_KERAS_3:
+    pytest.skip("Keras 3 is not installed")
   root = pathlib.Path(__file__).resolve().parents[2]
   text = (root / "docs" / "keras_models.md").read_text()
   example = next(

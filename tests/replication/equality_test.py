@@ -17,10 +17,10 @@ from training_models import (
 )
 
 REPLICAS = (2, 3, 4)
+PAIRS = ((2, "float32"), (3, "float64"), (4, "float64"))
 
 
-@pytest.mark.parametrize("replicas", REPLICAS)
-@pytest.mark.parametrize("dtype", ("float32", "float64"))
+@pytest.mark.parametrize("replicas, dtype", PAIRS)
 def test_a_perceptron(proof, replicas, dtype):
   proof(perceptron("momentum"), dense_inputs, replicas, dtype)
 
@@ -33,8 +33,7 @@ def test_every_optimizer_of_tensorflow_1(proof, trainer):
   assert len(updates) == 3  # one for each variable, not one for each replica
 
 
-@pytest.mark.parametrize("replicas", REPLICAS)
-@pytest.mark.parametrize("dtype", ("float32", "float64"))
+@pytest.mark.parametrize("replicas, dtype", PAIRS)
 def test_an_embedding_with_sparse_gradients(proof, replicas, dtype):
   proof(embedding("momentum"), word_inputs, replicas, dtype)
 
@@ -49,8 +48,7 @@ def test_sparse_gradients_are_clipped_by_the_norm_of_all_replicas(proof, trainer
   proof(embedding(trainer, clip=0.01), word_inputs, 2)
 
 
-@pytest.mark.parametrize("replicas", REPLICAS)
-@pytest.mark.parametrize("dtype", ("float32", "float64"))
+@pytest.mark.parametrize("replicas, dtype", PAIRS)
 @pytest.mark.parametrize("unrolled", (True, False))
 def test_an_lstm_with_clipping_by_the_global_norm(proof, replicas, dtype, unrolled):
   proof(lstm("momentum", 0.01, unrolled), word_inputs, replicas, dtype)

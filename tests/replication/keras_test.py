@@ -1,7 +1,6 @@
 """Replicas of Keras training steps, of both versions, each in a process of its own."""
 
 import functools
-import importlib.util
 import pathlib
 
 import pytest
@@ -19,20 +18,16 @@ def differences(program, *arguments):
   return subprograms.run(FOLDER / program, *arguments, without=("TF_USE_LEGACY_KERAS",))
 
 
-def needs_keras(version):
-  """Skips where the version is not installed; TensorFlow up to 2.15 brings Keras 2 itself."""
-  import tensorflow as tf
-
-  old = tuple(map(int, tf.__version__.split(".")[:2])) < (2, 16)
-  if version == 3 and (old or importlib.util.find_spec("keras") is None):
-    pytest.skip("Keras 3 is not installed")
+@functools.cache
+def steps(version):
+  """What `keras_step.py` prints with a Keras."""
+  return subprograms.run_with_keras(str(version), FOLDER / "keras_step.py", *CASES)
 
 
 @pytest.mark.parametrize("version", (2, 3))
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_of_keras_is_that_of_the_global_batch(version, case):
-  needs_keras(version)
-  assert differences("keras_step.py", str(version), *CASES)[case] < 1e-10
+  assert steps(version)[case] < 1e-10
 
 
 @pytest.mark.parametrize("replicas", MIRRORED)

@@ -21,6 +21,7 @@ from placeto_tf.replication.replicated_graph import SHARED
 from placeto_tf.search.symmetric import anneal_symmetric, device_images, place_shares
 
 REPLICAS = (2, 3, 4)
+PAIRS = ((2, "float32"), (3, "float64"), (4, "float64"))
 
 
 def session_of(graph, **options):
@@ -29,22 +30,19 @@ def session_of(graph, **options):
   return tf.compat.v1.Session(graph=graph, config=sessions.unoptimized(**options))
 
 
-@pytest.mark.parametrize("replicas", REPLICAS)
-@pytest.mark.parametrize("dtype", ("float32", "float64"))
+@pytest.mark.parametrize("replicas, dtype", PAIRS)
 @pytest.mark.parametrize("trainer", ("momentum", "adam"))
 def test_a_perceptron(proof, replicas, dtype, trainer):
   proof(models.perceptron(trainer), models.dense_inputs, replicas, dtype, mirrored=True)
 
 
-@pytest.mark.parametrize("replicas", REPLICAS)
-@pytest.mark.parametrize("dtype", ("float32", "float64"))
+@pytest.mark.parametrize("replicas, dtype", PAIRS)
 @pytest.mark.parametrize("trainer", ("momentum", "adam"))
 def test_an_embedding_with_sparse_gradients(proof, replicas, dtype, trainer):
   proof(models.embedding(trainer), models.word_inputs, replicas, dtype, mirrored=True)
 
 
-@pytest.mark.parametrize("replicas", REPLICAS)
-@pytest.mark.parametrize("dtype", ("float32", "float64"))
+@pytest.mark.parametrize("replicas, dtype", PAIRS)
 @pytest.mark.parametrize("unrolled", (True, False), ids=("unrolled", "loop"))
 def test_an_lstm_with_clipping_by_the_global_norm(proof, replicas, dtype, unrolled):
   proof(models.lstm("adam", 0.01, unrolled), models.word_inputs, replicas, dtype, mirrored=True)

@@ -1,6 +1,5 @@
 import hypothesis
 import hypothesis.strategies as st
-import numpy as np
 import pytest
 from extended_oracle import random_extensions
 from properties import examples
@@ -57,9 +56,3 @@ def test_report_says_which_device_is_out_of_memory_and_by_how_much():
       "3.0 GB, big persistent 1.5 GB)",
       "out of memory on /GPU:1 by 1.3 GB (3.3 GB at 4 us, 2.0 GB there; largest: "
       "big copy 3.0 GB, small temporary 0.2 GB, small output 1.0 kB)"]
-
-
-def test_report_of_a_placement_that_fits_is_empty():
-  graph, costs, _ = over_full_case()
-  result = Simulator(graph, costs, make_cluster(2, memory=8 * 2**30)).simulate(np.array([0, 0]))
-  assert memory_report(graph, costs, result) == []

@@ -12,9 +12,3 @@ def test_paths_end_and_start_with_each_op():
   op_us = np.array([1.0, 2.0, 5.0, 1.0])
   assert longest_path_us(GRAPH, op_us).tolist() == [1, 3, 6, 7]
   assert remaining_path_us(GRAPH, op_us).tolist() == [7, 3, 6, 1]
-
-
-def test_paths_of_a_graph_without_edges_are_its_ops():
-  graph = ComputationGraph.from_edges(["a", "b"], ["X"] * 2, [0, 0], [])
-  assert longest_path_us(graph, np.array([3.0, 4.0])).tolist() == [3, 4]
-  assert remaining_path_us(graph, np.array([3.0, 4.0])).tolist() == [3, 4]

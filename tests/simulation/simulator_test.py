@@ -13,7 +13,6 @@ from properties import examples
 from random_cases import make_cluster, make_costs, random_case, with_cluster
 
 from placeto_tf.costs.op_costs import OpCosts
-from placeto_tf.errors import CostError, PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.simulation.path_lengths import longest_path_us
 from placeto_tf.simulation.simulator import Simulator
@@ -174,49 +173,9 @@ def test_placements_are_left_as_they_are_and_may_be_of_any_integer_type():
   assert placement.tolist() == (np.arange(100) % 4).tolist()
 
 
-def test_no_placements_give_no_results():
-  graph, costs, cluster = layered_case(100)
-  step_time_us, peak_bytes = Simulator(graph, costs, cluster).simulate_many(
-      np.zeros((0, 100), dtype=np.int32))
-  assert step_time_us.shape == (0,)
-  assert peak_bytes.shape == (0, 4)
-
-
 def test_single_op_and_op_without_outputs():
   graph = ComputationGraph.from_edges(["only"], ["X"], [0], [])
   result = Simulator(graph, make_costs([3], []), make_cluster(1)).simulate([0])
   assert result.step_time_us == 3
   assert result.peak_memory_bytes.tolist() == [0]
   assert len(result.transfers) == 0
-
-
-@pytest.mark.parametrize("placement, message", [
-    ([0, 0], "shape .2,.*each of the 3 ops"),
-    ([0, 0, 0, 0], "shape .4,.*each of the 3 ops"),
-    ([0, 2, 0], "'op1' is on device 2; the cluster has devices 0 to 1"),
-    ([0, 0, -1], "'op2' is on device -1"),
-    ([0.0, 1.0, 0.0], "type float64; expected int32"),
-    ([[0, 0, 0]], "one dimension"),
-])
-def test_wrong_placement_is_refused(placement, message):
-  graph = ComputationGraph.from_edges([f"op{i}" for i in range(3)], ["X"] * 3, [1] * 3, [])
-  simulator = Simulator(graph, make_costs([1] * 3, [1] * 3), make_cluster(2))
-  with pytest.raises(PlacementError, match=message):
-    simulator.simulate(placement)
-
-
-def test_wrong_placement_in_a_batch_is_refused_by_name():
-  graph = ComputationGraph.from_edges([f"op{i}" for i in range(3)], ["X"] * 3, [1] * 3, [])
-  simulator = Simulator(graph, make_costs([1] * 3, [1] * 3), make_cluster(2))
-  with pytest.raises(PlacementError, match="'op1' is on device 7"):
-    simulator.simulate_many(np.array([[0, 0, 0], [0, 7, 0]]))
-  with pytest.raises(PlacementError, match="start_us is float32"):
-    simulator.simulate_many(np.zeros((1, 3), np.int32), start_us=np.empty((1, 3), np.float32))
-
-
-def test_costs_of_another_graph_or_cluster_are_refused():
-  graph = ComputationGraph.from_edges(["a", "b"], ["X"] * 2, [1] * 2, [])
-  with pytest.raises(CostError, match="3 ops with 3 outputs, the graph has 2 with 2"):
-    Simulator(graph, make_costs([1] * 3, [1] * 3), make_cluster(2))
-  with pytest.raises(CostError, match="1 kinds of devices, the cluster has 2"):
-    Simulator(graph, make_costs([1] * 2, [1] * 2), make_cluster(2, kinds=2))

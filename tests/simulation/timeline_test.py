@@ -1,5 +1,4 @@
 import io
-import json
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from placeto_tf.simulation.timeline import (
     timeline_events,
     timeline_figure,
     timeline_png,
-    write_timeline,
 )
 
 
@@ -100,13 +98,6 @@ def test_slices_of_one_track_do_not_overlap():
       slices.sort()
       for (start, duration), (following, _) in zip(slices, slices[1:]):
         assert start + duration <= following + 1e-9
-
-
-def test_written_timeline_is_json_with_a_list_of_events(tmp_path):
-  write_timeline(*small_case(), str(tmp_path / "timeline.json"))
-  trace = json.loads((tmp_path / "timeline.json").read_text())
-  assert trace["displayTimeUnit"] == "ms"
-  assert {event["ph"] for event in trace["traceEvents"]} == {"M", "X", "s", "f", "C"}
 
 
 @pytest.mark.parametrize("with_memory", [False, True])

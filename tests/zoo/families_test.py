@@ -34,11 +34,6 @@ def test_a_wrong_spec_is_refused_with_what_is_valid(spec, culprit):
   assert culprit in str(caught.value)
 
 
-def test_several_graphs_where_one_is_wanted_are_refused():
-  with pytest.raises(GraphError, match="3 graphs"):
-    zoo.build("family:ptb[0:3]")
-
-
 @pytest.mark.parametrize("name", zoo.family_names())
 def test_members_differ_and_each_is_a_spec_of_a_model(name):
   members = [families.member(spec) for spec in zoo.expand(f"family:{name}[0:32]")]

@@ -47,7 +47,3 @@ def test_attention_reaches_every_layer_of_the_decoder(built):
     assert shapes[f"decoder/level_{layer}/layer_0/kernel"] == [3 * hidden, 4 * hidden]
   assert shapes["encoder/level_1/layer_0/kernel"] == [3 * hidden, 4 * hidden]  # both directions
   assert shapes["encoder/level_2/layer_0/kernel"] == [2 * hidden, 4 * hidden]
-
-
-def test_one_layer_is_enough():
-  assert zoo.build("gnmt:batch=2:layers=1:steps=2:hidden=4:vocab=30").num_parameters > 0

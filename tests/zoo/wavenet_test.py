@@ -32,15 +32,3 @@ def test_an_output_sees_its_past_as_far_as_the_dilations_reach_and_nothing_later
     before, after = (session.run(skips, {"audio:0": values}) for values in (audio, changed))
   seen = np.flatnonzero((before != after).any(axis=2)[0])
   assert (seen.min(), seen.max()) == (5, 5 + 14)
-
-
-def test_dilations_double_along_a_stack_and_start_again_in_the_next():
-  built = zoo.build("wavenet:batch=1:stacks=2:layers=5:samples=24:channels=4:levels=8")
-  pads = {}
-  for op in built.graph.get_operations():
-    if op.type == "Pad" and op.name.startswith("stack_"):
-      paddings = tf.get_static_value(op.inputs[1])
-      pads[op.name.rpartition("/")[0]] = int(paddings[1, 0])
-  assert pads == {
-      "stack_0/layer_0": 1, "stack_0/layer_1": 2, "stack_0/layer_2": 4,
-      "stack_1/layer_0": 1, "stack_1/layer_1": 2}

@@ -1,0 +1,398 @@
+"""Mutants of the files that users hand over, and the loaders that are to refuse them.
+
+Each mutant is a function of its kind and number: bytes flipped, inserted, cut off, repeated or
+zeroed; in JSON also values dropped, repeated or replaced, and deep nesting; in graphs also fields
+and nodes dropped or repeated, inputs rewired, and numbers beyond all limits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import random
+import tempfile
+import warnings
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
+
+from placeto_tf.errors import PlacetoError
+from placeto_tf.files import user_files
+
+GRAPH = "zoo:rnnlm:layers=1:steps=2:hidden=16:batch=2:vocab=20"
+_VALUES: Tuple[Any, ...] = (
+    None, True, 0, -1, 2**31, 2**63 - 1, -2**63, 10**30, 10**400, 0.5, 1e308, 1e-320, "", "x", "\0",
+    "/GPU:0", "/device:GPU:0", "../../etc/passwd", "é" * 100, [], [[]], {}, [1, "a", None],
+    {"a": {"b": []}}, "NaN", "9" * 400)
+_NUMBERS = (-2, -1, 0, 1, 2, 7, 19, 101, 255, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 40,
+            (1 << 62) + 1, (1 << 63) - 1, -(1 << 31), -(1 << 63))
+_TEXTS = ("", "^", ":", "a:b:c", "x" * 100_000, "\u00e9", "x:99999999999", "../x", "loc:@", "\n",
+          "NoSuchOp", "Const", "Switch", "Merge", "While", "PartitionedCall", "Reshape", "Split")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """One kind of file.
+
+  Attributes:
+    files: name -> content of a sound one.
+    load: reads the folder they are in.
+    message: class of the protobuf message that the files hold, if they hold one.
+  """
+
+  files: Dict[str, bytes]
+  load: Callable[[str], Any]
+  message: Any = None
+
+
+def mutant(kind: Kind, number: int) -> Tuple[str, bytes, str]:
+  """The mutant of that number: the file that is changed, its content, and the changes."""
+  rng = random.Random(number)
+  name = rng.choice(sorted(kind.files))
+  content, done = kind.files[name], []
+  changes: List[Callable] = [_flipped, _inserted, _cut, _repeated, _zeroed]
+  if rng.random() < 0.75:
+    if name.endswith(".json"):
+      changes = [_json_changed]
+    elif kind.message:
+      changes = [lambda rng, content: _message_changed(rng, content, kind.message)]
+  for _ in range(rng.choice((1, 1, 1, 2, 4))):
+    change = rng.choice(changes)
+    content = change(rng, content)
+    done.append(change.__name__.strip("_"))
+  return name, content, "+".join(done)
+
+
+def read(kind: Kind, folder: str, changed: Optional[str] = None, content: bytes = b"") -> str:
+  """Writes the files of a kind, one of them changed, and loads them.
+
+  Returns:
+    "" if they are loaded, else the sentence they are refused with.
+  """
+  for name, sound in kind.files.items():
+    path = os.path.join(folder, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+      file.write(content if name == changed else sound)
+  try:
+    kind.load(folder)
+  except PlacetoError as error:
+    return str(error)
+  return ""
+
+
+def _flipped(rng: random.Random, content: bytes) -> bytes:
+  changed = bytearray(content)
+  for _ in range(rng.choice((1, 1, 3, 20)) if changed else 0):
+    changed[rng.randrange(len(changed))] = rng.randrange(256)
+  return bytes(changed)
+
+
+def _inserted(rng: random.Random, content: bytes) -> bytes:
+  at = rng.randrange(len(content) + 1)
+  return content[:at] + bytes(rng.randrange(256) for _ in range(rng.choice((1, 7)))) + content[at:]
+
+
+def _cut(rng: random.Random, content: bytes) -> bytes:
+  return content[:rng.randrange(len(content) + 1)]
+
+
+def _repeated(rng: random.Random, content: bytes) -> bytes:
+  first, last = sorted((rng.randrange(len(content) + 1), rng.randrange(len(content) + 1)))
+  return content[:last] + content[first:last] * rng.choice((1, 3)) + content[last:]
+
+
+def _zeroed(rng: random.Random, content: bytes) -> bytes:
+  first, last = sorted((rng.randrange(len(content) + 1), rng.randrange(len(content) + 1)))
+  return content[:first] + b"\0" * (last - first) + content[last:]
+
+
+def _json_changed(rng: random.Random, content: bytes) -> bytes:
+  if rng.random() < 0.02:
+    return b"[" * 100_000 if rng.random() < 0.5 else b'{"a":' * 100_000
+  try:
+    value = json.loads(content)
+  except (ValueError, RecursionError):
+    return _flipped(rng, content)
+  # Down into the value: the container that holds the place that is changed.
+  holder, key, at = None, None, value
+  while isinstance(at, (dict, list)) and at and rng.random() < 0.8:
+    holder, key = at, rng.choice(sorted(at)) if isinstance(at, dict) else rng.randrange(len(at))
+    at = holder[key]
+  if holder is None:
+    value = rng.choice(_VALUES)
+  elif rng.random() < 0.2:
+    del holder[key]
+  elif rng.random() < 0.1 and isinstance(holder, dict):
+    holder[f"{key}_"] = at
+  else:
+    holder[key] = rng.choice(_VALUES)
+  text = json.dumps(value)
+  if rng.random() < 0.05 and text.startswith("{") and len(text) > 2:
+    text = text[:-1] + ", " + text[1:]  # every key twice
+  return text.encode("utf-8", "surrogatepass")
+
+
+def _fields(message: Any) -> Iterator[Tuple[Any, Any, Any]]:
+  """(message, field, value) of all fields that are set, those of inner messages included."""
+  for field, value in message.ListFields():
+    yield message, field, value
+    if field.message_type is None:
+      continue
+    if hasattr(value, "keys"):  # a map, of messages or of texts
+      value = [value[key] for key in sorted(value)]
+    for each in value if hasattr(value, "__len__") else [value]:
+      if hasattr(each, "ListFields"):
+        yield from _fields(each)
+
+
+def _message_changed(rng: random.Random, content: bytes, message_class: Any) -> bytes:
+  from google.protobuf.message import DecodeError
+
+  try:
+    whole = message_class.FromString(content)
+  except DecodeError:
+    return _flipped(rng, content)
+  places = list(_fields(whole))
+  if not places:
+    return content
+  message, field, value = rng.choice(places)
+  is_list = hasattr(value, "append")
+  if rng.random() < 0.2 or hasattr(value, "keys") or (field.message_type and not is_list):
+    message.ClearField(field.name)
+  elif is_list and (field.message_type or rng.random() < 0.3):
+    at = rng.randrange(len(value))
+    if rng.random() < 0.5:
+      del value[at]
+    else:
+      value.append(value[at])
+  else:
+    texts = [text for _, _, text in places if isinstance(text, str)] or _TEXTS
+    if field.type == field.TYPE_BYTES:
+      other: Any = bytes(rng.choices(b"\x00\x01\x7f\xff", k=rng.choice((0, 1, 4, 1000))))
+    elif field.type == field.TYPE_STRING:
+      text = rng.choice(texts)
+      other = rng.choice((text, f"^{text}", rng.choice(_TEXTS)))
+    else:
+      other = rng.choice(_NUMBERS)
+    try:
+      if is_list:
+        value[rng.randrange(len(value))] = other
+      else:
+        setattr(message, field.name, other)
+    except (ValueError, TypeError):
+      message.ClearField(field.name)  # the number is too large for the field
+  return whole.SerializeToString(deterministic=True)
+
+
+def _saved(save: Callable[[str], Any], *names: str) -> Dict[str, bytes]:
+  """The files that `save` writes to a directory."""
+  with tempfile.TemporaryDirectory() as folder:
+    save(folder)
+    found = {}
+    for name in names:
+      with open(os.path.join(folder, name), "rb") as file:
+        found[name] = file.read()
+    return found
+
+
+def _graph_and_cluster() -> Tuple[Any, Any]:
+  from placeto_tf.clusters import Cluster
+  from placeto_tf.graphs import load_graph
+
+  return load_graph(GRAPH), Cluster.parse("k80:2")
+
+
+def _costed(path: str) -> None:
+  """Loads a graph and estimates its costs, unless the graph is one of costs."""
+  from placeto_tf.clusters import Cluster
+  from placeto_tf.costs import estimate_costs
+  from placeto_tf.graphs import load_graph
+
+  estimate_costs(load_graph(path, batch_size=2), Cluster.parse("k80:2"), cache=False)
+
+
+def _training_graph() -> Any:
+  """A MetaGraphDef with both kinds of variables, a loop, its functions, and computed shapes."""
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  with tf.Graph().as_default():
+    x = v1.placeholder(tf.float32, [None, 4, 4, 2], name="x")
+    filters = v1.get_variable("filters", [3, 3, 2, 3], use_resource=True)
+    bias = v1.get_variable("bias", [3], use_resource=False)
+    y = tf.nn.relu(tf.nn.conv2d(x, filters, 1, "SAME") + bias)
+    y = tf.reshape(y, [tf.shape(x)[0], 48])
+    _, y = tf.while_loop(lambda i, z: i < 3, lambda i, z: (i + 1, tf.tanh(z)), (0, y))
+    loss = tf.reduce_mean(tf.square(tf.concat([y, y], 1)), name="loss")
+    train = v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss, name="train")
+    v1.add_to_collection("train_op", train)
+    v1.global_variables_initializer()
+    return v1.train.export_meta_graph(saver_def=v1.train.Saver().saver_def)
+
+
+def _graph_def() -> Kind:
+  graph_def = _training_graph().graph_def
+  return Kind({"graph.pb": graph_def.SerializeToString()},
+              lambda folder: _costed(os.path.join(folder, "graph.pb")), type(graph_def))
+
+
+def _meta_graph_def() -> Kind:
+  meta_graph = _training_graph()
+  return Kind({"graph.meta": meta_graph.SerializeToString()},
+              lambda folder: _costed(os.path.join(folder, "graph.meta")), type(meta_graph))
+
+
+def _saved_model() -> Kind:
+  """A SavedModel with nested calls, a loop and a branch."""
+  import tensorflow as tf
+  from tensorflow.core.protobuf import saved_model_pb2
+
+  module = tf.Module()
+  module.weights = tf.Variable(tf.ones([4, 4]))
+  layer = tf.function(lambda x: tf.tanh(x @ module.weights))
+
+  @tf.function(input_signature=[tf.TensorSpec([None, 4])])
+  def serve(x: Any) -> Any:
+    for _ in tf.range(3):
+      x = layer(x)
+      if tf.reduce_sum(x) > 0:
+        x = x * 2
+    module.weights.assign_add(tf.eye(4))
+    return {"y": x, "z": layer(x)}
+
+  module.serve = serve
+  return Kind(
+      _saved(lambda folder: tf.saved_model.save(module, folder, signatures=serve),
+             "saved_model.pb"), _costed, saved_model_pb2.SavedModel)
+
+
+def _cost_graph_def() -> Kind:
+  from cost_protos import to_cost_graph
+  from placeto_tf.costs import estimate_costs
+  from placeto_tf.graphs import load_graph
+
+  graph, cluster = _graph_and_cluster()
+  proto = to_cost_graph(graph, estimate_costs(graph, cluster))
+  return Kind({"graph.cost_graph.pb": proto.SerializeToString()}, lambda folder: load_graph(
+      os.path.join(folder, "graph.cost_graph.pb")), type(proto))
+
+
+def _placement() -> Kind:
+  from placeto_tf.placements import Placement
+
+  graph, cluster = _graph_and_cluster()
+  placement = Placement.from_indices(
+      graph, cluster, np.zeros(graph.num_ops, np.int32), method="single", seed=0, evaluations=1,
+      step_time_us=1.5, lower_bound_us=1.0, peak_memory_bytes={"/GPU:0": 1},
+      baselines={"current": {"step_time_us": 2.0, "fits": True}})
+
+  def load(folder: str) -> None:
+    Placement.load(os.path.join(folder, "placement.json")).indices(graph, cluster)
+
+  return Kind(_saved(lambda folder: placement.save(os.path.join(folder, "placement.json")),
+                     "placement.json"), load)
+
+
+def _cluster() -> Kind:
+  from placeto_tf.clusters import Cluster
+
+  cluster = Cluster.parse("k80:2+p100:1")
+  return Kind(_saved(lambda folder: cluster.save(os.path.join(folder, "cluster.json")),
+                     "cluster.json"),
+              lambda folder: Cluster.parse(os.path.join(folder, "cluster.json")))
+
+
+def _costs() -> Kind:
+  from cost_protos import to_op_performances
+  from placeto_tf.costs import estimate_costs
+
+  graph, cluster = _graph_and_cluster()
+  proto = to_op_performances(graph, estimate_costs(graph, cluster), cluster)
+
+  def load(folder: str) -> None:
+    estimate_costs(graph, cluster, source=os.path.join(folder, "costs.pb"))
+
+  return Kind({"costs.pb": proto.SerializeToString()}, load, type(proto))
+
+
+def _feeds() -> Kind:
+  file = io.BytesIO()
+  np.savez(file, x=np.zeros((2, 3), np.float32), y=np.arange(4))
+  return Kind({"feeds.npz": file.getvalue()}, lambda folder: user_files.read_arrays(
+      os.path.join(folder, "feeds.npz"), what="the feeds file", remedy="expected an .npz"))
+
+
+def _scorer_weights() -> Kind:
+  from placeto_tf.policies.placeto.scorer import ScorerWeights
+
+  return Kind(_saved(ScorerWeights.untrained().save, "weights.json", "weights.npz"),
+              ScorerWeights.load)
+
+
+def _run() -> Kind:
+  """A run of training that was stopped after two checkpoints."""
+  import tensorflow as tf
+
+  from placeto_tf.training import runs
+  from placeto_tf.training.checkpoints import Checkpoints
+
+  config = {"seed": 1, "graphs": ["a"], "learning_rate": 0.5}
+
+  def save(folder: str) -> None:
+    runs.claim(folder, config)
+    checkpoints = Checkpoints(os.path.join(folder, "train"), {}, weights=tf.Variable([1.0, 2.0]))
+    for iteration in (1, 2):
+      checkpoints.save(iteration, {"iteration": iteration, "rng": [1, 2]})
+    runs.finish(folder, 2, 0, {"loss": 0.5})
+
+  def load(folder: str) -> None:
+    runs.finished(folder, config)
+    found = Checkpoints(os.path.join(folder, "train"), {}, weights=tf.Variable([0.0, 0.0]))
+    assert found.restored, "the run was begun again"
+
+  return Kind(_saved(
+      save, "config.json", "done.json", "train/checkpoint", "train/ckpt-1.index",
+      "train/ckpt-1.data-00000-of-00001", "train/ckpt-2.index",
+      "train/ckpt-2.data-00000-of-00001"), load)
+
+
+def _manifest() -> Kind:
+  from placeto_tf.files.outputs import MANIFEST, ResultDirectory
+
+  def save(folder: str) -> None:
+    with ResultDirectory(folder) as results:
+      with open(os.path.join(results.path, "report.json"), "w", encoding="utf-8") as file:
+        file.write("{}\n")
+      results.publish()
+
+  def load(folder: str) -> None:
+    with ResultDirectory(folder) as results:
+      results.claim(["report.json"])
+
+  return Kind(_saved(save, MANIFEST, "report.json"), load)
+
+
+def _keras(name: str) -> Kind:
+  """A model in the format of the name's suffix, by the Keras that TensorFlow has."""
+  import tensorflow as tf
+
+  from placeto_tf.graphs import keras_files
+
+  layers = tf.keras.layers
+  model = tf.keras.Sequential([layers.Input([3]), layers.Dense(2, "relu"), layers.Dense(1)])
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # HDF5 is no longer the format of choice
+    files = _saved(lambda folder: model.save(os.path.join(folder, name)), name)
+  return Kind(files, lambda folder: keras_files.load_model(os.path.join(folder, name)))
+
+
+# Name -> a function that makes the kind.
+KINDS: Dict[str, Callable[[], Kind]] = {
+    "graph_def": _graph_def, "meta_graph_def": _meta_graph_def, "saved_model": _saved_model,
+    "cost_graph_def": _cost_graph_def, "placement": _placement, "cluster": _cluster,
+    "costs": _costs, "feeds": _feeds, "scorer_weights": _scorer_weights, "run": _run,
+    "manifest": _manifest, "keras_archive": lambda: _keras("model.keras"),
+    "keras_hdf5": lambda: _keras("model.h5")}
