@@ -57,16 +57,13 @@ class ExactResult:
 
 
 def prove(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
-    max_nodes: Optional[int] = None,
-) -> ExactResult:
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> ExactResult:
   """Searches for the best placement of the groups until it is proven or the budget is used up.
 
   Args:
     problem: evaluates.
     budget: only leaves and starts count as evaluations.
     seed: of the search for a good placement to begin with.
-    max_nodes: the most partial placements to bound; these are no evaluations.
   """
   budget = budget or DEFAULT_BUDGET
   supernodes = Supernodes(problem)
@@ -95,9 +92,7 @@ def prove(
   root = np.full((1, g), _UNPLACED, dtype=np.int32)
   stack: List[Tuple[int, np.ndarray, np.ndarray]] = [(0, root, bounds.lower_us(root))]
   size = max(8, _BLOCK_NUMBERS // (problem.graph.num_ops * d * d))
-  nodes = 0
-  while stack and not problem.search_log.exhausted(budget) and (
-      max_nodes is None or nodes < max_nodes):
+  while stack and not problem.search_log.exhausted(budget):
     depth, block, lower = stack.pop()
     keep = incumbent.open(lower)
     block, lower = block[keep], lower[keep]
@@ -113,7 +108,6 @@ def prove(
       continue
     children = _branch(block, int(order[depth]), supernodes.allowed, twins)
     found = bounds.lower_us(children)
-    nodes += len(children)
     keep = incumbent.open(found) & ~(incumbent.fits & bounds.overfull(children))
     children, found = children[keep], found[keep]
     best_first = np.argsort(found, kind="stable")

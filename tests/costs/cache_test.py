@@ -60,23 +60,6 @@ def test_a_planted_entry_with_impossible_values_counts_as_missing(entry, field, 
   assert cache.load(folder, key, graph) is not None
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
-def test_a_pipe_in_an_entrys_place_is_not_waited_for(entry):
-  folder, key, graph, work = entry
-  path = os.path.join(folder, os.listdir(folder)[0])
-  os.unlink(path)
-  os.mkfifo(path)
-  assert cache.load(folder, key, graph) is None
-  cache.store(folder, key, work)
-  assert cache.load(folder, key, graph) is not None
-
-
-def test_entry_of_a_graph_of_another_size_counts_as_missing(entry, load):
-  folder, key, _, _ = entry
-  other = load(lambda v1, tf: tf.constant(1.0, name="fetch"))
-  assert cache.load(folder, key, other) is None
-
-
 def test_key_changes_with_shapes_but_not_from_one_loading_to_the_next(training_graph):
   def key(batch):
     graph = training_graph(batch)

@@ -74,18 +74,6 @@ def test_a_hang_is_ended(graph_def, monkeypatch, analysed_by):
     guarded.analyse(graph_def)
 
 
-def test_a_busy_machine_does_not_end_an_analysis(graph_def, monkeypatch, analysed_by):
-  expected, analyse = shape_analysis.analyse(graph_def), shape_analysis.analyse
-
-  def wait_for_a_core(*arguments, **options):
-    time.sleep(1.5)
-    return analyse(*arguments, **options)
-
-  analysed_by(wait_for_a_core)
-  monkeypatch.setattr(guarded, "_LIMIT_S", 0.5)
-  assert _same(expected, guarded.analyse(graph_def))
-
-
 def test_an_analysis_that_waits_for_ever_is_an_error(graph_def, monkeypatch, analysed_by):
   expected, analyse = shape_analysis.analyse(graph_def), shape_analysis.analyse
   analysed_by(lambda *_, **__: time.sleep(600))
@@ -103,13 +91,6 @@ def test_a_server_that_was_killed_is_replaced(graph_def, analysed_by):
   analysed_by(shape_analysis.analyse)
   os.kill(guarded._server._pid, signal.SIGKILL)
   assert _same(expected, guarded.analyse(graph_def))
-
-
-def test_a_server_that_cannot_start_is_an_error(graph_def, monkeypatch):
-  guarded._close()
-  monkeypatch.setattr(guarded, "_SERVER", "raise SystemExit('no such module')")
-  with pytest.raises(CostError, match="no such module"):
-    guarded.analyse(graph_def)
 
 
 def test_modules_of_the_working_directory_are_not_taken_for_the_programs(
@@ -152,12 +133,3 @@ def test_errors_come_back_as_errors_of_costs(graph_def, analysed_by, error, show
   analysed_by(fail)
   with pytest.raises(CostError, match=shown):
     guarded.analyse(graph_def)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="files are listed by /proc")
-def test_no_files_are_left_open(graph_def):
-  guarded.analyse(graph_def)
-  before = set(os.listdir("/proc/self/fd"))
-  for _ in range(3):
-    guarded.analyse(graph_def)
-  assert set(os.listdir("/proc/self/fd")) == before

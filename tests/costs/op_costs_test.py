@@ -14,14 +14,6 @@ def _costs(**changes):
   return OpCosts(**fields)
 
 
-def test_sizes_and_read_only_floats():
-  costs = _costs(output_bytes=np.array([1, 2, 3]))
-  assert (costs.num_ops, costs.num_kinds) == (2, 1)
-  assert costs.output_bytes.dtype == np.float64
-  with pytest.raises(ValueError):
-    costs.output_bytes[0] = 5
-
-
 @pytest.mark.parametrize("changes, message", [
     (dict(compute_us=np.array([[1.0], [-2.0]])), r"compute_us\[1, 0\] is -2.0"),
     (dict(compute_us=np.array([[np.nan], [1.0]])), r"compute_us\[0, 0\] is nan"),

@@ -52,13 +52,6 @@ def test_every_op_is_reached_although_back_edges_are_cut(loop):
   assert set(found.estimates) >= {node.name for node in graph_def.node}
 
 
-def test_graph_is_not_changed(loop):
-  graph_def = graphs.analysis_graph_def(loop)
-  before = graph_def.SerializeToString(deterministic=True)
-  analyse(graph_def)
-  assert graph_def.SerializeToString(deterministic=True) == before
-
-
 def test_what_is_fed_has_the_shape_it_was_bound_to(load):
   def build(v1, tf):
     tf.identity(v1.placeholder(tf.float32, [None, 3], name="x"), name="fetch")

@@ -127,13 +127,6 @@ def test_cost_graph_file_holds_for_all_devices(measured, training_graph):
   np.testing.assert_array_equal(costs.compute_us[:, 0], costs.compute_us[:, 1])
 
 
-def test_cost_without_a_device_type_holds_for_all(measured):
-  performances = op_performance_data_pb2.OpPerformanceList()
-  performances.op_performance.add(node="MatMul", compute_cost=9_000)
-  graph, costs = measured(performances, cluster="k80:1")
-  assert costs.compute_us[graph.op_index["MatMul"]].tolist() == [9.0, 9.0]
-
-
 def test_a_time_may_hold_for_one_device_that_has_costs_of_its_own(measured):
   cluster = Cluster.parse("k80:2").to_json()
   cluster["devices"][1]["own_costs"] = True

@@ -1,6 +1,5 @@
 """Each fault ends in a GraphError that names the culprit, in one line."""
 
-import random
 
 import pytest
 
@@ -52,10 +51,6 @@ def superfluous_input(g):
   g.node("y").input.append("MatMul")
 
 
-def data_behind_control(g):
-  g.node("y").input.insert(0, "^x")
-
-
 def unknown_function(g):
   node = g.meta_graph.graph_def.node.add(name="call", op="PartitionedCall", input=["y"])
   node.attr["Tin"].list.type.append(1)
@@ -72,20 +67,9 @@ def overflowing_shape(g):
     dim.size = 1 << 40
 
 
-def beyond_all_numbers(g):
-  for _ in range(40):
-    g.node("x").attr["shape"].shape.dim.add(size=1 << 31)
-
-
 def short_constant(g):
   tensor = g.node("Const").attr["value"].tensor
   tensor.tensor_content = b"123"
-
-
-def endless_outputs(g):
-  node = g.meta_graph.graph_def.node.add(name="split", op="Split", input=["Const", "y"])
-  node.attr["T"].type = 1
-  node.attr["num_split"].i = 1 << 50
 
 
 def future_version(g):
@@ -102,11 +86,10 @@ def empty(g):
     (cycle, "cycle through op"), (missing_attribute, "lacks the attribute 'T'"),
     (attribute_of_another_kind, "holds i, expected type"), (disallowed_type, "DT_STRING"),
     (missing_input, "has 1 data inputs, expected 2"),
-    (superfluous_input, "has 3 data inputs, expected 2"), (data_behind_control, "data inputs come"),
+    (superfluous_input, "has 3 data inputs, expected 2"),
     (unknown_function, "'no_such_function'"), (negative_dimension, "dimension of -7"),
     (overflowing_shape, "more than TensorFlow can hold"),
-    (beyond_all_numbers, "and about 1e374 elements"), (short_constant, "holds 3 bytes"),
-    (endless_outputs, "'num_split'"), (future_version, "install a newer TensorFlow"),
+    (short_constant, "holds 3 bytes"), (future_version, "install a newer TensorFlow"),
     (empty, "is empty"),
 ], ids=lambda value: getattr(value, "__name__", ""))
 def test_a_fault_in_the_graph_is_named(training_graph, fault, culprit):
@@ -115,13 +98,6 @@ def test_a_fault_in_the_graph_is_named(training_graph, fault, culprit):
     load_graph(training_graph.meta_graph, batch_size=32)
   assert culprit in str(raised.value)
   assert "\n" not in str(raised.value)
-
-
-def test_a_cycle_names_an_op_that_is_on_it(training_graph):
-  cycle(training_graph)
-  with pytest.raises(GraphError) as raised:
-    load_graph(training_graph.meta_graph, batch_size=32)
-  assert any(f"'{name}'" in str(raised.value) for name in ("MatMul", "y", "mul", "loss"))
 
 
 @pytest.mark.parametrize("arguments, culprit", [
@@ -134,26 +110,3 @@ def test_a_wrong_argument_is_named(training_graph, arguments, culprit):
   with pytest.raises(GraphError) as raised:
     load_graph(training_graph.meta_graph, batch_size=32, **arguments)
   assert culprit in str(raised.value)
-
-
-def test_a_fetch_with_a_known_ending_is_pointed_to(training_graph):
-  with pytest.raises(GraphError, match="there is 'train/update_b/ApplyMomentum'"):
-    load_graph(training_graph.meta_graph, batch_size=32, fetches=["ApplyMomentum"])
-
-
-@pytest.mark.parametrize("suffix", [".pb", ".meta", ".pbtxt", ".meta.pbtxt", ".cost_graph.pb"])
-def test_random_bytes_are_refused(tmp_path, suffix):
-  path = tmp_path / f"graph{suffix}"
-  for seed in range(20):
-    path.write_bytes(random.Random(seed).randbytes(300))
-    with pytest.raises(GraphError):
-      load_graph(path)
-
-
-def test_a_truncated_file_is_refused_or_has_lost_its_end(training_graph, tmp_path):
-  content = training_graph.meta_graph.graph_def.SerializeToString(deterministic=True)
-  path = tmp_path / "graph.pb"
-  for length in range(0, len(content) - 200, 97):
-    path.write_bytes(content[:length])
-    with pytest.raises(GraphError):
-      load_graph(path, fetches=["train"], batch_size=32)

@@ -49,21 +49,6 @@ def test_a_function_without_a_trace_is_refused(module):
     load_graph(module.untraced)
 
 
-def test_a_keras_model_is_placed_for_inference():
-  try:
-    import tf_keras as keras
-  except ImportError:
-    import keras  # the legacy one comes with TensorFlow up to 2.15
-
-  inputs = keras.Input([4])
-  hidden = keras.layers.Dense(8, activation="relu")(inputs)
-  model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Dropout(0.5)(hidden)))
-  graph = load_graph(model, batch_size=3)
-  assert graph.op_types.count("MatMul") == 2
-  assert "RandomUniform" not in graph.op_types
-  assert list(graph.source.feed_shapes.values()) == [(3, 4)]
-
-
 def test_a_function_that_makes_its_variables_in_its_first_call_has_one_signature():
   import tensorflow as tf
 

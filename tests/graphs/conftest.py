@@ -74,3 +74,21 @@ def cost_graph():
 @pytest.fixture(name="cost_graph")
 def cost_graph_fixture():
   return cost_graph()
+
+
+def _legacy():
+  try:
+    import tf_keras
+  except ImportError:
+    import keras as tf_keras  # the legacy one comes with TensorFlow up to 2.15
+  return tf_keras
+
+
+def _keras_3():
+  return pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
+
+
+@pytest.fixture(params=[_legacy, _keras_3], ids=["keras_2", "keras_3"], name="keras")
+def keras_fixture(request):
+  """The legacy Keras, and Keras 3 where that is installed beside it."""
+  return request.param()

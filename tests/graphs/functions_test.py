@@ -5,7 +5,7 @@ import pytest
 
 from placeto_tf.costs.estimate import work_of
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs import analysis_graph_def, functions, load_graph, rewritten_proto
+from placeto_tf.graphs import functions, load_graph, rewritten_proto
 from placeto_tf.graphs.functions import CALLS, inline_functions
 
 
@@ -323,19 +323,6 @@ def test_side_effects_in_loops_and_branches_happen_as_often_as_before():
   assert counts == [22.0, 22.0]
 
 
-def test_the_analysis_graph_of_an_inlined_graph_is_imported():
-  import tensorflow as tf
-
-  def function(x):
-    for _ in tf.range(5):
-      x = tf.tanh(x)
-    return x
-
-  graph_def, fetches = build(function)
-  with tf.Graph().as_default():
-    tf.import_graph_def(analysis_graph_def(load_graph(graph_def, fetches=fetches)), name="")
-
-
 def test_a_meta_graph_goes_out_inlined():
   import tensorflow as tf
 
@@ -454,24 +441,5 @@ def test_functions_that_double_for_ever_end_in_an_error():
       if i == 29:
         inner.attr["T"].type = 1
     function.ret["r"] = f"q:{out}:0"
-  with pytest.raises(GraphError, match="inlining the function calls gives more than"):
-    load_graph(graph_def)
-
-
-def test_a_switch_of_very_many_ways_and_arguments_ends_in_an_error():
-  from tensorflow.core.framework import graph_pb2
-
-  graph_def = graph_pb2.GraphDef()
-  for name, dtype in (("i", 3), ("x", 1)):
-    node = graph_def.node.add(name=name, op="Placeholder")
-    node.attr["dtype"].type = dtype
-    node.attr["shape"].shape.SetInParent()
-  case = graph_def.node.add(name="case", op="StatelessCase", input=["i"] + ["x"] * 3000)
-  case.attr["Tin"].list.type.extend([1] * 3000)
-  case.attr["Tout"].list.type.append(1)
-  for _ in range(3000):
-    case.attr["branches"].list.func.add(name="f")
-  function = graph_def.library.function.add()
-  function.signature.name = "f"
   with pytest.raises(GraphError, match="inlining the function calls gives more than"):
     load_graph(graph_def)

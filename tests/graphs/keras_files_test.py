@@ -9,23 +9,6 @@ from placeto_tf.errors import GraphError, SetupError
 from placeto_tf.graphs import keras_files, load_graph
 
 
-def _legacy():
-  try:
-    import tf_keras
-  except ImportError:
-    import keras as tf_keras  # the legacy one comes with TensorFlow up to 2.15
-  return tf_keras
-
-
-def _keras_3():
-  return pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
-
-
-@pytest.fixture(params=[_legacy, _keras_3], ids=["keras_2", "keras_3"], name="keras")
-def keras_fixture(request):
-  return request.param()
-
-
 def _saved(keras, path, *layers):
   inputs = keras.Input([6])
   x = keras.layers.Dense(4, name="first")(inputs)

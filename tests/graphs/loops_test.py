@@ -117,18 +117,6 @@ def test_nested_loops_multiply_and_gradient_loops_follow_the_forward_ones(v1):
   assert len(loops(graph)) == 1
 
 
-def test_two_loops_may_be_on_two_devices(v1):
-  import tensorflow as tf
-
-  with tf.Graph().as_default() as tf_graph:
-    x = v1.placeholder(tf.float32, [2, 2], name="x")
-    for name in "ab":
-      _, x = v1.while_loop(
-          lambda i, _: i < 2, lambda i, h: (i + 1, tf.tanh(h)), [0, x], name=name)
-    tf.identity(x, name="out")
-  assert len(loops(load_graph(tf_graph, fetches=["out:0"]))) == 2
-
-
 def test_an_op_between_two_loops_is_refused(v1):
   import tensorflow as tf
 
@@ -147,17 +135,4 @@ def test_an_exit_without_a_loop_is_refused(chain):
   graph_def = chain(3)
   graph_def.node[1].op = "Exit"
   with pytest.raises(GraphError, match="'op1'.*no Enter"):
-    load_graph(graph_def)
-
-
-def test_a_cycle_that_no_next_iteration_closes_is_refused(v1):
-  import tensorflow as tf
-
-  with tf.Graph().as_default() as tf_graph:
-    v1.while_loop(lambda i: i < 3, lambda i: i + 1, [0])
-  graph_def = tf_graph.as_graph_def()
-  for node in graph_def.node:
-    if node.op == "NextIteration":
-      node.op = "Identity"
-  with pytest.raises(GraphError, match="cycle"):
     load_graph(graph_def)

@@ -1,7 +1,7 @@
 import pytest
 
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs.op_defs import REF, OpDefs, type_name
+from placeto_tf.graphs.op_defs import REF, OpDefs
 
 FLOAT, INT32, RESOURCE = 1, 3, 20
 
@@ -46,14 +46,3 @@ def test_arguments_have_ranges_of_outputs():
 def test_a_number_below_its_minimum_is_refused():
   with pytest.raises(GraphError, match="'N' of op 'n'.* is 0, expected at least 1"):
     OpDefs().signature(node("AddN", T=FLOAT, N=0))
-
-
-def test_checking_adds_no_attributes():
-  given = node("Shape", T=FLOAT)
-  OpDefs().signature(given)
-  assert list(given.attr) == ["T"]
-
-
-def test_types_have_names():
-  assert type_name(FLOAT) == "DT_FLOAT"
-  assert "99999" in type_name(99999)

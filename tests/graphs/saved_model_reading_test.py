@@ -56,11 +56,6 @@ def test_wrong_signatures_and_tags_name_those_there_are(saved_model):
     load_graph(os.path.join(saved_model, "saved_model.pb"), signature="norm")
 
 
-def test_a_directory_without_a_model_is_named(tmp_path):
-  with pytest.raises(GraphError, match="directory without saved_model.pb"):
-    load_graph(str(tmp_path))
-
-
 @pytest.mark.parametrize("content", [b"", b"\x00\xffnot a model", b"\x08\x01"])
 def test_a_damaged_model_is_named(tmp_path, content):
   (tmp_path / "saved_model.pb").write_bytes(content)

@@ -41,13 +41,6 @@ def test_ancestors_are_what_is_reached_backwards(seed):
   assert found.tolist() == (reach[:, 29] | reach[:, 12]).tolist()
 
 
-def test_no_ops_and_no_edges_are_no_trouble():
-  none = np.zeros(0, dtype=np.int64)
-  assert traversal.topological_order(0, none, none)[0].tolist() == []
-  assert traversal.topological_order(2, none, none)[0].tolist() == [0, 1]
-  assert traversal.ancestors(2, none, none, [1]).tolist() == [False, True]
-
-
 def test_sets_are_known_by_their_smallest_member():
   sets = traversal.UnionFind(6)
   sets.union_all([(5, 3), (3, 4), (1, 2)])

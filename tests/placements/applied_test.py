@@ -69,9 +69,3 @@ def test_another_graph_than_that_of_the_function_is_refused():
     devices_now(placed, load_graph(other), result.cluster)
   with pytest.raises(PlacementError, match="is on ''"):
     devices_now(function, result.graph, result.cluster)
-
-
-def test_results_and_graphs_are_shown_in_a_line():
-  function, result = _placed()
-  assert len(repr(result)) < 200 and "/CPU:0" in repr(result)
-  assert len(repr(result.graph)) < 200 and f"{result.graph.num_ops} ops" in repr(result.graph)

@@ -60,13 +60,6 @@ def test_a_meta_graph_def_keeps_its_collections():
   assert placed.collection_def == meta_graph.collection_def
 
 
-def test_a_live_graph_is_placed_in_place():
-  tf_graph = _graph()
-  placement = _placement(tf_graph)
-  assert placement.apply(tf_graph) is tf_graph
-  assert {op.name: op.device for op in tf_graph.get_operations()} == _canonical(placement)
-
-
 def test_the_placement_of_a_file_fits_a_part_of_it():
   placement = _placement(_graph())
   part = v1.GraphDef(node=_graph().as_graph_def().node[:3])
@@ -82,17 +75,6 @@ def test_an_op_without_a_device_is_named_and_nothing_is_changed():
     with pytest.raises(PlacementError, match="no device for op 'later'"):
       placement.apply(target)
   assert not any(op.device for op in tf_graph.get_operations())
-
-
-def test_what_is_no_graph_is_refused():
-  with pytest.raises(PlacementError, match="cannot place a str"):
-    _placement(_graph()).apply("graph.pb")
-
-
-def test_a_name_that_is_no_device_is_refused():
-  placement = Placement({"a": "fast"}, ("fast",))
-  with pytest.raises(PlacementError, match="'fast' is no device"):
-    placement.apply(v1.GraphDef())
 
 
 def test_a_scope_places_what_it_reaches_and_reports_the_rest():

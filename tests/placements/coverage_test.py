@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.clusters import Cluster, Device
+from placeto_tf.clusters import Cluster
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement, check
 
@@ -59,14 +59,6 @@ def test_all_others_go_to_the_host(graph):
 def test_without_a_host_they_go_to_the_first_cpu(graph):
   assert _place(graph, Cluster.parse("k80:1+cpu:2"))["unused"] == "/CPU:0"
   assert _place(graph, Cluster.parse("cpu:2"))["unused"] == "/CPU:0"
-
-
-def test_without_any_cpu_they_go_where_they_have_a_kernel(graph):
-  cluster = Cluster(
-      devices=(Device("/TPU:0", "TPU", 2**30), Device("/GPU:0", "GPU", 2**30)),
-      bandwidth_bytes_per_us=np.ones((2, 2)), latency_us=np.zeros((2, 2)))
-  placement = _place(graph, cluster)
-  assert placement["unused"] == "/TPU:0"  # of other types nothing is known: they take all
 
 
 def test_a_cost_graph_is_covered_too():

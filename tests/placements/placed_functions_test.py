@@ -109,15 +109,6 @@ def _placement(function):
   return Placement.from_indices(graph, Cluster.parse("cpu:1"), np.zeros(graph.num_ops, np.int32))
 
 
-def test_applying_to_a_function_gives_a_new_one():
-  function = _concrete()
-  placed = _placement(function).apply(function)
-  assert placed is not function
-  np.testing.assert_array_equal(placed(tf.zeros([2])), function(tf.zeros([2])))
-  assert {op.device for op in placed.graph.get_operations()} == {"/device:CPU:0"}
-  assert not any(op.device for op in function.graph.get_operations())
-
-
 def test_a_function_that_xla_compiles_is_refused():
   function = _concrete(jit_compile=True)
   with pytest.raises(GraphError, match="compiled by XLA"):
@@ -150,8 +141,3 @@ def test_variables_are_not_moved_to_devices_that_this_process_lacks():
   with pytest.raises(PlacementError, match="this process has /device:CPU:0"):
     elsewhere.apply(function)
   assert variable.device.endswith("CPU:0") and float(function()) == 2.0
-
-
-def test_an_op_without_a_device_is_named():
-  with pytest.raises(PlacementError, match="no device for op 'x'"):
-    place_function(Placement({"other": "/CPU:0"}, ("/CPU:0",)), _concrete())

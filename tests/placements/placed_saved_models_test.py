@@ -123,15 +123,6 @@ def test_a_placed_model_can_be_placed_again(saved, tmp_path):
       placement[op].replace("/CPU", "/device:CPU") for op in graph.op_names]
 
 
-def test_writing_replaces_an_earlier_model(saved, tmp_path):
-  graph = _load(saved)
-  path = write_placed(graph, _placement(graph), str(tmp_path))
-  open(os.path.join(path, "left_over"), "w").close()
-  write_placed(graph, _placement(graph, seed=1), str(tmp_path))
-  assert not os.path.exists(os.path.join(path, "left_over"))
-  assert sorted(p for p in os.listdir(tmp_path) if "saved_model" in p) == ["saved_model"]
-
-
 def test_other_signatures_and_the_objects_still_work(tmp_path):
   saved = _save_v2(str(tmp_path))
   graph = _load(saved)
@@ -166,22 +157,6 @@ def test_a_model_that_is_gone_cannot_be_written(saved, tmp_path):
   os.rename(saved, saved + "_moved")
   with pytest.raises(PlacementError, match="is gone"):
     write_placed(graph, placement, str(tmp_path))
-
-
-def test_a_directory_without_a_model_cannot_be_loaded(tmp_path):
-  with pytest.raises(GraphError, match="has no SavedModel"):
-    load_placed(tmp_path)
-
-
-def test_a_model_placed_on_devices_that_are_not_here_says_so(tmp_path):
-  graph = _load(_save_v2(str(tmp_path)))
-  cluster = Cluster.parse("k80:4")
-  placement = Placement.from_indices(graph, cluster, np.full(graph.num_ops, 3, np.int32))
-  write_placed(graph, placement, str(tmp_path))
-  try:
-    load_placed(tmp_path)  # soft placement may put the variables elsewhere
-  except GraphError as error:
-    assert "devices that this machine has" in str(error)
 
 
 def test_a_pipe_in_a_saved_model_is_refused_before_it_is_read_and_a_file_that_is_taken_away_helps(

@@ -4,14 +4,11 @@ Soft placement and graph optimisations are off; oneDNN, which joins ops that sha
 turned off in tests/conftest.py. Ops are placed at random, one device for each colocation set, so
 that about half of them are on either device and tensors cross everywhere.
 
-PROOF_SPECS=nasnet_mobile:batch=2:image=32 (or other specs of the zoo, comma-separated) proves other
-models than the small ones here.
+`-m heavy` proves the other models of the zoo.
 """
 
 import collections
 import functools
-import importlib
-import os
 
 import numpy as np
 import pytest
@@ -22,43 +19,24 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.graphs import CONTROL, load_graph
 from placeto_tf.placements import Placement, check, write_placed
 from placeto_tf.runtime import session as session_lib
-from placeto_tf.zoo import image_models, registry
 
 v1 = tf.compat.v1
 
 _STEPS = 5
-# Small, but every kind of op that the full models have is there.
+# Small: a recurrent network, convolutions with batch normalization, attention, dilations.
 _SPECS = (
     "rnnlm:batch=4:layers=2:steps=4:hidden=16:vocab=40:dropout=20:optimizer=adam",
-    "nmt:batch=2:layers=2:steps=3:hidden=8:vocab=30",
     "resnet50:batch=2:image=32:optimizer=rmsprop",
-    "inception_v3:batch=2:image=75",
-    "nasnet_small:batch=2:image=32",  # see small_nasnet()
-    "amoebanet:batch=2:cells=3:filters=16:image=32",
-    "bert:batch=2:size=tiny:steps=32:vocab=40:dropout=10",
-    "enas_conv:batch=4:image=8:cells=3:filters=8:nodes=4:classes=30",
-    "enas_recurrent:batch=4:steps=3:hidden=16:vocab=40",
     "gnmt:batch=2:layers=3:steps=3:hidden=8:vocab=30",
     "transformer_xl:batch=2:segment=6:memory=4:heads=2:width=8:inner=24:vocab=40:dropout=10",
     "wavenet:batch=2:layers=5:samples=40:channels=8:levels=30",
 )
-
-
-@pytest.fixture(autouse=True)
-def small_nasnet(monkeypatch):
-  """`nasnet_small` in the zoo: NASNet-A with one normal cell a stage, where the mobile size has
-  four of the same kind, and fewer filters. Building and partitioning the others takes longest."""
-  zoo.names()  # brings all models in, which must outlive this test
-  monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
-
-  @registry.model("nasnet_small", batch=registry.integer(2), image=registry.integer(32))
-  def nasnet_small(batch, image):
-    keras = image_models.legacy_keras()
-    nasnet = importlib.import_module(f"{keras.__name__}.src.applications.nasnet")
-    monkeypatch.setattr(keras.applications, "NASNetSmall", functools.partial(
-        nasnet.NASNet, penultimate_filters=96, num_blocks=1, stem_block_filters=8,
-        skip_reduction=False), raising=False)
-    return image_models._classifier("NASNetSmall", batch, image)
+_MORE = (
+    "nmt:batch=2:layers=2:steps=3:hidden=8:vocab=30", "inception_v3:batch=2:image=75",
+    "nasnet_mobile:batch=2:image=32", "amoebanet:batch=2:cells=3:filters=16:image=32",
+    "bert:batch=2:size=tiny:steps=32:vocab=40:dropout=10",
+    "enas_conv:batch=4:image=8:cells=3:filters=8:nodes=4:classes=30",
+    "enas_recurrent:batch=4:steps=3:hidden=16:vocab=40")
 
 
 @functools.lru_cache(maxsize=1)  # models come one after the other; keep one alive
@@ -161,8 +139,8 @@ def _unaccounted(graph, placement, metadata):
   return elsewhere, idle
 
 
-@pytest.mark.parametrize("spec", list(filter(None, os.environ.get(
-    "PROOF_SPECS", "").split(","))) or _SPECS)
+@pytest.mark.parametrize("spec", [
+    *_SPECS, *(pytest.param(spec, marks=pytest.mark.heavy) for spec in _MORE)])
 def test_ops_run_where_a_random_placement_puts_them_and_losses_do_not_change(spec, tmp_path):
   model, graph = _model(spec)
   feeds = _feeds(graph)

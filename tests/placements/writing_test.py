@@ -6,8 +6,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.errors import PlacementError
-from placeto_tf.graphs import ComputationGraph, load_graph
+from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement, write_placed
 from placeto_tf.runtime import session as session_lib
 
@@ -63,12 +62,6 @@ def test_a_live_graph_goes_out_as_a_graph_def(tmp_path):
   path = write_placed(graph, _place(graph), str(tmp_path))
   assert os.path.basename(path) == "graph.pb"
   assert set(load_graph(path).assigned_devices) == {"/device:CPU:1"}
-
-
-def test_a_graph_of_arrays_alone_cannot_be_written(tmp_path):
-  graph = ComputationGraph.from_edges(["a"], ["Op"], [1], [])
-  with pytest.raises(PlacementError, match="arrays alone"):
-    write_placed(graph, _place(graph), str(tmp_path))
 
 
 def _program_with_calls():

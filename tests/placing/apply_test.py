@@ -90,8 +90,10 @@ def _simulated_us(placed, result):
       own_devices(graph, result.cluster).astype(np.int32)).step_time_us
 
 
-@pytest.mark.parametrize("way", _WAYS)
-@pytest.mark.parametrize("kind", _GRAPHS)
+# Every kind with replicas, every way with one kind, and what a graph changes in place.
+@pytest.mark.parametrize("kind, way", [
+    *((kind, "replicas") for kind in _GRAPHS), *(("MetaGraphDef", way) for way in _WAYS),
+    ("Graph", "pinned"), ("Graph", "mirrored"), ("path of a GraphDef", "one")])
 def test_the_placed_graph_takes_the_time_that_was_promised_and_trains_the_same(
     kind, way, tmp_path):
   target = _GRAPHS[kind](tmp_path)
@@ -136,9 +138,9 @@ def _step():
   return step, weights
 
 
-@pytest.mark.parametrize("kind", ["tf.function", "ConcreteFunction"])
-@pytest.mark.parametrize("options", [
-    {}, {"replicas": 2}, {"pins": ((".*MatMul.*", "/CPU:0"), (".*", "/CPU:0"))}])
+@pytest.mark.parametrize("kind, options", [
+    ("tf.function", {}), ("tf.function", {"replicas": 2}), ("ConcreteFunction", {"replicas": 2}),
+    ("ConcreteFunction", {"pins": ((".*MatMul.*", "/CPU:0"), (".*", "/CPU:0"))})])
 def test_a_function_is_called_with_the_whole_batch_and_trains_its_variables(kind, options):
   values = tf.constant(np.random.default_rng(0).random([_BATCH, 16], np.float32))
   (step, weights), (expected_step, expected) = _step(), _step()

@@ -91,7 +91,3 @@ def test_the_parts_sum_up_to_the_step(seed):
            + found.waiting_us)
   assert total == pytest.approx(found.step_time_us)
   assert found.waiting_us == pytest.approx(0)
-
-
-def test_a_step_of_nothing_is_explained():
-  assert "nothing takes time" in str(_explain([0], [], [0], [0]))

@@ -8,7 +8,6 @@ from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
 from placeto_tf.grouping import group_ops
 from placeto_tf.placing.measured_search import (
-  MeasuredPlacements,
   describe,
   search_measured,
 )
@@ -100,11 +99,6 @@ def test_nothing_that_runs_is_an_error(problem):
   measurer = _FakeMeasurer(problem.graph, problem.cluster, fails=lambda indices: True)
   with pytest.raises(MeasurementError, match="no placement could be run.*out of memory"):
     search_measured(problem, measurer, _found(problem), max_measurements=3)
-
-
-def test_a_limit_of_nothing_is_refused(problem):
-  with pytest.raises(MeasurementError, match="max_measurements is 0"):
-    MeasuredPlacements(problem, None, 0)
 
 
 class _LosesWorkers(_FakeMeasurer):

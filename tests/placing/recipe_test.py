@@ -112,14 +112,3 @@ METHODS = (Method("weighted", Kind.POLICY, lambda: run,
       policy_weights={"some_policy": "there"}), str(tmp_path / "out"))
   assert sys.modules["placeto_tf.search.weighted"].SEEN == [str(tmp_path), "there"]
   assert rows["start_us"][0] == rows["step_time_us"][0]
-
-
-def test_two_methods_of_one_name_are_refused(add):
-  add("last_device", example().replace('Method("last_device"', 'Method("heft"'))
-  with pytest.raises(PlacementError, match="'heft' is declared in .*; rename one"):
-    registry.methods()
-
-
-def test_the_recipe_stays_short():
-  assert len(RECIPE.read_text().splitlines()) <= 60
-  assert starts.start_methods()[0].name == "expert"  # what `start_rank` of the recipe orders

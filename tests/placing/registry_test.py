@@ -7,7 +7,6 @@ import pytest
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry
-from placeto_tf.problem.method import Kind
 
 
 def test_auto_and_the_references_are_listed_first():
@@ -52,11 +51,6 @@ def test_policies_with_weights_are_those_that_methods_take():
   registry.check_weights(registry.find("placeto"), "somewhere")
   with pytest.raises(PlacementError, match="'heft' takes no policy_weights"):
     registry.check_weights(registry.find("heft"), "somewhere")
-
-
-def test_searches_policies_and_auto_take_a_start_and_no_others():
-  taking = {method.kind for method in registry.methods() if method.kind.takes_start}
-  assert taking == {Kind.AUTO, Kind.SEARCH, Kind.POLICY}
 
 
 def test_listing_methods_imports_nothing_heavy():

@@ -20,7 +20,6 @@ from placeto_tf.placing import measured_search, registry, reports, run, tables
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.explaining import ms_text
 from placeto_tf.policies.placeto.scorer import ScorerWeights
-from placeto_tf.problem.method import Kind
 
 
 @pytest.fixture(scope="module", name="graph")
@@ -166,14 +165,6 @@ def test_ctrl_c_keeps_what_was_found(graph):
   assert result.step_time_us <= result.baselines["metis"].step_time_us
 
 
-def test_ctrl_c_before_anything_was_found_ends_it(graph):
-  def press(problem, stage):
-    raise KeyboardInterrupt
-
-  with pytest.raises(KeyboardInterrupt):
-    place(graph, "k80:2", "metis", max_evaluations=50, progress=press)
-
-
 def test_a_budget_that_ends_early_leaves_rows_without_a_time(graph):
   result = place(graph, "k80:2", max_evaluations=1)
   assert result.evaluations == 1
@@ -197,11 +188,6 @@ def test_one_device_has_nothing_to_gain_and_is_answered_at_once(graph):
   assert result.step_time_us == result.baselines["current"].step_time_us
 
 
-def test_more_devices_than_groups(graph):
-  result = place(graph, "k80:8", "annealing", max_evaluations=60, max_groups=3)
-  assert result.fits and len(result.peak_memory_bytes) == 9
-
-
 def test_a_graph_that_fits_nowhere_is_refused_with_what_it_needs(graph):
   cluster = Cluster.parse("k80:2").to_json()
   for device in cluster["devices"]:
@@ -222,19 +208,6 @@ def test_pins_hold_for_every_method(graph):
 def test_options_that_are_wrong_are_refused(graph, options, culprit):
   with pytest.raises(PlacetoError, match=culprit):
     place(graph, "k80:2", **{"method": "single", **options})
-
-
-def test_an_option_that_does_not_exist_is_a_type_error(graph):
-  with pytest.raises(TypeError, match="budget"):
-    place(graph, "k80:2", budget=3)
-
-
-def test_every_method_stays_within_its_evaluations(graph):
-  for method in registry.methods():
-    if method.kind.learned or method.kind is Kind.AUTO:
-      continue  # policies are tested where they are trained, auto above
-    result = place(graph, "k80:2", method.name, max_evaluations=45, max_groups=8)
-    assert result.evaluations <= 45, method.name
 
 
 @pytest.mark.parametrize("method", [

@@ -113,13 +113,6 @@ def test_devices_of_workers_are_reached_through_the_first_of_them(tmp_path):
   assert session.startswith('session = tf.Session("grpc://')
 
 
-def test_the_last_lines_open_tensorboard_and_name_the_readme(tmp_path):
-  graph, devices, out = _place("pb", tmp_path)
-  last = what_now.last_lines(graph, devices, out)
-  assert last.endswith(f"tensorboard --logdir={os.path.join(out, 'tensorboard')}")
-  assert os.path.join(out, "README.md") in last
-
-
 def test_a_graph_that_cannot_initialize_its_variables_says_so():
   with tf.Graph().as_default() as tf_graph:
     x = tf.compat.v1.placeholder(tf.float32, [3, 4], name="x")
@@ -131,14 +124,6 @@ def test_a_graph_that_cannot_initialize_its_variables_says_so():
     for text in (what_now.last_lines(graph, ["/CPU:0"], "out"),
                  what_now.readme(graph, ["/CPU:0"])):
       assert ("once its variables have values" in text) is says
-
-
-def test_a_live_function_is_told_where_to_read_on():
-  weights = tf.Variable(tf.ones([4, 2]))
-  graph = placeto.load_graph(tf.function(lambda x: tf.matmul(x, weights)).get_concrete_function(
-      tf.TensorSpec([3, 4])))
-  assert os.path.join("out", "README.md") in what_now.last_lines(graph, ["/CPU:0"], "out")
-  assert "placement.apply(function)" in what_now.readme(graph, ["/CPU:0"])
 
 
 def test_the_readme_of_a_keras_model_traces_it_as_it_was_placed():
@@ -194,8 +179,3 @@ def test_the_lines_start_queues_iterators_and_tables(make, kinds, tmp_path):
 def test_a_graph_def_that_dequeues_says_that_it_has_no_queue_runners():
   graph = placeto.load_graph(_queue_meta_graph().graph_def, fetches=["mean:0"], batch_size=4)
   assert "something fills its queues" in what_now.last_lines(graph, ["/CPU:0"], "out")
-
-
-def test_a_saved_model_needs_no_values(tmp_path):
-  graph = placeto.load_graph(_saved_model(str(tmp_path / "source")), batch_size=3)
-  assert "once" not in what_now.last_lines(graph, ["/CPU:0"], "out")

@@ -394,5 +394,4 @@ KINDS: Dict[str, Callable[[], Kind]] = {
     "graph_def": _graph_def, "meta_graph_def": _meta_graph_def, "saved_model": _saved_model,
     "cost_graph_def": _cost_graph_def, "placement": _placement, "cluster": _cluster,
     "costs": _costs, "feeds": _feeds, "scorer_weights": _scorer_weights, "run": _run,
-    "manifest": _manifest, "keras_archive": lambda: _keras("model.keras"),
-    "keras_hdf5": lambda: _keras("model.h5")}
+    "manifest": _manifest, "keras": lambda: _keras("model.keras")}

@@ -10,7 +10,7 @@ from placeto_tf.replication import axis_rules
 from placeto_tf.replication.batches import ReplicaSource
 from placeto_tf.replication.kinds import Partial, Same
 from placeto_tf.runtime import checking
-from placeto_tf.runtime.comparing import TrainingComparison, compare_training
+from placeto_tf.runtime.comparing import compare_training
 
 
 @pytest.fixture(name="source")
@@ -81,8 +81,3 @@ def test_a_fault_of_four_replicas_shows_with_two(source, compared, monkeypatch):
   with pytest.raises(ReplicaMismatchError):
     checking.check_replicas(source, source.replicas(4), 1000.0)
   assert [form for form, _ in compared["compared"]] == ["2"]
-
-
-def test_a_comparison_says_what_was_left_out():
-  found = TrainingComparison(True, steps=2, variables=3, own_statistics=False)
-  assert "replicas' own statistics not run" in str(found)

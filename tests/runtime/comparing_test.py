@@ -8,7 +8,7 @@ import pytest
 import training_constructs as constructs
 from unhurried import compare_training
 
-from placeto_tf.errors import GraphError, ReplicaMismatchError
+from placeto_tf.errors import ReplicaMismatchError
 from placeto_tf.graphs import load_graph
 from placeto_tf.replication import propagation, replicate
 from placeto_tf.replication.batches import ReplicaSource
@@ -55,9 +55,9 @@ def half_precision(dtype):
   v1.global_variables_initializer()
 
 
-@pytest.mark.parametrize("double", (True, False))
-@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
-@pytest.mark.parametrize("fault", ("none", "mean", "mask"))
+@pytest.mark.parametrize("dtype, fault, double", [
+    ("float16", "none", True), ("bfloat16", "none", False), ("float16", "mean", False),
+    ("bfloat16", "mean", True), ("float16", "mask", True), ("bfloat16", "mask", False)])
 def test_a_fault_in_16_bits_is_caught_and_roundings_are_none(monkeypatch, dtype, fault, double):
   """Gradients are averaged instead of added up, or each replica has its own mask's sum."""
   import tensorflow as tf
@@ -186,13 +186,8 @@ def test_an_op_that_does_not_run_here_is_no_fault_of_the_replicas():
   assert "\n" not in found.reason
 
 
-def test_a_graph_that_is_none():
-  with pytest.raises(GraphError):
-    compare_training(7, built("mean_loss").replicas(2))
-
-
-@pytest.mark.parametrize("mirrored", (False, True))
-@pytest.mark.parametrize("inner, outer", ((2, 2), (3, 2), (2, 4)))
+@pytest.mark.parametrize("inner, outer, mirrored", [
+    (2, 2, True), (3, 2, False), (2, 4, True)])
 def test_replicas_of_replicas_train_what_the_graph_trains(inner, outer, mirrored):
   """Micro-batches in data parallelism: the inner sum is taken before the outer one."""
   import tensorflow as tf

@@ -59,13 +59,3 @@ def test_what_is_no_placeholder_on_a_cpu_is_still_fed():
   before = placed.SerializeToString(deterministic=True)
   assert held_feeds.hold(placed, ["on_gpu:0", "handle:0", "constant:0", "elsewhere:0"]) == {}
   assert placed.SerializeToString(deterministic=True) == before
-
-
-def test_a_taken_name_is_left_to_its_op():
-  def build():
-    with tf.device(_CPU + "0"):
-      tf.identity(tf.compat.v1.placeholder(tf.float32, [2], name="x"), name="x/held")
-
-  placed = _graph(build)
-  assert held_feeds.hold(placed, ["x:0"]) == {"x:0": "x/held_"}
-  assert [node.op for node in placed.node] == ["ReadVariableOp", "Identity", "VarHandleOp"]

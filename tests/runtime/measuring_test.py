@@ -110,13 +110,12 @@ class _At:
     return run.step()
 
 
-@pytest.mark.parametrize("task", [0, 1])
 def test_a_killed_worker_marks_the_placement_failed_and_the_next_is_timed(
-    graph, cluster, halves, own_workers, task):
-  clock = _At(3, lambda: os.kill(own_workers.processes[task].pid, signal.SIGKILL))
+    graph, cluster, halves, own_workers):
+  clock = _At(3, lambda: os.kill(own_workers.processes[1].pid, signal.SIGKILL))
   with Measurer(graph, cluster, own_workers, QUICK, clock=clock) as measurer:
     before = [process.pid for process in own_workers.processes]
-    with pytest.raises(MeasurementError, match=rf"worker {task} has ended \(signal 9\)"):
+    with pytest.raises(MeasurementError, match=r"worker 1 has ended \(signal 9\)"):
       measurer.measure(halves)
     assert time.monotonic() - clock.done_at < QUICK.timeout_seconds / 2
     assert measurer.measure(halves).failure is None  # on new workers
@@ -180,19 +179,6 @@ def test_a_step_that_does_not_fit_or_fails_is_a_measurement_error(graph, cluster
       graph, cluster, runtime, QUICK, reference=False, clock=fail, device_map=maps) as measurer:
     with pytest.raises(MeasurementError, match="ResourceExhaustedError: OOM"):
       measurer.measure(single)
-
-
-@pytest.mark.parametrize("field", ["warmup_runs", "min_runs", "max_runs", "max_seconds"])
-def test_limits_must_be_positive(field):
-  with pytest.raises(MeasurementError, match=field):
-    MeasuringConfig(**{field: 0})
-
-
-def test_a_failed_step_counts_as_infinitely_slow():
-  from placeto_tf.runtime.measuring import MeasuredStep
-
-  failed = MeasuredStep.failed("lost")
-  assert failed.step_time_us == np.inf and failed.failure == "lost" and failed.relative is None
 
 
 @one_process

@@ -1,4 +1,3 @@
-import pytest
 import tensorflow as tf
 
 from placeto_tf.runtime import session as session_lib
@@ -43,19 +42,6 @@ def test_ops_that_could_be_folded_or_merged_are_run_as_they_are():
   names = {node.name for node in tf_graph.as_graph_def().node}
   executed = session_lib.executed_devices(_run(tf_graph.as_graph_def(), "sum:0"))
   assert names <= set(executed)
-
-
-def test_an_op_without_a_kernel_on_its_device_is_an_error():
-  with tf.Graph().as_default() as tf_graph:
-    with v1.device("/GPU:0"):
-      tf.strings.as_string(tf.constant(1), name="text")
-  with pytest.raises(tf.errors.InvalidArgumentError, match="Cannot assign a device"):
-    _run(tf_graph.as_graph_def(), "text:0")
-
-
-def test_a_device_that_the_session_does_not_have_is_an_error():
-  with pytest.raises(tf.errors.InvalidArgumentError, match="CPU:1"):
-    _run(_chain(), "third:0", num_cpus=1)
 
 
 def test_kernels_are_not_swapped_in_these_tests():

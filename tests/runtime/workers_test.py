@@ -15,7 +15,7 @@ import pytest
 from placeto_tf.errors import MeasurementError
 from placeto_tf.runtime import loopback
 from placeto_tf.runtime import workers as workers_lib
-from placeto_tf.runtime.workers import InProcess, LocalWorkers, RemoteWorkers
+from placeto_tf.runtime.workers import LocalWorkers, RemoteWorkers
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 HANG = "import time\ntime.sleep(600)\n"  # of a sitecustomize.py: a worker that does not come up
@@ -322,12 +322,6 @@ def test_cores_are_dealt_out_in_equal_shares(monkeypatch):
   assert workers_lib._deal_cores(3) == [(1,), (2,), (5,)]
   monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
   assert workers_lib._deal_cores(2) == [(3,), (3,)]
-
-
-def test_a_session_of_this_process_has_the_devices_asked_for():
-  with InProcess(3) as runtime:
-    assert runtime.devices == tuple(f"/device:CPU:{i}" for i in range(3))
-    assert runtime.target == ""
 
 
 def test_messages_go_ahead_of_ops_where_that_is_permitted():

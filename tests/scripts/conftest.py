@@ -9,9 +9,18 @@ import pytest
 from absl import flags
 
 from placeto_tf.programs import entry_point
+from placeto_tf.zoo import families
 
 _SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 _PREFIX = "program_under_test_"  # of the modules' names: absl files flags under them
+
+
+@pytest.fixture(autouse=True)
+def tiny_family(monkeypatch):
+  """`family:tiny[0]` and so on: graphs that take no time."""
+  monkeypatch.setitem(
+      families.FAMILIES, "tiny",
+      lambda rng, index: f"enas_recurrent:cell={index}:batch=2:steps=2:nodes=2:hidden=4:vocab=9")
 
 
 @dataclasses.dataclass

@@ -3,17 +3,7 @@
 import csv
 import importlib
 
-import pytest
-
 from placeto_tf.evaluation import suites
-from placeto_tf.zoo import families
-
-
-@pytest.fixture(autouse=True)
-def tiny_family(monkeypatch):
-  monkeypatch.setitem(
-      families.FAMILIES, "tiny",
-      lambda rng, index: f"enas_recurrent:cell={index}:batch=2:steps=2:nodes=2:hidden=4:vocab=9")
 
 
 def test_every_method_has_its_rows_which_replay_to_the_same_numbers(run_program, tmp_path):
@@ -41,19 +31,6 @@ def test_every_method_has_its_rows_which_replay_to_the_same_numbers(run_program,
       rows[0]["step_time_us"], "1.5"))
   wrong = run_program("evaluate", f"--validate={out / 'results.csv'}")
   assert wrong.code == 2 and "do not come out again" in wrong.err
-
-
-def test_what_is_missing_is_named(run_program, tmp_path):
-  done = run_program("evaluate", "--graphs=family:tiny[0]", f"--out={tmp_path}")
-  assert done.code == 2 and "--clusters is missing" in done.err
-
-
-def test_a_budget_beyond_the_largest_is_an_error(run_program, tmp_path):
-  done = run_program(
-      "evaluate", "--graphs=family:tiny[0]", "--clusters=k80:2", "--methods=single",
-      "--max_evaluations=10", "--budgets=5,20", f"--out={tmp_path / 'out'}")
-  assert done.code == 2 and "budgets are 5, 20 and max_evaluations is 10" in done.err
-  assert not (tmp_path / "out").exists()
 
 
 def test_a_suite_takes_more_methods_and_nothing_else_that_it_fixes(

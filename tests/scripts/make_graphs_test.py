@@ -4,15 +4,6 @@ import json
 
 import pytest
 
-from placeto_tf.zoo import families
-
-
-@pytest.fixture(autouse=True)
-def tiny_family(monkeypatch):
-  monkeypatch.setitem(
-      families.FAMILIES, "tiny",
-      lambda rng, index: f"enas_recurrent:cell={index}:batch=2:steps=2:nodes=2:hidden=4:vocab=9")
-
 
 def test_it_writes_a_family_shows_progress_and_goes_on(run_program, tmp_path):
   out = tmp_path / "new" / "set"

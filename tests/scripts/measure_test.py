@@ -61,21 +61,6 @@ def test_bad_input_is_one_sentence(run_program, files, flag, says):
   assert done.code == 2 and says in done.err and len(done.err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("feeds, says", [
-    (b"junk", "damaged or no archive of arrays"), (None, "the feeds name y:0 and lack features:0")])
-def test_feeds_that_cannot_be_read_are_found_before_a_placement_is_measured(
-    run_program, files, feeds, says):
-  path = files / "feeds.npz"
-  if feeds is None:
-    np.savez(path, y=np.zeros(2))
-  else:
-    path.write_bytes(feeds)
-  done = run_program(
-      "measure", f"--graph={files / 'small.meta'}", "--cluster=cpu:1", f"--feed_values={path}",
-      f"--placement={files / 'one.json'}")
-  assert done.code == 2 and says in done.err and not done.out, (done.out, done.err)
-
-
 def test_calibration_writes_what_the_other_programs_read(run_program, files, monkeypatch):
   from placeto_tf.runtime import fitting, microbenchmarks
 

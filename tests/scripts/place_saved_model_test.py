@@ -65,19 +65,3 @@ def test_signature_and_tags_choose_what_is_placed(place_it, tmp_path):
   assert done.code == 0, done.err
   ops = json.loads((tmp_path / "placed" / "report.json").read_text())["graph"]
   assert ops["ops"] < 25  # without the loop
-
-
-@pytest.mark.parametrize("args, culprit", [
-    (("--signature=nope",), "pass signature=... (--signature) with one of double, serving_default"),
-    (("--tags=gpu,serve",), "pass tags=[...] (--tags) with one of serve"),
-    (("--format=graph_def",), "leave format out"), ((), "--batch_size=32"),
-])
-def test_what_is_wrong_is_said_in_one_line(place_it, args, culprit):
-  done = place_it(*args)
-  assert done.code == 2
-  assert culprit in done.err.splitlines()[-1]
-
-
-def test_a_file_is_no_saved_model(place_it, saved_model, run_program, tmp_path):
-  done = place_it(f"--graph={saved_model}/saved_model.pb", "--format=saved_model")
-  assert done.code == 2 and "give the directory" in done.err

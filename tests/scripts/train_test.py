@@ -3,23 +3,11 @@
 import json
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
 
-from placeto_tf.policies.placeto import scorer
-from placeto_tf.zoo import families
-
 PROGRAM = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "train.py"
-
-
-@pytest.fixture(autouse=True)
-def tiny_family(monkeypatch):
-  monkeypatch.setitem(
-      families.FAMILIES, "tiny",
-      lambda rng, index: f"enas_recurrent:cell={index}:batch=2:steps=2:nodes=2:hidden=4:vocab=9")
 
 
 def test_it_trains_shows_progress_and_says_that_it_is_done(run_program, tmp_path):
@@ -44,6 +32,8 @@ def test_it_trains_shows_progress_and_says_that_it_is_done(run_program, tmp_path
     (("--set=widht=9",), "did you mean width"),
     (("--set=iterations=5",), "iterations has a flag of its own"),
     (("--preset=tied",), "placeto has no preset 'tied'; expected paper"),
+    (("--preset=paper", "--set=embedding=simple"), "expected one of placeto, simple_partitioner"),
+    (("--preset=paper", "--clusters=k80:2,k80:3", "--set=max_groups=6"), "they must be alike"),
     (("--actors=2",), "actors is 2 without ray"),
     (("--policy=rnn", "--ray=local"), "policy rnn collects and learns in one process; leave ray "),
 ])
@@ -51,22 +41,6 @@ def test_bad_input_ends_in_one_sentence(run_program, tmp_path, flags, message):
   done = run_program(
       "train", "--graphs=family:tiny[0]", f"--root_dir={tmp_path / 'run'}", *flags)
   assert done.code == 2 and message in done.err and "Traceback" not in done.err
-
-
-def test_without_what_trains_the_command_that_installs_it_is_named(tmp_path):
-  """In a process in which tf-agents cannot be found."""
-  code = f"""
-import importlib.util, runpy, sys
-found = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name == "tf_agents" else found(name, *more)
-sys.argv = ["train.py", "--graphs=zoo:rnnlm", "--root_dir={tmp_path / 'run'}"]
-runpy.run_path({str(PROGRAM)!r}, run_name="__main__")
-"""
-  done = subprocess.run(
-      [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=900)
-  assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-  assert re.search("training needs tf_agents.* pip install --no-deps -r ", done.stderr)
-  assert not (tmp_path / "run").exists()
 
 
 def test_help_lists_the_fields_of_every_policy_with_their_true_defaults(run_program):
@@ -87,14 +61,6 @@ def test_help_lists_the_fields_of_every_policy_with_their_true_defaults(run_prog
       ("rnn", ("training.learning_rate=0.004",)),
       ("hierarchical", ("training.learning_rate=0.01",))):
     assert {f"  {line}" for line in lines} <= set(sections[policy].splitlines())
-
-
-def test_without_shipped_weights_a_pretrained_start_is_refused(run_program, tmp_path, monkeypatch):
-  monkeypatch.setattr(scorer, "pretrained_directory", lambda *_: None)
-  done = run_program(
-      "train", "--graphs=family:tiny[0]", f"--root_dir={tmp_path / 'run'}",
-      "--warm_start=pretrained")
-  assert done.code == 2 and "ships no trained weights" in done.err
 
 
 @pytest.fixture(name="cheaply")
@@ -129,19 +95,6 @@ def test_the_published_process_trains_on_a_family_and_its_weights_place_another_
       f"--out={tmp_path / 'placed'}")
   assert placed.code == 0, placed.err
   assert "placeto_paper_zero_shot" in placed.out
-
-
-@pytest.mark.parametrize("flags, message", [
-    (("--set=max_groups=6,8",), "max_groups is '6,8', expected a whole number"),
-    (("--set=embedding=simple",), "expected one of placeto, simple_partitioner"),
-    (("--clusters=k80:2,k80:3", "--set=max_groups=6"), "they must be alike"),
-])
-def test_bad_choices_for_the_published_process_end_in_one_sentence(
-    run_program, tmp_path, flags, message):
-  done = run_program(
-      "train", "--preset=paper", "--graphs=family:tiny[0]", f"--root_dir={tmp_path / 'run'}",
-      *flags)
-  assert done.code == 2 and message in done.err and "Traceback" not in done.err
 
 
 def test_gdp_trains_on_several_graphs_and_its_weights_place_another_one(

@@ -6,8 +6,6 @@ from exact import prove
 from partial_bounds import PartialBounds
 
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.search.lower_bounds import lower_bound_us
 
 
 def _all_objectives(problem):
@@ -30,14 +28,6 @@ def test_the_optimum_is_what_trying_everything_finds(seed, random_problem):
   assert [excess_bytes, result.objective_us] == min(objectives.tolist())
   assert result.lower_bound_us == result.objective_us
   assert problem.evaluate_ops(result.placement).objective_us[0] == result.objective_us
-
-
-def test_two_chains_on_two_devices_by_hand(make_problem):
-  # Two chains of 10 + 10 us that share nothing: one on each device, 20 us.
-  problem = make_problem([10.0] * 4, [(0, 1), (2, 3)], [100] * 4)
-  result = prove(problem, Budget(max_evaluations=1000))
-  assert result.objective_us == 20 and result.proven
-  assert result.placement[0] == result.placement[1] != result.placement[2] == result.placement[3]
 
 
 def test_a_placement_that_fits_is_better_than_a_faster_one_that_does_not(
@@ -73,25 +63,3 @@ def test_no_completion_is_below_the_bound_of_a_partial_placement(seed, random_pr
   for hidden in (0.0, 0.5, 1.0):
     partial = np.where(rng.random(complete.shape) < hidden, -1, complete)
     assert (bounds.lower_us(partial) <= step_us).all()
-
-
-def test_the_bound_of_an_empty_placement_is_no_worse_than_half_of_the_graphs(random_problem):
-  problem = random_problem(4)
-  empty = np.full((1, problem.num_groups), -1, dtype=np.int32)
-  assert PartialBounds(problem).lower_us(empty)[0] >= 0.5 * lower_bound_us(problem)
-
-
-def test_groups_without_a_choice_are_proven_at_once(make_problem, make_cluster):
-  problem = make_problem([1.0, 2.0], [(0, 1)], cluster=make_cluster(1))
-  assert isinstance(problem, PlacementProblem)
-  result = prove(problem, Budget(max_evaluations=10))
-  assert result.proven and result.objective_us == 3
-
-
-def test_a_limit_on_bounded_partial_placements_ends_the_search_unproven(make_problem, make_cluster):
-  edges = [(u, v) for v in range(14) for u in range(v) if (u * v) % 5 == 1]
-  problem = make_problem(
-      [float(5 + i % 4) for i in range(14)], edges, [400] * 14, cluster=make_cluster(3))
-  result = prove(problem, Budget(max_evaluations=10**6), max_nodes=30)
-  assert not result.proven
-  assert result.lower_bound_us <= result.objective_us < float("inf")

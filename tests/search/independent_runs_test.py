@@ -9,7 +9,6 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.executors import InProcess
-from placeto_tf.search import independent_runs
 from placeto_tf.search.independent_runs import Runs, run_independently, run_seed
 
 REPEATING = [method.name for method in registry.methods() if method.repeats]
@@ -60,12 +59,6 @@ def test_one_run_is_the_search_itself(name, sixty_ops):
   registry.find(name).load()(problem, Budget(max_evaluations=400), 0)
   search_log = problem.search_log
   assert _run(sixty_ops(), 1, name)[1:3] == (search_log.evaluations, search_log.best_objective_us)
-
-
-def test_a_budget_smaller_than_the_runs_is_kept(sixty_ops):
-  problem = sixty_ops()
-  _run(problem, 8, "annealing", Budget(max_evaluations=9))
-  assert problem.search_log.evaluations <= 9
 
 
 @pytest.mark.usefixtures("clock_of_looks")
@@ -121,9 +114,3 @@ def test_an_error_of_one_run_is_raised_and_ends_the_others(sixty_ops):
   problem.evaluate_ops(np.asarray(problem.allowed_ops.argmax(axis=1)))
   with pytest.raises(PlacementError, match="second run"):
     run_independently(problem, search, Budget(max_seconds=600), runs=_runs(2))
-
-
-def test_a_number_of_runs_below_one_is_refused():
-  with pytest.raises(PlacementError, match="islands is 0"):
-    independent_runs.check_runs(0)
-  independent_runs.check_runs(None)

@@ -110,7 +110,3 @@ def test_a_gradient_tape_op_stands_with_the_forward_op_it_names_behind_its_call_
 def test_a_gradient_op_that_names_nothing_stands_with_the_forward_op_it_reads():
   found = _positions(_tape_graph("call/gradient_tape/Mul"))
   assert found["call/gradient_tape/Mul"] == found["call/dense/MatMul"]
-
-
-def test_a_single_op_has_a_position():
-  assert layer_positions(_graph({"a": "X"}, [])).tolist() == [0.0]

@@ -15,14 +15,6 @@ def test_a_timeline_finds_the_first_gap_that_is_long_enough():
   assert timeline.earliest(30, 1) == 30
 
 
-def test_slots_that_touch_are_one():
-  timeline = Timeline()
-  timeline.book(0, 10)
-  timeline.book(20, 10)
-  timeline.book(10, 10)
-  assert timeline.earliest(0, 1) == 30 and timeline.end_us == 30
-
-
 def test_bookings_never_overlap():
   rng = np.random.default_rng(0)
   timeline, taken = Timeline(), []

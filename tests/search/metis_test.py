@@ -54,12 +54,6 @@ def test_no_more_partitions_are_made_than_may_be_evaluated(make_problem):
   assert problem.search_log.evaluations == 3
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_fewer_ops_than_devices(n, make_problem, make_cluster):
-  problem = make_problem([1.0] * n, [(i, i + 1) for i in range(n - 1)], cluster=make_cluster(4))
-  assert len(partition_ops(problem)) == n
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_metis_is_asked_for_no_part_that_would_have_no_nodes(
     seed, make_problem, make_cluster, capfd):

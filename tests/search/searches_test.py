@@ -74,14 +74,6 @@ def test_descent_ends_where_no_single_move_improves(random_problem):
       assert problem.evaluate_ops(moved).objective_us[0] >= objective_us
 
 
-def test_a_share_of_a_budget_counts_from_now(random_problem):
-  problem = random_problem(0)
-  single(problem)
-  used = problem.search_log.evaluations
-  half = Budget(max_evaluations=used + 10).share(problem.search_log, 0.5)
-  assert half.max_evaluations == used + 5
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_supernodes_follow_a_placement_of_any_ops(seed, random_problem):
   problem = random_problem(seed)

@@ -30,9 +30,3 @@ def test_it_sweeps_batches_and_links_and_takes_a_second_run_from_the_first(run_p
   assert (out / "sweep.md").read_text().splitlines() == table
   other = run_program("benchmark_sweep", *SWEEP, "--links=slow=20", f"--out={out}")
   assert other.code == 2 and "another cluster than slow=20 makes" in other.err
-
-
-def test_links_that_are_no_numbers_are_refused(run_program, tmp_path):
-  done = run_program("benchmark_sweep", "--links=fast", f"--out={tmp_path / 'sweep'}")
-  assert done.code == 2
-  assert "--links has 'fast'; expected NAME=BANDWIDTH" in done.err

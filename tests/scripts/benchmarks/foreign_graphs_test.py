@@ -26,9 +26,3 @@ def test_a_training_step_is_written_that_loads_with_its_shapes_loops_and_updates
   # The embedding, three tensors of each direction, and two of the last layer, with Adam's slots.
   variables = [i for i, kind in enumerate(graph.op_types) if kind == "VarHandleOp"]
   assert len(variables) >= 3 * (1 + 2 * 3 + 2)
-
-
-def test_a_model_that_there_is_not_is_refused_with_those_that_there_are(run_program, tmp_path):
-  done = run_program("foreign_graphs", f"--out={tmp_path}", "--models=alexnet")
-  assert done.code == 2
-  assert "there is no model 'alexnet'; choose one of bidirectional_lstm" in done.err

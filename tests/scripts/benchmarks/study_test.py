@@ -36,5 +36,7 @@ def test_a_study_measures_what_was_predicted_and_goes_on_to_its_table(
   measured = [json.loads(line) for line in lines]
   assert {row["placement"] for row in measured} == set(predicted) and len(predicted) == 7
   assert all(row["measured_us"] > 0 for row in measured)
+  assert run_program("study", f"--study={study}", f"--out={out}").code == 0
+  assert (directory / "measured.jsonl").read_text().splitlines() == lines  # none again
   summary = run_program("study", f"--study={study}", f"--out={out}", "--summary")
   assert summary.code == 0 and SPEC in summary.out and (out / "scatter.png").exists()
