@@ -6,10 +6,11 @@ that unpacks. Every round ends the timers that are due and then starts what can 
 
 from collections import defaultdict, deque
 
-from oracle import OP_END, Oracle
+from extended_oracle import ExtendedOracle
+from oracle import OP_END
 
 
-class ExecutorOracle(Oracle):
+class ExecutorOracle(ExtendedOracle):
   """Simulates placements under `ready_order="executor"`."""
 
   def __init__(self, graph, costs, cluster):

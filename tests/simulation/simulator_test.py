@@ -20,7 +20,7 @@ from placeto_tf.simulation.simulator import Simulator
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-@examples(1200)
+@examples(1500)
 @hypothesis.given(seed=SEEDS, floats=st.booleans(), large=st.booleans())
 def test_agrees_with_the_oracle(seed, floats, large):
   graph, costs, cluster, placements = random_case(
