@@ -214,113 +214,80 @@ def test_switches_of_many_ways_are_lowered_also_in_loops_and_with_gradients(coun
   assert not op_types(inlined) & {"Case", "StatelessCase", "While", "StatelessWhile"}
 
 
-def test_only_the_branch_that_is_taken_has_its_side_effects():
+def counting(function, spec):
+  """A GraphDef in which `function(x, resource)` of a placeholder may count in a variable."""
   import tensorflow as tf
 
   with tf.Graph().as_default() as tf_graph:
-    v1 = tf.compat.v1
+    x = tf.compat.v1.placeholder(spec.dtype, spec.shape, name="x")
     handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], name="count")
     tf.raw_ops.AssignVariableOp(resource=handle, value=0.0, name="init")
-    index = v1.placeholder(tf.int32, [], name="index")
-
-    @tf.function
-    def function(index, resource):
-      def adds(value):
-        def branch():
-          tf.raw_ops.AssignAddVariableOp(resource=resource, value=value)
-          return value
-        return branch
-
-      return tf.switch_case(index, [adds(1.0), adds(10.0), adds(100.0)])
-
-    concrete = function.get_concrete_function(
-        tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.resource))
+    concrete = tf.function(function).get_concrete_function(spec, tf.TensorSpec([], tf.resource))
     concrete.add_to_graph(tf_graph)
     (y,) = tf.raw_ops.StatefulPartitionedCall(
-        args=[index, handle], Tout=[tf.float32], f=concrete, name="site")
+        args=[x, handle], Tout=[tf.float32], f=concrete, name="site")
     tf.identity(y, name="out")
     tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32, name="read")
-  inlined, _ = inline_functions(tf_graph.as_graph_def())
-  assert not op_types(inlined) & {"Case", "StatelessCase"}
+  return tf_graph.as_graph_def()
+
+
+def counted(graph_def, values):
+  """What the variable holds once `out` was fetched for each of the values."""
+  import tensorflow as tf
+
   with tf.Graph().as_default():
-    tf.import_graph_def(inlined, name="")
-    with v1.Session() as session:
+    tf.import_graph_def(graph_def, name="")
+    with tf.compat.v1.Session() as session:
       session.run("init")
-      for number in (0, 1, 1, 2, -1, 7):
-        session.run("out:0", {"index:0": number})
-      assert session.run("read:0") == 321.0
+      for value in values:
+        session.run("out:0", {"x:0": value})
+      return float(session.run("read:0"))
+
+
+def test_only_the_branch_that_is_taken_has_its_side_effects():
+  import tensorflow as tf
+
+  def function(index, resource):
+    def adds(value):
+      def branch():
+        tf.raw_ops.AssignAddVariableOp(resource=resource, value=value)
+        return value
+      return branch
+
+    return tf.switch_case(index, [adds(1.0), adds(10.0), adds(100.0)])
+
+  inlined, _ = inline_functions(counting(function, tf.TensorSpec([], tf.int32)))
+  assert not op_types(inlined) & {"Case", "StatelessCase"}
+  assert counted(inlined, (0, 1, 1, 2, -1, 7)) == 321.0
 
 
 def test_side_effects_run_when_only_a_result_is_fetched():
   import tensorflow as tf
 
-  with tf.Graph().as_default() as tf_graph:
-    v1 = tf.compat.v1
-    x = v1.placeholder(tf.float32, [2, 4], name="x")
-    handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], name="count")
-    tf.raw_ops.AssignVariableOp(resource=handle, value=0.0, name="init")
+  def function(value, resource):
+    tf.raw_ops.AssignAddVariableOp(resource=resource, value=1.0)
+    return value * 2.0
 
-    @tf.function
-    def counted(value, resource):
-      tf.raw_ops.AssignAddVariableOp(resource=resource, value=1.0)
-      return value * 2.0
-
-    concrete = counted.get_concrete_function(
-        tf.TensorSpec([2, 4], tf.float32), tf.TensorSpec([], tf.resource))
-    concrete.add_to_graph(tf_graph)
-    (y,) = tf.raw_ops.StatefulPartitionedCall(
-        args=[x, handle], Tout=[tf.float32], f=concrete, name="site")
-    tf.identity(y, name="out")
-    tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32, name="read")
-  inlined, _ = inline_functions(tf_graph.as_graph_def())
-  with tf.Graph().as_default() as imported:
-    tf.import_graph_def(inlined, name="")
-    with v1.Session() as session:
-      session.run("init")
-      for _ in range(3):
-        session.run("out:0", {"x:0": np.ones([2, 4])})
-      assert session.run("read:0") == 3.0
-  assert imported is not tf_graph
-  graph = load_graph(inlined, fetches=["out:0"])
-  assert "AssignAddVariableOp" in graph.op_types
+  inlined, _ = inline_functions(counting(function, tf.TensorSpec([2, 4])))
+  assert counted(inlined, [np.ones([2, 4])] * 3) == 3.0
+  assert "AssignAddVariableOp" in load_graph(inlined, fetches=["out:0"]).op_types
 
 
 def test_side_effects_in_loops_and_branches_happen_as_often_as_before():
   import tensorflow as tf
 
-  with tf.Graph().as_default() as tf_graph:
-    v1 = tf.compat.v1
-    x = v1.placeholder(tf.float32, [2, 4], name="x")
-    handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], name="count")
-    tf.raw_ops.AssignVariableOp(resource=handle, value=0.0, name="init")
+  def function(value, resource):
+    for i in tf.range(4):
+      if i > 1:
+        tf.raw_ops.AssignAddVariableOp(resource=resource, value=1.0)
+      else:
+        tf.raw_ops.AssignAddVariableOp(resource=resource, value=10.0)
+      value = value * 2.0
+    return value
 
-    @tf.function
-    def counted(value, resource):
-      for i in tf.range(4):
-        if i > 1:
-          tf.raw_ops.AssignAddVariableOp(resource=resource, value=1.0)
-        else:
-          tf.raw_ops.AssignAddVariableOp(resource=resource, value=10.0)
-        value = value * 2.0
-      return value
-
-    concrete = counted.get_concrete_function(
-        tf.TensorSpec([2, 4], tf.float32), tf.TensorSpec([], tf.resource))
-    concrete.add_to_graph(tf_graph)
-    (y,) = tf.raw_ops.StatefulPartitionedCall(
-        args=[x, handle], Tout=[tf.float32], f=concrete, name="site")
-    tf.identity(y, name="out")
-    tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32, name="read")
-  graph_def = tf_graph.as_graph_def()
-  counts = []
+  graph_def = counting(function, tf.TensorSpec([2, 4]))
   for version in (graph_def, inline_functions(graph_def)[0]):
-    with tf.Graph().as_default():
-      tf.import_graph_def(version, name="")
-      with v1.Session() as session:
-        session.run("init")
-        session.run("out:0", {"x:0": np.ones([2, 4])})
-        counts.append(float(session.run("read:0")))
-  assert counts == [22.0, 22.0]
+    assert counted(version, [np.ones([2, 4])]) == 22.0
 
 
 def test_a_meta_graph_goes_out_inlined():

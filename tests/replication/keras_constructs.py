@@ -1,4 +1,4 @@
-"""Constructs of Keras models, trained beside their replicas: `keras_constructs.py 2|3 NAME/R ...`.
+"""Constructs that Keras adds to a graph, trained beside their replicas: `keras_constructs.py 2|3 NAME/R ...`.
 
 Prints as JSON, case by case, what `compare_training` says, or the error.
 """
@@ -25,33 +25,13 @@ def dense(keras, *more, loss="mse", metrics=(), optimizer="adam"):
 
 
 @case
-def plain(keras):
-  return dense(keras)
-
-
-@case
 def dropout_without_a_seed(keras):
   return dense(keras, keras.layers.Dropout(0.3))
 
 
 @case
-def gaussian_noise(keras):
-  return dense(keras, keras.layers.GaussianNoise(0.2))
-
-
-@case
-def layer_normalization(keras):
-  return dense(keras, keras.layers.LayerNormalization())
-
-
-@case
 def batch_normalization(keras):
   return dense(keras, keras.layers.BatchNormalization())
-
-
-@case
-def sum_loss(keras):
-  return dense(keras, loss=keras.losses.MeanSquaredError(reduction="sum"))
 
 
 @case
@@ -67,27 +47,9 @@ def masked_loss(keras):
 
 
 @case
-def root_of_the_mean(keras):
-  def loss(y, predicted):
-    import tensorflow as tf
-
-    return tf.sqrt(tf.reduce_mean(tf.square(y - predicted)))
-
-  return dense(keras, loss=loss)
-
-
-@case
 def metrics(keras):
   found = keras.metrics
   return dense(keras, metrics=[found.MeanAbsoluteError(), found.RootMeanSquaredError()])
-
-
-@case
-def area_under_the_curve(keras):
-  layers = keras.layers
-  model = keras.Sequential([keras.Input([6]), layers.Dense(1, activation="sigmoid")])
-  model.compile("sgd", "binary_crossentropy", metrics=[keras.metrics.AUC(num_thresholds=5)])
-  return model, ([6], "float32"), ([1], "bool")
 
 
 @case
@@ -107,17 +69,6 @@ def regularizer_and_clipping(keras):
   model, x, y = dense(keras, keras.layers.Dense(4, kernel_regularizer="l2"))
   model.compile(keras.optimizers.SGD(0.1, global_clipnorm=0.1), "mse")
   return model, x, y
-
-
-@case
-def attention(keras):
-  layers = keras.layers
-  tokens = keras.Input([5], dtype="int32")
-  value = layers.Embedding(11, 8)(tokens)
-  value = layers.LayerNormalization()(value + layers.MultiHeadAttention(2, 4)(value, value))
-  model = keras.Model(tokens, layers.Dense(3)(layers.GlobalAveragePooling1D()(value)))
-  model.compile("adam", "mse")
-  return model, ([5], "int32"), ([3], "float32")
 
 
 @case

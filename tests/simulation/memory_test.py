@@ -1,6 +1,5 @@
 import hypothesis
 import hypothesis.strategies as st
-import numpy as np
 import pytest
 from extended_oracle import random_extensions
 from properties import examples
