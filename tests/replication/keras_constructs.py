@@ -1,4 +1,6 @@
-"""Constructs that Keras adds to a graph, trained beside their replicas: `keras_constructs.py 2|3 NAME/R ...`.
+"""Constructs that Keras adds to a graph, trained beside their replicas.
+
+  python keras_constructs.py 2|3 NAME/R ...
 
 Prints as JSON, case by case, what `compare_training` says, or the error.
 """
