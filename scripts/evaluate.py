@@ -44,7 +44,7 @@ flags.DEFINE_string("suite", None, "A named set of graphs, clusters, starts, bud
 flags.DEFINE_bool("controls", False, "Whether learned methods have beside them the same procedure "
                   "without what was learned: untrained weights, uniform draws.")
 flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
-shared_flags.define_islands_flag("default: 1, so that methods are compared on one core each")
+shared_flags.define_runs_flag("default: 1, so that methods are compared on one core each")
 shared_flags.define_ray_flag()
 shared_flags.define_import_flag()
 shared_flags.define_replicas_flags()
@@ -119,7 +119,7 @@ def main() -> None:
       seeds=shared_flags.whole_numbers("seeds"), max_evaluations=FLAGS.max_evaluations,
       max_seconds=FLAGS.max_seconds, budgets=shared_flags.whole_numbers("budgets"),
       grouping=FLAGS.grouping, max_groups=FLAGS.max_groups,
-      start=tuple(FLAGS.start), islands=FLAGS.islands or 1,
+      start=tuple(FLAGS.start), independent_runs=FLAGS.independent_runs or 1,
       graph_options=shared_flags.graph_options(), policy_weights=_pairs(FLAGS.policy_weights),
       replicas=shared_flags.replicas(), mirrored_variables=shared_flags.mirrored_variables(),
       batch_norm=FLAGS.batch_norm, check_replicas=FLAGS.check_replicas == "yes")

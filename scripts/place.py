@@ -40,7 +40,7 @@ flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train
                     "of its weights, for a method of its policy: placeto (by default "
                     "the weights that ship); placeto_paper and gdp, which go on learning from "
                     "them; placeto_paper_zero_shot and gdp_fine_tune need them.")
-shared_flags.define_islands_flag(
+shared_flags.define_runs_flag(
     "default: one for each core, 8 at most; with --ray one for each of Ray's cores; with "
     "--max_evaluations 1, so that the result is the same on any machine")
 shared_flags.define_ray_flag()
@@ -70,7 +70,7 @@ def main() -> None:
       allowed=shared_flags.allowed_sets(FLAGS.allowed),
       cost=FLAGS.cost, max_measurements=FLAGS.max_measurements, workers=tuple(FLAGS.workers),
       device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights,
-      islands=FLAGS.islands, ray=FLAGS.ray, replicas=shared_flags.replicas(),
+      independent_runs=FLAGS.independent_runs, ray=FLAGS.ray, replicas=shared_flags.replicas(),
       mirrored_variables=shared_flags.mirrored_variables(),
       check_replicas=FLAGS.check_replicas == "yes", batch_norm=FLAGS.batch_norm, look=FLAGS.look)
   if FLAGS.cost == "measured":

@@ -109,7 +109,7 @@ def evaluate(
   Raises:
     PlacetoError: `out` belongs to another evaluation, or a graph or cluster is wrong.
   """
-  with outputs.alone(out), executor_at(ray, config.islands) as executor:
+  with outputs.alone(out), executor_at(ray, config.independent_runs) as executor:
     evaluation = _Evaluation(config, out, progress)
     evaluation.run_searches(executor)
     evaluation.run_replicas()
@@ -162,7 +162,7 @@ class _Evaluation:
       start = _start(problem.renewed(), config.start)
       sent = problem.portable(with_shapes=True) if executor.elsewhere else problem
       shared = executor.share((sent, start))
-      threads = config.islands if executor.elsewhere else executor.cores
+      threads = config.independent_runs if executor.elsewhere else executor.cores
       # Every method, seed and budget of this graph and cluster.
       for key in self._left(replicas=False):
         if key[:2] == (name, cluster):
@@ -254,7 +254,7 @@ def run(shared: Shared, key: Key, config: EvaluationConfig, threads: int) -> Fou
   if problem.search_log.best_placement is not None:
     start_us = float(problem.simulator.simulate(problem.search_log.best_placement).step_time_us)
   running.run(problem, method, budget, key.seed, weights=config.weights_of(method),
-              runs=Runs(config.islands))
+              runs=Runs(config.independent_runs))
   log = problem.search_log
   return Found(log.best_known, start_us, log.evaluations, log.seconds, log.history)
 

@@ -29,7 +29,7 @@ class EvaluationConfig:
     start: methods that need no search; if there are any, every search starts from the best of their
       placements, which counts as one evaluation, instead of its own starts.
     grouping, max_groups: how ops are grouped.
-    islands: number of independent runs of each search side by side; see
+    independent_runs: number of independent runs of each search side by side; see
       `placeto_tf.search.independent_runs`.
     graph_options: keyword arguments of `load_graph`.
     policy_weights: policy -> directory of its weights, or of the run of `scripts/train.py` that
@@ -49,7 +49,7 @@ class EvaluationConfig:
   grouping: str = "heavy_edge"
   max_groups: int = 128
   start: Tuple[str, ...] = ()
-  islands: int = 1
+  independent_runs: int = 1
   graph_options: Dict[str, Any] = dataclasses.field(default_factory=dict)
   policy_weights: Dict[str, str] = dataclasses.field(default_factory=dict)
   replicas: Union[int, str] = 1
@@ -84,7 +84,7 @@ class EvaluationConfig:
       raise PlacetoError(
           f"budgets are {', '.join(map(str, self.budgets))} and max_evaluations is "
           f"{self.max_evaluations}; expected budgets from 1 to max_evaluations")
-    check_runs(self.islands)
+    check_runs(self.independent_runs)
     # Raises where a limit is not positive.
     self.budget_of(self.max_evaluations)
 

@@ -16,7 +16,7 @@ from placeto_tf.simulation.simulator import num_cores
 
 DEFAULT_MAX_SECONDS = 60.0
 DEFAULT_STOP_WITHIN = 0.01
-MOST_DEFAULT_ISLANDS = 8  # the interpreter's lock leaves more of them little to gain
+MOST_DEFAULT_RUNS = 8  # the interpreter's lock leaves more of them little to gain
 AUTO = "auto"
 
 
@@ -46,7 +46,7 @@ class PlacingConfig:
     max_measurements: the most placements that are measured, with cost="measured".
     workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
     device_map: (device of the cluster, device of the workers) pairs, where names differ.
-    islands: number of independent runs of each search side by side, see
+    independent_runs: number of independent runs of each search side by side, see
       `placeto_tf.search.independent_runs`. By default one for each core, 8 at most; with
       `max_evaluations` 1, on any machine, so that the result does not depend on it. Where time is
       the limit, no more run than there are cores.
@@ -84,7 +84,7 @@ class PlacingConfig:
   workers: Tuple[str, ...] = ()
   device_map: Tuple[Tuple[str, str], ...] = ()
   policy_weights: Optional[str] = None
-  islands: Optional[int] = None
+  independent_runs: Optional[int] = None
   ray: Optional[str] = None
   replicas: Union[int, str] = 1
   mirrored_variables: Optional[bool] = None
@@ -122,7 +122,7 @@ class PlacingConfig:
     if self.existing_devices not in ("keep", "start", "ignore"):
       raise PlacementError(
           f"existing_devices is {self.existing_devices!r}; expected keep, start or ignore")
-    check_runs(self.islands)
+    check_runs(self.independent_runs)
     _ = self.budget  # raises where a limit is not positive
 
   @property
@@ -138,11 +138,11 @@ class PlacingConfig:
         max_evaluations=self.max_evaluations, max_seconds=seconds, stop_within=within or None)
 
   @property
-  def num_islands(self) -> int:
-    """Returns `islands`, with the default where none is given."""
+  def num_runs(self) -> int:
+    """Returns `independent_runs`, with the default where none is given."""
     # With a limit on evaluations the result must not depend on the number of cores.
-    default = 1 if self.max_evaluations is not None else min(num_cores(), MOST_DEFAULT_ISLANDS)
-    return self.islands or default
+    default = 1 if self.max_evaluations is not None else min(num_cores(), MOST_DEFAULT_RUNS)
+    return self.independent_runs or default
 
 
 def _check_replicas(replicas: Union[int, str]) -> None:

@@ -73,7 +73,7 @@ def place_graph(
     with runs_of(config) as runs:
       if config.ray is not None:
         # The report names the number of runs that Ray had room for.
-        config = dataclasses.replace(config, islands=runs.count)
+        config = dataclasses.replace(config, independent_runs=runs.count)
       compile_ahead(problem, registry.find(config.method), observer.stage)
       bound_us = lower_bound_us(problem)
       problem = problem.renewed()  # the clock begins once all is there
@@ -136,8 +136,9 @@ def _ended(log: SearchLog, budget: Budget, *, auto: bool) -> str:
 def runs_of(config: PlacingConfig) -> Iterator[Runs]:
   """Gives the number of independent runs side by side and their executor, by the configuration."""
   with executor_at(config.ray) as executor:
-    count = config.num_islands
-    if config.ray is not None and config.islands is None and config.max_evaluations is None:
+    count = config.num_runs
+    by_time = config.max_evaluations is None
+    if config.ray is not None and config.independent_runs is None and by_time:
       count = max(1, executor.cores)
     yield Runs(count, executor)
 

@@ -131,7 +131,7 @@ def place_replicas(
   started = time.monotonic()
   with observer.search(config.budget) as progress:
     best = search_replicas(
-        candidates, config.budget, config.seed, Runs(config.num_islands), progress, pipelines)
+        candidates, config.budget, config.seed, Runs(config.num_runs), progress, pipelines)
   # The order of micro-batches was made for the stages, not for the placement found.
   if best.micro_batches > 1:
     better = pipeline_candidates.in_a_better_order(source, best.problem, cluster, make_problem)

@@ -96,11 +96,11 @@ def define_stop_within_flag() -> None:
       "--max_evaluations 0.", lower_bound=0, upper_bound=1)
 
 
-def define_islands_flag(default: str) -> None:
-  """Defines --islands; `default` describes its default in the help."""
+def define_runs_flag(default: str) -> None:
+  """Defines --independent_runs; `default` describes its default in the help."""
   flags.DEFINE_integer(
-      "islands", None, "Independent runs of each search side by side, on a thread each; keeps the "
-      f"best placements; {default}.", lower_bound=1)
+      "independent_runs", None, "Independent runs of each search side by side, on a thread each; "
+      f"the best placements are kept; {default}.", lower_bound=1)
 
 
 def define_import_flag() -> None:

@@ -30,7 +30,8 @@ _WATCH_SECONDS = 0.1  # how often runs are looked at, for who observes them
 def check_runs(count: Optional[int]) -> None:
   """Raises PlacementError where a number of runs is given and below 1."""
   if count is not None and count < 1:
-    raise PlacementError(f"islands is {count}; expected at least 1, or none for the default")
+    raise PlacementError(
+        f"independent_runs is {count}; expected at least 1, or None for the default")
 
 
 def run_seed(seed: int, number: int) -> int:

@@ -75,7 +75,7 @@ def test_an_interrupt_ends_the_tasks(sixty_ops):
 
 def test_place_gives_the_same_placement_with_its_runs_on_ray(tmp_path):
   graph = load_graph(graph_files.meta_graph_def())
-  options = dict(method="annealing", max_evaluations=60, islands=2, max_groups=6)
+  options = dict(method="annealing", max_evaluations=60, independent_runs=2, max_groups=6)
   here = place(graph, "k80:2", progress=False, **options)
   # As the program calls it: what shows progress does not travel.
   with open(tmp_path / "shown", "w", encoding="utf-8") as shown:

@@ -203,7 +203,7 @@ def test_where_there_is_plenty_it_anneals_from_the_start_and_goes_on_from_the_be
   problem, begun, rounds = random_problem(), [], []
   start = problem.allowed_ops.argmax(axis=1).astype(np.int32)
 
-  def anneal(problem, budget, seed, start=None, island=None):
+  def anneal(problem, budget, seed, start=None, runs=None):
     begun.append((problem.search_log.evaluations, budget.max_evaluations, start))
     return problem.search_log.best_known
 
