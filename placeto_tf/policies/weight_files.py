@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import os
-from typing import Any, Dict, Mapping, Tuple, Type, TypeVar
+from typing import Any, Dict, Iterator, Mapping, Tuple, Type, TypeVar
 
 import numpy as np
 
@@ -46,31 +45,10 @@ def write(directory: str, arrays: Mapping[str, np.ndarray], sidecar: Dict[str, A
   outputs.write_json(os.path.join(directory, SIDECAR), sidecar)
 
 
-def read_sidecar(
+def read(
     directory: str, *, remedy: str, error_type: Type[PlacetoError] = PlacetoError
-) -> Dict[str, Any]:
-  """Reads weights.json of a directory.
-
-  Args:
-    directory: of the weights, or of the training run that wrote them.
-    remedy: advice about a wrong file, for the error.
-    error_type: raised where the file is wrong.
-
-  Returns:
-    Its content.
-
-  Raises:
-    error_type: the file is missing or damaged.
-  """
-  return user_files.read_json_object(
-      os.path.join(directory_of(directory), SIDECAR), what="the description of weights",
-      remedy=remedy, error_type=error_type)
-
-
-def read_arrays(
-    directory: str, *, remedy: str, error_type: Type[PlacetoError] = PlacetoError
-) -> Dict[str, np.ndarray]:
-  """Reads the arrays of weights.npz of a directory, all of finite numbers.
+) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
+  """Reads both files of a directory.
 
   Args:
     directory: of the weights, or of the training run that wrote them.
@@ -78,20 +56,20 @@ def read_arrays(
     error_type: raised where a file is wrong.
 
   Returns:
-    Name -> array.
+    The content of weights.json; and name -> array, all of finite numbers.
 
   Raises:
-    error_type: the file is missing or damaged, or an array holds NaN or infinity.
+    error_type: a file is missing or damaged, or an array holds NaN or infinity.
   """
-  return user_files.read_arrays(
-      os.path.join(directory_of(directory), ARRAYS), what="the weights", remedy=remedy,
-      error_type=error_type, check=_check_finite)
+  inner, options = directory_of(directory), dict(remedy=remedy, error_type=error_type)
+  sidecar = user_files.read_json_object(
+      os.path.join(inner, SIDECAR), what="the description of weights", **options)
+  return sidecar, user_files.read_arrays(
+      os.path.join(inner, ARRAYS), what="the weights", check=_check_finite, **options)
 
 
 def config_of(config_type: Type[_Config], content: Any) -> _Config:
   """Builds a dataclass from the content of a JSON file.
-
-  Its fields are flags, numbers, names, None, tuples of pairs of numbers, and such dataclasses.
 
   Args:
     config_type: the dataclass; all its fields have defaults.
@@ -101,38 +79,25 @@ def config_of(config_type: Type[_Config], content: Any) -> _Config:
     An instance of `config_type`.
 
   Raises:
-    ValueError: a field is unknown, or its value is not of its default's type.
+    PlacetoError: a field is unknown, as those of later versions are, or its value is wrong.
   """
-  if not isinstance(content, dict):
-    raise ValueError(f"the {config_type.__name__} is {user_files.brief(content)}")
-  defaults: Any = config_type()
-  fields = {field.name: field for field in dataclasses.fields(defaults)}
-  # Unknown fields are errors: weights of a later version may mean something else by them.
-  unknown = sorted(set(content) - set(fields))
-  if unknown:
-    raise ValueError(f"{', '.join(unknown)} is no field of {config_type.__name__}")
-  return config_type(**{
-      name: _like(fields[name], getattr(defaults, name), value) for name, value in content.items()})
+  from placeto_tf.training import settings  # needs the packages for training
+
+  return settings.changed(config_type(), list(_settings("", content)))
 
 
-def size_of(sidecar: Mapping[str, Any], name: str) -> int:
-  """Reads a size in weights.json.
+def _settings(name: str, value: Any) -> Iterator[str]:
+  """Yields `name=value` of each field of nested dictionaries."""
+  from placeto_tf.training.settings import to_text
 
-  Args:
-    sidecar: the content of weights.json.
-    name: of the size.
-
-  Returns:
-    The size, from 1 to 2^20.
-
-  Raises:
-    ValueError: the size is no whole number in this range.
-  """
-  value = sidecar.get(name)
-  # bool is an int, and a huge size would exhaust memory before any array is compared.
-  if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
-    raise ValueError(f"{name} is {user_files.brief(value)}, expected a whole number from 1 on")
-  return value
+  if isinstance(value, dict):
+    for inner, each in value.items():
+      yield from _settings(f"{name}.{inner}".lstrip("."), each)
+    return
+  # A huge size would exhaust memory before any array is compared.
+  if not name or isinstance(value, (int, float)) and abs(value) > _MOST:
+    raise PlacetoError(f"{name or 'the configuration'} is {user_files.brief(value)}")
+  yield f"{name}={to_text(value)}"
 
 
 def _check_finite(name: str, array: np.ndarray) -> None:
@@ -142,28 +107,3 @@ def _check_finite(name: str, array: np.ndarray) -> None:
   if not np.isfinite(array).all():
     raise ValueError(
         f"the array {name!r} holds NaN or infinity: take those of an earlier checkpoint")
-
-
-def _like(field: dataclasses.Field, default: Any, value: Any) -> Any:
-  """Returns the value of a field, if it is of its default's type."""
-  # Nested dataclasses first, then tuples, which JSON holds as lists of lists.
-  if dataclasses.is_dataclass(default):
-    return config_of(type(default), value)
-  if isinstance(default, tuple):
-    try:
-      return tuple((float(first), float(second)) for first, second in value)
-    except (TypeError, ValueError):
-      raise ValueError(
-          f"{field.name} is {user_files.brief(value)}, expected pairs of numbers") from None
-  # None is allowed where it is the default or the annotation says Optional.
-  if value is None and (default is None or "Optional" in str(field.type)):
-    return value
-  # The default's type decides; without one, any number. An int serves as a float.
-  expected: Tuple[type, ...] = {
-      bool: (bool,), int: (int,), float: (int, float), str: (str,)}.get(
-          type(default), (int, float))
-  # bool is an int, but a flag is no number.
-  wrong = not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected)
-  if wrong or (isinstance(value, (int, float)) and abs(value) > _MOST):
-    raise ValueError(f"{field.name} is {user_files.brief(value)}")
-  return value

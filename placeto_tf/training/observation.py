@@ -32,8 +32,6 @@ VISITED = "visited"
 START = "start"
 GRAPH = "graph"
 
-Observation = Dict[str, np.ndarray]
-
 
 def observation_spec(
     num_groups: int, num_devices: int, num_graphs: int = 1) -> Dict[str, array_spec.ArraySpec]:

@@ -35,7 +35,7 @@ from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.one_shot_environment import OneShotEnvironment
 from placeto_tf.training.one_shot_policy import OneShotPolicy
 from placeto_tf.training.schedules import between, spent_share
-from placeto_tf.training.updates import adam, attempt, optimizer_variables
+from placeto_tf.training.updates import adam, attempt, optimizer_variables, write_scalars
 
 GRADIENT_CLIP = 1.0  # largest norm of all gradients together
 _KEPT = 0.9  # share of the moving average that an update keeps
@@ -259,6 +259,4 @@ def _summarize(
   if environment.fits.any():
     scalars["StepTime/current_us"] = environment.step_time_us[environment.fits].mean()
   scalars.update({f"Losses/{name}": value for name, value in learner.losses.items()})
-  with writer.as_default():
-    for name, value in scalars.items():
-      tf.summary.scalar(name, float(value), step=problem.search_log.evaluations)
+  write_scalars(writer, problem.search_log.evaluations, scalars)

@@ -1,9 +1,9 @@
 """The published decision process over placements of one grouped graph, many episodes side by side.
 
-`FamilyEnvironment` makes a tf-agents environment of those of several graphs.
-
 Placeto section 3.1: an episode starts from a placement and visits every group once; the action is
 a device for the group at hand. All episodes of a batch take their steps together and end together.
+Observations are padded to the largest graph of several and name their graph, so that one network
+serves all; see `training.observation`.
 
 Dimensions: B episodes side by side, G groups, which are the steps of an episode, D devices.
 """
@@ -11,9 +11,11 @@ Dimensions: B episodes side by side, G groups, which are the steps of an episode
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional, Sequence, Tuple
+from typing import Callable, Dict, Optional, Sequence
 
 import numpy as np
+from tf_agents.environments import py_environment
+from tf_agents.trajectories import time_step as ts
 
 from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.training import cost as cost_lib
@@ -76,8 +78,8 @@ class _State:
       getattr(self, field.name)[index] = getattr(other, field.name)
 
 
-class PlacementEnvironment:
-  """The episodes of one graph; observations as in `training.observation`, without the graph.
+class PlacementEnvironment(py_environment.PyEnvironment):
+  """The episodes of one graph as a batched tf-agents environment.
 
   Attributes:
     config: the rules.
@@ -88,7 +90,8 @@ class PlacementEnvironment:
   def __init__(
       self, allowed: np.ndarray, cost: cost_lib.Cost, start: np.ndarray, *,
       order: Optional[np.ndarray] = None, config: Optional[EnvironmentConfig] = None,
-      seed: int = 0):
+      seed: int = 0, graph: int = 0, num_graphs: int = 1, max_groups: Optional[int] = None,
+      go_on: Callable[[], bool] = lambda: True):
     """Makes the environment and evaluates the given start once.
 
     Args:
@@ -99,15 +102,21 @@ class PlacementEnvironment:
         is by number.
       config: the rules.
       seed: of random orders and random starts.
+      graph: the number of this graph, of `num_graphs`.
+      num_graphs: that the policy knows.
+      max_groups: of observations; by default G.
+      go_on: asked after each step; where it says no, episodes end with that step.
 
     Raises:
       PlacementError: the start has the wrong length or is not allowed.
     """
+    super().__init__(handle_auto_reset=True)
     self.config = config = config or EnvironmentConfig()
     self._allowed = np.asarray(allowed, dtype=bool)
-    self._cost = cost
+    self._cost, self._graph, self._go_on = cost, graph, go_on
     self._rng = np.random.default_rng(seed)
     self.num_groups, self.num_devices = g, d = self._allowed.shape
+    self._observation_spec = observation_lib.observation_spec(max_groups or g, d, num_graphs)
     start = np.asarray(start, dtype=np.int32)
     if start.shape != (g,):
       raise PlacementError(
@@ -141,6 +150,24 @@ class PlacementEnvironment:
     """Returns [B] float64, the objectives of the episodes' placements in us."""
     return self._state.objective_us.copy()
 
+  @property
+  def batched(self) -> bool:
+    """Returns that episodes come in batches."""
+    return True
+
+  @property
+  def batch_size(self) -> int:
+    """Returns B."""
+    return self.config.num_episodes
+
+  def observation_spec(self):
+    """Returns the spec of one episode's observation, see `training.observation`."""
+    return self._observation_spec
+
+  def action_spec(self):
+    """Returns the spec of one episode's action: [1], the device of the current group."""
+    return observation_lib.action_spec(self.num_devices)
+
   def begin(self, seed: Sequence[int], best: np.ndarray) -> None:
     """Sets all that later episodes depend on: the seed of their samples, and their best start.
 
@@ -150,9 +177,9 @@ class PlacementEnvironment:
     """
     self._rng = np.random.default_rng(seed)
     self._best = self._evaluate(np.array([best], dtype=np.int32))
+    self._current_time_step = None  # the next step begins an episode
 
-  def reset(self) -> observation_lib.Observation:
-    """Begins new episodes in all rows and returns their first observation."""
+  def _reset(self) -> ts.TimeStep:
     b, g = self.config.num_episodes, self.num_groups
     if self.config.start == "random":
       # argmax of uniform numbers: a uniform choice among the allowed devices, [B, G, D] -> [B, G].
@@ -169,17 +196,10 @@ class PlacementEnvironment:
     self._order = order.astype(np.int32)
     self._visited = np.zeros((b, g), dtype=np.float32)
     self._t = 0
-    return self._observe()
+    return ts.restart(self._observe(), batch_size=b)
 
-  def step(self, action: np.ndarray) -> Tuple[observation_lib.Observation, np.ndarray]:
-    """Puts the current group of each episode on a device.
-
-    Args:
-      action: [B, 1] devices.
-
-    Returns:
-      The next observation, and rewards [B] float32.
-    """
+  def _step(self, action: np.ndarray) -> ts.TimeStep:
+    """Puts the current group of each episode on a device, from [B, 1] devices."""
     before_us = self._state.objective_us.copy()
     rows, groups, devices = np.arange(len(action)), self._order[:, self._t], action[:, 0]
     proposed = self._state.placement.copy()
@@ -199,8 +219,13 @@ class PlacementEnvironment:
     elif self._t == self.num_groups:
       reward = -self._state.objective_us / self.scale_us
     else:
-      reward = np.zeros(self.config.num_episodes)
-    return self._observe(), reward.astype(np.float32)
+      reward = np.zeros(self.batch_size)
+    found = self._observe(), reward.astype(np.float32)
+    if self._t == self.num_groups or not self._go_on():
+      return ts.termination(*found, outer_dims=(self.batch_size,))
+    # Discount 1: the return is the plain sum of the rewards.
+    return ts.transition(
+        *found, np.ones(self.batch_size, np.float32), outer_dims=(self.batch_size,))
 
   def _evaluate(self, placements: np.ndarray) -> _State:
     objective_us, components = self._cost(placements)
@@ -219,12 +244,16 @@ class PlacementEnvironment:
     if self._state.objective_us[b] < self._best.objective_us[0]:
       self._best = self._state.rows(slice(b, b + 1))
 
-  def _observe(self) -> observation_lib.Observation:
+  def _observe(self) -> Dict[str, np.ndarray]:
     # After the last step nothing is left to place; the observation names the first groups.
     t = self._t % self.num_groups
+    found = {
+        observation_lib.PLACEMENT: self._state.placement,
+        observation_lib.CURRENT: self._order[:, t:t + 1],
+        observation_lib.VISITED: self._visited,
+        observation_lib.START: self._state.start,
+        observation_lib.GRAPH: np.full((self.batch_size, 1), self._graph, np.int32)}
+    # Columns of groups that this graph does not have stay 0; `np.pad` copies.
     return {
-        observation_lib.PLACEMENT: self._state.placement.copy(),
-        observation_lib.CURRENT: self._order[:, t:t + 1].copy(),
-        observation_lib.VISITED: self._visited.copy(),
-        observation_lib.START: self._state.start.copy(),
-    }
+        name: np.pad(value, [(0, 0), (0, self._observation_spec[name].shape[0] - value.shape[1])])
+        for name, value in found.items()}

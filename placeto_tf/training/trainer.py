@@ -26,7 +26,7 @@ from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.collecting import Collecting
 from placeto_tf.training.learner import Learner
 from placeto_tf.training.run_config import RunConfig
-from placeto_tf.training.updates import attempt
+from placeto_tf.training.updates import attempt, write_scalars
 
 Progress = Callable[[int, Dict[str, float]], None]
 FIRST_CHECKPOINT = 10  # iterations: within the first minute even on a slow machine
@@ -210,9 +210,8 @@ class Trainer:
 
     Names of figures of one graph have a folder; the others go to Metrics/.
     """
-    with self._writer.as_default(step=self.iteration):
-      for name, value in scalars.items():
-        tf.summary.scalar(name if "/" in name else f"Metrics/{name}", value)
+    write_scalars(self._writer, self.iteration, {
+        name if "/" in name else f"Metrics/{name}": value for name, value in scalars.items()})
     return {name: value for name, value in scalars.items() if "/" not in name}
 
   def _state(self) -> Dict[str, Any]:

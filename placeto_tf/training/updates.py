@@ -1,8 +1,8 @@
-"""Parts that all learners share: the optimizer, and updates that are undone where they give NaN."""
+"""Parts that all learners share: the optimizer, undoing of updates, figures for TensorBoard."""
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -58,3 +58,17 @@ def attempt(
   for variable, value in zip(variables, before):
     variable.assign(value)
   return {}
+
+
+def write_scalars(
+    writer: tf.summary.SummaryWriter, step: int, scalars: Mapping[str, Any]) -> None:
+  """Writes figures for TensorBoard.
+
+  Args:
+    writer: of the events.
+    step: of all of them.
+    scalars: by their tags.
+  """
+  with writer.as_default(step=step):
+    for name, value in scalars.items():
+      tf.summary.scalar(name, float(value))

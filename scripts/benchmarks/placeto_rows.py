@@ -15,6 +15,7 @@ The rows of `rows`, step times over the best of one device, expert and METIS:
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -77,48 +78,41 @@ def rows(
 
 
 class _Session:
-  """One policy on all graphs side by side, an episode of each at a time."""
+  """One policy on all graphs, an episode of each at a time."""
 
   def __init__(
       self, graphs, starts, weights, arrays, seed, *, start, episodes=1, uniform=False):
     from placeto_tf.encoding.grouped_graph import GroupedGraph
     from placeto_tf.policies.placeto.published.learner import PublishedLearner
     from placeto_tf.training.cost import SimulatedCost
-    from placeto_tf.training.family_environment import FamilyEnvironment
     from placeto_tf.training.placement_environment import PlacementEnvironment
 
     self._problems = [make() for make in graphs]
     grouped = [GroupedGraph.of(each) for each in self._problems]
     rules = dataclasses.replace(weights.config.environment, start=start, num_episodes=episodes)
-    self._environment = FamilyEnvironment([
+    most = max(weights.max_groups, *(p.num_groups for p in self._problems))
+    self._environments = [
         PlacementEnvironment(
-            p.allowed, SimulatedCost(p, g), given, order=g.order, config=rules, seed=seed)
-        for p, g, given in zip(self._problems, grouped, starts)],
-        max_groups=max(weights.max_groups, *(p.num_groups for p in self._problems)),
-        side_by_side=len(graphs))
-    self.steps = self._environment.num_steps
+            p.allowed, SimulatedCost(p, g), given, order=g.order, config=rules, seed=seed,
+            graph=i, num_graphs=len(graphs), max_groups=most)
+        for i, (p, g, given) in enumerate(zip(self._problems, grouped, starts))]
+    self.steps = max(p.num_groups for p in self._problems)
     self._learner = None if uniform else PublishedLearner(
-        self._environment, grouped, dataclasses.replace(weights.config, environment=rules), seed,
-        weights=arrays, max_groups=weights.max_groups)
+        self._environments[0], grouped, dataclasses.replace(weights.config, environment=rules),
+        seed, weights=arrays, max_groups=most)
 
   def episode(self, rng: Optional[np.random.Generator]) -> None:
     """Plays one; without a generator with the likeliest devices."""
     from placeto_tf.training import driving
 
-    logits = self._uniform if self._learner is None else self._learner.logits
-    driving.play(self._environment, driving.drawing(logits, rng))
-
-  def _uniform(self, observation) -> np.ndarray:
-    """[B, 1, D] of a policy that draws every allowed device with equal probability."""
-    current = observation["current"][:, 0]
-    return np.stack([
-        np.where(p.allowed[min(group, p.num_groups - 1)], 0.0, -np.inf)[None]
-        for p, group in zip(self._problems, current)])
+    for problem, environment in zip(self._problems, self._environments):
+      logits = self._learner.logits if self._learner else functools.partial(_uniform, problem)
+      driving.play(environment, driving.drawing(logits, rng))
 
   def last_us(self) -> np.ndarray:
     """[C] of the placements now; of several episodes the geometric mean."""
     return np.array([
-        np.exp(np.log(each.objective_us).mean()) for each in self._environment.chosen])
+        np.exp(np.log(each.objective_us).mean()) for each in self._environments])
 
   def evaluations(self) -> List[int]:
     """[C] so far."""
@@ -129,6 +123,11 @@ class _Session:
     return [
         min(us for evaluations, _, us in problem.search_log.history if evaluations <= budget)
         for problem in self._problems]
+
+
+def _uniform(problem, observation) -> np.ndarray:
+  """[B, 1, D] of a policy that draws every allowed device with equal probability."""
+  return np.where(problem.allowed[observation["current"]], 0.0, -np.inf)
 
 
 def _best_of_draws(problem, rng: np.random.Generator, count: int) -> float:

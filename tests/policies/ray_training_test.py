@@ -43,7 +43,7 @@ PLACETO = PlacetoTrainingConfig(
     width=8, steps=3, batch=32, arms=64, capacity=1000, episodes=3,
     process=ProcessConfig(rounds=1, levels=(0.5, 1.0), evaluations=10))
 PUBLISHED = PublishedTrainingConfig(
-    graphs=("a", "b"), max_groups=7, iterations=2, checkpoint_every=3, parts=2,
+    graphs=("a", "b"), max_groups=7, iterations=2, checkpoint_every=3,
     placeto=PublishedConfig(
         environment=EnvironmentConfig(num_episodes=2, start="best", order="random"),
         network=NetworkConfig(embedding="simple_aggregator", width=3)))

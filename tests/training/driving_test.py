@@ -2,16 +2,15 @@ import numpy as np
 
 from placeto_tf.training import driving
 from placeto_tf.training.cost import SimulatedCost
-from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
 from random_problem import grouped_graph, random_problem
 
 
 def environment():
   problem = random_problem()
-  return FamilyEnvironment([PlacementEnvironment(
+  return PlacementEnvironment(
       problem.allowed, SimulatedCost(problem, grouped_graph(problem)),
-      problem.allowed.argmax(axis=1), config=EnvironmentConfig(num_episodes=4))])
+      problem.allowed.argmax(axis=1), config=EnvironmentConfig(num_episodes=4))
 
 
 def preferring(device, odds):

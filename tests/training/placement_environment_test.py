@@ -1,5 +1,9 @@
 import numpy as np
 import pytest
+from tf_agents.drivers import py_driver
+from tf_agents.environments import utils
+from tf_agents.policies import random_py_policy
+from tf_agents.specs import array_spec
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.training.cost import SimulatedCost
@@ -25,7 +29,8 @@ def play(environment, devices):
   """Rewards [T] of one episode alone."""
   environment.reset()
   assert len(devices) == environment.num_groups
-  return [float(environment.step(np.full((1, 1), device, np.int32))[1][0]) for device in devices]
+  return [float(environment.step(np.full((1, 1), device, np.int32)).reward[0])
+          for device in devices]
 
 
 def simulated(**rules):
@@ -61,7 +66,7 @@ def test_returns_add_up_to_the_fall_of_the_objective(rules):
   before, returns = environment.objective_us, np.zeros(4)
   for _ in range(environment.num_groups):
     action = rng.integers(0, 3, (4, 1)).astype(np.int32)
-    returns += environment.step(action)[1]
+    returns += environment.step(action).reward
   np.testing.assert_allclose(
       returns, (before - environment.objective_us) / environment.scale_us, atol=1e-5)
 
@@ -97,7 +102,7 @@ def test_episodes_side_by_side_do_not_touch_each_other():
   environment = two_groups(num_episodes=2)
   environment.reset()
   environment.step(np.array([[1], [0]], dtype=np.int32))
-  _, reward = environment.step(np.array([[1], [1]], dtype=np.int32))
+  reward = environment.step(np.array([[1], [1]], dtype=np.int32)).reward
   assert environment._state.placement.tolist() == [[1, 1], [0, 1]]
   np.testing.assert_allclose(reward, [0.3, -0.2], atol=1e-6)
 
@@ -113,3 +118,66 @@ def test_wrong_rules_are_named(rules, message):
 def test_a_start_on_a_device_that_is_not_allowed_names_the_group():
   with pytest.raises(PlacementError, match="group 1 on device 1"):
     two_groups(allowed=[[True, True], [True, False]], origin=(0, 1))
+
+
+@pytest.mark.parametrize("rules", [
+    {}, {"order": "random"}, {"reward": "final", "start": "random"}, {"start": "best"}])
+def test_tf_agents_finds_the_environment_valid(rules):
+  utils.validate_py_environment(simulated(**rules), episodes=2)
+
+
+def test_every_time_step_a_driver_sees_is_as_the_spec_says():
+  environment = two_groups(num_episodes=2)
+  spec = array_spec.add_outer_dims_nest(environment.time_step_spec(), (2,))
+  seen = []
+
+  def observe(transition):
+    time_step, _, next_time_step = transition
+    for step in (time_step, next_time_step):
+      assert array_spec.check_arrays_nest(step, spec)
+    seen.append(next_time_step)
+
+  policy = random_py_policy.RandomPyPolicy(
+      environment.time_step_spec(), environment.action_spec(), seed=0)
+  driver = py_driver.PyDriver(
+      environment, policy, observers=[], transition_observers=[observe], max_episodes=4)
+  driver.run(environment.reset())
+  assert sum(int(step.is_last().all()) for step in seen) == 2
+
+
+def test_observations_are_padded_and_name_their_graph():
+  alone, padded = two_groups(), PlacementEnvironment(
+      np.ones((2, 2), bool), table_cost, np.zeros(2, int), graph=3, num_graphs=5, max_groups=4,
+      config=EnvironmentConfig(num_episodes=1))
+  for action in (None, 1, 0):
+    steps = [each.reset() if action is None else each.step(np.full((1, 1), action, np.int32))
+             for each in (alone, padded)]
+    assert (steps[1].observation["graph"] == 3).all()
+    for name in ("placement", "visited", "start"):
+      small, large = (step.observation[name] for step in steps)
+      np.testing.assert_array_equal(large, np.pad(small, ((0, 0), (0, 2))))
+
+
+def test_episodes_that_begin_alike_are_alike_whatever_was_before():
+  environments = [simulated(start="best", order="random") for _ in range(2)]
+  action = np.ones((4, 1), np.int32)
+  for _ in range(3):
+    environments[0].step(action)
+  best, played = environments[0].best_placement, []
+  for environment in environments:
+    environment.begin([7, 0], best)
+    played.append([environment.step(action) for _ in range(3)])
+  for one, other in zip(*played):
+    np.testing.assert_array_equal(one.reward, other.reward)
+    for name, value in one.observation.items():
+      np.testing.assert_array_equal(value, other.observation[name])
+
+
+def test_episodes_end_with_the_step_after_which_they_may_not_go_on():
+  left = [True, False]
+  environment = PlacementEnvironment(
+      np.ones((4, 2), bool), lambda placements: (100.0 + placements.sum(axis=1), {}),
+      np.zeros(4, int), go_on=lambda: left.pop(0), config=EnvironmentConfig(num_episodes=2))
+  environment.reset()
+  last = [environment.step(np.zeros((2, 1), np.int32)).is_last().all() for _ in range(2)]
+  assert last == [False, True]

@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.policies import weight_files
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import MASK, NUM_NODES, WALK, Inputs, NodeTable
@@ -257,13 +257,12 @@ def load_network(directory: str) -> GdpNetwork:
     PlacementError: the files are missing, damaged, or of another policy or version.
   """
   remedy = "give a directory that a training run of gdp wrote, such as ROOT_DIR/weights"
-  sidecar = weight_files.read_sidecar(directory, remedy=remedy, error_type=PlacementError)
+  sidecar, arrays = weight_files.read(directory, remedy=remedy, error_type=PlacementError)
   # Inputs of another version would run through the network without an error.
   if sidecar.get("policy") != "gdp" or sidecar.get("version") != _VERSION:
     raise PlacementError(
         f"the weights in {directory} are of policy {sidecar.get('policy')!r}, version "
         f"{sidecar.get('version')!r}; expected 'gdp', version {_VERSION}: {remedy}")
-  arrays = weight_files.read_arrays(directory, remedy=remedy, error_type=PlacementError)
   try:
     values = [arrays[f"arr_{i}"] for i in range(len(arrays))]
     config = weight_files.config_of(GdpConfig, sidecar.get("network"))
@@ -271,7 +270,7 @@ def load_network(directory: str) -> GdpNetwork:
     if config.width * max(config.width * (config.rounds + config.layers), config.max_devices) > sum(
         value.size for value in values):
       raise ValueError("the network is larger than its arrays")
-  except (ValueError, KeyError, PlacementError) as error:
+  except (ValueError, KeyError, PlacetoError) as error:
     raise PlacementError(
         f"the weights in {directory} were not understood ({error}); {remedy}") from None
   network = GdpNetwork(config)

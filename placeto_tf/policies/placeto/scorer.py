@@ -178,7 +178,7 @@ class ScorerWeights:
       PlacementError: they are missing, of another list of features, or predict something else.
     """
     remedy = "give a directory of scorer weights, or train them again"
-    sidecar = weight_files.read_sidecar(directory, remedy=remedy, error_type=PlacementError)
+    sidecar, arrays = weight_files.read(directory, remedy=remedy, error_type=PlacementError)
     # Weights of other features would score without an error, but wrongly.
     if sidecar.get("features") != list(NAMES):
       raise PlacementError(
@@ -189,7 +189,6 @@ class ScorerWeights:
       raise PlacementError(
           f"the weights in {directory} predict {user_files.brief(found)}, expected {_PREDICTS}; "
           "train them with --policy=placeto")
-    arrays = weight_files.read_arrays(directory, remedy=remedy, error_type=PlacementError)
     missing = [name for name in _FIELDS if name not in arrays]
     if missing:
       raise PlacementError(

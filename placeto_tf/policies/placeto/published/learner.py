@@ -1,7 +1,6 @@
 """`PublishedLearner`: the agent of the published process, and its updates from episodes.
 
-Dimensions: P graphs, B episodes side by side (B / P of each graph, graph after graph), D devices, T
-steps.
+Dimensions: B episodes side by side, of some graphs one after the other, D devices, T steps.
 """
 
 from __future__ import annotations
@@ -93,13 +92,13 @@ class PublishedLearner:
     return list(self.network.variables) + optimizer_variables(self.optimizer)
 
   def update(
-      self, episodes: trajectory.Trajectory, graphs: Sequence[int] = (0,), spent: float = 0.0
-  ) -> Dict[str, float]:
+      self, parts: Sequence[trajectory.Trajectory], graphs: Sequence[int] = (0,),
+      spent: float = 0.0) -> Dict[str, float]:
     """Learns from whole episodes.
 
     Args:
-      episodes: [B, T, ...] arrays.
-      graphs: [P] the graphs of the episodes, in the order of their rows.
+      parts: arrays of the episodes of each graph; those of smaller graphs have fewer steps.
+      graphs: numbers of these graphs.
       spent: share of the budget that is used up, in [0, 1].
 
     Returns:
@@ -108,21 +107,23 @@ class PublishedLearner:
     Raises:
       InvalidArgumentError: of TensorFlow: the loss is infinite or not a number.
     """
-    config, (b, t) = self._config, episodes.reward.shape
-    steps = np.repeat([self._num_steps[graph] for graph in graphs], b // len(graphs))  # [B]
-    # Episodes of smaller graphs are over before those of the largest.
-    taken = np.arange(t) < steps[:, None]  # [B, T]
+    config = self._config
+    # One shape for all updates, or each length would be compiled anew.
+    t = max(self._num_steps) if self._compiled else max(each.reward.shape[1] for each in parts)
+
+    def padded(*values: np.ndarray) -> np.ndarray:  # -> [B, T, ...]
+      return np.concatenate([
+          np.pad(value, [(0, 0), (0, t - value.shape[1])] + [(0, 0)] * (value.ndim - 2))
+          for value in values])
+
+    # [B, T]: padding does not count.
+    taken = padded(*(np.ones(each.reward.shape, bool) for each in parts))
     self.optimizer.learning_rate.assign(
         between(config.learning_rate, config.final_learning_rate, spent))
     entropy = between(config.entropy, config.final_entropy, spent)
-    self._lay_baselines(episodes.reward, graphs)
-    # One shape for all updates, or each length would be compiled anew.
-    if self._compiled:
-      room = max(0, max(self._num_steps) - t)
-      episodes, taken = tf.nest.map_structure(
-          lambda value: np.pad(value, [(0, 0), (0, room)] + [(0, 0)] * (value.ndim - 2)),
-          (episodes, taken))
-    return self._step(episodes, taken, entropy)
+    for graph, part in zip(graphs, parts):
+      self._lay_baseline(part.reward, graph)
+    return self._step(tf.nest.map_structure(padded, *parts), taken, entropy)
 
   def state_dict(self) -> Dict[str, Any]:
     """Returns the state between episodes besides the agent's variables, for JSON."""
@@ -170,23 +171,20 @@ class PublishedLearner:
     for variable, value in zip(variables, weights):
       variable.assign(value)
 
-  def _lay_baselines(self, rewards: np.ndarray, graphs: Sequence[int]) -> None:
-    """Adds returns to the baselines of the graphs, and copies these into the agent's table.
+  def _lay_baseline(self, rewards: np.ndarray, graph: int) -> None:
+    """Adds returns to the baseline of a graph, and copies it into the agent's table.
 
     The baseline of a step is the mean return over the last updates from its graph (Placeto,
     appendix A.2). An update counts once, by the mean over its episodes, as in the authors' code.
 
     Args:
-      rewards: [B, T].
-      graphs: [P] the graphs of the rows.
+      rewards: [B, T] of the graph's episodes.
+      graph: its number.
     """
     # Undiscounted returns: sums of rewards from each step on.
     returns = np.cumsum(rewards.T[::-1].astype(np.float64), axis=0)[::-1]  # [T, B]
     table = self._baseline.table.numpy()
-    # Rows of one graph are neighbours: [T, B / P] each.
-    for graph, part in zip(graphs, np.split(returns, len(graphs), axis=1)):
-      # Steps behind the end of a smaller graph have no deque.
-      for t, (of_step, found) in enumerate(zip(self._returns[graph], part)):
-        of_step.append(float(np.mean(found)))
-        table[graph, t] = np.mean(of_step)
+    for t, (of_step, found) in enumerate(zip(self._returns[graph], returns)):
+      of_step.append(float(np.mean(found)))
+      table[graph, t] = np.mean(of_step)
     self._baseline.table.assign(table)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -25,12 +25,10 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training import driving
 from placeto_tf.training import observation as observation_lib
 from placeto_tf.training.cost import SimulatedCost
-from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.placement_environment import PlacementEnvironment
 from placeto_tf.training.schedules import spent_share
-from placeto_tf.training.updates import attempt
+from placeto_tf.training.updates import attempt, write_scalars
 
-_MIN_ROWS = 10  # of a chart
 _IDLE_EPISODES = 20  # episodes in a row without an evaluation after which a search ends
 
 
@@ -69,7 +67,9 @@ def improve(
       network.
   """
   config = config or PublishedConfig()
-  search_log, summary = problem.search_log, _Summary(root_dir)
+  search_log = problem.search_log
+  writer = None if root_dir is None else tf.summary.create_file_writer(
+      os.path.join(root_dir, "train"))
   began = search_log.evaluations, search_log.seconds
   seeds = np.random.SeedSequence(seed).generate_state(3)  # of orders, of actions, of weights
   remaining, rules = search_log.remaining_evaluations(budget), config.environment
@@ -78,16 +78,16 @@ def improve(
         rules, num_episodes=max(1, min(rules.num_episodes, remaining - 1)))
   # One graph, alone in its family: same process, same learner as in training.
   grouped = GroupedGraph.of(problem)
-  single = PlacementEnvironment(
-      problem.allowed, SimulatedCost(problem, grouped), start, order=grouped.order, config=rules,
-      seed=int(seeds[0]))
 
   def affordable() -> bool:  # a step in which every episode is evaluated
     """Returns whether the budget allows a step in which every episode is evaluated."""
     left = search_log.remaining_evaluations(budget)
     return not search_log.exhausted(budget) and (left is None or left >= rules.num_episodes)
 
-  environment, rng = FamilyEnvironment([single], go_on=affordable), np.random.default_rng(seeds[1])
+  environment = PlacementEnvironment(
+      problem.allowed, SimulatedCost(problem, grouped), start, order=grouped.order, config=rules,
+      seed=int(seeds[0]), go_on=affordable)
+  rng = np.random.default_rng(seeds[1])
   learner = None if uniform else PublishedLearner(
       environment, [grouped], config, int(seeds[2]), weights=weights, compiled=compiled)
   # Equal logits, -inf where a group may not go.
@@ -101,62 +101,20 @@ def improve(
     steps, losses = play(environment, logits, rng).steps, {}
     if learner is not None and learns:
       losses = attempt(
-          functools.partial(learner.update, steps, spent=spent_share(problem, budget, began)),
+          functools.partial(learner.update, [steps], spent=spent_share(problem, budget, began)),
           learner.variables)
     # With a budget of evaluations only, a policy that moves nothing would never end.
     idle = idle + 1 if search_log.evaluations == evaluations else 0
-    summary.write(problem, single, float(steps.reward.sum(axis=1).mean()), losses)
-  summary.close()
+    if writer is not None:
+      write_scalars(writer, search_log.evaluations, {
+          "StepTime/best_ms": search_log.best_objective_us / 1e3,
+          "StepTime/current_ms": environment.objective_us.mean() / 1e3,
+          "Training/AverageReturn": steps.reward.sum(axis=1).mean(),
+          **{f"Training/{name}": value for name, value in losses.items()}})
+  if writer is not None:
+    writer.close()
 
 
 def _uniform(logits: np.ndarray, observation: Dict[str, np.ndarray]) -> np.ndarray:
   """Returns [B, K, D] logits of a uniform policy over allowed devices, from [G, D]."""
   return logits[observation[observation_lib.CURRENT]]
-
-
-class _Summary:
-  """TensorBoard events, one row per episode; the step is the number of evaluations.
-
-  Rows are held back until there are enough for a chart. On a large graph there is time for few
-  episodes, which would show as two points.
-  """
-
-  def __init__(self, root_dir: Optional[str]):
-    self._writer = (
-        None if root_dir is None
-        else tf.summary.create_file_writer(os.path.join(root_dir, "train")))
-    self._held: List[Tuple[int, Dict[str, float]]] = []  # (evaluations, scalars)
-    self._shown = False
-
-  def write(
-      self, problem: PlacementProblem, environment: PlacementEnvironment, returns: float,
-      losses: Dict[str, float]) -> None:
-    """Adds a row, and writes the rows once there are enough.
-
-    Args:
-      problem: whose search log gives the step.
-      environment: whose present placements are charted.
-      returns: mean return of the episodes.
-      losses: of the update, by name.
-    """
-    if self._writer is None:
-      return
-    scalars = {
-        "StepTime/best_ms": problem.search_log.best_objective_us / 1e3,
-        "StepTime/current_ms": float(environment.objective_us.mean()) / 1e3,
-        "Training/AverageReturn": returns,
-    }
-    scalars.update({f"Training/{name}": value for name, value in losses.items()})
-    self._held.append((problem.search_log.evaluations, scalars))
-    self._shown |= len(self._held) >= _MIN_ROWS  # from then on every row is written at once
-    if self._shown:
-      with self._writer.as_default():
-        for evaluations, row in self._held:
-          for name, value in row.items():
-            tf.summary.scalar(name, value, step=evaluations)
-      self._held.clear()
-
-  def close(self) -> None:
-    """Closes the file."""
-    if self._writer is not None:
-      self._writer.close()

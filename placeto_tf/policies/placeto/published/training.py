@@ -1,4 +1,4 @@
-"""Trains the published process on a family of graphs: several side by side, all in turn.
+"""Trains the published process on a family of graphs: several an update, all in turn.
 
 A root directory holds what `training.runs` says, and
 
@@ -12,7 +12,7 @@ A root directory holds what `training.runs` says, and
 A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
 machine: everything random comes from generators that are saved with them.
 
-Dimensions: P graphs side by side, B episodes of them (B / P of each), G groups.
+Dimensions: P graphs of an update, G groups.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from placeto_tf.policies.placeto.published.collecting import (
   Episodes,
   EpisodesCollector,
   EpisodesSpec,
-  joined,
   make_environments,
   play,
 )
@@ -41,7 +40,6 @@ from placeto_tf.policies.saved_policy import save_policy, save_server
 from placeto_tf.training import problems as training_problems
 from placeto_tf.training import trainer
 from placeto_tf.training.collecting import Maker
-from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.learner import Learner
 from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.run_config import RunConfig
@@ -57,8 +55,6 @@ class PublishedTrainingConfig(RunConfig):
     graphs, held_out, watch_cluster, seed: see `RunConfig`.
     clusters: every graph is placed on every cluster; all have equally many devices.
     max_groups: the most groups of a graph, and the room in observations.
-    parts: into how many parts of equally many graphs an update's episodes are divided. Those of a
-      part take their steps together; parts may be played at once.
     iterations: updates, each from `placeto.environment.num_episodes` episodes, divided among as
       many graphs, or all if there are fewer. The given start is the best of one device, expert and
       METIS; step times are shares of its.
@@ -67,7 +63,6 @@ class PublishedTrainingConfig(RunConfig):
   """
 
   max_groups: int = 48
-  parts: int = 1
   iterations: int = 4000
   checkpoint_every: int = 100
   watch_every: int = 200
@@ -75,7 +70,7 @@ class PublishedTrainingConfig(RunConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    check_at_least(1, self, "max_groups", "parts", error_type=PlacetoError)
+    check_at_least(1, self, "max_groups", error_type=PlacetoError)
 
 
 class PublishedTraining(Learner):
@@ -107,31 +102,20 @@ class PublishedTraining(Learner):
     super().__init__(config, root_dir, **given)
     # Held-out graphs too: one network has tables of all.
     graphs = [GroupedGraph.of(each.problem) for each in self.problems]
-    self._side_by_side = min(config.placeto.environment.num_episodes, self.num_training)
-    if self._side_by_side % config.parts:
-      raise PlacetoError(
-          f"parts is {config.parts}; expected a divisor of {self._side_by_side}, the graphs of an "
-          "update")
-    # Training and watching share the single environments, in families of their own.
-    singles = make_environments(
+    self._environments = make_environments(
         self.problems, graphs, config.placeto, num_training=self.num_training,
-        side_by_side=self._side_by_side, seed=config.seed)
-    self._environment = FamilyEnvironment(
-        singles, max_groups=config.max_groups, side_by_side=self._side_by_side)
-    self._watching = FamilyEnvironment(
-        singles, max_groups=config.max_groups,
-        side_by_side=max(1, min(self._side_by_side, len(self.held_out))))
+        max_groups=config.max_groups, seed=config.seed)
     # Arrays of the network.
     start = None if warm_start is None else PublishedWeights.load(warm_start).arrays
     self.learner = PublishedLearner(
-        self._environment, graphs, config.placeto, config.seed, weights=start,
+        self._environments[0], graphs, config.placeto, config.seed, weights=start,
         max_groups=config.max_groups, compiled=True)
     self.env_steps = 0
     self._ratios: Dict[str, List[float]] = {}  # graph -> [last, best] of its latest episodes
     # Of each training graph: the best placement so far, and its objective.
     self._best = [(each.best_placement, each.best_objective_us)
-                  for each in singles[:self.num_training]]
-    self.at_once = config.parts
+                  for each in self._environments[:self.num_training]]
+    self.at_once = min(config.placeto.environment.num_episodes, self.num_training)
     self.tracked = {"network": self.learner.network, "optimizer": self.learner.optimizer}
 
   def make_problems(
@@ -158,19 +142,14 @@ class PublishedTraining(Learner):
     """
     found: Dict[str, float] = {}
     means: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
-    held_out, p = list(self.held_out), len(self._watching.graphs)
-    # P graphs a turn: the environment is made for so many.
-    for first in range(0, len(held_out), p):
-      # The first graphs fill up the last turn; their second result is not used.
-      graphs = (held_out[first:] + held_out)[:p]
+    for graph in self.held_out:
       # The same samples in every watch, so that watches differ by weights alone.
-      rng = np.random.default_rng([self.config.seed, first])
-      self._watching.choose(graphs)
-      drawn, greedy = (play(self._watching, self.learner.logits, draws) for draws in (rng, None))
-      for graph, *values in zip(held_out[first:first + p], drawn.last, drawn.best, greedy.last):
-        for kind, value in zip(means, values):
-          found[f"HeldOut/{self.problems[graph].name}/{kind}"] = float(value)
-          means[kind].append(np.log(value))
+      rng = np.random.default_rng([self.config.seed, graph])
+      drawn, greedy = (
+          play(self._environments[graph], self.learner.logits, draws) for draws in (rng, None))
+      for kind, value in zip(means, (drawn.last, drawn.best, greedy.last)):
+        found[f"HeldOut/{self.problems[graph].name}/{kind}"] = value
+        means[kind].append(np.log(value))
     found.update({
         f"held_out_{kind}": float(np.exp(np.mean(logs))) for kind, logs in means.items()})
     return found
@@ -185,7 +164,7 @@ class PublishedTraining(Learner):
       [P] numbers of graphs.
     """
     # Update n takes places (n - 1) P to n P of the laps' orders, one lap after the other.
-    p, c = self._side_by_side, self.num_training
+    p, c = self.at_once, self.num_training
     turn: List[int] = []
     place = (iteration - 1) * p
     while len(turn) < p:
@@ -203,7 +182,6 @@ class PublishedTraining(Learner):
     config = self.config
     return functools.partial(
         EpisodesCollector, config.placeto, num_training=self.num_training,
-        side_by_side=self._side_by_side, at_once=self._side_by_side // config.parts,
         max_groups=config.max_groups, seed=config.seed)
 
   def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
@@ -225,50 +203,43 @@ class PublishedTraining(Learner):
 
   def specs(self, iteration: int) -> List[EpisodesSpec]:
     """See the base class."""
-    return [
-        # Each part has a seed of its own, and the best placements as they are now.
-        EpisodesSpec(tuple(graphs), int(self.rng.integers(2**31)),
-                     tuple(self._best[graph][0] for graph in graphs))
-        for graphs in np.split(np.array(self.turn(iteration)), self.config.parts)]
+    # Each graph has a seed of its own, and the best placement as it is now.
+    return [EpisodesSpec(graph, int(self.rng.integers(2**31)), self._best[graph][0])
+            for graph in self.turn(iteration)]
 
   def steps_of(self, experience: Episodes) -> int:
     """Returns the number of decisions."""
-    each = len(experience.steps.reward) // len(experience.graphs)  # episodes of each graph
-    return each * sum(self._environment.environments[graph].num_groups
-                      for graph in experience.graphs)
+    return experience.steps.reward.size
 
   def learn(self, experiences: List[Episodes], iteration: int) -> Dict[str, float]:
-    """Makes one update from the episodes of all parts; see the base class.
+    """Makes one update from the episodes of some graphs; see the base class.
 
     Args:
-      experiences: of each part.
+      experiences: of each graph.
       iteration: from 1 on.
 
     Returns:
       Loss, entropy, mean return, and step times over the start's by graph and by family.
     """
-    collected = joined(experiences)  # [B, T, ...] of all parts
-    self.env_steps += self.steps_of(collected)
-    for graph, placement, us in zip(
-        collected.graphs, collected.best_placements, collected.best_us):
-      if us < self._best[graph][1]:
-        self._best[graph] = (placement, us)
+    for each in experiences:
+      self.env_steps += self.steps_of(each)
+      self._best[each.graph] = (each.best_placement, each.best_us)
     losses = self.learner.update(
-        collected.steps, collected.graphs, (iteration - 1) / self.config.iterations)
-    return {**self._train_figures(collected.graphs, collected.last, collected.best),
-            **losses, "returns": float(collected.steps.reward.sum(axis=1).mean())}
+        [each.steps for each in experiences], [each.graph for each in experiences],
+        (iteration - 1) / self.config.iterations)
+    returns = [float(each.steps.reward.sum(axis=1).mean()) for each in experiences]
+    return {**self._train_figures(experiences), **losses, "returns": float(np.mean(returns))}
 
-  def _train_figures(
-      self, graphs: Sequence[int], final: np.ndarray, best: np.ndarray) -> Dict[str, float]:
+  def _train_figures(self, experiences: List[Episodes]) -> Dict[str, float]:
     """Returns figures of these graphs, and geometric means over families and over all graphs seen.
     """
     found: Dict[str, float] = {}
-    for graph, last, top in zip(graphs, final.tolist(), best.tolist()):
-      name = self.problems[graph].name
-      self._ratios[name] = [last, top]
-      found.update({f"StepTime/{name}": last, f"BestStepTime/{name}": top})
+    for each in experiences:
+      name = self.problems[each.graph].name
+      self._ratios[name] = [each.last, each.best]
+      found.update({f"StepTime/{name}": each.last, f"BestStepTime/{name}": each.best})
     # A family's mean covers its graphs' latest episodes, not only those of this update.
-    for family in {_family(self.problems[graph]) for graph in graphs}:
+    for family in {_family(self.problems[each.graph]) for each in experiences}:
       logs = np.log([
           self._ratios[each.name] for each in self.problems[:self.num_training]
           if _family(each) == family and each.name in self._ratios])
@@ -294,7 +265,7 @@ class PublishedTraining(Learner):
     """Writes weights/."""
     PublishedWeights(
         tuple(self.learner.weights), self.config.placeto,
-        self._environment.environments[0].num_devices, self.config.max_groups
+        self._environments[0].num_devices, self.config.max_groups
     ).save(os.path.join(self.root_dir, "weights"), iteration=iteration,
            training=self.config.to_json())
 

@@ -13,7 +13,7 @@ from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import PlacementError, PlacetoError
+from placeto_tf.errors import PlacetoError
 from placeto_tf.policies import weight_files
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 
@@ -55,15 +55,14 @@ class PublishedWeights:
       PlacetoError: it holds no weights of Placeto.
     """
     remedy = "give a directory that scripts/train.py --policy=placeto --preset=paper wrote"
-    sidecar = weight_files.read_sidecar(directory, remedy=remedy)
-    arrays = weight_files.read_arrays(directory, remedy=remedy)
+    sidecar, arrays = weight_files.read(directory, remedy=remedy)
     try:
       # In the order of the network's variables.
       values = tuple(arrays[str(i)] for i in range(len(arrays)))
       return cls(
-          values, weight_files.config_of(PublishedConfig, sidecar.get("placeto")),
-          weight_files.size_of(sidecar, "devices"), weight_files.size_of(sidecar, "max_groups"))
-    except (ValueError, KeyError, PlacementError) as error:
+          values, weight_files.config_of(PublishedConfig, sidecar["placeto"]),
+          int(sidecar["devices"]), int(sidecar["max_groups"]))
+    except (TypeError, ValueError, KeyError, PlacetoError) as error:
       raise PlacetoError(
           f"the weights in {directory} were not understood ({error}); {remedy}") from None
 

@@ -13,5 +13,5 @@ def test_a_baseline_is_the_mean_return_of_a_graphs_last_updates_at_each_step():
   learner._baseline = types.SimpleNamespace(table=tf.Variable(np.zeros((2, 3), np.float32)))
   rewards = np.array([[1.0, 0.0, 2.0], [3.0, 0.0, 0.0]], np.float32)  # two episodes of graph 1
   for scale in (100.0, 1.0, 3.0):  # the first one is forgotten
-    learner._lay_baselines(scale * rewards, [1])
+    learner._lay_baseline(scale * rewards, 1)
   np.testing.assert_allclose(learner._baseline.table, [[0, 0, 0], [6, 2, 2]])

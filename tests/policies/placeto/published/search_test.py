@@ -49,7 +49,6 @@ def learned_fixture(tmp_path_factory):
   """
   losses, directory = [], tmp_path_factory.mktemp("learned")
   with pytest.MonkeyPatch.context() as patched:
-    patched.setattr(improve_lib, "_MIN_ROWS", 1)
     counting(patched, losses)
     problem = search(300, root_dir=str(directory))
   return types.SimpleNamespace(problem=problem, directory=directory, losses=losses)
@@ -119,9 +118,3 @@ def _tags(directory):
 def test_tensorboard_gets_step_times_return_and_losses(learned):
   assert {"StepTime/best_ms", "StepTime/current_ms", "Training/AverageReturn", "Training/loss",
           "Training/entropy"} <= _tags(learned.directory / "train")
-
-
-def test_too_few_episodes_for_a_chart_are_not_written(tmp_path, monkeypatch):
-  monkeypatch.setattr(improve_lib, "_MIN_ROWS", 1000)
-  search(60, root_dir=str(tmp_path))
-  assert _tags(tmp_path / "train") == set()

@@ -22,7 +22,6 @@ from placeto_tf.policies.placeto.published.training import (
 from placeto_tf.policies.placeto.published.weights import PublishedWeights
 from placeto_tf.problem.budget import Budget
 from placeto_tf.training.cost import SimulatedCost
-from placeto_tf.training.family_environment import FamilyEnvironment
 from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
 from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.trainer import Trainer
@@ -107,8 +106,7 @@ print(json.dumps(found["logits"].numpy().tolist()), found["group"].numpy().tolis
   logits, group = done.stdout.strip().split("]] ")
   assert group == "[3]"
   learner = PublishedLearner(
-      FamilyEnvironment([PlacementEnvironment(
-          problem.allowed, SimulatedCost(problem, grouped), placement)]), [grouped],
+      PlacementEnvironment(problem.allowed, SimulatedCost(problem, grouped), placement), [grouped],
       CONFIG.placeto, 0, weights=run.learner.weights)
   expected = learner.logits({
       "placement": placement[None], "current": np.array([[3]], np.int32),
@@ -120,9 +118,7 @@ print(json.dumps(found["logits"].numpy().tolist()), found["group"].numpy().tolis
 def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(whole):
   run, root_dir, _, _ = whole
   loaded = tf.saved_model.load(str(root_dir / "policies" / "greedy_policy"))
-  environment = run.learner._environment  # the observations it was trained on
-  for graphs in ([0, 1], [1, 2]):
-    environment.choose(graphs)
+  for environment in run.learner._environments:  # the observations it was trained on
     time_step = environment.reset()
     for _ in range(3):
       action = loaded.action(tf.nest.map_structure(tf.constant, time_step)).action.numpy()
@@ -152,7 +148,7 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path, ea
 
 def test_every_graph_has_its_turn_before_one_has_its_second():
   run = PublishedTraining.__new__(PublishedTraining)
-  run.config, run.num_training, run._side_by_side = CONFIG, 6, 2
+  run.config, run.num_training, run.at_once = CONFIG, 6, 2
   laps = [sum((run.turn(lap * 3 + i) for i in range(1, 4)), []) for lap in range(4)]
   assert all(sorted(lap) == [0, 1, 2, 3, 4, 5] for lap in laps)
   assert laps[0] != laps[1] or laps[1] != laps[2]
@@ -199,7 +195,7 @@ def test_what_is_no_directory_of_weights_is_named(tmp_path):
     PublishedWeights.load(str(tmp_path))
 
 
-@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"parts": 0}, {"max_groups": 0}])
+@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"max_groups": 0}])
 def test_wrong_settings_are_refused(wrong):
   with pytest.raises(PlacetoError, match=next(iter(wrong))):
     dataclasses.replace(CONFIG, **wrong)
