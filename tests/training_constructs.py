@@ -93,13 +93,22 @@ def batch_size(x):
   return tf.cast(tf.shape(x)[0], tf.float32)
 
 
+def loss(function):
+  """A construct by its loss, of the examples, their targets and what a network predicts."""
+  def step():
+    x, y = inputs()
+    return finish(function(x, y, network(x)))
+
+  step.__name__ = function.__name__
+  return construct(step)
+
+
 # Losses.
 
 
-@construct
-def mean_loss():
-  x, y = inputs()
-  return finish(square_error(network(x), y))
+@loss
+def mean_loss(x, y, p):
+  return square_error(p, y)
 
 
 @construct
@@ -114,50 +123,40 @@ def mean_loss_of_reference_variables():
   return finish(square_error(network(x, resource=False), y))
 
 
-@construct
-def sum_loss():
-  x, y = inputs()
-  return finish(tf.reduce_sum(tf.square(network(x) - y)) * 0.01)
+@loss
+def sum_loss(x, y, p):
+  return tf.reduce_sum(tf.square(p - y)) * 0.01
 
 
-@construct
-def sum_divided_by_a_constant():
-  x, y = inputs()
-  return finish(tf.reduce_sum(tf.square(network(x) - y)) / 64.0)
+@loss
+def sum_divided_by_a_constant(x, y, p):
+  return tf.reduce_sum(tf.square(p - y)) / 64.0
 
 
-@construct
-def sum_divided_by_the_number_of_examples():
-  x, y = inputs()
-  return finish(tf.reduce_sum(tf.square(network(x) - y)) / batch_size(x))
+@loss
+def sum_divided_by_the_number_of_examples(x, y, p):
+  return tf.reduce_sum(tf.square(p - y)) / batch_size(x)
 
 
-@construct
-def sums_and_means_together():
-  x, y = inputs()
-  p = network(x)
-  return finish(0.01 * tf.reduce_sum(tf.square(p - y)) + tf.reduce_mean(tf.abs(p))
+@loss
+def sums_and_means_together(x, y, p):
+  return (0.01 * tf.reduce_sum(tf.square(p - y)) + tf.reduce_mean(tf.abs(p))
                 + 0.01 * tf.nn.l2_loss(p) + 0.1 * tf.reduce_max(p))
 
 
-@construct
-def largest_error():
-  x, y = inputs()
-  return finish(tf.reduce_max(by_example(network(x), y)))
+@loss
+def largest_error(x, y, p):
+  return tf.reduce_max(by_example(p, y))
 
 
-@construct
-def log_of_a_sum_of_exponents():
-  x, y = inputs()
-  return finish(tf.reduce_logsumexp(by_example(network(x), y)))
+@loss
+def log_of_a_sum_of_exponents(x, y, p):
+  return tf.reduce_logsumexp(by_example(p, y))
 
 
-@construct
-def weight_decay():
-  x, y = inputs()
-  p = network(x)
-  return finish(square_error(p, y) + sum(
-      0.01 * tf.nn.l2_loss(each) for each in v1.trainable_variables()))
+@loss
+def weight_decay(x, y, p):
+  return square_error(p, y) + sum(0.01 * tf.nn.l2_loss(each) for each in v1.trainable_variables())
 
 
 def _masked(x, y):
@@ -186,53 +185,43 @@ def masked_beside_a_moving_mean():
   return finish(loss, v1.assign(mean, 0.9 * mean + 0.1 * loss))
 
 
-@construct
-def masked_with_no_nan():
-  x, y = inputs()
+@loss
+def masked_with_no_nan(x, y, p):
   mask = tf.cast(x[:, 0] > 0.5, tf.float32)
-  return finish(tf.math.divide_no_nan(
-      tf.reduce_sum(by_example(network(x), y) * mask), tf.reduce_sum(mask)))
+  return tf.math.divide_no_nan(tf.reduce_sum(by_example(p, y) * mask), tf.reduce_sum(mask))
 
 
-@construct
-def masked_in_two_ways():
-  x, y = inputs()
-  p = network(x)
+@loss
+def masked_in_two_ways(x, y, p):
   ones, others = (tf.cast(test, tf.float32) for test in (x[:, 0] > 0, x[:, 1] > 0))
-  loss = sum(tf.reduce_sum(by_example(p, y) * m) / (1 + tf.reduce_sum(m)) for m in (ones, others))
-  return finish(loss)
+  return sum(tf.reduce_sum(by_example(p, y) * m) / (1 + tf.reduce_sum(m)) for m in (ones, others))
 
 
-@construct
-def boolean_mask():
-  x, y = inputs()
-  return finish(tf.reduce_mean(tf.boolean_mask(by_example(network(x), y), x[:, 0] > 0)))
+@loss
+def boolean_mask(x, y, p):
+  return tf.reduce_mean(tf.boolean_mask(by_example(p, y), x[:, 0] > 0))
 
 
-@construct
-def rows_that_where_finds():
-  x, y = inputs()
+@loss
+def rows_that_where_finds(x, y, p):
   rows = tf.reshape(tf.where(x[:, 0] > 0), [-1])
-  return finish(tf.reduce_sum(tf.gather(by_example(network(x), y), rows)) * 0.1)
+  return tf.reduce_sum(tf.gather(by_example(p, y), rows)) * 0.1
 
 
-@construct
-def root_of_the_mean():
-  x, y = inputs()
-  return finish(tf.sqrt(square_error(network(x), y)))
+@loss
+def root_of_the_mean(x, y, p):
+  return tf.sqrt(square_error(p, y))
 
 
-@construct
-def norm_of_the_errors():
-  x, y = inputs()
-  return finish(tf.norm(network(x) - y) * 0.1)
+@loss
+def norm_of_the_errors(x, y, p):
+  return tf.norm(p - y) * 0.1
 
 
-@construct
-def normalized_targets():
-  x, y = inputs()
+@loss
+def normalized_targets(x, y, p):
   mean, variance = tf.nn.moments(y, [0])
-  return finish(square_error(network(x), (y - mean) / tf.sqrt(variance + 1e-3)))
+  return square_error(p, (y - mean) / tf.sqrt(variance + 1e-3))
 
 
 @construct
@@ -256,118 +245,97 @@ def huber_with_a_threshold_of_the_batch():
                 v1.assign(threshold, 0.9 * threshold + 0.1 * middle))
 
 
-@construct
-def weighted_examples():
-  x, y = inputs()
+@loss
+def weighted_examples(x, y, p):
   weights = v1.placeholder(tf.float32, [None], name="weights")
-  return finish(v1.losses.compute_weighted_loss(by_example(network(x), y), tf.abs(weights)))
+  return v1.losses.compute_weighted_loss(by_example(p, y), tf.abs(weights))
 
 
-@construct
-def weights_by_class_of_the_batch():
-  x, y = inputs()
+@loss
+def weights_by_class_of_the_batch(x, y, p):
   positive = tf.cast(y > 0, tf.float32)
   share = tf.reduce_mean(positive, axis=0)
-  errors = tf.nn.sigmoid_cross_entropy_with_logits(labels=positive, logits=network(x))
-  return finish(tf.reduce_mean(errors * (positive / (share + 0.1) + (1 - positive))))
+  errors = tf.nn.sigmoid_cross_entropy_with_logits(labels=positive, logits=p)
+  return tf.reduce_mean(errors * (positive / (share + 0.1) + (1 - positive)))
 
 
-@construct
-def variance_of_predictions():
-  x, y = inputs()
-  p = network(x)
+@loss
+def variance_of_predictions(x, y, p):
   variance = tf.nn.moments(p, [0])[1]
-  return finish(square_error(p, y) + tf.reduce_mean(tf.nn.relu(1 - tf.sqrt(variance + 1e-4))))
+  return square_error(p, y) + tf.reduce_mean(tf.nn.relu(1 - tf.sqrt(variance + 1e-4)))
 
 
-@construct
-def covariance_of_predictions():
-  x, y = inputs()
-  p = network(x)
+@loss
+def covariance_of_predictions(x, y, p):
   centred = p - tf.reduce_mean(p, 0)
   covariance = tf.matmul(centred, centred, transpose_a=True) / (batch_size(x) - 1)
-  return finish(square_error(p, y) + tf.reduce_sum(tf.square(covariance)))
+  return square_error(p, y) + tf.reduce_sum(tf.square(covariance))
 
 
-@construct
-def correlation():
-  x, y = inputs()
-  p, q = (each - tf.reduce_mean(each, 0) for each in (network(x), y))
-  return finish(-tf.reduce_mean(tf.reduce_sum(p * q, 0) / (
-      1e-3 + tf.sqrt(tf.reduce_sum(p * p, 0) * tf.reduce_sum(q * q, 0)))))
+@loss
+def correlation(x, y, p):
+  p, q = (each - tf.reduce_mean(each, 0) for each in (p, y))
+  return -tf.reduce_mean(tf.reduce_sum(p * q, 0) / (
+      1e-3 + tf.sqrt(tf.reduce_sum(p * p, 0) * tf.reduce_sum(q * q, 0))))
 
 
-@construct
-def dice():
-  x, y = inputs()
-  p, t = tf.sigmoid(network(x)), tf.cast(y > 0, tf.float32)
-  return finish(1 - 2 * tf.reduce_sum(p * t) / (tf.reduce_sum(p) + tf.reduce_sum(t) + 1e-3))
+@loss
+def dice(x, y, p):
+  p, t = tf.sigmoid(p), tf.cast(y > 0, tf.float32)
+  return 1 - 2 * tf.reduce_sum(p * t) / (tf.reduce_sum(p) + tf.reduce_sum(t) + 1e-3)
 
 
 # Examples that meet.
 
 
-@construct
-def negatives_of_the_batch():
-  x, y = inputs()
-  scores = tf.matmul(network(x), y, transpose_b=True)
-  return finish(tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(
-      labels=tf.range(tf.shape(x)[0]), logits=scores)))
+@loss
+def negatives_of_the_batch(x, y, p):
+  scores = tf.matmul(p, y, transpose_b=True)
+  return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=tf.range(tf.shape(x)[0]), logits=scores))
 
 
-@construct
-def similarities_against_an_identity():
-  x, y = inputs()
-  scores = tf.matmul(network(x), y, transpose_b=True)
-  return finish(tf.reduce_mean(tf.square(scores - tf.eye(tf.shape(x)[0]))))
+@loss
+def similarities_against_an_identity(x, y, p):
+  scores = tf.matmul(p, y, transpose_b=True)
+  return tf.reduce_mean(tf.square(scores - tf.eye(tf.shape(x)[0])))
 
 
-@construct
-def distances_of_all_pairs():
-  x, y = inputs()
-  p = network(x)
+@loss
+def distances_of_all_pairs(x, y, p):
   gaps = tf.expand_dims(p, 0) - tf.expand_dims(y, 1)
-  return finish(tf.reduce_mean(tf.reduce_sum(tf.square(gaps), 2)) * 0.1)
+  return tf.reduce_mean(tf.reduce_sum(tf.square(gaps), 2)) * 0.1
 
 
-@construct
-def softmax_over_the_batch():
-  x, y = inputs()
-  p = network(x)
-  return finish(tf.reduce_sum(tf.nn.softmax(p[:, 0], axis=0) * by_example(p, y)))
+@loss
+def softmax_over_the_batch(x, y, p):
+  return tf.reduce_sum(tf.nn.softmax(p[:, 0], axis=0) * by_example(p, y))
 
 
-@construct
-def running_sum_over_the_batch():
-  x, y = inputs()
-  return finish(tf.reduce_mean(tf.square(tf.cumsum(network(x), 0) - y)) * 0.1)
+@loss
+def running_sum_over_the_batch(x, y, p):
+  return tf.reduce_mean(tf.square(tf.cumsum(p, 0) - y)) * 0.1
 
 
-@construct
-def hardest_examples():
-  x, y = inputs()
-  return finish(tf.reduce_mean(tf.nn.top_k(by_example(network(x), y), 3)[0]))
+@loss
+def hardest_examples(x, y, p):
+  return tf.reduce_mean(tf.nn.top_k(by_example(p, y), 3)[0])
 
 
-@construct
-def examples_in_reverse():
-  x, y = inputs()
-  p = network(x)
-  return finish(square_error(p, y) + 0.1 * square_error(p, tf.reverse(p, [0])))
+@loss
+def examples_in_reverse(x, y, p):
+  return square_error(p, y) + 0.1 * square_error(p, tf.reverse(p, [0]))
 
 
-@construct
-def neighbours():
-  x, y = inputs()
-  p = network(x)
-  return finish(square_error(p, y) + 0.1 * tf.reduce_mean(tf.square(p[1:] - p[:-1])))
+@loss
+def neighbours(x, y, p):
+  return square_error(p, y) + 0.1 * tf.reduce_mean(tf.square(p[1:] - p[:-1]))
 
 
-@construct
-def weights_by_position():
-  x, y = inputs()
+@loss
+def weights_by_position(x, y, p):
   positions = tf.cast(tf.range(tf.shape(x)[0]), tf.float32)
-  return finish(tf.reduce_mean(by_example(network(x), y) * positions))
+  return tf.reduce_mean(by_example(p, y) * positions)
 
 
 @construct
@@ -385,18 +353,16 @@ def examples_in_reverse_by_a_slice():
   return finish(square_error(network(0.3 * x + 0.7 * x[::-1]), 0.3 * y + 0.7 * y[::-1]))
 
 
-@construct
-def first_half_by_positions():
-  x, y = inputs()
+@loss
+def first_half_by_positions(x, y, p):
   half = tf.range(tf.shape(x)[0] // 2)
-  return finish(square_error(tf.gather(network(x), half), tf.gather(y, half)))
+  return square_error(tf.gather(p, half), tf.gather(y, half))
 
 
-@construct
-def slots_that_are_no_example_s_own():
-  x, y = inputs()
-  flat = tf.reshape(network(x), [-1])
-  return finish(tf.reduce_mean(tf.square(tf.gather(flat, tf.range(tf.shape(x)[0]) * 2) - y[:, 0])))
+@loss
+def slots_that_are_no_example_s_own(x, y, p):
+  flat = tf.reshape(p, [-1])
+  return tf.reduce_mean(tf.square(tf.gather(flat, tf.range(tf.shape(x)[0]) * 2) - y[:, 0]))
 
 
 @construct
@@ -407,45 +373,39 @@ def slots_of_labels():
   return finish(-tf.reduce_mean(tf.gather(flat, tf.range(tf.shape(x)[0]) * 3 + labels)))
 
 
-@construct
-def sums_by_position():
-  x, y = inputs()
-  p = network(x)
+@loss
+def sums_by_position(x, y, p):
   sums = tf.math.unsorted_segment_sum(p, tf.range(tf.shape(x)[0]), 40)
   weights = tf.reshape(tf.linspace(0.1, 2.0, 40), [40, 1])
-  return finish(0.01 * tf.reduce_sum(sums * weights) + square_error(p, y))
+  return 0.01 * tf.reduce_sum(sums * weights) + square_error(p, y)
 
 
-@construct
-def positions_of_several_numbers():
-  x, y = inputs()
+@loss
+def positions_of_several_numbers(x, y, p):
   n = tf.shape(x)[0]
   tiled = tf.tile(tf.range(n)[:, None], [1, 3])
   repeated = tf.reshape(tf.repeat(tf.range(n), 3), [-1, 3])
   weights = tf.cast(tiled * tiled + repeated, tf.float32)
-  return finish(0.01 * tf.reduce_mean(tf.square(network(x) - y) * weights))
+  return 0.01 * tf.reduce_mean(tf.square(p - y) * weights)
 
 
 @refused("combines examples of the batch with one another")
-def other_orders_of_twice_the_batch():
-  x, y = inputs()
-  p = network(x)
-  return finish(0.01 * tf.reduce_mean(tf.square(tf.matmul(
-      tf.concat([p, 2 * p], 0), tf.repeat(y, 2, axis=0), transpose_a=True))))
+@loss
+def other_orders_of_twice_the_batch(x, y, p):
+  return 0.01 * tf.reduce_mean(tf.square(tf.matmul(
+      tf.concat([p, 2 * p], 0), tf.repeat(y, 2, axis=0), transpose_a=True)))
 
 
-@construct
-def examples_moved_by_one():
-  x, y = inputs()
-  return finish(square_error(network(x), 0.4 * y + 0.6 * tf.concat([y[1:], y[:1]], 0)))
+@loss
+def examples_moved_by_one(x, y, p):
+  return square_error(p, 0.4 * y + 0.6 * tf.concat([y[1:], y[:1]], 0))
 
 
-@construct
-def order_that_is_inverted():
-  x, y = inputs()
+@loss
+def order_that_is_inverted(x, y, p):
   order = tf.argsort(x[:, 0])
   ranks = tf.cast(tf.math.invert_permutation(order), tf.float32)
-  return finish(0.1 * tf.reduce_mean(by_example(network(x), y) * ranks))
+  return 0.1 * tf.reduce_mean(by_example(p, y) * ranks)
 
 
 @construct
@@ -507,37 +467,33 @@ def sequences_as_long_as_the_longest():
       mask, 1, keepdims=True), y))
 
 
-@construct
-def range_of_all_values():
-  x, y = inputs()
+@loss
+def range_of_all_values(x, y, p):
   found = tf.quantization.quantize_and_dequantize_v2(
-      network(x), -1.0, 1.0, range_given=False, num_bits=4)
-  return finish(square_error(found, y))
+      p, -1.0, 1.0, range_given=False, num_bits=4)
+  return square_error(found, y)
 
 
 # The number of examples.
 
 
-@construct
-def a_quarter_of_the_examples():
-  x, y = inputs()
-  errors = by_example(network(x), y)
-  return finish(tf.reduce_mean(tf.nn.top_k(errors, tf.shape(x)[0] // 4)[0]))
+@loss
+def a_quarter_of_the_examples(x, y, p):
+  errors = by_example(p, y)
+  return tf.reduce_mean(tf.nn.top_k(errors, tf.shape(x)[0] // 4)[0])
 
 
-@construct
-def ten_examples_or_fewer():
-  x, y = inputs()
-  errors = by_example(network(x), y)
-  return finish(tf.reduce_mean(tf.nn.top_k(errors, tf.minimum(tf.shape(x)[0], 10))[0]))
+@loss
+def ten_examples_or_fewer(x, y, p):
+  errors = by_example(p, y)
+  return tf.reduce_mean(tf.nn.top_k(errors, tf.minimum(tf.shape(x)[0], 10))[0])
 
 
-@construct
-def number_of_pairs():
-  x, y = inputs()
-  p, n = network(x), tf.shape(x)[0]
+@loss
+def number_of_pairs(x, y, p):
+  n = tf.shape(x)[0]
   scores = tf.matmul(p, p, transpose_b=True) * (1 - tf.eye(n))
-  return finish(square_error(p, y) + 0.1 * tf.reduce_sum(scores) / tf.cast(n * (n - 1), tf.float32))
+  return square_error(p, y) + 0.1 * tf.reduce_sum(scores) / tf.cast(n * (n - 1), tf.float32)
 
 
 @construct
@@ -742,29 +698,24 @@ def optimizer_in_a_branch():
 
 
 @refused("gives now one thing of the batch and now another")
-def one_of_three_branches():
-  x, y = inputs()
-  p = network(x)
+@loss
+def one_of_three_branches(x, y, p):
   chosen = tf.cast(20 * tf.abs(tf.reduce_mean(x)), tf.int32) % 3
-  return finish(tf.switch_case(chosen, [
+  return tf.switch_case(chosen, [
       lambda: square_error(p, y), lambda: tf.reduce_mean(tf.abs(p - y)),
-      lambda: 0.01 * tf.reduce_sum(tf.square(p))]))
+      lambda: 0.01 * tf.reduce_sum(tf.square(p))])
 
 
-@construct
-def branch_by_all_examples():
-  x, y = inputs()
-  p = network(x)
-  return finish(v1.cond(tf.reduce_all(tf.abs(x) < 1.5), lambda: square_error(p, y),
-                        lambda: 0.3 * tf.reduce_mean(tf.abs(p - y))))
+@loss
+def branch_by_all_examples(x, y, p):
+  return v1.cond(tf.reduce_all(tf.abs(x) < 1.5), lambda: square_error(p, y),
+                 lambda: 0.3 * tf.reduce_mean(tf.abs(p - y)))
 
 
-@construct
-def branch_by_the_mean():
-  x, y = inputs()
-  p = network(x)
-  return finish(v1.cond(tf.reduce_mean(x) > 0, lambda: square_error(p, y),
-                        lambda: tf.reduce_mean(tf.abs(p))))
+@loss
+def branch_by_the_mean(x, y, p):
+  return v1.cond(tf.reduce_mean(x) > 0, lambda: square_error(p, y),
+                 lambda: tf.reduce_mean(tf.abs(p)))
 
 
 @construct
@@ -811,40 +762,35 @@ def loop_until_the_maximum_is_small():
     v1.enable_control_flow_v2()
 
 
-@construct
-def functional_loop_until_the_maximum_is_small():
-  x, y = inputs()
+@loss
+def functional_loop_until_the_maximum_is_small(x, y, p):
   found = tf.while_loop(lambda a: tf.reduce_max(tf.abs(a)) > 0.5, lambda a: [a * 0.7],
-                        [network(x)], maximum_iterations=20)[0]
-  return finish(square_error(found, y))
+                        [p], maximum_iterations=20)[0]
+  return square_error(found, y)
 
 
-@construct
-def loop_over_time():
-  x, y = inputs()
+@loss
+def loop_over_time(x, y, p):
   w = variable("step", [3, 3])
   found = tf.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, tf.tanh(a @ w)),
-                        (tf.constant(0), network(x)), maximum_iterations=3)[1]
-  return finish(square_error(found, y))
+                        (tf.constant(0), p), maximum_iterations=3)[1]
+  return square_error(found, y)
 
 
 @refused("takes the examples of the batch apart")
-def loop_over_the_examples():
-  x, y = inputs()
-  p = network(x)
-  return finish(square_error(tf.scan(lambda a, b: 0.5 * a + b, p), y) * 0.1)
+@loss
+def loop_over_the_examples(x, y, p):
+  return square_error(tf.scan(lambda a, b: 0.5 * a + b, p), y) * 0.1
 
 
 # Gradients.
 
 
-@construct
-def penalty_on_the_gradient_of_inputs():
-  x, y = inputs()
-  p = tf.tanh(network(x))
+@loss
+def penalty_on_the_gradient_of_inputs(x, y, p):
+  p = tf.tanh(p)
   slope = tf.gradients(tf.reduce_sum(p), x)[0]
-  return finish(square_error(p, y) + tf.reduce_mean(
-      tf.square(tf.norm(slope + 1e-3, axis=1) - 1)))
+  return square_error(p, y) + tf.reduce_mean(tf.square(tf.norm(slope + 1e-3, axis=1) - 1))
 
 
 @construct
@@ -935,12 +881,10 @@ def follow_the_leader():
 # Layers.
 
 
-@construct
-def layer_normalization():
-  x, y = inputs()
-  p = network(x)
+@loss
+def layer_normalization(x, y, p):
   mean, variance = tf.nn.moments(p, [1], keepdims=True)
-  return finish(square_error((p - mean) / tf.sqrt(variance + 1e-3), y))
+  return square_error((p - mean) / tf.sqrt(variance + 1e-3), y)
 
 
 @construct
@@ -1001,24 +945,23 @@ def fused_batch_normalization():
 
 
 @draws
-def dropout():
-  x, y = inputs()
-  return finish(square_error(tf.nn.dropout(network(x), rate=0.3), y))
+@loss
+def dropout(x, y, p):
+  return square_error(tf.nn.dropout(p, rate=0.3), y)
 
 
 @draws
-def dropout_with_a_seed():
-  x, y = inputs()
-  return finish(square_error(tf.nn.dropout(network(x), rate=0.3, seed=5), y))
+@loss
+def dropout_with_a_seed(x, y, p):
+  return square_error(tf.nn.dropout(p, rate=0.3, seed=5), y)
 
 
 @draws
-def dropped_paths():
+@loss
+def dropped_paths(x, y, p):
   """One draw for each example, as in stochastic depth."""
-  x, y = inputs()
-  hidden = network(x)
-  kept_paths = tf.nn.dropout(hidden, rate=0.3, noise_shape=[tf.shape(hidden)[0], 1])
-  return finish(square_error(hidden + kept_paths, y))
+  kept_paths = tf.nn.dropout(p, rate=0.3, noise_shape=[tf.shape(p)[0], 1])
+  return square_error(p + kept_paths, y)
 
 
 @draws
@@ -1049,12 +992,12 @@ def noise_on_the_gradients():
 
 
 @draws
-def rows_that_are_drawn():
-  x, y = inputs()
+@loss
+def rows_that_are_drawn(x, y, p):
   negatives = tf.random.uniform([6], 0, 11, tf.int32)
   rows = tf.nn.embedding_lookup(variable("table", [11, 3]), negatives)
-  scores = tf.matmul(network(x), rows, transpose_b=True)
-  return finish(tf.reduce_mean(tf.nn.softplus(scores)) + square_error(network_again(x), y))
+  scores = tf.matmul(p, rows, transpose_b=True)
+  return tf.reduce_mean(tf.nn.softplus(scores)) + square_error(network_again(x), y)
 
 
 def network_again(x):
@@ -1062,10 +1005,10 @@ def network_again(x):
 
 
 @draws
-def a_layer_dropped_for_all_examples():
-  x, y = inputs()
+@loss
+def a_layer_dropped_for_all_examples(x, y, p):
   keep = tf.cast(tf.random.uniform([]) > 0.5, tf.float32)
-  return finish(square_error(network(x) * keep + network_again(x), y))
+  return square_error(p * keep + network_again(x), y)
 
 
 @draws
@@ -1085,9 +1028,9 @@ def generator_and_critic():
 
 
 @refused("shuffles the examples of the batch")
-def shuffled_batch():
-  x, y = inputs()
-  return finish(square_error(network(x), tf.random.shuffle(y)))
+@loss
+def shuffled_batch(x, y, p):
+  return square_error(p, tf.random.shuffle(y))
 
 
 # A batch that is fixed.
