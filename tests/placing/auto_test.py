@@ -54,7 +54,7 @@ def _skip_annealing(monkeypatch):
   return began
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("evaluations", [1, 7, 150])
 def test_evaluations_are_limited_for_all_together(seed, evaluations, random_problem):
   problem = random_problem(seed)
@@ -167,19 +167,6 @@ def test_a_used_up_budget_leaves_rows_that_say_so(make_problem, make_cluster):
                      policy=_policy(lambda *_: None)))
   assert [rows[method.name].evaluations for method in registry.references()] == [1, 1, 0, 0]
   assert rows["metis"].skipped == rows["policy"].skipped == NO_BUDGET
-
-
-def test_small_budgets_leave_evaluations_for_more_than_metis(make_problem, make_cluster):
-  problem = _wide(make_problem, make_cluster)
-  log = _auto(problem, Budget(max_evaluations=40))
-  assert _rows(log)["annealing"].evaluations >= 8
-
-
-@pytest.mark.usefixtures("clock_of_looks")
-def test_an_op_on_one_device_is_answered_at_once(make_problem, make_cluster):
-  problem = make_problem([5.0], cluster=make_cluster(1))
-  assert run_auto(problem, Budget(max_seconds=30), 0, learned=False).tolist() == [0]
-  assert problem.search_log.seconds < 5
 
 
 @pytest.mark.usefixtures("clock_of_looks")

@@ -10,7 +10,6 @@ from placeto_tf.policies.placeto import best_first, placers
 from placeto_tf.policies.placeto.best_first import BestFirst, BestFirstConfig
 from placeto_tf.policies.placeto.placers import search
 from placeto_tf.policies.placeto.scorer import ScorerWeights
-from placeto_tf.problem import compiled_evaluation
 from placeto_tf.problem.budget import Budget
 from random_problem import random_problem
 
@@ -79,25 +78,6 @@ def test_compiled_moves_are_those_of_plain_python(seed, monkeypatch):
   assert found[0] == found[1]
 
 
-@pytest.fixture(name="seen")
-def seen_fixture(monkeypatch):
-  """Filled with each move that is simulated: (group, device, score, whether it was taken)."""
-  moves, try_moves = [], best_first._try_moves
-  monkeypatch.setattr(compiled_evaluation, "FIRST_BLOCK", 1)
-  monkeypatch.setattr(compiled_evaluation, "LONGEST_BLOCK", 1)
-
-  def watched(scores, some, *arguments):
-    before = scores.copy()
-    found = try_moves(scores, some, *arguments)
-    for i, device in np.argwhere(scores != before):
-      moves.append((int(some[i]), int(device), float(before[i, device]),
-                    found[-1] == best_first.TAKEN))
-    return found
-
-  monkeypatch.setattr(best_first, "_try_moves", watched)
-  return moves
-
-
 def on_a_level(problem, groups, weights=None, **config):
   found = BestFirst(problem, start_of(problem), weights or balancer(), config=BestFirstConfig(
       **{"several": 0, **config}))
@@ -105,27 +85,10 @@ def on_a_level(problem, groups, weights=None, **config):
   return found
 
 
-def test_the_move_with_the_best_score_is_simulated_first_and_made_if_it_is_better(seen):
-  problem = random_problem(num_ops=200, num_groups=24)
-  run = on_a_level(problem, 24)
-  movable = run.tables.movable
-  scores = np.where(run.tables.allowed[movable], run.scores(movable), -np.inf)
-  scores[np.arange(len(movable)), run.groups[movable]] = -np.inf
-  before_us = run.objective_us
-  run.level_search(Budget(problem.search_log.evaluations + 1))
-  ((_, _, score, taken),) = seen
-  assert score == pytest.approx(scores.max(), abs=2e-4)
-  assert taken == (run.objective_us < before_us)
-  assert problem.evaluate_ops(run.placement).objective_us[0] == run.objective_us
-
-
-def test_a_level_ends_when_no_move_from_the_last_placement_is_left_to_be_tried(seen):
+def test_a_level_ends_where_no_move_makes_the_placement_better():
   problem = random_problem(num_ops=200, num_groups=12)
   run = on_a_level(problem, 12)
   run.level_search(Budget())
-  last = max(i for i, move in enumerate(seen) if move[3])  # moves of equal worth count as taken
-  tail = {(group, device) for group, device, *_ in seen[last + 1:]}
-  assert len(tail) == len(seen) - last - 1  # none twice
   groups, allowed = run.groups, run.tables.allowed
   for group in run.tables.movable:
     for device in np.flatnonzero(allowed[group]):
@@ -134,18 +97,6 @@ def test_a_level_ends_when_no_move_from_the_last_placement_is_left_to_be_tried(s
         moved[group] = device
         assert problem.evaluate_ops(
             run.level.grouping.expand(moved)).objective_us[0] >= run.objective_us
-
-
-def test_what_failed_comes_later_from_the_next_placement_on(seen):
-  problem = random_problem(num_ops=200, num_groups=12)
-  run = on_a_level(problem, 12, forget=100.0)
-  run.level_search(Budget(problem.search_log.evaluations + 60))
-  times = {}
-  for group, device, *_ in seen:
-    # Nothing is proposed again before all else has been.
-    times[group, device] = times.get((group, device), 0) + 1
-  failed_often = [pair for pair, count in times.items() if count > 2]
-  assert not failed_often or len(times) > len(failed_often)
 
 
 @pytest.mark.parametrize("gains", [True, False])
@@ -179,15 +130,7 @@ def test_moves_that_promise_too_little_are_made_one_at_a_time():
   assert problem.search_log.evaluations == before
 
 
-def test_groups_beyond_the_most_are_scored_in_turn(seen, monkeypatch):
-  monkeypatch.setattr(best_first, "MOST_GROUPS", 5)
-  problem = random_problem(num_ops=200, num_groups=24)
-  run = on_a_level(problem, 24)
-  run.level_search(Budget())
-  assert {group for group, *_ in seen} == set(run.tables.movable.tolist())
-
-
-@pytest.mark.parametrize("evaluations", [2, 7, 40, 150, 400])
+@pytest.mark.parametrize("evaluations", [2, 40, 400])
 def test_the_budget_is_kept_and_the_result_never_worse_than_the_start(evaluations):
   problem = random_problem(num_ops=200, num_groups=24)
   start_us = problem.evaluate_ops(start_of(problem)).objective_us[0]
