@@ -100,7 +100,8 @@ def test_the_published_process_trains_on_a_family_and_its_weights_place_another_
 def test_gdp_trains_on_several_graphs_and_its_weights_place_another_one(
     run_program, tmp_path, cheaply):
   flags = ("--policy=gdp", "--graphs=family:tiny[0:2]", "--clusters=k80:2", "--iterations=2",
-           "--set=max_devices=3", "--set=segment=32", "--set=batch_size=2",
+           "--set=max_devices=3", "--set=segment=64", "--set=batch_size=2", "--set=epochs=1",
+           "--set=width=8", "--set=rounds=1", "--set=layers=1", "--set=heads=2",
            f"--root_dir={tmp_path / 'run'}")
   done = run_program("train", *flags)
   assert done.code == 0, done.err
