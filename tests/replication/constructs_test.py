@@ -89,18 +89,15 @@ def assert_close(expected, found):
 
 
 def prove(name, replicas, mirrored):
-  batch_norm = "replica"
   graph, made = replicated(name, replicas, mirrored)
   compared = compare_training(graph, made, STEPS)
   assert compared.checked and compared.steps == STEPS and compared.variables
   assert compared.largest_difference < 1e-4
   if name in constructs.DRAWS:
     return
-  if name in constructs.OWN:
-    assert made.own_statistics
-    batch_norm = "synchronized"
   assert bool(made.own_statistics) == (name in constructs.OWN)
-  _, made = replicated(name, replicas, mirrored, batch_norm)
+  if name in constructs.OWN:
+    _, made = replicated(name, replicas, mirrored, "synchronized")
   _, names, variables = built(name)
   fetched, values = of_the_graph(name)
   others, theirs = trained(made.graph.source.tf_graph, names, variables)

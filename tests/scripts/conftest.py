@@ -23,6 +23,20 @@ def tiny_family(monkeypatch):
       lambda rng, index: f"enas_recurrent:cell={index}:batch=2:steps=2:nodes=2:hidden=4:vocab=9")
 
 
+@pytest.fixture(name="cheaply")
+def cheaply_fixture(monkeypatch):
+  """Training without tracing, and without a SavedModel: both take longer than two iterations."""
+  import tensorflow as tf
+
+  from placeto_tf.policies.placeto.published import training as published_training
+
+  for name in ("save_policy", "save_server"):
+    monkeypatch.setattr(published_training, name, lambda policy, directory: None)
+  tf.config.run_functions_eagerly(True)
+  yield
+  tf.config.run_functions_eagerly(False)
+
+
 @dataclasses.dataclass
 class Finished:
   code: int

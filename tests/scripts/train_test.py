@@ -5,7 +5,6 @@ import pathlib
 import re
 
 import pytest
-import tensorflow as tf
 
 PROGRAM = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "train.py"
 
@@ -61,18 +60,6 @@ def test_help_lists_the_fields_of_every_policy_with_their_true_defaults(run_prog
       ("rnn", ("training.learning_rate=0.004",)),
       ("hierarchical", ("training.learning_rate=0.01",))):
     assert {f"  {line}" for line in lines} <= set(sections[policy].splitlines())
-
-
-@pytest.fixture(name="cheaply")
-def cheaply_fixture(monkeypatch):
-  """Without tracing, and without a SavedModel: both take longer than two iterations."""
-  from placeto_tf.policies.placeto.published import training as published_training
-
-  for name in ("save_policy", "save_server"):
-    monkeypatch.setattr(published_training, name, lambda policy, directory: None)
-  tf.config.run_functions_eagerly(True)
-  yield
-  tf.config.run_functions_eagerly(False)
 
 
 def test_the_published_process_trains_on_a_family_and_its_weights_place_another_graph(

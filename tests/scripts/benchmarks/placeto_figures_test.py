@@ -1,9 +1,9 @@
 """Placeto's figures: the program trains, draws, prints its tables, and trains no run twice."""
 
 
-def test_curves_are_trained_once_and_drawn(run_program, tmp_path):
+def test_curves_are_trained_once_and_drawn(run_program, tmp_path, cheaply):
   flags = ("--parts=curves", "--graph=zoo:rnnlm:layers=1:steps=2:hidden=16:batch=2:vocab=20",
-           "--cluster=k80:2", "--variants=as published", "--iterations=2", "--max_groups=4",
+           "--cluster=k80:2", "--variants=as published", "--iterations=1", "--max_groups=3",
            "--simulations=5", "--seeds=0,1", f"--out={tmp_path}")
   done = run_program("placeto_figures", *flags)
   assert done.code == 0, done.err
