@@ -38,6 +38,8 @@ class Cluster:
     latency_us: [D, D] float64, the time from a transfer's end until its consumers have it.
     op_overhead_us: how long a device stays busy after an op that launches a kernel.
     bus_gap_us: how long a bus stays busy after a transfer.
+    launch_us: the part of a launch that the process of a host does for one device after another,
+      so that the overheads of several busy devices wait for each other.
 
   The fields below extend the reference simulator; their defaults leave it as it is.
 
@@ -67,6 +69,7 @@ class Cluster:
   latency_us: np.ndarray  # [D, D]
   op_overhead_us: float = 0.0
   bus_gap_us: float = 0.0
+  launch_us: float = 0.0
   transfers: str = "device"
   transfer_per_destination: bool = False
   sender_us_per_transfer: float = 0.0
@@ -255,7 +258,7 @@ class Cluster:
     for device in self.devices:
       key = (device.own_costs and device.name, device.type, device.efficiency,
              repr(sorted(device.properties.items())),
-             repr(sorted(device.op_efficiency.items())),
+             repr(sorted(device.op_efficiency.items())), repr(sorted(device.op_start_us.items())),
              repr(sorted((kind, sorted(fields.items()))
                          for kind, fields in device.product_peaks.items())))
       if key not in kinds:

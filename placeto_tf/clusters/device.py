@@ -33,6 +33,8 @@ class Device:
     host: serves other devices; searches put ops there where they gain by it or run nowhere else.
     own_costs: has costs of its own, a column of `OpCosts`, though other devices may be equal to it.
     op_efficiency: op type -> efficiency, for types known to differ.
+    op_start_us: op type -> time of a kernel beside its work, in which few of the cores are busy.
+    op_start_us: op type -> time of a kernel beside its work, in which few of the cores are busy.
     product_peaks: type of the inputs, such as "float16" -> {"flops_per_us": peak of matrix products
       and convolutions, "efficiency": of these}; without an efficiency it is the device's. Other
       types have the peak of the properties.
@@ -45,6 +47,7 @@ class Device:
   properties: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   host: bool = False
   op_efficiency: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  op_start_us: Mapping[str, float] = dataclasses.field(default_factory=dict)
   product_peaks: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
   own_costs: bool = False
 
@@ -64,7 +67,7 @@ class Device:
     if not is_number(self.memory_bytes) or not 0 < self.memory_bytes <= MOST:
       raise ClusterError(f"memory_bytes of {self.name} is {self.memory_bytes!r:.60}; expected more "
                          f"than 0 and at most {MOST:g} bytes")
-    for field in ("properties", "op_efficiency", "product_peaks"):
+    for field in ("properties", "op_efficiency", "op_start_us", "product_peaks"):
       if not isinstance(getattr(self, field), Mapping):
         raise ClusterError(
             f"{field} of {self.name} is {getattr(self, field)!r}; expected a mapping")
@@ -76,6 +79,10 @@ class Device:
       if not is_number(value) or not 0 < value <= 1:
         raise ClusterError(f"{label} of {self.name} is {value!r}; expected achieved over peak "
                            "speed, more than 0 and at most 1")
+    for op, value in self.op_start_us.items():
+      if not is_number(value) or not 0 <= value <= MOST:
+        raise ClusterError(f"op_start_us[{op!r}] of {self.name} is {value!r:.60}; expected "
+                           f"microseconds, 0 or more and at most {MOST:g}")
 
   def _check_kinds(self) -> None:
     """Checks the spelling: of a "gpu" TensorFlow finds no kernels."""

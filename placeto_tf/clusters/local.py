@@ -150,8 +150,8 @@ def _gpu(name: str, properties: DeviceProperties) -> Tuple[Device, presets.Prese
       preset.properties["numCores"] * preset.properties["frequency"])
   peaks = {kind: {**peak, "flops_per_us": peak["flops_per_us"] * speed}
            for kind, peak in preset.product_peaks.items()}
-  return Device(
-      name, "GPU", memory_bytes, preset.efficiency, fields, product_peaks=peaks), preset
+  return preset.device(
+      name, memory_bytes=memory_bytes, properties=fields, product_peaks=peaks), preset
 
 
 def _cpu(

@@ -23,6 +23,7 @@ Where the figures come from:
   Links of `k80`, its overhead and its memory: the machine of Placeto's authors (Addanki et al.
     2019): 7,600 bytes/us, 5.7 us per op, 12 GB per die, and 25 us that their simulator leaves on a
     bus after a transfer, which delay no consumer (`bus_gap_us`).
+  Kernels of `h100`, its copies from and to the host: measured on a card (`_H100_KERNELS`).
   Other links: three quarters, by assumption, of the rated speed in one direction:
     PCIe 3/4/5 x16 (15.75, 31.5, 63 GB/s), one NVLink 2 between two V100s (25 GB/s), NVLink 3, 4
     and 5 through NVSwitch (300, 450, 900 GB/s). A preset has NVLink where every card of its name is
@@ -40,9 +41,12 @@ Where the figures come from:
     hands the tensor over and launches the consumer (6 us, as any op). That adds up to 25 us. From
     the launch of a small kernel to its start pass up to 20 us (NVIDIA's guide to Nsight Systems, on
     a V100), so it is no pessimist's figure. Through the host it is copied twice: 35 us.
-  Overhead: 5.7 us per op for all cards, because it is the executor's and the launch's own. All GPUs
-    of a host are launched to by one process, so a step of small kernels gains less by several GPUs
-    than is simulated where the cores are few.
+  Overhead: 5.7 us per op for all cards, because it is the executor's and the launch's own. Of these
+    3 us are the driver's (`launch_us`; an empty kernel on recent systems, forums.developer.
+    nvidia.com/t/233645), in which it holds a lock of the whole process: threads that launch to
+    several GPUs wait for one another (github.com/tensorflow/tensorflow/issues/53759;
+    github.com/chelsea0x3b/cudarc/issues/169 and the threads of NVIDIA's forum named there).
+    `k80` has none, as its authors' simulator has none.
   Links between hosts: the measured speed of gRPC between worker processes, as for `cpu`, which is
     below that of an Ethernet of 25 Gbit/s. "@100gbit" means a network whose rate TensorFlow does
     reach (RDMA, several connections), of which three quarters are assumed.
@@ -88,11 +92,30 @@ _BETWEEN_HOSTS = Link(2_200.0, 90.0)
 _BYTES_PER_US_PER_GBIT = 0.75 * 125.0  # three quarters of the rated rate
 _TF32 = 0.55  # efficiency of A100
 _HALF = 0.64  # of products of half precision
+# Efficiency, us beside the work, and op types: fitted to 148 times of 74 kernels on an NVIDIA H100
+# 80GB HBM3 (PyTorch 2.11.0, CUDA 13.0, cuDNN 9.19, float32 as TF32 and bfloat16), by
+# scripts/benchmarks/gpu_kernels.py; docs/results/h100_kernels.md has the errors. Types that differ
+# from a timed one by their name or function alone are with it; pooling, softmax, reductions and
+# what moves data were not timed, and keep the efficiency of A100.
+_H100_KERNELS = (
+    (0.90, 2.5, "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum _FusedMatMul"),
+    (0.62, 4.5, "Conv2D Conv3D _FusedConv2D"),
+    (0.71, 4.5, """Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2
+                   Conv3DBackpropFilterV2"""),
+    (0.46, 6.1, """FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad
+                   FusedBatchNormGradV2 FusedBatchNormGradV3"""),
+    (0.90, 1.5, """Add AddV2 AddN Sub Mul RealDiv Maximum Minimum Neg Abs Square Sqrt Rsqrt Exp Log
+                   SquaredDifference BiasAdd Cast Select SelectV2 Relu ReluGrad Relu6 Relu6Grad
+                   LeakyRelu LeakyReluGrad Elu EluGrad Tanh TanhGrad Sigmoid SigmoidGrad"""))
+_LAUNCH_US = 3.0  # of an op's overhead, what the driver does under a lock
 
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-  """One kind of device: `peer` links two of them, `host` links it to the rest of its machine."""
+  """One kind of device: `peer` links two of them, `host` links it to the rest of its machine.
+
+  `kernels` has rows (efficiency, us beside the work, op types) of op types that were measured.
+  """
 
   type: str
   memory_bytes: int
@@ -102,12 +125,26 @@ class Preset:
   host: Link
   op_overhead_us: float = 5.7
   bus_gap_us: float = 0.0
+  launch_us: float = 0.0
   product_peaks: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+  kernels: Sequence[Tuple[float, float, str]] = ()
+
+  def device(self, name: str, **fields: Any) -> Device:
+    """Returns a device of this preset. Args: name, fields: of the device, before the preset's."""
+    # [op types of all rows], each with its efficiency and start.
+    rows = [(op_type, efficiency, start_us) for efficiency, start_us, op_types in self.kernels
+            for op_type in op_types.split()]
+    return Device(name, self.type, **{
+        "memory_bytes": self.memory_bytes, "efficiency": self.efficiency,
+        "properties": dict(self.properties), "product_peaks": dict(self.product_peaks),
+        "op_efficiency": {op_type: efficiency for op_type, efficiency, _ in rows},
+        "op_start_us": {op_type: start_us for op_type, _, start_us in rows}, **fields})
 
 
 def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidth_gb: float,
          memory_gb: int, efficiency: float, peer: Link, host: Link, half: float = 0.0,
-         bus_gap_us: float = 0.0) -> Preset:
+         bus_gap_us: float = 0.0, launch_us: float = _LAUNCH_US,
+         kernels: Sequence[Tuple[float, float, str]] = ()) -> Preset:
   """Describes a GPU.
 
   Args:
@@ -116,7 +153,7 @@ def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidt
     frequency: in MHz.
     bandwidth_gb: of the memory, in 10^9 bytes/s.
     memory_gb: in 2^30 bytes.
-    efficiency, peer, host, bus_gap_us: see `Preset`.
+    efficiency, peer, host, bus_gap_us, launch_us, kernels: see `Preset`.
     half: the peak of products of float16 in TFLOPS, and from Ampere on of bfloat16, too.
 
   Returns:
@@ -130,13 +167,13 @@ def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidt
   kinds = ("float16", "bfloat16")[:0 if not half else 1 if float(architecture) < 8 else 2]
   peaks = {kind: {"flops_per_us": half * 1e6, "efficiency": _HALF} for kind in kinds}
   return Preset("GPU", memory_gb * _GB, efficiency, properties, peer, host, bus_gap_us=bus_gap_us,
-                product_peaks=peaks)
+                launch_us=launch_us, product_peaks=peaks, kernels=kernels)
 
 
 _PRESETS: Dict[str, Preset] = {
     # Gains of placements simulated with 0.3 are those that Placeto's authors measured.
     "k80": _gpu("Tesla K80", "3.7", 13, 823, 240, 12, 0.3, _PCIE_K80, _PCIE_K80,
-                bus_gap_us=25.0),
+                bus_gap_us=25.0, launch_us=0.0),
     # TensorFlow's benchmarks of 2017 on one P100 (synthetic data, float32): ResNet-50 219 and
     # InceptionV3 142 images/s. At the peak they would be 264 and 208: 0.83 and 0.68, so about 0.75.
     "p100": _gpu("Tesla P100-PCIE-16GB", "6.0", 56, 1303, 732, 16, 0.75, _PCIE_3, _PCIE_3),
@@ -155,10 +192,9 @@ _PRESETS: Dict[str, Preset] = {
     # The same sheet: 80 GB of HBM2e at 2,039 GB/s.
     "a100_80gb": _gpu("NVIDIA A100-SXM4-80GB", "8.0", 8 * 108, 1410, 2039, 80, _TF32,
                       Link(225_000.0, 25.0), _PCIE_4, half=312),
-    # TF32 again (495 TFLOPS without sparsity, at 1,830 MHz; 989 in half precision); efficiency
-    # assumed to be A100's.
+    # TF32 again (495 TFLOPS without sparsity, at 1,830 MHz; 989 in half precision).
     "h100": _gpu("NVIDIA H100 80GB HBM3", "9.0", 16 * 132, 1830, 3350, 80, _TF32,
-                 Link(337_000.0, 25.0), _PCIE_5, half=989),
+                 Link(337_000.0, 25.0), Link(55_000.0, 25.0), half=989, kernels=_H100_KERNELS),
     # "NVIDIA H100 Tensor Core GPU" data sheet, H100 PCIe: TF32 756 TFLOPS with sparsity (half
     # precision 1,513), 2 TB/s.
     "h100_pcie": _gpu("NVIDIA H100 PCIe", "9.0", 16 * 114, 1620, 2000, 80, _TF32, _PCIE_5, _PCIE_5,
@@ -276,16 +312,14 @@ def from_counts(
 def slowest_fields(members: Sequence[Preset]) -> Dict[str, float]:
   """Returns the fields of a `Cluster` that hold for all its devices, those of the slowest."""
   return {field: max(getattr(preset, field) for preset in members)
-          for field in ("op_overhead_us", "bus_gap_us")}
+          for field in ("op_overhead_us", "bus_gap_us", "launch_us")}
 
 
 def _device(preset: Preset, numbers: Dict[str, int], prefix: str, host: bool) -> Device:
   """Makes the next device of the preset's type; `numbers` counts devices by type."""
   number = numbers.get(preset.type, 0)
   numbers[preset.type] = number + 1
-  return Device(f"{prefix}{preset.type}:{number}", preset.type, preset.memory_bytes,
-                preset.efficiency, dict(preset.properties), host,
-                product_peaks=dict(preset.product_peaks))
+  return preset.device(f"{prefix}{preset.type}:{number}", host=host)
 
 
 def preset(name: str) -> Preset:

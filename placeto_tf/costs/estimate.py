@@ -3,7 +3,7 @@
 Estimated costs are flops over peak plus bytes over bandwidth (`work`, `roofline`), divided by the
 device's efficiency, times how often the op runs in a step, and the launches between its runs.
 Matrix products and convolutions have the peak of the type that they multiply, where the device has
-one (tensor cores).
+one (tensor cores). A device may tell what a kernel of an op type takes beside its work.
 
 Dimensions: N ops, K device kinds, O outputs of all ops together.
 """
@@ -202,7 +202,9 @@ def _device_us(graph: ComputationGraph, device: Device, work: OpWork) -> np.ndar
   # Roofline without overlap: us = flops / (flops/us) + bytes / (bytes/us).
   peak_us = work.flops / flops_per_us + work.moved_bytes / best.bytes_per_us
   launches = work.launches_on_gpu if device.type == "GPU" else work.launches
-  found = np.where(launches, peak_us * work.executions / efficiency, 0.0)
+  # Beside its work a kernel takes time to fill the device and to end, [N].
+  start_us = np.array([device.op_start_us.get(op_type, 0.0) for op_type in graph.op_types])
+  found = np.where(launches, (peak_us / efficiency + start_us) * work.executions, 0.0)
   runs = launches & (work.executions > 0)  # a loop may have no round
   wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0)) | (runs & (found == 0)))
   if len(wrong):

@@ -204,8 +204,8 @@ class _Path:
         self.transfer_us[source, to] += gap_us
       elif last >= num_ops:  # latency, delivery and unpacking
         self.transfer_us[int(sent.sources[last - num_ops]), to] += gap_us
-      else:  # the device may have been in the overhead of the op that ended before
-        launch_us = min(gap_us, step.cluster.op_overhead_us)
+      else:  # the device may have been in the overhead of the op that ended before, or of others
+        launch_us = gap_us if step.cluster.launch_us else min(gap_us, step.cluster.op_overhead_us)
         self.launches_us += launch_us
         self.waiting_us += gap_us - launch_us
       if last < num_ops:

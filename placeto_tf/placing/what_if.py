@@ -166,17 +166,15 @@ def small_step_note(graph: ComputationGraph, simulated: SimulationResult) -> str
     graph, simulated: the graph, and its step.
 
   Returns:
-    A sentence; "" where launches take less than half of the step, or one device is used.
+    A sentence; "" where launches take less than half of the step, or there is one device.
   """
   share = explain(graph, simulated).launches_us / max(simulated.step_time_us, 1e-9)
-  # Devices on which an op takes time.
-  used = np.unique(simulated.placement[simulated.end_us > simulated.start_us])
-  if share < _SMALL or len(used) < 2:
+  if share < _SMALL or sum(not device.host for device in simulated.cluster.devices) < 2:
     return ""
   return (
-      f"launches of kernels are {share:.0%} of the step: it is too small for several devices. One "
-      "process launches to all of them, on cores that they share, so less is gained than is "
-      "simulated; a larger batch helps, or fewer kernels (jit_compile=True)")
+      f"launches of kernels are {share:.0%} of the step: it is too small for several devices, to "
+      "all of which one process launches; a larger batch helps, or fewer kernels "
+      "(jit_compile=True)")
 
 
 def notable(result: Placed) -> List[int]:

@@ -54,7 +54,7 @@ class Workspace(NamedTuple):
   slot_items: np.ndarray  # [3, 2D] uint32
   slot_flags: np.ndarray  # [2, 2D] bool
   round_items: np.ndarray  # [3, 4D] uint32
-  device_state: np.ndarray  # [4, D] float64
+  device_state: np.ndarray  # [5, D] float64
 
   @classmethod
   def make(cls, n: int, s: int, e: int, o: int, d: int) -> Workspace:
@@ -71,7 +71,7 @@ class Workspace(NamedTuple):
         np.empty(s, np.uint32), np.zeros((o, d), np.int32), np.zeros(s), np.zeros(s), np.empty(e),
         np.empty(e, np.uint32),
         np.empty((3, 2 * d)), np.zeros((3, 2 * d), np.uint32), np.empty((2, 2 * d), np.bool_),
-        np.zeros((3, 4 * d), np.uint32), np.empty((4, d)))
+        np.zeros((3, 4 * d), np.uint32), np.empty((5, d)))
 
 
 class _State(NamedTuple):
@@ -103,6 +103,7 @@ class _State(NamedTuple):
   peak: np.ndarray  # [D] bytes
   touched_us: np.ndarray  # [D] when `usage` last changed
   hold_us: np.ndarray  # [D] when the current op takes its bytes, inf once done
+  launched_us: np.ndarray  # [D] when the process that launches to these devices has done so
 
 
 @inlined
@@ -119,6 +120,7 @@ def _reset(tables, state):
   state.peak[:] = 0.0
   state.touched_us[:] = 0.0
   state.hold_us[:] = np.inf
+  state.launched_us[:] = 0.0
   ready_count = np.uint64(0)
   for k in range(tables.roots.shape[0]):
     state.ready[ready_count] = tables.roots[k]
@@ -204,6 +206,21 @@ def _deliver_locally(x, s, d_count, tables, state, ready_count, startable_count)
   if output != END:
     state.references[output, x] = here
   return ready_count, startable_count
+
+
+@inlined
+def _launch(count, now, d_count, tables, state):
+  """Lets devices whose ops ended in this round wait until their process has launched to all."""
+  for pass_number in range(2):
+    for k in range(count):
+      x = state.ended[k]
+      # A device that only woke up is not idle; an op without a kernel has no pause.
+      if x < d_count and state.idle[x] and state.pause_us[x] > 0.0:
+        launcher = tables.launchers[x]
+        if pass_number == 0:
+          state.launched_us[launcher] = max(now, state.launched_us[launcher]) + tables.launch_us
+        else:
+          state.free_us[x] = max(state.free_us[x], state.launched_us[launcher])
 
 
 @inlined
@@ -451,6 +468,8 @@ def _simulate(tables, state, peak_bytes):
     first, ready_count = _land(END, now, first, last, tables, state, ready_count)
     if left == 0:
       break
+    if tables.launch_us > 0.0:
+      _launch(count, now, d_count, tables, state)
     # ... then what became ready is queued ...
     startable_count = _queue_ready(ready_count, state, startable_count)
     ready_count = np.uint64(0)
@@ -486,5 +505,5 @@ def simulate_range(placements, first, last, tables, workspace, start_us, step_ti
         w.flight_edges, w.slot_us[0], w.slot_us[1], w.slot_us[2], w.slot_items[0], w.slot_items[1],
         w.slot_items[2], w.slot_flags[0], w.slot_flags[1], w.round_items[0], w.round_items[1],
         w.round_items[2], w.device_state[0], w.device_state[1], w.device_state[2],
-        w.device_state[3])
+        w.device_state[3], w.device_state[4])
     step_time_us[b] = _simulate(tables, state, peak_bytes[b])

@@ -110,6 +110,7 @@ class Workspace(NamedTuple):
   ended_keys: np.ndarray  # [X+V] int64, the order in which their dependencies are lost
   wanted: np.ndarray  # [D] bool, who wants the output at hand
   usage: np.ndarray  # [D] float64 bytes
+  launched_us: np.ndarray  # [D] float64, when the process that launches to these devices has done
   queue_starts: np.ndarray  # [D+1] int64, where in `items` each compute queue is
   queue_sizes: np.ndarray  # [D] int64
   inline_count: np.ndarray  # [D] int64, inline items in each compute queue
@@ -158,7 +159,7 @@ class Workspace(NamedTuple):
     return cls(
         references=np.zeros((o, d), np.int32), missing=ints(n), counts=np.zeros(7, np.int64),
         due=np.empty(x), state=ints(x), current=ints(x), ended=ints(x + v), ended_keys=ints(x + v),
-        wanted=np.empty(d, np.bool_), usage=np.empty(d),
+        wanted=np.empty(d, np.bool_), usage=np.empty(d), launched_us=np.empty(d),
         queue_starts=ints(d + 1), queue_sizes=ints(d), inline_count=ints(d), items=ints(q),
         orders=np.empty(q), entering=ints(q), causes=ints(q), turns=ints(q),
         is_inline=np.empty(n + 2 * e, np.bool_), busy=np.empty(links, np.bool_), head=ints(links),
@@ -266,6 +267,7 @@ def _reset(place, peak, tables, extensions, w):
   w.due[:] = np.inf
   w.state[:] = IDLE
   w.usage[:] = 0.0
+  w.launched_us[:] = 0.0
   peak[:] = 0.0
   w.busy[:] = False
   w.head[:] = -1
@@ -543,6 +545,8 @@ def _end(x, now, place, tables, extensions, w):
     _end_op(i, x, place, tables, extensions, w)
   # The overhead after an op is a state of its own, in which the slot starts nothing.
   if now + pause_us > now:
+    launcher = tables.launchers[x]
+    w.launched_us[launcher] = max(now, w.launched_us[launcher]) + tables.launch_us
     w.state[x] = COOLING
     w.due[x] = now + pause_us
   else:
@@ -761,6 +765,11 @@ def _simulate(place, starts, peak, tables, extensions, w):
         left -= _end(x, now, place, tables, extensions, w)
     if left == 0:
       break
+    # Devices whose ops ended wait until their process has launched to all of them.
+    for k in range(count):
+      x = w.ended[k]
+      if x < tables.kinds.shape[0] and w.state[x] == COOLING:
+        w.due[x] = max(w.due[x], w.launched_us[tables.launchers[x]])
     # ... then what became ready is queued ...
     if extensions.executor:
       _queue_as_executor(place, tables, extensions, w)

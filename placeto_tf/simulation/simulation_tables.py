@@ -6,7 +6,7 @@ segment is an output port, or the control port, of an op with at least one consu
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Dict, List, NamedTuple
 
 import numpy as np
 
@@ -47,6 +47,8 @@ class SimulationTables(NamedTuple):
   latency: np.ndarray  # [D, D] float64 us, 0 on the diagonal
   bus_gap_us: float
   overhead_us: float
+  launchers: np.ndarray  # [D] uint32, the first device that the same process launches to
+  launch_us: float
 
   @property
   def num_ops(self) -> int:
@@ -147,6 +149,8 @@ class SimulationTables(NamedTuple):
         latency=latency,
         bus_gap_us=float(cluster.bus_gap_us),
         overhead_us=float(cluster.op_overhead_us),
+        launchers=_uint32(_launchers(cluster)),
+        launch_us=float(cluster.launch_us),
     )
 
 
@@ -165,6 +169,14 @@ def _rounds(
   # A segment crosses as often as its op or, into a loop, its consumers run.
   rounds = np.maximum(executions[graph.edge_producers], executions[graph.edge_consumers])
   return np.maximum(np.maximum.reduceat(rounds, first_edges), 1)
+
+
+def _launchers(cluster: Cluster) -> List[int]:
+  """Returns the first GPU of each GPU's host, [D]; CPUs compute in threads of their own."""
+  first: Dict[Any, int] = {}
+  # The host is what a name says before the device: "/job:worker/task:1".
+  return [first.setdefault(device.name.rsplit("/", 1)[0] if device.type == "GPU" else d, d)
+          for d, device in enumerate(cluster.devices)]
 
 
 def _bytes_of_a_wait(cluster: Cluster) -> float:

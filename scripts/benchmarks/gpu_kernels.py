@@ -6,8 +6,8 @@
       --preset=h100 --page=gpu_kernels.md
 
 The first writes the dearest ops of each graph with the work that costs are estimated from; the last
-writes a page: the preset's time over the measured one by kind of op, and the share of the peak that
-each kind reaches, which is what an efficiency of the preset should be.
+writes a page: the preset's time over the measured one by kind of op, the share of the peak that
+each kind reaches, and what a fit of the preset to half of the kernels says of the other half.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import textwrap
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+import numpy as np
 import pandas as pd
 from absl import flags
 
@@ -40,6 +41,12 @@ _TIMED = {**{name: name for name in (
           "FusedBatchNormV2": "FusedBatchNorm", "FusedBatchNormV3": "FusedBatchNorm",
           "FusedBatchNormGradV2": "FusedBatchNormGrad",
           "FusedBatchNormGradV3": "FusedBatchNormGrad"}
+# Op -> its kind, of which all have one efficiency and one start in the preset.
+_KINDS = {"MatMul": "product", "BatchMatMul": "product", "Conv2D": "convolution",
+          "Conv2DBackpropInput": "gradient of a convolution",
+          "Conv2DBackpropFilter": "gradient of a convolution",
+          "FusedBatchNorm": "batch norm", "FusedBatchNormGrad": "batch norm"}
+_ELEMENTWISE = "element-wise"
 _SMALL_US = 20.0  # kernels that the preset takes for shorter are listed by themselves
 
 
@@ -129,8 +136,10 @@ def compare(measured: Mapping[str, Any], preset: str) -> pd.DataFrame:
     preset: name of a preset.
 
   Returns:
-    Columns "op", "type", "peak_us" (at the preset's peak), "preset_us" (with its efficiency),
-    "measured_us", "ratio" (preset_us over measured_us) and "efficiency" (peak_us over measured_us).
+    Columns "op", "kind", "type", "size" (flops and bytes), "peak_us" (at the preset's peak),
+    "preset_us" (with its efficiency and start), "plain_us" (with the efficiencies that it has for
+    all ops), "measured_us", "ratio" (preset_us over measured_us) and "efficiency" (peak_us over
+    measured_us).
   """
   from placeto_tf.clusters import Cluster
   from placeto_tf.costs.roofline import peak
@@ -143,16 +152,63 @@ def compare(measured: Mapping[str, Any], preset: str) -> pd.DataFrame:
       if not kernel.get(column):
         continue
       fields = device.product_peaks.get(kind, {}) if kernel["product"] else {}
-      efficiency = fields.get(
-          "efficiency", device.op_efficiency.get(kernel["op"], device.efficiency))
+      plain = fields.get("efficiency", device.efficiency)
+      efficiency = device.op_efficiency.get(kernel["op"], plain)
       peak_us = (kernel["flops"] / fields.get("flops_per_us", best.flops_per_us)
                  + size * kernel["moved_bytes"] / best.bytes_per_us)
-      rows.append({"op": kernel["op"], "type": kind, "graph": kernel["graph"], "peak_us": peak_us,
-                   "preset_us": peak_us / efficiency, "measured_us": kernel[column]})
+      rows.append({
+          "op": kernel["op"], "kind": _KINDS.get(kernel["op"], _ELEMENTWISE), "type": kind,
+          "size": (kernel["flops"], kernel["moved_bytes"]), "peak_us": peak_us,
+          "preset_us": peak_us / efficiency + device.op_start_us.get(kernel["op"], 0.0),
+          "plain_us": peak_us / plain, "measured_us": kernel[column]})
   found = pd.DataFrame(rows)
   found["ratio"] = found["preset_us"] / found["measured_us"]
   found["efficiency"] = found["peak_us"] / found["measured_us"]
   return found
+
+
+def fit(rows: pd.DataFrame) -> Tuple[float, float]:
+  """Fits measured_us = peak_us / efficiency + start_us. Args: rows: of `compare`, of one kind.
+
+  Returns:
+    The efficiency and start_us of the least mean error of the logarithm, to two and one digits.
+  """
+  efficiency, start_us = np.meshgrid(np.arange(20, 101) / 100, np.arange(0, 151) / 10)
+  # [rows, starts, efficiencies]
+  found = rows["peak_us"].to_numpy()[:, None, None] / efficiency + start_us
+  error = np.abs(np.log(found / rows["measured_us"].to_numpy()[:, None, None])).mean(axis=0)
+  best = np.unravel_index(error.argmin(), error.shape)
+  return float(efficiency[best]), float(start_us[best])
+
+
+def fits(found: pd.DataFrame) -> pd.DataFrame:
+  """Returns what a fit by kind of op says of kernels that it did not see.
+
+  Args:
+    found: of `compare`. Of each op's sizes in order, the first and the last of every four are one
+      half, the second and the third the other; each half is predicted by the fit of the other.
+
+  Returns:
+    A row for each kind: kernels, the fit of all of them, and errors (shares) before and after.
+  """
+  rows = []
+  for kind, members in [*found.groupby("kind"), ("all", found)]:
+    after = []
+    for _, one in members.groupby("kind"):
+      position = one.groupby("op")["size"].rank(method="dense").astype(int) - 1
+      first = (position % 4).isin((0, 3))
+      for known, other in ((one[first], one[~first]), (one[~first], one[first])):
+        efficiency, start_us = fit(known)
+        after.append(np.abs(
+            (other["peak_us"] / efficiency + start_us) / other["measured_us"] - 1))
+    errors = pd.concat(after)
+    plain = np.abs(members["plain_us"] / members["measured_us"] - 1)
+    efficiency, start_us = fit(members) if kind != "all" else (np.nan, np.nan)
+    rows.append({
+        "kind": kind, "kernels": len(members), "efficiency": efficiency, "start_us": start_us,
+        "plain_median": plain.median(), "plain_worst": plain.max(),
+        "held_out_median": errors.median(), "held_out_worst": errors.max()})
+  return pd.DataFrame(rows)
 
 
 def page(measured: Mapping[str, Any], preset: str) -> str:
@@ -173,7 +229,17 @@ def page(measured: Mapping[str, Any], preset: str) -> str:
     }).reset_index())
 
   host, bandwidth = cluster.num_devices - 1, cluster.bandwidth_bytes_per_us
+  kinds = fits(found)
+  by_kind = pd.DataFrame({
+      "kind of op": kinds["kind"], "kernels": kinds["kernels"],
+      "efficiency": kinds["efficiency"].map("{:.2f}".format),
+      "start, us": kinds["start_us"].map("{:.1f}".format),
+      **{title: kinds[column].map("{:.0%}".format) for title, column in (
+          ("error before, median", "plain_median"), ("worst", "plain_worst"),
+          ("error on the other half, median", "held_out_median"),
+          ("its worst", "held_out_worst"))}}).replace("nan", "")
   parts: List[Tuple[str, str]] = [
+      ("By kind of op", markdown(by_kind)),
       ("Kernels", table(found[~found["small"]])),
       (f"Kernels below {_SMALL_US:g} us by the preset", table(found[found["small"]])
        if found["small"].any() else "None."),
@@ -197,8 +263,13 @@ def page(measured: Mapping[str, Any], preset: str) -> str:
           "estimated time over the measured one: above 1 the preset is slower than the card. The "
           f"median of all kernels is {total.median():.2f}; half of them lie between "
           f"{total.quantile(0.25):.2f} and {total.quantile(0.75):.2f}. The share of the peak is "
-          "the efficiency that the preset should have for this kind of op; products of float32 are "
+          "the efficiency that an estimate without a start would need; products of float32 are "
           "TF32. Launches are not part of these times.", 118), "",
+      *textwrap.wrap(
+          "\"By kind of op\" fits measured time = time at the peak / efficiency + start to all "
+          "kernels of a kind: what the preset has. \"Before\" is an estimate with the efficiencies "
+          "that the preset has for ops in general, and without a start. For \"the other half\" each "
+          "half of the sizes of an op was predicted by a fit of the other half.", 118), "",
       *(line for title, text in parts for line in (f"## {title}", "", text, "")),
       "```sh", *(__doc__ or "").split("\n\n")[1].replace("  scripts", "scripts").replace(
           "  python", "python").splitlines(), "```", ""])

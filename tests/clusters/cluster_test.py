@@ -24,10 +24,11 @@ def test_devices_that_cost_the_same_share_a_kind():
   cluster = _cluster((
       _device("/GPU:0"), _device("/GPU:1", **slow), _device("/GPU:2"), _device("/GPU:3", **slow),
       _device("/GPU:4", **slow, op_efficiency={"MatMul": 0.9}),
-      _device("/GPU:5", **slow, product_peaks={"float16": {"flops_per_us": 1e6}})))
-  assert cluster.device_kinds.tolist() == [0, 1, 0, 1, 2, 3]
+      _device("/GPU:5", **slow, product_peaks={"float16": {"flops_per_us": 1e6}}),
+      _device("/GPU:6", **slow, op_start_us={"MatMul": 2.0})))
+  assert cluster.device_kinds.tolist() == [0, 1, 0, 1, 2, 3, 4]
   assert [device.name for device in cluster.kind_devices] == [
-      "/GPU:0", "/GPU:1", "/GPU:4", "/GPU:5"]
+      "/GPU:0", "/GPU:1", "/GPU:4", "/GPU:5", "/GPU:6"]
 
 
 def test_unused_diagonal_is_free_and_finite_whatever_was_given():
@@ -70,6 +71,7 @@ def test_wrong_field_is_named(fields, message):
     (dict(efficiency=1.5), "efficiency of /GPU:0 is 1.5"),
     (dict(efficiency="fast"), "efficiency of /GPU:0 is 'fast'"),
     (dict(op_efficiency={"MatMul": -1}), r"op_efficiency\['MatMul'\] of /GPU:0 is -1"),
+    (dict(op_start_us={"MatMul": -1}), r"op_start_us\['MatMul'\] of /GPU:0 is -1"),
     (dict(product_peaks={"half": {"flops_per_us": 1}}), "has a type 'half'; expected one"),
     (dict(product_peaks={"float16": 1e6}), r"product_peaks\['float16'\] of /GPU:0 is 1000000.0"),
     (dict(product_peaks={"float16": {"efficiency": 1}}), "expected flops_per_us and, perhaps"),

@@ -44,6 +44,14 @@ def test_efficiency_of_an_op_type_goes_before_the_devices(training_graph):
   assert set(ratio[~is_product].tolist()) <= {0.0, 1.0}
 
 
+def test_the_start_of_an_op_type_is_added_to_every_run(training_graph):
+  graph, cluster = training_graph(), Cluster.parse("p100:1")
+  graph = dataclasses.replace(graph, executions=np.full(graph.num_ops, 3.0))
+  added = (estimate_costs(graph, _with_devices(cluster, op_start_us={"MatMul": 2.5})).compute_us
+           - estimate_costs(graph, cluster).compute_us)[:, 0]
+  np.testing.assert_allclose(added, np.where(np.array(graph.op_types) == "MatMul", 7.5, 0.0))
+
+
 def _product(load, dtype):
   """A product of two [512, 512] matrices of a type, and an elementwise op."""
   def build(v1, tf):

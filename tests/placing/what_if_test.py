@@ -123,7 +123,10 @@ def test_a_step_of_small_kernels_is_said_to_be_too_small_for_several_devices():
     simulator = Simulator(graph, costs, placeto.Cluster.parse("v100:2"))
     note = small_step_note(graph, simulator.simulate(place))
     assert ("too small for several devices" in note) == said
-    assert not small_step_note(graph, simulator.simulate(0 * place))
+    # Also where the search found that one device is best; but not where there is one alone.
+    assert bool(small_step_note(graph, simulator.simulate(0 * place))) == said
+    alone = Simulator(graph, costs, placeto.Cluster.parse("v100:1"))
+    assert not small_step_note(graph, alone.simulate(0 * place))
 
 
 def test_costs_may_be_a_function_of_the_graph_and_the_cluster(small):

@@ -70,6 +70,20 @@ def test_chain_on_one_device_pays_the_overhead_between_ops_but_not_at_the_end():
   assert sent == {}
 
 
+@pytest.mark.parametrize("b_us, hosts, c, d", [
+    # a@0-2 and b@0-2 end in one round: launching after both takes 2-5 and 5-8.
+    (2, 1, 8, 8),
+    # After a 2-5, so that its device is free at 6, as ever; after b 5-8, so that it waits from 7.
+    (3, 1, 6, 8),
+    # Each host has a process of its own.
+    (2, 2, 6, 6)])
+def test_devices_of_one_host_wait_until_their_process_has_launched(b_us, hosts, c, d):
+  _, starts, _ = run(
+      {"a": (2, 0), "b": (b_us, 1), "c": (1, 0), "d": (1, 1)}, ["a>c", "b>d"], overhead=4.0,
+      launch_us=3.0, hosts=hosts)
+  assert starts == {"a": 0, "b": 0, "c": c, "d": d}
+
+
 def test_chain_over_two_devices_waits_for_its_transfers():
   # a@0-2 on 0; its 4 bytes take 2-6; b@6-9 on 1, its 1 byte takes 9-10 back; c@10-11.
   result, starts, sent = run(

@@ -28,6 +28,7 @@ class ExecutorOracle(ExtendedOracle):
     running_on = [[None] for _ in devices]
     buses, unpacking = defaultdict(lambda: None), [None for _ in devices]
     arrivals = []  # timers of transfers that a latency delays
+    launched, launching = {}, {}  # device -> the slot whose kernel ended in this round
     now = 0.0
 
     def lose(consumers):
@@ -97,6 +98,8 @@ class ExecutorOracle(ExtendedOracle):
           else:
             arrived(producer, port, r)
         pause_us = self.gap_us
+      if what == "op" and now + pause_us > now:
+        launching[d] = slot
       if now + pause_us > now:
         timers[slot] = [now + pause_us, (-1, 0, 0), "pause"]
 
@@ -154,4 +157,7 @@ class ExecutorOracle(ExtendedOracle):
       due = [entry for entry in running if entry[2][entry[1]][0] == now]
       for entry in sorted(due, key=lambda entry: entry[2][entry[1]][1]):
         end(*entry)
+      for d, free_us in self.pauses(list(launching), now, launched):
+        running_on[d][launching[d]][0] = free_us
+      launching.clear()
     return self.step, starts, transfers

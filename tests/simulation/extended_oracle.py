@@ -41,7 +41,7 @@ class ExtendedOracle(Oracle):
     waiting = list(self.in_degrees)
     queues, free = [deque() for _ in d_range], [True] * self.d
     buses, bus_free = defaultdict(deque), defaultdict(lambda: True)
-    heap, starts, transfers = [], [None] * self.n, {}
+    heap, starts, transfers, launched = [], [None] * self.n, {}, {}
     step = now = 0.0
 
     def lose(consumers):
@@ -82,7 +82,7 @@ class ExtendedOracle(Oracle):
           heapq.heappush(heap, (now + duration, producer, port, destination, what, d))
       if not heap:
         return step, starts, transfers
-      now = heap[0][0]
+      now, launching = heap[0][0], []
       for event in [heapq.heappop(heap) for _ in range(sum(e[0] == now for e in heap))]:
         _, producer, port, destination, what, d = event
         pause_us = 0.0
@@ -115,7 +115,7 @@ class ExtendedOracle(Oracle):
           if self.compute_us[producer][self.kinds[d]]:
             pause_us = self.overhead_us
           if now + pause_us > now:
-            heapq.heappush(heap, (now + pause_us, self.n, 0, 0, "device is free", d))
+            launching.append(d)
           else:
             free[d] = True
           for out_port, consumers in self.outputs[producer]:
@@ -128,6 +128,8 @@ class ExtendedOracle(Oracle):
                 queues[d].append((producer, out_port, destination, "pack"))
               else:
                 buses[self.link(d, destination)].append((producer, out_port, destination))
+      for d, free_us in self.pauses(launching, now, launched):
+        heapq.heappush(heap, (free_us, self.n, 0, 0, "device is free", d))
 
   def arrival(self, transfers, producer, port, device):
     return transfers[producer, port, device if self.per_destination else -1][1]

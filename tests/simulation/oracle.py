@@ -28,6 +28,8 @@ class Oracle:
     self.bandwidth = np.asarray(cluster.bandwidth_bytes_per_us).tolist()
     self.latency = np.asarray(cluster.latency_us).tolist()
     self.gap_us = float(cluster.bus_gap_us)
+    self.launch_us = float(cluster.launch_us)
+    self.hosts = [name.rpartition("/")[0] for name in cluster.device_names]
     self.offsets = graph.output_offsets.tolist()
     self.output_bytes = costs.output_bytes.tolist()
     self.temporary_bytes = costs.temporary_bytes.tolist()
@@ -50,7 +52,7 @@ class Oracle:
     waiting = self.in_degrees[:]
     ready, unsent = [deque() for _ in d_range], [deque() for _ in d_range]
     device_free, bus_free = [True] * self.d, [True] * self.d
-    start, transfers, sent, heap = [0.0] * n, {}, {}, []
+    start, transfers, sent, heap, launched = [0.0] * n, {}, {}, [], {}
     push, pop = heapq.heappush, heapq.heappop
     def arrive(producer, port, devices):
       for consumer in sent[producer, port]:
@@ -78,6 +80,7 @@ class Oracle:
       if not heap:
         return step, start, transfers
       now = heap[0][0]
+      launching = []
       while heap and heap[0][0] == now:
         _, producer, port, d = pop(heap)
         if producer == n:
@@ -90,7 +93,7 @@ class Oracle:
           step = now
           pause_us = overhead_us if cost_us[producer] else 0.0
           if now + pause_us > now:
-            push(heap, (now + pause_us, n, 0, d))
+            launching.append(d)
           else:
             device_free[d] = True
           for out_port, consumers in outputs[producer]:
@@ -118,6 +121,16 @@ class Oracle:
             push(heap, (now + self.gap_us, n + 1, 0, d))
           else:
             bus_free[d] = True
+      for d, free_us in self.pauses(launching, now, launched):
+        push(heap, (free_us, n, 0, d))
+
+  def pauses(self, devices, now, launched):
+    """(device, when it is free) of devices whose kernels ended in one round: GPUs of one host wait
+    until their process has launched to all of them."""
+    for d in devices:
+      host = self.hosts[d]
+      launched[host] = max(now, launched.get(host, 0.0)) + self.launch_us
+    return [(d, max(now + self.overhead_us, launched[self.hosts[d]])) for d in devices]
 
   def arrival(self, transfers, producer, port, device):
     """When an output reaches another device: all at once in the reference simulator."""

@@ -14,11 +14,12 @@ from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 
 
 def make_cluster(num_devices, *, bandwidth=1.0, latency=0.0, overhead=0.0, memory=2**30, kinds=1,
-                 **extensions):
+                 hosts=1, **extensions):
   """D devices, the first `kinds` of them of different kinds; scalars or [D, D] links."""
   d = num_devices
   devices = tuple(
-      Device(f"/GPU:{i}", "GPU", memory, properties={"model": str(i % kinds)}) for i in range(d))
+      Device(f"/job:worker/task:{i % hosts}/device:GPU:{i}" if hosts > 1 else f"/GPU:{i}", "GPU",
+             memory, properties={"model": str(i % kinds)}) for i in range(d))
   return Cluster(
       devices, np.broadcast_to(np.asarray(bandwidth, np.float64), (d, d)).copy(),
       np.broadcast_to(np.asarray(latency, np.float64), (d, d)).copy(), overhead, **extensions)
@@ -68,6 +69,10 @@ def random_case(seed, *, max_ops=14, max_devices=4, floats=False, **extensions):
   bandwidth = (
       random.exponential(1.0, (d, d)) + 0.1 if floats
       else random.choice([1.0, 2.0, 4.0], (d, d)))
+  launches = np.random.default_rng([seed, 2])
+  if launches.random() < 0.5:
+    extensions = {"launch_us": float(launches.integers(1, 4)), "hosts": int(launches.integers(1, 3)),
+                  **extensions}
   cluster = make_cluster(
       d, bandwidth=bandwidth, latency=times((d, d)), overhead=float(times(1)[0]),
       bus_gap_us=float(times(1)[0]), memory=int(random.integers(1, 20)), kinds=kinds, **extensions)

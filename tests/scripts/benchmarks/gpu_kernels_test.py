@@ -58,6 +58,18 @@ def test_a_preset_is_compared_by_kernel_and_type(gpu_kernels):
   assert ("MatMul", "bfloat16") not in rows.index
 
 
+def test_a_fit_by_kind_of_op_is_tried_on_the_other_half(gpu_kernels):
+  # Efficiency 0.8 and 3 us of start: both halves give just that.
+  measured = _measured()
+  measured["kernels"] = [
+      {"op": op, "graph": "zoo:a", "flops": 0.0, "moved_bytes": 3.35e6 * size, "product": False,
+       "tf32_us": size / 0.8 + 3.0} for op in ("Conv2D", "MatMul") for size in (1, 3, 10, 30, 100)]
+  found = gpu_kernels.fits(gpu_kernels.compare(measured, "h100")).set_index("kind")
+  assert found.loc["product", ["efficiency", "start_us"]].tolist() == [0.8, 3.0]
+  assert found["held_out_worst"].max() < 1e-9 < found["plain_median"].min()
+  assert found["kernels"].to_dict() == {"convolution": 5, "product": 5, "all": 10}
+
+
 def test_the_page_has_a_row_for_each_kind_of_op(gpu_kernels):
   text = gpu_kernels.page(_measured(), "h100")
   assert "| MatMul | float32 | 1 |" in text and "| AddV2 | bfloat16 | 1 |" in text
