@@ -192,7 +192,10 @@ class _Schedule:
         {} for _ in range(cluster.num_devices)]
     self._working_on = [-1] * cluster.num_devices
     self._busy = [False] * cluster.num_devices
-    self._bus_free_us = [0.0] * cluster.num_devices
+    self._queued, self._paired = cluster.transfers != "unlimited", cluster.transfers == "pair"
+    self._to_each = cluster.transfer_per_destination or cluster.transfers != "device"
+    # (device, receiver; -1 for all) -> when the link is free.
+    self._link_free_us: Dict[Tuple[int, int], float] = {}
     self._events: List[Tuple[float, int, int, int]] = []  # instant, number, kind, op or device
     self._numbers = itertools.count()
     self._touched: set = set()
@@ -273,25 +276,28 @@ class _Schedule:
     # Ops without cost launch no kernel, and so have no overhead.
     self._push(now + (self._overhead_us if cost_us else 0.0), 2, device)
     e, last = self._begin[op], self._begin[op + 1]
-    # One transfer per output: edges of one port are consecutive.
     while e < last:
-      port, begin, slowest = self._ports[e], e, np.inf
+      port, begin = self._ports[e], e
+      receivers: Dict[int, List[int]] = {}  # of one output, whose edges are consecutive
       while e < last and self._ports[e] == port:
         target = self._place[self._consumers[e]]
         if target == device:
           self._lose(self._consumers[e])
         else:
-          # All receivers of an output are served at the slowest link's rate.
-          slowest = min(slowest, self._bandwidth[device][target])
+          receivers.setdefault(target, []).append(self._consumers[e])
         e += 1
-      if slowest < np.inf:
-        # The sender's bus is busy until the transfer and the gap after it are over.
-        sent = max(now, self._bus_free_us[device]) + self._bytes[begin] / slowest
-        self._bus_free_us[device] = sent + self._gap_us
-        for other in range(begin, e):
-          target = self._place[self._consumers[other]]
-          if target != device:
-            self._push(sent + self._latency_us[device][target], 1, self._consumers[other])
+      # A transfer to each receiver, or one to all of them at the slowest link's rate.
+      for targets in [[to] for to in sorted(receivers)] if self._to_each else [[*receivers]]:
+        if targets:
+          link = device, targets[0] if self._paired else -1
+          slowest = min(self._bandwidth[device][to] for to in targets)
+          free_us = self._link_free_us.get(link, now) if self._queued else now
+          sent = max(now, free_us) + self._bytes[begin] / slowest
+          # The link is busy until the transfer and the gap after it are over.
+          self._link_free_us[link] = sent + self._gap_us
+          for to in targets:
+            for consumer in receivers[to]:
+              self._push(sent + self._latency_us[device][to], 1, consumer)
     # The last op of a micro-batch releases those held back for it.
     lane = self._lane[op]
     if 0 <= lane < self._lanes:

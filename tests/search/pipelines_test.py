@@ -6,13 +6,14 @@ import re
 import numpy as np
 import pytest
 from pipeline_graphs import BATCH, LAYERS, source, training_graph
+from simulation.random_cases import make_cluster, make_costs
 from unhurried import compare_training
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
-from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.replication import ReplicaSource, replicated_costs
 from placeto_tf.replication.replicated_graph import SHARED
 from placeto_tf.search import micro_batch_order, pipelines
@@ -227,3 +228,22 @@ def test_moves_of_stages_only_shorten_the_estimate():
   better = stages.improved(cut)
   assert stages.estimate_us(better) <= stages.estimate_us(cut)
   assert stages.estimate_us(better, waits=False) <= stages.estimate_us(better)
+
+
+@pytest.mark.parametrize("transfers, expected_us", [
+    # op0@0-1 sends 4 bytes to device 1, then 2 to both: sent at 5 and 7, op2@7-27 and op3@7-29.
+    ("device", 29.0),
+    ("pair", 27.0),  # device 2 has its 2 bytes at 3: op3@3-25
+    ("unlimited", 25.0)])  # and so has device 1: op2@3-23
+def test_the_schedule_of_micro_batches_queues_transfers_as_the_cluster_does(
+    transfers, expected_us):
+  graph = ComputationGraph.from_edges(
+      [f"op{i}" for i in range(4)], ["X"] * 4, [2, 1, 1, 1], [(0, 0, 1), (0, 1, 2), (0, 1, 3)])
+  costs = make_costs([1, 1, 20, 22], [4, 2, 0, 0, 0])
+  cluster = make_cluster(3, transfers=transfers)
+  placement, once = np.array([0, 1, 1, 2]), np.zeros(4, dtype=np.int32)
+  schedule = micro_batch_order._Schedule(
+      graph, costs, cluster, placement, once, once, 1, micro_batch_order.OLDEST)
+  assert schedule.run() is not None
+  assert schedule.end == expected_us
+  assert Simulator(graph, costs, cluster).simulate(placement).step_time_us == expected_us
