@@ -29,7 +29,7 @@ from placeto_tf.errors import CostError, PlacetoError
 from placeto_tf.files import outputs, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
-_FORMAT = 11  # to be raised whenever ops are counted differently
+_FORMAT = 12  # to be raised whenever ops are counted differently
 _MAX_ENTRIES = 100  # a few hundred kB each
 _SUFFIX, _SEEN_SUFFIX = ".work", ".seen"
 _DIGEST_BYTES = 32

@@ -2,14 +2,12 @@
 
   StackPop, TensorListPopBack   the shape of the pushed tensor, which the gradient of a loop reads
   OptionalGetValue              the shape of the kept tensor, which the gradient of a branch reads
-  Reshape                       one unknown dimension, from the number of elements
   Unique                        at most all elements of its input
   UnsortedSegmentSum, ...       at most as many segments as there are indices
-  SplitV                        equal parts, along the first axis that divides
   LookupTableFind               the shape of the keys, and for each the shape of the default value
   FusedBatchNormV3              an empty reserve: cuDNN fills it only where it fuses an activation
 
-"At most" and "equal" are assumptions; callers are told which outputs were guessed.
+"At most" is an assumption; callers are told which outputs were guessed.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _LISTS = ("TensorListLength", "TensorListStack")
 _LIST_SOURCES = ("TensorListReserve", "TensorListFromTensor")
 _CANDIDATES = frozenset(
     _STACK_POPS + _UNIQUE + _SEGMENTS + _LOOKUPS
-    + ("TensorListPopBack", "OptionalGetValue", "Reshape", "SplitV", "FusedBatchNormV3"))
+    + ("TensorListPopBack", "OptionalGetValue", "FusedBatchNormV3"))
 
 _Outputs = Mapping[str, Sequence["OpInfo.TensorProperties"]]
 
@@ -61,7 +59,7 @@ class Guesser:
       for port, tensor in enumerate(outputs.get(node.name, ())):
         if num_elements(tensor.shape)[1]:
           continue
-        dims = self._dims(node, port, tensor, outputs)
+        dims = self._dims(node, port, outputs)
         if dims is not None:
           guess = type(tensor)()
           guess.dtype = tensor.dtype
@@ -70,9 +68,7 @@ class Guesser:
           found[node.name, port] = guess
     return found
 
-  def _dims(
-      self, node: NodeDef, port: int, tensor: OpInfo.TensorProperties, outputs: _Outputs
-  ) -> Optional[List[int]]:
+  def _dims(self, node: NodeDef, port: int, outputs: _Outputs) -> Optional[List[int]]:
     """Returns the dimensions of an output of unknown shape, None if they cannot be guessed."""
     if node.op == "FusedBatchNormV3":
       # Port 5 is the reserve of cuDNN.
@@ -93,10 +89,6 @@ class Guesser:
       return None
     if node.op in _UNIQUE:
       return data if port == 0 else None
-    if node.op == "Reshape":
-      return _reshaped(data, tensor)
-    if node.op == "SplitV":
-      return _part(data, len(outputs[node.name]))
     indices = _known_dims(outputs, inputs[1])
     if indices is None:
       return None
@@ -151,33 +143,3 @@ def _known_dims(outputs: _Outputs, tensor: Tensor) -> Optional[List[int]]:
   if not 0 <= port < len(tensors) or not num_elements(tensors[port].shape)[1]:
     return None
   return [dim.size for dim in tensors[port].shape.dim]
-
-
-def _reshaped(data: List[int], tensor: OpInfo.TensorProperties) -> Optional[List[int]]:
-  """Returns the output's dimensions; flat where not even the rank is known."""
-  # Elements of the input, which the output has as well.
-  elements = 1
-  for size in data:
-    elements *= size
-  if tensor.shape.unknown_rank:
-    return [elements]
-  dims = [dim.size for dim in tensor.shape.dim]
-  known = 1
-  for size in dims:
-    known *= max(size, 1)
-  unknown = [i for i, size in enumerate(dims) if size < 0]
-  if len(unknown) > 1:  # the product is right, which is all that bytes depend on
-    # The first unknown dimension takes all elements, the others 1.
-    return [elements if i == unknown[0] else 1 for i in range(len(dims))] if known == 1 else None
-  # The known dimensions do not divide the elements: the shapes contradict each other.
-  if elements % known:
-    return None
-  dims[unknown[0]] = elements // known
-  return dims
-
-
-def _part(data: List[int], parts: int) -> Optional[List[int]]:
-  for axis, size in enumerate(data):
-    if parts and size % parts == 0:
-      return data[:axis] + [size // parts] + data[axis + 1:]
-  return None
