@@ -27,6 +27,7 @@ shared_flags.define_cluster_flag()
 shared_flags.define_runtime_flags()
 flags.DEFINE_list("placement", None, "placement.json files, comma separated.", required=True)
 shared_flags.define_any_graph_flag()
+shared_flags.define_look_flag()
 flags.DEFINE_boolean("optimizations", False, "Time the graph as TensorFlow's optimizers would run "
                      "it, and say how many ops they folded or moved.")
 flags.DEFINE_string("feed_values", None, "An .npz with a value for each feed; default: random.")
@@ -46,6 +47,7 @@ def main() -> None:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
   from placeto_tf.clusters import Cluster
   from placeto_tf.costs import estimate_costs
+  from placeto_tf.costs.look import looking
   from placeto_tf.graphs import load_graph
   from placeto_tf.placements import Placement
   from placeto_tf.runtime import measuring, workers
@@ -61,7 +63,8 @@ def main() -> None:
   runtime, device_map = shared_flags.runtime(cluster)
   entry_point.import_tensorflow_quietly()
   graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
-  costs = estimate_costs(graph, cluster, source=FLAGS.costs)
+  with looking(FLAGS.look):
+    costs = estimate_costs(graph, cluster, source=FLAGS.costs)
   simulator = Simulator(graph, costs, cluster)
   indices = [
       placement.indices(graph, cluster, any_graph=FLAGS.any_graph) for placement in placements]

@@ -24,6 +24,7 @@ shared_flags.define_graph_flags()
 shared_flags.define_cluster_flag()
 flags.DEFINE_list("placement", None, "placement.json files, comma separated.", required=True)
 shared_flags.define_any_graph_flag()
+shared_flags.define_look_flag()
 flags.DEFINE_integer("seed", 0, "Not used: a simulation has no randomness.",
                      lower_bound=0, upper_bound=2**32 - 1)
 
@@ -32,6 +33,7 @@ def main() -> None:
   """Loads the graph once and simulates every placement."""
   from placeto_tf.clusters import Cluster
   from placeto_tf.costs import estimate_costs
+  from placeto_tf.costs.look import looking
   from placeto_tf.graphs import load_graph
   from placeto_tf.placements import Placement
   from placeto_tf.simulation import Simulator
@@ -40,7 +42,8 @@ def main() -> None:
   placements = [Placement.load(path) for path in FLAGS.placement]
   cluster = Cluster.parse(FLAGS.cluster)
   graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
-  simulator = Simulator(graph, estimate_costs(graph, cluster, source=FLAGS.costs), cluster)
+  with looking(FLAGS.look):
+    simulator = Simulator(graph, estimate_costs(graph, cluster, source=FLAGS.costs), cluster)
   for path, placement in zip(FLAGS.placement, placements):
     result = simulator.simulate(
         placement.indices(graph, cluster, any_graph=FLAGS.any_graph))
