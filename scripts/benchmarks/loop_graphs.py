@@ -1,12 +1,14 @@
 """Twelve graphs with loops, branches and shapes that inference does not know, as MetaGraphs.
 
-  scripts/with_env python scripts/benchmarks/loop_graphs.py --out=runs/loop_graphs --measure
+  scripts/with_env python scripts/benchmarks/loop_graphs.py --out=runs/loop_graphs --measure \\
+      --page=docs/results/predictions.md
 
 All but the decoders and the detector are training steps, with gradients and an optimizer. Feeds are
 those that `measure.py` makes up. With --measure the user's commands follow for each graph, on two
 workers of one core each: `calibrate.py`, `place.py` for one worker, for the expert split and for
 what `auto` finds, and `measure.py`. OUT/predictions.csv has a row for each placement; graphs that
-are in it are left out, so that a run that was stopped goes on. It needs the machine for itself.
+are in it are left out, so that a run that was stopped goes on. A graph that fails is named, and the
+others follow. It needs the machine for itself. --page takes the table of what is measured.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
+import statistics
 import subprocess
 import sys
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from absl import flags
 
@@ -27,8 +31,11 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("out", None, "Directory to write: NAME.meta of each graph.", required=True)
 flags.DEFINE_bool("measure", False, "Whether steps are predicted and measured.")
 flags.DEFINE_list("graphs", None, "Names of graphs; default: all.")
+flags.DEFINE_string("page", None, "Markdown whose table between the markers is written.")
 
 _METHODS = ("single", "expert", "auto")
+# Around the table in the page.
+_BEGIN, _END = "<!-- loop_graphs.py: table -->\n", "<!-- loop_graphs.py: end -->"
 _GRAPHS: Dict[str, Callable[[], Any]] = {}
 _BATCH, _WORDS, _WIDTH, _VOCABULARY = 16, 20, 128, 2_000
 
@@ -360,43 +367,70 @@ def predicted_and_measured(path: str) -> List[Dict[str, Any]]:
   """
   folder = path[:-len(".meta")]
   graph, workers = f"--graph={path}", "--workers=local:2"
-  _program("calibrate", graph, "--cluster=cpu:2", workers, f"--out={folder}/calibrated")
+  _wait(_program("calibrate", graph, "--cluster=cpu:2", workers, "--runs=10", "--graph_runs=8",
+                 f"--out={folder}/calibrated"))
   known = [graph, f"--cluster={folder}/calibrated/cluster.json",
            f"--costs={folder}/calibrated/costs.pb"]
-  placements = []
-  for method in _METHODS:
-    _program("place", *known, f"--method={method}", "--max_evaluations=300",
-             f"--out={folder}/{method}")
-    placements.append(f"{folder}/{method}/placement.json")
-  lines = _program("measure", *known, workers, f"--placement={','.join(placements)}")
+  # Nothing is measured by now, so the placements are made side by side.
+  for placing in [_program("place", *known, f"--method={method}", "--max_evaluations=300",
+                           f"--out={folder}/{method}") for method in _METHODS]:
+    _wait(placing)
+  placements = ",".join(f"{folder}/{method}/placement.json" for method in _METHODS)
+  lines = _wait(_program(
+      "measure", *known, workers, f"--placement={placements}", "--max_seconds=15"))
   found = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
   return [{"graph": os.path.basename(folder), "placement": method,
            "predicted_us": each["predicted_us"], "measured_us": each["measured_us"],
            "error": abs(each["predicted_us"] / each["measured_us"] - 1)}
-          for method, each in zip(_METHODS, found)]
+          for method, each in zip(_METHODS, found) if each["measured_us"]]
 
 
-def _program(name: str, *arguments: str) -> str:
-  """What a program of the package prints."""
+def _program(name: str, *arguments: str) -> subprocess.Popen:
+  """Starts a program of the package."""
   programs = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir)
-  return subprocess.run([sys.executable, os.path.join(programs, f"{name}.py"), *arguments],
-                        check=True, stdout=subprocess.PIPE, text=True).stdout
+  return subprocess.Popen([sys.executable, os.path.join(programs, f"{name}.py"), *arguments],
+                          stdout=subprocess.PIPE, text=True)
+
+
+def _wait(program: subprocess.Popen) -> str:
+  """Returns the output of a program. Raises CalledProcessError where it failed."""
+  found, _ = program.communicate()
+  if program.returncode:
+    raise subprocess.CalledProcessError(program.returncode, program.args)
+  return found
+
+
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+  """Returns the table of the page and a sentence on it. Args: rows: of predictions.csv."""
+  lines = ["", "| graph | " + " | ".join(
+      f"{method}: predicted, measured, ms" for method in _METHODS) + " | largest error |",
+           "|---|" + "---:|" * (len(_METHODS) + 1)]
+  for name in dict.fromkeys(row["graph"] for row in rows):
+    # In the order of _METHODS, as they were written.
+    own = [row for row in rows if row["graph"] == name]
+    lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(
+        f"{float(row['predicted_us']) / 1e3:.2f}, {float(row['measured_us']) / 1e3:.2f}"
+        for row in own) + f" | {max(float(row['error']) for row in own):.0%} |")
+  errors = [float(row["error"]) for row in rows]
+  return "\n".join([*lines, "", f"Median error {statistics.median(errors):.1%}, largest "
+                    f"{max(errors):.1%}, of {len(errors)} placements.", ""]) + "\n"
 
 
 def main() -> None:
-  """Writes the graphs, and measures them where that is asked for."""
+  """Writes the graphs, measures them and writes the table where that is asked for."""
   os.makedirs(FLAGS.out, exist_ok=True)
-  table = os.path.join(FLAGS.out, "predictions.csv")
-  done = set()
-  if os.path.exists(table):
-    with open(table, encoding="utf-8", newline="") as file:
-      done = {row["graph"] for row in csv.DictReader(file)}
+  results = os.path.join(FLAGS.out, "predictions.csv")
+  done = {row["graph"] for row in _read(results)}
   for name in FLAGS.graphs or _GRAPHS:
     path = write(name, FLAGS.out)
     print(path, flush=True)
     if FLAGS.measure and name not in done:
-      rows = predicted_and_measured(path)
-      with open(table, "a", encoding="utf-8", newline="") as file:
+      try:
+        rows = predicted_and_measured(path)
+      except subprocess.CalledProcessError as error:
+        print(f"{name}: {' '.join(error.cmd[1:3])} ... ended with {error.returncode}", flush=True)
+        continue
+      with open(results, "a", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys())
         if not file.tell():
           writer.writeheader()
@@ -404,6 +438,20 @@ def main() -> None:
       for row in rows:
         print(f"{row['graph']} {row['placement']}: predicted {row['predicted_us'] / 1e3:.1f} ms, "
               f"measured {row['measured_us'] / 1e3:.1f} ms ({row['error']:.1%})", flush=True)
+  if FLAGS.page:
+    with open(FLAGS.page, encoding="utf-8") as file:
+      text = file.read()
+    with open(FLAGS.page, "w", encoding="utf-8") as file:
+      file.write(re.sub(f"(?s){_BEGIN}.*?{_END}", lambda _: _BEGIN + table(_read(results)) + _END,
+                        text))
+
+
+def _read(path: str) -> List[Dict[str, str]]:
+  """Returns the rows of a CSV file, none where there is no file."""
+  if not os.path.exists(path):
+    return []
+  with open(path, encoding="utf-8", newline="") as file:
+    return list(csv.DictReader(file))
 
 
 if __name__ == "__main__":
