@@ -41,13 +41,11 @@ _TIMED = {**{name: name for name in (
           "FusedBatchNormV2": "FusedBatchNorm", "FusedBatchNormV3": "FusedBatchNorm",
           "FusedBatchNormGradV2": "FusedBatchNormGrad",
           "FusedBatchNormGradV3": "FusedBatchNormGrad"}
-# Op -> its kind, of which all have one efficiency and one start in the preset.
+# Op -> its kind, of which all have one efficiency and one start in the preset; else element-wise.
 _KINDS = {"MatMul": "product", "BatchMatMul": "product", "Conv2D": "convolution",
           "Conv2DBackpropInput": "gradient of a convolution",
           "Conv2DBackpropFilter": "gradient of a convolution",
           "FusedBatchNorm": "batch norm", "FusedBatchNormGrad": "batch norm"}
-_ELEMENTWISE = "element-wise"
-_SMALL_US = 20.0  # kernels that the preset takes for shorter are listed by themselves
 
 
 def kernels_of(spec: str, most: int) -> List[Dict[str, Any]]:
@@ -157,7 +155,7 @@ def compare(measured: Mapping[str, Any], preset: str) -> pd.DataFrame:
       peak_us = (kernel["flops"] / fields.get("flops_per_us", best.flops_per_us)
                  + size * kernel["moved_bytes"] / best.bytes_per_us)
       rows.append({
-          "op": kernel["op"], "kind": _KINDS.get(kernel["op"], _ELEMENTWISE), "type": kind,
+          "op": kernel["op"], "kind": _KINDS.get(kernel["op"], "element-wise"), "type": kind,
           "size": (kernel["flops"], kernel["moved_bytes"]), "peak_us": peak_us,
           "preset_us": peak_us / efficiency + device.op_start_us.get(kernel["op"], 0.0),
           "plain_us": peak_us / plain, "measured_us": kernel[column]})
@@ -192,7 +190,7 @@ def fits(found: pd.DataFrame) -> pd.DataFrame:
     A row for each kind: kernels, the fit of all of them, and errors (shares) before and after.
   """
   rows = []
-  for kind, members in [*found.groupby("kind"), ("all", found)]:
+  for kind, members in (*found.groupby("kind"), ("all", found)):
     after = []
     for _, one in members.groupby("kind"):
       position = one.groupby("op")["size"].rank(method="dense").astype(int) - 1
@@ -203,12 +201,12 @@ def fits(found: pd.DataFrame) -> pd.DataFrame:
             (other["peak_us"] / efficiency + start_us) / other["measured_us"] - 1))
     errors = pd.concat(after)
     plain = np.abs(members["plain_us"] / members["measured_us"] - 1)
-    efficiency, start_us = fit(members) if kind != "all" else (np.nan, np.nan)
+    efficiency, start_us = fit(members) if kind != "all" else ("", "")
     rows.append({
-        "kind": kind, "kernels": len(members), "efficiency": efficiency, "start_us": start_us,
-        "plain_median": plain.median(), "plain_worst": plain.max(),
-        "held_out_median": errors.median(), "held_out_worst": errors.max()})
-  return pd.DataFrame(rows)
+        "kind of op": kind, "kernels": len(members), "efficiency": efficiency,
+        "start, us": start_us, "error before, median": plain.median(), "worst": plain.max(),
+        "error on the other half, median": errors.median(), "its worst": errors.max()})
+  return pd.DataFrame(rows).round(2)
 
 
 def page(measured: Mapping[str, Any], preset: str) -> str:
@@ -217,32 +215,18 @@ def page(measured: Mapping[str, Any], preset: str) -> str:
   from placeto_tf.evaluation.tables import markdown
 
   found = compare(measured, preset)
-  found["small"] = found["preset_us"] < _SMALL_US
   machine, cluster = measured["machine"], Cluster.parse(f"{preset}:1")
+  graphs = sorted({f"`{kernel['graph']}`" for kernel in measured["kernels"]})
 
-  def table(rows: pd.DataFrame) -> str:
-    grouped = rows.groupby(["op", "type"])
-    return markdown(pd.DataFrame({
-        "kernels": grouped.size(), "preset / measured, median": grouped["ratio"].median().round(2),
-        "lowest": grouped["ratio"].min().round(2), "highest": grouped["ratio"].max().round(2),
-        "share of the peak, median": grouped["efficiency"].median().round(2),
-    }).reset_index())
-
+  grouped = found.groupby(["op", "type"])
+  by_op = pd.DataFrame({
+      "kernels": grouped.size(), "preset / measured, median": grouped["ratio"].median().round(2),
+      "lowest": grouped["ratio"].min().round(2), "highest": grouped["ratio"].max().round(2),
+      "share of the peak, median": grouped["efficiency"].median().round(2)}).reset_index()
   host, bandwidth = cluster.num_devices - 1, cluster.bandwidth_bytes_per_us
-  kinds = fits(found)
-  by_kind = pd.DataFrame({
-      "kind of op": kinds["kind"], "kernels": kinds["kernels"],
-      "efficiency": kinds["efficiency"].map("{:.2f}".format),
-      "start, us": kinds["start_us"].map("{:.1f}".format),
-      **{title: kinds[column].map("{:.0%}".format) for title, column in (
-          ("error before, median", "plain_median"), ("worst", "plain_worst"),
-          ("error on the other half, median", "held_out_median"),
-          ("its worst", "held_out_worst"))}}).replace("nan", "")
   parts: List[Tuple[str, str]] = [
-      ("By kind of op", markdown(by_kind)),
-      ("Kernels", table(found[~found["small"]])),
-      (f"Kernels below {_SMALL_US:g} us by the preset", table(found[found["small"]])
-       if found["small"].any() else "None."),
+      ("By kind of op", markdown(fits(found))),
+      ("Kernels", markdown(by_op)),
       ("Launches and copies", markdown(pd.DataFrame([
           {"figure": "launch of an op, us", "preset": f"{cluster.op_overhead_us:g}",
            "measured": f"{machine['launch_us']:.1f} (PyTorch's)"},
@@ -257,7 +241,7 @@ def page(measured: Mapping[str, Any], preset: str) -> str:
   return "\n".join([
       f"# `{preset}` beside a real {machine['name']}", "",
       *textwrap.wrap(
-          f"{len(measured['kernels'])} kernels, the dearest of {', '.join(_models(measured))}, "
+          f"{len(measured['kernels'])} kernels, the dearest of {', '.join(graphs)}, "
           f"timed alone by `scripts/benchmarks/time_kernels.py` (PyTorch {machine['torch']}, CUDA "
           f"{machine.get('cuda')}, cuDNN {machine.get('cudnn')}). \"Preset / measured\" is the "
           "estimated time over the measured one: above 1 the preset is slower than the card. The "
@@ -266,17 +250,13 @@ def page(measured: Mapping[str, Any], preset: str) -> str:
           "the efficiency that an estimate without a start would need; products of float32 are "
           "TF32. Launches are not part of these times.", 118), "",
       *textwrap.wrap(
-          "\"By kind of op\" fits measured time = time at the peak / efficiency + start to all "
-          "kernels of a kind: what the preset has. \"Before\" is an estimate with the efficiencies "
-          "that the preset has for ops in general, and without a start. For \"the other half\" each "
-          "half of the sizes of an op was predicted by a fit of the other half.", 118), "",
+          "\"By kind of op\" fits measured time = time at the peak / efficiency + start, which the "
+          "preset has, to all kernels of a kind. \"Before\" has one efficiency and no start. For "
+          "\"the other half\" each half of the sizes of an op was predicted by a fit of the other.",
+          118), "",
       *(line for title, text in parts for line in (f"## {title}", "", text, "")),
       "```sh", *(__doc__ or "").split("\n\n")[1].replace("  scripts", "scripts").replace(
           "  python", "python").splitlines(), "```", ""])
-
-
-def _models(measured: Mapping[str, Any]) -> List[str]:
-  return sorted({f"`{kernel['graph']}`" for kernel in measured["kernels"]})
 
 
 def main() -> None:

@@ -13,15 +13,14 @@ others follow. It needs the machine for itself. --page takes the table of what i
 
 from __future__ import annotations
 
-import csv
 import json
 import os
-import re
-import statistics
+import pathlib
 import subprocess
 import sys
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any, Callable, Dict, List
 
+import pandas as pd
 from absl import flags
 
 from placeto_tf.programs import entry_point
@@ -366,11 +365,10 @@ def predicted_and_measured(path: str) -> List[Dict[str, Any]]:
     A row for each placement: graph, placement, predicted_us, measured_us, error (a share).
   """
   folder = path[:-len(".meta")]
-  graph, workers = f"--graph={path}", "--workers=local:2"
+  graph, workers, calibrated = f"--graph={path}", "--workers=local:2", f"{folder}/calibrated"
   _wait(_program("calibrate", graph, "--cluster=cpu:2", workers, "--runs=10", "--graph_runs=8",
-                 f"--out={folder}/calibrated"))
-  known = [graph, f"--cluster={folder}/calibrated/cluster.json",
-           f"--costs={folder}/calibrated/costs.pb"]
+                 f"--out={calibrated}"))
+  known = [graph, f"--cluster={calibrated}/cluster.json", f"--costs={calibrated}/costs.pb"]
   # Nothing is measured by now, so the placements are made side by side.
   for placing in [_program("place", *known, f"--method={method}", "--max_evaluations=300",
                            f"--out={folder}/{method}") for method in _METHODS]:
@@ -387,9 +385,9 @@ def predicted_and_measured(path: str) -> List[Dict[str, Any]]:
 
 def _program(name: str, *arguments: str) -> subprocess.Popen:
   """Starts a program of the package."""
-  programs = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir)
-  return subprocess.Popen([sys.executable, os.path.join(programs, f"{name}.py"), *arguments],
-                          stdout=subprocess.PIPE, text=True)
+  path = pathlib.Path(__file__).resolve().parents[1] / f"{name}.py"
+  return subprocess.Popen(
+      [sys.executable, str(path), *arguments], stdout=subprocess.PIPE, text=True)
 
 
 def _wait(program: subprocess.Popen) -> str:
@@ -400,58 +398,41 @@ def _wait(program: subprocess.Popen) -> str:
   return found
 
 
-def table(rows: Sequence[Mapping[str, str]]) -> str:
+def table(rows: pd.DataFrame) -> str:
   """Returns the table of the page and a sentence on it. Args: rows: of predictions.csv."""
-  lines = ["", "| graph | " + " | ".join(
-      f"{method}: predicted, measured, ms" for method in _METHODS) + " | largest error |",
-           "|---|" + "---:|" * (len(_METHODS) + 1)]
-  for name in dict.fromkeys(row["graph"] for row in rows):
-    # In the order of _METHODS, as they were written.
-    own = [row for row in rows if row["graph"] == name]
-    lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(
-        f"{float(row['predicted_us']) / 1e3:.2f}, {float(row['measured_us']) / 1e3:.2f}"
-        for row in own) + f" | {max(float(row['error']) for row in own):.0%} |")
-  errors = [float(row["error"]) for row in rows]
-  return "\n".join([*lines, "", f"Median error {statistics.median(errors):.1%}, largest "
-                    f"{max(errors):.1%}, of {len(errors)} placements.", ""]) + "\n"
+  from placeto_tf.evaluation.tables import markdown
+
+  errors = rows["error"]
+  # A row for each graph: of each placement the predicted and the measured step, in ms.
+  cells = (rows["predicted_us"] / 1e3).map("{:.2f}, ".format) + (
+      rows["measured_us"] / 1e3).map("{:.2f}".format)
+  wide = rows.assign(cells=cells).pivot(index="graph", columns="placement", values="cells")[
+      list(_METHODS)].add_suffix(": predicted, measured, ms")
+  wide["largest error"] = errors.groupby(rows["graph"]).max().map("{:.0%}".format)
+  return (f"\n{markdown(wide.reset_index())}\n\nMedian error {errors.median():.1%}, largest "
+          f"{errors.max():.1%}, of {len(rows)} placements.\n\n")
 
 
 def main() -> None:
   """Writes the graphs, measures them and writes the table where that is asked for."""
   os.makedirs(FLAGS.out, exist_ok=True)
   results = os.path.join(FLAGS.out, "predictions.csv")
-  done = {row["graph"] for row in _read(results)}
+  done = set(pd.read_csv(results)["graph"]) if os.path.exists(results) else set()
   for name in FLAGS.graphs or _GRAPHS:
     path = write(name, FLAGS.out)
-    print(path, flush=True)
     if FLAGS.measure and name not in done:
       try:
-        rows = predicted_and_measured(path)
+        rows = pd.DataFrame(predicted_and_measured(path))
       except subprocess.CalledProcessError as error:
         print(f"{name}: {' '.join(error.cmd[1:3])} ... ended with {error.returncode}", flush=True)
         continue
-      with open(results, "a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        if not file.tell():
-          writer.writeheader()
-        writer.writerows(rows)
-      for row in rows:
-        print(f"{row['graph']} {row['placement']}: predicted {row['predicted_us'] / 1e3:.1f} ms, "
-              f"measured {row['measured_us'] / 1e3:.1f} ms ({row['error']:.1%})", flush=True)
+      rows.to_csv(results, mode="a", header=not os.path.exists(results), index=False)
+      print(rows.round(3).to_string(index=False), flush=True)
   if FLAGS.page:
-    with open(FLAGS.page, encoding="utf-8") as file:
-      text = file.read()
-    with open(FLAGS.page, "w", encoding="utf-8") as file:
-      file.write(re.sub(f"(?s){_BEGIN}.*?{_END}", lambda _: _BEGIN + table(_read(results)) + _END,
-                        text))
-
-
-def _read(path: str) -> List[Dict[str, str]]:
-  """Returns the rows of a CSV file, none where there is no file."""
-  if not os.path.exists(path):
-    return []
-  with open(path, encoding="utf-8", newline="") as file:
-    return list(csv.DictReader(file))
+    page = pathlib.Path(FLAGS.page)
+    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
+    page.write_text(before + _BEGIN + table(pd.read_csv(results)) + _END + rest.partition(_END)[2],
+                    encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -71,8 +71,8 @@ def random_case(seed, *, max_ops=14, max_devices=4, floats=False, **extensions):
       else random.choice([1.0, 2.0, 4.0], (d, d)))
   launches = np.random.default_rng([seed, 2])
   if launches.random() < 0.5:
-    extensions = {"launch_us": float(launches.integers(1, 4)), "hosts": int(launches.integers(1, 3)),
-                  **extensions}
+    extensions = {"launch_us": float(launches.integers(1, 4)),
+                  "hosts": int(launches.integers(1, 3)), **extensions}
   cluster = make_cluster(
       d, bandwidth=bandwidth, latency=times((d, d)), overhead=float(times(1)[0]),
       bus_gap_us=float(times(1)[0]), memory=int(random.integers(1, 20)), kinds=kinds, **extensions)
