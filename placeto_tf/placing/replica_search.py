@@ -21,6 +21,7 @@ from placeto_tf.placing.observing import SILENT, Observer
 from placeto_tf.placing.registry import DATA_PARALLEL
 from placeto_tf.placing.replica_candidates import Candidate, search_replicas
 from placeto_tf.placing.result import Baseline, PlacingResult, ReplicaRow, Replication
+from placeto_tf.placing.what_if import small_step_note
 from placeto_tf.problem.candidates import compute_devices, fallback_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import (
@@ -330,6 +331,8 @@ def _result(
   notes = problem.graph.notes + problem.costs.notes + (chosen.notes if chosen is not None else ())
   if replication.refused:
     notes += (f"no more replicas: {replication.refused}",)
+  simulated = problem.simulator.simulate(problem.search_log.best_known)
+  notes += tuple(filter(None, [small_step_note(problem.graph, simulated)]))
   return PlacingResult.of(
       problem, problem.search_log.best_known, baselines, config,
       evaluations=sum(each.problem.search_log.evaluations for each in candidates), seconds=seconds,

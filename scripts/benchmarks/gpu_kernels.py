@@ -169,12 +169,12 @@ def fit(rows: pd.DataFrame) -> Tuple[float, float]:
   """Fits measured_us = peak_us / efficiency + start_us. Args: rows: of `compare`, of one kind.
 
   Returns:
-    The efficiency and start_us of the least mean error of the logarithm, to two and one digits.
+    The efficiency and start_us of the least sum of errors of the logarithm, to two and one digits.
   """
   efficiency, start_us = np.meshgrid(np.arange(20, 101) / 100, np.arange(0, 151) / 10)
   # [rows, starts, efficiencies]
   found = rows["peak_us"].to_numpy()[:, None, None] / efficiency + start_us
-  error = np.abs(np.log(found / rows["measured_us"].to_numpy()[:, None, None])).mean(axis=0)
+  error = np.abs(np.log(found / rows["measured_us"].to_numpy()[:, None, None])).sum(axis=0)
   best = np.unravel_index(error.argmin(), error.shape)
   return float(efficiency[best]), float(start_us[best])
 
