@@ -119,10 +119,3 @@ def test_the_index_of_results_lists_every_page():
   index = (ROOT / "docs" / "results.md").read_text()
   for page in (ROOT / "docs" / "results").glob("*.md"):
     assert f"(results/{page.name})" in index, f"{page.name} is not in docs/results.md"
-
-
-def test_the_picture_of_how_it_works_names_files_that_exist():
-  text = (ROOT / "scripts" / "benchmarks" / "draw_how_it_works.py").read_text()
-  named = re.findall(r'"([a-z_]+/[a-z_/]+\.py)"', text)
-  assert len(named) > 8
-  assert [name for name in named if not (ROOT / "placeto_tf" / name).exists()] == []

@@ -51,7 +51,7 @@ from typing import Tuple
 import numpy as np
 
 from placeto_tf.encoding.pair_tables import PairTables
-from placeto_tf.simulation.compiling import compiled
+from placeto_tf.simulation.compiling import compiled, part
 
 NAMES: Tuple[str, ...] = (
     "stays", "compute", "compute_rise", "load", "load_excess", "load_relative", "comm_in",
@@ -63,7 +63,7 @@ BINS = 32  # K, equal parts of the step time
 CLIP = 8.0  # the largest absolute value of a feature
 
 
-@compiled(nogil=True)
+@part
 def squash(x):
   """Returns sign(x) log(1 + |x|).
 
@@ -143,7 +143,7 @@ def observe(place, start_us, step_us, peak_bytes, pair, op, state):
         bus[d] += out_bytes[e] * us_per_byte[d, to] + latency_us[d, to]
 
 
-@compiled(nogil=True)
+@part
 def features(g, pair, state, scratch, out):
   """Fills the features of one group on every allowed device.
 

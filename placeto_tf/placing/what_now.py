@@ -1,4 +1,4 @@
-"""Writes the lines that run a placed graph, for this graph and this format.
+"""Writes the README.md of a result directory: the lines that run the placed graph there.
 
 They need TensorFlow and nothing of this package. Feeds are zeros of the right shape, so that they
 run as they stand.
@@ -6,7 +6,6 @@ run as they stand.
 
 from __future__ import annotations
 
-import os
 import shlex
 from typing import Any, List, Sequence
 
@@ -16,68 +15,64 @@ from placeto_tf.graphs.variables import INIT_OPS
 from placeto_tf.placements.writing import placed_name
 
 _MOST_FETCHES = 8
-_VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+# Ops that a session runs first; a MetaGraph has those of its tables in a collection.
 _ITERATORS = ("MakeIterator",)
 _TABLES = ("InitializeTableV2", "InitializeTableFromTextFileV2", "LookupTableImportV2")
-# The initializers of the collections of a MetaGraph.
 _COLLECTED = ["tf.global_variables_initializer()", "tf.local_variables_initializer()",
               "tf.tables_initializer()"]
+_LIVE = """import placeto_tf as placeto  # this graph's variables are a live model's
+placement = placeto.Placement.load("placement.json")
+# The ConcreteFunction that was placed; of a Keras model, its inference with the same inputs:
+# function = tf.function(lambda inputs: model(inputs, training=False)).get_concrete_function(
+#     tf.TensorSpec([None, ...]))
+placed = placement.apply(function)"""
+_NEEDS = """Where it runs it needs TensorFlow with these devices, and nothing of placeto_tf; the
+zeros stand for your data."""
+_OF_FORMAT = {
+    "meta": """
+Values from a checkpoint instead of the initializer: `saver.restore(session, "your/checkpoint")`.
+""",
+    "graph_def": """
+A GraphDef has no queue runners, and its variables have values only if it has an op `init`; where it
+lacks them, export a MetaGraph and place that.
+"""}
 
 
-def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str:
-  """Returns the lines that a program ends with: how to run its result, and where more is.
+def run_lines(graph: ComputationGraph, devices: Sequence[str]) -> List[str]:
+  """Returns lines of Python that load the placed graph from their directory and run a step.
 
   Args:
     graph: that was placed.
     devices: names of the cluster's devices.
-    out: the directory that was written.
 
   Returns:
-    The lines, joined.
-  """
-  lines = [f"  {line}" for line in run_lines(graph, devices, out)]
-  file = os.path.join(out, "README.md")
-  if lines:
-    first = _values_first(graph, placed_name(graph))
-    lines = [f"To run it, where TensorFlow has these devices{first and ', ' + first}:", *lines,
-             f"Feeds, checkpoints and how to measure it: {file}"]
-  elif _captures(graph):
-    lines = [f"To apply the placement to the model or function: {file}"]
-  return "\n".join([
-      *lines, f"To look at it: tensorboard --logdir={os.path.join(out, 'tensorboard')}"])
-
-
-def run_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> List[str]:
-  """Returns two lines of Python that load the placed graph and run a step.
-
-  Args:
-    graph, devices, out: see `last_lines`.
-
-  Returns:
-    The lines; none where the graph has no ops that run, or lives in a model.
+    The lines; none where the graph has no ops that run.
   """
   name = placed_name(graph)
-  path = os.path.join(out, name)
   # Several CPU devices of one process have to be asked for.
-  cpus = sum(each.startswith("/CPU:") or each.startswith("/device:CPU:") for each in devices)
-  # By format: a SavedModel, a MetaGraph, a binary or a text GraphDef.
-  if name == "saved_model":
-    split = "" if cpus < 2 else (
-        'tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], '
-        f"[tf.config.LogicalDeviceConfiguration()] * {cpus}); ")
-    return [f"import tensorflow as tf; {split}model = tf.saved_model.load({path!r}, "
-            'options=tf.saved_model.LoadOptions(experimental_variable_policy="save_variable_devices'
-            '"))', f"print({_call(graph)})"]
-  if "cost_graph" in name or _captures(graph):
+  cpus = sum(each.startswith(("/CPU:", "/device:CPU:")) for each in devices)
+  if "cost_graph" in name:
     return []
-  load = (f"saver = tf.train.import_meta_graph({path!r})" if "meta" in name else
-          f'tf.import_graph_def(tf.GraphDef.FromString(open({path!r}, "rb").read()), name="")')
+  if graph.origin.format == "concrete_function":
+    return _LIVE.splitlines()
+  if name == "saved_model":
+    split = [] if cpus < 2 else [
+        'tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], '
+        f"[tf.config.LogicalDeviceConfiguration()] * {cpus})"]
+    return ["import tensorflow as tf", *split,
+            f"model = tf.saved_model.load({name!r}, options=tf.saved_model.LoadOptions("
+            'experimental_variable_policy="save_variable_devices"))', f"print({_call(graph)})"]
+  # By format: a MetaGraph, a text or a binary GraphDef.
+  load = f"saver = tf.train.import_meta_graph({name!r})"
   if name == "graph.pbtxt":
-    load = ("from google.protobuf import text_format; tf.import_graph_def(text_format.Parse("
-            f'open({path!r}).read(), tf.GraphDef()), name="")')
-  return ["import numpy as np; import tensorflow.compat.v1 as tf; tf.disable_eager_execution(); "
-          + load, f"{_session(devices, cpus)}; {_initialize(graph, name)}print(session.run("
-          f"{list(graph.fetches[:_MOST_FETCHES])}, {{{', '.join(_feeds(graph))}}}))"]
+    load = ("from google.protobuf import text_format\ntf.import_graph_def(text_format.Parse("
+            f'open({name!r}).read(), tf.GraphDef()), name="")')
+  elif "meta" not in name:
+    load = f'tf.import_graph_def(tf.GraphDef.FromString(open({name!r}, "rb").read()), name="")'
+  return ["import numpy as np", "import tensorflow.compat.v1 as tf",
+          "tf.disable_eager_execution()", load, _session(devices, cpus), *_first(graph, name),
+          f"print(session.run({list(graph.fetches[:_MOST_FETCHES])}, "
+          f"{{{', '.join(_feeds(graph))}}}))"]
 
 
 def _session(devices: Sequence[str], cpus: int) -> str:
@@ -88,43 +83,22 @@ def _session(devices: Sequence[str], cpus: int) -> str:
       f'session = tf.Session(config=tf.ConfigProto(device_count={{"CPU": {cpus}}}))')
 
 
-def _initialize(graph: ComputationGraph, name: str) -> str:
-  """Returns the code that prepares a session: first values, iterators and queues."""
-  nodes = graph.origin.graph_def.node
-  then = ""
-  if "meta" in name:
-    first, kinds = list(_COLLECTED), [*_ITERATORS]
-    if "queue_runners" in graph.origin.proto.collection_def:
-      then = "tf.train.start_queue_runners(session); "
-  else:
-    known = {node.name for node in nodes}
-    # A GraphDef has no collections: its op `init`, if it has one.
-    first = [repr(found) for found in INIT_OPS if found in known][:1]
-    kinds = [*_ITERATORS, *_TABLES]
+def _first(graph: ComputationGraph, name: str) -> List[str]:
+  """Returns the lines that prepare a session: first values, iterators and queues."""
+  nodes, meta = graph.origin.graph_def.node, "meta" in name
+  known = {node.name for node in nodes}
+  # A GraphDef has no collections: its op `init`, if it has one.
+  first = list(_COLLECTED) if meta else [repr(each) for each in INIT_OPS if each in known][:1]
+  kinds = _ITERATORS if meta else _ITERATORS + _TABLES
   first += [repr(node.name) for node in nodes if node.op in kinds]
-  shown = first[0] if len(first) == 1 else f"[{', '.join(first)}]"
-  return f"session.run({shown}); {then}" if first else ""
-
-
-def _values_first(graph: ComputationGraph, name: str) -> str:
-  """Returns the condition under which the lines run, where the graph does not hold all it needs."""
-  if "meta" in name or name == "saved_model":
-    return ""  # it has its initializers and queue runners, or restores its values when loaded
-  types = {node.op for node in graph.origin.graph_def.node}
-  known = {node.name for node in graph.origin.graph_def.node}
-  # A GraphDef may lack initializers, and has no queue runners.
-  needs = []
-  if types.intersection(_VARIABLES) and known.isdisjoint(INIT_OPS):
-    needs.append("its variables have values (the graph has no op `init`)")
-  if any(kind.startswith("QueueDequeue") for kind in graph.op_types):
-    needs.append("something fills its queues (a GraphDef has no queue runners: export a MetaGraph)")
-  return f"once {' and '.join(needs)}" if needs else ""
+  queues = meta and "queue_runners" in graph.origin.proto.collection_def
+  return [*([f"session.run([{', '.join(first)}])"] if first else []),
+          *(["tf.train.start_queue_runners(session)"] if queues else [])]
 
 
 def _feeds(graph: ComputationGraph) -> List[str]:
-  """Returns a feed of zeros for each placeholder."""
+  """Returns a feed for each placeholder: zeros of its shape, or empty texts."""
   source = graph.origin
-  # Feeds are zeros of the placeholder's shape, or empty texts.
   types = {node.name: node.attr["dtype"].type for node in source.graph_def.node}
   return [f"{feed!r}: {_zeros(types.get(feed.partition(':')[0], 0), source.feed_shapes.get(feed))}"
           for feed in graph.feeds]
@@ -162,11 +136,6 @@ def _reading_flags(graph: ComputationGraph) -> str:
   return "".join(f" {flag}" for flag in flags)
 
 
-def _captures(graph: ComputationGraph) -> bool:
-  """Returns whether variables are captures of a live function, which are in no file."""
-  return graph.origin.format == "concrete_function"
-
-
 def readme(
     graph: ComputationGraph, devices: Sequence[str], graph_spec: str = "GRAPH",
     cluster_spec: str = "CLUSTER") -> str:
@@ -185,29 +154,18 @@ def readme(
           f"devices alone. Its devices are {listed(devices, most=8)}.")
   if "cost_graph" in name:
     return f"# A placed graph of costs\n\n{what}\n\nIt has no ops that run.\n"
-  first = _values_first(graph, name)
-  code = "\n".join(part for line in run_lines(graph, devices, "") for part in line.split("; "))
-  if not code:
-    code = """import placeto_tf as placeto  # this graph's variables are a live model's
-placement = placeto.Placement.load("placement.json")
-# The ConcreteFunction that was placed; of a Keras model, its inference with the same inputs:
-# function = tf.function(lambda inputs: model(inputs, training=False)).get_concrete_function(
-#     tf.TensorSpec([None, ...]))
-placed = placement.apply(function)"""
-  needs = "" if _captures(graph) else (
-      "Where it runs it needs TensorFlow with these devices, and nothing of placeto_tf; the\n"
-      "zeros stand for your data." + (f" It runs {first}." if first else "") + "\n")
-  restore = """
-Values from a checkpoint instead of the initializer: `saver.restore(session, "your/checkpoint")`.
-""" if "meta" in name else ""
+  live = graph.origin.format == "concrete_function"
+  kind = "meta" if "meta" in name else "" if live or name == "saved_model" else "graph_def"
+  code = "\n".join(run_lines(graph, devices))
   return f"""# A placed graph
 
 {what}
-{needs}
+{"" if live else _NEEDS}
+
 ```python
 {code}
 ```
-{restore}
+{_OF_FORMAT.get(kind, "")}
 To time it beside the prediction, where placeto_tf is installed:
 
 ```sh

@@ -209,40 +209,12 @@ class _Scratch(NamedTuple):
   place: np.ndarray  # [N] int64, its place among the late ops, or -1
   after_us: np.ndarray  # [N] least time from the end of its busy time to the start
   arrival_us: np.ndarray  # [N] the start at and after which it is not late
-  heap: np.ndarray  # [L] int64, ranks of late ops to go on from, the highest first
+  open: np.ndarray  # [L] int64, ranks of late ops to go on from, ascending
   late: np.ndarray  # [L] int64, late ops, the last in the order first
   ready_us: np.ndarray  # [N] earliest start of a late op among late ops
   sorted_ops: np.ndarray  # [L] int64, late ops by `ready_us`
   machine_us: np.ndarray  # [3, L] ready time, busy time and tail of each sorted op
   waiting: np.ndarray  # [L] int64, places of sorted ops that are ready
-
-
-@part
-def _push(heap, size, key):
-  """Adds a key to the heap of `size` keys, the highest first."""
-  at = size
-  while at > 0 and heap[(at - 1) // 2] < key:
-    heap[at] = heap[(at - 1) // 2]
-    at = (at - 1) // 2
-  heap[at] = key
-
-
-@part
-def _pop(heap, size):
-  """Takes the highest key from the heap of `size` keys."""
-  top = heap[0]
-  key = heap[size - 1]
-  at = 0
-  while 2 * at + 1 < size - 1:
-    child = 2 * at + 1
-    if child + 1 < size - 1 and heap[child + 1] > heap[child]:
-      child += 1
-    if heap[child] <= key:
-      break
-    heap[at] = heap[child]
-    at = child
-  heap[at] = key
-  return top
 
 
 @compiled()
@@ -321,12 +293,17 @@ def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together,
       elif s.place[u] < 0 and count < len(s.late):
         s.place[u] = count
         count += 1
-        _push(s.heap, size, s.rank[u])
+        # Sorted, the last in the order at the end: at most L entries are shifted.
+        at = size
+        while at > 0 and s.open[at - 1] > s.rank[u]:
+          s.open[at] = s.open[at - 1]
+          at -= 1
+        s.open[at] = s.rank[u]
         size += 1
     if size == 0:
       break
-    w = direction.order[_pop(s.heap, size)]  # all late ops after it are known
     size -= 1
+    w = direction.order[s.open[size]]  # all late ops after it are known
     s.late[count - size - 1] = w
     passed_us = busy_us[w, k] + s.after_us[w]
   for i in range(count - 1, -1, -1):  # in order, so that late ops wait for one another

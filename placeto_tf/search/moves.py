@@ -12,7 +12,7 @@ import numpy as np
 
 from placeto_tf.problem.supernodes import Supernodes, SupernodeTables
 from placeto_tf.search.random_streams import between, pick, shuffle
-from placeto_tf.simulation.compiling import compiled
+from placeto_tf.simulation.compiling import part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Moves(NamedTuple):
         np.zeros(room, np.int32), np.zeros(room, np.int32), np.zeros(len(supernodes), np.int32))
 
 
-@compiled(nogil=True)
+@part
 def propose(moves, rng, at):
   """Samples a move and writes it to `moves.supernodes` and `moves.devices`.
 
@@ -105,7 +105,7 @@ def propose(moves, rng, at):
   return count
 
 
-@compiled(nogil=True)
+@part
 def _add(moves, count, supernode, device, at):
   """Adds (supernode, device) to the move, where allowed and a change; returns the new count."""
   if device == at[supernode] or not moves.tables.allowed[supernode, device]:
@@ -115,7 +115,7 @@ def _add(moves, count, supernode, device, at):
   return count + 1
 
 
-@compiled(nogil=True)
+@part
 def _cluster(moves, rng, supernode, at):
   """Fills moves.members with a supernode and neighbours on its device; returns their number."""
   t, members, around = moves.tables, moves.members, moves.around
@@ -145,7 +145,7 @@ def _cluster(moves, rng, supernode, at):
   return count
 
 
-@compiled(nogil=True)
+@part
 def put(tables, placement, supernode, device):
   """Puts all ops of a supernode on a device.
 
@@ -162,7 +162,7 @@ def put(tables, placement, supernode, device):
     placement[tables.ops[k]] = tables.images[tables.op_images[k], device]
 
 
-@compiled(nogil=True)
+@part
 def copy_supernode(tables, source, target, supernode):
   """Copies the devices of a supernode's ops from one placement to another.
 

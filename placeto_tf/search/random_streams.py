@@ -11,7 +11,7 @@ import random
 
 import numpy as np
 
-from placeto_tf.simulation.compiling import compiled
+from placeto_tf.simulation.compiling import compiled, part
 
 
 def stream(seed: int) -> np.random.Generator:
@@ -25,7 +25,7 @@ def stream(seed: int) -> np.random.Generator:
   return np.random.Generator(bits)
 
 
-@compiled(nogil=True)
+@part
 def below(rng, n):
   """Samples a whole number below n, as `random.Random.randrange(n)` does.
 
@@ -47,7 +47,7 @@ def below(rng, n):
       return found
 
 
-@compiled(nogil=True)
+@part
 def between(rng, low, high):
   """Samples a whole number, as `random.Random.randint` does.
 
@@ -62,7 +62,7 @@ def between(rng, low, high):
   return low + below(rng, high - low + 1)
 
 
-@compiled(nogil=True)
+@part
 def pick(rng, count):
   """Samples an index by one `random.Random.random`.
 

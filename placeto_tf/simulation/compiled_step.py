@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from placeto_tf.simulation import event_loop, extended_loop
-from placeto_tf.simulation.compiling import compiled
+from placeto_tf.simulation.compiling import part
 
 
-@compiled(nogil=True)
+@part
 def simulate_step(placements, arguments, start_us, step_time_us, peak_bytes):
   """Simulates placements[0]; see `event_loop.simulate_range`.
 

@@ -10,6 +10,7 @@ calls or is given, so the folder is of one state of all sources of compiled code
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import os
@@ -36,6 +37,9 @@ def compiled(**options):
   Raises:
     SetupError: NUMBA_CACHE_DIR is set to a folder that others may write to.
   """
+
+  # No C code calls these functions: a wrapper for it would be compiled for nothing.
+  options = {"no_cfunc_wrapper": True, **options}
 
   # The cache folder is a global setting of numba, changed for the moment of the decoration alone.
   def decorate(function):
@@ -86,8 +90,18 @@ def _state_of_sources() -> str:
   for path in sorted(package.rglob("*.py")):
     text = path.read_bytes()
     if path.parent.name in _ROOMS or b"simulation.compiling" in text:
-      digest.update(text)
+      digest.update(_without_docstrings(text).encode())
   return digest.hexdigest()[:16]
+
+
+def _without_docstrings(source: bytes) -> str:
+  """Returns the code of a module without comments and docstrings, which change no machine code."""
+  tree = ast.parse(source)
+  for node in ast.walk(tree):
+    if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (
+        ast.get_docstring(node, clean=False) is not None):
+      del node.body[0]
+  return ast.dump(tree)
 
 
 # For the parts of a loop: they become part of their callers, so a call costs nothing.

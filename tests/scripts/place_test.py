@@ -39,9 +39,11 @@ def test_a_training_graph_comes_out_placed_with_all_its_reports(place_it, meta, 
   assert {path.name for path in out.iterdir()} == {
       "README.md", "placement.json", "graph.meta", "report.json", "timeline.json", "timeline.png",
       "tensorboard", ".results.json"}
-  *_, load, run, _, last = done.out.splitlines()
-  assert "tf.train.import_meta_graph(" in load and "session.run(['train']" in run
-  assert last == f"To look at it: tensorboard --logdir={out / 'tensorboard'}"
+  assert done.out.splitlines()[-2:] == [
+      f"To run it: {out / 'README.md'}",
+      f"To look at it: tensorboard --logdir={out / 'tensorboard'}"]
+  readme = (out / "README.md").read_text()
+  assert "tf.train.import_meta_graph(" in readme and "session.run(['train']" in readme
   placed = meta_graph_pb2.MetaGraphDef.FromString((out / "graph.meta").read_bytes())
   assert all(node.device for node in placed.graph_def.node)
   original = graph_files.meta_graph_def()
