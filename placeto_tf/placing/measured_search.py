@@ -29,96 +29,59 @@ _KEPT_BETTER = 0.5  # of the neighbourhoods are around the best measured, the re
 _ROUNDS = 4  # of simulated descent in a neighbourhood
 
 
-class MeasuredPlacements:
-  """Measures placements of a problem's ops, each once, until a limit is reached.
-
-  Attributes:
-    steps: the measurements in order: ([N] int32 placement, MeasuredStep).
-  """
-
-  def __init__(self, problem: PlacementProblem, measurer: Measurer, max_measurements: int):
-    if max_measurements < 1:
-      raise MeasurementError(f"max_measurements is {max_measurements}; expected at least 1")
-    self.problem, self.max_measurements = problem, max_measurements
-    self._measurer = measurer
-    self._cache: Dict[bytes, MeasuredStep] = {}
-    self.steps: List[Tuple[np.ndarray, MeasuredStep]] = []
-
-  @property
-  def exhausted(self) -> bool:
-    """Returns whether the limit is reached."""
-    return len(self.steps) >= self.max_measurements
-
-  def known(self, placement: np.ndarray) -> Optional[MeasuredStep]:
-    """Returns the measurement of a placement [N], or None."""
-    return self._cache.get(placement.tobytes())
-
-  def measure(self, placement: np.ndarray) -> Optional[MeasuredStep]:
-    """Measures a placement [N] int32 unless that was done before; returns None past the limit.
-
-    A run that fails counts as well, and is returned as a failed step.
-    """
-    found = self.known(placement)
-    if found is None and not self.exhausted:
-      graph, cluster = self.problem.graph, self.problem.cluster
-      found = self._measurer.try_measure(Placement.from_indices(graph, cluster, placement))
-      self._cache[placement.tobytes()] = found
-      self.steps.append((placement.copy(), found))
-    return found
-
-  def score(self, step: MeasuredStep) -> float:
-    """Returns the figure that placements are compared by: us at the reference's usual speed."""
-    if step.failure:
-      return float("inf")
-    usual = self.reference_us
-    if usual is None or step.relative is None:
-      return step.step_time_us
-    # Scaled by the reference's step beside it: the machine's present speed cancels.
-    return step.relative * usual
-
-  @property
-  def reference_us(self) -> Optional[float]:
-    """Returns the reference's usual step time in us; None without a reference."""
-    found = [step.reference_us for _, step in self.steps if step.reference_us]
-    return float(np.median(found)) if found else None
-
-  def best(self) -> Tuple[np.ndarray, MeasuredStep]:
-    """Returns the fastest placement.
-
-    Raises:
-      MeasurementError: no placement could be run.
-    """
-    if not self.steps:
-      raise MeasurementError("no placement was measured; allow at least one measurement")
-    placement, step = min(self.steps, key=lambda entry: self.score(entry[1]))
-    if step.failure:
-      raise MeasurementError(f"no placement could be run; the last failed with: {step.failure}")
-    return placement, step
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class MeasuredSearch:
-  """The result of a measured search.
+  """A measured search, as far as it has come.
 
   Attributes:
-    placement: [N] int32 the fastest.
-    step: its measurement.
+    steps: bytes of a placement -> ([N] int32 placement, its measurement), in the order in which
+      they were measured; runs that failed count too.
     by_placer: placer -> measurement of its placement, where that was measured.
-    measurements: how many placements were measured.
-    failures: how many of them failed.
     history: (measurements, step time at the reference's usual speed) at each improvement.
     stopped: the reason why measuring ended early, or ""; placements measured by then count.
     caution: a note on the devices of the measurements, or "".
   """
 
-  placement: np.ndarray
-  step: MeasuredStep
-  by_placer: Mapping[str, MeasuredStep]
-  measurements: int
-  failures: int
-  history: Tuple[Tuple[int, float], ...]
+  steps: Dict[bytes, Tuple[np.ndarray, MeasuredStep]] = dataclasses.field(default_factory=dict)
+  by_placer: Dict[str, MeasuredStep] = dataclasses.field(default_factory=dict)
+  history: List[Tuple[int, float]] = dataclasses.field(default_factory=list)
   stopped: str = ""
   caution: str = ""
+
+  @property
+  def measurements(self) -> int:
+    """Returns the number of placements that were measured."""
+    return len(self.steps)
+
+  @property
+  def failures(self) -> int:
+    """Returns how many of them could not be run."""
+    return self.measurements - len(self.ranked)
+
+  @property
+  def ranked(self) -> List[Tuple[np.ndarray, MeasuredStep]]:
+    """Returns the placements that ran, with their measurements, the fastest first."""
+    return sorted((each for each in self.steps.values() if not each[1].failure),
+                  key=lambda each: self.score(each[1]))
+
+  @property
+  def placement(self) -> np.ndarray:
+    """Returns the fastest placement, [N] int32."""
+    return self.ranked[0][0]
+
+  @property
+  def step(self) -> MeasuredStep:
+    """Returns the measurement of the fastest placement."""
+    return self.ranked[0][1]
+
+  def score(self, step: MeasuredStep) -> float:
+    """Returns the figure that placements are compared by: us at the reference's usual speed."""
+    usual_us = [other.reference_us for _, other in self.steps.values() if other.reference_us]
+    if step.failure:
+      return float("inf")
+    # Scaled by the reference's step beside it: the machine's present speed cancels.
+    return step.step_time_us if not usual_us or step.relative is None else (
+        step.relative * float(np.median(usual_us)))
 
 
 def search_measured(
@@ -147,49 +110,46 @@ def search_measured(
   Raises:
     MeasurementError: no placement could be run.
   """
-  measured = MeasuredPlacements(problem, measurer, max_measurements)
-  # The two baselines first, then by simulated step time.
-  order = sorted(found, key=lambda name: (
-      name not in ("single", "expert"), _simulated_us(problem, found[name])))
-  by_placer: Dict[str, MeasuredStep] = {}
-  history: List[Tuple[int, float]] = []
-  best = float("inf")
+  if max_measurements < 1:
+    raise MeasurementError(f"max_measurements is {max_measurements}; expected at least 1")
+  search, rng = MeasuredSearch(), np.random.default_rng(seed)
 
-  def take(placement: np.ndarray) -> Optional[MeasuredStep]:
-    nonlocal best
-    before = len(measured.steps)
-    step = measured.measure(placement)
-    if step is not None and len(measured.steps) > before:
-      progress(len(measured.steps))
-      if measured.score(step) < best:
-        best = measured.score(step)
-        history.append((len(measured.steps), best))
-    return step
+  def measure(placement: np.ndarray) -> Optional[MeasuredStep]:
+    """Measures a placement [N] int32 unless that was done before; returns None past the limit."""
+    key = placement.tobytes()
+    if key not in search.steps:
+      if search.measurements == max_measurements:
+        return None
+      search.steps[key] = placement.copy(), measurer.try_measure(
+          Placement.from_indices(problem.graph, problem.cluster, placement))
+      progress(search.measurements)
+      score = search.score(search.steps[key][1])
+      if score < (search.history[-1][1] if search.history else np.inf):
+        search.history.append((search.measurements, score))
+    return search.steps[key][1]
 
-  stopped = ""
   try:
-    for name in order:
-      step = take(np.ascontiguousarray(found[name], dtype=np.int32))
+    # The two baselines first, then by simulated step time.
+    for name in sorted(found, key=lambda name: (
+        name not in ("single", "expert"), problem.simulator.simulate(found[name]).step_time_us)):
+      step = measure(np.ascontiguousarray(found[name], dtype=np.int32))
       if step is not None:
-        by_placer[name] = step
-    rng = np.random.default_rng(seed)
+        search.by_placer[name] = step
     fruitless = 0
     # 20 rounds without an unmeasured candidate: the neighbourhoods are used up.
-    while not measured.exhausted and fruitless < 20:
-      candidate = _candidate(problem, measured, rng)
-      if candidate is None:
-        fruitless += 1
-        continue
-      fruitless = 0
-      take(candidate)
+    while search.measurements < max_measurements and fruitless < 20:
+      candidate = _candidate(problem, search, rng)
+      fruitless = fruitless + 1 if candidate is None else 0
+      if candidate is not None:
+        measure(candidate)
   except (MeasurementError, KeyboardInterrupt) as error:  # the workers did not come back, or Ctrl-C
-    if not any(step.failure is None for _, step in measured.steps):
+    if not search.ranked:
       raise
-    stopped = str(error) or "interrupted"
-  placement, step = measured.best()
-  failures = sum(step.failure is not None for _, step in measured.steps)
-  return MeasuredSearch(
-      placement, step, by_placer, len(measured.steps), failures, tuple(history), stopped)
+    search.stopped = str(error) or "interrupted"
+  if not search.ranked:
+    last = list(search.steps.values())[-1][1].failure if search.steps else "nothing was given"
+    raise MeasurementError(f"no placement could be run; the last failed with: {last}")
+  return search
 
 
 def search_on_workers(
@@ -225,21 +185,15 @@ def search_on_workers(
           problem, measurer, found, max_measurements=max_measurements, seed=seed,
           progress=progress)
   if isinstance(runtime, InProcess) and runtime.num_cpus > 1:
-    return dataclasses.replace(result, caution=one_process_note(runtime.num_cpus))
+    result.caution = one_process_note(runtime.num_cpus)
   return result
 
 
-def _simulated_us(problem: PlacementProblem, placement: np.ndarray) -> float:
-  """Returns the simulated step time of a placement [N]."""
-  return float(problem.simulator.simulate(placement).step_time_us)
-
-
 def _candidate(
-    problem: PlacementProblem, measured: MeasuredPlacements, rng: np.random.Generator
+    problem: PlacementProblem, measured: MeasuredSearch, rng: np.random.Generator
 ) -> Optional[np.ndarray]:
   """Returns the best unmeasured placement, by simulation, near a good measured one, [N]."""
-  ranked = sorted(measured.steps, key=lambda entry: measured.score(entry[1]))
-  good = [placement for placement, step in ranked if step.failure is None]
+  good = [placement for placement, _ in measured.ranked]
   if not good:
     return None
   # Around the best measured, or around one of the best four.
@@ -262,7 +216,7 @@ def _candidate(
     evaluation = problem.evaluate_ops(batch)
     # The best neighbour that fits and was not measured; descent goes on from it if it is better.
     for b in np.argsort(evaluation.objective_us, kind="stable"):
-      if evaluation.fits[b] and measured.known(batch[b]) is None:
+      if evaluation.fits[b] and batch[b].tobytes() not in measured.steps:
         if evaluation.objective_us[b] < best_us:
           best, best_us = batch[b].copy(), float(evaluation.objective_us[b])
           start = batch[b]

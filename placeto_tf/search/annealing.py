@@ -52,11 +52,8 @@ class AnnealingConfig:
     start_temperature, end_temperature: of every level, over its start's step time.
     evaluations_a_supernode: a level whose share of the budget has fewer evaluations per
       supernode than this is left out, because it would get nothing done.
-    coarse_heat: the start temperature of a level with f times as many supernodes as groups is
-      multiplied by f^-coarse_heat.
-    rounds: how often all levels are run, in equal parts of the budget.
-    reheat: the rest of the budget goes to one more round, with temperatures this many times as
-      high.
+    reheat: where all levels end before the budget does, the rest goes to one more round, with
+      temperatures this many times as high.
     moves: see there.
   """
 
@@ -64,13 +61,11 @@ class AnnealingConfig:
   start_temperature: float = 1e-3
   end_temperature: float = 1e-5
   evaluations_a_supernode: float = 0.08
-  coarse_heat: float = 0.0
-  rounds: int = 1
   reheat: float = 4.0
   moves: MoveConfig = MoveConfig()
 
   def __post_init__(self) -> None:
-    check_above_zero(self, "start_temperature", "end_temperature", "rounds", "reheat")
+    check_above_zero(self, "start_temperature", "end_temperature", "reheat")
     if not self.levels or min(min(level) for level in self.levels) <= 0:
       raise PlacementError(
           f"levels is {self.levels}; expected pairs of numbers above 0, such as ((0.25, 1.0),)")
@@ -98,29 +93,24 @@ def anneal(
   if start is not None and not problem.search_log.exhausted(budget):
     placement = start
     objective_us = float(problem.evaluate_ops(start[None]).objective_us[0])
-  # Planned rounds of all levels, then more while budget is left; each begins hotter than the last.
+  # Rounds of all levels while budget is left; each begins hotter than the last.
   rng = stream(seed)
   levels = _levels(problem, config, problem.search_log.remaining_evaluations(budget))
-  heat, rounds = 1.0, config.rounds
+  hot = config.start_temperature
   while not problem.search_log.exhausted(budget):
     before = problem.search_log.evaluations
-    # An equal part of the rest for each planned round.
-    this_round = budget.share(problem.search_log, 1 / max(1, rounds))
     for i, (count, share) in enumerate(levels):
-      if problem.search_log.exhausted(this_round):
+      if problem.search_log.exhausted(budget):
         break
       # The level's share, relative to the levels still to come.
-      part = this_round.share(problem.search_log, share / sum(later for _, later in levels[i:]))
+      part = budget.share(problem.search_log, share / sum(later for _, later in levels[i:]))
       supernodes = placed_supernodes(problem, placement, count)
-      # Coarse levels may be hotter or colder, by the number of groups per supernode.
-      hot = heat * config.start_temperature * (problem.num_groups / count) ** config.coarse_heat
       placement, objective_us = anneal_supernodes(
           problem, supernodes, placement, objective_us, part, rng,
           temperatures=(min(HOTTEST, hot), config.end_temperature), moves=config.moves)
     if problem.search_log.evaluations == before:
       break  # no op can be moved
-    rounds -= 1
-    heat *= config.reheat
+    hot *= config.reheat
   return best_so_far(problem, placement)
 
 

@@ -1,10 +1,10 @@
 """Local search: supernode by supernode, until nothing improves; then a kick.
 
 Iterated local search (Lourenço, Martin and Stützle 2003). A pass looks at every supernode in random
-order, simulates it on the other devices it may use, and leaves it on the first that is better, or
-on the best of all (`first_improvement`). After a pass without improvement, or after the most passes
-that the level allows, the search goes on with smaller supernodes, down to single ops. Then it
-restarts from the best placement after some random moves.
+order, simulates it on the other devices it may use, and leaves it on the first that is better.
+After a pass without improvement, or after the most passes that the level allows, the search goes on
+with smaller supernodes, down to single ops. Then it restarts from the best placement after some
+random moves.
 
 Dimensions: N ops, U supernodes (coarse groups), D devices.
 """
@@ -38,30 +38,17 @@ class LocalSearchConfig:
   Attributes:
     coarse_levels: supernodes over the number of groups, before the levels from groups down to ops.
     passes: over the supernodes of a coarse level, at most.
-    rounds: how often the coarse levels are run, each time with new supernodes, before the levels
-      from groups down.
-    finest: supernodes over the number of groups, on the last level before a restart; None is ops.
-    fine_passes: over the supernodes of the other levels, at most; None is until nothing improves.
-    first_improvement: whether a supernode takes the first device that is better; else the best.
-    by_weight: whether a pass begins with the supernodes that compute longest; else in random order.
-    kick_moves: random moves at a restart.
-    kick_supernodes: supernodes that these move, over the number of groups.
+    kick_moves: random moves at a restart, of as many supernodes as there are groups.
     moves: of a kick.
   """
 
   coarse_levels: Tuple[float, ...] = (0.125, 0.18, 0.25, 0.35, 0.5, 0.7)
   passes: int = 1
-  rounds: int = 1
-  finest: Optional[float] = None
-  fine_passes: Optional[int] = None
-  first_improvement: bool = True
-  by_weight: bool = False
   kick_moves: int = 6
-  kick_supernodes: float = 1.0
   moves: MoveConfig = MoveConfig()
 
   def __post_init__(self) -> None:
-    check_above_zero(self, "passes", "rounds", "kick_moves", "kick_supernodes")
+    check_above_zero(self, "passes", "kick_moves")
 
 
 def search_locally(
@@ -90,7 +77,7 @@ def search_locally(
         break  # making supernodes of a large graph takes seconds
       supernodes = placed_supernodes(problem, placement, count)
       placement, objective_us = descend(
-          problem, supernodes, placement, objective_us, budget, rng, passes=passes, config=config)
+          problem, supernodes, placement, objective_us, budget, rng, passes=passes)
     # A round that ends worse than the best is forgotten.
     if objective_us < best_us:
       best, best_us = placement, objective_us
@@ -102,14 +89,12 @@ def search_locally(
 
 def _levels(
     problem: PlacementProblem, config: LocalSearchConfig) -> List[Tuple[int, Optional[int]]]:
-  """Returns (number of supernodes, passes) of each level."""
+  """Returns (number of supernodes, passes) of each level; None is until nothing improves."""
   # Distinct counts in order; never fewer supernodes than devices.
   coarse = dict.fromkeys(
       max(problem.num_devices, int(problem.num_groups * each)) for each in config.coarse_levels)
-  finest = np.inf if config.finest is None else problem.num_groups * max(1.0, config.finest)
-  return config.rounds * [
-      (count, config.passes) for count in coarse if count < problem.num_groups] + [
-      (count, config.fine_passes) for count in level_counts(problem) if count <= finest]
+  return [(count, config.passes) for count in coarse if count < problem.num_groups] + [
+      (count, None) for count in level_counts(problem)]
 
 
 def descend(
@@ -121,9 +106,8 @@ def descend(
     rng: np.random.Generator,
     *,
     passes: Optional[int] = None,
-    config: LocalSearchConfig = LocalSearchConfig(),
 ) -> Tuple[np.ndarray, float]:
-  """Moves single supernodes to their best device until no such move improves or the budget ends.
+  """Moves single supernodes to better devices until no such move improves or the budget ends.
 
   Args:
     problem: evaluates.
@@ -133,7 +117,6 @@ def descend(
     budget: when to stop.
     rng: a `stream`, decides the order.
     passes: over the supernodes, at most; None is until nothing improves.
-    config: sets the order, and when a supernode takes a device.
 
   Returns:
     A placement [N] and its objective, never worse than the start.
@@ -142,49 +125,42 @@ def descend(
   order = np.array(supernodes.movable, dtype=np.int32)
   found_us, tables = np.full(1, objective_us), supernodes.tables
   visit = np.zeros(VISIT, dtype=np.int64)
-  others, best_us = np.zeros(problem.num_devices, dtype=np.int32), np.full(1, np.inf)
+  others = np.zeros(problem.num_devices, dtype=np.int32)
   # Passes over all supernodes, in blocks that may end inside a pass.
   number = 0
   with CompiledEvaluations(problem, budget) as evaluations:
     evaluations.evaluator.row[0] = current
     while len(order) and visit[SINCE] < len(order) and number != passes:
       number += 1
-      # The shuffle also decides ties of the weights, as the sort is stable.
       shuffle(rng, order, len(order))
-      if config.by_weight:
-        order = order[np.argsort(-supernodes.weight_us[order], kind="stable")]
       visit[SUPERNODE] = 0
       # After as many supernodes without improvement as there are, the placement is a local optimum.
       while visit[SUPERNODE] < len(order) and (visit[OTHERS] or visit[SINCE] < len(order)):
         more = evaluations.more()
-        _descend(tables, order, visit, others, best_us, current, found_us, rng,
-                 config.first_improvement, evaluations.evaluator, more)
+        _descend(tables, order, visit, others, current, found_us, rng, evaluations.evaluator, more)
         if not more:
           return current, float(found_us[0])
   return current, float(found_us[0])
 
 
 # Entries of `visit`: the position in the order, supernodes since the last improvement, devices to
-# try for the supernode, how many were tried, and the best of them.
-SUPERNODE, SINCE, OTHERS, TRIED, BEST, VISIT = range(6)
+# try for the supernode, and how many were tried.
+SUPERNODE, SINCE, OTHERS, TRIED, VISIT = range(5)
 
 
 @compiled(nogil=True)
-def _descend(
-    tables, order, visit, others, best_us, current, found_us, rng, first_improvement, evaluator,
-    more):
+def _descend(tables, order, visit, others, current, found_us, rng, evaluator, more):
   """Visits supernodes for a block, which may end in the middle of a visit.
 
   Args:
     tables: `SupernodeTables`.
     order: [M] int32 supernodes.
     visit: [VISIT] int64, see above.
-    others: [D] int32; best_us: [1] float64: of the visit.
+    others: [D] int32, the devices to try, in order.
     current: [N] int32; found_us: [1] float64 its objective.
     rng: `stream`.
-    first_improvement: see `LocalSearchConfig`.
     evaluator: `Evaluator`, whose row equals `current`.
-    more: whether anything may be evaluated; if not, the visit ends with the best device so far.
+    more: whether anything may be evaluated; if not, the visit ends.
   """
   # The visit's state is in arrays, so that the next block goes on in its middle.
   row = evaluator.row[0]
@@ -200,25 +176,22 @@ def _descend(
         if tables.choices[k] != here:
           others[visit[OTHERS]] = tables.choices[k]
           visit[OTHERS] += 1
-      if first_improvement:
-        shuffle(rng, others, visit[OTHERS])
+      shuffle(rng, others, visit[OTHERS])
       visit[SINCE] += 1
-      visit[TRIED], visit[BEST] = 0, -1
-      best_us[0] = found_us[0]
-    # Try the devices in turn; the visit ends early at the first improvement if so configured.
-    while more and visit[TRIED] < visit[OTHERS] and not (first_improvement and visit[BEST] >= 0):
+      visit[TRIED] = 0
+    # Try the devices in turn until the first improvement.
+    while more and visit[TRIED] < visit[OTHERS]:
       if over(evaluator):
         return
-      put(tables, row, supernode, others[visit[TRIED]])
+      device = others[visit[TRIED]]
+      put(tables, row, supernode, device)
       now_us = evaluate(evaluator)
-      if now_us < best_us[0]:
-        best_us[0], visit[BEST] = now_us, others[visit[TRIED]]
       visit[TRIED] += 1
-    # Take the best device found, which restarts the count of supernodes without improvement.
-    if visit[BEST] >= 0:
-      put(tables, current, supernode, visit[BEST])
-      found_us[0] = best_us[0]
-      visit[SINCE] = 0
+      # Taken: the count of supernodes without improvement begins again.
+      if now_us < found_us[0]:
+        put(tables, current, supernode, device)
+        found_us[0] = now_us
+        visit[SINCE], visit[TRIED] = 0, visit[OTHERS]
     # The evaluated row follows `current` again.
     copy_supernode(tables, current, row, supernode)
     visit[SUPERNODE] += 1
@@ -234,8 +207,7 @@ def _kick(
     return placement, float("inf")
   # Supernodes agree with the placement, so that a move sends whole supernodes.
   supernodes = placed_supernodes(
-      problem, placement,
-      max(problem.num_devices, int(problem.num_groups * config.kick_supernodes)))
+      problem, placement, max(problem.num_devices, problem.num_groups))
   current = placement.copy()
   if supernodes.movable:
     _move(Moves.of(supernodes, config.moves), rng,

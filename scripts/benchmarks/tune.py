@@ -60,8 +60,7 @@ def _moves(uniform: float, neighbour: float, swap: float, sizes: Tuple[int, int]
 def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
   """method -> (the setting to begin with, (field, values to try) in order).
 
-  The searches have 30 settings each with the first one, the policy's use and uniform moves in its
-  place 23.
+  Fields that lost when the searches were tuned (docs/results/rivals_tuned.md) are gone.
   """
   from placeto_tf.policies.placeto.best_first import BestFirstConfig
   from placeto_tf.search.annealing import AnnealingConfig
@@ -80,7 +79,7 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
   return {
       "annealing": (AnnealingConfig(
           levels=_shares(FACTORS, SHARES), start_temperature=1e-3, end_temperature=1e-5,
-          evaluations_a_supernode=0.0, coarse_heat=0.0, rounds=1, reheat=4.0, moves=first), [
+          evaluations_a_supernode=0.0, reheat=4.0, moves=first), [
               ("levels", (
                   _shares((1.0, 4.0, 16.0), (0.4, 0.35, 0.25)),
                   _shares((0.03125, *FACTORS), (0.05, *SHARES)),
@@ -91,26 +90,16 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
                   _shares(FACTORS, (0.03, 0.05, 0.1, 0.15, 0.2, 0.2, 0.15, 0.12)))),
               ("start_temperature", (1e-4, 3e-4, 2e-3, 4e-3)),
               ("end_temperature", (1e-6, 1e-4, 3e-4)),
-              ("coarse_heat", (-0.5, 0.5, 1.0)),
               ("evaluations_a_supernode", (0.08,)),
-              ("rounds", (2,)),
               ("moves", (_moves(0.1, 0.6, 0.1), _moves(0.5, 0.3, 0.1), _moves(0.2, 0.5, 0.0),
                          _moves(0.3, 0.2, 0.1), _moves(0.1, 0.3, 0.1), *sizes))]),
       "local_search": (LocalSearchConfig(
-          coarse_levels=(), passes=1, rounds=1, finest=None, fine_passes=None,
-          first_improvement=False, by_weight=False, kick_moves=6, kick_supernodes=1.0,
-          moves=first), [
+          coarse_levels=(), passes=1, kick_moves=6, moves=first), [
               ("coarse_levels", (
                   (0.25, 0.5), (0.125, 0.25, 0.5), FACTORS[:4], (0.03125, *FACTORS[:4]), (0.125,),
                   (0.0625, 0.25), (0.125, 0.5), (0.125, 0.18, 0.25, 0.35, 0.5, 0.7))),
               ("passes", (2,)),
-              ("fine_passes", (1,)),
-              ("rounds", (2, 3, 4)),
-              ("first_improvement", (True,)),
-              ("by_weight", (True,)),
-              ("finest", (1.0, 4.0)),
               ("kick_moves", (2, 3, 12, 24)),
-              ("kick_supernodes", (0.125, 0.25, 0.5)),
               ("moves", (_moves(0.0, 0.0, 0.0), _moves(1.0, 0.0, 0.0), _moves(0.1, 0.6, 0.1),
                          _moves(0.1, 0.3, 0.1), sizes[0]))]),
       "uniform": (BestFirstConfig(), best_first),

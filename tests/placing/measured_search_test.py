@@ -101,6 +101,14 @@ def test_nothing_that_runs_is_an_error(problem):
     search_measured(problem, measurer, _found(problem), max_measurements=3)
 
 
+<<<<<<< HEAD
+=======
+def test_a_limit_of_nothing_is_refused(problem):
+  with pytest.raises(MeasurementError, match="max_measurements is 0"):
+    search_measured(problem, None, {}, max_measurements=0)
+
+
+>>>>>>> 01f582e (Settings of annealing and local search that lost when they were tuned go; a measured search is one record)
 class _LosesWorkers(_FakeMeasurer):
   """The workers do not come back after so many measurements."""
 
