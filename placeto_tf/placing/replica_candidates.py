@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import time
 from typing import Callable, List, Optional, Sequence, Tuple
 
@@ -25,7 +26,7 @@ from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Kind, Method
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.replication.replicated_graph import form_name
+from placeto_tf.replication.replicated_graph import ReplicatedGraph, form_name
 from placeto_tf.search.independent_runs import ONE_RUN, Runs
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.search.starts import of_a_start
@@ -48,6 +49,7 @@ class Candidate:
     micro_batches: M of a pipeline, which begins with its stages; else 1.
     reference: whether it is only there to compare with.
     dropped: why its search was ended, or "".
+    replicated: the replicas; None for the graph as it was given.
   """
 
   replicas: int
@@ -57,6 +59,7 @@ class Candidate:
   micro_batches: int = 1
   reference: bool = False
   dropped: str = ""
+  replicated: Optional[ReplicatedGraph] = None
 
   @property
   def form(self) -> str:
@@ -95,141 +98,142 @@ def search_replicas(
   Returns:
     The best candidate; of equal ones that with the fewest replicas and shared variables.
   """
-  search = _Search(candidates, budget, seed, runs, announce, more)
-  candidates = search.run()
-  return min((each for each in candidates if not each.reference or len(candidates) == 1),
+  search = _Search(list(candidates), budget, seed, runs, announce)
+  try:
+    # 1. Starts, then pipelines whose making does not count, bounds, and forms of one number.
+    for candidate in search.candidates:
+      search.start(candidate)
+    before = time.monotonic()
+    search.candidates += more(min(each.example_us for each in search.candidates))
+    search.started += time.monotonic() - before
+    # Candidates that can still win.
+    alive = _possible([each for each in search.candidates if not each.reference])
+    numbers = sorted({(each.replicas, each.micro_batches) for each in alive})
+    alive = [each for number in numbers for each in _ahead(
+        [each for each in alive if (each.replicas, each.micro_batches) == number], BEHIND)]
+    # 2. Shares of the rest of the budget that are equal in time, FIRST_SHARE in all.
+    for i, candidate in enumerate(alive):
+      share = FIRST_SHARE / len(alive) / (1 - FIRST_SHARE * i / len(alive))
+      if not search.over:
+        search.run(candidate, registry.find("symmetric" if candidate.replicas > 1 else "auto"),
+                   search.part(candidate.problem, min(1.0, share)))
+    # 3. The best, and a second that is close.
+    alive = _ahead(_ahead(alive, BEHIND), CLOSE)
+    alive = alive[:2 if alive[0].problem.search_log.best_fits else 1]
+    for i, candidate in enumerate(alive):
+      search.finish(candidate, 1 if i == len(alive) - 1 else 0.6)
+  except KeyboardInterrupt:
+    if any(each.problem.search_log.best_placement is None for each in search.candidates):
+      raise
+  return min((each for each in search.candidates
+              if not each.reference or len(search.candidates) == 1),
              key=lambda each: (each.rank, each.replicas, each.mirrored))
 
 
+def _possible(candidates: List[Candidate]) -> List[Candidate]:
+  """Returns the candidates whose lower bound is not above another's step time; drops the others."""
+  best = min(each.example_us for each in candidates)
+  for each in candidates:
+    # The bound is computed only where it could decide.
+    if each.example_us > best and each.problem.search_log.best_fits and (
+        lower_bound_us(each.problem) / (each.global_batch or 1) >= best):
+      each.dropped = "its lower bound is above what another row takes"
+  return [each for each in candidates if not each.dropped]
+
+
+def _ahead(candidates: List[Candidate], factor: float) -> List[Candidate]:
+  """Returns the candidates within a factor of the best, best first; drops the others."""
+  # By lacking memory, then by time per example.
+  candidates = sorted(candidates, key=lambda each: each.rank)
+  best = candidates[0].example_us
+  for each in candidates:
+    if each.example_us > factor * best:
+      each.dropped = (
+          f"it was {100 * (each.example_us / best - 1):.0f} % behind"
+          if each.problem.search_log.best_fits else "nothing was found that fits")
+  return [each for each in candidates if not each.dropped]
+
+
+@dataclasses.dataclass
 class _Search:
+  """Runs methods on candidates within the budget that these share."""
 
-  """Runs the stages of the search and keeps the budget that the candidates share."""
-  def __init__(
-      self, candidates: Sequence[Candidate], budget: Budget, seed: int, runs: Runs,
-      announce: Callable[[PlacementProblem, str], None],
-      more: Callable[[float], List[Candidate]]):
-    self._more = more
-    self._candidates: List[Candidate] = list(candidates)
-    self._budget, self._seed, self._announce = budget, seed, announce
-    self._runs = runs
-    self._started = time.monotonic()
+  candidates: List[Candidate]
+  budget: Budget
+  seed: int
+  runs: Runs
+  announce: Callable[[PlacementProblem, str], None]
+  started: float = dataclasses.field(default_factory=time.monotonic)
 
-  def run(self) -> List[Candidate]:
-    """Runs all three stages, which Ctrl-C ends; returns all candidates."""
-    try:
-      # 1. Starts, then pipelines whose making does not count, bounds, and forms of one number.
-      for candidate in self._candidates:
-        self._start(candidate)
-      before = time.monotonic()
-      self._candidates += self._more(min(each.example_us for each in self._candidates))
-      self._started += time.monotonic() - before
-      # Candidates that can still win.
-      alive = self._possible([each for each in self._candidates if not each.reference])
-      numbers = sorted({(each.replicas, each.micro_batches) for each in alive})
-      alive = [each for number in numbers for each in self._ahead(
-          [each for each in alive if (each.replicas, each.micro_batches) == number], BEHIND)]
-      for i, candidate in enumerate(alive):
-        # 2. Shares of the rest of the budget that are equal in time, FIRST_SHARE in all.
-        self._first(candidate, FIRST_SHARE / len(alive) / (1 - FIRST_SHARE * i / len(alive)))
-      # 3. The best, and a second that is close.
-      alive = self._ahead(alive, BEHIND)
-      alive = self._ahead(alive, CLOSE)
-      alive = alive[:2 if alive[0].problem.search_log.best_fits else 1]
-      for i, candidate in enumerate(alive):
-        self._last(candidate, 1 if i == len(alive) - 1 else 0.6)
-    except KeyboardInterrupt:
-      if not all(each.problem.search_log.best_placement is not None for each in self._candidates):
-        raise
-    return self._candidates
+  def left(self) -> Tuple[Optional[int], Optional[float]]:
+    """Returns the evaluations and the seconds that are left of the budget; None without a limit."""
+    evaluations, seconds = self.budget.max_evaluations, self.budget.max_seconds
+    used = sum(each.problem.search_log.evaluations for each in self.candidates)
+    return (None if evaluations is None else evaluations - used,
+            None if seconds is None else seconds - (time.monotonic() - self.started))
 
-  def _slice(self, problem: PlacementProblem, share: float) -> Budget:
-    """Returns a share of the rest of the whole budget, for one problem, counted from now."""
-    evaluations = seconds = None
-    if self._budget.max_evaluations is not None:
-      used = sum(each.problem.search_log.evaluations for each in self._candidates)
-      left = max(1, int(share * (self._budget.max_evaluations - used)))
-      evaluations = problem.search_log.evaluations + left
-    if self._budget.max_seconds is not None:
-      left_seconds = self._budget.max_seconds - (time.monotonic() - self._started)
-      # A problem's budget counts from its own making, not from now.
-      seconds = problem.search_log.seconds + max(1e-9, share * left_seconds)
-    return Budget(evaluations, seconds)
-
-  def _over(self) -> bool:
+  @property
+  def over(self) -> bool:
     """Returns whether the whole budget is used."""
-    used = sum(each.problem.search_log.evaluations for each in self._candidates)
-    return (self._budget.max_evaluations is not None and used >= self._budget.max_evaluations) or (
-        self._budget.max_seconds is not None
-        and time.monotonic() - self._started >= self._budget.max_seconds)
+    return any(left is not None and left <= 0 for left in self.left())
 
-  def _run(self, candidate: Candidate, method: Method, budget: Budget) -> None:
-    """Runs a method on a candidate and records it in the candidate's search log."""
+  def part(self, problem: PlacementProblem, share: float) -> Budget:
+    """Returns a share of the rest of the whole budget, for one problem, counted from now.
+
+    Args:
+      problem: that will be searched.
+      share: from 0 to 1.
+
+    Returns:
+      A budget that counts from the making of the problem, as its log does.
+    """
+    (evaluations, seconds), log = self.left(), problem.search_log
+    return Budget(
+        None if evaluations is None else log.evaluations + max(1, int(share * evaluations)),
+        None if seconds is None else log.seconds + max(1e-9, share * seconds))
+
+  def run(self, candidate: Candidate, method: Method, budget: Budget) -> None:
+    """Runs a method on a candidate and records it in the candidate's search log.
+
+    Args:
+      candidate, method, budget: of the run.
+    """
     problem = candidate.problem
-    self._announce(problem, method.name)
-    run = functools.partial(running.run, problem, method, budget, self._seed, runs=self._runs)
+    self.announce(problem, method.name)
+    run = functools.partial(running.run, problem, method, budget, self.seed, runs=self.runs)
     if method.kind is Kind.AUTO:  # records its parts itself
       run()
     else:
       problem.search_log.run(method.name, run)
 
-  def _start(self, candidate: Candidate) -> None:
-    """Evaluates the placements of a candidate that need no search."""
+  def start(self, candidate: Candidate) -> None:
+    """Evaluates the placements of a candidate that need no search: stage 1."""
     # A pipeline begins with the placement of its stages.
     if candidate.micro_batches > 1:
       return
-    budget = self._slice(candidate.problem, 1.0)
+    budget = self.part(candidate.problem, 1.0)
     if candidate.replicas > 1:
-      self._run(candidate, registry.find("replica_shares"), budget)
+      self.run(candidate, registry.find("replica_shares"), budget)
       return
     for method in registry.references():
-      self._run(candidate, method, of_a_start(candidate.problem.search_log, budget))
+      self.run(candidate, method, of_a_start(candidate.problem.search_log, budget))
 
-  def _possible(self, candidates: List[Candidate]) -> List[Candidate]:
-    """Returns the candidates whose lower bound is not above another's step time."""
-    best = min(each.example_us for each in candidates)
-    alive = []
-    for each in candidates:
-      # The bound is computed only where it could decide.
-      if each.example_us > best and each.problem.search_log.best_fits:
-        bound = lower_bound_us(each.problem) / (each.global_batch or 1)
-        if bound >= best:
-          each.dropped = "its lower bound is above what another row takes"
-          continue
-      alive.append(each)
-    return alive
+  def finish(self, candidate: Candidate, share: float) -> None:
+    """Runs the policy and annealing on one of the best: stage 3.
 
-  def _ahead(self, candidates: List[Candidate], factor: float) -> List[Candidate]:
-    """Returns the candidates within a factor of the best, best first; drops the others."""
-    # By lacking memory, then by time per example.
-    candidates = sorted(candidates, key=lambda each: each.rank)
-    best = candidates[0].example_us
-    for each in candidates:
-      if each.example_us > factor * best:
-        each.dropped = (
-            f"it was {100 * (each.example_us / best - 1):.0f} % behind"
-            if each.problem.search_log.best_fits else "nothing was found that fits")
-    return [each for each in candidates if not each.dropped]
+    Args:
+      candidate: whose search goes on.
+      share: of the rest of the budget.
+    """
+    log, budget = candidate.problem.search_log, self.part(candidate.problem, share)
+    needed_s = _SECONDS_AN_OP * candidate.problem.graph.num_ops
 
-  def _first(self, candidate: Candidate, share: float) -> None:
-    """Searches a candidate with a share of the rest of the budget: stage 2."""
-    if self._over():
-      return
-    budget = self._slice(candidate.problem, min(1.0, share))
-    method = registry.find("symmetric" if candidate.replicas > 1 else "auto")
-    self._run(candidate, method, budget)
+    def left_s() -> float:
+      return math.inf if budget.max_seconds is None else budget.max_seconds - log.seconds
 
-  def _last(self, candidate: Candidate, share: float) -> None:
-    """Searches one of the best with a share of the rest of the budget: stage 3."""
-    problem, log = candidate.problem, candidate.problem.search_log
-    budget = self._slice(problem, share)
-    needed_seconds = _SECONDS_AN_OP * problem.graph.num_ops
-    policy = registry.policy_of_auto()
-    parts = [(registry.find("annealing"), 1.0)]
     # The policy runs only if annealing has time to begin after it.
-    if budget.max_seconds is None or (
-        (1 - POLICY_SHARE) * (budget.max_seconds - log.seconds) > needed_seconds):
-      parts = [*([(policy, POLICY_SHARE)] if policy else []), *parts]
-    for method, part in parts:
-      if not log.exhausted(budget) and (
-          budget.max_seconds is None or budget.max_seconds - log.seconds > needed_seconds):
-        self._run(candidate, method, budget.share(log, part))
+    policy = registry.policy_of_auto()
+    parts = [(policy, POLICY_SHARE)] if policy and (1 - POLICY_SHARE) * left_s() > needed_s else []
+    for method, part in [*parts, (registry.find("annealing"), 1.0)]:
+      if not log.exhausted(budget) and left_s() > needed_s:
+        self.run(candidate, method, budget.share(log, part))

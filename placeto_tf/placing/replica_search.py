@@ -13,6 +13,7 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, Set, Tup
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError, ReplicaMismatchError
 from placeto_tf.placing import pipeline_candidates, registry, running
 from placeto_tf.placing.compiling_ahead import compile_ahead
@@ -39,7 +40,6 @@ from placeto_tf.search.independent_runs import Runs
 
 # (number of replicas, whether each has variables of its own, micro-batches of a pipeline or 1)
 Form = Tuple[int, bool, int]
-Made = Tuple[Optional[ReplicatedGraph], PlacementProblem]
 
 _LEAST_CHECK_S = 30.0
 
@@ -80,8 +80,9 @@ def place_replicas(
   Raises:
     PlacetoError: the number of replicas does not fit graph or cluster, or nothing fits in memory.
   """
-  source = source if isinstance(source, ReplicaSource) else ReplicaSource(source)
-  stage = observer.stage
+  maker = _Maker(
+      source if isinstance(source, ReplicaSource) else ReplicaSource(source), cluster, config,
+      observer.stage)
   counts, parallel = _counts(cluster, config.replicas)
   kinds = (False, True) if config.mirrored_variables is None else (config.mirrored_variables,)
   # One replica has no mirrored form.
@@ -89,45 +90,28 @@ def place_replicas(
   asked = pipeline_form(config.replicas)
   if asked is not None:
     forms.add((asked[0] * asked[1], False, asked[1]))
-  made, not_made = _make(source, {*forms, (parallel, False, 1)}, cluster, config, stage)
+  made = maker.make_all({*forms, (parallel, False, 1)})
   # As many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
-  parallel = max(count for count, mirrored, batches in made if not mirrored and batches == 1)
-  baseline = baseline_batch = None
-  replicated, problem = made[parallel, False, 1]
-  if replicated is not None and parallel > 1:
-    baseline = _data_parallel(replicated, problem, parallel)
-    baseline_batch = replicated.global_batch
-  candidates = [
-      Candidate(count, None if replicated is None else replicated.global_batch, problem,
-                mirrored, batches, _is_reference(config, count, batches))
-      for (count, mirrored, batches), (replicated, problem) in sorted(
-          made.items(), key=lambda each: each[0]) if (count, mirrored, batches) in forms]
+  widest = made[max(form for form in made if not form[1] and form[2] == 1)]
+  parallel_row = None if widest.replicas == 1 else _data_parallel(widest)
+  candidates = [made[form] for form in sorted(made) if form in forms]
   # The number that was asked for could not be made: the others are all there is.
   if all(each.reference for each in candidates):
-    candidates = [dataclasses.replace(each, reference=False) for each in candidates]
-  def make_problem(replicated: ReplicatedGraph) -> PlacementProblem:
-    return _problem(replicated.graph, replicated, cluster, config)
+    for each in candidates:
+      each.reference = False
 
   def pipelines(example_us: float) -> List[Candidate]:
+    """Makes the pipelines that are worth trying beside a step time per example."""
     if config.replicas != AUTO or config.mirrored_variables:
       return []
     # Replicas of any number tell the ops that each has of its own.
-    known = made[parallel, False, 1][0] if parallel > 1 else None
-    for groups, batches in pipeline_candidates.worth_trying(source, known, cluster, example_us):
-      form = (groups * batches, False, batches)
-      try:
-        with stage(f"Making a pipeline of {form_name(*form)}"):
-          made[form] = pipeline_candidates.make(source, groups, batches, cluster, make_problem)
-      except GraphError as error:
-        not_made[form] = _said(error)
-        continue
-      replicated, problem = made[form]
-      assert replicated is not None
-      candidates.append(Candidate(
-          form[0], replicated.global_batch, problem, micro_batches=batches))
-    return [each for each in candidates if each.micro_batches > 1]
+    known = widest.replicated if widest.replicas > 1 else None
+    found = [maker.make((groups * batches, False, batches)) for groups, batches in (
+        pipeline_candidates.worth_trying(maker.source, known, cluster, example_us))]
+    candidates.extend(each for each in found if each is not None)
+    return [each for each in found if each is not None]
 
-  compile_ahead(candidates[-1].problem, registry.find("auto"), stage)
+  compile_ahead(candidates[-1].problem, registry.find("auto"), observer.stage)
   # The time of the search, which ends before the check.
   started = time.monotonic()
   with observer.search(config.budget) as progress:
@@ -135,20 +119,103 @@ def place_replicas(
         candidates, config.budget, config.seed, Runs(config.num_runs), progress, pipelines)
   # The order of micro-batches was made for the stages, not for the placement found.
   if best.micro_batches > 1:
-    better = pipeline_candidates.in_a_better_order(source, best.problem, cluster, make_problem)
-    if better is not None:
-      made[best.replicas, False, best.micro_batches], best.problem = better, better[1]
+    better = pipeline_candidates.in_a_better_order(
+        maker.source, best.problem, cluster, maker.problem)
+    best.replicated, best.problem = better or (best.replicated, best.problem)
   seconds = time.monotonic() - started
   checks: Dict[str, TrainingComparison] = {}
   failed = ""
   if config.check_replicas:
-    best, failed = _checked(source, candidates, best, config, stage, checks)
+    best, failed = _checked(maker.source, candidates, best, config, observer.stage, checks)
   rows = {each.form: _row(each, checks) for each in candidates}
   replication = Replication(
-      made[best.replicas, best.mirrored, best.micro_batches][0], rows, baseline, baseline_batch,
-      failed or _why_no_more(not_made), checks.get(best.form),
-      {form_name(*form): why for form, why in not_made.items() if form[0] > 1}, source.graph)
+      best.replicated, rows, parallel_row, widest.global_batch if parallel_row else None,
+      failed or maker.why_no_more, checks.get(best.form),
+      {form_name(*form): why for form, why in maker.not_made.items() if form[0] > 1},
+      maker.source.graph)
   return _result(candidates, best, replication, cluster, config, seconds)
+
+
+@dataclasses.dataclass
+class _Maker:
+  """Makes candidates of a graph, by their form, and remembers why others cannot be made.
+
+  Attributes:
+    source, cluster, config: see `place_replicas`.
+    stage: a context manager of a name, entered around work that takes long.
+    not_made: form -> why it cannot be made.
+  """
+
+  source: ReplicaSource
+  cluster: Cluster
+  config: PlacingConfig
+  stage: Callable[[str], ContextManager]
+  not_made: Dict[Form, str] = dataclasses.field(default_factory=dict)
+
+  @property
+  def why_no_more(self) -> str:
+    """Returns why no more replicas could be made, or ""."""
+    return next((why for (_, mirrored, batches), why in reversed(list(self.not_made.items()))
+                 if not mirrored and batches == 1), "")
+
+  def make_all(self, forms: Set[Form]) -> Dict[Form, Candidate]:
+    """Makes the candidates of forms, one at least, the fewest replicas first.
+
+    Raises:
+      PlacetoError: the number of replicas that was asked for cannot be made, or one cannot be
+        placed.
+    """
+    found = {form: self.make(form) for form in sorted(forms)}
+    # The graph as it was given, where not even a single replica can be made of it.
+    first = found.get((1, False, 1)) or Candidate(
+        1, None, self.problem(None), reference=self._is_reference(1, 1))
+    return {(1, False, 1): first, **{form: each for form, each in found.items() if each}}
+
+  def make(self, form: Form) -> Optional[Candidate]:
+    """Makes the candidate of a form; returns None where it cannot be made and was not asked for."""
+    count, mirrored, batches = form
+    named, config = form_name(*form), self.config
+    try:
+      if batches > 1:
+        with self.stage(f"Making a pipeline of {named}"):
+          replicated, problem = pipeline_candidates.make(
+              self.source, count // batches, batches, self.cluster, self.problem)
+      else:
+        with self.stage(f"Making {named} replicas") if count > 1 else contextlib.nullcontext():
+          replicated = self.source.replicas(count, mirrored, self.cluster)
+        with self.stage(f"Estimating costs of {named} replica{'s' if count > 1 else ''}"):
+          problem = self.problem(replicated)
+    except Exception as error:  # pylint: disable=broad-except  of whatever builds the user's graph
+      # Not every graph can have mirrored variables or micro-batches; where nobody asked, others
+      # are tried.
+      asked = pipeline_form(config.replicas) if batches > 1 else (
+          count == config.replicas != 1 and not (mirrored and config.mirrored_variables is None))
+      if asked or batches > 1 and not isinstance(error, GraphError):
+        raise
+      self.not_made[form] = _said(error)
+      return None
+    return Candidate(
+        count, replicated.global_batch, problem, mirrored, batches,
+        self._is_reference(count, batches), replicated=replicated)
+
+  def problem(self, replicated: Optional[ReplicatedGraph]) -> PlacementProblem:
+    """Makes the problem of replicas, or of the graph, with costs of the config's source."""
+    graph = self.source.graph if replicated is None else replicated.graph
+    source = self.config.costs  # a function knows what the ops of replicas cost
+    # Costs of a replica's ops follow from those of the original.
+    costs = (replicated_costs(replicated, self.cluster, str(source)) if (
+        replicated is not None and not callable(source)) else
+             estimate_costs(graph, self.cluster, source=source))
+    return running.problem_of(
+        graph, self.cluster, self.config, costs,
+        replicated=replicated if replicated is not None and replicated.replicas > 1 else None)
+
+  def _is_reference(self, count: int, batches: int) -> bool:
+    """Returns whether replicas of this form only serve for comparison with those asked for."""
+    asked = pipeline_form(self.config.replicas)
+    if asked is not None:
+      return (count, batches) != (asked[0] * asked[1], asked[1])
+    return self.config.replicas not in (AUTO, count)
 
 
 def _row(candidate: Candidate, checks: Dict[str, TrainingComparison]) -> ReplicaRow:
@@ -159,14 +226,6 @@ def _row(candidate: Candidate, checks: Dict[str, TrainingComparison]) -> Replica
       candidate.replicas, candidate.mirrored, candidate.global_batch, float(found.step_time_us),
       found.peak_memory_bytes, bool(found.fits), problem.search_log.evaluations, candidate.dropped,
       str(checks.get(candidate.form, "")), candidate.micro_batches)
-
-
-def _is_reference(config: PlacingConfig, count: int, micro_batches: int) -> bool:
-  """Returns whether replicas of this form only serve for comparison with those asked for."""
-  asked = pipeline_form(config.replicas)
-  if asked is not None:
-    return (count, micro_batches) != (asked[0] * asked[1], asked[1])
-  return config.replicas not in (AUTO, count)
 
 
 def _checked(
@@ -236,43 +295,6 @@ def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
   return sorted({1, wanted}), devices
 
 
-def _make(
-    source: ReplicaSource, forms: Set[Form], cluster: Cluster, config: PlacingConfig,
-    stage: Callable[[str], ContextManager]
-) -> Tuple[Dict[Form, Made], Dict[Form, str]]:
-  """Makes replicas and their problems by form, one at least, and says why others cannot be.
-
-  Raises:
-    PlacetoError: the number of replicas that was asked for cannot be made, or one cannot be placed.
-  """
-  made: Dict[Form, Made] = {}
-  not_made: Dict[Form, str] = {}
-  for count, mirrored, batches in sorted(forms):
-    named = form_name(count, mirrored, batches)
-    try:
-      if batches > 1:
-        with stage(f"Making a pipeline of {named}"):
-          made[count, mirrored, batches] = pipeline_candidates.make(
-              source, count // batches, batches, cluster, lambda replicated: _problem(
-                  replicated.graph, replicated, cluster, config))
-        continue
-      with stage(f"Making {named} replicas") if count > 1 else contextlib.nullcontext():
-        replicated = source.replicas(count, mirrored, cluster)
-      with stage(f"Estimating costs of {named} replica{'s' if count > 1 else ''}"):
-        problem = _problem(replicated.graph, replicated, cluster, config)
-    except Exception as error:  # pylint: disable=broad-except  of whatever builds the user's graph
-      # Not every graph can have mirrored variables; where nobody asked, sharing stays.
-      unasked = mirrored and config.mirrored_variables is None
-      if batches > 1 or count == config.replicas != 1 and not unasked:
-        raise
-      not_made[count, mirrored, 1] = _said(error)
-    else:
-      made[count, mirrored, 1] = replicated, problem
-  if (1, False, 1) not in made:
-    made = {(1, False, 1): (None, _problem(source.graph, None, cluster, config)), **made}
-  return made, not_made
-
-
 def _said(problem: Exception) -> str:
   """Returns an error in one line, with its type if it is none of this package."""
   if isinstance(problem, PlacetoError):
@@ -281,17 +303,12 @@ def _said(problem: Exception) -> str:
   return f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
 
 
-def _why_no_more(not_made: Dict[Form, str]) -> str:
-  """Returns why no more replicas could be made, or ""."""
-  shared = [why for (_, mirrored, batches), why in not_made.items() if not mirrored and (
-      batches == 1)]
-  return shared[-1] if shared else ""
-
-
-def _data_parallel(
-    replicated: ReplicatedGraph, problem: PlacementProblem, count: int) -> Optional[DataParallel]:
-  """Returns the baseline on so many devices; None where it does not do what the graph does."""
-  devices = compute_devices(problem)[:count]
+def _data_parallel(candidate: Candidate) -> Optional[DataParallel]:
+  """Returns the baseline of a candidate's replicas; None where it does not do what the graph does.
+  """
+  problem, replicated = candidate.problem, candidate.replicated
+  assert replicated is not None
+  devices = compute_devices(problem)[:candidate.replicas]
   # [N] -1: the replica's own device; else the device of an op that has no kernel there.
   hosts = np.where(
       problem.allowed_ops[:, devices[0]], -1, fallback_devices(problem)).astype(np.int64)
@@ -299,22 +316,6 @@ def _data_parallel(
     return data_parallel(replicated, problem.costs, problem.cluster, devices, hosts)
   except GraphError:  # a strategy that only averages gradients
     return None
-
-
-def _problem(
-    graph: Any, replicated: Optional[ReplicatedGraph], cluster: Cluster, config: PlacingConfig
-) -> PlacementProblem:
-  """Makes the problem of a graph or of its replicas, with costs of the config's source."""
-  from placeto_tf.costs import estimate_costs
-
-  source = config.costs  # a function knows what the ops of replicas cost
-  # Costs of a replica's ops follow from those of the original.
-  costs = (replicated_costs(replicated, cluster, str(source)) if (
-      replicated is not None and not callable(source)) else
-           estimate_costs(graph, cluster, source=source))
-  return running.problem_of(
-      graph, cluster, config, costs,
-      replicated=replicated if replicated is not None and replicated.replicas > 1 else None)
 
 
 def _result(
