@@ -18,6 +18,9 @@ DEFAULT_MAX_SECONDS = 60.0
 DEFAULT_STOP_WITHIN = 0.01
 MOST_DEFAULT_RUNS = 8  # the interpreter's lock leaves more of them little to gain
 AUTO = "auto"
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "batch_norm": ("replica", "synchronized"), "cost": ("simulated", "measured"),
+    "existing_devices": ("keep", "start", "ignore"), "look": MODES}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +103,11 @@ class PlacingConfig:
       raise PlacementError(
           f"mirrored_variables is {self.mirrored_variables!r}; expected True, False, or None for "
           "what is faster")
-    if self.batch_norm not in ("replica", "synchronized"):
-      raise PlacementError(
-          f"batch_norm is {self.batch_norm!r}; expected replica or synchronized")
+    for name, choices in _CHOICES.items():
+      if getattr(self, name) not in choices:
+        raise PlacementError(
+            f"{name} is {getattr(self, name)!r}; expected {', '.join(choices[:-1])} or "
+            f"{choices[-1]}")
     if self.replicas != 1 and (self.method != "auto" or self.cost != "simulated"):
       raise PlacementError(
           f"replicas is {self.replicas!r} with method {self.method!r} and cost {self.cost!r}; "
@@ -111,17 +116,10 @@ class PlacingConfig:
       raise PlacementError(
           f"replicas is {self.replicas!r} with ray {self.ray!r}; replicas are searched on one "
           "machine only")
-    if self.look not in MODES:
-      raise PlacementError(f"look is {self.look!r}; expected auto, yes or no")
-    if self.cost not in ("simulated", "measured"):
-      raise PlacementError(f"cost is {self.cost!r}; expected simulated or measured")
     if not self.max_measurements >= 1:
       raise PlacementError(f"max_measurements is {self.max_measurements}; expected at least 1")
     # Also refuses an unknown method.
     registry.check_weights(registry.find(self.method), self.policy_weights)
-    if self.existing_devices not in ("keep", "start", "ignore"):
-      raise PlacementError(
-          f"existing_devices is {self.existing_devices!r}; expected keep, start or ignore")
     check_runs(self.independent_runs)
     _ = self.budget  # raises where a limit is not positive
 

@@ -8,6 +8,7 @@ Dimensions: N ops, D devices.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
@@ -131,24 +132,18 @@ def place_with(
   Raises:
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
   """
-  if root_dir is None:
-    with looking(config.look):
-      return _placed(loaded, cluster, config, None, observer)
   # TensorBoard's events are written while the search runs.
-  with Recorded(observer, root_dir) as recorded, looking(config.look):
-    result = _placed(loaded, cluster, config, root_dir, recorded)
-    with observer.stage("Writing TensorBoard's events"):
-      recorded.finish(result)
+  with looking(config.look), contextlib.nullcontext() if root_dir is None else Recorded(
+      observer, root_dir) as recorded:
+    told = recorded or observer
+    result = (
+        one_graph.place_graph(loaded, cluster, config, root_dir=root_dir, observer=told)
+        if isinstance(loaded, ComputationGraph) else
+        replica_search.place_replicas(loaded, cluster, config, observer=told))
+    if recorded is not None:
+      with observer.stage("Writing TensorBoard's events"):
+        recorded.finish(result)
   return result
-
-
-def _placed(
-    loaded: Loaded, cluster: Cluster, config: PlacingConfig, root_dir: Optional[str],
-    observer: Observer) -> PlacingResult:
-  """Places replicas of a source, or one graph."""
-  if isinstance(loaded, ReplicaSource):
-    return replica_search.place_replicas(loaded, cluster, config, observer=observer)
-  return one_graph.place_graph(loaded, cluster, config, root_dir=root_dir, observer=observer)
 
 
 def simulate(

@@ -1,20 +1,20 @@
 """Answers why an op is where it is, and how long a step would take with the op elsewhere.
 
+A result is a `PlacingResult`; its class is not imported, because it answers by this module.
+
 Dimensions: N ops, D devices.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Protocol, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.device_names import short_name
 from placeto_tf.clusters.pins import device_index, matching_ops
-from placeto_tf.costs import OpCosts
 from placeto_tf.errors import PlacementError, listed
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placing.explaining import Explanation, explain, ms_text
@@ -23,35 +23,6 @@ from placeto_tf.simulation import SimulationResult, Simulator, memory_report
 _MOST_SETS = 5  # ops of one expression that are answered one by one
 _SMALL = 0.5  # share of launches in a step that is too small for several devices
 _REPORTED = 3  # of the largest variables, and of the costliest ops, in a report
-
-
-class Placed(Protocol):
-  """The fields of a `PlacingResult` that are read here; see there."""
-
-
-  @property
-  def graph(self) -> ComputationGraph:
-    """Returns the placed graph."""
-
-  @property
-  def costs(self) -> OpCosts:
-    """Returns the costs of its ops."""
-
-  @property
-  def cluster(self) -> Cluster:
-    """Returns the devices."""
-
-  @property
-  def indices(self) -> np.ndarray:
-    """Returns the device of each op, [N]."""
-
-  @property
-  def simulated(self) -> SimulationResult:
-    """Returns the simulated step."""
-
-  @property
-  def explanation(self) -> Explanation:
-    """Returns what bounds the step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +56,7 @@ class WhatIf:
         f"  now:  {self.before.causes}\n  then: {self.after.causes}")
 
 
-def what_if(result: Placed, changes: Mapping[str, str]) -> WhatIf:
+def what_if(result: Any, changes: Mapping[str, str]) -> WhatIf:
   """Simulates a placement with some ops elsewhere.
 
   Args:
@@ -116,7 +87,7 @@ def what_if(result: Placed, changes: Mapping[str, str]) -> WhatIf:
   return _compared(result, placement)
 
 
-def _compared(result: Placed, placement: np.ndarray) -> WhatIf:
+def _compared(result: Any, placement: np.ndarray) -> WhatIf:
   """Simulates a changed placement [N]."""
   graph = result.graph
   after = Simulator(graph, result.costs, result.cluster).simulate(placement)
@@ -127,7 +98,7 @@ def _compared(result: Placed, placement: np.ndarray) -> WhatIf:
       "; ".join(memory_report(graph, result.costs, after)))
 
 
-def why(result: Placed, ops: Sequence[int]) -> List[Dict[str, Any]]:
+def why(result: Any, ops: Sequence[int]) -> List[Dict[str, Any]]:
   """Tells for some ops why they are where they are.
 
   Args:
@@ -177,7 +148,7 @@ def small_step_note(graph: ComputationGraph, simulated: SimulationResult) -> str
       "(jit_compile=True)")
 
 
-def notable(result: Placed) -> List[int]:
+def notable(result: Any) -> List[int]:
   """Returns the ops that a report answers for: the largest variables, and the costliest ops."""
   held = result.costs.persistent_bytes
   # Ops without variables hold 0 bytes and are left out.
@@ -186,7 +157,7 @@ def notable(result: Placed) -> List[int]:
   return largest + [index[name] for name, _, _ in result.explanation.costliest if name in index]
 
 
-def why_lines(result: Placed, regex: str) -> List[str]:
+def why_lines(result: Any, regex: str) -> List[str]:
   """Returns the lines of `place.py --why`: where matching ops are, and the step if they moved.
 
   Args:

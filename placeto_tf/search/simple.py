@@ -99,31 +99,23 @@ def random(
   Returns:
     [N] int32, the best placement.
   """
-  rng = np.random.default_rng(seed)
-  limited = budget is not None and (
-      budget.max_evaluations is not None or budget.max_seconds is not None)
-  best = None
-  left = None if limited else RANDOM_PLACEMENTS
-  while best is None or not ((
-      limited and budget is not None and problem.search_log.exhausted(budget)) or left == 0):
-    # Batches, because placements side by side are simulated on all cores.
-    count = _BATCH if left is None else min(_BATCH, left)
-    left = None if left is None else left - count
-    # [batch, G] to [batch, N].
-    batch = problem.grouping.expand(random_groups(problem, rng, count))
-    remaining = None if budget is None else problem.search_log.remaining_evaluations(budget)
-    if remaining is not None:
-      batch = batch[:max(1, remaining)]
+  rng, log = np.random.default_rng(seed), problem.search_log
+  if budget is None or (budget.max_evaluations, budget.max_seconds) == (None, None):
+    budget = Budget(max_evaluations=log.evaluations + RANDOM_PLACEMENTS)
+  best, least = None, (True, np.inf)
+  while best is None or not log.exhausted(budget):
+    # [batch, G] to [batch, N]: placements side by side are simulated on all cores.
+    batch = problem.grouping.expand(random_groups(problem, rng, _BATCH))
     # A used-up budget still gives a placement, without an evaluation.
-    if best is None and budget is not None and problem.search_log.exhausted(budget):
+    if log.exhausted(budget):
       return batch[0].copy()
-    evaluation = problem.evaluate_ops(batch)
+    evaluation = problem.evaluate_ops(batch[:log.remaining_evaluations(budget)])
     b = evaluation.best()
     # Placements that fit come before those that do not.
     score = (not evaluation.fits[b], float(evaluation.objective_us[b]))
-    if best is None or score < best[0]:
-      best = (score, batch[b].copy())
-  return best[1]
+    if best is None or score < least:
+      best, least = batch[b].copy(), score
+  return best
 
 
 METHODS = (
