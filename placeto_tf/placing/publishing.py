@@ -1,17 +1,30 @@
-"""`place_into()`: places, and writes the result into a directory; the program `place.py`."""
+"""`place_into()`: places, and writes the result into a directory; the program `place.py`.
+
+The directory holds `placement.json`, the placed graph in the format that came in, `report.json`,
+`timeline.json` (Chrome trace), `timeline.png`, `tensorboard/` and a `README.md` on how to run it.
+All of it appears at the end, so that a failing run leaves earlier results as they were: see
+`placeto_tf.files.outputs`.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Any, Mapping
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.files import outputs
-from placeto_tf.placements import writing
-from placeto_tf.placing import reports, run
+from placeto_tf.placements import write_placed, writing
+from placeto_tf.placing import reports, run, tables, what_now
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.observing import Observer
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.replication import ReplicaSource
+from placeto_tf.simulation import timeline
+
+# Besides these there is the placed graph, in the format that came in.
+_NAMES = ("README.md", "placement.json", "report.json", "timeline.json", "timeline.png",
+          "tensorboard")
 
 
 def place_into(
@@ -41,14 +54,30 @@ def place_into(
   whole = loaded.graph if isinstance(loaded, ReplicaSource) else loaded
   observer.say(reports.step_line(whole))
   inputs = [graph, cluster, str(config.costs), config.policy_weights or ""]
-  with reports.Workspace(out, inputs) as workspace:
-    # Names and rights are checked before the search.
-    workspace.claim(reports.result_names(whole))
+  with outputs.ResultDirectory(out, inputs) as workspace:
+    # Names and rights are checked before the search; other files in the directory stay.
+    workspace.claim([*_NAMES, writing.placed_name(whole)])
     writing.check_writable(whole, workspace.path)
-    board = workspace.tensorboard_dir
+    board = os.path.join(workspace.path, "tensorboard")
     observer.say(f"To watch the search: tensorboard --logdir={board}")
     result = run.place_with(loaded, devices, config, root_dir=board, observer=observer)
     with observer.stage("Writing"):
-      reports.write_result(result, workspace, graph, cluster)
+      _write(result, workspace.path, graph, cluster)
     workspace.publish()
   return result
+
+
+def _write(result: PlacingResult, path: str, graph: str, cluster: str) -> None:
+  """Writes everything but TensorBoard's events into a directory."""
+  result.placement.save(os.path.join(path, "placement.json"))
+  write_placed(result.graph, result.placement, path)
+  timeline.write_timeline(
+      result.graph, result.costs, result.simulated, os.path.join(path, "timeline.json"))
+  # Small files: how to run the graph, the figures, the picture of the step.
+  readme = what_now.readme(result.graph, result.placement.devices, graph, cluster)
+  for name, content in (
+      ("README.md", readme.encode("utf-8")),
+      ("report.json", (json.dumps(reports.report(result), indent=1) + "\n").encode("utf-8")),
+      ("timeline.png", tables.picture(result))):
+    with open(os.path.join(path, name), "wb") as file:
+      file.write(content)

@@ -1,72 +1,17 @@
-"""The results of a placing run as a directory and as JSON.
-
-The directory holds `placement.json`, the placed graph in the format that came in, `report.json`,
-`timeline.json` (Chrome trace), `timeline.png`, `tensorboard/` and a `README.md` on how to run it.
-All of it appears at the end, so that a failing run leaves earlier results as they were: see
-`result_directory`.
-"""
+"""`report.json` of a placing run, and a line on the step that is placed."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 import numpy as np
 
 from placeto_tf.errors import listed
-from placeto_tf.files.outputs import ResultDirectory
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.placements import write_placed
-from placeto_tf.placements.writing import placed_name
-from placeto_tf.placing import tables, what_if, what_now
+from placeto_tf.placing import tables, what_if
 from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.placing.result import PlacingResult, Replication
-from placeto_tf.simulation import timeline
-
-# Besides these there is the placed graph, in the format that came in.
-_NAMES = ("README.md", "placement.json", "report.json", "timeline.json", "timeline.png",
-          "tensorboard")
-
-
-def result_names(graph: ComputationGraph) -> List[str]:
-  """Returns the names that are written for a graph; other files in the directory stay."""
-  return [*_NAMES, placed_name(graph)]
-
-
-class Workspace(ResultDirectory):
-  """Takes the results of a placing run until all of them are there."""
-
-  @property
-  def tensorboard_dir(self) -> str:
-    """Returns the directory of summaries during the run."""
-    return os.path.join(self.path, "tensorboard")
-
-
-def write_result(
-    result: PlacingResult, workspace: Workspace, graph: str = "GRAPH", cluster: str = "CLUSTER"
-) -> None:
-  """Writes everything but TensorBoard's events into the workspace.
-
-  Args:
-    result: of the run.
-    workspace: whose directory takes it.
-    graph, cluster: as they were given, for the commands of README.md.
-  """
-  path = workspace.path
-  result.placement.save(os.path.join(path, "placement.json"))
-  write_placed(result.graph, result.placement, path)
-  timeline.write_timeline(
-      result.graph, result.costs, result.simulated, os.path.join(path, "timeline.json"))
-  # Small files: how to run the graph, the figures, the picture of the step.
-  for name, content in (
-      ("README.md", what_now.readme(
-          result.graph, result.placement.devices, graph, cluster).encode("utf-8")),
-      ("report.json", (json.dumps(report(result), indent=1) + "\n").encode("utf-8")),
-      ("timeline.png", tables.picture(result))):
-    with open(os.path.join(path, name), "wb") as file:
-      file.write(content)
 
 
 def report(result: PlacingResult) -> Dict[str, Any]:

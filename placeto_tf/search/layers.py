@@ -19,7 +19,7 @@ Dimensions: N ops.
 
 from __future__ import annotations
 
-from typing import List, Mapping, Optional, Tuple
+from typing import Callable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -66,23 +66,34 @@ def layer_positions(graph: ComputationGraph, *, distinct: bool = False) -> np.nd
     np.minimum.at(
         set_position, graph.colocation[producers[reads]],
         depths[consumers[reads]].astype(np.float64))
-    for op in np.flatnonzero(of_variable).tolist():
-      found = set_position[graph.colocation[op]]
-      position[op] = found if np.isfinite(found) else -1.0
-    # Positions go on from variables to the forward ops between them.
-    _spread_forward(position, producers, consumers, forward, of_variable)
+    found = set_position[graph.colocation]
+    position = np.where(of_variable & np.isfinite(found), found, -1.0)
+    # Forward ops take the furthest of the variables that they read, or else of their producers.
+    reads_variable = np.zeros(graph.num_ops, dtype=bool)
+    reads_variable[consumers[of_variable[producers]]] = True
+    kept = of_variable[producers] | ~reads_variable[consumers]
+    _spread(position, producers[kept], consumers[kept], forward & ~of_variable, max)
+    # Ops with only inputs and constants before them take the nearest of their consumers.
+    kept = forward[consumers]
+    _spread(position, consumers[kept][::-1], producers[kept][::-1], forward, min)
   else:
     # Without variables, the depth itself.
     position[forward] = depths[forward]
   # Rule 2: gradient ops by name, then by the ops that they read.
   for op in np.flatnonzero(backward & (position < 0)).tolist():
     scope = scopes[op]
-    twin = None if scope is None else _forward_op(graph.op_index, scope, forward)
-    if twin is not None:
-      position[op] = position[twin]
-  _spread_backward(position, producers, consumers, forward, backward)
+    named = None if scope is None else _forward_op(graph.op_index, scope, forward)
+    if named is not None:
+      position[op] = position[named]
+  # The furthest of the forward ops that it reads, because a gradient reads its own layer's outputs
+  # and inputs; else the nearest of the gradients, because they come from the layers behind.
+  open_ops, read = backward & (position < 0), forward[producers]
+  _spread(position, producers[read], consumers[read], open_ops, max)
+  _spread(position, producers, consumers, open_ops, min)
   # Rule 3: all other ops by producers or consumers, and by their colocated set.
-  _follow(position, producers, consumers)
+  everything = np.ones(graph.num_ops, dtype=bool)
+  _spread(position, producers, consumers, everything, max)
+  _spread(position, consumers[::-1], producers[::-1], everything, min)
   _share(position, graph.colocation)
   # Ops that no rule reaches are in the first layer.
   return np.maximum(position, 0.0)
@@ -157,67 +168,22 @@ def _forward(
   return ~np.array(reached)
 
 
-def _spread_forward(
-    position: np.ndarray, producers: np.ndarray, consumers: np.ndarray, forward: np.ndarray,
-    of_variable: np.ndarray) -> None:
-  """Gives forward ops the position of the variables they read, else their producers' furthest."""
-  # Lists, because loops over single elements of arrays are slow.
-  values = position.tolist()
-  reads_variable = np.zeros(len(position), dtype=bool)
-  reads_variable[consumers[of_variable[producers]]] = True
-  fixed, from_variable = of_variable.tolist(), reads_variable.tolist()
-  is_forward, holds = forward.tolist(), of_variable.tolist()
-  for u, v in zip(producers.tolist(), consumers.tolist()):
-    # Ops that read a variable take positions from variables alone, the others from any producer.
-    if is_forward[v] and not fixed[v] and (holds[u] or not from_variable[v]):
-      values[v] = max(values[v], values[u])
-  # Backwards, for ops with only inputs and constants before them.
-  # Only ops still without a position move, to the least position of their consumers.
-  inputs = [value < 0 for value in values]
-  for u, v in zip(producers[::-1].tolist(), consumers[::-1].tolist()):
-    if inputs[u] and is_forward[u] and is_forward[v] and values[v] >= 0:
-      values[u] = values[v] if values[u] < 0 else min(values[u], values[v])
-  position[:] = values
+def _spread(
+    position: np.ndarray, sources: np.ndarray, targets: np.ndarray, ops: np.ndarray,
+    pick: Callable[[float, float], float]) -> None:
+  """Gives ops without a position the one that `pick` takes of their sources', edge by edge.
 
-
-def _spread_backward(
-    position: np.ndarray, producers: np.ndarray, consumers: np.ndarray, forward: np.ndarray,
-    backward: np.ndarray) -> None:
-  """Positions gradient ops whose name has no forward op by the ops that they read.
-
-  The furthest of the forward ops, because a gradient reads its own layer's outputs and inputs;
-  the nearest of the gradients, because they come from the layers behind.
+  Args:
+    position: [N], -1 where there is none; changed in place.
+    sources, targets: [E] ends of edges, in an order in which sources come before what they reach.
+    ops: [N] bool, those that are given one.
+    pick: `max` or `min`.
   """
-  values = position.tolist()
-  # Gradient ops without a forward op of their name.
-  open_ops = (backward & (position < 0)).tolist()
-  is_forward = forward.tolist()
-  reads_forward = [False] * len(values)
-  for u, v in zip(producers.tolist(), consumers.tolist()):
-    if not open_ops[v] or values[u] < 0:
-      continue
-    if is_forward[u]:
-      # The first forward producer replaces positions taken from gradients.
-      values[v] = max(values[v], values[u]) if reads_forward[v] else values[u]
-      reads_forward[v] = True
-    elif not reads_forward[v]:
-      values[v] = values[u] if values[v] < 0 else min(values[v], values[u])
-  position[:] = values
-
-
-def _follow(position: np.ndarray, producers: np.ndarray, consumers: np.ndarray) -> None:
-  """Gives ops without a position their producers' furthest, else their consumers' nearest."""
-  values = position.tolist()
-  # Forward pass: the furthest producer.
-  missing = [value < 0 for value in values]
-  for u, v in zip(producers.tolist(), consumers.tolist()):
-    if missing[v]:
-      values[v] = max(values[v], values[u])
-  # Backward pass, for ops with no positioned producer: the nearest consumer.
-  missing = [value < 0 for value in values]
-  for u, v in zip(producers[::-1].tolist(), consumers[::-1].tolist()):
-    if missing[u] and values[v] >= 0:
-      values[u] = values[v] if values[u] < 0 else min(values[u], values[v])
+  # Lists, because loops over single elements of arrays are slow.
+  values, missing = position.tolist(), (ops & (position < 0)).tolist()
+  for u, v in zip(sources.tolist(), targets.tolist()):
+    if missing[v] and values[u] >= 0:
+      values[v] = values[u] if values[v] < 0 else pick(values[v], values[u])
   position[:] = values
 
 
