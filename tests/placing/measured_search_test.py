@@ -7,10 +7,7 @@ from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import MeasurementError
 from placeto_tf.grouping import group_ops
-from placeto_tf.placing.measured_search import (
-  describe,
-  search_measured,
-)
+from placeto_tf.placing.measured_search import describe, search_measured
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime.measuring import MeasuredStep
 
@@ -101,14 +98,6 @@ def test_nothing_that_runs_is_an_error(problem):
     search_measured(problem, measurer, _found(problem), max_measurements=3)
 
 
-<<<<<<< HEAD
-=======
-def test_a_limit_of_nothing_is_refused(problem):
-  with pytest.raises(MeasurementError, match="max_measurements is 0"):
-    search_measured(problem, None, {}, max_measurements=0)
-
-
->>>>>>> 01f582e (Settings of annealing and local search that lost when they were tuned go; a measured search is one record)
 class _LosesWorkers(_FakeMeasurer):
   """The workers do not come back after so many measurements."""
 
