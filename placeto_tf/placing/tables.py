@@ -98,35 +98,23 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
   many = cluster.num_devices > _MOST_COLUMNS
   memory = ["GB at most"] if many else [f"GB {device.name}" for device in cluster.devices]
 
-  def cells(placer: str, row: Any, from_us: Any, gain_us: float) -> Dict[str, str]:
-    """Returns the cells of one row.
-
-    Args:
-      placer: its title.
-      row: a `Baseline`, or the result itself.
-      from_us: step time of its start, or None.
-      gain_us: by which it lowered the best so far.
-
-    Returns:
-      Column -> text.
-    """
+  # (title, row, step time of the placement that it improves) of each placer, and the best.
+  entries = [(titles[name], result.baselines[name], registry.starts_elsewhere(name))
+             for name in _shown(result, verbose)[1]]
+  rows: List[Dict[str, str]] = []
+  for title, row, improves in [*entries, ("best", result, False)]:
+    rows.append({"placer": title})
     if row.step_time_us is None:
-      return {"placer": placer}
+      continue
     # With many devices one column, of the fullest.
     held = [row.peak_memory_bytes.max()] if many else row.peak_memory_bytes
-    return {
-        "placer": placer, "from": _ms(from_us), "step time": _ms(row.step_time_us),
+    gain_us = getattr(row, "gain_us", 0.0)
+    rows[-1].update({
+        "from": _ms(row.start_us if improves else None), "step time": _ms(row.step_time_us),
         "speed-up": _times(current_us, row.step_time_us),
         "gained": _ms(gain_us) if gain_us else "", "evaluations": f"{row.evaluations:,}",
         "fits": "yes" if row.fits else "no",
-        **{name: f"{each / 2**30:.2f}" for name, each in zip(memory, held)}}
-
-  rows = []
-  for name in _shown(result, verbose)[1]:
-    row = result.baselines[name]
-    from_us = row.start_us if registry.starts_elsewhere(name) else None
-    rows.append(cells(titles[name], row, from_us, row.gain_us))
-  rows.append(cells("best", result, None, 0.0))
+        **{name: f"{each / 2**30:.2f}" for name, each in zip(memory, held)}})
   found = pd.DataFrame(rows).fillna("-")
   # The last row has a bound and no placement.
   found.loc[len(found)] = {
@@ -154,35 +142,22 @@ def _lines(result: Any, verbose: bool) -> List[str]:
 
 def replica_table(replication: Any) -> List[str]:
   """Returns the lines of a table with a row for each form of replicas and for data parallelism."""
-  rows = []
-
-  def add(form, batch, row, evaluations, said):
-    """Adds a row for one replication strategy.
-
-    Args:
-      form: its name.
-      batch: examples of a step, or None.
-      row: with step time, memory and fit.
-      evaluations: as text.
-      said: remark in the last column.
-    """
-    rows.append({
-        "replicas": form, "global batch": f"{batch:,}" if batch else "-",
-        "step time": _ms(row.step_time_us),
-        "examples/s": f"{batch / row.step_time_us * 1e6:,.1f}" if batch else "-",
-        "fits": "yes" if row.fits else "no",
-        "GB at most": f"{row.peak_memory_bytes.max() / 2**30:.2f}", "evaluations": evaluations,
-        "": said})
-
   # The strategy that was placed has a remark in its row.
   chosen = replication.chosen.form if replication.chosen is not None else "1"
-  for form, row in replication.rows.items():
-    said = "placed" if form == chosen else row.dropped
-    add(form, row.global_batch, row, f"{row.evaluations:,}",
-        "; ".join(filter(None, (said, row.check))))
+  entries = [
+      (form, row.global_batch, row, f"{row.evaluations:,}", "; ".join(filter(
+          None, ("placed" if form == chosen else row.dropped, row.check))))
+      for form, row in replication.rows.items()]
   if replication.data_parallel is not None:
-    add("data parallelism", replication.data_parallel_batch, replication.data_parallel, "1",
-        "mirrored variables, ring all-reduce")
+    entries.append(("data parallelism", replication.data_parallel_batch, replication.data_parallel,
+                    "1", "mirrored variables, ring all-reduce"))
+  rows = [{
+      "replicas": form, "global batch": f"{batch:,}" if batch else "-",
+      "step time": _ms(row.step_time_us),
+      "examples/s": f"{batch / row.step_time_us * 1e6:,.1f}" if batch else "-",
+      "fits": "yes" if row.fits else "no",
+      "GB at most": f"{row.peak_memory_bytes.max() / 2**30:.2f}", "evaluations": evaluations,
+      "": said} for form, batch, row, evaluations, said in entries]
   # Strategies that could not be made share a row per reason.
   for why in dict.fromkeys(replication.not_made.values()):
     forms = [form for form, other in replication.not_made.items() if other == why]
