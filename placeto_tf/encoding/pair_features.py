@@ -51,7 +51,7 @@ from typing import Tuple
 import numpy as np
 
 from placeto_tf.encoding.pair_tables import PairTables
-from placeto_tf.simulation.compiling import compiled, part
+from placeto_tf.simulation.compiling import compiled, copy_into, part
 
 NAMES: Tuple[str, ...] = (
     "stays", "compute", "compute_rise", "load", "load_excess", "load_relative", "comm_in",
@@ -92,17 +92,17 @@ def observe(place, start_us, step_us, peak_bytes, pair, op, state):
   (compute_us, _, _, _, _, out_offsets, out_groups, out_bytes, _, _, _, _, _, _, _) = pair
   (op_groups, op_us, edge_offsets, edge_producers, edge_bytes, us_per_byte, latency_us) = op
   placement, start, finish, wait, load, bus, memory, work, busy, queue, step = state
-  placement[:] = place
+  copy_into(placement, place)
   step[0] = max(step_us, 1e-9)  # never divides by 0
-  start[:] = np.inf
-  finish[:] = 0.0
-  wait[:] = 0.0
-  load[:] = 0.0
-  bus[:] = 0.0
-  work[:] = 0.0
-  busy[:] = 0.0
-  queue[:] = 0.0
-  memory[:] = peak_bytes
+  for g in range(place.shape[0]):
+    start[g], finish[g], wait[g] = np.inf, 0.0, 0.0
+  for d in range(load.shape[0]):
+    load[d], bus[d] = 0.0, 0.0
+  for each in (work, busy, queue):
+    for i in range(each.shape[0]):
+      for k in range(BINS):
+        each[i, k] = 0.0
+  copy_into(memory, peak_bytes)
   width = step[0] / BINS  # us of a bin
   # Ops: each adds its interval and its wait to its group and its device.
   for i in range(op_groups.shape[0]):
@@ -162,9 +162,10 @@ def features(g, pair, state, scratch, out):
   here = placement[g]
   step_us = step[0]
   width = step_us / BINS
-  scratch[:] = 0.0
   # Without consumers the outputs are needed at the end of the step.
-  need[:] = step_us
+  for d in range(d_count):
+    comm_in[d], comm_out[d], ready[d] = 0.0, 0.0, 0.0
+    local_in[d], local_out[d], need[d] = 0.0, 0.0, step_us
   neighbours = (in_offsets[g + 1] - in_offsets[g]) + (out_offsets[g + 1] - out_offsets[g])
   bytes_in, bytes_out = 0.0, 0.0
   # Producers: transfers to g, and when the last input could be on each device.
@@ -216,7 +217,8 @@ def features(g, pair, state, scratch, out):
     at = here if d < 0 else d
     row = out[at]
     if d >= 0 and not allowed[g, at]:
-      row[:] = 0.0
+      for f in range(row.shape[0]):
+        row[f] = 0.0
       continue
     overlap, queued, later = 0.0, 0.0, 0.0
     for k in range(BINS):

@@ -23,7 +23,7 @@ import numpy as np
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import MEMORY_PENALTY_US_PER_BYTE, PlacementProblem
 from placeto_tf.simulation.compiled_step import simulate_step
-from placeto_tf.simulation.compiling import part
+from placeto_tf.simulation.compiling import copy_into, part
 
 BLOCK_SECONDS = 0.01
 FIRST_BLOCK, LONGEST_BLOCK = 4, 4096  # evaluations
@@ -60,7 +60,7 @@ def evaluate(evaluator):
   # Less over the limits first, then the lower objective: the order of the search log.
   if excess < best[0] or (excess == best[0] and objective_us < best[1]):
     best[0], best[1] = excess, objective_us
-    evaluator.best_row[:] = evaluator.row[0]
+    copy_into(evaluator.best_row, evaluator.row[0])
     counts[IMPROVED] = 1
   return objective_us
 

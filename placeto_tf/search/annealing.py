@@ -31,7 +31,7 @@ from placeto_tf.problem.supernodes import COARSE_TO_FINE, Supernodes, placed_sup
 from placeto_tf.search.moves import MoveConfig, Moves, copy_supernode, propose, put
 from placeto_tf.search.random_streams import stream
 from placeto_tf.search.starts import best_start
-from placeto_tf.simulation.compiling import compiled
+from placeto_tf.simulation.compiling import compiled, copy_into
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 # A level ends early after this many moves in a row, per supernode and in all, that changed nothing.
@@ -232,7 +232,7 @@ def _anneal(
         copy_supernode(tables, row, current, moves.supernodes[k])
       if now_us < found_us[1]:
         found_us[1] = now_us
-        best[:] = current
+        copy_into(best, current)
     else:
       for k in range(count):
         # Rejected: the evaluated row goes back to the current placement.

@@ -111,16 +111,13 @@ def _reset(tables, state):
   """Sets the state to the beginning of a step; returns how many ops are ready."""
   for i in range(tables.in_degrees.shape[0]):
     state.missing[i] = tables.in_degrees[i]
-  state.due[:] = np.inf
-  state.free_us[:] = 0.0
-  state.head[:] = END
-  state.idle[:] = True
-  state.waking[:] = False
-  state.usage[:] = 0.0
-  state.peak[:] = 0.0
-  state.touched_us[:] = 0.0
-  state.hold_us[:] = np.inf
-  state.launched_us[:] = 0.0
+  # Loops instead of assignments of arrays, which take longer to compile.
+  for x in range(state.due.shape[0]):
+    state.due[x], state.free_us[x], state.head[x] = np.inf, 0.0, END
+    state.idle[x], state.waking[x] = True, False
+  for d in range(state.usage.shape[0]):
+    state.usage[d], state.peak[d] = 0.0, 0.0
+    state.touched_us[d], state.hold_us[d], state.launched_us[d] = 0.0, np.inf, 0.0
   ready_count = np.uint64(0)
   for k in range(tables.roots.shape[0]):
     state.ready[ready_count] = tables.roots[k]
@@ -405,7 +402,8 @@ def finish(place, tables, references, usage, peak_bytes):
     usage: [D] float64, overwritten.
     peak_bytes: [D] float64, added to.
   """
-  usage[:] = 0.0
+  for d in range(usage.shape[0]):
+    usage[d] = 0.0
   for k in range(tables.persistent_ops.shape[0]):
     i = tables.persistent_ops[k]
     usage[np.uint32(place[i])] += tables.persistent_bytes[i]

@@ -20,7 +20,7 @@ from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.errors import PlacementError
 from placeto_tf.files import user_files
 from placeto_tf.policies import weight_files
-from placeto_tf.simulation.compiling import compiled
+from placeto_tf.simulation.compiling import compiled, copy_into
 
 WIDTH = 32  # H by default
 # Scores stay between -10 and 10 by x / (1 + |x| / 10), in training as well; it keeps their order.
@@ -247,14 +247,14 @@ def score(pairs, weights, scores):
   # An option edge at a time: the vectors stay in the cache.
   for d in range(scores.shape[0]):
     # First layer; features that are 0 are skipped, and many are.
-    first[:] = bias_1
+    copy_into(first, bias_1)
     for f in range(pairs.shape[1]):
       x = pairs[d, f]
       if x != 0:
         for j in range(h):
           first[j] += x * hidden_1[f, j]
     # Second layer; the first one's ReLU skips its negative outputs.
-    second[:] = bias_2
+    copy_into(second, bias_2)
     for i in range(h):
       x = first[i]
       if x > 0:
