@@ -33,12 +33,12 @@ def main() -> None:
   entry_point.import_tensorflow_quietly()
   from placeto_tf.evaluation import host_check
 
-  config = host_check.HostCheckConfig(
-      graphs=None if FLAGS.models is None else tuple(filter(None, FLAGS.models)),
-      first=(FLAGS.graph,) if FLAGS.graph else (), max_minutes=FLAGS.max_minutes,
-      cpu_workers=FLAGS.cpu_workers, options=shared_flags.graph_options())
   host_check.check_host(
-      config, FLAGS.out, progress=lambda text: print(text, file=sys.stderr, flush=True))
+      [FLAGS.graph] if FLAGS.graph else [],
+      None if FLAGS.models is None else list(filter(None, FLAGS.models)), FLAGS.out,
+      max_minutes=FLAGS.max_minutes, cpu_workers=FLAGS.cpu_workers,
+      options=shared_flags.graph_options(),
+      progress=lambda text: print(text, file=sys.stderr, flush=True))
   with open(os.path.join(FLAGS.out, "check.md"), encoding="utf-8") as page:
     print(page.read())
 

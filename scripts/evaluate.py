@@ -10,14 +10,14 @@ beside the best of --methods (auto, unless others are named) and data parallelis
 --start=single,expert,metis makes every search begin at the best of these.
 --budgets=30,100,300 adds tables of these budgets beside --max_evaluations. Every method that
 searches runs once more with each: one that plans, such as annealing, does otherwise with less.
---suite=held_out sets graphs, clusters, starts, budgets and seeds, and the methods that a new one
-has to beat; --methods adds to these. placeto_tf/evaluation/suites.py lists the suites.
+--flagfile=docs/results/data/held_out.flags sets graphs, clusters, starts, budgets and seeds, and
+the methods that a new one has to beat; then --methods=annealing,placeto,MINE with the same --out
+runs the rows that are missing.
 --reach=METHOD adds a table of how soon each method reached METHOD's final result.
 
 Prints the tables and writes them (table.md), results.csv, the placements and plots. Every method
 gets the same budget, and its starting points count. After an interruption the same command goes on
 where it stopped; after Ctrl-C, the table of the rows that are done is printed.
---validate=runs/table/results.csv simulates all its placements again instead.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ shared_flags.define_reading_flags()
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value].")
 flags.DEFINE_list("clusters", None, "Clusters, comma separated.")
 flags.DEFINE_list("methods", None, "Methods, comma separated; with --replicas auto by default.")
-flags.DEFINE_string("suite", None, "A named set of graphs, clusters, starts, budgets, seeds and "
-                    "methods.")
 flags.DEFINE_bool("controls", False, "Whether learned methods have beside them the same procedure "
                   "without what was learned: untrained weights, uniform draws.")
 flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
@@ -61,7 +59,6 @@ flags.DEFINE_list("budgets", [], "Numbers of evaluations with which every method
 flags.DEFINE_string("reach", None, "A method; a table says how many evaluations and seconds each "
                     "method takes to get within 1 % of its best, and of their own.")
 flags.DEFINE_string("out", None, "Directory of results.")
-flags.DEFINE_string("validate", None, "A results.csv whose placements are simulated again.")
 
 
 def _pairs(texts: List[str]) -> Dict[str, str]:
@@ -74,42 +71,19 @@ def _pairs(texts: List[str]) -> Dict[str, str]:
   return dict(text.split("=", 1) for text in texts)
 
 
-def _take_suite() -> None:
-  """Sets the flags that the suite fixes. Raises: PlacetoError where one of them is given, too."""
-  from placeto_tf.errors import PlacetoError
-  from placeto_tf.evaluation import suites
-
-  for name, value in suites.flags_of(FLAGS.suite).items():
-    if name == "methods":
-      value = list(dict.fromkeys([*value, *(FLAGS.methods or [])]))
-    elif FLAGS[name].present:
-      raise PlacetoError(f"--suite={FLAGS.suite} fixes --{name}; leave one of them out")
-    FLAGS[name].value = value
-
-
 def main() -> None:
-  """Evaluates, or validates."""
+  """Evaluates, and writes the tables."""
   from placeto_tf.errors import PlacetoError
-  from placeto_tf.evaluation import EvaluationConfig, evaluate, read_results, validate
+  from placeto_tf.evaluation import EvaluationConfig, evaluate, read_results
   from placeto_tf.files import outputs
   from placeto_tf.placing import registry
 
   entry_point.import_tensorflow_quietly()
   shared_flags.import_policies()
-  if FLAGS.validate:
-    differences = validate(FLAGS.validate)
-    for difference in differences:
-      print(difference)
-    if differences:
-      raise PlacetoError(f"{len(differences)} figures of {FLAGS.validate} do not come out again")
-    print(f"Everything in {FLAGS.validate} comes out again.")
-    return
-  if FLAGS.suite:
-    _take_suite()
   wanted = ("graphs", "clusters", "out") + (("methods",) if FLAGS.replicas == "1" else ())
   missing = [name for name in wanted if not FLAGS[name].value]
   if missing:
-    raise PlacetoError(f"--{missing[0]} is missing; give it, or --validate=RESULTS_CSV")
+    raise PlacetoError(f"--{missing[0]} is missing; give it")
   methods = tuple(FLAGS.methods or ("auto",))
   if FLAGS.reach and FLAGS.reach not in methods:
     raise PlacetoError(f"--reach={FLAGS.reach} is none of --methods={','.join(methods)}")

@@ -71,11 +71,12 @@ def _describe() -> None:
   for spec in specs:
     zoo.resolve(spec)  # a typing error in the last one shows before the first one is built
   entry_point.import_tensorflow_quietly()
-  from placeto_tf.evaluation import graph_table
+  import pandas as pd
 
-  print(graph_table.HEADER, flush=True)
-  for spec in specs:
-    print(graph_table.measure_size(spec, FLAGS.cluster).to_markdown(), flush=True)
+  from placeto_tf.evaluation import graph_table, tables
+
+  print(tables.markdown(pd.DataFrame(
+      [graph_table.describe(spec, FLAGS.cluster) for spec in specs])))
 
 
 def run() -> None:

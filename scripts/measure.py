@@ -5,7 +5,7 @@
 
 Runs on workers where --workers or the cluster's device names say so, else in this process. Times
 on workers of this machine are those at the full speed of its cores when the cluster was calibrated
-(see placeto_tf/runtime/core_speed.py); where too few steps tell, steady is false.
+(see placeto_tf/runtime/core_speed.py).
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ def main() -> None:
   from placeto_tf.graphs import load_graph
   from placeto_tf.placements import Placement
   from placeto_tf.runtime import measuring, workers
-  from placeto_tf.runtime.core_speed import CoreSpeed
   from placeto_tf.simulation import Simulator
 
   placements = [Placement.load(path) for path in FLAGS.placement]
@@ -68,9 +67,9 @@ def main() -> None:
   simulator = Simulator(graph, costs, cluster)
   indices = [
       placement.indices(graph, cluster, any_graph=FLAGS.any_graph) for placement in placements]
-  with runtime, CoreSpeed.of(runtime, cluster.core_probe_us) as speed, measuring.Measurer(
+  with runtime, measuring.Measurer(
       graph, cluster, runtime, config, feeds=FLAGS.feed_values or "random",
-      device_map=device_map, speed=speed) as measurer:
+      device_map=device_map) as measurer:
     if isinstance(runtime, workers.InProcess) and runtime.num_cpus > 1:
       print(f"Note: {workers.one_process_note(runtime.num_cpus)}.", file=sys.stderr, flush=True)
     for path, placement, devices in zip(FLAGS.placement, placements, indices):
@@ -79,8 +78,7 @@ def main() -> None:
       line = {
           "placement": path, "measured_us": _finite(step.step_time_us),
           "low_us": _finite(step.low_us), "high_us": _finite(step.high_us), "runs": step.runs,
-          "predicted_us": float(simulated.step_time_us), "reference_us": step.reference_us,
-          "steady": step.steady}
+          "predicted_us": float(simulated.step_time_us), "reference_us": step.reference_us}
       if FLAGS.optimizations:
         line.update(folded_ops=step.folded_ops, moved_ops=step.moved_ops)
       if step.failure:

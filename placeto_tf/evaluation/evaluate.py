@@ -22,7 +22,6 @@ An interrupted evaluation goes on where it stopped; a rerun skips rows that are 
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
 import io
 import os
 import re
@@ -52,7 +51,6 @@ COLUMNS = {
     "step_time_us": "float64", "fits": "bool", "start_us": "float64", "evaluations": "int64",
     "seconds": "float64", "lower_bound_us": "float64", "peak_memory_bytes": "float64",
     "placement": "str"}
-_REMEDY = "delete the row to run it again"
 
 # Called with (rows done, rows in all, the row) after each.
 Progress = Callable[[int, int, Dict[str, Any]], None]
@@ -71,24 +69,6 @@ class Key(NamedTuple):
   def stem(self) -> str:
     """Returns the name of the row's files."""
     return re.sub(r"[^\w.=-]+", "_", "__".join(map(str, self)))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Found:
-  """The result of one run.
-
-  Attributes:
-    placement: [N] int32 device of each op.
-    start_us: step time of its start, where that was there before it began.
-    evaluations, seconds: it used.
-    history: (evaluations, seconds, objective_us) at each improvement.
-  """
-
-  placement: np.ndarray
-  start_us: Optional[float]
-  evaluations: int
-  seconds: float
-  history: List[Tuple[int, float, float]]
 
 
 def evaluate(
@@ -123,13 +103,12 @@ class _Evaluation:
     self._config, self._out, self._progress = config, out, progress
     self._path = os.path.join(out, "results.csv")
     self._wanted = list(_keys(config))
-    # All that cannot be read is known before anything is run or written.
+    # A file that cannot be read is known before anything is run or written.
     self._done: Dict[Key, Dict[str, Any]] = {}
     if os.path.lexists(self._path):
       for row in read_results(self._path).to_dict("records"):
         budget = None if pd.isna(row["budget"]) else int(row["budget"])
         self._done[Key(row["graph"], row["cluster"], row["method"], row["seed"], budget)] = row
-        read_history(row, out)
     # Missing or damaged weights are found before the first run.
     for method in map(registry.find, config.methods):
       registry.read_weights(method, config.weights_of(method))
@@ -179,15 +158,15 @@ class _Evaluation:
     for future in ended:
       key, problem = running_now.pop(future)
       # The placement is simulated again here, on the problem of this process.
-      found = result_of(future)
-      result, bound_us = problem.simulator.simulate(found.placement), lower_bound_us(problem)
+      indices, history, figures = result_of(future)
+      result, bound_us = problem.simulator.simulate(indices), lower_bound_us(problem)
       placement = Placement.from_indices(
-          problem.graph, problem.cluster, found.placement, method=key.method, seed=key.seed,
-          evaluations=found.evaluations, step_time_us=result.step_time_us, lower_bound_us=bound_us)
+          problem.graph, problem.cluster, indices, method=key.method, seed=key.seed,
+          evaluations=figures["evaluations"], step_time_us=result.step_time_us,
+          lower_bound_us=bound_us)
       self._write(
-          key, placement, found.history, step_time_us=float(result.step_time_us),
-          fits=bool(result.fits), start_us=found.start_us, evaluations=found.evaluations,
-          seconds=found.seconds, lower_bound_us=float(bound_us),
+          key, placement, history, **figures, step_time_us=float(result.step_time_us),
+          fits=bool(result.fits), lower_bound_us=float(bound_us),
           peak_memory_bytes=float(result.peak_memory_bytes.max()))
 
   def run_replicas(self) -> None:
@@ -233,7 +212,9 @@ class _Evaluation:
                    self._done[key])
 
 
-def run(shared: Shared, key: Key, config: EvaluationConfig, threads: int) -> Found:
+def run(
+    shared: Shared, key: Key, config: EvaluationConfig, threads: int
+) -> Tuple[np.ndarray, List[Any], Dict[str, Any]]:
   """Runs one method; it writes nothing, for it may run on another machine, and more than once.
 
   Args:
@@ -243,7 +224,8 @@ def run(shared: Shared, key: Key, config: EvaluationConfig, threads: int) -> Fou
     threads: on which it simulates.
 
   Returns:
-    The best placement, and its history.
+    The best placement [N]; (evaluations, seconds, objective_us) at each improvement; and the row's
+    start_us (step time of its start, None where it has one of its own), evaluations and seconds.
   """
   problem, start = shared.get()
   problem = problem.renewed()
@@ -256,7 +238,8 @@ def run(shared: Shared, key: Key, config: EvaluationConfig, threads: int) -> Fou
   running.run(problem, method, budget, key.seed, weights=config.weights_of(method),
               runs=Runs(config.independent_runs))
   log = problem.search_log
-  return Found(log.best_known, start_us, log.evaluations, log.seconds, log.history)
+  return log.best_known, log.history, dict(
+      start_us=start_us, evaluations=log.evaluations, seconds=log.seconds)
 
 
 def read_results(path: str) -> pd.DataFrame:
@@ -267,16 +250,16 @@ def read_results(path: str) -> pd.DataFrame:
   """
   text = user_files.read_text(path, what="the results", remedy="expected a results.csv")
   try:
-    rows = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
-    # All values are read as text first, then by the type of their column.
+    # Python reads floats exactly as they were written; names such as "None" are names.
+    rows = pd.read_csv(
+        io.StringIO(text), keep_default_na=False, na_values={"budget": [""]},
+        dtype={name: kind for name, kind in COLUMNS.items() if kind == "str"},
+        converters={name: lambda cell: float(cell or "nan")
+                    for name, kind in COLUMNS.items() if kind == "float64"})
     if list(rows) != list(COLUMNS):
       raise ValueError(f"its columns are {list(rows)!r:.200}, not {', '.join(COLUMNS)}")
-    # Python reads floats exactly as they were written, pandas does not.
-    read = {"bool": {"True": True, "False": False}.__getitem__, "int64": int,
-            "Int64": lambda text: int(text) if text else pd.NA,
-            "float64": lambda text: float(text or "nan"), "str": str}
-    return rows.apply(lambda column: column.map(read[COLUMNS[column.name]])).astype(COLUMNS)
-  except (ValueError, TypeError, KeyError) as error:  # pandas' own are children of ValueError
+    return rows.astype(COLUMNS)
+  except (ValueError, TypeError, OverflowError) as error:  # pandas' own are children of ValueError
     raise PlacetoError(
         f"{path} is no results.csv ({str(error):.400}); delete the line that is damaged, or choose "
         "another directory") from None
@@ -296,52 +279,9 @@ def read_history(row: Any, out: str) -> np.ndarray:
     PlacetoError: the file is missing or damaged.
   """
   path = os.path.join(out, "histories", os.path.basename(row["placement"]))
-  history = user_files.read_json(path, what="the history", remedy=_REMEDY)
-  try:
-    found = np.array(history, dtype=np.float64)
-  except (TypeError, ValueError):
-    found = np.empty(0)
-  # Such as an empty list, or rows of different lengths.
-  if found.ndim != 2 or found.shape[1] != 3 or not len(found):
-    raise PlacetoError(f"{path!r} holds something else than a history; {_REMEDY}")
-  return found
-
-
-def validate(path: str) -> List[str]:
-  """Replays the placements of a results.csv; returns a sentence for every row that differs.
-
-  Step time, memory and whether it fits are simulated again. Rows of `REPLICAS` are left out: they
-  are of other graphs than those of their names.
-
-  Raises:
-    PlacetoError: the file is no results.csv, or a graph or cluster of it cannot be loaded.
-  """
-  out, differences = os.path.dirname(os.path.abspath(path)), []
-  # Without a config.json the graphs are read with the default options.
-  options = _stored(out).get("graph_options", {}) if os.path.lexists(_config_path(out)) else {}
-  rows = read_results(path)
-  for name, of_graph in rows[rows["method"] != REPLICAS].groupby("graph", sort=False):
-    graph = load_with_replicas(name, **options)
-    for cluster, of_case in of_graph.groupby("cluster", sort=False):
-      # Placements are of ops, so the groups do not matter: one is quickest.
-      problem = PlacementProblem.build(graph, Cluster.parse(cluster), max_groups=1)
-      for row in of_case.to_dict("records"):
-        # Names the row in a sentence.
-        said = "/".join(str(row[field]) for field in Key._fields)
-        try:
-          placement = Placement.load(os.path.join(out, row["placement"]))
-          step = problem.simulator.simulate(placement.indices(graph, problem.cluster))
-        except PlacetoError as error:
-          differences.append(f"{said}: {error}")
-          continue
-        # Figures that the simulation gives again, and those stored with the placement.
-        again = {"step_time_us": float(step.step_time_us), "fits": bool(step.fits),
-                 "peak_memory_bytes": float(step.peak_memory_bytes.max()),
-                 "method": placement.method, "seed": placement.seed,
-                 "evaluations": placement.evaluations}
-        differences += [f"{said}: {field} is {value!r}, not {row[field]!r}"
-                        for field, value in again.items() if value != row[field]]
-  return differences
+  history = user_files.read_json(
+      path, what="the history", remedy="delete the row to run it again")
+  return np.array(history, dtype=np.float64)
 
 
 def _frame(rows: List[Dict[str, Any]]) -> pd.DataFrame:

@@ -19,7 +19,6 @@ from placeto_tf.placing import registry
 from placeto_tf.placing.registry import DATA_PARALLEL
 
 CASE = ["graph", "cluster"]
-_LEAST_EXCESS = 0.1  # percent over the best that the picture of ratios shows as zero
 _WITHIN = 0.01  # share over a result within which it counts as reached
 _CLOCK_SECONDS = 1e-3  # the resolution of a clock
 
@@ -27,7 +26,8 @@ _CLOCK_SECONDS = 1e-3  # the resolution of a clock
 def markdown(table: pd.DataFrame) -> str:
   """Returns a table in Markdown; columns of words are on the left, of numbers on the right."""
   cells = table.astype(str)
-  words = ("graph", "cluster", "method", "replicas", "check", "op", "type", "figure")
+  words = ("graph", "spec", "cluster", "method", "replicas", "check", "op", "type", "figure",
+           "way to run")
   rule = ["---" if name in words else "---:" for name in table]
   return "\n".join("| " + " | ".join(map(str, row)) + " |"
                    for row in (list(table), rule, *cells.to_numpy().tolist()))
@@ -190,16 +190,12 @@ def _of_report(row: Dict[str, Any], out: str) -> List[Any]:
   report = user_files.read_json_object(
       os.path.join(out, "reports", os.path.basename(row["placement"])), what="the report",
       remedy="delete the row to run it again")
-  try:
-    found, parallel = report["replicas"], report["baselines"].get(DATA_PARALLEL, {})
-    form = (found["placed"] or {"form": "1"})["form"]
-    parallel_us = parallel["step_time_us"] * row["step_time_us"] / report["step_time_us"] if (
-        parallel.get("fits")) else np.nan
-    return [form, found["rows"][form]["examples_per_second"], parallel_us,
-            (found["check"] or {}).get("text", "")]
-  except (AttributeError, KeyError, TypeError):
-    raise PlacetoError(f"the report of {row['placement']!r} is none; delete the row to run it "
-                       "again") from None
+  found, parallel = report["replicas"], report["baselines"].get(DATA_PARALLEL, {})
+  form = (found["placed"] or {"form": "1"})["form"]
+  parallel_us = parallel["step_time_us"] * row["step_time_us"] / report["step_time_us"] if (
+      parallel.get("fits")) else np.nan
+  return [form, found["rows"][form]["examples_per_second"], parallel_us,
+          (found["check"] or {}).get("text", "")]
 
 
 def reach_table(rows: pd.DataFrame, out: str, reference: str) -> str:
@@ -313,7 +309,7 @@ def _cell(found: pd.DataFrame) -> str:
 
 
 def write_plots(rows: pd.DataFrame, out: str) -> List[str]:
-  """Writes ratio_cdf.png, by_evaluations.png and by_seconds.png.
+  """Writes by_evaluations.png and by_seconds.png: the best so far over the best known.
 
   Args:
     rows: of an evaluation.
@@ -322,32 +318,34 @@ def write_plots(rows: pd.DataFrame, out: str) -> List[str]:
   Returns:
     The paths of the pictures.
   """
-  rows = final(rows)
-  best = rows.groupby(CASE)["step_time_us"].transform("min")
-  excess = pd.DataFrame({"method": rows["method"], "excess": np.maximum(
-      100 * (rows["step_time_us"] / best - 1), _LEAST_EXCESS)})
-  right = 1.5 * excess["excess"].max()
-  shares = {}
-  for method, found in excess.groupby("method", sort=False)["excess"]:
-    # Steps from share 0 at the left edge to 1 at the right one; the axis is logarithmic.
-    x = np.r_[_LEAST_EXCESS, np.sort(found), right]
-    shares[method] = pd.Series(np.r_[0, np.arange(1, len(found) + 1) / len(found), 1], index=x)
-  return [
-      _plot(shares, os.path.join(out, "ratio_cdf.png"), "step time above the best known, %",
-            "share of runs")] + [
-      _plot(_curves(rows, best, out, column, ends), os.path.join(out, f"by_{ends}.png"), label,
-            "best so far over the best known")
-      for column, ends, label in ((0, "evaluations", "placements evaluated"),
-                                  (1, "seconds", "seconds"))]
+  import matplotlib
+  from matplotlib.figure import Figure  # no pyplot: no global state, no display
+
+  rows, paths = final(rows), []
+  colours: Sequence[str] = matplotlib.rcParamsDefault["axes.prop_cycle"].by_key()["color"]
+  for column, (ends, label) in enumerate((
+      ("evaluations", "placements evaluated"), ("seconds", "seconds"))):
+    figure = Figure(figsize=(8.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for i, (method, curve) in enumerate(_curves(rows, out, column, ends).items()):
+      # There are more methods than colours. A line ends in a dot.
+      curve.plot(ax=axes, drawstyle="steps-post", label=method, color=colours[i % len(colours)],
+                 linestyle=("-", "--", ":")[i // len(colours) % 3], marker="o", markersize=4,
+                 markevery=[len(curve) - 1])
+    axes.set(xlabel=label, ylabel="best so far over the best known", xscale="log")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    paths.append(os.path.join(out, f"by_{ends}.png"))
+    figure.savefig(paths[-1], dpi=120)
+  return paths
 
 
-def _curves(
-    rows: pd.DataFrame, best: pd.Series, out: str, column: int, ends: str
-) -> Dict[str, pd.Series]:
+def _curves(rows: pd.DataFrame, out: str, column: int, ends: str) -> Dict[str, pd.Series]:
   """Returns each method's geometric mean over runs of the best so far, where any run improves.
 
   A method's curve starts where all its runs have a placement, and ends where the last run ended.
   """
+  best = rows.groupby(CASE)["step_time_us"].transform("min")
   curves: Dict[str, Any] = {}
   for method, found in rows.groupby("method", sort=False):
     runs = []
@@ -361,23 +359,3 @@ def _curves(
     # Runs share one axis; ffill holds each at its last value, dropna cuts the start.
     curves[str(method)] = np.exp(pd.concat(runs, axis=1).sort_index().ffill().dropna().mean(axis=1))
   return curves
-
-
-def _plot(curves: Dict[str, pd.Series], path: str, x: str, y: str) -> str:
-  """Draws a line of steps for each method, which ends in a dot."""
-  import matplotlib
-  from matplotlib.figure import Figure  # no pyplot: no global state, no display
-
-  figure = Figure(figsize=(8.5, 4.5), layout="constrained")
-  axes = figure.subplots()
-  colours: Sequence[str] = matplotlib.rcParamsDefault["axes.prop_cycle"].by_key()["color"]
-  for i, (method, curve) in enumerate(curves.items()):
-    style = ("-", "--", ":")[i // len(colours) % 3]  # there are more methods than colours
-    curve.plot(ax=axes, drawstyle="steps-post", label=method, linestyle=style,
-               color=colours[i % len(colours)])
-    axes.plot(curve.index[-1:], curve.iloc[-1:], "o", color=colours[i % len(colours)], markersize=4)
-  axes.set(xlabel=x, ylabel=y, xscale="log")
-  axes.grid(alpha=0.3)
-  axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
-  figure.savefig(path, dpi=120)
-  return path

@@ -4,10 +4,12 @@ A file is written under another name beside its own, and renamed. A run keeps it
 directory inside `--out`, `.partial-ID`, until all of them are there, and then renames each.
 `.results.json` lists what runs wrote, with digests ("size:SHA-256"):
 
-  {"version": 1, "files": {"report.json": ["1234:..."], "saved_model/...": ["..."]}}
+  {"version": 1, "files": {"report.json": "1234:...", "saved_model/...": "..."}}
 
 A file that is in the list and unchanged is replaced. Any other file in the way is an error, before
-the search begins and again before anything is renamed. Files of other names stay.
+the search begins and again before anything is renamed. Files of other names stay. A run that is
+killed leaves its `.partial-ID`; one that is killed between two renames leaves files that are not in
+the list, which the next run names.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from placeto_tf.files import user_files
 
 MANIFEST = ".results.json"
 _PARTIAL = ".partial-"
-_OLD = ".old"  # in a partial directory: results that were replaced
 _RELEASE_S = 1.0
 _REMEDY = "move it away or choose another directory"
 
@@ -93,10 +94,9 @@ class ResultDirectory:
     self.path = ""
     self._kept = False
     self._made: List[str] = []
-    self._lock: Optional[int] = None
 
   def __enter__(self: _Self) -> _Self:
-    """Makes the directory, and removes what killed runs left in it.
+    """Makes the directory.
 
     Raises:
       PlacetoError: it cannot be written.
@@ -114,15 +114,6 @@ class ResultDirectory:
       os.makedirs(self.out, exist_ok=True)
       self.path = tempfile.mkdtemp(dir=self.out, prefix=_PARTIAL)
       os.chmod(self.path, 0o777 & ~_umask())
-      self._lock = _locked(self.path)
-      # A directory whose lock is free belongs to a run that was killed.
-      for name in os.listdir(self.out):
-        path = os.path.join(self.out, name)
-        if name.startswith(_PARTIAL) and path != self.path and not os.path.islink(path):
-          with contextlib.suppress(OSError):  # its run goes on
-            lock = _locked(path)
-            shutil.rmtree(path, ignore_errors=True)
-            _release(lock)
     except OSError as error:
       self.__exit__()
       raise PlacetoError(f"cannot write to {self.out!r} ({error.strerror}); choose a directory "
@@ -132,7 +123,6 @@ class ResultDirectory:
   def __exit__(self, *_: object) -> None:
     if self.path and not self._kept:
       shutil.rmtree(self.path, ignore_errors=True)
-    _release(self._lock)
     for path in self._made:  # the run failed, and left them empty
       with contextlib.suppress(OSError):
         os.rmdir(path)
@@ -161,25 +151,21 @@ class ResultDirectory:
     try:
       self.claim(names)
       known = _read_list(self.out)
-      new = {relative: [_digest(os.path.join(self.path, relative))]
+      new = {relative: _digest(os.path.join(self.path, relative))
              for name in names for relative in _files(self.path, name)}
       # Results of an earlier run that this one does not have, unchanged since.
       gone = [name for name in os.listdir(self.out) if name not in names and any(
           relative.partition("/")[0] == name for relative in known) and not (
               self._why_kept(name, known))]
-      # Both are known while some are renamed and some are not.
-      _write_list(self.out, {relative: [*known.get(relative, ()), *new.get(relative, ())]
-                             for relative in {*known, *new}})
-      # Old results move away first, so that each rename finds no file in its way.
-      old = os.path.join(self.path, _OLD)
-      os.mkdir(old)
       for name in (*gone, *names):
         target = os.path.join(self.out, name)
-        if os.path.lexists(target):
-          os.rename(target, os.path.join(old, name))
+        if os.path.isdir(target):
+          shutil.rmtree(target)
+        elif os.path.lexists(target):
+          os.unlink(target)
         if name in names:
           os.rename(os.path.join(self.path, name), target)
-      _write_list(self.out, new)
+      write_json(os.path.join(self.out, MANIFEST), {"version": 1, "files": new})
     except (OSError, PlacetoError) as error:
       self._kept = True
       reason = getattr(error, "strerror", None) or str(error)
@@ -187,7 +173,7 @@ class ResultDirectory:
           f"the results could not be moved into {self.out!r} and are in {self.path!r} ({reason})"
       ) from None
 
-  def _why_kept(self, name: str, known: Dict[str, List[str]]) -> str:
+  def _why_kept(self, name: str, known: Dict[str, str]) -> str:
     """Returns the reason why the files of this name may not be replaced, or ""."""
     path = os.path.join(self.out, name)
     if os.path.lexists(path) and any(
@@ -199,7 +185,7 @@ class ResultDirectory:
       path = os.path.join(self.out, relative)
       if relative not in known:
         return f"{path!r} is in the way and was not written by an earlier run; {_REMEDY}"
-      if _digest(path) not in known[relative]:
+      if _digest(path) != known[relative]:
         return f"{path!r} is in the way and was changed after an earlier run wrote it; {_REMEDY}"
     return ""
 
@@ -321,23 +307,17 @@ def _release(lock: Optional[int]) -> None:
     os.close(lock)
 
 
-def _read_list(out: str) -> Dict[str, List[str]]:
-  """Returns path below the directory -> digests that it may have; {} where there is no list."""
+def _read_list(out: str) -> Dict[str, str]:
+  """Returns path below the directory -> digest; {} where there is no list."""
   path = os.path.join(out, MANIFEST)
   if not os.path.lexists(path):
     return {}
   remedy = f"look into {out!r}, and move the list away"
   content = user_files.read_json_object(path, what="the list of results", remedy=remedy)
   files = content.get("files")
-  if content.get("version") != 1 or not isinstance(files, dict) or not all(
-      isinstance(digests, (str, list)) for digests in files.values()):
+  if content.get("version") != 1 or not isinstance(files, dict):
     raise PlacetoError(f"{path!r} is no list of results; {remedy}")
-  return {name: [digests] if isinstance(digests, str) else digests
-          for name, digests in files.items()}
-
-
-def _write_list(out: str, files: Dict[str, List[str]]) -> None:
-  write_json(os.path.join(out, MANIFEST), {"version": 1, "files": dict(sorted(files.items()))})
+  return files
 
 
 def _files(root: str, name: str) -> List[str]:

@@ -6,7 +6,6 @@ Dimensions: N ops.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -71,9 +70,8 @@ def apply_checked(
     *,
     promised_us: float,
     before_us: Optional[float] = None,
-    **options: Any,
 ) -> AppliedFunction:
-  """Places a function and simulates the result; warns where it is slower than was promised.
+  """Places a function and simulates the result.
 
   Args:
     placement: of the function's ops.
@@ -81,7 +79,6 @@ def apply_checked(
     graph: N ops.
     costs, cluster: of the problem for which the step time was promised.
     promised_us, before_us: see `AppliedFunction`.
-    **options: for `place_function`.
 
   Returns:
     The placed function with its simulated step time in us.
@@ -89,14 +86,11 @@ def apply_checked(
   Raises:
     PlacementError: the function cannot be placed, or is not the one that the graph was read from.
   """
-  placed = place_function(placement, concrete_of(function), **options)
+  placed = place_function(placement, concrete_of(function))
   # The step is simulated with the devices that the function's ops really have.
   indices = devices_now(placed.function, graph, cluster)
   simulated = Simulator(graph, costs, cluster).simulate(indices)
-  applied = AppliedFunction(placed, promised_us, simulated.step_time_us, before_us)
-  if not applied.kept:
-    warnings.warn(f"{applied}; let place_function move the variables", stacklevel=3)
-  return applied
+  return AppliedFunction(placed, promised_us, simulated.step_time_us, before_us)
 
 
 def devices_now(

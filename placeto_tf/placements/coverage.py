@@ -10,18 +10,15 @@ Dimensions: M ops of the file, N needed ops, D devices.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.errors import GraphError
-from placeto_tf.graphs import traversal
 from placeto_tf.graphs.colocation import colocate
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.kernels import KERNEL_TYPES, KernelSupport
-from placeto_tf.graphs.loops import back_edges, find_loops
-from placeto_tf.graphs.node_table import NodeTable, read_nodes
+from placeto_tf.graphs.node_table import read_nodes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,7 +30,6 @@ class FileOps:
     types: [M].
     positions: [N] index into [M] of each needed op.
     colocation: [M] int32, the smallest index of the ops that TensorFlow wants on one device.
-    loops: [M] int, the outermost loop of each op, -1 outside.
     has_kernel: [M, K] bool, columns as in `KERNEL_TYPES`.
   """
 
@@ -41,7 +37,6 @@ class FileOps:
   types: Sequence[str]
   positions: np.ndarray  # [N]
   colocation: np.ndarray  # [M]
-  loops: np.ndarray  # [M]
   has_kernel: np.ndarray  # [M, K]
 
 
@@ -57,7 +52,7 @@ def file_ops(graph: ComputationGraph) -> FileOps:
   if source is None or nodes is None:
     return FileOps(
         graph.op_names, graph.op_types, np.arange(graph.num_ops), np.asarray(graph.colocation),
-        np.full(graph.num_ops, -1), _kernel_columns(graph))
+        _kernel_columns(graph))
   names = [node.name for node in nodes]
   index = {name: i for i, name in enumerate(names)}
   positions = np.array([index[name] for name in graph.op_names], dtype=np.int64)
@@ -65,11 +60,10 @@ def file_ops(graph: ComputationGraph) -> FileOps:
   has_kernel = np.ones((m, len(KERNEL_TYPES)), dtype=bool)
   # A CostGraphDef has neither types nor attributes, so that each op stands alone.
   if source.format == "cost_graph_def":
-    colocation, loops, op_types = np.arange(m), np.full(m, -1), ["Unknown"] * m
+    colocation, op_types = np.arange(m), ["Unknown"] * m
   else:
     table = read_nodes(_graph_def(source))
-    loops, op_types = _loops(table), table.types
-    colocation = colocate(table)
+    colocation, op_types = colocate(table), table.types
     support = KernelSupport(table.op_defs)
     # The kernels of needed ops are known; only the others are looked up.
     needed = np.zeros(m, dtype=bool)
@@ -77,7 +71,7 @@ def file_ops(graph: ComputationGraph) -> FileOps:
     for i in np.flatnonzero(~needed).tolist():
       has_kernel[i] = support.has_kernel(table.nodes[i])
   has_kernel[positions] = _kernel_columns(graph)
-  return FileOps(names, op_types, positions, colocation, loops, has_kernel)
+  return FileOps(names, op_types, positions, colocation, has_kernel)
 
 
 def cover(
@@ -100,19 +94,17 @@ def cover(
   ops = file_ops(graph)
   devices = np.full(len(ops.names), -1, dtype=np.int32)
   devices[ops.positions] = indices
-  # A set goes to the device of its needed op; then the rest of its loop follows.
-  whole_loops = _join(ops.colocation, ops.loops)
-  for sets in (ops.colocation, whole_loops):
-    leaders = np.full(len(ops.names), -1, dtype=np.int32)
-    placed = np.flatnonzero(devices >= 0)[::-1]
-    leaders[sets[placed]] = devices[placed]  # the first op of a set is written last
-    devices = np.where(devices >= 0, devices, leaders[sets])
+  # A set goes to the device of its needed op.
+  leaders = np.full(len(ops.names), -1, dtype=np.int32)
+  placed = np.flatnonzero(devices >= 0)[::-1]
+  leaders[ops.colocation[placed]] = devices[placed]  # the first op of a set is written last
+  devices = np.where(devices >= 0, devices, leaders[ops.colocation])
   rest = devices < 0
-  devices[rest] = _homes(ops, cluster, whole_loops)[rest]
+  devices[rest] = _homes(ops, cluster)[rest]
   return ops.names, devices
 
 
-def _homes(ops: FileOps, cluster: Cluster, sets: np.ndarray) -> np.ndarray:
+def _homes(ops: FileOps, cluster: Cluster) -> np.ndarray:
   """Returns [M] the host, or else the first device on which all ops of a set have kernels."""
   # The host first, then other CPUs, then the lower index.
   devices = cluster.devices
@@ -120,42 +112,14 @@ def _homes(ops: FileOps, cluster: Cluster, sets: np.ndarray) -> np.ndarray:
       range(len(devices)), key=lambda j: (not devices[j].host, devices[j].type != "CPU", j))
   # [M, K]: kernels that all ops of a set have, at the set's label.
   common = np.ones_like(ops.has_kernel)
-  np.logical_and.at(common, sets, ops.has_kernel)
+  np.logical_and.at(common, ops.colocation, ops.has_kernel)
   homes = np.full(len(ops.names), by_preference[0], dtype=np.int32)
   # From the least preferred device on, so that the most preferred one is written last.
   for j in reversed(by_preference):
     kind = devices[j].type
     able = common[:, KERNEL_TYPES.index(kind)] if kind in KERNEL_TYPES else np.array(True)
     homes = np.where(able, j, homes)
-  return homes[sets].astype(np.int32)
-
-
-def _join(colocation: np.ndarray, loops: np.ndarray) -> np.ndarray:
-  """Returns [M] colocation sets, where sets with ops in one loop are joined."""
-  inside = np.flatnonzero(loops >= 0)
-  if not len(inside):
-    return colocation
-  sets = traversal.UnionFind(len(colocation))
-  sets.union_all(enumerate(colocation.tolist()))
-  # Loop -> its first op, whose set the others join.
-  firsts: Dict[int, int] = {}
-  for i in inside.tolist():
-    sets.union(i, firsts.setdefault(int(loops[i]), i))
-  return sets.labels()
-
-
-def _loops(table: NodeTable) -> np.ndarray:
-  """Returns [M] the outermost loop of each op, or -1; all -1 if unneeded ops form none."""
-  # Back edges are left out: the order needs an acyclic graph.
-  ahead = ~back_edges(table.types, table.producers, table.consumers)
-  producers, consumers = table.producers[ahead], table.consumers[ahead]
-  order, _ = traversal.topological_order(table.num_nodes, producers, consumers)
-  if len(order) == table.num_nodes:
-    try:
-      return find_loops(table.nodes, producers, table.ports[ahead], consumers, order).outermost
-    except GraphError:
-      pass  # needed ops have been checked; the rest never runs
-  return np.full(table.num_nodes, -1)
+  return homes[ops.colocation].astype(np.int32)
 
 
 def _kernel_columns(graph: ComputationGraph) -> np.ndarray:

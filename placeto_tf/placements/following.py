@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Tuple
 
 import numpy as np
 
@@ -85,20 +85,14 @@ def _renamed(placement: Placement, graph: ComputationGraph) -> Placement:
 
 def _spread(graph: ComputationGraph, of_set: Dict[int, int]) -> None:
   """Gives sets without a device that of a neighbour: of an op that they read, else of a reader."""
-  sets = graph.colocation.tolist()
-  inputs: List[List[int]] = [[] for _ in sets]
-  outputs: List[List[int]] = [[] for _ in sets]
-  for producer, port, consumer in zip(
-      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
-    if port != CONTROL:
-      inputs[consumer].append(producer)
-      outputs[producer].append(consumer)
-  order = graph.topological_order.tolist()
+  sets, data = graph.colocation, graph.edge_ports != CONTROL
+  rank = np.empty(graph.num_ops, dtype=np.int64)
+  rank[graph.topological_order] = np.arange(graph.num_ops)
+  producers, consumers = graph.edge_producers[data], graph.edge_consumers[data]
+  order = np.argsort(rank[producers], kind="stable")
+  # [(set of the producer, set of the consumer)] in topological order.
+  pairs = list(zip(sets[producers[order]].tolist(), sets[consumers[order]].tolist()))
   # Forwards along data edges, and then backwards for sets that read nothing placed.
-  for neighbours, ops in ((inputs, order), (outputs, order[::-1])):
-    for op in ops:
-      if sets[op] in of_set:
-        continue
-      found = [of_set[sets[other]] for other in neighbours[op] if sets[other] in of_set]
-      if found:
-        of_set[sets[op]] = found[0]
+  for one, other in (*pairs, *((consumer, producer) for producer, consumer in reversed(pairs))):
+    if one in of_set:
+      of_set.setdefault(other, of_set[one])

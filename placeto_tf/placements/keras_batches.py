@@ -5,7 +5,7 @@ Works with Keras 2 and Keras 3 without importing either.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
   import keras
   import tensorflow as tf
   from tensorflow.types.experimental import ConcreteFunction
-
-_FREE = 32  # stands in an error for a dimension that is not known
 
 
 def as_batch(data: Any, floatx: str = "float32") -> Batch:
@@ -264,8 +262,8 @@ def read_example(
     if not shapes:
       raise GraphError(
           f"the batches of the Keras model {step.name!r} have dimensions that batch_size does not "
-          "say; give data=, an example batch, or its specs: with your sizes for "
-          f"{_FREE}, and targets as your loss takes them, data={_as_code(specs)}")
+          "say; give data=, an example batch, or its specs with your sizes for None, and targets "
+          f"as your loss takes them: {specs}")
     # A wide trace serves all batch sizes, but the shapes are those of this one.
     return (tuple(keras_models.step_specs(model, None)) if wide else specs), shapes
   element_spec = None
@@ -276,14 +274,3 @@ def read_example(
     return tuple(data), component_shapes(data)
   batch = as_batch(data, step.floatx)
   return specs_of(batch, data, element_spec, wide=wide), component_shapes(batch)
-
-
-def _as_code(specs: Specs) -> str:
-  """Returns Python that makes nested TensorSpecs, with a number for each unknown dimension."""
-  if isinstance(specs, Mapping):
-    return f"{{{', '.join(f'{name!r}: {_as_code(spec)}' for name, spec in specs.items())}}}"
-  if isinstance(specs, (list, tuple)):
-    inner = ", ".join(_as_code(spec) for spec in specs)
-    return f"[{inner}]" if isinstance(specs, list) else f"({inner})"
-  sizes = [_FREE if size is None else size for size in specs.shape]
-  return f"tf.TensorSpec({sizes}, {specs.dtype.name!r})"

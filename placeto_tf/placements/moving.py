@@ -9,10 +9,9 @@ All such functions of the process get the new handle, so that none of them uses 
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import weakref
-from typing import TYPE_CHECKING, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Sequence, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError, one_line
@@ -20,20 +19,6 @@ from placeto_tf.graphs import captures
 
 if TYPE_CHECKING:
   import tensorflow as tf
-
-
-@dataclasses.dataclass(frozen=True)
-class Moved:
-  """The result of moving variables.
-
-  Attributes:
-    functions: number of functions traced before whose captured inputs were replaced.
-    held: names of variables whose old handle is still held by an object that is no function; that
-      object reads the old value from now on.
-  """
-
-  functions: int
-  held: Tuple[str, ...]
 
 
 def local_device(device: str) -> str:
@@ -44,12 +29,16 @@ def local_device(device: str) -> str:
   return found
 
 
-def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Moved:
+def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Tuple[str, ...]:
   """Moves variables to other devices; their Python objects stay the same.
 
   Args:
     moves: (variable, device) pairs. A variable of Keras 3 or of mixed precision stands for the
       variable it holds. A variable that is on its device already stays as it is.
+
+  Returns:
+    Names of variables whose old handle is still held by an object that is no function; that object
+    reads the old value from now on.
 
   Raises:
     PlacementError: a device is missing or has no room, or a variable cannot be moved. Variables
@@ -60,7 +49,7 @@ def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Moved:
   moves = [(variable, device) for variable, device in moves
            if local_device(variable.handle.device) != local_device(device)]
   if not moves:
-    return Moved(0, ())
+    return ()
   _check_devices([device for _, device in moves])
   # All moves are checked before the first variable is moved.
   piped = captures.piped_handles()
@@ -80,12 +69,11 @@ def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Moved:
       replaced[id(handle)] = (handle, _replace_handle(variable, device))
       del handle
   finally:
-    functions = _rebind(replaced)
+    _rebind(replaced)
     replaced.clear()
   # Old handles in circles of objects go now; those that stay are held by somebody.
   gc.collect()
-  held = tuple(name for name, handle in old.items() if handle() is not None)
-  return Moved(functions, held)
+  return tuple(name for name, handle in old.items() if handle() is not None)
 
 
 def _check_devices(wanted: Sequence[str]) -> None:
@@ -139,33 +127,27 @@ def _empty_handle(variable: tf.Variable) -> tf.Tensor:
       name=variable.name.partition(":")[0]).handle
 
 
-def _rebind(replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]]) -> int:
+def _rebind(replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]]) -> None:
   """Replaces handles among the captures of every function in the process.
 
   Args:
     replaced: id of the old handle -> (old handle, new handle).
-
-  Returns:
-    The number of ConcreteFunctions that captured one of them.
   """
   if not replaced:
-    return 0
+    return
   from tensorflow.python.eager.polymorphic_function import concrete_function
   from tensorflow.python.framework import func_graph
 
   # Graphs hold the captures of functions that are traced later; functions hold their own inputs.
-  count = 0
   kinds = (concrete_function.ConcreteFunction, func_graph.FuncGraph)
   for each in list(captures.live_objects(kinds)):
     if isinstance(each, func_graph.FuncGraph):
       _rebind_graph(each, replaced)
       continue
     inputs = getattr(each, "_captured_inputs", None) or []
-    new = _substituted(inputs, replaced)
-    if new is not inputs:
-      each._captured_inputs = new
-      count += 1
-  return count
+    if any(id(tensor) in replaced for tensor in inputs):
+      each._captured_inputs = type(inputs)(
+          replaced[id(tensor)][1] if id(tensor) in replaced else tensor for tensor in inputs)
 
 
 def _rebind_graph(graph: tf.Graph, replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]]) -> None:
@@ -187,11 +169,3 @@ def _rebind_graph(graph: tf.Graph, replaced: Dict[int, Tuple[tf.Tensor, tf.Tenso
       else:
         mapping[id(new[1])] = new[1] if outside else value
   _ = graph.captures  # recomputes the container's cache, which has old handles
-
-
-def _substituted(
-    inputs: List[tf.Tensor], replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]]) -> List[tf.Tensor]:
-  if not any(id(tensor) in replaced for tensor in inputs):
-    return inputs
-  return type(inputs)(
-      replaced[id(tensor)][1] if id(tensor) in replaced else tensor for tensor in inputs)

@@ -1,9 +1,8 @@
 """Places a ConcreteFunction: makes a new one with the same signature and its ops on their devices.
 
-The variables that a function captures exist already, each on a device. By default they are moved to
-the devices of the placement. They remain the same Python objects, and every function in the process
-keeps using them (`moving`). On request they stay, together with the ops that touch them, or the
-function gets copies of its own.
+The variables that a function captures exist already, each on a device. They are moved to the
+devices of the placement. They remain the same Python objects, and every function in the process
+keeps using them (`moving`).
 """
 
 from __future__ import annotations
@@ -14,17 +13,14 @@ from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
 
 from placeto_tf.errors import PlacementError, listed, one_line
 from placeto_tf.graphs.captures import resource_captures
-from placeto_tf.graphs.colocation import colocate
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES, read_concrete_function
 from placeto_tf.graphs.functions import inline_functions
-from placeto_tf.graphs.node_table import read_nodes
 from placeto_tf.graphs.rebuilt_functions import captures_of, rebuilt_function
 from placeto_tf.placements import moving
 from placeto_tf.placements.node_devices import place_nodes
 
 if TYPE_CHECKING:
   import tensorflow as tf
-  from tensorflow.core.framework.graph_pb2 import GraphDef
   from tensorflow.types.experimental import ConcreteFunction
 
 
@@ -51,17 +47,11 @@ class PlacedFunction:
     function: a new ConcreteFunction; the original is unchanged.
     in_place: captured variables that were where the placement wants them.
     moved: captured variables that are there now; their Python objects are the same.
-    stayed: captured variables that are elsewhere; the ops that touch them run there too.
-    recreated: captured variables that the function no longer uses, because it has copies.
-    variables: name of each recreated variable -> the copy, which starts with the same value.
   """
 
   function: ConcreteFunction
   in_place: Tuple[CapturedVariable, ...]
   moved: Tuple[CapturedVariable, ...]
-  stayed: Tuple[CapturedVariable, ...]
-  recreated: Tuple[CapturedVariable, ...]
-  variables: Dict[str, tf.Variable]
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
     return self.function(*args, **kwargs)
@@ -70,35 +60,19 @@ class PlacedFunction:
     lines = [f"{len(self.in_place)} variables were where the placement wants them"]
     if self.moved:
       lines.append(f"{len(self.moved)} were moved there ({_names(self.moved)})")
-    if self.stayed:
-      lines.append(
-          f"{len(self.stayed)} stay elsewhere ({_names(self.stayed)}), and the ops that touch them "
-          "with them")
-    if self.recreated:
-      lines.append(
-          f"{len(self.recreated)} were made again ({_names(self.recreated)}): the function no "
-          "longer shares them with the model")
     return "; ".join(lines)
 
 
-def place_function(
-    placement: Mapping[str, str], function: ConcreteFunction, *, move_variables: bool = True,
-    recreate_variables: bool = False,
-) -> PlacedFunction:
-  """Makes a placed copy of a ConcreteFunction.
+def place_function(placement: Mapping[str, str], function: ConcreteFunction) -> PlacedFunction:
+  """Makes a placed copy of a ConcreteFunction, and moves the variables that it captures.
 
   Args:
     placement: op name -> device name, for all ops of the function, calls inlined, as
       `load_graph(function)` names them.
     function: a ConcreteFunction.
-    move_variables: whether captured variables that are elsewhere are moved to their devices, for
-      this function and all else that uses them. If not, they stay, and the ops that touch them
-      stay with them: such a step may take far longer than the placement promises.
-    recreate_variables: whether those variables are copied to their devices instead, for this
-      function alone.
 
   Returns:
-    The placed function, and which variables were moved, left where they are or copied.
+    The placed function, and which variables were moved, for it and all else that uses them.
 
   Raises:
     PlacementError: an op has no device, or a capture of the function is elsewhere than the
@@ -111,24 +85,13 @@ def place_function(
   # A function that was placed before has other names for its captures than its original.
   names = getattr(function, PLACED_NAMES, {})
   by_name = {names.get(each.op, each.op): each for each in resource_captures(function)}
-  captures = captures_of(function)
   devices = {node.name: node.device for node in graph_def.node}
-  in_place, moved, stayed, recreated, copies = [], [], [], [], {}
-  moves = []
-  anchors: Dict[str, str] = {}  # captured op -> where it stays
+  in_place, moved, moves = [], [], []
   capture = None
-  # Each capture is in place, copied, left where it is, or moved.
   for name, capture in by_name.items():
     found = CapturedVariable(capture.name, capture.device, devices[name])
     if moving.local_device(capture.device) == moving.local_device(devices[name]):
       in_place.append(found)
-    elif recreate_variables and capture.variable is not None:
-      recreated.append(found)
-      copies[capture.variable.name] = _copy(capture.variable, devices[name])
-      captures[name] = copies[capture.variable.name].handle
-    elif not move_variables:
-      stayed.append(found)
-      anchors[name] = capture.device
     elif capture.fixed:
       raise PlacementError(
           f"the placement wants {capture.name!r} on {devices[name]}, but it is on "
@@ -137,20 +100,16 @@ def place_function(
     else:
       moved.append(found)
       moves.append((capture.variable, devices[name]))
-  # Ops go to the variables that stay, before the function is built.
-  _keep_together(graph_def, anchors)
-  placed = rebuilt_function(
-      function, graph_def, captures=captures, copies=list(copies.values()))
-  del capture, by_name, captures  # these hold handles, and `held` names all that is held
+  placed = rebuilt_function(function, graph_def, captures=captures_of(function), copies=[])
+  del capture, by_name  # these hold handles, and `held` names all that is held
   # The variables move after the function is built: an error until here changes nothing.
-  held = moving.move_variables(moves).held
+  held = moving.move_variables(moves)
   if held:
     warnings.warn(
         f"{len(held)} of the variables that were moved are also held by something that is no "
         f"function ({', '.join(held[:3])}), which still reads their old values; make it again",
         stacklevel=3)
-  return PlacedFunction(
-      placed, tuple(in_place), tuple(moved), tuple(stayed), tuple(recreated), copies)
+  return PlacedFunction(placed, tuple(in_place), tuple(moved))
 
 
 def trial_function(
@@ -191,19 +150,6 @@ def trial_function(
         f"there is no room for copies of the variables ({one_line(error, 100)}); place without a "
         "trial") from error
   return rebuilt_function(function, graph_def, captures=captures, copies=list(copies.values()))
-
-
-def _keep_together(graph_def: GraphDef, moved: Dict[str, str]) -> None:
-  """Puts the ops that touch a variable on its device, as TensorFlow would silently."""
-  if not moved:
-    return
-  table = read_nodes(graph_def)
-  sets = colocate(table)
-  # Colocation set -> device of the variable in it.
-  stays = {int(sets[table.index[name]]): device for name, device in moved.items()}
-  for node, label in zip(table.nodes, sets.tolist()):
-    if label in stays:
-      node.device = stays[label]
 
 
 def _copy(variable: tf.Variable, device: str) -> tf.Variable:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from typing import Any, Dict, List, Set
 
 from placeto_tf.errors import GraphError, PlacementError, one_line
@@ -48,34 +49,32 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
   source = _saved_model(graph)
   placed = place(graph, placement)
   path = os.path.join(out_dir, NAME)
-  # Written beside and renamed, so that no reader sees half of a SavedModel.
-  partial = f"{path}.partial-{os.getpid()}"
   if source.path is None or not os.path.isdir(source.path):
     raise PlacementError(
         f"the SavedModel {source.path!r}, whose variables are to be copied, is gone; put it "
         "back")
   check_copyable(graph, out_dir)
   try:
-    shutil.rmtree(partial, ignore_errors=True)
-    # All files but the proto, which is written anew, and its fingerprint.
-    shutil.copytree(source.path, partial, ignore=lambda folder, names: (
-        _REPLACED if folder == source.path else ()))
-    if source.text:
-      from google.protobuf import text_format
+    # Written beside and renamed, so that no reader sees half of a SavedModel.
+    with tempfile.TemporaryDirectory(dir=out_dir, prefix=NAME) as folder:
+      partial = os.path.join(folder, NAME)
+      # All files but the proto, which is written anew, and its fingerprint.
+      shutil.copytree(source.path, partial, ignore=lambda folder, names: (
+          _REPLACED if folder == source.path else ()))
+      if source.text:
+        from google.protobuf import text_format
 
-      name, content = "saved_model.pbtxt", text_format.MessageToString(placed).encode("utf-8")
-    else:
-      name, content = "saved_model.pb", placed.SerializeToString(deterministic=True)
-    outputs.write(os.path.join(partial, name), content)
-    if os.path.isdir(path):
-      shutil.rmtree(path)
-    os.rename(partial, path)
+        name, content = "saved_model.pbtxt", text_format.MessageToString(placed).encode("utf-8")
+      else:
+        name, content = "saved_model.pb", placed.SerializeToString(deterministic=True)
+      outputs.write(os.path.join(partial, name), content)
+      if os.path.isdir(path):
+        shutil.rmtree(path)
+      os.rename(partial, path)
   except (OSError, shutil.Error) as error:
     raise PlacementError(
         f"cannot write the SavedModel {path!r} ({getattr(error, 'strerror', None) or error}); give "
         "a path in a folder that can be written to") from None
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
   return path
 
 

@@ -210,8 +210,7 @@ class Placement(collections.abc.Mapping):
         - a `tf.Graph`: changes it in place and returns it. Do that before its first run, because
           sessions do not notice later changes;
         - a ConcreteFunction, or a `tf.function` with one trace: returns a placed ConcreteFunction.
-          Variables are moved to their devices for all that uses them; `place_function` tells which,
-          and can leave them where they are.
+          Variables are moved to their devices for all that uses them; `place_function` tells which.
         A SavedModel is written by `write_placed`.
       any_graph: whether feeds and variables may have other shapes than in the graph that the
         placement was made for.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Tuple
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.files import outputs, user_files
@@ -16,6 +16,7 @@ from placeto_tf.files import outputs, user_files
 VERSION = 2
 # What a file that was written by hand needs.
 _BY_HAND = ("version", "devices", "placement")
+_WHOLE = ("seed", "evaluations", "replicas")  # fields that are whole numbers
 _KEEP = "to place by hand, keep \"devices\" and \"placement\" alone"
 
 
@@ -95,21 +96,14 @@ def from_json(found: Any) -> Dict[str, Any]:
           f"\"{field}\" is missing; a placement has the device names in \"devices\" and op name: "
           "device name in \"placement\"")
   # Devices and ops; then where the placement came from; then its numbers.
-  devices = _expect("\"devices\"", found["devices"], list, "a list of device names")
-  for device in devices:
-    _expect("an entry of \"devices\"", device, str, "a device name such as \"/GPU:0\"")
+  devices = _names("\"devices\"", found["devices"], "a list of device names such as \"/GPU:0\"")
   placement = _expect("\"placement\"", found["placement"], dict, "an object op name: device name")
   for op, device in placement.items():
     _expect(f"the device of op {op!r}", device, str, "a device name")
   graph = _expect("\"graph\"", found.get("graph", {}), dict, "an object")
-  fetches = _expect("\"fetches\"", graph.get("fetches", []), list, "a list of names")
-  for fetch in fetches:
-    _expect("an entry of \"fetches\"", fetch, str, "a name")
-  numbers = {}
-  for field, whole in (
-      ("seed", True), ("evaluations", True), ("step_time_us", False), ("lower_bound_us", False),
-      ("replicas", True)):
-    numbers[field] = _number(f"\"{field}\"", found.get(field), whole)
+  numbers = {
+      field: _number(f"\"{field}\"", found.get(field), field in _WHOLE)
+      for field in (*_WHOLE, "step_time_us", "lower_bound_us")}
   peaks = _expect(
       "\"peak_memory_bytes\"", found.get("peak_memory_bytes", {}), dict, "an object device: bytes")
   for device, peak in peaks.items():
@@ -126,22 +120,15 @@ def from_json(found: Any) -> Dict[str, Any]:
           f"\"shapes\" of {op!r} is {user_files.brief(shape)}, expected a list of sizes, -1 for "
           "any; place the graph again")
   cluster = found.get("cluster")
-  if cluster is not None:
-    _expect("\"cluster\"", cluster, dict, "an object")
   fields = dict(
-      op_devices=placement,
-      devices=tuple(devices),
+      op_devices=placement, devices=devices, peak_memory_bytes=peaks, baselines=baselines,
       fingerprint=_expect(
           "\"fingerprint\"", graph.get("fingerprint", ""), str, "a string of hex digits"),
-      fetches=tuple(fetches),
+      fetches=_names("\"fetches\"", graph.get("fetches", []), "a list of names"),
       shapes={op: tuple(shape) for op, shape in shapes.items()},
-      cluster=cluster,
+      cluster=None if cluster is None else _expect("\"cluster\"", cluster, dict, "an object"),
       method=_expect("\"method\"", found.get("method", ""), str, "the name of a method"),
-      peak_memory_bytes=peaks,
-      baselines=baselines,
-      options=_expect("\"options\"", found.get("options", {}), dict, "an object"),
-      **numbers,
-  )
+      options=_expect("\"options\"", found.get("options", {}), dict, "an object"), **numbers)
   # Compared last, so that a wrong field is named rather than the digest.
   if written and found.get("digest") != digest_of(found):
     raise PlacementError(
@@ -156,6 +143,12 @@ def _expect(what: str, value: Any, kind: type, expected: str) -> Any:
         f"{what} is {user_files.brief(value)}, expected {expected}; correct it or place the "
         "graph again")
   return value
+
+
+def _names(what: str, value: Any, expected: str) -> Tuple[str, ...]:
+  for name in _expect(what, value, list, expected):
+    _expect(f"an entry of {what}", name, str, "a name")
+  return tuple(value)
 
 
 def _number(what: str, value: Any, whole: bool) -> Any:

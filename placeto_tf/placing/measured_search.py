@@ -20,7 +20,6 @@ import numpy as np
 from placeto_tf.errors import MeasurementError
 from placeto_tf.placements import Placement
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import MeasuredStep, Measurer, MeasuringConfig
 from placeto_tf.runtime.workers import InProcess, make_runtime, one_process_note
 
@@ -176,14 +175,12 @@ def search_on_workers(
     MeasurementError: the workers do not answer, or no placement could be run.
   """
   runtime = make_runtime(problem.cluster, workers)
-  with runtime, CoreSpeed.of(runtime, problem.cluster.core_probe_us) as speed:
-    with Measurer(
-        problem.graph, problem.cluster, runtime,
-        MeasuringConfig(max_runs=30, max_seconds=20.0, seed=seed), device_map=device_map,
-        speed=speed) as measurer:
-      result = search_measured(
-          problem, measurer, found, max_measurements=max_measurements, seed=seed,
-          progress=progress)
+  with runtime, Measurer(
+      problem.graph, problem.cluster, runtime,
+      MeasuringConfig(max_runs=30, max_seconds=20.0, seed=seed),
+      device_map=device_map) as measurer:
+    result = search_measured(
+        problem, measurer, found, max_measurements=max_measurements, seed=seed, progress=progress)
   if isinstance(runtime, InProcess) and runtime.num_cpus > 1:
     result.caution = one_process_note(runtime.num_cpus)
   return result

@@ -40,7 +40,7 @@ def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: An
     result: a `PlacingResult`.
     target: the graph that was given to `place()`, in any kind; see there.
     out_dir: for a path, the directory that the placed graph is written to.
-    **options: of `Placement.apply` or `place_function`.
+    **options: of `Placement.apply`, for protos and live graphs.
 
   Returns:
     The placed graph in the kind of the target, or the path that was written.
@@ -59,7 +59,7 @@ def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: An
   if keras_models.is_keras_model(target):
     target = _inference_of(target, result.graph)
   if is_concrete_function(target) or is_function(target):
-    return _apply_to_function(result, concrete_of(target), **options)
+    return _apply_to_function(result, concrete_of(target))
   replicated = _replicas(result)
   # One replica, or the target has the replicas already.
   if replicated is None or _is_graph(target, replicated.graph):
@@ -100,7 +100,7 @@ def _replicas(result: Any) -> Optional[ReplicatedGraph]:
   return None if chosen is None or chosen.replicas == 1 else chosen
 
 
-def _apply_to_function(result: Any, function: Any, **options: Any) -> Any:
+def _apply_to_function(result: Any, function: Any) -> Any:
   """Returns the `AppliedFunction` of a ConcreteFunction, which takes the whole batch."""
   replicated = _replicas(result)
   if replicated is not None and not _is_graph(function, replicated.graph):
@@ -111,7 +111,7 @@ def _apply_to_function(result: Any, function: Any, **options: Any) -> Any:
   return apply_checked(
       result.placement, function, result.graph, result.costs, result.cluster,
       promised_us=result.step_time_us,
-      before_us=None if before is None else before.step_time_us, **options)
+      before_us=None if before is None else before.step_time_us)
 
 
 def _inference_of(model: Any, graph: ComputationGraph) -> Any:

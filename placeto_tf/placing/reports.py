@@ -67,7 +67,7 @@ def _graph(graph: ComputationGraph) -> Dict[str, Any]:
 def _measured(found: MeasuredSearch) -> Dict[str, Any]:
   """Returns the measurements; the history has the fastest step after each number of them."""
   return {
-      **_fields(found.step, "step_time_us", "low_us", "high_us", "steady"),
+      **_fields(found.step, "step_time_us", "low_us", "high_us"),
       "measurements": found.measurements, "failures": found.failures,
       "history": [{"measurements": m, "step_time_us": us} for m, us in found.history],
       "placers": {name: None if step.failure else step.step_time_us

@@ -277,7 +277,7 @@ class PlacingResult:
         MetaGraphDef, CostGraphDef, `tf.Graph`, ConcreteFunction, `tf.function`, Keras model, or the
         path or spec of a graph.
       out_dir: for a path, the directory that the placed graph is written to.
-      **options: those of `Placement.apply`; for functions and models, of `place_function`.
+      **options: those of `Placement.apply`, for protos and live graphs.
 
     Returns:
       - a placed copy of a proto; of a path or spec, that of its content;
@@ -285,7 +285,7 @@ class PlacingResult:
         collections, because a live graph cannot be rewritten;
       - for a ConcreteFunction, a `tf.function` and a Keras model (its inference) an
         `AppliedFunction`, which is called as they are, with the whole batch, and has its step
-        time; a warning is given if that is more than was promised;
+        time beside the one that was promised;
       - with `out_dir`, the path that was written.
 
     Raises:

@@ -346,18 +346,22 @@ def executor_at(address: Optional[str], cpus: float = 1.0) -> Iterator[Executor]
     with OnRay(ray, cpus) as executor:
       yield executor
     return
-  with _signals_kept():
-    # Only a Ray that is started here is worth a second try.
-    for left in reversed(range(_STARTS if address == LOCAL else 1)):
-      try:
-        _init(ray, address)
-        break
-      except Exception as error:  # Ray raises plain ones, for example when its start takes too long
-        if not left:
-          reason = str(error).strip().splitlines()[0] if str(error).strip() else "nothing answered"
-          raise SetupError(
-              f"Ray at {address!r} cannot be reached ({reason:.200}); start it with `ray start "
-              "--head`, give the address of a running one, or --ray=local") from None
+  handler = signal.getsignal(signal.SIGTERM)
+  # Only a Ray that is started here is worth a second try.
+  for left in reversed(range(_STARTS if address == LOCAL else 1)):
+    try:
+      _init(ray, address)
+      break
+    except Exception as error:  # Ray raises plain ones, for example when its start takes too long
+      if not left:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "nothing answered"
+        raise SetupError(
+            f"Ray at {address!r} cannot be reached ({reason:.200}); start it with `ray start "
+            "--head`, give the address of a running one, or --ray=local") from None
+    finally:
+      # Ray sets its own, which would skip tidying up; only the main thread may set handlers.
+      if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
   try:
     with OnRay(ray, cpus) as executor:
       yield executor
@@ -377,17 +381,3 @@ def _init(ray: ModuleType, address: str) -> None:
   worker = sys.modules.get("ray._private.worker")
   if worker is not None:
     worker._worker_logs_enabled = False  # type: ignore[attr-defined]
-
-
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-  """Keeps the handler of SIGTERM: Ray sets its own, which would skip tidying up."""
-  # Only the main thread may set handlers.
-  if threading.current_thread() is not threading.main_thread():
-    yield
-    return
-  handler = signal.getsignal(signal.SIGTERM)
-  try:
-    yield
-  finally:
-    signal.signal(signal.SIGTERM, handler)

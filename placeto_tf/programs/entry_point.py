@@ -8,7 +8,6 @@ import re
 import signal
 import sys
 import tempfile
-import threading
 from typing import Callable, List
 
 from absl import app, flags, logging
@@ -47,7 +46,6 @@ def import_tensorflow_quietly() -> None:
     finally:
       os.dup2(shown, 2)
       os.close(shown)
-  _end_if_signalled()  # an import may have caught what the signal's handler raised
   if "verbosity" in FLAGS and logging.get_verbosity() <= logging.ERROR:
     tensorflow.get_logger().setLevel("ERROR")
 
@@ -72,14 +70,6 @@ def _help(main: Callable[[], None]) -> str:
   return "\n".join(sections)
 
 
-def _show(text: str) -> None:
-  """Prints to a reader who may leave before the end, such as `head`."""
-  try:
-    print(text, flush=True)
-  except BrokenPipeError:
-    _forget_readers()
-
-
 def _forget_readers() -> None:
   """Discards all later output; Python flushes once more when it ends."""
   nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -90,61 +80,10 @@ def _forget_readers() -> None:
       os.dup2(nowhere, stream.fileno())
 
 
-def _open_streams() -> None:
-  """Gives a program that was started without stdin, stdout or stderr (`2>&-`) empty ones.
-
-  Otherwise the next file that is opened would take the place of one, and be written to.
-  """
-  while True:
-    descriptor = os.open(os.devnull, os.O_RDWR)
-    # The lowest free descriptor is taken: above 2 all three streams are open.
-    if descriptor > 2:
-      os.close(descriptor)
-      break
-    os.set_inheritable(descriptor, True)
-  for name, descriptor, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
-    if getattr(sys, name) is None:
-      setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))
-
-
-_received: List[int] = []  # signals that are to end the program
-
-
 def _terminated(number: int, _: object) -> None:
-  """Ends the program at the next step of Python."""
+  """Ends the program at the next step of Python, tidying up as Ctrl-C does."""
   signal.signal(number, signal.SIG_DFL)  # the second one ends it at once
-  _received.append(number)
   sys.exit(128 + number)
-
-
-def _interrupted(number: int, _: object) -> None:
-  """Remembers a Ctrl-C, and raises it."""
-  _received.append(number)
-  raise KeyboardInterrupt
-
-
-def _end_if_signalled() -> None:
-  """Ends the program, if a signal that came before now was to."""
-  if _received:
-    if _received[0] == signal.SIGINT:
-      raise KeyboardInterrupt
-    sys.exit(128 + _received[0])
-
-
-def _hear_signals() -> None:
-  """Has signals tidy up as Ctrl-C does: workers, temporary directories, results."""
-  if threading.current_thread() is threading.main_thread():
-    signal.signal(signal.SIGTERM, _terminated)
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-      signal.signal(signal.SIGHUP, _terminated)  # the terminal is gone; under nohup it is ignored
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored
-      signal.signal(signal.SIGINT, _interrupted)
-
-
-def _finish_undisturbed() -> None:
-  """Ignores a late Ctrl-C, which would only cut off the tidying up, with a traceback."""
-  if signal.getsignal(signal.SIGINT) is _interrupted:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def run_program(
@@ -155,7 +94,6 @@ def run_program(
     main: the program.
     more_help: gives the text of --help below the flags.
   """
-  _open_streams()
   program = sys.argv[0].rpartition("/")[2]
   program = program[:-3] if program.endswith(".py") else program
 
@@ -166,7 +104,7 @@ def run_program(
   def parse(argv: List[str]) -> List[str]:
     # Before absl, whose own help leaves out the shared flags.
     if {"--help", "-help", "-h", "-?"} & set(argv[1:]):
-      _show("\n\n".join(filter(None, (_help(main), more_help()))))
+      print("\n\n".join(filter(None, (_help(main), more_help()))), flush=True)
       sys.exit(0)
     try:
       rest = FLAGS(argv)
@@ -189,17 +127,12 @@ def run_program(
     sys.exit(130)
 
   def ended_well(_: List[str]) -> None:
-    _received.clear()
     try:
-      # Signals first, so that an early one tidies up, too.
-      _hear_signals()
-      try:
-        main()
-        _finish_undisturbed()
-      except Exception:
-        # TensorFlow turns what a signal's handler raises in some of its loops into other errors.
-        _end_if_signalled()
-        raise
+      for name in ("SIGTERM", "SIGHUP"):  # under nohup the second is ignored
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+          signal.signal(number, _terminated)
+      main()
     except PlacetoError as error:
       fail(error)
     except BrokenPipeError:  # whoever read the output has left, as `head` does

@@ -21,7 +21,6 @@ Dimensions: N ops, D devices.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import tempfile
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
@@ -41,9 +40,9 @@ from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.device_maps import match_devices
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 from placeto_tf.runtime.microbenchmarks import LARGE_BYTES, SMALL_BYTES, LinkTimes
-from placeto_tf.runtime.placed_runs import open_with_beat
-from placeto_tf.runtime.protocol import Runtime
-from placeto_tf.runtime.supervision import supervise
+from placeto_tf.runtime.placed_runs import PlacedRun
+from placeto_tf.runtime.supervision import named_failures
+from placeto_tf.runtime.workers import Runtime
 
 # Op types whose CPU kernels override IsExpensive(), by TensorFlow's headers (core/kernels).
 INLINE_OP_TYPES = (
@@ -65,7 +64,6 @@ class CalibrationConfig:
     runs: timed steps of each small graph.
     graph_runs: timed and traced steps of the graph on each device.
     warmup_runs: of the graph, dropped.
-    max_seconds: of the graph on each device; longer where that is needed for as many runs.
     placements: of the graph that transfers are fitted to; 0 leaves them as measured between idle
       devices.
     placement_seconds: of each.
@@ -76,7 +74,6 @@ class CalibrationConfig:
   runs: int = 20
   graph_runs: int = 12
   warmup_runs: int = 3
-  max_seconds: float = 20.0
   placements: int = 10
   placement_seconds: float = 8.0
   timeout_seconds: float = 120.0
@@ -87,22 +84,6 @@ class CalibrationConfig:
       if field.name not in ("seed", "placements") and not getattr(self, field.name) > 0:
         raise MeasurementError(
             f"{field.name} is {getattr(self, field.name)}; expected more than 0")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class OpTimes:
-  """Times of a graph's ops on one device.
-
-  Attributes:
-    compute_us: [N] float64 median time of each op's kernel in traced steps; NaN where it did not
-      run.
-    runs: [N] float64, how often each op ran in a step.
-    step_time_us: median of steps that were not traced.
-  """
-
-  compute_us: np.ndarray
-  runs: np.ndarray
-  step_time_us: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,7 +117,6 @@ def calibrate(
     part: Optional[ComputationGraph] = None,
     feeds: Feeds = "random",
     device_map: Optional[Mapping[str, str]] = None,
-    speed: Optional[CoreSpeed] = None,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Calibration:
   """Measures links by pair and overheads on a runtime, and the costs of a graph's ops.
@@ -149,7 +129,6 @@ def calibrate(
     part: the graph of one of several replicas, whose ops are timed as well, with random feeds:
       kernels are less efficient on fewer examples.
     feeds, device_map: see `measure`.
-    speed: decides which runs count; by default that of the runtime's cores.
     progress: called with the name of the next part.
 
   Returns:
@@ -159,61 +138,63 @@ def calibrate(
     MeasurementError: a worker was lost or hangs, or times make no sense.
     PlacementError: a device has no counterpart in the runtime.
   """
-  # The probe's threads end with this call, as they began with it.
-  if speed is None:
-    with CoreSpeed.of(runtime) as speed:
-      progress("how fast the cores are")
-      speed.learn()
-      return calibrate(
-          cluster, runtime, graph, config, part=part, feeds=feeds, device_map=device_map,
-          speed=speed, progress=progress)
-  config = config or CalibrationConfig()
+  with named_failures(runtime):
+    return _calibrate(
+        cluster, runtime, graph, config or CalibrationConfig(), part, feeds, device_map, progress)
+
+
+def _calibrate(
+    cluster: Cluster, runtime: Runtime, graph: Optional[ComputationGraph],
+    config: CalibrationConfig, part: Optional[ComputationGraph], feeds: Feeds,
+    device_map: Optional[Mapping[str, str]], progress: Callable[[str], None]) -> Calibration:
+  speed = CoreSpeed.of(runtime)
+  progress("how fast the cores are")
+  speed.learn()
+  # From here on a measurer brings its times to this speed.
+  cluster = dataclasses.replace(cluster, core_probe_us=speed.full_speed_us or 0.0)
+  bench = microbenchmarks.Bench(runtime, config.runs, config.timeout_seconds, speed)
   devices = match_devices(cluster.device_names, runtime.devices, device_map)
   names = [devices[name] for name in cluster.device_names]
-
-  def with_bench(work: Callable[[microbenchmarks.Bench], Any]) -> Any:
-    return supervise(runtime, lambda beat: work(microbenchmarks.Bench(
-        runtime, config.runs, beat, config.timeout_seconds, speed)), config.timeout_seconds)
-
   links: Dict[Tuple[int, int], LinkTimes] = {}
   for i, source in enumerate(names):
     for j, target in enumerate(names):
       if i != j:
         progress(f"link {cluster.device_names[i]} to {cluster.device_names[j]}")
-        links[i, j] = with_bench(
-            functools.partial(microbenchmarks.link_times, source=source, target=target))
+        links[i, j] = microbenchmarks.link_times(bench, source, target)
   progress("overhead of an op")
   # One overhead for all devices: the simulator has one.
-  overhead_us = float(np.mean([
-      with_bench(functools.partial(microbenchmarks.op_overhead_us, device=name))
-      for name in names]))
-  compute_us: Optional[np.ndarray] = None
-  step_time_us: Optional[np.ndarray] = None
-  if graph is not None:
-    compute_us, step_time_us = _graph_costs(
-        graph, cluster, runtime, devices, overhead_us, config, feeds, speed, progress)
-  part_us: Optional[np.ndarray] = None
-  if part is not None:
-    part_us, _ = _graph_costs(
-        part, cluster, runtime, devices, overhead_us, config, "random", speed, progress)
+  overhead_us = float(np.mean([microbenchmarks.op_overhead_us(bench, name) for name in names]))
+
+  def costs_of(which: ComputationGraph, fed: Feeds) -> Tuple[np.ndarray, np.ndarray]:
+    """Times the ops of a graph; see `_graph_costs`.
+
+    Args:
+      which: the graph.
+      fed: its feeds.
+
+    Returns:
+      compute_us [N, D] and step_time_us [D].
+    """
+    return _graph_costs(
+        which, cluster, runtime, devices, overhead_us, config, fed, speed, progress)
+
+  compute_us, step_time_us = (None, None) if graph is None else costs_of(graph, feeds)
+  part_us = None if part is None else costs_of(part, "random")[0]
   fit = fitting.Fit(_calibrated(cluster, links, overhead_us))
   # Without links, on one device, there are no transfers to fit.
   if graph is not None and compute_us is not None and links and config.placements:
-    fit = _fit(
-        graph, fit.cluster, compute_us, runtime, config, feeds, device_map, speed, progress)
+    fit = _fit(graph, fit.cluster, compute_us, runtime, config, feeds, device_map, progress)
     compute_us = compute_us * fit.compute_scale
     part_us = None if part_us is None else part_us * fit.compute_scale
-  known = dataclasses.replace(fit.cluster, core_probe_us=speed.full_speed_us or 0.0)
   return Calibration(
-      known, links, compute_us, step_time_us, fit.seen,
+      fit.cluster, links, compute_us, step_time_us, fit.seen,
       None if part is None or part_us is None else (part, part_us))
 
 
 def _fit(
     graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, runtime: Runtime,
     config: CalibrationConfig, feeds: Feeds, device_map: Optional[Mapping[str, str]],
-    speed: CoreSpeed, progress: Callable[[str], None],
-) -> fitting.Fit:
+    progress: Callable[[str], None]) -> fitting.Fit:
   """Fits transfers to steps of the graph; see `fitting`."""
   with tempfile.TemporaryDirectory() as folder:
     # By way of a file, so that costs are those that a later placement reads.
@@ -224,7 +205,7 @@ def _fit(
       max_runs=max(config.runs, MeasuringConfig.min_runs), max_seconds=config.placement_seconds,
       timeout_seconds=config.timeout_seconds, seed=config.seed)
   with Measurer(graph, cluster, runtime, measuring, feeds=feeds, device_map=device_map,
-                reference=False, speed=speed) as measurer:
+                reference=False) as measurer:
 
     def measure(placement: np.ndarray) -> float:
       progress("a placement that transfers are fitted to")
@@ -307,17 +288,15 @@ def _graph_costs(
     indices = np.where(allowed[:, d], d, allowed.argmax(axis=1)).astype(np.int32)
     placement = Placement.from_indices(graph, cluster, indices)
     progress(f"the graph on {cluster.device_names[d]}")
-    found = supervise(runtime, functools.partial(
-        _time_ops, graph, placement, devices, runtime, feeds, config, speed),
-        config.timeout_seconds)
+    kernel_us, runs, step_us = _time_ops(graph, placement, devices, runtime, feeds, config, speed)
     here = indices == d
-    compute_us[here, d] = found.compute_us[here]
+    compute_us[here, d] = kernel_us[here]
     # An op that runs k times in a loop is launched k - 1 times more than the one in the overhead.
-    between_us = np.maximum(between_us, overhead_us * np.maximum(found.runs - 1, 0))
+    between_us = np.maximum(between_us, overhead_us * np.maximum(runs - 1, 0))
     # Only a step with all ops on this device is a step of one device.
     if here.all():
-      step_time_us[d] = found.step_time_us
-      launched[d] = np.maximum(found.runs, 1).sum()
+      step_time_us[d] = step_us
+      launched[d] = np.maximum(runs, 1).sum()
   # The time of steps besides kernels is the overhead; a trace that takes longer than the step
   # without one says that tracing slowed the kernels, which are then scaled back.
   for d in np.flatnonzero(~np.isnan(step_time_us)).tolist():
@@ -331,36 +310,36 @@ def _graph_costs(
 
 def _time_ops(
     graph: ComputationGraph, placement: Placement, devices: Mapping[str, str], runtime: Runtime,
-    feeds: Feeds, config: CalibrationConfig, speed: CoreSpeed, beat: Callable[[], None]) -> OpTimes:
-  """Times the kernels of a placement's ops in traced steps, and steps without a trace."""
-  run = open_with_beat(
-      beat, graph, placement, devices, runtime, feeds=feeds,
-      timeout_seconds=config.timeout_seconds, seed=config.seed)
+    feeds: Feeds, config: CalibrationConfig, speed: CoreSpeed
+) -> Tuple[np.ndarray, np.ndarray, float]:
+  """Times the kernels of a placement's ops in traced steps, and steps without a trace.
+
+  Returns:
+    [N] float64 median us of each op's kernel in a step, NaN where it did not run; [N] float64 how
+    often it ran in a step; and the median us of steps that were not traced.
+  """
+  run = PlacedRun(
+      graph, placement, devices, runtime, feeds=feeds, timeout_seconds=config.timeout_seconds,
+      seed=config.seed)
+
+  # Taking turns, so that both see the same machine.
+  def turn() -> Tuple[float, Tuple[np.ndarray, np.ndarray]]:
+    return run.step() * 1e6, kernel_times_us(graph, run.traced_step())
+
   try:
     for _ in range(config.warmup_runs):
       run.step()
-      beat()
-
-    # Taking turns, so that both see the same machine.
-    def turn() -> Tuple[float, Tuple[np.ndarray, np.ndarray]]:
-      step_us = run.step() * 1e6
-      beat()
-      return step_us, kernel_times_us(graph, run.traced_step())
-
-    turns, _ = speed.collect(turn, config.graph_runs, config.max_seconds, beat)
-    # Divided by the factor: at full speed of the cores.
-    steps = [step_us / factor for (step_us, _), factor in turns]
-    traced = [kernels_us / factor for (_, (kernels_us, _)), factor in turns]
-    runs = turns[-1][0][1][1]
+    turns = [speed.time(turn) for _ in range(config.graph_runs)]
   finally:
     run.close()
-  with np.errstate(invalid="ignore"):
-    # [runs, N]; NaN where an op was not traced.
-    table = np.stack(traced)
+  # Divided by the factor: at full speed of the cores.
+  steps = [step_us / factor for (step_us, _), factor in turns]
+  # [runs, N]; NaN where an op was not traced.
+  table = np.stack([kernels_us / factor for (_, (kernels_us, _)), factor in turns])
   ran = ~np.isnan(table).all(axis=0)
   compute_us = np.full(graph.num_ops, np.nan)
   compute_us[ran] = np.nanmedian(table[:, ran], axis=0)
-  return OpTimes(compute_us, runs, float(np.median(steps)))
+  return compute_us, turns[-1][0][1][1], float(np.median(steps))
 
 
 def kernel_times_us(graph: ComputationGraph, metadata: Any) -> Tuple[np.ndarray, np.ndarray]:

@@ -2,9 +2,9 @@
 
 On a shared machine a core takes up to twice as long for the same work while a neighbour uses its
 other half. That lasts from tenths of seconds to minutes and differs between cores, or two of our
-own cores are such halves for a while; repetition does not average it out. So a step counts only if
-before and after it all cores were about equally fast, alone and with the others at work. Its time
-is divided by the effect of that speed on a step, and is then a time at full speed.
+own cores are such halves for a while; repetition does not average it out. So each timed step has a
+probe of all cores before and after it, alone and with the others at work, and its time is divided
+by the effect of the speed that these show: it is then a time at full speed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from typing import Callable, List, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 
-from placeto_tf.runtime.protocol import Runtime
+from placeto_tf.runtime.workers import Runtime
 
 _WORK = bytes(i * i * 2654435761 >> 13 & 255 for i in range(1 << 15))  # a millisecond to compress
 _LEARNING_SECONDS, _LEAST_PROBES = 8.0, 10
 _FAST_PERCENTILE = 3
-_ALIKE = 1.25  # the slowest part of a probe over the fastest; a neighbour costs 1.4 and more
 # The slow-down of a step over that of the probe, in logarithms: one worker's steps of an LSTM took
 # 1.34 times as long, and split ones 1.34 and 1.39 times, while the probe took 1.4 times as long.
 _OF_A_STEP = 0.87
@@ -32,7 +31,7 @@ T = TypeVar("T")
 
 
 class CoreSpeed:
-  """Measures how the speed of this machine's cores has changed, and decides which steps count.
+  """Measures how the speed of this machine's cores has changed.
 
   Attributes:
     full_speed_us: of the probe; None until it is known.
@@ -52,119 +51,51 @@ class CoreSpeed:
 
   @classmethod
   def of(cls, runtime: Runtime, full_speed_us: Optional[float] = None) -> CoreSpeed:
-    """Makes the `CoreSpeed` of a runtime's workers: of the cores that they are bound to.
+    """Makes the `CoreSpeed` of the cores that a runtime's workers are bound to.
 
     Args:
       runtime: whose workers are timed.
       full_speed_us: `core_probe_us` of the cluster, where calibration found it: measured times
-        are brought to the speed at which it was calibrated. None or 0 where it is not known.
+        are brought to the speed at which it was calibrated. None where it is not known.
 
     Returns:
       The `CoreSpeed`, which has not probed yet.
     """
-    cores = sorted({core for cores in runtime.cores for core in cores})
-    return cls(cores, full_speed_us or None)
+    return cls(sorted({core for cores in runtime.cores for core in cores}), full_speed_us)
 
   @property
   def watches(self) -> bool:
     """Returns whether there are cores to look at."""
     return bool(self._cores)
 
-  def __enter__(self) -> CoreSpeed:
-    return self
-
-  def __exit__(self, *_: object) -> None:
-    self.close()
-
-  def factor(self) -> Optional[float]:
-    """Returns a step's time now over its time at full speed; None if the cores are unequal.
-
-    A probe takes a millisecond or two per core; the first one takes seconds.
-    """
+  def factor(self) -> float:
+    """Returns a step's time now over its time at full speed, by a probe of a few milliseconds."""
     if not self._cores:
       return 1.0
     if self.full_speed_us is None:
       self.learn()
-    ratio = np.array(self._probe_us()) / self.full_speed_us
     # [2 cores]: each core alone, then all together.
-    if ratio.max() > _ALIKE * ratio.min():
-      return None
+    ratio = np.array(self._probe_us()) / self.full_speed_us
     # Geometric mean over the cores, to the power by which a step feels the probe's slow-down.
     return float(np.exp(_OF_A_STEP * np.log(ratio).mean()))
 
-  def learn(self, seconds: float = _LEARNING_SECONDS) -> None:
+  def learn(self) -> None:
     """Measures the full speed: about the highest speed of any core in some time, while idle."""
     if not self._cores:
       return
     probes: List[Sequence[float]] = []
-    until = time.monotonic() + seconds
+    until = time.monotonic() + _LEARNING_SECONDS
     while time.monotonic() < until or len(probes) < _LEAST_PROBES:
       probes.append(self._probe_us())
       time.sleep(_PAUSE_SECONDS)
     self.full_speed_us = float(np.percentile(probes, _FAST_PERCENTILE))
 
-  def time(
-      self, run: Callable[[], T], until: float, beat: Callable[[], None] = lambda: None
-  ) -> Tuple[T, Optional[float]]:
-    """Runs once, when the cores are alike or at a time of `time.monotonic`.
-
-    Args:
-      run: the work.
-      until: seconds of the monotonic clock, after which it no longer waits for the cores.
-      beat: called while it waits and after the run, as a sign of life.
-
-    Returns:
-      The result of `run`, and the divisor of its time; None if it does not count.
-    """
-    before = self._wait(until, beat)
+  def time(self, run: Callable[[], T]) -> Tuple[T, float]:
+    """Runs once; returns the result and the divisor of its time."""
+    before = self.factor()
     result = run()
-    beat()
-    after = None if before is None else self.factor()
-    # The speed changed during the run: which part ran at which speed is not known.
-    if before is None or after is None or max(before, after) > _ALIKE * min(before, after):
-      return result, None
     # Geometric mean of before and after.
-    return result, (before * after) ** 0.5
-
-  def collect(
-      self, run: Callable[[], T], wanted: int, seconds: float,
-      beat: Callable[[], None] = lambda: None) -> Tuple[List[Tuple[T, float]], bool]:
-    """Runs again and again, until enough runs count.
-
-    Args:
-      run: the work.
-      wanted: number of runs that count.
-      seconds: after which runs count unchanged.
-      beat: see `time`.
-
-    Returns:
-      `wanted` runs that count, and the divisors of their times; or, if there were not as many in so
-      many seconds, all runs unchanged. And whether they count.
-    """
-    until = time.monotonic() + seconds
-    runs: List[Tuple[T, Optional[float]]] = []
-    while True:
-      runs.append(self.time(run, until, beat))
-      counting = [(result, factor) for result, factor in runs if factor is not None]
-      if len(counting) >= wanted:
-        return counting, True
-      if len(runs) >= wanted and time.monotonic() >= until:
-        return [(result, 1.0) for result, _ in runs], False
-
-  def close(self) -> None:
-    """Ends the probe's threads."""
-    for thread in self._threads:
-      thread.shutdown()
-    self._threads = []
-
-  def _wait(self, until: float, beat: Callable[[], None]) -> Optional[float]:
-    """Waits until the cores are alike, with a time limit; returns the factor."""
-    while True:
-      factor = self.factor()
-      if factor is not None or time.monotonic() >= until:
-        return factor
-      beat()
-      time.sleep(_PAUSE_SECONDS)
+    return result, (before * self.factor()) ** 0.5
 
   def _probe_us(self) -> List[float]:
     """Returns the times of the probe on each core in us, alone and then all at once."""

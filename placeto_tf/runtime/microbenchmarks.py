@@ -24,7 +24,7 @@ import numpy as np
 
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime.core_speed import CoreSpeed
-from placeto_tf.runtime.protocol import Runtime
+from placeto_tf.runtime.workers import Runtime
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -34,7 +34,6 @@ _HOPS = 40
 _SENT = {SMALL_BYTES: 100, LARGE_BYTES: 20}
 _WORK = 60  # matrix products that keep a device busy
 _CHAIN = 2000  # ops, for the overhead of one
-_PATIENCE_SECONDS = 3.0  # with cores that are unequal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +56,9 @@ class Bench:
   Disturbances by other processes only add time, and a small graph ends before they average out.
   """
 
-  def __init__(
-      self, runtime: Runtime, runs: int, beat: Callable[[], None], timeout_seconds: float,
-      speed: CoreSpeed):
-    self._runtime, self._runs, self._beat, self._speed = runtime, runs, beat, speed
-    self._timeout_ms = int(timeout_seconds * 1.5e3)
+  def __init__(self, runtime: Runtime, runs: int, timeout_seconds: float, speed: CoreSpeed):
+    self._runtime, self._runs, self._speed = runtime, runs, speed
+    self._timeout_ms = int(timeout_seconds * 1e3)
 
   def times_us(self, builders: Sequence[Callable[[], tf.Operation]]) -> List[float]:
     """Measures one time for each of several graphs, whose steps take turns.
@@ -84,13 +81,12 @@ class Bench:
           started = time.perf_counter()
           session.run(fetch, options=options)
           times.append(time.perf_counter() - started)
-          self._beat()
         return times
 
       # Warm-up: sessions and connections are set up.
       for _ in range(3):
         turn()
-      turns, _ = self._speed.collect(turn, self._runs, _PATIENCE_SECONDS, self._beat)
+      turns = [self._speed.time(turn) for _ in range(self._runs)]
     # [turns, graphs] seconds, at full speed of the cores.
     times = np.array([np.array(turn) / factor for turn, factor in turns])
     return (np.percentile(times, 25, axis=0) * 1e6).tolist()
@@ -105,7 +101,6 @@ class Bench:
       for _ in range(4):
         metadata = tf.compat.v1.RunMetadata()
         session.run(fetch, options=options, run_metadata=metadata)
-        self._beat()
     # ns -> us; names with an underscore are the runtime's own nodes.
     spent = [(node.op_end_rel_nanos - node.op_start_rel_nanos) * 1e-3
              for stats in metadata.step_stats.dev_stats for node in stats.node_stats

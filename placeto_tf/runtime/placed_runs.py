@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
-from typing import Any, Callable, Iterator, Mapping, Tuple
+from typing import Any, Mapping, Tuple
 
 from placeto_tf.errors import MeasurementError, PlacementError
 from placeto_tf.graphs import feeds as feeds_lib
@@ -14,7 +13,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import Placement
 from placeto_tf.runtime import held_feeds
 from placeto_tf.runtime import session as session_lib
-from placeto_tf.runtime.protocol import Runtime
+from placeto_tf.runtime.workers import Runtime
 
 # A copy that newer TensorFlow makes of a small constant for each device that reads it.
 _REPLICA = "/replicate/"
@@ -57,7 +56,7 @@ class PlacedRun:
       runtime: see `workers`.
       feeds, seed: see `make_feeds`.
       optimizations: let TensorFlow's optimisers work, and soft placement.
-      timeout_seconds: of one step; TensorFlow itself gives up after half as much again.
+      timeout_seconds: of one step.
 
     Raises:
       MeasurementError: the graph cannot be run.
@@ -85,42 +84,37 @@ class PlacedRun:
     puts, put_values = held_feeds.put(self.tf_graph, held, values)
     # Other feeds are handed over in each step.
     self.feeds = {name: value for name, value in values.items() if name not in held}
-    self._fetches = [self._fetched(name) for name in graph.fetches]
+    self._fetches = [
+        self.tf_graph.as_graph_element(name, allow_tensor=True, allow_operation=True)
+        for name in graph.fetches]
     config = _config(runtime, optimizations)
-    # Longer than the supervision's, whose error says more about the cause.
-    self._timeout_ms = int(timeout_seconds * 1.5e3)
+    self._timeout_ms = int(timeout_seconds * 1e3)
     config.operation_timeout_in_ms = self._timeout_ms
-    self._options = v1.RunOptions(timeout_in_ms=self._timeout_ms)
     self.session = v1.Session(runtime.target, graph=self.tf_graph, config=config)
-    with self._noticing_loss():
-      self.session.run(
-          [*initializers, *puts], {**initial_values, **put_values}, options=self._options)
-
-  def _fetched(self, name: str) -> Any:
-    return self.tf_graph.as_graph_element(name, allow_tensor=True, allow_operation=True)
+    self._run([*initializers, *puts], {**initial_values, **put_values}, v1.RunOptions())
 
   def step(self) -> float:
     """Runs the fetches once and returns the seconds that took."""
-    with self._noticing_loss():
-      started = time.perf_counter()
-      self.session.run(self._fetches, self.feeds, options=self._options)
-      return time.perf_counter() - started
+    import tensorflow as tf
+
+    options = tf.compat.v1.RunOptions()
+    started = time.perf_counter()
+    self._run(self._fetches, self.feeds, options)
+    return time.perf_counter() - started
 
   def traced_step(self) -> Any:
     """Runs the fetches once and returns the RunMetadata, traced."""
     import tensorflow as tf
 
     metadata = tf.compat.v1.RunMetadata()
-    options = session_lib.trace_options()
-    options.timeout_in_ms = self._timeout_ms
-    with self._noticing_loss():
-      self.session.run(self._fetches, self.feeds, options=options, run_metadata=metadata)
+    self._run(self._fetches, self.feeds, session_lib.trace_options(), metadata)
     return metadata
 
-  @contextlib.contextmanager
-  def _noticing_loss(self) -> Iterator[None]:
+  def _run(self, fetches: Any, feeds: Any, options: Any, metadata: Any = None) -> None:
+    """Runs the session with its time-out; after an error it lets go of it."""
+    options.timeout_in_ms = self._timeout_ms
     try:
-      yield
+      self.session.run(fetches, feeds, options=options, run_metadata=metadata)
     except BaseException:
       self.abandon()
       raise
@@ -183,11 +177,3 @@ def _config(runtime: Runtime, optimizations: bool) -> Any:
   # Variables belong to the session, so that those of earlier placements do not stay in memory.
   config.isolate_session_state = bool(runtime.target)
   return config
-
-
-def open_with_beat(beat: Callable[[], None], *args: Any, **options: Any) -> PlacedRun:
-  """Opens a `PlacedRun`, reporting signs of life once it is there."""
-  beat()
-  run = PlacedRun(*args, **options)
-  beat()
-  return run

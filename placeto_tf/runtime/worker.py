@@ -7,8 +7,7 @@ list on all of them. Programs then join the workers by that list.
 
 A worker that a program starts gets --watch_stdin: its standard input is a pipe whose other end only
 the parent holds. The pipe closes however the parent dies, and the worker ends with it.
-One line on stdout says that the worker serves: `ready HOST:PORT`. A port that is taken ends the
-worker with exit code `PORT_IN_USE`.
+One line on stdout says that the worker serves: `ready HOST:PORT`.
 
 --prompt_messages lets the threads that send and receive run ahead of those that compute. Otherwise,
 on a core that computes, a message waits for the scheduler's next tick, up to 4 ms on Linux, and
@@ -25,7 +24,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import socket
 import sys
 import threading
 from typing import List, Optional, Sequence
@@ -34,7 +32,6 @@ from placeto_tf.collector import no_collections
 from placeto_tf.runtime import loopback
 
 JOB = "worker"
-PORT_IN_USE = 3
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -44,7 +41,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     argv: by default that of the process.
 
   Returns:
-    The exit code: 0, 1 where the server fails, 2 for wrong flags, or `PORT_IN_USE`.
+    The exit code: 0, 1 where the server fails, such as on a port that is taken, 2 for wrong flags.
   """
   options = _options(argv)
   if options.watch_stdin:
@@ -62,11 +59,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     print(f"--task={options.task} is not one of the {len(addresses)} workers", file=sys.stderr)
     return 2
   own = addresses[options.task]
-  # Checked before TensorFlow starts, which takes seconds and says little on failure.
-  if not _port_is_free(own):
-    print(f"port {own.rpartition(':')[2]} is in use", file=sys.stderr)
-    return PORT_IN_USE
-
   # Threads inherit this from the one that starts them.
   prompt = options.prompt_messages and _schedule(getattr(os, "SCHED_RR", None), 1)
   if options.prompt_messages and not prompt:
@@ -91,8 +83,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
           "and name them in --workers", file=sys.stderr)
     return 1
   except tf.errors.OpError as error:
-    print(f"the server did not start: {error.message}", file=sys.stderr)
-    return PORT_IN_USE if not _port_is_free(own) else 1
+    print(f"the server did not start, the port of {own} may be taken: {error.message}",
+          file=sys.stderr)
+    return 1
   if prompt:
     _compute_at_leisure(server.target, options.task, options.inter_op_threads)
   # The line that the parent waits for.
@@ -151,17 +144,6 @@ def _options(argv: Optional[Sequence[str]]) -> argparse.Namespace:
 
 def _numbers(text: str) -> List[int]:
   return [int(part) for part in text.split(",")]
-
-
-def _port_is_free(address: str) -> bool:
-  """Returns whether nobody listens on the port of this address. TensorFlow binds all interfaces."""
-  with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-      probe.bind(("", int(address.rpartition(":")[2])))
-    except OSError:
-      return False
-  return True
 
 
 def _end_with_stdin() -> None:

@@ -4,8 +4,8 @@ Each has a `target` for sessions and `devices`, names a worker that is `lost`, a
 and closed. Placement across workers is TensorFlow's own distributed runtime.
 
 Time-outs: a worker that this machine starts has `startup_seconds` to say that it serves, one
-elsewhere as long to accept a connection and to answer. A worker whose process has ended or was
-stopped is noticed within `supervision.POLL_SECONDS`; one that hangs, after the time-out of a step.
+elsewhere as long to accept a connection and to answer. A worker that has ended or hangs is noticed
+after the time-out of a step at the latest.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import selectors
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from typing import BinaryIO, List, Optional, Sequence, Tuple
+from typing import BinaryIO, List, Optional, Sequence, Tuple, TypeVar
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import MeasurementError
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime import worker as worker_lib
-from placeto_tf.runtime.protocol import Runtime
 
 # glibc gives large tensors back to the system as soon as they are freed, so that each op pays for
 # fresh pages. A product takes 1.5 or 4 ms, depending on whether its matrix lies in huge pages,
@@ -33,10 +32,59 @@ from placeto_tf.runtime.protocol import Runtime
 _MALLOC = ":".join((
     "glibc.malloc.hugetlb=1", "glibc.malloc.arena_max=1", "glibc.malloc.mmap_threshold=4294967296",
     "glibc.malloc.trim_threshold=8589934592"))
-_SETTINGS = 4  # type of an HTTP/2 frame
-_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
 _MOST_WORKERS = 64  # on this machine
-_ATTEMPTS = 3  # tries to find ports that no one takes in between
+_ATTEMPTS = 2  # to start workers: a port that was free may be taken in between
+
+_Self = TypeVar("_Self", bound="Runtime")
+
+
+class Runtime:
+  """Devices that sessions run on: local or remote worker processes, or this process.
+
+  Attributes:
+    num_cpus: CPU devices of one process.
+    target: address that sessions connect to; "" for this process.
+    devices: canonical names of the devices, once started.
+    cores: the cores that each worker is bound to, where that is known.
+    closed: whether the runtime has to be restarted before it serves.
+  """
+
+  num_cpus = 1
+  target = ""
+  devices: Tuple[str, ...] = ()
+  cores: Tuple[Tuple[int, ...], ...] = ()
+  closed = False
+
+  def __enter__(self: _Self) -> _Self:
+    self.start()
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self.close()
+
+  def start(self) -> None:
+    """Makes the devices available.
+
+    Raises:
+      MeasurementError: they do not answer.
+    """
+    raise NotImplementedError
+
+  def restart(self) -> None:
+    """Makes the devices available again after a failure.
+
+    Raises:
+      MeasurementError: they do not answer.
+    """
+    self.close()
+    self.start()
+
+  def close(self) -> None:
+    """Ends the devices that `start` made available."""
+
+  def lost(self) -> Optional[str]:
+    """Returns a sentence about a worker that is gone; None where only a session would show it."""
+    return None
 
 
 class LocalWorkers(Runtime):
@@ -63,28 +111,19 @@ class LocalWorkers(Runtime):
     if not 0 < num_workers <= _MOST_WORKERS:
       raise MeasurementError(f"num_workers is {num_workers}; expected 1 to {_MOST_WORKERS}")
     self.num_workers, self.startup_seconds = num_workers, startup_seconds
+    self.devices = tuple(f"/job:{worker_lib.JOB}/task:{i}/device:CPU:0" for i in range(num_workers))
+    self.cores = tuple(_deal_cores(num_workers))
     self.ports: Tuple[int, ...] = ()
     self.processes: List[subprocess.Popen] = []
     self._logs: List[BinaryIO] = []
 
   @property
-  def target(self) -> str:
+  def target(self) -> str:  # type: ignore[override]
     """Returns the address that sessions connect to: the first worker."""
     return f"grpc://127.0.0.1:{self.ports[0]}"
 
   @property
-  def devices(self) -> Tuple[str, ...]:
-    """Returns the canonical names of the devices, once started."""
-    return tuple(f"/job:{worker_lib.JOB}/task:{i}/device:CPU:0"
-                 for i in range(self.num_workers))
-
-  @property
-  def cores(self) -> Tuple[Tuple[int, ...], ...]:
-    """Returns the cores that each worker is bound to, where that is known."""
-    return tuple(_deal_cores(self.num_workers))
-
-  @property
-  def closed(self) -> bool:
+  def closed(self) -> bool:  # type: ignore[override]
     """Returns whether there are no workers, before the start or after the end."""
     return not self.processes
 
@@ -92,10 +131,10 @@ class LocalWorkers(Runtime):
     """Starts the workers and waits until they serve.
 
     Raises:
-      MeasurementError: a worker ended, did not come up in time, or found its port in use.
+      MeasurementError: a worker ended, or did not come up in time.
     """
-    atexit.register(self.close)
-    for attempt in range(_ATTEMPTS):
+    for left in reversed(range(_ATTEMPTS)):
+      atexit.register(self.close)
       self.ports = free_ports(self.num_workers)
       try:
         self._start_processes()
@@ -103,32 +142,12 @@ class LocalWorkers(Runtime):
         return
       except BaseException as error:
         self.close()
-        # A port that was taken in between: others are tried.
-        if not isinstance(error, _PortInUse) or attempt == _ATTEMPTS - 1:
-          raise
-
-  def restart(self) -> None:
-    """Ends the remaining workers and starts new ones, on other ports.
-
-    A worker that ends as it starts, for instance because it is killed, gets another try.
-
-    Raises:
-      MeasurementError: see `start`.
-    """
-    for attempt in range(_ATTEMPTS):
-      self.close()
-      try:
-        self.start()
-        return
-      except _EndedAtStart:
-        if attempt == _ATTEMPTS - 1:
+        if not left or not isinstance(error, MeasurementError):
           raise
 
   def close(self) -> None:
     """Kills the workers and waits until they are gone."""
-    for process in self.processes:
-      if process.poll() is None:
-        process.kill()  # also ends one that is stopped
+    self._kill()
     for process in self.processes:
       process.wait()
       for stream in (process.stdin, process.stdout):
@@ -141,13 +160,15 @@ class LocalWorkers(Runtime):
     atexit.unregister(self.close)
 
   def lost(self) -> Optional[str]:
-    """Returns a sentence about a worker whose process has ended or is stopped, or None."""
+    """Returns a sentence about a worker whose process has ended, or None."""
     for i, process in enumerate(self.processes):
       if process.poll() is not None:
         return f"worker {i} has ended ({_ending(process.returncode)})"
-      if _is_stopped(process.pid):
-        return f"worker {i} was stopped by a signal"
     return None
+
+  def _kill(self) -> None:
+    for process in self.processes:
+      process.kill()  # also ends one that is stopped
 
   def _start_processes(self) -> None:
     """Starts a process for each worker, with its port and its cores."""
@@ -175,48 +196,25 @@ class LocalWorkers(Runtime):
 
   def _wait_until_ready(self) -> None:
     """Waits for the line `ready` of each worker, or raises."""
-    deadline = time.monotonic() + self.startup_seconds
-    with selectors.DefaultSelector() as waiting:
+    # All are killed when the time is over, which ends what is read here.
+    timer = threading.Timer(self.startup_seconds, self._kill)
+    timer.start()
+    try:
       for i, process in enumerate(self.processes):
         assert process.stdout is not None  # it is a pipe
-        waiting.register(process.stdout.fileno(), selectors.EVENT_READ, i)
-      while waiting.get_map():
-        left = deadline - time.monotonic()
-        # Wakes twice a second to look for stopped workers.
-        events = waiting.select(min(left, 0.5)) if left > 0 else []
-        for i, process in enumerate(self.processes):
-          if _is_stopped(process.pid):
-            raise _EndedAtStart(f"worker {i} was stopped by a signal as it started")
-        if left > 0 and not events:
-          continue
-        if not events:
-          silent = min(key.data for key in waiting.get_map().values())
+        if not process.stdout.readline().startswith(b"ready"):
+          ending = _ending(process.wait())
+          self._logs[i].seek(0)
+          said = self._logs[i].read().decode("utf-8", "replace").strip().splitlines()
           raise MeasurementError(
-              f"worker {silent} did not come up in {self.startup_seconds:g} s; expected it "
-              "to say that it serves: give it more time, or look at the machine's load")
-        for key, _ in events:
-          if os.read(key.fd, 4096).startswith(b"ready"):
-            waiting.unregister(key.fileobj)
-          else:
-            # End of file, or another line: the process ended.
-            self._raise_ended(key.data)
-
-  def _raise_ended(self, i: int) -> None:
-    """Raises the error that tells why a worker ended as it started."""
-    code = self.processes[i].wait()
-    if code == worker_lib.PORT_IN_USE:
-      raise _PortInUse(
-          f"port {self.ports[i]} of worker {i} is in use by another process; try again")
-    self._logs[i].seek(0)
-    said = self._logs[i].read().decode("utf-8", "replace").strip().splitlines()
-    raise _EndedAtStart(
-        f"worker {i} ended as it started ({_ending(code)}): {said[-1] if said else 'no message'}")
+              f"worker {i} did not come up in {self.startup_seconds:g} s ({ending}): "
+              f"{said[-1] if said else 'give it more time, or look at the load of the machine'}")
+    finally:
+      timer.cancel()
 
 
 class RemoteWorkers(Runtime):
   """Workers that already run elsewhere, by their addresses; they are never restarted."""
-
-  devices: Tuple[str, ...] = ()
 
   def __init__(self, addresses: Sequence[str], *, startup_seconds: float = 30.0):
     """Checks the addresses; connects to none yet.
@@ -235,23 +233,16 @@ class RemoteWorkers(Runtime):
     if not addresses:
       raise MeasurementError("no worker addresses were given; expected host:port,...")
     self.addresses, self.startup_seconds = tuple(addresses), startup_seconds
-
-  @property
-  def target(self) -> str:
-    """Returns the address that sessions connect to: the first worker."""
-    return f"grpc://{self.addresses[0]}"
+    self.target = f"grpc://{self.addresses[0]}"
 
   def start(self) -> None:
     """Waits until all accept connections, and asks them for their devices."""
     deadline = time.monotonic() + self.startup_seconds
     for i, address in enumerate(self.addresses):
-      while True:
-        found = _probe(address, deadline)
-        if not found:
-          break
+      while not _accepts(address):
         if time.monotonic() > deadline:
           raise MeasurementError(
-              f"worker {i} at {address} did not {found} in {self.startup_seconds:g} s; "
+              f"worker {i} at {address} did not accept a connection in {self.startup_seconds:g} s; "
               "start it with: python -m placeto_tf.runtime.worker "
               f"--workers={','.join(self.addresses)} --task={i}")
         time.sleep(0.1)
@@ -260,8 +251,6 @@ class RemoteWorkers(Runtime):
 
 class InProcess(Runtime):
   """Plain sessions of this process, with this machine's GPUs and as many CPU devices as wanted."""
-
-  devices: Tuple[str, ...] = ()
 
   def __init__(self, num_cpus: int = 1):
     self.num_cpus = num_cpus
@@ -311,14 +300,6 @@ def make_runtime(cluster: Cluster, workers: Sequence[str] = ()) -> Runtime:
   return LocalWorkers(num_workers)
 
 
-class _PortInUse(MeasurementError):
-  """A worker's port was taken between its choice and its use."""
-
-
-class _EndedAtStart(MeasurementError):
-  """A worker's process ended before it served."""
-
-
 def _list_devices(target: str, timeout_seconds: float, num_cpus: int = 1) -> Tuple[str, ...]:
   """Returns the canonical names of a session's devices, without those of XLA."""
   import tensorflow as tf
@@ -348,30 +329,14 @@ def free_ports(count: int) -> Tuple[int, ...]:
       probe.close()
 
 
-def _probe(address: str, deadline: float) -> str:
-  """Returns the failure of a worker, or "" if it answers as gRPC servers do.
-
-  They begin with a SETTINGS frame (RFC 9113, 3.4). Another program on that port may never send
-  anything, and TensorFlow would wait for it.
-  """
+def _accepts(address: str) -> bool:
+  """Returns whether somebody accepts connections at an address."""
   host, _, port = address.rpartition(":")
   try:
-    with socket.create_connection((host, int(port)), timeout=1.0) as connection:
-      try:
-        connection.settimeout(max(1.0, min(10.0, deadline - time.monotonic())))
-        connection.sendall(_HTTP2_GREETING)
-        head = b""
-        # Header of an HTTP/2 frame: 3 bytes of length, 1 of type, 1 of flags, 4 of stream.
-        while len(head) < 9:
-          more = connection.recv(9 - len(head))
-          if not more:
-            return "answer as a TensorFlow server"
-          head += more
-        return "" if head[3] == _SETTINGS else "answer as a TensorFlow server"
-      except OSError:
-        return "answer as a TensorFlow server"
-  except (OSError, OverflowError, UnicodeError):
-    return "accept a connection"
+    with socket.create_connection((host, int(port)), timeout=1.0):
+      return True
+  except (OSError, UnicodeError):
+    return False
 
 
 def _deal_cores(num_workers: int) -> List[Tuple[int, ...]]:
@@ -383,15 +348,6 @@ def _deal_cores(num_workers: int) -> List[Tuple[int, ...]]:
   if not share:
     return [(cores[i % len(cores)],) for i in range(num_workers)]
   return [tuple(cores[i * share:(i + 1) * share]) for i in range(num_workers)]
-
-
-def _is_stopped(pid: int) -> bool:
-  """Returns whether a process waits for SIGCONT, as far as the system tells."""
-  try:
-    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-      return file.read().rpartition(")")[2].split()[0] == "T"
-  except (OSError, IndexError):
-    return False
 
 
 def _ending(code: Optional[int]) -> str:

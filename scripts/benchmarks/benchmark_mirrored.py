@@ -301,7 +301,6 @@ def best_placements(
   from placeto_tf.problem.placement_problem import PlacementProblem
   from placeto_tf.replication import ReplicaSource, data_parallel
   from placeto_tf.runtime import calibrating
-  from placeto_tf.runtime.core_speed import CoreSpeed
   from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 
   source, found = ReplicaSource(path, {"batch_size": model.batch}), {}
@@ -309,7 +308,7 @@ def best_placements(
     replicated = source.replicas(replicas, own)
     graph = replicated.graph
     calibration = calibrating.calibrate(cluster, runtime, graph, calibrating.CalibrationConfig(
-        graph_runs=8, max_seconds=10.0, placements=4, placement_seconds=5.0))
+        graph_runs=8, placements=4, placement_seconds=5.0))
     assert calibration.compute_us is not None  # a graph was given
     with tempfile.TemporaryDirectory() as folder:
       costs_path = os.path.join(folder, "costs.pb")
@@ -324,9 +323,9 @@ def best_placements(
     known = {each.name: each.placement for each in problem.search_log.method_runs
              if each.placement is not None}
     known["best"] = problem.search_log.best_known
-    with CoreSpeed.of(runtime, calibration.cluster.core_probe_us) as speed, Measurer(
-        graph, calibration.cluster, runtime, MeasuringConfig(max_runs=10, max_seconds=5.0),
-        speed=speed) as measurer:
+    with Measurer(
+        graph, calibration.cluster, runtime,
+        MeasuringConfig(max_runs=10, max_seconds=5.0)) as measurer:
       measured = measured_search.search_measured(
           problem, measurer, known, max_measurements=FLAGS.measurements)
     found[replicated.form] = graph, Placement.from_indices(

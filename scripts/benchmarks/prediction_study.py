@@ -39,14 +39,12 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.host_options import offered_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime import calibrating, fitting
-from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 from placeto_tf.runtime.workers import LocalWorkers
 from placeto_tf.search import PLACERS
 from placeto_tf.simulation import Simulator
 
 _BLOCKS = (4, 8, 16, 32)
-_PASSES = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,8 +127,7 @@ def run_study(
 
 
 def _run_study(config: StudyConfig, out: str, progress: Callable[[str], None]) -> None:
-  # A second time for placements that were disturbed the first time.
-  for spec in config.graphs * _PASSES:
+  for spec in config.graphs:
     directory = graph_directory(out, spec)
     if _complete(config, directory):
       continue
@@ -139,17 +136,16 @@ def _run_study(config: StudyConfig, out: str, progress: Callable[[str], None]) -
     graph = load_graph(spec)
     with LocalWorkers(config.workers) as workers:
       cluster, costs = _calibrated(config, graph, workers, directory, progress)
-      with CoreSpeed.of(workers, cluster.core_probe_us) as speed:
-        paths = _placements(config, graph, cluster, costs, directory, progress)
-        simulator = Simulator(graph, estimate_costs(graph, cluster, source=costs), cluster)
-        _predict(graph, cluster, simulator, directory, paths)
-        _measure(config, graph, cluster, workers, speed, directory, paths, progress)
+      paths = _placements(config, graph, cluster, costs, directory, progress)
+      simulator = Simulator(graph, estimate_costs(graph, cluster, source=costs), cluster)
+      _predict(graph, cluster, simulator, directory, paths)
+      _measure(config, graph, cluster, workers, directory, paths, progress)
 
 
 def _complete(config: StudyConfig, directory: str) -> bool:
-  """Whether all of a graph was measured on steady cores."""
-  counts = [sum(row["steady"] or bool(row.get("failure")) for row in _rows(
-      os.path.join(directory, name))) for name in ("measured.jsonl", "repeats.jsonl")]
+  """Whether all of a graph was measured."""
+  counts = [len(_rows(os.path.join(directory, name)))
+            for name in ("measured.jsonl", "repeats.jsonl")]
   return counts[0] >= 1 + config.placements and counts[1] >= config.repeats
 
 
@@ -242,18 +238,17 @@ def _predict(
 
 def _measure(
     config: StudyConfig, graph: ComputationGraph, cluster: Cluster, workers: Any,
-    speed: CoreSpeed, directory: str, paths: Sequence[str],
-    progress: Callable[[str], None]) -> None:
-  """Measures what was not measured on steady cores, in an order not the placements' own."""
+    directory: str, paths: Sequence[str], progress: Callable[[str], None]) -> None:
+  """Measures what was not measured yet, in an order not the placements' own."""
   order = np.random.default_rng(config.seed + 1).permutation(len(paths))
   todo = [("measured.jsonl", paths[i]) for i in order]
   todo += [("repeats.jsonl", paths[i]) for i in order[:config.repeats]]
   predicted = predicted_us(directory)
   known = {(name, row["placement"]) for name in ("measured.jsonl", "repeats.jsonl")
-           for row in _rows(os.path.join(directory, name)) if row["steady"]}
+           for row in _rows(os.path.join(directory, name))}
   measuring = MeasuringConfig(
       max_runs=config.max_runs, max_seconds=config.max_seconds, seed=config.seed)
-  with Measurer(graph, cluster, workers, measuring, speed=speed) as measurer:
+  with Measurer(graph, cluster, workers, measuring) as measurer:
     for number, (name, path) in enumerate(todo):
       label = os.path.basename(path)
       if (name, label) in known:
@@ -261,12 +256,11 @@ def _measure(
       step = measurer.try_measure(Placement.load(path))
       row = {"placement": label, "measured_us": None if step.failure else step.step_time_us,
              "low_us": step.low_us, "high_us": step.high_us, "runs": step.runs,
-             "steady": step.steady, "failure": step.failure}
+             "failure": step.failure}
       _append(os.path.join(directory, name), {
           key: None if value == float("inf") else value for key, value in row.items()})
       progress(f"[{number + 1}/{len(todo)}] {label}: predicted {predicted[label] / 1e3:.1f} ms, "
-               f"measured {step.step_time_us / 1e3:.1f} ms"
-               + ("" if step.steady else ", not on steady cores"))
+               f"measured {step.step_time_us / 1e3:.1f} ms")
 
 
 def predicted_us(directory: str) -> Dict[str, float]:
@@ -300,8 +294,7 @@ def _is_measurement(row: Any) -> bool:
   """Whether a line has the fields of a measurement."""
   if not isinstance(row, dict) or not isinstance(row.get("placement"), str):
     return False
-  return isinstance(row.get("steady"), bool) and "measured_us" in row and (
-      row["measured_us"] is None or _is_time(row["measured_us"]))
+  return "measured_us" in row and (row["measured_us"] is None or _is_time(row["measured_us"]))
 
 
 def _is_time(value: Any) -> bool:
@@ -325,12 +318,8 @@ def _append(path: str, row: Mapping[str, Any]) -> None:
 
 
 def measured_rows(path: str) -> Dict[str, Dict[str, Any]]:
-  """Placement -> its line on steady cores, or else its last one."""
-  found: Dict[str, Dict[str, Any]] = {}
-  for row in _rows(path):
-    if row["measured_us"] and not found.get(row["placement"], row).get("kept"):
-      found[row["placement"]] = {**row, "kept": row["steady"]}
-  return found
+  """Placement -> its line; the last one, where it has several."""
+  return {row["placement"]: row for row in _rows(path) if row["measured_us"]}
 
 
 def graph_directory(out: str, spec: str) -> str:

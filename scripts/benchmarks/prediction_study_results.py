@@ -41,9 +41,8 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
   for spec in config.graphs:
     directory = graph_directory(out, spec)
     everything = measured_rows(os.path.join(directory, "measured.jsonl"))
-    undisturbed = [row for row in everything.values() if row["steady"]]
     # Calibration used the graph on one device.
-    rows = [row for row in undisturbed if _kind(row["placement"]) != "single"]
+    rows = [row for row in everything.values() if _kind(row["placement"]) != "single"]
     expected_us = predicted_us(directory) if rows else {}
     rows = [row for row in rows if row["placement"] in expected_us]
     if len(rows) < 3:
@@ -51,18 +50,16 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
     predicted = np.array([expected_us[row["placement"]] for row in rows])
     measured = np.array([row["measured_us"] for row in rows])
     points.append((spec, predicted, measured))
-    found: Dict[str, Any] = {
-        "placements": len(rows), "disturbed": len(everything) - len(undisturbed),
-        **agreement(predicted, measured)}
+    found: Dict[str, Any] = {"placements": len(rows), **agreement(predicted, measured)}
     again = {label: row["measured_us"] for label, row in measured_rows(
-        os.path.join(directory, "repeats.jsonl")).items() if row["steady"]}
+        os.path.join(directory, "repeats.jsonl")).items()}
     twice = [row for row in rows if row["placement"] in again]
     if len(twice) >= 3:
       noise = agreement(np.array([again[row["placement"]] for row in twice]),
                         np.array([row["measured_us"] for row in twice]))
       found.update(noise_error=noise["median_error"],
                    noise_rank_correlation=noise["rank_correlation"])
-    by_kind = {_kind(row["placement"]): row["measured_us"] for row in undisturbed}
+    by_kind = {_kind(row["placement"]): row["measured_us"] for row in everything.values()}
     for kind in ("single", "expert", "best"):
       found[f"{kind}_us"] = by_kind.get(kind)
     found["spread"] = [float(measured.min()), float(measured.max())]
@@ -80,14 +77,14 @@ def _kind(label: str) -> str:
 
 
 def table(summary: Mapping[str, Mapping[str, Any]]) -> str:
-  """The results in Markdown; placements without an undisturbed measurement do not count."""
-  lines = ["| graph | placements (disturbed) | median error | mean error | rank corr. | "
+  """The results in Markdown."""
+  lines = ["| graph | placements | median error | mean error | rank corr. | "
            "best quarter | noise (error, rank) | one worker over best |",
            "|---|---|---|---|---|---|---|---|"]
   for spec, row in summary.items():
     gain = _over(row.get("single_us"), row.get("best_us"))
     lines.append(
-        f"| `{spec}` | {row['placements']} ({row['disturbed']}) | "
+        f"| `{spec}` | {row['placements']} | "
         f"{row['median_error']:.1%} | {row['mean_error']:.1%} | "
         f"{row['rank_correlation']:.2f} | {row['rank_correlation_best_quarter']:.2f} | "
         f"{row.get('noise_error', float('nan')):.1%}, "

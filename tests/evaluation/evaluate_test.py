@@ -1,6 +1,5 @@
 """Evaluations resume, refuse to mix budgets, and replay."""
 
-import csv
 import dataclasses
 import json
 import os
@@ -12,13 +11,7 @@ import pytest
 import graph_files
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacetoError
-from placeto_tf.evaluation import (
-  EvaluationConfig,
-  evaluate,
-  read_results,
-  tables,
-  validate,
-)
+from placeto_tf.evaluation import EvaluationConfig, evaluate, read_results, tables
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.search import PLACERS
 
@@ -69,17 +62,13 @@ def test_an_interrupted_run_goes_on_where_it_stopped(config, tmp_path):
   pd.testing.assert_frame_equal(evaluate(config, out, progress=interrupt), rows)
 
 
-@pytest.mark.parametrize("name, says", [
-    ("results.csv", "its columns are"),
-    ("histories/*single__0__30.json", "holds something else than a history")])
-def test_damaged_results_are_found_before_anything_is_run_or_written(config, tmp_path, name, says):
+def test_damaged_results_are_found_before_anything_is_run_or_written(config, tmp_path):
   out = tmp_path / "out"
   evaluate(config, str(out))
-  (path,) = out.glob(name)
-  path.write_text('{"small": 1}\n')
+  (out / "results.csv").write_text('{"small": 1}\n')
   (out / "config.json").unlink()
   ran = []
-  with pytest.raises(PlacetoError, match=says):
+  with pytest.raises(PlacetoError, match="its columns are"):
     evaluate(dataclasses.replace(config, seeds=(0, 1, 2)), str(out),
              progress=lambda *row: ran.append(row))
   assert not ran and not (out / "config.json").exists()
@@ -139,7 +128,6 @@ def test_replicas_have_a_row_and_a_table_beside_placement_alone(tmp_path):
   alone, _, best, form = line.split(" | ")[2:6]
   assert alone == f"{rows[0]['step_time_us'] / 1e3:,.1f}" and form in ("1", "2", "2 mirrored")
   assert best == f"{rows[1]['step_time_us'] / 1e3:,.1f}"
-  assert validate(os.path.join(out, "results.csv")) == []
 
 
 def test_replicas_are_placed_as_their_flags_say():
@@ -180,43 +168,6 @@ def evaluated_fixture(tmp_path_factory):
       graphs=(str(root / "small.meta"),), clusters=("k80:2",), methods=("single", "metis"),
       seeds=(0, 1), max_evaluations=30, max_groups=8), str(root / "out"))
   return root / "out"
-
-
-def _rewrite(out, change):
-  """Changes the third row of results.csv: METIS with seed 0."""
-  with open(out / "results.csv", newline="") as file:
-    rows = list(csv.DictReader(file))
-  change(rows[2])
-  with open(out / "results.csv", "w", newline="") as file:
-    writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-
-
-@pytest.mark.parametrize("field, change", [
-    ("step_time_us", lambda text: repr(float(text) / 2)),
-    ("peak_memory_bytes", lambda text: repr(float(text) / 2)), ("method", lambda text: "heft"),
-    ("seed", lambda text: "7"),
-    ("evaluations", lambda text: "29"), ("fits", lambda text: "False"),
-    ("placement", lambda text: text.replace("metis", "single")),
-    ("placement", lambda text: f"../{text}"),
-])
-def test_every_figure_of_a_row_that_was_changed_is_noticed(evaluated, tmp_path, field, change):
-  out = tmp_path / "out"
-  shutil.copytree(evaluated, out)
-  assert field != "seed" or validate(str(out / "results.csv")) == []
-  _rewrite(out, lambda row: row.update({field: change(row[field])}))
-  assert validate(str(out / "results.csv"))
-
-
-def test_a_placement_that_was_changed_is_noticed(evaluated, tmp_path):
-  out = tmp_path / "out"
-  shutil.copytree(evaluated, out)
-  path = sorted((out / "placements").iterdir())[0]
-  content = json.loads(path.read_text())
-  content["placement"].pop(sorted(content["placement"])[-1])
-  path.write_text(json.dumps(content))
-  assert len(validate(str(out / "results.csv"))) == 1
 
 
 @pytest.mark.parametrize("name, content", [

@@ -3,8 +3,6 @@
 import json
 import os
 import pathlib
-import subprocess
-import sys
 import types
 
 import pytest
@@ -12,8 +10,6 @@ import pytest
 from placeto_tf.errors import PlacetoError
 from placeto_tf.files import outputs
 from placeto_tf.files.outputs import ResultDirectory
-
-ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 
 
 def write(out, files, inputs=()):
@@ -152,69 +148,13 @@ def test_a_damaged_list_of_results_is_an_error(tmp_path, content):
   assert contents(out) == {"a.json": "1"}
 
 
-# One child for each run: it kills itself at the rename of that number while it publishes. All come
-# from one interpreter, which does nothing else: the tests' own has threads, and must not fork.
-KILLED = """
-import os, pathlib, signal, sys
-from placeto_tf.files.outputs import ResultDirectory
-
-original = os.rename
-
-def run(out, last):
-  renames = publishing = 0
-  def rename(source, target):
-    nonlocal renames
-    if publishing and renames == last:
-      os.kill(os.getpid(), signal.SIGKILL)
-    renames += publishing
-    original(source, target)
-  os.rename = rename
-  with ResultDirectory(out) as results:
-    for name in "abc":
-      pathlib.Path(results.path, name).write_text("2")
-    if last == 0:
-      os.kill(os.getpid(), signal.SIGKILL)
-    publishing = 1
-    results.publish()
-
-for number, out in enumerate(sys.argv[1:]):
-  child = os.fork()
-  if not child:
-    run(out, number)
-    os._exit(0)
-  print(-os.WTERMSIG(os.waitpid(child, 0)[1]), flush=True)
-"""
-RENAMES = range(6)
-
-
-@pytest.fixture(name="killed", scope="module")
-def killed_fixture(tmp_path_factory):
-  """Directories of earlier results on which a run was killed, and how each of the runs ended."""
-  outs = [tmp_path_factory.mktemp("killed") / "out" for _ in RENAMES]
-  for out in outs:
-    write(out, {"a": "1", "b": "1", "d": "1"})
-  done = subprocess.run(
-      [sys.executable, "-c", KILLED, *map(str, outs)], check=True, capture_output=True, text=True,
-      env={**os.environ, "PYTHONPATH": ROOT})
-  return list(zip(outs, map(int, done.stdout.split())))
-
-
-@pytest.mark.parametrize("renames", RENAMES)
-def test_a_killed_run_stops_no_later_run_and_touches_nothing_of_the_users(killed, renames):
-  out, returncode = killed[renames]
-  assert returncode == -9
-  mine = {"mine.txt": "mine"}
-  old, new = {"a": "1", "b": "1", "d": "1"}, {"a": "2", "b": "2", "c": "2"}
-  (out / "mine.txt").write_text("mine")
-  with ResultDirectory(str(out)):  # the next run tidies up
-    pass
-  assert not list(out.glob(".partial*"))
-  found = contents(out)
-  assert set(found.items()) <= {*old.items(), *new.items(), *mine.items()}
-  if renames == 0:  # killed before it published
-    assert found == {**old, **mine}
-  write(out, {"a": "3"})  # replaces what is left of both
-  assert contents(out) == {"a": "3", **mine}
+def test_what_a_killed_run_left_is_named_by_the_next(tmp_path):
+  out = tmp_path / "out"
+  write(out, {"a": "1"})
+  (out / "b").write_text("renamed before the list was written")
+  with pytest.raises(PlacetoError, match="b' is in the way and was not written by an earlier run"):
+    write(out, {"a": "2", "b": "2"})
+  assert contents(out)["a"] == "1"
 
 
 def test_a_run_that_goes_on_is_left_alone_by_another(tmp_path):

@@ -74,25 +74,3 @@ def test_a_cost_graph_is_covered_too():
   assert graph.num_ops == 2
   placement = Placement.from_indices(graph, Cluster.parse("k80:2"), [1, 0])
   assert dict(placement) == {"a": "/GPU:1", "b": "/GPU:0", "c": "/CPU:0"}
-
-
-def test_a_loop_that_is_not_run_stays_together():
-  tf_graph = tf.Graph()
-  control_flow = v1.control_flow_v2_enabled()
-  v1.disable_control_flow_v2()
-  try:
-    with tf_graph.as_default():
-      weights = v1.get_variable("weights", [2], use_resource=True)
-      tf.reduce_sum(weights, name="loss")
-      tf.while_loop(lambda x: x < 3.0, lambda x: x + weights[0], [0.0], name="loop")
-  finally:
-    if control_flow:
-      v1.enable_control_flow_v2()
-  graph = load_graph(tf_graph, fetches=["loss"])
-  placement = Placement.from_indices(
-      graph, Cluster.parse("k80:2"), np.ones(graph.num_ops, dtype=np.int32))
-  frame = [name for name in placement if name.startswith("loop/") and name != "loop/Const"]
-  assert any(name.endswith("NextIteration") for name in frame)
-  # The loop reads the variable, and so goes where that is; what only leads into it does not.
-  assert {placement[name] for name in frame} == {"/GPU:1"}
-  assert placement["loop/Const"] == "/CPU:0"

@@ -87,7 +87,7 @@ def function(seed, **options):
   concrete = model.step.get_concrete_function(*specs)
   graph = load_graph(concrete)
   placement = random_placement(graph, seed)
-  placed = place_function(placement, concrete, **options)
+  placed = place_function(placement, concrete)
   x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
   args = (tf.constant(x), {"a": tf.constant(3.0)})
   expected = reference.step.get_concrete_function(*specs)
@@ -98,8 +98,7 @@ def function(seed, **options):
   count = float(model.count)
   # The original, traced again by others, and the model's own function go on with the same values.
   again = tf.function(lambda x: concrete(x, {"a": tf.constant(3.0)}))
-  equal_again = [same(expected(*args), again(args[0]))] if not options.get(
-      "recreate_variables") else []
+  equal_again = [same(expected(*args), again(args[0]))]
   read_again = load_graph(placed.function)
   return {**compared(graph, placement, devices), "equal": equal, "report": str(placed),
           "again": equal_again, "same_values": same(
@@ -111,13 +110,9 @@ def function(seed, **options):
           "wanted_devices": [placement[op][1:] for op in graph.op_names],
           "variables": {v.name.partition(":")[0]: v.device.rpartition("/device:")[2]
                         for v in variables},
-          "in_place": [v.name for v in placed.in_place], "stayed": [v.name for v in placed.stayed],
           "moved": [v.name for v in placed.moved],
-          "recreated": {v.name: next(
-              copy.device.rpartition("/device:")[2] for name, copy in placed.variables.items()
-              if name.partition(":")[0] == v.name) for v in placed.recreated},
           "wanted": {v.name: v.wanted.rpartition("/device:")[2] for v in (
-              *placed.in_place, *placed.moved, *placed.stayed, *placed.recreated)},
+              *placed.in_place, *placed.moved)},
           "model_count": count}
 
 
@@ -221,8 +216,6 @@ def main():
   tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
   found = {f"saved_model_{seed}": saved_model(seed) for seed in range(2)}
   tf.config.set_soft_device_placement(False)
-  found["stayed"] = function(6, move_variables=False)
-  found["recreated"] = function(9, recreate_variables=True)
   found["moved"] = function(6)
   found["others"] = others_follow()
   found["fixed"] = fixed()

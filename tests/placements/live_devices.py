@@ -3,7 +3,6 @@ the promise as JSON. A process of its own, because devices are fixed when Tensor
 
 import json
 import sys
-import warnings
 
 import numpy as np
 import tensorflow as tf
@@ -65,19 +64,6 @@ def promise():
       "slots_moved": sum("CPU:1" in slot.device for slot in tf.nest.flatten(model.slots))}
 
 
-def left():
-  """Variables stay at the user's wish."""
-  model = Branches()
-  concrete = model.step.get_concrete_function(tf.TensorSpec([64, 512]))
-  result = placeto.place(concrete, "cpu:2", **OPTIONS)
-  with warnings.catch_warnings(record=True) as seen:
-    warnings.simplefilter("always")
-    applied = result.apply(concrete, move_variables=False)
-  return {"warnings": [str(warning.message) for warning in seen],
-          "promised": result.step_time_us, "simulated": applied.step_time_us,
-          "stayed": len(applied.placed.stayed), "kept": applied.kept}
-
-
 def fixed():
   """Half of the variables are read by a pipeline: place() plans with them."""
   model = Branches()
@@ -108,7 +94,7 @@ def main():
   cpu = tf.config.list_physical_devices("CPU")[0]
   tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
   tf.config.set_soft_device_placement(False)
-  json.dump({"promise": promise(), "left": left(), "fixed": fixed(), "kept": kept()}, sys.stdout)
+  json.dump({"promise": promise(), "fixed": fixed(), "kept": kept()}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 
 import graph_files
 from placeto_tf.errors import PlacementError, SetupError
-from placeto_tf.evaluation import EvaluationConfig, evaluate, validate
+from placeto_tf.evaluation import EvaluationConfig, evaluate
 from placeto_tf.problem.executors import LOCAL, InProcess, executor_at, result_of
 
 pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
@@ -112,4 +112,3 @@ def test_rows_are_equal_but_for_seconds_and_replay(tmp_path):
                    progress=lambda done, total, row: seen.append((done, total)))
   assert [(done, 6) for done in range(1, 7)] == seen
   pd.testing.assert_frame_equal(here.drop(columns="seconds"), there.drop(columns="seconds"))
-  assert validate(str(tmp_path / "there" / "results.csv")) == []

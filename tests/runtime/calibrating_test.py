@@ -4,9 +4,8 @@ import pytest
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
-from placeto_tf.runtime import calibrating, fitting, microbenchmarks
+from placeto_tf.runtime import calibrating, core_speed, fitting, microbenchmarks
 from placeto_tf.runtime.calibrating import CalibrationConfig, calibrate, split_hop
-from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.microbenchmarks import LARGE_BYTES, SMALL_BYTES, LinkTimes
 from placeto_tf.simulation import Simulator
 
@@ -55,6 +54,7 @@ def test_real_workers_are_calibrated_and_the_costs_replay_the_step(
   monkeypatch.setattr(microbenchmarks, "_CHAIN", 100)
   monkeypatch.setattr(microbenchmarks, "_SENT", {SMALL_BYTES: 8, LARGE_BYTES: 3})
   monkeypatch.setattr(fitting, "_SEARCH_EVALUATIONS", 50)
+  monkeypatch.setattr(core_speed, "_LEARNING_SECONDS", 0.1)
   config = CalibrationConfig(
       runs=3, graph_runs=4, warmup_runs=1, placements=2, placement_seconds=0.1)
   matmul = graph.op_types.index("MatMul")
@@ -62,9 +62,9 @@ def test_real_workers_are_calibrated_and_the_costs_replay_the_step(
   def calibrated():
     """The shortest hop; the step on one device over the shortest and longest that was measured."""
     stages = []
-    found = calibrate(  # at whatever speed the cores are
-        cluster, workers, graph, config, speed=CoreSpeed(()), progress=stages.append)
-    assert len(stages) == 9 and set(found.links) == {(0, 1), (1, 0)}
+    found = calibrate(cluster, workers, graph, config, progress=stages.append)
+    assert found.cluster.core_probe_us > 0
+    assert len(stages) == 10 and set(found.links) == {(0, 1), (1, 0)}
     assert len(found.placements) == 4 and min(us for _, us in found.placements) > 0
     path = str(tmp_path / "costs.pb")
     calibrating.write_costs(graph, found.cluster, found.compute_us, path)

@@ -1,6 +1,5 @@
 """However a program is started or ended, it places, or says why not, and leaves nothing behind."""
 
-import json
 import os
 import pathlib
 import shlex
@@ -29,16 +28,6 @@ def graph_fixture(tmp_path_factory):
 def _shell(command, **options):
   return subprocess.run(
       ["bash", "-c", command], capture_output=True, text=True, timeout=900, check=False, **options)
-
-
-@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_are_done_without(graph, tmp_path, closed):
-  out = tmp_path / "out"
-  command = shlex.join([*PLACE, f"--graph={graph}", f"--out={out}", "--max_evaluations=5"])
-  done = _shell(f"{command} {closed}")
-  assert done.returncode == 0, done.stderr
-  assert json.loads((out / "report.json").read_text())["step_time_us"] > 0
-  assert not list(out.glob(".partial*"))
 
 
 def test_a_reader_that_leaves_ends_the_program_without_a_traceback(graph, tmp_path):

@@ -2,8 +2,10 @@
 
 import csv
 import importlib
+import pathlib
+import re
 
-from placeto_tf.evaluation import suites
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_every_method_has_its_rows_which_replay_to_the_same_numbers(run_program, tmp_path):
@@ -25,25 +27,17 @@ def test_every_method_has_its_rows_which_replay_to_the_same_numbers(run_program,
   assert "| method | 10 evaluations | 30 evaluations |" in done.out
   assert all(int(row["evaluations"]) <= int(row["budget"]) for row in rows)
   assert "[12/12] " in done.err and "seed 1 budget 10: " in done.err
-  again = run_program("evaluate", f"--validate={out / 'results.csv'}")
-  assert again.code == 0 and "comes out again" in again.out
-  (out / "results.csv").write_text((out / "results.csv").read_text().replace(
-      rows[0]["step_time_us"], "1.5"))
-  wrong = run_program("evaluate", f"--validate={out / 'results.csv'}")
-  assert wrong.code == 2 and "do not come out again" in wrong.err
 
 
-def test_a_suite_takes_more_methods_and_nothing_else_that_it_fixes(
-    run_program, tmp_path, monkeypatch):
-  monkeypatch.setitem(suites.SUITES, "tiny", {
-      "graphs": ["family:tiny[0]"], "clusters": ["k80:2"], "methods": ["single"],
-      "start": ["single"], "max_evaluations": 10, "budgets": ["5", "10"], "seeds": ["0", "1"]})
-  both = run_program("evaluate", "--suite=tiny", "--seeds=3", f"--out={tmp_path / 'out'}")
-  assert both.code == 2 and "--suite=tiny fixes --seeds" in both.err
-  done = run_program(
-      "evaluate", "--suite=tiny", "--methods=local_search", f"--out={tmp_path / 'out'}")
-  assert done.code == 0 and "| local_search | " in done.out
-  assert "6 rows" in done.out and "| method | 5 evaluations | 10 evaluations |" in done.out
+def test_the_comparison_of_held_out_graphs_is_a_file_of_flags(run_program, tmp_path):
+  flags = ROOT / "docs" / "results" / "data" / "held_out.flags"
+  numbers = re.findall(r"family:\w+\[(\d+)\]", flags.read_text())
+  assert len(numbers) == 6 and all(24 <= int(number) < 32 for number in numbers)
+  done = run_program(  # later flags win
+      "evaluate", f"--flagfile={flags}", "--graphs=family:tiny[0]", "--max_evaluations=10",
+      "--budgets=5,10", "--seeds=0", "--methods=single,local_search", f"--out={tmp_path / 'out'}")
+  assert done.code == 0 and "| local_search | " in done.out, done.err
+  assert "3 rows" in done.out and "| method | 5 evaluations | 10 evaluations |" in done.out
 
 
 def test_after_ctrl_c_the_rows_that_are_done_are_shown(run_program, tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ def test_placements_are_of_all_kinds_and_the_same_for_the_same_seed(graph, clust
 
 def test_a_line_that_a_kill_cut_off_hides_none_of_the_later_ones(tmp_path):
   path = str(tmp_path / "measured.jsonl")
-  rows = [{"placement": f"{i:02d}_op.json", "measured_us": 1.0 + i, "steady": True, "failure": None}
+  rows = [{"placement": f"{i:02d}_op.json", "measured_us": 1.0 + i, "failure": None}
           for i in range(4)]
   study._append(path, rows[0])
   study._append(path, rows[1])
