@@ -79,32 +79,35 @@ def inline_functions(
 
 def recursive_function(graph_def: GraphDef) -> Optional[str]:
   """Returns the name of a function of the library that calls itself, also by others; or None."""
-  functions = {function.signature.name: function for function in graph_def.library.function}
-  callees = {name: sorted({
-      callee for node in function.node_def for callee in _named_functions(node)
-      if callee in functions})
-      for name, function in functions.items()}
-  done: Set[str] = set()
+  return _callees_first({each.signature.name: each for each in graph_def.library.function})[1]
+
+
+def _callees_first(functions: Dict[str, FunctionDef]) -> Tuple[List[str], Optional[str]]:
+  """Returns functions behind all that they name, and the first that calls itself, or None."""
+  order: Dict[str, None] = {}
+  recursive = None
   for first in functions:
     # `path` holds the functions from `first` on that call one another, each with its callees left.
     path: Dict[str, Iterator[str]] = {}
     pending = [first]
     while pending:
       name = pending[-1]
-      if name in done:
+      if name in order:
         pending.pop()
         continue
-      following = path.setdefault(name, iter(callees[name]))
-      callee = next((each for each in following if each not in done), None)
+      following = path.setdefault(name, iter(sorted({
+          callee for node in functions[name].node_def for callee in _named_functions(node)
+          if callee in functions})))
+      callee = next((each for each in following if each not in order), None)
       if callee is None:
         path.pop(name)
-        done.add(name)
+        order[name] = None
       # A callee on the path calls itself through the functions behind it.
       elif callee in path:
-        return callee
+        recursive = recursive or callee
       else:
         pending.append(callee)
-  return None
+  return list(order), recursive
 
 
 class Inliner:
@@ -244,24 +247,11 @@ class Inliner:
     """Raises GraphError if inlining would not end in reasonable time."""
     functions = self.op_defs.functions
     sizes: Dict[str, int] = {}
-    open_functions: Set[str] = set()
-    stack = list(functions)
-    while stack:  # depth first; a function is sized when its callees are
-      name = stack[-1]
-      callees = [
-          callee for node in functions[name].node_def for callee in _callees(node)
-          if callee in functions]
-      unsized = [c for c in callees if c not in sizes and c not in open_functions]
-      if name not in sizes and unsized:
-        open_functions.add(name)
-        stack += unsized
-        continue
-      stack.pop()
-      open_functions.discard(name)
-      if name not in sizes:
-        # An upper bound of the ops that a call adds: its own, and those of all callees.
-        sizes[name] = sum(1 + _switches(node) for node in functions[name].node_def) + sum(
-            sizes.get(c, 0) for c in callees)
+    for name in _callees_first(functions)[0]:
+      # An upper bound of the ops that a call adds: its own, and those of all callees.
+      sizes[name] = sum(
+          1 + _switches(node) + sum(sizes.get(callee, 0) for callee in _callees(node))
+          for node in functions[name].node_def)
     total = 0
     for node in self._graph_def.node:
       total += _switches(node) + sum(sizes.get(callee, 0) for callee in _callees(node))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Union
+from typing import TYPE_CHECKING, Any, Iterator, Optional
 
 from placeto_tf.errors import GraphError
 
@@ -51,74 +51,53 @@ def inference_function(model: keras.Model, batch_size: Optional[int] = None) -> 
 
 
 def training_function(
-    model: keras.Model, optimizer: Union[str, keras.Optimizer, None] = None, loss: Any = None, *,
-    batch_size: Optional[int] = None, targets: Any = None,
+    model: keras.Model, *, batch_size: Optional[int] = None, targets: Any = None,
 ) -> ConcreteFunction:
-  """Traces one training step: forward, backward and the optimizer's updates.
+  """Traces one training step of a compiled model, its own `train_step`.
 
   Pass it to `load_graph`. Tracing makes the optimizer's variables, as `fit` would, and leaves all
-  values as they are; it does not compile the model.
+  values as they are.
 
   Args:
-    model: a Keras model that knows its inputs.
-    optimizer: an optimizer or its name; None if the model is compiled, whose own `train_step` is
-      traced then.
-    loss: a loss, its name or a callable of targets and predictions, or one for each output; None
-      if the model is compiled.
+    model: a compiled Keras model that knows its inputs.
     batch_size: of inputs and targets; by default that of the model, often unknown.
     targets: `tf.TensorSpec`s of the targets; by default as the outputs, for a sparse loss without
       their last dimension and of int32.
 
   Returns:
-    The ConcreteFunction of (inputs, targets); it returns a dict with "loss", and with the metrics
-    of a compiled model.
+    The ConcreteFunction of (inputs, targets); it returns a dict with "loss" and the metrics.
 
   Raises:
-    GraphError: the model does not know its inputs or is not compiled, optimizer and loss are not
-      both given, or the step cannot be traced.
+    GraphError: the model does not know its inputs or is not compiled, or the step cannot be traced.
   """
   import tensorflow as tf
 
-  if (optimizer is None) != (loss is None):
-    raise GraphError("a training step needs an optimizer and a loss; give both, or neither for a "
-                     "compiled model")
-  # A compiled model is traced by its own train_step, which also updates metrics.
-  inputs = _input_specs(model, batch_size)
-  compiled = optimizer is None
-  if compiled:
-    optimizer, loss = getattr(model, "optimizer", None), getattr(model, "loss", None)
-    if optimizer is None or (loss is None and targets is None):
-      raise GraphError(
-          f"the Keras model {_name(model)!r} is not compiled with an optimizer and a loss; give "
-          "them to training_function, or compile it")
-    # Keras 3 sets it by default, and does not tell by whom it was set.
-    if getattr(model, "jit_compile", None) is True and hasattr(model, "_train_counter"):
-      raise GraphError(
-          f"the Keras model {_name(model)!r} is compiled with jit_compile=True, which leaves its "
-          "step to XLA as a whole; compile it with jit_compile=False")
-  package = package_of(model)
+  optimizer = getattr(model, "optimizer", None)
+  if optimizer is None:
+    raise GraphError(
+        f"the Keras model {_name(model)!r} is not compiled, so that its optimizer and loss are not "
+        "known; compile it")
+  # Keras 3 sets it by default, and does not tell by whom it was set.
+  if getattr(model, "jit_compile", None) is True and hasattr(model, "_train_counter"):
+    raise GraphError(
+        f"the Keras model {_name(model)!r} is compiled with jit_compile=True, which leaves its "
+        "step to XLA as a whole; compile it with jit_compile=False")
+  inputs, targets = step_specs(model, batch_size) if targets is None else (
+      _input_specs(model, batch_size), targets)
   try:
-    optimizer = package.optimizers.get(optimizer)
-    losses = tf.nest.map_structure(
-        lambda one: package.losses.get(one) if one is not None else None, loss)
-    if targets is None:
-      targets = _target_specs(_outputs(model, inputs), losses, batch_size)
-    step = (lambda x, y: model.train_step((x, y))) if compiled else (
-        _step(model, optimizer, losses))
     with without_xla(optimizer):
       # The optimizer's variables are made before the trace, as `fit` would make them.
       if hasattr(optimizer, "build"):
         optimizer.build(model.trainable_variables)
-      function = tf.function(step).get_concrete_function(inputs, targets)
-    # TensorFlow's graphs hold their variables weakly.
-    function._placeto_model = (model, optimizer)
-    return function
-  except GraphError:
-    raise
+      function = tf.function(
+          lambda x, y: model.train_step((x, y))).get_concrete_function(inputs, targets)
   except Exception as error:  # whatever the user's layers and losses raise
     raise GraphError(
         f"the training step of the Keras model {_name(model)!r} cannot be traced "
         f"({cause_of(error)}); check its loss, its optimizer and the targets") from error
+  # TensorFlow's graphs hold their variables weakly.
+  function._placeto_model = (model, optimizer)
+  return function
 
 
 def step_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
@@ -150,57 +129,6 @@ def step_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
   losses = tf.nest.map_structure(
       lambda one: package_of(model).losses.get(one) if one is not None else None, loss)
   return inputs, _target_specs(outputs, losses, batch_size)
-
-
-def _step(model: keras.Model, optimizer: keras.Optimizer, losses: Any) -> Callable[..., Any]:
-  """Returns a step (inputs, targets) -> {"loss"} that trains the model."""
-  import tensorflow as tf
-
-  def step(inputs, targets):
-    """Trains the model for one step.
-
-    Args:
-      inputs, targets: of the batch.
-
-    Returns:
-      {"loss": scalar}.
-    """
-    variables = model.trainable_variables
-    # Variables of Keras 3 hold those of TensorFlow; those of TensorFlow have a method of the name.
-    values = [variable if callable(variable.value) else variable.value for variable in variables]
-    with tf.GradientTape() as tape:
-      total = _total_loss(losses, targets, model(inputs, training=True))
-      if model.losses:
-        total += tf.add_n([tf.cast(extra, total.dtype) for extra in model.losses])
-      # Keras 3 and Keras 2 name the scaling of losses for mixed precision differently.
-      scale: Any = getattr(optimizer, "scale_loss", None) or getattr(
-          optimizer, "get_scaled_loss", None)
-      scaled = total if scale is None else scale(total)
-    gradients = tape.gradient(scaled, values)
-    if hasattr(optimizer, "get_unscaled_gradients"):  # Keras 3 does that while it applies them
-      gradients = optimizer.get_unscaled_gradients(gradients)
-    optimizer.apply_gradients(zip(gradients, variables))
-    return {"loss": total}
-
-  return step
-
-
-def _total_loss(losses: Any, targets: Any, predictions: Any) -> tf.Tensor:
-  """Returns the sum of the means of each output's loss."""
-  import tensorflow as tf
-
-  predictions, targets = tf.nest.flatten(predictions), tf.nest.flatten(targets)
-  losses = tf.nest.flatten(losses)
-  # One loss serves all outputs.
-  if len(losses) == 1:
-    losses *= len(predictions)
-  if not len(losses) == len(targets) == len(predictions):
-    raise GraphError(
-        f"the model has {len(predictions)} outputs, but {len(targets)} targets and {len(losses)} "
-        "losses are given; give one of each for every output")
-  return tf.add_n([
-      tf.reduce_mean(loss(target, prediction))
-      for loss, target, prediction in zip(losses, targets, predictions) if loss is not None])
 
 
 def _input_specs(model: keras.Model, batch_size: Optional[int]) -> Any:

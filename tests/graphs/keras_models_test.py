@@ -33,7 +33,8 @@ def test_inference_has_no_training_ops(keras):
 
 def test_a_training_step_has_gradients_and_updates_of_all_variables(keras):
   model = _model(keras)
-  function = training_function(model, keras.optimizers.Adam(0.01), _sparse(keras), batch_size=4)
+  model.compile(keras.optimizers.Adam(0.01), _sparse(keras))
+  function = training_function(model, batch_size=4)
   graph = load_graph(function)
   assert "Conv2DBackpropFilter" in graph.op_types
   assert sorted(graph.source.feed_shapes.values()) == [(4,), (4, 6, 6, 3)]
@@ -46,7 +47,8 @@ def test_a_training_step_has_gradients_and_updates_of_all_variables(keras):
 def test_tracing_leaves_values_alone_and_running_trains(keras):
   model = _model(keras)
   before = [np.array(value) for value in model.get_weights()]
-  function = training_function(model, keras.optimizers.SGD(0.1), _sparse(keras), batch_size=4)
+  model.compile(keras.optimizers.SGD(0.1), _sparse(keras))
+  function = training_function(model, batch_size=4)
   for old, new in zip(before, model.get_weights()):
     np.testing.assert_array_equal(old, new)
   images = tf.reshape(tf.range(4 * 6 * 6 * 3, dtype=tf.float32) / 400, [4, 6, 6, 3])
@@ -64,9 +66,10 @@ def test_the_step_of_a_compiled_model_is_its_own(keras):
   assert "Conv2DBackpropFilter" in load_graph(function).op_types
 
 
-def test_optimizer_and_loss_can_be_named_and_targets_follow_the_outputs(keras):
-  function = training_function(_model(keras), "sgd", "mse")
-  graph = load_graph(function, batch_size=7)
+def test_targets_follow_the_outputs(keras):
+  model = _model(keras)
+  model.compile("sgd", "mse")
+  graph = load_graph(training_function(model), batch_size=7)
   assert sorted(graph.source.feed_shapes.values()) == [(7, 5), (7, 6, 6, 3)]
 
 
@@ -75,21 +78,22 @@ def test_several_inputs_and_outputs(keras):
   left = keras.layers.Dense(2)(inputs["left"])
   right = keras.layers.Dense(3)(inputs["right"])
   model = keras.Model(inputs, [left, right])
-  graph = load_graph(training_function(model, "sgd", ["mse", "mae"], batch_size=2))
+  model.compile("sgd", ["mse", "mae"])
+  graph = load_graph(training_function(model, batch_size=2))
   assert sorted(graph.source.feed_shapes.values()) == [(2, 2), (2, 3), (2, 4), (2, 4)]
   assert load_graph(inference_function(model, batch_size=2)).op_types.count("MatMul") == 2
+  model.compile("sgd", ["mse", "mse", "mse"])
   with pytest.raises(GraphError, match="2 outputs, but 3 losses"):
-    training_function(model, "sgd", ["mse", "mse", "mse"])
+    training_function(model)
 
 
 def test_what_is_missing_is_named(keras):
   model = _model(keras)
   with pytest.raises(GraphError, match="not compiled"):
     training_function(model)
-  with pytest.raises(GraphError, match="give both"):
-    training_function(model, "adam")
+  model.compile("adam", lambda target, predicted: target.no_such_attribute)
   with pytest.raises(GraphError, match="cannot be traced"):
-    training_function(model, "no_such_optimizer", "mse")
+    training_function(model)
   with pytest.raises(GraphError, match="does not know its inputs"):
     load_graph(keras.Sequential([keras.layers.Dense(3)]))
 

@@ -53,7 +53,8 @@ def difference(keras, optimizer, kind, replicas):
     chosen = {"adam": keras.optimizers.Adam, "sgd": keras.optimizers.SGD,
               "rmsprop": keras.optimizers.RMSprop, "adagrad": keras.optimizers.Adagrad}[name]
     chosen = chosen(0.05, **({"momentum": 0.9} if name == "sgd" else {}), **options)
-    function = training_function(built, chosen, "mse", batch_size=batch)
+    built.compile(chosen, "mse", **({"jit_compile": False} if keras.__version__ > "3" else {}))
+    function = training_function(built, batch_size=batch)
     variables = chosen.variables() if callable(chosen.variables) else chosen.variables
     return function, list(built.variables) + list(variables)
 

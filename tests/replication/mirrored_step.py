@@ -34,7 +34,8 @@ def difference(replicas):
   batch = 4
   found = model()
   optimizer = keras.optimizers.legacy.SGD(0.1, momentum=0.9)
-  function = training_function(found, optimizer, "mse", batch_size=batch)
+  found.compile(optimizer, "mse")
+  function = training_function(found, batch_size=batch)
   function = replicate(load_graph(function), replicas).graph.source.tf_graph
 
   strategy = tf.distribute.MirroredStrategy([f"/CPU:{i}" for i in range(replicas)])
