@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Dict, List, Sequence
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import shapes
-from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.functions import keep_known_classes
 from placeto_tf.graphs.op_defs import REF, OpDefs
 
@@ -86,27 +86,35 @@ def rewritten_proto(graph: ComputationGraph) -> Message:
   source = graph.source
   if source is None:
     raise GraphError("the graph was made of arrays alone; there is no TensorFlow graph of it")
-  original = source.proto
-  if source.format == "meta_graph_def":
-    original = original.graph_def
-  elif source.format == "saved_model":
-    original = source.meta_graph.graph_def
-  if source.graph_def is None or source.graph_def is original:
+  original = {"meta_graph_def": source.proto, "saved_model": source.meta_graph}.get(source.format)
+  own = source.proto if original is None else original.graph_def
+  if source.graph_def is None or source.graph_def is own:
     return source.proto
+  return with_nodes(source, source.graph_def)
+
+
+def with_nodes(source: GraphSource, graph_def: GraphDef) -> Message:
+  """Returns the proto of a source with other nodes.
+
+  Args:
+    source: of any format.
+    graph_def: the nodes.
+
+  Returns:
+    A new MetaGraphDef or SavedModel where the source is one, else `graph_def` itself.
+  """
+  if source.format not in ("meta_graph_def", "saved_model"):
+    return graph_def
+  result = type(source.proto)()
+  result.CopyFrom(source.proto)
   if source.format == "meta_graph_def":
-    result = type(source.proto)()
-    result.CopyFrom(source.proto)
-    result.graph_def.CopyFrom(source.graph_def)
+    result.graph_def.CopyFrom(graph_def)
     return result
-  if source.format == "saved_model":
-    result = type(source.proto)()
-    result.CopyFrom(source.proto)
-    # The MetaGraph that was read is one of several.
-    for meta_graph, copy in zip(source.proto.meta_graphs, result.meta_graphs):
-      if meta_graph is source.meta_graph:
-        copy.graph_def.CopyFrom(source.graph_def)
-    return result
-  return source.graph_def
+  # The MetaGraph that was read is one of several.
+  for meta_graph, copy in zip(source.proto.meta_graphs, result.meta_graphs):
+    if meta_graph is source.meta_graph:
+      copy.graph_def.CopyFrom(graph_def)
+  return result
 
 
 def _state_shapes(node: NodeDef, stated: Sequence[shapes.Shape]) -> None:

@@ -17,9 +17,9 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.replication.free_batch import has_free_batch, unknown_batch
 from placeto_tf.replication.mirroring import host_variables
 from placeto_tf.replication.rebatching import divided_graph
+from placeto_tf.replication.reloading import at_batch, unknown_batch
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import REPLICA, check_replicas, replicate
 
@@ -149,18 +149,7 @@ class ReplicaSource:
       return self._divide(count)
     if self._spec is not None:
       return load_graph(_smaller_spec(self._spec, count), **self._options)
-    source = self.graph.source
-    assert source is not None
-    # Feeds with an open batch get the smaller one, others keep their shapes.
-    shapes = {
-        name.rpartition(":")[0]: (divided(shape[0], count, name), *shape[1:]) if (
-            has_free_batch(self.graph, name)) else shape
-        for name, shape in source.feed_shapes.items()}
-    live = source.tf_graph if source.format in ("tf_graph", "concrete_function") else source.proto
-    return load_graph(
-        live, fetches=None if source.format == "concrete_function" else self.graph.fetches,
-        feeds=None if source.format == "concrete_function" else self.graph.feeds,
-        feed_shapes=shapes)
+    return at_batch(self.graph, lambda size, feed: divided(size, count, feed))
 
 
 def divided(batch: int, replicas: int, what: str) -> int:

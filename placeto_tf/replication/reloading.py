@@ -1,0 +1,138 @@
+"""Loads a graph again in the format of its source: at another batch, or with other nodes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Tuple
+
+from placeto_tf.graphs import load_graph
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.rebuilt_functions import rebuilt_function
+from placeto_tf.graphs.shapes import declared_shape
+from placeto_tf.replication.op_roles import captured_ops
+
+if TYPE_CHECKING:
+  import tensorflow as tf
+  from google.protobuf.message import Message
+  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+
+
+def has_free_batch(graph: ComputationGraph, feed: str) -> bool:
+  """Returns whether the first dimension of a feed was unknown before it was bound.
+
+  A feed of unknown rank may have been bound to a scalar (a keep probability, a flag).
+
+  Args:
+    graph: the graph.
+    feed: name of a fed tensor.
+
+  Returns:
+    True if the batch of the feed is free.
+  """
+  source = graph.origin
+  if not source.feed_shapes[feed]:
+    return False
+  assert source.positions is not None
+  position = source.positions[graph.op_index[feed.rpartition(":")[0]]]
+  declared = declared_shape(source.graph_def.node[position])
+  return declared is None or bool(declared) and declared[0] == -1
+
+
+def unknown_batch(graph: ComputationGraph) -> bool:
+  """Returns whether all feeds with examples have a free batch.
+
+  A feed of known shape beside one with a free batch is the same for all replicas (a learning rate).
+  """
+  source = graph.source
+  if source is None or source.graph_def is None or not source.feed_shapes:
+    return False
+  captures = captured_ops(source)
+  feeds = [name for name, shape in source.feed_shapes.items()
+           if shape and name.rpartition(":")[0] not in captures]
+  free = [name for name in feeds if has_free_batch(graph, name)]
+  # A feed of a known shape counts as examples if its first size is a batch.
+  sizes = {source.feed_shapes[name][0] for name in free}
+  return bool(free) and all(
+      name in free or source.feed_shapes[name][0] not in sizes for name in feeds)
+
+
+def at_batch(graph: ComputationGraph, resize: Callable[[int, str], int]) -> ComputationGraph:
+  """Returns a graph whose batch is free at another batch.
+
+  Args:
+    graph: at any batch.
+    resize: (examples, feed) -> examples at the other batch.
+
+  Returns:
+    The graph, of the same source.
+  """
+  return reloaded(graph, shapes={
+      name: (resize(shape[0], name), *shape[1:])
+      for name, shape in graph.origin.feed_shapes.items() if has_free_batch(graph, name)})
+
+
+def reloaded(
+    graph: ComputationGraph, proto: Optional[Message] = None,
+    shapes: Optional[Mapping[str, Tuple[int, ...]]] = None, live: bool = False,
+) -> ComputationGraph:
+  """Loads a graph again, with other nodes or feeds of other shapes.
+
+  Args:
+    graph: the graph.
+    proto: GraphDef or MetaGraphDef instead of that of the source.
+    shapes: feed -> dimensions where they are others.
+    live: whether to load it as a `tf.Graph`, from a MetaGraphDef.
+
+  Returns:
+    The graph with the same fetches and feeds.
+  """
+  source = graph.origin
+  bound = {name.rpartition(":")[0]: tuple(shape)
+           for name, shape in {**source.feed_shapes, **(shapes or {})}.items()}
+  if source.format == "concrete_function":
+    function = source.tf_graph if proto is None else (
+        rebuilt_function(source.tf_graph, proto, resized=True))
+    return load_graph(function, feed_shapes=bound)
+  found: Any = proto
+  if proto is None:
+    found = source.tf_graph if source.format == "tf_graph" else source.proto
+  return load_graph(
+      live_graph(found) if live else found, fetches=graph.fetches, feeds=graph.feeds,
+      feed_shapes=bound)
+
+
+def check_shapes(graph_def: GraphDef) -> None:
+  """Raises ValueError where shapes do not fit for TensorFlow, which the analysis overlooks."""
+  import tensorflow as tf
+
+  with tf.Graph().as_default():
+    tf.graph_util.import_graph_def(graph_def, name="")
+
+
+def frozen(graph: ComputationGraph) -> ComputationGraph:
+  """Returns a live graph as a MetaGraphDef, its function calls inlined; others as they are."""
+  import tensorflow as tf
+
+  if graph.origin.format != "tf_graph":
+    return graph
+  with graph.origin.tf_graph.as_default():
+    meta_graph = tf.compat.v1.train.export_meta_graph()
+  # An optimizer that is applied in a branch adds an op of the branch's own graph to TRAIN_OP.
+  there = {node.name for node in meta_graph.graph_def.node}
+  for collection in meta_graph.collection_def.values():
+    names = collection.node_list.value
+    kept = [name for name in names if re.sub(r":\d+$", "", name) in there]
+    if len(kept) < len(names):
+      names[:] = kept
+  return reloaded(graph, meta_graph)
+
+
+def live_graph(meta_graph: MetaGraphDef) -> tf.Graph:
+  """Returns a `tf.Graph` of a MetaGraphDef, with its collections."""
+  import tensorflow as tf
+
+  graph = tf.Graph()
+  with graph.as_default():
+    tf.compat.v1.train.import_meta_graph(meta_graph)
+  return graph
