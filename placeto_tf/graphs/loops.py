@@ -135,7 +135,7 @@ def find_loops(
       raise _stray_exit(nodes[stray])
     return Loops(np.full(n, -1), np.ones(n))
   inputs = Inputs(producers, ports, consumers, n)
-  found = _frames(nodes, types, inputs, order)
+  found = frames_of(nodes, types, inputs, order)
   rounds, frames, parents = trips(found), found.of_op, found.parents
   executions_of: List[float] = []
   outermost_of: List[int] = []
@@ -210,9 +210,22 @@ def _stray_exit(node: NodeDef) -> GraphError:
       f"op {node.name!r} ({node.op}) leaves a loop that no Enter op opens; export the graph again")
 
 
-def _frames(
+def frames_of(
     nodes: Sequence[NodeDef], types: Sequence[str], inputs: Inputs, order: np.ndarray) -> Frames:
-  """Finds the frame of each op."""
+  """Finds the frame of each op.
+
+  Args:
+    nodes: [N] NodeDefs.
+    types: [N] op types.
+    inputs: of the ops, back edges left out.
+    order: [N] op indices, producers first.
+
+  Returns:
+    The frames.
+
+  Raises:
+    GraphError: an op has inputs from two frames, or an Exit is outside a loop.
+  """
   frames = [-1] * len(nodes)
   gives = [-1] * len(nodes)  # the frame of an op's outputs
   ids: Dict[Tuple[int, bytes], int] = {}

@@ -28,7 +28,7 @@ from placeto_tf.placements import Placement
 from placeto_tf.placements.applied import apply_checked
 from placeto_tf.placements.writing import write_placed
 from placeto_tf.replication.batches import split_spec
-from placeto_tf.replication.rebatching import live_graph
+from placeto_tf.replication.reloading import live_graph
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import replicated_meta_graph
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
+import string
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from placeto_tf.ops import registered, rule_of
-from placeto_tf.replication.dataflow import Dataflow, Tensor, broadcast_reduction
+from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.kinds import (
   MIXES_ROWS,
   SAME,
@@ -35,21 +36,18 @@ _SUM = Partial("sum")
 
 _REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "All": "all", "Any": "any"}
 _OF_DIAGONALS = ("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
-_MANY = -1  # examples: more than one
 
 
 class AxisRules:
   """The rules for one graph and its batch."""
 
-  def __init__(
-      self, flow: Dataflow, batch: int, scaling: Scaling, kind_of: Callable[[Tensor], Kind]):
+  def __init__(self, flow: Dataflow, batch: int, scaling: Scaling):
     self._flow = flow
     self._batch = batch
     self._scaling = scaling
     # Whether rows are checked against tensors that hold all examples; not before loops have
     # settled.
     self.compared = False
-    self._kind_of = kind_of
 
   def outputs(self, view: Inputs) -> List[Kind]:
     """Returns the sharding specs of the outputs of an op that reads rows.
@@ -61,7 +59,7 @@ class AxisRules:
       NotFollowed: no rule gives them.
     """
     flow, op = self._flow, view.op
-    width = self._width(op)
+    width = len(self._flow.outputs(op))
     kind = flow.types[op]
     # Beside rows, parts of a value are needed as a whole, and a replica's statistics are its own.
     for i, each in enumerate(view.kinds):
@@ -164,11 +162,6 @@ class AxisRules:
 
   # Helpers.
 
-  def _width(self, op: int) -> int:
-    """Returns the number of outputs of an op."""
-    offsets = self._flow.graph.output_offsets
-    return int(offsets[op + 1] - offsets[op])
-
   def _shape(self, op: int, i: int) -> Tuple[Optional[int], ...]:
     """Returns the shape of an op's i-th data input."""
     return self._known(self._flow.shape(self._flow.inputs[op][i]))
@@ -182,48 +175,11 @@ class AxisRules:
     return shape
 
   def _value(self, op: int, i: int) -> np.ndarray:
-    tensor = self._flow.inputs[op][i]
-    found = self._flow.value(tensor)
-    if found is None and self._flow.types[tensor[0]] == "BroadcastGradientArgs":
-      found = self._summed_axes(tensor)
+    found = self._flow.value(self._flow.inputs[op][i])
     if found is None:
       raise NotFollowed("takes an argument that is only known when it runs, so that the batch "
                          "cannot be followed through it")
     return found
-
-  def _summed_axes(self, tensor: Tensor) -> Optional[np.ndarray]:
-    """Returns the result of BroadcastGradientArgs where only the batch size is unknown."""
-    sides = [sizes for sizes in map(self._sizes, self._flow.inputs[tensor[0]])
-             if sizes is not None]
-    if self._batch < 2 or len(sides) < 2:
-      return None
-    # Pad both shapes with ones in front, as broadcasting does.
-    rank = max(map(len, sides))
-    if any(None in side for side in sides):
-      return None
-    # Any number but 1 is as good as another, as long as both sides have the same.
-    padded = np.array([[1] * (rank - len(side)) + [size or 0 for size in side] for side in sides])
-    many = np.maximum(padded.max(axis=0), 2)
-    filled = [np.where(row == _MANY, many, row)[rank - len(side):]
-              for row, side in zip(padded, sides)]
-    return broadcast_reduction(*filled)[tensor[1]]
-
-  def _sizes(self, tensor: Tensor) -> Optional[List[Optional[int]]]:
-    """Returns the dimensions that a tensor holds; `_MANY` for examples, None for unknown ones."""
-    flow = self._flow
-    known = flow.value(tensor)
-    if known is not None:
-      return np.ravel(known).tolist()
-    tensor = flow.pushed(tensor) or tensor
-    if flow.types[tensor[0]] not in ("Shape", "ShapeN"):
-      return None
-    measured = flow.inputs[tensor[0]][tensor[1]]
-    shape, kind = flow.shape(measured), self._kind_of(measured)
-    if shape is None:
-      return None
-    # A size is the number of examples where the rows have their axis.
-    return [_MANY if size is None and isinstance(kind, Rows) and kind.axis == axis else size
-            for axis, size in enumerate(shape)]
 
   def _int(self, op: int, name: str, default: int = 0) -> int:
     attr = self._flow.attr(op, name)
@@ -304,7 +260,7 @@ class AxisRules:
     return _SUM
 
   def _batch_norm(self, op: int, kinds: Sequence[Kind]) -> List[Kind]:
-    flow, width = self._flow, self._width(op)
+    flow, width = self._flow, len(self._flow.outputs(op))
     gradient = "Grad" in flow.types[op]
     # In the gradient: dy and x; else x alone.
     data = kinds[:2] if gradient else kinds[:1]
@@ -426,50 +382,32 @@ class AxisRules:
     return Rows(order.index(rows.axis), rows.outer)
 
   def _matmul(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    flags = [self._flag(op, name) for name in (
+    turned = [self._flag(op, name) for name in (
         ("transpose_a", "transpose_b") if self._flow.types[op] == "MatMul" else
         ("adj_x", "adj_y"))]
-    # [..., m, k] x [..., k, n] -> [..., m, n]
+    # [..., m, k] x [..., k, n] -> [..., m, n], batch axes aligned at the end
     ranks = [len(self._shape(op, i)) for i in range(2)]
-    out = max(ranks)
-    # Axis k of each input, counted from its own first axis.
-    summed = (ranks[0] - (2 if flags[0] else 1), ranks[1] - (1 if flags[1] else 2))
-    found = []
-    contracted = []
-    for i, kind in enumerate(kinds[:2]):
-      if not isinstance(kind, Rows):
-        continue
-      if kind.axis == summed[i]:  # the sum over k is one over examples
-        contracted.append(kind)
-        continue
-      # Batch axes align at the end; m and n keep their places.
-      if kind.axis < ranks[i] - 2:
-        axis = kind.axis + out - ranks[i]
-      else:
-        axis = out - 2 + i
-      found.append(Rows(axis, kind.outer))
-    if contracted and found:
-      # A sum over examples of one side, with rows of the other: examples of different replicas
-      # meet.
-      raise NotFollowed(MIXES_ROWS)
-    if contracted:
-      self._agree([Rows(0, kind.outer) for kind in contracted])
-      return _SUM
-    return self._agree(found)
+    batch = string.ascii_uppercase[:max(ranks) - 2]
+    terms = [batch[max(ranks) - rank:] + (pair[::-1] if turn else pair)
+             for rank, pair, turn in zip(ranks, ("mk", "kn"), turned)]
+    return self._contracted(terms, batch + "mn", kinds[:2])
 
   def _einsum(self, op: int, kinds: Sequence[Kind]) -> Kind:
     equation = self._flow.attr(op, "equation").s.decode().replace(" ", "")
     terms, arrow, result = equation.partition("->")
-    inputs = terms.split(",")
     if "." in equation or not arrow:
       raise NotFollowed(_UNKNOWN)
+    return self._contracted(terms.split(","), result, kinds)
+
+  def _contracted(self, terms: Sequence[str], result: str, kinds: Sequence[Kind]) -> Kind:
+    """Follows a product whose axes have letters; those that the result lacks are summed over."""
     # The letter of the batch must be one; where the result lacks it, its examples are added up.
-    rows = [kind for kind in kinds if isinstance(kind, Rows)]
-    letters = {inputs[i][kind.axis] for i, kind in enumerate(kinds) if isinstance(kind, Rows)}
-    if len(letters) > 1:
+    rows = [(term[kind.axis], Rows(0, kind.outer))
+            for term, kind in zip(terms, kinds) if isinstance(kind, Rows)]
+    letter = rows[0][0]
+    if any(other != letter for other, _ in rows):
       raise NotFollowed(MIXES_ROWS)
-    letter = letters.pop()
-    outer = self._agree([Rows(0, kind.outer) for kind in rows]).outer
+    outer = self._agree([each for _, each in rows]).outer
     return Rows(result.index(letter), outer) if letter in result else _SUM
 
   def _concat(self, op: int, kinds: Sequence[Kind]) -> Kind:
@@ -539,8 +477,6 @@ class AxisRules:
 
   def _slice(self, op: int, kinds: Sequence[Kind]) -> Kind:
     rows = self._rows(kinds[0])
-    if not isinstance(rows, Rows):
-      raise NotFollowed("cuts at places that depend on the batch")
     # The gradient of a concat, along another axis than that of the examples.
     begin = self._flow.inputs[op][1][0]
     if self._flow.types[begin] == "ConcatOffset":
@@ -561,89 +497,66 @@ class AxisRules:
       raise NotFollowed("takes some of the examples of the batch")
     return Rows(rows.axis, part // step)
 
-  def _strided_axes(
-      self, op: int, begin: int, rank: int) -> Tuple[List[Optional[int]], Set[int], Set[int]]:
-    """Follows the axes of a strided slice.
+  def _kept_axes(
+      self, op: int, whole: Sequence[Any], part: Sequence[Any]) -> Dict[int, int]:
+    """Follows the axes that a strided slice takes as a whole, in their order.
 
     Args:
       op: a StridedSlice or its gradient.
-      begin: which data input is `begin`.
-      rank: of the input.
+      whole: dimensions of the tensor that is sliced, None for unknown ones.
+      part: dimensions of the slice.
 
     Returns:
-      ([rank] the axis of the result that each axis of the input becomes, None if it is removed;
-      the axes of the input that are taken as a whole, whatever their size; the axes that are taken
-      one by one, forwards).
+      Axis of the tensor -> axis of the slice.
     """
-    starts = self._flow.shape(self._flow.inputs[op][begin])
+    starts = self._flow.shape(self._flow.inputs[op][1])
     if starts is None or starts[0] is None:
       raise NotFollowed(_NO_SHAPE)
-    # Bit i of a mask is about entry i.
-    masks = {name: self._int(op, f"{name}_mask") for name in (
-        "ellipsis", "new_axis", "shrink_axis", "begin", "end")}
-    strides = self._flow.value(self._flow.inputs[op][begin + 2])
-    entries = starts[0]
-    # An ellipsis stands for as many axes as the other entries leave.
-    explicit = entries - bin(masks["new_axis"] & ((1 << entries) - 1)).count("1") - (
-        1 if masks["ellipsis"] else 0)
-    axes: List[Optional[int]] = []
-    untouched: Set[int] = set()
-    forwards: Set[int] = set()
-    out = 0
-    for i in range(entries):
-      bit = 1 << i
-      # Each entry takes up axes of the input, of the result, or of both.
-      if masks["ellipsis"] & bit:
-        for _ in range(rank - explicit):
-          untouched.add(len(axes))
-          axes.append(out)
-          out += 1
-      elif masks["new_axis"] & bit:
-        out += 1
-      elif masks["shrink_axis"] & bit:
-        axes.append(None)
+    strides = self._flow.value(self._flow.inputs[op][3])
+    # The slice of an axis of two: both of whole axes, one of a part that goes forwards, else none.
+    index: List[Any] = []
+    for i in range(starts[0]):
+      # Bit i of a mask is about entry i.
+      masked = {name: self._int(op, f"{name}_mask") >> i & 1 for name in (
+          "ellipsis", "new_axis", "shrink_axis", "begin", "end")}
+      if masked["ellipsis"]:
+        index.append(Ellipsis)
+      elif masked["new_axis"]:
+        index.append(None)
+      elif masked["shrink_axis"]:
+        index.append(0)
+      elif strides is None or strides[i] != 1:
+        index.append(slice(0, 0))
       else:
-        if strides is not None and strides[i] == 1:
-          forwards.add(len(axes))
-          # Both ends masked: the whole axis, in its order.
-          if masks["begin"] & masks["end"] & bit:
-            untouched.add(len(axes))
-        axes.append(out)
-        out += 1
-    # Axes without an entry are taken as a whole.
-    while len(axes) < rank:
-      untouched.add(len(axes))
-      axes.append(out)
-      out += 1
-    return axes, untouched, forwards
+        index.append(slice(None) if masked["begin"] and masked["end"] else slice(0, 1))
+    found: Dict[int, int] = {}
+    for axis, size in enumerate(whole):
+      # Only the axis in question has a stride, in a view that NumPy slices as TensorFlow does.
+      probe = np.broadcast_to(np.arange(2).reshape(
+          [2 if i == axis else 1 for i in range(len(whole))]), [2] * len(whole))[tuple(index)]
+      for at in np.flatnonzero(probe.strides).tolist():
+        if probe.shape[at] == 2 or probe.shape[at] and size is not None and size == part[at]:
+          found[axis] = at
+    return found
 
   def _strided_slice(self, op: int, kinds: Sequence[Kind]) -> Kind:
     rows = self._rows(kinds[0])
-    if not isinstance(rows, Rows):
-      raise NotFollowed("cuts at places that depend on the batch")
-    given = self._shape(op, 0)
-    axes, untouched, forwards = self._strided_axes(op, 1, len(given))
-    axis = axes[rows.axis]
+    axis = self._kept_axes(op, self._shape(op, 0), self._result(op)).get(rows.axis)
     # As many examples as there are may still be all of them in another order.
-    if axis is None or rows.axis not in untouched and (
-        rows.axis not in forwards or given[rows.axis] is None
-        or given[rows.axis] != self._result(op)[axis]):
+    if axis is None:
       raise NotFollowed("takes some of the examples of the batch")
     return Rows(axis, rows.outer)
 
   def _strided_slice_grad(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    rows, whole = kinds[4], self._result(op)
+    rows = kinds[4]
     if not isinstance(rows, Rows):
       return SAME
     # The gradient's axes are those of the slice, backwards.
-    axes, untouched, forwards = self._strided_axes(op, 1, len(whole))
-    if rows.axis not in axes:
-      raise NotFollowed(MIXES_ROWS)
-    axis = axes.index(rows.axis)
-    if axis not in untouched and (
-        axis not in forwards or whole[axis] != self._shape(op, 4)[rows.axis]):
-      raise NotFollowed("takes some of the examples of the batch")
-    return Rows(axis, rows.outer)
+    kept = self._kept_axes(op, self._result(op), self._shape(op, 4))
+    for axis, at in kept.items():
+      if at == rows.axis:
+        return Rows(axis, rows.outer)
+    raise NotFollowed("takes some of the examples of the batch")
 
   def _pad(self, op: int, kinds: Sequence[Kind]) -> Kind:
     given, result = self._shape(op, 0), self._result(op)

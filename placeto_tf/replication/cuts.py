@@ -12,8 +12,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
-import numpy as np
-
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.op_defs import REF
 from placeto_tf.replication import op_roles, powers
@@ -111,11 +109,8 @@ def outputs_of_fetched_ops(flow: Dataflow, spread: Spread, run: Sequence[int]) -
   Returns:
     Tensors as (op, port).
   """
-  offsets = flow.graph.output_offsets
-  tensors = [(op, port) for op in run if op in spread.copied
-             for port in range(int(offsets[op + 1] - offsets[op]))]
-  return [tensor for tensor in tensors if flow.dtype(tensor) % REF not in _HANDLES
-          and _has_one_value(flow, spread, tensor)]
+  return [tensor for op in run if op in spread.copied for tensor in flow.outputs(op)
+          if flow.dtype(tensor) % REF not in _HANDLES and _has_one_value(flow, spread, tensor)]
 
 
 def _has_one_value(flow: Dataflow, spread: Spread, tensor: Tensor) -> bool:
@@ -183,58 +178,40 @@ class _Cutter:
     # A tensor that exists once after all needs no all-reduce.
     joined = {tensor: how for tensor, how in self._joined.items() if tensor[0] not in self._shared}
     return Cut(
-        frozenset(self._copies | self._own_barriers() | self._own_constants()),
-        frozenset(self._shared), joined)
+        frozenset(self._copies | self._constants_and_barriers()), frozenset(self._shared), joined)
 
-  def _own_constants(self) -> Set[int]:
-    """Returns constants that copies read, and ops that compute from constants alone.
+  def _constants_and_barriers(self) -> Set[int]:
+    """Returns ops without a batch that each replica has of its own, where it is.
 
-    Each replica has them where it is; one of each would be sent to all of them. What such a
-    constant waits for, only to be in the branch or loop that it is read in, is each replica's own.
+    These are constants that copies read, with the ops that compute from constants alone; one of
+    each would be sent to all replicas. What such a constant waits for, only to be in the branch or
+    loop that it is read in, is each replica's own. And NoOps between copies, such as `group_deps`
+    of a gradient, at which every replica would wait for the slowest.
     """
-    flow, copied = self._flow, self._spread.copied
-    # In the order of depth an op comes after all that it reads.
-    order = np.argsort(flow.graph.depths, kind="stable").tolist()
+    flow, copies = self._flow, self._copies
     constant: Set[int] = set()
-    for op in order:
-      if op in copied or flow.frames[op]:
+    barriers: Set[int] = set()
+    # In the order of depth an op comes after all that it reads.
+    for op in flow.order:
+      kind, waits = flow.types[op], flow.controls[op]
+      read = [producer for producer, _ in flow.inputs[op]]
+      if kind == "NoOp" and not read:
+        if any(awaited in copies or awaited in barriers for awaited in waits):
+          barriers.add(op)
+      elif op in self._spread.copied or flow.frames[op]:
         continue
-      if flow.types[op] == "Const":
-        if all(p in constant or p in self._copies for p in flow.controls[op]):
-          constant.add(op)
-      elif flow.inputs[op] and op_roles.is_stateless(flow.types[op]) and all(
-          p in constant for p in [p for p, _ in flow.inputs[op]] + flow.controls[op]):
+      elif kind == "Const" and all(p in constant or p in copies for p in waits) or (
+          read and op_roles.is_stateless(kind) and all(p in constant for p in read + waits)):
         constant.add(op)
-    # From the copies backwards, through constants alone.
-    read = {producer for op in self._copies for producer, _ in flow.inputs[op]}
-    read.update(awaited for op in self._copies for awaited in flow.controls[op])
+    # From the copies backwards, through such ops alone.
+    needed = {p for op in copies for p in (
+        *(producer for producer, _ in flow.inputs[op]), *flow.controls[op])}
     own: Set[int] = set()
-    for op in reversed(order):
-      if op in constant and op in read:
+    for op in reversed(flow.order):
+      if op in needed and (op in constant or op in barriers):
         own.add(op)
-        read.update(producer for producer, _ in flow.inputs[op])
-        read.update(flow.controls[op])
-    return own
-
-  def _own_barriers(self) -> Set[int]:
-    """Returns NoOps that only order the ops of one replica, such as `group_deps` of a gradient.
-
-    Were there one of each, every replica would wait for the slowest at each of them.
-    """
-    flow = self._flow
-    order = [op for op in np.argsort(flow.graph.depths, kind="stable").tolist()
-             if flow.types[op] == "NoOp" and not flow.inputs[op]]
-    # NoOps behind a copy, and before one: those in between order a replica's own ops.
-    behind: Set[int] = set()
-    for op in order:
-      if any(awaited in self._copies or awaited in behind for awaited in flow.controls[op]):
-        behind.add(op)
-    waited_by_copies = {awaited for op in self._copies for awaited in flow.controls[op]}
-    own: Set[int] = set()
-    for op in reversed(order):
-      if op in behind and op in waited_by_copies:
-        own.add(op)
-        waited_by_copies.update(flow.controls[op])
+        needed.update(producer for producer, _ in flow.inputs[op])
+        needed.update(flow.controls[op])
     return own
 
   def _settle(self) -> None:

@@ -205,56 +205,56 @@ class _Mirrored:
   def _ring(self, bucket: List[int], reduced, results) -> None:
     count = self._replicated.replicas
     sizes = [self._bytes(op)[0] for op in bucket]
-    # Ring all-reduce: 2 (R - 1) rounds, in each of which a device sends 1/R of the bytes.
-    chunk = sum(sizes) / count
     name = f"all_reduce/{self._replicated.graph.op_names[bucket[0]]}"
-    before: List[int] = []
-    # Device r passes on the chunk of device r - 1, after its own last send.
-    for step in range(2 * (count - 1)):
-      now = [self._add(f"{name}/round_{step}/{r}", "RingSend", [chunk], -1, self._devices[r])
-             for r in range(count)]
-      for r in range(count):
-        if step == 0:
-          for op in bucket:
-            image, port = reduced[op][r]
-            self._edges.append((image, port, now[r]))
-        else:
-          self._edges.append((before[r - 1], 0, now[r]))
-          self._edges.append((before[r], CONTROL, now[r]))
-      before = now
-    for r in range(count):
-      done = self._add(f"{name}/done_{r}", "RingDone", sizes, -1, self._devices[r])
-      self._edges.append((before[r - 1], 0, done))
-      self._edges.append((before[r], CONTROL, done))
-      for i, op in enumerate(bucket):
-        results.setdefault(op, []).append((done, i))
+    # Ring all-reduce: 2 (R - 1) rounds, in each of which a device sends 1/R of the bytes.
+    done = self._rounds(
+        name, [[reduced[op][r] for op in bucket] for r in range(count)], 2 * (count - 1),
+        sum(sizes) / count, sizes)
+    for i, op in enumerate(bucket):
+      results[op] = [(each, i) for each in done]
 
   def _gather(self, op: int, parts: Dict[int, Tuple[int, int]]) -> None:
     """Simulates a ring in which each device passes on the rows that it received."""
-    count, graph = self._replicated.replicas, self._replicated.graph
-    # Ring all-gather: R - 1 rounds with 1/R of the rows each.
-    rows = self._bytes(op)[0] / count
-    before: List[Tuple[int, int]] = [parts[r] for r in range(count)] if len(parts) == count else []
-    if not before:
+    count = self._replicated.replicas
+    if len(parts) < count:
       return
+    # Ring all-gather: R - 1 rounds with 1/R of the rows each.
+    size = self._bytes(op)[0]
+    done = self._rounds(
+        f"all_gather/{self._replicated.graph.op_names[op]}", [[parts[r]] for r in range(count)],
+        count - 1, size / count, [size * (count - 1) / count])
     for r in range(count):
-      self._edges.append((*before[r], self._image[op, r]))
-    for step in range(count - 1):
-      now = []
-      for r in range(count):
-        sent = self._add(f"all_gather/{graph.op_names[op]}/round_{step}/{r}", "RingSend", [rows],
-                         -1, self._devices[r])
-        self._edges.append((*before[r], sent))
-        now.append(sent)
-      # What has been received is passed on in the next round.
-      received = []
-      for r in range(count):
-        got = self._add(f"all_gather/{graph.op_names[op]}/got_{step}/{r}", "RingDone", [rows], -1,
-                        self._devices[r])
-        self._edges.append((now[r - 1], 0, got))
-        self._edges.append((got, 0, self._image[op, r]))
-        received.append((got, 0))
-      before = received
+      self._edges += [(*parts[r], self._image[op, r]), (done[r], 0, self._image[op, r])]
+
+  def _rounds(
+      self, name: str, sources: Sequence[Sequence[Tuple[int, int]]], rounds: int, chunk: float,
+      received: List[float]) -> List[int]:
+    """Adds the rounds of a ring, in each of which a device sends a chunk to the next.
+
+    Args:
+      name: of the ops.
+      sources: [R] tensors that a device needs to begin.
+      rounds: their number, at least 1.
+      chunk: bytes.
+      received: bytes of the tensors that a device has in the end.
+
+    Returns:
+      [R] ops that give these tensors.
+    """
+    devices, before = self._devices[:len(sources)], []
+    for step in range(rounds):
+      now = [self._add(f"{name}/round_{step}/{r}", "RingSend", [chunk], -1, device)
+             for r, device in enumerate(devices)]
+      for r, send in enumerate(now):
+        # Device r passes on the chunk of device r - 1, after its own last send.
+        self._edges += [(before[r - 1], 0, send), (before[r], CONTROL, send)] if step else [
+            (*source, send) for source in sources[r]]
+      before = now
+    done = [self._add(f"{name}/done_{r}", "RingDone", received, -1, device)
+            for r, device in enumerate(devices)]
+    for r, each in enumerate(done):
+      self._edges += [(before[r - 1], 0, each), (before[r], CONTROL, each)]
+    return done
 
   def _bytes(self, op: int) -> List[float]:
     offsets = self._replicated.graph.output_offsets

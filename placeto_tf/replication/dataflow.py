@@ -11,27 +11,24 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 
 import numpy as np
 
-from placeto_tf.graphs import analysis_graph_def
+from placeto_tf.graphs import analysis_graph_def, loops
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.ops import registered, types_with
-from placeto_tf.ops.op_rule import RANDOM
+from placeto_tf.graphs.tensor_names import parse
+from placeto_tf.ops import rule_of
 
 Tensor = Tuple[int, int]
 Shape = Optional[Tuple[Optional[int], ...]]
 
 _PASSING = ("Identity", "Enter", "RefEnter", "Switch", "StopGradient", "Snapshot", "Cast",
             "PreventGradient", "CheckNumerics")
-_ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
-_INT32, _INT64 = 3, 9
-_SHAPED_BY_VALUES = ("Reshape", "BroadcastTo", "Fill", "UnsortedSegmentSum")
+_INT32, _TEXT, _INT64 = 3, 7, 9
+_SHAPED_BY_VALUES = ("Reshape", "BroadcastTo", "Fill")
 # Outputs that are elements of a list, and ops whose first input and output is the list.
 _ELEMENTS = (("TensorListPopBack", 1), ("TensorListGetItem", 0))
 _PASSES_LISTS = frozenset(
     "Identity Enter Exit Switch Merge NextIteration TensorListPushBack TensorListPopBack "
     "TensorListSetItem TensorListResize".split())
 _KEPT = "dataflow"
-_BATCH_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
-_OPEN = 1 << 30  # stands for a size that is not known
 _DEPTH = 60  # ops that one constant may depend on
 
 
@@ -74,9 +71,8 @@ class Dataflow:
         if text.startswith("^"):
           controls.append(index[text[1:]])
           continue
-        name, colon, port = text.rpartition(":")
-        tensor = (name, int(port)) if colon and port.isdecimal() else (text, 0)
-        data.append((index[tensor[0]], tensor[1]))
+        name, port = parse(text)
+        data.append((index[name], port))
       self.inputs.append(data)
       self.controls.append(controls)
     self.consumers: List[List[int]] = [[] for _ in self.nodes]
@@ -87,15 +83,34 @@ class Dataflow:
     self._outputs = outputs
     self._shapes: Dict[Tensor, Shape] = {}
     self._corrected: Set[Tensor] = set()  # of which inference gave another shape
+    self._inferred: Dict[int, List[Shape]] = {}  # op -> shapes of its outputs, of it alone
     self._values: Dict[Tensor, Optional[np.ndarray]] = {}
     self._depth = 0
     # In this order no shape or value waits for a long chain of others.
-    for op in np.argsort(graph.depths, kind="stable").tolist():
-      for port in range(int(graph.output_offsets[op + 1] - graph.output_offsets[op])):
+    for op in self.order:
+      for tensor in self.outputs(op):
         # Vectors and scalars of whole numbers may be shapes, of which the values are needed.
-        shape = self.shape((op, port))
-        if shape is not None and len(shape) < 2 and self._is_whole_number((op, port)):
-          self.value((op, port))
+        shape = self.shape(tensor)
+        if shape is not None and len(shape) < 2 and self._is_whole_number(tensor):
+          self.value(tensor)
+
+  @functools.cached_property
+  def order(self) -> List[int]:
+    """Returns the ops, [N], producers first."""
+    return np.argsort(self.graph.depths, kind="stable").tolist()
+
+  def outputs(self, op: int) -> List[Tensor]:
+    """Returns the tensors that an op gives."""
+    offsets = self.graph.output_offsets
+    return [(op, port) for port in range(int(offsets[op + 1] - offsets[op]))]
+
+  def constant(self, op: int) -> Optional[np.ndarray]:
+    """Returns the numbers of a Const; None for another op or for text."""
+    import tensorflow as tf
+
+    if self.types[op] != "Const" or self.nodes[op].attr["dtype"].type == _TEXT:
+      return None
+    return tf.make_ndarray(self.nodes[op].attr["value"].tensor)
 
   @functools.cached_property
   def frame_parents(self) -> Dict[str, str]:
@@ -109,29 +124,15 @@ class Dataflow:
 
   @functools.cached_property
   def _frames(self) -> Tuple[List[str], Dict[str, str]]:
-    frames = [""] * len(self.nodes)
-    parents = {"": ""}
-    order = np.argsort(self.graph.depths, kind="stable").tolist()
-    for op in order:
-      if self.types[op] in _ENTER:
-        inner = self.nodes[op].attr["frame_name"].s.decode()
-        # The first Enter of a frame tells which frame it is in.
-        parents.setdefault(inner, self._frame_of_inputs(op, frames, parents))
-        frames[op] = inner
-      else:
-        frames[op] = self._frame_of_inputs(op, frames, parents)
-    return frames, {name: parent for name, parent in parents.items() if name}
-
-  def _frame_of_inputs(self, op: int, frames: List[str], parents: Dict[str, str]) -> str:
-    """Returns the innermost frame of an input; an Exit passes its value to the frame outside."""
-    before = [producer for producer, _ in self.inputs[op]] + self.controls[op]
-    for producer in before:
-      frame = frames[producer]
-      if self.types[producer] in _EXIT:
-        frame = parents.get(frame, "")
-      if frame:
-        return frame
-    return ""
+    graph = self.graph
+    by_consumer = np.argsort(graph.edge_consumers, kind="stable")
+    found = loops.frames_of(self.nodes, self.types, loops.Inputs(
+        *(ends[by_consumer] for ends in (
+            graph.edge_producers, graph.edge_ports, graph.edge_consumers)), graph.num_ops),
+                            graph.topological_order)
+    names = [*found.names, ""]  # frame -1 is outside of all loops
+    return [names[frame] for frame in found.of_op], {
+        name: names[parent] for name, parent in zip(found.names, found.parents)}
 
   def shape(self, tensor: Tensor) -> Shape:
     """Dimensions, None for an unknown one; None alone for an unknown rank."""
@@ -145,11 +146,7 @@ class Dataflow:
       # Where a shape is computed, inference has been seen to give it a wrong rank, which then is
       # wrong in what is made of it, too.
       misled = not self._corrected.isdisjoint(self.inputs[op])
-      if self.types[op] == "Range" and shape == ():
-        self._shapes[tensor] = shape = (None,)
-        self._corrected.add(tensor)
-      # Inferred shapes with gaps are filled from the values of shape arguments.
-      if shape is None or None in shape or misled or self.types[op] in _SHAPED_BY_VALUES:
+      if shape is None or None in shape or misled or self._contradicts(op, shape):
         computed = self._computed_shape(tensor)
         # Of each size that one of the two does not know, the other's.
         if computed is not None and not misled and shape is not None and len(shape) == len(
@@ -165,99 +162,50 @@ class Dataflow:
           self._corrected.add(tensor)
     return self._shapes[tensor]
 
-  def _computed_shape(self, tensor: Tensor) -> Shape:
-    """Computes a shape that TensorFlow's inference leaves open."""
-    op, port = tensor
-    kind, data = self.types[op], self.inputs[op]
-    if (kind, port) in _ELEMENTS:
-      return self._element_shape(tensor)
-    if port or kind not in _SHAPED:
-      return None
-    value = self.value(tensor)
-    if value is not None:
-      return value.shape
-    given = [self.shape(each) for each in data]
-    try:
-      if kind == "Reshape":
-        wanted = self._known(data[1]).tolist()
-        # -1 is the size that makes the number of elements fit.
-        if -1 in wanted:
-          elements = math.prod(known_dims(given[0]))
-          rest = math.prod(size for size in wanted if size != -1)
-          wanted[wanted.index(-1)] = elements // rest
-        return tuple(wanted)
-      if kind == "Transpose":
-        # Axis i of the result is axis order[i] of the input.
-        return tuple(known_dims(given[0])[axis] for axis in self._known(data[1]).tolist())
-      if kind == "UnsortedSegmentSum":
-        rank, rows = len(known_dims(given[1])), given[0]
-        # The ids' axes become one, the segments.
-        return (int(self._known(data[2])), *known_dims(None if rows is None else rows[rank:]))
-      if kind in ("Pad", "PadV2"):
-        added = self._known(data[1]).sum(axis=1).tolist()
-        return tuple(size + more for size, more in zip(known_dims(given[0]), added))
-      if kind == "BroadcastTo":
-        return tuple(self._known(data[1]).tolist())
-      if kind in ("Sum", "Mean", "Max", "Min"):
-        return self._reduced_shape(op)
-      if kind == "Tile":
-        return tuple(np.multiply(known_dims(given[0]), self._known(data[1])).tolist())
-      if kind in _OF_FIRST_INPUT:
-        return given[0]
-      if kind == "Shape":
-        return None if given[0] is None else (len(given[0]),)
-      if kind in ("Rank", "Size"):
-        return ()
-      if kind == "MatMul":
-        # Transposed inputs give their other axis.
-        turned = [int(self.nodes[op].attr[name].b) for name in ("transpose_a", "transpose_b")]
-        return known_dims(given[0])[turned[0]], known_dims(given[1])[1 - turned[1]]
-      if kind in _BATCH_PRODUCTS:
-        turned = [int(self.nodes[op].attr[name].b) for name in ("adj_x", "adj_y")]
-        one, other = (known_dims(each) for each in given)
-        return (*np.broadcast_shapes(one[:-2], other[:-2]), one[turned[0] - 2],
-                other[-1 - turned[1]])
-      if kind == "Einsum":
-        return self._einsum_shape(op)
-      if kind == "StridedSlice":
-        if given[0] is None:
-          return None
-        # An array without memory, of which NumPy computes the shape of a slice.
-        found = np.broadcast_to(
-            np.int8(0), [_OPEN if size is None else size for size in given[0]])
-        # Sizes near _OPEN are of axes that are not known.
-        return tuple(None if size > _OPEN // 2 else size
-                     for size in found[self._slice_index(op)].shape)
-      if kind == "ConcatV2":
-        parts = [known_dims(each) for each in given[:-1]]
-        along = int(self._known(data[-1])) % len(parts[0])
-        # Sizes along the axis add up.
-        return tuple(sum(part[i] for part in parts) if i == along else size
-                     for i, size in enumerate(parts[0]))
-      if kind.startswith("MatrixDiag"):
-        diagonal = known_dims(given[0])
-        # Only the plain form: main diagonal, square, no alignment.
-        if [np.ravel(self._known(each)).tolist() for each in data[1:4]] not in (
-            [], [[0], [-1], [-1]]):
-          return None
-        return (*diagonal, diagonal[-1])
-      if kind in DRAW_SHAPE:
-        return tuple(self._known(data[DRAW_SHAPE[kind]]).tolist())
-      if kind == "Fill":
-        return tuple(self._known(data[0]).tolist())
-      return _broadcast(given) if kind in _BROADCAST else None
-    except (ArithmeticError, IndexError, KeyError, ValueError):
-      return None
+  def _contradicts(self, op: int, shape: Sequence[Optional[int]]) -> bool:
+    """Returns whether the inputs of an op say, or may say, that its result has another shape."""
+    if self.types[op] in ("Range", "UnsortedSegmentSum"):
+      return True
+    i = rule_of(self.types[op]).shape_input if self.types[op] in _SHAPED_BY_VALUES else None
+    stated = None if i is None else self.shape(self.inputs[op][i])
+    # As many dimensions as the vector has that states them.
+    return stated is not None and len(stated) == 1 and stated[0] not in (None, len(shape))
 
-  def _einsum_shape(self, op: int) -> Shape:
-    terms, _, result = self.nodes[op].attr["equation"].s.decode().partition("->")
-    sizes: Dict[str, int] = {}
-    for term, tensor in zip(terms.split(","), self.inputs[op]):
-      shape = known_dims(self.shape(tensor))
-      if len(term) != len(shape):
-        raise ValueError  # an ellipsis
-      sizes.update(zip(term, shape))
-    return tuple(sizes[letter] for letter in result)
+  def _computed_shape(self, tensor: Tensor) -> Shape:
+    """Returns the shape that follows from what is known of an op's inputs."""
+    op, port = tensor
+    if (self.types[op], port) in _ELEMENTS:
+      return self._element_shape(tensor)
+    value = self.value(tensor) if self._is_whole_number(tensor) else None
+    if value is not None or self.types[op] in loops.MERGE:  # which may wait for what comes round
+      return None if value is None else value.shape
+    if op not in self._inferred:
+      self._inferred[op] = self._infer(op)
+    return self._inferred[op][port] if port < len(self._inferred[op]) else None
+
+  def _infer(self, op: int) -> List[Shape]:
+    """Asks TensorFlow's shape function of one op for the shapes of its outputs."""
+    import tensorflow as tf
+    from tensorflow.core.framework import graph_pb2
+
+    nodes = graph_pb2.GraphDef(node=[self.nodes[op]])
+    node = nodes.node[0]
+    node.ClearField("input")
+    if "_class" in node.attr:
+      del node.attr["_class"]
+    given = {}
+    try:
+      with tf.Graph().as_default():
+        for i, each in enumerate(self.inputs[op]):
+          dtype, value = tf.as_dtype(self.dtype(each) % 100), self.value(each)
+          node.input.append(f"input_{i}")
+          given[f"input_{i}:0"] = tf.compat.v1.placeholder(dtype, self.shape(each)) if (
+              value is None) else tf.constant(value, dtype)
+        found = tf.graph_util.import_graph_def(
+            nodes, input_map=given, return_elements=[node.name])[0].outputs
+    except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError):
+      return []
+    return [None if each.shape.rank is None else tuple(each.shape.as_list()) for each in found]
 
   def _element_shape(self, tensor: Tensor) -> Shape:
     """Returns the shape of an element of a list, from the shapes of all that are put into it."""
@@ -301,16 +249,6 @@ class Dataflow:
       elif kind == "TensorListFromTensor":
         found.setdefault(op, []).append((self.inputs[op][0], True))
     return found
-
-  def _reduced_shape(self, op: int) -> Shape:
-    shape = self.shape(self.inputs[op][0])
-    if shape is None:
-      return None
-    axes = {int(axis) % len(shape) for axis in np.ravel(self._known(self.inputs[op][1]))}
-    kept = self.attr(op, "keep_dims")
-    if kept is not None and kept.b:
-      return tuple(1 if axis in axes else size for axis, size in enumerate(shape))
-    return tuple(size for axis, size in enumerate(shape) if axis not in axes)
 
   def _is_whole_number(self, tensor: Tensor) -> bool:
     found = self._outputs.get(self.graph.op_names[tensor[0]], ())
@@ -361,11 +299,31 @@ class Dataflow:
         self._depth -= 1
     return self._values[tensor]
 
+  def value_if(
+      self, tensor: Tensor, changed: Mapping[Tensor, np.ndarray]) -> Optional[np.ndarray]:
+    """Returns the value that a tensor would have if others had other values.
+
+    Args:
+      tensor: (op, output port).
+      changed: the other values.
+
+    Returns:
+      The whole numbers, or None where they are not known.
+    """
+    kept, self._values = self._values, dict(changed)
+    try:
+      return self.value(tensor)
+    finally:
+      self._values = kept
+
   def _compute(self, tensor: Tensor) -> Optional[np.ndarray]:
     op, port = tensor
     kind, data = self.types[op], self.inputs[op]
     if kind == "Const":
-      return _constant(self.nodes[op])
+      # Small whole numbers alone: larger constants are no shapes.
+      dims = self.nodes[op].attr["value"].tensor.tensor_shape.dim
+      return self.constant(op) if self._is_whole_number(tensor) and (
+          math.prod(dim.size for dim in dims) <= 64) else None
     if kind in _PASSING:
       return self.value(data[0])
     pushed = self.pushed(tensor)
@@ -436,38 +394,6 @@ _VALUES: Dict[str, Callable[..., Any]] = {
     "GatherV2": lambda value, indices, axis: np.take(value, indices, axis=int(axis)),
     "Tile": np.tile, "DynamicStitch": lambda *parts: _stitched(parts),
 }
-# Random op -> its input that holds the shape of its result.
-DRAW_SHAPE = {name: rule.shape_input for name, rule in registered().items()
-              if rule.role.endswith(RANDOM) and rule.shape_input is not None}
-_BROADCAST = types_with(axes="elementwise").difference(
-    "IdentityN PlaceholderWithDefault Bitcast Print Assert".split()) | {"Softmax", "LogSoftmax"}
-# Whose first result has the shape of the first input.
-_OF_FIRST_INPUT = frozenset((
-    "BiasAdd FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad "
-    "FusedBatchNormGradV2 FusedBatchNormGradV3 LRN Cumsum Cumprod ReverseV2 ReverseSequence "
-    "RandomShuffle").split())
-# Whose shapes are worked out where TensorFlow's inference leaves them open.
-_SHAPED = frozenset((
-    *_VALUES, *_BATCH_PRODUCTS, "MatrixDiag", "MatrixDiagV2", "MatrixDiagV3", "Einsum",
-    "StridedSlice", "Transpose", "UnsortedSegmentSum", "Pad", "PadV2", "BroadcastTo", "Sum",
-    "Mean", "Max", "Min", "Tile", "Fill", "MatMul", "ConcatV2", "Softmax", "LogSoftmax",
-    "Shape", "Rank", "Size", *_OF_FIRST_INPUT, *DRAW_SHAPE, *_BROADCAST))
-
-
-def _broadcast(shapes: Sequence[Shape]) -> Shape:
-  """Returns the shape that shapes are broadcast to, with None for unknown dimensions."""
-  # Sizes from the last axis backwards; missing axes count as 1.
-  rank = max(len(shape) for shape in shapes if shape is not None)
-  found: List[Optional[int]] = []
-  for axis in range(-rank, 0):
-    sizes = {shape[axis] if len(shape) + axis >= 0 else 1 for shape in shapes if shape is not None}
-    sizes.discard(1)
-    # Unknown, unless one known size decides.
-    if None in shapes or None in sizes and len(sizes) == 1 or len(sizes - {None}) > 1:
-      found.append(None)
-    else:
-      found.append(next(iter(sizes - {None}), 1))
-  return tuple(found)
 
 
 def _stitched(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -487,19 +413,6 @@ def known_dims(shape: Shape) -> Sequence[int]:
   return [size for size in shape if size is not None]
 
 
-def _constant(node: Any) -> Optional[np.ndarray]:
-  tensor = node.attr["value"].tensor
-  elements = 1
-  for dim in tensor.tensor_shape.dim:
-    elements *= dim.size
-  # Small whole numbers alone: larger constants are no shapes.
-  if elements > 64 or tensor.dtype not in (_INT32, _INT64):
-    return None
-  import tensorflow as tf
-
-  return tf.make_ndarray(tensor)
-
-
 def broadcast_reduction(first: np.ndarray, second: np.ndarray) -> List[np.ndarray]:
   """Returns the axes over which the gradients of a broadcasting op are summed, by operand.
 
@@ -512,21 +425,12 @@ def broadcast_reduction(first: np.ndarray, second: np.ndarray) -> List[np.ndarra
   """
   rank = max(len(first), len(second))
   # Shapes are padded with ones in front, as broadcasting aligns them.
-  a = [1] * (rank - len(first)) + first.tolist()
-  b = [1] * (rank - len(second)) + second.tolist()
-  reduced: List[List[int]] = [[], []]
-  for axis, (x, y) in enumerate(zip(a, b)):
-    if x == 1 and y == 1:
-      # TensorFlow reduces where both are 1 only where one side has no such axis.
-      if axis < rank - len(first):
-        reduced[0].append(axis)
-      if axis < rank - len(second):
-        reduced[1].append(axis)
-    elif x == 1:
-      reduced[0].append(axis)
-    elif y == 1:
-      reduced[1].append(axis)
-  return [np.array(axes, dtype=np.int64) for axes in reduced]
+  padded = [np.array([1] * (rank - len(each)) + list(each)) for each in (first, second)]
+  # Summed are axes that one side lacks, and those in which it has one element where the other has
+  # several.
+  return [
+      np.flatnonzero((one == 1) & (other != 1) | (np.arange(rank) < rank - len(each)))
+      for each, one, other in zip((first, second), padded, reversed(padded))]
 
 
 def analyse_dataflow(graph: ComputationGraph) -> Dataflow:

@@ -6,20 +6,17 @@ Dimensions: R replicas.
 from __future__ import annotations
 
 import math
-from typing import AbstractSet, Any, Dict, FrozenSet, Iterator, List, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Sequence, Set, Tuple
 
 import numpy as np
 
 from placeto_tf.replication import cuts
-from placeto_tf.replication.cuts import Cut
-from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
+from placeto_tf.replication.dataflow import Tensor, known_dims
 from placeto_tf.replication.kinds import Own
-from placeto_tf.replication.mirroring import Mirrors
+from placeto_tf.replication.mirroring import Plan
 from placeto_tf.replication.naming import Names
 from placeto_tf.replication.nodes import NodeWriter
 from placeto_tf.replication.packing import Pack, find_packs
-from placeto_tf.replication.propagation import Spread
-from placeto_tf.replication.scaling import Scaling
 
 
 class Joins:
@@ -30,33 +27,29 @@ class Joins:
     packs: the ops of packs, which come last, behind their inputs.
   """
 
-  def __init__(
-      self, flow: Dataflow, spread: Spread, cut: Cut, mirrors: Mirrors, scaling: Scaling,
-      fetched: AbstractSet[Tensor], names: Names, writer: NodeWriter, micro_batches: int):
+  def __init__(self, plan: Plan, names: Names, writer: NodeWriter):
     """Writes packs; tensors in no pack are combined when `write` is called.
 
     Args:
-      flow, spread, cut, mirrors, scaling: see `rewriting.rewrite`.
-      fetched: tensors that keep a join of their own.
+      plan: of the replicas; tensors that are fetched keep an all-reduce of their own.
       names: of the replicated graph.
       writer: of it.
-      micro_batches: M consecutive replicas are a group, whose parts are added up first.
     """
-    self._flow, self._spread, self._cut, self._scaling = flow, spread, cut, scaling
-    self._fetched, self._names, self._writer = fetched, names, writer
-    self._replicas, self._mirrored = scaling.replicas, bool(mirrors.needed)
-    self._micro_batches = micro_batches
+    self._flow, self._spread, self._cut = plan.flow, plan.spread, plan.cut
+    self._scaling, self._fetched, self._micro_batches = (
+        plan.scaling, plan.fetched, plan.micro_batches)
+    self._names, self._writer = names, writer
+    self._replicas, self._mirrored = plan.scaling.replicas, bool(plan.mirrors.needed)
     # Of two, each takes the means itself: as many bytes as by halves, and one transfer less to wait
     # for. Of more, that would be more bytes.
     self._own_means = self._mirrored and self._replicas == 2
-    self.read = {tensor: self._read_as(tensor) for tensor in sorted(cut.joined)}
+    self.read = {tensor: self._read_as(tensor) for tensor in sorted(plan.cut.joined)}
     self._sums = {tensor: [f"{name}/sum" for name in found] for tensor, found in self.read.items()}
     self._packed: Set[Tensor] = set()
     self.packs = writer.beside()
     # A pack of micro-batches would have its first stage wait for the gradients of its last.
-    for k, pack in enumerate([] if micro_batches > 1 else find_packs(
-        flow, spread, cut, self._replicas, frozenset(fetched),
-        in_pieces=self._mirrored and not self._own_means)):
+    for k, pack in enumerate([] if plan.micro_batches > 1 else find_packs(
+        plan, in_pieces=self._mirrored and not self._own_means)):
       self._write_pack(f"{names.joined}/pack_{k}", pack)
     self._by_op: Dict[int, List[Tensor]] = {}
     for tensor in self.read:

@@ -15,7 +15,7 @@ Dimensions: N needed ops.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, AbstractSet, Dict, FrozenSet, List, Mapping, Set
+from typing import TYPE_CHECKING, AbstractSet, Dict, FrozenSet, List, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -28,8 +28,9 @@ from placeto_tf.graphs.op_defs import REF, OpDefs
 from placeto_tf.graphs.tensor_names import data_inputs
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.cuts import Cut
-from placeto_tf.replication.dataflow import Dataflow
+from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.propagation import Spread
+from placeto_tf.replication.scaling import Scaling
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -55,6 +56,31 @@ class Mirrors:
 
   def __contains__(self, name: str) -> bool:
     return name in self.needed or name in self.outside
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """Everything that the writing of the replicas needs to know.
+
+  Attributes:
+    flow: the graph of one replica.
+    spread: the ops that the batch reaches.
+    cut: which ops are copied, and which tensors are combined.
+    mirrors: which other ops each replica has; empty if variables are shared.
+    scaling: the parts of the graph that grow with the batch, for R replicas.
+    fetched: tensors that are fetched.
+    run: ops that are fetched without a result.
+    micro_batches: M consecutive replicas are a group, whose parts are added up first.
+  """
+
+  flow: Dataflow
+  spread: Spread
+  cut: Cut
+  mirrors: Mirrors
+  scaling: Scaling
+  fetched: FrozenSet[Tensor]
+  run: Sequence[int]
+  micro_batches: int = 1
 
 
 def find_mirrors(
@@ -113,7 +139,7 @@ def _needed(flow: Dataflow, spread: Spread, cut: Cut, single: AbstractSet[str]) 
   # Ops that carry a handle go with its variable.
   handles = {op: [tensor for tensor in flow.inputs[op] if _is_handle(flow.dtype(tensor))]
              for op in several}
-  order = [op for op in np.argsort(flow.graph.depths, kind="stable").tolist() if handles.get(op)]
+  order = [op for op in flow.order if handles.get(op)]
   size = -1
   # Until nothing changes: single ops draw readers of their handles, loops and variables in.
   while size != len(once):

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import List, Sequence, Set
 
-from placeto_tf.replication.cuts import Cut
-from placeto_tf.replication.dataflow import Dataflow, Tensor
-from placeto_tf.replication.mirroring import Mirrors
+from placeto_tf.replication.dataflow import Tensor
+from placeto_tf.replication.mirroring import Plan
 from placeto_tf.replication.nodes import tensor_name
 
 
@@ -21,12 +20,12 @@ class Names:
     joined: "joined", with which the names of ops that join replicas begin.
   """
 
-  def __init__(self, flow: Dataflow, cut: Cut, mirrors: Mirrors, replicas: int):
+  def __init__(self, plan: Plan):
+    self._flow, self._cut, self._mirrors = plan.flow, plan.cut, plan.mirrors
     # The first part of each name, so that "replica_0" is one that nothing uses.
-    taken = {node.name.partition("/")[0] for node in flow.graph.origin.graph_def.node}
-    self.prefixes = [_fresh(f"replica_{r}", taken) for r in range(replicas)]
+    taken = {node.name.partition("/")[0] for node in self._flow.graph.origin.graph_def.node}
+    self.prefixes = [_fresh(f"replica_{r}", taken) for r in range(plan.scaling.replicas)]
     self.joined = _fresh("joined", taken)
-    self._flow, self._cut, self._mirrors = flow, cut, mirrors
 
   def is_copy(self, name: str) -> bool:
     """Returns whether an op of the graph exists as copies alone."""

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Dict, FrozenSet, List, Optional, Set, Tuple
-
-import numpy as np
+from typing import Dict, List, Optional, Set, Tuple
 
 from placeto_tf.ops import rule_of
 from placeto_tf.replication.cuts import FIRST, Cut
 from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
+from placeto_tf.replication.mirroring import Plan
 from placeto_tf.replication.powers import JOIN
 from placeto_tf.replication.propagation import Spread
 
@@ -40,27 +39,23 @@ class Pack:
   pieces: int = 1
 
 
-def find_packs(
-    flow: Dataflow, spread: Spread, cut: Cut, replicas: int, fetched: FrozenSet[Tensor],
-    in_pieces: bool,
-) -> List[Pack]:
+def find_packs(plan: Plan, in_pieces: bool) -> List[Pack]:
   """Returns the means that are taken together, in the order of readiness, or in pieces.
 
+  There are at least as many packs as replicas where there is enough to pack, so that every device
+  can have one.
+
   Args:
-    flow: the graph.
-    spread: the ops that the batch reaches.
-    cut: the tensors that are combined.
-    replicas: R; there are at least as many packs as replicas where there is enough to pack, so that
-      every device can have one.
-    fetched: tensors that keep a join of their own.
+    plan: of the replicas; tensors that are fetched are in no pack.
     in_pieces: whether large tensors may be cut.
 
   Returns:
     The packs; tensors in none of them travel alone.
   """
+  flow, cut, replicas = plan.flow, plan.cut, plan.scaling.replicas
   if any(flow.frames[op] for op in cut.shared):
     return []
-  level = _levels(flow, spread, cut)
+  level = _levels(flow, plan.spread, cut)
   # A pack with a tensor of a branch would wait for a branch that is not taken.
   excluded = _of_any_number(flow) | _in_branches(flow)
   # Only tensors of one type, one depth and one factor can be laid end to end.
@@ -68,7 +63,7 @@ def find_packs(
   depths = flow.graph.depths
   for tensor, join in cut.joined.items():
     size = None if tensor[0] in excluded else _bytes(flow, tensor)
-    if join.how != "sum" or tensor in fetched or size is None or flow.frames[tensor[0]]:
+    if join.how != "sum" or tensor in plan.fetched or size is None or flow.frames[tensor[0]]:
       continue
     kind = (flow.dtype(tensor) % 100, level[tensor[0]], join.power)
     kinds.setdefault(kind, []).append((int(depths[tensor[0]]), tensor, size))
@@ -102,7 +97,7 @@ def _of_any_number(flow: Dataflow) -> Set[int]:
   rules = [rule_of(kind) for kind in flow.types]
   found = {op for op, rule in enumerate(rules) if rule.any_number is not None}
   # Onwards through ops that give as many rows as they read.
-  for op in np.argsort(flow.graph.depths, kind="stable").tolist():
+  for op in flow.order:
     kind, data = flow.types[op], flow.inputs[op]
     i = _NUMBER_FROM.get(kind)
     if i is not None:
@@ -119,7 +114,7 @@ def _in_branches(flow: Dataflow) -> Set[int]:
   """Returns the ops that run in one branch of a conditional only, outside of loops."""
   depth = [0] * len(flow.types)  # how many conditionals an op is in
   # Conditionals that an op is inside: of its inputs the deepest, plus one behind a Switch.
-  for op in np.argsort(flow.graph.depths, kind="stable").tolist():
+  for op in flow.order:
     found = max([0, *(depth[producer] for producer, _ in flow.inputs[op]),
                  *(depth[awaited] for awaited in flow.controls[op])])
     if not flow.frames[op]:
@@ -134,7 +129,6 @@ def _levels(flow: Dataflow, spread: Spread, cut: Cut) -> List[int]:
 
   What leaves a loop has waited for all that went into it, also on the way round.
   """
-  order = np.argsort(flow.graph.depths, kind="stable").tolist()
   level = [0] * len(flow.types)
   # All ops of a loop wait for every tensor that comes into the loop.
   in_frame: Dict[str, int] = {}
@@ -142,7 +136,7 @@ def _levels(flow: Dataflow, spread: Spread, cut: Cut) -> List[int]:
   while not settled:
     settled = True
     # Until nothing changes: a tensor that comes round a loop may be deeper than before.
-    for op in order:
+    for op in flow.order:
       once = op in cut.shared or op not in cut.copies
       found = in_frame.get(flow.frames[op], 0)
       for i, tensor in enumerate(flow.inputs[op]):

@@ -221,7 +221,7 @@ class _Propagation:
     for update in sparse:
       self._indices[update.indices].append(update.values)
       self._readers[update.indices] |= update.readers
-    self._rules = AxisRules(flow, batch, scaling, self._kind)
+    self._rules = AxisRules(flow, batch, scaling)
     self._kinds: Dict[int, Optional[List[Kind]]] = {}
     self._fixes: Dict[Tuple[int, int], Fix] = {}
     self._once: Set[int] = set()
@@ -232,11 +232,10 @@ class _Propagation:
   def run(self) -> Spread:
     flow = self._flow
     # By depth: most inputs are known before an op is reached.
-    order = [op for op in np.argsort(flow.graph.depths, kind="stable").tolist()
-             if op in self._copied]
+    order = [op for op in flow.order if op in self._copied]
     self._settle(order)
     self._check_loops()
-    kinds = {op: found or [SAME] * self._width(op) for op, found in self._kinds.items()}
+    kinds = {op: found or [SAME] * len(self._flow.outputs(op)) for op, found in self._kinds.items()}
     owned = frozenset(
         op for op in self._scaling.sources if flow.types[op] in op_roles.VARIABLES)
     return Spread(
@@ -317,10 +316,6 @@ class _Propagation:
       if frame and frame not in self._merged and op_roles.is_update(self._flow.types[op]):
         raise JoinInLoop(frame)
 
-  def _width(self, op: int) -> int:
-    offsets = self._flow.graph.output_offsets
-    return int(offsets[op + 1] - offsets[op])
-
   def _kind(self, tensor: Tensor) -> Kind:
     own = self._own_kind(tensor)
     # Values and indices are rows of a gradient together, if either of them holds rows.
@@ -337,7 +332,7 @@ class _Propagation:
     return SAME if found is None else found[tensor[1]]
 
   def _outputs(self, op: int) -> List[Kind]:
-    width = self._width(op)
+    width = len(self._flow.outputs(op))
     self._refused.pop(op, None)
     try:
       return self._followed(op, width)
@@ -360,7 +355,7 @@ class _Propagation:
     given = [self._kind(tensor) if op in self._readers.get(tensor, (op,)) else
              self._own_kind(tensor) for tensor in flow.inputs[op]]
     if op in self._noise:
-      return self._drawn(op, given, width)
+      return [self._drawn(tensor) for tensor in flow.outputs(op)]
     if kind in _MERGES:
       return self._merge(op, given, width)
     if kind in _CONTAINER_SHAPES:
@@ -551,20 +546,14 @@ class _Propagation:
       view.kinds[i] = SAME
     return [SAME] * width
 
-  def _drawn(self, op: int, given: Sequence[Kind], width: int) -> List[Kind]:
-    """Follows a random op of a replica for its examples."""
-    found: List[Kind] = []
-    for port in range(width):
-      # The axis that grows with the batch is where the examples are.
-      axes = self._scaling.axes((op, port))
-      if axes and len(axes) == 1:
-        found.append(Rows(axes[0]))
-      elif self._flow.types[op] in op_roles.KEYS:
-        found.append(SAME)
-      else:
-        found.append(Unclear(op, "draws for examples in a shape that is not known"))
-    del given
-    return found
+  def _drawn(self, tensor: Tensor) -> Kind:
+    """Returns the spec of a result of a random op that each replica has for its examples."""
+    # The axis that grows with the batch is where the examples are.
+    axes = self._scaling.axes(tensor)
+    if axes and len(axes) == 1:
+      return Rows(axes[0])
+    return SAME if self._flow.types[tensor[0]] in op_roles.KEYS else Unclear(
+        tensor[0], "draws for examples in a shape that is not known")
 
   def _merge(self, op: int, given: Sequence[Kind], width: int) -> List[Kind]:
     flow = self._flow
@@ -644,12 +633,8 @@ class _Propagation:
     # Zeros in another shape are zeros.
     if flow.types[op] in ("Fill", "BroadcastTo", "Tile", "Reshape"):
       return self._is_zero(flow.inputs[op][1 if flow.types[op] == "Fill" else 0])
-    if flow.types[op] != "Const":
-      return False
-    import tensorflow as tf
-
-    proto = flow.nodes[op].attr["value"].tensor
-    return proto.dtype != 7 and not tf.make_ndarray(proto).any()
+    constant = flow.constant(op)
+    return constant is not None and not constant.any()
 
   def _sizes(self, op: int, kind: Kind, port: int) -> Kind:
     """Returns the spec of a tensor's shape or size."""
@@ -752,12 +737,9 @@ class _Propagation:
   def _of_sparse(self, view: Inputs, width: int) -> List[Kind]:
     """Follows an op behind rows of a gradient: it exists once, for those of all replicas."""
     for i, each in enumerate(view.kinds):
-      if isinstance(each, Rows):
-        view.join(i)
-      elif isinstance(each, Sizes):
+      if isinstance(each, Sizes):
         raise NotFollowed("combines rows of a gradient with dimensions of the batch")
-      elif each != SAME:
-        view.join(i)
+      view.join(i)
       view.kinds[i] = SAME
     return [SAME] * width
 
@@ -789,13 +771,10 @@ class _Propagation:
   def _own(self, view: Inputs, width: int) -> List[Kind]:
     """Follows an op that a replica runs on its own statistics."""
     for i, each in enumerate(view.kinds):
-      if isinstance(each, Own):
+      if isinstance(each, Own) or isinstance(each, Partial) and each.how == "sum":
         view.kinds[i] = Same(each.power - 1)
       elif isinstance(each, Partial):
-        if each.how != "sum":
-          view.join(i)
-        else:
-          view.kinds[i] = Same(each.power - 1)
+        view.join(i)
     return [Own(powers.result_power(self._flow, view) + 1)] * width
 
   def _of_partial(self, view: Inputs, width: int) -> List[Kind]:

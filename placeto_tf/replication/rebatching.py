@@ -13,33 +13,33 @@ that is a multiple of the batch counts them.
 from __future__ import annotations
 
 import math
-import re
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Set, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import CostError, GraphError
-from placeto_tf.graphs import analysis_graph_def, load_graph
+from placeto_tf.graphs import analysis_graph_def
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.rebuilt_functions import rebuilt_function
+from placeto_tf.graphs.exported_protos import with_nodes
 from placeto_tf.graphs.shapes import PLACEHOLDERS, set_shape
 from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow
 from placeto_tf.replication.kinds import Box, Kind, Partial, Rows, Whole
 from placeto_tf.replication.propagation import spread
+from placeto_tf.replication.reloading import check_shapes, frozen, reloaded
 from placeto_tf.replication.scaling import Scaling, empty
 from placeto_tf.replication.sparse_updates import sparse_updates
 
 if TYPE_CHECKING:
-  import tensorflow as tf
   from tensorflow.core.framework.graph_pb2 import GraphDef
   from tensorflow.core.framework.node_def_pb2 import NodeDef
-  from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 _QUOTIENTS = frozenset("RealDiv Div DivNoNan".split())
 _CONTRACTIONS = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3".split())
 _JOINING = frozenset("ConcatV2 Concat Pack".split())
+# Examples along an axis of their result lie along another one of their first input.
+_MOVING = frozenset("ExpandDims Squeeze Reshape StridedSlice Sum Mean Max Min".split())
 _MAX_ROUNDS = 3
 
 
@@ -107,13 +107,11 @@ class Rebatching:
       return 0
     return kind.axis if isinstance(kind, Rows) else self._axes.get(tensor)
 
-  def _outputs(self, op: int) -> List[Tensor]:
-    offsets = self._flow.graph.output_offsets
-    return [(op, port) for port in range(int(offsets[op + 1] - offsets[op]))]
-
   def _want(self, tensor: Tensor, axis: int) -> None:
     """Makes a tensor hold examples along an axis."""
-    if not isinstance(self._kind(tensor), Rows) and tensor not in self._axes:
+    shape = self._flow.shape(tensor)
+    if not isinstance(self._kind(tensor), Rows) and tensor not in self._axes and (
+        shape is None or axis < len(shape)):
       self._axes[tensor] = axis
       self._pending.append((tensor, axis))
 
@@ -121,14 +119,14 @@ class Rebatching:
     """Changes the inputs of an op that holds examples."""
     flow = self._flow
     kind = flow.types[op]
-    for tensor in self._outputs(op):
+    for tensor in flow.outputs(op):
       axis = self._axis(tensor)
       if axis is not None:
         self._shape_argument(op, tensor, axis)
         self._beside(op, tensor, axis)
     element = rule_of(kind).element_input
     if element is not None:
-      for tensor in (*self._outputs(op), *flow.inputs[op]):
+      for tensor in (*flow.outputs(op), *flow.inputs[op]):
         found = self._kind(tensor)
         if isinstance(found, Box) and isinstance(found.content, Rows):
           self._want_entry(flow.inputs[op][element], found.content.axis)
@@ -204,14 +202,10 @@ class Rebatching:
       order = flow.value(data[1])
       if order is not None:
         self._want(data[0], int(order[axis]))
-    elif kind in ("ExpandDims", "Squeeze", "Reshape", "StridedSlice"):
-      self._want_elements(data[0], tensor, axis)
-    elif kind in ("Sum", "Mean", "Max", "Min"):
+    elif kind in _MOVING or kind in _CONTRACTIONS:
       self._want_elements(data[0], tensor, axis)
     elif kind in ("ZerosLike", "OnesLike", "OneHot"):
       self._want(data[0], axis)
-    elif kind in _CONTRACTIONS:
-      self._want_elements(data[0], tensor, axis)
     elif kind == "Range":
       self._want_entry(data[1], None)
     elif kind in ("Gather", "ResourceGather", "GatherV2"):
@@ -242,7 +236,7 @@ class Rebatching:
       self._want_entry(data[i], None if kind == "UnsortedSegmentSum" else axis)
     elif kind == "Tile":
       given, shape = flow.shape(data[0]), flow.shape(tensor)
-      if given is None or self._axis(data[0]) == axis:
+      if given is None or axis >= len(given) or self._axis(data[0]) == axis:
         return
       if shape is not None and (given[axis] or 0) > 1 and given[axis] == shape[axis]:
         self._want(data[0], axis)
@@ -255,83 +249,60 @@ class Rebatching:
         self._want_entry(data[2], axis)
 
   def _want_entry(self, tensor: Tensor, index: Optional[int]) -> None:
-    """Makes one of whole numbers grow; the first that is a multiple of the batch for None."""
+    """Makes one of whole numbers grow, or any one for None: the constant that it comes from.
+
+    That is found by trial: twice the entry of a constant has to give twice this number alone.
+    """
     flow = self._flow
+    value = flow.value(tensor)
     # Each entry once, or shape arithmetic in a circle would go on for ever.
-    if (tensor, index) in self._entries:
+    if value is None or (tensor, index) in self._entries:
       return
     self._entries.add((tensor, index))
-    op = tensor[0]
-    kind, data = flow.types[op], flow.inputs[op]
-    if op in self._found.copied and kind not in ("Pack", "ConcatV2", "Const"):
-      return  # computed from feeds
-    if kind == "Const":
-      self._resize_entry(op, index)
-    elif kind in ("Identity", "Cast", "Squeeze", "ExpandDims", "Reshape", "Enter", "Prod",
-                  "FloorDiv", "RealDiv"):
-      # A product does not tell which of its factors grows.
-      self._want_entry(data[0], None if kind == "Prod" else index)
-    elif kind == "Pack" and index is not None and index < len(data):
-      self._want_entry(data[index], None)
-    elif kind == "StridedSlice":
-      self._want_entry(data[0], self._sliced_entry(op, index))
-    elif kind == "Slice" and index is not None:
-      begin = flow.value(data[1])
-      if begin is not None and np.size(begin) == 1:
-        self._want_entry(data[0], index + int(np.ravel(begin)[0]))
-    elif kind in ("Maximum", "Mul"):
-      for each in data:
-        value = flow.value(each)
-        if value is not None and value.size and int(np.max(value)) % self._batch == 0:
-          self._want_entry(each, index)
+    before = np.ravel(value)
+    for op in self._constants_behind(tensor):
+      constant = flow.value((op, 0))
+      if constant is None:
+        continue
+      flat = constant.reshape(-1)
+      for i in np.flatnonzero((flat > 0) & (flat % self._batch == 0)).tolist():
+        trial = np.where(np.arange(flat.size) == i, 2 * flat, flat).reshape(constant.shape)
+        found = flow.value_if(tensor, {(op, 0): trial})
+        after = before if found is None else np.ravel(found)
+        grown = np.flatnonzero(after != before) if after.shape == before.shape else ()
+        if len(grown) == 1 and after[grown[0]] == 2 * before[grown[0]] and (
+            index in (None, int(grown[0]))):
+          self._resize_entry(op, i)
           return
-    elif kind == "ConcatV2" and index is not None:
-      for each in data[:-1]:
-        value = flow.value(each)
-        size = int(np.size(value)) if value is not None else len(flow.shape(each) or (0,))
-        if index < size:
-          self._want_entry(each, index)
-          return
-        # Counts entries from the beginning of the next part.
-        index -= size
 
-  def _sliced_entry(self, op: int, index: Optional[int]) -> Optional[int]:
-    """Returns the entry of a vector that a StridedSlice takes, or None if it is not one."""
-    begin, step = (self._flow.value(self._flow.inputs[op][i]) for i in (1, 3))
-    if begin is None or step is None or np.size(begin) != 1:
-      return None
-    shrinks, masked = (attr is not None and attr.i == 1 for attr in (
-        self._flow.attr(op, name) for name in ("shrink_axis_mask", "begin_mask")))
-    first = 0 if masked else int(np.ravel(begin)[0])
-    if shrinks:
-      return first if first >= 0 else None
-    return None if index is None or first < 0 else first + index * int(np.ravel(step)[0])
+  def _constants_behind(self, tensor: Tensor) -> List[int]:
+    """Returns the constants that a number is computed from, but for those that meet a feed."""
+    flow, found = self._flow, []
+    seen, stack = {tensor[0]}, [tensor[0]]
+    while stack:
+      op = stack.pop()
+      if flow.types[op] == "Const":
+        found.append(op)
+      elif op not in self._found.copied or flow.types[op] in ("Pack", "ConcatV2"):
+        before = [producer for producer, _ in flow.inputs[op] if producer not in seen]
+        seen.update(before)
+        stack += reversed(before)
+    return found
 
-  def _resize_entry(self, op: int, index: Optional[int]) -> None:
+  def _resize_entry(self, op: int, index: int) -> None:
+    """Changes an entry of a constant that was a multiple of the batch to that of the other one."""
     import tensorflow as tf
 
     node = self._node(op)
     value = np.array(tf.make_ndarray(node.attr["value"].tensor))
-    # The entry that was a multiple of the batch before becomes that of the other batch.
-    flat = value.reshape(-1)
-    before = np.array(tf.make_ndarray(self._flow.nodes[op].attr["value"].tensor)).reshape(-1)
-    # Only whole numbers are sizes.
-    if value.dtype.kind not in "iu":
-      return
-    if index is None:
-      index = next((i for i, each in enumerate(before.tolist())
-                    if each > 0 and each % self._batch == 0), None)
-    if index is None or index >= len(flat) or before[index] % self._batch or before[index] <= 0:
-      return
-    flat[index] = self._resized(int(before[index]))
-    self._set(node, flat.reshape(value.shape))
+    before = self._flow.value((op, 0))
+    assert before is not None
+    value.reshape(-1)[index] = self._resized(int(before.reshape(-1)[index]))
+    self._set(node, value)
 
   def _resize_constant(self, op: int, axis: int) -> None:
-    import tensorflow as tf
-
-    node = self._node(op)
-    value = tf.make_ndarray(self._flow.nodes[op].attr["value"].tensor)
-    if axis >= value.ndim or value.shape[axis] % self._batch:
+    node, value = self._node(op), self._flow.constant(op)
+    if value is None or axis >= value.ndim or value.shape[axis] % self._batch:
       return
     size = self._resized(value.shape[axis])
     # Evenly spaced whole numbers are counted on; other numbers are repeated.
@@ -354,21 +325,15 @@ class Rebatching:
 
   def _count(self, op: int) -> None:
     """Changes a divisor that is the number of examples, of a sum over them."""
-    flow = self._flow
-    if flow.types[op] not in _QUOTIENTS and flow.types[op] != "Mul":
-      return
-    data = flow.inputs[op]
+    flow, data = self._flow, self._flow.inputs[op]
     # A divisor is the second input of a quotient, or either factor that is a reciprocal.
-    for i, other in ((1, 0), (0, 1)):
-      if flow.types[op] in _QUOTIENTS and i == 0:
-        continue
+    reciprocal = flow.types[op] == "Mul"
+    places = ((1, 0), (0, 1)) if reciprocal else ((1, 0),) if flow.types[op] in _QUOTIENTS else ()
+    for i, other in places:
       number = self._scalar(data[i])
-      if number is None or not (
+      if number is None or reciprocal and not 0 < abs(number) < 1 or not (
           isinstance(self._kind(data[other]), (Rows, Partial)) or data[other] in self._axes or (
               self._has_batch(data[other]))):
-        continue
-      reciprocal = flow.types[op] == "Mul"
-      if reciprocal and not 0 < abs(number) < 1:
         continue
       # The number of examples that the constant stands for; within rounding a multiple of the
       # batch.
@@ -382,32 +347,26 @@ class Rebatching:
     return first is not None and first > 0 and first % self._batch == 0
 
   def _scalar(self, tensor: Tensor) -> Optional[float]:
-    import tensorflow as tf
-
     flow = self._flow
     op = flow.origin(tensor)[0]
     if op in self._found.copied:
       return None
-    value: Any = flow.value(tensor)
-    if value is None and flow.types[op] == "Const":
-      proto = flow.nodes[op].attr["value"].tensor
-      value = None if proto.dtype == 7 else tf.make_ndarray(proto)
+    value = flow.value(tensor)
+    if value is None:
+      value = flow.constant(op)
     if value is None or np.size(value) != 1:
       return None
     return float(np.reshape(value, -1)[0])
 
   def _resize_count(self, tensor: Tensor, reciprocal: bool) -> None:
-    import tensorflow as tf
-
-    op = tensor[0]
-    if self._flow.types[op] != "Const":
+    value = self._flow.constant(tensor[0])
+    if value is None:
       self._want_entry(tensor, None)
       return
-    node = self._node(op)
-    value = tf.make_ndarray(self._flow.nodes[op].attr["value"].tensor)
     # A reciprocal shrinks as the count grows.
     factor = self._times / self._per
-    self._set(node, (value / factor if reciprocal else value * factor).astype(value.dtype))
+    found = value / factor if reciprocal else value * factor
+    self._set(self._node(tensor[0]), found.astype(value.dtype))
 
   def _resize_feed(self, op: int) -> None:
     node = self._node(op)
@@ -467,14 +426,20 @@ def _with_nodes(flow: Dataflow, changed: Dict[int, NodeDef]) -> Dataflow:
   from placeto_tf.costs import guarded
 
   graph_def = analysis_graph_def(flow.graph)
+  _replace(graph_def, flow, changed)
+  return Dataflow(flow.graph, guarded.analyse(graph_def, counts=False).outputs, changed)
+
+
+def _replace(graph_def: GraphDef, flow: Dataflow, changed: Dict[int, NodeDef]) -> None:
+  """Writes the values and shapes of changed ops into a GraphDef; stated shapes are dropped."""
   names = {flow.graph.op_names[op]: node for op, node in changed.items()}
   for node in graph_def.node:
-    if node.name in names:
-      new = names[node.name]
-      for key in ("value", "shape"):
-        if key in new.attr:
-          node.attr[key].CopyFrom(new.attr[key])
-  return Dataflow(flow.graph, guarded.analyse(graph_def, counts=False).outputs, changed)
+    if "_output_shapes" in node.attr:
+      del node.attr["_output_shapes"]
+    new = names.get(node.name)
+    for key in ("value", "shape"):
+      if new is not None and key in new.attr:
+        node.attr[key].CopyFrom(new.attr[key])
 
 
 def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
@@ -510,88 +475,34 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
     The graph of one replica.
   """
   live = graph.origin.format == "tf_graph"
-  if live:
-    graph = frozen(graph)
+  graph = frozen(graph)
   source = graph.origin
-  traced = source.format == "concrete_function"
-  if not traced and source.format not in ("graph_def", "meta_graph_def"):
+  if source.format not in ("concrete_function", "graph_def", "meta_graph_def"):
     return None
   flow = analyse_dataflow(graph)
   try:
     changed = _rebatched_nodes(flow, 1, replicas, counts=False)
   except GraphError:
     return None
-  by_name = {flow.graph.op_names[op]: node for op, node in changed.items()}
-  # The changed nodes, in the format that the graph came in.
-  kept = source.graph_def if traced else source.proto
-  proto = type(kept)()
-  proto.CopyFrom(kept)
-  graph_def = proto.graph_def if source.format == "meta_graph_def" else proto
+  graph_def = type(source.graph_def)()
   graph_def.CopyFrom(source.graph_def)
-  for node in graph_def.node:
-    if "_output_shapes" in node.attr:
-      del node.attr["_output_shapes"]
-    if node.name in by_name:
-      for key in ("value", "shape"):
-        if key in by_name[node.name].attr:
-          node.attr[key].CopyFrom(by_name[node.name].attr[key])
+  _replace(graph_def, flow, changed)
   # Feeds with the smaller batch; all other feeds keep their shapes.
   shapes = {}
   for op in changed:
     if flow.types[op] in PLACEHOLDERS:
-      dims = source.feed_shapes[f"{flow.graph.op_names[op]}:0"]
-      shapes[flow.graph.op_names[op]] = (dims[0] // replicas, *dims[1:])
-  for name, dims in source.feed_shapes.items():
-    shapes.setdefault(name.rpartition(":")[0], tuple(dims))
-  options: Dict[str, Any] = {
-      "fetches": graph.fetches, "feeds": list(source.feed_shapes), "feed_shapes": shapes}
+      name = f"{flow.graph.op_names[op]}:0"
+      dims = source.feed_shapes[name]
+      shapes[name] = (dims[0] // replicas, *dims[1:])
+  proto = with_nodes(source, graph_def)
   # The new graph is analysed at once, so that shapes that do not fit are found here.
   try:
-    if traced:
-      found = load_graph(rebuilt_function(source.tf_graph, proto, resized=True), feed_shapes=shapes)
-      analyse_dataflow(found)
-      return found
-    found = load_graph(proto, **options)
+    found = reloaded(graph, proto, shapes)
     analyse_dataflow(found)
     if live:
-      return load_graph(live_graph(proto), **options)
-    check_shapes(graph_def)
+      return reloaded(graph, proto, shapes, live)
+    if source.format != "concrete_function":
+      check_shapes(graph_def)
     return found
   except (CostError, ValueError):  # TensorFlow says a ValueError where shapes do not fit
     return None
-
-
-def check_shapes(graph_def: GraphDef) -> None:
-  """Raises ValueError where shapes do not fit for TensorFlow, which the analysis overlooks."""
-  import tensorflow as tf
-
-  with tf.Graph().as_default():
-    tf.graph_util.import_graph_def(graph_def, name="")
-
-
-def frozen(graph: ComputationGraph) -> ComputationGraph:
-  """Returns a live graph as a MetaGraphDef, whose function calls are inlined."""
-  import tensorflow as tf
-
-  with graph.origin.tf_graph.as_default():
-    meta_graph = tf.compat.v1.train.export_meta_graph()
-  # An optimizer that is applied in a branch adds an op of the branch's own graph to TRAIN_OP.
-  there = {node.name for node in meta_graph.graph_def.node}
-  for collection in meta_graph.collection_def.values():
-    names = collection.node_list.value
-    kept = [name for name in names if re.sub(r":\d+$", "", name) in there]
-    if len(kept) < len(names):
-      del names[:]
-      names.extend(kept)
-  shapes = {name.rpartition(":")[0]: shape for name, shape in graph.origin.feed_shapes.items()}
-  return load_graph(meta_graph, fetches=graph.fetches, feeds=graph.feeds, feed_shapes=shapes)
-
-
-def live_graph(meta_graph: MetaGraphDef) -> tf.Graph:
-  """Returns a `tf.Graph` of a MetaGraphDef, with its collections."""
-  import tensorflow as tf
-
-  graph = tf.Graph()
-  with graph.as_default():
-    tf.compat.v1.train.import_meta_graph(meta_graph)
-  return graph

@@ -57,7 +57,6 @@ class ReplicatedGraph:
     mirrored: whether each replica has variables and an optimizer of its own.
     own_joins: names of ops that take a mean which each replica could do without: of statistics for
       moving averages, of losses that are fetched.
-    feeds: original feed -> the tensor fed in its place, which takes the whole batch.
     notes: sentences for the user to read.
     own_statistics: names of ops that normalize by each replica's own statistics.
     single: names of variables that replicas share though others are mirrored.
@@ -73,7 +72,6 @@ class ReplicatedGraph:
   replica_of_op: np.ndarray  # [N]
   original_of_op: np.ndarray  # [N]
   global_batch: int
-  feeds: Mapping[str, Tuple[str, ...]]
   mirrored: bool = False
   own_joins: FrozenSet[str] = frozenset()
   notes: Tuple[str, ...] = ()
@@ -124,8 +122,8 @@ class ReplicatedGraph:
     return np.maximum(found, 0)
 
   def feed(self, batch: Mapping[str, Any]) -> Dict[str, np.ndarray]:
-    """Returns arrays by this graph's feeds from arrays of the global batch by the original's."""
-    return {self.feeds[name if name in self.feeds else f"{name}:0"][0]: np.asarray(array)
+    """Returns arrays of the global batch by the names of feeds, each with its output's number."""
+    return {name if ":" in name else f"{name}:0": np.asarray(array)
             for name, array in batch.items()}
 
   def describe(self) -> Mapping[str, Any]:
@@ -134,6 +132,4 @@ class ReplicatedGraph:
         "form": self.form, "replicas": self.replicas, "groups": self.groups,
         "micro_batches": self.micro_batches, "mirrored_variables": self.mirrored,
         "global_batch": self.global_batch,
-        "feeds": {name: list(tensors) for name, tensors in self.feeds.items()},
-        "cutting": "each feed takes the whole batch, which the graph divides",
-        "notes": list(self.notes)}
+        "feeds": "each takes the whole batch, which the graph divides", "notes": list(self.notes)}

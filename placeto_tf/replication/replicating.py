@@ -36,17 +36,21 @@ import numpy as np
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.rebuilt_functions import rebuilt_function
 from placeto_tf.replication import op_roles, rewriting
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.cuts import find_cut, outputs_of_fetched_ops
 from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow, closure
-from placeto_tf.replication.free_batch import has_free_batch as _has_free_batch
-from placeto_tf.replication.free_batch import unknown_batch
 from placeto_tf.replication.local_copies import add_local_copies
-from placeto_tf.replication.mirroring import find_mirrors
+from placeto_tf.replication.mirroring import Plan, find_mirrors
 from placeto_tf.replication.propagation import spread
-from placeto_tf.replication.rebatching import check_shapes, frozen, live_graph, rebatched
+from placeto_tf.replication.rebatching import rebatched
+from placeto_tf.replication.reloading import (
+  at_batch,
+  check_shapes,
+  frozen,
+  reloaded,
+  unknown_batch,
+)
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 from placeto_tf.replication.scaling import ODD, Scaling
 from placeto_tf.replication.sparse_updates import sparse_updates
@@ -121,9 +125,8 @@ def replicate(
   if source.format == "concrete_function" and mirrored:
     raise GraphError("the variables of a ConcreteFunction are objects of the program, of which "
                      "replicas cannot have their own; share them, or give the graph")
-  live = source.tf_graph if source.format == "tf_graph" else None
-  if live is not None:
-    graph = frozen(graph)
+  live = source.format == "tf_graph"
+  graph = frozen(graph)
   # Written out in plain ops, statistics are combined like all other means.
   if batch_norm == SYNCHRONIZED:
     graph = with_plain_batch_norm(graph)
@@ -146,12 +149,12 @@ def replicate(
     fetched += outputs_of_fetched_ops(flow, found, run)
   cut = find_cut(flow, found, fetched, run)
   mirrors = find_mirrors(flow, found, cut, single, mirrored)
-  written = rewriting.rewrite(
-      flow, found, cut, mirrors, scaling, fetched, run, micro_batches)
+  written = rewriting.rewrite(Plan(
+      flow, found, cut, mirrors, scaling, frozenset(fetched), run, micro_batches))
   try:
-    if grown and live is None and source.format != "concrete_function":
+    if grown and not live and source.format != "concrete_function":
       check_shapes(written.graph_def)
-    result = _load(graph, written, replicas, live is not None)
+    result = _load(graph, written, replicas, live)
   except ValueError as problem:  # TensorFlow says it where shapes do not fit
     if not grown:
       raise
@@ -167,9 +170,8 @@ def replicate(
       np.array([written.replica_of.get(name, SHARED) for name in result.op_names], np.int32),
       np.array([names.get(written.original_of.get(name, ""), -1) for name in result.op_names],
                np.int32),
-      found.batch * replicas, {name: (name,) for name in graph.feeds}, mirrored,
-      written.own_joins, _notes(statistics, mirrored), statistics, frozenset(single),
-      micro_batches, written=written)
+      found.batch * replicas, mirrored, written.own_joins, _notes(statistics, mirrored),
+      statistics, frozenset(single), micro_batches, written=written)
 
 
 def with_order(
@@ -218,7 +220,7 @@ def _only_replica(graph: ComputationGraph, flow: Dataflow) -> ReplicatedGraph:
   count = np.arange(graph.num_ops, dtype=np.int32)
   return ReplicatedGraph(
       graph, graph, 1, np.where(np.isin(count, list(reached)), 0, SHARED).astype(np.int32), count,
-      batch, {name: (name,) for name in graph.feeds})
+      batch)
 
 
 def _at_whole_batch(
@@ -226,27 +228,16 @@ def _at_whole_batch(
 ) -> Dataflow:
   """Returns the dataflow of the graph at the global batch."""
   if whole is not None:
-    return analyse_dataflow(frozen(whole) if whole.origin.format == "tf_graph" else whole)
+    return analyse_dataflow(frozen(whole))
   if unknown_batch(graph):
-    # The open batch is bound to R times the size.
-    source = graph.origin
-    shapes = {
-        name.rpartition(":")[0]: (shape[0] * replicas, *shape[1:]) if (
-            _has_free_batch(graph, name)) else shape
-        for name, shape in source.feed_shapes.items()}
-    function = source.format == "concrete_function"
-    live = source.tf_graph if function else source.proto
-    return analyse_dataflow(load_graph(
-        live, fetches=None if function else graph.fetches, feeds=None if function else graph.feeds,
-        feed_shapes=shapes))
+    return analyse_dataflow(at_batch(graph, lambda size, feed: size * replicas))
   return rebatched(flow, replicas)
 
 
 def _check_growth(flow: Dataflow, scaling: Scaling) -> None:
   """Raises GraphError where a fixed batch does not grow as a whole, as in `x[8:]` of 16."""
-  offsets = flow.graph.output_offsets
   for op, kind in enumerate(flow.types):
-    results = [(op, port) for port in range(int(offsets[op + 1] - offsets[op]))]
+    results = flow.outputs(op)
     # An axis that grows, but not R times: some examples are added or left out.
     some = any(scaling.axes(each) == ODD for each in results)
     if kind in _TAKING:
@@ -278,22 +269,12 @@ def _load(
 ) -> ComputationGraph:
   """Loads the written graph in the format of the source."""
   source = graph.origin
-  shapes = {}
   # Feeds that are divided take the global batch.
-  for name, shape in source.feed_shapes.items():
-    if name in written.divided:
-      shape = (shape[0] * replicas, *shape[1:])
-    shapes[name.rpartition(":")[0]] = tuple(shape)
-  if source.format == "concrete_function":
-    return load_graph(
-        rebuilt_function(source.tf_graph, written.graph_def, resized=True), feed_shapes=shapes)
-  proto = written.graph_def
-  if source.format == "meta_graph_def":
-    proto = replicated_meta_graph(source.proto, written)
-  if live:
-    proto = live_graph(proto)
-  return load_graph(
-      proto, fetches=graph.fetches, feeds=list(source.feed_shapes), feed_shapes=shapes)
+  shapes = {name: (shape[0] * replicas, *shape[1:])
+            for name, shape in source.feed_shapes.items() if name in written.divided}
+  proto = replicated_meta_graph(source.proto, written) if (
+      source.format == "meta_graph_def") else written.graph_def
+  return reloaded(graph, proto, shapes, live)
 
 
 def replicated_meta_graph(original: Any, written: rewriting.Rewritten) -> Any:

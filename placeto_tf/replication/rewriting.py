@@ -24,14 +24,10 @@ import numpy as np
 from placeto_tf.graphs.shapes import PLACEHOLDERS
 from placeto_tf.graphs.tensor_names import parse
 from placeto_tf.replication import op_roles, powers
-from placeto_tf.replication.cuts import Cut
-from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.joining import Joins
-from placeto_tf.replication.mirroring import Mirrors
+from placeto_tf.replication.mirroring import Plan
 from placeto_tf.replication.naming import Names
 from placeto_tf.replication.nodes import NodeWriter, tensor_name
-from placeto_tf.replication.propagation import Spread
-from placeto_tf.replication.scaling import Scaling
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -65,46 +61,26 @@ class Rewritten:
   owned: FrozenSet[str]
 
 
-def rewrite(
-    flow: Dataflow, spread: Spread, cut: Cut, mirrors: Mirrors, scaling: Scaling,
-    fetched: Sequence[Tensor], run: Sequence[int], micro_batches: int = 1) -> Rewritten:
-  """Writes the replicas; see `replicate`.
-
-  Args:
-    flow: the graph.
-    spread: the ops that the batch reaches.
-    cut: which ops are copied.
-    mirrors: which others each replica has; empty if variables are shared.
-    scaling: what grows with the batch, for R replicas.
-    fetched: tensors that are fetched.
-    run: ops that are fetched without a result.
-    micro_batches: M consecutive replicas are a group, whose parts are added up first.
-
-  Returns:
-    The nodes, and the replica and the original of each.
-  """
-  return _Writer(flow, spread, cut, mirrors, scaling, fetched, run, micro_batches).run()
+def rewrite(plan: Plan) -> Rewritten:
+  """Writes the replicas; see `replicate`."""
+  return _Writer(plan).run()
 
 
 class _Writer:
 
-  def __init__(
-      self, flow: Dataflow, spread: Spread, cut: Cut, mirrors: Mirrors, scaling: Scaling,
-      fetched: Sequence[Tensor], run: Sequence[int], micro_batches: int):
-    self._flow, self._spread, self._cut, self._mirrors = flow, spread, cut, mirrors
-    self._replicas = scaling.replicas
-    self._fetched, self._run_ops = set(fetched), run
+  def __init__(self, plan: Plan):
+    flow, self._plan = plan.flow, plan
+    self._flow, self._spread, self._cut, self._mirrors = flow, plan.spread, plan.cut, plan.mirrors
+    self._replicas = plan.scaling.replicas
     # Versions and functions are those of the source.
     source = flow.graph.origin.graph_def
     self._writer = NodeWriter(type(source)())
     self._result.versions.CopyFrom(source.versions)
     self._result.library.CopyFrom(source.library)
     self._op_names = flow.graph.op_names
-    self._ends = {self._op_names[op] for op in (*run, *(op for op, _ in fetched))}
-    self._names = Names(flow, cut, mirrors, scaling.replicas)
-    self._joins = Joins(
-        flow, spread, cut, mirrors, scaling, self._fetched, self._names, self._writer,
-        micro_batches)
+    self._ends = {self._op_names[op] for op in (*plan.run, *(op for op, _ in plan.fetched))}
+    self._names = Names(plan)
+    self._joins = Joins(plan, self._names, self._writer)
     self._fixed: Dict[Tuple[str, powers.Fix], str] = {}  # (tensor, what is done to it) -> result
     self._split: Set[int] = set()  # fed ops whose feed is divided
 
@@ -344,7 +320,7 @@ class _Writer:
     """Restores the names of fetched ops that have become several."""
     # Op -> ports that are fetched.
     by_op: Dict[int, List[int]] = {}
-    for op, port in self._fetched:
+    for op, port in sorted(self._plan.fetched):
       if op in self._cut.copies and op not in self._cut.shared and op not in self._split:
         by_op.setdefault(op, []).append(port)
     for op, ports in sorted(by_op.items()):
@@ -354,14 +330,14 @@ class _Writer:
           self._joins.read[op, port][0] if (op, port) in self._joins.read else
           self._names.of_replica((op, port), 0) for port in range(max(ports) + 1)]
       # The fetch waits for changes of all replicas' variables, and for the effects of all replicas.
-      others = self._names.prefixes if self._mirrors.needed or op in self._run_ops else []
+      others = self._names.prefixes if self._mirrors.needed or op in self._plan.run else []
       kept = self._writer.new(
           name, "IdentityN", [*tensors, *(f"^{prefix}/{name}" for prefix in others)])
       kept.attr["T"].list.type.extend(
           self._flow.dtype((op, port)) % 100 for port in range(len(tensors)))
       self._writer.original_of[kept.name] = kept.name
     # Ops without a result: one NoOp waits for the copies.
-    for op in self._run_ops:
+    for op in self._plan.run:
       if op in self._cut.copies and op not in self._cut.shared and op not in by_op:
         name = self._op_names[op]
         self._writer.new(name, "NoOp", [f"^{prefix}/{name}" for prefix in self._names.prefixes])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -98,25 +98,23 @@ class Scaling:
     found = [axis for axis, (a, b) in enumerate(pairs) if a != b]
     return found if all(pairs[axis][0] * self.replicas == pairs[axis][1] for axis in found) else ODD
 
+  def _values(self, tensor: Tensor) -> Optional[Tuple[np.ndarray, np.ndarray]]:
+    """Returns the whole numbers of a tensor in a replica and at the global batch, or None."""
+    other = self.other(tensor)
+    one, all_ = self._part.value(tensor), None if other is None else self._whole.value(other)
+    return None if one is None or all_ is None else (np.asarray(one), np.asarray(all_))
+
   def number(self, tensor: Tensor) -> Optional[Kind]:
     """Returns the spec of whole numbers that are known, or None."""
-    value = self._part.value(tensor)
-    other = self.other(tensor)
-    if value is None or other is None:
-      return None
-    at_whole = self._whole.value(other)
-    if at_whole is None:
-      return None
-    return self._of_numbers(tensor[0], np.asarray(value), np.asarray(at_whole))
+    values = self._values(tensor)
+    return None if values is None else self._of_numbers(tensor[0], *values)
 
   def factors(self, tensor: Tensor) -> Optional[np.ndarray]:
     """Returns the factors of known whole numbers at the global batch, or None."""
-    other = self.other(tensor)
-    one = self._part.value(tensor)
-    all_ = None if other is None else self._whole.value(other)
-    if one is None or all_ is None or np.shape(one) != np.shape(all_):
+    values = self._values(tensor)
+    if values is None or values[0].shape != values[1].shape:
       return None
-    one, all_ = np.asarray(one), np.asarray(all_)
+    one, all_ = values
     # Elementwise whole factors; 0 stays 0.
     found = np.where(one == all_, 1, all_ // np.maximum(one, 1))
     return found if np.array_equal(one * found, all_) else None

@@ -13,7 +13,7 @@ import numpy as np
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.feeds import make_feeds, with_masks
-from placeto_tf.replication.free_batch import has_free_batch
+from placeto_tf.replication.reloading import has_free_batch
 from placeto_tf.runtime.trained_pair import TrainedPair
 
 _EXAMPLES_PER_REPLICA = 4
@@ -39,7 +39,7 @@ class ComparedExamples:
     self._whole, self._seed, self._repeated = pair.whole, seed, repeated
     shapes = graph.origin.feed_shapes
     self._batch_feeds = [
-        name for name in replicated.feeds
+        name for name in replicated.original.feeds
         if shapes.get(name, ())[:1] == (replicated.global_batch,)]
     # Into how many parts a batch is divided in the end.
     self._divisions = replicated.replicas * _parts_of_feeds(replicated.original)

@@ -16,9 +16,9 @@ from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES
 from placeto_tf.graphs.tensor_names import control_inputs, data_inputs
+from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
-from placeto_tf.replication.dataflow import DRAW_SHAPE
-from placeto_tf.replication.rebatching import frozen
+from placeto_tf.replication.reloading import frozen
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -64,9 +64,7 @@ class TrainableGraph:
     import tensorflow as tf
 
     self.values, self.given = _captured(graph)
-    if graph.origin.format == "tf_graph":
-      graph = frozen(graph)
-    self.graph = graph
+    self.graph = graph = frozen(graph)
     # A copy: the given graph stays as it is.
     source = graph.origin
     graph_def = type(source.graph_def)()
@@ -251,7 +249,7 @@ def _stand_in(graph_def: GraphDef, node: NodeDef) -> None:
     raise NotRunnable(f"op {node.name!r} ({kind}) draws in a way that has no fixed stand-in")
   # The op becomes Fill(shape, fixed number), with the same control inputs.
   data, controls = data_inputs(node), control_inputs(node)
-  shape = data[DRAW_SHAPE.get(kind, 0)]
+  shape = data[rule_of(kind).shape_input or 0]
   if kind in _BOUNDED:
     value = data[_BOUNDED[kind]]  # the least whole number
     dtype = node.attr["Tout" if "Tout" in node.attr else "dtype"].type
