@@ -392,6 +392,9 @@ _VALUES: Dict[str, Callable[..., Any]] = {
     "ExpandDims": lambda value, axis: np.expand_dims(value, int(axis)),
     "Squeeze": np.squeeze, "Cast": lambda value: value,
     "GatherV2": lambda value, indices, axis: np.take(value, indices, axis=int(axis)),
+    "Slice": lambda value, begin, size: value[tuple(
+        slice(first, None if count < 0 else first + count)
+        for first, count in zip(begin.tolist(), size.tolist()))],
     "Tile": np.tile, "DynamicStitch": lambda *parts: _stitched(parts),
 }
 
