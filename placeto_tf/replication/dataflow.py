@@ -28,6 +28,10 @@ _ELEMENTS = (("TensorListPopBack", 1), ("TensorListGetItem", 0))
 _PASSES_LISTS = frozenset(
     "Identity Enter Exit Switch Merge NextIteration TensorListPushBack TensorListPopBack "
     "TensorListSetItem TensorListResize".split())
+# Rules of batch axes of the ops whose shapes are worked out where inference leaves them open.
+_WORKED_OUT = frozenset(
+    "elementwise reduce matmul einsum reshape transpose concat pack strided_slice pad tile "
+    "segments along last_axis batch_norm matrices".split())
 _KEPT = "dataflow"
 _DEPTH = 60  # ops that one constant may depend on
 
@@ -179,6 +183,9 @@ class Dataflow:
     value = self.value(tensor) if self._is_whole_number(tensor) else None
     if value is not None or self.types[op] in loops.MERGE:  # which may wait for what comes round
       return None if value is None else value.shape
+    rule = rule_of(self.types[op])
+    if rule.axes not in _WORKED_OUT and rule.shape_input is None and self.types[op] != "Range":
+      return None
     if op not in self._inferred:
       self._inferred[op] = self._infer(op)
     return self._inferred[op][port] if port < len(self._inferred[op]) else None
@@ -298,23 +305,6 @@ class Dataflow:
           pass  # inputs are missing or contradict one another
         self._depth -= 1
     return self._values[tensor]
-
-  def value_if(
-      self, tensor: Tensor, changed: Mapping[Tensor, np.ndarray]) -> Optional[np.ndarray]:
-    """Returns the value that a tensor would have if others had other values.
-
-    Args:
-      tensor: (op, output port).
-      changed: the other values.
-
-    Returns:
-      The whole numbers, or None where they are not known.
-    """
-    kept, self._values = self._values, dict(changed)
-    try:
-      return self.value(tensor)
-    finally:
-      self._values = kept
 
   def _compute(self, tensor: Tensor) -> Optional[np.ndarray]:
     op, port = tensor

@@ -249,56 +249,76 @@ class Rebatching:
         self._want_entry(data[2], axis)
 
   def _want_entry(self, tensor: Tensor, index: Optional[int]) -> None:
-    """Makes one of whole numbers grow, or any one for None: the constant that it comes from.
-
-    That is found by trial: twice the entry of a constant has to give twice this number alone.
-    """
+    """Makes one of whole numbers grow; the first that is a multiple of the batch for None."""
     flow = self._flow
-    value = flow.value(tensor)
     # Each entry once, or shape arithmetic in a circle would go on for ever.
-    if value is None or (tensor, index) in self._entries:
+    if (tensor, index) in self._entries:
       return
     self._entries.add((tensor, index))
-    before = np.ravel(value)
-    for op in self._constants_behind(tensor):
-      constant = flow.value((op, 0))
-      if constant is None:
-        continue
-      flat = constant.reshape(-1)
-      for i in np.flatnonzero((flat > 0) & (flat % self._batch == 0)).tolist():
-        trial = np.where(np.arange(flat.size) == i, 2 * flat, flat).reshape(constant.shape)
-        found = flow.value_if(tensor, {(op, 0): trial})
-        after = before if found is None else np.ravel(found)
-        grown = np.flatnonzero(after != before) if after.shape == before.shape else ()
-        if len(grown) == 1 and after[grown[0]] == 2 * before[grown[0]] and (
-            index in (None, int(grown[0]))):
-          self._resize_entry(op, i)
+    op = tensor[0]
+    kind, data = flow.types[op], flow.inputs[op]
+    if op in self._found.copied and kind not in ("Pack", "ConcatV2", "Const"):
+      return  # computed from feeds
+    if kind == "Const":
+      self._resize_entry(op, index)
+    elif kind in ("Identity", "Cast", "Squeeze", "ExpandDims", "Reshape", "Enter", "Prod",
+                  "FloorDiv", "RealDiv"):
+      # A product does not tell which of its factors grows.
+      self._want_entry(data[0], None if kind == "Prod" else index)
+    elif kind == "Pack" and index is not None and index < len(data):
+      self._want_entry(data[index], None)
+    elif kind == "StridedSlice":
+      self._want_entry(data[0], self._sliced_entry(op, index))
+    elif kind == "Slice" and index is not None:
+      begin = flow.value(data[1])
+      if begin is not None and np.size(begin) == 1:
+        self._want_entry(data[0], index + int(np.ravel(begin)[0]))
+    elif kind in ("Maximum", "Mul"):
+      for each in data:
+        value = flow.value(each)
+        if value is not None and value.size and int(np.max(value)) % self._batch == 0:
+          self._want_entry(each, index)
           return
+    elif kind == "ConcatV2" and index is not None:
+      for each in data[:-1]:
+        value = flow.value(each)
+        size = int(np.size(value)) if value is not None else len(flow.shape(each) or (0,))
+        if index < size:
+          self._want_entry(each, index)
+          return
+        # Counts entries from the beginning of the next part.
+        index -= size
 
-  def _constants_behind(self, tensor: Tensor) -> List[int]:
-    """Returns the constants that a number is computed from, but for those that meet a feed."""
-    flow, found = self._flow, []
-    seen, stack = {tensor[0]}, [tensor[0]]
-    while stack:
-      op = stack.pop()
-      if flow.types[op] == "Const":
-        found.append(op)
-      elif op not in self._found.copied or flow.types[op] in ("Pack", "ConcatV2"):
-        before = [producer for producer, _ in flow.inputs[op] if producer not in seen]
-        seen.update(before)
-        stack += reversed(before)
-    return found
+  def _sliced_entry(self, op: int, index: Optional[int]) -> Optional[int]:
+    """Returns the entry of a vector that a StridedSlice takes, or None if it is not one."""
+    begin, step = (self._flow.value(self._flow.inputs[op][i]) for i in (1, 3))
+    if begin is None or step is None or np.size(begin) != 1:
+      return None
+    shrinks, masked = (attr is not None and attr.i == 1 for attr in (
+        self._flow.attr(op, name) for name in ("shrink_axis_mask", "begin_mask")))
+    first = 0 if masked else int(np.ravel(begin)[0])
+    if shrinks:
+      return first if first >= 0 else None
+    return None if index is None or first < 0 else first + index * int(np.ravel(step)[0])
 
-  def _resize_entry(self, op: int, index: int) -> None:
-    """Changes an entry of a constant that was a multiple of the batch to that of the other one."""
+  def _resize_entry(self, op: int, index: Optional[int]) -> None:
     import tensorflow as tf
 
     node = self._node(op)
     value = np.array(tf.make_ndarray(node.attr["value"].tensor))
-    before = self._flow.value((op, 0))
-    assert before is not None
-    value.reshape(-1)[index] = self._resized(int(before.reshape(-1)[index]))
-    self._set(node, value)
+    # The entry that was a multiple of the batch before becomes that of the other batch.
+    flat = value.reshape(-1)
+    before = np.array(tf.make_ndarray(self._flow.nodes[op].attr["value"].tensor)).reshape(-1)
+    # Only whole numbers are sizes.
+    if value.dtype.kind not in "iu":
+      return
+    if index is None:
+      index = next((i for i, each in enumerate(before.tolist())
+                    if each > 0 and each % self._batch == 0), None)
+    if index is None or index >= len(flat) or before[index] % self._batch or before[index] <= 0:
+      return
+    flat[index] = self._resized(int(before[index]))
+    self._set(node, flat.reshape(value.shape))
 
   def _resize_constant(self, op: int, axis: int) -> None:
     node, value = self._node(op), self._flow.constant(op)
