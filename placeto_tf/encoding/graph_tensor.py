@@ -1,20 +1,19 @@
-"""Grouped graph and placement <-> the GraphTensor of `schema.pbtxt`, field by field, both ways.
+"""Grouped graph and placement -> the GraphTensor of `schema.pbtxt`, field by field.
 
 Two carriers have one schema: `GroupedGraph`, arrays for compiled code and for inference, which
 imports neither TF-GNN nor Keras, and the GraphTensor, which networks read and files hold. The
 placement, its times, and the flags of groups are what a step sets.
 
 A group has an option edge to each device that it may be placed on, which carries what the
-simulation says of that pair; its compute time elsewhere has no place in the GraphTensor and comes
-back as 0, as does the link of a device to itself, which is not used (its bandwidth as infinity).
-Numbers are 32 bits wide there.
+simulation says of that pair; its compute time elsewhere has no place in the GraphTensor, nor has
+the link of a device to itself, which is not used. Numbers are 32 bits wide there.
 
 Dimensions: G groups, D devices, F pair features.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Optional, Sequence
 
 import numpy as np
 
@@ -99,74 +98,6 @@ def encode(
               bandwidth_bytes_per_us=grouped.bandwidth_bytes_per_us[links],
               latency_us=grouped.latency_us[links]),
       })
-
-
-def decode(graph: tfgnn.GraphTensor) -> Tuple[GroupedGraph, Dict[str, Any]]:
-  """Reads a GraphTensor back into arrays.
-
-  Args:
-    graph: scalar GraphTensor of `schema.pbtxt`.
-
-  Returns:
-    The grouped graph, and the other arguments of `encode` by name.
-  """
-  groups, devices = graph.node_sets[schema.GROUP], graph.node_sets[schema.DEVICE]
-  g, d = int(groups.total_size), int(devices.total_size)
-  # Edge set -> (sources [E], targets [E]).
-  ends = {name: (edges.adjacency.source.numpy(), edges.adjacency.target.numpy())
-          for name, edges in graph.edge_sets.items()}
-
-  def square(edge_set, feature, rows, fill=0.0):
-    """Spreads a feature of edges over a table of rows and devices.
-
-    Args:
-      edge_set, feature: names.
-      rows: how many.
-      fill: for pairs without an edge.
-
-    Returns:
-      [rows, D] float64.
-    """
-    values = np.full((rows, d), fill)
-    values[ends[edge_set]] = _values(graph.edge_sets[edge_set], feature)
-    return values
-
-  # Dataflow and feedback edges together are all edges, sorted by (source, target) again.
-  flows = (schema.DATAFLOW, schema.FEEDBACK)
-  sources, targets = (np.concatenate([ends[name][i] for name in flows]) for i in (0, 1))
-  edge_bytes = np.concatenate([_values(graph.edge_sets[name], "bytes") for name in flows])
-  by_pair = np.lexsort((targets, sources))
-  # Option edges are the allowed pairs: [G, D], and [G, D, F] features.
-  allowed = np.zeros((g, d), dtype=bool)
-  allowed[ends[schema.OPTION]] = True
-  pairs = np.zeros((g, d, NUM_FEATURES), np.float32)
-  pairs[ends[schema.OPTION]] = graph.edge_sets[schema.OPTION]["pair"].numpy()
-  placement = np.zeros(g, dtype=np.int32)
-  placement[ends[schema.PLACEMENT][0]] = ends[schema.PLACEMENT][1]
-  of_groups = {name: _values(groups, name) for name in _OF_GROUPS}
-  of_groups.update({
-      name: of_groups[name].astype(np.int32)
-      for name in ("num_ops", "main_op", "op_type", "output_rank")})
-  grouped = GroupedGraph(
-      compute_us=square(schema.OPTION, "compute_us", g), **of_groups,
-      order=np.argsort(_values(groups, "turn")).astype(np.int32),  # turn inverted
-      sources=sources[by_pair], targets=targets[by_pair], edge_bytes=edge_bytes[by_pair],
-      allowed=allowed, memory_bytes=_values(devices, "memory_bytes"),
-      # No transfer within a device.
-      bandwidth_bytes_per_us=square(schema.LINK, "bandwidth_bytes_per_us", d, np.inf),
-      latency_us=square(schema.LINK, "latency_us", d),
-      is_host=_values(devices, "is_host").astype(bool),
-      output_dims=groups["output_dims"].numpy().astype(np.int64),
-      op_overhead_us=float(_values(graph.context, "op_overhead_us")[0]))
-  return grouped, {
-      "placement": placement, "step_time_us": float(_values(graph.context, "step_time_us")[0]),
-      "start_us": _values(groups, "start_us"), "pairs": pairs,
-      **{name: np.flatnonzero(_values(groups, name)).tolist() for name in ("current", "visited")}}
-
-
-def _values(holder, name: str) -> np.ndarray:
-  """Returns [n] float64 of a feature [n, 1] of a set or of the context."""
-  return holder[name].numpy()[:, 0].astype(np.float64)
 
 
 def _column(values) -> tf.Tensor:

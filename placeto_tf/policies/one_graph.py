@@ -34,17 +34,15 @@ from placeto_tf.training import trainer
 from placeto_tf.training.collecting import Maker
 from placeto_tf.training.learner import Learner
 from placeto_tf.training.one_shot import (
-    ReinforceConfig,
-    ReinforceLearner,
-    search,
-    search_environment,
+  ReinforceConfig,
+  ReinforceLearner,
+  search,
+  search_environment,
 )
 from placeto_tf.training.one_shot_policy import OneShotPolicy
 from placeto_tf.training.problems import make_problem
 from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.trainable import Trainable
-
-import tensorflow as tf  # isort: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,8 +165,8 @@ class OneGraphLearner(Learner):
     self._environment = search_environment(
         self.problem, config.training, decisions=self.network.decisions,
         placements=self.network.placements)
-    self._learner = ReinforceLearner(self.network, self._environment, config.training, draws)
-    self.rng, self.tracked = self._learner.rng, self._learner.tracked
+    self.learner = ReinforceLearner(self.network, self._environment, config.training, draws)
+    self.rng, self.tracked = self.learner.rng, self.learner.tracked
 
   def make_problems(
       self, graphs: Sequence[str], clusters: Sequence[str]) -> List[PlacementProblem]:
@@ -195,7 +193,7 @@ class OneGraphLearner(Learner):
   def collector(self) -> Maker:
     """Returns a collector that plays with this policy itself, which counts its samples."""
     # No process of its own: the environment must be this one, whose figures `learn` reads.
-    return lambda problems: lambda weights, spec: self._learner.play()
+    return lambda problems: lambda weights, spec: self.learner.play()
 
   def portable(self, num_threads: Optional[int]) -> List[PlacementProblem]:
     """See the base class."""
@@ -205,11 +203,6 @@ class OneGraphLearner(Learner):
   def weights(self) -> None:
     """Returns None: collectors of this process have the policy itself."""
     return None
-
-  @property
-  def variables(self) -> List[tf.Variable]:
-    """See the base class."""
-    return self._learner.variables
 
   def steps_of(self, experience: Any) -> int:
     """Returns 1: an update."""
@@ -225,7 +218,7 @@ class OneGraphLearner(Learner):
     Returns:
       The loss, the mean reward, the share of placements that fit, and step times in us and ms.
     """
-    losses = self._learner.learn(experiences[0], (iteration - 1) / self.config.iterations)
+    losses = self.learner.learn(experiences[0], (iteration - 1) / self.config.iterations)
     environment = self._environment
     best_us = float(self.problem.search_log.best_objective_us)
     found = {**losses, "reward": float(experiences[0].reward.mean()),

@@ -26,12 +26,14 @@ class Learner:
     rng: of all samples; checkpoints hold its state.
     tracked: name -> object that checkpoints hold, for `tf.train.Checkpoint`.
     at_once: the number of specs of an update.
+    learner: makes the updates; it has the `variables` that they change.
   """
 
   policy: str
   rate = "steps_a_second"
   tracked: Dict[str, Any]
   at_once = 1
+  learner: Any
 
   def __init__(
       self, config: Any, root_dir: str, *, problems: Optional[Sequence[Any]] = None,
@@ -97,7 +99,7 @@ class Learner:
   @property
   def variables(self) -> List[tf.Variable]:
     """Returns all that an update changes."""
-    raise NotImplementedError
+    return self.learner.variables
 
   def learn(self, experiences: List[Any], iteration: int) -> Dict[str, float]:
     """Updates the policy from the experience of each spec.

@@ -60,6 +60,38 @@ def attempt(
   return {}
 
 
+class WithEntropyCoefficient:
+  """Mixin of tf-agents' policy gradient agents, whose entropy bonus can then be lowered.
+
+  Attributes:
+    entropy_coefficient: variable; 0 at first.
+  """
+
+  def __init__(self, *specs: Any, **options: Any):
+    """Makes the agent.
+
+    Args:
+      *specs: of the agent.
+      **options: of the agent.
+    """
+    # Agents take a constant; their loss at 1 times this variable can change.
+    self.entropy_coefficient = tf.Variable(0.0, trainable=False, name="entropy_coefficient")
+    super().__init__(*specs, entropy_regularization=1.0, **options)  # type: ignore[call-arg]
+
+  def entropy_regularization_loss(self, *arguments: Any, **options: Any) -> tf.Tensor:
+    """Returns the loss of the agent times the coefficient.
+
+    Args:
+      *arguments: of the agent's method.
+      **options: of the agent's method.
+
+    Returns:
+      Scalar.
+    """
+    return self.entropy_coefficient * super().entropy_regularization_loss(  # type: ignore[misc]
+        *arguments, **options)
+
+
 def write_scalars(
     writer: tf.summary.SummaryWriter, step: int, scalars: Mapping[str, Any]) -> None:
   """Writes figures for TensorBoard.

@@ -55,21 +55,32 @@ def test_a_device_that_is_not_there_is_named_with_its_group(grouped):
     graph_tensor.encode(grouped, placement)
 
 
-def test_what_was_encoded_comes_back_field_by_field(grouped):
+def test_every_field_of_a_grouped_graph_and_of_a_step_is_in_the_graph_tensor(grouped):
   g = grouped.num_groups
-  step = {"placement": np.arange(g) % 3, "step_time_us": 5.0, "start_us": np.arange(g) * 10.0,
-          "current": [2], "visited": [0, 1], "pairs": np.random.default_rng(0).normal(
-              size=grouped.allowed.shape + (32,)).astype(np.float32) * grouped.allowed[..., None]}
-  back, found = graph_tensor.decode(graph_tensor.encode(grouped, **step))
-  for field in dataclasses.fields(grouped):
-    expected = np.asarray(getattr(grouped, field.name))
-    if field.name == "compute_us":  # times on devices that are not allowed have no option edge
-      expected = np.where(grouped.allowed, expected, 0.0)
-    value = np.asarray(getattr(back, field.name))
-    if field.name in ("bandwidth_bytes_per_us", "latency_us"):  # no device has a link to itself
-      links = ~np.eye(grouped.num_devices, dtype=bool)
-      expected, value = expected[links], value[links]
-    assert value.dtype == expected.dtype, field.name
-    np.testing.assert_allclose(value, expected, rtol=1e-6, err_msg=field.name)
-  for name, value in step.items():
-    np.testing.assert_array_equal(found[name], value, err_msg=name)
+  pairs = np.random.default_rng(0).normal(size=grouped.allowed.shape + (32,)).astype(np.float32)
+  graph = graph_tensor.encode(grouped, np.arange(g) % 3, pairs=pairs)
+  options, (producers, consumers) = np.nonzero(grouped.allowed), np.nonzero(
+      ~np.eye(grouped.num_devices, dtype=bool))
+  rows = {schema.OPTION: options, schema.LINK: (producers, consumers),
+          schema.DATAFLOW: grouped.flow, schema.FEEDBACK: ~grouped.flow}
+  expected = {
+      ("group", "turn"): np.argsort(grouped.order), (schema.OPTION, "pair"): pairs[options],
+      **{(name, "bytes"): grouped.edge_bytes[rows[name]]
+         for name in (schema.DATAFLOW, schema.FEEDBACK)}}
+  sets = {**graph.node_sets, **graph.edge_sets}
+  fields = {field.name for field in dataclasses.fields(grouped)}
+  for name, each in sets.items():
+    for feature in set(each.features) & fields:
+      value = getattr(grouped, feature)
+      expected[name, feature] = value[rows[name]] if name in rows else value
+  for (name, feature), value in expected.items():
+    found = sets[name][feature].numpy()
+    np.testing.assert_allclose(
+        found, np.reshape(value, found.shape), rtol=1e-6, err_msg=feature)
+  for name in (schema.DATAFLOW, schema.FEEDBACK):
+    ends = graph.edge_sets[name].adjacency
+    np.testing.assert_array_equal(ends.source, grouped.sources[rows[name]])
+    np.testing.assert_array_equal(ends.target, grouped.targets[rows[name]])
+  elsewhere = {"order", "sources", "targets", "edge_bytes", "allowed", "op_overhead_us"}
+  assert fields == elsewhere | {feature for _, feature in expected} - {"turn", "pair", "bytes"}
+  assert graph.context["op_overhead_us"].numpy().item() == pytest.approx(grouped.op_overhead_us)

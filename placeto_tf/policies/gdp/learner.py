@@ -30,7 +30,12 @@ from placeto_tf.training.one_shot import GRADIENT_CLIP, OneShotConfig
 from placeto_tf.training.one_shot_environment import OneShotEnvironment
 from placeto_tf.training.one_shot_policy import LOG_PROBS
 from placeto_tf.training.schedules import between
-from placeto_tf.training.updates import adam, attempt, optimizer_variables
+from placeto_tf.training.updates import (
+    WithEntropyCoefficient,
+    adam,
+    attempt,
+    optimizer_variables,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,35 +77,8 @@ class NoValues(network.Network):
     return tf.zeros_like(observation[GRAPH], tf.float32), network_state
 
 
-class GdpAgent(ppo_clip_agent.PPOClipAgent):
-  """PPO whose entropy bonus can be lowered.
-
-  Attributes:
-    entropy_coefficient: variable.
-  """
-
-  def __init__(self, time_step_spec, action_spec, **options):
-    """Makes the agent with an entropy bonus of 0.
-
-    Args:
-      time_step_spec, action_spec: of the policy.
-      **options: of `PPOClipAgent`.
-    """
-    # The base class takes a constant; its loss at 1 times this variable can change.
-    self.entropy_coefficient = tf.Variable(0.0, trainable=False, name="entropy_coefficient")
-    super().__init__(time_step_spec, action_spec, entropy_regularization=1.0, **options)
-
-  def entropy_regularization_loss(self, time_steps, entropy, weights, debug_summaries=False):
-    """Returns the loss of the base class times the coefficient.
-
-    Args:
-      time_steps, entropy, weights, debug_summaries: see the base class.
-
-    Returns:
-      Scalar.
-    """
-    return self.entropy_coefficient * super().entropy_regularization_loss(
-        time_steps, entropy, weights, debug_summaries)
+class GdpAgent(WithEntropyCoefficient, ppo_clip_agent.PPOClipAgent):
+  """PPO whose entropy bonus can be lowered."""
 
 
 class GdpLearner:

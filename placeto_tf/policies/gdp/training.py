@@ -40,7 +40,6 @@ from placeto_tf.training.problems import expand_clusters, make_problem
 from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.trainable import Trainable
 
-import tensorflow as tf  # isort: skip
 from tf_agents.trajectories import trajectory  # isort: skip
 
 
@@ -157,7 +156,7 @@ class GdpTraining(Learner):
     self._policy = GdpPolicy(
         [node_inputs(GroupedGraph.of(each), config.network.max_devices)
          for each in self.problems], self.network)
-    self._learner = GdpLearner(
+    self.learner = GdpLearner(
         self._policy, config.training,
         # Held-out graphs may be larger, nothing is learned from them.
         num_steps=max(each.num_groups for each in self.problems[:self.num_training]))
@@ -171,7 +170,7 @@ class GdpTraining(Learner):
         tuple(range(first, min(first + size, self.num_training)))
         for first in range(0, self.num_training, size)]
     self.at_once = min(size, self.num_training)
-    self.tracked = {"network": self.network, "optimizer": self._learner.optimizer}
+    self.tracked = {"network": self.network, "optimizer": self.learner.optimizer}
 
   def make_problems(
       self, graphs: Sequence[str], clusters: Sequence[str]) -> List[PlacementProblem]:
@@ -208,11 +207,6 @@ class GdpTraining(Learner):
     """Returns the network's weights now."""
     return self.network.get_weights()
 
-  @property
-  def variables(self) -> List[tf.Variable]:
-    """See the base class."""
-    return self._learner.variables
-
   def turn(self, iteration: int) -> Tuple[int, ...]:
     """Returns the graphs of an iteration: a function of the seed, so that resuming needs no state.
 
@@ -245,7 +239,7 @@ class GdpTraining(Learner):
     Returns:
       The loss, the mean reward, and step times over one device's.
     """
-    losses = self._learner.learn(
+    losses = self.learner.learn(
         [each.steps for each in experiences], iteration / self.config.iterations)
     # The batch's mean step time over one device's, whether placements fit or not.
     over_single = {

@@ -11,6 +11,7 @@ from tf_agents.agents.reinforce import reinforce_agent
 from tf_agents.networks import network
 
 from placeto_tf.training import observation as observation_lib
+from placeto_tf.training.updates import WithEntropyCoefficient
 
 
 class StepBaseline(network.Network):
@@ -52,36 +53,5 @@ class StepBaseline(network.Network):
     return tf.gather_nd(self.table, tf.stack([graph, step], axis=-1)), network_state
 
 
-class PublishedAgent(reinforce_agent.ReinforceAgent):
-  """REINFORCE; see the module.
-
-  Attributes:
-    entropy_coefficient: variable.
-  """
-
-  def __init__(self, time_step_spec, action_spec, actor_network, **options):
-    """Makes the agent with an entropy bonus of 0.
-
-    Args:
-      time_step_spec, action_spec: of the environment.
-      actor_network: the policy network.
-      **options: of `ReinforceAgent`.
-    """
-    # The base class takes a constant; its loss at 1 times this variable can change.
-    self.entropy_coefficient = tf.Variable(0.0, trainable=False, name="entropy_coefficient")
-    super().__init__(
-        time_step_spec, action_spec, actor_network, normalize_returns=False,
-        entropy_regularization=1.0,
-        train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False), **options)
-
-  def entropy_regularization_loss(self, actions_distribution, weights=None):
-    """Returns the loss of the base class times the coefficient.
-
-    Args:
-      actions_distribution, weights: see the base class.
-
-    Returns:
-      Scalar.
-    """
-    return self.entropy_coefficient * super().entropy_regularization_loss(
-        actions_distribution, weights)
+class PublishedAgent(WithEntropyCoefficient, reinforce_agent.ReinforceAgent):
+  """REINFORCE whose entropy bonus can be lowered."""

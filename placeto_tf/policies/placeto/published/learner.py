@@ -70,7 +70,8 @@ class PublishedLearner:
     # gamma 1: the return of a step is the sum of all rewards from there on.
     self.agent = agent_lib.PublishedAgent(
         time_step_spec, action_spec, network, optimizer=self.optimizer, gamma=1.0,
-        value_network=self._baseline)
+        value_network=self._baseline, normalize_returns=False,
+        train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False))
     self.agent.initialize()
     if weights is not None:
       self._assign(weights)

@@ -45,7 +45,6 @@ from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.trainable import Trainable
 
-import tensorflow as tf  # isort: skip
 
 @dataclasses.dataclass(frozen=True)
 class PublishedTrainingConfig(RunConfig):
@@ -195,11 +194,6 @@ class PublishedTraining(Learner):
   def weights(self) -> List[np.ndarray]:
     """Returns the network's weights now."""
     return self.learner.weights
-
-  @property
-  def variables(self) -> List[tf.Variable]:
-    """See the base class."""
-    return self.learner.variables
 
   def specs(self, iteration: int) -> List[EpisodesSpec]:
     """See the base class."""

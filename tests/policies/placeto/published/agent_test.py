@@ -27,7 +27,7 @@ def make(baseline=False):
   values = agent_lib.StepBaseline(time_step_spec.observation, 1, 2) if baseline else None
   agent = agent_lib.PublishedAgent(
       time_step_spec, action_spec, network, optimizer=tf.keras.optimizers.Adam(0.01),
-      value_network=values)
+      value_network=values, normalize_returns=False)
   return agent, network, environment.reset().observation, values
 
 
