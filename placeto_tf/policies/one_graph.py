@@ -218,7 +218,7 @@ class OneGraphLearner(Learner):
     Returns:
       The loss, the mean reward, the share of placements that fit, and step times in us and ms.
     """
-    losses = self.learner.learn(experiences[0], (iteration - 1) / self.config.iterations)
+    losses = self.learner.learn(experiences, (iteration - 1) / self.config.iterations)
     environment = self._environment
     best_us = float(self.problem.search_log.best_objective_us)
     found = {**losses, "reward": float(experiences[0].reward.mean()),

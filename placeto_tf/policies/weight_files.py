@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from typing import Any, Dict, Iterator, Mapping, Tuple, Type, TypeVar
+from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple, Type, TypeVar
 
 import numpy as np
 
@@ -66,6 +66,24 @@ def read(
       os.path.join(inner, SIDECAR), what="the description of weights", **options)
   return sidecar, user_files.read_arrays(
       os.path.join(inner, ARRAYS), what="the weights", check=_check_finite, **options)
+
+
+def assign(variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
+  """Assigns values to the variables of a network.
+
+  Args:
+    variables, values: in one order.
+
+  Raises:
+    PlacetoError: their shapes differ.
+  """
+  found, expected = ([tuple(each.shape) for each in row] for row in (values, variables))
+  if found != expected:
+    raise PlacetoError(
+        f"the weights are of another network: shapes {found}, expected {expected}; train them "
+        "for as many devices and with the same network options")
+  for variable, value in zip(variables, values):
+    variable.assign(value)
 
 
 def config_of(config_type: Type[_Config], content: Any) -> _Config:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -113,71 +113,109 @@ class MovingBaseline(network.Network):
     self.average.assign(_KEPT * self.average + (1 - _KEPT) * mean)
 
 
-class ReinforceLearner:
-  """A policy of one graph, its environment, and its updates.
+class OneShotLearner:
+  """Base class: a policy that places a whole graph in one action, and its updates.
 
   Attributes:
-    policy, environment, optimizer, agent: see there.
+    policy, environment, optimizer: see there.
     rng: of the samples, for a run that is resumed.
     losses: of the last `update`; empty where it gave NaN and was undone.
     average_return: tf-agents' metric over the last 100 placements.
-    tracked: name -> object that a checkpoint has to hold.
   """
 
   def __init__(
-      self, policy: OneShotPolicy, environment: OneShotEnvironment, config: ReinforceConfig,
-      seed: int = 0):
-    """Builds the optimizer and tf-agents' agent for a policy.
+      self, policy: Any, environment: Optional[OneShotEnvironment], config: Any, seed: int):
+    """Makes the policy's variables and the optimizer.
 
     Args:
       policy: to be trained.
-      environment: of its graph.
+      environment: that `update` plays in; None where experience comes from elsewhere.
       config: how it learns.
       seed: of the sampled actions; the policy has its own for its weights.
     """
     self.policy, self.environment, self.config = policy, environment, config
     self.rng = np.random.default_rng(seed)
+    policy.create_variables()  # before the optimizer, which makes slots for them
+    self.optimizer = adam(config.learning_rate, GRADIENT_CLIP, policy.trainable_variables)
+    self.losses: Dict[str, float] = {}
+    self.average_return = py_metrics.AverageReturnMetric(
+        batch_size=config.batch_size if environment is None else environment.batch_size,
+        buffer_size=100)
+
+  @property
+  def variables(self) -> List[tf.Variable]:
+    """Returns all that an update changes."""
+    return [*self.policy.variables, *optimizer_variables(self.optimizer)]
+
+  def play(self) -> trajectory.Trajectory:
+    """Samples a batch of placements, simulates them, and returns the steps [B, 1, ...]."""
+    assert self.environment is not None
+    return driving.play(self.environment, self.policy.act(self.rng), [self.average_return])
+
+  def update(self, spent: float = 0.0) -> None:
+    """Samples and simulates a batch and learns from it; `spent` is the budget's share."""
+    steps = self.play()
+    self.losses = attempt(lambda: self.learn([steps], spent), self.variables)
+
+  def learn(self, parts: Sequence[trajectory.Trajectory], spent: float) -> Dict[str, float]:
+    """Makes an update from placements.
+
+    Args:
+      parts: [B, 1, ...] placements of one graph each, as they were played.
+      spent: share of the budget that is used up, in [0, 1], for the schedules.
+
+    Returns:
+      "loss", of the update.
+    """
+    raise NotImplementedError
+
+
+class ReinforceLearner(OneShotLearner):
+  """A policy of one graph, and its updates by tf-agents' REINFORCE.
+
+  Attributes:
+    agent: of tf-agents.
+    tracked: name -> object that a checkpoint has to hold.
+  """
+
+  config: ReinforceConfig
+
+  def __init__(
+      self, policy: OneShotPolicy, environment: OneShotEnvironment, config: ReinforceConfig,
+      seed: int = 0):
+    """Builds tf-agents' agent for a policy.
+
+    Args:
+      policy, environment, config, seed: see the base class.
+    """
+    super().__init__(policy, environment, config, seed)
     specs = tensor_spec.from_spec(environment.time_step_spec())
     self._baseline = MovingBaseline(specs.observation)
-    policy.create_variables()
-    self.optimizer = adam(config.learning_rate, GRADIENT_CLIP, policy.trainable_variables)
     self.agent = reinforce_agent.ReinforceAgent(
         specs, tensor_spec.from_spec(environment.action_spec()), policy, self.optimizer,
         value_network=self._baseline, value_estimation_loss_coef=0.0,
         advantage_fn=self._advantages, normalize_returns=False,
         train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False))
     self._train = common.function(self.agent.train)
-    self.losses: Dict[str, float] = {}
-    self.average_return = py_metrics.AverageReturnMetric(
-        batch_size=environment.batch_size, buffer_size=100)
     self.tracked = {
         "policy": policy, "optimizer": self.optimizer, "baseline": self._baseline.average}
 
   @property
   def variables(self) -> List[tf.Variable]:
     """Returns all that an update changes."""
-    return [*self.policy.variables, *optimizer_variables(self.optimizer), self._baseline.average]
+    return [*super().variables, self._baseline.average]
 
-  def play(self) -> trajectory.Trajectory:
-    """Samples a batch of placements, simulates them, and returns the steps [B, 1, ...]."""
-    return driving.play(self.environment, self.policy.act(self.rng), [self.average_return])
-
-  def update(self, spent: float = 0.0) -> None:
-    """Samples and simulates a batch and learns from it; `spent` is the budget's share."""
-    steps = self.play()
-    self.losses = attempt(lambda: self.learn(steps, spent), self.variables)
-
-  def learn(self, steps: trajectory.Trajectory, spent: float) -> Dict[str, float]:
-    """Updates the policy from a batch of placements.
+  def learn(self, parts: Sequence[trajectory.Trajectory], spent: float) -> Dict[str, float]:
+    """Updates the policy from one batch of placements; see the base class.
 
     Args:
-      steps: [B, 1, ...] trajectories of one step each.
-      spent: share of the budget that is used up, in [0, 1], for the learning rate.
+      parts: one batch.
+      spent: for the learning rate.
 
     Returns:
       "loss", of the update.
     """
-    config = self.config
+    config, (steps,) = self.config, parts
     self.optimizer.learning_rate.assign(
         between(config.learning_rate, config.final_learning_rate, spent))
     # The first batch is its own baseline; later ones are added after the update.
@@ -216,8 +254,8 @@ def search_environment(
 
 
 def search(
-    problem: PlacementProblem, learner: Any, environment: OneShotEnvironment, budget: Budget, *,
-    root_dir: Optional[str] = None) -> None:
+    problem: PlacementProblem, learner: OneShotLearner, environment: OneShotEnvironment,
+    budget: Budget, *, root_dir: Optional[str] = None) -> None:
   """Trains on the problem's graph until the budget is used up; the problem remembers the best.
 
   With `max_evaluations` alone the search is the same for the same seeds on one machine, bit for
@@ -226,8 +264,7 @@ def search(
 
   Args:
     problem: of the environment.
-    learner: of the environment: `ReinforceLearner`, or an object with its `update`, `losses` and
-      `average_return`.
+    learner: of the environment.
     environment: see `search_environment`.
     budget: counted from when the problem was made.
     root_dir: where TensorBoard events go (in train/); None writes none.
@@ -249,7 +286,7 @@ def search(
 
 def _summarize(
     writer: tf.summary.SummaryWriter, problem: PlacementProblem, environment: OneShotEnvironment,
-    learner: Any) -> None:
+    learner: OneShotLearner) -> None:
   """Writes figures of a step, whose number is that of evaluations, as for every policy."""
   scalars = {
       "StepTime/best_us": problem.search_log.best_objective_us,

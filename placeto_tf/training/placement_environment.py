@@ -97,7 +97,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     Args:
       allowed: [G, D] bool, where each group may be placed.
       cost: see `training.cost`.
-      start: [G] int32, the given start.
+      start: [G] int32, the given start, each group on an allowed device.
       order: [G] int32, the order in which episodes visit groups, such as `GroupedGraph.order`; None
         is by number.
       config: the rules.
@@ -108,7 +108,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       go_on: asked after each step; where it says no, episodes end with that step.
 
     Raises:
-      PlacementError: the start has the wrong length or is not allowed.
+      PlacementError: the start takes no time.
     """
     super().__init__(handle_auto_reset=True)
     self.config = config = config or EnvironmentConfig()
@@ -118,15 +118,6 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     self.num_groups, self.num_devices = g, d = self._allowed.shape
     self._observation_spec = observation_lib.observation_spec(max_groups or g, d, num_graphs)
     start = np.asarray(start, dtype=np.int32)
-    if start.shape != (g,):
-      raise PlacementError(
-          f"the start has shape {start.shape}, expected [{g}], one device per group")
-    if start.min() < 0 or start.max() >= d or not self._allowed[np.arange(g), start].all():
-      # start % d keeps the index within the table; `inside` rejects such groups anyway.
-      inside = (start >= 0) & (start < d)
-      wrong = int(np.flatnonzero(~(inside & self._allowed[np.arange(g), start % d]))[0])
-      raise PlacementError(
-          f"the start has group {wrong} on device {int(start[wrong])}, where it may not be placed")
     self._topological = np.arange(g) if order is None else np.asarray(order)
     self._given = self._evaluate(start[None])
     self._best = self._given.rows(slice(None))

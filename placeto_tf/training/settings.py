@@ -5,16 +5,15 @@ one field has them (`rounds`). Values are parsed by the field's annotation:
 
   bool           true or false
   Optional[X]    none, or as X
-  Tuple[X, ...]  comma separated, empty for none; JSON where elements are tuples themselves
+  Tuple[X, ...]  comma separated, empty for none
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import typing
-from typing import Any, Dict, List, Mapping, Sequence, Tuple, TypeVar, Union
+from typing import Any, Dict, List, Mapping, Sequence, TypeVar, Union
 
 from placeto_tf.errors import PlacetoError
 
@@ -62,8 +61,7 @@ def to_text(value: object) -> str:
   if value is None or isinstance(value, bool):
     return str(value).lower()
   if isinstance(value, tuple):
-    nested = any(isinstance(each, tuple) for each in value)
-    return json.dumps(value) if nested else ",".join(map(str, value))
+    return ",".join(map(str, value))
   return str(value)
 
 
@@ -158,7 +156,7 @@ def parse(text: str, annotation: Any) -> Any:
       return None
     return parse(text, next(each for each in arguments if each is not type(None)))
   if origin is tuple:
-    return _parse_tuple(text, arguments)
+    return tuple(parse(each.strip(), arguments[0]) for each in text.split(",") if each.strip())
   if annotation is bool:
     if text.lower() not in ("true", "false"):
       raise ValueError("true or false")
@@ -170,13 +168,3 @@ def parse(text: str, annotation: Any) -> Any:
       except ValueError:
         raise ValueError(expected) from None
   return text
-
-
-def _parse_tuple(text: str, arguments: Tuple[Any, ...]) -> Tuple[Any, ...]:
-  if typing.get_origin(arguments[0]) is not tuple:
-    return tuple(parse(each.strip(), arguments[0]) for each in text.split(",") if each.strip())
-  try:
-    rows = json.loads(text)
-    return tuple(tuple(float(each) for each in row) for row in rows)
-  except (TypeError, ValueError):
-    raise ValueError("a JSON list of lists of numbers, such as [[1, 0.4], [4, 0.6]]") from None

@@ -55,7 +55,7 @@ def test_reinforce_by_hand(eagerly):
   given = []
   apply = learner.optimizer.apply_gradients
   learner.optimizer.apply_gradients = lambda pairs: (given.extend(pairs), apply(given))[1]
-  assert learner.learn(steps, 0.0)["loss"] == pytest.approx(0.0, abs=1e-6)
+  assert learner.learn([steps], 0.0)["loss"] == pytest.approx(0.0, abs=1e-6)
   # Group 0: (-1/3 - 1/3 - 2/3) / 2 / 3 for device 0; group 1: (-1/3 + 1/3 - 2/3) / 2 / 3.
   expected = np.array([[4 / 18, -4 / 18], [2 / 18, -2 / 18]]) / (np.sqrt(2) / 3)
   np.testing.assert_allclose(given[0][0], expected, atol=1e-6)
@@ -69,7 +69,7 @@ def test_the_baseline_is_the_average_before_the_batch(eagerly):
       advantages(returns, values)) or seen[-1]
   for rewards in ([-3.0, -1.0], [-2.0, 0.0]):  # their deviations are 1
     steps.reward[:, 0] = rewards
-    learner.learn(steps, 0.0)
+    learner.learn([steps], 0.0)
   np.testing.assert_allclose(seen[0][:, 0], [-1.0, 1.0])
   np.testing.assert_allclose(seen[1][:, 0], [0.0, 2.0])
   np.testing.assert_allclose(learner.tracked["baseline"], -1.9)  # 0.9 * -2 + 0.1 * -1

@@ -115,11 +115,6 @@ def test_wrong_rules_are_named(rules, message):
     EnvironmentConfig(**rules)
 
 
-def test_a_start_on_a_device_that_is_not_allowed_names_the_group():
-  with pytest.raises(PlacementError, match="group 1 on device 1"):
-    two_groups(allowed=[[True, True], [True, False]], origin=(0, 1))
-
-
 @pytest.mark.parametrize("rules", [
     {}, {"order": "random"}, {"reward": "final", "start": "random"}, {"start": "best"}])
 def test_tf_agents_finds_the_environment_valid(rules):

@@ -18,7 +18,6 @@ class Network:
 class Config:
   graphs: Tuple[str, ...]
   sizes: Tuple[int, ...] = (1, 2)
-  levels: Tuple[Tuple[float, float], ...] = ((1.0, 0.5),)
   target: Optional[float] = None
   low: int = 0
   high: int = 1
@@ -35,7 +34,7 @@ CONFIG = Config(("a", "b"))
 
 def test_fields_are_listed_with_their_values():
   assert settings.describe(CONFIG) == [
-      "graphs=a,b", "sizes=1,2", "levels=[[1.0, 0.5]]", "target=none", "low=0", "high=1",
+      "graphs=a,b", "sizes=1,2", "target=none", "low=0", "high=1",
       "network.width=8", "network.rate=0.5", "network.squash=true",
       "teacher.width=8", "teacher.rate=0.25", "teacher.squash=true"]
 
@@ -46,10 +45,10 @@ def test_what_is_listed_can_be_set_and_changes_nothing():
 
 def test_values_are_parsed_by_their_annotations():
   found = settings.changed(CONFIG, [
-      "graphs=c", "sizes=", "levels=[[2, 0.5], [4, 1]]", "target=0.9", "network.width=16",
+      "graphs=c", "sizes=", "target=0.9", "network.width=16",
       "network.squash=false", "teacher.rate=1e-3"])
   assert found == Config(
-      ("c",), sizes=(), levels=((2.0, 0.5), (4.0, 1.0)), target=0.9,
+      ("c",), sizes=(), target=0.9,
       network=Network(width=16, squash=False), teacher=Network(rate=1e-3))
   assert settings.changed(found, ["target=none"]).target is None
 

@@ -12,12 +12,11 @@ Dimensions: B placements of each graph, M nodes of a graph, T steps, nodes of th
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 from tf_agents.agents.ppo import ppo_clip_agent
-from tf_agents.metrics import py_metrics
 from tf_agents.networks import network
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
@@ -25,17 +24,11 @@ from tf_agents.utils import common
 
 from placeto_tf.errors import check_at_least
 from placeto_tf.policies.gdp.policy import GRAPH, STRETCH, GdpPolicy
-from placeto_tf.training import driving
-from placeto_tf.training.one_shot import GRADIENT_CLIP, OneShotConfig
+from placeto_tf.training.one_shot import OneShotConfig, OneShotLearner
 from placeto_tf.training.one_shot_environment import OneShotEnvironment
 from placeto_tf.training.one_shot_policy import LOG_PROBS
 from placeto_tf.training.schedules import between
-from placeto_tf.training.updates import (
-    WithEntropyCoefficient,
-    adam,
-    attempt,
-    optimizer_variables,
-)
+from placeto_tf.training.updates import WithEntropyCoefficient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,32 +74,23 @@ class GdpAgent(WithEntropyCoefficient, ppo_clip_agent.PPOClipAgent):
   """PPO whose entropy bonus can be lowered."""
 
 
-class GdpLearner:
-  """A policy, and its updates.
+class GdpLearner(OneShotLearner):
+  """A policy of many graphs, and its updates by PPO."""
 
-  Attributes:
-    policy, optimizer: see there.
-    losses, average_return: see `one_shot.ReinforceLearner`.
-    rng: of the samples of `update`.
-  """
+  config: PpoConfig
 
   def __init__(
       self, policy: GdpPolicy, config: PpoConfig, seed: int = 0,
       environment: Optional[OneShotEnvironment] = None, num_steps: Optional[int] = None):
-    """Makes agent and optimizer.
+    """Makes the agent.
 
     Args:
-      policy: that learns.
-      config: how.
-      seed: of `update`.
+      policy, config, seed: see the base class.
       environment: which `update` learns from, of the policy's first graph.
       num_steps: T, where graphs that nothing is learned from have more nodes.
     """
+    super().__init__(policy, environment, config, seed)
     self._num_steps = num_steps or policy.most_nodes
-    self.policy, self.config, self._environment = policy, config, environment
-    self.rng = np.random.default_rng(seed)
-    policy.create_variables()  # before the optimizer, which makes slots for them
-    self.optimizer = adam(config.learning_rate, GRADIENT_CLIP, policy.trainable_variables)
     specs = ts.time_step_spec(policy.input_tensor_spec)
     self._agent = GdpAgent(
         specs, policy.output_spec.sample_spec, optimizer=self.optimizer, actor_net=policy,
@@ -117,32 +101,13 @@ class GdpLearner:
         compute_value_and_advantage_in_train=False, aggregate_losses_across_replicas=False,
         train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False))
     self._train = common.function(self._agent.train)
-    self.losses: Dict[str, float] = {}
-    self.average_return = py_metrics.AverageReturnMetric(
-        batch_size=config.batch_size if environment is None else environment.batch_size,
-        buffer_size=100)
-
-  @property
-  def variables(self) -> List[tf.Variable]:
-    """Returns all that an update changes."""
-    return [*self.policy.variables, *optimizer_variables(self.optimizer)]
-
-  def update(self, spent: float = 0.0) -> None:
-    """Samples a batch from the environment and learns from it; see `one_shot.ReinforceLearner`.
-
-    Args:
-      spent: share of the budget that is used up, in [0, 1].
-    """
-    assert self._environment is not None
-    steps = driving.play(self._environment, self.policy.act(self.rng), [self.average_return])
-    self.losses = attempt(lambda: self.learn([steps], spent), self.variables)
 
   def learn(self, parts: Sequence[trajectory.Trajectory], spent: float) -> Dict[str, float]:
-    """Makes an update from placements.
+    """Makes an update from placements of some graphs; see the base class.
 
     Args:
-      parts: [B, 1, ...] placements of one graph each, as they were played.
-      spent: share of the updates, or of a budget, that is used up.
+      parts: of each graph.
+      spent: for the learning rate and the entropy.
 
     Returns:
       The loss.

@@ -270,15 +270,9 @@ def load_network(directory: str) -> GdpNetwork:
     if config.width * max(config.width * (config.rounds + config.layers), config.max_devices) > sum(
         value.size for value in values):
       raise ValueError("the network is larger than its arrays")
+    network = GdpNetwork(config)
+    weight_files.assign(network.variables, values)
+    return network
   except (ValueError, KeyError, PlacetoError) as error:
     raise PlacementError(
         f"the weights in {directory} were not understood ({error}); {remedy}") from None
-  network = GdpNetwork(config)
-  expected = [tuple(variable.shape) for variable in network.variables]
-  found = [value.shape for value in values]
-  # The configuration may be sound and the arrays of another one.
-  if found != expected:
-    raise PlacementError(
-        f"the weights in {directory} have shapes {found}, expected {expected}; train them again")
-  network.set_weights(values)
-  return network

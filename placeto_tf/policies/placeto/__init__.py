@@ -29,10 +29,9 @@ METHODS = (
            repeats=True,
            weights=Weights("placeto", WithoutWeights.SHIPPED, deferred(_PLACERS, "trained")),
            in_auto=deferred(_PLACERS, "place_in_auto")),
-    Method("placeto_untrained", Kind.POLICY, deferred(_PLACERS, "place_untrained"), rank=2,
-           control_of=("placeto",)),
-    Method("placeto_uniform", Kind.POLICY, deferred(_PLACERS, "place_uniform"), rank=3,
-           control_of=("placeto",)),
+    *(Method(name, Kind.POLICY, deferred(_PLACERS, "place_as_control", scored=scored), rank=rank,
+             control_of=("placeto",))
+      for rank, name, scored in ((2, "placeto_untrained", True), (3, "placeto_uniform", False))),
     Method("placeto_paper", Kind.POLICY, deferred(_PUBLISHED, "place"), rank=4, summaries=True,
            weights=Weights("placeto_paper", WithoutWeights.LEARN, _LOAD, _FLAGS)),
     Method("placeto_paper_zero_shot", Kind.POLICY,

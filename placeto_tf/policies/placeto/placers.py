@@ -54,30 +54,20 @@ def place_in_auto(
   return search(problem, start, trained(weights), budget, seed, annealing=False)
 
 
-def place_untrained(
-    problem: PlacementProblem, budget: Budget, seed: int = 0) -> np.ndarray:
-  """Places as `place` does, with weights as initialized from the seed.
+def place_as_control(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, scored: bool) -> np.ndarray:
+  """Places as `place` does, without what training taught.
 
   Args:
     problem, budget, seed: see `place`.
+    scored: whether moves are scored by weights as initialized from the seed, or sampled
+      uniformly.
 
   Returns:
     The best placement found, [N].
   """
-  return search(problem, problem.search_log.best_known, ScorerWeights.untrained(seed), budget, seed)
-
-
-def place_uniform(
-    problem: PlacementProblem, budget: Budget, seed: int = 0) -> np.ndarray:
-  """Places as `place` does, with moves sampled uniformly.
-
-  Args:
-    problem, budget, seed: see `place`.
-
-  Returns:
-    The best placement found, [N].
-  """
-  return search(problem, problem.search_log.best_known, indifferent(), budget, seed)
+  weights = ScorerWeights.untrained(seed) if scored else indifferent()
+  return search(problem, problem.search_log.best_known, weights, budget, seed)
 
 
 def indifferent() -> ScorerWeights:

@@ -57,26 +57,19 @@ class ScorerWeights:
           self, name, np.array(getattr(self, name), dtype=np.float32, order="C"))
     object.__setattr__(self, "messages", tuple(
         np.array(each, dtype=np.float32, order="C") for each in self.messages))
-    if self.bias_1.ndim != 1:
-      raise PlacementError(
-          f"bias_1 of the scorer has shape {self.bias_1.shape}, expected (H,); train it again")
-    h = len(self.bias_1)
-    shapes = {"hidden_1": (len(NAMES), h), "bias_1": (h,), "hidden_2": (h, h), "bias_2": (h,),
-              "output": (h,)}
-    for name, expected in shapes.items():
-      found = getattr(self, name)
-      if found.shape != expected:
+    h = self.bias_1.size
+    wanted = [(len(NAMES), h), (h,), (h, h), (h,), (h,),
+              *[(h, h), (h, h), (2 * h, h)] * (len(self.messages) // 3)]
+    names = [*_FIELDS, *(f"message_{i}" for i in range(len(self.messages)))]
+    wanted += [()] * (len(names) - len(wanted))  # messages come in threes
+    for name, array, expected in zip(names, self.arrays + self.messages, wanted):
+      if array.shape != expected:
         raise PlacementError(
-            f"{name} of the scorer has shape {found.shape}, expected {expected}; train it again "
+            f"{name} of the scorer has shape {array.shape}, expected {expected}; train it again "
             "with the features of this version")
-      if not np.isfinite(found).all():
+      if not np.isfinite(array).all():
         raise PlacementError(f"{name} of the scorer holds NaN or infinity; take an earlier "
                              "checkpoint")
-    rounds = [each.shape for each in self.messages]
-    wanted = [(h, h), (h, h), (2 * h, h)] * (len(self.messages) // 3)
-    if rounds != wanted:
-      raise PlacementError(
-          f"the messages of the scorer have shapes {rounds}, expected {wanted}; train it again")
 
   @property
   def arrays(self) -> Tuple[np.ndarray, ...]:

@@ -11,6 +11,7 @@ from typing import List, Optional, Sequence
 import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.policies import weight_files
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.network import PublishedNetwork
 from placeto_tf.training import driving
@@ -144,8 +145,7 @@ class EpisodesCollector:
       The episodes.
     """
     # The collector's own copy of the weights, perhaps in another process.
-    for variable, value in zip(self._network.variables, weights):
-      variable.assign(value)
+    weight_files.assign(self._network.variables, weights)
     environment = self._environments[spec.graph]
     environment.begin([spec.seed, spec.graph], spec.best)
     return play(environment, self._logits, np.random.default_rng(spec.seed), spec.graph)

@@ -17,7 +17,7 @@ from tf_agents.trajectories import trajectory
 from tf_agents.utils import common
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.errors import PlacetoError
+from placeto_tf.policies import weight_files
 from placeto_tf.policies.placeto.published import agent as agent_lib
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.network import PublishedNetwork
@@ -74,7 +74,7 @@ class PublishedLearner:
         train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False))
     self.agent.initialize()
     if weights is not None:
-      self._assign(weights)
+      weight_files.assign(network.variables, weights)
     self._compiled = compiled
     self.logits = driving.acting(network)
     self._train = common.function(self.agent.train) if compiled else self.agent.train
@@ -160,17 +160,6 @@ class PublishedLearner:
     gain, bonus = float(found.policy_gradient_loss), float(found.entropy_regularization_loss)
     return {"loss": gain + bonus,
             "entropy": -bonus / max(entropy * scale * float(taken.sum()), 1e-12)}
-
-  def _assign(self, weights: Sequence[np.ndarray]) -> None:
-    """Assigns weights to the network; PlacetoError where shapes differ."""
-    variables = self.network.variables
-    found, expected = [tuple(w.shape) for w in weights], [tuple(v.shape) for v in variables]
-    if found != expected:
-      raise PlacetoError(
-          f"the weights are of another network: shapes {found}, expected {expected}; train them "
-          "for as many devices and with the same network options")
-    for variable, value in zip(variables, weights):
-      variable.assign(value)
 
   def _lay_baseline(self, rewards: np.ndarray, graph: int) -> None:
     """Adds returns to the baseline of a graph, and copies it into the agent's table.

@@ -4,7 +4,7 @@ A root directory holds what `training.runs` says, and
 
   train/                   checkpoints: weights, optimizer, step, baselines, random states, bests
   train/events*            TensorBoard: returns, loss, entropy, step time over the start's by graph
-                           and by family, the same for held-out graphs, speed
+                           and over all, the same for held-out graphs, speed
   policies/policy/         SavedModel, when training is done: serialized GraphTensors -> logits
   policies/greedy_policy/  SavedModel of tf-agents, of the likeliest devices on these graphs
   weights/                 the network's weights, for `--warm_start` and `--policy_weights`
@@ -213,7 +213,7 @@ class PublishedTraining(Learner):
       iteration: from 1 on.
 
     Returns:
-      Loss, entropy, mean return, and step times over the start's by graph and by family.
+      Loss, entropy, mean return, and step times over the start's by graph and over all.
     """
     for each in experiences:
       self.env_steps += self.steps_of(each)
@@ -225,20 +225,12 @@ class PublishedTraining(Learner):
     return {**self._train_figures(experiences), **losses, "returns": float(np.mean(returns))}
 
   def _train_figures(self, experiences: List[Episodes]) -> Dict[str, float]:
-    """Returns figures of these graphs, and geometric means over families and over all graphs seen.
-    """
+    """Returns figures of these graphs, and geometric means over all graphs seen."""
     found: Dict[str, float] = {}
     for each in experiences:
       name = self.problems[each.graph].name
       self._ratios[name] = [each.last, each.best]
       found.update({f"StepTime/{name}": each.last, f"BestStepTime/{name}": each.best})
-    # A family's mean covers its graphs' latest episodes, not only those of this update.
-    for family in {_family(self.problems[each.graph]) for each in experiences}:
-      logs = np.log([
-          self._ratios[each.name] for each in self.problems[:self.num_training]
-          if _family(each) == family and each.name in self._ratios])
-      last, top = np.exp(logs.mean(axis=0))
-      found.update({f"StepTime/{family}": float(last), f"BestStepTime/{family}": float(top)})
     last, top = np.exp(np.log(list(self._ratios.values())).mean(axis=0))
     return {**found, "last": float(last), "best": float(top)}
 
@@ -268,11 +260,6 @@ class PublishedTraining(Learner):
     folder = os.path.join(self.root_dir, "policies")
     save_server(self.learner.network, os.path.join(folder, "policy"))
     save_policy(self.learner.agent.policy, os.path.join(folder, "greedy_policy"))
-
-
-def _family(problem: StartedProblem) -> str:
-  """Returns the name of a problem's family, up to the bracket."""
-  return problem.name.partition("[")[0]
 
 
 train = functools.partial(trainer.train, PublishedTraining)

@@ -75,7 +75,7 @@ def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_do
   assert seen == [1, 2, 3, 4, 5, 6]
   assert figures["held_out_last"] > 0 and np.isfinite(figures["loss"])
   assert json.loads((root_dir / "done.json").read_text())["iterations"] == 6
-  assert {"StepTime/random[3]", "StepTime/random[4]", "StepTime/random", "Metrics/returns",
+  assert {"StepTime/random[3]", "StepTime/random[4]", "Metrics/last", "Metrics/returns",
           "Metrics/loss", "Metrics/entropy", "Metrics/steps_a_second",
           "HeldOut/random[3]/greedy", "Metrics/held_out_best"} <= tags(root_dir / "train")
   assert train(CONFIG, str(root_dir)) == figures  # done: "a" and "b" are no graphs
