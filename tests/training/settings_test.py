@@ -75,7 +75,6 @@ def test_checks_see_all_new_values_at_once_and_the_last_one_counts():
     ("network.squash=yes", "expected true or false"),
     ("target=near", "expected a number"),
     ("sizes=1,x", "expected a whole number"),
-    ("levels=1,2", "JSON list of lists"),
 ])
 def test_what_is_wrong_is_named(setting, message):
   with pytest.raises(PlacetoError, match=message):
