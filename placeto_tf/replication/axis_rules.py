@@ -1,7 +1,8 @@
 """The position of the batch in the outputs of an op: one rule for each kind of op.
 
-A rule is called for an op that reads rows of the batch (`kinds.Rows`), and gives the kinds of its
-outputs. A sum over the examples gives a `Partial`; a comparison of examples is `Unclear`.
+A rule is called for an op that reads rows of the batch (`specs.Sharded`), and gives the sharding
+specs of its outputs. A sum over the examples gives a `Partial`; a comparison of examples is
+`Unknown`.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ import numpy as np
 
 from placeto_tf.ops import registered, rule_of
 from placeto_tf.replication.dataflow import Dataflow, Tensor
-from placeto_tf.replication.kinds import (
+from placeto_tf.replication.exponents import Inputs, NotFollowed, result_exponent
+from placeto_tf.replication.scaling import Scaling
+from placeto_tf.replication.specs import (
   MIXES_ROWS,
-  SAME,
-  Kind,
-  Own,
+  REPLICATED,
+  LocalStatistic,
   Partial,
   Positions,
-  Rows,
-  Same,
+  Replicated,
+  Sharded,
+  Spec,
   meets_all_examples,
 )
-from placeto_tf.replication.powers import Inputs, NotFollowed, result_power
-from placeto_tf.replication.scaling import Scaling
 
 _UNKNOWN = "is of a type for which it is not known where the batch is in its result"
 _NO_SHAPE = "has a shape that is not known, so that the batch cannot be followed through it"
@@ -49,7 +50,7 @@ class AxisRules:
     # settled.
     self.compared = False
 
-  def outputs(self, view: Inputs) -> List[Kind]:
+  def outputs(self, view: Inputs) -> List[Spec]:
     """Returns the sharding specs of the outputs of an op that reads rows.
 
     Args:
@@ -62,23 +63,24 @@ class AxisRules:
     width = len(self._flow.outputs(op))
     kind = flow.types[op]
     # Beside rows, parts of a value are needed as a whole, and a replica's statistics are its own.
-    for i, each in enumerate(view.kinds):
+    for i, each in enumerate(view.specs):
       if isinstance(each, Partial):
-        view.join(i)
-      elif isinstance(each, Own):
-        view.kinds[i] = Same(each.power - 1)
+        view.make_global(i)
+      elif isinstance(each, LocalStatistic):
+        view.specs[i] = Replicated(each.exponent - 1)
     local = self._positions(view, kind)
     if kind in ("Switch", "RefSwitch"):
-      return [view.kinds[0]] * width
+      return [view.specs[0]] * width
     if kind in ("IdentityN", "ReadVariableOp"):
-      return list(view.kinds)
-    # The power and the positions are followed apart from the axis.
-    power = result_power(flow, view)
-    bare = [Rows(each.axis, each.outer) if isinstance(each, Rows) else each for each in view.kinds]
+      return list(view.specs)
+    # The exponent and the positions are followed apart from the axis.
+    exponent = result_exponent(flow, view)
+    bare = [Sharded(each.axis, each.outer) if isinstance(each, Sharded) else each
+            for each in view.specs]
     if rule_of(kind).axes == "elementwise":
       if self.compared and kind != "Select" and meets_all_examples([
           (each, flow.shape(tensor)) for each, given, tensor in zip(
-              bare, view.given, flow.inputs[op]) if not isinstance(given, Own)]):
+              bare, view.given, flow.inputs[op]) if not isinstance(given, LocalStatistic)]):
         raise NotFollowed(MIXES_ROWS)
       found: Any = [self._elementwise(op, bare, port) for port in range(width)]
     else:
@@ -86,29 +88,29 @@ class AxisRules:
       if rule is None:
         raise NotFollowed(_UNKNOWN)
       # Most rules see plain rows; a rule that tells positions apart sees all of the spec.
-      found = rule(self, op, view.kinds if rule_of(kind).positions == "tells" else bare)
+      found = rule(self, op, view.specs if rule_of(kind).positions == "tells" else bare)
     # A single spec stands for every output.
     found = list(found) if isinstance(found, (list, tuple)) else [found] * width
     self._check_growth(op, found)
-    return [_scaled(each, power, local) for each in found]
+    return [_scaled(each, exponent, local) for each in found]
 
-  def _check_growth(self, op: int, found: Sequence[Kind]) -> None:
+  def _check_growth(self, op: int, found: Sequence[Spec]) -> None:
     """Raises NotFollowed where a result contradicts the shapes at the global batch."""
     for port, kind in enumerate(found):
       # An axis grows at the global batch exactly where the rule puts the examples.
       axes = self._scaling.axes((op, port))
       if kind == _SUM and self._flow.types[op] == "UnsortedSegmentSum":
         continue  # as many segments as another op finds, of which the shape is a bound
-      if axes is not None and axes != ([kind.axis] if isinstance(kind, Rows) else []):
+      if axes is not None and axes != ([kind.axis] if isinstance(kind, Sharded) else []):
         raise NotFollowed(MIXES_ROWS)
 
   def _positions(self, view: Inputs, kind: str) -> Optional[Positions]:
     """Returns the positions that a result holds; makes them global where an op needs that."""
-    rows = [each for each in view.kinds if isinstance(each, Rows)]
+    rows = [each for each in view.specs if isinstance(each, Sharded)]
     effect = rule_of(kind).positions
     if any(each.tagged for each in rows) and effect not in ("tells", "keeps"):
       raise NotFollowed("computes with positions of examples in the batch")
-    local = [i for i, each in enumerate(view.kinds) if isinstance(each, Rows) and each.local]
+    local = [i for i, each in enumerate(view.specs) if isinstance(each, Sharded) and each.local]
     if not local or effect == "tells":
       return None
     if effect == "keeps" and self._flow.is_integer((view.op, 0)):
@@ -130,20 +132,20 @@ class AxisRules:
     What is added is taken to be an index into the slots of one example, unless it is known and is
     none, or there is but one slot.
     """
-    positions: Positions = view.kinds[i].local  # type: ignore[union-attr,assignment]
+    positions: Positions = view.specs[i].local  # type: ignore[union-attr,assignment]
     number = self._flow.value(self._flow.inputs[view.op][1 - i])
     if kind == "Mul":
       if number is None or np.size(number) != 1 or int(np.ravel(number)[0]) < 1:
         return None
       # Each of an example's slots becomes `times` slots, and so does the room within one.
       times = int(np.ravel(number)[0])
-      return Positions(positions.span * times, positions.room * times)
+      return Positions(positions.span * times, positions.slack * times)
     # No room to add, or a number beyond it: the result is no index within an example's slots.
-    if positions.room == 1 or number is not None and (
-        np.size(number) and not 0 <= np.min(number) <= np.max(number) < positions.room):
+    if positions.slack == 1 or number is not None and (
+        np.size(number) and not 0 <= np.min(number) <= np.max(number) < positions.slack):
       return None
     # The room is used up: nothing more may be added.
-    return dataclasses.replace(positions, room=1)
+    return dataclasses.replace(positions, slack=1)
 
   def _is_index(self, op: int) -> bool:
     """Returns whether a sum of positions and other whole numbers is used as indices alone."""
@@ -189,13 +191,13 @@ class AxisRules:
     attr = self._flow.attr(op, name)
     return attr is not None and attr.b
 
-  def _rows(self, kind: Kind) -> Rows:
+  def _rows(self, kind: Spec) -> Sharded:
     """Returns the spec, which a rule can follow only if it is rows."""
-    if not isinstance(kind, Rows):
+    if not isinstance(kind, Sharded):
       raise NotFollowed(_UNKNOWN)
     return kind
 
-  def _agree(self, found: Sequence[Rows]) -> Rows:
+  def _agree(self, found: Sequence[Sharded]) -> Sharded:
     # Rows whose slices are all equal (outer 0) agree with any others along the axis.
     varied = [each for each in found if each.outer]
     if len(set(varied)) > 1 or len({each.axis for each in found}) > 1:
@@ -204,14 +206,14 @@ class AxisRules:
 
   # Rules.
 
-  def _elementwise(self, op: int, kinds: Sequence[Kind], port: int) -> Kind:
+  def _elementwise(self, op: int, specs: Sequence[Spec], port: int) -> Spec:
     flow = self._flow
-    if self.compared and flow.types[op] == "BroadcastTo" and kinds[1] == SAME:
+    if self.compared and flow.types[op] == "BroadcastTo" and specs[1] == REPLICATED:
       raise NotFollowed(MIXES_ROWS)  # to as many as all examples are
     shape = flow.shape((op, port))
     found = []
-    for i, kind in enumerate(kinds):
-      if not isinstance(kind, Rows):
+    for i, kind in enumerate(specs):
+      if not isinstance(kind, Sharded):
         continue
       given = flow.shape(flow.inputs[op][i])
       # Axes are counted from the last one, as broadcasting aligns them.
@@ -220,73 +222,73 @@ class AxisRules:
       elif flow.types[op] == "Select" and i == 0:
         found.append(kind)  # a vector that chooses rows
       else:
-        found.append(Rows(kind.axis + len(shape) - len(given), kind.outer))
-    return self._agree(found) if found else SAME
+        found.append(Sharded(kind.axis + len(shape) - len(given), kind.outer))
+    return self._agree(found) if found else REPLICATED
 
-  def _first_axis(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    return self._agree([self._at_front(kind) for kind in kinds if isinstance(kind, Rows)])
+  def _first_axis(self, op: int, specs: Sequence[Spec]) -> Spec:
+    return self._agree([self._at_front(kind) for kind in specs if isinstance(kind, Sharded)])
 
-  def _at_front(self, kind: Rows) -> Rows:
+  def _at_front(self, kind: Sharded) -> Sharded:
     if kind.axis:
       raise NotFollowed("has the batch elsewhere than in the first axis")
     return kind
 
-  def _matrices(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _matrices(self, op: int, specs: Sequence[Spec]) -> Spec:
     """Follows an op on matrices, of which each example has its own."""
     kind = self._flow.types[op]
-    for i, each in enumerate(kinds):
+    for i, each in enumerate(specs):
       # A diagonal is a vector; all other inputs are matrices, in the last two axes.
       rank = 1 if kind in _OF_DIAGONALS or i and kind.startswith("MatrixSetDiag") else 2
-      if isinstance(each, Rows) and each.axis >= len(self._shape(op, i)) - rank:
+      if isinstance(each, Sharded) and each.axis >= len(self._shape(op, i)) - rank:
         raise NotFollowed(MIXES_ROWS)
-    return self._first_axis(op, kinds)
+    return self._first_axis(op, specs)
 
-  def _reverse_sequence(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _reverse_sequence(self, op: int, specs: Sequence[Spec]) -> Spec:
     """Follows an op that reverses each example along another axis, to its own length."""
-    if self._int(op, "batch_dim") or not all(isinstance(each, Rows) for each in kinds):
+    if self._int(op, "batch_dim") or not all(isinstance(each, Sharded) for each in specs):
       raise NotFollowed(MIXES_ROWS)
-    return self._first_axis(op, kinds)
+    return self._first_axis(op, specs)
 
-  def _last_axis(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _last_axis(self, op: int, specs: Sequence[Spec]) -> Spec:
     # The op works within the last axis, which must not be that of the examples.
-    if self._rows(kinds[0]).axis == len(self._shape(op, 0)) - 1:
+    if self._rows(specs[0]).axis == len(self._shape(op, 0)) - 1:
       raise NotFollowed(MIXES_ROWS)
-    return kinds[0]
+    return specs[0]
 
-  def _filter(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    for kind in kinds:
-      if isinstance(kind, Rows):
+  def _filter(self, op: int, specs: Sequence[Spec]) -> Spec:
+    for kind in specs:
+      if isinstance(kind, Sharded):
         self._at_front(kind)
     return _SUM
 
-  def _batch_norm(self, op: int, kinds: Sequence[Kind]) -> List[Kind]:
+  def _batch_norm(self, op: int, specs: Sequence[Spec]) -> List[Spec]:
     flow, width = self._flow, len(self._flow.outputs(op))
     gradient = "Grad" in flow.types[op]
     # In the gradient: dy and x; else x alone.
-    data = kinds[:2] if gradient else kinds[:1]
-    rows = self._agree([kind for kind in data if isinstance(kind, Rows)])
+    data = specs[:2] if gradient else specs[:1]
+    rows = self._agree([kind for kind in data if isinstance(kind, Sharded)])
     layout = flow.attr(op, "data_format")
     # The channels' axis; the statistics are of all other axes.
     channels = 1 if layout is not None and layout.s == b"NCHW" else len(self._shape(op, 0)) - 1
     training = flow.attr(op, "is_training")
     is_training = training is None or training.b
     if rows.axis == channels:  # each example has channels of its own, as in layer normalization
-      return [rows, *[Rows(0, rows.outer)] * (width - 1)]
+      return [rows, *[Sharded(0, rows.outer)] * (width - 1)]
     if rows.axis:
       raise NotFollowed("has the batch elsewhere than in the first axis")
     if gradient:
       # dx in rows; dscale and doffset as sums over the examples; the rest is unused.
-      return [rows, _SUM, _SUM, *[SAME] * (width - 3)]
+      return [rows, _SUM, _SUM, *[REPLICATED] * (width - 3)]
     # In training the statistics are of the replica's own batch.
-    statistic: Kind = Own() if is_training else SAME
+    statistic: Spec = LocalStatistic() if is_training else REPLICATED
     return [rows, *[statistic] * (width - 1)]
 
-  def _l2_loss(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _l2_loss(self, op: int, specs: Sequence[Spec]) -> Spec:
     return _SUM
 
-  def _reduce(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _reduce(self, op: int, specs: Sequence[Spec]) -> Spec:
     # [..., axis, ...] -> the axis moves to the front by as many as are reduced before it.
-    rows, axes = self._rows(kinds[0]), np.atleast_1d(self._value(op, 1)).tolist()
+    rows, axes = self._rows(specs[0]), np.atleast_1d(self._value(op, 1)).tolist()
     if not axes:
       return rows
     shape = self._shape(op, 0)
@@ -296,25 +298,25 @@ class AxisRules:
       how = _REDUCTIONS.get(self._flow.types[op])
       if how is None:
         raise NotFollowed(_NOT_LINEAR)
-      # A mean of one replica is R times its part of the global mean: power 1.
+      # A mean of one replica is R times its part of the global mean: exponent 1.
       return Partial(how, 1.0 if self._flow.types[op] == "Mean" else 0.0)
     if self._flag(op, "keep_dims"):
       return rows
-    return Rows(rows.axis - sum(axis < rows.axis for axis in axes), rows.outer)
+    return Sharded(rows.axis - sum(axis < rows.axis for axis in axes), rows.outer)
 
-  def _arg_reduce(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _arg_reduce(self, op: int, specs: Sequence[Spec]) -> Spec:
     # An index of the largest element along another axis; the axis itself is removed.
-    rows, rank = self._rows(kinds[0]), len(self._shape(op, 0))
+    rows, rank = self._rows(specs[0]), len(self._shape(op, 0))
     axis = int(self._value(op, 1)) % rank
     if axis == rows.axis:
       raise NotFollowed(_NOT_LINEAR)
-    return Rows(rows.axis - (axis < rows.axis), rows.outer)
+    return Sharded(rows.axis - (axis < rows.axis), rows.outer)
 
-  def _reshape(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    if not isinstance(kinds[0], Rows):
-      return SAME
-    rows = kinds[0]
-    if self.compared and self._flow.types[op] == "Reshape" and kinds[1] == SAME and (
+  def _reshape(self, op: int, specs: Sequence[Spec]) -> Spec:
+    if not isinstance(specs[0], Sharded):
+      return REPLICATED
+    rows = specs[0]
+    if self.compared and self._flow.types[op] == "Reshape" and specs[1] == REPLICATED and (
         not self._leaves_open(self._flow.inputs[op][1])):
       raise NotFollowed(MIXES_ROWS)  # to as many as all examples are
     grown = self._scaling.axes((op, 0))
@@ -322,7 +324,7 @@ class AxisRules:
     if not rows.outer:
       if grown is None or len(grown) != 1:
         raise NotFollowed(_NO_SHAPE)
-      return Rows(grown[0], 0)
+      return Sharded(grown[0], 0)
     # No element is before the first axis, whatever the shape.
     given = self._shape(op, 0) if rows.axis else ()
     return self.reshaped(rows, given, self._result(op), grown)
@@ -339,8 +341,8 @@ class AxisRules:
         map(self._leaves_open, flow.inputs[op]))
 
   def reshaped(
-      self, rows: Rows, given: Sequence[Any], shape: Sequence[Any], grown: Optional[List[int]]
-  ) -> Rows:
+      self, rows: Sharded, given: Sequence[Any], shape: Sequence[Any], grown: Optional[List[int]]
+  ) -> Sharded:
     """Returns rows after a reshape, which keeps the number of elements before an example.
 
     Args:
@@ -361,27 +363,27 @@ class AxisRules:
       if None not in shape[:axis]:
         outer, rest = divmod(before, math.prod(shape[:axis]))
         if outer and not rest:
-          return Rows(axis, outer)
+          return Sharded(axis, outer)
       raise NotFollowed("reshapes the batch so that its examples no longer lie along one axis")
     # Without a graph at the global batch, the first axis is taken that b fits into.
     passed = 1
     for axis, size in enumerate(shape):
       if before == 1 and (size is None or size % self._batch == 0):
-        return Rows(axis)
+        return Sharded(axis)
       if size is None:
         raise NotFollowed(_NO_SHAPE)
       outer, rest = divmod(before, passed)
       if outer and not rest and size % (outer * self._batch) == 0 and size:
-        return Rows(axis, outer)
+        return Sharded(axis, outer)
       passed *= size
     raise NotFollowed("reshapes the batch so that its examples no longer lie along one axis")
 
-  def _transpose(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _transpose(self, op: int, specs: Sequence[Spec]) -> Spec:
     # Axis `order[i]` of the input is axis i of the result.
-    order, rows = self._value(op, 1).tolist(), self._rows(kinds[0])
-    return Rows(order.index(rows.axis), rows.outer)
+    order, rows = self._value(op, 1).tolist(), self._rows(specs[0])
+    return Sharded(order.index(rows.axis), rows.outer)
 
-  def _matmul(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _matmul(self, op: int, specs: Sequence[Spec]) -> Spec:
     turned = [self._flag(op, name) for name in (
         ("transpose_a", "transpose_b") if self._flow.types[op] == "MatMul" else
         ("adj_x", "adj_y"))]
@@ -390,51 +392,51 @@ class AxisRules:
     batch = string.ascii_uppercase[:max(ranks) - 2]
     terms = [batch[max(ranks) - rank:] + (pair[::-1] if turn else pair)
              for rank, pair, turn in zip(ranks, ("mk", "kn"), turned)]
-    return self._contracted(terms, batch + "mn", kinds[:2])
+    return self._contracted(terms, batch + "mn", specs[:2])
 
-  def _einsum(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _einsum(self, op: int, specs: Sequence[Spec]) -> Spec:
     equation = self._flow.attr(op, "equation").s.decode().replace(" ", "")
     terms, arrow, result = equation.partition("->")
     if "." in equation or not arrow:
       raise NotFollowed(_UNKNOWN)
-    return self._contracted(terms.split(","), result, kinds)
+    return self._contracted(terms.split(","), result, specs)
 
-  def _contracted(self, terms: Sequence[str], result: str, kinds: Sequence[Kind]) -> Kind:
+  def _contracted(self, terms: Sequence[str], result: str, specs: Sequence[Spec]) -> Spec:
     """Follows a product whose axes have letters; those that the result lacks are summed over."""
     # The letter of the batch must be one; where the result lacks it, its examples are added up.
-    rows = [(term[kind.axis], Rows(0, kind.outer))
-            for term, kind in zip(terms, kinds) if isinstance(kind, Rows)]
+    rows = [(term[kind.axis], Sharded(0, kind.outer))
+            for term, kind in zip(terms, specs) if isinstance(kind, Sharded)]
     letter = rows[0][0]
     if any(other != letter for other, _ in rows):
       raise NotFollowed(MIXES_ROWS)
     outer = self._agree([each for _, each in rows]).outer
-    return Rows(result.index(letter), outer) if letter in result else _SUM
+    return Sharded(result.index(letter), outer) if letter in result else _SUM
 
-  def _concat(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _concat(self, op: int, specs: Sequence[Spec]) -> Spec:
     last = self._flow.types[op] == "ConcatV2"
-    parts = kinds[:-1] if last else kinds[1:]
+    parts = specs[:-1] if last else specs[1:]
     first = 0 if last else 1
     rank = len(self._result(op))
-    axis = int(self._value(op, len(kinds) - 1 if last else 0)) % rank
+    axis = int(self._value(op, len(specs) - 1 if last else 0)) % rank
     tagged = self._tag(parts, axis == rank - 1)
-    rows = [Rows(kind.axis, kind.outer) for kind in parts if isinstance(kind, Rows)]
+    rows = [Sharded(kind.axis, kind.outer) for kind in parts if isinstance(kind, Sharded)]
     if all(kind.axis != axis for kind in rows):
       return dataclasses.replace(self._agree(rows), tagged=tagged)
     # Batches one after the other along their own axis: each is a whole number of them.
     inner = set()
     for i, kind in enumerate(parts):
       size = self._shape(op, first + i)[axis]
-      if not isinstance(kind, Rows) or kind.axis != axis or size is None or not kind.outer:
+      if not isinstance(kind, Sharded) or kind.axis != axis or size is None or not kind.outer:
         raise NotFollowed(MIXES_ROWS)
       inner.add(size // (kind.outer * self._batch))
     if len(inner) > 1:
       raise NotFollowed(MIXES_ROWS)
-    return Rows(axis, sum(kind.outer for kind in rows))
+    return Sharded(axis, sum(kind.outer for kind in rows))
 
-  def _split(self, op: int, kinds: Sequence[Kind]) -> Union[Kind, List[Rows]]:
+  def _split(self, op: int, specs: Sequence[Spec]) -> Union[Spec, List[Sharded]]:
     sized = self._flow.types[op] == "SplitV"
     i = 0 if sized else 1
-    rows, rank = self._rows(kinds[i]), len(self._shape(op, i))
+    rows, rank = self._rows(specs[i]), len(self._shape(op, i))
     axis = int(self._value(op, 2 if sized else 0)) % rank
     if axis != rows.axis:
       return rows
@@ -446,42 +448,43 @@ class AxisRules:
       part = self._result(op, port)[axis]
       if not inner or part is None or part % (inner * self._batch):
         raise NotFollowed(MIXES_ROWS)
-      parts.append(Rows(axis, part // (inner * self._batch)))
+      parts.append(Sharded(axis, part // (inner * self._batch)))
     return parts
 
-  def _pack(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _pack(self, op: int, specs: Sequence[Spec]) -> Spec:
     rank = len(self._result(op))
     # A new axis before the batch moves it back by one.
     axis = self._int(op, "axis") % rank
-    rows = self._agree([Rows(kind.axis, kind.outer) for kind in kinds if isinstance(kind, Rows)])
-    tagged = self._tag(kinds, axis == rank - 1)
-    return Rows(rows.axis + (axis <= rows.axis), rows.outer, tagged=tagged)
+    rows = self._agree([
+        Sharded(kind.axis, kind.outer) for kind in specs if isinstance(kind, Sharded)])
+    tagged = self._tag(specs, axis == rank - 1)
+    return Sharded(rows.axis + (axis <= rows.axis), rows.outer, tagged=tagged)
 
-  def _tag(self, kinds: Sequence[Kind], last: bool) -> bool:
+  def _tag(self, specs: Sequence[Spec], last: bool) -> bool:
     """Returns whether positions of examples are the first column of several."""
-    local = [isinstance(kind, Rows) and bool(kind.local) for kind in kinds]
+    local = [isinstance(kind, Sharded) and bool(kind.local) for kind in specs]
     if not any(local):
       return False
-    first = kinds[0]
+    first = specs[0]
     # Only plain positions may be tagged, as the first column along the last axis.
-    if not last or sum(local) > 1 or not isinstance(first, Rows) or first.local != Positions():
+    if not last or sum(local) > 1 or not isinstance(first, Sharded) or first.local != Positions():
       raise NotFollowed("computes with positions of examples in the batch")
     return True
 
-  def _unpack(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _unpack(self, op: int, specs: Sequence[Spec]) -> Spec:
     axis = self._int(op, "axis") % len(self._shape(op, 0))
-    rows = self._rows(kinds[0])
+    rows = self._rows(specs[0])
     if axis == rows.axis:
       raise NotFollowed("takes the examples of the batch apart")
-    return Rows(rows.axis - (axis < rows.axis), rows.outer)
+    return Sharded(rows.axis - (axis < rows.axis), rows.outer)
 
-  def _slice(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    rows = self._rows(kinds[0])
+  def _slice(self, op: int, specs: Sequence[Spec]) -> Spec:
+    rows = self._rows(specs[0])
     # The gradient of a concat, along another axis than that of the examples.
     begin = self._flow.inputs[op][1][0]
     if self._flow.types[begin] == "ConcatOffset":
-      joined = self._flow.value(self._flow.inputs[begin][0])
-      if joined is not None and int(joined) % len(self._shape(op, 0)) != rows.axis:
+      combined = self._flow.value(self._flow.inputs[begin][0])
+      if combined is not None and int(combined) % len(self._shape(op, 0)) != rows.axis:
         return rows
     given, result = self._shape(op, 0), self._result(op)
     size, part = given[rows.axis], result[rows.axis]
@@ -495,7 +498,7 @@ class AxisRules:
     step = size // rows.outer
     if part % step or int(self._value(op, 1)[rows.axis]) % step:
       raise NotFollowed("takes some of the examples of the batch")
-    return Rows(rows.axis, part // step)
+    return Sharded(rows.axis, part // step)
 
   def _kept_axes(
       self, op: int, whole: Sequence[Any], part: Sequence[Any]) -> Dict[int, int]:
@@ -539,40 +542,40 @@ class AxisRules:
           found[axis] = at
     return found
 
-  def _strided_slice(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    rows = self._rows(kinds[0])
+  def _strided_slice(self, op: int, specs: Sequence[Spec]) -> Spec:
+    rows = self._rows(specs[0])
     axis = self._kept_axes(op, self._shape(op, 0), self._result(op)).get(rows.axis)
     # As many examples as there are may still be all of them in another order.
     if axis is None:
       raise NotFollowed("takes some of the examples of the batch")
-    return Rows(axis, rows.outer)
+    return Sharded(axis, rows.outer)
 
-  def _strided_slice_grad(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    rows = kinds[4]
-    if not isinstance(rows, Rows):
-      return SAME
+  def _strided_slice_grad(self, op: int, specs: Sequence[Spec]) -> Spec:
+    rows = specs[4]
+    if not isinstance(rows, Sharded):
+      return REPLICATED
     # The gradient's axes are those of the slice, backwards.
     kept = self._kept_axes(op, self._result(op), self._shape(op, 4))
     for axis, at in kept.items():
       if at == rows.axis:
-        return Rows(axis, rows.outer)
+        return Sharded(axis, rows.outer)
     raise NotFollowed("takes some of the examples of the batch")
 
-  def _pad(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _pad(self, op: int, specs: Sequence[Spec]) -> Spec:
     given, result = self._shape(op, 0), self._result(op)
-    axis = self._rows(kinds[0]).axis
+    axis = self._rows(specs[0]).axis
     if given[axis] is None or given[axis] != result[axis]:
       raise NotFollowed("pads the batch")
-    return kinds[0]
+    return specs[0]
 
-  def _tile(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    rows = self._rows(kinds[0])
-    return Rows(rows.axis, rows.outer * int(self._value(op, 1)[rows.axis]))
+  def _tile(self, op: int, specs: Sequence[Spec]) -> Spec:
+    rows = self._rows(specs[0])
+    return Sharded(rows.axis, rows.outer * int(self._value(op, 1)[rows.axis]))
 
-  def _gather(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _gather(self, op: int, specs: Sequence[Spec]) -> Spec:
     batch_dims = self._int(op, "batch_dims")
     resource = self._flow.types[op] == "ResourceGather"
-    table, indices = kinds[0], kinds[1]
+    table, indices = specs[0], specs[1]
     axis = 0
     if self._flow.types[op] == "GatherV2":
       # A negative axis counts from the last one.
@@ -580,22 +583,22 @@ class AxisRules:
       if axis < 0:
         axis += len(self._shape(op, 0))
     # [..., axis, ...] gathered at [B', ids]: the ids' axes take the place of `axis`.
-    if isinstance(table, Rows) and isinstance(indices, Rows):
+    if isinstance(table, Sharded) and isinstance(indices, Sharded):
       # Within batch dimensions each example reads its own rows.
       if table.axis < batch_dims and (table.axis, table.outer) == (indices.axis, indices.outer):
-        return Rows(table.axis, table.outer)
+        return Sharded(table.axis, table.outer)
       # Positions of examples choose among the examples' own slots.
       if indices.local and table.axis == axis and not batch_dims and (
           self._has_slots(op, 0, table, indices.local)):
-        return Rows(axis + indices.axis, indices.outer)
+        return Sharded(axis + indices.axis, indices.outer)
       raise NotFollowed(MIXES_ROWS)
-    if isinstance(indices, Rows) and indices.local:
+    if isinstance(indices, Sharded) and indices.local:
       raise NotFollowed("takes rows by the positions of examples in the batch")
-    if isinstance(indices, Rows):
+    if isinstance(indices, Sharded):
       if resource and batch_dims:
         raise NotFollowed(_UNKNOWN)
       # Axes before `axis` stay; those of the ids follow.
-      return Rows(indices.axis if indices.axis < batch_dims else
+      return Sharded(indices.axis if indices.axis < batch_dims else
                   axis + indices.axis - batch_dims, indices.outer)
     table = self._rows(table)
     if table.local or table.tagged:
@@ -604,92 +607,93 @@ class AxisRules:
       raise NotFollowed("takes some of the examples of the batch")
     # The ids' axes replace one axis of the table.
     rank = len(self._shape(op, 1)) - batch_dims
-    return Rows(table.axis + (rank - 1 if table.axis > axis else 0), table.outer)
+    return Sharded(table.axis + (rank - 1 if table.axis > axis else 0), table.outer)
 
-  def _has_slots(self, op: int, i: int, rows: Rows, positions: Positions) -> bool:
+  def _has_slots(self, op: int, i: int, rows: Sharded, positions: Positions) -> bool:
     """Returns whether examples lie one after the other along the axis, with equal slots."""
     size = self._shape(op, i)[rows.axis]
     return rows.outer <= 1 and size == self._batch * positions.span
 
-  def _segments(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _segments(self, op: int, specs: Sequence[Spec]) -> Spec:
     # data [ids..., rest...], ids [ids...] -> [segments, rest...]
     # The ids say to which segment each row of the data is added.
-    data, ids = kinds[0], kinds[1]
-    if isinstance(ids, Rows):
-      if isinstance(data, Rows) and (data.axis, data.outer) != (ids.axis, ids.outer) and (
+    data, ids = specs[0], specs[1]
+    if isinstance(ids, Sharded):
+      if isinstance(data, Sharded) and (data.axis, data.outer) != (ids.axis, ids.outer) and (
           data.outer and ids.outer):
         raise NotFollowed(MIXES_ROWS)
       # Segments by positions of examples: each example has segments of its own.
       if ids.local:
         if self._result(op)[0] == self._batch * ids.local.span and (
             self._scaling.axes((op, 0)) in ([0], None)):
-          return Rows(0)
+          return Sharded(0)
         raise NotFollowed("adds up by the positions of examples in the batch")
-      if kinds[2] == SAME:
+      if specs[2] == REPLICATED:
         return _SUM
       raise NotFollowed("adds up rows by indices of which it is not known whose they are")
     rank, data = len(self._shape(op, 1)), self._rows(data)
     # Rows that are added up by the same ids in all replicas: a sum over examples.
     if data.axis < rank:
       return _SUM
-    return Rows(data.axis - rank + 1, data.outer)
+    return Sharded(data.axis - rank + 1, data.outer)
 
-  def _gather_nd(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    table, indices = kinds[0], kinds[1]
-    if isinstance(table, Rows) and isinstance(indices, Rows) and indices.tagged and (
+  def _gather_nd(self, op: int, specs: Sequence[Spec]) -> Spec:
+    table, indices = specs[0], specs[1]
+    if isinstance(table, Sharded) and isinstance(indices, Sharded) and indices.tagged and (
         not table.axis and self._has_slots(op, 0, table, Positions())):
-      return Rows(indices.axis, indices.outer)
-    if isinstance(table, Rows) or not isinstance(indices, Rows) or indices.local or indices.tagged:
+      return Sharded(indices.axis, indices.outer)
+    if isinstance(table, Sharded) or not isinstance(indices, Sharded) or (
+        indices.local or indices.tagged):
       raise NotFollowed(MIXES_ROWS)
-    return Rows(indices.axis, indices.outer)
+    return Sharded(indices.axis, indices.outer)
 
-  def _scatter_nd(self, op: int, kinds: Sequence[Kind]) -> Kind:
-    indices, updates = kinds[0], kinds[1]
-    if isinstance(indices, Rows) and indices.tagged and isinstance(updates, Rows):
-      return Rows(0)
-    if isinstance(indices, Rows) and isinstance(updates, Rows) and not indices.local and (
+  def _scatter_nd(self, op: int, specs: Sequence[Spec]) -> Spec:
+    indices, updates = specs[0], specs[1]
+    if isinstance(indices, Sharded) and indices.tagged and isinstance(updates, Sharded):
+      return Sharded(0)
+    if isinstance(indices, Sharded) and isinstance(updates, Sharded) and not indices.local and (
         self._scaling.axes((op, 0)) == []):
       return _SUM
     raise NotFollowed(MIXES_ROWS)
 
-  def _one_hot(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _one_hot(self, op: int, specs: Sequence[Spec]) -> Spec:
     rank = len(self._result(op))
     axis = self._int(op, "axis", -1) % rank
-    rows = self._rows(kinds[0])
-    return Rows(rows.axis + (axis <= rows.axis), rows.outer)
+    rows = self._rows(specs[0])
+    return Sharded(rows.axis + (axis <= rows.axis), rows.outer)
 
-  def _along(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _along(self, op: int, specs: Sequence[Spec]) -> Spec:
     """Follows an op that works along the axes in its second input."""
     rank = len(self._shape(op, 0))
     axes = [axis % rank for axis in np.atleast_1d(self._value(op, 1)).tolist()]
-    if self._rows(kinds[0]).axis in axes:
+    if self._rows(specs[0]).axis in axes:
       raise NotFollowed(MIXES_ROWS)
-    return kinds[0]
+    return specs[0]
 
-  def _to_batch(self, op: int, kinds: Sequence[Kind]) -> Kind:
+  def _to_batch(self, op: int, specs: Sequence[Spec]) -> Spec:
     # The batch becomes [blocks * b], or the blocks become space again.
     block = self._value(op, 1) if "ND" in self._flow.types[op] else None
     # Elements of a block: each example becomes so many.
     size = int(np.prod(block)) if block is not None else self._int(op, "block_size") ** 2
-    rows = self._at_front(self._rows(kinds[0]))
+    rows = self._at_front(self._rows(specs[0]))
     if self._flow.types[op].startswith("SpaceToBatch"):
-      return Rows(0, rows.outer * size)
+      return Sharded(0, rows.outer * size)
     if rows.outer % size:
       raise NotFollowed(MIXES_ROWS)
-    return Rows(0, rows.outer // size)
+    return Sharded(0, rows.outer // size)
 
 
-def _scaled(kind: Kind, power: float, local: Optional[Positions]) -> Kind:
-  """Returns a kind of result at the power that the inputs give it."""
-  if isinstance(kind, Rows):
-    # The axis rule knows nothing of power and positions, which are added here.
-    return Rows(kind.axis, kind.outer, power, kind.local or local, kind.tagged)
-  if isinstance(kind, (Partial, Own)):
-    return dataclasses.replace(kind, power=kind.power + power)
+def _scaled(kind: Spec, exponent: float, local: Optional[Positions]) -> Spec:
+  """Returns a kind of result at the exponent that the inputs give it."""
+  if isinstance(kind, Sharded):
+    # The axis rule knows nothing of exponent and positions, which are added here.
+    return Sharded(kind.axis, kind.outer, exponent, kind.local or local, kind.tagged)
+  if isinstance(kind, (Partial, LocalStatistic)):
+    return dataclasses.replace(kind, exponent=kind.exponent + exponent)
   return kind
 
 
 # Op type -> its rule, which the registry names.
-_RULES: Dict[str, Callable[[AxisRules, int, Sequence[Kind]], Any]] = {
+_RULES: Dict[str, Callable[[AxisRules, int, Sequence[Spec]], Any]] = {
     op_type: getattr(AxisRules, f"_{rule.axes}") for op_type, rule in registered().items()
     if rule.axes and rule.axes != "elementwise"}

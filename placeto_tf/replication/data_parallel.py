@@ -100,7 +100,7 @@ class _Mirrored:
     self._edges: List[Tuple[int, int, int]] = []
     self._image: Dict[Tuple[int, int], int] = {}  # (op, replica) -> op here
     # (op of the original, replica) -> op of the replicated graph.
-    self._twins = {
+    self._copies = {
         (original, r): op for op, (original, r) in enumerate(zip(
             replicated.original_of_op.tolist(), replicated.replica_of_op.tolist()))
         if original >= 0 and r != SHARED}
@@ -110,7 +110,7 @@ class _Mirrored:
     replicated, graph = self._replicated, self._replicated.graph
     count = replicated.replicas
     of_op = replicated.replica_of_op.tolist()
-    sums, gathers = self._joins()
+    sums, gathers = self._collectives()
     self._gathers = gathers
     # Shared ops become one op for each device; copies stay as they are.
     for op in graph.topological_order.tolist():
@@ -138,9 +138,9 @@ class _Mirrored:
         elif owner in (SHARED, r):
           self._edges.append((self._image[producer, r], port, target))
         elif owner == 0:  # readers of the first replica's value read their own replica's here
-          twin = self._twins.get((int(replicated.original_of_op[producer]), r))
+          copy = self._copies.get((int(replicated.original_of_op[producer]), r))
           # Where nothing else needs it, the others have no such op.
-          source = self._image[producer, 0] if twin is None else self._image[twin, r]
+          source = self._image[producer, 0] if copy is None else self._image[copy, r]
           self._edges.append((source, port, target))
     # Rings first, then the ops that wait for them.
     results = self._reduce(sums, parts)
@@ -150,7 +150,7 @@ class _Mirrored:
       self._edges.append((*results[producer][r], target))
     self._finish()
 
-  def _joins(self):
+  def _collectives(self):
     """Returns the ops that all-reduce, and the ops that all-gather rows."""
     replicated, graph = self._replicated, self._replicated.graph
     sums, gathers = set(), set()
@@ -178,7 +178,7 @@ class _Mirrored:
         bucket, filled = [], 0.0
       size = self._bytes(op)[0]
       # Sums of a replica's own values take no all-reduce in MirroredStrategy.
-      if graph.op_names[op] in replicated.own_joins or replicated.replicas == 1:
+      if graph.op_names[op] in replicated.own_reductions or replicated.replicas == 1:
         results[op] = [parts[r] for r in range(replicated.replicas)]
         continue
       self.reduced_bytes += size

@@ -27,9 +27,9 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.op_defs import REF, OpDefs
 from placeto_tf.graphs.tensor_names import data_inputs
 from placeto_tf.replication import op_roles
-from placeto_tf.replication.cuts import Cut
 from placeto_tf.replication.dataflow import Dataflow, Tensor
-from placeto_tf.replication.propagation import Spread
+from placeto_tf.replication.op_partition import OpPartition
+from placeto_tf.replication.propagation import Propagated
 from placeto_tf.replication.scaling import Scaling
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class Plan:
 
   Attributes:
     flow: the graph of one replica.
-    spread: the ops that the batch reaches.
-    cut: which ops are copied, and which tensors are combined.
+    propagated: the ops that depend on the batch.
+    partition: which ops are copied, and which tensors are combined.
     mirrors: which other ops each replica has; empty if variables are shared.
     scaling: the parts of the graph that grow with the batch, for R replicas.
     fetched: tensors that are fetched.
@@ -74,8 +74,8 @@ class Plan:
   """
 
   flow: Dataflow
-  spread: Spread
-  cut: Cut
+  propagated: Propagated
+  partition: OpPartition
   mirrors: Mirrors
   scaling: Scaling
   fetched: FrozenSet[Tensor]
@@ -84,11 +84,12 @@ class Plan:
 
 
 def find_mirrors(
-    flow: Dataflow, spread: Spread, cut: Cut, single: AbstractSet[str], mirrored: bool) -> Mirrors:
+    flow: Dataflow, propagated: Propagated, partition: OpPartition, single: AbstractSet[str],
+    mirrored: bool) -> Mirrors:
   """Finds them.
 
   Args:
-    flow, spread, cut: of the graph.
+    flow, propagated, partition: of the graph.
     single: names of variables that replicas share all the same.
     mirrored: whether the others are mirrored, besides those that keep examples.
 
@@ -99,10 +100,10 @@ def find_mirrors(
     GraphError: a variable may be written where it cannot be followed.
   """
   names = flow.graph.op_names
-  owned = {names[op] for op in spread.owned if op in cut.copies}
+  owned = {names[op] for op in propagated.owned if op in partition.copies}
   if not mirrored:
     return Mirrors(frozenset(), _Outside(flow, owned).run() if owned else {})
-  needed = _needed(flow, spread, cut, single)
+  needed = _needed(flow, propagated, partition, single)
   variables = owned | {names[op] for op in needed if flow.types[op] in op_roles.VARIABLES}
   return Mirrors(frozenset(names[op] for op in needed), _Outside(flow, variables).run())
 
@@ -126,16 +127,19 @@ def host_variables(graph: ComputationGraph, cluster: Cluster) -> FrozenSet[str]:
                    if graph.op_types[op] in op_roles.VARIABLES)
 
 
-def _needed(flow: Dataflow, spread: Spread, cut: Cut, single: AbstractSet[str]) -> Set[int]:
+def _needed(
+    flow: Dataflow, propagated: Propagated, partition: OpPartition, single: AbstractSet[str]
+) -> Set[int]:
   """Returns the ops of the step that every replica has, besides its copies."""
   # Ops that replicas do not have as copies.
-  several = {op for op in range(len(flow.types)) if op in cut.shared or op not in spread.copied}
+  several = {op for op in range(len(flow.types))
+             if op in partition.shared or op not in propagated.copied}
   # Ops that may not be repeated, and state that has to stay one: tables, merged loops, generators.
   once = {op for op in several if not _of_one_replica(flow.types[op])}
   once.update(flow.graph.op_index[name] for name in single)
-  once.update(op for op in several if flow.frames[op] in spread.merged)
+  once.update(op for op in several if flow.frames[op] in propagated.merged)
   once.update(flow.origin(flow.inputs[op][0])[0] for op, kind in enumerate(flow.types)
-              if kind in op_roles.VARIABLE_NOISE)
+              if kind in op_roles.VARIABLE_RANDOM)
   # Ops that carry a handle go with its variable.
   handles = {op: [tensor for tensor in flow.inputs[op] if _is_handle(flow.dtype(tensor))]
              for op in several}

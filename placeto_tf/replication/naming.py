@@ -21,16 +21,16 @@ class Names:
   """
 
   def __init__(self, plan: Plan):
-    self._flow, self._cut, self._mirrors = plan.flow, plan.cut, plan.mirrors
+    self._flow, self._partition, self._mirrors = plan.flow, plan.partition, plan.mirrors
     # The first part of each name, so that "replica_0" is one that nothing uses.
     taken = {node.name.partition("/")[0] for node in self._flow.graph.origin.graph_def.node}
     self.prefixes = [_fresh(f"replica_{r}", taken) for r in range(plan.scaling.replicas)]
-    self.joined = _fresh("joined", taken)
+    self.combined = _fresh("joined", taken)
 
   def is_copy(self, name: str) -> bool:
     """Returns whether an op of the graph exists as copies alone."""
     op = self._flow.graph.op_index.get(name)
-    return op in self._cut.copies and op not in self._cut.shared
+    return op in self._partition.copies and op not in self._partition.shared
 
   def owners(self, name: str) -> Sequence[int]:
     """Returns the replicas that have an op which is no copy; 0 alone if there is one of it."""
@@ -48,8 +48,8 @@ class Names:
     """
     if not r or name not in self._mirrors:
       return name
-    copied = self._flow.graph.op_index.get(name) in self._cut.copies
-    return f"{self.prefixes[r]}/" + (f"{self.joined}/{name}" if copied else name)
+    copied = self._flow.graph.op_index.get(name) in self._partition.copies
+    return f"{self.prefixes[r]}/" + (f"{self.combined}/{name}" if copied else name)
 
   def in_replica(self, name: str, r: int) -> str:
     """Returns the name of an op as the copies of replica r read it.
@@ -62,7 +62,7 @@ class Names:
       The name.
     """
     op = self._flow.graph.op_index.get(name)
-    return f"{self.prefixes[r]}/{name}" if op in self._cut.copies else self.once(name, r)
+    return f"{self.prefixes[r]}/{name}" if op in self._partition.copies else self.once(name, r)
 
   def of_replica(self, tensor: Tensor, r: int) -> str:
     """Returns the name of a tensor as the copies of replica r read it.
@@ -77,9 +77,9 @@ class Names:
     op, port = tensor
     return tensor_name(self.in_replica(self._flow.graph.op_names[op], r), port)
 
-  def join(self, tensor: Tensor) -> str:
+  def collective(self, tensor: Tensor) -> str:
     """Returns the name of the op that combines a tensor across replicas."""
-    return f"{self.joined}/{self._flow.graph.op_names[tensor[0]]}_{tensor[1]}"
+    return f"{self.combined}/{self._flow.graph.op_names[tensor[0]]}_{tensor[1]}"
 
   def for_each(self, name: str) -> List[str]:
     """Returns the name of a combining op as each replica reads it, [R]."""

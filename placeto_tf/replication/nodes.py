@@ -278,7 +278,7 @@ class NodeWriter:
     self.new(name, "AddV2", [tensor, before], T=dtype)
     return name
 
-  def cut_up(self, name: str, tensor: str, sizes: Sequence[int], dtype: int) -> List[str]:
+  def split_up(self, name: str, tensor: str, sizes: Sequence[int], dtype: int) -> List[str]:
     """Splits a tensor of one dimension into stretches of these sizes.
 
     Args:

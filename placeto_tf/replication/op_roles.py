@@ -19,18 +19,18 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 # Random ops, by the source of their randomness.
-STATEFUL_NOISE = types_with(role=op_rule.RANDOM)
-SEEDED_NOISE = types_with(role=op_rule.SEEDED_RANDOM)
-KEYED_NOISE = types_with(role=op_rule.KEYED_RANDOM)
-VARIABLE_NOISE = types_with(role=op_rule.VARIABLE_RANDOM)
+STATEFUL_RANDOM = types_with(role=op_rule.RANDOM)
+SEEDED_RANDOM = types_with(role=op_rule.SEEDED_RANDOM)
+KEYED_RANDOM = types_with(role=op_rule.KEYED_RANDOM)
+VARIABLE_RANDOM = types_with(role=op_rule.VARIABLE_RANDOM)
 KEYS = types_with(key=True)
-NOISE = STATEFUL_NOISE | SEEDED_NOISE | KEYED_NOISE | VARIABLE_NOISE
+RANDOM_OPS = STATEFUL_RANDOM | SEEDED_RANDOM | KEYED_RANDOM | VARIABLE_RANDOM
 PIPELINES = types_with(role=op_rule.PIPELINE)
 STEP_CONTAINERS = types_with(role=op_rule.CONTAINER)
 VARIABLES = types_with(role=op_rule.VARIABLE)
 OF_VARIABLES = VARIABLES | types_with(role=op_rule.OF_VARIABLE)
 _UPDATES = types_with(role=op_rule.UPDATE)
-_MAY_BE_COPIED = NOISE | PIPELINES | STEP_CONTAINERS | OF_VARIABLES | types_with(
+_MAY_BE_COPIED = RANDOM_OPS | PIPELINES | STEP_CONTAINERS | OF_VARIABLES | types_with(
     role=op_rule.HARMLESS)
 
 

@@ -17,11 +17,11 @@ import math
 from typing import Dict, List, Optional, Set, Tuple
 
 from placeto_tf.ops import rule_of
-from placeto_tf.replication.cuts import FIRST, Cut
 from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
+from placeto_tf.replication.exponents import GLOBAL
 from placeto_tf.replication.mirroring import Plan
-from placeto_tf.replication.powers import JOIN
-from placeto_tf.replication.propagation import Spread
+from placeto_tf.replication.op_partition import FIRST, OpPartition
+from placeto_tf.replication.propagation import Propagated
 
 PACK_BYTES = 4e6
 # Which of an op's inputs says how many rows it gives.
@@ -52,20 +52,20 @@ def find_packs(plan: Plan, in_pieces: bool) -> List[Pack]:
   Returns:
     The packs; tensors in none of them travel alone.
   """
-  flow, cut, replicas = plan.flow, plan.cut, plan.scaling.replicas
-  if any(flow.frames[op] for op in cut.shared):
+  flow, partition, replicas = plan.flow, plan.partition, plan.scaling.replicas
+  if any(flow.frames[op] for op in partition.shared):
     return []
-  level = _levels(flow, plan.spread, cut)
+  level = _levels(flow, plan.propagated, partition)
   # A pack with a tensor of a branch would wait for a branch that is not taken.
   excluded = _of_any_number(flow) | _in_branches(flow)
   # Only tensors of one type, one depth and one factor can be laid end to end.
   kinds: Dict[Tuple[int, int, float], List[Tuple[int, Tensor, float]]] = {}
   depths = flow.graph.depths
-  for tensor, join in cut.joined.items():
+  for tensor, collective in partition.combined.items():
     size = None if tensor[0] in excluded else _bytes(flow, tensor)
-    if join.how != "sum" or tensor in plan.fetched or size is None or flow.frames[tensor[0]]:
+    if collective.how != "sum" or tensor in plan.fetched or size is None or flow.frames[tensor[0]]:
       continue
-    kind = (flow.dtype(tensor) % 100, level[tensor[0]], join.power)
+    kind = (flow.dtype(tensor) % 100, level[tensor[0]], collective.exponent)
     kinds.setdefault(kind, []).append((int(depths[tensor[0]]), tensor, size))
   # Above half of a device's share, whole tensors do not spread evenly.
   whole = sum(size for members in kinds.values() for _, _, size in members)
@@ -124,7 +124,7 @@ def _in_branches(flow: Dataflow) -> Set[int]:
   return {op for op, conditionals in enumerate(depth) if conditionals}
 
 
-def _levels(flow: Dataflow, spread: Spread, cut: Cut) -> List[int]:
+def _levels(flow: Dataflow, propagated: Propagated, partition: OpPartition) -> List[int]:
   """Returns the all-reduce depth of each op, [N]; all-reduces of equal depth are independent.
 
   What leaves a loop has waited for all that went into it, also on the way round.
@@ -137,13 +137,14 @@ def _levels(flow: Dataflow, spread: Spread, cut: Cut) -> List[int]:
     settled = True
     # Until nothing changes: a tensor that comes round a loop may be deeper than before.
     for op in flow.order:
-      once = op in cut.shared or op not in cut.copies
+      once = op in partition.shared or op not in partition.copies
       found = in_frame.get(flow.frames[op], 0)
       for i, tensor in enumerate(flow.inputs[op]):
         # An all-reduce counts where the consumer reads the combined value.
-        joins = (once or _reads_joined(spread, op, i)) and tensor in cut.joined and (
-            cut.joined[tensor].how != FIRST) and not flow.frames[tensor[0]]
-        found = max(found, level[tensor[0]] + joins)
+        reduces = (once or _reads_combined(propagated, op, i)) and (
+            tensor in partition.combined and partition.combined[tensor].how != FIRST) and (
+                not flow.frames[tensor[0]])
+        found = max(found, level[tensor[0]] + reduces)
       for awaited in flow.controls[op]:
         found = max(found, level[awaited])
       level[op] = found
@@ -152,9 +153,9 @@ def _levels(flow: Dataflow, spread: Spread, cut: Cut) -> List[int]:
   return level
 
 
-def _reads_joined(spread: Spread, op: int, i: int) -> bool:
-  fix = spread.fixes.get((op, i))
-  return fix is not None and fix[0] == JOIN
+def _reads_combined(propagated: Propagated, op: int, i: int) -> bool:
+  fix = propagated.fixes.get((op, i))
+  return fix is not None and fix[0] == GLOBAL
 
 
 def _bytes(flow: Dataflow, tensor: Tensor) -> Optional[float]:

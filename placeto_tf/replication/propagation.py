@@ -1,7 +1,7 @@
 """The ops that every replica has, the sharding spec of each of their tensors, and all-reduces.
 
 The batch is followed forwards, from the feeds. Where an op needs the global value of a tensor of
-which the replicas hold parts, the tensor is joined before it: `Spread.fixes`.
+which the replicas hold parts, the tensor is joined before it: `Propagated.fixes`.
 
 Dimensions: N needed ops.
 """
@@ -15,39 +15,39 @@ from typing import AbstractSet, Dict, FrozenSet, List, Mapping, Optional, Sequen
 import numpy as np
 
 from placeto_tf.ops import rule_of
-from placeto_tf.replication import op_roles, powers
+from placeto_tf.replication import exponents, op_roles
 from placeto_tf.replication.axis_rules import AxisRules
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
-from placeto_tf.replication.kinds import (
-  FREE,
-  MIXES_ROWS,
-  SAME,
-  Box,
-  Either,
-  Kind,
-  Own,
-  Partial,
-  Positions,
-  Rows,
-  Same,
-  Sizes,
-  Sparse,
-  Unclear,
-  Whole,
-  is_unclear,
-  join,
-  meets_all_examples,
-  with_power,
-)
-from placeto_tf.replication.powers import Fix, Inputs, NotFollowed
+from placeto_tf.replication.exponents import Fix, Inputs, NotFollowed
 from placeto_tf.replication.scaling import ODD, Scaling
 from placeto_tf.replication.sparse_updates import SparseUpdate
+from placeto_tf.replication.specs import (
+  FREE,
+  MIXES_ROWS,
+  REPLICATED,
+  Container,
+  Dimensions,
+  Either,
+  Gathered,
+  LocalStatistic,
+  Partial,
+  Positions,
+  Replicated,
+  Sharded,
+  SparseRows,
+  Spec,
+  Unknown,
+  is_unknown,
+  meets_all_examples,
+  merged_spec,
+  with_exponent,
+)
 
 _MERGES = ("Merge", "RefMerge")
 _SWITCHES = ("Switch", "RefSwitch")
 _CONTAINER_SHAPES = (
     "TensorListElementShape", "TensorListLength", "TensorArraySizeV3", "OptionalHasValue")
-_HANDLES = (powers.RESOURCE, 21)  # and variant
+_HANDLES = (exponents.RESOURCE, 21)  # and variant
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _EMPTY_LISTS = ("TensorListReserve", "EmptyTensorList")
 _PUSHES, _POPS = ("StackPushV2", "StackPush"), ("StackPopV2", "StackPop")
@@ -58,7 +58,7 @@ _MAX_ROUNDS = 4
 _MAX_PASSES = 10  # nested loops settle in as many rounds as their depth, plus some
 
 
-class JoinInLoop(Exception):
+class GlobalValueInLoop(Exception):
   """A loop that each replica was to run for itself needs a global value; `frame` names it."""
 
   def __init__(self, frame: str):
@@ -67,7 +67,7 @@ class JoinInLoop(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Spread:
+class Propagated:
   """The ops and tensors that the batch reaches.
 
   Attributes:
@@ -88,9 +88,9 @@ class Spread:
 
   batch: int
   sources: FrozenSet[int]
-  noise: FrozenSet[int]
+  random_ops: FrozenSet[int]
   copied: FrozenSet[int]
-  kinds: Dict[int, List[Kind]]
+  specs: Dict[int, List[Spec]]
   fixes: Dict[Tuple[int, int], Fix]
   once: FrozenSet[int]
   sparse: FrozenSet[Tensor]
@@ -98,17 +98,17 @@ class Spread:
   slices: Mapping[int, np.ndarray]
   owned: FrozenSet[int]
   merged: FrozenSet[str]
-  refused: Dict[int, Unclear]
+  refused: Dict[int, Unknown]
 
-  def kind(self, tensor: Tensor) -> Kind:
+  def spec(self, tensor: Tensor) -> Spec:
     """Returns the spec of any tensor of the graph."""
-    found = self.kinds.get(tensor[0])
-    return SAME if found is None else found[tensor[1]]
+    found = self.specs.get(tensor[0])
+    return REPLICATED if found is None else found[tensor[1]]
 
 
-def spread(
+def propagate(
     flow: Dataflow, sparse: Sequence[SparseUpdate], scaling: Scaling,
-    own_statistics: AbstractSet[int] = frozenset()) -> Spread:
+    own_statistics: AbstractSet[int] = frozenset()) -> Propagated:
   """Follows the batch through the graph.
 
   Args:
@@ -126,12 +126,13 @@ def spread(
   batch, sources = op_roles.batch_feeds(flow, scaling)
   merged: Set[str] = set()
   while True:
-    copied, noise = _copied(flow, set(sources), scaling, merged)
+    copied, random_ops = _copied(flow, set(sources), scaling, merged)
     found = _Propagation(
-        flow, batch, frozenset(sources), noise, copied, sparse, scaling, own_statistics, merged)
+        flow, batch, frozenset(sources), random_ops, copied, sparse, scaling, own_statistics,
+        merged)
     try:
       return found.run()
-    except JoinInLoop as needs:
+    except GlobalValueInLoop as needs:
       # The loop needs values of all replicas: they go round it together, and the batch is followed
       # anew.
       merged |= _with_inner(flow, needs.frame)
@@ -157,13 +158,13 @@ def _copied(
 ) -> Tuple[Set[int], Set[int]]:
   """Returns the ops of each replica, and those of them that are random for examples."""
   containers = [op for op, kind in enumerate(flow.types) if kind in op_roles.STEP_CONTAINERS]
-  drawn = _drawn_by_examples(flow, sources, scaling)
+  sampled = _sampled_by_examples(flow, sources, scaling)
   producers = [[producer for producer, _ in data] for data in flow.inputs]
   by_frame = collections.defaultdict(list)
   for op, frame in enumerate(flow.frames):
     if frame and frame not in merged:
       by_frame[frame].append(op)
-  seeds, waiting = set(sources) | set(scaling.sources) | set(drawn), set(containers)
+  seeds, waiting = set(sources) | set(scaling.sources) | set(sampled), set(containers)
   copied: Set[int] = set()
   while not seeds <= copied:
     copied = closure(copied | seeds, flow.consumers)
@@ -174,17 +175,17 @@ def _copied(
     found = waiting & closure(copied, producers) if waiting else set()
     waiting -= found
     seeds |= found
-  return copied, drawn
+  return copied, sampled
 
 
-def _drawn_by_examples(flow: Dataflow, sources: Set[int], scaling: Scaling) -> Set[int]:
+def _sampled_by_examples(flow: Dataflow, sources: Set[int], scaling: Scaling) -> Set[int]:
   """Returns random ops for examples, with the ops that make keys for them alone."""
-  noise = op_roles.NOISE
+  random_ops = op_roles.RANDOM_OPS
   found: Set[int] = set()
   reached = closure(sources | set(scaling.sources), flow.consumers)
   for op, kind in enumerate(flow.types):
     # Random ops whose results grow with the batch, or may.
-    if kind in noise and kind not in op_roles.KEYS and kind not in _SHUFFLES:
+    if kind in random_ops and kind not in op_roles.KEYS and kind not in _SHUFFLES:
       axes = scaling.axes((op, 0))
       if axes or axes is None and op in reached:
         found.add(op)
@@ -194,7 +195,7 @@ def _drawn_by_examples(flow: Dataflow, sources: Set[int], scaling: Scaling) -> S
       readers, stack = set(), [op]
       while stack:
         for consumer in flow.consumers[stack.pop()]:
-          if flow.types[consumer] in noise:
+          if flow.types[consumer] in random_ops:
             readers.add(consumer)
           elif consumer not in readers and flow.types[consumer] in (
               "Identity", "StridedSlice", "Slice", "Reshape", "Cast", "Bitcast", "Unpack"):
@@ -208,11 +209,11 @@ class _Propagation:
   """Kinds, op by op, until loops have settled."""
 
   def __init__(
-      self, flow: Dataflow, batch: int, sources: FrozenSet[int], noise: Set[int],
+      self, flow: Dataflow, batch: int, sources: FrozenSet[int], random_ops: Set[int],
       copied: Set[int], sparse: Sequence[SparseUpdate], scaling: Scaling,
       own_statistics: AbstractSet[int], merged: Set[str]):
     self._flow, self._batch, self._scaling = flow, batch, scaling
-    self._sources, self._noise, self._copied = sources, frozenset(noise), copied
+    self._sources, self._random_ops, self._copied = sources, frozenset(random_ops), copied
     self._own_statistics, self._merged = own_statistics, merged
     self._values = {update.values: update.indices for update in sparse}
     # Indices of a gradient's rows -> the values that they belong to.
@@ -222,27 +223,28 @@ class _Propagation:
       self._indices[update.indices].append(update.values)
       self._readers[update.indices] |= update.readers
     self._rules = AxisRules(flow, batch, scaling)
-    self._kinds: Dict[int, Optional[List[Kind]]] = {}
+    self._specs: Dict[int, Optional[List[Spec]]] = {}
     self._fixes: Dict[Tuple[int, int], Fix] = {}
     self._once: Set[int] = set()
-    self._pushed: Dict[int, Kind] = {}  # stack op -> spec of its elements
+    self._pushed: Dict[int, Spec] = {}  # stack op -> spec of its elements
     self._statistics: Set[int] = set()
-    self._refused: Dict[int, Unclear] = {}
+    self._refused: Dict[int, Unknown] = {}
 
-  def run(self) -> Spread:
+  def run(self) -> Propagated:
     flow = self._flow
     # By depth: most inputs are known before an op is reached.
     order = [op for op in flow.order if op in self._copied]
     self._settle(order)
     self._check_loops()
-    kinds = {op: found or [SAME] * len(self._flow.outputs(op)) for op, found in self._kinds.items()}
+    specs = {op: found or [REPLICATED] * len(self._flow.outputs(op))
+             for op, found in self._specs.items()}
     owned = frozenset(
         op for op in self._scaling.sources if flow.types[op] in op_roles.VARIABLES)
-    return Spread(
-        self._batch, self._sources, self._noise, frozenset(self._copied), kinds, self._fixes,
+    return Propagated(
+        self._batch, self._sources, self._random_ops, frozenset(self._copied), specs, self._fixes,
         frozenset(self._once), frozenset(
             tensor for tensor in (*self._values, *self._indices)
-            if isinstance(self._kind(tensor), Sparse)),
+            if isinstance(self._spec(tensor), SparseRows)),
         frozenset(self._statistics), self._scaling.slices, owned, frozenset(self._merged),
         self._refused)
 
@@ -252,7 +254,7 @@ class _Propagation:
     What comes round a loop is not known at first, and taken to be the same everywhere. So rows are
     not compared with that before all is known.
     """
-    self._kinds = {op: None for op in order}
+    self._specs = {op: None for op in order}
     loops = any(self._flow.frames[op] for op in order)
     for compared in (False, True) if loops else (True,):
       self._rules.compared = compared and self._scaling.compares
@@ -265,16 +267,16 @@ class _Propagation:
     would then stay so, because it goes round itself. So it is followed once more when the rest is
     known.
     """
-    unclear: Set[int] = set()
+    unknown: Set[int] = set()
     for _ in range(_MAX_ROUNDS if loops else 1):
       self._pass(order, _MAX_PASSES if loops else 1)
-      before, unclear = unclear, {op for op in order if any(map(is_unclear, self._kinds[op] or ()))}
-      if not unclear or unclear == before or not loops:
+      before, unknown = unknown, {op for op in order if any(map(is_unknown, self._specs[op] or ()))}
+      if not unknown or unknown == before or not loops:
         return
-      for op in unclear:
-        self._kinds[op] = None
+      for op in unknown:
+        self._specs[op] = None
       self._pushed = {
-          stack: kind for stack, kind in self._pushed.items() if not is_unclear(kind)}
+          stack: kind for stack, kind in self._pushed.items() if not is_unknown(kind)}
     self._pass(order, _MAX_PASSES)
 
   def _pass(self, order: Sequence[int], most: int) -> None:
@@ -286,15 +288,15 @@ class _Propagation:
       self._once.clear()
       for op in order:
         found = self._outputs(op) if self._is_ready(op) else None
-        if found != self._kinds[op]:
-          self._kinds[op], changed = found, True
+        if found != self._specs[op]:
+          self._specs[op], changed = found, True
       if not changed:
         break
 
   def _is_ready(self, op: int) -> bool:
     """Returns whether enough of an op's inputs is known; the others come round a loop."""
     kind = self._flow.types[op]
-    known = [tensor[0] not in self._kinds or self._kinds[tensor[0]] is not None
+    known = [tensor[0] not in self._specs or self._specs[tensor[0]] is not None
              for tensor in self._flow.inputs[op]]
     if kind in _POPS:
       stack = self._flow.origin(self._flow.inputs[op][0])[0]
@@ -306,68 +308,68 @@ class _Propagation:
     """Raises JoinInLoop if a loop of one replica needs values of all."""
     for (op, _), fix in self._fixes.items():
       frame = self._flow.frames[op]
-      if frame and frame not in self._merged and fix[0] in (powers.JOIN, powers.SLICE):
+      if frame and frame not in self._merged and fix[0] in (exponents.GLOBAL, exponents.SLICE):
         # The fix of an Enter is made before the loop, which stays each replica's own.
         outside = self._flow.types[op] in ("Enter", "RefEnter")
         if not outside:
-          raise JoinInLoop(frame)
+          raise GlobalValueInLoop(frame)
     for op in self._copied:
       frame = self._flow.frames[op]
       if frame and frame not in self._merged and op_roles.is_update(self._flow.types[op]):
-        raise JoinInLoop(frame)
+        raise GlobalValueInLoop(frame)
 
-  def _kind(self, tensor: Tensor) -> Kind:
-    own = self._own_kind(tensor)
+  def _spec(self, tensor: Tensor) -> Spec:
+    own = self._own_spec(tensor)
     # Values and indices are rows of a gradient together, if either of them holds rows.
     if tensor in self._values or tensor in self._indices:
-      if any(isinstance(self._own_kind(each), (Rows, Sparse))
+      if any(isinstance(self._own_spec(each), (Sharded, SparseRows))
              for each in (tensor, *self._indices.get(tensor, ()))):
-        return Sparse(getattr(own, "power", 0.0))
+        return SparseRows(getattr(own, "exponent", 0.0))
     return own
 
-  def _own_kind(self, tensor: Tensor) -> Kind:
-    if tensor[0] not in self._kinds:
-      return SAME
-    found = self._kinds[tensor[0]]
-    return SAME if found is None else found[tensor[1]]
+  def _own_spec(self, tensor: Tensor) -> Spec:
+    if tensor[0] not in self._specs:
+      return REPLICATED
+    found = self._specs[tensor[0]]
+    return REPLICATED if found is None else found[tensor[1]]
 
-  def _outputs(self, op: int) -> List[Kind]:
+  def _outputs(self, op: int) -> List[Spec]:
     width = len(self._flow.outputs(op))
     self._refused.pop(op, None)
     try:
       return self._followed(op, width)
     except NotFollowed as problem:
-      return self._refuse(op, Unclear(op, str(problem)), width)
+      return self._refuse(op, Unknown(op, str(problem)), width)
 
-  def _refuse(self, op: int, why: Unclear, width: int) -> List[Kind]:
+  def _refuse(self, op: int, why: Unknown, width: int) -> List[Spec]:
     self._refused[op] = why
     return [why] * width
 
-  def _followed(self, op: int, width: int) -> List[Kind]:
+  def _followed(self, op: int, width: int) -> List[Spec]:
     flow = self._flow
     kind = flow.types[op]
     # Where examples come from: feeds and pipelines, numbers that grow with the batch.
     if op in self._sources:
-      return [Rows(0)] * width
+      return [Sharded(0)] * width
     if op in self._scaling.sources:
       return [self._of_examples(self._scaling.sources[op], op)] * width
     # Readers of a sparse update see rows of a gradient; other ops see the tensor itself.
-    given = [self._kind(tensor) if op in self._readers.get(tensor, (op,)) else
-             self._own_kind(tensor) for tensor in flow.inputs[op]]
-    if op in self._noise:
-      return [self._drawn(tensor) for tensor in flow.outputs(op)]
+    given = [self._spec(tensor) if op in self._readers.get(tensor, (op,)) else
+             self._own_spec(tensor) for tensor in flow.inputs[op]]
+    if op in self._random_ops:
+      return [self._sampled(tensor) for tensor in flow.outputs(op)]
     if kind in _MERGES:
       return self._merge(op, given, width)
     if kind in _CONTAINER_SHAPES:
-      return [SAME] * width
+      return [REPLICATED] * width
     rule = rule_of(kind)
     if rule.puts or rule.takes or kind in _PUSHES or kind in _POPS:
       return self._container(op, given, width)
-    unclear = next((each for each in given if isinstance(each, Unclear)), None)
+    unknown = next((each for each in given if isinstance(each, Unknown)), None)
     # The shape of an unclear tensor may be known all the same.
-    if unclear is not None and (kind not in _SHAPES or kind != "Rank" and any(
-        self._scaling.number((op, port)) != SAME for port in range(width))):
-      return self._refuse(op, unclear, width)
+    if unknown is not None and (kind not in _SHAPES or kind != "Rank" and any(
+        self._scaling.number((op, port)) != REPLICATED for port in range(width))):
+      return self._refuse(op, unknown, width)
     # By its rule on the replica's tensors; else once, on those of all replicas.
     view = Inputs(flow, op, given)
     try:
@@ -381,7 +383,7 @@ class _Propagation:
     self._note(view, found)
     return found
 
-  def _note(self, view: Inputs, found: Sequence[Kind]) -> None:
+  def _note(self, view: Inputs, found: Sequence[Spec]) -> None:
     for i, fix in view.fixes.items():
       self._fixes[view.op, i] = fix
     # Ops of containers, and of a replica's own loops, exist in each replica.
@@ -393,89 +395,92 @@ class _Propagation:
            for tensor in self._flow.inputs[view.op]):
       return
     # An op on global values with global results exists once.
-    if all(_is_global(kind) for kind in found) and all(_is_global(kind) for kind in view.kinds):
+    if all(_is_global(kind) for kind in found) and all(_is_global(kind) for kind in view.specs):
       self._once.add(view.op)
 
-  def _by_rule(self, view: Inputs, width: int) -> List[Kind]:
-    flow, op, kinds = self._flow, view.op, view.kinds
+  def _by_rule(self, view: Inputs, width: int) -> List[Spec]:
+    flow, op, specs = self._flow, view.op, view.specs
     kind = flow.types[op]
     # Nothing of the batch.
-    if all(each == SAME for each in kinds):
+    if all(each == REPLICATED for each in specs):
       # Of all examples where parts of them, in whatever numbers, come together.
       together = self._rules.compared and not any(map(self._grows, flow.inputs[op]))
-      return [Whole() if together and self._grows((op, port)) else SAME for port in range(width)]
+      return [Gathered() if together and self._grows((op, port)) else REPLICATED
+              for port in range(width)]
     if kind in _EMPTY_LISTS:
-      for i, each in enumerate(kinds):
-        if isinstance(each, (Partial, Own)):  # as long as a number of steps found over the batch
-          view.join(i)
-      return [SAME] * width
+      for i, each in enumerate(specs):
+        # As long as a number of steps that was found over the batch.
+        if isinstance(each, (Partial, LocalStatistic)):
+          view.make_global(i)
+      return [REPLICATED] * width
     # Effects, predicates and containers.
     if op_roles.is_update(kind):
       return self._update(view, width)
-    if kind in _SWITCHES and not isinstance(kinds[1], Same):
-      view.join(1)
-      kinds[1] = SAME
-    if any(isinstance(each, Box) for each in kinds):
-      return self._of_boxes(view, width)
-    if kind == "LoopCond" or kind in ("Switch", "If", "StatelessIf") and len(kinds) == 1:
-      view.join(0)
-      return [SAME] * width
-    if kind in _SHUFFLES and isinstance(kinds[0], (Rows, Sparse)):
+    if kind in _SWITCHES and not isinstance(specs[1], Replicated):
+      view.make_global(1)
+      specs[1] = REPLICATED
+    if any(isinstance(each, Container) for each in specs):
+      return self._of_containers(view, width)
+    if kind == "LoopCond" or kind in ("Switch", "If", "StatelessIf") and len(specs) == 1:
+      view.make_global(0)
+      return [REPLICATED] * width
+    if kind in _SHUFFLES and isinstance(specs[0], (Sharded, SparseRows)):
       raise NotFollowed("shuffles the examples of the batch")
     # Sizes of tensors, statistics, rows of gradients.
     if kind in _SHAPES:
       # The size of all examples is asked for: each replica measures its own rows instead.
-      if isinstance(kinds[0], Whole) and len(self._scaling.axes(flow.inputs[op][0]) or ()) == 1:
-        self._cut_rows(view)
-      return [self._sizes(op, kinds[port if kind == "ShapeN" else 0], port)
+      if isinstance(specs[0], Gathered) and len(self._scaling.axes(flow.inputs[op][0]) or ()) == 1:
+        self._take_own_rows(view)
+      return [self._sizes(op, specs[port if kind == "ShapeN" else 0], port)
               for port in range(width)]
     if op in self._own_statistics:
-      return [Own(1.0)] * width
-    if any(isinstance(each, Sparse) for each in kinds):
-      return self._of_sparse(view, width)
+      return [LocalStatistic(1.0)] * width
+    if any(isinstance(each, SparseRows) for each in specs):
+      return self._of_sparse_rows(view, width)
     if not op_roles.may_be_copied(kind):
       return self._globally(view, width)
     # Examples: the rule of the op type says where they are in the result.
-    self._cut_rows(view)
-    if any(isinstance(each, Rows) for each in kinds):
-      if any(isinstance(each, Own) for each in kinds):
+    self._take_own_rows(view)
+    if any(isinstance(each, Sharded) for each in specs):
+      if any(isinstance(each, LocalStatistic) for each in specs):
         self._statistics.add(op)
       found = self._rules.outputs(view)
-      if any(isinstance(each, Own) for each in found):
+      if any(isinstance(each, LocalStatistic) for each in found):
         self._statistics.add(op)
       return found
     # Shapes that are compared: one of rows, the other of all examples, would mix replicas.
     if kind in _OF_TWO_SHAPES and self._rules.compared:
       measured = [self._measured(tensor) for tensor in flow.inputs[op]]
-      if meets_all_examples([(self._kind(each), flow.shape(each)) for each in measured if each]):
+      if meets_all_examples([(self._spec(each), flow.shape(each)) for each in measured if each]):
         raise NotFollowed(MIXES_ROWS)
     if self._bends_counts(view):
-      return [Same(powers.result_power(flow, view))] * width
+      return [Replicated(exponents.result_exponent(flow, view))] * width
     # Numbers and shapes that depend on how many examples there are.
     numbers = [self._scaling.number((op, port)) for port in range(width)]
     shaped = rule_of(kind).shaped
     # Nothing is partial: numbers, shapes, and values that are the same everywhere.
-    if not any(isinstance(each, (Partial, Own)) for each in kinds):
-      if any(isinstance(each, Unclear) for each in numbers) and all(
-          isinstance(each, Same) for each in kinds) and not shaped:
-        return [Same(powers.result_power(flow, view))] * width
+    if not any(isinstance(each, (Partial, LocalStatistic)) for each in specs):
+      if any(isinstance(each, Unknown) for each in numbers) and all(
+          isinstance(each, Replicated) for each in specs) and not shaped:
+        return [Replicated(exponents.result_exponent(flow, view))] * width
       if all(each is not None for each in numbers):
         return [self._of_examples(each, op) for each in numbers if each is not None]
       if not shaped and any(self._scaling.axes((op, port)) for port in range(width)):
         return self._globally(view, width)
-      if any(isinstance(each, Sizes) for each in kinds) or shaped:
+      if any(isinstance(each, Dimensions) for each in specs) or shaped:
         return self._shaped(view, width)
-      counted = [i for i, each in enumerate(kinds) if each == Same(-1.0)]
+      counted = [i for i, each in enumerate(specs) if each == Replicated(-1.0)]
       if kind == "Pack" and flow.is_integer((op, 0)) and len(counted) == 1 and all(
           flow.shape(each) == () for each in flow.inputs[op]):
-        return [Sizes(counted[0])]  # a shape of which one size is the number of examples
-      power = powers.result_power(flow, view)
-      return [Same(power)] * width
+        return [Dimensions(counted[0])]  # a shape of which one size is the number of examples
+      exponent = exponents.result_exponent(flow, view)
+      return [Replicated(exponent)] * width
     # Parts of a value: they go on through linear ops.
-    if any(isinstance(each, Own) for each in kinds):
+    if any(isinstance(each, LocalStatistic) for each in specs):
       return self._own(view, width)
     if shaped and self._scaling.axes((op, 0)) and any(
-        isinstance(each, Sizes) or isinstance(each, Same) and each.power for each in kinds):
+        isinstance(each, Dimensions) or isinstance(each, Replicated) and each.exponent
+        for each in specs):
       return self._shaped(view, width)
     return self._of_partial(view, width)
 
@@ -485,45 +490,45 @@ class _Propagation:
     At two batches it can look like one, as a quarter of 4 and of 16 does, and yet be none at the
     smaller last batch of an epoch.
     """
-    flow, kinds = self._flow, view.kinds
-    if not rule_of(flow.types[view.op]).bends or len(set(view.powers())) < 2 or not all(
-        isinstance(each, Same) for each in kinds):
+    flow, specs = self._flow, view.specs
+    if not rule_of(flow.types[view.op]).bends or len(set(view.exponents())) < 2 or not all(
+        isinstance(each, Replicated) for each in specs):
       return False
-    if flow.types[view.op] == "FloorDiv" and kinds[0] == Same(-1.0):
+    if flow.types[view.op] == "FloorDiv" and specs[0] == Replicated(-1.0):
       # A count that batch * divisor divides stays a multiple of the batch.
       count, by = (flow.value(tensor) for tensor in flow.inputs[view.op])
       return count is None or by is None or bool(np.any(count % (self._batch * by)))
     return True
 
-  def _of_examples(self, kind: Kind, op: int) -> Kind:
+  def _of_examples(self, kind: Spec, op: int) -> Spec:
     """Returns rows of counted numbers; their shape tells how many slots an example has."""
-    if not isinstance(kind, Rows) or kind.local is None:
+    if not isinstance(kind, Sharded) or kind.local is None:
       return kind
-    numbers = powers.numbers_of_an_example(self._flow, (op, 0), self._batch)
+    numbers = exponents.numbers_of_an_example(self._flow, (op, 0), self._batch)
     if numbers is None:
       raise NotFollowed("counts another number than that of the examples")
-    return dataclasses.replace(kind, local=Positions(kind.local.span * numbers, kind.local.room))
+    return dataclasses.replace(kind, local=Positions(kind.local.span * numbers, kind.local.slack))
 
-  def _of_boxes(self, view: Inputs, width: int) -> List[Kind]:
+  def _of_containers(self, view: Inputs, width: int) -> List[Spec]:
     """Returns the specs of containers that are made of others."""
-    boxes = [each for each in view.kinds if isinstance(each, Box)]
+    containers = [each for each in view.specs if isinstance(each, Container)]
     if self._flow.types[view.op] == "ZerosLike":
-      content = boxes[0].content
-      return [Box(with_power(content, FREE))] * width
-    content = view.kinds[0].content if isinstance(view.kinds[0], Box) else SAME
+      content = containers[0].content
+      return [Container(with_exponent(content, FREE))] * width
+    content = view.specs[0].content if isinstance(view.specs[0], Container) else REPLICATED
     # Behind a Switch of the same predicate each branch takes the tensors that it kept itself.
     if isinstance(content, Either) and self._flow.types[view.op] in _SWITCHES:
       if self._flow.origin(self._flow.inputs[view.op][1]) != content.predicate:
         raise NotFollowed("takes what another branch has kept")
-      return [Box(content.false), Box(content.true)]
-    return [join(boxes, view.op)] * width
+      return [Container(content.false), Container(content.true)]
+    return [merged_spec(containers, view.op)] * width
 
-  def _cut_rows(self, view: Inputs) -> None:
+  def _take_own_rows(self, view: Inputs) -> None:
     """Takes the replica's rows of values of all replicas, so that it goes on with its own."""
-    rows = any(isinstance(each, Rows) for each in view.kinds)
-    for i, each in enumerate(view.kinds):
+    rows = any(isinstance(each, Sharded) for each in view.specs)
+    for i, each in enumerate(view.specs):
       # Values of all examples are always cut, values that grow with the batch only beside rows.
-      if isinstance(each, Whole) or rows and each == SAME and self._grows(
+      if isinstance(each, Gathered) or rows and each == REPLICATED and self._grows(
           self._flow.inputs[view.op][i]):
         axes = self._scaling.axes(self._flow.inputs[view.op][i])
         if axes is None or len(axes) != 1:
@@ -534,72 +539,73 @@ class _Propagation:
     """Returns whether a tensor that all replicas share has more elements for more examples."""
     return self._scaling.axes(tensor) not in (None, [], ODD)
 
-  def _update(self, view: Inputs, width: int) -> List[Kind]:
+  def _update(self, view: Inputs, width: int) -> List[Spec]:
     """Follows an op that writes: it reads global values, but for a variable in rows."""
     flow, op = self._flow, view.op
     if flow.origin(flow.inputs[op][0])[0] in self._scaling.sources:
-      return [Rows(0)] * width
-    for i in range(len(view.kinds)):
-      if isinstance(view.kinds[i], Sizes):
+      return [Sharded(0)] * width
+    for i in range(len(view.specs)):
+      if isinstance(view.specs[i], Dimensions):
         raise NotFollowed("writes dimensions of the batch")
-      view.join(i)
-      view.kinds[i] = SAME
-    return [SAME] * width
+      view.make_global(i)
+      view.specs[i] = REPLICATED
+    return [REPLICATED] * width
 
-  def _drawn(self, tensor: Tensor) -> Kind:
+  def _sampled(self, tensor: Tensor) -> Spec:
     """Returns the spec of a result of a random op that each replica has for its examples."""
     # The axis that grows with the batch is where the examples are.
     axes = self._scaling.axes(tensor)
     if axes and len(axes) == 1:
-      return Rows(axes[0])
-    return SAME if self._flow.types[tensor[0]] in op_roles.KEYS else Unclear(
+      return Sharded(axes[0])
+    return REPLICATED if self._flow.types[tensor[0]] in op_roles.KEYS else Unknown(
         tensor[0], "draws for examples in a shape that is not known")
 
-  def _merge(self, op: int, given: Sequence[Kind], width: int) -> List[Kind]:
+  def _merge(self, op: int, given: Sequence[Spec], width: int) -> List[Spec]:
     flow = self._flow
     # Inputs that come round a loop may not be known yet.
     known = [i for i, tensor in enumerate(flow.inputs[op])
-             if tensor[0] not in self._kinds or self._kinds[tensor[0]] is not None]
+             if tensor[0] not in self._specs or self._specs[tensor[0]] is not None]
     view = Inputs(flow, op, given)
-    unclear = next((given[i] for i in known if isinstance(given[i], Unclear)), None)
-    if unclear is not None:
-      return self._refuse(op, unclear, width)  # type: ignore[arg-type]
+    unknown = next((given[i] for i in known if isinstance(given[i], Unknown)), None)
+    if unknown is not None:
+      return self._refuse(op, unknown, width)  # type: ignore[arg-type]
     # Zeros are whatever the others are.
     varied = [i for i in known if not self._is_zero(flow.inputs[op][i])] or known
-    known = [i for i in known if i in varied or not isinstance(given[i], (Same, Rows))]
-    if varied == known and all(isinstance(given[i], (Same, Rows)) and self._is_zero(
+    known = [i for i in known if i in varied or not isinstance(given[i], (Replicated, Sharded))]
+    if varied == known and all(isinstance(given[i], (Replicated, Sharded)) and self._is_zero(
         flow.inputs[op][i]) for i in known) and len(known) < len(given):
-      return [with_power(given[known[0]], FREE), SAME][:width]
+      return [with_exponent(given[known[0]], FREE), REPLICATED][:width]
     partial = next((given[i] for i in known if isinstance(given[i], Partial)), None)
     # Shares of a sum beside a value that is the same everywhere: each replica takes its share.
     if isinstance(partial, Partial) and partial.how == "sum":
       for i in known:
-        if isinstance(given[i], Same):
-          view.as_partial(i, partial.power)
+        if isinstance(given[i], Replicated):
+          view.as_partial(i, partial.exponent)
     if flow.frames[op] and view.fixes:
       raise NotFollowed("adds up in a loop, from a start that is not zero,")
-    found = join([view.kinds[i] for i in known], op)
+    found = merged_spec([view.specs[i] for i in known], op)
     # Branches that keep different specs: the gradient of each branch takes its own.
-    if isinstance(found, Box) and isinstance(found.content, Unclear):
+    if isinstance(found, Container) and isinstance(found.content, Unknown):
       found = self._either(op, given) or found
-    if isinstance(found, Unclear) and not any(isinstance(each, (Box, Rows)) for each in given):
+    if isinstance(found, Unknown) and not any(
+        isinstance(each, (Container, Sharded)) for each in given):
       for i in known:  # each of them as the global value
         view.fixes.pop(i, None)
-        view.kinds[i] = given[i]
-        view.join(i)
-      found = SAME
-    result = [found, SAME][:width]
+        view.specs[i] = given[i]
+        view.make_global(i)
+      found = REPLICATED
+    result = [found, REPLICATED][:width]
     self._note(view, result)
     return result
 
-  def _either(self, op: int, given: Sequence[Kind]) -> Optional[Box]:
+  def _either(self, op: int, given: Sequence[Spec]) -> Optional[Container]:
     """Returns a container that both branches of a cond fill, each for its own gradient."""
     flow = self._flow
     predicate = self._predicate(op)
     if predicate is None or len(given) != 2 or flow.frames[op]:
       return None
-    true, false = (each.content if isinstance(each, Box) else SAME for each in given)
-    return Box(Either(predicate, true, false))
+    true, false = (each.content if isinstance(each, Container) else REPLICATED for each in given)
+    return Container(Either(predicate, true, false))
 
   def _predicate(self, op: int) -> Optional[Tensor]:
     """Returns the predicate of the Merge of a cond; None where its inputs disagree.
@@ -636,61 +642,61 @@ class _Propagation:
     constant = flow.constant(op)
     return constant is not None and not constant.any()
 
-  def _sizes(self, op: int, kind: Kind, port: int) -> Kind:
+  def _sizes(self, op: int, kind: Spec, port: int) -> Spec:
     """Returns the spec of a tensor's shape or size."""
     what = self._flow.types[op]
-    if what == "Rank" or not isinstance(kind, (Rows, Sparse)):
-      return SAME
-    known = None if isinstance(kind, Sparse) else self._scaling.number((op, port))
+    if what == "Rank" or not isinstance(kind, (Sharded, SparseRows)):
+      return REPLICATED
+    known = None if isinstance(kind, SparseRows) else self._scaling.number((op, port))
     if known is not None:
       return known
-    return Same(-1.0) if what == "Size" else Sizes(
-        kind.axis if isinstance(kind, Rows) and kind.outer <= 1 else None)
+    return Replicated(-1.0) if what == "Size" else Dimensions(
+        kind.axis if isinstance(kind, Sharded) and kind.outer <= 1 else None)
 
-  def _shaped(self, view: Inputs, width: int) -> List[Kind]:
+  def _shaped(self, view: Inputs, width: int) -> List[Spec]:
     """Follows an op on dimensions: its results are dimensions, or tensors of such a shape."""
-    flow, op, kinds = self._flow, view.op, view.kinds
+    flow, op, specs = self._flow, view.op, view.specs
     kind = flow.types[op]
     # range(0, count, 1): a number for each example, counted from 0 in each replica.
-    if kind == "Range" and kinds == [SAME, Same(-1.0), SAME] and (
+    if kind == "Range" and specs == [REPLICATED, Replicated(-1.0), REPLICATED] and (
         flow.value(flow.inputs[op][0]) == 0 and flow.value(flow.inputs[op][2]) == 1):
       examples, rest = divmod(int(flow.value(flow.inputs[op][1]) or 0), self._batch)
       if rest or not examples:
         raise NotFollowed("counts another number than that of the examples")
-      return [Rows(0, local=Positions(examples))]
+      return [Sharded(0, local=Positions(examples))]
     if rule_of(kind).shaped:
       data = 1 if kind == "Fill" else 0
       axes, shape = self._scaling.axes((op, 0)), flow.shape((op, 0))
       if axes == []:
-        return [kinds[data]]
-      if axes is None and kind in ("ZerosLike", "OnesLike") and isinstance(kinds[0], Same):
-        return [Same(FREE) if kind == "ZerosLike" else SAME]
+        return [specs[data]]
+      if axes is None and kind in ("ZerosLike", "OnesLike") and isinstance(specs[0], Replicated):
+        return [Replicated(FREE) if kind == "ZerosLike" else REPLICATED]
       # The input that states the shape of the result.
-      stated = kinds[0 if kind == "Fill" else 1] if len(kinds) > 1 else None
-      if axes is None and isinstance(stated, Sizes) and stated.axis is not None:
+      stated = specs[0 if kind == "Fill" else 1] if len(specs) > 1 else None
+      if axes is None and isinstance(stated, Dimensions) and stated.axis is not None:
         return self._of_stated_axis(view, data, stated.axis)
       if axes is None or len(axes) != 1 or kind == "Range" or shape is None:
         raise NotFollowed("makes a tensor whose examples cannot be found")
-      if isinstance(kinds[data], (Partial, Own)):
-        view.join(data)
+      if isinstance(specs[data], (Partial, LocalStatistic)):
+        view.make_global(data)
       before = flow.shape(flow.inputs[op][0]) if kind in ("Tile", "BroadcastTo") else ()
       # The axis of the examples in the input, aligned from the last axis.
       axis = axes[0] - len(shape) + len(before or ())
       equal = before is not None and (axis < 0 or before[axis] == 1)
       if not equal and kind != "Tile":
         raise NotFollowed("makes a tensor whose examples cannot be found")
-      return [Rows(axes[0], 0 if equal else 1, getattr(kinds[data], "power", 0.0))]
+      return [Sharded(axes[0], 0 if equal else 1, getattr(specs[data], "exponent", 0.0))]
     if kind in _OF_TWO_SHAPES:
-      return [SAME] * width
+      return [REPLICATED] * width
     entry = self._entries(view)
     if entry is not None:
       return [entry]
     sizes = rule_of(kind).sizes
     if sizes and flow.is_integer((op, 0)) and flow.shape((op, 0)) != ():
       # Entries in their order: the one that counts examples can still be told.
-      counting = {each.axis for each in kinds if isinstance(each, Sizes)}
+      counting = {each.axis for each in specs if isinstance(each, Dimensions)}
       keeps = sizes == "entries" and len(counting) == 1
-      return [Sizes(counting.pop() if keeps else None)] * width
+      return [Dimensions(counting.pop() if keeps else None)] * width
     raise NotFollowed("computes with dimensions of the batch that are not known")
 
   def _measured(self, tensor: Tensor) -> Optional[Tensor]:
@@ -700,186 +706,186 @@ class _Propagation:
       return None
     return self._flow.inputs[tensor[0]][tensor[1]]
 
-  def _entries(self, view: Inputs) -> Optional[Kind]:
+  def _entries(self, view: Inputs) -> Optional[Spec]:
     """Follows some dimensions of which one is known to count examples, or their product."""
-    flow, sizes = self._flow, view.kinds[0]
-    if not isinstance(sizes, Sizes) or sizes.axis is None:
+    flow, sizes = self._flow, view.specs[0]
+    if not isinstance(sizes, Dimensions) or sizes.axis is None:
       return None
     kind, data = flow.types[view.op], flow.inputs[view.op]
     # The product of the sizes is a multiple of the number of examples.
     if kind == "Prod":
-      return Same(-1.0) if flow.shape((view.op, 0)) == () else None
+      return Replicated(-1.0) if flow.shape((view.op, 0)) == () else None
     index = flow.value(data[1]) if len(data) > 1 else None
     if kind in ("Gather", "GatherV2") and index is not None:
       chosen = np.ravel(index).tolist()
       # The entry that counts examples was not chosen.
       if sizes.axis not in chosen:
-        return SAME
-      return Sizes(chosen.index(sizes.axis)) if np.ndim(index) else Same(-1.0)
+        return REPLICATED
+      return Dimensions(chosen.index(sizes.axis)) if np.ndim(index) else Replicated(-1.0)
     shrink = flow.attr(view.op, "shrink_axis_mask")
     # A single entry, taken by its index.
     if kind == "StridedSlice" and index is not None and shrink is not None and shrink.i == 1:
-      return Same(-1.0) if int(index[0]) == sizes.axis else SAME
+      return Replicated(-1.0) if int(index[0]) == sizes.axis else REPLICATED
     return None
 
-  def _of_stated_axis(self, view: Inputs, data: int, axis: int) -> List[Kind]:
+  def _of_stated_axis(self, view: Inputs, data: int, axis: int) -> List[Spec]:
     """Follows a tensor whose shape is only known to hold examples along one axis."""
     kind, shape = self._flow.types[view.op], self._flow.shape(
         self._flow.inputs[view.op][data])
-    if isinstance(view.kinds[data], (Partial, Own)):
-      view.join(data)
+    if isinstance(view.specs[data], (Partial, LocalStatistic)):
+      view.make_global(data)
     if kind == "Fill" or shape == () or (
         kind in ("Tile", "BroadcastTo") and shape is not None and axis < len(shape)
         and shape[axis] == 1):
-      return [Rows(axis, 0, getattr(view.kinds[data], "power", 0.0))]
+      return [Sharded(axis, 0, getattr(view.specs[data], "exponent", 0.0))]
     raise NotFollowed("makes a tensor whose examples cannot be found")
 
-  def _of_sparse(self, view: Inputs, width: int) -> List[Kind]:
+  def _of_sparse_rows(self, view: Inputs, width: int) -> List[Spec]:
     """Follows an op behind rows of a gradient: it exists once, for those of all replicas."""
-    for i, each in enumerate(view.kinds):
-      if isinstance(each, Sizes):
+    for i, each in enumerate(view.specs):
+      if isinstance(each, Dimensions):
         raise NotFollowed("combines rows of a gradient with dimensions of the batch")
-      view.join(i)
-      view.kinds[i] = SAME
-    return [SAME] * width
+      view.make_global(i)
+      view.specs[i] = REPLICATED
+    return [REPLICATED] * width
 
-  def _globally(self, view: Inputs, width: int) -> List[Kind]:
+  def _globally(self, view: Inputs, width: int) -> List[Spec]:
     """Follows an op that is run once, on the global values of its inputs."""
     flow, op = self._flow, view.op
     kind = flow.types[op]
     if kind in _SHUFFLES or flow.types[op] in op_roles.STEP_CONTAINERS:
       raise NotFollowed("shuffles the examples of the batch")
-    for i in range(len(view.kinds)):
-      if isinstance(view.kinds[i], Sizes) and (
+    for i in range(len(view.specs)):
+      if isinstance(view.specs[i], Dimensions) and (
           self._scaling.factors(flow.inputs[op][i]) is None):
         raise NotFollowed("needs dimensions of the whole batch that are not known")
-      view.join(i)
-    found: List[Kind] = []
+      view.make_global(i)
+    found: List[Spec] = []
     for port in range(width):
       as_long = rule_of(kind).any_number
       if as_long is not None and port not in as_long or kind == "BroadcastGradientArgs":
-        found.append(SAME)
+        found.append(REPLICATED)
         continue
       if flow.dtype((op, port)) % 100 in _HANDLES:
         raise NotFollowed("gives a container or a handle of examples of the batch")
       if kind in _CALLS and self._scaling.axes((op, port)) is None:
         raise NotFollowed("calls a function, compiled by XLA, in which the batch is not followed")
       # Of a shape that is not known it may hold examples.
-      found.append(SAME if self._scaling.axes((op, port)) in ([], ODD) else Whole())
+      found.append(REPLICATED if self._scaling.axes((op, port)) in ([], ODD) else Gathered())
     return found
 
-  def _own(self, view: Inputs, width: int) -> List[Kind]:
+  def _own(self, view: Inputs, width: int) -> List[Spec]:
     """Follows an op that a replica runs on its own statistics."""
-    for i, each in enumerate(view.kinds):
-      if isinstance(each, Own) or isinstance(each, Partial) and each.how == "sum":
-        view.kinds[i] = Same(each.power - 1)
+    for i, each in enumerate(view.specs):
+      if isinstance(each, LocalStatistic) or isinstance(each, Partial) and each.how == "sum":
+        view.specs[i] = Replicated(each.exponent - 1)
       elif isinstance(each, Partial):
-        view.join(i)
-    return [Own(powers.result_power(self._flow, view) + 1)] * width
+        view.make_global(i)
+    return [LocalStatistic(exponents.result_exponent(self._flow, view) + 1)] * width
 
-  def _of_partial(self, view: Inputs, width: int) -> List[Kind]:
+  def _of_partial(self, view: Inputs, width: int) -> List[Spec]:
     """Follows parts of global values: they go on where the op is linear."""
-    flow, kinds = self._flow, view.kinds
+    flow, specs = self._flow, view.specs
     kind = flow.types[view.op]
-    hows = {each.how for each in kinds if isinstance(each, Partial)}
+    hows = {each.how for each in specs if isinstance(each, Partial)}
     found = None
     if kind in ("ZerosLike", "OnesLike"):
-      return [SAME] * width
+      return [REPLICATED] * width
     if hows == {"sum"}:
       found = self._of_sums(view, kind)
     # Maxima and the like go on through ops that only pass elements on.
     elif len(hows) == 1 and "weighted" not in hows and rule_of(kind).passes:
-      rest = [each for each in kinds[1:] if each != SAME]
-      if not rest and isinstance(kinds[0], Partial):
-        found = kinds[0]
-      elif kind == "Pack" and len(set(kinds)) == 1:
-        found = kinds[0]
-    elif kind in _SWITCHES and isinstance(kinds[0], Partial):
-      found = kinds[0]
+      rest = [each for each in specs[1:] if each != REPLICATED]
+      if not rest and isinstance(specs[0], Partial):
+        found = specs[0]
+      elif kind == "Pack" and len(set(specs)) == 1:
+        found = specs[0]
+    elif kind in _SWITCHES and isinstance(specs[0], Partial):
+      found = specs[0]
     if found is not None:
       return [found] * width
-    for i, each in enumerate(kinds):
-      if isinstance(each, Sizes):
+    for i, each in enumerate(specs):
+      if isinstance(each, Dimensions):
         raise NotFollowed("combines what was found over the batch with its dimensions")
-      view.join(i)
-    return [SAME] * width
+      view.make_global(i)
+    return [REPLICATED] * width
 
-  def _of_sums(self, view: Inputs, kind: str) -> Optional[Kind]:
-    flow, kinds = self._flow, view.kinds
-    sums = [i for i, each in enumerate(kinds) if isinstance(each, Partial)]
+  def _of_sums(self, view: Inputs, kind: str) -> Optional[Spec]:
+    flow, specs = self._flow, view.specs
+    sums = [i for i, each in enumerate(specs) if isinstance(each, Partial)]
     if kind in _SWITCHES:
-      return kinds[0]
+      return specs[0]
     # A sum of roundings is not the rounded sum.
     if kind == "Cast" and flow.is_integer((view.op, 0)) and not view.is_whole(0):
       return None
     rule = rule_of(kind)
     quotient = rule.scale is not None and rule.scale.kind == "quotient"
     # sum_r(a_r) * b = sum_r(a_r * b), where b is the same in all replicas.
-    if rule.linear == powers.BILINEAR or quotient:
+    if rule.linear == exponents.BILINEAR or quotient:
       if len(sums) != 1 or quotient and sums != [0]:
         return None
-      others = [view.powers()[i] for i in range(len(kinds)) if i != sums[0]]
+      others = [view.exponents()[i] for i in range(len(specs)) if i != sums[0]]
       sign = -1 if quotient else 1
-      return Partial("sum", view.powers()[sums[0]] + sign * sum(others))
-    linear = powers.linear_inputs(kind, len(kinds))
+      return Partial("sum", view.exponents()[sums[0]] + sign * sum(others))
+    linear = exponents.linear_inputs(kind, len(specs))
     if linear is None or not set(sums) <= set(linear):
       return None
-    # sum_r(a_r) + b = sum_r(a_r + b / R): all summands at one power.
-    rows = [kinds[i].power for i in sums]  # type: ignore[union-attr]
-    # All summands at the power of the first part.
-    power = rows[0]
+    # sum_r(a_r) + b = sum_r(a_r + b / R): all summands at one exponent.
+    rows = [specs[i].exponent for i in sums]  # type: ignore[union-attr]
+    # All summands at the exponent of the first part.
+    exponent = rows[0]
     if len(linear) > 1:
       if any(view.is_whole(i) for i in linear) and (
           len(set(rows)) > 1 or len(sums) < len(linear)):
         return None
       for i in linear:
         if i in sums:
-          view.to_power(i, power)
-        elif isinstance(kinds[i], Same):
-          view.as_partial(i, power)
+          view.to_exponent(i, exponent)
+        elif isinstance(specs[i], Replicated):
+          view.as_partial(i, exponent)
         else:
           return None
-    return Partial("sum", power)
+    return Partial("sum", exponent)
 
-  def _container(self, op: int, inputs: List[Kind], width: int) -> List[Kind]:
+  def _container(self, op: int, inputs: List[Spec], width: int) -> List[Spec]:
     flow, kind = self._flow, self._flow.types[op]
     if kind in _PUSHES:
       stack = flow.origin(flow.inputs[op][0])[0]
       before = self._pushed.get(stack)
       # A stack has one spec for all tensors that are pushed to it.
-      self._pushed[stack] = inputs[1] if before is None else join((before, inputs[1]), op)
+      self._pushed[stack] = inputs[1] if before is None else merged_spec((before, inputs[1]), op)
       return [inputs[1]]
     if kind in _POPS:
-      return [self._pushed.get(flow.origin(flow.inputs[op][0])[0], SAME)]
+      return [self._pushed.get(flow.origin(flow.inputs[op][0])[0], REPLICATED)]
     rule = rule_of(kind)
     if rule.puts is not None:
       # Number of the container's input, of the element's input, and axes that an element gains
       # inside.
       container, tensor, growth = rule.puts
-      before = inputs[container] if container is not None else SAME
+      before = inputs[container] if container is not None else REPLICATED
       content = _moved(inputs[tensor], growth, op)
       if self._is_zero(flow.inputs[op][tensor]):
-        content = with_power(content, FREE)
-      old = [before.content] if isinstance(before, Box) else []
-      return [Box(join((*old, content), op))] * width
+        content = with_exponent(content, FREE)
+      old = [before.content] if isinstance(before, Container) else []
+      return [Container(merged_spec((*old, content), op))] * width
     assert rule.takes is not None
     # Number of the container's input, axes that an element gains outside, and its output port.
     container, growth, port = rule.takes
     box = inputs[container]
-    content = _moved(box.content if isinstance(box, Box) else SAME, growth, op)
+    content = _moved(box.content if isinstance(box, Container) else REPLICATED, growth, op)
     return [content if i == port else box for i in range(width)]
 
 
-def _moved(kind: Kind, growth: int, op: int) -> Kind:
+def _moved(kind: Spec, growth: int, op: int) -> Spec:
   """Returns the spec of an element put into a container, or taken out, by its axes."""
   if isinstance(kind, Either):
-    return Unclear(op, "takes what one branch or another has kept")
-  if not isinstance(kind, Rows) or not growth:
+    return Unknown(op, "takes what one branch or another has kept")
+  if not isinstance(kind, Sharded) or not growth:
     return kind
   if kind.axis + growth < 0:
-    return Unclear(op, "takes the examples of the batch apart")
+    return Unknown(op, "takes the examples of the batch apart")
   return dataclasses.replace(kind, axis=kind.axis + growth)
 
 
-def _is_global(kind: Kind) -> bool:
-  return kind == SAME or isinstance(kind, Whole)
+def _is_global(kind: Spec) -> bool:
+  return kind == REPLICATED or isinstance(kind, Gathered)

@@ -25,11 +25,11 @@ from placeto_tf.graphs.shapes import PLACEHOLDERS, set_shape
 from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow
-from placeto_tf.replication.kinds import Box, Kind, Partial, Rows, Whole
-from placeto_tf.replication.propagation import spread
+from placeto_tf.replication.propagation import propagate
 from placeto_tf.replication.reloading import check_shapes, frozen, reloaded
 from placeto_tf.replication.scaling import Scaling, empty
 from placeto_tf.replication.sparse_updates import sparse_updates
+from placeto_tf.replication.specs import Container, Gathered, Partial, Sharded, Spec
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _QUOTIENTS = frozenset("RealDiv Div DivNoNan".split())
 _CONTRACTIONS = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3".split())
-_JOINING = frozenset("ConcatV2 Concat Pack".split())
+_CONCATENATING = frozenset("ConcatV2 Concat Pack".split())
 # Examples along an axis of their result lie along another one of their first input.
 _MOVING = frozenset("ExpandDims Squeeze Reshape StridedSlice Sum Mean Max Min".split())
 _MAX_ROUNDS = 3
@@ -60,7 +60,7 @@ class Rebatching:
     """
     self._flow, self._times, self._per = flow, times, per
     self._batch = op_roles.batch_feeds(flow, scaling)[0]
-    self._found = spread(flow, sparse_updates(flow), scaling)
+    self._found = propagate(flow, sparse_updates(flow), scaling)
     self._axes: Dict[Tensor, int] = {}  # tensors that depend on no feed -> axis of examples
     self._pending: List[Tuple[Tensor, int]] = []
     self._entries: Set[Tuple[Tensor, Optional[int]]] = set()
@@ -83,7 +83,7 @@ class Rebatching:
     flow = self._flow
     for op, why in self._found.refused.items():
       if why.op == op and flow.types[op] == "Reshape" and isinstance(
-          self._kind(flow.inputs[op][0]), Rows):
+          self._spec(flow.inputs[op][0]), Sharded):
         raise GraphError(
             f"op {flow.graph.op_names[op]!r} (Reshape) {why.reason}, and the batch is baked into "
             "the graph; leave the first dimension of the feeds open, with None")
@@ -97,20 +97,20 @@ class Rebatching:
       raise GraphError(f"a dimension of {size} examples cannot be divided by {self._per}")
     return size * self._times // self._per
 
-  def _kind(self, tensor: Tensor) -> Kind:
-    return self._found.kind(tensor)
+  def _spec(self, tensor: Tensor) -> Spec:
+    return self._found.spec(tensor)
 
   def _axis(self, tensor: Tensor) -> Optional[int]:
-    kind = self._kind(tensor)
+    kind = self._spec(tensor)
     # Of tensors with all examples, the first axis is taken for theirs.
-    if isinstance(kind, Whole) and self._has_batch(tensor):
+    if isinstance(kind, Gathered) and self._has_batch(tensor):
       return 0
-    return kind.axis if isinstance(kind, Rows) else self._axes.get(tensor)
+    return kind.axis if isinstance(kind, Sharded) else self._axes.get(tensor)
 
   def _want(self, tensor: Tensor, axis: int) -> None:
     """Makes a tensor hold examples along an axis."""
     shape = self._flow.shape(tensor)
-    if not isinstance(self._kind(tensor), Rows) and tensor not in self._axes and (
+    if not isinstance(self._spec(tensor), Sharded) and tensor not in self._axes and (
         shape is None or axis < len(shape)):
       self._axes[tensor] = axis
       self._pending.append((tensor, axis))
@@ -127,13 +127,13 @@ class Rebatching:
     element = rule_of(kind).element_input
     if element is not None:
       for tensor in (*flow.outputs(op), *flow.inputs[op]):
-        found = self._kind(tensor)
-        if isinstance(found, Box) and isinstance(found.content, Rows):
+        found = self._spec(tensor)
+        if isinstance(found, Container) and isinstance(found.content, Sharded):
           self._want_entry(flow.inputs[op][element], found.content.axis)
           break
     if kind in ("TensorListPushBack", "TensorListSetItem"):
-      box = self._kind((op, 0))
-      if isinstance(box, Box) and isinstance(box.content, Rows):
+      box = self._spec((op, 0))
+      if isinstance(box, Container) and isinstance(box.content, Sharded):
         self._want(flow.inputs[op][-1], box.content.axis)
       made, axis = flow.list_of(flow.inputs[op][0]), self._axis(flow.inputs[op][-1])
       # The list's element shape grows with its elements.
@@ -168,7 +168,7 @@ class Rebatching:
     if shape is None:
       return
     rule = rule_of(kind)
-    if rule.axes == "elementwise" or rule.passes_on or kind in _JOINING or kind == "Softmax":
+    if rule.axes == "elementwise" or rule.passes_on or kind in _CONCATENATING or kind == "Softmax":
       for i, each in enumerate(flow.inputs[op]):
         given = flow.shape(each)
         if given is None or kind in ("Switch", "RefSwitch") and i == 1:
@@ -352,7 +352,7 @@ class Rebatching:
     for i, other in places:
       number = self._scalar(data[i])
       if number is None or reciprocal and not 0 < abs(number) < 1 or not (
-          isinstance(self._kind(data[other]), (Rows, Partial)) or data[other] in self._axes or (
+          isinstance(self._spec(data[other]), (Sharded, Partial)) or data[other] in self._axes or (
               self._has_batch(data[other]))):
         continue
       # The number of examples that the constant stands for; within rounding a multiple of the

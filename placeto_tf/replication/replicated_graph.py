@@ -55,8 +55,8 @@ class ReplicatedGraph:
       replicas or prepare that.
     global_batch: examples of a step, all replicas together.
     mirrored: whether each replica has variables and an optimizer of its own.
-    own_joins: names of ops that take a mean which each replica could do without: of statistics for
-      moving averages, of losses that are fetched.
+    own_reductions: names of ops that take a mean which each replica could do without: of
+      statistics for moving averages, of losses that are fetched.
     notes: sentences for the user to read.
     own_statistics: names of ops that normalize by each replica's own statistics.
     single: names of variables that replicas share though others are mirrored.
@@ -73,7 +73,7 @@ class ReplicatedGraph:
   original_of_op: np.ndarray  # [N]
   global_batch: int
   mirrored: bool = False
-  own_joins: FrozenSet[str] = frozenset()
+  own_reductions: FrozenSet[str] = frozenset()
   notes: Tuple[str, ...] = ()
   own_statistics: Tuple[str, ...] = ()
   single: FrozenSet[str] = frozenset()

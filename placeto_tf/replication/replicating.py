@@ -38,11 +38,11 @@ from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication import op_roles, rewriting
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
-from placeto_tf.replication.cuts import find_cut, outputs_of_fetched_ops
 from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow, closure
 from placeto_tf.replication.local_copies import add_local_copies
 from placeto_tf.replication.mirroring import Plan, find_mirrors
-from placeto_tf.replication.propagation import spread
+from placeto_tf.replication.op_partition import outputs_of_fetched_ops, partition_ops
+from placeto_tf.replication.propagation import propagate
 from placeto_tf.replication.rebatching import rebatched
 from placeto_tf.replication.reloading import (
   at_batch,
@@ -144,13 +144,13 @@ def replicate(
   # Each replica keeps its own statistics, unless they are synchronized.
   own = kept_statistics(flow) if batch_norm == REPLICA else frozenset()
   # Follow the batch, choose copies and all-reduces, write the nodes, and load them.
-  found = spread(flow, sparse_updates(flow), scaling, own)
+  found = propagate(flow, sparse_updates(flow), scaling, own)
   if source.format != "concrete_function":  # whose ops to run are its side effects
     fetched += outputs_of_fetched_ops(flow, found, run)
-  cut = find_cut(flow, found, fetched, run)
-  mirrors = find_mirrors(flow, found, cut, single, mirrored)
+  partition = partition_ops(flow, found, fetched, run)
+  mirrors = find_mirrors(flow, found, partition, single, mirrored)
   written = rewriting.rewrite(Plan(
-      flow, found, cut, mirrors, scaling, frozenset(fetched), run, micro_batches))
+      flow, found, partition, mirrors, scaling, frozenset(fetched), run, micro_batches))
   try:
     if grown and not live and source.format != "concrete_function":
       check_shapes(written.graph_def)
@@ -164,13 +164,13 @@ def replicate(
         "dimension of the feeds open, with None") from None
   # Names tell which replica and which original an op of the new graph belongs to.
   names = graph.op_index
-  statistics = tuple(flow.graph.op_names[op] for op in sorted(found.statistics & cut.copies))
+  statistics = tuple(flow.graph.op_names[op] for op in sorted(found.statistics & partition.copies))
   return ReplicatedGraph(
       result, graph, replicas,
       np.array([written.replica_of.get(name, SHARED) for name in result.op_names], np.int32),
       np.array([names.get(written.original_of.get(name, ""), -1) for name in result.op_names],
                np.int32),
-      found.batch * replicas, mirrored, written.own_joins, _notes(statistics, mirrored),
+      found.batch * replicas, mirrored, written.own_reductions, _notes(statistics, mirrored),
       statistics, frozenset(single), micro_batches, written=written)
 
 

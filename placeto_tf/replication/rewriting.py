@@ -23,8 +23,8 @@ import numpy as np
 
 from placeto_tf.graphs.shapes import PLACEHOLDERS
 from placeto_tf.graphs.tensor_names import parse
-from placeto_tf.replication import op_roles, powers
-from placeto_tf.replication.joining import Joins
+from placeto_tf.replication import exponents, op_roles
+from placeto_tf.replication.collectives import Collectives
 from placeto_tf.replication.mirroring import Plan
 from placeto_tf.replication.naming import Names
 from placeto_tf.replication.nodes import NodeWriter, tensor_name
@@ -49,7 +49,7 @@ class Rewritten:
     replica_of: name of each op that belongs to a replica -> the replica.
     original_of: name of each op that copies an op of the source -> that op's name.
     divided: feeds that take the global batch, of which each replica has a part.
-    own_joins: as in `ReplicatedGraph`.
+    own_reductions: as in `ReplicatedGraph`.
     owned: names of variables that keep examples, of which each replica has its own.
   """
 
@@ -57,7 +57,7 @@ class Rewritten:
   replica_of: Dict[str, int]
   original_of: Dict[str, str]
   divided: FrozenSet[str]
-  own_joins: FrozenSet[str]
+  own_reductions: FrozenSet[str]
   owned: FrozenSet[str]
 
 
@@ -70,7 +70,8 @@ class _Writer:
 
   def __init__(self, plan: Plan):
     flow, self._plan = plan.flow, plan
-    self._flow, self._spread, self._cut, self._mirrors = flow, plan.spread, plan.cut, plan.mirrors
+    self._flow, self._propagated = flow, plan.propagated
+    self._partition, self._mirrors = plan.partition, plan.mirrors
     self._replicas = plan.scaling.replicas
     # Versions and functions are those of the source.
     source = flow.graph.origin.graph_def
@@ -80,8 +81,8 @@ class _Writer:
     self._op_names = flow.graph.op_names
     self._ends = {self._op_names[op] for op in (*plan.run, *(op for op, _ in plan.fetched))}
     self._names = Names(plan)
-    self._joins = Joins(plan, self._names, self._writer)
-    self._fixed: Dict[Tuple[str, powers.Fix], str] = {}  # (tensor, what is done to it) -> result
+    self._collectives = Collectives(plan, self._names, self._writer)
+    self._fixed: Dict[Tuple[str, exponents.Fix], str] = {}  # (tensor, what is done to it) -> result
     self._split: Set[int] = set()  # fed ops whose feed is divided
 
   @property
@@ -89,43 +90,43 @@ class _Writer:
     return self._writer.graph_def
 
   def run(self) -> Rewritten:
-    flow, cut = self._flow, self._cut
+    flow, partition = self._flow, self._partition
     # Names of the loops that each replica runs for itself.
-    frames = {flow.frames[op].encode() for op in cut.copies if self._own_frame(op)}
+    frames = {flow.frames[op].encode() for op in partition.copies if self._own_frame(op)}
     # Nodes in their order: outside of the step, copies, single or mirrored ops, then all-reduces.
     for node in flow.graph.origin.graph_def.node:
       op = flow.graph.op_index.get(node.name)
       if op is None:
         self._outside(node, frames)
         continue
-      if op in cut.copies:
+      if op in partition.copies:
         for r in range(self._replicas):
           self._copy(op, r)
       # An op that exists once, or a twin of it for each replica that mirrors it.
-      if op in cut.shared or op not in self._spread.copied:
+      if op in partition.shared or op not in self._propagated.copied:
         for r in self._names.owners(node.name):
           own = self._no_copy(node, r, functools.partial(self._input, op, r))
           if r:
             self._rename(own, r, (*_NAMES_IN_STEP, *_NAMES_BEYOND))
       # All-reduces of the op's tensors stand right behind it.
-      self._joins.write(op)
-    self._result.node.extend(self._joins.packs.graph_def.node)
+      self._collectives.write(op)
+    self._result.node.extend(self._collectives.packs.graph_def.node)
     self._keep_fetched_names()
     return Rewritten(
         self._result, self._writer.replica_of, self._writer.original_of,
-        frozenset(f"{self._op_names[op]}:0" for op in self._split), self._joins.own(),
-        frozenset(self._op_names[op] for op in self._spread.owned))
+        frozenset(f"{self._op_names[op]}:0" for op in self._split), self._collectives.own(),
+        frozenset(self._op_names[op] for op in self._propagated.owned))
 
   # Copies.
 
   def _own_frame(self, op: int) -> bool:
     """Returns whether an op is in a loop that each replica runs for itself."""
-    return bool(self._flow.frames[op]) and self._flow.frames[op] not in self._spread.merged
+    return bool(self._flow.frames[op]) and self._flow.frames[op] not in self._propagated.merged
 
   def _copy(self, op: int, r: int) -> None:
     flow, name = self._flow, self._op_names[op]
     # A feed is one op for the whole batch, of which each replica takes a part.
-    if op in self._spread.sources and flow.types[op] not in op_roles.PIPELINES:
+    if op in self._propagated.sources and flow.types[op] not in op_roles.PIPELINES:
       self._divide_feed(op, r)
       return
     node = self._writer.copy(flow.nodes[op], f"{self._names.prefixes[r]}/{name}", r)
@@ -142,7 +143,7 @@ class _Writer:
       controls.append(f"^{self._names.prefixes[r - 1]}/{name}")
     node.input.extend(data)
     node.input.extend(dict.fromkeys(controls))
-    if op in self._spread.copied:
+    if op in self._propagated.copied:
       self._colocate(node, lambda mate: self._names.in_replica(mate, r))
     elif "_class" in node.attr:  # a constant of its own is wherever the replica is
       del node.attr["_class"]
@@ -150,19 +151,19 @@ class _Writer:
     names = [key for key in _NAMES_IN_STEP if key != "frame_name" or self._own_frame(op)]
     self._rename(node, r, names)
     # Variables that keep examples are resources of each replica alone.
-    if op in self._spread.owned and r:
+    if op in self._propagated.owned and r:
       self._rename(node, r, _NAMES_BEYOND)
-    if op in self._spread.slices:
+    if op in self._propagated.slices:
       self._set_rows(node, op, r)
-    if op in self._spread.noise and r:
-      self._other_noise(op, node, r)
+    if op in self._propagated.random_ops and r:
+      self._other_random_numbers(op, node, r)
 
   def _set_rows(self, node: NodeDef, op: int, r: int) -> None:
     """Gives replica r its rows of a constant."""
     import tensorflow as tf
 
-    whole = self._spread.slices[op]
-    axis = self._spread.kinds[op][0].axis  # type: ignore[union-attr]
+    whole = self._propagated.slices[op]
+    axis = self._propagated.specs[op][0].axis  # type: ignore[union-attr]
     # [R * rows] -> R equal parts along the axis of the examples.
     node.attr["value"].tensor.CopyFrom(
         tf.make_tensor_proto(np.split(whole, self._replicas, axis=axis)[r]))
@@ -178,13 +179,13 @@ class _Writer:
     name, port = parse(text)
     tensor = (self._flow.graph.op_index[name], port)
     # A fix that the batch rules asked for at this input.
-    fix = self._spread.fixes.get((op, i))
+    fix = self._propagated.fixes.get((op, i))
     if fix is None:
       return self._names.of_replica(tensor, r)
     # Combined values are read from the all-reduce, others exist once.
-    if fix[0] == powers.JOIN:
-      joined = self._joins.read.get(tensor)
-      return joined[r] if joined else tensor_name(self._names.once(name, r), port)
+    if fix[0] == exponents.GLOBAL:
+      combined = self._collectives.read.get(tensor)
+      return combined[r] if combined else tensor_name(self._names.once(name, r), port)
     found = self._names.of_replica(tensor, r)
     anchor = found if self._flow.frames[op] or self._flow.types[op] == "Merge" else None
     dtype = self._flow.dtype(tensor) % 100
@@ -193,12 +194,12 @@ class _Writer:
     key = (found, (*fix, r, self._flow.frames[op], bool(anchor)))
     if key not in self._fixed:
       with self._writer.owned(r):
-        if fix[0] == powers.SCALE:
-          # R^power, the factor that brings the replica's value to the wanted power.
+        if fix[0] == exponents.SCALE:
+          # R^exponent, the factor that brings the replica's value to the wanted exponent.
           factor = self._replicas ** fix[1]
           self._fixed[key] = self._writer.scale(
               made, found, int(factor) if self._flow.is_integer(tensor) else factor, dtype, anchor)
-        elif fix[0] == powers.SLICE:
+        elif fix[0] == exponents.SLICE:
           self._fixed[key] = self._writer.part(
               made, found, r, self._replicas, fix[1], dtype, anchor)
         else:
@@ -217,11 +218,11 @@ class _Writer:
       node = self._writer.copy(self._flow.nodes[op], name, None)
       self._make_placeholder(op, node, (shape[0] * self._replicas, *shape[1:]))
       self._writer.part(
-          f"{self._names.joined}/{name}/split", name, 0, self._replicas, 0, dtype)
+          f"{self._names.combined}/{name}/split", name, 0, self._replicas, 0, dtype)
       self._split.add(op)
     part = self._writer.new(
         f"{self._names.prefixes[r]}/{name}", "Identity",
-        [tensor_name(f"{self._names.joined}/{name}/split", r)], T=dtype)
+        [tensor_name(f"{self._names.combined}/{name}/split", r)], T=dtype)
     self._writer.replica_of[part.name], self._writer.original_of[part.name] = r, name
 
   def _make_placeholder(self, op: int, node: NodeDef, shape: Tuple[int, ...]) -> None:
@@ -237,15 +238,15 @@ class _Writer:
     node.attr["dtype"].type = dtype % 100
     shapes.set_shape(node.attr["shape"], shape)
 
-  def _other_noise(self, op: int, node: NodeDef, r: int) -> None:
+  def _other_random_numbers(self, op: int, node: NodeDef, r: int) -> None:
     """Gives replica r random numbers of its own, from the op's seed."""
     kind = self._flow.types[op]
-    if kind in op_roles.STATEFUL_NOISE:
+    if kind in op_roles.STATEFUL_RANDOM:
       if not op_roles.seeded(node):
         return  # its random numbers are its own in any case
       # Seeds are 31 bits.
       node.attr["seed2"].i = (node.attr["seed2"].i + r * _SEED_STEP) % (1 << 31)
-    elif kind in op_roles.SEEDED_NOISE:
+    elif kind in op_roles.SEEDED_RANDOM:
       # The input with the seed differs by op type.
       i = 0 if kind in op_roles.KEYS else 2 if kind == "StatelessMultinomial" else 1
       dtype = self._flow.dtype(self._flow.inputs[op][i])
@@ -288,8 +289,8 @@ class _Writer:
       as_read = self._names.in_replica if self._names.is_copy(awaited) else self._names.once
       return [f"^{as_read(awaited, q)}" for q in ((r,) if own else range(self._replicas))]
     name, port = parse(text)
-    joined = self._joins.read.get((self._flow.graph.op_index[name], port))
-    return (joined[r] if joined else tensor_name(self._names.once(name, r), port),)
+    combined = self._collectives.read.get((self._flow.graph.op_index[name], port))
+    return (combined[r] if combined else tensor_name(self._names.once(name, r), port),)
 
   def _outside(self, node: NodeDef, frames: Set[bytes]) -> None:
     """Writes an op that the fetches do not need, once for each replica that has it."""
@@ -321,13 +322,14 @@ class _Writer:
     # Op -> ports that are fetched.
     by_op: Dict[int, List[int]] = {}
     for op, port in sorted(self._plan.fetched):
-      if op in self._cut.copies and op not in self._cut.shared and op not in self._split:
+      if op in self._partition.copies and op not in self._partition.shared and (
+          op not in self._split):
         by_op.setdefault(op, []).append(port)
     for op, ports in sorted(by_op.items()):
       name = self._op_names[op]
       # Port by port: the combined value, or that of the first replica.
       tensors = [
-          self._joins.read[op, port][0] if (op, port) in self._joins.read else
+          self._collectives.read[op, port][0] if (op, port) in self._collectives.read else
           self._names.of_replica((op, port), 0) for port in range(max(ports) + 1)]
       # The fetch waits for changes of all replicas' variables, and for the effects of all replicas.
       others = self._names.prefixes if self._mirrors.needed or op in self._plan.run else []
@@ -338,7 +340,7 @@ class _Writer:
       self._writer.original_of[kept.name] = kept.name
     # Ops without a result: one NoOp waits for the copies.
     for op in self._plan.run:
-      if op in self._cut.copies and op not in self._cut.shared and op not in by_op:
+      if op in self._partition.copies and op not in self._partition.shared and op not in by_op:
         name = self._op_names[op]
         self._writer.new(name, "NoOp", [f"^{prefix}/{name}" for prefix in self._names.prefixes])
         self._writer.original_of[name] = name

@@ -16,7 +16,15 @@ from typing import Dict, List, Optional, Tuple
 import numpy as np
 
 from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
-from placeto_tf.replication.kinds import SAME, Kind, Positions, Rows, Same, Sizes, Unclear
+from placeto_tf.replication.specs import (
+  REPLICATED,
+  Dimensions,
+  Positions,
+  Replicated,
+  Sharded,
+  Spec,
+  Unknown,
+)
 
 # Of a tensor of all examples but one, say: neither no axis nor one, which no rule takes for rows.
 ODD = [-1, -1]
@@ -39,18 +47,18 @@ class Scaling:
     self._there = whole.graph.op_index
     self._names = part.graph.op_names
     self.slices: Dict[int, np.ndarray] = {}
-    self.sources: Dict[int, Kind] = {}
+    self.sources: Dict[int, Spec] = {}
     # Without a second batch nothing is known to grow.
     if part is whole or replicas == 1:
       return
     for op, kind in enumerate(part.types):
-      found: Kind = SAME
+      found: Spec = REPLICATED
       if kind == "Const":
         found = self._constant(op)
       elif kind in ("VarHandleOp", "VariableV2", "Variable"):
         axis = self._attr_axis(op)
-        found = SAME if axis is None else Rows(axis)
-      if found != SAME:
+        found = REPLICATED if axis is None else Sharded(axis)
+      if found != REPLICATED:
         self.sources[op] = found
 
   @property
@@ -104,7 +112,7 @@ class Scaling:
     one, all_ = self._part.value(tensor), None if other is None else self._whole.value(other)
     return None if one is None or all_ is None else (np.asarray(one), np.asarray(all_))
 
-  def number(self, tensor: Tensor) -> Optional[Kind]:
+  def number(self, tensor: Tensor) -> Optional[Spec]:
     """Returns the spec of whole numbers that are known, or None."""
     values = self._values(tensor)
     return None if values is None else self._of_numbers(tensor[0], *values)
@@ -119,57 +127,57 @@ class Scaling:
     found = np.where(one == all_, 1, all_ // np.maximum(one, 1))
     return found if np.array_equal(one * found, all_) else None
 
-  def _of_numbers(self, op: int, one: np.ndarray, all_: np.ndarray) -> Kind:
+  def _of_numbers(self, op: int, one: np.ndarray, all_: np.ndarray) -> Spec:
     if one.shape == all_.shape:
       if np.array_equal(one, all_):
-        return SAME
-      # A number of examples is R times as large at the global batch: power -1.
+        return REPLICATED
+      # A number of examples is R times as large at the global batch: exponent -1.
       if np.array_equal(one * self.replicas, all_):
-        return Same(-1.0)
+        return Replicated(-1.0)
       # Some entries of a vector grow: dimensions.
-      return Sizes() if one.ndim else Unclear(op, _ODD)
+      return Dimensions() if one.ndim else Unknown(op, _ODD)
     return self._of_rows(op, one, all_)
 
-  def _of_rows(self, op: int, one: np.ndarray, all_: np.ndarray) -> Kind:
+  def _of_rows(self, op: int, one: np.ndarray, all_: np.ndarray) -> Spec:
     """Returns the spec of a constant array with an axis that grows."""
     if one.ndim != all_.ndim:
-      return Unclear(op, _ODD)
+      return Unknown(op, _ODD)
     # Exactly one axis has to grow, R times.
     axes = [axis for axis in range(one.ndim) if one.shape[axis] != all_.shape[axis]]
     if len(axes) != 1 or one.shape[axes[0]] * self.replicas != all_.shape[axes[0]]:
-      return Unclear(op, _ODD)
+      return Unknown(op, _ODD)
     axis = axes[0]
     # All slices are equal: any number of them is the same value.
     first = np.take(one, [0], axis=axis) if one.shape[axis] else one
     if np.array_equal(np.broadcast_to(first, one.shape), one) and (
         np.array_equal(np.broadcast_to(first, all_.shape), all_)):
-      return Rows(axis, 0)
+      return Sharded(axis, 0)
     # [R, ...] parts of the global value; a count that begins again in each replica.
     parts = np.split(all_, self.replicas, axis=axis)
     if one.dtype.kind in "iu" and one.size == one.shape[axis] and np.array_equal(parts[0], one):
       # 0, step, 2 step, ...: the positions of the examples' slots.
       step = int(one.reshape(-1)[-1]) // max(1, one.size - 1)
       if np.array_equal(all_.reshape(-1), step * np.arange(all_.size)):
-        return Rows(axis, local=Positions(step, step))  # of which each number is one
+        return Sharded(axis, local=Positions(step, step))  # of which each number is one
     # Other constants differ from example to example: each replica gets its rows.
     if self._part.types[op] == "Const":
       self.slices[op] = all_
-      return Rows(axis)
-    return Unclear(op, _ODD)
+      return Sharded(axis)
+    return Unknown(op, _ODD)
 
-  def _constant(self, op: int) -> Kind:
+  def _constant(self, op: int) -> Spec:
     other = self.other((op, 0))
     if other is None:
-      return SAME
+      return REPLICATED
     import tensorflow as tf
 
     whole, filled = self._whole, self._whole.types[other[0]] == "Fill"
     one = self._part.nodes[op].attr["value"].tensor
     all_ = whole.nodes[whole.inputs[other[0]][1][0] if filled else other[0]].attr["value"].tensor
     if one == all_:
-      return SAME
+      return REPLICATED
     if one.dtype == 7:  # text
-      return Unclear(op, _ODD)
+      return Unknown(op, _ODD)
     values = [tf.make_ndarray(each) for each in (one, all_)]
     if filled:
       shape = whole.value(whole.inputs[other[0]][0])
@@ -179,12 +187,12 @@ class Scaling:
       # The median ratio, so that zeros and rounding do not decide.
       ratio = math.inf if not values[0].size else float(np.median(
           values[1].astype(float) / np.where(values[0] == 0, np.nan, values[0].astype(float))))
-      # value(R b) = value(b) * R^-power
-      for power in (-1.0, 1.0, -2.0, 2.0, -0.5, 0.5):
-        if math.isclose(ratio, self.replicas ** -power, rel_tol=1e-5) and np.allclose(
+      # value(R b) = value(b) * R^-exponent
+      for exponent in (-1.0, 1.0, -2.0, 2.0, -0.5, 0.5):
+        if math.isclose(ratio, self.replicas ** -exponent, rel_tol=1e-5) and np.allclose(
             values[0].astype(float) * ratio, values[1].astype(float), rtol=1e-5):
-          return Same(power)
-      return Unclear(op, _ODD)
+          return Replicated(exponent)
+      return Unknown(op, _ODD)
     return self._of_numbers(op, *values)
 
   def _attr_axis(self, op: int) -> Optional[int]:

@@ -241,7 +241,7 @@ def _stand_in(graph_def: GraphDef, node: NodeDef) -> None:
     for key in [key for key in node.attr if key != "T"]:
       del node.attr[key]
     return
-  if kind not in op_roles.NOISE - op_roles.KEYS - {"RngSkip"}:
+  if kind not in op_roles.RANDOM_OPS - op_roles.KEYS - {"RngSkip"}:
     return
   uniform = "Uniform" in kind
   if not (uniform or "Normal" in kind) or "FullInt" in kind or "Sampler" in kind or (

@@ -262,7 +262,7 @@ def _is_generator(graph: ComputationGraph, name: str) -> bool:
   """Returns whether the variable is the state of a random generator."""
   op = graph.op_index[name]
   readers = graph.edge_consumers[graph.edge_producers == op].tolist()
-  return any(graph.op_types[reader] in op_roles.VARIABLE_NOISE for reader in readers)
+  return any(graph.op_types[reader] in op_roles.VARIABLE_RANDOM for reader in readers)
 
 
 def _updated(graph: ComputationGraph, tf_graph: tf.Graph) -> Set[str]:

@@ -7,9 +7,9 @@ from op_examples import NOT_ALONE, Examples
 from placeto_tf.graphs import load_graph
 from placeto_tf.ops import members, op_rule, registered, rule_of
 from placeto_tf.replication.dataflow import analyse_dataflow
-from placeto_tf.replication.kinds import Own, Partial, Rows, Same, Unclear
-from placeto_tf.replication.propagation import spread
+from placeto_tf.replication.propagation import propagate
 from placeto_tf.replication.scaling import Scaling
+from placeto_tf.replication.specs import LocalStatistic, Partial, Replicated, Sharded, Unknown
 
 BATCH, REPLICAS = 3, 2
 RUN_ALONE = sorted(name for name, rule in registered().items() if rule.axes and (
@@ -41,7 +41,7 @@ class Built:
 def built_fixture():
   """(a replica's batch, the global batch, the kinds of all tensors of a replica)."""
   part, whole = Built(BATCH), Built(BATCH * REPLICAS)
-  yield part, whole, spread(part.flow, [], Scaling(part.flow, whole.flow, REPLICAS))
+  yield part, whole, propagate(part.flow, [], Scaling(part.flow, whole.flow, REPLICAS))
   part.session.close()
   whole.session.close()
 
@@ -92,20 +92,20 @@ def test_slices_of_the_batch_give_what_the_rule_says(built, name):
   assert op not in found.refused, found.refused[op]
   followed = 0
   for port, values in enumerate(zip(*slices)):
-    kind = found.kind((op, port))
-    factor = REPLICAS ** -getattr(kind, "power", 0.0)
+    kind = found.spec((op, port))
+    factor = REPLICAS ** -getattr(kind, "exponent", 0.0)
     text = f"{name} output {port}: {kind}"
     if name.startswith("FusedBatchNorm") and port and "Grad" not in name:
       continue  # of no meaning without training
-    if isinstance(kind, Rows):
+    if isinstance(kind, Sharded):
       value = joined(values, kind, BATCH)
     elif isinstance(kind, Partial):
       value = COMBINED[kind.how](values, axis=0)
-    elif isinstance(kind, Same):
+    elif isinstance(kind, Replicated):
       value = values[0]
       assert_equal(values[1], value, text)
     else:
-      assert isinstance(kind, Own) and not isinstance(kind, Unclear), text
+      assert isinstance(kind, LocalStatistic) and not isinstance(kind, Unknown), text
       continue
     followed += 1
     value = np.asarray(value)

@@ -94,7 +94,7 @@ def test_small_gradients_travel_in_packs_of_which_each_device_can_have_one(repli
   graph = replicated.graph
   sums = [name for name, kind, original in zip(
       graph.op_names, graph.op_types, replicated.original_of_op)
-          if kind == "AddN" and original < 0 and name not in replicated.own_joins]
+          if kind == "AddN" and original < 0 and name not in replicated.own_reductions]
   assert REPLICAS <= len(sums) < 2 * LAYERS
   crossing = {
       (producer, port) for producer, port, consumer in zip(
@@ -102,7 +102,7 @@ def test_small_gradients_travel_in_packs_of_which_each_device_can_have_one(repli
           graph.edge_consumers.tolist())
       if replicated.replica_of_op[producer] == 1 and replicated.replica_of_op[consumer] == SHARED
       and port != CONTROL}
-  assert len(crossing) == len(sums) + len(replicated.own_joins)
+  assert len(crossing) == len(sums) + len(replicated.own_reductions)
 
 
 def test_packs_hold_what_is_ready_at_about_the_same_time_and_no_more_than_they_may(monkeypatch):

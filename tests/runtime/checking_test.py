@@ -8,7 +8,7 @@ import training_constructs as constructs
 from placeto_tf.errors import ReplicaMismatchError
 from placeto_tf.replication import axis_rules
 from placeto_tf.replication.batches import ReplicaSource
-from placeto_tf.replication.kinds import Partial, Same
+from placeto_tf.replication.specs import Partial, Replicated
 from placeto_tf.runtime import checking
 from placeto_tf.runtime.comparing import compare_training
 
@@ -74,7 +74,7 @@ def test_a_fault_of_four_replicas_shows_with_two(source, compared, monkeypatch):
 
   def planted(self, op, kinds):
     found = right(self, op, kinds)
-    return Same() if isinstance(found, Partial) else found
+    return Replicated() if isinstance(found, Partial) else found
 
   monkeypatch.setattr(checking, "_FEW_OPS", 0)
   monkeypatch.setitem(axis_rules._RULES, "Sum", planted)

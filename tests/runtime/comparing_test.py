@@ -12,7 +12,7 @@ from placeto_tf.errors import ReplicaMismatchError
 from placeto_tf.graphs import load_graph
 from placeto_tf.replication import propagation, replicate
 from placeto_tf.replication.batches import ReplicaSource
-from placeto_tf.replication.kinds import Partial, Same
+from placeto_tf.replication.specs import Partial, Replicated
 
 BATCH = 8
 
@@ -70,7 +70,7 @@ def test_a_fault_in_16_bits_is_caught_and_roundings_are_none(monkeypatch, dtype,
     half_precision(dtype)
   source = ReplicaSource(graph, {"fetches": ["train"], "batch_size": BATCH})
   rule, op_type, wrong = {
-      "none": ("_reduce", "Sum", Partial("sum")), "mask": ("_reduce", "Sum", Same()),
+      "none": ("_reduce", "Sum", Partial("sum")), "mask": ("_reduce", "Sum", Replicated()),
       "mean": ("_matmul", "MatMul", Partial("sum", 1.0))}[fault]
   right = getattr(propagation.AxisRules, rule)
 
@@ -93,10 +93,10 @@ def test_a_fault_in_16_bits_is_caught_and_roundings_are_none(monkeypatch, dtype,
 
 @pytest.mark.parametrize("wrong, name", [
     # A sum that is taken for a value that all replicas share, as in a loss without a mean.
-    (Same(0.0), "sum_loss"),
+    (Replicated(0.0), "sum_loss"),
     # A maximum that is added up.
     (Partial("sum"), "largest_error"),
-    # A mean of whose power the analysis is wrong.
+    # A mean of whose exponent the analysis is wrong.
     (Partial("sum", 0.0), "mean_loss"),
 ])
 def test_a_wrong_kind_is_caught(monkeypatch, wrong, name):

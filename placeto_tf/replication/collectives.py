@@ -1,4 +1,4 @@
-"""`Joins`: writes the ops that combine the replicas' values into one; see `rewriting`.
+"""`Collectives`: writes the ops that combine the replicas' values into one; see `rewriting`.
 
 Dimensions: R replicas.
 """
@@ -10,16 +10,16 @@ from typing import Any, Dict, FrozenSet, Iterator, List, Sequence, Set, Tuple
 
 import numpy as np
 
-from placeto_tf.replication import cuts
+from placeto_tf.replication import op_partition
 from placeto_tf.replication.dataflow import Tensor, known_dims
-from placeto_tf.replication.kinds import Own
 from placeto_tf.replication.mirroring import Plan
 from placeto_tf.replication.naming import Names
 from placeto_tf.replication.nodes import NodeWriter
 from placeto_tf.replication.packing import Pack, find_packs
+from placeto_tf.replication.specs import LocalStatistic
 
 
-class Joins:
+class Collectives:
   """The all-reduces and all-gathers of one graph.
 
   Attributes:
@@ -35,7 +35,7 @@ class Joins:
       names: of the replicated graph.
       writer: of it.
     """
-    self._flow, self._spread, self._cut = plan.flow, plan.spread, plan.cut
+    self._flow, self._propagated, self._partition = plan.flow, plan.propagated, plan.partition
     self._scaling, self._fetched, self._micro_batches = (
         plan.scaling, plan.fetched, plan.micro_batches)
     self._names, self._writer = names, writer
@@ -43,14 +43,14 @@ class Joins:
     # Of two, each takes the means itself: as many bytes as by halves, and one transfer less to wait
     # for. Of more, that would be more bytes.
     self._own_means = self._mirrored and self._replicas == 2
-    self.read = {tensor: self._read_as(tensor) for tensor in sorted(plan.cut.joined)}
+    self.read = {tensor: self._read_as(tensor) for tensor in sorted(plan.partition.combined)}
     self._sums = {tensor: [f"{name}/sum" for name in found] for tensor, found in self.read.items()}
     self._packed: Set[Tensor] = set()
     self.packs = writer.beside()
     # A pack of micro-batches would have its first stage wait for the gradients of its last.
     for k, pack in enumerate([] if plan.micro_batches > 1 else find_packs(
         plan, in_pieces=self._mirrored and not self._own_means)):
-      self._write_pack(f"{names.joined}/pack_{k}", pack)
+      self._write_pack(f"{names.combined}/pack_{k}", pack)
     self._by_op: Dict[int, List[Tensor]] = {}
     for tensor in self.read:
       if tensor not in self._packed:
@@ -60,37 +60,38 @@ class Joins:
     """Returns the ops that sum only values that each replica could do without."""
     own: Set[str] = set()
     others: Set[str] = set()
-    for tensor, join in self._cut.joined.items():
-      if join.how == "sum":
-        dispensable = tensor in self._fetched or isinstance(self._spread.kind(tensor), Own)
+    for tensor, collective in self._partition.combined.items():
+      if collective.how == "sum":
+        dispensable = tensor in self._fetched or isinstance(
+            self._propagated.spec(tensor), LocalStatistic)
         (own if dispensable else others).update(self._sums[tensor])
     return frozenset(own - others)
 
   def _read_as(self, tensor: Tensor) -> List[str]:
     """Returns the global value of a tensor that is in no pack, as each replica reads it, [R]."""
-    join = self._cut.joined[tensor]
-    name = self._names.join(tensor)
+    collective = self._partition.combined[tensor]
+    name = self._names.collective(tensor)
     # The first replica's value, unless it is scaled: then there is an op for it.
-    if join.how == cuts.FIRST:
+    if collective.how == op_partition.FIRST:
       if self._factor(tensor) is None:
         return [self._names.of_replica(tensor, r if self._mirrored else 0)
                 for r in range(self._replicas)]
       return self._names.for_each(name)
     # Rows of gradients and means of two replicas are computed by each replica itself.
-    own = join.rows_of_gradient or (
-        join.how == "sum" and self._own_means and tensor not in self._fetched)
+    own = collective.rows_of_gradient or (
+        collective.how == "sum" and self._own_means and tensor not in self._fetched)
     return self._names.for_each(name) if own else [name] * self._replicas
 
   def _factor(self, tensor: Tensor) -> Any:
     """Returns the factor that makes a combined tensor the global value, or None."""
-    join = self._cut.joined[tensor]
-    if join.how == cuts.FIRST and not join.power:
+    collective = self._partition.combined[tensor]
+    if collective.how == op_partition.FIRST and not collective.exponent:
       factors = self._scaling.factors(tensor) if self._flow.is_integer(tensor) else None
       return None if factors is None or (factors == 1).all() else factors
-    if not join.power:
+    if not collective.exponent:
       return None
-    # R^power times the global value is held: divide by R^power.
-    factor = self._replicas ** -join.power
+    # R^exponent times the global value is held: divide by R^exponent.
+    factor = self._replicas ** -collective.exponent
     return int(factor) if self._flow.is_integer(tensor) else factor
 
   def _each(self, writer: NodeWriter, names: Sequence[str]) -> Iterator[Tuple[int, str]]:
@@ -106,8 +107,8 @@ class Joins:
       self._write(tensor)
 
   def _write(self, tensor: Tensor) -> None:
-    join, factor = self._cut.joined[tensor], self._factor(tensor)
-    if join.how == cuts.FIRST and factor is None:
+    collective, factor = self._partition.combined[tensor], self._factor(tensor)
+    if collective.how == op_partition.FIRST and factor is None:
       return
     dtype = self._flow.dtype(tensor) % 100
     parts = [self._names.of_replica(tensor, r) for r in range(self._replicas)]
@@ -115,22 +116,22 @@ class Joins:
     writer = self._writer
     # An op for each replica that reads one of its own, else one for all.
     for r, name in self._each(writer, self.read[tensor]):
-      if join.how == cuts.FIRST:
+      if collective.how == op_partition.FIRST:
         writer.scale(name, parts[r], factor, dtype, anchor)
-      elif join.how == cuts.ROWS:
+      elif collective.how == op_partition.ROWS:
         # Positions of replica q follow those of the replicas before it.
-        if join.positions:
-          parts = [writer.offset(f"{name}/part_{q}", part, q, *join.positions, dtype, anchor)
+        if collective.positions:
+          parts = [writer.offset(f"{name}/part_{q}", part, q, *collective.positions, dtype, anchor)
                    for q, part in enumerate(parts)]
         writer.concat(
-            name if factor is None else f"{name}/rows", f"{name}/axis", parts, dtype, join.axis,
-            anchor)
+            name if factor is None else f"{name}/rows", f"{name}/axis", parts, dtype,
+            collective.axis, anchor)
         if factor is not None:
           writer.scale(name, f"{name}/rows", factor, dtype, anchor)
       else:
-        if join.how == "sum" and self._micro_batches > 1:
+        if collective.how == "sum" and self._micro_batches > 1:
           parts = self._running_sums(name, parts, dtype)
-        writer.reduce(name, parts, dtype, join.how, factor, anchor)
+        writer.reduce(name, parts, dtype, collective.how, factor, anchor)
 
   def _running_sums(self, name: str, parts: Sequence[str], dtype: int) -> List[str]:
     """Adds up in each group as its micro-batches end; returns the sums that are left to add."""
@@ -162,7 +163,7 @@ class Joins:
         flat = writer.laid_out(
             f"{name}/{prefix}", [self._names.of_replica(tensor, r) for tensor in tensors], shapes,
             dtype)
-        parts.append(writer.cut_up(f"{name}/{prefix}/cut", flat, np.diff(ends).tolist(), dtype))
+        parts.append(writer.split_up(f"{name}/{prefix}/cut", flat, np.diff(ends).tolist(), dtype))
     means = [name if pack.pieces == 1 else f"{name}/piece_{i}" for i in range(pack.pieces)]
     # [R][pieces], or [1][pieces] for means that all replicas read.
     of_replicas = [[f"{mean}/{prefix}/mean" for mean in means] for prefix in self._names.prefixes
@@ -173,7 +174,7 @@ class Joins:
         sums += [writer.reduce(mean, piece, dtype, "sum", factor)
                  for mean, piece in zip(each, zip(*parts))]
     # Where each replica reads its own mean, or all read the first.
-    joined = [list(self.read[tensor]) if self._own_means else self._names.for_each(
+    combined = [list(self.read[tensor]) if self._own_means else self._names.for_each(
         self.read[tensor][0]) for tensor in tensors]
     for r, own in self._each(writer, self._names.for_each(f"{name}/split")):
       means = of_replicas[r % len(of_replicas)]
@@ -181,12 +182,12 @@ class Joins:
       if len(means) > 1:
         mean = writer.concat(f"{own}/whole", f"{own}/whole/axis", means, dtype)
       # Back to the shapes of the tensors, in their order.
-      for i, piece in enumerate(writer.cut_up(own, mean, sizes, dtype)):
+      for i, piece in enumerate(writer.split_up(own, mean, sizes, dtype)):
         if len(shapes[i]) == 1:
-          joined[i][r] = piece
+          combined[i][r] = piece
         else:
-          writer.reshape(joined[i][r], piece, shapes[i], dtype)
-    for tensor, found in zip(tensors, joined):
+          writer.reshape(combined[i][r], piece, shapes[i], dtype)
+    for tensor, found in zip(tensors, combined):
       # One split serves all replicas unless each has its own.
       self.read[tensor] = found if self._mirrored else [found[0]] * self._replicas
       self._sums[tensor] = sums

@@ -1,6 +1,6 @@
-"""Rules for the scale of an op's result, given that of its inputs: `power` in `kinds`.
+"""Rules for the scale of an op's result, given that of its inputs: `exponent` in `specs`.
 
-A replica's tensor may be `R^power` times the global one. An op that is homogeneous in its inputs
+A replica's tensor may be `R^exponent` times the global one. An op that is homogeneous in its inputs
 passes that on; before any other op the input is multiplied so that it is the global value.
 """
 
@@ -11,25 +11,25 @@ from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from placeto_tf.ops import members, rule_of
 from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
-from placeto_tf.replication.kinds import (
+from placeto_tf.replication.specs import (
   FREE,
-  SAME,
-  Box,
-  Kind,
+  REPLICATED,
+  Container,
+  Dimensions,
+  Gathered,
   Partial,
-  Rows,
-  Same,
-  Sizes,
-  Sparse,
-  Unclear,
-  Whole,
-  with_power,
+  Replicated,
+  Sharded,
+  SparseRows,
+  Spec,
+  Unknown,
+  with_exponent,
 )
 
 BILINEAR = "bilinear"
 # What is done to an input before an op reads it.
-JOIN, SCALE, SLICE, OFFSET = "join", "scale", "slice", "offset"
-# (JOIN,), (SCALE, power), (SLICE, axis), (OFFSET, numbers of an example, its slots)
+GLOBAL, SCALE, SLICE, OFFSET = "global", "scale", "slice", "offset"
+# (GLOBAL,), (SCALE, exponent), (SLICE, axis), (OFFSET, numbers of an example, its slots)
 Fix = Tuple[Any, ...]
 
 RESOURCE = 20  # DT_RESOURCE: the handle of a variable
@@ -38,39 +38,39 @@ RESOURCE = 20  # DT_RESOURCE: the handle of a variable
 class Inputs:
   """The inputs of one op: their specs, and the fixes that are made before it reads them."""
 
-  def __init__(self, flow: Dataflow, op: int, kinds: Sequence[Kind]):
+  def __init__(self, flow: Dataflow, op: int, specs: Sequence[Spec]):
     self.op = op
-    self.kinds: List[Kind] = list(kinds)
-    self.given = tuple(kinds)
+    self.specs: List[Spec] = list(specs)
+    self.given = tuple(specs)
     self.fixes: Dict[int, Fix] = {}
     self._flow = flow
 
-  def powers(self) -> List[float]:
-    """Returns the power of each input."""
-    # A spec without a power is the global value, at power 0.
-    return [getattr(kind, "power", 0.0) for kind in self.kinds]
+  def exponents(self) -> List[float]:
+    """Returns the exponent of each input."""
+    # A spec without a exponent is the global value, at exponent 0.
+    return [getattr(kind, "exponent", 0.0) for kind in self.specs]
 
   def is_whole(self, i: int) -> bool:
     """Returns whether an input holds whole numbers or booleans."""
     return self._flow.is_integer(self._flow.inputs[self.op][i])
 
-  def join(self, i: int) -> None:
+  def make_global(self, i: int) -> None:
     """Makes an input the global value instead of the replica's."""
-    kind = self.kinds[i]
-    if kind == SAME or isinstance(kind, Whole):
+    kind = self.specs[i]
+    if kind == REPLICATED or isinstance(kind, Gathered):
       return
-    if isinstance(kind, Same):
-      self.to_power(i, 0.0)
+    if isinstance(kind, Replicated):
+      self.to_exponent(i, 0.0)
       return
-    if isinstance(kind, Rows) and (
-        kind.outer > 1 or kind.tagged or kind.local and kind.power):
+    if isinstance(kind, Sharded) and (
+        kind.outer > 1 or kind.tagged or kind.local and kind.exponent):
       raise NotFollowed("needs all examples of the batch in an order that replicas do not keep")
-    if isinstance(kind, Rows) and self._flow.dtype(self._flow.inputs[self.op][i]) == RESOURCE:
+    if isinstance(kind, Sharded) and self._flow.dtype(self._flow.inputs[self.op][i]) == RESOURCE:
       raise NotFollowed("needs a variable that keeps examples, of which each replica has its own")
-    if isinstance(kind, (Box, Unclear)):
+    if isinstance(kind, (Container, Unknown)):
       raise NotFollowed("needs a container of what was found over the batch")
-    self.fixes[i] = (JOIN,)
-    self.kinds[i] = Whole() if isinstance(kind, (Rows, Sparse)) else SAME
+    self.fixes[i] = (GLOBAL,)
+    self.specs[i] = Gathered() if isinstance(kind, (Sharded, SparseRows)) else REPLICATED
 
   def scale(self, i: int, by: float) -> None:
     """Multiplies the replica's value of an input by `R^by`.
@@ -79,7 +79,7 @@ class Inputs:
       i: number of the input.
       by: the exponent of R to multiply with.
     """
-    kind = self.kinds[i]
+    kind = self.specs[i]
     if not by:
       return
     # Whole numbers can be multiplied, but not divided.
@@ -91,36 +91,36 @@ class Inputs:
     if before and before[0] != SCALE:
       raise NotFollowed("needs positions of examples at another scale")
     self.fixes[i] = (SCALE, by_now)
-    self.kinds[i] = with_power(kind, getattr(kind, "power", 0.0) + by)
+    self.specs[i] = with_exponent(kind, getattr(kind, "exponent", 0.0) + by)
     if not by_now:
       del self.fixes[i]
 
-  def to_power(self, i: int, power: float) -> None:
-    """Brings an input to this power, by a factor.
+  def to_exponent(self, i: int, exponent: float) -> None:
+    """Brings an input to this exponent, by a factor.
 
     Args:
       i: number of the input.
-      power: the exponent of R.
+      exponent: the exponent of R.
     """
-    kind = self.kinds[i]
-    if self.powers()[i] == FREE:
-      self.kinds[i] = with_power(kind, power)
+    kind = self.specs[i]
+    if self.exponents()[i] == FREE:
+      self.specs[i] = with_exponent(kind, exponent)
     else:
-      self.scale(i, power - self.powers()[i])
+      self.scale(i, exponent - self.exponents()[i])
 
-  def as_partial(self, i: int, power: float) -> None:
+  def as_partial(self, i: int, exponent: float) -> None:
     """Makes a share of a sum over the replicas of an input that is the same everywhere.
 
     Args:
       i: number of the input.
-      power: the exponent of R.
+      exponent: the exponent of R.
     """
-    kind = self.kinds[i]
-    if isinstance(kind, Same):
-      if kind.power != FREE:
-        # A share of a sum: 1/R of the value, at the power of the other shares.
-        self.scale(i, power - 1 - kind.power)
-      self.kinds[i] = Partial("sum", power)
+    kind = self.specs[i]
+    if isinstance(kind, Replicated):
+      if kind.exponent != FREE:
+        # A share of a sum: 1/R of the value, at the exponent of the other shares.
+        self.scale(i, exponent - 1 - kind.exponent)
+      self.specs[i] = Partial("sum", exponent)
 
   def slice(self, i: int, axis: int) -> None:
     """Makes an input the replica's rows of the global value.
@@ -130,7 +130,7 @@ class Inputs:
       axis: the axis.
     """
     self.fixes[i] = (SLICE, axis)
-    self.kinds[i] = Rows(axis)
+    self.specs[i] = Sharded(axis)
 
   def offset(self, i: int, batch: int) -> None:
     """Makes positions of a replica, which has `batch` examples, positions among all examples.
@@ -139,14 +139,14 @@ class Inputs:
       i: number of the input.
       batch: examples of a replica.
     """
-    kind = self.kinds[i]
-    assert isinstance(kind, Rows) and kind.local is not None
+    kind = self.specs[i]
+    assert isinstance(kind, Sharded) and kind.local is not None
     numbers = numbers_of_an_example(self._flow, self._flow.inputs[self.op][i], batch)
-    if kind.power or numbers is None:
-      # Positions at another power, or of an unknown number, cannot be moved.
+    if kind.exponent or numbers is None:
+      # Positions at another exponent, or of an unknown number, cannot be moved.
       raise NotFollowed("computes with positions of examples in the batch")
     self.fixes[i] = (OFFSET, numbers, kind.local.span)
-    self.kinds[i] = Rows(kind.axis, kind.outer)
+    self.specs[i] = Sharded(kind.axis, kind.outer)
 
 
 class NotFollowed(Exception):
@@ -171,8 +171,8 @@ def numbers_of_an_example(flow: Dataflow, tensor: Tensor, batch: int) -> Optiona
   return None if rest or not numbers else numbers
 
 
-def result_power(flow: Dataflow, view: Inputs) -> float:
-  """Returns the power of an op's results; see `_result_power`.
+def result_exponent(flow: Dataflow, view: Inputs) -> float:
+  """Returns the exponent of an op's results; see `_result_exponent`.
 
   Args:
     flow: the dataflow of the graph.
@@ -181,62 +181,62 @@ def result_power(flow: Dataflow, view: Inputs) -> float:
   Returns:
     The exponent of R.
   """
-  power = _result_power(flow, view)
-  return FREE if abs(power) > FREE / 4 else power
+  exponent = _result_exponent(flow, view)
+  return FREE if abs(exponent) > FREE / 4 else exponent
 
 
-def _result_power(flow: Dataflow, view: Inputs) -> float:
-  """Returns the power of an op's results; inputs are multiplied where the op needs that.
+def _result_exponent(flow: Dataflow, view: Inputs) -> float:
+  """Returns the exponent of an op's results; inputs are multiplied where the op needs that.
 
   Raises:
     NotFollowed: whole numbers would have to be divided.
   """
-  op, powers = view.op, view.powers()
+  op, exponents = view.op, view.exponents()
   scale = rule_of(flow.types[op]).scale
-  if not any(powers) or scale is not None and scale.kind == "shape":
+  if not any(exponents) or scale is not None and scale.kind == "shape":
     return 0.0
   # Rounding does not go with scaling.
   rounds = flow.types[op] == "Cast" and flow.is_integer((op, 0)) and not view.is_whole(0)
   if scale is None or rounds:
     return _at_global_value(view)
-  inputs = scale.members(len(powers))
+  inputs = scale.members(len(exponents))
   # f(c x) = c^degree f(x)
   if scale.kind == "factor":
-    return powers[inputs[0]] * scale.degree
+    return exponents[inputs[0]] * scale.degree
   if scale.kind == "gradient":
     return _at_global_value(view, frozenset(inputs))
   if scale.kind == "alike":
     return _equal(view, inputs) * scale.degree
   # Exponents of factors add up, those of a divisor are subtracted.
-  return sum(powers) if scale.kind == "product" else powers[0] - powers[1]
+  return sum(exponents) if scale.kind == "product" else exponents[0] - exponents[1]
 
 
 def _equal(view: Inputs, members: Sequence[int]) -> float:
-  """Brings inputs to one power."""
-  powers = view.powers()
-  # Members of power FREE are zeros, and take any power.
-  if all(powers[i] == FREE for i in members):
+  """Brings inputs to one exponent."""
+  exponents = view.exponents()
+  # Members of exponent FREE are zeros, and take any exponent.
+  if all(exponents[i] == FREE for i in members):
     return FREE
   whole = any(view.is_whole(i) for i in members)
-  found = [i for i in members if powers[i] != FREE]
-  rows = [powers[i] for i in found if isinstance(view.kinds[i], Rows)]
-  # Of whole numbers the larger power, which needs no division.
-  power = max(powers[i] for i in found) if whole or not rows else rows[0]
+  found = [i for i in members if exponents[i] != FREE]
+  rows = [exponents[i] for i in found if isinstance(view.specs[i], Sharded)]
+  # Of whole numbers the larger exponent, which needs no division.
+  exponent = max(exponents[i] for i in found) if whole or not rows else rows[0]
   for i in members:
-    if not isinstance(view.kinds[i], Sizes):
-      view.to_power(i, power)
-  return power
+    if not isinstance(view.specs[i], Dimensions):
+      view.to_exponent(i, exponent)
+  return exponent
 
 
 def _at_global_value(view: Inputs, but: FrozenSet[int] = frozenset()) -> float:
-  """Brings all inputs to power 0 but one, whose power is the result's."""
+  """Brings all inputs to exponent 0 but one, whose exponent is the result's."""
   found = 0.0
-  for i, power in enumerate(view.powers()):
-    # One input may keep its power, and gives it to the result.
+  for i, exponent in enumerate(view.exponents()):
+    # One input may keep its exponent, and gives it to the result.
     if i in but:
-      found = power
-    elif power:
-      view.to_power(i, 0.0)
+      found = exponent
+    elif exponent:
+      view.to_exponent(i, 0.0)
   return found
 
 

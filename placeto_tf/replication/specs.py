@@ -1,22 +1,22 @@
 """The relation of a replica's tensor to the same tensor of the graph at the global batch.
 
-`R^power` times the global value is what replicas hold: a replica's number of examples has power -1,
-the gradient of a mean loss at each example has power 1.
+Replicas hold `R^exponent` times the global value: a replica's number of examples has exponent -1,
+the gradient of a mean loss at each example has exponent 1.
 
-  Same      the global value, the same in all replicas
-  Rows      the replica's examples of it: along one axis it holds one slice for each example
-  Whole     the global value, of the examples of all replicas
-  Partial   the replicas' values together are the global one: their sum, maximum, minimum, ...
-  Own       a statistic of the replica's own batch in batch normalization, or computed from one;
-            where one value is needed, the sum
-  Sparse    rows of a variable's gradient (IndexedSlices): those of all replicas, one after the
-            other, are the global ones
-  Sizes     dimensions, some of which count examples
-  Box       a container (TensorArray, TensorList, stack) of tensors of one kind
-  Unclear   the global value cannot be computed from those of the replicas, or it is not known how;
-            `op` is where that began and `reason` says why
+  Replicated      the global value, the same in all replicas
+  Sharded         the replica's examples of it: along one axis one slice for each example
+  Gathered        the global value, of the examples of all replicas
+  Partial         the replicas' values together are the global one: their sum, maximum, ...
+  LocalStatistic  a statistic of the replica's own batch in batch normalization, or computed from
+                  one; where one value is needed, the sum
+  SparseRows      rows of a variable's gradient (IndexedSlices): those of all replicas, one after
+                  the other, are the global ones
+  Dimensions      dimensions, some of which count examples
+  Container       a container (TensorArray, TensorList, stack) of tensors of one spec
+  Unknown         the global value cannot be computed from those of the replicas, or it is not known
+                  how; `op` is where that began and `reason` says why
 
-`Rows(axis, outer)`: of the axis of size `outer * b * inner`, b is the batch; with `outer` 0 all
+`Sharded(axis, outer)`: of the axis of size `outer * b * inner`, b is the batch; with `outer` 0 all
 slices are equal. GSPMD (Xu et al. 2021, section 3) calls the first three replicated, tiled and
 gathered, and Partial a partial reduction.
 """
@@ -28,10 +28,10 @@ from typing import Any, Iterable, Optional, Sequence, Tuple, Union
 
 
 @dataclasses.dataclass(frozen=True)
-class Same:
+class Replicated:
   """The same in all replicas; see the module."""
 
-  power: float = 0.0
+  exponent: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,32 +40,32 @@ class Positions:
 
   Attributes:
     span: see the class.
-    room: a number below this may be added without leaving the slots of the example.
+    slack: a number below this may be added without leaving the slots of the example.
   """
 
   span: int = 1
-  room: int = 1
+  slack: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class Sharded:
   """One slice for each example; see the module.
 
   Attributes:
-    axis, outer, power: see the module.
+    axis, outer, exponent: see the module.
     local: if it holds positions of examples, counted from the replica's first.
     tagged: whether the first column of its last axis holds such positions.
   """
 
   axis: int
   outer: int = 1
-  power: float = 0.0
+  exponent: float = 0.0
   local: Optional[Positions] = None
   tagged: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
-class Whole:
+class Gathered:
   """The examples of all replicas, in their order."""
 
 
@@ -75,29 +75,29 @@ class Partial:
 
   Attributes:
     how: "sum", "max", "min", "all", "any".
-    power: see the module.
+    exponent: see the module.
   """
 
   how: str
-  power: float = 0.0
+  exponent: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Own:
-  """A replica's own statistic; `power` is that of its sum over the replicas."""
+class LocalStatistic:
+  """A replica's own statistic; `exponent` is that of its sum over the replicas."""
 
-  power: float = 1.0
+  exponent: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Sparse:
+class SparseRows:
   """Rows one after the other; see the module."""
 
-  power: float = 0.0
+  exponent: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class Dimensions:
   """Dimensions of a replica's tensor; see the module.
 
   Attributes:
@@ -108,7 +108,7 @@ class Sizes:
 
 
 @dataclasses.dataclass(frozen=True)
-class Unclear:
+class Unknown:
   """Cannot be combined; see the module.
 
   Attributes:
@@ -121,10 +121,10 @@ class Unclear:
 
 
 @dataclasses.dataclass(frozen=True)
-class Box:
-  """A container of tensors of one kind."""
+class Container:
+  """A container of tensors of one sharding spec."""
 
-  content: Kind
+  content: Spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,34 +137,36 @@ class Either:
   """
 
   predicate: Tuple[int, int]
-  true: Kind
-  false: Kind
+  true: Spec
+  false: Spec
 
 
-Kind = Union[Same, Rows, Whole, Partial, Own, Sparse, Sizes, Box, Either, Unclear]
-SAME = Same()
-# The power of zeros, at which a loop begins: any.
+Spec = Union[
+    Replicated, Sharded, Gathered, Partial, LocalStatistic, SparseRows, Dimensions, Container,
+    Either, Unknown]
+REPLICATED = Replicated()
+# The exponent of zeros, at which a loop begins: any.
 FREE = 1e9
 MIXES_ROWS = "combines examples of the batch with one another"
 
 
-def with_power(kind: Kind, power: float) -> Kind:
-  """Returns the spec at another power; one that has none as it is.
+def with_exponent(kind: Spec, exponent: float) -> Spec:
+  """Returns the spec at another exponent; one that has none as it is.
 
   Args:
     kind: a spec.
-    power: the exponent of R.
+    exponent: the exponent of R.
 
   Returns:
-    The spec at that power.
+    The spec at that exponent.
   """
-  if isinstance(kind, (Same, Rows, Partial, Own, Sparse)):
-    return dataclasses.replace(kind, power=power)
+  if isinstance(kind, (Replicated, Sharded, Partial, LocalStatistic, SparseRows)):
+    return dataclasses.replace(kind, exponent=exponent)
   return kind
 
 
 def meets_all_examples(
-    tensors: Sequence[Tuple[Kind, Optional[Sequence[Optional[int]]]]]) -> bool:
+    tensors: Sequence[Tuple[Spec, Optional[Sequence[Optional[int]]]]]) -> bool:
   """Returns whether rows are broadcast against the examples of all replicas, or may be.
 
   What is the same everywhere has one element, or no axis, where the rows have their examples.
@@ -174,25 +176,25 @@ def meets_all_examples(
   """
   # Axes of the examples, counted from the last one, as broadcasting aligns them.
   batch = {kind.axis - len(shape) for kind, shape in tensors
-           if isinstance(kind, Rows) and shape is not None}
+           if isinstance(kind, Sharded) and shape is not None}
   for kind, shape in tensors:
-    if isinstance(kind, Whole) and batch:
+    if isinstance(kind, Gathered) and batch:
       return True
     # A tensor that is the same everywhere must have one element there.
-    if isinstance(kind, Same) and shape is not None and any(
+    if isinstance(kind, Replicated) and shape is not None and any(
         len(shape) + axis >= 0 and shape[axis] != 1 for axis in batch):
       return True
   return False
 
 
-def is_unclear(kind: Kind) -> bool:
+def is_unknown(kind: Spec) -> bool:
   """Returns whether a spec is unclear, or a container of an unclear one."""
-  while isinstance(kind, Box):
+  while isinstance(kind, Container):
     kind = kind.content
-  return isinstance(kind, Unclear)
+  return isinstance(kind, Unknown)
 
 
-def join(kinds: Iterable[Kind], op: int) -> Kind:
+def merged_spec(specs: Iterable[Spec], op: int) -> Spec:
   """Returns the spec of a tensor that is one of several, as behind a Merge.
 
   Args:
@@ -200,36 +202,37 @@ def join(kinds: Iterable[Kind], op: int) -> Kind:
     op: the op that gives the tensor.
 
   Returns:
-    The spec that fits all of them; `Unclear` where none does.
+    The spec that fits all of them; `Unknown` where none does.
   """
-  found = list(dict.fromkeys(kinds))
+  found = list(dict.fromkeys(specs))
   if not found:
-    return SAME
-  unclear = next((kind for kind in found if isinstance(kind, Unclear)), None)
-  if unclear is not None:
-    return unclear
+    return REPLICATED
+  unknown = next((kind for kind in found if isinstance(kind, Unknown)), None)
+  if unknown is not None:
+    return unknown
   if not any(isinstance(kind, Partial) for kind in found):
     # Zeros and global values give way to any other spec.
-    found = [kind for kind in found if kind not in (SAME, Same(FREE))] or [
-        SAME if SAME in found else found[0]]
-  if all(isinstance(kind, Box) for kind in found):
-    return Box(join((kind.content for kind in found if isinstance(kind, Box)), op))
+    found = [kind for kind in found if kind not in (REPLICATED, Replicated(FREE))] or [
+        REPLICATED if REPLICATED in found else found[0]]
+  if all(isinstance(kind, Container) for kind in found):
+    return Container(merged_spec(
+        (kind.content for kind in found if isinstance(kind, Container)), op))
   varied = [kind for kind in found if not _is_vague(kind)]
   # Vague rows fit the first spec that varies.
   if varied:
     found = [kind for kind in found if kind in varied or not _fits(kind, varied[0])]
   elif len(found) > 1:
-    found = [kind for kind in found if getattr(kind, "power", 0.0) != FREE] or found[:1]
-  return found[0] if len(found) == 1 else Unclear(
+    found = [kind for kind in found if getattr(kind, "exponent", 0.0) != FREE] or found[:1]
+  return found[0] if len(found) == 1 else Unknown(
       op, "gives now one thing of the batch and now another")
 
 
-def _is_vague(kind: Kind) -> bool:
+def _is_vague(kind: Spec) -> bool:
   """Returns whether rows may stand for others: all of them are equal, or zero."""
-  return isinstance(kind, Rows) and (kind.outer == 0 or kind.power == FREE)
+  return isinstance(kind, Sharded) and (kind.outer == 0 or kind.exponent == FREE)
 
 
-def _fits(vague: Kind, rows: Kind) -> bool:
+def _fits(vague: Spec, rows: Spec) -> bool:
   """Returns whether rows that are all equal may stand for such rows."""
-  return isinstance(vague, Rows) and isinstance(rows, Rows) and vague.axis == rows.axis and (
-      vague.power in (rows.power, FREE)) and vague.outer in (0, rows.outer)
+  return isinstance(vague, Sharded) and isinstance(rows, Sharded) and vague.axis == rows.axis and (
+      vague.exponent in (rows.exponent, FREE)) and vague.outer in (0, rows.outer)

@@ -14,28 +14,28 @@ from typing import Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.op_defs import REF
-from placeto_tf.replication import op_roles, powers
+from placeto_tf.replication import exponents, op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor
-from placeto_tf.replication.kinds import (
+from placeto_tf.replication.propagation import Propagated
+from placeto_tf.replication.specs import (
   FREE,
-  SAME,
-  Kind,
-  Own,
+  REPLICATED,
+  Dimensions,
+  LocalStatistic,
   Partial,
-  Rows,
-  Same,
-  Sizes,
-  Sparse,
-  Unclear,
-  with_power,
+  Replicated,
+  Sharded,
+  SparseRows,
+  Spec,
+  Unknown,
+  with_exponent,
 )
-from placeto_tf.replication.propagation import Spread
 
-# How tensors of the replicas become one: combined (`Join.how` says how), the rows or examples of
-# all in their order, the first one's (all are equal).
+# How tensors of the replicas become one: combined (`Collective.how` says how), the rows or examples
+# of all in their order, the first one's (all are equal).
 ROWS, FIRST = "rows", "first"
 
-_HANDLES = (powers.RESOURCE, 21)  # and variant
+_HANDLES = (exponents.RESOURCE, 21)  # and variant
 _PASSING = ("Identity", "StopGradient", "Snapshot", "PreventGradient")
 # The sum is taken before these, if an optimizer or moving average does them with its numbers.
 _QUOTIENTS = ("RealDiv", "Div", "DivNoNan")
@@ -43,12 +43,12 @@ _SCALING = ("Mul", *_QUOTIENTS, "Add", "AddV2", "Sub")
 
 
 @dataclasses.dataclass(frozen=True)
-class Join:
+class Collective:
   """The way in which the replicas' tensors become the global one.
 
   Attributes:
     how: "sum", "max", "min", "all" or "any", or `ROWS` or `FIRST`.
-    power: the replicas hold `R^power` times the global value.
+    exponent: the replicas hold `R^exponent` times the global value.
     axis: of `ROWS`.
     positions: if the rows are positions, counted in each replica from 0: how many numbers there
       are for each example, and how many slots it has.
@@ -56,14 +56,14 @@ class Join:
   """
 
   how: str
-  power: float = 0.0
+  exponent: float = 0.0
   axis: int = 0
   positions: Optional[Tuple[int, int]] = None
   rows_of_gradient: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
+class OpPartition:
   """The role of each op that the batch reaches.
 
   Attributes:
@@ -74,10 +74,12 @@ class Cut:
 
   copies: FrozenSet[int]
   shared: FrozenSet[int]
-  joined: Dict[Tensor, Join]
+  combined: Dict[Tensor, Collective]
 
 
-def find_cut(flow: Dataflow, spread: Spread, fetched: List[Tensor], run: List[int]) -> Cut:
+def partition_ops(
+    flow: Dataflow, propagated: Propagated, fetched: List[Tensor], run: List[int]
+) -> OpPartition:
   """Finds the cut.
 
   Args:
@@ -93,10 +95,11 @@ def find_cut(flow: Dataflow, spread: Spread, fetched: List[Tensor], run: List[in
     GraphError: nothing is learned from the batch, or an update or a fetch cannot be computed from
       those of the replicas.
   """
-  return _Cutter(flow, spread).run(fetched, run)
+  return _Partitioner(flow, propagated).run(fetched, run)
 
 
-def outputs_of_fetched_ops(flow: Dataflow, spread: Spread, run: Sequence[int]) -> List[Tensor]:
+def outputs_of_fetched_ops(
+    flow: Dataflow, propagated: Propagated, run: Sequence[int]) -> List[Tensor]:
   """Returns the outputs of ops fetched by name that replicas can have as one value.
 
   Whoever fetches `loss` may go on to fetch `loss:0` of the replicated graph.
@@ -109,30 +112,30 @@ def outputs_of_fetched_ops(flow: Dataflow, spread: Spread, run: Sequence[int]) -
   Returns:
     Tensors as (op, port).
   """
-  return [tensor for op in run if op in spread.copied for tensor in flow.outputs(op)
-          if flow.dtype(tensor) % REF not in _HANDLES and _has_one_value(flow, spread, tensor)]
+  return [tensor for op in run if op in propagated.copied for tensor in flow.outputs(op)
+          if flow.dtype(tensor) % REF not in _HANDLES and _has_one_value(flow, propagated, tensor)]
 
 
-def _has_one_value(flow: Dataflow, spread: Spread, tensor: Tensor) -> bool:
+def _has_one_value(flow: Dataflow, propagated: Propagated, tensor: Tensor) -> bool:
   """Returns whether the global value of a tensor can be computed from those of the replicas."""
   try:
-    _Cutter(flow, spread).how(tensor, tensor[0])
+    _Partitioner(flow, propagated).how(tensor, tensor[0])
     return True
   except GraphError:
-    return tensor[0] in spread.once
+    return tensor[0] in propagated.once
 
 
-class _Cutter:
+class _Partitioner:
 
-  def __init__(self, flow: Dataflow, spread: Spread):
-    self._flow, self._spread = flow, spread
+  def __init__(self, flow: Dataflow, propagated: Propagated):
+    self._flow, self._propagated = flow, propagated
     self._copies: Set[int] = set()
     self._shared: Set[int] = set()
-    self._joined: Dict[Tensor, Join] = {}
+    self._combined: Dict[Tensor, Collective] = {}
     self._pending: List[Tuple[bool, int]] = []  # (shared, op) whose inputs are not yet looked at
     self._awaited: Set[int] = set()
 
-  def run(self, fetched: List[Tensor], run: List[int]) -> Cut:
+  def run(self, fetched: List[Tensor], run: List[int]) -> OpPartition:
     """Finds the role of each op behind the batch.
 
     Args:
@@ -143,16 +146,16 @@ class _Cutter:
       The cut.
 
     Raises:
-      GraphError: see `find_cut`.
+      GraphError: see `partition_ops`.
     """
-    flow, copied = self._flow, self._spread.copied
+    flow, copied = self._flow, self._propagated.copied
     # Ops that write values of the batch to variables.
     updates = [op for op in sorted(copied) if op_roles.is_update(flow.types[op])]
     # Updates that read the batch, or values computed once from it.
-    learning = [op for op in updates if op in self._spread.kinds and any(
-        self._spread.kind(tensor) != SAME for tensor in flow.inputs[op])]
+    learning = [op for op in updates if op in self._propagated.specs and any(
+        self._propagated.spec(tensor) != REPLICATED for tensor in flow.inputs[op])]
     learning += [op for op in updates if any(
-        tensor[0] in self._spread.once for tensor in flow.inputs[op])]
+        tensor[0] in self._propagated.once for tensor in flow.inputs[op])]
     collecting = [op for op in sorted(copied) if "AccumulatorApply" in flow.types[op]]
     if not learning and collecting:
       raise GraphError(
@@ -176,9 +179,10 @@ class _Cutter:
         self._awaited.update(c for c in flow.controls[op] if c in copied)
     self._settle()
     # A tensor that exists once after all needs no all-reduce.
-    joined = {tensor: how for tensor, how in self._joined.items() if tensor[0] not in self._shared}
-    return Cut(
-        frozenset(self._copies | self._constants_and_barriers()), frozenset(self._shared), joined)
+    combined = {tensor: how for tensor, how in self._combined.items()
+                if tensor[0] not in self._shared}
+    return OpPartition(
+        frozenset(self._copies | self._constants_and_barriers()), frozenset(self._shared), combined)
 
   def _constants_and_barriers(self) -> Set[int]:
     """Returns ops without a batch that each replica has of its own, where it is.
@@ -198,7 +202,7 @@ class _Cutter:
       if kind == "NoOp" and not read:
         if any(awaited in copies or awaited in barriers for awaited in waits):
           barriers.add(op)
-      elif op in self._spread.copied or flow.frames[op]:
+      elif op in self._propagated.copied or flow.frames[op]:
         continue
       elif kind == "Const" and all(p in constant or p in copies for p in waits) or (
           read and op_roles.is_stateless(kind) and all(p in constant for p in read + waits)):
@@ -227,7 +231,7 @@ class _Cutter:
 
   def _need(self, op: int) -> None:
     """Makes an op that the batch reaches exist, once or in each replica."""
-    if op in self._spread.once:
+    if op in self._propagated.once:
       self._share(op)
     elif op not in self._copies:
       self._check_clear(op)
@@ -236,8 +240,8 @@ class _Cutter:
 
   def _check_clear(self, op: int) -> None:
     """Raises GraphError where the op cannot be had from replicas."""
-    if op in self._spread.refused:
-      raise self._unclear(self._spread.refused[op], op)
+    if op in self._propagated.refused:
+      raise self._unknown(self._propagated.refused[op], op)
 
   def _share(self, op: int) -> None:
     if op in self._shared:
@@ -249,17 +253,17 @@ class _Cutter:
   def _look_at_shared(self, op: int) -> None:
     # A shared op reads global values.
     for tensor in self._flow.inputs[op]:
-      if tensor[0] in self._spread.copied or tensor in self._spread.sparse:
+      if tensor[0] in self._propagated.copied or tensor in self._propagated.sparse:
         self._use(tensor, op)
-    self._awaited.update(c for c in self._flow.controls[op] if c in self._spread.copied)
+    self._awaited.update(c for c in self._flow.controls[op] if c in self._propagated.copied)
 
   def _look_at_copy(self, op: int) -> None:
-    copied = self._spread.copied
+    copied = self._propagated.copied
     # A copy reads its own replica's values, unless the batch rules asked for the global one.
     for i, tensor in enumerate(self._flow.inputs[op]):
-      fix = self._spread.fixes.get((op, i))
-      if fix is not None and fix[0] == powers.JOIN:
-        self._join(tensor, self.how(tensor, op))
+      fix = self._propagated.fixes.get((op, i))
+      if fix is not None and fix[0] == exponents.GLOBAL:
+        self._combine(tensor, self.how(tensor, op))
       elif tensor[0] in copied:
         self._need(tensor[0])
     self._awaited.update(c for c in self._flow.controls[op] if c in copied)
@@ -267,20 +271,21 @@ class _Cutter:
   def _use(self, tensor: Tensor, consumer: int) -> None:
     """Makes the global value of a tensor available."""
     op = tensor[0]
-    if op in self._spread.once:
+    if op in self._propagated.once:
       self._share(op)
     # A linear op may come after the sum, which is taken once.
-    elif isinstance(self._spread.kind(tensor), (Partial, Own)) and self._is_linear_in_one(op):
+    elif isinstance(self._propagated.spec(tensor), (Partial, LocalStatistic)) and (
+        self._is_linear_in_one(op)):
       self._share(op)
     else:
-      self._join(tensor, self.how(tensor, consumer))
+      self._combine(tensor, self.how(tensor, consumer))
 
-  def _join(self, tensor: Tensor, how: Join) -> None:
-    self._joined[tensor] = how
-    if tensor[0] in self._spread.copied:
+  def _combine(self, tensor: Tensor, how: Collective) -> None:
+    self._combined[tensor] = how
+    if tensor[0] in self._propagated.copied:
       self._need(tensor[0])
 
-  def how(self, tensor: Tensor, consumer: int) -> Join:
+  def how(self, tensor: Tensor, consumer: int) -> Collective:
     """Returns how a tensor is combined across replicas.
 
     Args:
@@ -290,49 +295,49 @@ class _Cutter:
     Returns:
       The way in which the copies become one value.
     """
-    kind: Kind = self._spread.kind(tensor)
-    # Zeros have any power: 0 is as good.
-    if getattr(kind, "power", 0.0) == FREE:
-      kind = with_power(kind, 0.0)
-    if tensor in self._spread.sparse:
-      return Join(ROWS, getattr(kind, "power", 0.0), rows_of_gradient=True)
-    if isinstance(kind, Unclear):
-      raise self._unclear(kind, consumer)
-    if isinstance(kind, (Same, Sizes)):
-      return Join(FIRST, getattr(kind, "power", 0.0))
-    # The replicas' own statistics are combined by their sum, as `Own` says.
-    if isinstance(kind, (Partial, Own)):
+    kind: Spec = self._propagated.spec(tensor)
+    # Zeros have any exponent: 0 is as good.
+    if getattr(kind, "exponent", 0.0) == FREE:
+      kind = with_exponent(kind, 0.0)
+    if tensor in self._propagated.sparse:
+      return Collective(ROWS, getattr(kind, "exponent", 0.0), rows_of_gradient=True)
+    if isinstance(kind, Unknown):
+      raise self._unknown(kind, consumer)
+    if isinstance(kind, (Replicated, Dimensions)):
+      return Collective(FIRST, getattr(kind, "exponent", 0.0))
+    # The replicas' own statistics are combined by their sum, as `LocalStatistic` says.
+    if isinstance(kind, (Partial, LocalStatistic)):
       how = kind.how if isinstance(kind, Partial) else "sum"
-      if kind.power and self._flow.is_integer(tensor):
-        raise self._cannot_join(tensor, consumer, "averages whole numbers over the batch")
-      return Join(how, kind.power)
+      if kind.exponent and self._flow.is_integer(tensor):
+        raise self._cannot_combine(tensor, consumer, "averages whole numbers over the batch")
+      return Collective(how, kind.exponent)
     # Positions are rows that count from the first example of the replica.
-    if isinstance(kind, Rows) and kind.outer <= 1 and not kind.tagged:
+    if isinstance(kind, Sharded) and kind.outer <= 1 and not kind.tagged:
       if kind.local is None:
-        return Join(ROWS, kind.power, kind.axis)
-      numbers = powers.numbers_of_an_example(self._flow, tensor, self._spread.batch)
+        return Collective(ROWS, kind.exponent, kind.axis)
+      numbers = exponents.numbers_of_an_example(self._flow, tensor, self._propagated.batch)
       if numbers is not None:
-        return Join(ROWS, kind.power, kind.axis, (numbers, kind.local.span))
-    if isinstance(kind, Sparse):
-      return Join(ROWS, kind.power)
-    raise self._cannot_join(
+        return Collective(ROWS, kind.exponent, kind.axis, (numbers, kind.local.span))
+    if isinstance(kind, SparseRows):
+      return Collective(ROWS, kind.exponent)
+    raise self._cannot_combine(
         tensor, consumer, "gives examples of the batch in an order that replicas do not keep")
 
   def _is_linear_in_one(self, op: int) -> bool:
     """Returns whether an op that is linear in partial tensors exists once, after the sum."""
-    flow, copied = self._flow, self._spread.copied
+    flow, copied = self._flow, self._propagated.copied
     if flow.frames[op]:
       return False
     if flow.types[op] in _PASSING:
       return True
     # Inputs that exist once, and so are the same for all replicas.
-    single = [producer not in copied or producer in self._spread.once
+    single = [producer not in copied or producer in self._propagated.once
               for producer, _ in flow.inputs[op]]
     # sum_r(a_r) * b: linear in the one input that replicas have parts of.
     return flow.types[op] in _SCALING and any(
         single[1:] if flow.types[op] in _QUOTIENTS else single)
 
-  def _unclear(self, kind: Unclear, consumer: int) -> GraphError:
+  def _unknown(self, kind: Unknown, consumer: int) -> GraphError:
     flow = self._flow
     names = flow.graph.op_names
     needs = "" if kind.op == consumer else (
@@ -341,7 +346,7 @@ class _Cutter:
         f"op {names[kind.op]!r} ({flow.types[kind.op]}) {kind.reason}{needs}; take it out of the "
         "training step, or train with one replica")
 
-  def _cannot_join(self, tensor: Tensor, consumer: int, why: str) -> GraphError:
+  def _cannot_combine(self, tensor: Tensor, consumer: int, why: str) -> GraphError:
     flow = self._flow
     names = flow.graph.op_names
     return GraphError(
