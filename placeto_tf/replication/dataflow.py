@@ -198,8 +198,9 @@ class Dataflow:
     nodes = graph_pb2.GraphDef(node=[self.nodes[op]])
     node = nodes.node[0]
     node.ClearField("input")
-    if "_class" in node.attr:
-      del node.attr["_class"]
+    # Stated shapes are those of another batch; ops to be colocated with are not there.
+    for key in {"_class", "_output_shapes"} & set(node.attr):
+      del node.attr[key]
     given = {}
     try:
       with tf.Graph().as_default():
