@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from placeto_tf.ops import registered, rule_of
-from placeto_tf.replication.dataflow import Dataflow, Tensor
+from placeto_tf.replication.dataflow import Dataflow, Tensor, broadcast_reduction
 from placeto_tf.replication.exponents import Inputs, NotFollowed, result_exponent
 from placeto_tf.replication.scaling import Scaling
 from placeto_tf.replication.specs import (
@@ -36,16 +36,19 @@ _NOT_LINEAR = "reduces the batch in a way that replicas cannot combine"
 _SUM = Partial("sum")
 
 _REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "All": "all", "Any": "any"}
+_MANY = -1  # examples: more than one
 _OF_DIAGONALS = ("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
 
 
 class AxisRules:
   """The rules for one graph and its batch."""
 
-  def __init__(self, flow: Dataflow, batch: int, scaling: Scaling):
+  def __init__(
+      self, flow: Dataflow, batch: int, scaling: Scaling, spec_of: Callable[[Tensor], Spec]):
     self._flow = flow
     self._batch = batch
     self._scaling = scaling
+    self._spec_of = spec_of
     # Whether rows are checked against tensors that hold all examples; not before loops have
     # settled.
     self.compared = False
@@ -177,11 +180,48 @@ class AxisRules:
     return shape
 
   def _value(self, op: int, i: int) -> np.ndarray:
-    found = self._flow.value(self._flow.inputs[op][i])
+    tensor = self._flow.inputs[op][i]
+    found = self._flow.value(tensor)
+    if found is None and self._flow.types[tensor[0]] == "BroadcastGradientArgs":
+      found = self._summed_axes(tensor)
     if found is None:
       raise NotFollowed("takes an argument that is only known when it runs, so that the batch "
                          "cannot be followed through it")
     return found
+
+  def _summed_axes(self, tensor: Tensor) -> Optional[np.ndarray]:
+    """Returns the result of BroadcastGradientArgs where only the batch size is unknown."""
+    sides = [sizes for sizes in map(self._sizes, self._flow.inputs[tensor[0]])
+             if sizes is not None]
+    if self._batch < 2 or len(sides) < 2:
+      return None
+    # Pad both shapes with ones in front, as broadcasting does.
+    rank = max(map(len, sides))
+    if any(None in side for side in sides):
+      return None
+    # Any number but 1 is as good as another, as long as both sides have the same.
+    padded = np.array([[1] * (rank - len(side)) + [size or 0 for size in side] for side in sides])
+    many = np.maximum(padded.max(axis=0), 2)
+    filled = [np.where(row == _MANY, many, row)[rank - len(side):]
+              for row, side in zip(padded, sides)]
+    return broadcast_reduction(*filled)[tensor[1]]
+
+  def _sizes(self, tensor: Tensor) -> Optional[List[Optional[int]]]:
+    """Returns the dimensions that a tensor holds; `_MANY` for examples, None for unknown ones."""
+    flow = self._flow
+    known = flow.value(tensor)
+    if known is not None:
+      return np.ravel(known).tolist()
+    tensor = flow.pushed(tensor) or tensor
+    if flow.types[tensor[0]] not in ("Shape", "ShapeN"):
+      return None
+    measured = flow.inputs[tensor[0]][tensor[1]]
+    shape, kind = flow.shape(measured), self._spec_of(measured)
+    if shape is None:
+      return None
+    # A size is the number of examples where the rows have their axis.
+    return [_MANY if size is None and isinstance(kind, Sharded) and kind.axis == axis else size
+            for axis, size in enumerate(shape)]
 
   def _int(self, op: int, name: str, default: int = 0) -> int:
     attr = self._flow.attr(op, name)

@@ -222,7 +222,7 @@ class _Propagation:
     for update in sparse:
       self._indices[update.indices].append(update.values)
       self._readers[update.indices] |= update.readers
-    self._rules = AxisRules(flow, batch, scaling)
+    self._rules = AxisRules(flow, batch, scaling, self._spec)
     self._specs: Dict[int, Optional[List[Spec]]] = {}
     self._fixes: Dict[Tuple[int, int], Fix] = {}
     self._once: Set[int] = set()
