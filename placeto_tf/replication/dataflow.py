@@ -183,6 +183,12 @@ class Dataflow:
     value = self.value(tensor) if self._is_whole_number(tensor) else None
     if value is not None or self.types[op] in loops.MERGE:  # which may wait for what comes round
       return None if value is None else value.shape
+    if self.types[op] == "UnsortedSegmentSum":
+      # [ids..., rest...] -> [segments, rest...], even if rows and ids are of different batches.
+      rows, ids = (self.shape(each) for each in self.inputs[op][:2])
+      count = self.value(self.inputs[op][2])
+      if rows is not None and ids is not None and count is not None:
+        return (int(count), *rows[len(ids):])
     rule = rule_of(self.types[op])
     if rule.axes not in _WORKED_OUT and rule.shape_input is None and self.types[op] != "Range":
       return None
