@@ -187,7 +187,8 @@ def page(cluster: Cluster, found: pd.DataFrame) -> str:
       f"{short_name(device.name)} ("
       f"{device.properties.get('model', 'GPU') if device.type == 'GPU' else 'a worker process'})"
       for device in cluster.devices)
-  one_us = found[found["way"] == ONE_DEVICE].set_index("graph")["measured_us"]
+  one_us = found[found["way"] == ONE_DEVICE].drop_duplicates("graph").set_index("graph")[
+      "measured_us"]
   measured_us = found["measured_us"].astype(float)
 
   def shown(values: pd.Series, form: str) -> pd.Series:
