@@ -241,7 +241,8 @@ class _Mirrored:
     Returns:
       [R] ops that give these tensors.
     """
-    devices, before = self._devices[:len(sources)], []
+    devices = self._devices[:len(sources)]
+    before: List[int] = []
     for step in range(rounds):
       now = [self._add(f"{name}/round_{step}/{r}", "RingSend", [chunk], -1, device)
              for r, device in enumerate(devices)]

@@ -130,10 +130,11 @@ class Dataflow:
   def _frames(self) -> Tuple[List[str], Dict[str, str]]:
     graph = self.graph
     by_consumer = np.argsort(graph.edge_consumers, kind="stable")
-    found = loops.frames_of(self.nodes, self.types, loops.Inputs(
-        *(ends[by_consumer] for ends in (
-            graph.edge_producers, graph.edge_ports, graph.edge_consumers)), graph.num_ops),
-                            graph.topological_order)
+    producers, ports, consumers = (ends[by_consumer] for ends in (
+        graph.edge_producers, graph.edge_ports, graph.edge_consumers))
+    found = loops.frames_of(
+        self.nodes, self.types, loops.Inputs(producers, ports, consumers, graph.num_ops),
+        graph.topological_order)
     names = [*found.names, ""]  # frame -1 is outside of all loops
     return [names[frame] for frame in found.of_op], {
         name: names[parent] for name, parent in zip(found.names, found.parents)}
