@@ -15,7 +15,6 @@ from tf_agents.environments import py_environment
 from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
-from placeto_tf.errors import PlacementError
 from placeto_tf.training import cost as cost_lib
 
 INVALID_REWARD = -10.0  # of a placement that does not fit
@@ -36,7 +35,7 @@ class OneShotEnvironment(py_environment.PyEnvironment):
       self, allowed: np.ndarray, cost: cost_lib.Cost, *, batch_size: int, graph: int = 0,
       num_graphs: int = 1, decisions: Optional[array_spec.ArraySpec] = None,
       placements: Callable[[np.ndarray], np.ndarray] = lambda decisions: decisions):
-    """Checks that every group has a device, and sets the specs.
+    """Sets the specs.
 
     Args:
       allowed: [G, D] bool. An action that disregards it earns `INVALID_REWARD` and is not
@@ -47,17 +46,9 @@ class OneShotEnvironment(py_environment.PyEnvironment):
       num_graphs: that the policy knows.
       decisions: spec of an action; None is the devices [G] themselves.
       placements: actions [B, ...] -> devices [B, G].
-
-    Raises:
-      PlacementError: a batch of none, or a group with no device.
     """
     super().__init__(handle_auto_reset=True)
     self._allowed = np.asarray(allowed, dtype=bool)
-    if batch_size < 1:
-      raise PlacementError(f"batch_size is {batch_size}; expected at least 1")
-    if not self._allowed.any(axis=1).all():
-      group = int(np.flatnonzero(~self._allowed.any(axis=1))[0])
-      raise PlacementError(f"group {group} has no device it may use; expected at least one")
     self._cost, self._batch_size, self._graph = cost, batch_size, graph
     self._num_graphs = num_graphs
     g, d = self._allowed.shape

@@ -3,7 +3,8 @@
   scripts/with_env python scripts/benchmarks/made_problems.py --methods=placeto,annealing
 
 Prints, for each kind of `placeto_tf/training/made_problems.py` and each budget, the geometric mean
-of the objective over the best of one device, the expert and METIS, with its deviation over seeds.
+of the objective over the best of one device, the expert and METIS, with its deviation over seeds,
+and how many placements fit in memory where not all do: what does not fit is no result.
 Every method begins at its usual starts, which count, and plans for the budget. Training uses the
 problems below 1,000.
 """
@@ -59,16 +60,19 @@ def _cell(
   options: Dict[str, Any] = {}
   if method == "placeto" and FLAGS.policy_weights:
     options["weights"] = FLAGS.policy_weights
-  means = []
+  means, fitting = [], 0
   for seed in seeds:
     logs = []
     for problem, start_us in problems:
       fresh = problem.renewed()
       running.run(fresh, record, Budget(budget), seed, **options)
+      fitting += fresh.search_log.best_fits
       logs.append(np.log(fresh.search_log.best_objective_us / start_us))
     means.append(np.exp(np.mean(logs)))
   return f"{np.mean(means):.3f}" + (
-      f" ± {np.std(means, ddof=1):.3f}" if len(means) > 1 else "")
+      f" ± {np.std(means, ddof=1):.3f}" if len(means) > 1 else "") + (
+          f" ({fitting} of {len(seeds) * len(problems)} fit)"
+          if fitting < len(seeds) * len(problems) else "")
 
 
 def run() -> None:

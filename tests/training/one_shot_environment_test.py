@@ -1,8 +1,6 @@
 import numpy as np
-import pytest
 from tf_agents.environments import utils
 
-from placeto_tf.errors import PlacementError
 from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.one_shot_environment import OneShotEnvironment
 from random_problem import random_problem
@@ -54,10 +52,3 @@ def test_tf_agents_finds_the_environment_valid_and_the_problem_counts_the_evalua
   utils.validate_py_environment(environment, episodes=3)
   assert problem.search_log.evaluations == 4  # one batch is four episodes
   assert problem.search_log.best_placement is not None
-
-
-def test_what_makes_no_sense_is_refused():
-  with pytest.raises(PlacementError, match="batch_size is 0"):
-    two_groups(0)
-  with pytest.raises(PlacementError, match="group 1 has no device"):
-    two_groups(1, [[True, True], [False, False]])

@@ -22,7 +22,7 @@ import numpy as np
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.encoding.placed_groups import PlacedGroups, group_counts
 from placeto_tf.errors import PlacementError, check_at_least
-from placeto_tf.policies.placeto.scorer import ScorerWeights
+from placeto_tf.policies.placeto.scorer import CAP, ScorerWeights
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, Evaluator, evaluate, over
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -248,6 +248,9 @@ class BestFirst(PlacedGroups):
   def scores(self, groups: np.ndarray) -> np.ndarray:
     """Scores every move of groups by the placement's last simulation.
 
+    Until a placement fits, memory decides: moves from devices that hold too much to devices that
+    have space for the group come before all others.
+
     Args:
       groups: [M] int32.
 
@@ -261,6 +264,11 @@ class BestFirst(PlacedGroups):
       pairs = self.state.features(groups)
       # [M D, F] -> [M, D]
       found = self._weights.scores(pairs.reshape(-1, pairs.shape[-1])).reshape(pairs.shape[:2])
+    if not self.problem.search_log.best_fits:
+      free_bytes = self.tables.memory_bytes - self._seen[2]  # [D], of the peaks simulated last
+      full = free_bytes[self.groups[groups]] < 0  # [M]
+      space = self.tables.held_bytes[groups][:, None] <= free_bytes  # [M, D]
+      found = found + np.float32(2 * CAP) * (full[:, None] & space)
     return found + _TIE * self._rng.random(found.shape, dtype=np.float32)
 
   def _scores_by_messages(self) -> np.ndarray:

@@ -11,6 +11,7 @@ from placeto_tf.policies.placeto.best_first import BestFirst, BestFirstConfig
 from placeto_tf.policies.placeto.placers import search
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.problem.budget import Budget
+from placeto_tf.training import made_problems
 from random_problem import random_problem
 
 
@@ -224,3 +225,16 @@ def test_group_counts_stay_between_the_devices_and_what_can_be_moved():
 def test_wrong_settings_are_refused(wrong):
   with pytest.raises(PlacementError, match=next(iter(wrong))):
     BestFirstConfig(**wrong)
+
+
+def test_until_a_placement_fits_moves_off_full_devices_come_first():
+  problem = made_problems.make("made:pipelines[1002]")  # each accelerator holds a part of the model
+  run = BestFirst(problem, start_of(problem), ScorerWeights.untrained())
+  movable = run.tables.movable
+  free_bytes = problem.cluster.memory_bytes - problem.evaluate_ops(
+      run.placement).peak_memory_bytes[0]
+  assert free_bytes[0] < 0 and (free_bytes[1:] > 0).all()
+  relief = run.tables.held_bytes[movable][:, None] <= free_bytes
+  relief[:, 0] = False
+  scores = run.scores(movable)
+  assert relief.any() and scores[relief].min() > scores[~relief].max()
