@@ -6,7 +6,7 @@ segment is an output port, or the control port, of an op with at least one consu
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, NamedTuple
 
 import numpy as np
 
@@ -149,7 +149,7 @@ class SimulationTables(NamedTuple):
         latency=latency,
         bus_gap_us=float(cluster.bus_gap_us),
         overhead_us=float(cluster.op_overhead_us),
-        launchers=_uint32(_launchers(cluster)),
+        launchers=_launchers(cluster),
         launch_us=float(cluster.launch_us),
     )
 
@@ -171,12 +171,13 @@ def _rounds(
   return np.maximum(np.maximum.reduceat(rounds, first_edges), 1)
 
 
-def _launchers(cluster: Cluster) -> List[int]:
-  """Returns the first GPU of each GPU's host, [D]; CPUs compute in threads of their own."""
+def _launchers(cluster: Cluster) -> np.ndarray:
+  """Returns the first GPU of each GPU's host, [D] uint32; CPUs compute in threads of their own."""
   first: Dict[Any, int] = {}
   # The host is what a name says before the device: "/job:worker/task:1".
-  return [first.setdefault(device.name.rsplit("/", 1)[0] if device.type == "GPU" else d, d)
-          for d, device in enumerate(cluster.devices)]
+  return _uint32(np.array([
+      first.setdefault(device.name.rsplit("/", 1)[0] if device.type == "GPU" else d, d)
+      for d, device in enumerate(cluster.devices)]))
 
 
 def _bytes_of_a_wait(cluster: Cluster) -> float:

@@ -201,10 +201,10 @@ def fits(found: pd.DataFrame) -> pd.DataFrame:
             (other["peak_us"] / efficiency + start_us) / other["measured_us"] - 1))
     errors = pd.concat(after)
     plain = np.abs(members["plain_us"] / members["measured_us"] - 1)
-    efficiency, start_us = fit(members) if kind != "all" else ("", "")
+    fitted = fit(members) if kind != "all" else ("", "")
     rows.append({
-        "kind of op": kind, "kernels": len(members), "efficiency": efficiency,
-        "start, us": start_us, "error before, median": plain.median(), "worst": plain.max(),
+        "kind of op": kind, "kernels": len(members), "efficiency": fitted[0],
+        "start, us": fitted[1], "error before, median": plain.median(), "worst": plain.max(),
         "error on the other half, median": errors.median(), "its worst": errors.max()})
   return pd.DataFrame(rows).round(2)
 
