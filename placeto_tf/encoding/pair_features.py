@@ -76,7 +76,7 @@ def squash(x):
   return math.log1p(x) if x >= 0 else -math.log1p(-x)
 
 
-@compiled(nogil=True)
+@compiled(nogil=True, _nrt=False)
 def observe(place, start_us, step_us, peak_bytes, pair, op, state):
   """Fills the state of one placement from its simulation.
 
@@ -283,7 +283,7 @@ def features(g, pair, state, scratch, out):
       row[f] = min(CLIP, max(-CLIP, row[f]))
 
 
-@compiled(nogil=True)
+@compiled(nogil=True, _nrt=False)
 def features_of(groups, pair, state, scratch, out):
   """Fills the features of several groups; see `features`.
 

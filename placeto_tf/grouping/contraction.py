@@ -175,7 +175,7 @@ def _patterns(allowed):
   return first[:count], found
 
 
-@compiled(nogil=True)
+@compiled(nogil=True, _nrt=False)
 def _add_up(node_of_op, allowed_ops, rank_of_op, allowed, rank):
   """Fills `allowed` [M, D] with what all ops of a node may use, `rank` [M] with its first rank."""
   for op in range(node_of_op.shape[0]):

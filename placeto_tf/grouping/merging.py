@@ -178,12 +178,12 @@ class Merger:
     self.merge_compatible(max_sets)
 
 
-@compiled(nogil=True)
+@compiled(nogil=True, _nrt=False)
 def _merge(sets, u, v):
   return merge(sets, u, v)
 
 
-@compiled(nogil=True)
+@compiled(nogil=True, _nrt=False)
 def _merge_pairs(sets, firsts, seconds, cap_us):
   for k in range(firsts.shape[0]):
     u, v = find(sets, firsts[k]), find(sets, seconds[k])
@@ -191,7 +191,7 @@ def _merge_pairs(sets, firsts, seconds, cap_us):
       merge(sets, u, v)
 
 
-@compiled(nogil=True)
+@compiled(nogil=True, _nrt=False)
 def _merge_cheap(sets, order, cheap_us, cap_us, max_sets):
   for k in range(order.shape[0]):
     if sets.num_sets[0] <= max_sets:

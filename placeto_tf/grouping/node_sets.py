@@ -180,7 +180,7 @@ def _strike(sets, u, half):
   sets.degree[u] -= 1
 
 
-@compiled(nogil=True)
+@compiled(nogil=True, _nrt=False)
 def _add_edges(sets, producers, consumers, traffic_bytes):
   """Fills the edges of sets of one node each; a pair's two directions become one edge."""
   count = 0

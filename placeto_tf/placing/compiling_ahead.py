@@ -8,8 +8,8 @@ and method this was done.
 from __future__ import annotations
 
 import contextlib
-import os
-from typing import Callable, ContextManager, List, Optional, Set
+import pathlib
+from typing import Callable, ContextManager, List, Set
 
 import numpy as np
 from numba.core.registry import cpu_target
@@ -41,10 +41,11 @@ def compile_ahead(
   # One marker per engine and method; its text is the processor that was compiled for.
   name = f"{type(problem.simulator.engine).__name__}.{method.name}"
   folder = compiling.folder()
-  marker = None if folder is None else os.path.join(folder, name)
+  marker = None if folder is None else pathlib.Path(folder, name)
   target = repr(cpu_target.target_context.codegen().magic_tuple())
-  if name in _done or _read(marker) == target:
-    return
+  with contextlib.suppress(OSError):
+    if name in _done or marker is not None and marker.read_text("utf-8") == target:
+      return
   with stage(STAGE):
     small = _small(problem)
     # Bounds, then each part of the method, on a problem of 40 ops.
@@ -53,17 +54,8 @@ def compile_ahead(
       running.run(small.renewed(), part, Budget(max_evaluations=_EVALUATIONS))
   _done.add(name)
   if marker is not None:
-    with contextlib.suppress(OSError), open(marker, "w", encoding="utf-8") as file:
-      file.write(target)
-
-
-def _read(path: Optional[str]) -> Optional[str]:
-  """Returns the text of a file, None without one."""
-  try:
-    with open(path or "", encoding="utf-8") as file:
-      return file.read()
-  except OSError:
-    return None
+    with contextlib.suppress(OSError):
+      marker.write_text(target, "utf-8")
 
 
 def _parts(method: Method) -> List[Method]:

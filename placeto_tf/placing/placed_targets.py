@@ -7,7 +7,7 @@ target is compared with that one first, and the graph of the replicas takes its 
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Optional
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 
@@ -166,24 +166,21 @@ def _graph_def(target: Any) -> Any:
 
 def _is_graph(target: Any, graph: ComputationGraph) -> bool:
   """Returns whether a target has all nodes of a graph."""
-  return _same(target, graph, lambda found, wanted: set(found) == set(wanted))
+  found, wanted = _op_types(target, graph)
+  return found.keys() == wanted.keys() and bool(wanted)
 
 
 def _check_original(target: Any, whole: ComputationGraph) -> None:
   """Raises PlacementError unless the target is the graph that was given to `place()`."""
-  if not _same(target, whole, lambda found, wanted: found == wanted):
+  found, wanted = _op_types(target, whole)
+  if found != wanted or not wanted:
     raise PlacementError(
         f"the {type(target).__name__} is not the graph of which replicas were placed; give that "
         "one, or place this one")
 
 
-def _same(target: Any, graph: ComputationGraph, equal: Callable[[Any, Any], bool]) -> bool:
-  """Returns whether the types of the ops by name, calls inlined, are equal."""
-  graph_def, source = _graph_def(target), graph.source
-  if graph_def is None or source is None or source.graph_def is None:
-    return False
-  # name -> type of both graphs, with function calls inlined, as placing sees them.
-  found, wanted = (
-      {node.name: node.op for node in inline_functions(each)[0].node}
-      for each in (graph_def, source.graph_def))
-  return equal(found, wanted)
+def _op_types(target: Any, graph: ComputationGraph) -> List[Dict[str, str]]:
+  """Returns name -> type of the ops of both, calls inlined as placing sees them; {} without one."""
+  source = graph.source
+  return [{} if each is None else {node.name: node.op for node in inline_functions(each)[0].node}
+          for each in (_graph_def(target), None if source is None else source.graph_def)]

@@ -23,7 +23,7 @@ import numpy as np
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import MEMORY_PENALTY_US_PER_BYTE, PlacementProblem
 from placeto_tf.simulation.compiled_step import simulate_step
-from placeto_tf.simulation.compiling import copy_into, part
+from placeto_tf.simulation.compiling import copy_into, inlined
 
 BLOCK_SECONDS = 0.01
 FIRST_BLOCK, LONGEST_BLOCK = 4, 4096  # evaluations
@@ -44,7 +44,7 @@ class Evaluator(NamedTuple):
   counts: np.ndarray  # [3] int64: evaluations of this block, its limit, whether it found the best
 
 
-@part
+@inlined
 def evaluate(evaluator):
   """Evaluates evaluator.row; returns its objective in us, see `PlacementProblem.evaluate_ops`."""
   simulate_step(
@@ -65,7 +65,7 @@ def evaluate(evaluator):
   return objective_us
 
 
-@part
+@inlined
 def over(evaluator):
   """Returns whether the block has ended: by its limit, or with the best placement so far."""
   counts = evaluator.counts

@@ -187,7 +187,7 @@ def anneal_supernodes(
   return best, float(found_us[1])
 
 
-@compiled(nogil=True)
+@compiled(nogil=True, _nrt=False)
 def _anneal(
     moves, devices, current, best, found_us, schedule, rng, since, patience, evaluator):
   """Makes a block of moves.

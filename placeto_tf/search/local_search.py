@@ -148,7 +148,7 @@ def descend(
 SUPERNODE, SINCE, OTHERS, TRIED, VISIT = range(5)
 
 
-@compiled(nogil=True)
+@compiled(nogil=True, _nrt=False)
 def _descend(tables, order, visit, others, current, found_us, rng, evaluator, more):
   """Visits supernodes for a block, which may end in the middle of a visit.
 
@@ -217,7 +217,7 @@ def _kick(
   return current, float(problem.evaluate_ops(current).objective_us[0])
 
 
-@compiled(nogil=True)
+@compiled(nogil=True, _nrt=False)
 def _move(moves, rng, devices, placement, count):
   """Makes `count` random moves in a placement [N] and its supernodes' devices [U], unevaluated."""
   for _ in range(count):

@@ -76,7 +76,7 @@ def pick(rng, count):
   return int(rng.random() * count)
 
 
-@compiled(nogil=True)
+@compiled(nogil=True, _nrt=False)
 def shuffle(rng, items, count):
   """Shuffles the first items of an array in place, as `random.Random.shuffle` does.
 

@@ -38,8 +38,9 @@ def compiled(**options):
     SetupError: NUMBA_CACHE_DIR is set to a folder that others may write to.
   """
 
-  # No C code calls these functions: a wrapper for it would be compiled for nothing.
-  options = {"no_cfunc_wrapper": True, **options}
+  # No C code calls these functions: a wrapper for it would be compiled for nothing. Nor are
+  # divisors 0, for which each division would have a branch.
+  options = {"no_cfunc_wrapper": True, "error_model": "numpy", **options}
 
   # The cache folder is a global setting of numba, changed for the moment of the decoration alone.
   def decorate(function):
@@ -122,5 +123,6 @@ def copy_into(target, source):
 
 # For the parts of several loops that are too large for that. Only compiled code may call them: a
 # call from Python ends the process. It saves compiling what would convert their arguments.
-_NO_WRAPPERS: Dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-part = numba.njit(**_NO_WRAPPERS)
+_OF_PARTS: Dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True,
+                             "error_model": "numpy", "_nrt": False}
+part = numba.njit(**_OF_PARTS)

@@ -286,7 +286,7 @@ class BestFirst(PlacedGroups):
 NONE_LEFT, BLOCK_OVER, TAKEN = range(3)  # how `_try_moves` ends
 
 
-@compiled(nogil=True)
+@compiled(nogil=True, _nrt=False)
 def _try_moves(
     scores, some, group_of_op, groups, failures, untried, objective_us, temperature, rng,
     evaluator):
