@@ -104,7 +104,10 @@ def run_program(
   def parse(argv: List[str]) -> List[str]:
     # Before absl, whose own help leaves out the shared flags.
     if {"--help", "-help", "-h", "-?"} & set(argv[1:]):
-      print("\n\n".join(filter(None, (_help(main), more_help()))), flush=True)
+      try:
+        print("\n\n".join(filter(None, (_help(main), more_help()))), flush=True)
+      except BrokenPipeError:  # whoever read it has left
+        _forget_readers()
       sys.exit(0)
     try:
       rest = FLAGS(argv)
