@@ -158,8 +158,8 @@ def check_trainable(model: object) -> None:
   strategy = type(getattr(model, "distribute_strategy", None)).__name__
   if strategy not in ("_DefaultDistributionStrategy", "NoneType"):
     raise GraphError(
-        f"the Keras model {name!r} was made under {strategy}, which places its variables itself; "
-        "make it outside of the strategy's scope")
+        f"the Keras model {name!r} was made or is placed under {strategy}, which places variables "
+        "itself; make it, and place it, outside of the strategy's scope")
 
 
 def without_xla(model: keras.Model) -> Any:

@@ -121,9 +121,8 @@ class ReplicaSource:
     smaller = part.origin.feed_shapes
     batch = next((shape[0] for name, shape in whole.origin.feed_shapes.items()
                   if shape and smaller.get(name, (0,))[:1] == (shape[0] // made,)), 0)
-    # The part that is there already serves as the graph of fewer replicas, if it is small enough.
-    for examples in sorted((2, 3, 4), key=lambda each: (batch != made * count * each, each)):
-      # At least two examples for each replica, and a batch that divides.
+    # At least two examples for each replica, and a batch that divides.
+    for examples in (2, 3, 4):
       times = batch // (count * examples)
       if times < 2 or batch % (count * examples):
         continue
@@ -227,6 +226,7 @@ def _smaller_spec(spec: str, count: int) -> str:
   prefix, _, rest = spec.partition(":")
   name, values = registry.resolve(rest if prefix == "zoo" else spec)
   if "batch" not in values:
-    raise GraphError(f"{spec!r} has no option batch, so that replicas cannot divide it")
+    raise GraphError(f"{spec!r} has no option batch, so that replicas cannot divide it; place "
+                     "one replica")
   values["batch"] = divided(values["batch"], count, spec)
   return "zoo:" + ":".join([name, *(f"{key}={value}" for key, value in values.items())])

@@ -111,16 +111,18 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
     sizes += [shape[0] for shape in (flow.shape((op, 0)),) if shape and shape[0]]
   if not sizes:
     raise GraphError(
-        "nothing that the fetches need is fed with a batch or read from an input pipeline; only a "
-        "graph that trains on batches can be replicated")
+        "nothing that the fetches need is fed with a batch or read from an input pipeline, so that "
+        "there is nothing to divide; name the tensor that holds the examples in feeds, or place "
+        "one replica")
   # The most frequent size is the batch; another is an error below.
   batch = max(sizes, key=sizes.count)
   if len(set(sizes)) > 1:
     name, shape = next(feeds[op] for op in found if feeds[op][1][0] != batch)
     raise GraphError(
-        f"feed {name!r} of shape {list(shape)} is no batch of {batch} examples, so that "
-        "replicas cannot divide it; make it a constant or a variable of the graph, or put the "
-        "batch into its first dimension")
+        f"feed {name!r} of shape {list(shape)} is no batch of {batch} examples as others are, so "
+        "that replicas cannot divide all of them; make what is no batch a constant or a variable "
+        "of the graph, leave the first dimension of batches alone open, with None, or feed sparse "
+        "and ragged tensors as dense ones")
   return batch, sorted({*found, *pipelines})
 
 

@@ -194,8 +194,9 @@ class Rebatching:
       variable = flow.origin(data[0])[0] if data else op
       raise GraphError(
           f"variable {flow.graph.op_names[variable]!r} keeps examples of a batch "
-          "that is fixed, so that replicas cannot divide it; take it out of the training step, or "
-          "train with one replica")
+          "that is fixed, so that replicas cannot divide it; put the batch into the first "
+          "dimension of the feeds if it is elsewhere, take the variable out of the training step, "
+          "or train with one replica")
     self._shape_argument(op, tensor, axis)
     self._beside(op, tensor, axis)
     if kind == "Transpose":

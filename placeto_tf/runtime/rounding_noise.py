@@ -33,13 +33,13 @@ class RoundingNoise:
     """
     self._pair, self._examples, self._seed, self._plain = pair, examples, seed, plain
     self._other: Optional[TrainedPair] = None  # made when needed
-    self._steps = 0  # that the other has done
-    self._fetches: List[List[np.ndarray]] = []  # of its last step
+    self._done = [0, 0]  # steps of the other graph and of the other replicas
+    self._fetches: List[List[np.ndarray]] = [[], []]  # of their last steps
     self._noise: Dict[str, float] = {}  # the largest so far of each fetch and variable
 
   def restart(self) -> None:
     """Forgets the second training; to be called before the pair begins again."""
-    self._other, self._steps = None, 0
+    self._other, self._done = None, [0, 0]
 
   def close(self) -> None:
     """Ends the sessions."""
@@ -60,36 +60,39 @@ class RoundingNoise:
     Returns:
       The differences in the same order.
     """
-    self._measure({each.name for each in seen if each.is_wrong}, fetched, step, deadline)
-    return [each._replace(tolerance=max(
-        each.tolerance, _NOISE_FACTOR * self._noise.get(each.name, 0.0))) for each in seen]
+    # The graph's noise first: mostly it is enough, and the replicas' takes another step.
+    for of_replicas in (False, True):
+      wrong = {each.name for each in seen if each.is_wrong}
+      if wrong:
+        self._measure(of_replicas, wrong, fetched[of_replicas], step, deadline)
+        seen = [each._replace(tolerance=max(
+            each.tolerance, _NOISE_FACTOR * self._noise.get(each.name, 0.0))) for each in seen]
+    return list(seen)
 
   def _measure(
-      self, wanted: Set[str], fetched: Sequence[Sequence[np.ndarray]], step: int, deadline: float
-  ) -> None:
-    """Measures some fetches and variables in the steps so far."""
+      self, of_replicas: bool, wanted: Set[str], fetched: Sequence[np.ndarray], step: int,
+      deadline: float) -> None:
+    """Measures some fetches and variables of the graph or of its replicas in the steps so far."""
     pair, examples = self._pair, self._examples
     if self._other is None:
       self._other = pair.again(self._plain)
       self._other.begin_rounded(self._seed)
-    other = self._other
+    one, again = ((each.parts if of_replicas else each.whole) for each in (pair, self._other))
     # The second training catches up, with the same examples.
-    while self._steps <= step:
-      feed, is_other = examples.feed(self._steps), examples.is_other(self._steps)
-      self._fetches = [
-          other.whole.step(feed, deadline, is_other),
-          other.parts.step(pair.replicated.feed(feed), deadline, is_other)]
-      self._steps += 1
+    for each in range(self._done[of_replicas], step + 1):
+      feed = examples.feed(each)
+      self._fetches[of_replicas] = again.step(
+          pair.replicated.feed(feed) if of_replicas else feed, deadline, examples.is_other(each))
+      self._done[of_replicas] += 1
     # (name, value, value of the second training), of the fetches that are wanted.
-    found = [each for one, again in zip(fetched, self._fetches)
-             for each in zip(pair.tensors, one, again) if each[0] in wanted]
-    # The same of variables, and of their copies among the replicas.
+    found = [each for each in zip(pair.tensors, fetched, self._fetches[of_replicas])
+             if each[0] in wanted]
+    # The same of variables, or of their copies among the replicas.
     for chunk in pair.chunks:
-      names = [name for name in chunk if name in wanted]
-      copies = [(name, each) for name in names for each in pair.copies[name]]
+      names = [(name, copy) for name in chunk if name in wanted
+               for copy in (pair.copies[name] if of_replicas else [name])]
       if names:
-        found += zip(names, pair.whole.read(names), other.whole.read(names))
-        found += zip((name for name, _ in copies), *(
-            each.read([copy_ for _, copy_ in copies]) for each in (pair.parts, other.parts)))
-    for name, one, again in found:
-      self._noise[name] = max(self._noise.get(name, 0.0), difference(one, again))
+        found += zip((name for name, _ in names), *(
+            each.read([copy for _, copy in names]) for each in (one, again)))
+    for name, value, other in found:
+      self._noise[name] = max(self._noise.get(name, 0.0), difference(value, other))

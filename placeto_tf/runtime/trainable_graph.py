@@ -31,6 +31,7 @@ _LONG_S = 1e6  # as long as no limit
 # keeps all of it by one of the two, and none by the other.
 _DRAWS = {"normal": (0.6, -0.6), "uniform": (0.9, 0.05)}
 _DRAWN = "fixed_draw_"
+_TABLES = ("InitializeTable", "LookupTableImport")  # beginnings of op types
 _BOUNDED = {"RandomUniformInt": 1, "StatelessRandomUniformInt": 2, "StatelessRandomUniformIntV2": 4}
 
 
@@ -110,8 +111,11 @@ class TrainableGraph:
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     self.session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
     self._draw(False)
-    if init:
-      self.session.run(list(init), fed)
+    # Lookup tables are filled by ops outside of the step, of the graph and of its replicas.
+    tables = [op for op in self.tf_graph.get_operations()
+              if op.type.startswith(_TABLES) and op.name not in self.graph.op_index]
+    if init or tables:
+      self.session.run([*init, *tables], fed)
 
   def close(self) -> None:
     """Ends the session."""

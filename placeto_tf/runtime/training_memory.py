@@ -65,7 +65,9 @@ def _bytes_of_tensors(graph: ComputationGraph) -> float:
 
   flow = analyse_dataflow(graph)
   total = 0.0
-  for op, executions in enumerate(work_of(graph).executions.tolist()):
+  # [N]; how often loops go round takes an analysis of its own.
+  rounds = graph.executions if (graph.executions == 1).all() else work_of(graph).executions
+  for op, executions in enumerate(rounds.tolist()):
     for port in range(int(graph.output_offsets[op + 1] - graph.output_offsets[op])):
       shape, dtype = flow.shape((op, port)), tf.dtypes.as_dtype(flow.dtype((op, port)))
       if dtype.base_dtype in (tf.resource, tf.variant):

@@ -117,3 +117,21 @@ def test_a_graph_whose_variables_no_step_changes_is_not_checked():
   source = wrong_by(1.0, act="none_positive")
   found = compare_training(source.graph, source.replicas(2))
   assert str(found).startswith("not checked: no step changes a variable by more than")
+
+
+def test_lookup_tables_are_filled_before_both_train():
+  import tensorflow as tf
+
+  graph = tf.Graph()
+  with graph.as_default():
+    words = tf.compat.v1.placeholder(tf.string, [None, 3], name="words")
+    table = tf.lookup.StaticVocabularyTable(tf.lookup.KeyValueTensorInitializer(
+        tf.constant(["a", "b"]), tf.constant([0, 1], tf.int64)), 4)
+    rows = tf.nn.embedding_lookup(
+        tf.compat.v1.get_variable("rows", [6, 4]), table.lookup(words))
+    loss = tf.reduce_mean(tf.square(tf.tanh(rows)))
+    tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+  source = ReplicaSource(graph, {"fetches": ["train", loss.name], "batch_size": BATCH})
+  for mirrored in (False, True):
+    found = compare_training(source.graph, source.replicas(2, mirrored))
+    assert found.checked and found.steps == 5, found
