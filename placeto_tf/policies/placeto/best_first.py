@@ -248,8 +248,8 @@ class BestFirst(PlacedGroups):
   def scores(self, groups: np.ndarray) -> np.ndarray:
     """Scores every move of groups by the placement's last simulation.
 
-    Until a placement fits, memory decides: moves from devices that hold too much to devices that
-    have space for the group come before all others.
+    While the placement at hand does not fit, memory decides: moves from devices that hold too
+    much to devices that have space for the group come before all others.
 
     Args:
       groups: [M] int32.
@@ -264,11 +264,11 @@ class BestFirst(PlacedGroups):
       pairs = self.state.features(groups)
       # [M D, F] -> [M, D]
       found = self._weights.scores(pairs.reshape(-1, pairs.shape[-1])).reshape(pairs.shape[:2])
-    if not self.problem.search_log.best_fits:
-      free_bytes = self.tables.memory_bytes - self._seen[2]  # [D], of the peaks simulated last
-      full = free_bytes[self.groups[groups]] < 0  # [M]
-      space = self.tables.held_bytes[groups][:, None] <= free_bytes  # [M, D]
-      found = found + np.float32(2 * CAP) * (full[:, None] & space)
+    free_bytes = self.tables.memory_bytes - self._seen[2]  # [D], of the peaks simulated last
+    full = free_bytes[self.groups[groups]] < 0  # [M]
+    space = self.tables.held_bytes[groups][:, None] <= free_bytes  # [M, D]
+    # Where the placement at hand does not fit, moves off full devices come first.
+    found = found + np.float32(2 * CAP) * (full[:, None] & space)
     return found + _TIE * self._rng.random(found.shape, dtype=np.float32)
 
   def _scores_by_messages(self) -> np.ndarray:
