@@ -5,7 +5,7 @@ Dimensions: N needed ops.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, FrozenSet, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Optional, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.computation_graph import GraphSource
@@ -94,7 +94,7 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
     if op_name not in captures:
       feeds[graph.op_index[op_name]] = (name, shape)
   pipelines = [op for op, kind in enumerate(flow.types) if kind in PIPELINES]
-  sizes, found = [], []
+  found: Dict[int, Tuple[str, Any]] = {}  # those with a batch: name and shape
   for op, (name, shape) in feeds.items():
     # Without a larger batch known, every feed of rank 1 or more is a batch.
     axes = scaling.axes((op, 0))
@@ -105,24 +105,26 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
           f"feed {name!r} of shape {list(shape)} has the batch elsewhere than in its first "
           "dimension, so that replicas cannot divide it; put the batch into its first dimension")
     if axes:
-      sizes.append(shape[0])
-      found.append(op)
+      found[op] = (name, shape)
   for op in pipelines:
-    sizes += [shape[0] for shape in (flow.shape((op, 0)),) if shape and shape[0]]
-  if not sizes:
+    shape = flow.shape((op, 0))
+    if shape and shape[0]:
+      found[op] = (graph.op_names[op], shape)
+  if not found:
     raise GraphError(
         "nothing that the fetches need is fed with a batch or read from an input pipeline, so that "
         "there is nothing to divide; name the tensor that holds the examples in feeds, or place "
         "one replica")
-  # The most frequent size is the batch; another is an error below.
+  # The most frequent size is the batch; another is an error.
+  sizes = [shape[0] for _, shape in found.values()]
   batch = max(sizes, key=sizes.count)
-  if len(set(sizes)) > 1:
-    name, shape = next(feeds[op] for op in found if feeds[op][1][0] != batch)
-    raise GraphError(
-        f"feed {name!r} of shape {list(shape)} is no batch of {batch} examples as others are, so "
-        "that replicas cannot divide all of them; make what is no batch a constant or a variable "
-        "of the graph, leave the first dimension of batches alone open, with None, or feed sparse "
-        "and ragged tensors as dense ones")
+  for name, shape in found.values():
+    if shape[0] != batch:
+      raise GraphError(
+          f"{name!r} of shape {list(shape)} is no batch of {batch} examples as others are, so that "
+          "replicas cannot divide all of them; make what is no batch a constant or a variable of "
+          "the graph, leave the first dimension of batches alone open, with None, or feed sparse "
+          "and ragged tensors as dense ones")
   return batch, sorted({*found, *pipelines})
 
 

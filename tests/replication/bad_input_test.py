@@ -64,6 +64,15 @@ def test_feeds_of_two_batches(training):
       tf.compat.v1.placeholder(tf.float32, [3, 2], name=other))), "'other:0'", "no batch of 4")
 
 
+def test_a_queue_gives_another_batch_than_the_feed(training):
+  import tensorflow as tf
+
+  v1 = tf.compat.v1
+  refused(training(lambda x: tf.reduce_mean(linear(x)) * tf.reduce_mean(
+      v1.FIFOQueue(10, tf.float32, [[2]], name="queue").dequeue_many(3, name="taken"))),
+          "'taken'", "no batch of 4")
+
+
 def test_state_that_is_no_variable_is_changed_once_with_what_all_have_found(training):
   import tensorflow as tf
 
