@@ -462,16 +462,17 @@ class AxisRules:
     rows = [Sharded(kind.axis, kind.outer) for kind in parts if isinstance(kind, Sharded)]
     if all(kind.axis != axis for kind in rows):
       return dataclasses.replace(self._agree(rows), tagged=tagged)
-    # Batches one after the other along their own axis: each is a whole number of them.
+    # Batches one after the other along their own axis: each is a whole number of them. Equal slices
+    # are those of one batch.
     inner = set()
     for i, kind in enumerate(parts):
       size = self._shape(op, first + i)[axis]
-      if not isinstance(kind, Sharded) or kind.axis != axis or size is None or not kind.outer:
+      if not isinstance(kind, Sharded) or kind.axis != axis or size is None:
         raise NotFollowed(MIXES_ROWS)
-      inner.add(size // (kind.outer * self._batch))
+      inner.add(size // (max(1, kind.outer) * self._batch))
     if len(inner) > 1:
       raise NotFollowed(MIXES_ROWS)
-    return Sharded(axis, sum(kind.outer for kind in rows))
+    return Sharded(axis, sum(max(1, kind.outer) for kind in rows))
 
   def _split(self, op: int, specs: Sequence[Spec]) -> Union[Spec, List[Sharded]]:
     sized = self._flow.types[op] == "SplitV"

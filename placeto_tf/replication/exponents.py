@@ -103,7 +103,8 @@ class Inputs:
       exponent: the exponent of R.
     """
     kind = self.specs[i]
-    if self.exponents()[i] == FREE:
+    # Zeros are at any exponent, also after they were multiplied.
+    if abs(self.exponents()[i]) > FREE / 4:
       self.specs[i] = with_exponent(kind, exponent)
     else:
       self.scale(i, exponent - self.exponents()[i])

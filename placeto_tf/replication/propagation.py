@@ -832,8 +832,8 @@ class _Propagation:
       return None
     # sum_r(a_r) + b = sum_r(a_r + b / R): all summands at one exponent.
     rows = [specs[i].exponent for i in sums]  # type: ignore[union-attr]
-    # All summands at the exponent of the first part.
-    exponent = rows[0]
+    # All summands at the exponent of the first part that is not zero.
+    exponent = next((each for each in rows if abs(each) < FREE / 4), rows[0])
     if len(linear) > 1:
       if any(view.is_whole(i) for i in linear) and (
           len(set(rows)) > 1 or len(sums) < len(linear)):

@@ -19,6 +19,8 @@ from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
 _NOT_LINEAR = frozenset("Square Mul Pow Abs Sqrt".split())
 _UNIQUE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2")
 _STATE = ("ResourceGather", "Gather", "GatherV2", "ReadVariableOp", "Const")
+_SWITCHES, _MERGES = ("Switch", "RefSwitch"), ("Merge", "RefMerge")
+_SAME_INDICES = (*_UNIQUE, "Identity", "Cast", *_SWITCHES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,37 +56,60 @@ def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
   found = []
   # Back from the update to the rows of the gradient.
   for op, (values, indices) in updates.items():
-    first = _gradient_indices(flow, indices)
     rows, way = _gradient_rows(flow, values, op, every)
-    readers = _readers(flow, first, {*way, op})
-    found += [SparseUpdate(each, first, readers) for each in sorted(rows)
-              if _is_for_update(flow, each, {*way, op}, every)]
+    rows = {each for each in rows if _is_for_update(flow, each, {*way, op}, every)}
+    for first in _gradient_indices(flow, indices):
+      readers = _readers(flow, first, {*way, *every, op}, {each for each, _ in rows})
+      found += [SparseUpdate(each, first, readers) for each in sorted(rows)]
   return list(dict.fromkeys(found))
 
 
-def _gradient_indices(flow: Dataflow, tensor: Tensor) -> Tensor:
-  """Returns the indices before equal ones were made one."""
-  # Equal indices are made one, in which case the indices before are the gradient's.
-  while flow.types[tensor[0]] in (*_UNIQUE, "Identity", "Cast"):
-    tensor = flow.inputs[tensor[0]][0]
-  return tensor
+def _gradient_indices(flow: Dataflow, tensor: Tensor) -> List[Tensor]:
+  """Returns the indices before equal ones were made one, or a cond chose between them."""
+  ends, stack, seen = set(), [tensor], {tensor}
+  while stack:
+    tensor = stack.pop()
+    kind, before = flow.types[tensor[0]], flow.inputs[tensor[0]]
+    if kind in _SAME_INDICES:
+      before = before[:1]
+    elif kind not in _MERGES or flow.frames[tensor[0]]:
+      ends.add(tensor)
+      continue
+    stack += [each for each in before if each not in seen]
+    seen.update(before)
+  # Indices that an optimizer computes from the gradient's, as a union with others, come after them.
+  return sorted(end for end in ends if len(ends) == 1 or not any(
+      other[0] != end[0] and end[0] in closure({other[0]}, flow.consumers) for other in ends))
 
 
-def _readers(flow: Dataflow, indices: Tensor, way: Set[int]) -> FrozenSet[int]:
-  """Returns the ops that read indices and that an update alone reads."""
+def _readers(
+    flow: Dataflow, indices: Tensor, way: Set[int], rows: Set[int]) -> FrozenSet[int]:
+  """Returns the ops that read indices for an update alone.
+
+  Args:
+    flow: the graph.
+    indices: of the gradient.
+    way: the updates, and the ops from the gradient's rows to them.
+    rows: ops that give the gradient's rows, before which examples are computed.
+  """
   found: Set[int] = set()
   stack = list(flow.consumers[indices[0]])
   while stack:
     op = stack.pop()
     if op in found:
       continue
-    consumers = flow.consumers[op]
     if flow.types[op] in (*_UNIQUE, "Identity", "Cast"):
       found.add(op)
-      stack += consumers
-    # An op that only the update reads belongs to it.
-    elif op in way or consumers and all(each in way for each in consumers):
+      stack += flow.consumers[op]
+    elif op in way:
       found.add(op)
+    else:
+      # All that is computed of it ends in an update, or begins a branch, and none is an example.
+      after = closure({op}, flow.consumers)
+      ends = {each for each in after if not flow.consumers[each]} - way
+      if not after & rows and all(
+          flow.inputs[each] and flow.types[flow.inputs[each][0][0]] in _SWITCHES for each in ends):
+        found.add(op)
   return frozenset(found)
 
 
@@ -115,8 +140,13 @@ def _way_of_rows(
     if op in others:
       rows.add(tensor)
       continue
+    # A cond chooses between rows: on to both, and to the rows before the branches.
+    if kind in _SWITCHES:
+      before = before[:1]
+    elif kind in _MERGES and not flow.frames[op]:
+      pass
     # Rows of equal index are added up: on to the rows before.
-    if kind == "UnsortedSegmentSum" and flow.types[flow.origin(before[1])[0]] in _UNIQUE:
+    elif kind == "UnsortedSegmentSum" and flow.types[flow.origin(before[1])[0]] in _UNIQUE:
       before = before[:1]
     elif rule_of(kind).scales_rows:
       # Rows are scaled by factors of a lower rank; only inputs of the rows' rank are rows.
