@@ -85,7 +85,7 @@ def training_function(
   inputs, targets = step_specs(model, batch_size) if targets is None else (
       _input_specs(model, batch_size), targets)
   try:
-    with without_xla(optimizer):
+    with without_xla():
       # The optimizer's variables are made before the trace, as `fit` would make them.
       if hasattr(optimizer, "build"):
         optimizer.build(model.trainable_variables)
@@ -221,17 +221,22 @@ def _spec(shape: Any, dtype: tf.DType, batch_size: Optional[int]) -> tf.TensorSp
 
 
 @contextlib.contextmanager
-def without_xla(optimizer: keras.Optimizer) -> Iterator[None]:
-  """Keeps an optimizer of Keras 2 from having XLA compile its updates, as it does for GPUs."""
-  compiled = getattr(optimizer, "_jit_compile", False)
-  if not compiled:
-    yield
-    return
-  optimizer._jit_compile = False
+def without_xla() -> Iterator[None]:
+  """Keeps optimizers of Keras 2 from having XLA compile their updates, as they do for GPUs."""
+  packages = [sys.modules.get(name) for name in _PACKAGES]
+  bases = [base for base in (
+      getattr(getattr(package, "optimizers", None), "Optimizer", None) for package in packages)
+           if hasattr(base, "_update_step_xla")]
+  # Each optimizer has a flag of its own, before which a property of its class goes.
+  for base in bases:
+    base.jit_compile = property(
+        lambda optimizer: False,
+        lambda optimizer, value: optimizer.__dict__.update(jit_compile=value))
   try:
     yield
   finally:
-    optimizer._jit_compile = compiled
+    for base in bases:
+      del base.jit_compile
 
 
 def cause_of(error: Exception) -> str:

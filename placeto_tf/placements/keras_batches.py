@@ -22,7 +22,6 @@ from placeto_tf.placements.traced_steps import (
 if TYPE_CHECKING:
   import keras
   import tensorflow as tf
-  from tensorflow.types.experimental import ConcreteFunction
 
 
 def as_batch(data: Any, floatx: str = "float32") -> Batch:
@@ -201,11 +200,6 @@ class KerasStep(TracedStep):
         (model, model.optimizer), convert)
     self.model = model
     self.wide = draws_by_trace(model)
-
-  def trace(self, specs: Specs) -> ConcreteFunction:
-    """Traces the step as `fit` does; see `TracedStep.trace`."""
-    with keras_models.without_xla(self.model.optimizer):
-      return super().trace(specs)
 
   @property
   def floatx(self) -> str:

@@ -82,8 +82,9 @@ class TracedStep:
         return self._step(batch)
 
     try:
-      function = tf.function(flat, autograph=False).get_concrete_function(
-          tuple(leaf for leaf in leaves if isinstance(leaf, tf.TypeSpec)))
+      with keras_models.without_xla():
+        function = tf.function(flat, autograph=False).get_concrete_function(
+            tuple(leaf for leaf in leaves if isinstance(leaf, tf.TypeSpec)))
     except PlacetoError:
       raise
     except Exception as error:  # whatever the user's code raises

@@ -62,7 +62,7 @@ def place_graph(
   Raises:
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
   """
-  registry.read_weights(registry.find(config.method), config.policy_weights)
+  untrained = registry.read_weights(registry.find(config.method), config.policy_weights)
   if config.cost == "measured":
     make_runtime(cluster, config.workers)  # what is wrong with them is known before the search
   with observer.stage("Estimating costs"):
@@ -88,7 +88,7 @@ def place_graph(
     if not problem.search_log.best_fits:
       raise PlacementError(_nothing_fits(problem, problem.simulator.simulate(best)))
     measured, proven, notes = None, problem.search_log.proven, graph.notes + costs.notes
-    notes += tuple(filter(None, (
+    notes += untrained + tuple(filter(None, (
         own_host_note(graph, cluster, costs, best),
         what_if.small_step_note(graph, problem.simulator.simulate(best)))))
     if config.cost == "measured":

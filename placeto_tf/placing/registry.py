@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from typing import Optional, Sequence, Tuple
 
 from placeto_tf import policies
 from placeto_tf.errors import PlacementError
+from placeto_tf.files import user_files
 from placeto_tf.problem.method import (
     Kind,
     Method,
@@ -138,15 +140,29 @@ def check_weights(method: Method, policy_weights: Optional[str]) -> None:
         f"{method.weights.flags}")
 
 
-def read_weights(method: Method, policy_weights: Optional[str]) -> None:
+def read_weights(method: Method, policy_weights: Optional[str]) -> Tuple[str, ...]:
   """Checks that the weights that a method is given can be read.
 
   Args:
     method: to be run.
     policy_weights: directory of weights, or None.
 
+  Returns:
+    A note if the run that trains them is not over, such as one that was killed.
+
   Raises:
     PlacetoError: they cannot be read.
   """
-  if policy_weights is not None and method.weights is not None and method.weights.load is not None:
-    method.weights.load()(policy_weights)
+  if policy_weights is None or method.weights is None or method.weights.load is None:
+    return ()
+  method.weights.load()(policy_weights)
+  # The directory of the run, or of its weights inside.
+  for folder in (policy_weights, os.path.dirname(os.path.abspath(policy_weights))):
+    path = os.path.join(folder, "config.json")
+    if os.path.isfile(path) and not os.path.lexists(os.path.join(folder, "done.json")):
+      config = user_files.read_json_object(
+          path, what="the run's configuration", remedy="put an undamaged copy back")
+      return (f"the run in {folder!r} is not over: the weights are those of its last checkpoint "
+              f"before iteration {config.get('iterations', '?')}; the same command of train.py "
+              "goes on from there",)
+  return ()

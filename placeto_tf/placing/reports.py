@@ -114,8 +114,10 @@ def _computed(graph: ComputationGraph, fetch: str) -> str:
 
 def _replication(replication: Replication) -> Dict[str, Any]:
   """Returns the figures of every form as JSON, and how to feed the replicas that were placed."""
-  found = replication.data_parallel
+  found, grown = replication.data_parallel, replication.grown
   return {
+      # Speed-ups are per example: step times of the baselines are for as many as the new batch has.
+      "batch_grew": None if grown is None else {"from": grown[1], "to": grown[0]},
       "placed": None if replication.chosen is None else replication.chosen.describe(),
       "rows": {
           form: {

@@ -169,14 +169,13 @@ def replica_table(replication: Any) -> List[str]:
 
 def batch_lines(replication: Any) -> List[str]:
   """Returns a line that says that a step now takes a larger batch, or none."""
-  made = None if replication is None else replication.chosen
-  before = replication.rows["1"].global_batch if made is not None and (
-      "1" in replication.rows) else None
+  grown = None if replication is None else replication.grown
   # The batch is divided, or not known: nothing to say.
-  if made is None or before is None or made.global_batch == before:
+  if grown is None:
     return []
-  return [f"The batch grew from {before:,} to {made.global_batch:,} examples a step: it is part of "
-          f"the graph's shapes, and each of {made.replicas} replicas has it whole."]
+  return [f"The batch grew from {grown[1]:,} to {grown[0]:,} examples a step: it is part of the "
+          f"graph's shapes, and each of {replication.chosen.replicas} replicas has it whole. "
+          f"Speed-ups are per example: rows below are for {grown[0]:,} examples."]
 
 
 def verdict(result: Any) -> str:

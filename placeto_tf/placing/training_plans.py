@@ -16,7 +16,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import ClusterError, GraphError, PlacementError, listed
-from placeto_tf.graphs import ComputationGraph, keras_models, load_graph
+from placeto_tf.graphs import ComputationGraph, analysis_graph_def, keras_models, load_graph
 from placeto_tf.placements import Placement, keras_batches
 from placeto_tf.placements.applied import AppliedFunction, apply_checked
 from placeto_tf.placements.following import placed_alike
@@ -37,6 +37,7 @@ from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
 from placeto_tf.replication import ReplicaSource, ReplicatedGraph, replicated_costs
+from placeto_tf.replication.rebatching import check_shapes
 from placeto_tf.simulation import Simulator
 
 if TYPE_CHECKING:
@@ -333,9 +334,16 @@ def replica_source(
         whole, part=lambda count: _part_of(step, specs, count), batch_norm=batch_norm), specs
 
   def with_open_batch() -> Tuple[ReplicaSource, Specs]:
-    # One trace whose batch dimension is open serves all parts.
+    # One trace whose batch dimension is open serves all parts, unless its code states the size.
     wide = open_batch(specs, size)
-    return ReplicaSource(graph_of(step, step.trace(wide), shapes), batch_norm=batch_norm), wide
+    source = ReplicaSource(graph_of(step, step.trace(wide), shapes), batch_norm=batch_norm)
+    try:
+      check_shapes(analysis_graph_def(source.part(count)))
+    except ValueError as error:
+      raise GraphError(
+          f"the step {step.name!r} states the batch size ({keras_models.cause_of(error)}); leave "
+          "it out of its code, or train with one replica") from error
+    return source, wide
 
   def rewritten() -> Tuple[ReplicaSource, Specs]:
     return ReplicaSource(

@@ -2,8 +2,8 @@
 
 Counting the work of R replicas would take R times as long as for one and give nothing new. Ops that
 join replicas cost the bytes that they move. Ops after rows of all replicas (sparse gradients) have
-R times the rows of one. A feed that takes the whole batch, and its division, cost nothing: as in
-the graph of one replica, what a client feeds is where it is read.
+R times the rows of one. A feed that is divided holds the whole batch; the op that divides it, and
+the parts that travel, count as they do when the written graph is read.
 
 Measured times of the graph and of one of several replicas are times of every copy, too; see
 `placeto_tf.costs.traces`.
@@ -100,7 +100,10 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
       graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
     if port != CONTROL:
       inputs[consumer].append((producer, port))
-  divided = set(divided_feeds(replicated))
+  # The whole batch of each feed that is divided.
+  for name in replicated.written.divided:
+    op, _, port = name.rpartition(":")
+    output_bytes[graph.output_offsets[graph.op_index[op]] + int(port)] *= replicated.replicas
   many = _behind_rows(replicated, inputs, output_bytes)
   # Behind gathered rows an op has R times the rows of one replica.
   for name in ("flops", "moved_bytes", "temporary_bytes"):
@@ -109,9 +112,6 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
     output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]] *= replicated.replicas
   # Ops of the rewriting, in topological order, so that the sizes of their inputs are known.
   for op in graph.topological_order.tolist():
-    if op in divided:
-      output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]] = 0
-      continue
     if known[op]:
       continue
     if graph.op_types[op] in _NO_KERNEL:
@@ -143,19 +143,6 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
       np.where(known, work.executions[source], graph.executions),
       np.where(known, work.launched[source], graph.executions), output_bytes, work.notes,
       work.unknown, work.unsure)
-
-
-def divided_feeds(replicated: ReplicatedGraph) -> list:
-  """Returns the feeds that take the whole batch, and the ops that divide it."""
-  graph = replicated.graph
-  feeds = {graph.op_index[name.rpartition(":")[0]] for name in graph.feeds}
-  found = []
-  for producer, port, consumer in zip(
-      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
-    if producer in feeds and port != CONTROL and graph.op_types[consumer] == "Split" and (
-        replicated.original_of_op[consumer] < 0):
-      found += [producer, consumer]
-  return found
 
 
 def _split_shares(graph: ComputationGraph, op: int) -> np.ndarray:

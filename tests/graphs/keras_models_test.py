@@ -57,6 +57,15 @@ def test_tracing_leaves_values_alone_and_running_trains(keras):
   assert losses[-1] < losses[0]
 
 
+def test_updates_that_xla_compiles_on_gpus_are_traced_without_it(keras):
+  model, optimizer = _model(keras), keras.optimizers.SGD(0.1)
+  optimizer.jit_compile = True  # as Keras 2 has it where there is a GPU
+  model.compile(optimizer, "mse", jit_compile=False)
+  graph = load_graph(training_function(model), batch_size=4)
+  assert not any(kind.endswith("PartitionedCall") for kind in graph.op_types)
+  assert optimizer.jit_compile is True
+
+
 def test_targets_follow_the_outputs(keras):
   model = _model(keras)
   model.compile("sgd", "mse")

@@ -59,3 +59,19 @@ def test_listing_methods_imports_nothing_heavy():
           "'keras') if name in sys.modules])")
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
   assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_weights_of_a_run_that_was_killed_get_a_note(tmp_path):
+  from placeto_tf.policies.placeto.scorer import pretrained
+
+  weights = tmp_path / "run" / "weights"
+  weights.parent.mkdir()
+  pretrained().save(str(weights))
+  method = registry.find("placeto")
+  assert registry.read_weights(method, str(weights)) == ()
+  (tmp_path / "run" / "config.json").write_text('{"iterations": 100}')
+  for folder in (weights, weights.parent):
+    note, = registry.read_weights(method, str(folder))
+    assert "is not over" in note and "iteration 100" in note
+  (tmp_path / "run" / "done.json").write_text("{}")
+  assert registry.read_weights(method, str(weights.parent)) == ()

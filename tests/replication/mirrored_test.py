@@ -16,7 +16,6 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import ReplicaSource, packing, replicate, replicated_costs
 from placeto_tf.replication.layouts import layouts
-from placeto_tf.replication.replicated_costs import divided_feeds
 from placeto_tf.replication.replicated_graph import SHARED
 from placeto_tf.search.symmetric import anneal_symmetric, device_images, place_shares
 
@@ -257,11 +256,7 @@ def test_costs_are_those_that_counting_the_work_gives(mirrored):
   owned = (mirrored.original_of_op >= 0) & (mirrored.replica_of_op != SHARED)
   np.testing.assert_allclose(derived.compute_us[owned], counted.compute_us[owned])
   np.testing.assert_allclose(derived.persistent_bytes, counted.persistent_bytes)
-  # What a client feeds is where it is read: the whole batch and its division are free.
-  fed = np.repeat(np.isin(np.arange(mirrored.graph.num_ops), divided_feeds(mirrored)),
-                  np.diff(mirrored.graph.output_offsets))
-  assert fed.any() and not derived.output_bytes[fed].any()
-  np.testing.assert_allclose(derived.output_bytes[~fed], counted.output_bytes[~fed])
+  np.testing.assert_allclose(derived.output_bytes, counted.output_bytes)
   assert derived.compute_us.sum() == pytest.approx(counted.compute_us.sum(), rel=0.02)
 
 
