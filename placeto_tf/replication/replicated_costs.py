@@ -27,6 +27,8 @@ from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 
 _SCALAR_BYTES = 8
 _NO_KERNEL = ("Const", "NoOp")
+_KEPT_NAMES = ("IdentityN", "NoOp")
+_MOVES = ("ConcatV2", "SplitV", "Split")
 _FREE = ("Reshape",)  # moves nothing
 
 
@@ -84,8 +86,14 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
   fields = {
       name: np.where(known, getattr(work, name)[source], 0) for name in (
           "flops", "moved_bytes", "temporary_bytes", "persistent_bytes")}
-  launches = np.where(known, work.launches[source], False)
-  on_gpu = np.where(known, work.launches_on_gpu[source], False)
+  # An op that keeps a fetched op's name only passes on the results of the copies.
+  computes = known & np.array([
+      kind not in _KEPT_NAMES or kind == original.op_types[i]
+      for kind, i in zip(graph.op_types, source.tolist())])
+  for name in ("flops", "moved_bytes", "temporary_bytes"):
+    fields[name][~computes] = 0
+  launches = np.where(computes, work.launches[source], False)
+  on_gpu = np.where(computes, work.launches_on_gpu[source], False)
   product_types = np.where(known, work.product_types[source], np.int32(0))
   output_bytes = np.zeros(graph.num_outputs)
   widths, theirs = np.diff(graph.output_offsets), np.diff(original.output_offsets)
@@ -134,9 +142,9 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
       continue
     launches[op] = on_gpu[op] = True
     fields["moved_bytes"][op] = max(total + written, _SCALAR_BYTES)
-    if graph.op_types[op] not in ("ConcatV2", "SplitV"):
-      # One flop for each four bytes: float32 numbers.
-      fields["flops"][op] = total / 4
+    if graph.op_types[op] not in _MOVES:
+      # One flop for each float32 number of the result; of k summands k - 1.
+      fields["flops"][op] = (total - written if graph.op_types[op] == "AddN" else written) / 4
   return OpWork(
       fields["flops"], fields["moved_bytes"], launches, on_gpu, product_types,
       fields["temporary_bytes"], fields["persistent_bytes"],
