@@ -222,6 +222,9 @@ class _Propagation:
     for update in sparse:
       self._indices[update.indices].append(update.values)
       self._readers[update.indices] |= update.readers
+    # All that is computed of the indices is the update's own.
+    self._of_update = closure(
+        {op for update in sparse for op in update.readers}, flow.consumers)
     self._rules = AxisRules(flow, batch, scaling, self._spec)
     self._specs: Dict[int, Optional[List[Spec]]] = {}
     self._fixes: Dict[Tuple[int, int], Fix] = {}
@@ -416,6 +419,8 @@ class _Propagation:
     # Effects, predicates and containers.
     if op_roles.is_update(kind):
       return self._update(view, width)
+    if op in self._of_update:
+      return self._of_sparse_rows(view, width)
     if kind in _SWITCHES and not isinstance(specs[1], Replicated):
       view.make_global(1)
       specs[1] = REPLICATED

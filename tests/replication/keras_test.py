@@ -8,7 +8,7 @@ import pytest
 import subprograms
 
 FOLDER = pathlib.Path(__file__).parent
-CASES = ("adam/embedding/3", "sgd+clip/lstm/2", "rmsprop/dense/4")
+CASES = ("adam/embedding/3", "adagrad/embedding/2", "sgd+clip/lstm/2", "rmsprop/dense/4")
 MIRRORED = (2, 3)
 
 
