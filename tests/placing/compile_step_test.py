@@ -9,10 +9,11 @@ import subprograms
 
 _PROGRAM = pathlib.Path(__file__).parent / "train_loops.py"
 _LOOPS = ("subclassed", "gan", "accumulation_inside", "mixed_precision", "minimize", "iterator",
-          "module", "actor_critic", "open_signature")
+          "module", "actor_critic", "open_signature", "recommender", "batch_size_in_code")
 # With Keras 2 beside Keras 3: how its models, optimizers and loss scales are stepped.
 _LEGACY_LOOPS = ("subclassed", "mixed_precision", "minimize")
-_DIVIDED = {"subclassed", "gan", "mixed_precision", "minimize", "module"}
+_DIVIDED = {"subclassed", "gan", "mixed_precision", "minimize", "module", "recommender",
+            "batch_size_in_code"}
 
 
 @pytest.fixture(scope="module", params=["2", "3"], ids=["keras_2", "keras_3"], name="found")
