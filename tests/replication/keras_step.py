@@ -52,7 +52,9 @@ def difference(keras, optimizer, kind, replicas):
     options = {"global_clipnorm": 0.01} if clip else {}
     chosen = {"adam": keras.optimizers.Adam, "sgd": keras.optimizers.SGD,
               "rmsprop": keras.optimizers.RMSprop, "adagrad": keras.optimizers.Adagrad}[name]
-    chosen = chosen(0.05, **({"momentum": 0.9} if name == "sgd" else {}), **options)
+    # One name: ops of the two graphs are compared by theirs.
+    chosen = chosen(
+        0.05, name="updates", **({"momentum": 0.9} if name == "sgd" else {}), **options)
     built.compile(chosen, "mse", **({"jit_compile": False} if keras.__version__ > "3" else {}))
     function = training_function(built, batch_size=batch)
     variables = chosen.variables() if callable(chosen.variables) else chosen.variables
