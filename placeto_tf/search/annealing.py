@@ -36,7 +36,7 @@ from placeto_tf.simulation.compiling import compiled, copy_into
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 # A level ends early after this many moves in a row, per supernode and in all, that changed nothing.
 STALL, STALL_AT_LEAST = 10, 100
-HOTTEST = 0.05  # over the step time
+HOTTEST = 0.05  # the highest temperature of any round, as a fraction of the step time
 # With so many evaluations it pays to anneal from a simple start, not a policy's placement
 # (docs/results/placeto.md).
 PLENTY = 6000
@@ -47,14 +47,16 @@ class AnnealingConfig:
   """Settings of annealing; docs/results/rivals_tuned.md lists those tried.
 
   Attributes:
-    levels: (supernodes over the number of groups, share of the budget), coarse to fine: a handful
-      of large supernodes first, which moves whole layers at once.
-    start_temperature, end_temperature: of every level, over its start's step time.
-    evaluations_a_supernode: a level whose share of the budget has fewer evaluations per
-      supernode than this is left out, because it would get nothing done.
-    reheat: where all levels end before the budget does, the rest goes to one more round, with
-      temperatures this many times as high.
-    moves: see there.
+    levels: (number of supernodes divided by the number of groups, share of the budget) of each
+      level, coarse to fine: the first level has a handful of large supernodes and moves whole
+      layers at once.
+    start_temperature, end_temperature: temperatures at the start and the end of every level, as
+      fractions of the step time at the level's start.
+    evaluations_a_supernode: the fewest evaluations per supernode; a level whose share of the budget
+      allows fewer is skipped, because it would get nothing done.
+    reheat: factor on the start temperature of each further round; rounds follow one another until
+      the budget is used up.
+    moves: how often each kind of move is sampled.
   """
 
   levels: Tuple[Tuple[float, float], ...] = COARSE_TO_FINE
@@ -80,7 +82,7 @@ def anneal(
 
   Args:
     problem: evaluates.
-    budget: of the search; None is 10,000 evaluations.
+    budget: of the search; None allows 10,000 evaluations.
     seed: of moves and acceptance.
     config: levels, temperatures and moves.
     start: [N] int32, or None.
@@ -130,7 +132,7 @@ def _levels(
       share += levels.pop()[1]
     levels.append((count, share))
   if evaluations is not None:
-    # Levels too short for their supernodes are left out; one level always stays.
+    # Levels with too few evaluations for their supernodes are skipped; at least one level is kept.
     enough = [(count, share) for count, share in levels
               if share * evaluations >= config.evaluations_a_supernode * count]
     levels = enough or levels[:1]
@@ -158,11 +160,11 @@ def anneal_supernodes(
     objective_us: of `placement`.
     budget: when to stop.
     rng: a `stream`, decides moves and acceptance.
-    temperatures: at the start and at the end, over `objective_us`.
+    temperatures: at the start and at the end, as fractions of `objective_us`.
     moves: how often each kind of move is sampled; None is `MoveConfig()`.
 
   Returns:
-    The best placement [N] met, and its objective.
+    The best placement [N] found, and its objective.
   """
   best = np.array(placement, dtype=np.int32)
   if not supernodes.movable:
@@ -195,15 +197,15 @@ def _anneal(
   Args:
     moves: `Moves`.
     devices: [U] int32; current, best: [N] int32; found_us: [2] float64 objectives of these.
-    schedule: [5] float64: the temperature at the start, how its logarithm falls, and
-      `_Progress.now()`.
+    schedule: [5] float64: the temperature at the start, the change of its logarithm over the whole
+      budget, and `_Progress.now()`.
     rng: `stream`.
-    since: moves in a row that changed nothing.
-    patience: how many end the level.
-    evaluator: `Evaluator`, whose row equals `current`.
+    since: number of moves in a row that changed nothing.
+    patience: the level ends after so many moves in a row that changed nothing.
+    evaluator: `Evaluator`; its row equals `current`.
 
   Returns:
-    `since`.
+    `since` after the block.
   """
   row, tables = evaluator.row[0], moves.tables
   # Evaluations of this block are not in `progress` yet.
@@ -223,7 +225,7 @@ def _anneal(
     since += 1
     # Metropolis rule.
     if rise <= 0 or rng.random() < math.exp(-rise / temperature):
-      # Moves between placements of one objective do not count as progress.
+      # Moves between placements with equal objectives do not count as progress.
       if rise != 0:
         since = 0
       found_us[0] = now_us

@@ -1,7 +1,8 @@
 """m-ETF, a placer of Baechi: earliest task first, within the devices' memory.
 
 Jeon et al., "Baechi: fast device placement of machine learning graphs" (SoCC 2020), sections 2 and
-3: the pair of a ready op and a device that can start first is taken repeatedly (Hwang et al. 1989).
+3: among all pairs of a ready op and a device, the pair that can start first is placed; then the
+next one is chosen in the same way (Hwang et al. 1989).
 
 Dimensions: N ops, D devices.
 """
@@ -21,7 +22,7 @@ from placeto_tf.search.list_scheduling import Schedule, upward_ranks
 
 
 def m_etf(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """Evaluates plans with links and as published (see `list_scheduling`).
+  """Evaluates two plans: with queues on links, and as published (see `list_scheduling`).
 
   Args:
     problem: evaluates.
@@ -34,11 +35,11 @@ def m_etf(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndar
 
 
 def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
-  """Plans the pair of op and device that can start first, again and again.
+  """Makes a plan: repeatedly places the pair of op and device that can start first.
 
   Args:
     problem: of N ops.
-    links: whether transfers queue on links; else times are as published.
+    links: whether transfers queue on links; False computes times as published, without queues.
 
   Returns:
     [N] int32, device of each op.
@@ -64,11 +65,12 @@ def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
 
 
 class _EarliestFirst:
-  """Ready ops by device: those whose inputs are there by upward rank, the others by arrival.
+  """Ready ops in two heaps per device.
 
-  Every pair of op and device is in one of the two heaps of the device. An entry may be stale: the
-  op was placed, its set went to another device, or its inputs arrive later because the bus got
-  busier. Stale entries are corrected when they reach the top.
+  One heap holds ops whose inputs are on the device, sorted by upward rank; the other holds ops
+  whose inputs are still to arrive, sorted by arrival. An entry may be stale: the op was placed, its
+  colocated set went to another device, or its inputs arrive later because the bus got busier. Stale
+  entries are corrected when they get to the top of a heap.
   """
 
   def __init__(self, schedule: Schedule, ranks: List[float]):
@@ -84,7 +86,7 @@ class _EarliestFirst:
       heapq.heappush(self._waiting[d], (ready, -self._ranks[op], op))
 
   def pop(self) -> Tuple[int, int, float]:
-    """Returns the op and device that can start first, and when; ties by rank, then by device."""
+    """Returns the op and device that can start first, and the start; ties by rank, then device."""
     schedule = self._schedule
     while True:
       best = None
@@ -109,12 +111,12 @@ class _EarliestFirst:
   def _head(self, d: int, free: float) -> Optional[Tuple[float, int]]:
     """Returns (start, op) of the best pair of device d, or None; leaves it in its heap."""
     schedule, waiting, there = self._schedule, self._waiting[d], self._there[d]
-    # Inputs that are there by the time the device is free: rank decides among these ops.
+    # Ops whose inputs arrive before the device is free: among these, the rank decides.
     while waiting and waiting[0][0] <= free:
       ready, rank, op = heapq.heappop(waiting)
       if schedule.device[op] < 0:
         heapq.heappush(there, (rank, op, ready))
-    # `there` first: its ops can start at once; index of the op within an entry.
+    # `there` first, because its ops can start at once. `index` is the op's index within an entry.
     for heap, index in ((there, 1), (waiting, 2)):
       while heap:
         op = heap[0][index]

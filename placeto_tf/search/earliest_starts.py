@@ -1,21 +1,21 @@
 """Earliest start of each op, and least time from the op to the end, on each class of devices.
 
-The start of op v on device d is bounded from below by those of its predecessors, after
-Papadimitriou and Yannakakis, "Towards an architecture-independent analysis of parallel algorithms"
-(1990). Suppose that v starts at x or before. A predecessor that would arrive later than x from
-every other device is *late*: it must be on d too. So must a predecessor of a late op that would be
-late there, and so on. All late ops share d, one after the other, each from its own earliest start
-and each before what it leads to: one machine, whose shortest preemptive schedule (Jackson's rule)
-bounds the start of v. If that is later than x, then v starts after x. Bisection looks for the
-largest x for which this is so.
+The starts of its predecessors bound the start of op v on device d from below, after Papadimitriou
+and Yannakakis, "Towards an architecture-independent analysis of parallel algorithms" (1990).
+Suppose that v starts at x or before. A predecessor whose output would arrive later than x from
+every other device is *late*: it must run on d too. The same holds for predecessors of late ops. All
+late ops share d: they run one after the other, none before its own earliest start, and each before
+its late consumers. This is scheduling on one machine; the shortest preemptive schedule (Jackson's
+rule) bounds the start of v. If that bound is later than x, then v starts after x. Bisection looks
+for the largest x that is refuted in this way.
 
-An op, with the overhead after it, is *busy* from its start; ops that share a device follow one
-another by that much. Ops on different devices follow one another by compute time and transfer, as
-if the bus were free. So the bound holds for any order of queues.
+An op keeps its device *busy* for its compute time and the overhead after it; the next op on the
+device starts no earlier. A consumer on another device starts no earlier than the compute time and
+the transfer allow, as if the bus were free. So the bound holds for any order of queues.
 
 The time that must pass after an op is the same in the reversed graph.
 
-Dimensions: N ops, E pairs of an op and one of its consumers, C classes of devices that are equal.
+Dimensions: N ops, E pairs of an op and one of its consumers, C classes of equal devices.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation.compiling import compiled, part
 
-MOST_LATE = 64  # late ops that are looked at for one start; more gave no higher bounds
-_PROBES = 12  # of x, for one start
+MOST_LATE = 64  # late ops that are considered for one start; more gave no higher bounds
+_PROBES = 12  # values of x that are tried for one start
 
 
 class Direction(NamedTuple):
-  """The graph as one of the two passes goes through it."""
+  """The graph in the direction of one of the two passes: forward, or reversed."""
 
-  order: np.ndarray  # [N] int64, ops after those that they wait for
-  first: np.ndarray  # [N+1] int64, where the pairs of each op begin
-  sources: np.ndarray  # [E] int64, the op that is waited for
-  size_bytes: np.ndarray  # [E] float64, of all that is sent between the two
+  order: np.ndarray  # [N] int64, every op after its sources
+  first: np.ndarray  # [N+1] int64, the index of each op's first pair
+  sources: np.ndarray  # [E] int64, the op of the pair that the other op waits for
+  size_bytes: np.ndarray  # [E] float64, all bytes that are sent between the two ops
   work_us: np.ndarray  # [E] float64, packing and unpacking, and gaps between transfers
-  slowness: np.ndarray  # [C, C] us a byte from a source's device to another, or inf
+  slowness: np.ndarray  # [C, C] us per byte from a source's class to another class, or inf
   latency: np.ndarray  # [C, C] us, likewise
   reversed: bool
 
@@ -50,7 +50,7 @@ class Paths(NamedTuple):
 
   Attributes:
     members: [C] devices in each class.
-    busy_us: [N, C] compute time, and the overhead after it.
+    busy_us: [N, C] compute time plus the overhead after it.
     overhead_us: [N, C].
     allowed: [N, C] bool.
     forward, backward: the two directions.
@@ -69,7 +69,7 @@ class Paths(NamedTuple):
 
     Args:
       problem: of N ops.
-      classes: [D] the first device that is equal to each, by `interchangeable`.
+      classes: [D] for each device the first device equal to it, by `interchangeable`.
 
     Returns:
       Busy times, allowed classes and edges of the bounds.
@@ -79,21 +79,21 @@ class Paths(NamedTuple):
     compute_us = np.ascontiguousarray(tables.compute_us[:, cluster.device_kinds[first_devices]])
     overhead_us = cluster.op_overhead_us * (compute_us > 0)
     slowness, latency = _between_classes(cluster, classes, first_devices)
-    # All edges between two ops, of tensors or control, are one pair; E pairs in all.
+    # All edges between two ops, data or control, make one pair; E pairs in all.
     n = graph.num_ops
     size_bytes = tables.segment_bytes[tables.segment_of_edge]
     pairs, pair = np.unique(
         graph.edge_consumers.astype(np.int64) * n + graph.edge_producers, return_inverse=True)
     pair = pair.reshape(-1)
     consumers, producers = pairs // n, pairs % n
-    # [E] work of packing and unpacking: at least that of the pair's smallest tensor.
+    # [E] packing and unpacking take at least as long as for the pair's smallest tensor.
     least_bytes = np.full(len(pairs), np.inf)
     np.minimum.at(least_bytes, pair, size_bytes)
     work_us = (
         cluster.sender_us_per_transfer + cluster.receiver_us_per_transfer
         + (cluster.sender_us_per_byte + cluster.receiver_us_per_byte) * least_bytes)
     sent_bytes = np.zeros(len(pairs))
-    if cluster.transfers == "unlimited":  # all that is sent between two ops is sent side by side
+    if cluster.transfers == "unlimited":  # all tensors between two ops are sent side by side
       np.maximum.at(sent_bytes, pair, size_bytes)
     else:
       np.add.at(sent_bytes, pair, size_bytes)
@@ -105,11 +105,11 @@ class Paths(NamedTuple):
       """Sorts the pairs for one pass over the graph.
 
       Args:
-        ends: [E] int64, the op of each pair that waits.
-        sources: [E] int64, the op that is waited for.
-        order: [N] int64, ops after those that they wait for.
-        slowness, latency: [C, C] from a source's class to another.
-        is_reversed: whether this is the pass for tails.
+        ends: [E] int64, the op of each pair that waits for the other.
+        sources: [E] int64, the other op.
+        order: [N] int64, every op after its sources.
+        slowness, latency: [C, C] from a source's class to another class.
+        is_reversed: True for the pass that computes tails.
 
       Returns:
         The `Direction`.
@@ -131,9 +131,9 @@ class Paths(NamedTuple):
     """Returns the earliest start of each op on a device of each class.
 
     Args:
-      allowed: [N, C] bool, where each op may run.
+      allowed: [N, C] bool, classes on which each op may run.
       together: [N] int64, equal for ops that share a device.
-      most: late ops that are looked at for one start.
+      most: the most late ops that are considered for one start.
 
     Returns:
       [N, C] float64 us; inf where the op may not run.
@@ -149,15 +149,15 @@ class Paths(NamedTuple):
       allowed, together, most: as for `heads_us`.
 
     Returns:
-      [N, C] float64 us, counted from the end of the op's busy time: below 0 by its overhead where
-      the step may end with the op; inf where the op may not run.
+      [N, C] float64 us, counted from the end of the op's busy time; inf where the op may not run.
+      The value is minus the op's overhead where the step may end with the op.
     """
     return _earliest(
         self.backward, -self.overhead_us, self.busy_us, self.overhead_us, allowed, together, most)
 
 
 def interchangeable(cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
-  """Returns the first device equal to each in speed, memory, links and allowed ops.
+  """Returns for each device the first device with equal speed, memory, links and allowed ops.
 
   Args:
     cluster: of D devices.
@@ -189,7 +189,7 @@ def interchangeable(cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
 def _between_classes(
     cluster: Cluster, classes: np.ndarray, first_devices: np.ndarray
 ) -> Tuple[np.ndarray, np.ndarray]:
-  """Returns us a byte and latency between devices of two classes, both [C, C]."""
+  """Returns us per byte, and latency in us, between devices of two classes, both [C, C]."""
   c = len(first_devices)
   slowness, latency = np.full((c, c), np.inf), np.zeros((c, c))
   for i, a in enumerate(first_devices):
@@ -202,19 +202,19 @@ def _between_classes(
 
 
 class _Scratch(NamedTuple):
-  """Buffers for the search of one start; L places for late ops."""
+  """Buffers for the search of one start, with L entries for late ops."""
 
   rank: np.ndarray  # [N] int64, position of each op in the order
   seen: np.ndarray  # [N] int64, the last probe that met the op
-  place: np.ndarray  # [N] int64, its place among the late ops, or -1
-  after_us: np.ndarray  # [N] least time from the end of its busy time to the start
-  arrival_us: np.ndarray  # [N] the start at and after which it is not late
-  open: np.ndarray  # [L] int64, ranks of late ops to go on from, ascending
+  place: np.ndarray  # [N] int64, the op's index among the late ops, or -1
+  after_us: np.ndarray  # [N] least time from the end of the op's busy time to the start of v
+  arrival_us: np.ndarray  # [N] the op is late for any start of v before this
+  open: np.ndarray  # [L] int64, ascending ranks of late ops whose producers are to be visited
   late: np.ndarray  # [L] int64, late ops, the last in the order first
   ready_us: np.ndarray  # [N] earliest start of a late op among late ops
   sorted_ops: np.ndarray  # [L] int64, late ops by `ready_us`
   machine_us: np.ndarray  # [3, L] ready time, busy time and tail of each sorted op
-  waiting: np.ndarray  # [L] int64, places of sorted ops that are ready
+  waiting: np.ndarray  # [L] int64, indices into `sorted_ops` of the ready ops
 
 
 @compiled()
@@ -223,13 +223,13 @@ def one_machine_us(count, ready_us, left_us, after_us, waiting):
 
   Args:
     count: number of jobs.
-    ready_us: when each is ready; ascending.
-    left_us: how long each takes; used up.
-    after_us: the time that follows each job, not on the machine.
-    waiting: int64, room for as many.
+    ready_us: ascending times at which jobs become ready.
+    left_us: processing time of each job; changed in place.
+    after_us: tail of each job: time that follows it without the machine.
+    waiting: int64 buffer for `count` indices.
 
   Returns:
-    The end in us, the time after the last job included; -inf without jobs.
+    The end in us, tails included; -inf without jobs.
   """
   now, end = -np.inf, -np.inf
   coming, size = 0, 0
@@ -247,7 +247,7 @@ def one_machine_us(count, ready_us, left_us, after_us, waiting):
         chosen = k
     job = waiting[chosen]
     until = ready_us[coming] if coming < count else np.inf
-    # It ends before the next job comes, or is interrupted then.
+    # The job ends before the next one is ready, or is interrupted at that time.
     if now + left_us[job] <= until:
       now += left_us[job]
       end = max(end, now + after_us[job])
@@ -262,17 +262,17 @@ def one_machine_us(count, ready_us, left_us, after_us, waiting):
 
 @part
 def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together, probe, s):
-  """Bounds the starts of other ops if op v starts at x or before on a device of class k.
+  """Bounds the start of op v, supposing that v starts at x or before on a device of class k.
 
   Returns:
-    When v starts at the earliest then, -inf if nothing has to share its device; and the least
-    start above x at which some op is no longer late.
+    The earliest start of v under that supposition, -inf if no op has to share its device; and the
+    least start above x at which some op is no longer late.
   """
-  size, count = np.int64(0), np.int64(0)  # of a type that is not a literal's
+  size, count = np.int64(0), np.int64(0)  # not 0, which numba gives a literal's type
   ends, change = -np.inf, np.inf
   w, passed_us = v, 0.0  # an op on v's device, and the time from its start to v's
   while True:
-    # Producers of w that would arrive after x from another device are late too.
+    # Producers of w whose outputs would arrive after x from another device are late, too.
     for pair in range(direction.first[w], direction.first[w + 1]):
       u = direction.sources[pair]
       # A new probe begins with fresh entries, without clearing arrays of length N.
@@ -283,7 +283,7 @@ def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together,
         s.arrival_us[u] = -np.inf
       s.after_us[u] = max(s.after_us[u], passed_us)
       arrival = np.inf if together[u] == together[v] else arrives_us[pair, k] + passed_us
-      # In time from elsewhere: may be on any device.
+      # The output arrives in time even from another device: the producer is not late.
       if arrival <= x:
         continue
       s.arrival_us[u] = max(s.arrival_us[u], arrival)
@@ -293,7 +293,7 @@ def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together,
       elif s.place[u] < 0 and count < len(s.late):
         s.place[u] = count
         count += 1
-        # Sorted, the last in the order at the end: at most L entries are shifted.
+        # Insertion into ascending ranks: at most L entries are shifted.
         at = size
         while at > 0 and s.open[at - 1] > s.rank[u]:
           s.open[at] = s.open[at - 1]
@@ -303,7 +303,7 @@ def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together,
     if size == 0:
       break
     size -= 1
-    w = direction.order[s.open[size]]  # all late ops after it are known
+    w = direction.order[s.open[size]]  # all late ops later in the order are known
     s.late[count - size - 1] = w
     passed_us = busy_us[w, k] + s.after_us[w]
   for i in range(count - 1, -1, -1):  # in order, so that late ops wait for one another
@@ -333,7 +333,7 @@ def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together,
 
 @part
 def _start_us(v, k, arrives_us, direction, start_us, busy_us, allowed, together, probes, s):
-  """Returns how early op v can start on a device of class k."""
+  """Returns a lower bound on the start of op v on a device of class k."""
   # Simple bound: each producer is on the same device, or its tensor arrives.
   low = start_us[v, k]
   for pair in range(direction.first[v], direction.first[v + 1]):
@@ -348,7 +348,7 @@ def _start_us(v, k, arrives_us, direction, start_us, busy_us, allowed, together,
     probes[0] += 1
     ends, change = _probe(
         v, k, x, arrives_us, direction, start_us, busy_us, allowed, together, probes[0], s)
-    if ends > x:  # the late ops stay the same, and so does `ends`, until one is no longer late
+    if ends > x:  # until `change`, larger x have the same late ops, and so the same `ends`
       low = max(low, min(ends, change))
       high = min(high, ends)
     else:
@@ -361,7 +361,7 @@ def _start_us(v, k, arrives_us, direction, start_us, busy_us, allowed, together,
 
 @compiled()
 def _earliest(direction, base_us, busy_us, overhead_us, allowed, together, most):
-  """Computes heads or tails of `Paths`, [N, C]; base_us [N, C] holds for ops without inputs."""
+  """Computes heads or tails of `Paths`, [N, C]; ops without inputs start at base_us [N, C]."""
   n, c = busy_us.shape
   start_us = base_us.copy()
   arrives_us = np.empty((len(direction.sources), c))  # the least, from another device
@@ -382,7 +382,7 @@ def _earliest(direction, base_us, busy_us, overhead_us, allowed, together, most)
         arrives_us[pair, k] = np.inf
         for e in range(c):
           if allowed[u, e] and direction.slowness[e, k] < np.inf and together[u] != together[v]:
-            # The overhead of the op that sends passes while the transfer is on its way.
+            # The sending op's overhead passes while its output is being transferred.
             overhead = overhead_us[v, k] if direction.reversed else overhead_us[u, e]
             arrives_us[pair, k] = min(arrives_us[pair, k], (
                 start_us[u, e] + busy_us[u, e] - overhead + direction.work_us[pair]

@@ -1,17 +1,18 @@
-"""The human-expert baseline: splits that an engineer would try, of which the fastest is kept.
+"""The human-expert baseline: the fastest of the splits that an engineer would try.
 
 Splits that keep forward and backward of a layer together:
 
 - everything on the fastest device;
 - layer by layer along the depth, on 2, 3, ... of the fastest devices: the layers of a device are
-  consecutive, and the cut points balance compute time;
-- the same with recurrent layers alone counted, so that each device gets about as many of these;
-  embeddings and softmax stay beside the layers that they feed or read;
-- branches side by side, the stem on one device. Between two layers that all data passes through,
-  layers that are linked are a branch, and the heaviest goes to the device that has the least.
+  consecutive, and the boundaries balance compute time;
+- the same, but only recurrent layers have weight, so that each device gets about equally many of
+  them; embeddings and softmax are placed beside the layers that they feed or read;
+- branches side by side, and the stem (the layers that all data passes through) on one device. A
+  branch is a connected part of the layers between two stem layers. Branches are placed heaviest
+  first, each on the device that would finish its load first.
 
 Mirhoseini et al. 2017, section 4.1, and Addanki et al. 2019, section 4.1, describe their experts'
-splits of recurrent models and of Inception-V3. They measured them, and so does this.
+splits of recurrent models and of Inception-V3. Like them, this method evaluates each split.
 
 Dimensions: N ops, L layers, P pieces, one a device.
 """
@@ -39,7 +40,9 @@ _PRODUCTS_OF_A_LAYER = 3  # forward, and the gradients of both operands
 
 
 def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """Evaluates an expert's splits and returns the best; beyond 8 devices their number doubles.
+  """Evaluates an expert's splits and returns the best.
+
+  Splits by layers use 2, 3, ... devices; beyond 8 devices, the number of devices doubles each time.
 
   Args:
     problem: evaluates.
@@ -61,7 +64,7 @@ def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) ->
     """Adds the placement of layers in pieces to the candidates.
 
     Args:
-      piece: [L] int, of each layer.
+      piece: [L] int, the piece of each layer.
       used: [P] the device of each piece.
 
     Returns:
@@ -74,7 +77,7 @@ def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) ->
     used = [devices[i] for i in sorted(fastest[:k])]
     place(_cut(problem, _weights_us(problem, layer, used), used), used)
   weight = _weights_us(problem, layer, devices)
-  # Layers with more products than one step of a layer needs are unrolled: recurrent.
+  # Layers with more matrix products than one layer needs are unrolled, and so recurrent.
   products = np.bincount(layer, np.array(problem.graph.op_types) == "MatMul")
   recurrent = products > _PRODUCTS_OF_A_LAYER
   if recurrent.any():
@@ -87,7 +90,7 @@ def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) ->
 
 
 def _cut(problem: PlacementProblem, weight: np.ndarray, devices: List[int]) -> np.ndarray:
-  """Cuts layers into consecutive pieces, [L], of equal weight [L] over the speeds of devices."""
+  """Divides layers into consecutive pieces [L]; weights [L] are in proportion to device speeds."""
   cuts = balanced_cuts(weight, device_speeds(problem, devices))
   return np.searchsorted(cuts, np.arange(len(weight)), side="right")
 
@@ -98,14 +101,14 @@ def _branches(
   """Assigns branches to pieces side by side, [L]; see the module."""
   count = len(weight)
   sources, targets = (layer[ops] for ops in forward_edges(problem.graph))
-  # Edges inside a layer or against its number separate nothing.
+  # Edges inside a layer or against the order of layers tell nothing about branches.
   ahead = sources < targets
   sources, targets = sources[ahead], targets[ahead]
-  # How many edges pass each layer by.
+  # [L] number of edges that skip each layer.
   passing = np.cumsum(
       np.bincount(sources + 1, minlength=count + 1)[:count]
       - np.bincount(targets, minlength=count)[:count])
-  # A layer that no edge passes by is one that all data goes through.
+  # All data passes through a layer that no edge skips.
   stem = passing == 0
   inside = ~stem[sources] & ~stem[targets]
   # [L] connected parts of the layers between two such layers are branches.
@@ -115,7 +118,7 @@ def _branches(
   speeds = device_speeds(problem, devices)
   # [stretches, D] compute time so far, per stretch between two stem layers.
   loads = np.zeros((int(stem.sum()) + 1, len(devices)))
-  place = np.cumsum(stem)  # between which layers of the stem
+  place = np.cumsum(stem)  # [L] number of stem layers up to each layer
   work = np.bincount(branch, weight)
   # Heaviest first, each on the device that would finish its load first (greedy).
   for one in np.argsort(-work, kind="stable").tolist():
@@ -135,9 +138,9 @@ def _weights_us(problem: PlacementProblem, layer: np.ndarray, devices: List[int]
 
   Args:
     layer: [N] of each op, numbered along the depth.
-    devices: those that share the layers.
+    devices: indices of the devices that share the layers.
   """
-  # The least cost over kinds of devices is the weight; speeds enter in the cuts.
+  # A layer's weight is its cost on the fastest kind of device; speeds enter in `balanced_cuts`.
   movable = problem.allowed_ops[:, devices].any(axis=1)
   overhead_us = problem.cluster.op_overhead_us * (problem.costs.compute_us.min(axis=1) > 0)
   weight = np.where(movable, problem.costs.compute_us.min(axis=1) + overhead_us, 0.0)
@@ -145,21 +148,21 @@ def _weights_us(problem: PlacementProblem, layer: np.ndarray, devices: List[int]
 
 
 def balanced_cuts(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
-  """Cuts a row of layers into consecutive pieces, piece p in proportion to `shares[p]`.
+  """Divides a row of layers into consecutive pieces, piece p in proportion to `shares[p]`.
 
-  The largest weight over share of all pieces is as small as possible. Bisection finds the capacity,
-  and pieces are filled greedily from the first layer on.
+  The division minimizes the largest ratio of a piece's weight to its share. Bisection finds that
+  ratio, and pieces are filled greedily from the first layer on.
 
   Args:
-    weight: [L] of each layer.
-    shares: [P] positive, of each piece.
+    weight: [L] weight of each layer.
+    shares: [P] positive share of each piece.
 
   Returns:
     [P-1] the first layer of every piece but the first; pieces may be empty.
   """
-  # [L] weight up to and with each layer.
+  # [L] cumulative weight, each layer's own included.
   ends = np.cumsum(weight)
-  # At `high` the smallest share alone takes all layers.
+  # At `high` the piece with the smallest share could hold all layers.
   low, high = 0.0, float(ends[-1] / shares.min())
   # 60 halvings are beyond float64's precision.
   for _ in range(60):
@@ -168,12 +171,12 @@ def balanced_cuts(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
       high = middle
     else:
       low = middle
-  # A little more room, so that rounding leaves no layer over.
+  # A little more capacity, so that rounding leaves no layer over.
   return _fill(ends, shares * (high * (1 + 1e-12)))[:-1]
 
 
 def _fill(ends: np.ndarray, capacity: np.ndarray) -> np.ndarray:
-  """Returns the end of each piece, [P], if it takes as many layers as its capacity holds."""
+  """Returns the end of each piece, [P], if each piece takes as many layers as it can hold."""
   cuts, done = [], 0.0
   first = 0
   for room in capacity:

@@ -1,8 +1,8 @@
 """HEFT: heterogeneous earliest finish time.
 
 Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling for
-heterogeneous computing" (2002): ops by falling upward rank, each on the device where it would
-finish first, in the first gap that is long enough.
+heterogeneous computing" (2002). Ops are placed by falling upward rank, each on the device where it
+would finish first, in the first gap that is long enough.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from placeto_tf.search.list_scheduling import Schedule, upward_ranks
 
 
 def schedule_heft(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """Evaluates plans with links and as published (see `list_scheduling`).
+  """Evaluates two plans: with queues on links, and as published (see `list_scheduling`).
 
   Args:
     problem: evaluates.
@@ -32,18 +32,18 @@ def schedule_heft(problem: PlacementProblem, budget: Optional[Budget] = None) ->
 
 
 def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
-  """Plans each op, by falling upward rank, on the device where it finishes first.
+  """Makes a plan: places ops by falling upward rank, each on the device where it finishes first.
 
   Args:
     problem: of N ops.
-    links: whether transfers queue on links; else times are as published.
+    links: whether transfers queue on links; False computes times as published, without queues.
 
   Returns:
     [N] int32, device of each op.
   """
   schedule = Schedule(problem, links=links)
   ranks = upward_ranks(schedule, problem)
-  # [N] place of each op in topological order.
+  # [N] position of each op in topological order.
   position = np.empty(problem.graph.num_ops, dtype=np.int64)
   position[problem.graph.topological_order] = np.arange(problem.graph.num_ops)
   # Ops that cost nothing tie with their consumers: producers go first.

@@ -1,10 +1,10 @@
-"""Several runs of one search side by side, with seeds of their own, of which the best is kept.
+"""Runs one search several times side by side, with different seeds, and keeps the best result.
 
-Each is a thread, or a task on Ray, with a view of the problem: its own log, its own simulator's
-buffers. What takes time is compiled and runs without the interpreter's lock, so the runs use as
-many cores as there are. Limited by evaluations alone, each gets an equal part of them, and the
-result depends on the seed and the number of runs, neither on the number of cores nor on who is
-faster. Limited by time, there are no more threads than cores.
+Each run is a thread, or a task on Ray, with its own search log and its own buffers of the
+simulator. The slow parts are compiled and run without the interpreter's lock, so the runs use all
+cores. If only evaluations are limited, each run gets an equal part of them; the result then depends
+on the seed and the number of runs alone, not on the number of cores or the speed of a run. If time
+is limited, there are no more threads than cores.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from placeto_tf.problem.executors import Executor, InProcess, Shared, result_of
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.search_log import SearchLog
 
-_WATCH_SECONDS = 0.1  # how often runs are looked at, for who observes them
+_WATCH_SECONDS = 0.1  # interval at which observers are told of the progress of runs
 
 
 def check_runs(count: Optional[int]) -> None:
-  """Raises PlacementError where a number of runs is given and below 1."""
+  """Raises PlacementError if a number of runs is given and is below 1."""
   if count is not None and count < 1:
     raise PlacementError(
         f"independent_runs is {count}; expected at least 1, or None for the default")
@@ -51,11 +51,11 @@ def run_seed(seed: int, number: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-  """How searches run.
+  """The number of independent runs and the executor that runs them.
 
   Attributes:
-    count: the most runs side by side.
-    executor: where; in this process they are threads.
+    count: the largest number of runs side by side.
+    executor: runs them; in this process, runs are threads.
   """
 
   count: int = 1
@@ -73,14 +73,14 @@ def run_independently(
     runs: Runs = ONE_RUN) -> np.ndarray:
   """Runs a search several times within one budget.
 
-  Ctrl-C ends all runs; improvements of threads are the problem's then too.
+  Ctrl-C ends all runs; the problem's search log then has the improvements that threads found.
 
   Args:
     problem: counts the evaluations of all runs, and remembers the best.
     placer: the search, called with a problem, a budget and a seed.
-    budget: of all together.
-    seed: of the first; the others' follow from it.
-    runs: how many, and where.
+    budget: of all runs together.
+    seed: of the first run; the seeds of the others follow from it.
+    runs: the number of runs and their executor.
 
   Returns:
     The best placement found, [N].
@@ -93,7 +93,7 @@ def run_independently(
     count = min(count, executor.cores)
   if count <= 1:
     return placer(problem, budget, seed)
-  # On Ray a view without observers and without the file that the graph came from.
+  # Views for Ray have no observers and no source file of the graph.
   whole = problem.portable(with_shapes=False) if executor.elsewhere else problem
   before = log.copy()
   # Each run has a copy of the log and buffers of its own; graph and costs are shared.
@@ -142,20 +142,20 @@ def _run(
 
 
 def _merge(log: SearchLog, before: SearchLog, logs: List[SearchLog]) -> None:
-  """Rewrites a log as its state before the runs plus the runs' evaluations and improvements.
+  """Sets a log to its state before the runs plus the evaluations and improvements of the runs.
 
-  The n-th evaluation of a run counts as the last one of every run's first n, so that threads cannot
-  change the order.
+  The merged log counts as if all runs had advanced evaluation by evaluation in step, so that the
+  timing of threads cannot change the order.
   """
   # Evaluations of each run since the start.
   each_used = [each.evaluations - before.evaluations for each in logs]
   log.evaluations = before.evaluations + sum(each_used)
-  # (turn, run, improvement) in the order in which equal runs would have found them.
+  # (turn, run, improvement), in the order in which runs of equal speed would have found them.
   found = sorted((len(logs) * (each.evaluations - before.evaluations), number, each)
                  for number, run in enumerate(logs) for each in list(run.improvements))
   log.improvements = list(before.improvements)
   best = before.best_excess_bytes, before.best_objective_us
-  # Only improvements on all that came before are the search's own.
+  # Only improvements on everything before them count for the search.
   for turn, _, each in found:
     if (each.excess_bytes, each.objective_us) < best:
       best = each.excess_bytes, each.objective_us

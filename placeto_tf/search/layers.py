@@ -1,16 +1,16 @@
-"""The position of each op along a network's depth: the layers that a human expert sees.
+"""The position of each op along a network's depth, from which layers are told apart.
 
 The rule, for any graph:
 
 1. Variables are layers. A set of colocated ops that holds a variable has the position of
-   the first forward op that reads it. Ops that read variables take their variable's position,
+   the first forward op that reads the variable. Ops that read variables take that position,
    so that all time steps of an unrolled recurrent layer are one layer; the forward ops between
    take the furthest position among their producers, and ops before any variable (inputs,
    constants) the nearest position among their consumers. In a graph without variables an op's
    position is its depth.
-2. A gradient op, one in a scope called "gradients" or "gradient_tape", has the position of the
-   forward op that its name contains, else that of the furthest forward op whose outputs it reads,
-   else that of the nearest gradient op that feeds it.
+2. A gradient op (its scope is called "gradients" or "gradient_tape") has the position of the
+   forward op that its name contains, else of the furthest forward op whose outputs it reads, else
+   of the nearest gradient op that feeds it.
 3. All other ops (optimizer ops, learning rates, savers) have the position of the ops they are
    colocated with, else of their producers, else of their consumers.
 
@@ -31,12 +31,12 @@ _GRADIENT_SUFFIX = "_grad"
 
 
 def layer_positions(graph: ComputationGraph, *, distinct: bool = False) -> np.ndarray:
-  """Finds the position of each op along the forward depth; equal positions are a layer.
+  """Finds the position of each op along the forward depth; ops with equal positions are a layer.
 
   Args:
-    graph: any.
-    distinct: whether layers of one depth, as those of branches, are told apart. Positions then
-      count the ops in the order of their depths.
+    graph: any graph.
+    distinct: whether layers of equal depth, such as those of parallel branches, get different
+      positions. Positions then count the ops in the order of their depths.
 
   Returns:
     [N] float64, 0 or more.
@@ -45,7 +45,7 @@ def layer_positions(graph: ComputationGraph, *, distinct: bool = False) -> np.nd
   # Ranks in topological order are distinct, while depths tie.
   if distinct:
     depths = np.argsort(graph.topological_order, kind="stable")
-  # Ops in gradient scopes are backward; all data downstream of them is not forward either.
+  # Ops in gradient scopes are backward ops; ops downstream of them are not forward either.
   scopes = [_gradient_scope(name) for name in graph.op_names]
   backward = np.array([scope is not None for scope in scopes])
   producers, consumers = _data_edges(graph)
@@ -85,8 +85,8 @@ def layer_positions(graph: ComputationGraph, *, distinct: bool = False) -> np.nd
     named = None if scope is None else _forward_op(graph.op_index, scope, forward)
     if named is not None:
       position[op] = position[named]
-  # The furthest of the forward ops that it reads, because a gradient reads its own layer's outputs
-  # and inputs; else the nearest of the gradients, because they come from the layers behind.
+  # A gradient op reads its own layer's outputs and inputs, so it takes the furthest of the forward
+  # ops that it reads. Gradients come from later layers, so otherwise it takes the nearest of them.
   open_ops, read = backward & (position < 0), forward[producers]
   _spread(position, producers[read], consumers[read], open_ops, max)
   _spread(position, producers, consumers, open_ops, min)
@@ -95,7 +95,7 @@ def layer_positions(graph: ComputationGraph, *, distinct: bool = False) -> np.nd
   _spread(position, producers, consumers, everything, max)
   _spread(position, consumers[::-1], producers[::-1], everything, min)
   _share(position, graph.colocation)
-  # Ops that no rule reaches are in the first layer.
+  # Ops for which no rule finds a position are in the first layer.
   return np.maximum(position, 0.0)
 
 
@@ -140,12 +140,12 @@ def _forward_op(
 ) -> Optional[int]:
   """Finds the forward op that the name of a gradient op contains.
 
-  "gradients/layer/MatMul_grad/Mul" and "gradient_tape/layer/MatMul/Mul" are of "layer/MatMul". In
-  an inlined function both names have the call site as a prefix, so prefixes of the part before the
-  gradient scope are tried, the longest first.
+  "gradients/layer/MatMul_grad/Mul" and "gradient_tape/layer/MatMul/Mul" belong to "layer/MatMul".
+  In an inlined function both names have the call site as a prefix, so prefixes of the part before
+  the gradient scope are tried, the longest first.
   """
   before, after = scope
-  # The longest name after the scope first, then shorter ones: "MatMul_grad/Mul" is of "MatMul".
+  # The longest name after the scope first, then shorter ones: "MatMul_grad/Mul" is for "MatMul".
   for end in range(len(after), 0, -1):
     last = after[end - 1]
     if last.endswith(_GRADIENT_SUFFIX):
@@ -162,7 +162,7 @@ def _forward(
   """Returns whether an op is neither a gradient nor downstream of one, [N] bool."""
   reached = backward.tolist()
   for u, v in zip(producers.tolist(), consumers.tolist()):
-    # Edges are in the order of depth, so one pass reaches all ops downstream.
+    # Edges are in the order of depth, so one pass finds all ops downstream.
     if reached[u]:
       reached[v] = True
   return ~np.array(reached)
@@ -171,12 +171,12 @@ def _forward(
 def _spread(
     position: np.ndarray, sources: np.ndarray, targets: np.ndarray, ops: np.ndarray,
     pick: Callable[[float, float], float]) -> None:
-  """Gives ops without a position the one that `pick` takes of their sources', edge by edge.
+  """Gives each op without a position the least or the largest position among its sources.
 
   Args:
     position: [N], -1 where there is none; changed in place.
-    sources, targets: [E] ends of edges, in an order in which sources come before what they reach.
-    ops: [N] bool, those that are given one.
+    sources, targets: [E] ends of edges, sorted: all edges into an op come before the edges from it.
+    ops: [N] bool, the ops that may get a position.
     pick: `max` or `min`.
   """
   # Lists, because loops over single elements of arrays are slow.

@@ -1,18 +1,19 @@
-"""The part that list schedulers share: a plan, in which ops are placed one by one with their times.
+"""The common part of list schedulers: a plan, which places ops one by one and keeps their times.
 
 `links` chooses one of two models of time:
 
 - As published: a tensor that crosses devices arrives `bytes / bandwidth + latency` after its
-  producer ended, however many others are on their way.
-- With links: a tensor is sent once, through the sender's bus, or to each device, as the cluster's
-  transfers go. The bus is busy until the transfer and the gap after it are over, and the consumer
-  waits for the latency; devices are busy for the overhead after each op. The simulator has the
-  same costs, but another order of its queues: a plan books slots, the simulator takes what comes
-  first.
+  producer ended, however many other tensors are being transferred.
+- With links: depending on the cluster's transfers, a tensor is sent once, through the sender's bus,
+  or once to each device. The bus is busy during the transfer and the gap after it, and the consumer
+  waits for the latency; devices are busy for the overhead after each op. The simulator has the same
+  costs, but another order of its queues: a plan books slots, the simulator serves first come, first
+  served.
 
-Colocated ops follow the first of them that is placed, which may only use devices that all of them
-may use. Memory is what variables need plus a share of each output. The share is such that the sum,
-with everything on one device, is the peak that the simulator finds.
+Colocated ops follow the first op of their set that is placed; that op may only use devices that all
+ops of the set may use. The memory of a set is that of its variables plus a share of each output.
+The share is chosen so that the sum, with everything on one device, is the peak that the simulator
+finds.
 
 Dimensions: N ops, D devices, C colocated sets.
 """
@@ -48,7 +49,7 @@ class Timeline:
       The start in us.
     """
     starts, ends = self._starts, self._ends
-    # Skip intervals that end by then; later gaps are tried in order.
+    # Skip intervals that end before `ready_us`; later gaps are tried in order.
     i = bisect.bisect_right(ends, ready_us)
     start = ready_us
     while i < len(starts) and starts[i] < start + length_us:
@@ -88,11 +89,11 @@ class Timeline:
 
 
 class Schedule:
-  """A plan, as it is made.
+  """A plan in the making.
 
   Attributes:
     device: [N] device of each op that has been placed, else -1.
-    end_us: [N] its end in the plan.
+    end_us: [N] end of each op in the plan.
     compute_us: [N][D] lists; inputs, consumers: [N] lists (see `_edges`).
     devices: [D] timelines.
   """
@@ -111,26 +112,26 @@ class Schedule:
     self._paired = cluster.transfers == "pair"
     self._to_each = cluster.transfer_per_destination or cluster.transfers != "device"
     self._gap_us = cluster.bus_gap_us
-    # Staying on a device costs nothing: us per byte is 0 on the diagonal.
+    # A tensor that is used on its own device costs nothing: us per byte is 0 on the diagonal.
     off = ~np.eye(d, dtype=bool)
     bandwidth = np.where(off, cluster.bandwidth_bytes_per_us, 1.0)
     self._us_per_byte = np.where(off, 1 / bandwidth, 0.0).tolist()
     self._latency_us = cluster.latency_us.tolist()
     self._overhead_us = cluster.op_overhead_us if links else 0.0
-    # Tensor, and device where it is sent to each -> end of its transfer.
+    # (tensor, and device if each device gets its own transfer) -> end of the transfer.
     self._sent_us: Dict[Tuple[int, int, int], float] = {}
     self._set = graph.colocation.tolist()
     # Set -> the device of its first placed op.
     self._set_device: Dict[int, int] = {}
     self._allowed = [np.flatnonzero(row).tolist() for row in problem.allowed_ops]
-    # [N] bytes by label of the set, and [D] bytes that are left.
+    # [N] bytes by label of the set, and [D] bytes that are still free.
     self._need = set_memory_bytes(problem)
     self._room = cluster.memory_bytes.tolist()
 
   def candidates(self, op: int) -> List[int]:
-    """Returns devices for an op: that of its set, or the allowed ones with memory for the set.
+    """Returns devices for an op: its set's device, or else the allowed ones with enough memory.
 
-    If none has room, the allowed device with most room left is returned.
+    If no allowed device has enough memory for the set, the one with most memory left is returned.
 
     Args:
       op: index.
@@ -145,7 +146,9 @@ class Schedule:
     return [d for d in allowed if room[d] >= need] or [max(allowed, key=room.__getitem__)]
 
   def data_ready_us(self, op: int, d: int) -> float:
-    """Returns when all inputs of an op can be on a device; their producers are placed.
+    """Returns the earliest time at which all inputs of an op can be on a device.
+
+    The producers of the inputs have been placed.
 
     Args:
       op, d: op and device indices.
@@ -154,7 +157,7 @@ class Schedule:
       The instant in us; nothing is booked.
     """
     ready = 0.0
-    backlog: Dict[Tuple[int, int], float] = {}  # of buses, by transfers this op would add
+    backlog: Dict[Tuple[int, int], float] = {}  # bus -> end of the transfers this op would add
     for u, tensor, size in self.inputs[op]:
       e, end = self.device[u], self.end_us[u]
       if e == d:
@@ -176,12 +179,12 @@ class Schedule:
     return ready
 
   def _copy(self, op: int, tensor: int, d: int) -> Tuple[int, int, int]:
-    """Names the transfer of a tensor that device d waits for."""
+    """Returns the key of the transfer of a tensor to device d."""
     # -1: one transfer serves all devices.
     return op, tensor, d if self._to_each else -1
 
   def _bus(self, e: int, d: int) -> Tuple[int, int]:
-    """Names the bus from device e to d."""
+    """Returns the key of the bus from device e to d."""
     # -1: one bus for all transfers of device e.
     return e, d if self._paired else -1
 
@@ -202,11 +205,11 @@ class Schedule:
     return cost + self._overhead_us if cost > 0 else 0.0
 
   def place(self, op: int, d: int, start_us: float) -> None:
-    """Puts an op on a device; books its transfers and its slot.
+    """Puts an op on a device; books the transfers of its inputs and its time slot.
 
     Args:
       op, d: op and device indices.
-      start_us: the op does not start before this.
+      start_us: the op does not start before this time.
 
     Returns:
       None.
@@ -255,9 +258,9 @@ def _edges(
 def set_memory_bytes(problem: PlacementProblem) -> List[float]:
   """Estimates the bytes that each colocated set needs, [N], at the index of its first op.
 
-  Variables in full; outputs by the share of all outputs that is alive at the peak when one
-  device holds everything. That peak is simulated. It is no evaluation, because no step time is
-  used.
+  Variables count in full. Outputs count by the share of all outputs that is alive at the peak of
+  memory when one device holds everything. A simulation finds that peak; it does not count as an
+  evaluation, because no step time is used.
   """
   graph, costs = problem.graph, problem.costs
   # Op of each output; outputs of an op are consecutive.
@@ -265,14 +268,14 @@ def set_memory_bytes(problem: PlacementProblem) -> List[float]:
   outputs = np.bincount(owners, costs.output_bytes, minlength=graph.num_ops)
   first = np.full(graph.num_ops, compute_devices(problem)[0])
   peak = problem.simulator.simulate(allowed_or_nearest(problem, first)).peak_memory_bytes.sum()
-  # Share of all outputs that is alive at the peak, variables taken off.
+  # Share of all outputs that is alive at the peak, from which variables are subtracted.
   alive = max(0.0, peak - costs.persistent_bytes.sum()) / max(1.0, outputs.sum())
   need = costs.persistent_bytes + min(1.0, alive) * outputs
   return np.bincount(graph.colocation, need, minlength=graph.num_ops).tolist()
 
 
 def upward_ranks(schedule: Schedule, problem: PlacementProblem) -> List[float]:
-  """Returns the longest path from each op to the end, with means over devices and links.
+  """Returns the longest path from each op to the end, in mean times over devices and links.
 
   Topcuoglu et al. 2002, equation 8.
 
@@ -293,7 +296,7 @@ def upward_ranks(schedule: Schedule, problem: PlacementProblem) -> List[float]:
   latency_us = float(np.mean(cluster.latency_us[off])) if d > 1 else 0.0
   ranks = list(mean_us)
   behind = [0.0] * len(ranks)
-  # Consumers first: `behind` is the longest way from an op's end to the end of the step.
+  # Consumers first: `behind` is the longest path from an op's end to the end of the step.
   for op in problem.graph.topological_order[::-1].tolist():
     ranks[op] += behind[op]
     for u, _, size in schedule.inputs[op]:

@@ -1,10 +1,10 @@
 """Local search: supernode by supernode, until nothing improves; then a kick.
 
-Iterated local search (Lourenço, Martin and Stützle 2003). A pass looks at every supernode in random
-order, simulates it on the other devices it may use, and leaves it on the first that is better.
-After a pass without improvement, or after the most passes that the level allows, the search goes on
-with smaller supernodes, down to single ops. Then it restarts from the best placement after some
-random moves.
+Iterated local search (Lourenço, Martin and Stützle 2003). A pass visits all supernodes in random
+order, simulates each on the other devices that it may use, and moves it to the first device that
+improves the placement. After a pass without improvement, or after the largest number of passes that
+a level allows, the search goes on with smaller supernodes, down to single ops. Then it makes some
+random moves (a kick) in the best placement and starts again.
 
 Dimensions: N ops, U supernodes (coarse groups), D devices.
 """
@@ -36,10 +36,11 @@ class LocalSearchConfig:
   """Settings of local search; docs/results/rivals_tuned.md lists those tried.
 
   Attributes:
-    coarse_levels: supernodes over the number of groups, before the levels from groups down to ops.
-    passes: over the supernodes of a coarse level, at most.
-    kick_moves: random moves at a restart, of as many supernodes as there are groups.
-    moves: of a kick.
+    coarse_levels: number of supernodes divided by the number of groups, for the levels before the
+      level of groups and that of single ops.
+    passes: the most passes over the supernodes of a coarse level.
+    kick_moves: number of random moves at a restart; there are as many supernodes as groups then.
+    moves: how often each kind of move is sampled for a kick.
   """
 
   coarse_levels: Tuple[float, ...] = (0.125, 0.18, 0.25, 0.35, 0.5, 0.7)
@@ -58,7 +59,7 @@ def search_locally(
 
   Args:
     problem: evaluates.
-    budget: of the search; None is 10,000 evaluations.
+    budget: of the search; None allows 10,000 evaluations.
     seed: of orders and kicks.
     config: levels, passes and kicks.
 
@@ -78,7 +79,7 @@ def search_locally(
       supernodes = placed_supernodes(problem, placement, count)
       placement, objective_us = descend(
           problem, supernodes, placement, objective_us, budget, rng, passes=passes)
-    # A round that ends worse than the best is forgotten.
+    # The result of a round that ends worse than the best placement is dropped.
     if objective_us < best_us:
       best, best_us = placement, objective_us
     if problem.search_log.evaluations == before:
@@ -89,7 +90,7 @@ def search_locally(
 
 def _levels(
     problem: PlacementProblem, config: LocalSearchConfig) -> List[Tuple[int, Optional[int]]]:
-  """Returns (number of supernodes, passes) of each level; None is until nothing improves."""
+  """Returns (number of supernodes, passes) per level; passes None: until nothing improves."""
   # Distinct counts in order; never fewer supernodes than devices.
   coarse = dict.fromkeys(
       max(problem.num_devices, int(problem.num_groups * each)) for each in config.coarse_levels)
@@ -116,7 +117,7 @@ def descend(
     objective_us: of `placement`.
     budget: when to stop.
     rng: a `stream`, decides the order.
-    passes: over the supernodes, at most; None is until nothing improves.
+    passes: the most passes over the supernodes; None goes on until nothing improves.
 
   Returns:
     A placement [N] and its objective, never worse than the start.
@@ -134,7 +135,7 @@ def descend(
       number += 1
       shuffle(rng, order, len(order))
       visit[SUPERNODE] = 0
-      # After as many supernodes without improvement as there are, the placement is a local optimum.
+      # When all supernodes in a row brought no improvement, the placement is a local optimum.
       while visit[SUPERNODE] < len(order) and (visit[OTHERS] or visit[SINCE] < len(order)):
         more = evaluations.more()
         _descend(tables, order, visit, others, current, found_us, rng, evaluations.evaluator, more)
@@ -143,8 +144,8 @@ def descend(
   return current, float(found_us[0])
 
 
-# Entries of `visit`: the position in the order, supernodes since the last improvement, devices to
-# try for the supernode, and how many were tried.
+# Entries of `visit`: the position in the order, the number of supernodes since the last
+# improvement, the number of devices to try for the supernode, and the number tried so far.
 SUPERNODE, SINCE, OTHERS, TRIED, VISIT = range(5)
 
 
@@ -155,14 +156,14 @@ def _descend(tables, order, visit, others, current, found_us, rng, evaluator, mo
   Args:
     tables: `SupernodeTables`.
     order: [M] int32 supernodes.
-    visit: [VISIT] int64, see above.
+    visit: [VISIT] int64, the state of the visit (see the comment above).
     others: [D] int32, the devices to try, in order.
     current: [N] int32; found_us: [1] float64 its objective.
     rng: `stream`.
-    evaluator: `Evaluator`, whose row equals `current`.
-    more: whether anything may be evaluated; if not, the visit ends.
+    evaluator: `Evaluator`; its row equals `current`.
+    more: whether more evaluations are allowed; if not, the visit ends.
   """
-  # The visit's state is in arrays, so that the next block goes on in its middle.
+  # The visit's state is in arrays, so that the next block can go on in the middle of a visit.
   row = evaluator.row[0]
   while visit[SUPERNODE] < order.shape[0] and (
       visit[OTHERS] > 0 or visit[SINCE] < order.shape[0]):
@@ -187,7 +188,7 @@ def _descend(tables, order, visit, others, current, found_us, rng, evaluator, mo
       put(tables, row, supernode, device)
       now_us = evaluate(evaluator)
       visit[TRIED] += 1
-      # Taken: the count of supernodes without improvement begins again.
+      # The move is kept, and the count of supernodes without improvement begins again.
       if now_us < found_us[0]:
         put(tables, current, supernode, device)
         found_us[0] = now_us
@@ -221,7 +222,7 @@ def _kick(
 def _move(moves, rng, devices, placement, count):
   """Makes `count` random moves in a placement [N] and its supernodes' devices [U], unevaluated."""
   for _ in range(count):
-    # The move's own arrays are rewritten by the next proposal, so each is applied at once.
+    # The next proposal overwrites the move's arrays, so each move is applied at once.
     for k in range(propose(moves, rng, devices)):
       devices[moves.supernodes[k]] = moves.devices[k]
       put(moves.tables, placement, moves.supernodes[k], moves.devices[k])

@@ -1,23 +1,23 @@
 """Lower bounds: step times that no placement can beat, whatever the order of queues.
 
 `earliest_starts` gives each op on each class of devices a head (how early it can start) and a
-tail (how long after it the step ends). The bound is the largest of four:
+tail (the time from its end to the end of the step). The bound is the largest of four bounds:
 
-- Path. The step is no shorter than the head, the busy time and the tail of any op, on the class
-  where that is least.
+- Path. The step is no shorter than the sum of the head, the busy time and the tail of any op, on
+  the class of devices where that sum is least.
 - Work in a window (Fernandez and Bussell, "Bounds on the number of processors and time for
   multiprocessor optimal schedules", 1973). Ops with heads of at least a and tails of at least b
-  run in the step without its first a and its last b. For any weights y >= 0 of devices that add up
+  run after the first a and before the last b of the step. For weights y >= 0 of devices that add up
   to 1, the step is at least a + b + the sum over colocated sets of min_d y_d work(set, d): the dual
   of the linear program that spreads the work over the devices. Any y gives a true bound;
   multiplicative weights look for a good one.
-- Buses. Ops that have one device to run on, and consumers that may not run there, make transfers
-  that no placement avoids: jobs of one machine, the bus of that device.
+- Buses. If an op may run on one device only and its consumer may not run there, no placement avoids
+  the transfer. These transfers are jobs of one machine, the bus of that device.
 - Forced transfers, for placements that fit. If no device may hold all ops of a connected part of
-  the graph, or none has room for its variables, then one of the part's edges crosses devices. The
-  step is then no shorter than the path through the edge for which that costs least.
+  the graph, or none has enough memory for its variables, then one of the part's edges crosses
+  devices. The step is no shorter than the path through the edge where the crossing costs least.
 
-Dimensions: N ops, E edges, D devices, C classes of devices that are equal, S colocated sets.
+Dimensions: N ops, E edges, D devices, C classes of equal devices, S colocated sets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from placeto_tf.search.earliest_starts import MOST_LATE, Paths, interchangeable,
 from placeto_tf.simulation.compiling import compiled
 
 _ROUNDS = 200
-_CUTS = 1000  # windows begin at as many heads at most
+_CUTS = 1000  # the largest number of heads at which windows begin
 _ROUNDING = 1 - 1e-9  # so that rounding never lifts a bound above a true step time
 
 
@@ -44,20 +44,20 @@ def lower_bound_us(problem: PlacementProblem) -> float:
 
 
 class LowerBounds:
-  """The bounds of one problem, each before `_ROUNDING`."""
+  """The four bounds of one problem, before they are multiplied by `_ROUNDING`."""
 
   def __init__(self, problem: PlacementProblem):
     self._problem = problem
     graph = problem.graph
-    # [D] first equal device of each; one class stands for all its devices.
+    # [D] for each device the first device equal to it; one class stands for all its devices.
     classes = interchangeable(problem.cluster, problem.allowed_ops)
     self._paths = paths = Paths.of(problem, classes)
     self._class = np.unique(classes, return_inverse=True)[1].reshape(-1)  # [D]
-    # Ops of one colocated set share a device, and so exchange nothing.
+    # Ops of one colocated set share a device, so they need no transfers between them.
     together = graph.colocation.astype(np.int64)
     heads = paths.heads_us(paths.allowed, together, MOST_LATE)
     tails = paths.tails_us(paths.allowed, together, MOST_LATE)
-    # [N] each, at the class of devices where the op's sum is least.
+    # [N] each, on the class of devices where the sum of head, busy time and tail is least.
     self._through_us = (heads + paths.busy_us + tails).min(axis=1)
     self._heads_us, self._tails_us = heads.min(axis=1), tails.min(axis=1)
     self._ends_us = (heads + paths.busy_us - paths.overhead_us).min(axis=1)
@@ -70,7 +70,7 @@ class LowerBounds:
   def window_us(self) -> float:
     """Returns the bound by the work in windows."""
     sets = np.unique(self._problem.graph.colocation, return_inverse=True)[1].reshape(-1)
-    # Windows begin where some op can start; fewer, evenly spread, if these are too many.
+    # Windows begin where some op can start; of too many starts, evenly spread ones are taken.
     cuts = np.unique(self._heads_us)
     if len(cuts) > _CUTS:
       cuts = cuts[np.linspace(0, len(cuts) - 1, _CUTS).astype(np.int64)]
@@ -83,16 +83,16 @@ class LowerBounds:
     return best
 
   def _weights(self, sets: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields weights of a device of each class, [C]; `sets` [N] are the colocated sets."""
+    """Yields weights y [C], one per device of each class; `sets` [N] are the colocated sets."""
     paths, cluster = self._paths, self._problem.cluster
     # [C] a device of each class.
     first = np.array([int(np.argmax(self._class == c)) for c in range(len(paths.members))])
     hosts = np.array([cluster.devices[d].host for d in first])
-    # Simple weights: all devices alike, all but hosts, hosts alone; sum 1 over all devices.
+    # Simple weights: all devices alike, all but hosts, only hosts; the sum over devices is 1.
     for y in (np.ones(len(hosts)), (~hosts).astype(float), hosts.astype(float)):
       if y.any():
         yield y / (y * paths.members).sum()
-    # Other weights are looked for only where some op has a choice between kinds of devices.
+    # Other weights are searched for only if some op has a choice between kinds of devices.
     kinds = cluster.device_kinds[first]
     if not any(len(np.unique(kinds[row])) > 1 for row in np.unique(paths.allowed, axis=0)):
       return
@@ -116,12 +116,12 @@ class LowerBounds:
           1, np.bincount(kinds, paths.members)))[kinds]
       if not mean_load.max() > 0:
         break
-      # Steps shrink with the square root, as the method's convergence asks for.
+      # Step sizes shrink with the square root of the round, which the method needs to converge.
       y = y * np.exp(2.0 / np.sqrt(step + 4) * mean_load / mean_load.max())
     yield found
 
   def bus_us(self) -> float:
-    """Returns the bound by transfers that no placement avoids; 0 without any, or without buses."""
+    """Returns the bound by unavoidable transfers; 0 if there are none, or if there are no buses."""
     if self._problem.cluster.transfers != "device":
       return 0.0
     graph, paths, tables = self._problem.graph, self._paths, self._problem.simulator.tables
@@ -130,22 +130,22 @@ class LowerBounds:
     best = 0.0
     # Only classes of a single device: its bus carries all these transfers.
     for c in np.flatnonzero(paths.members == 1):
-      # Ops that must run on this device, and edges from these to ops that cannot.
+      # Ops that must run on this device, and edges from them to ops that may not run there.
       only = paths.allowed[:, c] & (paths.allowed.sum(axis=1) == 1)
       edges = np.flatnonzero(only[u] & ~paths.allowed[v, c])
       if not len(edges):
         continue
-      # [edges, C]: the fastest way to a class where the consumer may run.
+      # [edges, C] us to each class; the fastest class where the consumer may run counts.
       there = paths.allowed[v[edges]]
       slowness = np.where(there, paths.forward.slowness[c], np.inf).min(axis=1)
       transfer_us = tables.segment_bytes[segments[edges]] * slowness
       latency_us = np.where(there, paths.forward.latency[c], np.inf).min(axis=1)
-      # One consumer stands for each output, which is sent at least once.
+      # One consumer represents each output, because the output is sent at least once.
       by_value = np.argsort(
           -(transfer_us + latency_us + self._rest_us[v[edges]]), kind="stable")
       _, first = np.unique(segments[edges][by_value], return_index=True)
       sent = by_value[first]
-      # Jobs by release, as `one_machine_us` wants them.
+      # Jobs sorted by release time, as `one_machine_us` requires.
       sent = sent[np.argsort(self._ends_us[u[edges[sent]]], kind="stable")]
       rest_us = latency_us[sent] + self._rest_us[v[edges[sent]]]
       # A gap follows each transfer on the bus, but not on the way to the consumer.
@@ -161,7 +161,7 @@ class LowerBounds:
     part = _connected_parts(graph.num_ops, u, v)
     count = int(part.max()) + 1
     held_bytes = np.bincount(part, costs.persistent_bytes, minlength=count)
-    # [parts, D] bool: a device that may run all ops of the part and holds its variables.
+    # [parts, D] bool: devices that may run all ops of the part and have memory for its variables.
     whole = np.ones((count, cluster.num_devices), dtype=bool)
     np.logical_and.at(whole, part, self._problem.allowed_ops)
     whole &= held_bytes[:, None] <= cluster.memory_bytes
@@ -171,11 +171,11 @@ class LowerBounds:
     if not crossing.any() or cluster.num_devices == 1:
       return 0.0
     apart = ~np.eye(cluster.num_devices, dtype=bool)
-    # [E] least time of each edge over the best link there is.
+    # [E] least time of each edge over the best link of the cluster.
     transfer_us = (costs.edge_bytes(graph) / cluster.bandwidth_bytes_per_us[apart].max()
                    + cluster.latency_us[apart].min())
     through_us = (self._ends_us[u] + transfer_us + self._rest_us[v])[crossing]
-    # Each part has one forced edge, its cheapest; all parts hold, so the largest counts.
+    # The cheapest edge of each part bounds the step; the largest of these bounds counts.
     least_us = np.full(count, np.inf)
     np.minimum.at(least_us, part[u[crossing]], through_us)
     return float(least_us[np.isfinite(least_us)].max())
@@ -185,7 +185,7 @@ def _connected_parts(count: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
   """Returns [N] number of the weakly connected part of each op."""
   leader = np.arange(count)
   while True:
-    # Every root takes the least root it has an edge to; then all ops follow to their roots.
+    # Every root takes the least root that an edge connects it with; then ops follow their roots.
     a, b = leader[u], leader[v]
     if (a == b).all():
       return np.unique(leader, return_inverse=True)[1].reshape(-1)
@@ -197,12 +197,12 @@ def _connected_parts(count: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 @compiled()
 def _window_us(cuts, heads_us, tails_us, by_tail, sets, work_us):
-  """Returns the most that the work of ops with late heads and long tails needs.
+  """Returns the largest bound by the work of ops with late heads and long tails.
 
   Args:
     cuts: heads at which windows begin, in us.
     heads_us, tails_us: [N] float64.
-    by_tail: [N] int64, ops of long tails first.
+    by_tail: [N] int64, ops sorted by falling tail.
     sets: [N] int64, the colocated set of each op.
     work_us: [N, C] weighted busy time on each class, inf where an op may not run.
 
@@ -211,7 +211,7 @@ def _window_us(cuts, heads_us, tails_us, by_tail, sets, work_us):
   """
   best = 0.0
   n, c = work_us.shape
-  # By set: weighted work on each class so far, and the least of these.
+  # For each set: its weighted work on each class so far, and the least of them over classes.
   of_set_us, least_us = np.empty((n, c)), np.empty(n)
   for cut in cuts:
     of_set_us[:] = 0.0

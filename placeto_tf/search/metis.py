@@ -1,8 +1,9 @@
 """METIS on the op graph: compute time as node weight, bytes as edge weight.
 
 Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs"
-(1998). METIS does not know order or queues, so several partitions are made (seeds, balance
-constraints, recursive bisection and k-way), and the one that simulates best is taken.
+(1998). METIS ignores the order of ops and queues, so several partitions are made (with several
+seeds, balance constraints, and both recursive bisection and k-way), and the one with the shortest
+simulated step is returned.
 
 Dimensions: N ops, M nodes of ops that are placed together, D devices.
 """
@@ -27,7 +28,7 @@ from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 SEEDS = 4
-IMBALANCES = (0.05, 0.2, 0.5)  # how far a part's weight may exceed its share
+IMBALANCES = (0.05, 0.2, 0.5)  # fractions by which a part's weight may exceed its share
 
 
 def partition_ops(
@@ -102,7 +103,7 @@ def partitions(
     return
   # Each part's target weight is its device's share of the speed.
   shares = device_speeds(problem, devices)
-  # [patterns] bool, by bit mask of allowed devices: nodes of hosts alone weigh nothing.
+  # [patterns] bool, by bit mask of allowed devices: nodes that only hosts may run weigh nothing.
   movable = np.zeros(len(contraction.masks), dtype=bool)
   for i, mask in enumerate(contraction.masks):
     movable[i] = any(mask >> d & 1 for d in devices)

@@ -1,17 +1,18 @@
-"""The order in which the devices of a pipeline work, as the control edges that hold it.
+"""Control edges that fix the order in which the devices of a pipeline work on micro-batches.
 
-TensorFlow runs what is ready, in no promised order: all micro-batches then go forward side by side,
-no stage is done with its first one before the next stage could begin, and all activations are held
-at once. Here a device goes on with a micro-batch while it can, then takes the oldest one, so that a
-backward pass goes before the next forward pass ("one forward, one backward": Narayanan et al.,
-PipeDream, 2019; Fan et al., DAPPLE, 2021), and a micro-batch begins only when few enough are under
-way. Scheduling one step so gives the sequence of micro-batches on each device, in runs of ops. A
-control edge from the end of each run to the ops with which the next begins holds that sequence.
+TensorFlow runs ready ops in no particular order. Without control edges, all micro-batches of a
+pipeline go forward side by side: a stage ends its first micro-batch late, the next stage waits, and
+all activations are in memory at once. Here a device goes on with one micro-batch while it has ready
+ops, then takes the oldest one, so that a backward pass goes before the next forward pass ("one
+forward, one backward": Narayanan et al., PipeDream, 2019; Fan et al., DAPPLE, 2021). A micro-batch
+begins only when few enough others are under way. A simulated step with these rules gives the
+sequence of ops on each device. A run is a stretch of that sequence with ops of one micro-batch.
+Control edges from the end of each run to the first ops of the next run fix the sequence.
 
-Edges go from what the schedule starts earlier to what it starts later, so that there is no cycle;
-they change when an op runs, never the op's result. An edge from an op in a branch that is not
-taken would switch off the ops that wait for it, and no edge may lead into a loop: such graphs get
-none.
+Edges go from ops that the schedule starts earlier to ops that it starts later, so there is no
+cycle. They change the time at which an op runs, never the op's result. Graphs with branches or
+loops get no edges: an edge from an op in a branch that is not taken would switch off the ops that
+wait for that op, and no edge may lead into a loop.
 
 Dimensions: N ops, E edges, D devices, M micro-batches.
 """
@@ -29,8 +30,8 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 
-# Which micro-batch goes first: the oldest one, so that backward passes go before forward passes; or
-# the one that has got least far, so that forward passes go first (GPipe, Huang et al. 2019).
+# The micro-batch that goes first: the oldest one, so that backward passes go before forward passes;
+# or the one with the least progress, so that forward passes go first (GPipe, Huang et al. 2019).
 OLDEST, SHALLOWEST = "oldest", "shallowest"
 _CONTROL_FLOW = ("Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "RefEnter")
 
@@ -44,21 +45,21 @@ def order_edges(
     graph: ComputationGraph, costs: OpCosts, cluster: Cluster, placement: np.ndarray,
     micro_batch_of_op: np.ndarray, group_of_op: np.ndarray, in_flight: int, first: str = OLDEST,
 ) -> Optional[List[Tuple[int, int]]]:
-  """Returns the control edges that hold the order of micro-batches on each device.
+  """Returns the control edges that fix the order of micro-batches on each device.
 
   Args:
     graph, costs, cluster: of the replicas.
     placement: [N] int32, device of each op.
     micro_batch_of_op: [N] int32, micro-batch of each op; -1 for ops that run once a step.
-    group_of_op: [N] int32, group of micro-batches of each op; micro-batches are under way by group.
-    in_flight: number of micro-batches of a group that may be under way.
+    group_of_op: [N] int32, the group (replica) of micro-batches that each op belongs to.
+    in_flight: the most micro-batches of one group that may be under way at the same time.
     first: the ready micro-batch that a device takes: `OLDEST` or `SHALLOWEST`.
 
   Returns:
-    List of (op, op that waits for it); None if a micro-batch cannot end before a later one begins,
-    because some op combines values of both.
+    List of (op, op that waits for the first op); None if a micro-batch cannot end before a later
+    one begins, because some op combines values of both.
   """
-  # Simulate one step with the order; ops in the order in which they start.
+  # Simulate one step with the order; `started` lists ops in the order in which they start.
   started = _Schedule(
       graph, costs, cluster, placement, micro_batch_of_op, group_of_op, in_flight, first).run()
   if started is None:
@@ -67,12 +68,12 @@ def order_edges(
   lane = group_of_op.astype(np.int64) * (int(micro_batch_of_op.max()) + 1) + micro_batch_of_op
   once = micro_batch_of_op < 0
   lane[once] = -1
-  # What comes before the micro-batches is not held back, sums and updates are: till the device has
-  # done its last micro-batch.
+  # Ops that run once before the micro-batches are not held back. Sums and updates are held back
+  # until the device has done its last micro-batch.
   works = (costs.compute_us.max(axis=1) > 0) & (
       ~once | _reaching(graph.edge_producers, graph.edge_consumers, graph.depths, ~once))
   run_of_op = np.full(graph.num_ops, -1, dtype=np.int64)
-  # Of each run the op that starts last, and the deepest one, which ends last if dealt with in turn.
+  # The op of each run that starts last, and its deepest op, which ends last in a serial execution.
   ends_of_run: List[List[int]] = []
   depths = graph.depths.tolist()
   before: List[int] = []  # the run before on the same device, or -1
@@ -96,17 +97,17 @@ def order_edges(
   # Inverse permutation: [N] place of each op in the schedule.
   position = np.empty(graph.num_ops, dtype=np.int64)
   position[started] = np.arange(graph.num_ops)
-  # Hold the first working ops of each run until the run before on the device has ended.
+  # Hold back the first working ops of each run until the device's previous run has ended.
   return [(end, op) for op, run in _first_of_runs(graph, run_of_op, works, position)
           if before[run] >= 0 for end in set(ends_of_run[before[run]])]
 
 
 def with_edges(graph: ComputationGraph, edges: List[Tuple[int, int]]) -> ComputationGraph:
-  """Returns the graph's arrays with more control edges; its source stays as it was.
+  """Returns a copy of the graph's arrays with more control edges; the source is not changed.
 
   Args:
     graph: of N ops.
-    edges: (op, op that waits for it) of each new edge.
+    edges: (op, op that waits for the first op) of each new edge.
 
   Returns:
     A graph of N ops whose edges are sorted and distinct.
@@ -124,7 +125,7 @@ def with_edges(graph: ComputationGraph, edges: List[Tuple[int, int]]) -> Computa
 
 def _reaching(
     ends: np.ndarray, others: np.ndarray, depths: np.ndarray, ops: np.ndarray) -> np.ndarray:
-  """Returns the ops [N] that a path from one of `ops` [N] leads to, by depths [N] of the ends."""
+  """Returns a mask [N] of the ops that are in `ops` [N] or downstream; `depths` [N] sort edges."""
   found = ops.tolist()
   # By depth of the far end, so that each op is final before its own edges are followed.
   order = np.argsort(depths[others], kind="stable")
@@ -138,7 +139,7 @@ def _reaching(
 def _first_of_runs(
     graph: ComputationGraph, run_of_op: np.ndarray, works: np.ndarray, position: np.ndarray
 ) -> List[Tuple[int, int]]:
-  """Returns (op, run) of the ops of a run before which no op of the run works."""
+  """Returns (op, run) of each op that depends on no working op of its own run."""
   behind = np.zeros(graph.num_ops, dtype=bool)
   producers, consumers = graph.edge_producers, graph.edge_consumers
   # Edges inside one run, in the order in which their consumers start.
@@ -146,7 +147,7 @@ def _first_of_runs(
   order = np.flatnonzero(inside)
   order = order[np.argsort(position[consumers[order]], kind="stable")]
   for u, v in zip(producers[order].tolist(), consumers[order].tolist()):
-    # An op behind a working op of its run waits for that one already.
+    # An op downstream of a working op of its run waits for that op already.
     if works[u] or behind[u]:
       behind[v] = True
   first = np.flatnonzero(works & (run_of_op >= 0) & ~behind)
@@ -154,7 +155,9 @@ def _first_of_runs(
 
 
 class _Schedule:
-  """Simulates a step in which each device takes micro-batches in order; links as in the simulator.
+  """Simulates a step in which each device takes micro-batches in order.
+
+  Links behave as in the simulator.
   """
 
   def __init__(
@@ -175,8 +178,8 @@ class _Schedule:
     self._ports, self._consumers = graph.edge_ports.tolist(), graph.edge_consumers.tolist()
     # [N] number of inputs that have not arrived.
     self._missing = np.bincount(graph.edge_consumers, minlength=n).tolist()
-    # A lane is a micro-batch of a group. What runs once comes before all of them where one of them
-    # needs it, else after.
+    # A lane is a micro-batch of a group. An op that runs once comes before all micro-batches if one
+    # of them needs it, else after them.
     once = micro_batch_of_op < 0
     needed = once & _reaching(graph.edge_consumers, graph.edge_producers, -graph.depths, ~once)
     lane = micro_batch_of_op.astype(np.int64) + group_of_op * self._count
@@ -184,7 +187,7 @@ class _Schedule:
     self._lane = np.where(needed, -1, np.where(once, self._lanes, lane)).tolist()
     # [lanes] number of ops of each micro-batch that have not ended.
     self._left = np.bincount(lane[~once], minlength=self._lanes).tolist()
-    # Lane that has to end first -> ops held back until then.
+    # Lane -> ops that are held back until that lane has ended.
     self._held: Dict[int, List[int]] = {}
     self._rank = _ranks(graph, costs.compute_us.min(axis=1)).tolist()
     # Ready ops by device and lane.
@@ -233,7 +236,7 @@ class _Schedule:
     heapq.heappush(self._events, (when, next(self._numbers), kind, item))
 
   def _turn(self, lane: int, op: int) -> Tuple[int, int, int, int]:
-    """Returns a key that is smallest for the lane that goes first; `op` is the lane's next."""
+    """Returns a key that is smallest for the lane that goes first; `op` is the lane's next op."""
     if not 0 <= lane < self._lanes:
       # Lane -1 comes before all micro-batches, the last lane after them.
       return lane, 0, 0, 0
@@ -258,7 +261,7 @@ class _Schedule:
     ready = self._ready[device]
     if not ready:
       return
-    # A device stays with its micro-batch as long as that has ready ops.
+    # A device goes on with its micro-batch as long as that micro-batch has ready ops.
     lane = self._working_on[device]
     if lane not in ready:
       lane = min(ready, key=lambda lane: self._turn(lane, ready[lane][0][1]))
@@ -298,7 +301,7 @@ class _Schedule:
           for to in targets:
             for consumer in receivers[to]:
               self._push(sent + self._latency_us[device][to], 1, consumer)
-    # The last op of a micro-batch releases those held back for it.
+    # The last op of a micro-batch releases the ops that are held back until it ends.
     lane = self._lane[op]
     if 0 <= lane < self._lanes:
       self._left[lane] -= 1
@@ -307,7 +310,7 @@ class _Schedule:
           self._make_ready(waiting)
 
   def _lose(self, op: int) -> None:
-    """Takes one missing input from an op, which is ready without any."""
+    """Counts one more input of an op as arrived; the op is ready once no input is missing."""
     self._missing[op] -= 1
     if not self._missing[op]:
       self._make_ready(op)

@@ -1,4 +1,4 @@
-"""Random moves between placements, shared by the searches; moves run without the interpreter.
+"""Random moves between placements, shared by the searches, in compiled code.
 
 Dimensions: N ops, U supernodes (coarse groups).
 """
@@ -21,8 +21,9 @@ class MoveConfig:
 
   Attributes:
     uniform: share of moves that send a supernode to any device.
-    neighbour: share that send it to the device of one of its neighbours.
-    swap: share that swap two supernodes. All others send a cluster of neighbours to one device.
+    neighbour: share of moves that send a supernode to the device of one of its neighbours.
+    swap: share of moves that swap two supernodes. All other moves send a cluster of neighbouring
+      supernodes to one device.
     cluster_sizes: smallest and largest number of supernodes in such a cluster.
   """
 
@@ -33,16 +34,16 @@ class MoveConfig:
 
 
 class Moves(NamedTuple):
-  """Tables that moves are sampled from, and the last move, as long as `propose` returns."""
+  """Tables from which moves are sampled, and the last move, whose length `propose` returns."""
 
   tables: SupernodeTables
   shares: np.ndarray  # [3] float64, cumulated: uniform, neighbour, swap
   cluster_sizes: np.ndarray  # [2] int64
   is_movable: np.ndarray  # [U] bool
-  supernodes: np.ndarray  # int32, that the move sends ...
-  devices: np.ndarray  # int32, ... to these devices
-  members: np.ndarray  # int32, for `propose` alone, as is the next
-  around: np.ndarray  # [U] int32
+  supernodes: np.ndarray  # int32, the supernodes that the move sends
+  devices: np.ndarray  # int32, the device to which the move sends each of them
+  members: np.ndarray  # int32, a buffer of `propose`
+  around: np.ndarray  # [U] int32, a buffer of `propose`
 
   @classmethod
   def of(cls, supernodes: Supernodes, config: MoveConfig = MoveConfig()) -> Moves:
@@ -53,7 +54,7 @@ class Moves(NamedTuple):
       config: how often each kind of move is sampled.
 
     Returns:
-      Tables for `propose`, with room for the largest move.
+      Tables for `propose`; their arrays hold the largest move.
     """
     # A swap has two supernodes, a cluster up to `cluster_sizes[1]`.
     room = max(2, config.cluster_sizes[1])
@@ -77,13 +78,13 @@ def propose(moves, rng, at):
     at: [U] int32, the supernodes' devices; read only.
 
   Returns:
-    How many supernodes the move sends, all distinct; 0 where the sample changes nothing.
+    The number of supernodes that the move sends, all distinct; 0 if the move changes nothing.
   """
   t = moves.tables
   supernode = t.movable[pick(rng, t.movable.shape[0])]
-  # One number decides the kind of move: uniform, neighbour, swap, or else a cluster.
+  # One random number decides the kind of move: uniform, neighbour, swap, or else a cluster.
   kind = rng.random()
-  # Allowed devices of the supernode; runs of the flat arrays are delimited by offsets.
+  # Allowed devices of the supernode: a run of a flat array, delimited by offsets.
   choices = t.choices[t.choice_offsets[supernode]:t.choice_offsets[supernode + 1]]
   if kind < moves.shares[1]:
     near = t.neighbours[t.neighbour_offsets[supernode]:t.neighbour_offsets[supernode + 1]]
@@ -92,11 +93,11 @@ def propose(moves, rng, at):
       return _add(moves, 0, supernode, choices[pick(rng, choices.shape[0])], at)
     return _add(moves, 0, supernode, at[near[pick(rng, near.shape[0])]], at)
   if kind < moves.shares[2]:
-    # A swap counts only if both supernodes may go where the other one is.
+    # A swap counts only if each supernode may use the other one's device.
     other = t.movable[pick(rng, t.movable.shape[0])]
     count = _add(moves, 0, supernode, at[other], at)
     return 2 if _add(moves, count, other, at[supernode], at) == 2 else 0
-  # All members that may use one random device of the first go there together.
+  # A random device of the first member: all members that may use it move there together.
   members = _cluster(moves, rng, supernode, at)
   device = choices[pick(rng, choices.shape[0])]
   count = 0
@@ -107,10 +108,10 @@ def propose(moves, rng, at):
 
 @part
 def _add(moves, count, supernode, device, at):
-  """Adds (supernode, device) to the move, where allowed and a change; returns the new count."""
+  """Adds (supernode, device) to the move if allowed and a change; returns the new count."""
   if device == at[supernode] or not moves.tables.allowed[supernode, device]:
     return count
-  # Entries before `count` stay: a move is built up supernode by supernode.
+  # Entries before `count` are kept: a move is built up supernode by supernode.
   moves.supernodes[count], moves.devices[count] = supernode, device
   return count + 1
 
@@ -136,7 +137,7 @@ def _cluster(moves, rng, supernode, at):
         if not known:
           around[found] = other
           found += 1
-    # The neighbours that still fit are a random choice.
+    # If not all neighbours fit, a random choice of them is added.
     shuffle(rng, around, found)
     for k in range(min(found, size - count)):
       members[count] = around[k]
@@ -158,7 +159,7 @@ def put(tables, placement, supernode, device):
     None.
   """
   for k in range(tables.op_offsets[supernode], tables.op_offsets[supernode + 1]):
-    # Each op goes to its own image of the device: the device itself, or that of its replica.
+    # Each op goes to its own image of the device: the device itself, or its replica's counterpart.
     placement[tables.ops[k]] = tables.images[tables.op_images[k], device]
 
 

@@ -1,18 +1,19 @@
 """Stages of a pipeline: the device of each layer of a micro-batch.
 
 A layer, by `layer_positions`, is a variable and all ops near it, forward, backward and
-update, so that stages are folded. Layers are first cut along the depth into stages of equal work;
-then cuts and single layers move to where the estimated step is shorter. So an embedding and a head
-that share a table come together, and cuts go to where least is sent.
+update, so that a stage has the forward and the backward ops of its layers. Layers are first divided
+along the depth into stages of equal work; then stage boundaries and single layers move as long as
+the estimated step gets shorter. So an embedding and a head that share a table come together, and
+boundaries go where few bytes are sent.
 
-The estimate: with M micro-batches, the busiest device or bus is busy M times, and before and after
-that the first and the last micro-batch run alone:
+The estimate: the busiest device or bus works on M micro-batches, one after the other; before and
+after that the first and the last micro-batch run alone:
 
   (M - 1) * max(work of a device, time of its bus) + work of all + all transfers + work done once
 
-A clean cut sends one tensor forward and one back; each time a micro-batch waits, say, for a quarter
-of what the device does with another one. More tensors mean that it goes to and fro. `Simulator`
-tells how long a pipeline takes.
+A boundary between stages that exchange only one tensor forward and one back makes a micro-batch
+wait twice. Each wait is assumed to be a quarter of a device's mean work on one micro-batch. More
+tensors mean more such waits. The exact step time of a pipeline comes from `Simulator`.
 
 Dimensions: N0 ops of one micro-batch, L layers, D devices, T tensors that more than one layer uses.
 """
@@ -31,26 +32,26 @@ from placeto_tf.search.expert import balanced_cuts
 from placeto_tf.search.layers import layer_positions
 
 _PASSES = 20
-_FURTHEST = 24  # layers by which a cut moves at once
+_FURTHEST = 24  # the most layers by which a stage boundary moves at once
 
 
 class Stages:
   """The layers of one micro-batch, and the search for their devices.
 
   Attributes:
-    layer: [N0] int64, of each op.
-    held_bytes: [L] of variables, sums of gradients, and a gradient to be added.
+    layer: [N0] int64, the layer of each op.
+    held_bytes: [L] bytes of each layer's variables, gradient sums and one gradient to be added.
   """
 
   def __init__(
       self, graph: ComputationGraph, costs: OpCosts, cluster: Cluster, devices: Sequence[int],
       repeated: np.ndarray, micro_batches: int):
-    """Sums work, memory and tensors of the layers.
+    """Sums the work, memory and tensors of each layer.
 
     Args:
       graph, costs: of one micro-batch.
       cluster: the devices.
-      devices: indices of those that get layers.
+      devices: indices of the devices that get layers.
       repeated: [N0] bool, whether every micro-batch has the op.
       micro_batches: M.
     """
@@ -66,10 +67,10 @@ class Stages:
     self._work_us = _by_layer(found, us * repeated[:, None], count)
     self._once_us = _by_layer(found, us * ~repeated[:, None], count)
     self._room_bytes = cluster.memory_bytes[self._devices]
-    # The sum of the gradients so far, and a gradient to be added, are held.
+    # Memory holds the sum of the gradients so far and one gradient to be added.
     outputs, consumers = graph.edge_outputs, graph.edge_consumers
     kept = (outputs >= 0) & repeated[graph.edge_producers] & ~repeated[consumers]
-    # A tensor from a micro-batch into an op that runs once is a gradient; each counts once.
+    # A tensor from a micro-batch into an op that runs once is a gradient, which counts once.
     tensors, first = np.unique(outputs[kept], return_index=True)
     self.held_bytes = np.bincount(found, costs.persistent_bytes, minlength=count) + np.bincount(
         found[graph.edge_producers[kept][first]], 2 * costs.output_bytes[tensors],
@@ -77,7 +78,7 @@ class Stages:
     self._prepare_tensors(graph, costs, repeated)
     bandwidth = cluster.bandwidth_bytes_per_us[np.ix_(self._devices, self._devices)]
     same = np.eye(len(self._devices), dtype=bool)
-    # [D, D], 0 on the diagonal: staying on a device costs nothing.
+    # [D, D], 0 on the diagonal: a tensor that is used on its own device costs nothing.
     self._us_per_byte = np.where(same, 0.0, 1 / np.where(same, 1.0, bandwidth))
     self._fixed_us = cluster.fixed_us[np.ix_(self._devices, self._devices)]
 
@@ -102,7 +103,7 @@ class Stages:
 
     Args:
       stage: [L] int, position of each layer's device among `devices`.
-      waits: whether the time that micro-batches wait for transfers counts.
+      waits: whether the time for which micro-batches wait for transfers is included.
 
     Returns:
       The estimate in us.
@@ -125,28 +126,28 @@ class Stages:
       # Each tensor sent waits for a quarter of the mean work of a device (see the module).
       waits_us = np.count_nonzero(rate) * work.sum() / count / 4
     held = np.bincount(stage, self.held_bytes, minlength=count)
-    # Bytes over the limits, as the problem's objective counts them.
+    # Bytes over the memory limits, penalized as in the problem's objective.
     over = np.maximum(held - self._room_bytes, 0).sum()
     return float(
         (self._micro_batches - 1) * max(work.max(), busiest_us) + work.sum() + sent_us
         + once.max() + waits * waits_us + MEMORY_PENALTY_US_PER_BYTE * over)
 
   def cut(self) -> np.ndarray:
-    """Cuts layers into stages of equal work along the depth, [L]."""
+    """Divides layers into stages of equal work along the depth, [L]."""
     # A device's speed is the inverse of its time for all layers.
     speeds = 1 / np.maximum(self._work_us.sum(axis=0), 1e-9)
     cuts = balanced_cuts(self._work_us.min(axis=1), speeds / speeds.sum())
     return np.searchsorted(cuts, np.arange(len(self._work_us)), side="right")
 
   def improved(self, stage: np.ndarray) -> np.ndarray:
-    """Improves stages [L] by moves of cuts and of single layers that shorten the estimate."""
+    """Improves stages [L]: moves boundaries and single layers while the estimate gets shorter."""
     best = self.estimate_us(stage)
     for _ in range(_PASSES):
       before = best
       for moves in (_moved_cuts, self._moved_layers):
         for moved in moves(stage):
           estimate = self.estimate_us(moved)
-          # Strictly shorter beyond rounding, so that passes end.
+          # Shorter by more than rounding errors, so that passes end.
           if estimate < best * (1 - 1e-9):
             stage, best = moved, estimate
       if best == before:
@@ -154,7 +155,7 @@ class Stages:
     return stage
 
   def _moved_layers(self, stage: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields stages with one layer elsewhere."""
+    """Yields variants of the stages with one layer on another device."""
     for layer in range(len(stage)):
       for device in range(len(self._devices)):
         moved = stage.copy()
@@ -163,8 +164,8 @@ class Stages:
 
 
 def _moved_cuts(stage: np.ndarray) -> Iterator[np.ndarray]:
-  """Yields stages with one cut some layers earlier or later."""
-  # A cut is where the device changes from one layer to the next; layers beside it change hands.
+  """Yields variants of the stages with one boundary some layers earlier or later."""
+  # A boundary is between neighbouring layers on different devices; layers beside it change device.
   for cut in (np.flatnonzero(np.diff(stage)) + 1).tolist():
     for width in range(1, _FURTHEST + 1):
       for layers, device in (

@@ -1,8 +1,9 @@
-"""Pipelines: micro-batches placed alike in stages, in an order that is written into the graph.
+"""Pipelines: stages for the micro-batches, and their order as control edges of the graph.
 
-`promising` tells in a second, from the graph of one micro-batch, whether a pipeline can be faster
-than what is known; `pipeline` chooses stages for the replicated graph, tries orders, and returns
-the graph that holds the best one, to be searched on and placed as it is.
+`promising` estimates within a second, from the graph of one micro-batch, whether a pipeline can be
+faster than the best placement so far. `pipeline` chooses stages for the replicated graph, tries
+several orders, and returns the graph with the control edges of the best order. Searches start from
+the result, and it can be used as it is.
 
 Dimensions: N ops, N0 ops of one micro-batch, D devices, M micro-batches of each of G groups.
 """
@@ -38,8 +39,8 @@ class Pipeline:
   """Micro-batches in an order, and their stages.
 
   Attributes:
-    replicated: the replicas with the edges that hold the order.
-    placement: [N] int32.
+    replicated: the replicas with the control edges that fix the order.
+    placement: [N] int32, device of each op by its stage.
   """
 
   replicated: ReplicatedGraph
@@ -55,15 +56,15 @@ def promising(
     part: the graph of one micro-batch.
     repeated: [N0] bool, whether every micro-batch has the op.
     cluster, groups, micro_batches: of the pipeline.
-    best_us: step time of all micro-batches so far; infinite where nothing fits.
+    best_us: best step time of all micro-batches so far; infinite if no placement fits in memory.
 
   Returns:
-    False if a group has fewer than two devices; True if nothing fits so far; else whether the
-    estimate, waits left out, is below `best_us`.
+    False if a group has fewer than two devices; True if no placement fits so far; else whether the
+    estimate without waits is below `best_us`.
   """
   if len(stage_devices(cluster, groups)[0]) < 2:
     return False
-  # Nothing fits so far, and stages divide the variables: worth a try.
+  # No placement fits so far; stages divide the variables, so they are worth a try.
   if not np.isfinite(best_us):
     return True
   costs = from_work(part, cluster, work_of(part))
@@ -76,7 +77,7 @@ def promising(
     into = ~repeated[part.edge_consumers] & (part.edge_outputs >= 0)
     sent = costs.output_bytes[np.unique(part.edge_outputs[into])].sum() / devices.shape[1]
     exchange_us = sent / cluster.bandwidth_bytes_per_us[devices[0], devices[1]].min()
-  # Waits are left out, so that a pipeline is not refused for a pessimist's figure.
+  # Without waits the estimate is optimistic, so that no good pipeline is refused.
   return stages.estimate_us(stages.improved(stages.cut()), waits=False) + exchange_us < best_us
 
 
@@ -88,7 +89,7 @@ def pipeline(
   Args:
     replicated: G groups of M micro-batches.
     costs: of its graph.
-    cluster: whose devices are dealt out to the groups, each a stage.
+    cluster: its devices are divided among the groups; each device is a stage.
     allowed: [N, D] bool, where each op may run.
 
   Returns:
@@ -114,13 +115,13 @@ def pipeline(
 def reordered(
     replicated: ReplicatedGraph, costs: OpCosts, cluster: Cluster, placement: np.ndarray,
     objective_us: float) -> Optional[Pipeline]:
-  """Orders replicas for a placement.
+  """Finds the best order of micro-batches for a placement.
 
   Args:
-    replicated: without an order.
+    replicated: replicas without control edges for an order.
     costs, cluster: of its graph.
     placement: [N] int32, device of each op.
-    objective_us: of the placement in the order so far.
+    objective_us: objective of the placement before ordering.
 
   Returns:
     The pipeline in its best order; None if that is no faster than `objective_us`.
@@ -133,7 +134,7 @@ def reordered(
 
 def _written(
     replicated: ReplicatedGraph, edges: List[Tuple[int, int]], placement: np.ndarray) -> Pipeline:
-  """Writes an order's edges into the graph, whose ops may then have other numbers."""
+  """Writes an order's edges into the graph; ops may be renumbered."""
   # Names carry the edges and the placement over to the ordered graph's numbering.
   names, index = replicated.graph.op_names, replicated.graph.op_index
   ordered = with_order(replicated, [(names[u], names[v]) for u, v in edges])
@@ -181,19 +182,19 @@ def _placed(replicated: ReplicatedGraph, cluster: Cluster, allowed: np.ndarray) 
   stages = Stages(original, own, cluster, of_group[0], repeated, replicated.micro_batches)
   # [L] position of each layer's device among the devices of group 0.
   stage = stages.improved(stages.cut())
-  # What all groups share is, layer by layer, with the group that has least of it.
+  # Ops shared by all groups go, layer by layer, to the group with the fewest bytes of them so far.
   home = np.zeros(len(stage), dtype=np.int64)
-  # [G, stages] bytes that each device holds for all groups; largest layers are dealt first.
+  # [G, stages] bytes that each device holds for all groups; the largest layers are assigned first.
   load = np.zeros(of_group.shape)
   for layer in np.argsort(-stages.held_bytes, kind="stable").tolist():
     home[layer] = int(load[:, stage[layer]].argmin())
     load[home[layer], stage[layer]] += stages.held_bytes[layer]
-  # [N] layer of each op, by the original that it is a copy of or stands nearest to.
+  # [N] layer of each op, by the original op of which it is a copy, or the nearest original.
   layer = stages.layer[replicated.nearest_original]
   shared = replicated.replica_of_op == SHARED
   group = np.where(shared, home[layer], replicated.replica_of_op // replicated.micro_batches)
   placement = of_group[group, stage[layer]]
-  # A copy that must be with an op that exists once goes where that is.
+  # A copy that is colocated with an op that exists once goes to that op's device.
   of_set = np.full(graph.num_ops, -1, dtype=np.int64)
   # Reversed, so that of each colocated set the first shared op is written last and wins.
   order = np.concatenate([np.flatnonzero(shared), np.flatnonzero(~shared)])[::-1]
@@ -207,16 +208,17 @@ def _placed(replicated: ReplicatedGraph, cluster: Cluster, allowed: np.ndarray) 
 
 
 def stage_devices(cluster: Cluster, groups: int) -> np.ndarray:
-  """Deals devices to stages; those of one stage in all groups are neighbours.
+  """Assigns devices to stages; the devices of one stage, over all groups, are neighbours.
 
-  Groups exchange more (variables, gradients) than stages. Hosts have no stage unless all are.
+  Groups exchange more data (variables, gradients) than stages do. Hosts get no stage unless all
+  devices are hosts.
 
   Args:
-    cluster: whose devices are dealt out.
+    cluster: its devices are divided among the groups.
     groups: G, the number of groups of micro-batches.
 
   Returns:
-    [G, stages] int64, the device of each stage of each group; devices that are left over have none.
+    [G, stages] int64, the device of each stage of each group; leftover devices get no stage.
   """
   devices = [d for d, device in enumerate(cluster.devices) if not device.host] or list(
       range(cluster.num_devices))

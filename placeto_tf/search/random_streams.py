@@ -1,8 +1,8 @@
-"""Random numbers in compiled loops, equal one by one to those of Python's `random.Random`.
+"""Random numbers for compiled loops: the same sequences as Python's `random.Random` gives.
 
 numpy's MT19937 is the same Mersenne twister (Matsumoto and Nishimura 1998), and numba samples from
-numpy's generators without the interpreter. So a search that moved into compiled code still makes
-the moves that its seed made before.
+numpy's generators without the interpreter. So a seed leads to the same moves in compiled code as in
+Python.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def stream(seed: int) -> np.random.Generator:
   """Returns the generator whose samples are those of `random.Random(seed)`."""
   # The last of the 625 words is the position in the other 624.
   _, words, _ = random.Random(seed).getstate()
-  # The seed of numpy's own constructor would give other words.
+  # numpy's own constructor would derive other words from the seed.
   bits = np.random.MT19937()
   bits.state = {"bit_generator": "MT19937",
                 "state": {"key": np.array(words[:-1], dtype=np.uint32), "pos": words[-1]}}
@@ -36,7 +36,7 @@ def below(rng, n):
   Returns:
     An int from 0 to n - 1.
   """
-  # randrange samples as many bits as n has, and again while the number is n or more.
+  # randrange samples as many bits as n has, and repeats this while the number is n or more.
   size = 1
   while size <= n:
     size *= 2

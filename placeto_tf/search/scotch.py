@@ -1,9 +1,9 @@
 """Scotch: the op graph mapped onto the cluster's devices, the baseline of Placeto's paper.
 
 Pellegrini and Roman, "Scotch: a software package for static mapping by dual recursive
-bipartitioning of process and architecture graphs" (1996). The cluster is a complete graph whose
-devices weigh as much as they are fast. The library comes with `pip install 'placeto_tf[scotch]'`
-(Linux); without it this method is not listed.
+bipartitioning of process and architecture graphs" (1996). The target is a complete graph of the
+devices, weighted by speed. The library comes with `pip install 'placeto_tf[scotch]'` (Linux);
+without the library this method is not listed.
 
 Dimensions: N ops, M nodes of ops that must share a device, D devices.
 """
@@ -46,7 +46,7 @@ def map_ops(
   contraction = contract(
       problem.graph, problem.costs, problem.allowed_ops, problem.graph.colocation)
   parts = np.zeros(contraction.num_nodes, dtype=np.int32)
-  # Scotch is not needed where there is nothing to divide.
+  # With one device or one node there is nothing to divide, and Scotch is not needed.
   if len(devices) > 1:
     parts = _mapped(contraction, device_speeds(problem, devices), seed)
   # Parts are positions among `devices`; [M] to [N] by each op's node.
@@ -61,26 +61,26 @@ def _mapped(contraction: Contraction, speeds: np.ndarray, seed: int) -> np.ndarr
 
   nodes, pairs = contraction.num_nodes, (contraction.producers, contraction.consumers)
   # Each pair of nodes from both of its ends, sorted by the first.
-  # [2, 2 * pairs], both directions: Scotch wants symmetric adjacency in compressed rows.
+  # [2, 2 * pairs], both directions: Scotch takes symmetric adjacency in compressed rows.
   ends = np.concatenate([np.stack(pairs), np.stack(pairs[::-1])], axis=1)
   both, place = np.unique(ends, axis=1, return_inverse=True)
   # Traffic of both directions of a pair adds up.
   traffic = np.bincount(place.ravel(), np.tile(contraction.traffic_bytes, 2))
-  # [M + 1] where each node's neighbours begin.
+  # [M + 1] index of each node's first neighbour.
   first = np.concatenate([[0], np.cumsum(np.bincount(both[0], minlength=nodes))])
   architecture = pyscotch.Architecture()
-  # Complete target graph: any device reaches any other, weighted by speed.
+  # Complete target graph: all devices are connected with each other, and weighted by speed.
   architecture.complete_weighted(len(speeds), _whole(np.asarray(speeds)))
   graph = pyscotch.Graph()
   graph.build(first, both[1], _whole(contraction.weight_us), _whole(traffic))
-  # The seed holds from the reset on.
+  # The seed takes effect with the reset.
   pyscotch.libscotch.SCOTCH_randomSeed(seed)
   pyscotch.random_reset()
   return np.asarray(graph.map(architecture), dtype=np.int32)
 
 
 def _whole(weights: np.ndarray) -> np.ndarray:
-  """Returns weights as whole numbers from 1 on, as Scotch takes them."""
+  """Scales weights to whole numbers of at least 1, as Scotch requires."""
   return np.maximum(1, np.round(weights * (_LARGEST / max(weights.max(initial=0.0), 1e-9)))
                     ).astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Placements that need no search: the graph's own devices, one device, random ones."""
+"""Placements without a search: the graph's own devices, one device, random devices."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from placeto_tf.problem.candidates import (
 from placeto_tf.problem.method import Kind, Method, plain, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-RANDOM_PLACEMENTS = 1000  # without a limit on evaluations
+RANDOM_PLACEMENTS = 1000  # number of evaluations if the budget does not limit them
 _BATCH = 32
 
 
 def current(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """Returns the graph as it is: its own devices, and the first device for ops without one.
+  """Returns the graph's own devices, and the first device that is no host for other ops.
 
-  Pins do not count, nor do the devices that the placement may use: an op runs where it has a
-  kernel. The nearest placement that respects both is evaluated for the searches to begin from.
+  The result ignores pins and the devices that a placement may use: it says where the ops run today.
+  Only ops without a kernel on their own device are moved. The nearest placement that respects pins
+  and allowed devices is evaluated, so that searches can start from it.
 
   Args:
     problem: evaluates.
@@ -47,9 +48,9 @@ def current(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.nd
 
 
 def single(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """Evaluates single devices, other ops on their host.
+  """Evaluates placements on a single device; ops that cannot run there go to its host.
 
-  Tries the first device of every kind and memory size that is not a host.
+  Tries the first device of each kind and memory size, except hosts.
 
   Args:
     problem: evaluates.
@@ -89,7 +90,7 @@ def random(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """Evaluates uniformly random placements of the groups.
 
-  Evaluates as many as the budget allows, `RANDOM_PLACEMENTS` where it has no limit.
+  Evaluates as many as the budget allows, or `RANDOM_PLACEMENTS` if evaluations are not limited.
 
   Args:
     problem: evaluates.

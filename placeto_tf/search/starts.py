@@ -1,7 +1,7 @@
 """The start of searches: the best of the placements that need no search.
 
-Which one is best depends on the graph: METIS and the expert split on recurrent networks, list
-schedules on convolutional ones. An annealer keeps most of the lead that its start has.
+The best start depends on the graph: METIS and the expert's split on recurrent networks, list
+schedules on convolutional networks. An annealer keeps most of the lead that a good start gives.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def best_start(
     problem: PlacementProblem, budget: Budget, seed: int = 0) -> Tuple[np.ndarray, float]:
   """Returns the problem's best placement so far and its objective.
 
-  If nothing has been evaluated yet, single device and all methods with a `start_rank` are evaluated
-  as far as the budget goes, in the order that makes best use of a small budget. METIS also
-  partitions groups, because a search can then move the cuts.
+  If nothing has been evaluated yet, this evaluates the single device and all methods with a
+  `start_rank`, as far as the budget allows, in the order that makes best use of a small budget.
+  METIS also partitions groups, because a search can then move the boundaries between its parts.
 
   Args:
     problem: evaluates.
@@ -41,7 +41,7 @@ def best_start(
     The placement, [N] int32, and its objective in us; infinite if nothing could be evaluated.
   """
   log = problem.search_log
-  # A search that goes on from earlier methods needs no start of its own.
+  # A search that continues after other methods needs no start of its own.
   if log.best_placement is None:
     placement = single(problem, of_a_start(log, budget))
     if log.best_placement is None:  # the budget was used up before the first evaluation
@@ -55,10 +55,10 @@ def best_start(
 
 
 def of_a_start(log: SearchLog, budget: Budget) -> Budget:
-  """Returns the part of a budget for one start: one evaluation where evaluations are few.
+  """Returns the part of a budget for one start, at least one evaluation.
 
   Args:
-    log: tells the use of the budget so far.
+    log: the search log, which counts the evaluations and seconds used so far.
     budget: of the whole search.
 
   Returns:
@@ -70,26 +70,27 @@ def of_a_start(log: SearchLog, budget: Budget) -> Budget:
 
 
 def start_methods() -> List[Method]:
-  """Returns the methods of this room with a `start_rank`, by that rank."""
+  """Returns the methods of this package with a `start_rank`, sorted by that rank."""
   ranked = [method for method in declared_in(_ROOM) if method.start_rank is not None]
   return sorted(ranked, key=lambda method: method.start_rank or 0.0)
 
 
 def reference_placers() -> Dict[str, Run]:
-  """Returns name -> placer of the baselines, from which policies start, in training and in use."""
+  """Returns name -> placer of the baselines from which policies start, in training and in use."""
   return {method.name: method.load() for method in declared_in(_ROOM)
           if method.kind is Kind.BASELINE}
 
 
 def in_time(problem: PlacementProblem, budget: Budget) -> bool:
-  """Returns whether one more start is sure to leave most of the time to the search.
+  """Returns whether one more start leaves most of the remaining time to the search.
 
   Args:
-    problem: its log tells the seconds used so far.
+    problem: its search log counts the seconds used so far.
     budget: of the whole search.
 
   Returns:
-    True without a limit on seconds; else whether the start is expected to end within its share.
+    True without a limit on seconds; else whether a start is expected to end within the starts'
+    share of the time.
   """
   if budget.max_seconds is None:
     return True

@@ -1,10 +1,9 @@
-"""Searches replicas as one: an op and its copies move together, each on its replica's devices.
+"""Symmetric search for replicas: an op and its copies move together.
 
-If replica 0 has an op on the k-th of its devices, replica r has the copy on the k-th of its own;
-each replica has a permutation of the devices for that. So a graph of R replicas has hardly more
-supernodes to move than one replica. Ops that exist once (variables and optimizer that replicas
-share, means) move on their own. In the end the symmetry is given up, and `annealing` goes on with
-single groups.
+If an op is on the k-th device of replica 0, its copy in replica r is on the k-th device of replica
+r; a permutation of the devices for each replica says so. A graph of R replicas then has hardly more
+supernodes to move than one replica. Ops that exist once (shared variables and their optimizer,
+means) move on their own. In the end, `annealing` moves single groups without the symmetry.
 
 Dimensions: N ops, N0 ops of one replica, U supernodes (coarse groups), D devices, R replicas.
 """
@@ -42,41 +41,41 @@ from placeto_tf.search.layers import layer_positions
 from placeto_tf.search.pipelines import stage_devices
 from placeto_tf.search.random_streams import stream
 
-# Supernodes of one replica and the share of the budget at each level.
+# Number of supernodes of one replica, and share of the budget, of each level.
 LEVELS = ((32, 0.15), (96, 0.35), (256, 0.5))
 
 
 class SymmetricSupernodes(Supernodes):
-  """Supernodes of replicas whose ops are each on the device of their replica.
+  """Supernodes of an op and its copies, each of which moves to the device of its own replica.
 
   Attributes, besides those of `Supernodes`:
-    images: [R, D] the device on which replica r has the copies of ops on device d in replica 0.
+    images: [R, D] the device in replica r that corresponds to device d in replica 0.
   """
 
   def __init__(
       self, problem: PlacementProblem, replicated: ReplicatedGraph, supernode_of_op: np.ndarray,
       images: np.ndarray):
-    """Makes the supernodes and restricts them to devices that every copy may use.
+    """Makes the supernodes and restricts each of them to devices that all copies may use.
 
     Args:
       problem: of the replicated graph.
       replicated: the replicas.
       supernode_of_op: [N] labels 0..U-1, equal for an op and its copies.
-      images: [R, D] int32, see the class.
+      images: [R, D] int32, the device in replica r that corresponds to device d in replica 0.
     """
     super().__init__(problem, supernode_of_op)
     self.images = images
-    # A copy that must be with an op that exists once goes where that is.
+    # A copy that is colocated with an op that exists once goes to that op's device.
     once = np.zeros(problem.graph.num_ops, dtype=bool)
     once[problem.graph.colocation[replicated.replica_of_op == SHARED]] = True
-    # [N] replica by whose images an op follows its supernode; 0 for ops that exist once.
+    # [N] replica whose images map the supernode's device to the op's; 0 for ops that exist once.
     replica = np.where(
         once[problem.graph.colocation], 0, np.maximum(replicated.replica_of_op, 0))
-    # The first op of a supernode is on the device that the supernode is said to have.
+    # A supernode's device is that of its first op.
     order = self._op_order
     self._op_order = order = order[np.lexsort((replica[order], self.supernode_of_op[order]))]
     self._replica_of = replica[order].astype(np.int32)
-    # Only devices whose image every op of the supernode may use.
+    # Allowed devices: every op of the supernode may use its own image of the device.
     may = problem.allowed_ops[order[:, None], images[self._replica_of]]
     self.allowed = np.logical_and.reduceat(may, self._op_offsets[:-1])
     self.movable = np.flatnonzero(self.allowed.sum(axis=1) > 1).tolist()
@@ -87,9 +86,9 @@ class SymmetricSupernodes(Supernodes):
 
 
 def place_shares(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """Evaluates layouts of replicas, each cut by layers on a share of devices.
+  """Evaluates layouts that give each replica a share of the devices and divide it by layers.
 
-  A graph without replicas is one replica, on the first device.
+  A graph without replicas counts as one replica, and is placed on the first device.
 
   Args:
     problem: evaluates.
@@ -108,10 +107,10 @@ def place_shares(problem: PlacementProblem, budget: Optional[Budget] = None) -> 
 def _best_layout(
     problem: PlacementProblem, replicated: ReplicatedGraph, budget: Optional[Budget]
 ) -> Tuple[np.ndarray, List[int]]:
-  """Returns the best layout [N] and the order of devices from which it was made."""
+  """Returns the best layout [N] and the order of devices that it uses."""
   found: List[np.ndarray] = []
   order_of: List[List[int]] = []
-  # For each order of devices: whole replicas, and, on shares of several devices, pieces.
+  # For each order of devices: whole replicas and, if shares have several devices, divided replicas.
   for devices in device_orders(problem, replicated.groups):
     some = list(layouts(replicated, problem.costs, devices))
     size = len(devices) // replicated.groups
@@ -121,21 +120,21 @@ def _best_layout(
     found += [allowed_or_nearest(problem, each) for each in some]
     order_of += [devices] * len(some)
   best = best_of(problem, np.stack(found), budget)
-  # Where nothing fits, the best may have ops on a host that its layout has elsewhere.
+  # If no layout fits, the best placement may have moved some of its layout's ops to a host.
   return best, order_of[int(np.argmax([(each == best).sum() for each in found]))]
 
 
 def anneal_symmetric(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """Anneals an op and its copies together.
+  """Anneals supernodes of an op and its copies.
 
-  Starts from the best of `place_shares`, because placements found before need not be symmetric;
-  the stages of a pipeline are symmetric, and the search goes on from these. Without replicas it is
+  Starts from the best layout of `place_shares`, because earlier placements need not be symmetric.
+  A pipeline's stages are symmetric, so the search continues from those. Without replicas this is
   plain annealing.
 
   Args:
     problem: evaluates.
-    budget: of the search; None is 10,000 evaluations.
+    budget: of the search; None allows 10,000 evaluations.
     seed: of the moves.
 
   Returns:
@@ -177,23 +176,23 @@ def anneal_symmetric(
     # A round without an evaluation cannot improve: no supernode can be moved.
     if problem.search_log.evaluations == before:
       break
-    # The next round begins hotter, to leave the local optimum.
+    # The next round begins at a higher temperature, to leave the local optimum.
     hot = min(0.05, 4 * hot)
   return best_so_far(problem, placement)
 
 
 def replica_devices(problem: PlacementProblem, replicas: int) -> List[int]:
-  """Returns the devices that compute, so that equal stretches are shares of about equal speed.
+  """Returns the compute devices in an order whose equal stretches have about equal speed.
 
-  Equal devices keep their order, which keeps neighbours together. Unequal ones are dealt out, the
-  fastest first, so that every replica has one of the fast ones.
+  Equal devices keep their order, so that neighbours are in one replica. Devices of unequal speed
+  are dealt out in turn, fastest first, so that every replica gets a fast one.
 
   Args:
     problem: of the cluster and costs.
     replicas: R, the number of stretches.
 
   Returns:
-    Indices of all compute devices, replica by replica; those left over come last.
+    Indices of all compute devices, replica by replica; leftover devices come last.
   """
   devices = compute_devices(problem)
   speeds = device_speeds(problem, devices)
@@ -207,12 +206,12 @@ def replica_devices(problem: PlacementProblem, replicas: int) -> List[int]:
 
 
 def device_orders(problem: PlacementProblem, replicas: int) -> List[List[int]]:
-  """Orders the devices so that each replica has an equal stretch, its first device first.
+  """Orders the devices so that each replica has an equal stretch; its main device comes first.
 
-  The first order is that of `replica_devices`. Where links are unequal there may be a second one,
-  in which the first devices of all stretches are as near to one another as can be: whole replicas
-  then exchange gradients inside a host, and the search moves ops to the other devices where that
-  pays.
+  The first order is that of `replica_devices`. If links are unequal there may be a second order,
+  which starts the stretches with devices that are as near to one another as possible. Replicas that
+  are placed whole then exchange gradients inside a host, and the search moves ops to the other
+  devices if the step gets shorter.
 
   Args:
     problem: of the cluster and costs.
@@ -230,7 +229,7 @@ def device_orders(problem: PlacementProblem, replicas: int) -> List[List[int]]:
 
   if size < 2 or replicas < 2:
     return [devices]
-  sets = []  # each device with its nearest ones; the fastest device first, which wins a tie
+  sets = []  # each device with its nearest devices; the fastest device comes first and wins ties
   for device in devices:
     chosen = [device]
     while len(chosen) < replicas:
@@ -240,11 +239,11 @@ def device_orders(problem: PlacementProblem, replicas: int) -> List[List[int]]:
     sets.append(chosen)
   # The set whose slowest link is fastest.
   nearest = max(sets, key=slowest_link)
-  # The first order's heads are as near already.
+  # The first devices of the first order are as near to one another already.
   if slowest_link(nearest) <= slowest_link(devices[:size * replicas:size]):
     return [devices]
   rest = [device for device in devices if device not in nearest]
-  # Each head, followed by its replica's equal stretch of the rest.
+  # Each first device, followed by its replica's equal stretch of the remaining devices.
   dealt = [device for r, head in enumerate(nearest)
            for device in [head, *rest[r * (size - 1):(r + 1) * (size - 1)]]]
   return [devices, dealt + rest[replicas * (size - 1):]]
@@ -254,12 +253,12 @@ def device_images(devices: Sequence[int], count: int, replicas: int) -> np.ndarr
   """Returns the image of each device in each replica; all replicas share hosts.
 
   Args:
-    devices: the devices dealt out, replica by replica.
-    count: D, all devices.
+    devices: the compute devices, replica by replica.
+    count: D, the number of all devices.
     replicas: R.
 
   Returns:
-    [R, D] int32, the device where replica r has the copies of ops on device d of replica 0.
+    [R, D] int32, the device in replica r that corresponds to device d in replica 0.
   """
   images = np.tile(np.arange(count, dtype=np.int32), (replicas, 1))
   size = max(1, len(devices) // replicas)
@@ -286,11 +285,11 @@ class _Quotient:
     self._first[replicated.original_of_op[zero]] = zero
 
   def supernodes(self, placement: np.ndarray, count: int) -> np.ndarray:
-    """Makes supernodes of one replica, none on two devices, and adds the supernodes of shared ops.
+    """Makes supernodes of one replica, and adds the supernodes of shared ops.
 
     Args:
-      placement: [N] int32, where supernodes must agree.
-      count: number of supernodes of one replica, about.
+      placement: [N] int32; all ops of a supernode are on one device in it.
+      count: approximate number of supernodes of one replica.
 
     Returns:
       [N] labels 0..U-1, equal for an op and its copies.
@@ -298,11 +297,11 @@ class _Quotient:
     replicated = self._replicated
     # [N0] device of a representative of each op.
     where = placement[np.maximum(self._first, 0)]
-    # [N0, D] one-hot; with the allowed devices [N0, D] as pairs (device now, device allowed): only
-    # ops with a common pair may merge, which share the device and have some choice in common.
+    # [N0, D] one-hot, combined with the allowed devices [N0, D] to pairs (device now, device
+    # allowed). Only ops with a common pair may merge: they share a device and a possible target.
     here = np.arange(self._problem.num_devices) == where[:, None]
     allowed = (here[:, :, None] & self._allowed[:, None, :]).reshape(len(where), -1)
-    # Ops on a device that they may not use: any pair is as good.
+    # Ops on a device that they may not use get all pairs.
     stuck = ~allowed.any(axis=1)
     allowed[stuck] = True
     # [N0] labels of the supernodes of one replica.
@@ -316,18 +315,18 @@ class _Quotient:
     return np.unique(self._merged(labels, placement), return_inverse=True)[1].reshape(-1)
 
   def _consistent(self, allowed: np.ndarray) -> np.ndarray:
-    """Returns the common values of ops that must share a device, [N0, ...], or any of theirs."""
+    """Returns [N0, ...] the values true for all of an op's colocated set; if none is, all True."""
     colocation = self._replicated.original.colocation
-    # Conjunction over each set; sets without a common value are left free.
+    # Logical and over each set; sets without a common value are not restricted.
     common = np.ones_like(allowed)
     np.logical_and.at(common, colocation, allowed)
     common[~common.any(axis=1)] = True
     return common[colocation]
 
   def _merged(self, labels: np.ndarray, placement: np.ndarray) -> np.ndarray:
-    """Gives all-reduces the supernode of their readers, and sets of one device one supernode."""
+    """Moves all-reduces to a reader's supernode, and sets to that of an op that exists once."""
     replicated, graph = self._replicated, self._replicated.graph
-    # All-reduces are shared ops without an original.
+    # All-reduces are ops that exist once and have no original.
     reduces = (replicated.original_of_op < 0) & (replicated.replica_of_op == SHARED)
     shared = replicated.replica_of_op == SHARED
     reader: Dict[int, int] = {}
@@ -339,7 +338,7 @@ class _Quotient:
     for op in graph.topological_order[::-1].tolist():
       if op in reader:
         labels[op] = labels[reader[op]]
-    # A set with an op that exists once is a supernode of that op.
+    # A colocated set with an op that exists once belongs to that op's supernode.
     once = np.full(graph.num_ops, -1, dtype=np.int64)
     order = np.flatnonzero(shared)[::-1]
     once[graph.colocation[order]] = labels[order]
@@ -348,7 +347,7 @@ class _Quotient:
 
 def _pieces(
     problem: PlacementProblem, replicated: ReplicatedGraph, share: List[int]) -> np.ndarray:
-  """Cuts one replica by layers into pieces for the devices of its share, by speed, [N0]."""
+  """Divides one replica by layers into pieces in proportion to its devices' speeds, [N0]."""
   original = replicated.original
   _, layer = np.unique(layer_positions(original), return_inverse=True)
   layer = layer.reshape(-1)
