@@ -1,8 +1,8 @@
 """The position of the batch in the outputs of an op: one rule for each kind of op.
 
-A rule is called for an op that reads rows of the batch (`specs.Sharded`), and gives the sharding
-specs of its outputs. A sum over the examples gives a `Partial`; a comparison of examples is
-`Unknown`.
+A rule is called for an op that reads rows of the batch (`specs.Sharded`), and returns the sharding
+specs of the op's outputs. A sum over the examples gives a `Partial`; a comparison of examples
+gives an `Unknown`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class AxisRules:
     flow, op = self._flow, view.op
     width = len(self._flow.outputs(op))
     kind = flow.types[op]
-    # Beside rows, parts of a value are needed as a whole, and a replica's statistics are its own.
+    # An op that also reads rows needs the combined value of a partial tensor. A replica's own
+    # statistics are not combined.
     for i, each in enumerate(view.specs):
       if isinstance(each, Partial):
         view.make_global(i)
@@ -90,7 +91,7 @@ class AxisRules:
       rule = _RULES.get(kind)
       if rule is None:
         raise NotFollowed(_UNKNOWN)
-      # Most rules see plain rows; a rule that tells positions apart sees all of the spec.
+      # Most rules take an axis alone. Rules that handle positions take the whole spec.
       found = rule(self, op, view.specs if rule_of(kind).positions == "tells" else bare)
     # A single spec stands for every output.
     found = list(found) if isinstance(found, (list, tuple)) else [found] * width
@@ -108,7 +109,10 @@ class AxisRules:
         raise NotFollowed(MIXES_ROWS)
 
   def _positions(self, view: Inputs, kind: str) -> Optional[Positions]:
-    """Returns the positions that a result holds; makes them global where an op needs that."""
+    """Returns the positions that a result holds, or None.
+
+    Inputs become positions in the global batch where the op needs global positions.
+    """
     rows = [each for each in view.specs if isinstance(each, Sharded)]
     effect = rule_of(kind).positions
     if any(each.tagged for each in rows) and effect not in ("tells", "keeps"):
@@ -118,36 +122,36 @@ class AxisRules:
       return None
     if effect == "keeps" and self._flow.is_integer((view.op, 0)):
       return rows[0].local
-    # A sum or product is still an index if all that read it use it as one.
+    # A sum or product of positions is still an index if all its readers use it as an index.
     if effect == "moves" and len(local) == 1 and self._flow.is_integer((view.op, 0)) and (
         self._is_index(view.op)):
       moved = self._moved(view, local[0], kind)
       if moved is not None:
         return moved
-    # Other ops need global positions: add those of the replicas before.
+    # Other ops need global positions: add the number of slots of the replicas before.
     for i in local:
       view.offset(i, self._batch)
     return None
 
   def _moved(self, view: Inputs, i: int, kind: str) -> Optional[Positions]:
-    """Returns positions times a number or plus one, if each example keeps slots of its own.
+    """Returns the positions after a product or a sum, or None if examples would share slots.
 
-    What is added is taken to be an index into the slots of one example, unless it is known and is
-    none, or there is but one slot.
+    An unknown summand is assumed to be an index into the slots of one example, if an example has
+    more than one slot. A known summand must be such an index.
     """
     positions: Positions = view.specs[i].local  # type: ignore[union-attr,assignment]
     number = self._flow.value(self._flow.inputs[view.op][1 - i])
     if kind == "Mul":
       if number is None or np.size(number) != 1 or int(np.ravel(number)[0]) < 1:
         return None
-      # Each of an example's slots becomes `times` slots, and so does the room within one.
+      # Each of an example's slots becomes `times` slots. The limit of summands grows alike.
       times = int(np.ravel(number)[0])
       return Positions(positions.span * times, positions.slack * times)
-    # No room to add, or a number beyond it: the result is no index within an example's slots.
+    # The sum would be no index within the example's slots.
     if positions.slack == 1 or number is not None and (
         np.size(number) and not 0 <= np.min(number) <= np.max(number) < positions.slack):
       return None
-    # The room is used up: nothing more may be added.
+    # One summand is allowed; after it, nothing more may be added.
     return dataclasses.replace(positions, slack=1)
 
   def _is_index(self, op: int) -> bool:
@@ -199,7 +203,7 @@ class AxisRules:
     rank = max(map(len, sides))
     if any(None in side for side in sides):
       return None
-    # Any number but 1 is as good as another, as long as both sides have the same.
+    # Any number but 1 can stand for the number of examples, if both sides have the same number.
     padded = np.array([[1] * (rank - len(side)) + [size or 0 for size in side] for side in sides])
     many = np.maximum(padded.max(axis=0), 2)
     filled = [np.where(row == _MANY, many, row)[rank - len(side):]
@@ -219,7 +223,7 @@ class AxisRules:
     shape, kind = flow.shape(measured), self._spec_of(measured)
     if shape is None:
       return None
-    # A size is the number of examples where the rows have their axis.
+    # The size of the axis of the examples is the number of examples.
     return [_MANY if size is None and isinstance(kind, Sharded) and kind.axis == axis else size
             for axis, size in enumerate(shape)]
 
@@ -232,7 +236,11 @@ class AxisRules:
     return attr is not None and attr.b
 
   def _rows(self, kind: Spec) -> Sharded:
-    """Returns the spec, which a rule can follow only if it is rows."""
+    """Returns the spec if it is `Sharded`, the only one that the rules can follow.
+
+    Raises:
+      NotFollowed: the tensor is not sharded.
+    """
     if not isinstance(kind, Sharded):
       raise NotFollowed(_UNKNOWN)
     return kind
@@ -274,7 +282,7 @@ class AxisRules:
     return kind
 
   def _matrices(self, op: int, specs: Sequence[Spec]) -> Spec:
-    """Follows an op on matrices, of which each example has its own."""
+    """Returns the spec of the result of an op on matrices; each example has its own matrices."""
     kind = self._flow.types[op]
     for i, each in enumerate(specs):
       # A diagonal is a vector; all other inputs are matrices, in the last two axes.
@@ -284,13 +292,13 @@ class AxisRules:
     return self._first_axis(op, specs)
 
   def _reverse_sequence(self, op: int, specs: Sequence[Spec]) -> Spec:
-    """Follows an op that reverses each example along another axis, to its own length."""
+    """Returns the spec of the result of an op that reverses each example up to its length."""
     if self._int(op, "batch_dim") or not all(isinstance(each, Sharded) for each in specs):
       raise NotFollowed(MIXES_ROWS)
     return self._first_axis(op, specs)
 
   def _last_axis(self, op: int, specs: Sequence[Spec]) -> Spec:
-    # The op works within the last axis, which must not be that of the examples.
+    # The op mixes elements of the last axis, so the last axis must not hold the examples.
     if self._rows(specs[0]).axis == len(self._shape(op, 0)) - 1:
       raise NotFollowed(MIXES_ROWS)
     return specs[0]
@@ -360,22 +368,22 @@ class AxisRules:
         not self._leaves_open(self._flow.inputs[op][1])):
       raise NotFollowed(MIXES_ROWS)  # to as many as all examples are
     grown = self._scaling.axes((op, 0))
-    # Equal slices: the axis that grows is where the examples go.
+    # All slices are equal: the axis of the result that grows with the batch holds the examples.
     if not rows.outer:
       if grown is None or len(grown) != 1:
         raise NotFollowed(_NO_SHAPE)
       return Sharded(grown[0], 0)
-    # No element is before the first axis, whatever the shape.
+    # Nothing comes before the first axis, so the input's shape need not be known.
     given = self._shape(op, 0) if rows.axis else ()
     return self.reshaped(rows, given, self._result(op), grown)
 
   def _leaves_open(self, shape: Tensor) -> bool:
-    """Returns whether a shape that all replicas share leaves a size open, with -1."""
+    """Returns whether a shape that is equal in all replicas leaves a size open, with -1."""
     flow = self._flow
     known = flow.value(shape)
     if known is not None:
       return -1 in np.ravel(known) or flow.types[flow.origin(shape)[0]] == "Const"
-    # A shape that is put together of sizes may leave one open.
+    # A shape that is packed or concatenated from sizes may have a -1 among them.
     op = flow.origin(shape)[0]
     return flow.types[op] in ("Pack", "ConcatV2", "Concat") and any(
         map(self._leaves_open, flow.inputs[op]))
@@ -396,7 +404,7 @@ class AxisRules:
     """
     if None in given[:rows.axis]:
       raise NotFollowed(_NO_SHAPE)
-    # Of [before * b * inner] elements, `before` and b stay, whatever axes they are written as.
+    # A reshape of [before * b * inner] elements changes neither `before` nor b.
     before = math.prod(given[:rows.axis]) * rows.outer
     if grown is not None and len(grown) == 1:
       axis = grown[0]
@@ -405,7 +413,7 @@ class AxisRules:
         if outer and not rest:
           return Sharded(axis, outer)
       raise NotFollowed("reshapes the batch so that its examples no longer lie along one axis")
-    # Without a graph at the global batch, the first axis is taken that b fits into.
+    # Without a graph at the global batch, choose the first axis that is a multiple of b.
     passed = 1
     for axis, size in enumerate(shape):
       if before == 1 and (size is None or size % self._batch == 0):
@@ -442,8 +450,17 @@ class AxisRules:
     return self._contracted(terms.split(","), result, specs)
 
   def _contracted(self, terms: Sequence[str], result: str, specs: Sequence[Spec]) -> Spec:
-    """Follows a product whose axes have letters; those that the result lacks are summed over."""
-    # The letter of the batch must be one; where the result lacks it, its examples are added up.
+    """Returns the spec of an einsum; letters that the result lacks are summed over.
+
+    Args:
+      terms: letters of the axes of each input.
+      result: letters of the axes of the result.
+      specs: of the inputs.
+
+    Returns:
+      `Sharded` where the result has the letter of the batch, a sum where it lacks the letter.
+    """
+    # All sharded inputs must have the same letter for the batch.
     rows = [(term[kind.axis], Sharded(0, kind.outer))
             for term, kind in zip(terms, specs) if isinstance(kind, Sharded)]
     letter = rows[0][0]
@@ -462,8 +479,8 @@ class AxisRules:
     rows = [Sharded(kind.axis, kind.outer) for kind in parts if isinstance(kind, Sharded)]
     if all(kind.axis != axis for kind in rows):
       return dataclasses.replace(self._agree(rows), tagged=tagged)
-    # Batches one after the other along their own axis: each is a whole number of them. Equal slices
-    # are those of one batch.
+    # Concatenated along the axis of the examples: each part must hold a whole number of batches. A
+    # part whose slices are all equal counts as one batch.
     inner = set()
     for i, kind in enumerate(parts):
       size = self._shape(op, first + i)[axis]
@@ -481,7 +498,7 @@ class AxisRules:
     axis = int(self._value(op, 2 if sized else 0)) % rank
     if axis != rows.axis:
       return rows
-    # Along the batch, each part has to be whole batches of [outer * b * inner].
+    # Split along the axis of the examples: each part must hold whole batches of b * inner.
     size = self._shape(op, i)[axis]
     inner = size // (rows.outer * self._batch) if size is not None else 0
     parts = []
@@ -494,7 +511,7 @@ class AxisRules:
 
   def _pack(self, op: int, specs: Sequence[Spec]) -> Spec:
     rank = len(self._result(op))
-    # A new axis before the batch moves it back by one.
+    # A new axis in front of the batch axis increases the number of the batch axis by one.
     axis = self._int(op, "axis") % rank
     rows = self._agree([
         Sharded(kind.axis, kind.outer) for kind in specs if isinstance(kind, Sharded)])
@@ -521,7 +538,7 @@ class AxisRules:
 
   def _slice(self, op: int, specs: Sequence[Spec]) -> Spec:
     rows = self._rows(specs[0])
-    # The gradient of a concat, along another axis than that of the examples.
+    # The gradient of a concat along another axis than the axis of the examples.
     begin = self._flow.inputs[op][1][0]
     if self._flow.types[begin] == "ConcatOffset":
       combined = self._flow.value(self._flow.inputs[begin][0])
@@ -535,7 +552,7 @@ class AxisRules:
       return rows
     if not rows.outer:
       raise NotFollowed("takes some of the examples of the batch")
-    # Whole batches out of several in a row, as in the gradient of their concat.
+    # The slice takes whole batches out of several concatenated ones, as gradients of concats do.
     step = size // rows.outer
     if part % step or int(self._value(op, 1)[rows.axis]) % step:
       raise NotFollowed("takes some of the examples of the batch")
@@ -543,7 +560,7 @@ class AxisRules:
 
   def _kept_axes(
       self, op: int, whole: Sequence[Any], part: Sequence[Any]) -> Dict[int, int]:
-    """Follows the axes that a strided slice takes as a whole, in their order.
+    """Returns the axes that a strided slice takes as a whole, in their order.
 
     Args:
       op: a StridedSlice or its gradient.
@@ -557,7 +574,8 @@ class AxisRules:
     if starts is None or starts[0] is None:
       raise NotFollowed(_NO_SHAPE)
     strides = self._flow.value(self._flow.inputs[op][3])
-    # The slice of an axis of two: both of whole axes, one of a part that goes forwards, else none.
+    # The index that a probe with axes of size 2 is sliced by. Whole axes keep both elements, a
+    # part with stride 1 keeps one, and any other stride keeps none.
     index: List[Any] = []
     for i in range(starts[0]):
       # Bit i of a mask is about entry i.
@@ -575,7 +593,7 @@ class AxisRules:
         index.append(slice(None) if masked["begin"] and masked["end"] else slice(0, 1))
     found: Dict[int, int] = {}
     for axis, size in enumerate(whole):
-      # Only the axis in question has a stride, in a view that NumPy slices as TensorFlow does.
+      # The probe has a nonzero stride on this axis alone, so the stride shows where the axis goes.
       probe = np.broadcast_to(np.arange(2).reshape(
           [2 if i == axis else 1 for i in range(len(whole))]), [2] * len(whole))[tuple(index)]
       for at in np.flatnonzero(probe.strides).tolist():
@@ -586,7 +604,7 @@ class AxisRules:
   def _strided_slice(self, op: int, specs: Sequence[Spec]) -> Spec:
     rows = self._rows(specs[0])
     axis = self._kept_axes(op, self._shape(op, 0), self._result(op)).get(rows.axis)
-    # As many examples as there are may still be all of them in another order.
+    # A slice of unchanged size may still hold all examples in another order.
     if axis is None:
       raise NotFollowed("takes some of the examples of the batch")
     return Sharded(axis, rows.outer)
@@ -595,7 +613,7 @@ class AxisRules:
     rows = specs[4]
     if not isinstance(rows, Sharded):
       return REPLICATED
-    # The gradient's axes are those of the slice, backwards.
+    # The gradient maps the axes of the slice back to the axes of the sliced tensor.
     kept = self._kept_axes(op, self._result(op), self._shape(op, 4))
     for axis, at in kept.items():
       if at == rows.axis:
@@ -638,7 +656,7 @@ class AxisRules:
     if isinstance(indices, Sharded):
       if resource and batch_dims:
         raise NotFollowed(_UNKNOWN)
-      # Axes before `axis` stay; those of the ids follow.
+      # The axes of the table before `axis` come first, then the axes of the ids.
       return Sharded(indices.axis if indices.axis < batch_dims else
                   axis + indices.axis - batch_dims, indices.outer)
     table = self._rows(table)
@@ -651,7 +669,7 @@ class AxisRules:
     return Sharded(table.axis + (rank - 1 if table.axis > axis else 0), table.outer)
 
   def _has_slots(self, op: int, i: int, rows: Sharded, positions: Positions) -> bool:
-    """Returns whether examples lie one after the other along the axis, with equal slots."""
+    """Returns whether the axis holds `span` slots for each example, example after example."""
     size = self._shape(op, i)[rows.axis]
     return rows.outer <= 1 and size == self._batch * positions.span
 
@@ -673,7 +691,7 @@ class AxisRules:
         return _SUM
       raise NotFollowed("adds up rows by indices of which it is not known whose they are")
     rank, data = len(self._shape(op, 1)), self._rows(data)
-    # Rows that are added up by the same ids in all replicas: a sum over examples.
+    # All replicas add up rows by the same ids, so the global result is the sum over replicas.
     if data.axis < rank:
       return _SUM
     return Sharded(data.axis - rank + 1, data.outer)
@@ -704,7 +722,7 @@ class AxisRules:
     return Sharded(rows.axis + (axis <= rows.axis), rows.outer)
 
   def _along(self, op: int, specs: Sequence[Spec]) -> Spec:
-    """Follows an op that works along the axes in its second input."""
+    """Returns the spec of the result of an op that works along the axes in its second input."""
     rank = len(self._shape(op, 0))
     axes = [axis % rank for axis in np.atleast_1d(self._value(op, 1)).tolist()]
     if self._rows(specs[0]).axis in axes:
@@ -712,9 +730,9 @@ class AxisRules:
     return specs[0]
 
   def _to_batch(self, op: int, specs: Sequence[Spec]) -> Spec:
-    # The batch becomes [blocks * b], or the blocks become space again.
+    # SpaceToBatch makes `size` examples of each one, BatchToSpace makes one of `size` examples.
     block = self._value(op, 1) if "ND" in self._flow.types[op] else None
-    # Elements of a block: each example becomes so many.
+    # `size` is the number of elements of a block.
     size = int(np.prod(block)) if block is not None else self._int(op, "block_size") ** 2
     rows = self._at_front(self._rows(specs[0]))
     if self._flow.types[op].startswith("SpaceToBatch"):
@@ -725,9 +743,17 @@ class AxisRules:
 
 
 def _scaled(kind: Spec, exponent: float, local: Optional[Positions]) -> Spec:
-  """Returns a kind of result at the exponent that the inputs give it."""
+  """Returns the spec of a result with the exponent and positions that follow from the inputs.
+
+  Args:
+    kind: the spec by the axis rule, which leaves out exponent and positions.
+    exponent: to add.
+    local: positions that the result holds, or None.
+
+  Returns:
+    The complete spec.
+  """
   if isinstance(kind, Sharded):
-    # The axis rule knows nothing of exponent and positions, which are added here.
     return Sharded(kind.axis, kind.outer, exponent, kind.local or local, kind.tagged)
   if isinstance(kind, (Partial, LocalStatistic)):
     return dataclasses.replace(kind, exponent=kind.exponent + exponent)

@@ -1,7 +1,8 @@
 """Fused batch normalization written out in plain ops, so that its statistics can be combined.
 
-A fused op computes mean and variance of the examples it is given. Written out, both are means over
-the batch, which replicas join like any other: synchronized batch normalization.
+A fused op computes the mean and the variance of its own examples. Written out in plain ops, both
+are means over the batch. Replicas all-reduce these means like any other mean over the batch, which
+makes synchronized batch normalization.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def with_plain_batch_norm(graph: ComputationGraph, corrected: bool = True) -> Co
 
   Args:
     graph: at any batch.
-    corrected: whether the variances that are kept have Bessel's correction, as those of the ops.
+    corrected: whether moving variances have Bessel's correction, as the fused ops apply it.
 
   Returns:
     The graph itself where nothing is written out.
@@ -91,10 +92,10 @@ def _write_out(graph_def: GraphDef, node: NodeDef, corrected: bool) -> None:
     copy = graph_def.node.add()
     copy.CopyFrom(each)
     copy.name = names[each.name]
-    # A placeholder has one output, which any tensor may stand for.
+    # A placeholder has a single output; any output of another op can take its place.
     copy.input[:] = [
         names[op] + (f":{port}" if port else "") for op, port in map(parse, each.input)]
-    # Where the op is in a loop or a branch, its constants are, too.
+    # A control input puts the constants into the loop or branch of the op.
     if each.op == "Const":
       copy.input.append(control_of(data[0]))
   copy.input.extend(control_inputs(node))

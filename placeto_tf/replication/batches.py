@@ -1,9 +1,10 @@
 """Makes any number of replicas of one graph, and divides its batch.
 
-If the batch is free, the global batch stays and is divided: a graph of the zoo is built with the
-smaller batch, and a graph whose feeds have an unknown first dimension is read with it. If the batch
-is baked into shapes, these are rewritten for the smaller batch; where they cannot be, the unchanged
-graph becomes one replica, and the global batch grows.
+If the batch is free, the global batch keeps its size and is divided among the replicas: a graph of
+the zoo is built with the smaller batch, and a graph whose feeds have an unknown first dimension is
+read with the smaller batch. If the batch is baked into shapes, the shapes are rewritten for the
+smaller batch. Where shapes cannot be rewritten, the unchanged graph becomes one replica, and the
+global batch grows.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ReplicaSource:
 
   Attributes:
     graph: the unchanged graph, with the whole batch if that is free.
-    free_batch: whether the global batch stays as it is and is divided.
+    free_batch: whether the global batch keeps its size and is divided among the replicas.
     batch_norm: see `replicate`.
     wanted: the number of replicas that a spec of the zoo names ("zoo:rnnlm:replicas=4"), or None.
   """
@@ -43,8 +44,8 @@ class ReplicaSource:
     """Args:
       source: anything `load_graph` takes.
       options: keyword arguments for it.
-      part: makes the graph of one of R replicas of a divided batch, for who can build it again;
-        it raises GraphError where the batch does not divide.
+      part: builds the graph of one of R replicas, with 1/R of the batch, from R; for callers who
+        can build their graph again. It raises GraphError where R does not divide the batch.
       batch_norm: "replica" or "synchronized", see `replicate`.
     """
     self.batch_norm = batch_norm
@@ -71,20 +72,20 @@ class ReplicaSource:
     Args:
       count: R.
       mirrored: see `replicate`.
-      cluster: for which replicas share the variables that must be on its hosts, even if mirrored.
+      cluster: mirrored replicas share the variables that only hosts of this cluster can hold.
       micro_batches: see `replicate`.
 
     Returns:
       The replicas, made once for each combination of arguments.
 
     Raises:
-      GraphError: the batch cannot be divided so, or the graph cannot be replicated with equal
-        results.
+      GraphError: `count` does not divide the batch, or the replicas would compute other results
+        than the graph.
     """
     count = check_replicas(count)
     single: FrozenSet[str] = frozenset()
     if mirrored and cluster is not None:
-      # Variables that no other device can hold stay single, on the hosts.
+      # Variables that no other device can hold are shared by all replicas, on the hosts.
       single = host_variables(self.part(count), cluster)
     key = count, mirrored, single, micro_batches
     if key not in self._made:
@@ -110,8 +111,8 @@ class ReplicaSource:
       made: a number of replicas whose part has been made already; `count` by default.
 
     Returns:
-      (graph, part). The batch is the global one where it cannot be smaller; part is None where
-      each replica has the whole batch.
+      (graph, part). The graph has the global batch where no smaller batch divides. `part` is None
+      where each replica has the whole batch.
     """
     made = count if made is None else made
     whole, part = self.graph, self.part(made)
@@ -142,7 +143,7 @@ class ReplicaSource:
     if count == 1:
       return self.graph
     if not self.free_batch:
-      # Where the shapes in the graph do not take a smaller batch, each replica has it whole.
+      # If the shapes cannot be rewritten for a smaller batch, each replica has the whole batch.
       return divided_graph(self.graph, count) or self.graph
     if self._divide is not None:
       return self._divide(count)
@@ -210,9 +211,9 @@ def load_with_replicas(source: Any, **options: Any) -> ComputationGraph:
 
 
 def check_specs(sources: Iterable[Any]) -> None:
-  """Raises GraphError if a text names a model of the zoo that there is not, or a wrong option.
+  """Raises GraphError if a text names an unknown model of the zoo, or an unknown option.
 
-  For before the first of several graphs is built, which can take minutes.
+  Call this before building several graphs, which can take minutes.
   """
   for source in sources:
     if is_spec(source):

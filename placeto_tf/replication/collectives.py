@@ -23,8 +23,8 @@ class Collectives:
   """The all-reduces and all-gathers of one graph.
 
   Attributes:
-    read: tensor that is joined -> [R] its joined value, as each replica reads it.
-    packs: the ops of packs, which come last, behind their inputs.
+    read: tensor -> [R] names of its combined (all-reduced or gathered) value, one per replica.
+    packs: writer of the ops of packs; these ops come last in the graph, after their inputs.
   """
 
   def __init__(self, plan: Plan, names: Names, writer: NodeWriter):
@@ -40,14 +40,15 @@ class Collectives:
         plan.scaling, plan.fetched, plan.micro_batches)
     self._names, self._writer = names, writer
     self._replicas, self._mirrored = plan.scaling.replicas, bool(plan.mirrors.needed)
-    # Of two, each takes the means itself: as many bytes as by halves, and one transfer less to wait
-    # for. Of more, that would be more bytes.
+    # Two replicas: each computes all means itself. That moves as many bytes as if each computed
+    # half of the means, and takes one transfer less. More replicas would move more bytes so.
     self._own_means = self._mirrored and self._replicas == 2
     self.read = {tensor: self._read_as(tensor) for tensor in sorted(plan.partition.combined)}
     self._sums = {tensor: [f"{name}/sum" for name in found] for tensor, found in self.read.items()}
     self._packed: Set[Tensor] = set()
     self.packs = writer.beside()
-    # A pack of micro-batches would have its first stage wait for the gradients of its last.
+    # No packs with micro-batches: the first stage of the pipeline would wait for gradients of the
+    # last stage.
     for k, pack in enumerate([] if plan.micro_batches > 1 else find_packs(
         plan, in_pieces=self._mirrored and not self._own_means)):
       self._write_pack(f"{names.combined}/pack_{k}", pack)
@@ -57,7 +58,7 @@ class Collectives:
         self._by_op.setdefault(tensor[0], []).append(tensor)
 
   def own(self) -> FrozenSet[str]:
-    """Returns the ops that sum only values that each replica could do without."""
+    """Returns the sums that only statistics and fetches read, which no replica needs to train."""
     own: Set[str] = set()
     others: Set[str] = set()
     for tensor, collective in self._partition.combined.items():
@@ -68,10 +69,10 @@ class Collectives:
     return frozenset(own - others)
 
   def _read_as(self, tensor: Tensor) -> List[str]:
-    """Returns the global value of a tensor that is in no pack, as each replica reads it, [R]."""
+    """Returns the names of the global value of a tensor in no pack, one for each replica, [R]."""
     collective = self._partition.combined[tensor]
     name = self._names.collective(tensor)
-    # The first replica's value, unless it is scaled: then there is an op for it.
+    # All replicas hold the same value: read it directly, unless it needs a factor.
     if collective.how == op_partition.FIRST:
       if self._factor(tensor) is None:
         return [self._names.of_replica(tensor, r if self._mirrored else 0)
@@ -83,19 +84,19 @@ class Collectives:
     return self._names.for_each(name) if own else [name] * self._replicas
 
   def _factor(self, tensor: Tensor) -> Any:
-    """Returns the factor that makes a combined tensor the global value, or None."""
+    """Returns the factor between a combined tensor and the global value; None if they are equal."""
     collective = self._partition.combined[tensor]
     if collective.how == op_partition.FIRST and not collective.exponent:
       factors = self._scaling.factors(tensor) if self._flow.is_integer(tensor) else None
       return None if factors is None or (factors == 1).all() else factors
     if not collective.exponent:
       return None
-    # R^exponent times the global value is held: divide by R^exponent.
+    # The tensor is R^exponent times the global value: divide by R^exponent.
     factor = self._replicas ** -collective.exponent
     return int(factor) if self._flow.is_integer(tensor) else factor
 
   def _each(self, writer: NodeWriter, names: Sequence[str]) -> Iterator[Tuple[int, str]]:
-    """Yields (replica, op to write) where each replica has its own, or (0, op) of a single one."""
+    """Yields (replica, name of the op to write); (0, name) where all replicas share one op."""
     found = list(dict.fromkeys(names))
     for r, name in enumerate(found):
       with writer.owned(r if len(found) > 1 else None):
@@ -114,7 +115,7 @@ class Collectives:
     parts = [self._names.of_replica(tensor, r) for r in range(self._replicas)]
     anchor = parts[0] if self._flow.frames[tensor[0]] else None
     writer = self._writer
-    # An op for each replica that reads one of its own, else one for all.
+    # One op for each replica, or one op that all replicas read.
     for r, name in self._each(writer, self.read[tensor]):
       if collective.how == op_partition.FIRST:
         writer.scale(name, parts[r], factor, dtype, anchor)
@@ -134,9 +135,18 @@ class Collectives:
         writer.reduce(name, parts, dtype, collective.how, factor, anchor)
 
   def _running_sums(self, name: str, parts: Sequence[str], dtype: int) -> List[str]:
-    """Adds up in each group as its micro-batches end; returns the sums that are left to add."""
+    """Adds up the micro-batches of each group, one after the other.
+
+    Args:
+      name: of the op that combines the groups.
+      parts: [R] names of the replicas' tensors.
+      dtype: number of the DataType.
+
+    Returns:
+      Names of the tensors that are still to be added.
+    """
     left = []
-    # Of a single group the last part is left for the final sum, which comes in any case.
+    # With a single group, the final sum adds the last part, so that it has something to add.
     for first in range(0, len(parts), self._micro_batches):
       end = first + self._micro_batches - (len(parts) == self._micro_batches)
       total = parts[first]
@@ -149,7 +159,7 @@ class Collectives:
     return left
 
   def _write_pack(self, name: str, pack: Pack) -> None:
-    """Writes the sum of tensors that are laid end to end, or of one in pieces."""
+    """Writes the sum of concatenated tensors, or of one tensor that is divided into pieces."""
     writer, tensors = self.packs, pack.tensors
     dtype = self._flow.dtype(tensors[0]) % 100
     factor = self._factor(tensors[0])
@@ -165,7 +175,7 @@ class Collectives:
             dtype)
         parts.append(writer.split_up(f"{name}/{prefix}/cut", flat, np.diff(ends).tolist(), dtype))
     means = [name if pack.pieces == 1 else f"{name}/piece_{i}" for i in range(pack.pieces)]
-    # [R][pieces], or [1][pieces] for means that all replicas read.
+    # [R][pieces] names if each replica computes the means itself, else [1][pieces].
     of_replicas = [[f"{mean}/{prefix}/mean" for mean in means] for prefix in self._names.prefixes
                    ] if self._own_means else [means]
     sums = []
@@ -173,7 +183,7 @@ class Collectives:
       with writer.owned(r if self._own_means else None):
         sums += [writer.reduce(mean, piece, dtype, "sum", factor)
                  for mean, piece in zip(each, zip(*parts))]
-    # Where each replica reads its own mean, or all read the first.
+    # [tensors][R] names of the results.
     combined = [list(self.read[tensor]) if self._own_means else self._names.for_each(
         self.read[tensor][0]) for tensor in tensors]
     for r, own in self._each(writer, self._names.for_each(f"{name}/split")):

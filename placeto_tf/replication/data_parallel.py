@@ -1,7 +1,7 @@
 """The baseline `data_parallel`: a simulated step of `tf.distribute.MirroredStrategy`.
 
 There is one replica per device. Variables and optimizer are mirrored: every device has all of them
-and does every update. Gradients are summed by a ring all-reduce over the links: a tensor is cut
+and does every update. Gradients are summed by a ring all-reduce over the links: a tensor is divided
 into R chunks, and each device sends one chunk to the next in 2 (R - 1) rounds (reduce-scatter, then
 all-gather; Patarasuk and Yuan 2009). Rows of sparse gradients are gathered by a ring: R - 1
 rounds in which each device passes on the rows it received. As in MirroredStrategy, each device has
@@ -12,11 +12,12 @@ Assumptions, all in favour of the baseline:
 - a gradient's all-reduce starts as soon as every replica has it, and overlaps with the
   backward pass; sending occupies only the links, and adding the chunks takes no time;
 - gradients are packed into buckets in the order in which they become ready; `bucket_bytes` of
-  several sizes are tried, from the packs of the replicas to all in one, and the best counts;
-  packing takes no time.
+  several sizes are tried, from the packs of the replicas to a single bucket, and the best result
+  counts; packing takes no time.
 
-It is a graph for the same simulator, so links, queues, memory and overheads are those of every
-other row. It is no placement of the user's graph, which has no mirrored variables.
+The baseline is a graph for the same simulator, so links, queues, memory and overheads are
+simulated as for every other method. The baseline is no placement of the user's graph, which has no
+mirrored variables.
 
 Dimensions: N ops of the replicated graph, R replicas, D devices.
 """
@@ -34,7 +35,7 @@ from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 from placeto_tf.simulation import Simulator
 
-# Each tensor on its own, packs as NCCL likes them, all in one after the backward pass.
+# A bucket for each tensor, buckets of two usual sizes, one bucket for all gradients.
 BUCKETS_BYTES = (0.0, 4e6, 32e6, float("inf"))
 
 
@@ -45,9 +46,9 @@ class DataParallel:
   Attributes:
     step_time_us: of the global batch.
     peak_memory_bytes: [D].
-    fits: whether that is within every device's memory.
-    bucket_bytes: how the gradients were packed.
-    reduced_bytes: gradients that are summed over the devices, of one replica.
+    fits: whether every device has memory for its peak.
+    bucket_bytes: size of the buckets that the gradients were packed into.
+    reduced_bytes: bytes of one replica's gradients that are summed over the devices.
   """
 
   step_time_us: float
@@ -68,10 +69,10 @@ def data_parallel(
     costs: of its graph.
     cluster: devices and links.
     devices: the device of each replica.
-    host_of_op: [N] device of an op that cannot run on its replica's, -1 for those that can.
+    host_of_op: [N] device of an op that cannot run on its replica's device, -1 for other ops.
 
   Returns:
-    The best over `BUCKETS_BYTES`; one that fits before one that does not.
+    The fastest step over `BUCKETS_BYTES`; steps that fit into memory are preferred.
   """
   found = []
   for bucket_bytes in BUCKETS_BYTES if replicated.replicas > 1 else BUCKETS_BYTES[:1]:
@@ -112,7 +113,7 @@ class _Mirrored:
     of_op = replicated.replica_of_op.tolist()
     sums, gathers = self._collectives()
     self._gathers = gathers
-    # Shared ops become one op for each device; copies stay as they are.
+    # A shared op becomes one op for each device; a copy becomes one op.
     for op in graph.topological_order.tolist():
       for r in range(count) if of_op[op] == SHARED else (of_op[op],):
         if op not in sums:
@@ -139,7 +140,7 @@ class _Mirrored:
           self._edges.append((self._image[producer, r], port, target))
         elif owner == 0:  # readers of the first replica's value read their own replica's here
           copy = self._copies.get((int(replicated.original_of_op[producer]), r))
-          # Where nothing else needs it, the others have no such op.
+          # A replica has no such op where nothing in the replica needs one.
           source = self._image[producer, 0] if copy is None else self._image[copy, r]
           self._edges.append((source, port, target))
     # Rings first, then the ops that wait for them.
@@ -164,20 +165,20 @@ class _Mirrored:
     return sums, gathers
 
   def _reduce(self, sums, reduced) -> Dict[int, List[Tuple[int, int]]]:
-    """Simulates rings over buckets; returns op -> (op, port) of the sum in each mirror."""
+    """Adds a ring all-reduce for each bucket; returns op -> [R] tensors of the sum."""
     replicated, graph = self._replicated, self._replicated.graph
     results: Dict[int, List[Tuple[int, int]]] = {}
     depths, level = graph.depths, self._levels(sums)
     bucket: List[int] = []
     filled = 0.0
-    # In the order of readiness: by all-reduces before, then depth.
+    # In the order of readiness: by the number of all-reduces before, then by depth.
     for op in sorted(sums, key=lambda op: (level[op], int(depths[op]), op)):
       parts = reduced[op]
-      if bucket and level[op] > level[bucket[-1]]:  # which waits for a sum of this bucket
+      if bucket and level[op] > level[bucket[-1]]:  # the op waits for a sum of this bucket
         self._ring(bucket, reduced, results)
         bucket, filled = [], 0.0
       size = self._bytes(op)[0]
-      # Sums of a replica's own values take no all-reduce in MirroredStrategy.
+      # MirroredStrategy does not all-reduce statistics and fetches.
       if graph.op_names[op] in replicated.own_reductions or replicated.replicas == 1:
         results[op] = [parts[r] for r in range(replicated.replicas)]
         continue
@@ -192,7 +193,7 @@ class _Mirrored:
     return results
 
   def _levels(self, sums) -> np.ndarray:
-    """Returns the number of all-reduces on the way to each op, [N]."""
+    """Returns the largest number of all-reduces on a path to each op, [N]."""
     graph = self._replicated.graph
     level = np.zeros(graph.num_ops, dtype=np.int64)
     inputs: Dict[int, List[int]] = {}
@@ -214,7 +215,7 @@ class _Mirrored:
       results[op] = [(each, i) for each in done]
 
   def _gather(self, op: int, parts: Dict[int, Tuple[int, int]]) -> None:
-    """Simulates a ring in which each device passes on the rows that it received."""
+    """Adds a ring all-gather, in which each device passes on the rows that it received."""
     count = self._replicated.replicas
     if len(parts) < count:
       return
@@ -233,13 +234,13 @@ class _Mirrored:
 
     Args:
       name: of the ops.
-      sources: [R] tensors that a device needs to begin.
-      rounds: their number, at least 1.
-      chunk: bytes.
-      received: bytes of the tensors that a device has in the end.
+      sources: [R] tensors that each device needs to begin.
+      rounds: number of rounds, at least 1.
+      chunk: bytes that a device sends in a round.
+      received: bytes of the tensors that each device has in the end.
 
     Returns:
-      [R] ops that give these tensors.
+      [R] ops whose outputs are the received tensors.
     """
     devices = self._devices[:len(sources)]
     before: List[int] = []

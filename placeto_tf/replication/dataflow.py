@@ -28,7 +28,7 @@ _ELEMENTS = (("TensorListPopBack", 1), ("TensorListGetItem", 0))
 _PASSES_LISTS = frozenset(
     "Identity Enter Exit Switch Merge NextIteration TensorListPushBack TensorListPopBack "
     "TensorListSetItem TensorListResize".split())
-# Rules of batch axes of the ops whose shapes are worked out where inference leaves them open.
+# Axis rules of the ops whose shapes are computed one op at a time if inference leaves them open.
 _WORKED_OUT = frozenset(
     "elementwise reduce matmul einsum reshape transpose concat pack strided_slice pad tile "
     "segments along last_axis batch_norm matrices".split())
@@ -55,7 +55,7 @@ class Dataflow:
     """Args:
       graph: the graph.
       outputs: op name -> `OpInfo.TensorProperties` of each output.
-      changed: op -> NodeDef instead of the graph's, as at another batch.
+      changed: op -> NodeDef that replaces the graph's, such as for another batch.
     """
     self.graph = graph
     source = graph.origin
@@ -86,14 +86,14 @@ class Dataflow:
         self.consumers[producer].append(op)
     self._outputs = outputs
     self._shapes: Dict[Tensor, Shape] = {}
-    self._corrected: Set[Tensor] = set()  # of which inference gave another shape
-    self._inferred: Dict[int, List[Shape]] = {}  # op -> shapes of its outputs, of it alone
+    self._corrected: Set[Tensor] = set()  # tensors to which inference gave another shape
+    self._inferred: Dict[int, List[Shape]] = {}  # op -> output shapes by its own shape function
     self._values: Dict[Tensor, Optional[np.ndarray]] = {}
     self._depth = 0
-    # In this order no shape or value waits for a long chain of others.
+    # Producers first, so that no shape or value recurses into a long chain of others.
     for op in self.order:
       for tensor in self.outputs(op):
-        # Vectors and scalars of whole numbers may be shapes, of which the values are needed.
+        # Vectors and scalars of whole numbers may be shapes, whose values are needed later.
         shape = self.shape(tensor)
         if shape is not None and len(shape) < 2 and self._is_whole_number(tensor):
           self.value(tensor)
@@ -118,7 +118,7 @@ class Dataflow:
 
   @functools.cached_property
   def frame_parents(self) -> Dict[str, str]:
-    """Returns the frame of each loop -> that of the loop around it, "" where there is none."""
+    """Returns a map from the frame of each loop to the frame of the enclosing loop, or ""."""
     return self._frames[1]
 
   @property
@@ -140,7 +140,7 @@ class Dataflow:
         name: names[parent] for name, parent in zip(found.names, found.parents)}
 
   def shape(self, tensor: Tensor) -> Shape:
-    """Dimensions, None for an unknown one; None alone for an unknown rank."""
+    """Returns the dimensions of a tensor, None for unknown ones; None for an unknown rank."""
     if tensor not in self._shapes:
       op, port = tensor
       found = self._outputs.get(self.graph.op_names[op], ())
@@ -148,12 +148,12 @@ class Dataflow:
       if port < len(found) and not found[port].shape.unknown_rank:
         shape = tuple(None if dim.size < 0 else dim.size for dim in found[port].shape.dim)
       self._shapes[tensor] = shape
-      # Where a shape is computed, inference has been seen to give it a wrong rank, which then is
-      # wrong in what is made of it, too.
+      # TensorFlow's inference can give a wrong rank where a shape is computed. The shapes of all
+      # ops that read such a tensor are then wrong, too.
       misled = not self._corrected.isdisjoint(self.inputs[op])
       if shape is None or None in shape or misled or self._contradicts(op, shape):
         computed = self._computed_shape(tensor)
-        # Of each size that one of the two does not know, the other's.
+        # Fill sizes that the computed shape leaves open with the inferred ones.
         if computed is not None and not misled and shape is not None and len(shape) == len(
             computed) and None in computed:
           computed = tuple(one if other is None else other for one, other in zip(shape, computed))
@@ -168,21 +168,21 @@ class Dataflow:
     return self._shapes[tensor]
 
   def _contradicts(self, op: int, shape: Sequence[Optional[int]]) -> bool:
-    """Returns whether the inputs of an op say, or may say, that its result has another shape."""
+    """Returns whether an op's inputs contradict the inferred shape of its result, or may do so."""
     if self.types[op] in ("Range", "UnsortedSegmentSum"):
       return True
     i = rule_of(self.types[op]).shape_input if self.types[op] in _SHAPED_BY_VALUES else None
     stated = None if i is None else self.shape(self.inputs[op][i])
-    # As many dimensions as the vector has that states them.
+    # The result has as many dimensions as the vector with its shape has entries.
     return stated is not None and len(stated) == 1 and stated[0] not in (None, len(shape))
 
   def _computed_shape(self, tensor: Tensor) -> Shape:
-    """Returns the shape that follows from what is known of an op's inputs."""
+    """Returns the shape that follows from the known shapes and values of an op's inputs."""
     op, port = tensor
     if (self.types[op], port) in _ELEMENTS:
       return self._element_shape(tensor)
     value = self.value(tensor) if self._is_whole_number(tensor) else None
-    if value is not None or self.types[op] in loops.MERGE:  # which may wait for what comes round
+    if value is not None or self.types[op] in loops.MERGE:  # a Merge may wait for its back edge
       return None if value is None else value.shape
     if self.types[op] == "UnsortedSegmentSum":
       # [ids..., rest...] -> [segments, rest...], even if rows and ids are of different batches.
@@ -205,7 +205,7 @@ class Dataflow:
     nodes = graph_pb2.GraphDef(node=[self.nodes[op]])
     node = nodes.node[0]
     node.ClearField("input")
-    # Stated shapes are those of another batch; ops to be colocated with are not there.
+    # Drop shapes stated for another batch, and colocation with ops that this graph lacks.
     for key in {"_class", "_output_shapes"} & set(node.attr):
       del node.attr[key]
     given = {}
@@ -223,7 +223,7 @@ class Dataflow:
     return [None if each.shape.rank is None else tuple(each.shape.as_list()) for each in found]
 
   def _element_shape(self, tensor: Tensor) -> Shape:
-    """Returns the shape of an element of a list, from the shapes of all that are put into it."""
+    """Returns the shape of an element of a list, from the shapes of all elements put into it."""
     found: Optional[List[Optional[int]]] = None
     for each, is_list in self._added.get(self.list_of(self.inputs[tensor[0]][0]), ()):
       shape = self.shape(each)
@@ -233,15 +233,15 @@ class Dataflow:
       if found is not None and len(found) != len(dims):
         return None
       found = dims if found is None else [
-          # A size that is not the same in all elements is open.
+          # A dimension that differs between elements is unknown.
           one if one == other else None for one, other in zip(found, dims)]
     return None if found is None else tuple(found)
 
   def pushed(self, tensor: Tensor) -> Optional[Tensor]:
-    """Returns the tensor that was pushed to a list where this one is popped; None if unknown."""
+    """Returns the tensor whose push a TensorListPopBack undoes; None if unknown."""
     if self.types[tensor[0]] != "TensorListPopBack" or tensor[1] != 1:
       return None
-    # Of a list with one push that element; of several it is not known which.
+    # A list with several pushes does not tell which element is popped.
     added = self._added.get(self.list_of(self.inputs[tensor[0]][0]), ())
     return added[0][0] if len(added) == 1 and not added[0][1] else None
 
@@ -255,7 +255,7 @@ class Dataflow:
 
   @functools.cached_property
   def _added(self) -> Dict[int, List[Tuple[Tensor, bool]]]:
-    """Op that made a list -> tensors that are put into it, and whether it is all rows of one."""
+    """Returns op that made a list -> (tensor put into the list, whether its rows are elements)."""
     found: Dict[int, List[Tuple[Tensor, bool]]] = {}
     for op, kind in enumerate(self.types):
       if kind in ("TensorListPushBack", "TensorListSetItem"):
@@ -295,7 +295,7 @@ class Dataflow:
     return attrs[name] if name in attrs else default
 
   def origin(self, tensor: Tensor) -> Tensor:
-    """Returns the tensor that is handed on to this one as it is."""
+    """Returns the tensor that ops such as Identity and Switch pass on to this one."""
     while self.types[tensor[0]] in _PASSING and self.inputs[tensor[0]]:
       tensor = self.inputs[tensor[0]][0]
     return tensor
@@ -303,8 +303,8 @@ class Dataflow:
   def value(self, tensor: Tensor) -> Optional[np.ndarray]:
     """Returns the small whole numbers that a tensor holds in every step, or None."""
     if tensor not in self._values:
-      self._values[tensor] = None  # a value that depends on itself is not known
-      # Values may depend on long chains of others, which are not worth following.
+      self._values[tensor] = None  # a value that depends on itself is unknown
+      # Chains of more than _DEPTH values are not followed.
       if self._depth < _DEPTH:
         self._depth += 1
         try:
@@ -318,7 +318,7 @@ class Dataflow:
     op, port = tensor
     kind, data = self.types[op], self.inputs[op]
     if kind == "Const":
-      # Small whole numbers alone: larger constants are no shapes.
+      # At most 64 whole numbers: larger constants are no shapes.
       dims = self.nodes[op].attr["value"].tensor.tensor_shape.dim
       return self.constant(op) if self._is_whole_number(tensor) and (
           math.prod(dim.size for dim in dims) <= 64) else None
@@ -427,15 +427,15 @@ def broadcast_reduction(first: np.ndarray, second: np.ndarray) -> List[np.ndarra
   rank = max(len(first), len(second))
   # Shapes are padded with ones in front, as broadcasting aligns them.
   padded = [np.array([1] * (rank - len(each)) + list(each)) for each in (first, second)]
-  # Summed are axes that one side lacks, and those in which it has one element where the other has
-  # several.
+  # An operand's gradient is summed over axes that the operand lacks, and over axes in which the
+  # operand has one element and the other operand has several.
   return [
       np.flatnonzero((one == 1) & (other != 1) | (np.arange(rank) < rank - len(each)))
       for each, one, other in zip((first, second), padded, reversed(padded))]
 
 
 def analyse_dataflow(graph: ComputationGraph) -> Dataflow:
-  """Returns the dataflow of a graph with inferred shapes, which is made once for a graph.
+  """Returns the dataflow of a graph with inferred shapes; repeated calls return the same object.
 
   Raises:
     CostError: TensorFlow cannot infer the shapes.

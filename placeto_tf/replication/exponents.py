@@ -1,7 +1,8 @@
-"""Rules for the scale of an op's result, given that of its inputs: `exponent` in `specs`.
+"""Rules for the scale of an op's result, given the scales of its inputs: `exponent` in `specs`.
 
-A replica's tensor may be `R^exponent` times the global one. An op that is homogeneous in its inputs
-passes that on; before any other op the input is multiplied so that it is the global value.
+A replica's tensor may be `R^exponent` times the global tensor. An op that is homogeneous in its
+inputs passes the factor on. Before any other op, the input is multiplied by `R^-exponent`, which
+gives the global value.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from placeto_tf.replication.specs import (
 )
 
 BILINEAR = "bilinear"
-# What is done to an input before an op reads it.
+# Fixes: changes to an input before an op reads the input.
 GLOBAL, SCALE, SLICE, OFFSET = "global", "scale", "slice", "offset"
 # (GLOBAL,), (SCALE, exponent), (SLICE, axis), (OFFSET, numbers of an example, its slots)
 Fix = Tuple[Any, ...]
@@ -47,7 +48,7 @@ class Inputs:
 
   def exponents(self) -> List[float]:
     """Returns the exponent of each input."""
-    # A spec without a exponent is the global value, at exponent 0.
+    # A spec without an exponent is the global value, at exponent 0.
     return [getattr(kind, "exponent", 0.0) for kind in self.specs]
 
   def is_whole(self, i: int) -> bool:
@@ -55,7 +56,7 @@ class Inputs:
     return self._flow.is_integer(self._flow.inputs[self.op][i])
 
   def make_global(self, i: int) -> None:
-    """Makes an input the global value instead of the replica's."""
+    """Replaces the replica's value of an input by the global value."""
     kind = self.specs[i]
     if kind == REPLICATED or isinstance(kind, Gathered):
       return
@@ -87,7 +88,7 @@ class Inputs:
       raise NotFollowed("needs a part of a whole number that counts examples")
     before = self.fixes.get(i)
     by_now = by + (before[1] if before and before[0] == SCALE else 0.0)
-    # Positions are moved to their place, and cannot be scaled at the same time.
+    # An input has one fix: one that is sliced, offset or made global cannot be scaled as well.
     if before and before[0] != SCALE:
       raise NotFollowed("needs positions of examples at another scale")
     self.fixes[i] = (SCALE, by_now)
@@ -96,7 +97,7 @@ class Inputs:
       del self.fixes[i]
 
   def to_exponent(self, i: int, exponent: float) -> None:
-    """Brings an input to this exponent, by a factor.
+    """Multiplies an input by the power of R that gives the input this exponent.
 
     Args:
       i: number of the input.
@@ -110,7 +111,7 @@ class Inputs:
       self.scale(i, exponent - self.exponents()[i])
 
   def as_partial(self, i: int, exponent: float) -> None:
-    """Makes a share of a sum over the replicas of an input that is the same everywhere.
+    """Turns an input that is equal in all replicas into 1/R of it, a summand of a partial tensor.
 
     Args:
       i: number of the input.
@@ -124,17 +125,17 @@ class Inputs:
       self.specs[i] = Partial("sum", exponent)
 
   def slice(self, i: int, axis: int) -> None:
-    """Makes an input the replica's rows of the global value.
+    """Replaces a global value by the replica's rows of it.
 
     Args:
       i: number of the input.
-      axis: the axis.
+      axis: the axis of the examples.
     """
     self.fixes[i] = (SLICE, axis)
     self.specs[i] = Sharded(axis)
 
   def offset(self, i: int, batch: int) -> None:
-    """Makes positions of a replica, which has `batch` examples, positions among all examples.
+    """Turns positions in a replica's batch into positions in the global batch.
 
     Args:
       i: number of the input.
@@ -144,18 +145,18 @@ class Inputs:
     assert isinstance(kind, Sharded) and kind.local is not None
     numbers = numbers_of_an_example(self._flow, self._flow.inputs[self.op][i], batch)
     if kind.exponent or numbers is None:
-      # Positions at another exponent, or of an unknown number, cannot be moved.
+      # Scaled positions, or an unknown number of positions per example, allow no offset.
       raise NotFollowed("computes with positions of examples in the batch")
     self.fixes[i] = (OFFSET, numbers, kind.local.span)
     self.specs[i] = Sharded(kind.axis, kind.outer)
 
 
 class NotFollowed(Exception):
-  """Why the batch cannot be followed through an op, as a clause whose subject is the op."""
+  """The batch cannot be followed through an op; the text is a clause whose subject is the op."""
 
 
 def numbers_of_an_example(flow: Dataflow, tensor: Tensor, batch: int) -> Optional[int]:
-  """Returns how many numbers a tensor holds for each example, or None if not known.
+  """Returns the number of elements that a tensor holds for each example, or None if unknown.
 
   Args:
     flow: the dataflow of the graph.
@@ -187,16 +188,16 @@ def result_exponent(flow: Dataflow, view: Inputs) -> float:
 
 
 def _result_exponent(flow: Dataflow, view: Inputs) -> float:
-  """Returns the exponent of an op's results; inputs are multiplied where the op needs that.
+  """Returns the exponent of an op's results, and scales inputs where the op needs that.
 
   Raises:
-    NotFollowed: whole numbers would have to be divided.
+    NotFollowed: a fix would divide whole numbers.
   """
   op, exponents = view.op, view.exponents()
   scale = rule_of(flow.types[op]).scale
   if not any(exponents) or scale is not None and scale.kind == "shape":
     return 0.0
-  # Rounding does not go with scaling.
+  # A cast to whole numbers rounds, which does not commute with scaling.
   rounds = flow.types[op] == "Cast" and flow.is_integer((op, 0)) and not view.is_whole(0)
   if scale is None or rounds:
     return _at_global_value(view)
@@ -208,12 +209,12 @@ def _result_exponent(flow: Dataflow, view: Inputs) -> float:
     return _at_global_value(view, frozenset(inputs))
   if scale.kind == "alike":
     return _equal(view, inputs) * scale.degree
-  # Exponents of factors add up, those of a divisor are subtracted.
+  # Exponents of factors add up; the exponent of a divisor is subtracted.
   return sum(exponents) if scale.kind == "product" else exponents[0] - exponents[1]
 
 
 def _equal(view: Inputs, members: Sequence[int]) -> float:
-  """Brings inputs to one exponent."""
+  """Scales inputs to one common exponent and returns the exponent."""
   exponents = view.exponents()
   # Members of exponent FREE are zeros, and take any exponent.
   if all(exponents[i] == FREE for i in members):
@@ -221,7 +222,7 @@ def _equal(view: Inputs, members: Sequence[int]) -> float:
   whole = any(view.is_whole(i) for i in members)
   found = [i for i in members if exponents[i] != FREE]
   rows = [exponents[i] for i in found if isinstance(view.specs[i], Sharded)]
-  # Of whole numbers the larger exponent, which needs no division.
+  # Whole numbers are scaled up to the largest exponent, because they cannot be divided.
   exponent = max(exponents[i] for i in found) if whole or not rows else rows[0]
   for i in members:
     if not isinstance(view.specs[i], Dimensions):
@@ -230,10 +231,10 @@ def _equal(view: Inputs, members: Sequence[int]) -> float:
 
 
 def _at_global_value(view: Inputs, but: FrozenSet[int] = frozenset()) -> float:
-  """Brings all inputs to exponent 0 but one, whose exponent is the result's."""
+  """Scales inputs to exponent 0, except the inputs of `but`; returns the exponent of the result."""
   found = 0.0
   for i, exponent in enumerate(view.exponents()):
-    # One input may keep its exponent, and gives it to the result.
+    # The result has the exponent of the input that is not scaled.
     if i in but:
       found = exponent
     elif exponent:
@@ -242,7 +243,7 @@ def _at_global_value(view: Inputs, but: FrozenSet[int] = frozenset()) -> float:
 
 
 def linear_inputs(kind: str, count: int) -> Optional[Sequence[int]]:
-  """Returns the inputs in which an op is linear taken together, or None.
+  """Returns the inputs in which an op is jointly linear, or None.
 
   Args:
     kind: an op type.

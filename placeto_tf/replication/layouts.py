@@ -1,9 +1,9 @@
-"""Placements by replicas, from which searches start.
+"""Start placements of searches, made from an equal share of the devices for each replica.
 
-Each replica has an equal share of the devices. Ops that exist once are on the first device, or
-spread so that every device holds about as many bytes of variables. Ops that join replicas are on
-the device of the variable that they are for. If each replica has variables of its own, these are
-with it, and the means are spread by their bytes over the devices whose gradients they take.
+Ops that exist once are on the first device, or are spread so that every device holds about as many
+bytes of variables. All-reduces and all-gathers are on the device of the variable that they update.
+If each replica has variables of its own, the variables are on the replica's devices, and the means
+of gradients are spread by their bytes over the devices that compute the gradients.
 
 Dimensions: N ops, D devices, R replicas, C sets of ops that must share a device.
 """
@@ -47,10 +47,12 @@ def layouts(
     replicated: the replicas.
     costs: of its graph.
     devices: indices of the devices that compute.
-    pieces: [N0] which device of its share each op of one replica is on; by default the first.
+    pieces: [N0] for each op of one replica, the index of its device in the replica's share; by
+      default 0.
 
   Returns:
-    [B, N] int32; an op that may not run there is still to be moved.
+    [B, N] int32, B placements. They may put ops on devices that cannot run them; the caller moves
+    such ops.
   """
   graph = replicated.graph
   of_replica = [share for share in shares(devices, replicated.groups)
@@ -58,7 +60,7 @@ def layouts(
   copied = replicated.replica_of_op != SHARED
   piece = np.zeros(graph.num_ops, dtype=np.int64)
   if pieces is not None:
-    # Of an op that is not the original's, the nearest one that is.
+    # Ops that the rewriting added take the piece of the nearest original op.
     piece = np.asarray(pieces)[replicated.nearest_original]
   # [R, most devices of a share]: device of replica r and piece p.
   table = np.array([[share[p % len(share)] for p in range(max(map(len, of_replica)))]
@@ -66,7 +68,8 @@ def layouts(
   placement = np.full(graph.num_ops, devices[0], dtype=np.int32)
   placement[copied] = table[replicated.replica_of_op[copied], piece[copied] % table.shape[1]]
   used = sorted({int(each) for each in placement[copied]}, key=list(devices).index)
-  # Single ops on the first device, on all, or beside the replicas where these use fewer.
+  # Ops that exist once: on the first device, on all devices, or on the devices of replicas where
+  # replicas use only some.
   targets_of_layouts = [[devices[0]], list(devices)]
   if used and set(used) < set(devices):
     targets_of_layouts.append(used)
@@ -83,7 +86,7 @@ def layouts(
 def _spread(
     replicated: ReplicatedGraph, costs: OpCosts, devices: Sequence[int], placement: np.ndarray
 ) -> np.ndarray:
-  """Returns the devices of ops that exist once and of their mates, [N]; -1 elsewhere.
+  """Returns the devices of ops that exist once and of ops colocated with them, [N]; -1 elsewhere.
 
   Args:
     replicated, costs: see `layouts`.
@@ -99,7 +102,7 @@ def _spread(
           np.diff(graph.output_offsets) > 0)
   types = np.array(graph.op_types)
   held = np.where(types == "Const", 0.0, costs.persistent_bytes)
-  # Mirrored variables are with their replicas: the sums of gradients are spread instead.
+  # Mirrored variables are on the devices of their replicas; the sums of gradients are spread.
   if replicated.mirrored:
     held = np.where(shared & (types == "AddN") & (replicated.original_of_op < 0), output_bytes, 0.0)
   # [N] bytes by label of the colocation set.
@@ -111,7 +114,7 @@ def _spread(
   home = np.full(graph.num_ops, -1, dtype=np.int64)  # by label of the set
   heads = with_state[packed[with_state] == with_state]
   parts = _neighbours(graph.edge_consumers, graph.edge_producers, graph.num_ops)
-  # Largest first, each to the device that holds the least (longest processing time first).
+  # Largest set first, each to the device with the fewest bytes (longest processing time first).
   for label in heads[np.argsort(-merged[heads], kind="stable")].tolist():
     near = {int(placement[op]) for op in parts(label)} if replicated.mirrored else set(devices)
     choice = [i for i, device in enumerate(devices) if device in near] or range(len(devices))
@@ -127,12 +130,12 @@ def _spread(
   for sequence, neighbours in ((order[::-1], outputs), (order, parts)):
     for op in sequence:
       if shared[op] and place[op] < 0:
-        # Beside an op with a variable, else where most bytes go.
+        # Prefer the device of an op with a variable, then of the neighbour with most bytes.
         place[op] = max(
             ((weight[colocation[other]] > 0, output_bytes[other], -i, place[other])
              for i, other in enumerate(neighbours(op)) if shared[other] and place[other] >= 0),
             default=(False, 0.0, 0, -1))[-1]
-  # What no variable is near: the first device.
+  # Ops without a variable nearby are on the first device.
   place[shared & (place < 0)] = devices[0]
   # A set of ops has one device.
   label_place = np.full(graph.num_ops, -1, dtype=np.int64)
@@ -144,13 +147,13 @@ def _spread(
 
 def _packed_together(
     replicated: ReplicatedGraph, weight: np.ndarray, output_bytes: np.ndarray) -> np.ndarray:
-  """Returns label of colocation -> one label for all variables of a pack of gradients, [N]."""
+  """Returns the label of each colocation set, [N]; variables of one pack share a label."""
   graph = replicated.graph
   head = np.arange(graph.num_ops)
   outputs = _neighbours(graph.edge_producers, graph.edge_consumers, graph.num_ops)
   shared = replicated.replica_of_op == SHARED
 
-  # Union-find without ranks: few labels are joined.
+  # Union-find without ranks, because few labels are merged.
   def find(label):
     while head[label] != label:
       label = head[label]
@@ -170,7 +173,7 @@ def _packed_together(
         if weight[label] > 0:
           first = find(label) if first < 0 else first
           head[find(label)] = first
-        elif output_bytes[other] > _SCALAR_BYTES:  # past a norm all gradients meet
+        elif output_bytes[other] > _SCALAR_BYTES:  # not past a global norm, which all packs feed
           pending.append(other)
   return np.array([find(label) for label in range(graph.num_ops)])
 

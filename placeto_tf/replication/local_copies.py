@@ -1,9 +1,9 @@
-"""Tells TensorFlow how a replica's variable gets its value: it is a local variable, a copy.
+"""Declares mirrored variables of later replicas as local variables that copy the first replica's.
 
-A Saver restores the variables of the collection `variables`, which are the first replica's. Those
-of the others are in `local_variables`, which a `MonitoredSession` initialises after it has
-restored, as `tf.compat.v1.local_variables_initializer` does; their initializer copies the first
-replica's value.
+A Saver restores the variables of the collection `variables`, which holds the first replica's
+variables. The variables of the other replicas are in `local_variables`. A `MonitoredSession` runs
+the initializers of `local_variables` after it has restored a checkpoint, as
+`tf.compat.v1.local_variables_initializer` does. Each initializer copies the first replica's value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def add_local_copies(meta_graph: MetaGraphDef, originals: Mapping[str, str]) -> 
 
   Args:
     meta_graph: of replicas with variables of their own; changed.
-    originals: name of an op of a replica but the first -> that of the op it copies.
+    originals: name of an op of any later replica -> name of the first replica's op.
   """
   defs = variable_defs(meta_graph)
   nodes = {node.name: node for node in meta_graph.graph_def.node}
@@ -65,7 +65,7 @@ def _local_copy(graph_def: GraphDef, variable: VariableDef, original: VariableDe
       node.attr[key].type = value
     return node.name
 
-  # In one run with the initializer of the original, the value is that which it is given.
+  # The original may be initialized in the same run: then both get the same initial value.
   if resource:
     known = new("/known", "VarIsInitializedOp", (source,))
   else:

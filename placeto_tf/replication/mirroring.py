@@ -1,13 +1,15 @@
-"""Mirrored variables: the ops besides forward and backward pass that every replica has of its own.
+"""Mirrored variables: finds the ops besides forward and backward pass that each replica repeats.
 
-In the step these are all ops that a shared form has once: variables, the optimizer, what follows
-the means. Exceptions stay single: what holds state that is no variable (an input pipeline, a
-table), a generator's variable (replicas with equal ones would draw equal noise), draws,
-placeholders, and what is asked for. All replicas' variables stay equal, because they start equal
-and get the same updates.
+Inside the step, replicas repeat all ops that exist once with shared variables: the variables, the
+optimizer, and the ops that read all-reduced gradients. Some ops still exist once: ops with state
+that is no variable (an input pipeline, a table), the variable of a random generator (equal
+generators would give all replicas equal noise), random ops, placeholders, and variables that the
+caller names. The variables of all replicas are always equal, because they start equal and get the
+same updates.
 
-Outside the step, every op that writes such a variable has twins that write the same value to the
-other replicas' variables, so that initialisers and restoring from a checkpoint serve all of them.
+Outside the step, every op that writes a mirrored variable is repeated for each replica and writes
+the same value there. So initializers and restoring from a checkpoint set the variables of all
+replicas.
 
 Dimensions: N needed ops.
 """
@@ -35,9 +37,9 @@ from placeto_tf.replication.scaling import Scaling
 if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# They pass on a handle or reference.
+# Op types that pass on a handle or reference.
 _CARRIERS = ("Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch")
-# Where handles come from that can be followed.
+# Op types that create handles which can be followed.
 _ROOTS = (*op_roles.VARIABLES, "TemporaryVariable")
 
 
@@ -47,8 +49,8 @@ class Mirrors:
 
   Attributes:
     needed: names of such ops in the step.
-    outside: name of such an op outside the step -> its inputs that are handles of variables. A twin
-      reads the handles of its replica, and shares all other inputs.
+    outside: name of such an op outside the step -> its inputs that are handles of variables. The
+      op of a replica reads the handles of that replica; all other inputs are shared.
   """
 
   needed: FrozenSet[str] = frozenset()
@@ -86,18 +88,18 @@ class Plan:
 def find_mirrors(
     flow: Dataflow, propagated: Propagated, partition: OpPartition, single: AbstractSet[str],
     mirrored: bool) -> Mirrors:
-  """Finds them.
+  """Returns the ops that each replica repeats, besides its copies.
 
   Args:
     flow, propagated, partition: of the graph.
-    single: names of variables that replicas share all the same.
-    mirrored: whether the others are mirrored, besides those that keep examples.
+    single: names of variables that replicas share even if variables are mirrored.
+    mirrored: whether variables are mirrored; variables that keep examples are repeated anyway.
 
   Returns:
     The ops in the step and outside.
 
   Raises:
-    GraphError: a variable may be written where it cannot be followed.
+    GraphError: an op may write a variable in a way that cannot be followed.
   """
   names = flow.graph.op_names
   owned = {names[op] for op in propagated.owned if op in partition.copies}
@@ -109,9 +111,9 @@ def find_mirrors(
 
 
 def host_variables(graph: ComputationGraph, cluster: Cluster) -> FrozenSet[str]:
-  """Returns the variables that must be on hosts though the cluster has other devices.
+  """Returns the variables that only hosts can hold, in a cluster that has other devices, too.
 
-  Replicas share hosts. Were these variables mirrored, one host would do each update R times.
+  Replicas share hosts. If such variables were mirrored, one host would do each update R times.
 
   Args:
     graph: with the variables.
@@ -121,7 +123,7 @@ def host_variables(graph: ComputationGraph, cluster: Cluster) -> FrozenSet[str]:
     Names of variables.
   """
   hosts = np.array([device.host for device in cluster.devices], dtype=bool)
-  # Ops that a device besides the hosts may hold; all ops where there are hosts alone.
+  # Ops that a device other than a host may hold; all ops if the cluster has only hosts.
   held = allowed_devices(graph, cluster)[:, ~hosts].any(axis=1) | hosts.all()
   return frozenset(graph.op_names[op] for op in np.flatnonzero(~held)
                    if graph.op_types[op] in op_roles.VARIABLES)
@@ -130,11 +132,11 @@ def host_variables(graph: ComputationGraph, cluster: Cluster) -> FrozenSet[str]:
 def _needed(
     flow: Dataflow, propagated: Propagated, partition: OpPartition, single: AbstractSet[str]
 ) -> Set[int]:
-  """Returns the ops of the step that every replica has, besides its copies."""
-  # Ops that replicas do not have as copies.
+  """Returns the ops of the step that every replica repeats, besides its copies."""
+  # Candidates: all ops that are no copies.
   several = {op for op in range(len(flow.types))
              if op in partition.shared or op not in propagated.copied}
-  # Ops that may not be repeated, and state that has to stay one: tables, merged loops, generators.
+  # Ops that must exist once: ops with tables or pipelines, merged loops, generators' variables.
   once = {op for op in several if not _of_one_replica(flow.types[op])}
   once.update(flow.graph.op_index[name] for name in single)
   once.update(op for op in several if flow.frames[op] in propagated.merged)
@@ -145,7 +147,8 @@ def _needed(
              for op in several}
   order = [op for op in flow.order if handles.get(op)]
   size = -1
-  # Until nothing changes: single ops draw readers of their handles, loops and variables in.
+  # Until nothing changes: if an op exists once, so do readers of its handle, its loop, and the
+  # variables that it updates.
   while size != len(once):
     size = len(once)
     for op in order:
@@ -181,7 +184,7 @@ class _Outside:
     self._needed, self._variables = flow.graph.op_index, set(variables)
 
   def run(self) -> Dict[str, FrozenSet[str]]:
-    """Op -> its inputs that are handles."""
+    """Returns op to repeat outside the step -> its inputs that are handles."""
     # Updates outside of the step, and calls of functions that may write.
     writes, calls = [], []
     for name, node in self._nodes.items():
@@ -193,14 +196,14 @@ class _Outside:
     # The way of each handle from the update back to the variable.
     ways = {node.name: [self._way(text) for text in self._handles(node)] for node in writes}
     size = -1
-    while size != len(self._variables):  # an optimizer that is not run may have other slots
+    while size != len(self._variables):  # an optimizer outside the step may have other slots
       size = len(self._variables)
       for some in ways.values():
         if any(way[-1] in self._variables for way in some):
           self._variables.update(way[-1] for way in some if way[-1] not in self._needed)
     found: Dict[str, FrozenSet[str]] = {}
     for node in writes:
-      # An update of which some variables are mirrored and some are not cannot be repeated.
+      # An update of mirrored and shared variables at once cannot be repeated.
       mixed = len({way[-1] in self._variables for way in ways[node.name]}) > 1
       for way in ways[node.name]:
         if self._nodes[way[-1]].op not in _ROOTS or mixed:
@@ -221,7 +224,7 @@ class _Outside:
             if _is_handle(dtype)]
 
   def _way(self, text: str) -> List[str]:
-    """Returns the ops through which a handle comes, the variable last."""
+    """Returns the ops that a handle passes from an input back to its variable, in this order."""
     way = [_op(text)]
     while self._nodes[way[-1]].op in _CARRIERS:
       way.append(_op(self._nodes[way[-1]].input[0]))

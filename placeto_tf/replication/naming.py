@@ -16,28 +16,28 @@ class Names:
   """Names of copies, of single and mirrored ops, and of all-reduces.
 
   Attributes:
-    prefixes: [R] "replica_r", with which the names of a replica's ops begin.
-    joined: "joined", with which the names of ops that join replicas begin.
+    prefixes: [R] "replica_r", the first part of the names of replica r's ops.
+    combined: "joined", the first part of the names of ops that combine replicas' tensors.
   """
 
   def __init__(self, plan: Plan):
     self._flow, self._partition, self._mirrors = plan.flow, plan.partition, plan.mirrors
-    # The first part of each name, so that "replica_0" is one that nothing uses.
+    # First parts of names in the graph: a prefix must differ from all of them.
     taken = {node.name.partition("/")[0] for node in self._flow.graph.origin.graph_def.node}
     self.prefixes = [_fresh(f"replica_{r}", taken) for r in range(plan.scaling.replicas)]
     self.combined = _fresh("joined", taken)
 
   def is_copy(self, name: str) -> bool:
-    """Returns whether an op of the graph exists as copies alone."""
+    """Returns whether an op of the original graph exists only as replicas' copies."""
     op = self._flow.graph.op_index.get(name)
     return op in self._partition.copies and op not in self._partition.shared
 
   def owners(self, name: str) -> Sequence[int]:
-    """Returns the replicas that have an op which is no copy; 0 alone if there is one of it."""
+    """Returns the replicas that repeat an op which is no copy; replica 0 if the op exists once."""
     return range(len(self.prefixes)) if name in self._mirrors else (0,)
 
   def once(self, name: str, r: int) -> str:
-    """Returns the name of an op that is no copy, as replica r reads it.
+    """Returns the name of the op that replica r reads for an op that is no copy.
 
     Args:
       name: name of the op in the original graph.
@@ -52,7 +52,7 @@ class Names:
     return f"{self.prefixes[r]}/" + (f"{self.combined}/{name}" if copied else name)
 
   def in_replica(self, name: str, r: int) -> str:
-    """Returns the name of an op as the copies of replica r read it.
+    """Returns the name of the op that copies of replica r read for an op.
 
     Args:
       name: name of the op in the original graph.
@@ -65,7 +65,7 @@ class Names:
     return f"{self.prefixes[r]}/{name}" if op in self._partition.copies else self.once(name, r)
 
   def of_replica(self, tensor: Tensor, r: int) -> str:
-    """Returns the name of a tensor as the copies of replica r read it.
+    """Returns the name of the tensor that copies of replica r read for a tensor.
 
     Args:
       tensor: (op, output port).
@@ -82,7 +82,7 @@ class Names:
     return f"{self.combined}/{self._flow.graph.op_names[tensor[0]]}_{tensor[1]}"
 
   def for_each(self, name: str) -> List[str]:
-    """Returns the name of a combining op as each replica reads it, [R]."""
+    """Returns the names of the combining op that each replica reads, [R]; equal if shared."""
     return [f"{name}/{prefix}" if self._mirrors.needed else name for prefix in self.prefixes]
 
 

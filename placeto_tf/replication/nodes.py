@@ -36,14 +36,14 @@ class NodeWriter:
     self.original_of: Dict[str, str] = {}
 
   def beside(self) -> NodeWriter:
-    """Returns another writer, of nodes that are put elsewhere but belong to the same graph."""
+    """Returns another writer with a list of nodes of its own, for the same graph."""
     other = NodeWriter(type(self.graph_def)())
     other.replica_of, other.original_of = self.replica_of, self.original_of
     return other
 
   @contextlib.contextmanager
   def owned(self, r: Optional[int]) -> Iterator[None]:
-    """Gives the ops that are written inside to replica r, if it is not None."""
+    """Assigns the ops that are written within the context to replica r; to none if r is None."""
     first = len(self.graph_def.node)
     yield
     if r is not None:
@@ -55,7 +55,7 @@ class NodeWriter:
     Args:
       original: the node of the source.
       name: name of the new node.
-      replica: the replica that the node belongs to; None for one of all.
+      replica: the replica that the node belongs to; None for a node that exists once.
 
     Returns:
       The node.
@@ -87,7 +87,7 @@ class NodeWriter:
 
   def constant(
       self, name: str, value: ArrayLike, dtype: int = INT32, anchor: Optional[str] = None) -> str:
-    """Adds a Const; `anchor` is an op in whose loop or branch it is.
+    """Adds a Const, in the loop or branch of the op `anchor`.
 
     Args:
       name: name of the new node.
@@ -157,7 +157,7 @@ class NodeWriter:
   def reduce(
       self, name: str, parts: Sequence[str], dtype: int, how: str, factor: Optional[ArrayLike],
       anchor: Optional[str] = None) -> str:
-    """Combines the parts, times a factor if it is not None; returns the combining op.
+    """Combines the parts and multiplies the result by a factor, if any.
 
     Args:
       name: name of the new node.
@@ -168,9 +168,9 @@ class NodeWriter:
       anchor: an op in whose loop or branch the node is; None outside.
 
     Returns:
-      The name of the op that combines.
+      The name of the op that combines, before the factor.
     """
-    # `name`/sum is the combined value, `name` that times the factor.
+    # `name`/sum is the combined value; `name` is the combined value times the factor.
     total = self.combine(f"{name}/sum", parts, dtype, how)
     if factor is None:
       self.new(name, "Identity", [total], T=dtype)
@@ -180,7 +180,7 @@ class NodeWriter:
 
   def laid_out(
       self, name: str, tensors: Sequence[str], shapes: Sequence[Sequence[int]], dtype: int) -> str:
-    """Lays tensors of these shapes end to end.
+    """Flattens tensors of these shapes and concatenates them.
 
     Args:
       name: name of the new node.
@@ -255,19 +255,19 @@ class NodeWriter:
   def offset(
       self, name: str, tensor: str, parts: int, numbers: int, span: int, dtype: int,
       anchor: Optional[str] = None) -> str:
-    """Adds to a tensor of positions those of `parts` times its examples.
+    """Adds the number of slots of all earlier replicas to a tensor of positions.
 
     Args:
       name, dtype, anchor: of the new node.
-      tensor: positions, `numbers` for each example.
-      parts: how many replicas come before.
-      numbers: see `tensor`.
-      span: slots that an example has.
+      tensor: positions in the replica's batch, `numbers` for each example.
+      parts: the number of earlier replicas.
+      numbers: positions in `tensor` for each example.
+      span: slots of an example.
 
     Returns:
       The name of the result.
     """
-    # Examples of a replica = numbers / numbers for an example.
+    # Examples of a replica = all numbers of the tensor / numbers for an example.
     size = self.new(f"{name}/count", "Size", [tensor], T=dtype, out_type=INT32)
     count = self.new(f"{name}/number", "Cast", [size.name], SrcT=INT32, DstT=dtype).name
     if numbers > 1:
@@ -279,16 +279,16 @@ class NodeWriter:
     return name
 
   def split_up(self, name: str, tensor: str, sizes: Sequence[int], dtype: int) -> List[str]:
-    """Splits a tensor of one dimension into stretches of these sizes.
+    """Splits a tensor of one dimension into parts of these sizes.
 
     Args:
       name: name of the new node.
       tensor: name of the tensor.
-      sizes: the size of each stretch.
+      sizes: the size of each part.
       dtype: number of the DataType.
 
     Returns:
-      The names of the stretches.
+      The names of the parts.
     """
     if len(sizes) == 1:
       return [tensor]
@@ -300,7 +300,7 @@ class NodeWriter:
 
 
 def tensor_name(name: str, port: int) -> str:
-  """Returns the name of a tensor as an input.
+  """Returns a tensor's name as inputs of nodes write it.
 
   Args:
     name: name of the op.

@@ -1,8 +1,8 @@
-"""The cut: which ops each replica has, which exist once, and which tensors cross between them.
+"""Finds the ops that each replica has, the ops that exist once, and the tensors to combine.
 
-The search goes backwards from the ops that change variables and from the fetches. What is computed
-from joined values alone exists once. Where a replica or such an op needs the global value of a
-tensor of which the replicas have parts, the tensor is joined.
+The search goes backwards from the ops that change variables and from the fetches. Ops that read
+only global values exist once. Where a replica or a shared op needs the global value of a tensor,
+and the replicas hold parts of the value, the tensor is combined: all-reduced or all-gathered.
 
 Dimensions: N needed ops.
 """
@@ -31,13 +31,13 @@ from placeto_tf.replication.specs import (
   with_exponent,
 )
 
-# How tensors of the replicas become one: combined (`Collective.how` says how), the rows or examples
-# of all in their order, the first one's (all are equal).
+# Ways to combine besides reductions: concatenate the rows of all replicas in their order, or take
+# the first replica's tensor, because all are equal.
 ROWS, FIRST = "rows", "first"
 
 _HANDLES = (exponents.RESOURCE, 21)  # and variant
 _PASSING = ("Identity", "StopGradient", "Snapshot", "PreventGradient")
-# The sum is taken before these, if an optimizer or moving average does them with its numbers.
+# Op types that may follow the sum, where the other operand is equal in all replicas.
 _QUOTIENTS = ("RealDiv", "Div", "DivNoNan")
 _SCALING = ("Mul", *_QUOTIENTS, "Add", "AddV2", "Sub")
 
@@ -47,12 +47,13 @@ class Collective:
   """The way in which the replicas' tensors become the global one.
 
   Attributes:
-    how: "sum", "max", "min", "all" or "any", or `ROWS` or `FIRST`.
-    exponent: the replicas hold `R^exponent` times the global value.
-    axis: of `ROWS`.
-    positions: if the rows are positions, counted in each replica from 0: how many numbers there
-      are for each example, and how many slots it has.
-    rows_of_gradient: whether each replica can have them of its own, next to its optimizer.
+    how: "sum", "max", "min", "all", "any", `ROWS` or `FIRST`.
+    exponent: the combined value is `R^exponent` times the global value.
+    axis: the axis of concatenation, for `ROWS`.
+    positions: (numbers, slots) of each example if the rows are positions, which count from 0 in
+      each replica; else None.
+    rows_of_gradient: whether the rows are a sparse gradient. Each mirrored replica then gathers
+      the rows itself, on the device of its optimizer.
   """
 
   how: str
@@ -64,12 +65,12 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class OpPartition:
-  """The role of each op that the batch reaches.
+  """The role of each op that depends on the batch.
 
   Attributes:
-    copies: ops of which every replica has its own.
-    shared: ops that the batch reaches and that exist once, after the joins.
-    joined: tensor of `copies` of which one value is needed -> how it is joined.
+    copies: ops that every replica copies.
+    shared: ops that depend on the batch and exist once, after all-reduces and all-gathers.
+    combined: tensor of `copies` whose global value is needed -> the way to combine it.
   """
 
   copies: FrozenSet[int]
@@ -80,11 +81,11 @@ class OpPartition:
 def partition_ops(
     flow: Dataflow, propagated: Propagated, fetched: List[Tensor], run: List[int]
 ) -> OpPartition:
-  """Finds the cut.
+  """Divides the ops that depend on the batch into copies and shared ops.
 
   Args:
     flow: the graph.
-    spread: the ops that the batch reaches.
+    propagated: the ops that depend on the batch.
     fetched: tensors that are fetched.
     run: ops that are fetched as such, without a result.
 
@@ -92,21 +93,21 @@ def partition_ops(
     The role of each op behind the batch, and the tensors that are combined.
 
   Raises:
-    GraphError: nothing is learned from the batch, or an update or a fetch cannot be computed from
-      those of the replicas.
+    GraphError: the step updates no variable from the batch, or an update or a fetch cannot be
+      computed from the replicas' tensors.
   """
   return _Partitioner(flow, propagated).run(fetched, run)
 
 
 def outputs_of_fetched_ops(
     flow: Dataflow, propagated: Propagated, run: Sequence[int]) -> List[Tensor]:
-  """Returns the outputs of ops fetched by name that replicas can have as one value.
+  """Returns the outputs of ops fetched by name whose global value replicas can compute.
 
-  Whoever fetches `loss` may go on to fetch `loss:0` of the replicated graph.
+  A client that fetches `loss` may also fetch `loss:0` of the replicated graph.
 
   Args:
     flow: the graph.
-    spread: the ops that the batch reaches.
+    propagated: the ops that depend on the batch.
     run: ops that are fetched as such.
 
   Returns:
@@ -117,7 +118,7 @@ def outputs_of_fetched_ops(
 
 
 def _has_one_value(flow: Dataflow, propagated: Propagated, tensor: Tensor) -> bool:
-  """Returns whether the global value of a tensor can be computed from those of the replicas."""
+  """Returns whether the global value of a tensor can be computed from the replicas' values."""
   try:
     _Partitioner(flow, propagated).how(tensor, tensor[0])
     return True
@@ -136,14 +137,14 @@ class _Partitioner:
     self._awaited: Set[int] = set()
 
   def run(self, fetched: List[Tensor], run: List[int]) -> OpPartition:
-    """Finds the role of each op behind the batch.
+    """Finds the role of each op that depends on the batch.
 
     Args:
       fetched: tensors that are fetched.
       run: ops that are fetched as such, without a result.
 
     Returns:
-      The cut.
+      The role of each op.
 
     Raises:
       GraphError: see `partition_ops`.
@@ -167,7 +168,7 @@ class _Partitioner:
       raise GraphError(
           "no variable is updated from what is fed, so there is no training to replicate; hand "
           "over the graph of a training step and fetch its train op")
-    # Backwards from effects, fetches and ops outside of the batch that wait for copies.
+    # Backwards from updates, fetches, and copies that ops independent of the batch wait for.
     for op in updates:
       self._need(op)
     for tensor in fetched:
@@ -178,24 +179,24 @@ class _Partitioner:
       if op not in copied:
         self._awaited.update(c for c in flow.controls[op] if c in copied)
     self._settle()
-    # A tensor that exists once after all needs no all-reduce.
+    # A tensor of an op that turned out to exist once needs no all-reduce.
     combined = {tensor: how for tensor, how in self._combined.items()
                 if tensor[0] not in self._shared}
     return OpPartition(
         frozenset(self._copies | self._constants_and_barriers()), frozenset(self._shared), combined)
 
   def _constants_and_barriers(self) -> Set[int]:
-    """Returns ops without a batch that each replica has of its own, where it is.
+    """Returns ops that do not depend on the batch but are copied for each replica.
 
-    These are constants that copies read, with the ops that compute from constants alone; one of
-    each would be sent to all replicas. What such a constant waits for, only to be in the branch or
-    loop that it is read in, is each replica's own. And NoOps between copies, such as `group_deps`
-    of a gradient, at which every replica would wait for the slowest.
+    Copied are constants that copies read, and ops that compute from constants alone: a single op
+    would be sent to all replicas. A control input that only puts such a constant into a branch or
+    loop comes from the replica's own op. NoOps between copies, such as `group_deps` of a gradient,
+    are copied, too: at a single NoOp every replica would wait for the slowest one.
     """
     flow, copies = self._flow, self._copies
     constant: Set[int] = set()
     barriers: Set[int] = set()
-    # In the order of depth an op comes after all that it reads.
+    # In order of depth: an op comes after its inputs.
     for op in flow.order:
       kind, waits = flow.types[op], flow.controls[op]
       read = [producer for producer, _ in flow.inputs[op]]
@@ -207,7 +208,7 @@ class _Partitioner:
       elif kind == "Const" and all(p in constant or p in copies for p in waits) or (
           read and op_roles.is_stateless(kind) and all(p in constant for p in read + waits)):
         constant.add(op)
-    # From the copies backwards, through such ops alone.
+    # Backwards from the copies, only through constants and barriers.
     needed = {p for op in copies for p in (
         *(producer for producer, _ in flow.inputs[op]), *flow.controls[op])}
     own: Set[int] = set()
@@ -219,7 +220,7 @@ class _Partitioner:
     return own
 
   def _settle(self) -> None:
-    # Inputs first, because they may make more ops needed; then ops that are only waited for.
+    # Data inputs first, because they may make more ops shared; then control inputs.
     while self._pending or self._awaited:
       while self._pending:
         shared, op = self._pending.pop()
@@ -230,7 +231,7 @@ class _Partitioner:
       self._awaited.clear()
 
   def _need(self, op: int) -> None:
-    """Makes an op that the batch reaches exist, once or in each replica."""
+    """Marks an op that depends on the batch as shared or as a copy."""
     if op in self._propagated.once:
       self._share(op)
     elif op not in self._copies:
@@ -239,7 +240,7 @@ class _Partitioner:
       self._pending.append((False, op))
 
   def _check_clear(self, op: int) -> None:
-    """Raises GraphError where the op cannot be had from replicas."""
+    """Raises GraphError if the replicas cannot compute the op's effect."""
     if op in self._propagated.refused:
       raise self._unknown(self._propagated.refused[op], op)
 
@@ -259,7 +260,7 @@ class _Partitioner:
 
   def _look_at_copy(self, op: int) -> None:
     copied = self._propagated.copied
-    # A copy reads its own replica's values, unless the batch rules asked for the global one.
+    # A copy reads its own replica's values, unless a fix makes the input global.
     for i, tensor in enumerate(self._flow.inputs[op]):
       fix = self._propagated.fixes.get((op, i))
       if fix is not None and fix[0] == exponents.GLOBAL:
@@ -269,11 +270,11 @@ class _Partitioner:
     self._awaited.update(c for c in self._flow.controls[op] if c in copied)
 
   def _use(self, tensor: Tensor, consumer: int) -> None:
-    """Makes the global value of a tensor available."""
+    """Makes the global value of a tensor available to `consumer`."""
     op = tensor[0]
     if op in self._propagated.once:
       self._share(op)
-    # A linear op may come after the sum, which is taken once.
+    # A linear op can follow the sum, and then exists once.
     elif isinstance(self._propagated.spec(tensor), (Partial, LocalStatistic)) and (
         self._is_linear_in_one(op)):
       self._share(op)
@@ -296,7 +297,7 @@ class _Partitioner:
       The way in which the copies become one value.
     """
     kind: Spec = self._propagated.spec(tensor)
-    # Zeros have any exponent: 0 is as good.
+    # Zeros have any exponent; take 0.
     if getattr(kind, "exponent", 0.0) == FREE:
       kind = with_exponent(kind, 0.0)
     if tensor in self._propagated.sparse:
@@ -330,10 +331,10 @@ class _Partitioner:
       return False
     if flow.types[op] in _PASSING:
       return True
-    # Inputs that exist once, and so are the same for all replicas.
+    # For each input, whether its op exists once, so that the value is equal for all replicas.
     single = [producer not in copied or producer in self._propagated.once
               for producer, _ in flow.inputs[op]]
-    # sum_r(a_r) * b: linear in the one input that replicas have parts of.
+    # sum_r(a_r) * b: linear in the one input that is partial.
     return flow.types[op] in _SCALING and any(
         single[1:] if flow.types[op] in _QUOTIENTS else single)
 

@@ -1,4 +1,4 @@
-"""Roles of ops besides computing: they sample, read the input, hold or change state.
+"""Roles of ops besides computing: random ops, input pipelines, variables, updates of state.
 
 Dimensions: N needed ops.
 """
@@ -55,7 +55,7 @@ def sparse_arguments(flow: Dataflow, op: int) -> Optional[Tuple[Tensor, Tensor]]
   """
   if not is_update(flow.types[op]):
     return None
-  # Names of the inputs tell which are rows of a gradient.
+  # The names of an op's inputs show which input holds rows of a gradient.
   names = [arg.name for arg in registered_op_def(flow.types[op]).input_arg]
   if "indices" not in names:
     return None
@@ -71,7 +71,7 @@ def seeded(node: NodeDef) -> bool:
 
 
 def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
-  """Returns the batch and the ops that are fed with one or read an input pipeline.
+  """Returns the batch size, and the ops that are fed with a batch or read an input pipeline.
 
   A feed that does not grow with the batch (a learning rate, a flag) is the same for all replicas.
 
@@ -83,7 +83,8 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
     (examples of a batch, indices of ops).
 
   Raises:
-    GraphError: there is none, or a feed has the batch elsewhere than in its first dimension.
+    GraphError: there is no batch, feeds have batches of different sizes, or a feed has its batch in
+      another dimension than the first.
   """
   graph = flow.graph
   # Captures are no feeds: they are the same for every batch.
@@ -96,7 +97,7 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
   pipelines = [op for op, kind in enumerate(flow.types) if kind in PIPELINES]
   found: Dict[int, Tuple[str, Any]] = {}  # those with a batch: name and shape
   for op, (name, shape) in feeds.items():
-    # Without a larger batch known, every feed of rank 1 or more is a batch.
+    # If the graph at a larger batch is unknown, every feed of rank 1 or more counts as a batch.
     axes = scaling.axes((op, 0))
     if axes is None:
       axes = [0] if shape else []
@@ -136,7 +137,7 @@ def captured_ops(source: GraphSource) -> FrozenSet[str]:
 
 
 def is_stateless(op_type: str) -> bool:
-  """Returns whether an op gives the same for the same inputs, as far as TensorFlow says."""
+  """Returns whether TensorFlow declares that an op's outputs depend on its inputs alone."""
   op_def = registered_op_def(op_type)
   return op_def is not None and not op_def.is_stateful and op_type not in PLACEHOLDERS
 

@@ -1,4 +1,4 @@
-"""Chooses the means over replicas that are taken together, and those that are taken in pieces.
+"""Chooses the all-reduces that are packed together, and the ones that are divided into pieces.
 
 A model has hundreds of small variables. Sending each gradient on its own pays the latency of a
 transfer, and a kernel for each sum, hundreds of times a step and replica; collective libraries pack
@@ -6,8 +6,9 @@ them (MirroredStrategy: `num_packs`, NCCL's buckets). A pack is flattened and co
 replica, added up, scaled, and split again: the same sums in the same order.
 
 A large tensor would keep the links of one device busy while the others wait. If every replica has
-variables of its own, it is cut into R pieces, whose means can be taken on R devices: the exchange
-that a ring all-reduce does (reduce-scatter, all-gather), with the same bytes on every link.
+variables of its own, a large tensor is divided into R pieces, whose means are computed on R
+devices. That is the exchange of a ring all-reduce (reduce-scatter, all-gather), with the same bytes
+on every link.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from placeto_tf.replication.op_partition import FIRST, OpPartition
 from placeto_tf.replication.propagation import Propagated
 
 PACK_BYTES = 4e6
-# Which of an op's inputs says how many rows it gives.
+# Op type -> the input that determines the number of rows of the result.
 _NUMBER_FROM = {"GatherV2": 1, "Gather": 1, "ResourceGather": 1, "GatherNd": 1,
                 "UnsortedSegmentSum": 2}
 _SHAPED_AS_READ = frozenset(
@@ -33,32 +34,32 @@ _SHAPED_AS_READ = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Pack:
-  """Tensors laid end to end, and the number of equal pieces in which their mean is taken."""
+  """Tensors that are concatenated, and the number of equal pieces to compute their mean in."""
 
   tensors: Tuple[Tensor, ...]
   pieces: int = 1
 
 
 def find_packs(plan: Plan, in_pieces: bool) -> List[Pack]:
-  """Returns the means that are taken together, in the order of readiness, or in pieces.
+  """Returns packs of all-reduced tensors, in the order of readiness.
 
-  There are at least as many packs as replicas where there is enough to pack, so that every device
-  can have one.
+  If there is enough to pack, there are at least as many packs as replicas, so that every device
+  can compute one.
 
   Args:
     plan: of the replicas; tensors that are fetched are in no pack.
-    in_pieces: whether large tensors may be cut.
+    in_pieces: whether large tensors may be divided into pieces.
 
   Returns:
-    The packs; tensors in none of them travel alone.
+    The packs; a tensor in no pack has an all-reduce of its own.
   """
   flow, partition, replicas = plan.flow, plan.partition, plan.scaling.replicas
   if any(flow.frames[op] for op in partition.shared):
     return []
   level = _levels(flow, plan.propagated, partition)
-  # A pack with a tensor of a branch would wait for a branch that is not taken.
+  # A pack with a tensor of a conditional branch would wait for a branch that is not taken.
   excluded = _of_any_number(flow) | _in_branches(flow)
-  # Only tensors of one type, one depth and one factor can be laid end to end.
+  # Only tensors with the same dtype, all-reduce depth and factor can share a pack.
   kinds: Dict[Tuple[int, int, float], List[Tuple[int, Tensor, float]]] = {}
   depths = flow.graph.depths
   for tensor, collective in partition.combined.items():
@@ -67,7 +68,7 @@ def find_packs(plan: Plan, in_pieces: bool) -> List[Pack]:
       continue
     kind = (flow.dtype(tensor) % 100, level[tensor[0]], collective.exponent)
     kinds.setdefault(kind, []).append((int(depths[tensor[0]]), tensor, size))
-  # Above half of a device's share, whole tensors do not spread evenly.
+  # Tensors above half of a device's share would not spread evenly as a whole.
   whole = sum(size for members in kinds.values() for _, _, size in members)
   large = max(PACK_BYTES, whole / (2 * replicas)) if in_pieces else math.inf
   packs = []
@@ -77,12 +78,12 @@ def find_packs(plan: Plan, in_pieces: bool) -> List[Pack]:
     pack: List[Tensor] = []
     filled = 0.0
     for _, tensor, size in sorted(members):
-      # Above this, a tensor is cut into R pieces, whose sums R devices take.
+      # A large tensor is divided into R pieces, which R devices sum.
       if size >= large:
         packs.append(Pack((tensor,), replicas))
-      # Above the limit a tensor is a pack alone, which needs no packing.
+      # A tensor that fills a pack alone needs no packing.
       if size >= min(limit, large):
-        continue  # on its own
+        continue
       pack.append(tensor)
       filled += size
       if filled >= limit:
@@ -93,10 +94,10 @@ def find_packs(plan: Plan, in_pieces: bool) -> List[Pack]:
 
 
 def _of_any_number(flow: Dataflow) -> Set[int]:
-  """Returns ops with as many rows as there are different values; shapes give the most."""
+  """Returns ops whose number of rows depends on values; their shapes give only the most rows."""
   rules = [rule_of(kind) for kind in flow.types]
   found = {op for op, rule in enumerate(rules) if rule.any_number is not None}
-  # Onwards through ops that give as many rows as they read.
+  # The consumers whose number of rows follows from such an op, too.
   for op in flow.order:
     kind, data = flow.types[op], flow.inputs[op]
     i = _NUMBER_FROM.get(kind)
@@ -113,7 +114,7 @@ def _of_any_number(flow: Dataflow) -> Set[int]:
 def _in_branches(flow: Dataflow) -> Set[int]:
   """Returns the ops that run in one branch of a conditional only, outside of loops."""
   depth = [0] * len(flow.types)  # how many conditionals an op is in
-  # Conditionals that an op is inside: of its inputs the deepest, plus one behind a Switch.
+  # An op is as deep as its deepest input; a Switch adds one conditional, a Merge ends one.
   for op in flow.order:
     found = max([0, *(depth[producer] for producer, _ in flow.inputs[op]),
                  *(depth[awaited] for awaited in flow.controls[op])])
@@ -127,7 +128,8 @@ def _in_branches(flow: Dataflow) -> Set[int]:
 def _levels(flow: Dataflow, propagated: Propagated, partition: OpPartition) -> List[int]:
   """Returns the all-reduce depth of each op, [N]; all-reduces of equal depth are independent.
 
-  What leaves a loop has waited for all that went into it, also on the way round.
+  A tensor that leaves a loop has the depth of all tensors that enter the loop, and of its back
+  edges.
   """
   level = [0] * len(flow.types)
   # All ops of a loop wait for every tensor that comes into the loop.
@@ -135,7 +137,7 @@ def _levels(flow: Dataflow, propagated: Propagated, partition: OpPartition) -> L
   settled = False
   while not settled:
     settled = True
-    # Until nothing changes: a tensor that comes round a loop may be deeper than before.
+    # Repeat until nothing changes: a back edge may make the tensors of its loop deeper.
     for op in flow.order:
       once = op in partition.shared or op not in partition.copies
       found = in_frame.get(flow.frames[op], 0)
