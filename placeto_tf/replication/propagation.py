@@ -1,7 +1,7 @@
-"""The ops that every replica has, the sharding spec of each of their tensors, and all-reduces.
+"""Finds the ops that depend on the batch, and the sharding spec of each of their tensors.
 
-The batch is followed forwards, from the feeds. Where an op needs the global value of a tensor of
-which the replicas hold parts, the tensor is joined before it: `Propagated.fixes`.
+The batch is followed forwards, from the feeds. Where an op needs the global value of a tensor, and
+the replicas hold parts of the value, the tensor is combined before the op: `Propagated.fixes`.
 
 Dimensions: N needed ops.
 """
@@ -59,7 +59,7 @@ _MAX_PASSES = 10  # nested loops settle in as many rounds as their depth, plus s
 
 
 class GlobalValueInLoop(Exception):
-  """A loop that each replica was to run for itself needs a global value; `frame` names it."""
+  """A loop that each replica would run for itself needs a global value; `frame` names the loop."""
 
   def __init__(self, frame: str):
     super().__init__(frame)
@@ -68,22 +68,22 @@ class GlobalValueInLoop(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Propagated:
-  """The ops and tensors that the batch reaches.
+  """The ops and tensors that depend on the batch.
 
   Attributes:
     batch: examples of one replica.
     sources: ops that are fed, or read an input pipeline.
-    noise: ops that draw random numbers, for each replica its own.
-    copied: ops that each replica has, unless they turn out to come after the joins.
-    kinds: op of `copied` -> kinds of its outputs.
-    fixes: (op of `copied`, number of a data input) -> the fix of that input before.
-    once: ops of `copied` that compute the same everywhere, from combined values.
+    random_ops: random ops that sample for examples, so that each replica needs other numbers.
+    copied: ops that depend on the batch. Each replica copies them, except those that exist once.
+    specs: op of `copied` -> sharding specs of its outputs.
+    fixes: (op of `copied`, number of a data input) -> the fix of that input before the op reads it.
+    once: ops of `copied` that can exist once, because all their inputs and outputs are global.
     sparse: tensors that hold rows of the gradient of a variable.
     statistics: ops that normalize by each replica's own statistics.
-    slices: constant of one row for each example -> the global value.
-    owned: variables that keep examples, of which each replica has its own.
-    merged: loops that all replicas go round together, because they need values of all.
-    refused: op -> why its effect cannot be had from replicas.
+    slices: constant with one row for each example -> the global value.
+    owned: variables that hold examples; each replica has its own.
+    merged: frames of loops that run once for all replicas, because they need global values.
+    refused: op -> the reason why replicas cannot compute its effect.
   """
 
   batch: int
@@ -114,11 +114,11 @@ def propagate(
   Args:
     flow: the graph of one replica.
     sparse: updates of some rows of variables.
-    scaling: the parts of it that grow with the batch.
-    own_statistics: ops whose results are statistics that each replica keeps to itself.
+    scaling: the parts of the graph that grow with the batch.
+    own_statistics: ops whose results are statistics that are not combined over replicas.
 
   Returns:
-    The ops and tensors behind the batch, with their specs.
+    The ops and tensors that depend on the batch, with their specs.
 
   Raises:
     GraphError: there is no batch, or an op holds state that replicas cannot share.
@@ -133,19 +133,18 @@ def propagate(
     try:
       return found.run()
     except GlobalValueInLoop as needs:
-      # The loop needs values of all replicas: they go round it together, and the batch is followed
-      # anew.
+      # The loop needs global values: it runs once for all replicas. Follow the batch again.
       merged |= _with_inner(flow, needs.frame)
 
 
 def _with_inner(flow: Dataflow, frame: str) -> Set[str]:
-  """Returns a loop, the loops around it, and those inside of any of them."""
+  """Returns a loop, the loops around it, and all loops inside any of these."""
   parents = flow.frame_parents
   outer = frame
   while parents.get(outer):
     outer = parents[outer]
   found = {outer}
-  # Until no loop inside of one of these is missing.
+  # Repeat until nothing changes: add loops whose parent is in the set.
   size = 0
   while size != len(found):
     size = len(found)
@@ -156,7 +155,7 @@ def _with_inner(flow: Dataflow, frame: str) -> Set[str]:
 def _copied(
     flow: Dataflow, sources: Set[int], scaling: Scaling, merged: Set[str]
 ) -> Tuple[Set[int], Set[int]]:
-  """Returns the ops of each replica, and those of them that are random for examples."""
+  """Returns the ops that each replica copies, and the random ops among them."""
   containers = [op for op, kind in enumerate(flow.types) if kind in op_roles.STEP_CONTAINERS]
   sampled = _sampled_by_examples(flow, sources, scaling)
   producers = [[producer for producer, _ in data] for data in flow.inputs]
@@ -168,7 +167,7 @@ def _copied(
   copied: Set[int] = set()
   while not seeds <= copied:
     copied = closure(copied | seeds, flow.consumers)
-    # A loop goes round for each replica as a whole.
+    # If a replica copies one op of a loop, it copies the whole loop.
     for frame in {flow.frames[op] for op in copied if flow.frames[op]}:
       seeds.update(by_frame.get(frame, ()))
     # Containers that a copied op depends on are copied with it.
@@ -179,7 +178,7 @@ def _copied(
 
 
 def _sampled_by_examples(flow: Dataflow, sources: Set[int], scaling: Scaling) -> Set[int]:
-  """Returns random ops for examples, with the ops that make keys for them alone."""
+  """Returns random ops that sample for examples, with the ops that make keys only for these."""
   random_ops = op_roles.RANDOM_OPS
   found: Set[int] = set()
   reached = closure(sources | set(scaling.sources), flow.consumers)
@@ -206,7 +205,7 @@ def _sampled_by_examples(flow: Dataflow, sources: Set[int], scaling: Scaling) ->
 
 
 class _Propagation:
-  """Kinds, op by op, until loops have settled."""
+  """Computes sharding specs op by op, and repeats until the specs of loops do not change."""
 
   def __init__(
       self, flow: Dataflow, batch: int, sources: FrozenSet[int], random_ops: Set[int],
@@ -252,10 +251,10 @@ class _Propagation:
         self._refused)
 
   def _settle(self, order: Sequence[int]) -> None:
-    """Follows the batch until all kinds agree with one another.
+    """Computes specs until all of them agree with one another.
 
-    What comes round a loop is not known at first, and taken to be the same everywhere. So rows are
-    not compared with that before all is known.
+    The spec of a back edge is unknown at first and assumed to be replicated. So rows are compared
+    with other tensors only in a second run, when the specs of all back edges are known.
     """
     self._specs = {op: None for op in order}
     loops = any(self._flow.frames[op] for op in order)
@@ -264,11 +263,11 @@ class _Propagation:
       self._rounds(order, loops)
 
   def _rounds(self, order: Sequence[int], loops: bool) -> None:
-    """Follows the batch until specs have settled, with comparisons or without them.
+    """Computes specs until they do not change, with or without comparisons.
 
-    While kinds come round a loop for the first time, what depends on them can look unclear, and
-    would then stay so, because it goes round itself. So it is followed once more when the rest is
-    known.
+    In the first pass through a loop, a spec can be `Unknown` because the back edges are not known
+    yet. It would be `Unknown` for ever, because it returns to itself on the back edge. So `Unknown`
+    specs are reset and computed again when the other specs are known.
     """
     unknown: Set[int] = set()
     for _ in range(_MAX_ROUNDS if loops else 1):
@@ -285,7 +284,7 @@ class _Propagation:
   def _pass(self, order: Sequence[int], most: int) -> None:
     for _ in range(most):
       changed = False
-      # Fixes and statistics are those of the last pass alone.
+      # Keep only the fixes and statistics of the last pass.
       self._statistics.clear()
       self._fixes.clear()
       self._once.clear()
@@ -297,7 +296,7 @@ class _Propagation:
         break
 
   def _is_ready(self, op: int) -> bool:
-    """Returns whether enough of an op's inputs is known; the others come round a loop."""
+    """Returns whether enough specs of an op's inputs are known; the others are back edges."""
     kind = self._flow.types[op]
     known = [tensor[0] not in self._specs or self._specs[tensor[0]] is not None
              for tensor in self._flow.inputs[op]]
@@ -308,11 +307,11 @@ class _Propagation:
     return any(known) or not known if kind in _MERGES else all(known)
 
   def _check_loops(self) -> None:
-    """Raises JoinInLoop if a loop of one replica needs values of all."""
+    """Raises GlobalValueInLoop if a loop that each replica runs for itself needs a global value."""
     for (op, _), fix in self._fixes.items():
       frame = self._flow.frames[op]
       if frame and frame not in self._merged and fix[0] in (exponents.GLOBAL, exponents.SLICE):
-        # The fix of an Enter is made before the loop, which stays each replica's own.
+        # The fix of an Enter is made before the loop, so each replica can still run its own loop.
         outside = self._flow.types[op] in ("Enter", "RefEnter")
         if not outside:
           raise GlobalValueInLoop(frame)
@@ -323,7 +322,7 @@ class _Propagation:
 
   def _spec(self, tensor: Tensor) -> Spec:
     own = self._own_spec(tensor)
-    # Values and indices are rows of a gradient together, if either of them holds rows.
+    # If the values or the indices of a sparse gradient are sharded, both are sparse rows.
     if tensor in self._values or tensor in self._indices:
       if any(isinstance(self._own_spec(each), (Sharded, SparseRows))
              for each in (tensor, *self._indices.get(tensor, ()))):
@@ -351,7 +350,7 @@ class _Propagation:
   def _followed(self, op: int, width: int) -> List[Spec]:
     flow = self._flow
     kind = flow.types[op]
-    # Where examples come from: feeds and pipelines, numbers that grow with the batch.
+    # Sources of examples: feeds, pipelines, and constants that grow with the batch.
     if op in self._sources:
       return [Sharded(0)] * width
     if op in self._scaling.sources:
@@ -369,11 +368,11 @@ class _Propagation:
     if rule.puts or rule.takes or kind in _PUSHES or kind in _POPS:
       return self._container(op, given, width)
     unknown = next((each for each in given if isinstance(each, Unknown)), None)
-    # The shape of an unclear tensor may be known all the same.
+    # The shape of a tensor can be known even if its spec is `Unknown`.
     if unknown is not None and (kind not in _SHAPES or kind != "Rank" and any(
         self._scaling.number((op, port)) != REPLICATED for port in range(width))):
       return self._refuse(op, unknown, width)
-    # By its rule on the replica's tensors; else once, on those of all replicas.
+    # First try the op's rule, on the replica's tensors. If that fails, run the op on global values.
     view = Inputs(flow, op, given)
     try:
       found = self._by_rule(view, width)
@@ -389,7 +388,7 @@ class _Propagation:
   def _note(self, view: Inputs, found: Sequence[Spec]) -> None:
     for i, fix in view.fixes.items():
       self._fixes[view.op, i] = fix
-    # Ops of containers, and of a replica's own loops, exist in each replica.
+    # Ops on containers, and ops in loops that each replica runs for itself, never exist once.
     frame = self._flow.frames[view.op]
     if frame and frame not in self._merged or self._flow.types[view.op].startswith(
         ("Stack", "TensorArray", "TensorList", "EmptyTensorList", "Optional")):
@@ -397,22 +396,22 @@ class _Propagation:
     if any(self._flow.types[self._flow.origin(tensor)[0]] in op_roles.STEP_CONTAINERS
            for tensor in self._flow.inputs[view.op]):
       return
-    # An op on global values with global results exists once.
+    # An op whose inputs and outputs are all global can exist once.
     if all(_is_global(kind) for kind in found) and all(_is_global(kind) for kind in view.specs):
       self._once.add(view.op)
 
   def _by_rule(self, view: Inputs, width: int) -> List[Spec]:
     flow, op, specs = self._flow, view.op, view.specs
     kind = flow.types[op]
-    # Nothing of the batch.
+    # No input depends on the batch.
     if all(each == REPLICATED for each in specs):
-      # Of all examples where parts of them, in whatever numbers, come together.
+      # If no input grows with the batch and an output does, the output holds all examples.
       together = self._rules.compared and not any(map(self._grows, flow.inputs[op]))
       return [Gathered() if together and self._grows((op, port)) else REPLICATED
               for port in range(width)]
     if kind in _EMPTY_LISTS:
       for i, each in enumerate(specs):
-        # As long as a number of steps that was found over the batch.
+        # The length of the list is a value that was reduced over the batch.
         if isinstance(each, (Partial, LocalStatistic)):
           view.make_global(i)
       return [REPLICATED] * width
@@ -433,7 +432,7 @@ class _Propagation:
       raise NotFollowed("shuffles the examples of the batch")
     # Sizes of tensors, statistics, rows of gradients.
     if kind in _SHAPES:
-      # The size of all examples is asked for: each replica measures its own rows instead.
+      # Instead of the size of the global tensor, each replica takes the size of its own rows.
       if isinstance(specs[0], Gathered) and len(self._scaling.axes(flow.inputs[op][0]) or ()) == 1:
         self._take_own_rows(view)
       return [self._sizes(op, specs[port if kind == "ShapeN" else 0], port)
@@ -444,7 +443,7 @@ class _Propagation:
       return self._of_sparse_rows(view, width)
     if not op_roles.may_be_copied(kind):
       return self._globally(view, width)
-    # Examples: the rule of the op type says where they are in the result.
+    # The axis rule of the op type gives the axis of the examples in the result.
     self._take_own_rows(view)
     if any(isinstance(each, Sharded) for each in specs):
       if any(isinstance(each, LocalStatistic) for each in specs):
@@ -453,17 +452,17 @@ class _Propagation:
       if any(isinstance(each, LocalStatistic) for each in found):
         self._statistics.add(op)
       return found
-    # Shapes that are compared: one of rows, the other of all examples, would mix replicas.
+    # If one of two compared shapes is of rows and the other of all examples, replicas would mix.
     if kind in _OF_TWO_SHAPES and self._rules.compared:
       measured = [self._measured(tensor) for tensor in flow.inputs[op]]
       if meets_all_examples([(self._spec(each), flow.shape(each)) for each in measured if each]):
         raise NotFollowed(MIXES_ROWS)
     if self._bends_counts(view):
       return [Replicated(exponents.result_exponent(flow, view))] * width
-    # Numbers and shapes that depend on how many examples there are.
+    # Numbers and shapes that depend on the number of examples.
     numbers = [self._scaling.number((op, port)) for port in range(width)]
     shaped = rule_of(kind).shaped
-    # Nothing is partial: numbers, shapes, and values that are the same everywhere.
+    # No input is partial: all are numbers, shapes, and values that are equal in all replicas.
     if not any(isinstance(each, (Partial, LocalStatistic)) for each in specs):
       if any(isinstance(each, Unknown) for each in numbers) and all(
           isinstance(each, Replicated) for each in specs) and not shaped:
@@ -477,10 +476,10 @@ class _Propagation:
       counted = [i for i, each in enumerate(specs) if each == Replicated(-1.0)]
       if kind == "Pack" and flow.is_integer((op, 0)) and len(counted) == 1 and all(
           flow.shape(each) == () for each in flow.inputs[op]):
-        return [Dimensions(counted[0])]  # a shape of which one size is the number of examples
+        return [Dimensions(counted[0])]  # one dimension is the number of examples
       exponent = exponents.result_exponent(flow, view)
       return [Replicated(exponent)] * width
-    # Parts of a value: they go on through linear ops.
+    # Partial tensors pass through linear ops.
     if any(isinstance(each, LocalStatistic) for each in specs):
       return self._own(view, width)
     if shaped and self._scaling.axes((op, 0)) and any(
@@ -492,21 +491,21 @@ class _Propagation:
   def _bends_counts(self, view: Inputs) -> bool:
     """Returns whether a number computed from the batch size may be no multiple of it.
 
-    At two batches it can look like one, as a quarter of 4 and of 16 does, and yet be none at the
-    smaller last batch of an epoch.
+    The number can be a multiple at the two batches that are compared, as a quarter of 4 and of 16
+    is, and still be no multiple at the smaller last batch of an epoch.
     """
     flow, specs = self._flow, view.specs
     if not rule_of(flow.types[view.op]).bends or len(set(view.exponents())) < 2 or not all(
         isinstance(each, Replicated) for each in specs):
       return False
     if flow.types[view.op] == "FloorDiv" and specs[0] == Replicated(-1.0):
-      # A count that batch * divisor divides stays a multiple of the batch.
+      # If batch * divisor divides the count, the quotient is a multiple of the batch.
       count, by = (flow.value(tensor) for tensor in flow.inputs[view.op])
       return count is None or by is None or bool(np.any(count % (self._batch * by)))
     return True
 
   def _of_examples(self, kind: Spec, op: int) -> Spec:
-    """Returns rows of counted numbers; their shape tells how many slots an example has."""
+    """Returns the spec of counted numbers; the shape gives the number of slots per example."""
     if not isinstance(kind, Sharded) or kind.local is None:
       return kind
     numbers = exponents.numbers_of_an_example(self._flow, (op, 0), self._batch)
@@ -515,13 +514,13 @@ class _Propagation:
     return dataclasses.replace(kind, local=Positions(kind.local.span * numbers, kind.local.slack))
 
   def _of_containers(self, view: Inputs, width: int) -> List[Spec]:
-    """Returns the specs of containers that are made of others."""
+    """Returns the specs of containers that an op makes from other containers."""
     containers = [each for each in view.specs if isinstance(each, Container)]
     if self._flow.types[view.op] == "ZerosLike":
       content = containers[0].content
       return [Container(with_exponent(content, FREE))] * width
     content = view.specs[0].content if isinstance(view.specs[0], Container) else REPLICATED
-    # Behind a Switch of the same predicate each branch takes the tensors that it kept itself.
+    # After a Switch with the same predicate, each branch takes the tensors that it put in.
     if isinstance(content, Either) and self._flow.types[view.op] in _SWITCHES:
       if self._flow.origin(self._flow.inputs[view.op][1]) != content.predicate:
         raise NotFollowed("takes what another branch has kept")
@@ -529,10 +528,11 @@ class _Propagation:
     return [merged_spec(containers, view.op)] * width
 
   def _take_own_rows(self, view: Inputs) -> None:
-    """Takes the replica's rows of values of all replicas, so that it goes on with its own."""
+    """Slices the replica's rows out of inputs that hold the examples of all replicas."""
     rows = any(isinstance(each, Sharded) for each in view.specs)
     for i, each in enumerate(view.specs):
-      # Values of all examples are always cut, values that grow with the batch only beside rows.
+      # Gathered inputs are always sliced; replicated ones that grow with the batch are sliced only
+      # if another input is sharded.
       if isinstance(each, Gathered) or rows and each == REPLICATED and self._grows(
           self._flow.inputs[view.op][i]):
         axes = self._scaling.axes(self._flow.inputs[view.op][i])
@@ -541,11 +541,11 @@ class _Propagation:
         view.slice(i, axes[0])
 
   def _grows(self, tensor: Tensor) -> bool:
-    """Returns whether a tensor that all replicas share has more elements for more examples."""
+    """Returns whether a tensor has more elements at a larger batch."""
     return self._scaling.axes(tensor) not in (None, [], ODD)
 
   def _update(self, view: Inputs, width: int) -> List[Spec]:
-    """Follows an op that writes: it reads global values, but for a variable in rows."""
+    """Returns the specs of an update, which reads global values unless its variable is sharded."""
     flow, op = self._flow, view.op
     if flow.origin(flow.inputs[op][0])[0] in self._scaling.sources:
       return [Sharded(0)] * width
@@ -557,8 +557,8 @@ class _Propagation:
     return [REPLICATED] * width
 
   def _sampled(self, tensor: Tensor) -> Spec:
-    """Returns the spec of a result of a random op that each replica has for its examples."""
-    # The axis that grows with the batch is where the examples are.
+    """Returns the spec of a result of a random op that samples for examples."""
+    # The axis that grows with the batch is the axis of the examples.
     axes = self._scaling.axes(tensor)
     if axes and len(axes) == 1:
       return Sharded(axes[0])
@@ -567,21 +567,21 @@ class _Propagation:
 
   def _merge(self, op: int, given: Sequence[Spec], width: int) -> List[Spec]:
     flow = self._flow
-    # Inputs that come round a loop may not be known yet.
+    # Specs of back edges may not be known yet.
     known = [i for i, tensor in enumerate(flow.inputs[op])
              if tensor[0] not in self._specs or self._specs[tensor[0]] is not None]
     view = Inputs(flow, op, given)
     unknown = next((given[i] for i in known if isinstance(given[i], Unknown)), None)
     if unknown is not None:
       return self._refuse(op, unknown, width)  # type: ignore[arg-type]
-    # Zeros are whatever the others are.
+    # Zeros take the spec of the other inputs.
     varied = [i for i in known if not self._is_zero(flow.inputs[op][i])] or known
     known = [i for i in known if i in varied or not isinstance(given[i], (Replicated, Sharded))]
     if varied == known and all(isinstance(given[i], (Replicated, Sharded)) and self._is_zero(
         flow.inputs[op][i]) for i in known) and len(known) < len(given):
       return [with_exponent(given[known[0]], FREE), REPLICATED][:width]
     partial = next((given[i] for i in known if isinstance(given[i], Partial)), None)
-    # Shares of a sum beside a value that is the same everywhere: each replica takes its share.
+    # One input is a partial sum, another is replicated: each replica takes 1/R of the latter.
     if isinstance(partial, Partial) and partial.how == "sum":
       for i in known:
         if isinstance(given[i], Replicated):
@@ -589,12 +589,12 @@ class _Propagation:
     if flow.frames[op] and view.fixes:
       raise NotFollowed("adds up in a loop, from a start that is not zero,")
     found = merged_spec([view.specs[i] for i in known], op)
-    # Branches that keep different specs: the gradient of each branch takes its own.
+    # Branches that put tensors of different specs into a container: remember both specs.
     if isinstance(found, Container) and isinstance(found.content, Unknown):
       found = self._either(op, given) or found
     if isinstance(found, Unknown) and not any(
         isinstance(each, (Container, Sharded)) for each in given):
-      for i in known:  # each of them as the global value
+      for i in known:  # make each input global instead
         view.fixes.pop(i, None)
         view.specs[i] = given[i]
         view.make_global(i)
@@ -604,7 +604,7 @@ class _Propagation:
     return result
 
   def _either(self, op: int, given: Sequence[Spec]) -> Optional[Container]:
-    """Returns a container that both branches of a cond fill, each for its own gradient."""
+    """Returns the spec of a container that each branch of a cond fills for its own gradient."""
     flow = self._flow
     predicate = self._predicate(op)
     if predicate is None or len(given) != 2 or flow.frames[op]:
@@ -615,7 +615,7 @@ class _Propagation:
   def _predicate(self, op: int) -> Optional[Tensor]:
     """Returns the predicate of the Merge of a cond; None where its inputs disagree.
 
-    The first input is that of the true branch (as TensorFlow lowers an `If`).
+    The first input of the Merge is from the true branch (as TensorFlow lowers an `If`).
     """
     flow = self._flow
     found = []
@@ -641,7 +641,7 @@ class _Propagation:
     op = flow.origin(tensor)[0]
     if flow.types[op] == "ZerosLike":
       return True
-    # Zeros in another shape are zeros.
+    # Fills with zeros are zeros, and so are zeros in another shape.
     if flow.types[op] in ("Fill", "BroadcastTo", "Tile", "Reshape"):
       return self._is_zero(flow.inputs[op][1 if flow.types[op] == "Fill" else 0])
     constant = flow.constant(op)
@@ -659,10 +659,10 @@ class _Propagation:
         kind.axis if isinstance(kind, Sharded) and kind.outer <= 1 else None)
 
   def _shaped(self, view: Inputs, width: int) -> List[Spec]:
-    """Follows an op on dimensions: its results are dimensions, or tensors of such a shape."""
+    """Returns the specs of an op on dimensions, whose results are dimensions or shaped by them."""
     flow, op, specs = self._flow, view.op, view.specs
     kind = flow.types[op]
-    # range(0, count, 1): a number for each example, counted from 0 in each replica.
+    # range(0, count, 1) numbers the examples, from 0 in each replica.
     if kind == "Range" and specs == [REPLICATED, Replicated(-1.0), REPLICATED] and (
         flow.value(flow.inputs[op][0]) == 0 and flow.value(flow.inputs[op][2]) == 1):
       examples, rest = divmod(int(flow.value(flow.inputs[op][1]) or 0), self._batch)
@@ -676,7 +676,7 @@ class _Propagation:
         return [specs[data]]
       if axes is None and kind in ("ZerosLike", "OnesLike") and isinstance(specs[0], Replicated):
         return [Replicated(FREE) if kind == "ZerosLike" else REPLICATED]
-      # The input that states the shape of the result.
+      # The input with the shape of the result.
       stated = specs[0 if kind == "Fill" else 1] if len(specs) > 1 else None
       if axes is None and isinstance(stated, Dimensions) and stated.axis is not None:
         return self._of_stated_axis(view, data, stated.axis)
@@ -685,7 +685,7 @@ class _Propagation:
       if isinstance(specs[data], (Partial, LocalStatistic)):
         view.make_global(data)
       before = flow.shape(flow.inputs[op][0]) if kind in ("Tile", "BroadcastTo") else ()
-      # The axis of the examples in the input, aligned from the last axis.
+      # The axis of the examples in the input, counted from the last axis.
       axis = axes[0] - len(shape) + len(before or ())
       equal = before is not None and (axis < 0 or before[axis] == 1)
       if not equal and kind != "Tile":
@@ -698,21 +698,24 @@ class _Propagation:
       return [entry]
     sizes = rule_of(kind).sizes
     if sizes and flow.is_integer((op, 0)) and flow.shape((op, 0)) != ():
-      # Entries in their order: the one that counts examples can still be told.
+      # The op keeps the order of entries, so the entry that counts examples is still known.
       counting = {each.axis for each in specs if isinstance(each, Dimensions)}
       keeps = sizes == "entries" and len(counting) == 1
       return [Dimensions(counting.pop() if keeps else None)] * width
     raise NotFollowed("computes with dimensions of the batch that are not known")
 
   def _measured(self, tensor: Tensor) -> Optional[Tensor]:
-    """Returns the tensor of which this one holds the shape, or None."""
+    """Returns the tensor whose shape this tensor holds, or None."""
     tensor = self._flow.origin(self._flow.pushed(tensor) or tensor)
     if self._flow.types[tensor[0]] not in ("Shape", "ShapeN"):
       return None
     return self._flow.inputs[tensor[0]][tensor[1]]
 
   def _entries(self, view: Inputs) -> Optional[Spec]:
-    """Follows some dimensions of which one is known to count examples, or their product."""
+    """Returns the spec of some entries of a shape, or of their product.
+
+    One entry of the shape is known to count examples.
+    """
     flow, sizes = self._flow, view.specs[0]
     if not isinstance(sizes, Dimensions) or sizes.axis is None:
       return None
@@ -734,7 +737,7 @@ class _Propagation:
     return None
 
   def _of_stated_axis(self, view: Inputs, data: int, axis: int) -> List[Spec]:
-    """Follows a tensor whose shape is only known to hold examples along one axis."""
+    """Returns the spec of a tensor whose shape has one axis of examples."""
     kind, shape = self._flow.types[view.op], self._flow.shape(
         self._flow.inputs[view.op][data])
     if isinstance(view.specs[data], (Partial, LocalStatistic)):
@@ -746,7 +749,7 @@ class _Propagation:
     raise NotFollowed("makes a tensor whose examples cannot be found")
 
   def _of_sparse_rows(self, view: Inputs, width: int) -> List[Spec]:
-    """Follows an op behind rows of a gradient: it exists once, for those of all replicas."""
+    """Returns the specs of an op on sparse rows, which exists once and reads gathered rows."""
     for i, each in enumerate(view.specs):
       if isinstance(each, Dimensions):
         raise NotFollowed("combines rows of a gradient with dimensions of the batch")
@@ -755,7 +758,7 @@ class _Propagation:
     return [REPLICATED] * width
 
   def _globally(self, view: Inputs, width: int) -> List[Spec]:
-    """Follows an op that is run once, on the global values of its inputs."""
+    """Returns the specs of an op that runs once, on the global values of its inputs."""
     flow, op = self._flow, view.op
     kind = flow.types[op]
     if kind in _SHUFFLES or flow.types[op] in op_roles.STEP_CONTAINERS:
@@ -775,12 +778,12 @@ class _Propagation:
         raise NotFollowed("gives a container or a handle of examples of the batch")
       if kind in _CALLS and self._scaling.axes((op, port)) is None:
         raise NotFollowed("calls a function, compiled by XLA, in which the batch is not followed")
-      # Of a shape that is not known it may hold examples.
+      # A result of unknown shape may hold examples.
       found.append(REPLICATED if self._scaling.axes((op, port)) in ([], ODD) else Gathered())
     return found
 
   def _own(self, view: Inputs, width: int) -> List[Spec]:
-    """Follows an op that a replica runs on its own statistics."""
+    """Returns the specs of an op that a replica runs on its own statistics."""
     for i, each in enumerate(view.specs):
       if isinstance(each, LocalStatistic) or isinstance(each, Partial) and each.how == "sum":
         view.specs[i] = Replicated(each.exponent - 1)
@@ -789,7 +792,7 @@ class _Propagation:
     return [LocalStatistic(exponents.result_exponent(self._flow, view) + 1)] * width
 
   def _of_partial(self, view: Inputs, width: int) -> List[Spec]:
-    """Follows parts of global values: they go on where the op is linear."""
+    """Returns the specs of an op on partial tensors, which are partial where the op is linear."""
     flow, specs = self._flow, view.specs
     kind = flow.types[view.op]
     hows = {each.how for each in specs if isinstance(each, Partial)}
@@ -798,7 +801,7 @@ class _Propagation:
       return [REPLICATED] * width
     if hows == {"sum"}:
       found = self._of_sums(view, kind)
-    # Maxima and the like go on through ops that only pass elements on.
+    # Partial maxima and the like pass only through ops that move elements without computing.
     elif len(hows) == 1 and "weighted" not in hows and rule_of(kind).passes:
       rest = [each for each in specs[1:] if each != REPLICATED]
       if not rest and isinstance(specs[0], Partial):
@@ -825,7 +828,7 @@ class _Propagation:
       return None
     rule = rule_of(kind)
     quotient = rule.scale is not None and rule.scale.kind == "quotient"
-    # sum_r(a_r) * b = sum_r(a_r * b), where b is the same in all replicas.
+    # sum_r(a_r) * b = sum_r(a_r * b), where b is equal in all replicas.
     if rule.linear == exponents.BILINEAR or quotient:
       if len(sums) != 1 or quotient and sums != [0]:
         return None
@@ -864,8 +867,8 @@ class _Propagation:
       return [self._pushed.get(flow.origin(flow.inputs[op][0])[0], REPLICATED)]
     rule = rule_of(kind)
     if rule.puts is not None:
-      # Number of the container's input, of the element's input, and axes that an element gains
-      # inside.
+      # Numbers of the container input and the element input, and the axes that an element gains
+      # in the container.
       container, tensor, growth = rule.puts
       before = inputs[container] if container is not None else REPLICATED
       content = _moved(inputs[tensor], growth, op)
@@ -874,7 +877,8 @@ class _Propagation:
       old = [before.content] if isinstance(before, Container) else []
       return [Container(merged_spec((*old, content), op))] * width
     assert rule.takes is not None
-    # Number of the container's input, axes that an element gains outside, and its output port.
+    # Number of the container input, the axes that an element gains outside of the container, and
+    # the output port of the element.
     container, growth, port = rule.takes
     box = inputs[container]
     content = _moved(box.content if isinstance(box, Container) else REPLICATED, growth, op)
@@ -882,7 +886,16 @@ class _Propagation:
 
 
 def _moved(kind: Spec, growth: int, op: int) -> Spec:
-  """Returns the spec of an element put into a container, or taken out, by its axes."""
+  """Returns the spec of an element that is put into a container or taken out.
+
+  Args:
+    kind: the spec before.
+    growth: axes that the element gains in front.
+    op: index of the op.
+
+  Returns:
+    The spec after.
+  """
   if isinstance(kind, Either):
     return Unknown(op, "takes what one branch or another has kept")
   if not isinstance(kind, Sharded) or not growth:

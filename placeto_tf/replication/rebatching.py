@@ -1,13 +1,14 @@
-"""A graph whose batch is baked into its constants, as it would be at another batch.
+"""Rewrites a graph whose batch is baked into its constants for another batch.
 
-The shapes in such a graph (of reshapes, of initial states, of random draws) are constants. Those
-that must change with the batch are found from the tensors that hold examples: forwards from the
-feeds, and backwards from where a tensor that depends on no feed meets one that does.
+The shapes in such a graph (of reshapes, of initial states, of random ops) are constants. The search
+for constants that must change with the batch starts at tensors that hold examples. It goes forwards
+from the feeds, and backwards from ops that read both a tensor that depends on a feed and a tensor
+that does not.
 
-Constants that count examples (the divisor of a mean's gradient) are another matter. To give each
-replica its part of the batch they stay as they are, for the divisor is that of the whole batch. To
-guess the graph at a larger batch they grow: a divisor of examples, or of what was summed over them,
-that is a multiple of the batch counts them.
+Constants that count examples (the divisor of a mean's gradient) are treated separately. When a
+batch is divided among replicas, these constants do not change, because the divisor is the number of
+examples of the whole batch. When the graph is guessed at a larger batch, they grow. A divisor
+counts examples if it is a multiple of the batch and divides examples or a sum over examples.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 _QUOTIENTS = frozenset("RealDiv Div DivNoNan".split())
 _CONTRACTIONS = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3".split())
 _CONCATENATING = frozenset("ConcatV2 Concat Pack".split())
-# Examples along an axis of their result lie along another one of their first input.
+# Op types whose result and first input have the examples along different axes.
 _MOVING = frozenset("ExpandDims Squeeze Reshape StridedSlice Sum Mean Max Min".split())
 _MAX_ROUNDS = 3
 
@@ -56,7 +57,7 @@ class Rebatching:
       flow: the graph.
       times, per: the other batch is `times / per` times as large.
       counts: whether constants that count examples change, too.
-      scaling: the graph at a larger batch, as far as it is known.
+      scaling: the known parts of the graph at a larger batch.
     """
     self._flow, self._times, self._per = flow, times, per
     self._batch = op_roles.batch_feeds(flow, scaling)[0]
@@ -66,7 +67,7 @@ class Rebatching:
     self._entries: Set[Tuple[Tensor, Optional[int]]] = set()
     self.nodes: Dict[int, NodeDef] = {}
     self.followed = not self._found.refused
-    # Forwards: shapes that are stated for tensors with examples; backwards: their neighbours.
+    # Forwards: the shape inputs of tensors with examples. Backwards: the other inputs of their ops.
     self._check_reshapes()
     for op in range(len(flow.types)):
       self._look_at(op)
@@ -79,7 +80,7 @@ class Rebatching:
         self._resize_feed(op)
 
   def _check_reshapes(self) -> None:
-    """Raises GraphError where a reshape does not tell what becomes of the examples."""
+    """Raises GraphError where the axis of the examples after a reshape is ambiguous."""
     flow = self._flow
     for op, why in self._found.refused.items():
       if why.op == op and flow.types[op] == "Reshape" and isinstance(
@@ -89,7 +90,7 @@ class Rebatching:
             "the graph; leave the first dimension of the feeds open, with None")
 
   def _resized(self, size: int) -> int:
-    """Returns a dimension that holds examples, at the other batch."""
+    """Returns the size of an axis of examples at the other batch."""
     # -1, an open dimension, fits any batch.
     if size < 0:
       return size
@@ -102,13 +103,13 @@ class Rebatching:
 
   def _axis(self, tensor: Tensor) -> Optional[int]:
     kind = self._spec(tensor)
-    # Of tensors with all examples, the first axis is taken for theirs.
+    # A gathered tensor is assumed to have the examples along its first axis.
     if isinstance(kind, Gathered) and self._has_batch(tensor):
       return 0
     return kind.axis if isinstance(kind, Sharded) else self._axes.get(tensor)
 
   def _want(self, tensor: Tensor, axis: int) -> None:
-    """Makes a tensor hold examples along an axis."""
+    """Notes that a tensor must hold examples along an axis, and changes the ops before it."""
     shape = self._flow.shape(tensor)
     if not isinstance(self._spec(tensor), Sharded) and tensor not in self._axes and (
         shape is None or axis < len(shape)):
@@ -154,15 +155,15 @@ class Rebatching:
     shapes = [flow.shape(tensor) for tensor in (first, second)]
     if shapes[0] is None or shapes[1] is None:
       return
-    # The axis that is summed over in each input, counted from its first axis.
+    # The axis of each input that is summed over, counted from the first axis.
     summed = (len(shapes[0]) - (2 if flags[0] else 1), len(shapes[1]) - (1 if flags[1] else 2))
     for i, (one, other) in enumerate(((first, second), (second, first))):
-      # If one factor sums over examples, so does the other.
+      # If the summed axis of one factor holds examples, the summed axis of the other does, too.
       if self._axis(one) == summed[i]:
         self._want(other, summed[1 - i])
 
   def _beside(self, op: int, tensor: Tensor, axis: int) -> None:
-    """Makes inputs have the examples that an op's result has."""
+    """Makes the inputs of an op hold as many examples as its result."""
     flow, shape = self._flow, self._flow.shape(tensor)
     kind = flow.types[op]
     if shape is None:
@@ -177,14 +178,14 @@ class Rebatching:
         at = axis - len(shape) + len(given)
         if kind == "Pack":
           packed = (flow.attr(op, "axis").i if flow.attr(op, "axis") is not None else 0)
-          # Pack adds an axis: those behind it are one less in its inputs.
+          # Pack adds an axis: the numbers of later axes are one less in the inputs.
           at = axis - (packed % len(shape) < axis)
-        # The same size as in the result, and no axis that is broadcast.
+        # The axis has the same size as in the result, so it is not broadcast.
         if 0 <= at < len(given) and given[at] == shape[axis] and (given[at] or 0) > 1:
           self._want(each, at)
 
   def _follow(self, tensor: Tensor, axis: int) -> None:
-    """Makes the op of a tensor give as many examples."""
+    """Changes the op that computes a tensor so that the tensor has the other number of examples."""
     flow, op = self._flow, tensor[0]
     kind, data = flow.types[op], flow.inputs[op]
     if kind == "Const":
@@ -216,7 +217,7 @@ class Rebatching:
         self._want(data[1], axis)
 
   def _want_elements(self, source: Tensor, result: Tensor, axis: int) -> None:
-    """Follows examples back through an op that only moves axes."""
+    """Finds the axis of the examples in the input of an op that only moves axes."""
     given, shape = self._flow.shape(source), self._flow.shape(result)
     if given is None or shape is None:
       return
@@ -250,9 +251,12 @@ class Rebatching:
         self._want_entry(data[2], axis)
 
   def _want_entry(self, tensor: Tensor, index: Optional[int]) -> None:
-    """Makes one of whole numbers grow; the first that is a multiple of the batch for None."""
+    """Scales one entry of a vector of whole numbers to the other batch.
+
+    If the entry is None, it is the first entry that is a multiple of the batch.
+    """
     flow = self._flow
-    # Each entry once, or shape arithmetic in a circle would go on for ever.
+    # Look at each entry once, because shape arithmetic in a loop would recurse for ever.
     if (tensor, index) in self._entries:
       return
     self._entries.add((tensor, index))
@@ -287,11 +291,11 @@ class Rebatching:
         if index < size:
           self._want_entry(each, index)
           return
-        # Counts entries from the beginning of the next part.
+        # The entry is now counted from the beginning of the next part.
         index -= size
 
   def _sliced_entry(self, op: int, index: Optional[int]) -> Optional[int]:
-    """Returns the entry of a vector that a StridedSlice takes, or None if it is not one."""
+    """Returns the entry of a vector that a StridedSlice takes, or None if it takes several."""
     begin, step = (self._flow.value(self._flow.inputs[op][i]) for i in (1, 3))
     if begin is None or step is None or np.size(begin) != 1:
       return None
@@ -307,7 +311,7 @@ class Rebatching:
 
     node = self._node(op)
     value = np.array(tf.make_ndarray(node.attr["value"].tensor))
-    # The entry that was a multiple of the batch before becomes that of the other batch.
+    # The entry is a multiple of the batch; make it the same multiple of the other batch.
     flat = value.reshape(-1)
     before = np.array(tf.make_ndarray(self._flow.nodes[op].attr["value"].tensor)).reshape(-1)
     # Only whole numbers are sizes.
@@ -326,10 +330,10 @@ class Rebatching:
     if value is None or axis >= value.ndim or value.shape[axis] % self._batch:
       return
     size = self._resized(value.shape[axis])
-    # Evenly spaced whole numbers are counted on; other numbers are repeated.
+    # Extend evenly spaced whole numbers by the same step; repeat other numbers.
     if value.dtype.kind in "iu" and value.size == value.shape[axis] > 1:
       first, second = (int(each) for each in value.reshape(-1)[:2])
-      # numbers = first + step * 0, 1, 2, ..., as far as either size needs.
+      # numbers = first + step * (0, 1, 2, ...), as many as the larger of both sizes.
       numbers = first + (second - first) * np.arange(max(size, value.size))
       if np.array_equal(value.reshape(-1), numbers[:value.size]):
         shape = [size if i == axis else each for i, each in enumerate(value.shape)]
@@ -340,14 +344,14 @@ class Rebatching:
           f"op {self._flow.graph.op_names[op]!r} (Const) holds a whole number for each example, of "
           "which it cannot be told what it is for more of them, and the batch is baked into the "
           "graph; leave the first dimension of the feeds open, with None")
-    # Repeated often enough for the other batch, then cut to its size.
+    # Repeat the rows often enough for the other batch, then take as many as it has.
     repeated = np.concatenate([value] * max(1, math.ceil(size / value.shape[axis])), axis=axis)
     self._set(node, np.take(repeated, np.arange(size), axis=axis))
 
   def _count(self, op: int) -> None:
-    """Changes a divisor that is the number of examples, of a sum over them."""
+    """Changes the divisor of a sum over examples if the divisor is the number of examples."""
     flow, data = self._flow, self._flow.inputs[op]
-    # A divisor is the second input of a quotient, or either factor that is a reciprocal.
+    # A divisor is the second input of a division, or a factor of a product that is a reciprocal.
     reciprocal = flow.types[op] == "Mul"
     places = ((1, 0), (0, 1)) if reciprocal else ((1, 0),) if flow.types[op] in _QUOTIENTS else ()
     for i, other in places:
@@ -356,8 +360,7 @@ class Rebatching:
           isinstance(self._spec(data[other]), (Sharded, Partial)) or data[other] in self._axes or (
               self._has_batch(data[other]))):
         continue
-      # The number of examples that the constant stands for; within rounding a multiple of the
-      # batch.
+      # The number of examples that the constant counts; up to rounding, a multiple of the batch.
       count = 1 / number if reciprocal else number
       if abs(count - round(count)) < 1e-3 * abs(count) and round(count) % self._batch == 0:
         self._resize_count(flow.origin(data[i]), reciprocal)
@@ -414,16 +417,16 @@ class Rebatching:
 def _rebatched_nodes(flow: Dataflow, times: int, per: int, counts: bool) -> Dict[int, NodeDef]:
   """Returns op -> its NodeDef at another batch; for the arguments see `Rebatching`.
 
-  Where examples cannot be followed, as through a function, shapes at twice the batch, as far as it
-  is known, tell more of what depends on it.
+  Where examples cannot be followed, for instance through a function, the shapes of the graph at
+  twice the batch show which tensors grow, as far as that graph is known.
 
   Raises:
-    GraphError: it cannot be told.
+    GraphError: the axis of the examples is ambiguous.
   """
   scaling = empty(flow)
   nodes: Dict[int, NodeDef] = {}
   twice: Dict[int, NodeDef] = {}
-  # Each round at twice the batch tells more shapes, until nothing new is found.
+  # Each round at twice the batch makes more shapes known, until nothing new is found.
   for _ in range(_MAX_ROUNDS):
     found = Rebatching(flow, times, per, counts, scaling)
     known = len(nodes)
@@ -439,7 +442,7 @@ def _rebatched_nodes(flow: Dataflow, times: int, per: int, counts: bool) -> Dict
 
 
 def _with_nodes(flow: Dataflow, changed: Dict[int, NodeDef]) -> Dataflow:
-  """Returns the dataflow of a graph of which some ops have another NodeDef.
+  """Returns the dataflow of a graph in which some ops have another NodeDef.
 
   Raises:
     CostError: TensorFlow's shape inference fails.
@@ -464,7 +467,7 @@ def _replace(graph_def: GraphDef, flow: Dataflow, changed: Dict[int, NodeDef]) -
 
 
 def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
-  """Returns the dataflow of a graph at a batch that is so many times as large.
+  """Returns the dataflow of a graph at a batch that is R times as large.
 
   Args:
     flow: the dataflow of the graph.
@@ -474,7 +477,7 @@ def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
     The dataflow.
 
   Raises:
-    GraphError: it cannot be told.
+    GraphError: the axis of the examples is ambiguous, or the ops reject the larger batch.
   """
   try:
     return _with_nodes(flow, _rebatched_nodes(flow, replicas, 1, counts=True))
@@ -486,11 +489,11 @@ def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
 
 
 def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[ComputationGraph]:
-  """Returns the graph of one replica of a fixed batch, or None if its ops take no smaller one.
+  """Returns the graph of one replica if the batch is fixed; None if ops reject a smaller batch.
 
   Args:
     graph: with the whole batch, of a `tf.Graph`, GraphDef, MetaGraphDef or ConcreteFunction.
-    replicas: among which the batch is divided.
+    replicas: the number of replicas that share the batch.
 
   Returns:
     The graph of one replica.
@@ -516,7 +519,7 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
       dims = source.feed_shapes[name]
       shapes[name] = (dims[0] // replicas, *dims[1:])
   proto = with_nodes(source, graph_def)
-  # The new graph is analysed at once, so that shapes that do not fit are found here.
+  # Analyse the new graph now, to find shapes that do not fit.
   try:
     found = reloaded(graph, proto, shapes)
     analyse_dataflow(found)
@@ -525,5 +528,5 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
     if source.format != "concrete_function":
       check_shapes(graph_def)
     return found
-  except (CostError, ValueError):  # TensorFlow says a ValueError where shapes do not fit
+  except (CostError, ValueError):  # TensorFlow raises ValueError where shapes do not fit
     return None

@@ -42,7 +42,7 @@ def has_free_batch(graph: ComputationGraph, feed: str) -> bool:
 def unknown_batch(graph: ComputationGraph) -> bool:
   """Returns whether all feeds with examples have a free batch.
 
-  A feed of known shape beside one with a free batch is the same for all replicas (a learning rate).
+  If one feed has a free batch, a feed of known shape is equal for all replicas (a learning rate).
   """
   source = graph.source
   if source is None or source.graph_def is None or not source.feed_shapes:
@@ -58,7 +58,7 @@ def unknown_batch(graph: ComputationGraph) -> bool:
 
 
 def at_batch(graph: ComputationGraph, resize: Callable[[int, str], int]) -> ComputationGraph:
-  """Returns a graph whose batch is free at another batch.
+  """Returns the graph with another batch size; its batch must be free.
 
   Args:
     graph: at any batch.
@@ -80,9 +80,9 @@ def reloaded(
 
   Args:
     graph: the graph.
-    proto: GraphDef or MetaGraphDef instead of that of the source.
-    shapes: feed -> dimensions where they are others.
-    live: whether to load it as a `tf.Graph`, from a MetaGraphDef.
+    proto: GraphDef or MetaGraphDef that replaces the source's.
+    shapes: feed -> new dimensions, for feeds whose dimensions change.
+    live: whether to load the graph as a `tf.Graph`, from a MetaGraphDef.
 
   Returns:
     The graph with the same fetches and feeds.
@@ -103,7 +103,7 @@ def reloaded(
 
 
 def check_shapes(graph_def: GraphDef) -> None:
-  """Raises ValueError where shapes do not fit for TensorFlow, which the analysis overlooks."""
+  """Raises ValueError where TensorFlow rejects shapes; the shape analysis accepts some of these."""
   import tensorflow as tf
 
   with tf.Graph().as_default():
@@ -111,7 +111,7 @@ def check_shapes(graph_def: GraphDef) -> None:
 
 
 def frozen(graph: ComputationGraph) -> ComputationGraph:
-  """Returns a live graph as a MetaGraphDef, its function calls inlined; others as they are."""
+  """Returns a live graph as a MetaGraphDef with inlined function calls; other graphs unchanged."""
   import tensorflow as tf
 
   if graph.origin.format != "tf_graph":

@@ -1,11 +1,12 @@
 """Costs of replicas from the costs of one: every copy of an op does the work of the op.
 
-Counting the work of R replicas would take R times as long as for one and give nothing new. Ops that
-join replicas cost the bytes that they move. Ops after rows of all replicas (sparse gradients) have
-R times the rows of one. A feed that is divided holds the whole batch; the op that divides it, and
-the parts that travel, count as they do when the written graph is read.
+Counting the work of R replicas would take R times as long as for one replica and give the same
+numbers. All-reduces and all-gathers cost the bytes that they move. Ops that read the rows of all
+replicas (sparse gradients) have R times the rows of one replica. A feed that is divided holds the
+whole batch; the op that divides the batch, and the parts that are sent, cost the same as when the
+written graph is read and estimated.
 
-Measured times of the graph and of one of several replicas are times of every copy, too; see
+Times measured for the unreplicated graph, or for one replica of several, hold for every copy; see
 `placeto_tf.costs.traces`.
 
 Dimensions: N ops of the replicated graph, O its outputs, R replicas.
@@ -38,9 +39,9 @@ def replicated_costs(
 
   Args:
     replicated: the replicas.
-    cluster: whose devices to estimate for.
-    source: "grappler", or a file of measured costs: of the replicated graph, or of the graph and of
-      one of several replicas (`calibrate.py --replicas=R`).
+    cluster: the devices to estimate costs for.
+    source: "grappler", or a file of costs that were measured for the replicated graph, or for the
+      unreplicated graph and one of several replicas (`calibrate.py --replicas=R`).
 
   Returns:
     Costs of every op of the replicated graph.
@@ -51,7 +52,7 @@ def replicated_costs(
   if source == "grappler":
     return from_work(graph, cluster, replicated_work(replicated, work_of(original)))
   measured, notes = traces.read(source, {*graph.op_names, *original.op_names})
-  # Times of the replicated graph itself hold as they are.
+  # Times that were measured for the replicated graph need no mapping.
   if any(name not in original.op_index for name in measured):  # of the replicated graph
     return estimate_costs(graph, cluster, source=source)
   estimated = from_work(graph, cluster, replicated_work(replicated, work_of(original)))
@@ -69,11 +70,11 @@ def replicated_costs(
 
 
 def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
-  """Returns the work of the replicas from the work of one.
+  """Returns the work of all replicas, computed from the work of one.
 
   Args:
     replicated: the replicas.
-    work: of one replica.
+    work: the work of one replica.
 
   Returns:
     Work of every op of the replicated graph.
@@ -113,7 +114,7 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
     op, _, port = name.rpartition(":")
     output_bytes[graph.output_offsets[graph.op_index[op]] + int(port)] *= replicated.replicas
   many = _behind_rows(replicated, inputs, output_bytes)
-  # Behind gathered rows an op has R times the rows of one replica.
+  # An op that reads gathered rows has R times the rows of one replica.
   for name in ("flops", "moved_bytes", "temporary_bytes"):
     fields[name][many] *= replicated.replicas
   for op in many:
@@ -131,7 +132,7 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
     read = [output_bytes[graph.output_offsets[p] + port] for p, port in inputs[op]]
     total, largest = sum(read), max(read, default=0.0)
     offset = slice(graph.output_offsets[op], graph.output_offsets[op + 1])
-    # What is laid end to end, without the constant that names the axis.
+    # The concatenated tensors, without the constant with the axis.
     rows = sum(size for size, (p, _) in zip(read, inputs[op]) if graph.op_types[p] != "Const")
     written = rows if graph.op_types[op] == "ConcatV2" else largest
     if graph.op_types[op] == "SplitV":
@@ -154,7 +155,7 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
 
 
 def _split_shares(graph: ComputationGraph, op: int) -> np.ndarray:
-  """Returns the share of its input that each output of a SplitV of ours has."""
+  """Returns the share of the input in each output of a SplitV that the rewriting added."""
   source = graph.origin
   assert source.positions is not None
   sizes = _constant(graph, source.graph_def.node[source.positions[op]].input[1])
@@ -177,7 +178,7 @@ def _behind_rows(replicated: ReplicatedGraph, inputs: list, output_bytes: np.nda
   reached = np.zeros(graph.num_ops, dtype=bool)
   found = []
   for op in graph.topological_order.tolist():
-    # An all-gather of rows joins the parts of several replicas.
+    # An all-gather concatenates the rows of several replicas.
     joins = replicated.original_of_op[op] < 0
     if joins and graph.op_types[op] == "ConcatV2" and (
         len({owner[producer] for producer, _ in inputs[op]} - {SHARED}) > 1):
@@ -185,7 +186,7 @@ def _behind_rows(replicated: ReplicatedGraph, inputs: list, output_bytes: np.nda
     elif any(reached[producer] for producer, _ in inputs[op]):
       sizes = output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]]
       update = op_roles.is_update(graph.op_types[op])
-      # Updates end the rows; sizes and other scalars do not carry them.
+      # Stop at updates, and at sizes and other scalars, which hold no rows.
       reached[op] = joins or (not update and bool((sizes > _SCALAR_BYTES).any()))
       if not joins:
         found.append(op)

@@ -1,4 +1,4 @@
-"""`ReplicatedGraph`: the replicas of a training graph, and how a batch is cut for them.
+"""`ReplicatedGraph`: the replicas of a training graph, and the names of replication strategies.
 
 Dimensions: N needed ops of the replicated graph, R replicas, M micro-batches of a group.
 """
@@ -34,7 +34,7 @@ def form_name(replicas: int, mirrored: bool, micro_batches: int = 1) -> str:
 
 
 def pipeline_form(text: object) -> Optional[Tuple[int, int]]:
-  """Returns (groups, micro-batches) of "2 x 8"; None for a text of another kind."""
+  """Returns (groups, micro-batches) of a text such as "2 x 8"; None for any other text."""
   # At most four digits each; one micro-batch would be no pipeline.
   found = re.fullmatch(r" *([0-9]{1,4}) *x *([0-9]{1,4}) *", text if isinstance(text, str) else "")
   if found is None or int(found[1]) < 1 or int(found[2]) < 2:
@@ -48,21 +48,21 @@ class ReplicatedGraph:
 
   Attributes:
     graph: the graph to place; its fetches are those of the original.
-    original: the graph that was replicated: one replica.
+    original: the graph of one replica, before replication.
     replicas: R.
     replica_of_op: [N] int32, the replica an op belongs to, or `SHARED`.
-    original_of_op: [N] int32, index of the op of `original` that it copies, -1 for ops that join
-      replicas or prepare that.
-    global_batch: examples of a step, all replicas together.
+    original_of_op: [N] int32, index of the op of `original` that each op copies; -1 for ops that
+      the rewriting added, such as all-reduces.
+    global_batch: examples of a step over all replicas.
     mirrored: whether each replica has variables and an optimizer of its own.
-    own_reductions: names of ops that take a mean which each replica could do without: of
-      statistics for moving averages, of losses that are fetched.
-    notes: sentences for the user to read.
+    own_reductions: names of ops whose mean no replica needs to train: means of statistics for
+      moving averages, and of fetched losses.
+    notes: sentences for the user.
     own_statistics: names of ops that normalize by each replica's own statistics.
     single: names of variables that replicas share though others are mirrored.
-    micro_batches: M; consecutive replicas are the micro-batches of a group, which are all placed
-      alike. With 1, each replica is a group.
-    order: (op, op that waits for it) by name: control edges that hold the order of micro-batches.
+    micro_batches: M; M consecutive replicas are the micro-batches of a group, and have equal
+      placements. With M = 1, each replica is a group.
+    order: control edges that fix the order of micro-batches, as names (op, op that waits for it).
     written: the nodes before they were loaded, for `replicating.with_order`.
   """
 
@@ -98,9 +98,9 @@ class ReplicatedGraph:
 
   @functools.cached_property
   def nearest_original(self) -> np.ndarray:
-    """Returns `original_of_op`, with an op's producer where the op copies none, [N].
+    """Returns the original of each op, [N]; ops that the rewriting added take a producer's.
 
-    Constants of such an op have that of their reader.
+    Constants that the rewriting added take the original of their reader.
     """
     graph, found = self.graph, self.original_of_op.astype(np.int64)
     added = found < 0
@@ -110,7 +110,7 @@ class ReplicatedGraph:
     for producer, consumer in zip(
         graph.edge_producers[edges].tolist(), graph.edge_consumers[edges].tolist()):
       inputs.setdefault(consumer, []).append(producer)
-    # Forwards: the original of the nearest op that has one.
+    # Forwards: take the original of the nearest producer that has one.
     for op in graph.topological_order.tolist():
       if added[op]:
         found[op] = next((found[each] for each in inputs.get(op, ()) if found[each] >= 0), -1)
@@ -122,12 +122,12 @@ class ReplicatedGraph:
     return np.maximum(found, 0)
 
   def feed(self, batch: Mapping[str, Any]) -> Dict[str, np.ndarray]:
-    """Returns arrays of the global batch by the names of feeds, each with its output's number."""
+    """Returns arrays of the global batch by tensor name ("op:0")."""
     return {name if ":" in name else f"{name}:0": np.asarray(array)
             for name, array in batch.items()}
 
   def describe(self) -> Mapping[str, Any]:
-    """Returns the entry in a report, in plain values."""
+    """Returns the entry of a report, as JSON values."""
     return {
         "form": self.form, "replicas": self.replicas, "groups": self.groups,
         "micro_batches": self.micro_batches, "mirrored_variables": self.mirrored,

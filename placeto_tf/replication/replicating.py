@@ -1,27 +1,29 @@
-"""`replicate`: a training graph becomes R replicas that share its variables, or have their own.
+"""`replicate`: makes R replicas of a training graph, with shared or mirrored variables.
 
 Ops that depend on a feed or on an input pipeline are copied for each replica: forward pass and
 gradients. Variables and optimizer exist once, or with mirrored variables once for each replica. A
-step of R replicas of batch b does what a step of the graph does with a batch of R b:
+step of R replicas of batch b computes the same as a step of the original graph with a batch of R b:
 
-- where one value is needed of what replicas have parts of, it is joined: gradients before the
-  optimizer, or before clipping by the global norm; the sum of a mask that a loss is divided by; the
-  maximum that a loop waits for. Whether parts are added up or averaged follows from the graph;
-- gradients of single rows (IndexedSlices) are the rows of all replicas;
-- what is drawn for examples is drawn by each replica, with a seed made of the op's seed and the
-  replica's number; other draws are made once;
-- batch normalization alone is the replica's own, as in `tf.distribute.MirroredStrategy`, and its
-  moving averages take the mean, unless statistics are synchronized: then it is exact, too;
-- feeds take the whole batch and fetches give what they gave.
+- partial values are all-reduced where an op needs the global value: gradients before the optimizer,
+  or before clipping by the global norm; the sum of a mask that divides a loss; the maximum in the
+  condition of a loop. The graph determines whether parts are added up or averaged;
+- sparse gradients (IndexedSlices) are the gathered rows of all replicas;
+- a random op that samples for examples is copied for each replica, with a seed made of the op's
+  seed and the replica's number; other random ops exist once;
+- each replica normalizes by the statistics of its own batch, as in `tf.distribute.MirroredStrategy`
+  (batch normalization), and moving averages take the mean over the replicas. With synchronized
+  statistics, the results of batch normalization are those of the global batch, too;
+- feeds take the global batch, and fetches give the values of the original graph.
 
-With mirrored variables only gradients and rows travel, while the backward pass goes on.
-The first replica's variables keep their names; replica r has `w` as `replica_r/w`. All replicas'
-are equal, because every op of the graph that writes `w` outside the step has a twin for each of the
-others, on which it waits: initialisers, and the restoring ops of savers. So an
-`init = tf.compat.v1.global_variables_initializer()` of before, `w.initializer`, and
-`saver.restore` of a saver of before serve all replicas. Collections such as GLOBAL_VARIABLES have
-the originals only, so that checkpoints stay those of the graph. Writes that are added to the
-replicated graph later (a new saver, `w.load`) reach the originals alone.
+With mirrored variables, only gradients and rows are sent, and they are sent during the backward
+pass. The first replica's variables keep their names; replica r has `w` as `replica_r/w`. The
+variables of all replicas are equal: every op of the graph that writes `w` outside the step, such as
+an initializer or a saver's restoring op, is repeated for each replica and waits for the others.
+So initializers and savers that were made before (`tf.compat.v1.global_variables_initializer()`,
+`w.initializer`, `saver.restore`) set the variables of all replicas. Collections such as
+GLOBAL_VARIABLES hold only the first replica's variables, so checkpoints have the same entries as
+checkpoints of the original graph. Writes that are added to the replicated graph later (a new saver,
+`w.load`) change only the first replica's variables.
 
 Dimensions: N needed ops, R replicas.
 """
@@ -62,7 +64,7 @@ _CONTEXTS = ("while_context", "cond_context")
 # Above this many ops their names are not listed.
 _LISTED = 3
 
-# They take some of the rows that they are given, or put some among others.
+# Op types that take some rows of their input, or write rows into another tensor.
 _TAKING = ("StridedSlice", "StridedSliceGrad", "Slice", "Gather", "GatherV2", "GatherNd")
 
 
@@ -70,7 +72,7 @@ def check_replicas(replicas: Any) -> int:
   """Returns the number of replicas.
 
   Raises:
-    GraphError: it is no whole number of at least 1.
+    GraphError: `replicas` is no whole number of at least 1.
   """
   if not hasattr(replicas, "__index__") or isinstance(replicas, bool) or replicas < 1:
     raise GraphError(f"the number of replicas is {replicas!r}; expected a whole number of at "
@@ -85,29 +87,28 @@ def replicate(
   """Makes R replicas of a training graph; see the module.
 
   Args:
-    graph: one replica: a `ComputationGraph` of a GraphDef, MetaGraphDef, `tf.Graph`,
-      ConcreteFunction or graph of the zoo, or anything else that `load_graph` takes. Its batch is
-      that of a replica.
+    graph: the graph of one replica, with the batch of one replica: a `ComputationGraph` of a
+      GraphDef, MetaGraphDef, `tf.Graph`, ConcreteFunction or graph of the zoo, or anything else
+      that `load_graph` takes.
     replicas: R.
-    whole: the same graph built for the global batch, R times as large. It tells which numbers of
-      the graph count examples. Not needed where the batch is free (an unknown first dimension of
-      the feeds); where it is baked into the graph, such numbers are guessed without it.
+    whole: the same graph built for the global batch, R times as large. It shows which numbers in
+      the graph count examples. Not needed if the batch is free (an unknown first dimension of the
+      feeds). If the batch is baked into the graph and `whole` is None, such numbers are guessed.
     mirrored: whether each replica has variables and an optimizer of its own.
-    single: names of variables that are shared all the same, such as those on a host that replicas
-      share.
-    batch_norm: "replica", each replica normalizes by its own statistics, or "synchronized", all by
-      those of the global batch.
-    micro_batches: M: R / M groups of M replicas, whose gradients are added up inside a group first.
-      All replicas of a group are to be placed alike.
+    single: names of variables that replicas share even if `mirrored`, such as variables on a host.
+    batch_norm: "replica": each replica normalizes by the statistics of its own batch.
+      "synchronized": all replicas normalize by the statistics of the global batch.
+    micro_batches: M: R / M groups of M replicas. Gradients are added up within a group first. All
+      replicas of a group must get equal placements.
 
   Returns:
     The replicas; with R = 1 the unchanged graph.
 
   Raises:
-    GraphError: the results would not be those of the global batch, or it is not sure that they
-      are: the batch cannot be followed through an op, examples are shuffled, or nothing is
-      trained; the message names the op. Or variables cannot be mirrored: those of a
-      ConcreteFunction, or some that are written by a function call outside the step.
+    GraphError: the results may differ from the results at the global batch, because the batch
+      cannot be followed through an op, an op shuffles examples, or nothing is trained; the message
+      names the op. Or variables cannot be mirrored: variables of a ConcreteFunction, or variables
+      that a function call outside the step writes.
   """
   replicas = check_replicas(replicas)
   if batch_norm not in (REPLICA, SYNCHRONIZED):
@@ -135,9 +136,9 @@ def replicate(
   fetched, run = _endpoints(graph)
   if replicas == 1:
     return _only_replica(graph, flow)
-  # Two graphs, at the replica's batch and at the global one, tell which numbers count examples.
+  # Numbers that differ between the graphs at both batches count examples.
   scaling = Scaling(flow, _at_whole_batch(graph, flow, whole, replicas), replicas)
-  # Without the whole graph, a batch that is baked into shapes had to be guessed.
+  # Without the whole graph, the graph at the global batch is a guess if the batch is baked in.
   grown = whole is None and not unknown_batch(graph)
   if grown:
     _check_growth(flow, scaling)
@@ -155,14 +156,14 @@ def replicate(
     if grown and not live and source.format != "concrete_function":
       check_shapes(written.graph_def)
     result = _load(graph, written, replicas, live)
-  except ValueError as problem:  # TensorFlow says it where shapes do not fit
+  except ValueError as problem:  # TensorFlow raises it where shapes do not fit
     if not grown:
       raise
     raise GraphError(
         "the batch is baked into the graph, and its ops do not fit together when each of "
         f"{replicas} replicas has it whole ({str(problem).splitlines()[0]}); leave the first "
         "dimension of the feeds open, with None") from None
-  # Names tell which replica and which original an op of the new graph belongs to.
+  # Look up the replica and the original of each op of the new graph by its name.
   names = graph.op_index
   statistics = tuple(flow.graph.op_names[op] for op in sorted(found.statistics & partition.copies))
   return ReplicatedGraph(
@@ -176,9 +177,9 @@ def replicate(
 
 def with_order(
     replicated: ReplicatedGraph, edges: Sequence[Tuple[str, str]]) -> ReplicatedGraph:
-  """Returns the same replicas with control edges, which say in which order ops run.
+  """Returns the same replicas with control edges that fix the order of ops.
 
-  Ops of a live graph may be numbered otherwise than before.
+  Ops of a live graph may get other indices.
 
   Args:
     replicated: the result of `replicate`, of more than one replica.
@@ -204,7 +205,7 @@ def with_order(
   loaded = _load(
       replicated.original, written, replicated.replicas,
       replicated.graph.origin.format == "tf_graph")
-  # Indices of the ops before; loading may number them otherwise.
+  # [N] old index of each op, because loading may change indices.
   before = np.array([replicated.graph.op_index[name] for name in loaded.op_names])
   return dataclasses.replace(
       replicated, graph=loaded, written=written, order=tuple(edges),
@@ -213,8 +214,8 @@ def with_order(
 
 
 def _only_replica(graph: ComputationGraph, flow: Dataflow) -> ReplicatedGraph:
-  """Returns the unchanged graph; ops behind the batch belong to replica 0."""
-  # All ops behind the feeds or the input pipeline.
+  """Returns the unchanged graph as one replica; ops that depend on the batch are replica 0's."""
+  # All ops that depend on a feed or an input pipeline.
   batch, sources = op_roles.batch_feeds(flow, Scaling(flow, flow, 1))
   reached = closure(set(sources), flow.consumers)
   count = np.arange(graph.num_ops, dtype=np.int32)
@@ -253,7 +254,7 @@ def _check_growth(flow: Dataflow, scaling: Scaling) -> None:
 
 
 def _endpoints(graph: ComputationGraph) -> Tuple[List[Tensor], List[int]]:
-  """Returns fetched tensors, and ops that are run for their effects."""
+  """Returns the fetched tensors, and the fetched ops that have no result."""
   fetched, run = [], []
   for name in graph.fetches:
     op_name, colon, port = name.rpartition(":")
@@ -278,7 +279,7 @@ def _load(
 
 
 def replicated_meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
-  """Returns the MetaGraphDef with the written nodes; it names the first replica's copies.
+  """Returns the MetaGraphDef with the written nodes; collections name the first replica's copies.
 
   Args:
     original: the MetaGraphDef of the graph.

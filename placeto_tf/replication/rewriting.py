@@ -1,14 +1,16 @@
 """Writes the replicas: a GraphDef with R copies of some ops, and ops that combine them.
 
-Op "a" of replica r is "replica_r/a". The op that joins the replicas' tensors "a:0" is "joined/a_0":
-a sum and its scaling, a maximum, a concatenation of rows. Small sums are taken together,
-"joined/pack_k", and large ones in pieces, "joined/pack_k/piece_i" (see `packing`). Feeds and
-fetches keep their names: a feed takes the whole batch, of which "replica_r/x" is a part.
+Op "a" of replica r is "replica_r/a". The op that combines the replicas' tensors "a:0" is
+"joined/a_0": a sum and its scaling, a maximum, or a concatenation of rows. Small sums are packed
+together, "joined/pack_k", and large ones are divided into pieces, "joined/pack_k/piece_i" (see
+`packing`). Feeds and fetches keep their names: a feed takes the global batch, and "replica_r/x" is
+replica r's part of it.
 
 Ops that are no copies (variables, the optimizer) exist once under their own names. With mirrored
-variables they are the first replica's, and those of replica r are "replica_r/a". A sum is taken
-once for all replicas; each has rows, and what a pack is split into, of its own. A fetch, and a
-write outside the step, waits for the other replicas' twins of it.
+variables, ops under their own names belong to the first replica, and replica r has "replica_r/a". A
+sum is computed once for all replicas (with two mirrored replicas, once by each); gathered rows, and
+the tensors that a pack is split into, are made once for each replica. A fetch, and a write outside
+the step, waits for the same op of the other replicas.
 
 Dimensions: N needed ops, R replicas.
 """
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 _COLOCATED = b"loc:@"
 _SEED_STEP = 0x5851F42D  # between the seeds of two replicas
-# Attributes that name the state that ops share in a step, and beyond the step.
+# Attributes that name state which ops share, within a step and across steps.
 _NAMES_IN_STEP = ("frame_name", "tensor_array_name", "stack_name")
 _NAMES_BEYOND = ("shared_name",)
 
@@ -48,9 +50,9 @@ class Rewritten:
     graph_def: the nodes.
     replica_of: name of each op that belongs to a replica -> the replica.
     original_of: name of each op that copies an op of the source -> that op's name.
-    divided: feeds that take the global batch, of which each replica has a part.
+    divided: feeds that take the global batch and are divided among the replicas.
     own_reductions: as in `ReplicatedGraph`.
-    owned: names of variables that keep examples, of which each replica has its own.
+    owned: names of variables that hold examples; each replica has its own.
   """
 
   graph_def: GraphDef
@@ -82,7 +84,7 @@ class _Writer:
     self._ends = {self._op_names[op] for op in (*plan.run, *(op for op, _ in plan.fetched))}
     self._names = Names(plan)
     self._collectives = Collectives(plan, self._names, self._writer)
-    self._fixed: Dict[Tuple[str, exponents.Fix], str] = {}  # (tensor, what is done to it) -> result
+    self._fixed: Dict[Tuple[str, exponents.Fix], str] = {}  # (tensor, fix) -> result
     self._split: Set[int] = set()  # fed ops whose feed is divided
 
   @property
@@ -91,7 +93,7 @@ class _Writer:
 
   def run(self) -> Rewritten:
     flow, partition = self._flow, self._partition
-    # Names of the loops that each replica runs for itself.
+    # Frames of the loops that each replica runs for itself.
     frames = {flow.frames[op].encode() for op in partition.copies if self._own_frame(op)}
     # Nodes in their order: outside of the step, copies, single or mirrored ops, then all-reduces.
     for node in flow.graph.origin.graph_def.node:
@@ -102,13 +104,13 @@ class _Writer:
       if op in partition.copies:
         for r in range(self._replicas):
           self._copy(op, r)
-      # An op that exists once, or a twin of it for each replica that mirrors it.
+      # An op that is no copy: one node, or a node for each replica if the op is mirrored.
       if op in partition.shared or op not in self._propagated.copied:
         for r in self._names.owners(node.name):
           own = self._no_copy(node, r, functools.partial(self._input, op, r))
           if r:
             self._rename(own, r, (*_NAMES_IN_STEP, *_NAMES_BEYOND))
-      # All-reduces of the op's tensors stand right behind it.
+      # All-reduces of the op's tensors follow directly.
       self._collectives.write(op)
     self._result.node.extend(self._collectives.packs.graph_def.node)
     self._keep_fetched_names()
@@ -125,7 +127,7 @@ class _Writer:
 
   def _copy(self, op: int, r: int) -> None:
     flow, name = self._flow, self._op_names[op]
-    # A feed is one op for the whole batch, of which each replica takes a part.
+    # A feed is one placeholder for the global batch; each replica reads its part of a Split.
     if op in self._propagated.sources and flow.types[op] not in op_roles.PIPELINES:
       self._divide_feed(op, r)
       return
@@ -139,15 +141,15 @@ class _Writer:
       else:
         data.append(self._copy_input(op, len(data), text, r))
     if flow.types[op] in op_roles.PIPELINES and r:
-      # Which examples go to which replica is the same in every run.
+      # A fixed order, so that the same examples go to the same replica in every run.
       controls.append(f"^{self._names.prefixes[r - 1]}/{name}")
     node.input.extend(data)
     node.input.extend(dict.fromkeys(controls))
     if op in self._propagated.copied:
       self._colocate(node, lambda mate: self._names.in_replica(mate, r))
-    elif "_class" in node.attr:  # a constant of its own is wherever the replica is
+    elif "_class" in node.attr:  # a replica's constant may be on any device of the replica
       del node.attr["_class"]
-    # A loop that all replicas go round together keeps its name.
+    # A loop that runs once for all replicas keeps its frame name.
     names = [key for key in _NAMES_IN_STEP if key != "frame_name" or self._own_frame(op)]
     self._rename(node, r, names)
     # Variables that keep examples are resources of each replica alone.
@@ -159,7 +161,7 @@ class _Writer:
       self._other_random_numbers(op, node, r)
 
   def _set_rows(self, node: NodeDef, op: int, r: int) -> None:
-    """Gives replica r its rows of a constant."""
+    """Writes replica r's rows of a constant into its copy."""
     import tensorflow as tf
 
     whole = self._propagated.slices[op]
@@ -169,7 +171,7 @@ class _Writer:
         tf.make_tensor_proto(np.split(whole, self._replicas, axis=axis)[r]))
 
   def _rename(self, node: NodeDef, r: int, keys: Sequence[str]) -> None:
-    """Gives a replica's op loops and resources of its own."""
+    """Adds the replica's prefix to names of loops and resources in an op's attributes."""
     for key in keys:
       if key in node.attr and node.attr[key].s:
         node.attr[key].s = f"{self._names.prefixes[r]}/".encode() + node.attr[key].s
@@ -178,11 +180,11 @@ class _Writer:
     """Returns the input of replica r's copy of an op."""
     name, port = parse(text)
     tensor = (self._flow.graph.op_index[name], port)
-    # A fix that the batch rules asked for at this input.
+    # The fix that the propagation chose for this input.
     fix = self._propagated.fixes.get((op, i))
     if fix is None:
       return self._names.of_replica(tensor, r)
-    # Combined values are read from the all-reduce, others exist once.
+    # Read a combined value from its all-reduce; ops that are no copies have no other values.
     if fix[0] == exponents.GLOBAL:
       combined = self._collectives.read.get(tensor)
       return combined[r] if combined else tensor_name(self._names.once(name, r), port)
@@ -190,12 +192,12 @@ class _Writer:
     anchor = found if self._flow.frames[op] or self._flow.types[op] == "Merge" else None
     dtype = self._flow.dtype(tensor) % 100
     made = f"{self._names.prefixes[r]}/{self._op_names[op]}/input_{i}"
-    # Equal results are made once, but not for another loop or branch.
+    # Reuse the op of an equal fix in the same loop or branch.
     key = (found, (*fix, r, self._flow.frames[op], bool(anchor)))
     if key not in self._fixed:
       with self._writer.owned(r):
         if fix[0] == exponents.SCALE:
-          # R^exponent, the factor that brings the replica's value to the wanted exponent.
+          # Multiply by R^exponent, which gives the value the wanted exponent.
           factor = self._replicas ** fix[1]
           self._fixed[key] = self._writer.scale(
               made, found, int(factor) if self._flow.is_integer(tensor) else factor, dtype, anchor)
@@ -226,7 +228,7 @@ class _Writer:
     self._writer.replica_of[part.name], self._writer.original_of[part.name] = r, name
 
   def _make_placeholder(self, op: int, node: NodeDef, shape: Tuple[int, ...]) -> None:
-    """Turns a fed op into a Placeholder; its batch stays unknown where it was."""
+    """Turns a fed op into a Placeholder; an unknown batch is still unknown."""
     from placeto_tf.graphs import shapes
 
     declared = shapes.declared_shape(node)
@@ -243,7 +245,7 @@ class _Writer:
     kind = self._flow.types[op]
     if kind in op_roles.STATEFUL_RANDOM:
       if not op_roles.seeded(node):
-        return  # its random numbers are its own in any case
+        return  # replicas' random numbers differ without a seed
       # Seeds are 31 bits.
       node.attr["seed2"].i = (node.attr["seed2"].i + r * _SEED_STEP) % (1 << 31)
     elif kind in op_roles.SEEDED_RANDOM:
@@ -261,15 +263,15 @@ class _Writer:
   def _no_copy(
       self, original: NodeDef, r: int, translate: Callable[[str], Sequence[str]]
   ) -> NodeDef:
-    """Writes the only one of an op, or replica r's."""
+    """Writes an op that is no copy: its only node, or the node of replica r."""
     name, owners = original.name, self._names.owners(original.name)
     node = self._writer.copy(original, self._names.once(name, r), r if len(owners) > 1 else None)
     if "_output_shapes" in node.attr:
-      del node.attr["_output_shapes"]  # rows of all replicas are more
+      del node.attr["_output_shapes"]  # gathered rows have another shape
     inputs = [found for text in original.input for found in translate(text)]
     data = [text for text in inputs if not text.startswith("^")]
     controls = [text for text in inputs if text.startswith("^")]
-    # A fetch, and a write outside of the step, waits for its twins.
+    # A fetch, and a write outside the step, waits for the same op of the other replicas.
     if not r and (name in self._ends or (
         name in self._mirrors.outside and op_roles.is_update(original.op))):
       controls += [f"^{self._names.once(name, other)}" for other in owners[1:]]
@@ -280,11 +282,20 @@ class _Writer:
     return node
 
   def _input(self, op: int, r: int, text: str) -> Sequence[str]:
-    """Returns an input of an op of the step, of replica r if the op is mirrored."""
+    """Returns the names that replace one input of an op of the step.
+
+    Args:
+      op: index of an op that is no copy.
+      r: the replica, if the op is mirrored; else 0.
+      text: the input in the original graph.
+
+    Returns:
+      Inputs of the new node; several for a control input that waits for all replicas.
+    """
     if self._op_names[op] in self._flow.graph.origin.cut_ops:
       return self._input_outside(frozenset(), 0, text)
     if text.startswith("^"):
-      # A mirrored op waits in its own replica, a single one for all replicas.
+      # A mirrored op waits for its own replica; an op that exists once waits for all replicas.
       awaited, own = text[1:], self._op_names[op] in self._mirrors
       as_read = self._names.in_replica if self._names.is_copy(awaited) else self._names.once
       return [f"^{as_read(awaited, q)}" for q in ((r,) if own else range(self._replicas))]
@@ -293,18 +304,18 @@ class _Writer:
     return (combined[r] if combined else tensor_name(self._names.once(name, r), port),)
 
   def _outside(self, node: NodeDef, frames: Set[bytes]) -> None:
-    """Writes an op that the fetches do not need, once for each replica that has it."""
+    """Writes an op outside the step, once for each replica that has the op."""
     handles = self._mirrors.outside.get(node.name, frozenset())
     for r in self._names.owners(node.name):
       own = self._no_copy(node, r, functools.partial(self._input_outside, handles, r))
       if r:
         self._rename(own, r, _NAMES_BEYOND)
-      # A frame that replicas run for themselves has a name for each of them.
+      # Each replica has a frame of its own for a loop that it runs for itself.
       if "frame_name" in own.attr and own.attr["frame_name"].s in frames:
         self._rename(own, 0, ("frame_name",))  # into the first replica's loop
 
   def _input_outside(self, handles: FrozenSet[str], r: int, text: str) -> Sequence[str]:
-    """Returns an input of an op outside the step: replica r's handles, else the first's."""
+    """Returns an input of an op outside the step: replica r's handle, or the first's tensor."""
     if text.startswith("^"):
       awaited = text[1:]
       if self._names.is_copy(awaited):
@@ -318,8 +329,8 @@ class _Writer:
     return (tensor_name(self._names.once(name, owner), port),)
 
   def _keep_fetched_names(self) -> None:
-    """Restores the names of fetched ops that have become several."""
-    # Op -> ports that are fetched.
+    """Adds ops with the original names of fetched ops that exist only as copies."""
+    # Op -> fetched ports.
     by_op: Dict[int, List[int]] = {}
     for op, port in sorted(self._plan.fetched):
       if op in self._partition.copies and op not in self._partition.shared and (
@@ -327,11 +338,11 @@ class _Writer:
         by_op.setdefault(op, []).append(port)
     for op, ports in sorted(by_op.items()):
       name = self._op_names[op]
-      # Port by port: the combined value, or that of the first replica.
+      # For each port, the combined value, or the first replica's value.
       tensors = [
           self._collectives.read[op, port][0] if (op, port) in self._collectives.read else
           self._names.of_replica((op, port), 0) for port in range(max(ports) + 1)]
-      # The fetch waits for changes of all replicas' variables, and for the effects of all replicas.
+      # The fetch waits for the updates and other effects of all replicas.
       others = self._names.prefixes if self._mirrors.needed or op in self._plan.run else []
       kept = self._writer.new(
           name, "IdentityN", [*tensors, *(f"^{prefix}/{name}" for prefix in others)])

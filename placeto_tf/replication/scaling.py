@@ -1,8 +1,8 @@
-"""Finds the parts of a graph that grow with the batch, by values and shapes at two batches.
+"""Finds the parts of a graph that grow with the batch, by comparing the graph at two batches.
 
-The graph of one replica (batch b) and the graph at the global batch (R b) have the same ops. So a
-constant, a dimension or a number that is computed from dimensions tells by its two values whether,
-and how, it depends on the number of examples.
+The graph of one replica (batch b) and the graph at the global batch (R b) have the same ops. So the
+two values of a constant, a dimension, or a number computed from dimensions show whether and how it
+depends on the number of examples.
 
 Dimensions: R replicas.
 """
@@ -26,22 +26,27 @@ from placeto_tf.replication.specs import (
   Unknown,
 )
 
-# Of a tensor of all examples but one, say: neither no axis nor one, which no rule takes for rows.
+# The axes of a tensor that grows otherwise than R times, such as all examples but one. It differs
+# from no axis and from one axis, so no rule accepts the tensor as rows.
 ODD = [-1, -1]
 _ODD = "holds a number that depends on the size of the batch in a way that is not known"
 
 
 class Scaling:
-  """A replica's graph beside the graph at the global batch.
+  """A comparison of a replica's graph with the graph at the global batch.
 
   Attributes:
-    replicas: how many times as large the global batch is.
-    sources: constants and variables that differ, by op -> kinds of their outputs.
-    slices: constant of one row for each example -> the global value.
+    replicas: R; the global batch is R times as large.
+    sources: constant or variable that differs between the graphs -> sharding spec of its output.
+    slices: constant with one row for each example -> the global value.
   """
 
   def __init__(self, part: Dataflow, whole: Dataflow, replicas: int):
-    """Args: part, whole: of a replica and at the global batch."""
+    """Args:
+      part: the dataflow of one replica.
+      whole: the dataflow at the global batch.
+      replicas: R.
+    """
     self.replicas = replicas
     self._part, self._whole = part, whole
     self._there = whole.graph.op_index
@@ -63,12 +68,12 @@ class Scaling:
 
   @property
   def compares(self) -> bool:
-    """Returns whether sizes that are equal in both graphs are so for any number of examples."""
+    """Returns whether a size that is equal in both graphs does not depend on the batch."""
     return self.replicas > 1 and self.known
 
   def other(self, tensor: Tensor) -> Optional[Tensor]:
-    """Returns the tensor at the global batch."""
-    # By name; an op of another type at the global batch is another op.
+    """Returns the same tensor in the graph at the global batch, or None."""
+    # Ops correspond by name and type.
     op = self._there.get(self._names[tensor[0]])
     if op is None or self._whole.types[op] != self._part.types[tensor[0]] and not (
         self._is_constant_and_fill(tensor[0], op)):
@@ -76,9 +81,9 @@ class Scaling:
     return op, tensor[1]
 
   def _is_constant_and_fill(self, one: int, other: int) -> bool:
-    """Returns whether the graphs write equal numbers as a constant and as a Fill of constants.
+    """Returns whether an op is a constant in one graph and a Fill of constants in the other.
 
-    TensorFlow makes a constant of `tf.zeros` and `tf.ones` with fewer than 1,000 elements.
+    `tf.zeros` and `tf.ones` with fewer than 1,000 elements become constants in TensorFlow.
     """
     whole = self._whole
     return self._part.types[one] == "Const" and whole.types[other] == "Fill" and (
@@ -88,7 +93,7 @@ class Scaling:
   def axes(self, tensor: Tensor) -> Optional[List[int]]:
     """Returns the axes that are R times as long at the global batch.
 
-    None where that is not known; `ODD` where an axis differs, but is not R times as long.
+    None where shapes are unknown; `ODD` where an axis differs, but is not R times as long.
     """
     if self.replicas == 1:
       return None
@@ -113,12 +118,12 @@ class Scaling:
     return None if one is None or all_ is None else (np.asarray(one), np.asarray(all_))
 
   def number(self, tensor: Tensor) -> Optional[Spec]:
-    """Returns the spec of whole numbers that are known, or None."""
+    """Returns the spec of a tensor of known whole numbers; None for other tensors."""
     values = self._values(tensor)
     return None if values is None else self._of_numbers(tensor[0], *values)
 
   def factors(self, tensor: Tensor) -> Optional[np.ndarray]:
-    """Returns the factors of known whole numbers at the global batch, or None."""
+    """Returns the ratios of known whole numbers at the global batch to a replica's, or None."""
     values = self._values(tensor)
     if values is None or values[0].shape != values[1].shape:
       return None
@@ -147,19 +152,19 @@ class Scaling:
     if len(axes) != 1 or one.shape[axes[0]] * self.replicas != all_.shape[axes[0]]:
       return Unknown(op, _ODD)
     axis = axes[0]
-    # All slices are equal: any number of them is the same value.
+    # All slices along the axis are equal.
     first = np.take(one, [0], axis=axis) if one.shape[axis] else one
     if np.array_equal(np.broadcast_to(first, one.shape), one) and (
         np.array_equal(np.broadcast_to(first, all_.shape), all_)):
       return Sharded(axis, 0)
-    # [R, ...] parts of the global value; a count that begins again in each replica.
+    # [R, ...] parts of the global value. The first part may be positions, counted from 0.
     parts = np.split(all_, self.replicas, axis=axis)
     if one.dtype.kind in "iu" and one.size == one.shape[axis] and np.array_equal(parts[0], one):
       # 0, step, 2 step, ...: the positions of the examples' slots.
       step = int(one.reshape(-1)[-1]) // max(1, one.size - 1)
       if np.array_equal(all_.reshape(-1), step * np.arange(all_.size)):
-        return Sharded(axis, local=Positions(step, step))  # of which each number is one
-    # Other constants differ from example to example: each replica gets its rows.
+        return Sharded(axis, local=Positions(step, step))  # `step` slots for each example
+    # The rows of other constants differ: each replica gets its own rows.
     if self._part.types[op] == "Const":
       self.slices[op] = all_
       return Sharded(axis)
@@ -184,7 +189,7 @@ class Scaling:
       assert shape is not None  # as `_is_constant_and_fill` has seen
       values[1] = np.broadcast_to(values[1], shape.tolist())
     if values[0].shape == values[1].shape and values[0].dtype.kind == "f":
-      # The median ratio, so that zeros and rounding do not decide.
+      # The median of the ratios is robust to zeros and rounding.
       ratio = math.inf if not values[0].size else float(np.median(
           values[1].astype(float) / np.where(values[0] == 0, np.nan, values[0].astype(float))))
       # value(R b) = value(b) * R^-exponent
@@ -196,7 +201,7 @@ class Scaling:
     return self._of_numbers(op, *values)
 
   def _attr_axis(self, op: int) -> Optional[int]:
-    """Returns the axis along which a variable keeps examples."""
+    """Returns the axis along which a variable holds examples, or None."""
     other = self.other((op, 0))
     if other is None:
       return None
@@ -205,13 +210,13 @@ class Scaling:
         for node in (self._part.nodes[op], self._whole.nodes[other[0]]))
     if one == all_ or len(one) != len(all_):
       return None
-    # A variable that keeps examples has one axis that grows.
+    # A variable that holds examples has one axis that grows.
     axes = [axis for axis, (a, b) in enumerate(zip(one, all_)) if a != b]
     return axes[0] if len(axes) == 1 else None
 
   @functools.cached_property
   def known(self) -> bool:
-    """Returns whether the two graphs have the same ops."""
+    """Returns whether the graph at the global batch has all ops of the replica's graph."""
     return all(name in self._there for name in self._names)
 
 

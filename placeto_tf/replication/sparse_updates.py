@@ -1,10 +1,10 @@
-"""Finds where gradients of some rows of a variable (IndexedSlices) end and the optimizer begins.
+"""Finds the boundary between sparse gradients (IndexedSlices) and the optimizer.
 
-An embedding's gradient is rows with their indices. The ops after it may scale the rows, take their
-norm, or add those of equal index; all of these need the rows of every replica. So the search goes
-back from an update that takes rows, through such ops, to the rows that the gradient gave. The same
-holds for rows that are made dense after they have been squared or the like, as in optimizers of
-Keras 3: the sum of squares is no mean over replicas.
+An embedding's gradient consists of rows and their indices. Later ops may scale the rows, compute
+their norm, or add rows of equal index; all of these ops need the rows of every replica. So the
+search goes back from an update that takes rows, through such ops, to the rows of the gradient. The
+search also starts at rows that are squared (or the like) and then made dense, as in optimizers of
+Keras 3, because the sum of squares is no mean over replicas.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ _SAME_INDICES = (*_UNIQUE, "Identity", "Cast", *_SWITCHES)
 
 @dataclasses.dataclass(frozen=True)
 class SparseUpdate:
-  """The rows and their indices, as the gradient gave them.
+  """The rows of a sparse gradient and their indices.
 
   Attributes:
-    values, indices: see the class.
-    readers: ops that read the indices for the update alone; others read those of examples.
+    values: the rows.
+    indices: the index of each row in the variable.
+    readers: ops that read the indices only for the update. Other readers of the same tensor use it
+      as part of the examples.
   """
 
   values: Tensor
@@ -38,18 +40,18 @@ class SparseUpdate:
 
 
 def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
-  """Returns the rows of all updates of single rows."""
+  """Returns the gradient rows of all updates that change single rows of a variable."""
   # Update -> (values, indices).
   updates = {}
   for op in range(len(flow.types)):
     arguments = op_roles.sparse_arguments(flow, op)
-    # Squares of rows that are made dense: the optimizer has begun before.
+    # Squared rows that are made dense are part of the optimizer.
     if arguments is None and flow.types[op] == "UnsortedSegmentSum" and (
         flow.types[flow.inputs[op][0][0]] in _NOT_LINEAR):
       arguments = flow.inputs[op][0], flow.inputs[op][1]
     if arguments is not None:
       updates[op] = arguments
-  # An optimizer's slots are updated by what the same rows are scaled to.
+  # Updates of optimizer slots read scaled versions of the same rows.
   every = set(updates)
   for values, _ in updates.values():
     every |= _way_of_rows(flow, values, set())[1]
@@ -65,7 +67,7 @@ def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
 
 
 def _gradient_indices(flow: Dataflow, tensor: Tensor) -> List[Tensor]:
-  """Returns the indices before equal ones were made one, or a cond chose between them."""
+  """Returns the indices before the optimizer removed duplicates or chose by a cond."""
   ends, stack, seen = set(), [tensor], {tensor}
   while stack:
     tensor = stack.pop()
@@ -77,20 +79,20 @@ def _gradient_indices(flow: Dataflow, tensor: Tensor) -> List[Tensor]:
       continue
     stack += [each for each in before if each not in seen]
     seen.update(before)
-  # Indices that an optimizer computes from the gradient's, as a union with others, come after them.
+  # Leave out indices that the optimizer computes from the gradient's indices, such as a union.
   return sorted(end for end in ends if len(ends) == 1 or not any(
       other[0] != end[0] and end[0] in closure({other[0]}, flow.consumers) for other in ends))
 
 
 def _readers(
     flow: Dataflow, indices: Tensor, way: Set[int], rows: Set[int]) -> FrozenSet[int]:
-  """Returns the ops that read indices for an update alone.
+  """Returns the ops that read indices and whose results only an update reads.
 
   Args:
     flow: the graph.
-    indices: of the gradient.
+    indices: the indices of the gradient.
     way: the updates, and the ops from the gradient's rows to them.
-    rows: ops that give the gradient's rows, before which examples are computed.
+    rows: ops that compute the gradient's rows; ops before them compute examples.
   """
   found: Set[int] = set()
   stack = list(flow.consumers[indices[0]])
@@ -115,9 +117,9 @@ def _readers(
 
 def _gradient_rows(
     flow: Dataflow, tensor: Tensor, update: int, every: Set[int]) -> Tuple[Set[Tensor], Set[int]]:
-  """Returns the rows before the optimizer scaled and added them, and the ops that did so."""
+  """Returns the rows before the optimizer scaled and added them, and the ops in between."""
   others: Set[int] = set()
-  # Ops with other readers end the way: their results are rows that the gradient gave.
+  # An op with readers outside the optimizer ends the search: its result is a gradient's rows.
   while True:
     rows, way = _way_of_rows(flow, tensor, others)
     found = {op for op in way if not all(
@@ -131,7 +133,7 @@ def _gradient_rows(
 
 def _way_of_rows(
     flow: Dataflow, tensor: Tensor, others: Set[int]) -> Tuple[Set[Tensor], Set[int]]:
-  """Returns the rows and ops of `_gradient_rows`, not looking behind `others`."""
+  """Returns the rows and ops of `_gradient_rows`; the search stops at `others`."""
   rows, way, stack, seen = set(), set(), [tensor], {tensor}
   while stack:
     tensor = stack.pop()
@@ -140,12 +142,12 @@ def _way_of_rows(
     if op in others:
       rows.add(tensor)
       continue
-    # A cond chooses between rows: on to both, and to the rows before the branches.
+    # A cond chooses between rows: continue with both, and with the rows before the branches.
     if kind in _SWITCHES:
       before = before[:1]
     elif kind in _MERGES and not flow.frames[op]:
       pass
-    # Rows of equal index are added up: on to the rows before.
+    # Rows of equal index are added up here: continue with the input rows.
     elif kind == "UnsortedSegmentSum" and flow.types[flow.origin(before[1])[0]] in _UNIQUE:
       before = before[:1]
     elif rule_of(kind).scales_rows:
@@ -167,14 +169,18 @@ def _way_of_rows(
 
 
 def _is_for_update(flow: Dataflow, rows: Tensor, way: Set[int], every: Set[int]) -> bool:
-  """Returns whether rows are made for updates, or for a norm that clips them.
+  """Returns whether only updates, or norms that clip gradients, read the rows.
 
-  A step may also write examples that its loss reads: these are no gradient.
+  A step may also write examples that its loss reads; such rows are no gradient.
 
   Args:
-    rows: see above.
-    way: the update and the ops from the rows to it.
-    every: all updates, and such ops of theirs.
+    flow: the dataflow of the graph.
+    rows: the tensor.
+    way: the update and the ops between the rows and the update.
+    every: all updates and the ops between their rows and them.
+
+  Returns:
+    Whether the rows are a gradient.
   """
   for consumer in flow.consumers[rows[0]]:
     # Readers on the way to an update are its own.

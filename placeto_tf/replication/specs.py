@@ -1,24 +1,24 @@
-"""The relation of a replica's tensor to the same tensor of the graph at the global batch.
+"""Sharding specs: relations of a replica's tensor to the same tensor at the global batch.
 
 Replicas hold `R^exponent` times the global value: a replica's number of examples has exponent -1,
 the gradient of a mean loss at each example has exponent 1.
 
-  Replicated      the global value, the same in all replicas
-  Sharded         the replica's examples of it: along one axis one slice for each example
-  Gathered        the global value, of the examples of all replicas
-  Partial         the replicas' values together are the global one: their sum, maximum, ...
-  LocalStatistic  a statistic of the replica's own batch in batch normalization, or computed from
-                  one; where one value is needed, the sum
-  SparseRows      rows of a variable's gradient (IndexedSlices): those of all replicas, one after
-                  the other, are the global ones
+  Replicated      the global value, equal in all replicas
+  Sharded         the replica's examples of the global value: one axis has a slice for each example
+  Gathered        the global value, which holds the examples of all replicas
+  Partial         the sum, maximum, ... over the replicas is the global value
+  LocalStatistic  a statistic of the replica's own batch in batch normalization, or a value computed
+                  from one; the sum over the replicas stands for the global value
+  SparseRows      rows of a variable's gradient (IndexedSlices); the concatenation over the replicas
+                  gives the global rows
   Dimensions      dimensions, some of which count examples
   Container       a container (TensorArray, TensorList, stack) of tensors of one spec
-  Unknown         the global value cannot be computed from those of the replicas, or it is not known
-                  how; `op` is where that began and `reason` says why
+  Unknown         the global value cannot be computed from the replicas' values, or no rule is
+                  known; `op` is the first such op and `reason` says why
 
-`Sharded(axis, outer)`: of the axis of size `outer * b * inner`, b is the batch; with `outer` 0 all
-slices are equal. GSPMD (Xu et al. 2021, section 3) calls the first three replicated, tiled and
-gathered, and Partial a partial reduction.
+`Sharded(axis, outer)`: the axis has the size `outer * b * inner`, where b is the batch. If `outer`
+is 0, all slices are equal. GSPMD (Xu et al. 2021, section 3) calls the first three replicated,
+tiled and gathered, and Partial a partial reduction.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from typing import Any, Iterable, Optional, Sequence, Tuple, Union
 
 @dataclasses.dataclass(frozen=True)
 class Replicated:
-  """The same in all replicas; see the module."""
+  """Equal in all replicas; see the module."""
 
   exponent: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Positions:
-  """Numbers of slots, of which each example has `span` in a row; the replica's first is at 0.
+  """Indices of slots: each example has `span` consecutive slots; a replica's slots begin at 0.
 
   Attributes:
-    span: see the class.
-    slack: a number below this may be added without leaving the slots of the example.
+    span: slots of each example.
+    slack: adding any number from 0 to `slack - 1` gives another slot of the same example.
   """
 
   span: int = 1
@@ -53,8 +53,8 @@ class Sharded:
 
   Attributes:
     axis, outer, exponent: see the module.
-    local: if it holds positions of examples, counted from the replica's first.
-    tagged: whether the first column of its last axis holds such positions.
+    local: the positions that the tensor holds, counted from the replica's first example; or None.
+    tagged: whether the first column of the tensor's last axis holds such positions.
   """
 
   axis: int
@@ -71,7 +71,7 @@ class Gathered:
 
 @dataclasses.dataclass(frozen=True)
 class Partial:
-  """To be combined over the replicas.
+  """A value to be reduced over the replicas.
 
   Attributes:
     how: "sum", "max", "min", "all", "any".
@@ -84,14 +84,14 @@ class Partial:
 
 @dataclasses.dataclass(frozen=True)
 class LocalStatistic:
-  """A replica's own statistic; `exponent` is that of its sum over the replicas."""
+  """A replica's own statistic; `exponent` is the exponent of the sum over the replicas."""
 
   exponent: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class SparseRows:
-  """Rows one after the other; see the module."""
+  """Rows to be concatenated over the replicas; see the module."""
 
   exponent: float = 0.0
 
@@ -101,7 +101,7 @@ class Dimensions:
   """Dimensions of a replica's tensor; see the module.
 
   Attributes:
-    axis: of which of them it is known that it alone counts examples.
+    axis: the only dimension that counts examples, or None if unknown.
   """
 
   axis: Any = None
@@ -112,8 +112,8 @@ class Unknown:
   """Cannot be combined; see the module.
 
   Attributes:
-    op: index of the op where it began.
-    reason: a clause on what the op does.
+    op: index of the first op whose result is unknown.
+    reason: a clause whose subject is the op.
   """
 
   op: int
@@ -145,13 +145,13 @@ Spec = Union[
     Replicated, Sharded, Gathered, Partial, LocalStatistic, SparseRows, Dimensions, Container,
     Either, Unknown]
 REPLICATED = Replicated()
-# The exponent of zeros, at which a loop begins: any.
+# The exponent of zeros, such as the start of a sum in a loop. Zeros fit any exponent.
 FREE = 1e9
 MIXES_ROWS = "combines examples of the batch with one another"
 
 
 def with_exponent(kind: Spec, exponent: float) -> Spec:
-  """Returns the spec at another exponent; one that has none as it is.
+  """Returns the spec with another exponent; a spec without an exponent is returned unchanged.
 
   Args:
     kind: a spec.
@@ -167,12 +167,13 @@ def with_exponent(kind: Spec, exponent: float) -> Spec:
 
 def meets_all_examples(
     tensors: Sequence[Tuple[Spec, Optional[Sequence[Optional[int]]]]]) -> bool:
-  """Returns whether rows are broadcast against the examples of all replicas, or may be.
+  """Returns whether sharded rows are, or may be, broadcast against the examples of all replicas.
 
-  What is the same everywhere has one element, or no axis, where the rows have their examples.
+  A replicated tensor may be broadcast against rows only if it has one element, or no axis, at the
+  axis of the examples.
 
   Args:
-    tensors: (kind, shape) of each.
+    tensors: (spec, shape) of each input.
   """
   # Axes of the examples, counted from the last one, as broadcasting aligns them.
   batch = {kind.axis - len(shape) for kind, shape in tensors
@@ -180,7 +181,7 @@ def meets_all_examples(
   for kind, shape in tensors:
     if isinstance(kind, Gathered) and batch:
       return True
-    # A tensor that is the same everywhere must have one element there.
+    # A replicated tensor must have one element along the axis of the examples.
     if isinstance(kind, Replicated) and shape is not None and any(
         len(shape) + axis >= 0 and shape[axis] != 1 for axis in batch):
       return True
@@ -188,21 +189,21 @@ def meets_all_examples(
 
 
 def is_unknown(kind: Spec) -> bool:
-  """Returns whether a spec is unclear, or a container of an unclear one."""
+  """Returns whether a spec is `Unknown`, or a container of tensors of `Unknown` spec."""
   while isinstance(kind, Container):
     kind = kind.content
   return isinstance(kind, Unknown)
 
 
 def merged_spec(specs: Iterable[Spec], op: int) -> Spec:
-  """Returns the spec of a tensor that is one of several, as behind a Merge.
+  """Returns the spec of a tensor that is one of several tensors, such as the output of a Merge.
 
   Args:
-    kinds: the specs that the tensor may have.
-    op: the op that gives the tensor.
+    specs: the specs of these tensors.
+    op: the op that outputs the tensor.
 
   Returns:
-    The spec that fits all of them; `Unknown` where none does.
+    A spec that fits all of them; `Unknown` where none does.
   """
   found = list(dict.fromkeys(specs))
   if not found:
@@ -218,7 +219,7 @@ def merged_spec(specs: Iterable[Spec], op: int) -> Spec:
     return Container(merged_spec(
         (kind.content for kind in found if isinstance(kind, Container)), op))
   varied = [kind for kind in found if not _is_vague(kind)]
-  # Vague rows fit the first spec that varies.
+  # Rows that are all equal or zero take the first spec that is not so.
   if varied:
     found = [kind for kind in found if kind in varied or not _fits(kind, varied[0])]
   elif len(found) > 1:
@@ -228,11 +229,11 @@ def merged_spec(specs: Iterable[Spec], op: int) -> Spec:
 
 
 def _is_vague(kind: Spec) -> bool:
-  """Returns whether rows may stand for others: all of them are equal, or zero."""
+  """Returns whether all rows are equal or zero, so that they fit any sharded spec of the axis."""
   return isinstance(kind, Sharded) and (kind.outer == 0 or kind.exponent == FREE)
 
 
 def _fits(vague: Spec, rows: Spec) -> bool:
-  """Returns whether rows that are all equal may stand for such rows."""
+  """Returns whether rows that are all equal or zero fit another spec."""
   return isinstance(vague, Sharded) and isinstance(rows, Sharded) and vague.axis == rows.axis and (
       vague.exponent in (rows.exponent, FREE)) and vague.outer in (0, rows.outer)

@@ -1,4 +1,4 @@
-"""Finds the statistics of batch normalization that is written out in plain ops."""
+"""Finds the statistics of batch normalizations that are written out in plain ops."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _KEEPING = frozenset((
 
 
 def kept_statistics(flow: Dataflow) -> FrozenSet[int]:
-  """Returns means and variances over equal axes of which moving averages are kept.
+  """Returns the means and variances of batch normalizations, whose moving averages are kept.
 
-  The variance is the mean of squared differences from the mean, or the mean of squares of which the
-  mean's square is subtracted. What is normalized depends on variables: a layer's input, not the
-  targets. Any other use of a mean is none of batch normalization.
+  Mean and variance are over the same axes. The variance is the mean of squared differences from the
+  mean, or the mean of squares minus the square of the mean. The normalized tensor depends on
+  variables: it is a layer's input, not the targets. Other means are no statistics.
   """
   found: Set[int] = set()
-  # Ops behind variables: a layer's input depends on weights, targets do not.
+  # Ops that depend on variables: a layer's input depends on weights, targets do not.
   learned = closure({op for op, kind in enumerate(flow.types) if kind in op_roles.VARIABLES},
                     flow.consumers)
   for op, kind in enumerate(flow.types):
     if kind != "Mean":
       continue
-    # var = E[(x - mean)^2], which leads back to the mean.
+    # var = E[(x - mean)^2] reads the mean.
     mean = _mean_of_variance(flow, op)
     if mean is not None and op in learned and _is_kept(flow, op) and _is_kept(flow, mean):
       found |= {op, mean}
@@ -36,7 +36,7 @@ def kept_statistics(flow: Dataflow) -> FrozenSet[int]:
 
 
 def _mean_of_variance(flow: Dataflow, op: int) -> Optional[int]:
-  """Returns the mean that belongs to a variance, or None for any other op."""
+  """Returns the mean of the same tensor if the op is a variance; None for any other op."""
   square = _passed(flow, flow.inputs[op][0])[0]
   x: Optional[Tensor] = None
   candidates: Set[int] = set()
@@ -91,7 +91,7 @@ def _passed(flow: Dataflow, tensor: Tensor) -> Tensor:
 
 
 def _is_kept(flow: Dataflow, op: int) -> bool:
-  """Returns whether a moving average is kept of the op's result."""
+  """Returns whether an assignment stores a moving average of the op's result."""
   seen, stack = {op}, [op]
   while stack:
     # Forwards through ops of averages, up to an assignment.
