@@ -1,9 +1,9 @@
-"""Policies, one folder each: network, agent, configuration, how it is trained, its methods.
+"""Policies, one folder each: network, agent, configuration, training and methods.
 
-A policy's module declares METHODS (see `placeto_tf.problem.method`) and, where `scripts/train.py`
-trains it, TRAINABLE (see `placeto_tf.training.trainable`). Besides the folders here these are
-policies of other packages: those that an installed package names as entry points of the group
-`placeto_tf.policies` (name of the policy -> module), and those that a program is told to `use`.
+A policy's module declares METHODS (see `placeto_tf.problem.method`) and, if `scripts/train.py` can
+train the policy, TRAINABLE (see `placeto_tf.training.trainable`). Other packages may add policies
+in two ways: an installed package names them as entry points of the group `placeto_tf.policies`
+(name of the policy -> module), or a program calls `use`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def use(module: str) -> None:
   """Adds the policy of a module.
 
   Args:
-    module: its dotted name, whose last part names the policy.
+    module: its dotted name; the last part is the name of the policy.
 
   Raises:
-    PlacetoError: it cannot be imported, or declares nothing.
+    PlacetoError: the module cannot be imported, or declares no methods.
   """
   found = _imported(module, "give the module's full name, and its folder in PYTHONPATH")
   if not hasattr(found, "METHODS") and not hasattr(found, "TRAINABLE"):
@@ -42,7 +42,7 @@ def modules() -> Dict[str, ModuleType]:
   Raises:
     PlacetoError: the module of an installed package cannot be imported.
   """
-  # Later entries win: a program's own policies over installed ones, and these over the package's.
+  # Later entries win: policies of `use` over installed ones, and these over the package's own.
   folders = {info.name: importlib.import_module(f"{__name__}.{info.name}")
              for info in pkgutil.iter_modules(__path__) if info.ispkg}
   return {**folders, **_installed(), **_used}

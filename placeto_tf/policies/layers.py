@@ -1,4 +1,4 @@
-"""Keras layers whose weights depend on a seed of their own, not on the code that ran before."""
+"""Keras layers whose initial weights depend on a given seed alone, not on code that ran before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf  # isort: skip
 
 
 class Seeds:
-  """Gives a new seed at each call: two layers with one seed would start out equal."""
+  """Gives a new seed at each call, because two layers with the same seed would start equal."""
 
   def __init__(self, seed: int):
     self._rng = np.random.default_rng(seed)
@@ -28,8 +28,8 @@ def dense(width: int, seeds: Seeds, activation: Optional[str] = None, *, scale: 
   Args:
     width: outputs.
     seeds: of the weights; one is used.
-    activation: of Keras; None is linear.
-    scale: of the weights' variance at the start, over Glorot's.
+    activation: a Keras activation; None is linear.
+    scale: the weights' initial variance as a multiple of Glorot's.
 
   Returns:
     The layer, [..., any] -> [..., width].
@@ -44,12 +44,12 @@ def dense(width: int, seeds: Seeds, activation: Optional[str] = None, *, scale: 
 def perceptron(
     width: int, seeds: Seeds, *, layers: int = 2, last: Optional[str] = "relu"
 ) -> tf.keras.Sequential:
-  """Makes the small network used for each f and g of the paper.
+  """Makes the small network that the paper uses for each function f and g.
 
   Args:
     width: of all layers.
     seeds: of the weights; one is used for each layer.
-    layers: how many.
+    layers: number of layers.
     last: activation of the last layer; None is linear.
 
   Returns:

@@ -1,7 +1,7 @@
 """An LSTM over whole sequences in TensorFlow's fused kernel, or step by step.
 
-Keras' LSTM unrolls a loop of small ops on a CPU, ten times slower here. Hochreiter and Schmidhuber
-1997 with forget gates; the gates' order is that of the kernel: input, cell, forget, output.
+Keras' LSTM runs a loop of small ops on a CPU, which takes ten times as long here. Hochreiter and
+Schmidhuber 1997, with forget gates. Gates are in the kernel's order: input, cell, forget, output.
 
 Dimensions: T steps, B sequences side by side, I inputs, H hidden.
 """
@@ -24,8 +24,8 @@ def initial(rng: np.random.Generator, shape: Tuple[int, ...], scale: float = 1.0
 
   Args:
     rng: the source of randomness.
-    shape: whose first and last dimensions are those of the product.
-    scale: of the deviation.
+    shape: of the result; its first and last dimensions are the matrix product's inputs and outputs.
+    scale: factor on the standard deviation.
 
   Returns:
     float32 of the shape.
@@ -36,7 +36,7 @@ def initial(rng: np.random.Generator, shape: Tuple[int, ...], scale: float = 1.0
 
 
 class Lstm(tf.Module):
-  """One layer of I inputs and H hidden; `kernel` is [I + H, 4 H], `bias` [4 H]."""
+  """One LSTM layer with I inputs and H hidden units; `kernel` is [I + H, 4 H], `bias` [4 H]."""
 
   def __init__(self, num_inputs: int, num_hidden: int, rng: np.random.Generator, name: str):
     super().__init__(name=name)
@@ -84,10 +84,10 @@ class Lstm(tf.Module):
     return out.cs, out.h
 
   def _weights(self):
-    """Returns the arguments of both kernels; peepholes are off, their weights unused zeros."""
+    """Returns the arguments of both kernels; peepholes are off, so their weights are zeros."""
     peephole = tf.zeros([self.num_hidden])  # [H]
     return dict(
-        # The kernel adds 1 to the forget gate's bias, so that memory lasts at first; no cell is
-        # clipped.
+        # The kernel adds 1 to the forget gate's bias, so that an untrained cell keeps its memory.
+        # Cells are not clipped.
         w=self.kernel, b=self.bias, wci=peephole, wcf=peephole, wco=peephole, forget_bias=1.0,
         cell_clip=-1.0, use_peephole=False)

@@ -1,15 +1,15 @@
-"""Policies that are made for one graph, the RNN-based and the hierarchical one, and their training.
+"""Policies that are made for one graph (the RNN-based and the hierarchical one) and their training.
 
-The folder of such a policy declares a `OneGraphPolicy`. A method trains it until its budget is used
-up (`place`), `scripts/train.py` for a number of the same updates (`OneGraphLearner`). A root
-directory then holds what `training.runs` says, and
+The folder of such a policy declares a `OneGraphPolicy`. A method trains the policy until its budget
+is used up (`place`); `scripts/train.py` makes a given number of the same updates
+(`OneGraphLearner`). A root directory then holds the files that `training.runs` lists, and
 
   train/           checkpoints: weights, optimizer, baseline, random state, best placement
-  train/events*    TensorBoard: step time now and best, reward, loss
+  train/events*    TensorBoard: mean and best step time, reward, loss
   placement.json   the best placement so far
 
-A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
-machine.
+On one machine, a run that is killed and resumed ends with the same weights, to the bit, as a run
+that is not interrupted.
 
 Dimensions: N ops.
 """
@@ -51,7 +51,7 @@ class OneGraphPolicy:
 
   Attributes:
     name: of the policy.
-    options: its choices; their field `training` is a `ReinforceConfig`.
+    options: the policy's configuration; its field `training` is a `ReinforceConfig`.
     make: (problem, options, seed of weights) -> the problem in the policy's groups, and the policy.
   """
 
@@ -68,16 +68,16 @@ class OneGraphPolicy:
       problem: its own groups are not used.
       budget: counted from when the problem was made.
       seed: of weights and samples.
-      config: the policy's choices, instead of `options`.
+      config: the policy's configuration, instead of `options`.
       root_dir: as for `one_shot.search`.
 
     Returns:
       [N] the best placement that the problem has seen.
     """
     options = config or self.options
-    # Independent seeds: another number of samples leaves the weights alike.
+    # Independent seeds: the initial weights do not depend on the number of samples.
     weights, draws = seeds(seed)
-    # The policy groups ops itself; both problems share one search log and one budget.
+    # The policy makes its own groups; both problems share one search log and one budget.
     grouped, policy = self.make(problem, options, weights)
     environment = search_environment(
         grouped, options.training, budget, decisions=policy.decisions,
@@ -95,7 +95,7 @@ class OneGraphPolicy:
 
 
 def seeds(seed: int) -> Tuple[int, int]:
-  """Returns seeds of a policy's weights and of its samples, from one.
+  """Derives two seeds from one: of a policy's weights and of its samples.
 
   Args:
     seed: of the run.
@@ -108,11 +108,11 @@ class OneGraphConfig(RunConfig):
   """The configuration of a run: policy, graph, duration.
 
   Attributes:
-    graphs, clusters: one of each; without held-out graphs nothing is watched.
-    iterations: updates, of `training.batch_size` placements each.
+    graphs, clusters: one of each; there are no held-out graphs, so nothing is watched.
+    iterations: number of updates, of `training.batch_size` placements each.
     checkpoint_every, seed: see `RunConfig`.
-    policy: its name.
-    training: how it learns.
+    policy: name of the policy.
+    training: settings of REINFORCE.
   """
 
   policy: str = ""
@@ -130,11 +130,11 @@ class OneGraphConfig(RunConfig):
 
 
 class OneGraphLearner(Learner):
-  """A policy and its graph, whose problem has the best placement so far.
+  """A policy and the problem of its graph, which remembers the best placement so far.
 
   Attributes:
     network: the policy.
-    problem: in its groups.
+    problem: the problem, in the policy's groups.
   """
 
   rate = "updates_a_second"
@@ -146,13 +146,13 @@ class OneGraphLearner(Learner):
     """Makes the policy of the only graph; see the base class.
 
     Args:
-      policy: that is made for the graph.
+      policy: record of the policy.
       config, root_dir: of the run.
       warm_start: None.
       **given: problems.
 
     Raises:
-      PlacetoError: there is a warm start: weights are of one graph.
+      PlacetoError: a warm start is given, but weights of such a policy serve one graph only.
     """
     if warm_start is not None:
       raise PlacetoError(
@@ -191,8 +191,8 @@ class OneGraphLearner(Learner):
 
   @property
   def collector(self) -> Maker:
-    """Returns a collector that plays with this policy itself, which counts its samples."""
-    # No process of its own: the environment must be this one, whose figures `learn` reads.
+    """Returns a collector that samples with this learner's own policy, which counts the samples."""
+    # The collector runs in this process, because `learn` reads this environment's figures.
     return lambda problems: lambda weights, spec: self.learner.play()
 
   def portable(self, num_threads: Optional[int]) -> List[PlacementProblem]:
@@ -201,11 +201,11 @@ class OneGraphLearner(Learner):
 
   @property
   def weights(self) -> None:
-    """Returns None: collectors of this process have the policy itself."""
+    """Returns None, because collectors of this process use the policy itself."""
     return None
 
   def steps_of(self, experience: Any) -> int:
-    """Returns 1: an update."""
+    """Returns 1, for one update."""
     return 1
 
   def learn(self, experiences: List[Any], iteration: int) -> Dict[str, float]:
@@ -224,7 +224,7 @@ class OneGraphLearner(Learner):
     found = {**losses, "reward": float(experiences[0].reward.mean()),
              "fitting": float(environment.fits.mean()), "StepTime/best_us": best_us,
              "best_ms": best_us / 1e3}
-    # The mean over placements that fit: others have a time but cannot run.
+    # The mean over placements that fit, because others have a simulated time but cannot run.
     if environment.fits.any():
       found["StepTime/current_us"] = float(environment.step_time_us[environment.fits].mean())
     return found
@@ -239,7 +239,7 @@ class OneGraphLearner(Learner):
     """See the base class."""
     super().load_state(state)
     if state["best"] is not None:
-      # The evaluation makes the stored placement the best one again, then the count is restored.
+      # Evaluating the stored placement makes it the best again; then the count is restored.
       self.problem.evaluate_ops(np.asarray(state["best"], dtype=np.int32))
     self.problem.search_log.evaluations = state["evaluations"]
 

@@ -1,8 +1,8 @@
 """Features of groups for one-shot policies: op types, output sizes, adjacency, position.
 
-Sizes of outputs are used in place of shapes, because graphs of all formats have them.
+Sizes of outputs are used in place of shapes, because graphs of all formats have sizes.
 
-Dimensions: N ops, G groups, T types of ops that occur, O outputs of all ops together, S sizes, W
+Dimensions: N ops, G groups, T types of ops in the graph, O outputs of all ops together, S sizes, W
 waves.
 """
 
@@ -32,7 +32,7 @@ def type_counts(graph: ComputationGraph, group_of_op: np.ndarray, num_groups: in
     [G, T] float32, the types in alphabetical order.
   """
   types, type_of_op = np.unique(np.array(graph.op_types), return_inverse=True)
-  # Cell (group, type) of a flat [G T] table, of each op.
+  # [N] index of each op's cell (group, type) in a flat [G T] table.
   counts = np.bincount(
       group_of_op.astype(np.int64) * len(types) + type_of_op.reshape(-1),
       minlength=num_groups * len(types))
@@ -70,13 +70,13 @@ def shape_features(rank: np.ndarray, dims: np.ndarray) -> np.ndarray:
   """Encodes shapes: 1 if the shape is known, then 1 + the logarithm of each dimension.
 
   Args:
-    rank: [G] -1 where it is not known.
-    dims: [G, K] the last dimensions, the last one first; 0 where there is none.
+    rank: [G] number of dimensions; -1 if the shape is not known.
+    dims: [G, K] the last K dimensions, last one first; 0 for missing dimensions.
 
   Returns:
     [G, 1 + K] float32.
   """
-  # A dimension of 1 counts 1, so that a missing one, 0, differs from it.
+  # A dimension of 1 becomes 1, so that it differs from a missing dimension, 0.
   logs = np.where(dims > 0, 1.0 + np.log(np.maximum(dims, 1)), 0.0)
   return np.concatenate([(rank >= 0)[:, None], logs], axis=1).astype(np.float32)
 
@@ -109,7 +109,7 @@ def adjacency(sources: np.ndarray, targets: np.ndarray, num_groups: int) -> np.n
     num_groups: G.
 
   Returns:
-    [G, 2 G] float32: 1 for the groups that a group reads, then for those that read it.
+    [G, 2 G] float32: 1 for the groups that a group reads, then 1 for the groups that read it.
   """
   rows = np.zeros((num_groups, 2 * num_groups), dtype=np.float32)
   rows[targets, sources] = 1  # producers
@@ -119,15 +119,15 @@ def adjacency(sources: np.ndarray, targets: np.ndarray, num_groups: int) -> np.n
 
 def neighbours(
     sources: np.ndarray, targets: np.ndarray, num_groups: int, count: int) -> np.ndarray:
-  """Returns the first producers and consumers of each group, by number over G.
+  """Returns the numbers, divided by G, of the first producers and consumers of each group.
 
   Args:
     sources, targets: [E] groups.
     num_groups: G.
-    count: of producers, and as many consumers.
+    count: number of producers, and of consumers.
 
   Returns:
-    [G, 2 count] float32; -1 where there are fewer.
+    [G, 2 count] float32; -1 for missing neighbours.
   """
   rows = np.full((num_groups, 2 * count), -1.0, dtype=np.float32)
   # Producers fill the first `count` columns, consumers the last.
@@ -158,7 +158,7 @@ def standardized(features: np.ndarray) -> np.ndarray:
 def walk_numbers(sources: np.ndarray, targets: np.ndarray, num_groups: int) -> np.ndarray:
   """Numbers groups by a depth-first walk from the end of the graph, against the dataflow.
 
-  Groups of one branch have numbers close together; topological numbers interleave branches.
+  Groups of one branch have numbers close together, whereas topological numbers interleave branches.
 
   Args:
     sources, targets: [E] groups.
@@ -181,10 +181,10 @@ def walk_numbers(sources: np.ndarray, targets: np.ndarray, num_groups: int) -> n
 
 
 def shares_before(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
-  """Returns the share of all weights that comes before each group, with half of its own.
+  """Returns the share of all weights before each group, including half of the group's own weight.
 
   Args:
-    numbers: [G] each group's place.
+    numbers: [G] position of each group.
     weights: [G] such as compute times.
 
   Returns:

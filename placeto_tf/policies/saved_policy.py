@@ -1,4 +1,4 @@
-"""Policies as SavedModels, which run without this package."""
+"""Writes policies as SavedModels, which run without this package."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import tensorflow as tf
 
 
 class _NoMetadata(dict):
-  """Empty metadata that tf.Module does not wrap, as it does a plain dictionary; see `_unwrap`."""
+  """Empty metadata that tf.Module does not wrap, unlike a plain dictionary; see `_unwrap`."""
 
   def __bool__(self) -> bool:
-    return True  # PolicySaver would take a plain one instead
+    return True  # PolicySaver would replace false metadata by a plain dictionary
 
 
 def save_server(network: tf.Module, directory: str) -> None:
-  """Writes a SavedModel that needs TensorFlow alone, to place graphs of all kinds.
+  """Writes a SavedModel that places any graph and needs TensorFlow alone.
 
-  Its signature and its function `place` take a serialized GraphTensor of `encoding/schema.pbtxt`,
-  a scalar string, and return the outputs of `serve`.
+  Its signature and its function `place` take a scalar string, the serialized GraphTensor of
+  `encoding/schema.pbtxt`, and return the outputs of `serve`.
 
   Args:
-    network: with `serve`, see `PlacetoNetwork.serve`.
+    network: has a method `serve`, see `PlacetoNetwork.serve`.
     directory: of the SavedModel.
   """
   module = tf.Module()
-  module.weights = list(network.variables)  # what `serve` reads has to be tracked
+  module.weights = list(network.variables)  # a SavedModel must track the variables of `serve`
   module.place = tf.function(
       network.serve, input_signature=[tf.TensorSpec([], tf.string, "serialized")], autograph=False)
   tf.saved_model.save(module, directory, signatures=module.place)
@@ -42,14 +42,14 @@ def save_policy(policy: tf.Module, directory: str) -> None:
   from tf_agents.policies import policy_saver  # after the checks of its packages
   _unwrap(policy)
   with warnings.catch_warnings():
-    # Warnings of distributions among the outputs of functions that are saved beside `action`.
+    # Hides warnings about functions beside `action` whose outputs have distributions.
     warnings.filterwarnings("ignore", "Encoding a StructuredValue", UserWarning)
     policy_saver.PolicySaver(policy, metadata=_NoMetadata()).save(directory)
 
 
 def _unwrap(policy: tf.Module) -> None:
   """Lets a policy keep its dictionaries as they are; see `unwrapped`."""
-  # All specs that PolicySaver traces functions by.
+  # All specs with which PolicySaver traces functions.
   for name in ("_time_step_spec", "_info_spec", "_policy_step_spec", "_trajectory_spec"):
     if name in vars(policy):
       vars(policy)[name] = unwrapped(vars(policy)[name])
@@ -63,10 +63,10 @@ def unwrapped(value: Any) -> Any:
   Args:
     value: a nest of dictionaries and named tuples.
   """
-  if isinstance(value, dict):  # what wraps one is no Mapping
+  if isinstance(value, dict):  # TensorFlow's wrapper of a dictionary is no Mapping
     return {name: unwrapped(each) for name, each in value.items()}
   if isinstance(value, tuple) and hasattr(value, "_fields"):  # named tuples, such as TimeStep
-    # A wrapped tuple takes its fields by _replace alone.
+    # Only _replace sets the fields of a wrapped tuple.
     fields = {name: unwrapped(getattr(value, name)) for name in value._fields}
     return value._replace(**fields)  # type: ignore[attr-defined]
   return value

@@ -1,11 +1,12 @@
-"""A sequence of groups -> a device for each: LSTM encoder, attentional LSTM decoder.
+"""The placer network for a sequence of groups: an LSTM encoder and an attentional LSTM decoder.
 
-Mirhoseini et al. 2017, section 3.2, and, with an encoder in both directions, 2018, section 3: the
-encoder reads the groups' embeddings in order; the decoder takes as many steps, is fed the device it
-named last, attends to all encoder states and names the device of the group at the same step.
+Mirhoseini et al. 2017, section 3.2, and, with an encoder in both directions, 2018, section 3. The
+encoder reads the groups' embeddings in order. The decoder takes one step per group: its input is
+the device of the previous group, it attends to all encoder states, and its output is the device of
+the group.
 
-Attention is over the decoder's state after its step (Luong et al. 2015, "general" score), so that
-with the devices known all of it is three large products, and only the LSTM goes step by step:
+The decoder's state after a step is the query of attention (Luong et al. 2015, "general" score). So
+if the devices are known, attention takes three large products, and only the LSTM goes step by step:
 
   score[b, i, j] = h[b, i] W_s e[b, j];  context[b, i] = sum_j softmax_j(score)[b, i, j] e[b, j]
   logits[b, i] = W_d tanh(W_c [context; h] + W_x x[b, i])
@@ -37,9 +38,9 @@ class PlacerConfig:
   hidden: H of encoder and decoder; 256 in the paper of 2018.
   bidirectional: whether the encoder reads both ways, H / 2 each; only in the paper of 2018.
   device_width: E.
-  own_scale: of the initial W_x, which is not in the papers. Without it, all information on a group
-    passes two LSTMs whose initial outputs hardly differ between groups: an update moves all groups
-    together, and after 6,000 placements nothing was learned.
+  own_scale: scale of the initial W_x, which the papers do not have. Without W_x, all information
+    on a group passes two LSTMs whose initial outputs hardly differ between groups: an update moves
+    all groups together, and after 6,000 placements nothing was learned.
   """
 
   hidden: int = 128
@@ -77,7 +78,7 @@ class SequencePlacer(tf.Module):
     # [..., F] -> [..., H], ReLU: the encoder's inputs.
     self._project = tf.Variable(initial(rng, (num_features, h)), name="project")
     self._project_bias = tf.Variable(np.zeros(h, np.float32), name="project_bias")
-    # Encoder: [G, B, H] -> [G, B, H], of each direction H / 2.
+    # Encoder: [G, B, H] -> [G, B, H]; with two directions, H / 2 of each.
     widths = [h // 2, h // 2] if config.bidirectional else [h]
     self._encoders = [Lstm(h, width, rng, f"encoder{i}") for i, width in enumerate(widths)]
     # The last row is the input of the first step.
@@ -105,7 +106,7 @@ class SequencePlacer(tf.Module):
     states = []
     for encoder, backward in zip(self._encoders, (False, True)):
       state = encoder.zero_state(tf.shape(inputs)[1])
-      # The backward encoder reads the sequence from its end; its states are turned around again.
+      # The backward encoder reads the sequence from its end, so its states are reversed again.
       hidden, _ = encoder.sequence(inputs[::-1] if backward else inputs, state)
       states.append(hidden[::-1] if backward else hidden)
     return tf.transpose(tf.concat(states, axis=-1), [1, 0, 2])
@@ -114,7 +115,7 @@ class SequencePlacer(tf.Module):
     """Lets decoder states attend to all encoder states.
 
     Args:
-      encoded: [B, G, H] encoder states, or [1, G, H] where they are the same for all B.
+      encoded: [B, G, H] encoder states, or [1, G, H] if they are the same for all B.
       hidden: [B, S, H] decoder states.
 
     Returns:
@@ -157,7 +158,7 @@ class SequencePlacer(tf.Module):
 
   def log_prob(
       self, features: tf.Tensor, allowed: tf.Tensor, devices: tf.Tensor) -> tf.Tensor:
-    """Returns the log probability of each device, given those before it.
+    """Returns the log probability of each device, given the devices of earlier groups.
 
     Args:
       features: [B or 1, G, F].
@@ -171,7 +172,8 @@ class SequencePlacer(tf.Module):
     b = tf.shape(devices)[0]
     # Teacher forcing: the input of a step is the device of the step before, D at the first.
     before = tf.concat([tf.fill([b, 1], self.num_devices), devices[:, :-1]], axis=1)
-    # Not a gather, whose gradient would be of rows, clipped before rows of one device are summed.
+    # A product, not a gather: the gradient of a gather has a row for each lookup, and would be
+    # clipped before the rows of one device are summed.
     inputs = tf.tensordot(tf.one_hot(before, self.num_devices + 1), self._embeddings, 1)
     hidden, _ = self._decoder.sequence(  # [G, B, H]
         tf.transpose(inputs, [1, 0, 2]), self._decoder.zero_state(b))

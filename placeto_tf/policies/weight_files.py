@@ -13,11 +13,11 @@ from placeto_tf.files import outputs, user_files
 
 ARRAYS, SIDECAR = "weights.npz", "weights.json"
 _Config = TypeVar("_Config")
-_MOST = 1 << 20  # of any size in a configuration
+_MOST = 1 << 20  # the largest size that a configuration may have
 
 
 def directory_of(directory: str) -> str:
-  """Returns the directory of the files: this one, or the `weights` of a training run's directory.
+  """Returns the directory of the files: the given one, or its `weights` if it is a training run's.
 
   Args:
     directory: of weights, or of a training run.
@@ -35,7 +35,7 @@ def write(directory: str, arrays: Mapping[str, np.ndarray], sidecar: Dict[str, A
     sidecar: the content of weights.json.
 
   Raises:
-    PlacetoError: they cannot be written.
+    PlacetoError: the files cannot be written.
   """
   os.makedirs(directory, exist_ok=True)
   content = io.BytesIO()
@@ -53,7 +53,7 @@ def read(
   Args:
     directory: of the weights, or of the training run that wrote them.
     remedy: advice about a wrong file, for the error.
-    error_type: raised where a file is wrong.
+    error_type: type of the error that is raised if a file is wrong.
 
   Returns:
     The content of weights.json; and name -> array, all of finite numbers.
@@ -72,10 +72,10 @@ def assign(variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
   """Assigns values to the variables of a network.
 
   Args:
-    variables, values: in one order.
+    variables, values: in the same order.
 
   Raises:
-    PlacetoError: their shapes differ.
+    PlacetoError: the shape of a value differs from its variable's.
   """
   found, expected = ([tuple(each.shape) for each in row] for row in (values, variables))
   if found != expected:
@@ -91,13 +91,13 @@ def config_of(config_type: Type[_Config], content: Any) -> _Config:
 
   Args:
     config_type: the dataclass; all its fields have defaults.
-    content: field -> value; fields that are missing keep their defaults.
+    content: field -> value; missing fields have their defaults.
 
   Returns:
     An instance of `config_type`.
 
   Raises:
-    PlacetoError: a field is unknown, as those of later versions are, or its value is wrong.
+    PlacetoError: a field is unknown (for example from a later version), or its value is wrong.
   """
   from placeto_tf.training import settings  # needs the packages for training
 
@@ -119,7 +119,7 @@ def _settings(name: str, value: Any) -> Iterator[str]:
 
 
 def _check_finite(name: str, array: np.ndarray) -> None:
-  """Raises ValueError where an array does not hold finite numbers."""
+  """Raises ValueError if an array holds other values than finite numbers."""
   if array.dtype.kind not in "fiu":  # float, int, unsigned
     raise ValueError(f"the array {name!r} is of {array.dtype}, expected numbers")
   if not np.isfinite(array).all():

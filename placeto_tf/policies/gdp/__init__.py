@@ -2,7 +2,7 @@
 
   gdp             trains a network on the graph at hand; with weights, the same as gdp_fine_tune
   gdp_zero_shot   places with given weights and learns nothing
-  gdp_fine_tune   goes on learning from given weights
+  gdp_fine_tune   trains given weights further on the graph at hand
 """
 
 from placeto_tf.problem.method import Kind, Method, Weights, WithoutWeights, deferred

@@ -1,10 +1,10 @@
 """GDP's graph embedding: GraphSAGE with max pooling over neighbours, on TensorFlow GNN.
 
 Hamilton et al. 2017, section 3.3; arXiv 1910.01578, section 3.1. Producers and consumers are
-pooled apart, because inputs and outputs of an op matter in different ways to a placement.
+pooled separately, because inputs and outputs of an op affect a placement in different ways.
 
-Dimensions: P graphs, components of one GraphTensor; M nodes and E edges of all; F features, W
-width.
+Dimensions: P graphs, components of one GraphTensor; M nodes and E edges of all graphs; F features,
+W width.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def node_graph(
 
   Args:
     num_nodes, num_edges: [P] of each graph.
-    sources, targets: [E] nodes, numbered from 0 to M.
+    sources, targets: [E] nodes, numbered from 0 to M - 1.
 
   Returns:
     A scalar GraphTensor of P components.
@@ -54,7 +54,7 @@ class MaxPooling(tf.keras.layers.Layer):
     self._join = dense(width, seeds, "relu")  # [M, any + 2 W] -> [M, W]
 
   def call(self, graph: tfgnn.GraphTensor, x: tf.Tensor) -> tf.Tensor:
-    """Takes one round.
+    """Computes one round.
 
     Args:
       graph: a `node_graph`.
@@ -75,12 +75,12 @@ def pool_neighbours(graph: tfgnn.GraphTensor, x: tf.Tensor, *, producers: bool) 
   Args:
     graph: a `node_graph`.
     x: [M, W] nodes, at least 0.
-    producers: whether neighbours are producers or consumers.
+    producers: True pools over producers, False over consumers.
 
   Returns:
     [M, W]; 0 for nodes without such neighbours.
   """
-  # Ends of an edge: the neighbour whose x is read, the node that pools.
+  # Ends of an edge: the neighbour, whose x is read, and the node that pools.
   ends: Tuple = (tfgnn.SOURCE, tfgnn.TARGET) if producers else (tfgnn.TARGET, tfgnn.SOURCE)
   # From nodes to edges, then the maximum at the other end; max_no_inf gives 0 without edges.
   return tfgnn.pool_edges_to_node(
@@ -113,7 +113,7 @@ class GraphEmbedding(tf.keras.layers.Layer):
     Returns:
       [M, W].
     """
-    # The product has a dense gradient, so that it is clipped as a whole.
+    # The product with 1 makes the gradient dense, so that it is clipped as a whole.
     types = tf.gather(1.0 * self._types, op_types)  # [M, 16]
     x = self._first(tf.concat([types, features], axis=-1))
     for layer in self._rounds:

@@ -1,12 +1,12 @@
 """GDP's updates: tf-agents' `PPOClipAgent`, a step of an episode for each node.
 
-As steps, nodes have a ratio each, which is clipped on its own (Schulman et al. 2017, equation 7):
-that of thousands of nodes together would always be clipped. All steps of a placement are paid what
-it earns, less the mean of its batch, over the deviation; there is no value network. Episodes of
-smaller graphs are filled up with steps of no weight, and a graph's steps weigh as much together as
-those of any other.
+Since each node is a step, each has a probability ratio of its own, which is clipped separately
+(Schulman et al. 2017, equation 7); a joint ratio of thousands of nodes would always be clipped. The
+advantage of all steps of a placement is its reward, normalized by the mean and the deviation of its
+batch; there is no value network. Episodes of smaller graphs are padded with steps of weight 0, and
+the weights of the steps of each graph have the same sum.
 
-Dimensions: B placements of each graph, M nodes of a graph, T steps, nodes of the largest graph.
+Dimensions: B placements of each graph, M nodes of a graph, T steps: nodes of the largest graph.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PpoConfig(OneShotConfig):
   Attributes:
     epochs: gradient steps on one batch.
     clip: of the ratio of probabilities.
-    entropy, final_entropy: weight of the mean entropy of a node, at the start and the end.
+    entropy, final_entropy: weight of a node's mean entropy at the start and the end of training.
   """
 
   final_learning_rate: float = 3e-4
@@ -53,7 +53,7 @@ class PpoConfig(OneShotConfig):
 
 
 class NoValues(network.Network):
-  """A value network that expects nothing, which `PPOClipAgent` asks for."""
+  """A value network that always returns 0, because `PPOClipAgent` requires a value network."""
 
   def call(self, observation, step_type=None, network_state=(), training=False):
     """Returns values of zero.
@@ -71,7 +71,7 @@ class NoValues(network.Network):
 
 
 class GdpAgent(WithEntropyCoefficient, ppo_clip_agent.PPOClipAgent):
-  """PPO whose entropy bonus can be lowered."""
+  """PPO with an entropy bonus that falls during training."""
 
 
 class GdpLearner(OneShotLearner):
@@ -86,15 +86,15 @@ class GdpLearner(OneShotLearner):
 
     Args:
       policy, config, seed: see the base class.
-      environment: which `update` learns from, of the policy's first graph.
-      num_steps: T, where graphs that nothing is learned from have more nodes.
+      environment: of the policy's first graph; `update` learns from it.
+      num_steps: T, for policies that have larger graphs from which they do not learn.
     """
     super().__init__(policy, environment, config, seed)
     self._num_steps = num_steps or policy.most_nodes
     specs = ts.time_step_spec(policy.input_tensor_spec)
     self._agent = GdpAgent(
         specs, policy.output_spec.sample_spec, optimizer=self.optimizer, actor_net=policy,
-        # No values, no normalization, one epoch a call: advantages come with the steps.
+        # No value loss, no normalization, one epoch per call; advantages come with the steps.
         value_net=NoValues(specs.observation, (), "NoValues"),
         importance_ratio_clipping=config.clip, value_pred_loss_coef=0.0, num_epochs=1,
         normalize_rewards=False, normalize_observations=False,
@@ -106,8 +106,8 @@ class GdpLearner(OneShotLearner):
     """Makes an update from placements of some graphs; see the base class.
 
     Args:
-      parts: of each graph.
-      spent: for the learning rate and the entropy.
+      parts: the placements of each graph.
+      spent: share of the training so far, for the learning rate and the entropy bonus.
 
     Returns:
       The loss.
@@ -120,8 +120,8 @@ class GdpLearner(OneShotLearner):
     made = [self._steps_of(part) for part in parts]
     steps, weights = tf.nest.map_structure(
         lambda *values: tf.constant(np.concatenate(values)), *made)
-    # Each epoch is a full batch; a loss that is not finite ends them, and `attempt` undoes the
-    # update.
+    # Each epoch is a full batch; a loss that is not finite ends the epochs, and `attempt` undoes
+    # the update.
     for _ in range(config.epochs):
       loss = float(self._train(steps, weights=weights).loss)
       if not np.isfinite(loss):
@@ -130,7 +130,7 @@ class GdpLearner(OneShotLearner):
 
   def _steps_of(
       self, played: trajectory.Trajectory) -> Tuple[trajectory.Trajectory, np.ndarray]:
-    """Returns placements as episodes [B, T] of a step a node, and weights of steps [B, T]."""
+    """Returns placements as episodes [B, T] of one step per node, and weights of steps [B, T]."""
     b, t = len(played.reward), self._num_steps
     m = played.action.shape[-1]  # nodes of this graph
 
@@ -142,8 +142,8 @@ class GdpLearner(OneShotLearner):
     ones = np.ones((b, t), np.float32)
     stretches = by_step(played.policy_info[STRETCH])
     # Padding steps get stretches of their own.
-    stretches[:, m:] = np.arange(m, t)  # no other node's
-    # Every step but the last goes on.
+    stretches[:, m:] = np.arange(m, t)  # nodes have numbers below m
+    # Only the last step ends the episode.
     middle = np.full((b, t), ts.StepType.MID, np.int32)
     ends = middle.copy()
     ends[:, -1] = ts.StepType.LAST
@@ -154,6 +154,6 @@ class GdpLearner(OneShotLearner):
         policy_info={
             "dist_params": {LOG_PROBS: by_step(played.policy_info[LOG_PROBS])},
             "value_prediction": 0 * ones, "return": rewards * ones, "advantage": advantages * ones})
-    # A graph's m steps weigh T in all, as those of the largest graph do.
+    # The weights of a graph's m steps sum to T, as in the largest graph.
     weights = np.where(np.arange(t) < m, t / m, 0.0) * ones
     return steps, weights.astype(np.float32)

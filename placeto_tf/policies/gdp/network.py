@@ -1,10 +1,10 @@
 """GDP's network: node inputs -> a logit for every (node, device), in one pass.
 
-arXiv 1910.01578, section 3. Embedding, placer and a softmax over devices, trained together. Devices
-are identified by their place in the cluster, as in the paper. Several graphs are components of one
-GraphTensor; nothing passes from one to another.
+arXiv 1910.01578, section 3: embedding, placer and a softmax over devices are trained together.
+Devices are identified by their position in the cluster, as in the paper. Several graphs are
+components of one GraphTensor; no information passes between them.
 
-Dimensions: P graphs, M nodes of all, D devices, padded; W width.
+Dimensions: P graphs, M nodes of all graphs, D devices (padded), W width.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class GdpConfig:
   Attributes:
     max_devices: D, hosts included.
     width: W, of embedding and placer.
-    rounds: of GraphSAGE.
+    rounds: number of GraphSAGE rounds.
     layers, heads: of the placer.
     segment: nodes per segment, and per memory.
     superposition: whether graph and cluster gate the placer's layers.
-    initial_spread: about how far the logits of an untrained network lie apart.
+    initial_spread: approximate spread of the logits of an untrained network.
   """
 
   max_devices: int = 9
@@ -89,7 +89,7 @@ class GdpNetwork(tf.keras.Model):
     graph = node_graph(sizes, *(inputs[name] for name in (
         inputs_lib.NUM_EDGES, inputs_lib.SOURCES, inputs_lib.TARGETS)))
     x = self._embedding(graph, inputs[inputs_lib.OP_TYPES], inputs[inputs_lib.FEATURES])  # [M, W]
-    # Mean and maximum describe the graph, the device features its cluster.
+    # Mean and maximum over nodes describe the graph, device features describe the cluster.
     condition = self._condition(tf.concat([
         _of_each(graph, x, "mean"), _of_each(graph, x, "max"),
         self._cluster(inputs[inputs_lib.DEVICES])], axis=1))
@@ -99,7 +99,7 @@ class GdpNetwork(tf.keras.Model):
     return self._head(_spread(graph, self._placer(_spread(graph, x), condition, sizes)))
 
   def scale_logits(self, factor: float) -> None:
-    """Multiplies all logits; the likeliest device stays the same.
+    """Multiplies all logits by a factor; the likeliest devices do not change.
 
     Args:
       factor: above 0.
@@ -109,14 +109,14 @@ class GdpNetwork(tf.keras.Model):
 
 
 def _of_each(graph: tfgnn.GraphTensor, x: tf.Tensor, how: str) -> tf.Tensor:
-  """Returns [P, W] over the nodes of each graph, from x [M, W]."""
+  """Reduces x [M, W] over the nodes of each graph, to [P, W]."""
   return tfgnn.pool_nodes_to_context(graph, schema.GROUP, reduce_type=how, feature_value=x)
 
 
 def _spread(graph: tfgnn.GraphTensor, x: tf.Tensor) -> tf.Tensor:
-  """Returns [M, W] minus the mean over a graph's nodes, and scaled to a mean square of 1.
+  """Subtracts the mean over a graph's nodes from x [M, W], and scales to a mean square of 1.
 
-  The mean is most of an untrained embedding, and would put all nodes on one device.
+  The mean dominates an untrained embedding, and would put all nodes on one device.
   """
   def spread_out(of_graph):
     """Returns [M, any] from [P, any]: each graph's row for all its nodes."""

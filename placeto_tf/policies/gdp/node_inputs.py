@@ -1,13 +1,13 @@
 """The inputs of GDP for a graph on a cluster: arrays of nodes, edges and devices.
 
-A node is an op, or the ops that must share a device. Nodes are in topological order of their main
-ops, the ops that compute longest. By their first ops, all variables would be at the front, far from
-the ops that read and update them. Features have mean 0 and deviation 1 over a graph's nodes, so
-that one network serves many graphs. Op type, output shape and the ids of adjacent nodes come from
-the paper (arXiv 1910.01578, section 3). Added are compute, bytes, memory, degrees, the place of a
-node in a depth-first walk, and a row per device.
+A node is an op, or a set of ops that must share a device. Nodes are in the topological order of
+their main ops; the main op is the one with the longest compute time. In the order of first ops, all
+variables would come first, far from the ops that read and update them. Features have mean 0 and
+deviation 1 over a graph's nodes, so that one network serves many graphs. Op type, output shape and
+the ids of adjacent nodes come from the paper (arXiv 1910.01578, section 3). This module adds
+compute time, bytes, memory, degrees, the position in a depth-first walk, and a row per device.
 
-Dimensions: P graphs looked up, M nodes, E edges, D devices, padded; F node features, C device
+Dimensions: P graphs looked up, M nodes, E edges, D devices (padded), F node features, C device
 features.
 """
 
@@ -25,9 +25,9 @@ from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.policies import op_features
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-_ADJACENT = 3  # producers, and as many consumers, whose ids are features
-_FURTHEST = 5.0  # deviations from the mean at which features are clipped
-# Costs, whether the shape is known, its dimensions, adjacent nodes, waves: the order of FEATURES.
+_ADJACENT = 3  # number of producers, and of consumers, whose ids are features
+_FURTHEST = 5.0  # features are clipped at this many deviations from the mean
+# The order of FEATURES: costs, a flag for a known shape, its dimensions, adjacent nodes, waves.
 NODE_FEATURES = 9 + 1 + OUTPUT_DIMS + 2 * _ADJACENT + 2 * op_features.NUM_WAVES
 DEVICE_FEATURES = 5
 
@@ -40,7 +40,7 @@ Inputs = Dict[str, np.ndarray]  # of one graph, see `node_inputs`
 
 
 class NodeTable:
-  """The inputs of several graphs, to be looked up: nodes and edges in ragged rows."""
+  """A lookup table of the inputs of several graphs, with nodes and edges in ragged rows."""
 
   def __init__(self, graphs: Sequence[Inputs]):
     names = (OP_TYPES, FEATURES, MASK, SOURCES, TARGETS)
@@ -53,7 +53,7 @@ class NodeTable:
     self._devices = tf.constant(np.stack([each[DEVICES].reshape(-1) for each in graphs]))
 
   def __call__(self, graphs: tf.Tensor) -> Dict[str, tf.Tensor]:
-    """Looks up graphs, all nodes and edges one after the other.
+    """Looks up graphs; their nodes and edges are concatenated.
 
     Args:
       graphs: [P] int32 numbers of graphs.
@@ -62,12 +62,12 @@ class NodeTable:
       The network's inputs: `node_inputs` without `WALK`, of M nodes and E edges of all P graphs,
       `DEVICES` [P, D C], and `NUM_NODES`, `NUM_EDGES` [P] int32.
     """
-    # Ragged [P, ...], then flat: the rows' values one after the other.
+    # Ragged [P, ...], then flat: the concatenated values of all rows.
     rows = {name: tf.gather(table, graphs) for name, table in self._rows.items()}
     found = {name: row.values for name, row in rows.items()}
     # [P] int32 both.
     sizes, edges = (tf.cast(rows[name].row_lengths(), tf.int32) for name in (MASK, SOURCES))
-    # [E] number of the first node of each edge's graph: edges count nodes from 0 in each graph.
+    # [E] number of the first node of each edge's graph, because edges number each graph from 0.
     first = tf.repeat(tf.cumsum(sizes, exclusive=True), edges)
     found.update({name: found[name] + first for name in (SOURCES, TARGETS)})
     found.update({
@@ -76,7 +76,7 @@ class NodeTable:
 
 
 def one_node(max_devices: int) -> Inputs:
-  """Returns a graph of one node, on which a network makes its variables.
+  """Returns a graph of one node, which a network needs to make its variables.
 
   Args:
     max_devices: D.
@@ -89,7 +89,7 @@ def one_node(max_devices: int) -> Inputs:
 
 
 def node_problem(problem: PlacementProblem) -> PlacementProblem:
-  """Returns the same problem with nodes as groups: only ops that must share a device are grouped.
+  """Returns the problem with nodes as groups: only ops that must share a device are grouped.
 
   Args:
     problem: its own groups are not used.
@@ -99,7 +99,7 @@ def node_problem(problem: PlacementProblem) -> PlacementProblem:
   """
   grouping = group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none")
   rank = topological_rank(problem.graph)
-  # Nodes take the rank of their main op, not of their first: variables stay near their readers.
+  # Nodes take the rank of their main op, not of their first, so that variables are near readers.
   op_rank = rank[main_ops(problem.graph, problem.costs, grouping)]
   return problem.regrouped(number_groups(grouping.group_of_op, op_rank[grouping.group_of_op]))
 
@@ -109,16 +109,16 @@ def node_inputs(grouped: GroupedGraph, max_devices: int) -> Inputs:
 
   Args:
     grouped: the graph of a problem made by `node_problem`.
-    max_devices: D, the room for devices.
+    max_devices: D, the most devices that the network can serve.
 
   Returns:
-    `OP_TYPES` [M] int32 hash buckets, `FEATURES` [M, F] float32, `SOURCES` and `TARGETS` [E] int32
-    nodes, `MASK` [M, D] float32, 1 where the node may be placed, `DEVICES` [D, C] float32, with
-    rows of zeros behind the cluster's devices, and `WALK` [M], the nodes' places in a depth-first
-    walk.
+    `OP_TYPES` [M] int32 hash buckets; `FEATURES` [M, F] float32; `SOURCES` and `TARGETS` [E] int32
+    nodes; `MASK` [M, D] float32, 1 for devices that the node may use; `DEVICES` [D, C] float32,
+    with rows of zeros after the cluster's devices; and `WALK` [M], the nodes' positions in a
+    depth-first walk.
 
   Raises:
-    PlacementError: the cluster has more devices than the network has room for.
+    PlacementError: the cluster has more devices than `max_devices`.
   """
   d = grouped.num_devices
   if d > max_devices:
@@ -130,7 +130,7 @@ def node_inputs(grouped: GroupedGraph, max_devices: int) -> Inputs:
   mask[:, :d] = grouped.allowed
   devices = np.zeros((max_devices, DEVICE_FEATURES), np.float32)
   devices[:d] = _device_features(grouped)
-  # All edges, including those that run against the order of main ops.
+  # All edges, also edges that run against the order of main ops.
   edges = grouped.sources, grouped.targets, grouped.num_groups
   walk = op_features.walk_numbers(*edges)
   # [M, F], standardized over the nodes of this graph alone.
@@ -145,14 +145,14 @@ def node_inputs(grouped: GroupedGraph, max_devices: int) -> Inputs:
 
 
 def _cost_features(grouped: GroupedGraph) -> np.ndarray:
-  """Returns [M, 9]: compute time, bytes, ops and degrees, most of them by their logarithms."""
+  """Returns [M, 9]: compute time, bytes, ops and degrees, most of them as logarithms."""
   m = grouped.num_groups
   compute_us = grouped.compute_us.min(axis=1)  # [M] on the fastest device
   counts = (
       compute_us, grouped.output_bytes, grouped.persistent_bytes, grouped.working_bytes,
       grouped.num_ops, np.bincount(grouped.targets, minlength=m),
       np.bincount(grouped.sources, minlength=m))
-  # Compute time as it is and as a logarithm: large ops stand out in one, small ones in the other.
+  # Both the compute time, in which large ops differ, and its logarithm, in which small ops differ.
   return np.stack(
       [compute_us, grouped.allowed.mean(axis=1), *(np.log1p(count) for count in counts)], axis=1)
 
@@ -162,22 +162,22 @@ def _position_features(grouped: GroupedGraph, walk: np.ndarray) -> np.ndarray:
 
   Neighbouring nodes have similar values, and distant parts of the graph different ones.
   """
-  # Only nodes with a choice take up room in the walk.
+  # Only nodes with a choice of devices count in the walk.
   weights = grouped.compute_us.min(axis=1) + grouped.op_overhead_us * grouped.num_ops
   return op_features.waves(op_features.shares_before(
       walk, weights * (grouped.allowed.sum(axis=1) > 1)))
 
 
 def _device_features(grouped: GroupedGraph) -> np.ndarray:
-  """Returns [D, 5]: present, host, speed, cost of links, memory over the graph's."""
+  """Returns [D, 5]: present, host, speed, cost of links, memory relative to the graph's needs."""
   compute_us = grouped.compute_us.sum(axis=0)  # [D] us of the whole graph on one device
   d = grouped.num_devices
   bandwidth = np.ones((d, d)) * grouped.bandwidth_bytes_per_us
-  np.fill_diagonal(bandwidth, np.nan)  # a device's link to itself does not count
+  np.fill_diagonal(bandwidth, np.nan)  # the diagonal is no link
   out = np.nanmean(bandwidth, axis=1) if d > 1 else np.ones(1)  # [D] bytes/us
-  # Bytes that the graph holds on one device.
+  # Bytes that the whole graph needs on one device.
   held = float(grouped.persistent_bytes.sum() + grouped.working_bytes.sum())
-  # The cost of links: the share of a step that moving all outputs once over a link would take.
+  # The cost of links: the time to move all outputs once over a link, relative to a step.
   dear = float(grouped.output_bytes.sum()) / out / max(float(compute_us.min()), 1e-9)
   return np.stack([
       np.ones(d), grouped.is_host, compute_us.min() / np.maximum(compute_us, 1e-9),

@@ -1,20 +1,19 @@
 """GDP's placer: a Transformer-XL over nodes in topological order, gated by the graph.
 
-arXiv 1910.01578, sections 3.2 and 3.3. The nodes are cut into segments; a node attends to its own
-segment and, as memory, to the segment before: to that segment's hidden states at the layer below,
-through which no gradient flows (Dai et al. 2019). There are no position embeddings and no causal
-mask, since all nodes are placed at once. With a memory as long as a segment, the memory of a layer
-is known as soon as the layer below is done. So segments need not wait for one another: they are
-computed side by side, with the same values as one after the other.
+arXiv 1910.01578, sections 3.2 and 3.3. The nodes are divided into segments. A node attends to its
+own segment and to a memory: the hidden states of the previous segment at the layer below, through
+which no gradient flows (Dai et al. 2019). There are no position embeddings and no causal mask,
+since all nodes are placed at once. The memory is as long as a segment, so the memory of a layer is
+known as soon as the layer below is done. So all segments are computed side by side, with the same
+values as one after the other.
 
-Superposition: a vector that describes graph and cluster gates what every layer reads, element by
+Superposition: a vector that describes graph and cluster gates the inputs of every layer, element by
 element, so that the network can behave differently for each graph.
 
-The nodes of several graphs come one graph after the other; each graph begins a new segment, which
-remembers nothing.
+The nodes of several graphs are concatenated; each graph begins a new segment, without a memory.
 
-Dimensions: P graphs, M nodes of all, S segments, L nodes per segment, W width, H heads, C width of
-the condition.
+Dimensions: P graphs, M nodes of all graphs, S segments, L nodes per segment, W width, H heads,
+C width of the condition.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ import tensorflow as tf
 
 from placeto_tf.policies.layers import Seeds, dense
 
-# Scale of the weights by which layers add to what they were given. An untrained layer adds nearly
-# the same to all nodes of a segment; at full scale segments, not nodes, would be placed.
+# Scale of the weights of residual branches. An untrained branch adds nearly the same vector to all
+# nodes of a segment; at full scale, whole segments would be placed alike.
 _QUIET = 0.1
 
 
 class Gate(tf.keras.layers.Layer):
-  """x * c(condition), with c = 1 + a linear layer that starts small: near the identity."""
+  """Multiplies x by 1 + a linear layer of the condition; it starts near the identity."""
 
   def __init__(self, width: int, seeds: Seeds, **kwargs):
     super().__init__(**kwargs)
@@ -52,7 +51,7 @@ class Gate(tf.keras.layers.Layer):
 
 
 class SegmentAttention(tf.keras.layers.Layer):
-  """Multi-head attention of each segment to itself and to the one before."""
+  """Multi-head attention of each segment to itself and to the previous segment."""
 
   def __init__(self, width: int, heads: int, seeds: Seeds, **kwargs):
     super().__init__(**kwargs)
@@ -62,12 +61,12 @@ class SegmentAttention(tf.keras.layers.Layer):
     self._output = dense(width, seeds, scale=_QUIET)  # [S, L, W] -> [S, L, W]
 
   def call(self, here: tf.Tensor, around: tf.Tensor, visible: tf.Tensor) -> tf.Tensor:
-    """Lets each node attend to its own segment and to the one before.
+    """Lets each node attend to its own segment and to the previous segment.
 
     Args:
       here: [S, L, W] nodes that attend.
-      around: [S, 2L, W] nodes of the segment before, then of this one.
-      visible: [S, 2L] bool, False for padding and where nothing is before.
+      around: [S, 2L, W] nodes of the previous segment, then of this one.
+      visible: [S, 2L] bool, False for padding and for a missing previous segment.
 
     Returns:
       [S, L, W].
@@ -88,7 +87,7 @@ class SegmentAttention(tf.keras.layers.Layer):
 
 
 class PlacerLayer(tf.keras.layers.Layer):
-  """Attention and two dense layers, each normalized and gated before and added to its input."""
+  """Two residual blocks, attention and two dense layers; their inputs are normalized and gated."""
 
   def __init__(self, width: int, heads: int, seeds: Seeds, **kwargs):
     super().__init__(**kwargs)
@@ -106,7 +105,7 @@ class PlacerLayer(tf.keras.layers.Layer):
     Args:
       x: [S, L, W] hidden states.
       valid: [S, L] bool, False for padding.
-      begins: [S] bool, segments with which a graph begins.
+      begins: [S] bool, True for the first segment of a graph.
       condition: [S, C].
 
     Returns:
@@ -125,24 +124,24 @@ class PlacerLayer(tf.keras.layers.Layer):
 
 def with_memory(
     x: tf.Tensor, valid: tf.Tensor, begins: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-  """Puts each segment behind the one before it, through which no gradient flows.
+  """Puts the previous segment, through which no gradient flows, before each segment.
 
   Args:
     x: [S, L, W] hidden states.
     valid: [S, L] bool, False for padding.
-    begins: [S] bool, segments with which a graph begins: there is nothing before them.
+    begins: [S] bool, True for the first segment of a graph, which has no previous segment.
 
   Returns:
-    [S, 2L, W] the segment before, then the segment; and [S, 2L] bool, the visible nodes.
+    [S, 2L, W] the previous segment, then the segment; and [S, 2L] bool, the visible nodes.
   """
-  # The segment before segment s is s - 1; before the first there are zeros, which `begins` hides.
+  # Before segment s is s - 1; before the first segment there are zeros, which `begins` hides.
   memory = tf.concat([tf.zeros_like(x[:1]), tf.stop_gradient(x[:-1])], axis=0)
   remembered = tf.concat([valid[:1], valid[:-1]], axis=0) & ~begins[:, None]
   return tf.concat([memory, x], axis=1), tf.concat([remembered, valid], axis=1)
 
 
 class Placer(tf.keras.layers.Layer):
-  """The layers of the placer: nodes are cut into segments before them and put in a row after."""
+  """The layers of the placer; it divides nodes into segments, and concatenates them again."""
 
   def __init__(
       self, width: int, layers: int, heads: int, segment: int, seeds: Seeds, **kwargs):
@@ -150,7 +149,7 @@ class Placer(tf.keras.layers.Layer):
 
     Args:
       width: W.
-      layers: how many.
+      layers: number of layers.
       heads: H, a divisor of W.
       segment: L.
       seeds: of the weights.
@@ -162,7 +161,7 @@ class Placer(tf.keras.layers.Layer):
     self._norm = tf.keras.layers.LayerNormalization()  # after the last layer
 
   def call(self, nodes: tf.Tensor, condition: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """Refines nodes by what is near them in topological order.
+    """Refines the vectors of nodes by attention to nodes near them in topological order.
 
     Args:
       nodes: [M, W] of all graphs, each graph's in topological order.
@@ -175,12 +174,12 @@ class Placer(tf.keras.layers.Layer):
     length, width = self._segment, nodes.shape[-1]
     count = -(-sizes // length)  # [P] segments
     total, first = tf.reduce_sum(count), tf.cumsum(count, exclusive=True)
-    # Slots: a node keeps its place in its graph, which begins at a multiple of L.
+    # Slots: nodes keep their order, and each graph begins at a multiple of L.
     shift = first * length - tf.cumsum(sizes, exclusive=True)
     slots = (tf.range(tf.shape(nodes)[0]) + tf.repeat(shift, sizes))[:, None]  # [M, 1]
     # [S, L, W]
     x = tf.reshape(tf.scatter_nd(slots, nodes, [total * length, width]), [total, length, width])
-    # A slot is valid if a node was put there: [S, L].
+    # [S, L] a slot is valid if it holds a node.
     valid = tf.reshape(tf.scatter_nd(slots, tf.ones_like(slots)[:, 0], [total * length]) > 0,
                        [total, length])
     begins = tf.scatter_nd(first[:, None], tf.ones_like(first), [total]) > 0  # [S]

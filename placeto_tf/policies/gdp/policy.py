@@ -1,15 +1,15 @@
 """GDP as a one-shot policy: devices of all nodes sampled from one pass of the network.
 
 Every node is sampled with the probabilities that the network gives it, as in the paper. The paper
-leaves open how samples of different nodes depend on one another. If they are independent, no two
-placements of thousands of nodes differ in structure, and the cost of a placement says little about
-any node. Here the nodes of a stretch of a depth-first walk share the noise of their samples, so
-nodes with like probabilities go together. The stretches' length differs from placement to
-placement. A stretch is one decision: the log probability of each of its nodes is the mean over the
-stretch, so that PPO's ratio, and its clipping, is that of the stretch. Where all nodes of a stretch
-have the same probabilities, that is their joint probability.
+does not say how samples of different nodes depend on one another. If samples are independent,
+placements of thousands of nodes all look alike on a large scale, and the cost of a placement says
+little about any node. Here the nodes of a stretch of a depth-first walk share the noise of their
+samples, so nodes with similar probabilities go to the same device. The length of stretches varies
+between placements. A stretch is one decision: each of its nodes gets the mean log probability over
+the stretch, so that PPO computes and clips one ratio per stretch. If all nodes of a stretch have
+the same probabilities, this mean is the log of their joint probability.
 
-Dimensions: B placements side by side, M nodes, T steps, at least as many, D devices, padded.
+Dimensions: B placements side by side, M nodes, T steps (T >= M), D devices (padded).
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from tf_agents.networks import network  # isort: skip
 from tf_agents.specs import distribution_spec  # isort: skip
 from tf_agents.specs import tensor_spec  # isort: skip
 
-_LONGEST_STRETCH = 0.25  # of the nodes
-_VERSION = 3  # of the node inputs: weights of another version see other features or another order
+_LONGEST_STRETCH = 0.25  # as a fraction of the nodes
+_VERSION = 3  # of the node inputs: other versions have other features, or in another order
 GRAPH, STRETCH = "graph", "stretch"
 
 
 class GdpPolicy(network.DistributionNetwork):
   """One network for a list of graphs, each on its cluster, as tf-agents sees it.
 
-  A placement is an episode of as many steps as there are nodes: a step's observation names the
-  graph and the node's stretch, its action is the node's device. No device depends on those before
-  it, so all of them are sampled in one pass (`draw`).
+  A placement is an episode with one step per node: a step's observation is the numbers of the
+  graph and of the node's stretch, and its action is the node's device. No device depends on earlier
+  ones, so all devices are sampled in one pass (`draw`).
 
   Attributes:
-    network: that is trained.
-    most_nodes: of the largest graph.
+    network: the network that is trained.
+    most_nodes: number of nodes of the largest graph.
   """
 
   def __init__(self, graphs: Sequence[Inputs], gdp: GdpNetwork):
     """Makes the policy of a network.
 
     Args:
-      graphs: the list that `graph` is an index of, see `node_inputs`.
+      graphs: the inputs of each graph, see `node_inputs`; `graph` is an index into this list.
       gdp: the network.
     """
     self.most_nodes = max(len(each[MASK]) for each in graphs)
@@ -61,7 +61,7 @@ class GdpPolicy(network.DistributionNetwork):
       """Returns the spec of a scalar from 0 to a count, excluded.
 
       Args:
-        count: of values.
+        count: the number of values.
         name: of the spec.
 
       Returns:
@@ -85,7 +85,7 @@ class GdpPolicy(network.DistributionNetwork):
     """Gives the decisions of every step of a batch of episodes.
 
     Args:
-      observation: `GRAPH` and `STRETCH`, [B, T] or [B] int32; a row is of one graph.
+      observation: `GRAPH` and `STRETCH`, [B, T] or [B] int32; each row has one graph.
       step_type, training: not used.
       network_state: passed on.
 
@@ -95,13 +95,13 @@ class GdpPolicy(network.DistributionNetwork):
     del step_type, training
     rows = tf.shape(observation[GRAPH])[0]  # B
     stretches = tf.reshape(observation[STRETCH], [rows, -1])  # [B, T]
-    # The network runs once for each graph that occurs; `place` [B] leads from rows to graphs.
+    # The network runs once for each graph that occurs; `place` [B] is the graph of each row.
     graphs, place = tf.unique(tf.reshape(observation[GRAPH], [rows, -1])[:, 0])
     inputs = self._inputs(graphs)
 
     def by_row(values):  # [M, D] -> [B, T, D]
       shape = tf.stack([-1, tf.shape(stretches)[1], self.network.config.max_devices])
-      # Steps behind a graph's nodes get logits and a mask of 0; their weight is 0 in the loss.
+      # Padding steps get logits and masks of 0; their weight in the loss is 0.
       ragged = tf.RaggedTensor.from_row_lengths(values, inputs[NUM_NODES])
       return tf.gather(ragged.to_tensor(shape=shape), place)
 
@@ -110,7 +110,7 @@ class GdpPolicy(network.DistributionNetwork):
     outer = tf.shape(observation[GRAPH])
 
     def log_probs(actions):
-      # Log probabilities are pooled over stretches, entropies are of single nodes.
+      # Log probabilities are pooled over stretches; entropies are not.
       chosen = devices.log_prob(tf.reshape(actions, tf.shape(stretches)))
       found = tf.reshape(self._pooled(chosen, stretches), outer)
       found.set_shape(observation[GRAPH].shape)
@@ -121,7 +121,7 @@ class GdpPolicy(network.DistributionNetwork):
     return Decisions(log_probs, entropies), network_state
 
   def _one(self, graph: tf.Tensor) -> tf.Tensor:
-    """Returns [M, D] of a graph's nodes; about -1e10 for devices that a node may not use."""
+    """Returns the logits [M, D] of a graph; about -1e10 for devices that a node may not use."""
     inputs = self._inputs(graph[None])
     return masked.MaskedCategorical(self.network(inputs), inputs[MASK] > 0).logits
 
@@ -148,11 +148,11 @@ class GdpPolicy(network.DistributionNetwork):
     return self.logits(graph).argmax(axis=1).astype(np.int32)
 
   def soften(self, spread: float, graph: int = 0) -> None:
-    """Scales the network's logits down where a graph's lie further apart than a limit.
+    """Scales the network's logits down if the spread of a graph's logits exceeds a limit.
 
     Args:
-      spread: the limit of their standard deviation over the devices that a node may use, as the
-        mean over nodes with a choice.
+      spread: the limit. The spread is the standard deviation of a node's logits over the devices
+        that the node may use, averaged over nodes with a choice.
       graph: its number.
     """
     allowed = self._inputs(tf.constant([graph]))[MASK].numpy() > 0  # [M, D]
@@ -160,7 +160,7 @@ class GdpPolicy(network.DistributionNetwork):
     if not choices.any():
       return
     found = np.std(self.logits(graph)[choices], axis=1, where=allowed[choices]).mean()
-    # Scaling keeps the order of devices, so the likeliest placement stays the same.
+    # Scaling keeps the order of devices, so the likeliest placement does not change.
     if found > spread:
       self.network.scale_logits(float(spread / found))
 
@@ -171,18 +171,18 @@ class GdpPolicy(network.DistributionNetwork):
 
     Args:
       rng: the source of randomness.
-      count: how many.
-      graph: its number.
+      count: number of placements.
+      graph: number of the graph.
 
     Returns:
-      [count, M] int32 devices; and of each node its `STRETCH` and the `LOG_PROBS` of its device,
-      [count, M] both.
+      [count, M] int32 devices; and for each node its `STRETCH` and the `LOG_PROBS` of its device,
+      both [count, M].
     """
     logits, walk = self.logits(graph), self._walks[graph]  # [M, D], [M]
     log_probs = tf.nn.log_softmax(logits).numpy()
     stretches = np.stack([draw_stretches(rng, walk) for _ in range(count)])  # [count, M]
     placements = np.stack([
-        # Gumbel-max: a stretch's number picks its row of noise, which all its nodes share.
+        # Gumbel-max: all nodes of a stretch share the row of noise at the stretch's number.
         (logits + rng.gumbel(size=(len(walk), logits.shape[1]))[each]).argmax(axis=1)
         for each in stretches]).astype(np.int32)
     # [count, M]
@@ -191,13 +191,13 @@ class GdpPolicy(network.DistributionNetwork):
         tf.constant(chosen), tf.constant(stretches)).numpy()}
 
   def act(self, rng: np.random.Generator) -> Callable[[np.ndarray], Tuple[np.ndarray, Any]]:
-    """Returns the function that `driving.play` asks for actions.
+    """Returns the function that `driving.play` calls for actions.
 
     Args:
       rng: the source of randomness.
 
     Returns:
-      Numbers of one graph [B] -> the results of `draw`.
+      A function: the number of one graph, B times [B] -> the results of `draw`.
     """
     return lambda graphs: self.draw(rng, len(graphs), int(graphs[0]))
 
@@ -211,9 +211,9 @@ class GdpPolicy(network.DistributionNetwork):
 
 
 def draw_stretches(rng: np.random.Generator, walk: np.ndarray) -> np.ndarray:
-  """Cuts the walk of a graph into stretches of random lengths.
+  """Divides the walk of a graph into stretches of random lengths.
 
-  The mean length of a stretch is sampled first, log-uniformly from one node to a quarter of them.
+  The mean length is sampled first, log-uniformly from one node to a quarter of the nodes.
 
   Args:
     rng: the source of randomness.
@@ -224,7 +224,7 @@ def draw_stretches(rng: np.random.Generator, walk: np.ndarray) -> np.ndarray:
   """
   m = len(walk)
   length = np.exp(rng.uniform(0.0, np.log(max(_LONGEST_STRETCH * m, 1.0))))
-  # Every place of the walk begins a stretch with probability 1 / length: geometric lengths.
+  # Each node of the walk begins a stretch with probability 1 / length, so lengths are geometric.
   ends = rng.random(m) < 1 / length
   ends[0] = False  # numbers begin with 0
   return np.cumsum(ends)[walk].astype(np.int32)
@@ -234,7 +234,7 @@ def save_weights(network: GdpNetwork, directory: str, **notes: Any) -> None:
   """Writes the weights and a JSON sidecar with the network's sizes.
 
   Args:
-    network: whose weights they are.
+    network: its weights are written.
     directory: made where it does not exist.
     **notes: further content of the sidecar.
   """
@@ -248,7 +248,7 @@ def load_network(directory: str) -> GdpNetwork:
   """Reads the network that `save_weights` wrote.
 
   Args:
-    directory: of the weights, or of the run that has them in `weights`.
+    directory: of the weights, or of a training run with the weights in its `weights`.
 
   Returns:
     The network with these weights.
@@ -266,7 +266,7 @@ def load_network(directory: str) -> GdpNetwork:
   try:
     values = [arrays[f"arr_{i}"] for i in range(len(arrays))]
     config = weight_files.config_of(GdpConfig, sidecar.get("network"))
-    # A network far larger than its weights must not be made.
+    # A damaged file must not make a network far larger than its weights.
     if config.width * max(config.width * (config.rounds + config.layers), config.max_devices) > sum(
         value.size for value in values):
       raise ValueError("the network is larger than its arrays")

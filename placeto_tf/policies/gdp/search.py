@@ -22,17 +22,17 @@ from placeto_tf.training.one_shot import search, search_environment
 
 WAYS = ("scratch", "zero_shot", "fine_tune")
 
-# Training ends with all nodes sure of their devices, and from there nothing is explored. So fine-
-# tuning begins with logits so far apart at most, and with a smaller bonus than training.
+# Training ends with near-certain devices for all nodes, which leaves nothing to explore. So fine-
+# tuning begins with a limited spread of logits, and with a smaller entropy bonus than training.
 _FINE_TUNING_SPREAD, _FINE_TUNING_ENTROPY = 1.0, 0.005
-_DRAWS = 16  # placements that `gdp_zero_shot` evaluates at most: the likeliest, and samples
+_DRAWS = 16  # the most placements that `gdp_zero_shot` evaluates: the likeliest one, and samples
 
 
 def search_gdp(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, way: str = "scratch",
     weights: Optional[str] = None, network_config: Optional[GdpConfig] = None,
     training: Optional[PpoConfig] = None, root_dir: Optional[str] = None) -> np.ndarray:
-  """Lets GDP work on a problem: it samples placements and, unless told not to, learns from them.
+  """Runs GDP on a problem: samples placements and, unless `way` is "zero_shot", learns from them.
 
   Args:
     problem: its groups are not used.
@@ -40,9 +40,9 @@ def search_gdp(
     seed: of weights and samples.
     way: "scratch" trains a network on the graph at hand, and with weights is the same as
       "fine_tune"; "fine_tune" trains the weights further; "zero_shot" learns nothing.
-    weights: directory of a training run, or of its weights; only "scratch" does without.
-    network_config: of a network from scratch; its `max_devices` is the cluster's.
-    training: how it learns.
+    weights: directory of a training run, or of its weights; optional for "scratch" alone.
+    network_config: of a network from scratch; its `max_devices` is replaced by the cluster's.
+    training: settings of PPO.
     root_dir: as for `one_shot.search`.
 
   Returns:
@@ -83,8 +83,8 @@ def search_gdp(
   training = training or PpoConfig()
   if way == "fine_tune":
     training = dataclasses.replace(training, entropy=_FINE_TUNING_ENTROPY)
-    policy.soften(_FINE_TUNING_SPREAD)  # logits near enough to explore
-  # One evaluation is kept for the likeliest devices, which samples miss on graphs of many nodes.
+    policy.soften(_FINE_TUNING_SPREAD)  # logits are then close enough for exploration
+  # One evaluation is kept for the likeliest placement, which samples of large graphs miss.
   most = None if left is None else max(1, left - 1)
   part = dataclasses.replace(
       budget, max_evaluations=None if most is None else nodes.search_log.evaluations + most)
@@ -92,7 +92,7 @@ def search_gdp(
   # The learner samples a batch, evaluates it and updates, until its part of the budget is used up.
   learner = GdpLearner(policy, training, draw_seed, environment)
   search(nodes, learner, environment, part, root_dir=root_dir)
-  # Unlimited (None) or one left: the kept evaluation.
+  # Without a limit (None) or with one evaluation left: evaluate the likeliest placement.
   if nodes.search_log.remaining_evaluations(budget) != 0:
     nodes.evaluate(policy.greedy())
   return problem.search_log.best_known

@@ -1,14 +1,14 @@
-"""Trains GDP on many graphs: samples placements of some graphs, updates with PPO, takes the next.
+"""Trains GDP on many graphs: samples placements of some graphs, updates with PPO, then goes on.
 
-arXiv 1910.01578, section 3.3: one network for all graphs, whose placer is gated by features of the
-graph. A root directory holds what `training.runs` says, and
+arXiv 1910.01578, section 3.3: one network for all graphs; features of the graph gate its placer. A
+root directory holds the files that `training.runs` lists, and
 
   train/          checkpoints: weights, optimizer, random state
-  train/events*   TensorBoard: rewards, step time over one device's, loss, held out
+  train/events*   TensorBoard: rewards, step time relative to one device, loss, held-out graphs
   weights/        the network's weights, for --warm_start and --policy_weights
 
-A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
-machine.
+On one machine, a run that is killed and resumed ends with the same weights, to the bit, as a run
+that is not interrupted.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class GdpTrainingConfig(RunConfig):
     graphs, held_out, watch_cluster, iterations, checkpoint_every, watch_every, seed: see
       `RunConfig`.
     clusters: as `Cluster.parse` takes them, or "random[3]", which samples three for each graph.
-    graphs_per_update: an update follows the mean gradient of so many graphs, which may be sampled
-      and simulated at once. The batches of graphs stay the same; their order is random again after
-      all of them had their turn.
-    network, training: see there.
+    graphs_per_update: number of graphs in a batch; an update follows their mean gradient, and they
+      may be sampled and simulated at once. Batches have fixed graphs; the order of batches is
+      shuffled anew after each pass over all of them.
+    network, training: sizes of the network, and settings of PPO.
   """
 
   graphs_per_update: int = 2
@@ -68,7 +68,7 @@ class GdpTrainingConfig(RunConfig):
 
 @dataclasses.dataclass(frozen=True)
 class SampleSpec:
-  """All that a sample depends on besides weights: the number of its graph, and its seed."""
+  """Everything besides weights on which a sample depends: the number of its graph, and its seed."""
 
   graph: int
   seed: int
@@ -76,8 +76,12 @@ class SampleSpec:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Played:
-  """Attributes: graph, its number; steps [B, 1, ...], as a driver played B placements;
-  step_time_us [B] float64.
+  """Sampled placements of one graph.
+
+  Attributes:
+    graph: number of the graph.
+    steps: [B, 1, ...] steps of a driver that played B placements.
+    step_time_us: [B] float64.
   """
 
   graph: int
@@ -86,7 +90,7 @@ class Played:
 
 
 class SampleCollector:
-  """A network of its own, and environments of training problems made by `node_problem`."""
+  """Samples placements, with its own network and an environment for each training problem."""
 
   def __init__(
       self, network: GdpConfig, training: PpoConfig, problems: Sequence[PlacementProblem]):
@@ -100,7 +104,7 @@ class SampleCollector:
     self._policy = GdpPolicy(
         [node_inputs(GroupedGraph.of(each), network.max_devices) for each in problems],
         self._network)
-    # One environment a graph; an episode samples all nodes at once.
+    # One environment per graph; an episode samples all nodes at once.
     self._environments: List[OneShotEnvironment] = [
         OneShotEnvironment(
             each.allowed, SimulatedCost(each), batch_size=training.batch_size, graph=i,
@@ -128,7 +132,7 @@ class GdpTraining(Learner):
   """GDP's network, which learns from all graphs in turn.
 
   Attributes:
-    network: what is trained.
+    network: the network that is trained.
   """
 
   policy = "gdp"
@@ -158,9 +162,9 @@ class GdpTraining(Learner):
          for each in self.problems], self.network)
     self.learner = GdpLearner(
         self._policy, config.training,
-        # Held-out graphs may be larger, nothing is learned from them.
+        # Held-out graphs may be larger, because nothing is learned from them.
         num_steps=max(each.num_groups for each in self.problems[:self.num_training]))
-    # The measure of a graph: its objective on the best single device.
+    # Step times of a graph are divided by its objective on the best single device.
     self._single_us = [
         float(each.evaluate_ops(PLACERS["single"](each)).objective_us[0])
         for each in self.problems]
@@ -199,24 +203,24 @@ class GdpTraining(Learner):
 
   def portable(self, num_threads: Optional[int]) -> List[PlacementProblem]:
     """See the base class."""
-    del num_threads  # they are on one anyway
+    del num_threads  # the simulators have one thread each anyway
     return [each.portable(with_shapes=True) for each in self.problems[:self.num_training]]
 
   @property
   def weights(self) -> List[np.ndarray]:
-    """Returns the network's weights now."""
+    """Returns the network's present weights."""
     return self.network.get_weights()
 
   def turn(self, iteration: int) -> Tuple[int, ...]:
-    """Returns the graphs of an iteration: a function of the seed, so that resuming needs no state.
+    """Returns the graphs of an iteration, which depend on the seed alone: resuming needs no state.
 
     Args:
       iteration: from 1 on.
 
     Returns:
-      Numbers of graphs, a batch.
+      Numbers of the graphs of a batch.
     """
-    # A lap goes through all batches in a new order.
+    # Each pass goes through all batches in a new order.
     lap, place = divmod(iteration - 1, len(self._batches))
     order = np.random.default_rng([self.config.seed, lap]).permutation(len(self._batches))
     return self._batches[order[place]]
@@ -233,15 +237,15 @@ class GdpTraining(Learner):
     """Makes one update from the samples of a batch of graphs; see the base class.
 
     Args:
-      experiences: one of each graph.
+      experiences: one for each graph of the batch.
       iteration: from 1 on.
 
     Returns:
-      The loss, the mean reward, and step times over one device's.
+      The loss, the mean reward, and step times divided by those of the best single device.
     """
     losses = self.learner.learn(
         [each.steps for each in experiences], iteration / self.config.iterations)
-    # The batch's mean step time over one device's, whether placements fit or not.
+    # Mean step time divided by one device's; placements that do not fit count, too.
     over_single = {
         each.graph: float(each.step_time_us.mean()) / self._single_us[each.graph]
         for each in experiences}
@@ -255,7 +259,7 @@ class GdpTraining(Learner):
     """Evaluates the likeliest devices on held-out graphs.
 
     Returns:
-      The geometric mean of step times (with the memory penalty) over one device's.
+      The geometric mean of step times (with the memory penalty) divided by one device's.
     """
     logs = []
     for graph in self.held_out:

@@ -1,7 +1,7 @@
-"""The colocation groups that are grouped, and the placer's features of their groups.
+"""The grouper's inputs (colocation groups), and the placer's features of the resulting groups.
 
-A unit is a colocation group: ops that must share a device. Units with one device are not grouped:
-there is nothing to decide.
+A unit is a colocation group: ops that must share a device. Units that may use only one device are
+not grouped, because there is nothing to decide.
 
 Dimensions: B groupings side by side, N ops, U units, K groups, T types of ops, E edges between
 units, D devices.
@@ -18,26 +18,26 @@ from placeto_tf.policies import op_features
 from placeto_tf.problem.candidates import fallback_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-_SIZES, _NEIGHBOURS = 6, 6  # outputs of a unit, producers, and consumers that are features
+_SIZES, _NEIGHBOURS = 6, 6  # outputs of a unit, and its producers and consumers, in its features
 
 
 class Units:
-  """The colocation groups of a problem, which the grouper groups, and their features.
+  """The colocation groups of a problem (the grouper's inputs) and their features.
 
   Attributes:
     features: [U, S] float32, the grouper's inputs besides types: sizes of outputs, neighbours by
       `op_features.walk_numbers` (both standardized) and waves of `share`.
-    share: [U] float32, the share of the compute time of all movable units that comes before a
-      unit, with half of its own, in the order of their numbers.
-    type_counts: [U, T] float32.
-    movable: [U] bool, whether a unit has more than one device to go to.
+    share: [U] float32, for each unit the share of the compute time of all movable units that comes
+      before it in the walk, including half of its own.
+    type_counts: [U, T] float32, number of ops by type.
+    movable: [U] bool, whether a unit may use more than one device.
   """
 
   def __init__(self, problem: PlacementProblem):
     """Computes the features of the units.
 
     Args:
-      problem: grouped by what must share a device, no more.
+      problem: its groups are the sets of ops that must share a device.
     """
     graph, group_of_op = problem.graph, problem.grouping.group_of_op
     u = problem.num_groups
@@ -48,7 +48,7 @@ class Units:
     np.add.at(self._shapes, group_of_op, of_ops)
     self.type_counts = op_features.type_counts(graph, group_of_op, u)
     self._sources, self._targets = op_features.group_edges(graph, group_of_op, u)
-    # [U] place in the depth-first walk.
+    # [U] position in the depth-first walk.
     number = op_features.walk_numbers(self._sources, self._targets, u)
     # Neighbours by walk number: [number] brings rows back into the units' order.
     near = op_features.neighbours(
@@ -59,7 +59,7 @@ class Units:
     owner = np.repeat(group_of_op, np.diff(graph.output_offsets))
     self._bytes = np.bincount(owner, problem.costs.output_bytes, minlength=u)
     self.movable = problem.allowed.sum(axis=1) > 1
-    # [D] devices of any movable unit, for groups.
+    # [D] devices that any movable unit may use: groups may use these.
     self._common = problem.allowed[self.movable].any(axis=0)
     # A problem without movable units still needs devices for its groups.
     if not self.movable.any():
@@ -74,7 +74,7 @@ class Units:
     weight = np.bincount(group_of_op, op_us, minlength=u) * self.movable
     self.share = op_features.shares_before(number, weight)
     self.features = np.concatenate([known, op_features.waves(self.share)], axis=1)
-    # Edges of units that are not grouped do not count between groups.
+    # Edges of units that are not grouped do not count as edges between groups.
     both = self.movable[self._sources] & self.movable[self._targets]
     self._sources, self._targets = self._sources[both], self._targets[both]
     # The nonzero entries of the counts alone: most units have one type.
@@ -104,20 +104,20 @@ class Units:
       num_groups: K.
 
     Returns:
-      [B, K, F] float32 how many ops of each type, bytes and sums of the shapes of their outputs,
-      whether there are any, how many edges come from each group and go to each, all but one by
-      their logarithms; and [B, K, D] bool, where groups may go. An empty group has one device, as
-      there is nothing to decide.
+      [B, K, F] float32 features: the number of ops of each type, the bytes of their outputs, a flag
+      for groups with units, sums of shape features, and the number of edges from and to each group
+      (numbers and bytes as logarithms); and [B, K, D] bool, the devices that groups may use. An
+      empty group has one device, because there is nothing to decide.
     """
     b, k, t = len(groups), num_groups, self.type_counts.shape[1]
     rows = np.arange(b)[:, None]  # [B, 1]
     features = np.zeros((b, k, self.num_features(k)), dtype=np.float32)
-    # Cell (b, k, t) of a flat [B K T] table, of each nonzero count.
+    # Index of each nonzero count's cell (b, k, t) in a flat [B K T] table.
     typed = (rows * k + groups[:, self._typed_units]) * t + self._types
     counts = np.tile(self.type_counts[self._typed_units, self._types], b)
     features[:, :, :t] = np.log1p(
         np.bincount(typed.reshape(-1), counts, minlength=b * k * t)).reshape(b, k, t)
-    # Cell (b, k) of a flat [B K] table, of each movable unit.
+    # Index of each movable unit's cell (b, k) in a flat [B K] table.
     chosen = groups[:, self.movable]
     cells = (rows * k + chosen).reshape(-1)
     size = np.bincount(cells, np.tile(self._bytes[self.movable], b), minlength=b * k)
@@ -138,12 +138,12 @@ class Units:
     # Incoming edges first, then outgoing ones.
     features[:, :, first:first + k] = np.swapaxes(shown, 1, 2)
     features[:, :, first + k:] = shown
-    # Empty groups may use the first common device only, so that they carry no probability.
+    # Empty groups may use the first common device only, so that their log probability is 0.
     only = np.arange(len(self._common)) == self._common.argmax()
     return features, np.where(present[..., None], self._common, only)
 
   def placements(self, groups: np.ndarray, devices: np.ndarray) -> np.ndarray:
-    """Puts each unit on its group's device, or where it must go.
+    """Puts each unit on its group's device, or on its fallback if it may not use that device.
 
     Args:
       groups: [B, U] group of each unit.
@@ -168,12 +168,12 @@ def draw(rng: np.random.Generator, log_probs: np.ndarray, count: int) -> np.ndar
     [B, U] int32 columns.
   """
   u, k = log_probs.shape
-  # Inverse transform: the column whose cumulative probability first exceeds a uniform number.
+  # Inverse transform: the first column whose cumulative probability exceeds a uniform number.
   ends = np.cumsum(np.exp(log_probs.astype(np.float64)), axis=1)
   ends /= ends[:, -1:]  # rows end with 1 to the bit
-  # Rows follow one another in sorted order: a single search serves all rows and samples.
+  # Row numbers added to the probabilities sort the whole table: one search serves all rows.
   starts = np.arange(u)
   found = np.searchsorted((ends + starts[:, None]).reshape(-1), rng.random((count, u)) + starts,
                           side="right")
-  # Rounding at the end of a row may step into the next.
+  # Rounding at the end of a row may give an index in the next row.
   return np.minimum(found - starts * k, k - 1).astype(np.int32)

@@ -1,14 +1,15 @@
 """The hierarchical placer of Mirhoseini, Goldie et al. (ICLR 2018) on the ops of one graph.
 
-A feed-forward grouper gives each unit (a colocation group of ops) a distribution over K
-groups from the embeddings of its ops' types (learned), the sizes of its outputs and the numbers of
-its neighbours. One thing is added to the paper: the grouper starts with stretches of a depth-first
-walk of equal compute time. Starting with groups of random ops, which are slow to place, the policy
-learns to put everything on one device. Groups are sampled. Their contents make the embeddings of
-groups, which the placer, an LSTM in both directions with an attentional decoder, places in the
-order of their numbers. The log
-probability of a placement is that of its groups plus that of their devices, so that one REINFORCE
-update teaches both (section 3 of the paper).
+A feed-forward grouper gives each unit (a colocation group of ops) a distribution over K groups. Its
+inputs are learned embeddings of the unit's op types, the sizes of its outputs and the numbers of
+its neighbours. This implementation adds one thing to the paper: the initial groups are stretches of
+equal compute time of a depth-first walk. With random initial groups, whose placements have long
+steps, the policy learns to put everything on one device.
+
+Groups are sampled, and the embedding of a group is computed from its units. The placer, an LSTM in
+both directions with an attentional decoder, places the groups in the order of their numbers. The
+log probability of a placement is the sum of those of its groups and of their devices, so that one
+REINFORCE update trains both networks (section 3 of the paper).
 
 Dimensions: B placements side by side, U units, K groups, D devices, T types of ops.
 """
@@ -32,25 +33,25 @@ from placeto_tf.training.one_shot_policy import OneShotPolicy
 
 import tensorflow as tf  # isort: skip
 
-_TYPE_SCALE = 0.3  # of the initial values of op types' embeddings; the paper's is not known
+_TYPE_SCALE = 0.3  # of the initial embeddings of op types; the paper does not give its value
 
 
 @dataclasses.dataclass(frozen=True)
 class HierarchicalConfig:
-  """Attributes, with the paper's values where the default departs from them.
+  """Settings of the hierarchical placer, with the paper's values where defaults differ.
 
   num_groups: the largest K; 256 in the paper.
-  groups_a_device: the largest K over the number of devices; 20 in the authors' code.
-  grouper_hidden: 64.
-  type_width: of an op type's embedding; 20.
-  grouper_scale: of the initial weights of the grouper's last layer.
-  stretches: how sharply group k starts as the stretch from k / K to (k + 1) / K of `Units.share`;
+  groups_a_device: the largest ratio of K to the number of devices; 20 in the authors' code.
+  grouper_hidden: width of the grouper's hidden layer; 64 in the paper.
+  type_width: width of an op type's embedding; 20 in the paper.
+  grouper_scale: scale of the initial weights of the grouper's last layer.
+  stretches: how closely group k starts as the stretch from k / K to (k + 1) / K of `Units.share`;
     0, as in the paper, starts with units spread over all groups.
-  placer: in two directions; 256 hidden in the paper.
-  training: how it learns.
+  placer: network in two directions; 256 hidden units in the paper.
+  training: settings of REINFORCE.
 
-  The authors' code has measures against everything ending on one device, which did not help here:
-  logits bounded by a tanh, and noise on them at first (docs/results/rivals_tuned.md).
+  The authors' code bounds logits by a tanh and adds noise to them at first, so that not everything
+  ends on one device. Neither helped here (docs/results/rivals_tuned.md).
   """
 
   num_groups: int = 128
@@ -68,7 +69,7 @@ class HierarchicalConfig:
 
 
 class HierarchicalPolicy(OneShotPolicy):
-  """The policy of one problem whose groups are its colocation groups ("units")."""
+  """The policy of one problem, whose groups are its colocation groups ("units")."""
 
   def __init__(self, problem: PlacementProblem, config: HierarchicalConfig, seed: int = 0):
     """Makes an untrained policy.
@@ -102,7 +103,7 @@ class HierarchicalPolicy(OneShotPolicy):
     self._groups = tf.Variable(  # [hidden, K]
         initial(rng, (hidden, k), config.grouper_scale), name="grouper_groups")
     self._groups_bias = tf.Variable(np.zeros(k, np.float32), name="grouper_groups_bias")
-    # Minus the squared distance from the middle of each stretch, without the term all groups share.
+    # Minus the squared distance to the middle of each stretch, without the term common to all.
     middle = (np.arange(k) + 0.5) / k
     sharpness = config.stretches * k ** 2
     self._share = tf.constant(units.share)
@@ -127,7 +128,7 @@ class HierarchicalPolicy(OneShotPolicy):
 
     Args:
       rng: the source of randomness.
-      count: how many samples.
+      count: number of samples.
 
     Returns:
       [count, U + K] decisions.
@@ -140,7 +141,7 @@ class HierarchicalPolicy(OneShotPolicy):
     return np.concatenate([groups, devices], axis=1)
 
   def placements(self, decisions: np.ndarray) -> np.ndarray:
-    """Returns the placements of decisions: each unit on its group's device, or where it must go.
+    """Returns the placements of decisions: each unit on its group's device, or on its fallback.
 
     Args:
       decisions: [B, U + K].
@@ -163,12 +164,12 @@ class HierarchicalPolicy(OneShotPolicy):
     table = tf.nn.log_softmax(self.group_logits())
     # [B, U] log probability of each unit's group.
     chosen = tf.transpose(tf.gather(table, tf.transpose(groups), batch_dims=1))
-    # Group contents follow from sampled groups: no gradient flows through the counts.
+    # Group features are counts over sampled groups, so no gradient flows through them.
     features, allowed = tf.numpy_function(self._inputs_of, [groups], [tf.float32, tf.bool])
     features.set_shape([None, self.num_groups, self._supernodes.num_features(self.num_groups)])
     allowed.set_shape([None, self.num_groups, self.placer.num_devices])
     return tf.concat(
-        # Units that cannot move decide nothing.
+        # Units that cannot move have no decision, and so a log probability of 0.
         [chosen * self._movable, self.placer.log_prob(features, allowed, devices)], axis=1)
 
   def _split(self, decisions):
@@ -176,7 +177,7 @@ class HierarchicalPolicy(OneShotPolicy):
     return decisions[:, :self._supernodes.num_units], decisions[:, self._supernodes.num_units:]
 
   def _inputs_of(self, groups: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns features and allowed devices of the groups of groupings [B, U]."""
+    """Returns the features and allowed devices of groups, for groupings [B, U]."""
     return self._supernodes.group_inputs(groups, self.num_groups)
 
 
@@ -191,7 +192,7 @@ def hierarchical_policy(
     seed: of the weights.
 
   Returns:
-    The problem with colocation groups for groups, and the policy.
+    The problem, whose groups are its colocation groups, and the policy.
   """
   units = problem.regrouped(
       group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))

@@ -1,9 +1,9 @@
 """The RNN-based placer of Mirhoseini et al. 2017 (arXiv 1706.04972) on the groups of one graph.
 
-A group's embedding concatenates the embeddings of its ops' types (learned, summed with the
-logarithm of their numbers of ops), the sizes of its largest outputs, and its adjacency to all
-groups. The sequence is in topological order of the groups' first ops. Like the paper, this learns
-one graph from scratch.
+A group's embedding concatenates three parts: learned embeddings of op types, summed with the
+logarithms of the numbers of ops as weights; the sizes of the group's largest outputs; and its
+adjacency to all groups. The sequence has the groups in the topological order of their first ops. As
+in the paper, the policy learns from scratch on one graph.
 
 Dimensions: B placements side by side, G groups, T types of ops, D devices.
 """
@@ -26,19 +26,19 @@ from placeto_tf.training.one_shot_policy import OneShotPolicy
 
 import tensorflow as tf  # isort: skip
 
-_SIZES = 6  # outputs of a group whose sizes are features
+_SIZES = 6  # number of outputs of a group whose sizes are features
 
 
 @dataclasses.dataclass(frozen=True)
 class RnnConfig:
-  """Attributes, with the paper's values where known.
+  """Settings of the RNN-based placer, with the paper's values where known.
 
-  max_groups: of the colocation heuristic; 83 to 280 in the paper.
-  placer: the network; one direction.
-  type_width: of an op type's embedding.
-  standardize: whether each feature has mean 0 and deviation 1 over the groups; the paper does not
-    say. Without it, groups look so much alike that an update moves all of them together.
-  training: how it learns.
+  max_groups: the most groups of the colocation heuristic; 83 to 280 in the paper.
+  placer: the network; its encoder reads in one direction.
+  type_width: width of an op type's embedding.
+  standardize: whether each feature is scaled to mean 0 and deviation 1 over the groups, which the
+    paper does not mention. Otherwise groups are so similar that an update moves all of them alike.
+  training: settings of REINFORCE.
   """
 
   max_groups: int = 128
@@ -49,7 +49,7 @@ class RnnConfig:
 
 
 class RnnPolicy(OneShotPolicy):
-  """The policy of one problem, whose groups it places."""
+  """The policy of one problem; it places the problem's groups."""
 
   def __init__(self, problem: PlacementProblem, config: RnnConfig, seed: int = 0):
     """Makes an untrained policy.
@@ -92,7 +92,7 @@ class RnnPolicy(OneShotPolicy):
 
     Args:
       rng: the source of randomness.
-      count: how many samples.
+      count: number of samples.
 
     Returns:
       [count, G] int32 devices.
@@ -102,7 +102,7 @@ class RnnPolicy(OneShotPolicy):
     return self._draw(tf.constant(noise)).numpy()
 
   def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
-    """Returns the log probabilities of devices, each given those before it.
+    """Returns the log probability of each device, given the devices of earlier groups.
 
     Args:
       decisions: [B, G] int32 devices.
