@@ -1,13 +1,13 @@
 """Placeto as methods: one policy for any graph and cluster.
 
-  placeto                  simulates moves in the order of what the trained network says they gain,
-                           several at a time at first, coarse to fine, then anneals
-  placeto_untrained        the same with weights as initialized from the seed, to compare with
-  placeto_uniform          the same with moves sampled uniformly
+  placeto                  simulates moves in the order of the gains that the trained network
+                           predicts, coarse to fine, at first several moves at once; then anneals
+  placeto_untrained        the same with initial weights from the seed, for comparison
+  placeto_uniform          the same with moves sampled uniformly, for comparison
   placeto_paper            the published process, which learns on the graph at hand, from weights of
                            `train.py --preset=paper` or from scratch
-  placeto_paper_zero_shot  the published process with such weights, which learns nothing
-  placeto_paper_random     the published process with devices sampled uniformly, to compare with
+  placeto_paper_zero_shot  the published process with such weights, without learning
+  placeto_paper_random     the published process with devices sampled uniformly, for comparison
 """
 
 from placeto_tf.problem.method import (
@@ -24,7 +24,7 @@ _LOAD = deferred("placeto_tf.policies.placeto.published.weights", "PublishedWeig
 _FLAGS = "--policy=placeto --preset=paper"
 
 METHODS = (
-    # `auto` anneals itself, so that the policy need not.
+    # `auto` anneals after the policy, so the policy does not.
     Method("placeto", Kind.POLICY, deferred(_PLACERS, "place"), title="Placeto", rank=1,
            repeats=True,
            weights=Weights("placeto", WithoutWeights.SHIPPED, deferred(_PLACERS, "trained")),

@@ -1,11 +1,11 @@
 """Placeto's agent and its experience: tf-agents' bandit whose arms are option edges.
 
 The agent is `GreedyRewardPredictionAgent` with a feature vector for each arm: it learns by
-regression what the moves gained that were simulated in its own episodes. Without messages the
-experience of a step is the arm that was chosen; with messages it is the whole observation, because
-an arm's score then depends on other option edges.
+regression to predict the gains of the moves that its own episodes simulated. Without messages the
+experience of a step is the chosen arm; with messages it is the whole observation, because an arm's
+score then depends on other option edges.
 
-Dimensions: S steps, B of them learned from at once.
+Dimensions: S steps, B steps of a batch.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def make_agent(
   """Makes the agent of an environment.
 
   Args:
-    environment: whose specs it follows.
-    given: the weights to begin with.
+    environment: gives the specs.
+    given: the initial weights.
     optimizer: of the regression.
 
   Returns:
-    tf-agents' agent; with messages it sees whole observations, else single arms.
+    tf-agents' agent; with messages it learns from whole observations, else from single arms.
   """
   time_step_spec = tensor_spec.from_spec(environment.time_step_spec())
   return greedy_reward_prediction_agent.GreedyRewardPredictionAgent(
@@ -57,8 +57,8 @@ class CollectPolicy(py_policy.PyPolicy):
   """Takes the move with the best score, or one sampled uniformly.
 
   The policy is epsilon-greedy over compiled scores, which equal those of the agent's policy.
-  Samples come from a NumPy generator: TensorFlow's global seed would make runs depend on earlier
-  ones in the process.
+  Samples come from a NumPy generator: with TensorFlow's global seed, a run would depend on earlier
+  runs in the process.
   """
 
   def __init__(
@@ -67,8 +67,8 @@ class CollectPolicy(py_policy.PyPolicy):
     """Makes the policy of an environment.
 
     Args:
-      environment: whose time steps it sees.
-      weights: of the scores.
+      environment: the policy gets its time steps.
+      weights: weights of the scorer.
       epsilon: share of moves that are sampled uniformly.
       rng: of the samples.
     """
@@ -79,7 +79,7 @@ class CollectPolicy(py_policy.PyPolicy):
         info_spec=self._info(policy_utilities.create_chosen_arm_features_info_spec(
             {ARM: tensor_spec.from_spec(features)}) if self._by_arm else None))
     self._environment, self._weights, self._epsilon, self._rng = environment, weights, epsilon, rng
-    # Process state of the scores, and [M, D].
+    # The state of the process that was scored last, and its scores [M, D].
     self._scored, self._scores = -1, np.zeros(0, np.float32)
 
   def _info(self, features: Any) -> Any:
@@ -89,7 +89,7 @@ class CollectPolicy(py_policy.PyPolicy):
     return policy_utilities.PerArmPolicyInfo(chosen_arm_features=features)
 
   def _action(self, time_step, policy_state, seed=None):
-    """Returns the step of an observation: the best arm, or a random one."""
+    """Returns the policy step for an observation: the best arm, or a random arm."""
     observation = time_step.observation
     arms, count = observation[ARM], int(observation[environment_lib.NUM_ACTIONS])
     # Epsilon-greedy, over the first `count` arms, the open moves.
@@ -98,10 +98,10 @@ class CollectPolicy(py_policy.PyPolicy):
     else:
       groups, devices = (arms[name] for name in (environment_lib.GROUP, environment_lib.DEVICE))
       assert self._environment.process is not None
-      if self._environment.process.states != self._scored:  # else the placement is the same
+      if self._environment.process.states != self._scored:  # the placement has changed
         self._scored = self._environment.process.states
         flow = observation.get(environment_lib.GLOBAL)
-        # [M, D] scores by pair: arms come in another order once moves close.
+        # [M, D] scores by (group, device): the order of arms changes when moves close.
         self._scores = np.zeros((groups.max() + 1, devices.max() + 1), np.float32)
         self._scores[groups, devices] = self._weights.scores(
             arms[environment_lib.PAIR], np.stack([groups, devices], axis=1), flow)
@@ -118,7 +118,7 @@ def play(
 
   Args:
     environment: in any state.
-    policy: that acts.
+    policy: the policy that acts.
     by_arm: whether the arms of observations are left out of the result.
 
   Returns:
@@ -127,7 +127,7 @@ def play(
   steps: List[trajectory.Trajectory] = []
 
   def keep(step: trajectory.Trajectory) -> None:
-    # The chosen arm is in the policy's info; all arms would fill the buffer.
+    # The policy's info has the chosen arm; with all arms the buffer would be too large.
     if by_arm:
       step = step._replace(observation={
           name: value for name, value in step.observation.items() if name != ARM})
@@ -164,14 +164,14 @@ class Experience:
     """Makes an empty buffer.
 
     Args:
-      agent: whose training data it holds.
-      capacity: steps at least; the oldest make room.
+      agent: gives the spec of its training data.
+      capacity: least number of steps that are kept; the oldest steps are overwritten.
     """
     self.buffer = tf_uniform_replay_buffer.TFUniformReplayBuffer(
         agent.training_data_spec, batch_size=_ROWS, max_length=-(-capacity // _ROWS))
 
   def add(self, steps: trajectory.Trajectory, rng: np.random.Generator) -> None:
-    """Adds steps in random order; a few are left out, so that rows are filled alike.
+    """Adds steps in random order; a few are dropped, so that all rows get equally many.
 
     Args:
       steps: [S, ...].
@@ -194,7 +194,7 @@ def drawn(
   Args:
     steps: of `Experience.all`.
     count: B.
-    rng: of the samples; the buffer's own come from TensorFlow's global generator.
+    rng: of the samples; the buffer's own samples would use TensorFlow's global generator.
 
   Returns:
     [B, 1, ...] tensors, as the agent takes them.

@@ -1,14 +1,14 @@
-"""Improves a placement with a scorer of gains: what promises most is simulated first.
+"""Best-first search with a scorer of gains: the move with the best score is simulated first.
 
-On a level, all moves of a group to another device are scored at once. The best one is simulated;
-if it makes the placement better, it is made, and the moves are scored again by the new simulation.
-If not, it is not tried again there, and counts against that move from then on. A round goes through
-levels from coarse to fine: a handful of large groups first, which moves whole layers at once, then
-ever smaller ones, which are formed from the placement so far. The first rounds are short, so that
-few evaluations go to groups of a poor placement; a long one uses a share of the evaluations left,
-and samples among moves of nearly equal scores.
+On a level, all moves of a group to another device are scored at once, and the move with the best
+score is simulated. If it improves the placement, it is kept, and all moves are scored again from
+the new simulation. If not, it is not tried again from this placement, and its later scores on this
+level are lowered. A round goes through levels from coarse to fine: first a handful of large groups,
+which moves whole layers at once, then smaller and smaller groups, formed from the placement so far.
+The first rounds are short, so that few evaluations go to groups of a poor placement. A long round
+then uses a share of the remaining evaluations, and samples among moves with nearly equal scores.
 
-Dimensions: N ops, G groups, M of them, D devices.
+Dimensions: N ops, G groups, M groups that are scored (M <= G), D devices.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from placeto_tf.problem.supernodes import COARSE_TO_FINE
 from placeto_tf.search.annealing import PLENTY
 from placeto_tf.simulation.compiling import compiled, part
 
-MOST_GROUPS = 256  # scored at once; another random sample each time
-LONG_EVALUATIONS = 3000  # what a long round takes at most
-LONG_OF_PLENTY = 1000  # the same of the first one, where plenty is left: see `BestFirst.run`
-_MOST_AT_ONCE = 32  # groups that move together
-_TIE = 1e-4  # of scores: where all are alike, any move comes first
+MOST_GROUPS = 256  # the most groups that are scored at once; each time another random sample
+LONG_EVALUATIONS = 3000  # the most evaluations of a long round
+LONG_OF_PLENTY = 1000  # the most of the first long round, if plenty are left: see `BestFirst.run`
+_MOST_AT_ONCE = 32  # the most groups that move together
+_TIE = 1e-4  # scores get random amounts below this, which decide between equal scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,18 +42,22 @@ class BestFirstConfig:
   """The search's rounds, levels and random ops.
 
   Attributes:
-    rounds: evaluations of the short rounds, in equal parts of their levels.
-    levels: groups over the problem's groups, coarse to fine, in short rounds.
-    vary: levels of all short rounds but the first are up to 2^vary times as fine or as coarse, so
-      that groups differ from those before.
-    long_levels: (groups over the problem's groups, share of the round) of the long round.
-    long_share: the long round's share of the budget that the short ones leave.
+    rounds: evaluations of each short round; its levels get equal parts.
+    levels: number of groups of each level of a short round, divided by the problem's number of
+      groups, coarse to fine.
+    vary: after the first short round, levels are up to 2^vary times as fine or as coarse, so that
+      groups differ between rounds.
+    long_levels: (number of groups divided by the problem's, share of the round) of each level of
+      the long round.
+    long_share: the long round's share of the budget that the short rounds leave.
     temperature: of the samples in the long round, in units of scores.
-    forget: the amount that each failure takes off a move's score for the rest of a level.
-    several: in so many evaluations of the search, the first ones, moves of several groups are made
-      at once.
-    most: groups at first; twice as many where that made the placement better, a third where not.
-    least_score: of a group that moves with others; and at least half of the best score.
+    forget: amount by which each failure lowers a move's score for the rest of a level.
+    several: moves of several groups at once are made during so many first evaluations of the
+      search.
+    most: number of groups that move together at first; it doubles after an improvement, else it
+      falls to a third.
+    least_score: least score of a group that moves with others; half of the best score is a second
+      limit.
   """
 
   rounds: Tuple[int, ...] = (20, 40, 80, 160)
@@ -90,14 +94,14 @@ class BestFirst(PlacedGroups):
   def __init__(
       self, problem: PlacementProblem, placement: np.ndarray, weights: ScorerWeights, *,
       config: Optional[BestFirstConfig] = None, seed: int = 0):
-    """Evaluates a placement, from which it will go on.
+    """Evaluates the placement from which the search starts.
 
     Args:
       problem: evaluates placements.
       placement: [N] devices of ops.
-      weights: of the scores.
+      weights: weights of the scorer.
       config: of the search.
-      seed: of its random ops.
+      seed: of the search's samples.
     """
     self._config = config or BestFirstConfig()
     self._rng = np.random.default_rng(seed)
@@ -108,15 +112,14 @@ class BestFirst(PlacedGroups):
     self._began = problem.search_log.evaluations
 
   def run(self, budget: Budget) -> bool:
-    """Goes through the short rounds and a long one, or as many as the budget allows.
+    """Runs the short rounds and a long round, as far as the budget allows.
 
     Args:
       budget: of all rounds.
 
     Returns:
-      Whether so many evaluations were left after the short rounds that it pays to anneal from the
-      start, apart from the scorer's results, and to improve the better of both by one more long
-      round (docs/results/placeto.md).
+      True if enough evaluations are left to anneal separately from the start, and then to improve
+      the better of both results by another long round (docs/results/placeto.md).
     """
     search_log, config = self.problem.search_log, self._config
     began = search_log.evaluations, search_log.seconds
@@ -127,7 +130,7 @@ class BestFirst(PlacedGroups):
       factor = 2 ** self._rng.uniform(-config.vary, config.vary) if number else 1.0
       levels = [(factor * level, 1.0) for level in config.levels]
       self.round(levels, budget.at_most(search_log, evaluations))
-    # By the rate so far: with time left, but no limit of evaluations, their number is estimated.
+    # If only time is limited, the rate so far gives an estimate of the evaluations that are left.
     plenty = search_log.expected_evaluations(budget, *began) >= PLENTY
     at_most = LONG_OF_PLENTY if plenty else LONG_EVALUATIONS
     self.long_round(budget.share(search_log, config.long_share).at_most(search_log, at_most))
@@ -140,7 +143,7 @@ class BestFirst(PlacedGroups):
       budget: of the round.
     """
     if not self.problem.search_log.exhausted(budget):
-      # The only round with a temperature.
+      # Only long rounds have a temperature.
       self.round(self._config.long_levels, budget, self._config.temperature)
 
   def round(
@@ -149,7 +152,7 @@ class BestFirst(PlacedGroups):
     """Improves the placement level by level, each with its share of the budget.
 
     Args:
-      levels: (groups over the problem's groups, share), coarse to fine.
+      levels: (number of groups divided by the problem's, share of the budget), coarse to fine.
       budget: of all levels.
       temperature: of the samples; 0 takes the best move.
     """
@@ -158,12 +161,12 @@ class BestFirst(PlacedGroups):
       if self.problem.search_log.exhausted(budget):
         return
       self.regroup(group_counts(self.problem, (factor,))[0])
-      # A level's share is of the levels that are left, so that unused evaluations pass on.
+      # A level's share is relative to the remaining levels, which get its unused evaluations.
       left = sum(later for _, later in levels[i:])
       self.level_search(budget.share(self.problem.search_log, share / left), temperature)
 
   def several_moves(self, budget: Budget) -> None:
-    """Makes moves of several groups at once, as long as the search is young and they gain.
+    """Moves several groups at once, early in the search and as long as that improves placements.
 
     Args:
       budget: of the level.
@@ -184,7 +187,7 @@ class BestFirst(PlacedGroups):
       order = np.argsort(-best, kind="stable")[:most]
       order = order[best[order] > max(self._config.least_score, 0.5 * best[order[0]])]
       if len(order) < 2:
-        return  # one at a time will do
+        return  # a single group is left to `level_search`
       # 4. Move them together in one evaluation, which is undone if the placement gets worse.
       groups = self.groups.copy()
       groups[some[order]] = devices[order]
@@ -196,7 +199,7 @@ class BestFirst(PlacedGroups):
       most = min(2 * most, _MOST_AT_ONCE) if self.objective_us < before_us else len(order) // 3
 
   def level_search(self, budget: Budget, temperature: float = 0.0) -> None:
-    """Improves the placement by moves of this level's groups until none is left to be tried.
+    """Improves the placement by moves of this level's groups until all moves have been tried.
 
     Args:
       budget: of the level.
@@ -216,7 +219,7 @@ class BestFirst(PlacedGroups):
           return
         if len(some) > MOST_GROUPS:
           some = self._rng.choice(some, MOST_GROUPS, replace=False)
-        # Moves that failed on this level, from whichever placement, come later.
+        # Moves that failed on this level, from any placement, come later.
         scores = self.scores(some) - config.forget * failures[some]
         untried[some, self.groups[some]] = False
         scores[~untried[some]] = -np.inf
@@ -228,16 +231,16 @@ class BestFirst(PlacedGroups):
               scores, some, tables.op_groups, self.groups, failures, untried, self.objective_us,
               float(temperature), self._rng, evaluations.evaluator)
           if end == TAKEN:
-            # A group that moved waits: its other moves on this level count as if they had failed.
+            # The other moves of a group that moved count as failures, so they come later.
             failures[group] += 1
-            # After a real gain, failed moves may work; after an equal placement they stay tried.
+            # Failed moves are tried again after a gain, but not after a placement that is equal.
             if now_us < self.objective_us:
               untried[:] = tables.allowed
             self._move(group, device, now_us, evaluations.evaluator)
           more = evaluations.more()
 
   def _move(self, group: int, device: int, objective_us: float, evaluator: Evaluator) -> None:
-    """Takes the move that was evaluated last."""
+    """Keeps the move that was evaluated last."""
     self.placement, self.objective_us = evaluator.row[0].copy(), objective_us
     # Copies: the evaluator's rows are overwritten by the next evaluation.
     self._seen = (evaluator.start_us[0].copy(), float(evaluator.step_time_us[0]),
@@ -246,16 +249,16 @@ class BestFirst(PlacedGroups):
     self.look()
 
   def scores(self, groups: np.ndarray) -> np.ndarray:
-    """Scores every move of groups by the placement's last simulation.
+    """Scores every move of groups, with features from the placement's last simulation.
 
-    While the placement at hand does not fit, memory decides: moves from devices that hold too
-    much to devices that have space for the group come before all others.
+    While the placement does not fit, moves from devices with too little memory to devices with
+    space for the group come before all other moves.
 
     Args:
       groups: [M] int32.
 
     Returns:
-      [M, D] float32, with a random amount below `_TIE` that decides between equal scores.
+      [M, D] float32; a random amount below `_TIE` is added, which decides between equal scores.
     """
     # Without messages a pair's score depends on its own features alone.
     if self._weights.messages:
@@ -267,12 +270,12 @@ class BestFirst(PlacedGroups):
     free_bytes = self.tables.memory_bytes - self._seen[2]  # [D], of the peaks simulated last
     full = free_bytes[self.groups[groups]] < 0  # [M]
     space = self.tables.held_bytes[groups][:, None] <= free_bytes  # [M, D]
-    # Where the placement at hand does not fit, moves off full devices come first.
+    # If the placement does not fit, moves away from full devices come first.
     found = found + np.float32(2 * CAP) * (full[:, None] & space)
     return found + _TIE * self._rng.random(found.shape, dtype=np.float32)
 
   def _scores_by_messages(self) -> np.ndarray:
-    """Returns [G, D] scores of all option edges, 0 elsewhere: messages come from all groups."""
+    """Returns [G, D] scores of all option edges, because messages need all groups; 0 elsewhere."""
     allowed = self.tables.allowed
     pairs = self.state.features(np.arange(len(allowed), dtype=np.int32))
     grouped, found = GroupedGraph.of(self.level), np.zeros(allowed.shape, np.float32)
@@ -283,7 +286,7 @@ class BestFirst(PlacedGroups):
     return found
 
 
-NONE_LEFT, BLOCK_OVER, TAKEN = range(3)  # how `_try_moves` ends
+NONE_LEFT, BLOCK_OVER, TAKEN = range(3)  # the three outcomes of `_try_moves`
 
 
 @compiled(nogil=True, _nrt=False)
@@ -293,17 +296,17 @@ def _try_moves(
   """Evaluates moves in the order of their scores, until one makes the placement no worse.
 
   Args:
-    scores: [M, D] float32; -inf for moves that are not to be tried.
-    some: [M] int32 groups that the scores are of.
+    scores: [M, D] float32; -inf for moves that must not be tried.
+    some: [M] int32 groups of the rows of `scores`.
     group_of_op: [N] int32; groups: [G] int32 devices.
     failures: [G, D] float32; untried: [G, D] bool.
     objective_us: of the placement.
     temperature: of the samples; 0 takes the best move.
     rng: decides the samples.
-    evaluator: `Evaluator`, whose row is the placement.
+    evaluator: `Evaluator`; its row is the placement.
 
   Returns:
-    (group, device, objective_us) of the move that was taken, and how it ended.
+    (group, device, objective_us) of the move that was kept, and the outcome.
   """
   row = evaluator.row[0]
   while not over(evaluator):
@@ -319,14 +322,14 @@ def _try_moves(
         if value > best:
           best, best_i, best_device = value, i, d
     group = some[best_i]
-    # Tried once from this placement; counts as a failure on this level, whatever comes of it.
+    # Marks the move as tried from this placement; even if kept, it counts as a failure from now on.
     scores[best_i, best_device], untried[group, best_device] = -np.inf, False
     failures[group, best_device] += 1
     _put(row, group_of_op, group, best_device)
     now_us = evaluate(evaluator)
     if now_us <= objective_us:
       return group, best_device, now_us, TAKEN
-    # Worse: back to the group's device, and on with the next best move.
+    # The placement got worse: undo the move, and go on with the next best one.
     _put(row, group_of_op, group, groups[group])
   return -1, -1, objective_us, BLOCK_OVER
 

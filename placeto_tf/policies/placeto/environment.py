@@ -1,18 +1,19 @@
-"""The decision process of `MoveProcess` as a tf-agents environment, as a bandit sees it.
+"""The decision process of `MoveProcess` as a tf-agents environment for bandits.
 
-An arm is an option edge: the move of a group to a device. A step simulates one move, its reward is
-a root of the gain, and what is worse is undone. Observations are dense arrays, padded to one size:
-a GraphTensor cannot be an observation of tf-agents, and `network.PlacetoNetwork` builds it of them.
+An arm is an option edge: the move of a group to a device. A step simulates one move; its reward is
+the square root of the gain, and a move that makes the placement worse is undone. Observations are
+dense arrays, padded to one size, because tf-agents takes no GraphTensor as observation;
+`network.PlacetoNetwork` builds the GraphTensor from these arrays.
 
   per_arm/pair    [A, F] float32  features of option edges
-  per_arm/group   [A] int32       their groups, among those that are looked at
+  per_arm/group   [A] int32       their groups, as indices into the M observed groups
   per_arm/device  [A] int32       their devices
-  num_actions     [] int32        so many of the first arms are moves that are left to be tried; the
-                                  option edges behind them serve messages
-  global          [2 A, 2] int32  dataflow between groups, filled up with edges from a group that
-                                  does not exist to itself; only with messages
+  num_actions     [] int32        number of open moves, which are the first arms; the option edges
+                                  after them only serve messages
+  global          [2 A, 2] int32  dataflow between groups, padded with edges from a group that does
+                                  not exist to itself; only with messages
 
-Dimensions: A arms, F pair features, M groups looked at, D devices.
+Dimensions: A arms, F pair features, M observed groups, D devices.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ ARM, GLOBAL, NUM_ACTIONS = (
     bandit_spec_utils.PER_ARM_FEATURE_KEY, bandit_spec_utils.GLOBAL_FEATURE_KEY,
     bandit_spec_utils.NUM_ACTIONS_FEATURE_KEY)
 PAIR, GROUP, DEVICE = "pair", "group", "device"
-# A gain of 4 % of the step time counts as 2, and what is more as no more; its root is learned,
-# or the few large gains of coarse groups would hide the many small ones.
+# A gain of 4 % of the step time counts as 2, and so does a larger gain. The reward is the root of
+# the gain; otherwise the few large gains of coarse groups would hide the many small ones.
 GAIN_SCALE, GAIN_CLIP = 50.0, 2.0
 
 
@@ -42,7 +43,7 @@ def reward_of(fall: np.ndarray) -> np.ndarray:
   """Returns the rewards of moves: square roots of scaled gains, 0 for losses.
 
   Args:
-    fall: by how much a move let the logarithm of the objective fall, of any shape.
+    fall: decrease of the logarithm of the objective by each move, of any shape.
 
   Returns:
     float32 of the same shape, from 0 to the root of `GAIN_CLIP`.
@@ -55,7 +56,7 @@ def observation_spec(arms: int, messages: bool) -> Dict[str, Any]:
 
   Args:
     arms: A.
-    messages: whether the dataflow is part of it.
+    messages: whether the observation has the dataflow.
 
   Returns:
     A nest of array specs; see the module.
@@ -77,16 +78,16 @@ def observe(process: MoveProcess, arms: int, messages: bool) -> Dict[str, Any]:
   """Makes the observation of a process's present placement.
 
   Args:
-    process: that is observed.
-    arms: A; option edges beyond are left out.
-    messages: whether the dataflow and closed option edges are part of it.
+    process: the process that is observed.
+    arms: A; option edges beyond this number are left out.
+    messages: whether the observation has the dataflow and closed option edges.
 
   Returns:
     A nest of arrays; see the module.
   """
   allowed = process.tables.allowed[process.some]  # [M, D]
   is_open = process.open[process.some]  # [M, D]
-  # Arms: open moves first, an arm a pair of group and device.
+  # Arms: open moves first; each arm is a pair of group and device.
   rows, devices = np.nonzero(is_open)
   count = len(rows)
   if messages:
@@ -109,27 +110,27 @@ def observe(process: MoveProcess, arms: int, messages: bool) -> Dict[str, Any]:
 
 
 def flow_between(process: MoveProcess) -> np.ndarray:
-  """Returns the dataflow between the groups that are looked at.
+  """Returns the dataflow between the observed groups.
 
   Args:
-    process: whose groups they are.
+    process: the process that is observed.
 
   Returns:
-    [K, 2] their places among these groups.
+    [K, 2] edges, as indices into the observed groups.
   """
   grouped = GroupedGraph.of(process.level)
-  # [G] place of each group among those that are looked at, -1 elsewhere.
+  # [G] index of each group among the observed groups, -1 for other groups.
   place = np.full(grouped.num_groups, -1)
   place[process.some] = np.arange(len(process.some))
   edges = place[np.stack([grouped.sources[grouped.flow], grouped.targets[grouped.flow]], axis=1)]
-  return edges[(edges >= 0).all(axis=1)]  # both ends are looked at
+  return edges[(edges >= 0).all(axis=1)]  # both ends are observed
 
 
 class PlacetoEnvironment(py_environment.PyEnvironment):
   """Episodes on problems of any graphs and clusters.
 
   Attributes:
-    process: of the episode; None before the first.
+    process: of the episode; None before the first episode.
   """
 
   def __init__(
@@ -138,9 +139,9 @@ class PlacetoEnvironment(py_environment.PyEnvironment):
     """Makes the environment.
 
     Args:
-      problems: that `begin` chooses from.
+      problems: `begin` chooses one of these.
       config: of the process.
-      arms: A; of more groups than have room, a random sample is looked at.
+      arms: A; if the option edges of all groups are more, a random sample of groups is observed.
       messages: whether observations hold the inputs of messages.
     """
     super().__init__(handle_auto_reset=True)
@@ -152,9 +153,9 @@ class PlacetoEnvironment(py_environment.PyEnvironment):
     """Chooses problem, start and seed of the next episodes.
 
     Args:
-      problem: its number.
-      start: its number among the problem's starts.
-      seed: of the process's random ops.
+      problem: number of the problem.
+      start: number of the start among the problem's starts.
+      seed: of the process's samples.
     """
     self._chosen, self._current_time_step = (problem, start, seed), None
 
@@ -171,14 +172,14 @@ class PlacetoEnvironment(py_environment.PyEnvironment):
     given = self._problems[problem]
     self.process = MoveProcess(
         given.problem, given.problem.grouping.expand(given.starts[start]), self._config,
-        # M, so that all their option edges have room.
+        # M groups, so that all their option edges fit into the arms.
         max(1, self._arms // given.problem.num_devices), np.random.default_rng(seed))
     return ts.restart(self._observe())
 
   def _step(self, action) -> ts.TimeStep:
     process, arms = self.process, self._observed[ARM]
     assert process is not None  # tf-agents resets first
-    # An action without a move, after the end or beyond the open ones, changes nothing.
+    # An action that is no open move, or comes after the end, changes nothing.
     reward = 0.0
     if not process.over and action < self._observed[NUM_ACTIONS]:
       reward = float(reward_of(np.array(process.step(

@@ -1,10 +1,9 @@
 """Placeto's network on TensorFlow GNN: a score for each option edge of a GraphTensor.
 
-The GraphTensor is that of `encoding/schema.pbtxt`. Every option edge is scored by the same
-weights, so that devices that are equal are equal to the network, and any number of groups and
-devices is served. Rounds of messages along the dataflow, against it, and by device may be added;
-they start as nothing. `scorer.ScorerWeights` holds the same weights for inference without
-TensorFlow.
+`encoding/schema.pbtxt` describes the GraphTensor. The same weights score every option edge, so
+equal devices get equal scores, and any number of groups and devices is possible. Optional rounds of
+messages go along the dataflow, against it, and by device; untrained messages change no score.
+`scorer.ScorerWeights` holds the same weights for inference without TensorFlow.
 
 Dimensions: B observations, A arms, E option edges, F pair features, H width, G groups, D devices.
 """
@@ -47,7 +46,7 @@ class Messages(tf.keras.layers.Layer):
     """Adds messages to the hidden features of option edges.
 
     Args:
-      graph: whose option edges carry `_PAIR` [E, F] and `_HIDDEN` [E, H].
+      graph: its option edges carry `_PAIR` [E, F] and `_HIDDEN` [E, H].
 
     Returns:
       [E, H].
@@ -56,10 +55,10 @@ class Messages(tf.keras.layers.Layer):
     hidden, here = option[_HIDDEN], option[_PAIR][:, STAYS:STAYS + 1]  # [E, H], [E, 1]
 
     def pooled(edges, tag, values, kind):
-      """Pools values of edges at their ends.
+      """Pools the values of edges at the nodes of one of their ends.
 
       Args:
-        edges, tag: edge set and end.
+        edges, tag: edge set, and the end of its edges.
         values: [edges, any].
         kind: "sum" or "mean".
 
@@ -69,10 +68,10 @@ class Messages(tf.keras.layers.Layer):
       return tfgnn.pool_edges_to_node(graph, edges, tag, kind, feature_value=values)
 
     def spread(edges, tag, values):
-      """Gives edges the values at their ends.
+      """Gives each edge the value of the node at one of its ends.
 
       Args:
-        edges, tag: edge set and end.
+        edges, tag: edge set, and the end of its edges.
         values: [nodes, any].
 
       Returns:
@@ -80,9 +79,9 @@ class Messages(tf.keras.layers.Layer):
       """
       return tfgnn.broadcast_node_to_edges(graph, edges, tag, feature_value=values)
 
-    # A group's state is that of its option edge to the device where it is: [G, H].
+    # A group's state is that of the option edge to its present device: [G, H].
     state = pooled(schema.OPTION, tfgnn.SOURCE, hidden * here, "sum")
-    heard = tf.nn.relu(sum(  # [G, H], the mean over groups before it and over those behind it
+    heard = tf.nn.relu(sum(  # [G, H], from the means over producing and over consuming groups
         pooled(schema.DATAFLOW, to, spread(schema.DATAFLOW, of, state) @ weights, "mean")
         for of, to, weights in ((tfgnn.SOURCE, tfgnn.TARGET, self.along),
                                 (tfgnn.TARGET, tfgnn.SOURCE, self.against))))
@@ -94,13 +93,13 @@ class Messages(tf.keras.layers.Layer):
 
 
 class PlacetoNetwork(network.Network):
-  """Observations of `environment` -> scores of arms [B, A], as tf-agents' reward networks give."""
+  """Reward network of tf-agents: observations of `environment` -> scores of arms [B, A]."""
 
   def __init__(self, given: ScorerWeights):
     """Makes the network.
 
     Args:
-      given: weights to begin with, which decide width and rounds of messages.
+      given: initial weights; their shapes decide the width and the rounds of messages.
     """
     super().__init__(state_spec=(), name="PlacetoNetwork")
     width = len(given.bias_1)
@@ -119,7 +118,7 @@ class PlacetoNetwork(network.Network):
 
   @property
   def variables(self) -> List[tf.Variable]:
-    """Returns all of them; they are trained."""
+    """Returns all variables; all of them are trained."""
     return self._ordered
 
   trainable_variables = variables
@@ -142,7 +141,7 @@ class PlacetoNetwork(network.Network):
     """Scores the arms of observations.
 
     Args:
-      observation: as the environment gives it, [B, ...].
+      observation: of the environment, [B, ...].
       step_type, training: not used.
       network_state: passed on.
 
@@ -158,7 +157,7 @@ class PlacetoNetwork(network.Network):
     """Scores the option edges of a GraphTensor.
 
     Args:
-      graph: whose option edges carry `_PAIR` [E, F].
+      graph: its option edges carry `_PAIR` [E, F].
 
     Returns:
       [E] float32, between -10 and 10.
@@ -190,9 +189,9 @@ def _arrays(given: ScorerWeights) -> Tuple[np.ndarray, ...]:
 
 
 def _graph_of(observation: Dict[str, Any]) -> tfgnn.GraphTensor:
-  """Returns one GraphTensor of B components, whose option edges are the arms, in their order.
+  """Returns one GraphTensor of B components, whose option edges are the arms, in the same order.
 
-  A component has room for A groups, one more that padding edges are of, and A devices.
+  A component has A groups, one more group for padding edges, and A devices.
   """
   arms = observation[environment_lib.ARM]
   b, a = tf.unstack(tf.shape(arms[environment_lib.GROUP]))
@@ -204,7 +203,7 @@ def _graph_of(observation: Dict[str, Any]) -> tfgnn.GraphTensor:
     return tf.reshape(ends + first, [-1])
 
   flow, ends = observation.get(environment_lib.GLOBAL), arms  # [B, K, 2]; name -> [B, A]
-  if flow is None:  # without messages: training sees arms one by one, whose ends do not matter
+  if flow is None:  # without messages, training takes single arms, and their ends do not matter
     flow = tf.zeros([b, 0, 2], tf.int32)
     ends = {name: tf.zeros([b, a], tf.int32) for name in arms}
   return tfgnn.GraphTensor.from_pieces(

@@ -19,7 +19,7 @@ from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.annealing import anneal
 
-_ANNEALING_SHARE = 0.5  # of what is left, where that is plenty
+_ANNEALING_SHARE = 0.5  # annealing's share of the remaining budget, if plenty is left
 
 
 def place(
@@ -28,9 +28,9 @@ def place(
   """Places by trained weights, then by annealing.
 
   Args:
-    problem: whose best placement is where the search begins.
+    problem: the search begins at its best placement.
     budget, seed: see `search`.
-    weights: directory of the weights; by default those that ship.
+    weights: directory of the weights; by default the shipped weights.
 
   Returns:
     The best placement found, [N].
@@ -45,7 +45,7 @@ def place_in_auto(
 
   Args:
     problem, budget, seed, weights: see `place`.
-    start: [N] where to begin; by default at the best so far.
+    start: [N] placement to begin from; by default the best so far.
 
   Returns:
     The best placement found, [N].
@@ -56,12 +56,11 @@ def place_in_auto(
 
 def place_as_control(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, scored: bool) -> np.ndarray:
-  """Places as `place` does, without what training taught.
+  """Places as `place` does, but without trained weights, for comparison.
 
   Args:
     problem, budget, seed: see `place`.
-    scored: whether moves are scored by weights as initialized from the seed, or sampled
-      uniformly.
+    scored: True scores moves by initial weights from the seed; False samples moves uniformly.
 
   Returns:
     The best placement found, [N].
@@ -71,20 +70,20 @@ def place_as_control(
 
 
 def indifferent() -> ScorerWeights:
-  """Returns weights that score all devices alike, so that moves are sampled uniformly."""
+  """Returns weights that give equal scores to all moves, so that moves are sampled uniformly."""
   drawn = ScorerWeights.untrained()
   # All scores 0: the random tie-break decides.
   return dataclasses.replace(drawn, output=np.zeros_like(drawn.output))
 
 
 def trained(directory: Optional[str]) -> ScorerWeights:
-  """Returns the weights of a directory, or those that ship.
+  """Returns the weights of a directory, or the shipped weights.
 
   Args:
-    directory: of weights; None for those that ship.
+    directory: of weights; None for the shipped weights.
 
   Raises:
-    PlacetoError: they cannot be read.
+    PlacetoError: the weights cannot be read.
   """
   return pretrained() if directory is None else ScorerWeights.load(directory)
 
@@ -102,14 +101,14 @@ def search(
   """Improves a placement within the budget.
 
   Args:
-    problem: evaluates; its best placement counts as found.
-    start: [N] where to begin.
+    problem: evaluates; the result may be its best placement so far.
+    start: [N] placement to begin from.
     weights: of a scorer of gains.
-    budget: as for every search.
+    budget: of the search.
     seed: of the samples and of annealing.
-    config: how the scorer is put to work.
-    annealing: whether annealing gets the rest of the budget that the scorer leaves. Where that is
-      plenty, it begins at the start again, and the scorer goes on from the better of both.
+    config: of the best-first search.
+    annealing: whether annealing gets the rest of the budget that the scorer leaves. If plenty is
+      left, annealing begins from `start`, and the scorer continues from the better of both results.
 
   Returns:
     The best placement found, [N], never worse than the start.
@@ -125,7 +124,7 @@ def search(
           problem, budget.share(problem.search_log, _ANNEALING_SHARE), seed, start=placement)
       if not problem.search_log.exhausted(budget):
         BestFirst(problem, found, weights, **options).long_round(budget)
-  # 3. The rest goes to annealing from the best so far.
+  # 3. The rest of the budget goes to annealing from the best placement so far.
   if annealing and not problem.search_log.exhausted(budget):
     return anneal(problem, budget, seed)
   return best_so_far(problem, placement)

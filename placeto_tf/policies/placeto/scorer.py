@@ -1,9 +1,9 @@
 """`ScorerWeights`: Placeto's network for option edges as arrays, and its compiled inference.
 
-The network of `network.py`, which trains it, without TensorFlow: a perceptron (features -> width
--> width -> 1, ReLU, capped) scores every option edge by the gain that is to be expected of moving
-the group to the device, see `environment.reward_of`; rounds of messages between option edges are
-optional. `best_first` uses the scores.
+`network.py` trains the same network in TensorFlow. A perceptron (features -> width -> width -> 1,
+ReLU, capped) scores every option edge; the score predicts the reward of moving the group to the
+device (`environment.reward_of`). Rounds of messages between option edges are optional. `best_first`
+uses the scores.
 
 Dimensions: E option edges, F features, H width, G groups, D devices.
 """
@@ -23,10 +23,10 @@ from placeto_tf.policies import weight_files
 from placeto_tf.simulation.compiling import compiled, copy_into
 
 WIDTH = 32  # H by default
-# Scores stay between -10 and 10 by x / (1 + |x| / 10), in training as well; it keeps their order.
+# x / (1 + |x| / 10) keeps scores between -10 and 10, in training as well; their order is kept.
 CAP = 10.0
-_PREDICTS = "gain"  # what scores are of, as the sidecar says
-_DIRECTORY = "weights"  # of what ships
+_PREDICTS = "gain"  # the sidecar's name for the quantity that scores predict
+_DIRECTORY = "weights"  # of the shipped weights
 STAYS = NAMES.index("stays")  # the feature that marks a group's present device
 _FIELDS = ("hidden_1", "bias_1", "hidden_2", "bias_2", "output")
 
@@ -48,10 +48,10 @@ class ScorerWeights:
   hidden_2: np.ndarray  # [H, H]
   bias_2: np.ndarray  # [H]
   output: np.ndarray  # [H]
-  messages: Tuple[np.ndarray, ...] = ()  # three a round
+  messages: Tuple[np.ndarray, ...] = ()  # three arrays per round
 
   def __post_init__(self) -> None:
-    # Writable and contiguous: numba would compile again for other arrays.
+    # Writable and contiguous, because numba would compile again for other kinds of arrays.
     for name in _FIELDS:
       object.__setattr__(
           self, name, np.array(getattr(self, name), dtype=np.float32, order="C"))
@@ -82,8 +82,8 @@ class ScorerWeights:
     """Scores option edges.
 
     Args:
-      pairs: [E, F] float32 their features.
-      ends: [E, 2] their groups and devices; needed with messages.
+      pairs: [E, F] float32 features of the option edges.
+      ends: [E, 2] groups and devices of the option edges; needed with messages.
       flow: [K, 2] the dataflow between groups; needed with messages.
 
     Returns:
@@ -97,7 +97,7 @@ class ScorerWeights:
     here = pairs[:, STAYS, None]  # [E, 1], 1 where the group is
     groups, devices = ends.T
     for along, against, reached in zip(*(self.messages[i::3] for i in range(3))):
-      # A group's state is that of its option edge to the device where it is.
+      # A group's state is that of the option edge to its present device.
       # [G, H]
       state = _sums(hidden * here, groups, int(max(groups.max(), flow.max(initial=0))) + 1)
       # [G, H] means over producers and over consumers, each through its own weights.
@@ -115,12 +115,12 @@ class ScorerWeights:
   @classmethod
   def untrained(
       cls, seed: int = 0, width: int = WIDTH, rounds: int = 0) -> ScorerWeights:
-    """Makes weights as the network starts: Glorot's uniform samples, no biases.
+    """Makes initial weights: Glorot's uniform samples, and biases of 0.
 
     Args:
       seed: of the samples.
       width: H.
-      rounds: of messages, which reach no option edge before they are trained.
+      rounds: number of rounds of messages; untrained messages change no score.
 
     Returns:
       The weights.
@@ -159,16 +159,16 @@ class ScorerWeights:
 
   @classmethod
   def load(cls, directory: str) -> ScorerWeights:
-    """Reads the directory, or the `weights` of a run's root directory.
+    """Reads weights from a directory, or from `weights` in a training run's root directory.
 
     Args:
-      directory: of the weights.
+      directory: of the weights, or of the run.
 
     Returns:
       The weights.
 
     Raises:
-      PlacementError: they are missing, of another list of features, or predict something else.
+      PlacementError: the weights are missing, have other features, or predict another quantity.
     """
     remedy = "give a directory of scorer weights, or train them again"
     sidecar, arrays = weight_files.read(directory, remedy=remedy, error_type=PlacementError)
@@ -192,13 +192,13 @@ class ScorerWeights:
 
 
 def pretrained_directory() -> Optional[str]:
-  """Returns the directory of the weights that ship; None where there are none."""
+  """Returns the directory of the shipped weights; None if the package has none."""
   directory = os.path.join(os.path.dirname(__file__), _DIRECTORY)
   return directory if os.path.exists(os.path.join(directory, weight_files.SIDECAR)) else None
 
 
 def pretrained() -> ScorerWeights:
-  """Returns the weights that ship with the package.
+  """Returns the weights that are shipped with the package.
 
   Raises:
     PlacementError: the package has none.
@@ -219,7 +219,7 @@ def _sums(values: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:
 
 
 def _means(values: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:
-  """Returns [count, H] the means of the values [E, H] of each owner [E]; 0 where it has none."""
+  """Returns [count, H] the means of the values [E, H] of each owner [E]; 0 without values."""
   many = np.bincount(owners, minlength=count)[:, None]  # [count, 1]
   return _sums(values, owners, count) / np.maximum(many, 1).astype(np.float32)
 
@@ -237,7 +237,7 @@ def score(pairs, weights, scores):
   h = bias_1.shape[0]
   first = np.empty(h, np.float32)  # [H] of one option edge
   second = np.empty(h, np.float32)
-  # An option edge at a time: the vectors stay in the cache.
+  # One option edge at a time, so that its vectors are in the cache.
   for d in range(scores.shape[0]):
     # First layer; features that are 0 are skipped, and many are.
     copy_into(first, bias_1)

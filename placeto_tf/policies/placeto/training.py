@@ -1,15 +1,16 @@
-"""Trains Placeto to foresee what moves gain, from the moves of its own episodes.
+"""Trains Placeto to predict the gains of moves, from the moves of its own episodes.
 
-An iteration is an episode, or a few, each on a problem of its own: `MoveProcess`, played by a
-driver of tf-agents. What each move gained goes into a replay buffer, and tf-agents' bandit agent
-learns from it by regression: see `agent`. A root directory holds what `runs` lists, and
+An iteration has one or a few episodes, each on another problem: a driver of tf-agents plays a
+`MoveProcess`. The gain of each move goes into a replay buffer, and tf-agents' bandit agent learns
+to predict it by regression: see `agent`. A root directory holds the files that `runs` lists, and
 
   train/                   checkpoints, the buffer included, and TensorBoard's events
   weights/                 the network for compiled inference: weights.npz, weights.json
   policies/policy/         SavedModel, when training is done: serialized GraphTensors -> scores
   policies/greedy_policy/  SavedModel of tf-agents' policy, by `PolicySaver`
 
-A run that is killed goes on from the last checkpoint and ends with the same weights on one machine.
+A run that is killed resumes from the last checkpoint; on one machine, its final weights are the
+same.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from placeto_tf.training.updates import optimizer_variables
 import tensorflow as tf  # isort: skip
 from tf_agents.trajectories import trajectory  # isort: skip
 
-_OTHER_START = 0.35  # share of episodes that begin at another start than the best
+_OTHER_START = 0.35  # share of episodes that do not begin at the best start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,17 +55,17 @@ class PlacetoTrainingConfig(RunConfig):
   Attributes:
     graphs, held_out, watch_cluster, iterations, seed: see `RunConfig`.
     clusters: as `Cluster.parse` takes them, or "random[3]", which samples three for each graph.
-    max_groups: a number of groups is sampled from these for each problem.
+    max_groups: numbers of groups, from which one is sampled for each problem.
     process: the length of an episode.
-    epsilon: share of moves that are sampled uniformly, not the best ones by their scores.
+    epsilon: share of moves that are sampled uniformly instead of by the best score.
     arms: the most option edges that are scored at once in training.
-    width: of the network's layers.
-    messages: rounds of messages between option edges.
-    learning_rate: of Adam at first; falls to 0 along a cosine.
-    steps: of Adam an iteration; batch: moves a step.
+    width: width of the network's layers.
+    messages: number of rounds of messages between option edges.
+    learning_rate: Adam's learning rate at first; it falls to 0 along a cosine.
+    steps: Adam's steps per iteration; batch: moves per step.
     capacity: moves in the buffer; with messages each takes a whole observation, so give fewer.
-    episodes: an iteration, of which all may be played at once. With N times as many, N times as
-      many steps of Adam keep the share of learning.
+    episodes: episodes per iteration, all of which may be played at once. With N times as many, N
+      times as many steps keep the ratio of learning to playing.
   """
 
   clusters: Tuple[str, ...] = ("k80:4", "random[1]")
@@ -90,7 +91,7 @@ class PlacetoTrainingConfig(RunConfig):
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeSpec:
-  """All that an episode depends on besides weights: numbers of problem and start, its seed."""
+  """Everything besides weights on which an episode depends: numbers of problem and start, seed."""
 
   graph: int
   start: int
@@ -103,7 +104,7 @@ def make_environment(
 
   Args:
     config: of the run.
-    problems: that episodes are on.
+    problems: the problems of the episodes.
 
   Returns:
     The environment.
@@ -122,11 +123,11 @@ class EpisodeCollector:
     """Plays an episode.
 
     Args:
-      weights: of the scores.
+      weights: weights of the scorer.
       spec: of the episode.
 
     Returns:
-      Its steps, [S, ...].
+      The episode's steps, [S, ...].
     """
     rng = np.random.default_rng(spec.seed)
     # The process samples by a seed of its own.
@@ -162,11 +163,11 @@ class PlacetoTraining(Learner):
         base class.
     """
     super().__init__(config, root_dir, **given)
-    # Weights to begin with: samples, or those of the warm start.
+    # Initial weights: samples, or the weights of the warm start.
     first = ScorerWeights.untrained(config.seed, config.width, config.messages)
     if warm_start is not None:
       loaded = ScorerWeights.load(warm_start)
-      # Messages that begin as nothing leave the scores of weights without them as they are.
+      # Weights without messages get untrained ones, which do not change their scores.
       first = dataclasses.replace(loaded, messages=loaded.messages or first.messages)
       if (len(first.bias_1), len(first.messages)) != (config.width, 3 * config.messages):
         raise PlacetoError(
@@ -178,7 +179,7 @@ class PlacetoTraining(Learner):
     self.agent = agent_lib.make_agent(
         make_environment(config, self.problems), first, self._optimizer)
     self._network = self.agent.policy._reward_network
-    # Slots exist before a checkpoint is restored.
+    # Slots must exist before a checkpoint is restored.
     self._optimizer.build(self._network.trainable_variables)
     # Part of checkpoints, so that a resumed run sees the same moves.
     self._experience = agent_lib.Experience(self.agent, config.capacity)
@@ -203,18 +204,18 @@ class PlacetoTraining(Learner):
 
   @property
   def weights(self) -> ScorerWeights:
-    """Returns the network's weights now."""
+    """Returns the network's present weights."""
     return self._network.scorer
 
   def watch(self) -> Dict[str, float]:
     """Runs the short rounds of the search on held-out problems with the present weights.
 
     Returns:
-      The geometric mean of the objective after them over the start's.
+      The geometric mean of the ratio of the objective after these rounds to the start's.
     """
     logs = []
     for each in (self.problems[number] for number in self.held_out):
-      # A search as in use, but of the short rounds alone: their evaluations are the budget.
+      # The search as users run it, but only its short rounds: their evaluations are the budget.
       search = BestFirst(
           each.problem, each.problem.grouping.expand(each.starts[0]), self.weights)
       start_us = search.objective_us
@@ -257,7 +258,7 @@ class PlacetoTraining(Learner):
     """Puts the moves into the buffer, and learns from random batches of the whole buffer.
 
     Args:
-      experiences: an episode each.
+      experiences: one for each episode.
       iteration: from 1 on.
 
     Returns:

@@ -1,4 +1,4 @@
-"""tf-agents' REINFORCE with Placeto's baseline, and an entropy bonus that can be lowered.
+"""tf-agents' REINFORCE with Placeto's baseline, and an entropy bonus that falls during training.
 
 Dimensions: C graphs, B episodes, T steps.
 """
@@ -18,7 +18,7 @@ class StepBaseline(network.Network):
   """A value network that looks up the graph and the step: Placeto's baseline (appendix A.2).
 
   Attributes:
-    table: variable [C, T], which no gradient changes.
+    table: variable [C, T], which is not trained by gradients.
   """
 
   def __init__(self, input_tensor_spec, num_graphs: int, num_steps: int):
@@ -45,13 +45,13 @@ class StepBaseline(network.Network):
       (values [B, T], network_state).
     """
     del step_type, training
-    # The number of groups visited is the number of the step.
+    # The number of the step is the number of visited groups.
     visited = tf.reduce_sum(observation[observation_lib.VISITED], axis=-1)
-    # Padding behind the last step stays within the table.
+    # Padding after the last step gets indices within the table.
     step = tf.minimum(tf.cast(visited, tf.int32), self.table.shape[1] - 1)
     graph = observation[observation_lib.GRAPH][..., 0]
     return tf.gather_nd(self.table, tf.stack([graph, step], axis=-1)), network_state
 
 
 class PublishedAgent(WithEntropyCoefficient, reinforce_agent.ReinforceAgent):
-  """REINFORCE whose entropy bonus can be lowered."""
+  """REINFORCE with an entropy bonus that falls during training."""

@@ -1,4 +1,4 @@
-"""Episodes of the published process, many of one graph side by side.
+"""Plays episodes of the published process, many episodes of one graph side by side.
 
 Dimensions: B episodes, G groups, D devices, T steps.
 """
@@ -25,10 +25,10 @@ from tf_agents.trajectories import trajectory  # isort: skip
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EpisodesSpec:
-  """All that episodes depend on besides weights.
+  """Everything besides weights on which episodes depend.
 
   Attributes:
-    graph: its number.
+    graph: number of the graph.
     seed: of all samples.
     best: [G] int32, the best placement of the graph so far.
   """
@@ -40,13 +40,14 @@ class EpisodesSpec:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Episodes:
-  """Episodes as they were played, and their results.
+  """Played episodes and their results.
 
   Attributes:
-    graph: its number.
+    graph: number of the graph.
     steps: [B, T, ...] arrays.
-    last, best: step times over the start's: the last one's geometric mean, and the best.
-    best_placement: [G] int32, the best ever of the graph; best_us: its objective.
+    last: geometric mean over episodes of the last step time divided by the start's.
+    best: the best step time of all episodes, divided by the start's.
+    best_placement: [G] int32, the best placement of the graph so far; best_us: its objective.
   """
 
   graph: int
@@ -63,23 +64,23 @@ def make_environments(
   """Makes an environment for each graph.
 
   Args:
-    problems, grouped: of the graphs, in one order.
-    config: whose rules the environments follow.
-    num_training: graphs behind the first so many are held out.
-    max_groups: of observations.
-    seed: of the orders and starts; each graph has its own.
+    problems, grouped: of the graphs, in the same order.
+    config: has the rules of the environments.
+    num_training: number of training graphs, which come first; the others are held out.
+    max_groups: number of groups in observations.
+    seed: of the orders and starts; each graph derives its own seed.
 
   Returns:
     An environment for each graph.
   """
   made = []
-  # The episodes of an update are divided among as many graphs as there are.
+  # The episodes of an update are divided among several graphs, or all if there are fewer.
   episodes = config.environment.num_episodes
   rules = dataclasses.replace(
       config.environment, num_episodes=episodes // min(episodes, num_training))
   for i, (each, graph) in enumerate(zip(problems, grouped)):
     if i >= num_training and rules.start == "best":
-      rules = dataclasses.replace(rules, start="given")  # the same in every watch
+      rules = dataclasses.replace(rules, start="given")  # every watch has the same starts
     # Seeds differ by graph, so that graphs do not share their orders.
     made.append(PlacementEnvironment(
         each.problem.allowed, SimulatedCost(each.problem, graph), each.starts[0],
@@ -97,7 +98,7 @@ def play(
     environment: of the graph, in any state.
     logits: of the policy, observation -> [B, 1, D].
     rng: of the actions; None takes the likeliest devices.
-    graph: its number.
+    graph: number of the graph.
 
   Returns:
     The episodes.
@@ -112,7 +113,7 @@ def play(
 
 
 class EpisodesCollector:
-  """A network of its own, and environments of all graphs."""
+  """Plays episodes, with its own network and an environment for each graph."""
 
   def __init__(
       self, config: PublishedConfig, problems: Sequence[StartedProblem], *, num_training: int,

@@ -1,12 +1,12 @@
 """The published graph embedding and poolings on TensorFlow GNN.
 
-Placeto section 3.2. A batch holds P graphs and S placements of each. The GraphTensor holds each
-graph once, as a component of G groups, and its features carry placements as a further axis,
-[P G, S, F]: a gather along an edge then moves one contiguous row for all of them, which is several
-times faster than a copy of the graph for each.
+Placeto section 3.2. A batch holds P graphs and S placements of each graph. The GraphTensor holds
+each graph once, as a component of G groups, and its features have an axis for placements,
+[P G, S, F]. A gather along an edge then moves one contiguous row for all placements, which is
+several times as fast as with a copy of the graph for each placement.
 
-Dimensions: P graphs, S placements of each, G groups, E edges, F features, W width, K groups placed
-now.
+Dimensions: P graphs, S placements of each graph, G groups, E edges, F features, W width, K current
+groups.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def group_graph(arrays: derived.Derived, raw: tf.Tensor) -> tfgnn.GraphTensor:
   """
   p, g = tf.shape(raw)[0], tf.shape(raw)[1]
   edges = tf.shape(arrays[derived.SOURCES])[1]  # E
-  first = tf.range(p)[:, None] * g  # of each graph
+  first = tf.range(p)[:, None] * g  # number of the first group of each graph
 
   def ends(name):
     """Returns the node set and [P E] numbers of nodes of one end of the edges."""
@@ -55,7 +55,7 @@ def group_graph(arrays: derived.Derived, raw: tf.Tensor) -> tfgnn.GraphTensor:
 
 
 class Messages(tfgnn.keras.layers.AnyToAnyConvolutionBase):
-  """The sum of f(x_u) over the groups u at the other ends of a group's edges, all alike."""
+  """The sum of f(x_u) over the neighbours u of a group, with equal weights."""
 
   def __init__(self, width: int, seeds: Seeds, *, receiver_tag, padded: bool):
     """Makes f.
@@ -63,7 +63,7 @@ class Messages(tfgnn.keras.layers.AnyToAnyConvolutionBase):
     Args:
       width: W.
       seeds: of the weights.
-      receiver_tag: end of an edge that receives: target along the dataflow, source against it.
+      receiver_tag: the receiving end of an edge: target along the dataflow, source against it.
       padded: whether there may be padding edges.
     """
     super().__init__(
@@ -93,7 +93,7 @@ class Messages(tfgnn.keras.layers.AnyToAnyConvolutionBase):
 
 
 class NextState(tf.keras.layers.Layer):
-  """x_v <- g(sum of messages) + transform(raw_v); the second alone where v hears of none."""
+  """x_v <- g(sum of messages) + transform(raw_v); without the first term if v gets no messages."""
 
   def __init__(self, width: int, seeds: Seeds, *, forward: bool):
     super().__init__()
@@ -127,10 +127,10 @@ class MessagePassing(tf.keras.layers.Layer):
 
     Args:
       width: W.
-      rounds: how many.
+      rounds: number of rounds.
       seeds: of the weights.
-      forward: whether messages go from producers to consumers, or against the dataflow.
-      transform_layers: of the transform of a group's own features.
+      forward: True sends messages from producers to consumers, False against the dataflow.
+      transform_layers: number of layers of the transform of a group's own features.
       padded: whether there may be padding edges.
     """
     super().__init__()
@@ -146,7 +146,7 @@ class MessagePassing(tf.keras.layers.Layer):
     self._transform = perceptron(width, seeds, layers=transform_layers, last=None)
 
   def call(self, graph: tfgnn.GraphTensor) -> tf.Tensor:
-    """Takes all rounds.
+    """Computes all rounds.
 
     Args:
       graph: with raw features `RAW` [P G, S, F], see `group_graph`.
@@ -157,9 +157,9 @@ class MessagePassing(tf.keras.layers.Layer):
     features = dict(graph.node_sets[schema.GROUP].features)
     own = self._transform(features[RAW])  # [P G, S, W], the state before the first round
     features[tfgnn.HIDDEN_STATE] = own
-    # A copy for each round: the gradient of copies is stacked and summed in their order. That of
-    # one tensor would be summed by AddN, which begins with whichever summand's memory is free to
-    # be reused at that moment, so that runs would differ in the last bit.
+    # A copy for each round: gradients of copies are stacked and summed in a fixed order. AddN would
+    # sum the gradients of a single tensor; it begins with any summand whose memory is free to be
+    # reused at that moment, so that runs would differ in the last bit.
     copies = tf.unstack(tf.broadcast_to(
         own[None], tf.concat([[self._rounds], tf.shape(own)], axis=0)), num=self._rounds)
     for each in copies:
@@ -170,8 +170,7 @@ class MessagePassing(tf.keras.layers.Layer):
 
 
 class Poolings(tf.keras.layers.Layer):
-  """For each current group: its own embedding beside sums over ancestors, descendants, parallels.
-  """
+  """Embeddings of the current groups, and sums over their ancestors, descendants and parallels."""
 
   def __init__(self, width: int, seeds: Seeds):
     super().__init__()
@@ -179,7 +178,7 @@ class Poolings(tf.keras.layers.Layer):
     self._f, self._g = ([perceptron(width, seeds) for _ in range(3)] for _ in range(2))
 
   def call(self, embedding: tf.Tensor, current: tf.Tensor, arrays: derived.Derived) -> tf.Tensor:
-    """Pools the embeddings that matter to the current groups.
+    """Pools embeddings over the ancestors, descendants and parallel groups of current groups.
 
     Args:
       embedding: [P, G, S, W].
@@ -187,7 +186,7 @@ class Poolings(tf.keras.layers.Layer):
       arrays: of P graphs, see `derived.GraphTable`.
 
     Returns:
-      [P, S, K, 4 W]: the group's own, ancestors, descendants, parallels.
+      [P, S, K, 4 W]: the group's own embedding, then its ancestors', descendants' and parallels'.
     """
     by_placement = tf.transpose(embedding, [0, 2, 1, 3])  # [P, S, G, W]
     parts = [tf.gather(by_placement, current, batch_dims=2)]  # [P, S, K, W]
@@ -198,7 +197,7 @@ class Poolings(tf.keras.layers.Layer):
 
 
 class SumOfAll(tf.keras.layers.Layer):
-  """One sum over all groups, whichever is current: the paper's simple aggregator.
+  """The paper's simple aggregator: one sum over all groups, the same for any current group.
 
   Only the flag of the current group among the raw features distinguishes decisions.
   """
@@ -212,7 +211,7 @@ class SumOfAll(tf.keras.layers.Layer):
 
     Args:
       embedding: [P, G, S, W].
-      current: [P, S, K] int32 groups, whose number alone matters.
+      current: [P, S, K] int32 groups; only K is used.
       arrays: of P graphs, see `derived.GraphTable`.
 
     Returns:

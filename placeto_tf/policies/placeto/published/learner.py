@@ -26,11 +26,11 @@ from placeto_tf.training.schedules import between
 from placeto_tf.training.updates import adam, optimizer_variables
 
 _CLIP = 1.25  # largest norm of the whole gradient, as in the authors' code
-_BASELINE_UPDATES = 10  # of a graph, as in the paper
+_BASELINE_UPDATES = 10  # number of a graph's updates in its baseline, as in the paper
 
 
 class PublishedLearner:
-  """Acts and learns.
+  """The network, the agent and its updates.
 
   Attributes:
     agent, network, optimizer: tf-agents' agent, its network, Adam.
@@ -45,13 +45,13 @@ class PublishedLearner:
     """Makes network and agent.
 
     Args:
-      environment: whose specs they follow.
+      environment: gives the specs.
       graphs, max_groups: see `PublishedNetwork`.
-      config: how it learns.
+      config: of the published process.
       seed: of weights.
-      weights: to start from, of a network for other graphs or another grouping.
-      compiled: whether updates are compiled, which takes seconds and pays after dozens of updates;
-        they are then padded to one size.
+      weights: initial weights, from a network for other graphs or another grouping.
+      compiled: whether updates are compiled. This takes seconds, and pays after dozens of updates;
+        updates are then padded to one size.
 
     Raises:
       PlacetoError: the weights are of another network.
@@ -67,7 +67,7 @@ class PublishedLearner:
     self._num_steps = [graph.num_groups for graph in graphs]  # an episode visits every group once
     self._baseline = agent_lib.StepBaseline(observation_spec, len(graphs), max(self._num_steps))
     self.optimizer = adam(config.learning_rate, _CLIP, network.trainable_weights)
-    # gamma 1: the return of a step is the sum of all rewards from there on.
+    # gamma 1: the return of a step is the sum of its reward and all later rewards.
     self.agent = agent_lib.PublishedAgent(
         time_step_spec, action_spec, network, optimizer=self.optimizer, gamma=1.0,
         value_network=self._baseline, normalize_returns=False,
@@ -89,7 +89,7 @@ class PublishedLearner:
 
   @property
   def variables(self) -> List[tf.Variable]:
-    """Returns all that an update changes."""
+    """Returns all variables that an update changes."""
     return list(self.network.variables) + optimizer_variables(self.optimizer)
 
   def update(
@@ -98,18 +98,18 @@ class PublishedLearner:
     """Learns from whole episodes.
 
     Args:
-      parts: arrays of the episodes of each graph; those of smaller graphs have fewer steps.
+      parts: arrays of the episodes of each graph; episodes of smaller graphs have fewer steps.
       graphs: numbers of these graphs.
-      spent: share of the budget that is used up, in [0, 1].
+      spent: used share of the budget, in [0, 1].
 
     Returns:
       The loss, and the entropy of a decision.
 
     Raises:
-      InvalidArgumentError: of TensorFlow: the loss is infinite or not a number.
+      InvalidArgumentError: (TensorFlow's) the loss is infinite or not a number.
     """
     config = self._config
-    # One shape for all updates, or each length would be compiled anew.
+    # One shape for all updates, because each new length would be compiled again.
     t = max(self._num_steps) if self._compiled else max(each.reward.shape[1] for each in parts)
 
     def padded(*values: np.ndarray) -> np.ndarray:  # -> [B, T, ...]
@@ -117,7 +117,7 @@ class PublishedLearner:
           np.pad(value, [(0, 0), (0, t - value.shape[1])] + [(0, 0)] * (value.ndim - 2))
           for value in values])
 
-    # [B, T]: padding does not count.
+    # [B, T] weights: padding has weight 0.
     taken = padded(*(np.ones(each.reward.shape, bool) for each in parts))
     self.optimizer.learning_rate.assign(
         between(config.learning_rate, config.final_learning_rate, spent))
@@ -127,7 +127,7 @@ class PublishedLearner:
     return self._step(tf.nest.map_structure(padded, *parts), taken, entropy)
 
   def state_dict(self) -> Dict[str, Any]:
-    """Returns the state between episodes besides the agent's variables, for JSON."""
+    """Returns the state between episodes, without the agent's variables, for JSON."""
     return {"baselines": [[list(of_step) for of_step in each] for each in self._returns]}
 
   def load_state_dict(self, state: Dict[str, Any]) -> None:
@@ -147,7 +147,7 @@ class PublishedLearner:
     # The agent sums over steps and averages over episodes. Its entropy is an average over all.
     scale = 1.0 if self._config.sum_gradients else 1.0 / taken.sum()
     self.agent.entropy_coefficient.assign(entropy * t)
-    # All rows look like episodes of T steps; weights of 0 hide those behind their end.
+    # All rows look like episodes of T steps; steps after an episode's end have weight 0.
     middle = np.full((b, t), ts.StepType.MID, dtype=np.int32)
     last = middle.copy()
     last[:, -1] = ts.StepType.LAST
@@ -169,7 +169,7 @@ class PublishedLearner:
 
     Args:
       rewards: [B, T] of the graph's episodes.
-      graph: its number.
+      graph: number of the graph.
     """
     # Undiscounted returns: sums of rewards from each step on.
     returns = np.cumsum(rewards.T[::-1].astype(np.float64), axis=0)[::-1]  # [T, B]

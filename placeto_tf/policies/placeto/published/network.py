@@ -1,15 +1,16 @@
 """The published policy network for grouped graphs: observation -> a device for the current group.
 
 Placeto section 3.2 and appendix. Each group's raw features are embedded by message passing along
-the dataflow and against it, concatenated, pooled over ancestors, descendants and parallel groups,
-and a head gives the logits of the devices. As in the paper, the input holds each group's device
-one-hot, and the head has an output per device, each of which has to be learned.
+the dataflow and against it, concatenated, and pooled over ancestors, descendants and parallel
+groups; a head gives the logits of the devices. As in the paper, the input has each group's device
+as one-hot, and the head has an output per device, each with its own weights.
 
-One network serves several graphs, padded to one size; observations name the graph they are of. The
-same weights read serialized GraphTensors of `encoding/schema.pbtxt`: see `PublishedNetwork.serve`.
+One network serves several graphs, padded to one size; an observation has the number of its graph.
+The same weights serve serialized GraphTensors of `encoding/schema.pbtxt`, see
+`PublishedNetwork.serve`.
 
-Dimensions: P graphs, S placements of each, G groups, D devices, K groups placed now (one, as in the
-paper), F raw features, W width of one direction's embedding.
+Dimensions: P graphs, S placements of each graph, G groups, D devices, K current groups (one, as in
+the paper), F raw features, W width of one direction's embedding.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ EMBEDDINGS = ("placeto", "simple_partitioner", "simple_aggregator")
 
 @dataclasses.dataclass(frozen=True)
 class NetworkConfig:
-  """The choices of the network; the defaults are the paper's.
+  """Settings of the network; the defaults are the paper's.
 
   Attributes:
     embedding: "placeto", or one of the paper's ablations (section 4.4): "simple_partitioner" pools
       over the three partitions without message passing, "simple_aggregator" sums over all groups.
-    rounds: of message passing.
-    transform_layers: of the transform of a group's own features; 3 in the authors' code.
+    rounds: number of rounds of message passing.
+    transform_layers: number of layers of the transform of a group's own features; 3 in the authors'
+      code.
     width: W; None is the number of raw features.
   """
 
@@ -61,8 +63,8 @@ class NetworkConfig:
 class PublishedNetwork(network.DistributionNetwork):
   """Observation (see `training.observation`) -> MaskedCategorical over devices, [..., K].
 
-  The observations of one batch row are all of the graph that its first one names: [B] observations
-  may be of B graphs, [B, T] are T placements of each of B graphs.
+  All observations of a batch row have the graph of its first one: [B] observations may be of B
+  graphs; [B, T] observations are T placements of each of B graphs.
   """
 
   def __init__(
@@ -73,14 +75,14 @@ class PublishedNetwork(network.DistributionNetwork):
 
     Args:
       input_tensor_spec, action_spec: see `training.observation`.
-      graphs: that it places; observations name one (`observation.GRAPH`).
-      max_groups: G, where it is more than the largest graph has.
+      graphs: the graphs that it places; an observation has the index of one (`observation.GRAPH`).
+      max_groups: G, if it is more than the number of groups of the largest graph.
       config: see `NetworkConfig`.
       seed: of the weights.
       name: of the network.
 
     Raises:
-      PlacetoError: a graph has more groups, or is on a cluster of another size.
+      PlacetoError: a graph has more groups than `max_groups`, or is on a cluster of another size.
     """
     config = config or NetworkConfig()
     table = derived.GraphTable(graphs, max_groups=max_groups)
@@ -133,7 +135,7 @@ class PublishedNetwork(network.DistributionNetwork):
     rows = outer[0] if outer_rank else 1  # P
     stack = {name: tf.reshape(value, tf.stack([rows, -1, value.shape[-1]]))  # [P, S, ...]
              for name, value in observation.items()}
-    # The first observation of a row names the graph of all: [P, ...] each.
+    # The first observation of a row has the graph of the whole row: [P, ...] each.
     arrays = self._table(stack[observation_lib.GRAPH][:, 0, 0])
     k, d = current.shape[-1], self._table.num_devices
 
@@ -149,14 +151,14 @@ class PublishedNetwork(network.DistributionNetwork):
   def serve(self, serialized: tf.Tensor) -> Dict[str, tf.Tensor]:
     """Decides on a serialized GraphTensor of `encoding/schema.pbtxt`, of any graph.
 
-    The cluster has as many devices as those of training.
+    The cluster must have as many devices as the training clusters.
 
     Args:
       serialized: scalar string, a `tf.train.Example`.
 
     Returns:
       `logits` [K, D] of the devices for the groups marked as current, in their order, about
-      -1e10 where a group may not be placed; and `group` [K] int64, which these are.
+      -1e10 for devices that a group may not use; and `group` [K] int64, the numbers of the groups.
     """
     graph = tfgnn.parse_single_example(schema.graph_tensor_spec(), serialized)
     groups = graph.node_sets[schema.GROUP]

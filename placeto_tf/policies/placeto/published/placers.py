@@ -23,29 +23,29 @@ def place(
   """Improves the problem's best placement by episodes of the published process.
 
   Args:
-    problem: its groups are placed; there should be about as many as in training.
+    problem: its groups are placed; their number should be about that of training.
     budget, seed, root_dir: see `improve`.
-    way: "fine_tune" learns on the problem, "zero_shot" learns nothing, and "random", to compare
-      with, samples devices uniformly.
-    weights: directory of a training run, see `PublishedWeights.load`, whose process it is and
-      whose weights it begins with. None is the process of `PublishedConfig` from initial weights.
+    way: "fine_tune" learns on the problem, "zero_shot" learns nothing, and "random" samples devices
+      uniformly, for comparison.
+    weights: directory of a training run (see `PublishedWeights.load`), for the configuration and
+      the initial weights. None takes `PublishedConfig` and random initial weights.
 
   Returns:
     [N] the problem's best placement.
 
   Raises:
-    PlacetoError: there are no such weights, or they are for another number of devices.
+    PlacetoError: the weights are missing, or are for another number of devices.
   """
   config, arrays = PublishedConfig(), None
   if weights is not None:
     trained = PublishedWeights.load(weights)
     trained.check(problem.num_devices)
     config = trained.config
-    if way == "fine_tune":  # explores as much as when training ended
+    if way == "fine_tune":  # with as much exploration as at the end of training
       config = dataclasses.replace(config, entropy=config.final_entropy)
     if way != "random":
       arrays = trained.arrays
-  # A search goes on from the best, wherever episodes of training began.
+  # A search continues from the best placement, even if episodes of training began elsewhere.
   config = dataclasses.replace(
       config, environment=dataclasses.replace(config.environment, start="best"))
   improve(

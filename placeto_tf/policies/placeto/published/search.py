@@ -1,7 +1,7 @@
 """Trains the published process on one graph and, by doing so, improves its placement.
 
-The result is the best placement met on the way, which the problem remembers; the trained policy
-is thrown away. One graph is a family of one: episodes are played and learned from as in training.
+The result is the best placement of all episodes, which the problem remembers; the trained policy is
+dropped. The graph is a family of one graph: episodes and updates are those of training.
 
 Dimensions: B episodes side by side, G groups, D devices.
 """
@@ -29,7 +29,7 @@ from placeto_tf.training.placement_environment import PlacementEnvironment
 from placeto_tf.training.schedules import spent_share
 from placeto_tf.training.updates import attempt, write_scalars
 
-_IDLE_EPISODES = 20  # episodes in a row without an evaluation after which a search ends
+_IDLE_EPISODES = 20  # a search ends after so many episodes in a row without an evaluation
 
 
 def improve(
@@ -47,7 +47,7 @@ def improve(
 ) -> None:
   """Trains on the problem's graph for the budget, starting from a placement.
 
-  With `max_evaluations` alone the result is the same for the same seed on one machine, bit for
+  If only `max_evaluations` is limited, the same seed gives the same result on one machine, bit for
   bit. The search stops before a step whose evaluations could exceed the budget.
 
   Args:
@@ -58,8 +58,8 @@ def improve(
     root_dir: where TensorBoard events go (in train/); None writes none.
     config: see `PublishedConfig`.
     learns: whether updates are made.
-    uniform: whether devices are sampled uniformly in the same process, to compare with.
-    weights: of the network, in its order, to begin with; None initializes them.
+    uniform: whether devices are sampled uniformly in the same process, for comparison.
+    weights: initial weights in the network's order; None samples them.
     compiled: see `PublishedLearner`.
 
   Raises:
@@ -95,7 +95,7 @@ def improve(
       functools.partial(_uniform, np.where(problem.allowed, 0.0, -np.inf)) if learner is None
       else learner.logits)
   idle = 0
-  # Play, learn, report, until the budget is used up or nothing moves any more.
+  # Play, learn, report, until the budget is used up or the policy moves no group any more.
   while affordable() and idle < _IDLE_EPISODES:
     evaluations = search_log.evaluations
     steps, losses = play(environment, logits, rng).steps, {}
@@ -103,7 +103,7 @@ def improve(
       losses = attempt(
           functools.partial(learner.update, [steps], spent=spent_share(problem, budget, began)),
           learner.variables)
-    # With a budget of evaluations only, a policy that moves nothing would never end.
+    # With a budget of evaluations only, a search whose policy moves nothing would never end.
     idle = idle + 1 if search_log.evaluations == evaluations else 0
     if writer is not None:
       write_scalars(writer, search_log.evaluations, {

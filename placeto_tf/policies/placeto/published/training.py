@@ -1,16 +1,17 @@
-"""Trains the published process on a family of graphs: several an update, all in turn.
+"""Trains the published process on a family of graphs: several graphs per update, all in turn.
 
-A root directory holds what `training.runs` says, and
+A root directory holds the files that `training.runs` lists, and
 
-  train/                   checkpoints: weights, optimizer, step, baselines, random states, bests
-  train/events*            TensorBoard: returns, loss, entropy, step time over the start's by graph
-                           and over all, the same for held-out graphs, speed
+  train/                   checkpoints: weights, optimizer, step, baselines, random states, best
+                           placements
+  train/events*            TensorBoard: returns, loss, entropy, step time relative to the start's by
+                           graph and over all graphs, the same for held-out graphs, speed
   policies/policy/         SavedModel, when training is done: serialized GraphTensors -> logits
   policies/greedy_policy/  SavedModel of tf-agents, of the likeliest devices on these graphs
   weights/                 the network's weights, for `--warm_start` and `--policy_weights`
 
-A run that is killed and resumed ends with the same weights as one that was not, to the bit on one
-machine: everything random comes from generators that are saved with them.
+On one machine, a run that is killed and resumed ends with the same weights, to the bit, as a run
+that is not interrupted, because checkpoints have the states of all random generators.
 
 Dimensions: P graphs of an update, G groups.
 """
@@ -53,12 +54,12 @@ class PublishedTrainingConfig(RunConfig):
   Attributes:
     graphs, held_out, watch_cluster, seed: see `RunConfig`.
     clusters: every graph is placed on every cluster; all have equally many devices.
-    max_groups: the most groups of a graph, and the room in observations.
-    iterations: updates, each from `placeto.environment.num_episodes` episodes, divided among as
-      many graphs, or all if there are fewer. The given start is the best of one device, expert and
-      METIS; step times are shares of its.
-    checkpoint_every, watch_every: iterations.
-    placeto: how it learns.
+    max_groups: the most groups of a graph; observations are padded to this number.
+    iterations: number of updates. Each has `placeto.environment.num_episodes` episodes, divided
+      among as many graphs, or all graphs if there are fewer. The given start is the best of single
+      device, expert and METIS; step times are divided by the start's.
+    checkpoint_every, watch_every: numbers of iterations.
+    placeto: configuration of the published process.
   """
 
   max_groups: int = 48
@@ -76,8 +77,8 @@ class PublishedTraining(Learner):
   """Placeto's policy, which learns from all graphs in turn.
 
   Attributes:
-    learner: the policy and what it learns with.
-    env_steps: decisions so far.
+    learner: the policy, its agent and its optimizer.
+    env_steps: number of decisions so far.
   """
 
   policy = "placeto"
@@ -95,11 +96,11 @@ class PublishedTraining(Learner):
       **given: problems.
 
     Raises:
-      PlacetoError: a graph is too large, or the warm start is of another network; and what the base
-        class raises.
+      PlacetoError: a graph is too large, or the warm start is of another network; and the errors of
+        the base class.
     """
     super().__init__(config, root_dir, **given)
-    # Held-out graphs too: one network has tables of all.
+    # Held-out graphs, too, because one network has the tables of all graphs.
     graphs = [GroupedGraph.of(each.problem) for each in self.problems]
     self._environments = make_environments(
         self.problems, graphs, config.placeto, num_training=self.num_training,
@@ -111,7 +112,7 @@ class PublishedTraining(Learner):
         max_groups=config.max_groups, compiled=True)
     self.env_steps = 0
     self._ratios: Dict[str, List[float]] = {}  # graph -> [last, best] of its latest episodes
-    # Of each training graph: the best placement so far, and its objective.
+    # For each training graph: the best placement so far, and its objective.
     self._best = [(each.best_placement, each.best_objective_us)
                   for each in self._environments[:self.num_training]]
     self.at_once = min(config.placeto.environment.num_episodes, self.num_training)
@@ -136,13 +137,13 @@ class PublishedTraining(Learner):
     """Plays episodes on held-out graphs from their given starts; learns nothing.
 
     Returns:
-      Step times over the start's: of each held-out graph and their geometric means, for the last
-      placement of sampled episodes, the best in them, and the last of a greedy episode.
+      Step times divided by the start's, of each held-out graph and as geometric means: for the last
+      and the best placements of sampled episodes, and for the last placement of a greedy episode.
     """
     found: Dict[str, float] = {}
     means: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
     for graph in self.held_out:
-      # The same samples in every watch, so that watches differ by weights alone.
+      # Every watch has the same seeds, so that watches differ by weights alone.
       rng = np.random.default_rng([self.config.seed, graph])
       drawn, greedy = (
           play(self._environments[graph], self.learner.logits, draws) for draws in (rng, None))
@@ -154,7 +155,7 @@ class PublishedTraining(Learner):
     return found
 
   def turn(self, iteration: int) -> List[int]:
-    """Returns the graphs of an update: all in turn, in another order each lap, none twice at once.
+    """Returns the graphs of an update: all in turn, in a new order each pass, none twice at once.
 
     Args:
       iteration: from 1 on.
@@ -162,7 +163,7 @@ class PublishedTraining(Learner):
     Returns:
       [P] numbers of graphs.
     """
-    # Update n takes places (n - 1) P to n P of the laps' orders, one lap after the other.
+    # Update n takes positions (n - 1) P to n P of the concatenated orders of all laps (passes).
     p, c = self.at_once, self.num_training
     turn: List[int] = []
     place = (iteration - 1) * p
@@ -185,19 +186,19 @@ class PublishedTraining(Learner):
 
   def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
     """See the base class."""
-    del num_threads  # they are on one anyway
-    # Held-out graphs too: the network has tables of all.
+    del num_threads  # the simulators have one thread each anyway
+    # Held-out graphs, too, because the network has the tables of all graphs.
     return [dataclasses.replace(each, problem=each.problem.portable(with_shapes=False))
             for each in self.problems]
 
   @property
   def weights(self) -> List[np.ndarray]:
-    """Returns the network's weights now."""
+    """Returns the network's present weights."""
     return self.learner.weights
 
   def specs(self, iteration: int) -> List[EpisodesSpec]:
     """See the base class."""
-    # Each graph has a seed of its own, and the best placement as it is now.
+    # Each graph has a seed of its own and its best placement so far.
     return [EpisodesSpec(graph, int(self.rng.integers(2**31)), self._best[graph][0])
             for graph in self.turn(iteration)]
 
@@ -209,11 +210,11 @@ class PublishedTraining(Learner):
     """Makes one update from the episodes of some graphs; see the base class.
 
     Args:
-      experiences: of each graph.
+      experiences: one for each graph.
       iteration: from 1 on.
 
     Returns:
-      Loss, entropy, mean return, and step times over the start's by graph and over all.
+      Loss, entropy, mean return, and step times divided by the start's, by graph and over all.
     """
     for each in experiences:
       self.env_steps += self.steps_of(each)
@@ -225,7 +226,7 @@ class PublishedTraining(Learner):
     return {**self._train_figures(experiences), **losses, "returns": float(np.mean(returns))}
 
   def _train_figures(self, experiences: List[Episodes]) -> Dict[str, float]:
-    """Returns figures of these graphs, and geometric means over all graphs seen."""
+    """Returns figures of these graphs, and geometric means over all graphs so far."""
     found: Dict[str, float] = {}
     for each in experiences:
       name = self.problems[each.graph].name

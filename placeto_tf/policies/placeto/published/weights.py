@@ -1,7 +1,7 @@
-"""Files of weights trained by the published process, with all that is needed to use them.
+"""Files of weights trained by the published process, with everything that is needed to use them.
 
 A directory holds weights.npz (the network's variables in their order, "0", "1", ...) and
-weights.json: `placeto`, the `PublishedConfig` it was trained with; `devices`, their number, hosts
+weights.json: `placeto`, the `PublishedConfig` of training; `devices`, the number of devices, hosts
 included; `max_groups`, the most groups of a graph; `iteration`; `training`, the configuration
 of the run.
 """
@@ -20,7 +20,7 @@ from placeto_tf.policies.placeto.published.config import PublishedConfig
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PublishedWeights:
-  """Attributes: arrays, config, devices, max_groups: see the module."""
+  """The content of the files; the module describes its attributes."""
 
   arrays: Tuple[np.ndarray, ...]
   config: PublishedConfig
@@ -34,7 +34,7 @@ class PublishedWeights:
 
     Args:
       directory: made where it does not exist.
-      iteration: at which training stood.
+      iteration: number of iterations of the training so far.
       training: the configuration of the run.
     """
     weight_files.write(directory, {str(i): array for i, array in enumerate(self.arrays)}, {
@@ -43,16 +43,16 @@ class PublishedWeights:
 
   @classmethod
   def load(cls, directory: str) -> PublishedWeights:
-    """Reads the directory, or the `weights` of a run's root directory.
+    """Reads weights from a directory, or from `weights` in a run's root directory.
 
     Args:
-      directory: of the weights.
+      directory: of the weights, or of the run.
 
     Returns:
       The weights.
 
     Raises:
-      PlacetoError: it holds no weights of Placeto.
+      PlacetoError: the directory holds no weights of the published process.
     """
     remedy = "give a directory that scripts/train.py --policy=placeto --preset=paper wrote"
     sidecar, arrays = weight_files.read(directory, remedy=remedy)
