@@ -47,7 +47,7 @@ def grouped_graph(problem: PlacementProblem) -> GroupedGraph:
   return GroupedGraph.of(problem)
 
 
-def means_of_draws(problem: PlacementProblem) -> List[float]:
+def means_of_samples(problem: PlacementProblem) -> List[float]:
   """The mean step time of each batch of placements that is simulated from now on, as they come."""
   means: List[float] = []
   simulate = problem.simulator.simulate_many

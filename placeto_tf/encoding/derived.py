@@ -57,7 +57,7 @@ def derive(graph: tfgnn.GraphTensor) -> Derived:
   fastest_us = tf.reduce_min(tf.where(allowed > 0, compute_us, np.inf), axis=1)
   held = (groups["persistent_bytes"] + groups["working_bytes"])[:, 0]  # [G]
   sources, targets = flow.adjacency.source, flow.adjacency.target
-  reach = _reachable(_ends(flow), g)  # [G, G]
+  reachable = _reachable(_ends(flow), g)  # [G, G]
   columns = (fastest_us, groups["output_bytes"][:, 0], held)
   return {
       # Each column over its maximum, so that graphs of all sizes look alike.
@@ -70,8 +70,8 @@ def derive(graph: tfgnn.GraphTensor) -> Derived:
                        for ends in (targets, sources)], axis=1),
       RELATIVES: tf.stack([
           # Row v: groups with a path to v, groups with a path from v, and groups without either.
-          tf.transpose(reach), reach,
-          tf.maximum(1.0 - reach - tf.transpose(reach) - tf.eye(g), 0.0)]),
+          tf.transpose(reachable), reachable,
+          tf.maximum(1.0 - reachable - tf.transpose(reachable) - tf.eye(g), 0.0)]),
       EVERYONE: tf.ones([g]),
   }
 
@@ -152,21 +152,21 @@ def _ends(edges: tfgnn.EdgeSet) -> tf.Tensor:
 def _reachable(ends: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
   """Returns [G, G] 1 where a path of at least one edge leads from the row's group to the column's.
   """
-  reach = tf.scatter_nd(ends, tf.ones(tf.shape(ends)[:1]), [g, g])
+  reachable = tf.scatter_nd(ends, tf.ones(tf.shape(ends)[:1]), [g, g])
 
-  def doubled(length, reach):  # paths of twice the length
+  def doubled(length, reachable):  # paths of twice the length
     """Doubles the length of the paths that are covered.
 
     Args:
-      length: the most edges of a path that `reach` covers.
+      length: the most edges of a path that `reachable` covers.
       reach: [G, G] float32, 1 where such a path exists.
 
     Returns:
       (2 length, [G, G] float32 of paths of up to 2 length edges).
     """
-    return 2 * length, tf.cast(reach + tf.matmul(reach, reach) > 0, tf.float32)
+    return 2 * length, tf.cast(reachable + tf.matmul(reachable, reachable) > 0, tf.float32)
 
   # Repeated squaring: no path of distinct groups has more than G - 1 edges.
   return tf.while_loop(
-      lambda length, _: length < g, doubled, (1, reach),
+      lambda length, _: length < g, doubled, (1, reachable),
       shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, None])))[1]

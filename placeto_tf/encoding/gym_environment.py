@@ -129,9 +129,9 @@ class PlacementEnv(gymnasium.Env):
             f"the start is {given!r}; expected {len(self._given)} devices, each allowed")
     elif self._start == "random":
       # The largest of uniform numbers over the allowed devices: each equally likely.
-      draws = self.np_random.random(problem.allowed.shape)
+      samples = self.np_random.random(problem.allowed.shape)
       placement = problem.grouping.expand(
-          np.where(problem.allowed, draws, -1.0).argmax(axis=1).astype(np.int32))
+          np.where(problem.allowed, samples, -1.0).argmax(axis=1).astype(np.int32))
     self.process = MoveProcess(problem, placement, self._config, self._room, self.np_random)
     return self._observe(), self._info()
 

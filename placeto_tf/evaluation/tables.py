@@ -170,12 +170,12 @@ def replicas_table(rows: pd.DataFrame, out: str) -> str:
   lines, ratios = [], []
   for row in rows[rows["method"] == REPLICAS].to_dict("records"):
     us = row["step_time_us"]
-    form, rate, parallel_us, check = _of_report(row, out)
+    strategy, rate, parallel_us, check = _of_report(row, out)
     alone = alone_us.get((row["graph"], row["cluster"]), np.nan)
     ratios.append([alone / us, parallel_us / us, np.fmin(alone, parallel_us) / us])
     lines.append([
         row["graph"], row["cluster"], *(f"{each / 1e3:,.1f}" for each in (alone, parallel_us, us)),
-        form, f"{rate:,.0f}" if rate else "-", f"{row['lower_bound_us'] / 1e3:,.1f}",
+        strategy, f"{rate:,.0f}" if rate else "-", f"{row['lower_bound_us'] / 1e3:,.1f}",
         *map(_ratio, ratios[-1]), check])
   means = [_ratio(geometric_mean(column)) for column in np.reshape(ratios, (-1, 3)).T]
   lines.append(["geometric mean", *[""] * 7, *means, ""])
@@ -191,10 +191,10 @@ def _of_report(row: Dict[str, Any], out: str) -> List[Any]:
       os.path.join(out, "reports", os.path.basename(row["placement"])), what="the report",
       remedy="delete the row to run it again")
   found, parallel = report["replicas"], report["baselines"].get(DATA_PARALLEL, {})
-  form = (found["placed"] or {"form": "1"})["form"]
+  strategy = (found["placed"] or {"form": "1"})["form"]
   parallel_us = parallel["step_time_us"] * row["step_time_us"] / report["step_time_us"] if (
       parallel.get("fits")) else np.nan
-  return [form, found["rows"][form]["examples_per_second"], parallel_us,
+  return [strategy, found["rows"][strategy]["examples_per_second"], parallel_us,
           (found["check"] or {}).get("text", "")]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Any, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Iterator, List, Optional
 
 from placeto_tf.errors import GraphError
 
@@ -224,9 +224,9 @@ def _spec(shape: Any, dtype: tf.DType, batch_size: Optional[int]) -> tf.TensorSp
 def without_xla() -> Iterator[None]:
   """Keeps optimizers of Keras 2 from having XLA compile their updates, as they do for GPUs."""
   packages = [sys.modules.get(name) for name in _PACKAGES]
-  bases = [base for base in (
+  bases: List[Any] = [base for base in (
       getattr(getattr(package, "optimizers", None), "Optimizer", None) for package in packages)
-           if hasattr(base, "_update_step_xla")]
+                      if hasattr(base, "_update_step_xla")]
   # Each optimizer has a flag of its own, before which a property of its class goes.
   for base in bases:
     base.jit_compile = property(

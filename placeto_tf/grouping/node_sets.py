@@ -229,19 +229,19 @@ def merge(sets, u, v):
     u, v = v, u
   half = np.int64(sets.head[v])
   while half != NONE:
-    following, twin, other = sets.after[half], half ^ 1, np.int64(sets.to[half])
+    following, reverse, other = sets.after[half], half ^ 1, np.int64(sets.to[half])
     _forget(sets, key_of(sets, v, other))
     if other == u:
-      _strike(sets, u, twin)
+      _strike(sets, u, reverse)
     else:
       key = key_of(sets, u, other)
       at = _place_of(sets.keys, key)
       if sets.keys[at] == key:
         sets.traffic[sets.edges[at]] += sets.traffic[half >> 1]
-        _strike(sets, other, twin)
+        _strike(sets, other, reverse)
       else:
         sets.keys[at], sets.edges[at] = key, half >> 1
-        sets.to[twin] = u
+        sets.to[reverse] = u
         _enlist(sets, u, half)
     half = following
   sets.head[v], sets.degree[v] = NONE, 0

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"_?\d+")
 
 def placed_alike(
     placement: Placement, graph: ComputationGraph, function: Any, cluster: Cluster, *,
-    variables_stay: bool = True,
+    keep_variables: bool = True,
 ) -> Tuple[Placement, float]:
   """Returns the placement of another trace of the same step.
 
@@ -50,7 +50,7 @@ def placed_alike(
   # Colocation set -> device: variables first, then names, then neighbours.
   of_set: Dict[int, int] = {}
   for capture in resource_captures(function):
-    if not (variables_stay or capture.fixed):
+    if not (keep_variables or capture.fixed):
       continue
     device = device_names.find_device(cluster.device_names, capture.device)
     if device is not None and capture.op in graph.op_index:

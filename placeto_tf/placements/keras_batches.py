@@ -70,7 +70,7 @@ def specs_of(
     data, element_spec: the source of the batch, and the spec of the iterator that gave it, which
       knows the dimensions that differ from batch to batch. Of composite tensors the specs leave
       these open.
-    wide: whether those of dense tensors do so, too, as Keras's own: see `draws_by_trace`.
+    wide: whether those of dense tensors do so, too, as Keras's own: see `random_by_trace`.
 
   Returns:
     The specs, in the batch's nest.
@@ -94,7 +94,7 @@ def specs_of(
   return tf.nest.map_structure(spec_of, batch)
 
 
-def draws_by_trace(model: keras.Model) -> bool:
+def random_by_trace(model: keras.Model) -> bool:
   """Returns whether each trace of the step samples on its own, as layers of Keras 2 do.
 
   Such a step is traced once for batches of all sizes, as Keras does, for the same random numbers.
@@ -199,7 +199,7 @@ class KerasStep(TracedStep):
         autograph_util.py_func_from_autograph(step) if convert else step,
         (model, model.optimizer), convert)
     self.model = model
-    self.wide = draws_by_trace(model)
+    self.wide = random_by_trace(model)
 
   @property
   def floatx(self) -> str:

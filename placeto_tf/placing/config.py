@@ -10,7 +10,7 @@ from placeto_tf.costs.look import MODES
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry
 from placeto_tf.problem.budget import Budget
-from placeto_tf.replication.replicated_graph import pipeline_form
+from placeto_tf.replication.replicated_graph import pipeline_strategy
 from placeto_tf.search.independent_runs import check_runs
 from placeto_tf.simulation.simulator import num_cores
 
@@ -145,7 +145,7 @@ class PlacingConfig:
 
 def _check_replicas(replicas: Union[int, str]) -> None:
   """Raises PlacementError where a number of replicas is neither auto nor at least 1."""
-  if replicas == AUTO or pipeline_form(replicas):
+  if replicas == AUTO or pipeline_strategy(replicas):
     return
   if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
     raise PlacementError(

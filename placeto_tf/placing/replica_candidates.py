@@ -26,7 +26,7 @@ from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Kind, Method
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.replication.replicated_graph import ReplicatedGraph, form_name
+from placeto_tf.replication.replicated_graph import ReplicatedGraph, strategy_name
 from placeto_tf.search.independent_runs import ONE_RUN, Runs
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.search.starts import of_a_start
@@ -62,9 +62,9 @@ class Candidate:
   replicated: Optional[ReplicatedGraph] = None
 
   @property
-  def form(self) -> str:
-    """Returns the name of the replication strategy, see `form_name`."""
-    return form_name(self.replicas, self.mirrored, self.micro_batches)
+  def strategy(self) -> str:
+    """Returns the name of the replication strategy, see `strategy_name`."""
+    return strategy_name(self.replicas, self.mirrored, self.micro_batches)
 
   @property
   def example_us(self) -> float:

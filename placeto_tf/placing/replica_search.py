@@ -33,13 +33,13 @@ from placeto_tf.replication import (
   replicated_costs,
 )
 from placeto_tf.replication.batches import is_spec, split_spec
-from placeto_tf.replication.replicated_graph import form_name, pipeline_form
+from placeto_tf.replication.replicated_graph import pipeline_strategy, strategy_name
 from placeto_tf.runtime.checking import check_replicas
 from placeto_tf.runtime.comparing import TrainingComparison
 from placeto_tf.search.independent_runs import Runs
 
 # (number of replicas, whether each has variables of its own, micro-batches of a pipeline or 1)
-Form = Tuple[int, bool, int]
+Strategy = Tuple[int, bool, int]
 
 _LEAST_CHECK_S = 30.0
 
@@ -86,15 +86,16 @@ def place_replicas(
   counts, parallel = _counts(cluster, config.replicas)
   kinds = (False, True) if config.mirrored_variables is None else (config.mirrored_variables,)
   # One replica has no mirrored form.
-  forms: Set[Form] = {(count, mirrored and count > 1, 1) for count in counts for mirrored in kinds}
-  asked = pipeline_form(config.replicas)
+  strategies: Set[Strategy] = {
+      (count, mirrored and count > 1, 1) for count in counts for mirrored in kinds}
+  asked = pipeline_strategy(config.replicas)
   if asked is not None:
-    forms.add((asked[0] * asked[1], False, asked[1]))
-  made = maker.make_all({*forms, (parallel, False, 1)})
+    strategies.add((asked[0] * asked[1], False, asked[1]))
+  made = maker.make_all({*strategies, (parallel, False, 1)})
   # As many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
-  widest = made[max(form for form in made if not form[1] and form[2] == 1)]
+  widest = made[max(strategy for strategy in made if not strategy[1] and strategy[2] == 1)]
   parallel_row = None if widest.replicas == 1 else _data_parallel(widest)
-  candidates = [made[form] for form in sorted(made) if form in forms]
+  candidates = [made[strategy] for strategy in sorted(made) if strategy in strategies]
   # The number that was asked for could not be made: the others are all there is.
   if all(each.reference for each in candidates):
     for each in candidates:
@@ -127,11 +128,11 @@ def place_replicas(
   failed = ""
   if config.check_replicas:
     best, failed = _checked(maker.source, candidates, best, config, observer.stage, checks)
-  rows = {each.form: _row(each, checks) for each in candidates}
+  rows = {each.strategy: _row(each, checks) for each in candidates}
   replication = Replication(
       best.replicated, rows, parallel_row, widest.global_batch if parallel_row else None,
-      failed or maker.why_no_more, checks.get(best.form),
-      {form_name(*form): why for form, why in maker.not_made.items() if form[0] > 1},
+      failed or maker.why_no_more, checks.get(best.strategy),
+      {strategy_name(*each): why for each, why in maker.not_made.items() if each[0] > 1},
       maker.source.graph)
   return _result(candidates, best, replication, cluster, config, seconds)
 
@@ -150,7 +151,7 @@ class _Maker:
   cluster: Cluster
   config: PlacingConfig
   stage: Callable[[str], ContextManager]
-  not_made: Dict[Form, str] = dataclasses.field(default_factory=dict)
+  not_made: Dict[Strategy, str] = dataclasses.field(default_factory=dict)
 
   @property
   def why_no_more(self) -> str:
@@ -158,23 +159,23 @@ class _Maker:
     return next((why for (_, mirrored, batches), why in reversed(list(self.not_made.items()))
                  if not mirrored and batches == 1), "")
 
-  def make_all(self, forms: Set[Form]) -> Dict[Form, Candidate]:
+  def make_all(self, strategies: Set[Strategy]) -> Dict[Strategy, Candidate]:
     """Makes the candidates of forms, one at least, the fewest replicas first.
 
     Raises:
       PlacetoError: the number of replicas that was asked for cannot be made, or one cannot be
         placed.
     """
-    found = {form: self.make(form) for form in sorted(forms)}
+    found = {strategy: self.make(strategy) for strategy in sorted(strategies)}
     # The graph as it was given, where not even a single replica can be made of it.
     first = found.get((1, False, 1)) or Candidate(
         1, None, self.problem(None), reference=self._is_reference(1, 1))
-    return {(1, False, 1): first, **{form: each for form, each in found.items() if each}}
+    return {(1, False, 1): first, **{strategy: each for strategy, each in found.items() if each}}
 
-  def make(self, form: Form) -> Optional[Candidate]:
+  def make(self, strategy: Strategy) -> Optional[Candidate]:
     """Makes the candidate of a form; returns None where it cannot be made and was not asked for."""
-    count, mirrored, batches = form
-    named, config = form_name(*form), self.config
+    count, mirrored, batches = strategy
+    named, config = strategy_name(*strategy), self.config
     try:
       if batches > 1:
         with self.stage(f"Making a pipeline of {named}"):
@@ -188,11 +189,11 @@ class _Maker:
     except Exception as error:  # pylint: disable=broad-except  of whatever builds the user's graph
       # Not every graph can have mirrored variables or micro-batches; where nobody asked, others
       # are tried.
-      asked = pipeline_form(config.replicas) if batches > 1 else (
+      asked = pipeline_strategy(config.replicas) if batches > 1 else (
           count == config.replicas != 1 and not (mirrored and config.mirrored_variables is None))
       if asked or batches > 1 and not isinstance(error, GraphError):
         raise
-      self.not_made[form] = _said(error)
+      self.not_made[strategy] = _said(error)
       return None
     return Candidate(
         count, replicated.global_batch, problem, mirrored, batches,
@@ -212,7 +213,7 @@ class _Maker:
 
   def _is_reference(self, count: int, batches: int) -> bool:
     """Returns whether replicas of this form only serve for comparison with those asked for."""
-    asked = pipeline_form(self.config.replicas)
+    asked = pipeline_strategy(self.config.replicas)
     if asked is not None:
       return (count, batches) != (asked[0] * asked[1], asked[1])
     return self.config.replicas not in (AUTO, count)
@@ -225,7 +226,7 @@ def _row(candidate: Candidate, checks: Dict[str, TrainingComparison]) -> Replica
   return ReplicaRow(
       candidate.replicas, candidate.mirrored, candidate.global_batch, float(found.step_time_us),
       found.peak_memory_bytes, bool(found.fits), problem.search_log.evaluations, candidate.dropped,
-      str(checks.get(candidate.form, "")), candidate.micro_batches)
+      str(checks.get(candidate.strategy, "")), candidate.micro_batches)
 
 
 def _checked(
@@ -250,14 +251,14 @@ def _checked(
   limit_s = max(_LEAST_CHECK_S, config.budget.max_seconds or DEFAULT_MAX_SECONDS)
   while best.replicas > 1:
     try:
-      with stage(f"Training {best.form} replicas beside the graph, to compare"):
-        checks[best.form] = _check(source, best, limit_s)
+      with stage(f"Training {best.strategy} replicas beside the graph, to compare"):
+        checks[best.strategy] = _check(source, best, limit_s)
       break
     except ReplicaMismatchError as problem:
       problems.append(problem)
-      checks[best.form] = TrainingComparison(False, str(problem))
+      checks[best.strategy] = TrainingComparison(False, str(problem))
       # The best of those that were not compared yet.
-      left = [each for each in candidates if each.form not in checks and not each.reference]
+      left = [each for each in candidates if each.strategy not in checks and not each.reference]
       if not left:
         raise problems[0] from None
       best = min(left, key=lambda each: (each.rank, each.replicas, each.mirrored))
@@ -281,7 +282,7 @@ def _check(
 def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
   """Returns the numbers of replicas to try, 1 first, and that of the data-parallel baseline."""
   devices = sum(not device.host for device in cluster.devices) or cluster.num_devices
-  if pipeline_form(wanted):
+  if pipeline_strategy(wanted):
     return [1], devices
   if wanted == AUTO:
     # Divisors of the number of devices.
@@ -325,7 +326,7 @@ def _result(
   problem = best.problem
   if not problem.search_log.best_fits:
     raise PlacementError(
-        f"no placement was found that fits, of any number of replicas ({best.form} come "
+        f"no placement was found that fits, of any number of replicas ({best.strategy} come "
         "closest); add devices or memory, or lower the batch size")
   baselines = _baselines(candidates, best, replication)
   chosen = replication.chosen

@@ -120,12 +120,12 @@ def _replication(replication: Replication) -> Dict[str, Any]:
       "batch_grew": None if grown is None else {"from": grown[1], "to": grown[0]},
       "placed": None if replication.chosen is None else replication.chosen.describe(),
       "rows": {
-          form: {
+          strategy: {
               "mirrored_variables": row.mirrored,
               **_fields(row, "replicas", "micro_batches", "step_time_us", "global_batch",
                         "examples_per_second", "fits", "peak_memory_bytes", "evaluations",
                         "dropped", "check")}
-          for form, row in replication.rows.items()},
+          for strategy, row in replication.rows.items()},
       "data_parallel": None if found is None else {
           "global_batch": replication.data_parallel_batch,
           "bucket_bytes": found.bucket_bytes if np.isfinite(found.bucket_bytes) else None,

@@ -143,25 +143,25 @@ def _lines(result: Any, verbose: bool) -> List[str]:
 def replica_table(replication: Any) -> List[str]:
   """Returns the lines of a table with a row for each form of replicas and for data parallelism."""
   # The strategy that was placed has a remark in its row.
-  chosen = replication.chosen.form if replication.chosen is not None else "1"
+  chosen = replication.chosen.strategy if replication.chosen is not None else "1"
   entries = [
-      (form, row.global_batch, row, f"{row.evaluations:,}", "; ".join(filter(
-          None, ("placed" if form == chosen else row.dropped, row.check))))
-      for form, row in replication.rows.items()]
+      (strategy, row.global_batch, row, f"{row.evaluations:,}", "; ".join(filter(
+          None, ("placed" if strategy == chosen else row.dropped, row.check))))
+      for strategy, row in replication.rows.items()]
   if replication.data_parallel is not None:
     entries.append(("data parallelism", replication.data_parallel_batch, replication.data_parallel,
                     "1", "mirrored variables, ring all-reduce"))
   rows = [{
-      "replicas": form, "global batch": f"{batch:,}" if batch else "-",
+      "replicas": strategy, "global batch": f"{batch:,}" if batch else "-",
       "step time": _ms(row.step_time_us),
       "examples/s": f"{batch / row.step_time_us * 1e6:,.1f}" if batch else "-",
       "fits": "yes" if row.fits else "no",
       "GB at most": f"{row.peak_memory_bytes.max() / 2**30:.2f}", "evaluations": evaluations,
-      "": said} for form, batch, row, evaluations, said in entries]
+      "": said} for strategy, batch, row, evaluations, said in entries]
   # Strategies that could not be made share a row per reason.
   for why in dict.fromkeys(replication.not_made.values()):
-    forms = [form for form, other in replication.not_made.items() if other == why]
-    rows.append({"replicas": ", ".join(forms), "": f"not tried: {why}"})
+    strategies = [strategy for strategy, other in replication.not_made.items() if other == why]
+    rows.append({"replicas": ", ".join(strategies), "": f"not tried: {why}"})
   lines = _align(pd.DataFrame(rows).fillna("-"))
   lines.insert(1, "-" * len(lines[0]))
   return [*batch_lines(replication), *lines]

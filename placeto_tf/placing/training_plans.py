@@ -37,7 +37,7 @@ from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
 from placeto_tf.replication import ReplicaSource, ReplicatedGraph, replicated_costs
-from placeto_tf.replication.rebatching import check_shapes
+from placeto_tf.replication.reloading import check_shapes
 from placeto_tf.simulation import Simulator
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def follow(
         f"the placement uses {listed(missing)}, expected devices of the cluster, "
         f"{', '.join(cluster.device_names)}; give the cluster that it was made for")
   # Names of ops differ a little from trace to trace; most have to be known.
-  found, known = placed_alike(placement, graph, placed, cluster, variables_stay=False)
+  found, known = placed_alike(placement, graph, placed, cluster, keep_variables=False)
   if known < ENOUGH:
     raise PlacementError(
         f"the placement knows {known:.0%} of the {graph.num_ops:,} ops of the training step of "

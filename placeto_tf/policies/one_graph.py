@@ -76,13 +76,13 @@ class OneGraphPolicy:
     """
     options = config or self.options
     # Independent seeds: the initial weights do not depend on the number of samples.
-    weights, draws = seeds(seed)
+    weights, samples = seeds(seed)
     # The policy makes its own groups; both problems share one search log and one budget.
     grouped, policy = self.make(problem, options, weights)
     environment = search_environment(
         grouped, options.training, budget, decisions=policy.decisions,
         placements=policy.placements)
-    learner = ReinforceLearner(policy, environment, options.training, draws)
+    learner = ReinforceLearner(policy, environment, options.training, samples)
     search(grouped, learner, environment, budget, root_dir=root_dir)
     return problem.search_log.best_known
 
@@ -160,12 +160,12 @@ class OneGraphLearner(Learner):
           "graph; give none")
     super().__init__(config, root_dir, **given)
     self.policy = config.policy
-    weights, draws = seeds(config.seed)
+    weights, samples = seeds(config.seed)
     self.problem, self.network = policy.make(self.problems[0], policy.options, weights)
     self._environment = search_environment(
         self.problem, config.training, decisions=self.network.decisions,
         placements=self.network.placements)
-    self.learner = ReinforceLearner(self.network, self._environment, config.training, draws)
+    self.learner = ReinforceLearner(self.network, self._environment, config.training, samples)
     self.rng, self.tracked = self.learner.rng, self.learner.tracked
 
   def make_problems(

@@ -61,7 +61,8 @@ def read(
   Raises:
     error_type: a file is missing or damaged, or an array holds NaN or infinity.
   """
-  inner, options = directory_of(directory), dict(remedy=remedy, error_type=error_type)
+  inner = directory_of(directory)
+  options: Dict[str, Any] = dict(remedy=remedy, error_type=error_type)
   sidecar = user_files.read_json_object(
       os.path.join(inner, SIDECAR), what="the description of weights", **options)
   return sidecar, user_files.read_arrays(

@@ -164,11 +164,11 @@ def replicas() -> Union[int, str]:
     PlacetoError: neither auto, nor a whole number of at least 1, nor a form of a pipeline.
   """
   from placeto_tf.errors import PlacetoError
-  from placeto_tf.replication.replicated_graph import pipeline_form
+  from placeto_tf.replication.replicated_graph import pipeline_strategy
 
   text = FLAGS.replicas
   # auto, groups x micro-batches, or a whole number.
-  if text == "auto" or pipeline_form(text):
+  if text == "auto" or pipeline_strategy(text):
     return text
   if not (text.isascii() and text.isdecimal() and int(text) >= 1):
     raise PlacetoError(f"--replicas is {text!r}; expected auto, a whole number of at least 1, or "

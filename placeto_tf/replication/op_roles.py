@@ -108,9 +108,9 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
     if axes:
       found[op] = (name, shape)
   for op in pipelines:
-    shape = flow.shape((op, 0))
-    if shape and shape[0]:
-      found[op] = (graph.op_names[op], shape)
+    given = flow.shape((op, 0))
+    if given and given[0]:
+      found[op] = (graph.op_names[op], given)
   if not found:
     raise GraphError(
         "nothing that the fetches need is fed with a batch or read from an input pipeline, so that "

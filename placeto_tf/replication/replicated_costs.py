@@ -179,15 +179,15 @@ def _behind_rows(replicated: ReplicatedGraph, inputs: list, output_bytes: np.nda
   found = []
   for op in graph.topological_order.tolist():
     # An all-gather concatenates the rows of several replicas.
-    joins = replicated.original_of_op[op] < 0
-    if joins and graph.op_types[op] == "ConcatV2" and (
+    gathers = replicated.original_of_op[op] < 0
+    if gathers and graph.op_types[op] == "ConcatV2" and (
         len({owner[producer] for producer, _ in inputs[op]} - {SHARED}) > 1):
       reached[op] = True
     elif any(reached[producer] for producer, _ in inputs[op]):
       sizes = output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]]
       update = op_roles.is_update(graph.op_types[op])
       # Stop at updates, and at sizes and other scalars, which hold no rows.
-      reached[op] = joins or (not update and bool((sizes > _SCALAR_BYTES).any()))
-      if not joins:
+      reached[op] = gathers or (not update and bool((sizes > _SCALAR_BYTES).any()))
+      if not gathers:
         found.append(op)
   return found

@@ -17,7 +17,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 SHARED = -1
 
 
-def form_name(replicas: int, mirrored: bool, micro_batches: int = 1) -> str:
+def strategy_name(replicas: int, mirrored: bool, micro_batches: int = 1) -> str:
   """Returns the name of a replication strategy in tables and reports.
 
   Args:
@@ -33,7 +33,7 @@ def form_name(replicas: int, mirrored: bool, micro_batches: int = 1) -> str:
   return f"{replicas} mirrored" if mirrored else str(replicas)
 
 
-def pipeline_form(text: object) -> Optional[Tuple[int, int]]:
+def pipeline_strategy(text: object) -> Optional[Tuple[int, int]]:
   """Returns (groups, micro-batches) of a text such as "2 x 8"; None for any other text."""
   # At most four digits each; one micro-batch would be no pipeline.
   found = re.fullmatch(r" *([0-9]{1,4}) *x *([0-9]{1,4}) *", text if isinstance(text, str) else "")
@@ -82,9 +82,9 @@ class ReplicatedGraph:
   written: Any = dataclasses.field(default=None, repr=False)
 
   @property
-  def form(self) -> str:
-    """Returns the name of the replication strategy; see `form_name`."""
-    return form_name(self.replicas, self.mirrored, self.micro_batches)
+  def strategy(self) -> str:
+    """Returns the name of the replication strategy; see `strategy_name`."""
+    return strategy_name(self.replicas, self.mirrored, self.micro_batches)
 
   @property
   def groups(self) -> int:
@@ -129,7 +129,7 @@ class ReplicatedGraph:
   def describe(self) -> Mapping[str, Any]:
     """Returns the entry of a report, as JSON values."""
     return {
-        "form": self.form, "replicas": self.replicas, "groups": self.groups,
+        "form": self.strategy, "replicas": self.replicas, "groups": self.groups,
         "micro_batches": self.micro_batches, "mirrored_variables": self.mirrored,
         "global_batch": self.global_batch,
         "feeds": "each takes the whole batch, which the graph divides", "notes": list(self.notes)}

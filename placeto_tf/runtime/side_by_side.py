@@ -269,9 +269,9 @@ class SideBySide:
   ) -> ReplicaMismatchError:
     """Returns the error that names the differences and the all-reduces that differ first."""
     shown = listed([f"{each.name!r} by {each.difference:.0e}" for each in wrong])
-    joins = self.pair.wrong_joins(feed)
-    where = f"; of what is joined, {', '.join(map(repr, joins))} differ first" if joins else ""
+    sums = self.pair.wrong_reductions(feed)
+    where = f"; of what is joined, {', '.join(map(repr, sums))} differ first" if sums else ""
     return ReplicaMismatchError(
-        f"{self.pair.replicated.form} replicas train something else than the graph: after step "
+        f"{self.pair.replicated.strategy} replicas train something else than the graph: after step "
         f"{step + 1} {shown} (relative to its largest element){where}; train with one "
         "replica, or take the op out of the training step")

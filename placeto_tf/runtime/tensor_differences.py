@@ -158,5 +158,5 @@ def rounded(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return value
   # A uniform relative change with a standard deviation of `_ROUNDINGS` roundings.
   change = _ROUNDINGS * float(np.finfo(value.dtype).eps) * _DEVIATIONS
-  drawn = rng.random(value.shape, np.float64 if value.dtype == np.float64 else np.float32)
-  return (value * (1 + change * (drawn - 0.5))).astype(value.dtype)
+  sampled = rng.random(value.shape, np.float64 if value.dtype == np.float64 else np.float32)
+  return (value * (1 + change * (sampled - 0.5))).astype(value.dtype)

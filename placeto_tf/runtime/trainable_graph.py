@@ -86,7 +86,7 @@ class TrainableGraph:
       raise GraphError(f"TensorFlow cannot import the graph ({problem})") from None
     self._setters: Dict[str, Tuple[tf.Operation, tf.Tensor]] = {}
     self._readers: Dict[str, tf.Tensor] = {}
-    self._draws = self._draw_setters()
+    self._random_ops = self._random_setters()
     self.session: tf.compat.v1.Session = None
 
   def again(self) -> TrainableGraph:
@@ -110,7 +110,7 @@ class TrainableGraph:
     # Optimisers could merge equal ops of several replicas.
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     self.session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
-    self._draw(False)
+    self._set_random_ops(False)
     # Lookup tables are filled by ops outside of the step, of the graph and of its replicas.
     tables = [op for op in self.tf_graph.get_operations()
               if op.type.startswith(_TABLES) and op.name not in self.graph.op_index]
@@ -168,7 +168,7 @@ class TrainableGraph:
     """
     import tensorflow as tf
 
-    self._draw(otherwise)
+    self._set_random_ops(otherwise)
     left_s = deadline - time.monotonic()
     if left_s <= 0.0:  # a session would take at least a millisecond, in which a small step is done
       raise tf.errors.DeadlineExceededError(None, None, "nothing is left of the time")
@@ -179,7 +179,7 @@ class TrainableGraph:
     ops = [name for name in self.graph.fetches if ":" not in name]
     return self.session.run([tensors, ops], feed, options=options)[0]
 
-  def _draw_setters(self) -> List[Tuple[tf.Operation, tf.Tensor, Tuple[float, float]]]:
+  def _random_setters(self) -> List[Tuple[tf.Operation, tf.Tensor, Tuple[float, float]]]:
     """Returns (op, its feed, both numbers) for each variable of a fixed random number."""
     import tensorflow as tf
 
@@ -197,10 +197,10 @@ class TrainableGraph:
                       _DRAWS[text.split("_")[2]]))
     return found
 
-  def _draw(self, otherwise: bool) -> None:
+  def _set_random_ops(self, otherwise: bool) -> None:
     """Sets the fixed numbers of random ops: the usual ones or the others."""
-    self.session.run([op for op, _, _ in self._draws],
-                     {fed: numbers[otherwise] for _, fed, numbers in self._draws})
+    self.session.run([op for op, _, _ in self._random_ops],
+                     {fed: numbers[otherwise] for _, fed, numbers in self._random_ops})
 
 
 def _captured(graph: ComputationGraph) -> Tuple[Dict[str, np.ndarray], Dict[str, np.ndarray]]:
@@ -259,7 +259,7 @@ def _stand_in(graph_def: GraphDef, node: NodeDef) -> None:
     dtype = node.attr["Tout" if "Tout" in node.attr else "dtype"].type
   else:
     dtype = node.attr["dtype"].type
-    value = _fixed_draw(
+    value = _fixed_random(
         graph_def, node.name, "uniform" if uniform else "normal", dtype, shape.partition(":")[0])
   # Type of the shape input: DT_INT32 (3) or DT_INT64 (9).
   index = next((node.attr[key].type for key in ("T", "Tshape", "shape_dtype")
@@ -294,7 +294,7 @@ def _lift(graph_def: GraphDef, types: Mapping[tf.DType, tf.DType]) -> None:
         attr.tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(attr.tensor).astype(wanted)))
 
 
-def _fixed_draw(graph_def: GraphDef, name: str, kind: str, dtype: int, after: str) -> str:
+def _fixed_random(graph_def: GraphDef, name: str, kind: str, dtype: int, after: str) -> str:
   """Adds ops that give the fixed number of a random op; `after`: in whose loop or branch."""
   import tensorflow as tf
 
@@ -302,7 +302,7 @@ def _fixed_draw(graph_def: GraphDef, name: str, kind: str, dtype: int, after: st
       graph_def.node.add(name=f"{name}/fixed_draw/{part}", op=op, input=[f"^{after}"])
       for part, op in (("handle", "VarHandleOp"), ("read", "ReadVariableOp"), ("share", "Const"),
                        ("value", "AddV2")))
-  # All random ops of a kind and type share one variable, which `_draw` sets.
+  # All random ops of a kind and type share one variable, which `_set_random_ops` sets.
   handle.attr["shared_name"].s = f"{_DRAWN}{kind}_{dtype}".encode()
   handle.attr["shape"].shape.SetInParent()
   for node in (handle, read, share):

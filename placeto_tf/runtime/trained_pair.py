@@ -150,27 +150,27 @@ class TrainedPair:
           for part in self._by_copy(name, value).values()]
     return seen
 
-  def wrong_joins(self, feed: Mapping[str, np.ndarray]) -> List[str]:
+  def wrong_reductions(self, feed: Mapping[str, np.ndarray]) -> List[str]:
     """Returns the first tensors whose all-reduce gives another value than the graph's."""
     for names in self.chunks:
       # Both start from the graph's values, so only all-reduces can differ.
       self._write_parts(dict(zip(names, self.whole.read(names))))
-    joins: Dict[str, str] = {}  # the end of the name of an all-reduce -> its name
+    reductions: Dict[str, str] = {}  # the end of the name of an all-reduce -> its name
     for op in self.parts.tf_graph.get_operations():
       if op.name.startswith("joined") and op.outputs:
         parts = op.name.split("/")
         # Every ending of the name: the graph's op follows an unknown prefix.
         for start in range(1, len(parts)):
-          joins.setdefault("/".join(parts[start:]), op.name)
+          reductions.setdefault("/".join(parts[start:]), op.name)
     found: List[str] = []
     for name in self.whole.graph.op_names:
       for port in range(2):
-        joined = joins.get(f"{name}_{port}")
-        if joined is None or len(found) >= _LISTED:
+        reduction = reductions.get(f"{name}_{port}")
+        if reduction is None or len(found) >= _LISTED:
           continue
         try:
           one = self.whole.session.run(f"{name}:{port}", feed)
-          other = self.parts.session.run(f"{joined}:0", self.replicated.feed(feed))
+          other = self.parts.session.run(f"{reduction}:0", self.replicated.feed(feed))
         except Exception:  # pylint: disable=broad-except  in a branch that is not taken
           continue
         if difference(one, other) > tolerance(one):

@@ -167,23 +167,23 @@ def interchangeable(cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
     [D] int64 indices.
   """
   d = cluster.num_devices
-  twins = np.arange(d)
+  equals = np.arange(d)
   for b in range(d):
     for a in range(b):
       # Two devices are equal if swapping them leaves links, and all else, as they were.
       swap = np.arange(d)
       swap[[a, b]] = b, a
       if (
-          twins[a] == a
+          equals[a] == a
           and cluster.device_kinds[a] == cluster.device_kinds[b]
           and cluster.memory_bytes[a] == cluster.memory_bytes[b]
           and (allowed[:, a] == allowed[:, b]).all()
           and all(
               (links[np.ix_(swap, swap)] == links)[~np.eye(d, dtype=bool)].all()
               for links in (cluster.bandwidth_bytes_per_us, cluster.latency_us))):
-        twins[b] = a
+        equals[b] = a
         break
-  return twins
+  return equals
 
 
 def _between_classes(

@@ -38,7 +38,7 @@ _PLENTY = 1e12  # bytes of memory that never run out
 Edges = List[Tuple[int, int]]
 
 
-class _Drawn(NamedTuple):
+class _Sampled(NamedTuple):
   """A graph and its cluster: work and bytes of N ops, speeds and memory of D devices."""
 
   edges: Edges
@@ -86,25 +86,25 @@ def make(spec: str, *, max_groups: int = 128) -> PlacementProblem:
   kind = match.group(1)
   # crc32, unlike hash(), is the same in every process.
   rng = np.random.default_rng([zlib.crc32(kind.encode()), int(match.group(2))])
-  drawn = _KINDS[kind](rng)
-  n, d = len(drawn.work_us), len(drawn.speed)
-  memory = np.full(d, _PLENTY) if drawn.memory_bytes is None else drawn.memory_bytes
+  sampled = _KINDS[kind](rng)
+  n, d = len(sampled.work_us), len(sampled.speed)
+  memory = np.full(d, _PLENTY) if sampled.memory_bytes is None else sampled.memory_bytes
   cluster = Cluster(
       tuple(Device(f"/GPU:{i}", "GPU", int(memory[i]), properties={"model": f"{speed:.4f}"})
-            for i, speed in enumerate(drawn.speed.tolist())),
-      drawn.bandwidth, drawn.latency_us,
+            for i, speed in enumerate(sampled.speed.tolist())),
+      sampled.bandwidth, sampled.latency_us,
       transfers=str(rng.choice(["device", "device", "pair", "unlimited"])))
   graph = ComputationGraph.from_edges(
       [f"op{i}" for i in range(n)], ["Op"] * n, [1] * n,
-      [(producer, 0, consumer) for producer, consumer in drawn.edges])
+      [(producer, 0, consumer) for producer, consumer in sampled.edges])
   first = np.unique(cluster.device_kinds, return_index=True)[1]  # a device of each kind
   none = np.zeros(n)
   costs = OpCosts(
       # [N, kinds of devices] us.
-      drawn.work_us[:, None] / drawn.speed[first], drawn.output_bytes,
-      none if drawn.persistent_bytes is None else drawn.persistent_bytes, none)
+      sampled.work_us[:, None] / sampled.speed[first], sampled.output_bytes,
+      none if sampled.persistent_bytes is None else sampled.persistent_bytes, none)
   return PlacementProblem.build(
-      graph, cluster, costs=costs, max_groups=max_groups, allowed_ops=drawn.allowed)
+      graph, cluster, costs=costs, max_groups=max_groups, allowed_ops=sampled.allowed)
 
 
 def _between(rng: np.random.Generator, low: float, high: float) -> float:
@@ -125,7 +125,7 @@ def _bandwidth(
   return float(output_bytes.mean()) / (float(work_us.mean()) * _between(rng, low, high))
 
 
-def _layers(rng: np.random.Generator) -> _Drawn:
+def _layers(rng: np.random.Generator) -> _Sampled:
   n = int(_between(rng, 10, 3000) if rng.random() < 0.95 else _between(rng, 3000, 50_000))
   width = int(_between(rng, 2, max(3, n / 5)))
   # Op i is in layer i // width; it reads 1 to 3 ops of the 1 to 3 layers before.
@@ -139,11 +139,11 @@ def _layers(rng: np.random.Generator) -> _Drawn:
   d = int(rng.integers(2, 9))
   # The first few devices, perhaps none, are 1 to 4 times as fast.
   speed = np.where(np.arange(d) < rng.integers(0, d), _between(rng, 1, 4), 1.0)
-  return _Drawn(edges, work_us, output_bytes, speed, *_equal_links(
+  return _Sampled(edges, work_us, output_bytes, speed, *_equal_links(
       d, _bandwidth(rng, work_us, output_bytes, 0.05, 5), rng.choice([0.0, 10.0])))
 
 
-def _products(rng: np.random.Generator) -> _Drawn:
+def _products(rng: np.random.Generator) -> _Sampled:
   """Returns C = A B in s x s blocks: s^3 products, each block of C a sum of s of them."""
   s, layers = int(rng.integers(2, 5)), int(rng.integers(1, 7))
   wide = rng.random() < 0.5  # whether layers have several chains side by side
@@ -179,11 +179,11 @@ def _products(rng: np.random.Generator) -> _Drawn:
   work_us = 100 * np.array(work)
   output_bytes = np.full(len(work), 1e6)
   d = int(rng.choice([2, 4, 4, 8, 8]))
-  return _Drawn(edges, work_us, output_bytes, np.ones(d), *_equal_links(
+  return _Sampled(edges, work_us, output_bytes, np.ones(d), *_equal_links(
       d, _bandwidth(rng, work_us, output_bytes, 0.2, 8)))
 
 
-def _tasks(rng: np.random.Generator) -> _Drawn:
+def _tasks(rng: np.random.Generator) -> _Sampled:
   n, d = int(rng.integers(10, 61)), int(rng.integers(4, 25))
   # Each task reads 1 to 3 of the 8 tasks before it.
   edges = [(int(producer), i) for i in range(1, n)
@@ -193,12 +193,12 @@ def _tasks(rng: np.random.Generator) -> _Drawn:
   allowed = rng.random((n, d)) < rng.uniform(0.15, 0.6)
   # Every task has at least one device.
   allowed[np.arange(n), rng.integers(0, d, n)] = True
-  return _Drawn(
+  return _Sampled(
       edges, work_us, output_bytes, rng.uniform(0.5, 3, d), bandwidth,
       rng.uniform(0, 50, (d, d)), allowed=allowed)
 
 
-def _pipelines(rng: np.random.Generator) -> _Drawn:
+def _pipelines(rng: np.random.Generator) -> _Sampled:
   n, branches = int(_between(rng, 50, 800)), int(rng.integers(1, 5))
   edges: Edges = []
   for i in range(1, n):
@@ -216,11 +216,11 @@ def _pipelines(rng: np.random.Generator) -> _Drawn:
   # CPUs take 5 to 20 times as long.
   slow = 1 / _between(rng, 5, 20)
   bandwidth, latency_us = _equal_links(d, _bandwidth(rng, work_us, output_bytes, 0.05, 2))
-  return _Drawn(
+  return _Sampled(
       sorted(set(edges)), work_us, output_bytes,
       np.where(np.arange(d) < accelerators, 1.0, slow), bandwidth, latency_us, held,
       np.where(np.arange(d) < accelerators, memory, _PLENTY))
 
 
-_KINDS: Dict[str, Callable[[np.random.Generator], _Drawn]] = {
+_KINDS: Dict[str, Callable[[np.random.Generator], _Sampled]] = {
     "layers": _layers, "products": _products, "tasks": _tasks, "pipelines": _pipelines}

@@ -100,7 +100,7 @@ class OneShotPolicy(network.DistributionNetwork):
     flat = tf.reshape(actions, [-1, actions.shape[-1]])
     return tf.reshape(self.log_prob(flat), tf.shape(actions))
 
-  def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
+  def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
     """Samples decisions.
 
     All randomness comes from `rng`; TensorFlow's global seed has no effect and is not changed.
@@ -125,7 +125,7 @@ class OneShotPolicy(network.DistributionNetwork):
 
   def act(self, rng: np.random.Generator) -> Callable[[np.ndarray], Tuple[np.ndarray, Tuple[()]]]:
     """Returns an `Act` of `driving`: observations [B] -> decisions [B, A], no information."""
-    return lambda observation: (self.draw(rng, len(observation)), ())
+    return lambda observation: (self.sample(rng, len(observation)), ())
 
 
 def log_prob_of(logits: tf.Tensor, allowed: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:

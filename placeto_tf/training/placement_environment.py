@@ -174,8 +174,8 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     b, g = self.config.num_episodes, self.num_groups
     if self.config.start == "random":
       # argmax of uniform numbers: a uniform choice among the allowed devices, [B, G, D] -> [B, G].
-      draws = np.where(self._allowed, self._rng.random((b,) + self._allowed.shape), -1.0)
-      self._state = self._evaluate(draws.argmax(axis=2).astype(np.int32))
+      samples = np.where(self._allowed, self._rng.random((b,) + self._allowed.shape), -1.0)
+      self._state = self._evaluate(samples.argmax(axis=2).astype(np.int32))
     else:
       origin = self._best if self.config.start == "best" else self._given
       # Row 0, B times.

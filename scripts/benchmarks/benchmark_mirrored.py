@@ -328,14 +328,14 @@ def best_placements(
         MeasuringConfig(max_runs=10, max_seconds=5.0)) as measurer:
       measured = measured_search.search_measured(
           problem, measurer, known, max_measurements=FLAGS.measurements)
-    found[replicated.form] = graph, Placement.from_indices(
+    found[replicated.strategy] = graph, Placement.from_indices(
         graph, calibration.cluster, measured.placement)
     if replicas == _WORKERS and not own:
       baseline = data_parallel(
           replicated, costs, calibration.cluster, list(range(_WORKERS)), np.full(graph.num_ops, -1))
       print(f"  mirrored strategy, simulated: {baseline.step_time_us / 1e3:.1f} ms",
             file=sys.stderr, flush=True)
-    print(f"  {replicated.form} replicas: simulated "
+    print(f"  {replicated.strategy} replicas: simulated "
           f"{problem.simulator.simulate(problem.search_log.best_known).step_time_us / 1e3:.1f} ms, "
           "measured "
           f"{measured.step.step_time_us / 1e3:.1f} ms", file=sys.stderr, flush=True)
@@ -361,9 +361,9 @@ def measure_model(name: str, folder: str) -> Dict[str, Any]:
     single = Placement.from_indices(whole, cluster, np.zeros(whole.num_ops, dtype=np.int32))
     with contextlib.ExitStack() as stack:
       runs = {}
-      for form, (graph, placement) in {"one": (whole, single), **found}.items():
-        runs[form] = PlacedRun(graph, placement, devices, runtime, optimizations=True)
-        stack.callback(runs[form].close)
+      for strategy, (graph, placement) in {"one": (whole, single), **found}.items():
+        runs[strategy] = PlacedRun(graph, placement, devices, runtime, optimizations=True)
+        stack.callback(runs[strategy].close)
       steps_of_mirrored = stack.enter_context(mirrored(name))
       steps_of_mirrored(5)
       for run in runs.values():
@@ -371,18 +371,18 @@ def measure_model(name: str, folder: str) -> Dict[str, Any]:
           run.step()
       # Measuring in the search counts times at a core's full speed. Two workers that are busy at
       # once may both be slower for it, which only steps by the clock show.
-      trials = [{form: np.median([run.step() for _ in range(FLAGS.steps)])
-                 for form, run in runs.items()} for _ in range(_TRIALS)]
-      ours = min(runs, key=lambda form: np.median([trial[form] for trial in trials]))
+      trials = [{strategy: np.median([run.step() for _ in range(FLAGS.steps)])
+                 for strategy, run in runs.items()} for _ in range(_TRIALS)]
+      ours = min(runs, key=lambda strategy: np.median([trial[strategy] for trial in trials]))
       for _ in range(FLAGS.rounds):
-        for label, form in (("one", "one"), ("ours", ours)):
-          times[label].append([runs[form].step() for _ in range(FLAGS.steps)])
+        for label, strategy in (("one", "one"), ("ours", ours)):
+          times[label].append([runs[strategy].step() for _ in range(FLAGS.steps)])
         times["mirrored"].append(steps_of_mirrored(FLAGS.steps))
   medians = {label: np.median(np.array(each), axis=1) * 1e3 for label, each in times.items()}
   row: Dict[str, Any] = {
       "model": name, "batch": model.batch, "replicas": "1" if ours == "one" else ours,
-      "trials_ms": {form: 1e3 * float(np.median([trial[form] for trial in trials]))
-                    for form in runs}}
+      "trials_ms": {strategy: 1e3 * float(np.median([trial[strategy] for trial in trials]))
+                    for strategy in runs}}
   for label, each in medians.items():
     row[f"{label}_ms"], row[f"{label}_deviation_ms"] = float(np.median(each)), float(np.std(each))
   row["over_one"] = row["one_ms"] / row["ours_ms"]

@@ -39,7 +39,7 @@ def _processor_s() -> float:
   return used.ru_utime + used.ru_stime
 
 
-def checked(graph: str, form: str, limit_s: float) -> Dict[str, Any]:
+def checked(graph: str, strategy: str, limit_s: float) -> Dict[str, Any]:
   """Makes replicas and checks them, as `place` does after its search.
 
   Args:
@@ -54,7 +54,7 @@ def checked(graph: str, form: str, limit_s: float) -> Dict[str, Any]:
   from placeto_tf.runtime.checking import check_replicas
 
   source = ReplicaSource(graph)
-  count, _, mirrored = form.partition(" ")
+  count, _, mirrored = strategy.partition(" ")
   replicated = source.replicas(int(count), bool(mirrored))
   started_s = _processor_s()
   found = check_replicas(source, replicated, limit_s)
@@ -63,10 +63,10 @@ def checked(graph: str, form: str, limit_s: float) -> Dict[str, Any]:
           "processor_s": round(_processor_s() - started_s, 1)}
 
 
-def _in_process(graph: str, form: str, limit_s: float) -> Dict[str, Any]:
+def _in_process(graph: str, strategy: str, limit_s: float) -> Dict[str, Any]:
   """Returns the result of `checked` in a process of its own, or how that process ended."""
   done = subprocess.run(
-      [sys.executable, os.path.abspath(__file__), f"--graph={graph}", f"--replicas={form}",
+      [sys.executable, os.path.abspath(__file__), f"--graph={graph}", f"--replicas={strategy}",
        f"--limit_s={limit_s}"],
       stdout=subprocess.PIPE, text=True, check=False)
   if done.returncode:
@@ -87,12 +87,12 @@ def main() -> None:
       made = json.load(file)
   # Other columns are written as they were read, digit by digit.
   table = pd.read_csv(FLAGS.table, dtype=str, keep_default_na=False)
-  for at, (graph, form) in enumerate(zip(table["graph"], table["replicas"])):
-    if form == "1":
+  for at, (graph, strategy) in enumerate(zip(table["graph"], table["replicas"])):
+    if strategy == "1":
       continue
-    key = f"{graph}, {form}"
+    key = f"{graph}, {strategy}"
     if key not in made:
-      found = made[key] = _in_process(f"zoo:{graph}", form, FLAGS.limit_s)
+      found = made[key] = _in_process(f"zoo:{graph}", strategy, FLAGS.limit_s)
       figures = [f"{name} {value}" for name, value in found.items() if name != "text"]
       print(", ".join([key, *figures, found["text"]]), flush=True)
       outputs.write_json(FLAGS.out, made)

@@ -16,10 +16,10 @@ def observed(problem, placement):
   return state, found
 
 
-def draw(problem, seed):
+def sample(problem, seed):
   rng = np.random.default_rng(seed)
-  draws = np.where(problem.allowed, rng.random(problem.allowed.shape), -1)
-  return draws.argmax(axis=1).astype(np.int32)
+  samples = np.where(problem.allowed, rng.random(problem.allowed.shape), -1)
+  return samples.argmax(axis=1).astype(np.int32)
 
 
 def squash(x):
@@ -143,7 +143,7 @@ def test_features_are_what_their_definitions_say(devices):
   problem.costs.compute_us[:] *= np.linspace(1, 2, problem.costs.num_kinds)
   problem = PlacementProblem(
       problem.graph, problem.costs, problem.cluster, problem.grouping)
-  placement = draw(problem, 1)
+  placement = sample(problem, 1)
   state, found = observed(problem, placement)
   oracle = Oracle(problem, placement, found)
   for g in range(problem.num_groups):
@@ -167,7 +167,7 @@ def test_features_do_not_change_when_everything_takes_ten_times_as_long():
       cluster.devices, cluster.bandwidth_bytes_per_us / 10, cluster.latency_us * 10,
       cluster.op_overhead_us * 10, cluster.bus_gap_us * 10)
   slow = PlacementProblem(slow.graph, slow.costs, cluster, slow.grouping)
-  placement = draw(problem, 3)
+  placement = sample(problem, 3)
   fast_rows = observed(problem, placement)[0].features(np.array([5]))
   slow_rows = observed(slow, placement)[0].features(np.array([5]))
   np.testing.assert_allclose(fast_rows, slow_rows, rtol=1e-4, atol=1e-5)
@@ -175,7 +175,7 @@ def test_features_do_not_change_when_everything_takes_ten_times_as_long():
 
 def test_renaming_devices_of_one_kind_renames_the_rows():
   problem = random_problem(devices="k80:3")
-  placement = draw(problem, 4)
+  placement = sample(problem, 4)
   renamed = np.array([2, 0, 1, 3], np.int32)  # new name of each device
   rows = observed(problem, placement)[0].features(np.array([7]))[0]
   other = observed(problem, renamed[placement])[0].features(np.array([7]))[0]

@@ -12,7 +12,7 @@ from placeto_tf.placing import pipeline_candidates
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.tables import replica_table
 from placeto_tf.replication.batches import ReplicaSource
-from placeto_tf.replication.replicated_graph import form_name, pipeline_form
+from placeto_tf.replication.replicated_graph import pipeline_strategy, strategy_name
 from placeto_tf.simulation import Simulator
 
 
@@ -24,7 +24,7 @@ def placed(replicas, cluster="k80:2", batch=BATCH, **options):
 def test_a_pipeline_that_is_asked_for_is_placed_checked_and_named():
   found = placed("1 x 4")
   chosen = found.replication.chosen
-  assert (chosen.form, chosen.groups, chosen.micro_batches) == ("1 x 4", 1, 4)
+  assert (chosen.strategy, chosen.groups, chosen.micro_batches) == ("1 x 4", 1, 4)
   assert chosen.order and found.replication.check.checked
   assert found.graph is chosen.graph
   assert any(line.startswith("1 x 4 ") and "placed" in line
@@ -51,7 +51,7 @@ def test_what_replicas_have_no_memory_for_becomes_a_pipeline():
   found = placeto.place(
       source(2048, width=2048), small, replicas="auto", max_evaluations=40, max_groups=8,
       check_replicas=False)
-  assert found.replication.chosen.form == "1 x 8" and found.fits
+  assert found.replication.chosen.strategy == "1 x 8" and found.fits
   rows = found.replication.rows
   # Variables of their own fit with some of them on the host, which is slow.
   assert not rows["2"].fits and rows["2 mirrored"].step_time_us > 2 * found.step_time_us
@@ -89,10 +89,10 @@ def test_live_functions_get_no_pipeline():
 
 def test_forms_are_read_as_they_are_named():
   for groups, count in ((1, 8), (2, 4)):
-    assert pipeline_form(form_name(groups * count, False, count)) == (groups, count)
-  assert pipeline_form("2x8") == (2, 8)
+    assert pipeline_strategy(strategy_name(groups * count, False, count)) == (groups, count)
+  assert pipeline_strategy("2x8") == (2, 8)
   for other in (4, "4", "auto", "4 mirrored", "0 x 8", "8 x 1", "x 8"):
-    assert pipeline_form(other) is None
+    assert pipeline_strategy(other) is None
 
 
 def test_what_is_no_form_is_refused():

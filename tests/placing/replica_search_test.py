@@ -68,20 +68,20 @@ def test_the_report_says_that_the_feeds_stay_and_that_replicas_were_checked(plac
   assert found["placed"]["global_batch"] == 4096
   chosen = placed.replication.chosen
   assert found["placed"]["mirrored_variables"] == chosen.mirrored
-  assert found["rows"][chosen.form]["examples_per_second"] == pytest.approx(
+  assert found["rows"][chosen.strategy]["examples_per_second"] == pytest.approx(
       4096e6 / placed.step_time_us)
   check = found["check"]
   assert check["checked"] and (check["steps"], check["variables"]) == (5, 4)
   assert check["largest_difference"] < 1e-4 and check["seconds"] > 0
   assert check["text"].startswith("checked: 5 steps, 4 variables, largest difference ")
-  assert found["rows"][chosen.form]["check"] == check["text"]
+  assert found["rows"][chosen.strategy]["check"] == check["text"]
 
 
 def test_the_table_has_a_row_for_each_form_and_the_check(placed):
   lines = replica_table(placed.replication)
   assert [line.split("  ")[0] for line in lines[2:]] == ["1", "2", "2 mirrored", "data parallelism"]
   assert [line.split("  ")[0] for line in lines if "placed; checked: 5 steps" in line] == [
-      placed.replication.chosen.form]
+      placed.replication.chosen.strategy]
   begins = {line.index(said) for line in lines for said in ("placed; ", "mirrored variables, ")
             if said in line}
   assert len(begins) == 1 and len(lines[1]) < begins.pop()  # what is said does not widen the table

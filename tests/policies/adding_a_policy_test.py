@@ -14,7 +14,7 @@ from placeto_tf.errors import PlacetoError
 from placeto_tf.placements import Placement
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
-from random_problem import means_of_draws, random_problem
+from random_problem import means_of_samples, random_problem
 
 DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "adding_a_policy.md"
 NAME = "placeto_tf.policies.perceptron"
@@ -40,7 +40,7 @@ def folder_fixture(tmp_path, monkeypatch, eagerly):
 
 def test_its_method_is_found_and_draws_better_placements_as_it_learns(folder):
   problem = random_problem()
-  means = means_of_draws(problem)
+  means = means_of_samples(problem)
   placement = running.run(
       problem, registry.find("perceptron"), Budget(max_evaluations=640), seed=0)
   assert problem.simulator.simulate(placement).step_time_us == problem.search_log.best_objective_us
@@ -62,10 +62,10 @@ def test_gradients_reach_all_of_its_weights_and_masks_hold(folder):
   problem = random_problem()
   policy = module.PerceptronPolicy(problem, module.PerceptronConfig())
   policy.create_variables()
-  drawn = policy.draw(np.random.default_rng(0), 50)
-  assert problem.allowed[np.arange(problem.num_groups), drawn].all()
+  sampled = policy.sample(np.random.default_rng(0), 50)
+  assert problem.allowed[np.arange(problem.num_groups), sampled].all()
   with tf.GradientTape() as tape:
-    total = tf.reduce_sum(policy.log_prob(tf.constant(drawn)))
+    total = tf.reduce_sum(policy.log_prob(tf.constant(sampled)))
   assert len(policy.trainable_variables) == 3
   for gradient in tape.gradient(total, policy.trainable_variables):
     assert np.abs(gradient).max() > 0

@@ -16,7 +16,7 @@ from placeto_tf.policies.rnn.policy import RnnConfig
 from placeto_tf.policies.sequence_placer import PlacerConfig
 from placeto_tf.problem.budget import Budget
 from placeto_tf.training.trainer import Trainer
-from random_problem import means_of_draws, random_problem
+from random_problem import means_of_samples, random_problem
 
 RNN = RnnConfig(
     placer=PlacerConfig(hidden=16), type_width=4, training=dataclasses.replace(
@@ -32,7 +32,7 @@ CONFIGS = {"rnn": RNN, "hierarchical": HIERARCHICAL}
 @pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_two_chains_end_up_on_two_devices(name, two_chains):
   problem = two_chains
-  means = means_of_draws(problem)
+  means = means_of_samples(problem)
   placement = POLICIES[name].place(problem, Budget(max_evaluations=960), config=CONFIGS[name])
   half_us = problem.simulator.simulate(np.repeat(np.int32([0, 1]), 10)).step_time_us
   assert problem.simulator.simulate(placement).step_time_us == half_us

@@ -17,8 +17,8 @@ EXAMPLES, STEPS = 12, 4
 FORMS = ((2, False), (3, True), (3, False), (2, True))
 NAMES = sorted(set(constructs.CONSTRUCTS) - set(constructs.REFUSED))
 # One form of each construct every day, all of them with `-m heavy`.
-CASES = [pytest.param(name, *form, marks=[] if (i + k) % 4 == 0 else [pytest.mark.heavy])
-         for i, name in enumerate(NAMES) for k, form in enumerate(FORMS)]
+CASES = [pytest.param(name, *strategy, marks=[] if (i + k) % 4 == 0 else [pytest.mark.heavy])
+         for i, name in enumerate(NAMES) for k, strategy in enumerate(FORMS)]
 
 
 @functools.cache

@@ -301,13 +301,13 @@ def main(version, *names):
   for name, way, replicas, mirrored in wanted(version, names or [*MODELS, *GRAPHS]):
     keras.backend.clear_session()
     started = time.time()
-    form, difference = f"{replicas}{' mirrored' if mirrored else ''}", None
+    strategy, difference = f"{replicas}{' mirrored' if mirrored else ''}", None
     try:
       _, said, found = compared(keras, name, way, replicas, mirrored)
       difference = found.largest_difference if found else None
     except Exception as error:  # pylint: disable=broad-except  told in the table
       said = f"{type(error).__name__}: {error}"
-    rows.append([name, version, way, form, said, difference, round(time.time() - started, 1)])
+    rows.append([name, version, way, strategy, said, difference, round(time.time() - started, 1)])
     print(*rows[-1], sep=" | ", flush=True)
   print(json.dumps(rows))
 
@@ -316,12 +316,13 @@ def wanted(version, names):
   """(name, way, replicas, mirrored) of what is named."""
   for text in names:
     name, _, rest = text.partition("/")
-    way, _, form = rest.partition("/")
+    way, _, strategy = rest.partition("/")
     ways = ("free", "fixed") if name in GRAPHS else ("live", "free", "fixed") if (
         version == "2") else ("live",)
     for each in ways:
       for replicas, mirrored in FORMS:
-        if way in ("", each) and form in ("", f"{replicas}{' mirrored' if mirrored else ''}") and (
+        asked = f"{replicas}{' mirrored' if mirrored else ''}"
+        if way in ("", each) and strategy in ("", asked) and (
             each != "live" or not mirrored):  # a function's variables are shared
           yield name, each, replicas, mirrored
 

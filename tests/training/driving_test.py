@@ -32,10 +32,10 @@ def test_an_episode_in_each_row_is_played_to_its_end():
 
 
 def test_draws_follow_the_probabilities_and_the_generator_alone():
-  each, drawn = environment(), []
+  each, sampled = environment(), []
   for seed in (0, 0, 1):
     act = driving.drawing(preferring(2, 3.0), np.random.default_rng(seed))
-    drawn.append(np.concatenate([driving.play(each, act).action.ravel() for _ in range(10)]))
-  np.testing.assert_array_equal(drawn[0], drawn[1])
-  assert (drawn[0] != drawn[2]).any() and drawn[0].max() < 3
-  assert abs((drawn[0] == 2).mean() - 3 / 5) < 0.05
+    sampled.append(np.concatenate([driving.play(each, act).action.ravel() for _ in range(10)]))
+  np.testing.assert_array_equal(sampled[0], sampled[1])
+  assert (sampled[0] != sampled[2]).any() and sampled[0].max() < 3
+  assert abs((sampled[0] == 2).mean() - 3 / 5) < 0.05

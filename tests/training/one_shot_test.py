@@ -19,7 +19,7 @@ class Independent(OneShotPolicy):
     self.allowed = tf.constant(allowed)
     self.logits = tf.Variable(tf.zeros(allowed.shape))
 
-  def draw(self, rng, count):
+  def sample(self, rng, count):
     logits = np.where(self.allowed, self.logits, -np.inf)
     return (logits + rng.gumbel(size=(count,) + logits.shape)).argmax(-1).astype(np.int32)
 

@@ -22,8 +22,8 @@ def test_a_graph_gets_the_named_clusters_and_draws_of_its_own():
   first = training_problems.expand_clusters(["k80:4", "random[2]"], 0, 0)
   assert first[0] == "k80:4" and len(first) == 3
   assert first == training_problems.expand_clusters(["k80:4", "random[2]"], 0, 0)
-  draws = {tuple(training_problems.expand_clusters(["random[2]"], 0, i)) for i in range(8)}
-  assert len(draws) > 4
+  samples = {tuple(training_problems.expand_clusters(["random[2]"], 0, i)) for i in range(8)}
+  assert len(samples) > 4
 
 
 def test_a_random_cluster_without_a_count_is_refused():

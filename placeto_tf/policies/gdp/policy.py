@@ -41,7 +41,7 @@ class GdpPolicy(network.DistributionNetwork):
 
   A placement is an episode with one step per node: a step's observation is the numbers of the
   graph and of the node's stretch, and its action is the node's device. No device depends on earlier
-  ones, so all devices are sampled in one pass (`draw`).
+  ones, so all devices are sampled in one pass (`sample`).
 
   Attributes:
     network: the network that is trained.
@@ -164,7 +164,7 @@ class GdpPolicy(network.DistributionNetwork):
     if found > spread:
       self.network.scale_logits(float(spread / found))
 
-  def draw(
+  def sample(
       self, rng: np.random.Generator, count: int, graph: int = 0
   ) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
     """Samples placements; the module describes how nodes depend on one another.
@@ -180,7 +180,7 @@ class GdpPolicy(network.DistributionNetwork):
     """
     logits, walk = self.logits(graph), self._walks[graph]  # [M, D], [M]
     log_probs = tf.nn.log_softmax(logits).numpy()
-    stretches = np.stack([draw_stretches(rng, walk) for _ in range(count)])  # [count, M]
+    stretches = np.stack([sample_stretches(rng, walk) for _ in range(count)])  # [count, M]
     placements = np.stack([
         # Gumbel-max: all nodes of a stretch share the row of noise at the stretch's number.
         (logits + rng.gumbel(size=(len(walk), logits.shape[1]))[each]).argmax(axis=1)
@@ -197,9 +197,9 @@ class GdpPolicy(network.DistributionNetwork):
       rng: the source of randomness.
 
     Returns:
-      A function: the number of one graph, B times [B] -> the results of `draw`.
+      A function: the number of one graph, B times [B] -> the results of `sample`.
     """
-    return lambda graphs: self.draw(rng, len(graphs), int(graphs[0]))
+    return lambda graphs: self.sample(rng, len(graphs), int(graphs[0]))
 
   def _pooled(self, values: tf.Tensor, stretches: tf.Tensor) -> tf.Tensor:
     """Returns [B, M] the mean over each node's stretch of values [B, M]."""
@@ -210,7 +210,7 @@ class GdpPolicy(network.DistributionNetwork):
     return tf.gather(means, labels)
 
 
-def draw_stretches(rng: np.random.Generator, walk: np.ndarray) -> np.ndarray:
+def sample_stretches(rng: np.random.Generator, walk: np.ndarray) -> np.ndarray:
   """Divides the walk of a graph into stretches of random lengths.
 
   The mean length is sampled first, log-uniformly from one node to a quarter of the nodes.

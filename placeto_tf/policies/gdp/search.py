@@ -25,7 +25,7 @@ WAYS = ("scratch", "zero_shot", "fine_tune")
 # Training ends with near-certain devices for all nodes, which leaves nothing to explore. So fine-
 # tuning begins with a limited spread of logits, and with a smaller entropy bonus than training.
 _FINE_TUNING_SPREAD, _FINE_TUNING_ENTROPY = 1.0, 0.005
-_DRAWS = 16  # the most placements that `gdp_zero_shot` evaluates: the likeliest one, and samples
+_SAMPLES = 16  # the most placements that `gdp_zero_shot` evaluates: the likeliest one, and samples
 
 
 def search_gdp(
@@ -60,7 +60,7 @@ def search_gdp(
   if way == "scratch" and weights is not None:
     way = "fine_tune"
   # Two independent seeds, so that weights and samples do not share random numbers.
-  weight_seed, draw_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
+  weight_seed, sample_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
   nodes = node_problem(problem)
   if weights is None:
     network = GdpNetwork(
@@ -72,12 +72,12 @@ def search_gdp(
   policy = GdpPolicy([inputs], network)
   left = nodes.search_log.remaining_evaluations(budget)  # evaluations; None without such a limit
   if way == "zero_shot":
-    draws = _DRAWS if left is None else min(_DRAWS, left)
+    samples = _SAMPLES if left is None else min(_SAMPLES, left)
     # The likeliest placement is evaluated first, then samples: [1 + samples, M].
     placements = policy.greedy()[None]
-    if draws > 1:
-      drawn, _ = policy.draw(np.random.default_rng(draw_seed), draws - 1)
-      placements = np.concatenate([placements, drawn])
+    if samples > 1:
+      sampled, _ = policy.sample(np.random.default_rng(sample_seed), samples - 1)
+      placements = np.concatenate([placements, sampled])
     nodes.evaluate(placements)
     return problem.search_log.best_known
   training = training or PpoConfig()
@@ -90,7 +90,7 @@ def search_gdp(
       budget, max_evaluations=None if most is None else nodes.search_log.evaluations + most)
   environment = search_environment(nodes, training, part)
   # The learner samples a batch, evaluates it and updates, until its part of the budget is used up.
-  learner = GdpLearner(policy, training, draw_seed, environment)
+  learner = GdpLearner(policy, training, sample_seed, environment)
   search(nodes, learner, environment, part, root_dir=root_dir)
   # Without a limit (None) or with one evaluation left: evaluate the likeliest placement.
   if nodes.search_log.remaining_evaluations(budget) != 0:

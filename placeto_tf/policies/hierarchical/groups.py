@@ -21,7 +21,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 _SIZES, _NEIGHBOURS = 6, 6  # outputs of a unit, and its producers and consumers, in its features
 
 
-class Units:
+class Parts:
   """The colocation groups of a problem (the grouper's inputs) and their features.
 
   Attributes:
@@ -78,10 +78,10 @@ class Units:
     both = self.movable[self._sources] & self.movable[self._targets]
     self._sources, self._targets = self._sources[both], self._targets[both]
     # The nonzero entries of the counts alone: most units have one type.
-    self._typed_units, self._types = np.nonzero(self.type_counts * self.movable[:, None])
+    self._typed_parts, self._types = np.nonzero(self.type_counts * self.movable[:, None])
 
   @property
-  def num_units(self) -> int:
+  def num_parts(self) -> int:
     """Returns U."""
     return len(self.movable)
 
@@ -113,8 +113,8 @@ class Units:
     rows = np.arange(b)[:, None]  # [B, 1]
     features = np.zeros((b, k, self.num_features(k)), dtype=np.float32)
     # Index of each nonzero count's cell (b, k, t) in a flat [B K T] table.
-    typed = (rows * k + groups[:, self._typed_units]) * t + self._types
-    counts = np.tile(self.type_counts[self._typed_units, self._types], b)
+    typed = (rows * k + groups[:, self._typed_parts]) * t + self._types
+    counts = np.tile(self.type_counts[self._typed_parts, self._types], b)
     features[:, :, :t] = np.log1p(
         np.bincount(typed.reshape(-1), counts, minlength=b * k * t)).reshape(b, k, t)
     # Index of each movable unit's cell (b, k) in a flat [B K] table.
@@ -153,10 +153,10 @@ class Units:
       [B, U] int32 devices.
     """
     wanted = np.take_along_axis(devices, groups, axis=1)
-    return self._nearest[np.arange(self.num_units), wanted]
+    return self._nearest[np.arange(self.num_parts), wanted]
 
 
-def draw(rng: np.random.Generator, log_probs: np.ndarray, count: int) -> np.ndarray:
+def sample(rng: np.random.Generator, log_probs: np.ndarray, count: int) -> np.ndarray:
   """Samples columns of a table of distributions.
 
   Args:

@@ -23,7 +23,7 @@ import numpy as np
 
 from placeto_tf.errors import check_at_least
 from placeto_tf.grouping import group_ops
-from placeto_tf.policies.hierarchical.groups import Units, draw
+from placeto_tf.policies.hierarchical.groups import Parts, sample
 from placeto_tf.policies.lstm import initial
 from placeto_tf.policies.one_graph import OneGraphPolicy
 from placeto_tf.policies.sequence_placer import PlacerConfig, SequencePlacer
@@ -79,23 +79,23 @@ class HierarchicalPolicy(OneShotPolicy):
       config: see `HierarchicalConfig`.
       seed: of the weights.
     """
-    units = Units(problem)
+    parts = Parts(problem)
     num_groups = min(config.num_groups, config.groups_a_device * problem.num_devices)
     # Decisions: a group below K for each unit, then a device below D for each group.
     super().__init__(
-        units.num_units + num_groups,
-        np.repeat([num_groups - 1, problem.num_devices - 1], [units.num_units, num_groups]),
+        parts.num_parts + num_groups,
+        np.repeat([num_groups - 1, problem.num_devices - 1], [parts.num_parts, num_groups]),
         "hierarchical")
     rng = np.random.default_rng(seed)
-    self._supernodes, self.num_groups = units, num_groups
-    self._counts = tf.constant(np.log1p(units.type_counts))  # [U, T]
-    self._known = tf.constant(units.features)  # [U, S]
-    self._movable = tf.constant(units.movable.astype(np.float32))  # [U], 1 or 0
+    self._supernodes, self.num_groups = parts, num_groups
+    self._counts = tf.constant(np.log1p(parts.type_counts))  # [U, T]
+    self._known = tf.constant(parts.features)  # [U, S]
+    self._movable = tf.constant(parts.movable.astype(np.float32))  # [U], 1 or 0
     hidden, k = config.grouper_hidden, num_groups
     # Grouper: [U, width] -> hidden, ReLU -> K logits.
-    width = config.type_width + units.features.shape[1]
+    width = config.type_width + parts.features.shape[1]
     self._types = tf.Variable(  # [T, type_width]
-        initial(rng, (units.type_counts.shape[1], config.type_width), _TYPE_SCALE),
+        initial(rng, (parts.type_counts.shape[1], config.type_width), _TYPE_SCALE),
         name="types")
     # [width, hidden]
     self._hidden = tf.Variable(initial(rng, (width, hidden)), name="grouper_hidden")
@@ -106,15 +106,15 @@ class HierarchicalPolicy(OneShotPolicy):
     # Minus the squared distance to the middle of each stretch, without the term common to all.
     middle = (np.arange(k) + 0.5) / k
     sharpness = config.stretches * k ** 2
-    self._share = tf.constant(units.share)
+    self._share = tf.constant(parts.share)
     # [K], trained.
     self._stretch = tf.Variable(2 * sharpness * middle, dtype=tf.float32, name="stretch")
     self._stretch_bias = tf.constant(-sharpness * middle ** 2, tf.float32)  # [K]
     # Placer: group features [B, K, F] -> devices [B, K].
     self.placer = SequencePlacer(
-        units.num_features(k), problem.num_devices, config.placer, rng)
+        parts.num_features(k), problem.num_devices, config.placer, rng)
     self._group_logits = tf.function(self.group_logits, autograph=False)
-    self._draw_devices = tf.function(self.placer.sample, autograph=False)
+    self._sample_devices = tf.function(self.placer.sample, autograph=False)
 
   def group_logits(self) -> tf.Tensor:
     """Returns [U, K] logits of the groups of each unit."""
@@ -123,7 +123,7 @@ class HierarchicalPolicy(OneShotPolicy):
     stretches = self._share[:, None] * self._stretch + self._stretch_bias  # [U, K]
     return tf.matmul(hidden, self._groups) + self._groups_bias + stretches
 
-  def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
+  def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
     """Samples groups of units, then devices of groups; see the base class.
 
     Args:
@@ -134,10 +134,10 @@ class HierarchicalPolicy(OneShotPolicy):
       [count, U + K] decisions.
     """
     table = tf.nn.log_softmax(self._group_logits()).numpy()  # [U, K]
-    groups = draw(rng, table, count)
+    groups = sample(rng, table, count)
     features, allowed = self._inputs_of(groups)
     noise = rng.gumbel(size=allowed.shape).astype(np.float32)  # [count, K, D]
-    devices = self._draw_devices(*map(tf.constant, (features, allowed, noise))).numpy()
+    devices = self._sample_devices(*map(tf.constant, (features, allowed, noise))).numpy()
     return np.concatenate([groups, devices], axis=1)
 
   def placements(self, decisions: np.ndarray) -> np.ndarray:
@@ -174,7 +174,7 @@ class HierarchicalPolicy(OneShotPolicy):
 
   def _split(self, decisions):
     """Returns groups [B, U] and devices [B, K] of decisions [B, U + K]."""
-    return decisions[:, :self._supernodes.num_units], decisions[:, self._supernodes.num_units:]
+    return decisions[:, :self._supernodes.num_parts], decisions[:, self._supernodes.num_parts:]
 
   def _inputs_of(self, groups: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """Returns the features and allowed devices of groups, for groupings [B, U]."""
@@ -194,9 +194,9 @@ def hierarchical_policy(
   Returns:
     The problem, whose groups are its colocation groups, and the policy.
   """
-  units = problem.regrouped(
+  parts = problem.regrouped(
       group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))
-  return units, HierarchicalPolicy(units, config, seed)
+  return parts, HierarchicalPolicy(parts, config, seed)
 
 
 POLICY = OneGraphPolicy("hierarchical", HierarchicalConfig(), hierarchical_policy)

@@ -187,7 +187,7 @@ class Experience:
     return tf.nest.map_structure(lambda value: value.numpy(), unwrapped(self.buffer.gather_all()))
 
 
-def drawn(
+def sampled(
     steps: trajectory.Trajectory, count: int, rng: np.random.Generator) -> trajectory.Trajectory:
   """Samples a batch uniformly.
 

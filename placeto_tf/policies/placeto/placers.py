@@ -71,9 +71,9 @@ def place_as_control(
 
 def indifferent() -> ScorerWeights:
   """Returns weights that give equal scores to all moves, so that moves are sampled uniformly."""
-  drawn = ScorerWeights.untrained()
+  sampled = ScorerWeights.untrained()
   # All scores 0: the random tie-break decides.
-  return dataclasses.replace(drawn, output=np.zeros_like(drawn.output))
+  return dataclasses.replace(sampled, output=np.zeros_like(sampled.output))
 
 
 def trained(directory: Optional[str]) -> ScorerWeights:

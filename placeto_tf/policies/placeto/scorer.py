@@ -127,7 +127,7 @@ class ScorerWeights:
     """
     rng = np.random.default_rng(seed)
 
-    def draw(rows, columns):
+    def sample(rows, columns):
       """Samples the weights of a layer.
 
       Args:
@@ -140,9 +140,9 @@ class ScorerWeights:
       limit = np.sqrt(6 / (rows + columns))  # Glorot's
       return rng.uniform(-limit, limit, (rows, columns))
 
-    return cls(draw(len(NAMES), width), np.zeros(width), draw(width, width), np.zeros(width),
-               draw(width, 1)[:, 0], sum(
-                   ((draw(width, width), draw(width, width), np.zeros((2 * width, width)))
+    return cls(sample(len(NAMES), width), np.zeros(width), sample(width, width), np.zeros(width),
+               sample(width, 1)[:, 0], sum(
+                   ((sample(width, width), sample(width, width), np.zeros((2 * width, width)))
                     for _ in range(rounds)), ()))
 
   def save(self, directory: str, **notes: Any) -> None:

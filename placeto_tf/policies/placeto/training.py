@@ -272,7 +272,7 @@ class PlacetoTraining(Learner):
     # One copy of the buffer serves all steps of this iteration.
     everything = self._experience.all()
     losses = [
-        float(self._train(agent_lib.drawn(everything, config.batch, self.rng)).loss)
+        float(self._train(agent_lib.sampled(everything, config.batch, self.rng)).loss)
         for _ in range(config.steps if everything.reward.size else 0)]
     return {"loss": float(np.mean(losses)) if losses else 0.0,
             "improved": float((steps.reward > 0).mean())}

@@ -80,14 +80,14 @@ class RnnPolicy(OneShotPolicy):
     self.placer = SequencePlacer(
         config.type_width + self._known.shape[1], problem.num_devices, config.placer, rng)
     # The encoder runs once for all samples, since they share their features.
-    self._draw = tf.function(
+    self._sample = tf.function(
         lambda noise: self.placer.sample(self.features(), self._allowed, noise), autograph=False)
 
   def features(self) -> tf.Tensor:
     """Returns [1, G, F] the groups' embeddings."""
     return tf.concat([tf.matmul(self._counts, self._types), self._known], axis=1)[None]
 
-  def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
+  def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
     """Samples devices; see the base class.
 
     Args:
@@ -99,7 +99,7 @@ class RnnPolicy(OneShotPolicy):
     """
     # [count, G, D]
     noise = rng.gumbel(size=(count,) + tuple(self._allowed.shape[1:])).astype(np.float32)
-    return self._draw(tf.constant(noise)).numpy()
+    return self._sample(tf.constant(noise)).numpy()
 
   def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
     """Returns the log probability of each device, given the devices of earlier groups.

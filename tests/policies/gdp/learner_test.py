@@ -31,7 +31,7 @@ def played(learner, graph, rewards, *, stretches=None, before=0.0):
   Args: before: [M]; stretches: [M], by default each node alone.
   """
   m, b = SIZES[graph], len(rewards)
-  placements, info = learner.policy.draw(np.random.default_rng(graph), b, graph)
+  placements, info = learner.policy.sample(np.random.default_rng(graph), b, graph)
   info[STRETCH] = np.tile(
       np.arange(m, dtype=np.int32) if stretches is None else stretches, (b, 1))
   log_probs = tf.nn.log_softmax(learner.policy.logits(graph)).numpy()

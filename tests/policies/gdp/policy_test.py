@@ -12,8 +12,8 @@ from placeto_tf.policies.gdp.policy import (
   GRAPH,
   STRETCH,
   GdpPolicy,
-  draw_stretches,
   load_network,
+  sample_stretches,
   save_weights,
 )
 from placeto_tf.training.one_shot_policy import LOG_PROBS
@@ -30,17 +30,17 @@ def policy_fixture():
 
 
 def test_draws_have_the_probabilities_the_network_gives(policy):
-  placements, _ = policy.draw(np.random.default_rng(0), 4000, graph=0)
+  placements, _ = policy.sample(np.random.default_rng(0), 4000, graph=0)
   assert placements.shape == (4000, 20) and placements.max() < 3
-  drawn = np.stack([(placements == d).mean(axis=0) for d in range(5)], axis=1)
-  np.testing.assert_allclose(drawn, tf.nn.softmax(policy.logits(0)), atol=0.04)
+  sampled = np.stack([(placements == d).mean(axis=0) for d in range(5)], axis=1)
+  np.testing.assert_allclose(sampled, tf.nn.softmax(policy.logits(0)), atol=0.04)
 
 
 def test_stretches_of_the_walk_have_all_lengths():
   rng, walk = np.random.default_rng(0), np.random.default_rng(1).permutation(400)
   counts = []
   for _ in range(200):
-    along = draw_stretches(rng, walk)[np.argsort(walk)]
+    along = sample_stretches(rng, walk)[np.argsort(walk)]
     assert along[0] == 0 and set(np.diff(along)) <= {0, 1}  # none comes back
     counts.append(1 + along[-1])
   # Mean lengths from 1 to 100, equally many by their logarithm: the middle is 10, 40 stretches.
@@ -63,7 +63,7 @@ def test_softened_logits_lie_as_far_apart_as_asked_and_prefer_the_same_devices()
 
 
 def test_what_is_drawn_together_shares_its_noise(policy):
-  placements, info = policy.draw(np.random.default_rng(2), 50, graph=1)
+  placements, info = policy.sample(np.random.default_rng(2), 50, graph=1)
   logits = policy.logits(1)
   for devices, stretches in zip(placements, info[STRETCH]):
     for stretch in np.unique(stretches):
@@ -88,7 +88,7 @@ def distribution(policy, stretches, graph):
 
 def test_log_probabilities_and_entropies_of_what_was_drawn(policy):
   for graph, m in ((0, 20), (1, 35)):
-    placements, info = policy.draw(np.random.default_rng(0), 3, graph=graph)
+    placements, info = policy.sample(np.random.default_rng(0), 3, graph=graph)
     found, log_probs_of = distribution(policy, info[STRETCH], graph)
     log_probs, entropy = log_probs_of(placements)[:, :m], found.entropy().numpy()[:, :m]
     np.testing.assert_allclose(log_probs, info[LOG_PROBS], atol=1e-5)

@@ -9,7 +9,7 @@ from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.policy import save_weights
 from placeto_tf.policies.gdp.search import WAYS, search_gdp
 from placeto_tf.problem.budget import Budget
-from random_problem import means_of_draws, random_problem
+from random_problem import means_of_samples, random_problem
 
 NETWORK = GdpConfig(max_devices=5, width=16, rounds=2, layers=1, heads=2, segment=16)
 SMALL = {"network_config": NETWORK, "training": PpoConfig(batch_size=8, learning_rate=1e-2)}
@@ -25,7 +25,7 @@ def weights_fixture(tmp_path_factory):
 
 def test_two_chains_are_put_on_two_devices_and_late_draws_are_better_than_first_ones(two_chains):
   problem = two_chains
-  means = means_of_draws(problem)
+  means = means_of_samples(problem)
   search_gdp(problem, Budget(max_evaluations=400), 0, **SMALL)
   one_us = problem.simulator.simulate(np.zeros(20, np.int32)).step_time_us
   assert problem.search_log.best_objective_us < 0.6 * one_us

@@ -4,7 +4,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
-from placeto_tf.policies.hierarchical.groups import Units, draw
+from placeto_tf.policies.hierarchical.groups import Parts, sample
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 
@@ -31,8 +31,8 @@ def chain(has_kernel=None, colocation=None):
 
 
 def test_group_embeddings_by_hand():
-  units = Units(chain())
-  features, allowed = units.group_inputs(np.array([[0, 0, 2, 0], [1, 1, 1, 1]], dtype=np.int32), 3)
+  parts = Parts(chain())
+  features, allowed = parts.group_inputs(np.array([[0, 0, 2, 0], [1, 1, 1, 1]], dtype=np.int32), 3)
   # Of the first: group 0 has X, Y, Y and 70 bytes, feeds 2 and reads from it; group 2 has X.
   # No shapes are known.
   expected = np.zeros((3, 2 + 2 + 5 + 6))
@@ -48,29 +48,29 @@ def test_group_embeddings_by_hand():
 
 
 def test_a_unit_with_one_device_to_go_to_is_in_no_group_and_goes_there():
-  units = Units(chain(has_kernel=[[True, True], [True, False], [True, True], [True, True]]))
-  assert units.movable.tolist() == [True, False, True, True]
+  parts = Parts(chain(has_kernel=[[True, True], [True, False], [True, True], [True, True]]))
+  assert parts.movable.tolist() == [True, False, True, True]
   groups = np.array([[0, 1, 0, 2]], dtype=np.int32)
-  features, allowed = units.group_inputs(groups, 3)
+  features, allowed = parts.group_inputs(groups, 3)
   assert (features[0, 1] == 0).all()  # what is alone in group 1 is not in it
   assert allowed[0].tolist() == [[True, True, False], [True, False, False],
                                         [True, True, False]]
-  placed = units.placements(groups, np.array([[1, 0, 0]], dtype=np.int32))
+  placed = parts.placements(groups, np.array([[1, 0, 0]], dtype=np.int32))
   assert placed.tolist() == [[1, 2, 1, 0]]
 
 
 def test_ops_that_must_share_a_device_are_one_unit():
   problem = chain(colocation=[0, 1, 0, 3])
-  units = Units(problem)
-  assert units.num_units == 3
-  placed = units.placements(np.array([[0, 1, 2]], np.int32), np.array([[0, 1, 1]], np.int32))
+  parts = Parts(problem)
+  assert parts.num_parts == 3
+  placed = parts.placements(np.array([[0, 1, 2]], np.int32), np.array([[0, 1, 1]], np.int32))
   of_ops = problem.grouping.expand(placed)[0]
   assert of_ops[0] == of_ops[2]
 
 
 def test_draws_follow_the_table():
   table = np.log(np.array([[0.5, 0.25, 0.25], [1e-30, 1.0, 1e-30], [0.1, 0.1, 0.8]]))
-  columns = draw(np.random.default_rng(0), table, 20000)
+  columns = sample(np.random.default_rng(0), table, 20000)
   assert columns.shape == (20000, 3) and (columns[:, 1] == 1).all()
   for u, row in enumerate(np.exp(table)):
     found = np.bincount(columns[:, u], minlength=3) / 20000
@@ -78,6 +78,6 @@ def test_draws_follow_the_table():
 
 
 def test_shares_follow_the_compute_time_of_what_can_be_moved():
-  units = Units(chain(has_kernel=[[True, True], [True, False], [True, True], [True, True]]))
+  parts = Parts(chain(has_kernel=[[True, True], [True, False], [True, True], [True, True]]))
   # From the end: d, c, b, a; b is on the host and takes no share.
-  np.testing.assert_allclose(units.share[[3, 2, 0]], [1 / 6, 3 / 6, 5 / 6], rtol=1e-6)
+  np.testing.assert_allclose(parts.share[[3, 2, 0]], [1 / 6, 3 / 6, 5 / 6], rtol=1e-6)

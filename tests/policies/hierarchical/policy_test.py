@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.grouping import group_ops
-from placeto_tf.policies.hierarchical.groups import Units
+from placeto_tf.policies.hierarchical.groups import Parts
 from placeto_tf.policies.hierarchical.policy import HierarchicalConfig, HierarchicalPolicy
 from placeto_tf.policies.sequence_placer import PlacerConfig
 from random_problem import random_problem
@@ -20,15 +20,15 @@ def units_problem():
       group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none"))
 
 
-def drawn(count=4, config=SMALL):
+def sampled(count=4, config=SMALL):
   problem = units_problem()
   policy = HierarchicalPolicy(problem, config)
   policy.create_variables()
-  return problem, policy, policy.draw(np.random.default_rng(0), count)
+  return problem, policy, policy.sample(np.random.default_rng(0), count)
 
 
 def test_what_is_drawn_is_allowed_and_the_network_gives_its_probability():
-  problem, policy, decisions = drawn()
+  problem, policy, decisions = sampled()
   u = problem.num_groups
   assert decisions.shape == (4, u + 5) == (4, *policy.decisions.shape)
   assert problem.allowed[np.arange(u), policy.placements(decisions)].all()
@@ -39,7 +39,7 @@ def test_what_is_drawn_is_allowed_and_the_network_gives_its_probability():
 
 
 def test_units_of_one_group_share_a_device():
-  problem, policy, decisions = drawn()
+  problem, policy, decisions = sampled()
   groups, devices = np.split(decisions, [problem.num_groups], axis=1)
   np.testing.assert_array_equal(
       policy.placements(decisions), np.take_along_axis(devices, groups, axis=1))
@@ -54,7 +54,7 @@ def gradients(policy, decisions, advantages):
 
 
 def test_one_update_teaches_the_grouper_and_the_placer():
-  _, policy, decisions = drawn()
+  _, policy, decisions = sampled()
   found = gradients(policy, decisions, [1.0, -1.0, 0.5, -0.5])
   for variable, gradient in zip(policy.trainable_variables, found):
     assert np.abs(gradient).max() > 0, variable.name
@@ -62,11 +62,11 @@ def test_one_update_teaches_the_grouper_and_the_placer():
 
 def test_the_groupers_part_of_the_loss_by_hand():
   """All of the grouper's weight is in its bias: the gradient is that of a softmax."""
-  _, policy, _ = drawn()
+  _, policy, _ = sampled()
   for variable in (policy._groups, policy._groups_bias):
     variable.assign(tf.zeros_like(variable))
   policy._groups_bias.assign([np.log(2.0), 0.0, 0.0, 0.0, 0.0])
-  decisions = policy.draw(np.random.default_rng(1), 2)
+  decisions = policy.sample(np.random.default_rng(1), 2)
   p = np.array([2, 1, 1, 1, 1]) / 6
   groups = decisions[:, :-5]
   log_probs = policy.log_prob(tf.constant(decisions))
@@ -81,10 +81,10 @@ def test_the_groupers_part_of_the_loss_by_hand():
 
 
 def test_an_empty_group_is_no_decision():
-  _, policy, _ = drawn()
+  _, policy, _ = sampled()
   policy._groups.assign(tf.zeros_like(policy._groups))
   policy._groups_bias.assign([0.0, 0.0, -1e9, 0.0, 0.0])
-  decisions = policy.draw(np.random.default_rng(1), 3)
+  decisions = policy.sample(np.random.default_rng(1), 3)
   of_groups = policy.log_prob(tf.constant(decisions)).numpy()[:, -5:]
   assert (of_groups[:, 2] == 0).all() and (of_groups[:, [0, 1, 3, 4]] < 0).all()
 
@@ -92,7 +92,7 @@ def test_an_empty_group_is_no_decision():
 def test_the_larger_the_groupers_scale_the_surer_it_starts():
   sure = []
   for scale in (0.0, 1.0):
-    _, policy, decisions = drawn(config=HierarchicalConfig(
+    _, policy, decisions = sampled(config=HierarchicalConfig(
         num_groups=5, grouper_scale=scale, stretches=0.0, placer=SMALL.placer))
     sure.append(policy.log_prob(tf.constant(decisions)).numpy()[:, :-5].min())
   assert sure[0] == pytest.approx(np.log(0.2), abs=0.2) and sure[1] < sure[0]
@@ -102,7 +102,7 @@ def test_the_grouper_starts_with_stretches_of_the_walk():
   problem = units_problem()
   policy = HierarchicalPolicy(problem, HierarchicalConfig(
       num_groups=5, grouper_scale=0.0, placer=SMALL.placer))
-  share = Units(problem).share
+  share = Parts(problem).share
   likeliest = policy.group_logits().numpy().argmax(axis=1)
   np.testing.assert_array_equal(likeliest, np.minimum(share * 5, 4).astype(int))
   weight = np.bincount(likeliest, weights=problem.costs.compute_us[:, 0])

@@ -46,10 +46,10 @@ class PlainBestFirst(BestFirst):
       untried[some, self.groups[some]] = False
       scores[~untried[some]] = -np.inf
       while np.isfinite(scores).any() and not problem.search_log.exhausted(budget):
-        drawn = scores
+        sampled = scores
         if temperature > 0:
-          drawn = scores + (temperature * self._rng.gumbel(size=scores.shape)).astype(np.float32)
-        i, device = divmod(int(drawn.argmax()), scores.shape[1])
+          sampled = scores + (temperature * self._rng.gumbel(size=scores.shape)).astype(np.float32)
+        i, device = divmod(int(sampled.argmax()), scores.shape[1])
         group, before_us = some[i], self.objective_us
         scores[i, device], untried[group, device] = -np.inf, False
         failures[group, device] += 1

@@ -13,13 +13,13 @@ SMALL = RnnConfig(placer=PlacerConfig(hidden=8), type_width=3)
 def test_what_is_drawn_is_allowed_and_the_network_gives_its_probability():
   problem = random_problem()
   policy = RnnPolicy(problem, SMALL)
-  drawn = policy.draw(np.random.default_rng(0), 6)
-  assert drawn.shape == (6, problem.num_groups)
-  assert problem.allowed[np.arange(problem.num_groups), drawn].all()
+  sampled = policy.sample(np.random.default_rng(0), 6)
+  assert sampled.shape == (6, problem.num_groups)
+  assert problem.allowed[np.arange(problem.num_groups), sampled].all()
   distribution, _ = policy(tf.zeros([6, 1], tf.int32))  # as an agent asks: [B, T, G]
   np.testing.assert_allclose(
-      distribution.log_prob(tf.constant(drawn[:, None]))[:, 0],
-      policy.log_prob(tf.constant(drawn)), atol=1e-6)
+      distribution.log_prob(tf.constant(sampled[:, None]))[:, 0],
+      policy.log_prob(tf.constant(sampled)), atol=1e-6)
 
 
 def test_seeds_decide_weights_and_draws_and_nothing_else_does():
@@ -28,10 +28,10 @@ def test_seeds_decide_weights_and_draws_and_nothing_else_does():
   for weights in (0, 0, 1):
     tf.random.set_seed(len(policies))
     policies.append(RnnPolicy(problem, SMALL, weights))
-  first, again, other = (policy.draw(np.random.default_rng(0), 4) for policy in policies)
+  first, again, other = (policy.sample(np.random.default_rng(0), 4) for policy in policies)
   np.testing.assert_array_equal(first, again)
   assert (first != other).any()
-  assert (policies[0].draw(np.random.default_rng(1), 4) != first).any()
+  assert (policies[0].sample(np.random.default_rng(1), 4) != first).any()
 
 
 def test_gradients_reach_the_op_types_the_encoder_and_the_decoder():
@@ -41,9 +41,9 @@ def test_gradients_reach_the_op_types_the_encoder_and_the_decoder():
         SMALL, placer=dataclasses.replace(SMALL.placer, own_scale=own_scale), standardize=False)
     policy = RnnPolicy(problem, config)
     policy.create_variables()
-    drawn = policy.draw(np.random.default_rng(0), 3)
+    sampled = policy.sample(np.random.default_rng(0), 3)
     with tf.GradientTape() as tape:
-      loss = tf.reduce_sum(policy.log_prob(tf.constant(drawn)))
+      loss = tf.reduce_sum(policy.log_prob(tf.constant(sampled)))
     gradients = tape.gradient(loss, policy.trainable_variables)
     for variable, gradient in zip(policy.trainable_variables, gradients):
       assert np.abs(gradient).max() > 0, variable.name

@@ -145,9 +145,9 @@ class PublishedTraining(Learner):
     for graph in self.held_out:
       # Every watch has the same seeds, so that watches differ by weights alone.
       rng = np.random.default_rng([self.config.seed, graph])
-      drawn, greedy = (
-          play(self._environments[graph], self.learner.logits, draws) for draws in (rng, None))
-      for kind, value in zip(means, (drawn.last, drawn.best, greedy.last)):
+      sampled, greedy = (
+          play(self._environments[graph], self.learner.logits, samples) for samples in (rng, None))
+      for kind, value in zip(means, (sampled.last, sampled.best, greedy.last)):
         found[f"HeldOut/{self.problems[graph].name}/{kind}"] = value
         means[kind].append(np.log(value))
     found.update({
