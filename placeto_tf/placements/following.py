@@ -37,7 +37,7 @@ def placed_alike(
     graph: N ops of the second trace.
     function: the ConcreteFunction that `graph` was read from.
     cluster: D devices, those of the placement.
-    variables_stay: whether variables keep their present devices, instead of those of the placement.
+    keep_variables: whether variables keep their present devices, not those of the placement.
 
   Returns:
     The placement, and the share of the ops that were known by name.

@@ -32,7 +32,7 @@ flags.DEFINE_bool("gradient", False, "Whether to measure a gradient of the loss 
 flags.DEFINE_bool("metis", False, "Whether to place the graph with METIS, one device and the "
                   "expert too.")
 
-_DRAWS = 16  # as many as gdp_zero_shot evaluates
+_SAMPLES = 16  # as many as gdp_zero_shot evaluates
 
 
 def synthetic(num_nodes: int, max_devices: int) -> Any:
@@ -83,9 +83,9 @@ def main() -> None:
   policy = GdpPolicy([inputs], network)
   timed("trace_and_pass", policy.greedy)
   timed("pass", policy.greedy)
-  drawn, info = timed("draw", lambda: policy.draw(np.random.default_rng(0), _DRAWS - 1))
+  sampled, info = timed("sample", lambda: policy.sample(np.random.default_rng(0), _SAMPLES - 1))
   if problem is not None:
-    placements = np.concatenate([policy.greedy()[None], drawn])
+    placements = np.concatenate([policy.greedy()[None], sampled])
     evaluation = timed("simulate", lambda: problem.evaluate(placements))
     found["likeliest_ms"] = round(float(evaluation.step_time_us[0]) / 1e3, 1)
     best = problem.simulator.simulate(problem.search_log.best_placement)
@@ -98,7 +98,7 @@ def main() -> None:
     @tf.function(autograph=False)
     def gradients():
       with tf.GradientTape() as tape:
-        mean = tf.reduce_mean(policy(observation)[0].log_prob(tf.constant(drawn)))
+        mean = tf.reduce_mean(policy(observation)[0].log_prob(tf.constant(sampled)))
       return tape.gradient(mean, policy.trainable_variables)
 
     timed("trace_and_gradient", gradients)

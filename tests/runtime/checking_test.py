@@ -31,7 +31,7 @@ def compared_fixture(monkeypatch):
   found = []
 
   def compare(graph, replicated, **options):
-    found.append((replicated.form, replicated.global_batch))
+    found.append((replicated.strategy, replicated.global_batch))
     done = compare_training(graph, replicated, steps=1, **options)
     return dataclasses.replace(done, seconds=compare.seconds)
 

@@ -44,7 +44,7 @@ def made_fixture(request):
 
 def test_groups_and_micro_batches_stand_in_the_graph(made):
   _, _, replicated, _ = made
-  assert replicated.form == f"{replicated.groups} x {replicated.micro_batches}"
+  assert replicated.strategy == f"{replicated.groups} x {replicated.micro_batches}"
   assert replicated.replicas == replicated.groups * replicated.micro_batches
   assert replicated.global_batch == BATCH
   names = replicated.graph.op_names

@@ -45,7 +45,7 @@ class HierarchicalConfig:
   grouper_hidden: width of the grouper's hidden layer; 64 in the paper.
   type_width: width of an op type's embedding; 20 in the paper.
   grouper_scale: scale of the initial weights of the grouper's last layer.
-  stretches: how closely group k starts as the stretch from k / K to (k + 1) / K of `Units.share`;
+  stretches: how closely group k starts as the stretch from k / K to (k + 1) / K of `Parts.share`;
     0, as in the paper, starts with units spread over all groups.
   placer: network in two directions; 256 hidden units in the paper.
   training: settings of REINFORCE.
