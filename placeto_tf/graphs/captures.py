@@ -1,8 +1,8 @@
 """Captures of a live function: variables, other resources and tensors of the process.
 
-A captured resource is on a device before the function is called, and the ops that touch it run
-there. A variable can be moved, because its Python object can be given a new resource. Captures that
-cannot be moved are fixed, and a placement has to leave them where they are.
+A captured resource is on a device before the function is called, and the ops that use the resource
+run on this device. A variable can be moved, because its Python object can be given a new resource.
+Captures that cannot be moved are fixed, and a placement must not change their devices.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Capture:
   Attributes:
     op: name of its placeholder in the function's graph.
     handle: the tensor outside of the function that holds the resource.
-    variable: the `tf.Variable` whose resource it is, or None.
-    device: where the resource is, as TensorFlow writes it.
-    fixed: why it cannot be moved to another device; "" if it can.
+    variable: the `tf.Variable` that owns the resource, or None.
+    device: the device of the resource, as TensorFlow writes it.
+    fixed: the reason why the resource cannot be moved to another device; "" if it can be moved.
   """
 
   op: str
@@ -42,7 +42,7 @@ class Capture:
 
   @property
   def name(self) -> str:
-    """Returns the variable's name, or that of the placeholder."""
+    """Returns the variable's name, or the placeholder's name if there is no variable."""
     return self.op if self.variable is None else self.variable.name.partition(":")[0]
 
 
@@ -50,7 +50,7 @@ def resource_captures(function: ConcreteFunction) -> List[Capture]:
   """Returns the variables and other resources that a ConcreteFunction captures, in order.
 
   Raises:
-    GraphError: a variable has been deleted, or a capture is only known at the call.
+    GraphError: a variable has been deleted, or a capture gets its value only at the call.
   """
   graph = function.graph
   if getattr(graph, "deferred_external_captures", None):
@@ -74,7 +74,7 @@ def resource_captures(function: ConcreteFunction) -> List[Capture]:
     if variable is None:
       fixed = "it is not a variable"
     else:
-      # Looking through the process's objects is slow, and needed only where there is a variable.
+      # Search the process's objects only if there is a variable: the search is slow.
       piped = piped_handles() if piped is None else piped
       fixed = why_fixed(variable, piped)
     found.append(Capture(inner.op.name, handle, variable, handle.device, fixed))
@@ -89,13 +89,13 @@ def why_fixed(variable: tf.Variable, piped: Set[int]) -> str:
     piped: as from `piped_handles`.
 
   Returns:
-    A sentence without an end, or "" if the variable can be moved.
+    A sentence without a full stop, or "" if the variable can be moved.
   """
   inner = unwrapped(variable)
   if getattr(inner, "_distribute_strategy", None) is not None:
     return "it belongs to a distribution strategy"
   handle = getattr(inner, "__dict__", {}).get("_handle")
-  if handle is None or not hasattr(handle, "backing_device"):  # which only eager tensors have
+  if handle is None or not hasattr(handle, "backing_device"):  # only eager tensors have it
     return f"it is a {type(inner).__name__}, whose resource cannot be replaced"
   if id(inner.handle) in piped:
     return "a tf.data pipeline reads it"
@@ -103,7 +103,7 @@ def why_fixed(variable: tf.Variable, piped: Set[int]) -> str:
 
 
 def unwrapped(variable: Union[tf.Variable, keras.Variable]) -> tf.Variable:
-  """Returns the variable that owns the handle, which Keras may have wrapped."""
+  """Returns the variable that owns the handle, without the wrappers that Keras may have added."""
   # Keras 3 and mixed precision wrap variables, at most a few times.
   for _ in range(5):
     fields = getattr(variable, "__dict__", {})
@@ -120,7 +120,7 @@ def is_resource(tensor: tf.Tensor) -> bool:
 
 
 def piped_handles() -> Set[int]:
-  """Returns the ids of handles that live tf.data pipelines hold, where they cannot be replaced."""
+  """Returns the ids of handles that live tf.data pipelines hold and that cannot be replaced."""
   # Without the module no pipeline was made in this process.
   module = sys.modules.get(_STRUCTURED_FUNCTION)
   if module is None:
@@ -133,7 +133,7 @@ def piped_handles() -> Set[int]:
 
 
 def live_objects(kind: Union[type, Tuple[type, ...]]) -> Iterator[Any]:
-  """Yields all objects of a class, or of one of several, that the process holds."""
+  """Yields all objects in the process that are instances of a class, or of one of several."""
   return (each for each in gc.get_objects() if _is(each, kind))
 
 
@@ -145,7 +145,7 @@ def _is(each: object, kind: Union[type, Tuple[type, ...]]) -> bool:
 
 
 def _parent(handle: tf.Tensor) -> Optional[tf.Variable]:
-  """Returns the variable that made a handle, where it is alive."""
+  """Returns the variable that made a handle, or None if the variable is no longer alive."""
   owner: Callable = getattr(handle, "_parent_trackable", lambda: None)
   parent = owner()
   return parent if hasattr(parent, "assign") else None  # tables have handles, too

@@ -1,15 +1,17 @@
-"""The ops that must share a device: by TensorFlow's placer, and whole loops.
+"""Finds the ops that must share a device: by the rules of TensorFlow's placer, and loops.
+
+Ops are colocated by:
 
 - `_class` attributes ("loc:@other"),
 - a consumer of a reference with its producer (reference variables and their assignments),
-- a consumer of a resource handle with its producer, which joins every reader and writer of a
-  variable through Identity, Enter or Switch, but not the readers of its value,
+- a consumer of a resource handle with its producer; so every op that reads or writes a variable is
+  with the variable, also through Identity, Enter or Switch, but ops that read the value are not,
 - a consumer of a dataset with its producer, because datasets are not copied between devices, and
-  iterators that are taken from handles with all iterators whose handles are given out,
-- stateful ops that share a container and name, and so one resource,
+  iterators that are made from handles with all iterators whose handles are exported,
+- stateful ops that have the same container and name, because they share a resource,
 - ops that TensorFlow silently moves after placing (`OptimizeControlFlowColocation`): Switch and
-  Exit to their producers, Enter and NextIteration to one of their consumers; because it is not
-  defined which one, all consumers are joined,
+  Exit to their producers, Enter and NextIteration to one of their consumers; TensorFlow does not
+  define which consumer, so all consumers are colocated,
 - the ops of one loop, nested loops included.
 
 Dimensions: M nodes of the file.
@@ -35,16 +37,17 @@ ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # shared_name of handles th
 _PREFIX = b"loc:@"
 _FOLLOWING = ("Switch", "RefSwitch", "Exit", "RefExit")
 _LEADING = ("Enter", "NextIteration", "RefNextIteration")
-MOVED_WITH_OTHERS = (*_FOLLOWING, *_LEADING)  # whatever device they have
+MOVED_WITH_OTHERS = (*_FOLLOWING, *_LEADING)  # TensorFlow moves them from any device
 _FROM_HANDLES = ("IteratorFromStringHandle", "IteratorFromStringHandleV2")
 
 
 def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray:
-  """Joins ops that must share a device.
+  """Returns sets of ops that must share a device.
 
   Args:
     table: the ops, back edges of loops included.
-    loops: [M] int, the outermost loop an op belongs to, -1 for none; None lets loops be divided.
+    loops: [M] int, the outermost loop that each op belongs to, -1 for none; None if the ops of a
+      loop may be on several devices.
 
   Returns:
     [M] int32, the smallest index of each op's set.
@@ -54,13 +57,13 @@ def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray
   data = np.flatnonzero(table.ports != CONTROL)
   # [data edges] type of the tensor on each.
   given = table.output_types[table.output_offsets[producers[data]] + table.ports[data]]
-  # Edges whose tensors tie both ends: handles, references taken as such, and datasets.
+  # Edges that colocate both ends: handles, references that are read as references, datasets.
   is_dataset = np.array(["Dataset" in kind for kind in table.types], dtype=bool)
   bound = data[(given % REF == RESOURCE) | ((given >= REF) & (table.input_types[data] >= REF))
                | ((given == _VARIANT) & is_dataset[producers[data]])]
   sets.union_all(zip(producers[bound].tolist(), consumers[bound].tolist()))
   sets.union_all(_moved(nodes, producers[data], consumers[data]))
-  # Key of a set -> the first op of it; others join that op.
+  # Key of a set -> its first op; other ops with the key are united with this op.
   firsts: Dict[Hashable, int] = {}
   handed_on = any(kind in _FROM_HANDLES for kind in table.types)
   for i, node in enumerate(nodes):
@@ -71,7 +74,7 @@ def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray
       for value in attrs["_class"].list.s:
         if value.startswith(_PREFIX):
           name = value[len(_PREFIX):].decode("utf-8", "replace")
-          # The op named may itself be pruned: those that name it still belong together.
+          # Ops that name the same op belong together, even if the named op is pruned.
           sets.union(i, firsts.setdefault(name, table.index.get(name, i)))
     if "shared_name" in attrs:
       shared = attrs["shared_name"].s
@@ -87,7 +90,7 @@ def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray
 def _moved(
     nodes: Sequence[NodeDef], producers: np.ndarray, consumers: np.ndarray
 ) -> List[Tuple[int, int]]:
-  """Returns pairs of ops that TensorFlow puts on one device because of loops and branches.
+  """Returns pairs of ops that TensorFlow puts on one device, because of loops and branches.
 
   Args:
     nodes: [M] NodeDefs.

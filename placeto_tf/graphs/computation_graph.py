@@ -38,27 +38,27 @@ CONTROL = -1  # port of a control edge, as in TensorFlow's Graph::kControlSlot
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphSource:
-  """The source of a graph, kept so that the placed graph can be written in the same format.
+  """The source of a graph, which is needed to write the placed graph in the same format.
 
   Attributes:
     format: "tf_graph", "graph_def", "meta_graph_def", "cost_graph_def", "saved_model" or
       "concrete_function".
-    proto: the proto that was read, with every op of the file, needed or not; never modified.
+    proto: the proto that was read, with all ops of the file, also unneeded ones; never modified.
     path: the file's path, or None for a graph in memory.
     text: whether the file was in text format.
     tf_graph: the live `tf.Graph` for format "tf_graph", the ConcreteFunction for
       "concrete_function", else None.
-    graph_def: the GraphDef whose nodes the ops are, a part of `proto` if nothing had to be
+    graph_def: the GraphDef with the nodes of the ops, a part of `proto` if nothing had to be
       rewritten; None for a CostGraphDef. Never modified.
     positions: [N] int64, index of each op among the nodes of `graph_def` or of the CostGraphDef.
-    feed_shapes: feed (tensor name) -> dimensions, every one of them known.
-    meta_graph: the MetaGraphDef of a SavedModel that was chosen, a part of `proto`.
-    iterator_shapes: op that takes the next batch of an iterator -> shapes of its outputs, where the
-      batch size was bound.
-    cut_ops: ops whose outputs are fed and whose inputs therefore are not needed.
-    fixed_devices: op -> device on which it is and must stay, such as a lookup table that a live
-      function captures.
-    trip_count, split_loops: as `load_graph` was given them.
+    feed_shapes: feed (tensor name) -> dimensions, all of them known.
+    meta_graph: the chosen MetaGraphDef of a SavedModel, a part of `proto`.
+    iterator_shapes: op that takes the next batch of an iterator -> shapes of its outputs, if the
+      user's batch size replaced an unknown dimension.
+    cut_ops: ops whose outputs are fed, so that their inputs are not needed.
+    fixed_devices: op -> device that a placement must not change, such as the device of a lookup
+      table that a live function captures.
+    trip_count, split_loops: the arguments of `load_graph`.
   """
 
   format: str
@@ -80,10 +80,10 @@ class GraphSource:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ComputationGraph:
-  """The ops that the fetches need, and how data and control flow between them.
+  """The ops that the fetches need, and the data and control edges between them.
 
-  The graph is acyclic: back edges of loops (NextIteration -> Merge) are left out, and the ops of
-  a loop carry their trip count in `executions`.
+  The graph is acyclic: back edges of loops (NextIteration -> Merge) are left out. The trip counts
+  of loops are in `executions`.
 
   Attributes:
     op_names: [N] unique names, in the order of the file.
@@ -96,14 +96,15 @@ class ComputationGraph:
     colocation: [N] int32, the smallest index of the ops that must share a device with this one.
     kernel_types: [K] device types of the columns of `has_kernel` ("CPU", "GPU").
     has_kernel: [N, K] bool, whether TensorFlow has a kernel for the op there.
-    executions: [N] float64, how often the op runs in one step (1 outside loops), every loop taken
-      to go round as often as was given, or 10 times: costs know it better where a bound is known.
+    executions: [N] float64, the number of runs of the op in one step (1 outside loops). Every loop
+      is assumed to run `trip_count` times, 10 by default. Cost models use better estimates where
+      the bound of a loop is known.
     assigned_devices: [N] the device strings in the graph, "" for none.
     fetches: names of the fetches, as the user or the file gave them.
     feeds: names of the feeds.
-    source: where the graph came from, or None for a graph made of arrays alone.
-    notes: sentences on assumptions, for the user to read.
-    analyses: name of an analysis -> its result, which several users of this graph share.
+    source: the source of the graph, or None for a graph made of arrays alone.
+    notes: sentences on assumptions, for the user.
+    analyses: cache of results of analyses, by name; shared by all users of this graph.
   """
 
   op_names: Tuple[str, ...]  # [N]
@@ -125,7 +126,7 @@ class ComputationGraph:
   analyses: Dict[str, Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
   def __repr__(self) -> str:
-    """Returns its size and its ends, because the arrays of a real graph fill pages."""
+    """Returns numbers of ops and edges and the fetches; the arrays would fill pages."""
     source = "" if self.source is None else f", source={self.source.path or self.source.format!r}"
     return (f"ComputationGraph({self.num_ops:,} ops, {self.num_edges:,} edges, "
             f"fetches={_first(self.fetches)}, feeds={_first(self.feeds)}{source})")
@@ -135,7 +136,7 @@ class ComputationGraph:
     """Returns the source that the graph was read from.
 
     Raises:
-      GraphError: it was made of arrays, and there is nothing to rewrite.
+      GraphError: the graph was made of arrays and has no source.
     """
     if self.source is None:
       raise GraphError("the graph was not read from a TensorFlow graph; load one with load_graph")
@@ -222,16 +223,16 @@ class ComputationGraph:
 
   @functools.cached_property
   def edge_outputs(self) -> np.ndarray:
-    """Returns [E] int32, the index into [O] of the tensor an edge carries; -1 for control edges."""
-    # Outputs are numbered op by op, and port by port within.
+    """Returns [E] int32, the index into [O] of each edge's tensor; -1 for control edges."""
+    # Outputs are numbered by op, then by port.
     outputs = self.output_offsets[self.edge_producers] + self.edge_ports
     return np.where(self.edge_ports == CONTROL, -1, outputs).astype(np.int32)
 
   @functools.cached_property
   def edges_by_tensor(self) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns [E] producers, consumers (int32) and tensors (int64) of the edges, by tensor.
+    """Returns [E] producers, consumers (int32) and tensors (int64) of edges, sorted by tensor.
 
-    All control edges of one producer carry one signal, which has a negative number here.
+    All control edges of one producer carry the same signal, which has a negative tensor number.
     """
     # -1, -2, ... for the control signals of ops 0, 1, ...
     tensors = np.where(
@@ -242,7 +243,7 @@ class ComputationGraph:
   @functools.cached_property
   def topological_order(self) -> np.ndarray:
     """Returns [N] int32 op indices, producers first; among ready ops by (depth, index)."""
-    # The last key of a lexsort counts first: depth, then index.
+    # The last key of a lexsort is the primary key: sort by depth, then index.
     return np.lexsort((np.arange(self.num_ops), self.depths)).astype(np.int32)
 
   @functools.cached_property
@@ -257,7 +258,7 @@ class ComputationGraph:
     for names in (self.op_names, self.op_types):
       digest.update("\0".join(names).encode())
       digest.update(b"\1")
-    # Ends of fields are marked, so that no two graphs digest the same bytes.
+    # Fields are separated, so that different graphs never hash the same bytes.
     for array in (
         self.output_offsets, self.edge_producers, self.edge_ports, self.edge_consumers):
       digest.update(np.ascontiguousarray(array, dtype=np.int64).tobytes())
@@ -266,7 +267,7 @@ class ComputationGraph:
 
   @functools.cached_property
   def interface_shapes(self) -> Dict[str, Tuple[int, ...]]:
-    """Returns op name -> shape of the feeds and variables, as the graph says; -1 is any size."""
+    """Returns op name -> declared shape of the feeds and variables; -1 is any size."""
     source = self.source
     if source is None or source.graph_def is None or source.positions is None:
       return {}
@@ -279,7 +280,7 @@ _INTERFACE = ("Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV
 
 
 def shapes_of_interface(nodes: Iterable[NodeDef]) -> Dict[str, Tuple[int, ...]]:
-  """Returns op name -> shape of the feeds and variables among NodeDefs; -1 is any size."""
+  """Returns op name -> declared shape of feeds and variables among NodeDefs; -1 is any size."""
   found = {}
   for node in nodes:
     if node.op in _INTERFACE and "shape" in node.attr and node.attr["dtype"].type not in _HANDLES:
@@ -308,7 +309,7 @@ def _unique_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def _first(names: Sequence[str], count: int = 3) -> str:
-  """Returns the first names as a list, and how many more there are."""
+  """Returns the first names as a text, with the number of further names."""
   more = f", and {len(names) - count} more" if len(names) > count else ""
   return f"[{', '.join(map(repr, names[:count]))}{more}]"
 
@@ -376,9 +377,9 @@ def _depths(graph: ComputationGraph) -> np.ndarray:
 
 
 def _op_on_cycle(graph: ComputationGraph, stuck: np.ndarray) -> str:
-  """Finds an op on a cycle: walks back among ops that never got ready until one repeats."""
+  """Returns an op on a cycle: the first that repeats on a walk back through unready ops."""
   remaining = set(stuck.tolist())
-  # Each op that never got ready has a producer that did not either, so a walk back repeats.
+  # Each op that never became ready has such a producer, so the walk must come to an op twice.
   producer_of = {}
   for producer, consumer in zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
     if producer in remaining and consumer in remaining:

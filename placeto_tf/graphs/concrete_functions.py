@@ -1,8 +1,9 @@
 """Reads functions of the process: ConcreteFunction, tf.function and Keras models.
 
-A variable that a function captures is an input of its graph. Here it becomes a VarHandleOp, so
-that its size is known and its readers stay with it. A capture that cannot be moved from its device
-(a lookup table, a variable that a tf.data pipeline reads) is fixed there.
+A variable that a function captures is an input of the function's graph. The reader turns this input
+into a VarHandleOp, so that the variable's size is known and its readers are colocated with it. A
+capture that cannot be moved (a lookup table, a variable that a tf.data pipeline reads) is fixed to
+its device.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
   from tensorflow.types.experimental import ConcreteFunction, GenericFunction
 
-# Attribute of a ConcreteFunction that was placed: name of each node in its graph -> name in the
-# graph that it was made from, in that graph's order, so that both are read alike.
+# Attribute of a placed ConcreteFunction: name of each node -> name in the original function's
+# graph, in the order of the original graph. With it, both functions give the same graph.
 PLACED_NAMES = "_placeto_names"
 _COMPILED = "_XlaMustCompile"
 
@@ -46,13 +47,13 @@ def read_function(function: GenericFunction) -> Tuple[ReadGraph, Tuple[str, ...]
 
 
 def concrete_of(function: GenericFunction) -> ConcreteFunction:
-  """Returns a ConcreteFunction itself, or that of a `tf.function` with one signature.
+  """Returns a ConcreteFunction itself, or the ConcreteFunction of a `tf.function`.
 
-  A function that makes its variables in its first call was traced twice for it; the trace that
-  calls use now is returned.
+  A `tf.function` that creates variables in its first call is traced twice for that call. The second
+  trace, which later calls use, is returned.
 
   Raises:
-    GraphError: the `tf.function` has none, or several.
+    GraphError: the `tf.function` has no signature, or several.
   """
   if is_concrete_function(function):
     return function
@@ -83,7 +84,7 @@ def read_keras_model(model: keras.Model) -> Tuple[ReadGraph, Tuple[str, ...], Tu
 def read_concrete_function(
     function: ConcreteFunction) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
   """Returns the graph, fetches and feeds of a ConcreteFunction."""
-  attributes = function.function_def.attr  # looking up a missing key of a proto's map would add it
+  attributes = function.function_def.attr  # looking up a missing key would add it
   if _COMPILED in attributes and attributes[_COMPILED].b:
     raise GraphError(
         f"the function {function.name!r} is compiled by XLA as a whole; trace it without "
@@ -99,7 +100,7 @@ def read_concrete_function(
     if node.name in variables:
       _make_handle(node, variables[node.name])
   fetches = [_original(tensor.name, names) for tensor in graph.outputs]
-  # A function also waits for its reads of variables, which change nothing.
+  # Leave out reads of variables, which a function waits for though they change nothing.
   fetches += sorted(_original(op.name, names) for op in graph.control_outputs
                     if op.type != "ReadVariableOp")
   if not fetches:
@@ -129,10 +130,10 @@ def read_concrete_function(
 
 
 def _renamed(graph_def: GraphDef, names: Mapping[str, str]) -> GraphDef:
-  """Returns the nodes of a placed function with the names and in the order of its original."""
+  """Returns the nodes of a placed function, with the original function's names and order."""
   if not names:
     return graph_def
-  # In the order of the original, so that both are read alike.
+  # Sort by the original order, so that both functions give the same graph.
   position = {original: i for i, original in enumerate(names.values())}
   for node in graph_def.node:
     node.name = names.get(node.name, node.name)
@@ -144,7 +145,7 @@ def _renamed(graph_def: GraphDef, names: Mapping[str, str]) -> GraphDef:
 
 
 def _original(text: str, names: Mapping[str, str]) -> str:
-  """Returns an op, tensor or control input under its op's name in the placed graph."""
+  """Returns the name of an op, tensor or control input with its op's original name."""
   caret, text = ("^", text[1:]) if text.startswith("^") else ("", text)
   op, colon, port = text.partition(":")
   return f"{caret}{names.get(op, op)}{colon}{port}"
@@ -164,12 +165,12 @@ def _make_handle(node: NodeDef, variable: tf.Variable) -> None:
   """Turns the placeholder of a captured variable into the variable's handle."""
   node.op = "VarHandleOp"
   node.attr.clear()
-  # Each captured variable is one resource, and named after its placeholder.
+  # Each captured variable is a resource of its own, with the name of its placeholder.
   node.attr["dtype"].type = variable.dtype.as_datatype_enum
   node.attr["shape"].shape.CopyFrom(variable.shape.as_proto())
   node.attr["shared_name"].s = f"captured/{node.name}".encode()
   device = variable.handle.device
-  if not node.device and not _is_default(device):  # the user put it there
+  if not node.device and not _is_default(device):  # the user chose this device
     node.device = device
 
 

@@ -6,13 +6,12 @@ variable that the body changes,
   enter -> merge -> switch -> identity -> [site/body] -> next -> (merge)
                      switch -> exit
 
-with `site/loop_cond` fed by the ops of `site/cond`; a variable that the body returns unchanged
-(a resource, a bound) enters the loop once and is read from there. `If` becomes a switch before
-each argument, the ops of `site/then` and `site/else`, and a merge after each result. `Case`
-becomes a row of such switches, one for each of its branches but the last: a value that the first
-does not take goes on to the next.
+with `site/loop_cond` fed by the ops of `site/cond`. A variable that the body returns unchanged
+(a resource, a bound) has an enter op only. `If` becomes a switch before each argument, the ops of
+`site/then` and `site/else`, and a merge after each result. `Case` becomes a chain of such switches,
+one for each branch except the last: a value that is not for one branch passes to the next switch.
 
-The cond, body and branches are left as calls, which the inliner takes next.
+The cond, body and branches become calls, which the inliner replaces next.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ def lower(
   """Makes the nodes that replace a `While`, `If` or `Case`.
 
   Args:
-    inliner: makes nodes and takes the replacements.
-    node: with checked attributes.
-    site: of the node.
+    inliner: makes nodes and records replacements.
+    node: the node, with checked attributes.
+    site: the site of the node.
     inner: the site of the ops inside.
 
   Returns:
-    (node, its site) of each, or None if the node cannot be lowered.
+    (node, its site) of each new node, or None if the node cannot be lowered.
   """
   kind = _while if node.op in _WHILE else _if if node.op in _IF else _case
   return kind(inliner, node, site, inner)
@@ -73,28 +72,28 @@ def _while(inliner, node, site, inner):
   # Reference types count as the types of their values.
   types = [dtype % REF for dtype in inliner.op_defs.signature(node).outputs]
   cond, body = node.attr["cond"].func, node.attr["body"].func
-  # Variables that the body changes go round the loop; the others enter once.
+  # Variables that the body changes need a back edge; the others only enter.
   body_function = inliner.op_defs.functions[body.name]
   constant = _handed_back(body_function, len(types))
   varying = [i for i in range(len(types)) if not constant[i]]
   if not varying or len(data) != len(types):
     return None
-  # The cond and body start with the first variable that goes round.
+  # The cond and body wait for the first variable with a back edge.
   first = varying[0]
   trips = node.attr["parallel_iterations"].i if "parallel_iterations" in node.attr else 10
-  # Ops inside of the frame, and ops behind it.
+  # Ops inside the loop's frame, and ops after the loop.
   inside, outside = [], []
   for i, dtype in enumerate(types):
     inside.append(inliner.node(
         f"{name}/enter_{i}", "Enter", [data[i], *controls], device, T=("type", dtype),
         frame_name=("s", name.encode()), is_constant=("b", constant[i]),
         parallel_iterations=("i", trips)))
-  # Merge takes the entering value first, and then the one that comes round.
+  # Inputs of a Merge: the entering value, then the back edge.
   for i in varying:
     inside.append(inliner.node(
         f"{name}/merge_{i}", "Merge", [f"{name}/enter_{i}", f"{name}/next_{i}"], device,
         T=("type", types[i]), N=("i", 2)))
-  # The cond reads this round's values.
+  # The cond reads the values of this iteration.
   cond_inputs = [f"{name}/{'enter' if constant[i] else 'merge'}_{i}" for i in range(len(types))]
   cond_function = inliner.op_defs.functions[cond.name]
   cond_type = cond_function.signature.output_arg[0].type if (
@@ -108,14 +107,14 @@ def _while(inliner, node, site, inner):
         f"{name}/to_bool", "ToBool", [decides], device, T=("type", cond_type)))
     decides = f"{name}/to_bool"
   inside.append(inliner.node(f"{name}/loop_cond", "LoopCond", [decides], device))
-  # Port 1 of a Switch goes on, port 0 leaves the loop.
+  # Port 1 of a Switch continues the loop, port 0 leaves it.
   for i in varying:
     inside.append(inliner.node(
         f"{name}/switch_{i}", "Switch", [f"{name}/merge_{i}", f"{name}/loop_cond"], device,
         T=("type", types[i])))
     inside.append(inliner.node(
         f"{name}/identity_{i}", "Identity", [f"{name}/switch_{i}:1"], device, T=("type", types[i])))
-  # The body reads the values that go on.
+  # The body reads port 1 of the switches.
   body_inputs = [f"{name}/{'enter' if constant[i] else 'identity'}_{i}" for i in range(len(types))]
   inside.append(_call(
       inliner, f"{name}/body", body, [*body_inputs, f"^{name}/identity_{first}"], types, types,
@@ -123,13 +122,13 @@ def _while(inliner, node, site, inner):
   effects = inliner.is_effectful(body_function)
   for i in varying:
     inputs = [f"{name}/body:{i}"]
-    if effects and i == first:  # the next round begins when the effects of this one are done
+    if effects and i == first:  # the next iteration waits for the side effects of this one
       inputs.append(f"^{name}/body")
     inside.append(inliner.node(
         f"{name}/next_{i}", "NextIteration", inputs, device, T=("type", types[i])))
     outside.append(inliner.node(
         f"{name}/exit_{i}", "Exit", [f"{name}/switch_{i}"], device, T=("type", types[i])))
-  # An unchanged variable has the value that entered.
+  # The result of an unchanged variable is the entering value.
   tensors = [data[i] if constant[i] else f"{name}/exit_{i}" for i in range(len(types))]
   done = inliner.node(
       inliner.fresh(f"{name}/done"), "NoOp", [f"^{name}/exit_{i}" for i in varying], device)
@@ -159,7 +158,7 @@ def _case(inliner, node, site, inner):
   if not data or len(functions) < 2:
     return None
   nodes, preds = [], []
-  for k in range(len(functions) - 1):  # any other index takes the last branch
+  for k in range(len(functions) - 1):  # any other index selects the last branch
     number = inliner.node(
         f"{node.name}/number_{k}", "Const", [control_of(data[0])], node.device,
         dtype=("type", _INT32))
@@ -177,13 +176,17 @@ def _branches(
     inliner: Any, node: NodeDef, site: Any, inner: Any, nodes: List[NodeDef], preds: Sequence[str],
     branches: Sequence[Tuple[str, NameAttrList]],
 ) -> Optional[List[Tuple[NodeDef, Any]]]:
-  """Puts switches before the branches, and merges behind them.
+  """Puts switches before the branches, and merges after them.
 
   Args:
     inliner, node, site, inner: as in `lower`.
-    nodes: compute the predicates.
-    preds: whether a branch is taken if none before it was, for all but the last.
+    nodes: the nodes that compute the predicates.
+    preds: for each branch except the last, the predicate that selects it if no earlier branch is
+      selected.
     branches: names and functions.
+
+  Returns:
+    (node, its site) of each new node.
   """
   data, controls = data_inputs(node), control_inputs(node)
   name, device = node.name, node.device
@@ -200,7 +203,7 @@ def _branches(
 
     Args:
       stage: number of the branch.
-      what: the argument's number, or "pred".
+      what: number of the argument, or "pred".
       inputs: (tensor, predicate), and control inputs.
       dtype: DataType of the tensor.
 
@@ -213,12 +216,12 @@ def _branches(
     return nodes[-1].name
 
   def passed(made, tensor, dtype):
-    # A control edge from a switch does not follow its branch; one from an op after it does.
+    # A control edge from a Switch is signalled for both branches, one from an op after it is not.
     """Adds an Identity behind a Switch.
 
     Args:
-      made: its name below the site.
-      tensor: of the Switch.
+      made: name of the Identity below the site.
+      tensor: the output of the Switch.
       dtype: DataType of the tensor.
 
     Returns:
@@ -235,13 +238,13 @@ def _branches(
       switches = [
           switch(stage, i, [argument, pred], dtype)
           for i, (argument, dtype) in enumerate(zip(arguments, in_types))]
-    # Port 1 takes this branch; of the last one, port 0 of the switch before.
+    # A branch reads port 1 of its switches; the last branch reads port 0 of the switches before.
     port = 1 if stage < last else 0
     pivot = passed(f"{branch}_pivot", f"{decided}:{port}", _BOOL)
     taken = [
         passed(f"{branch}_arg_{i}", f"{found}:{port}", dtype)
         for i, (found, dtype) in enumerate(zip(switches, in_types))]
-    # The next stage runs only where this branch was not taken.
+    # The next switch runs only if this branch is not selected.
     if stage < last - 1:
       controls = [f"^{passed(f'after_{branch}', f'{decided}:0', _BOOL)}"]
       arguments = [f"{found}:0" for found in switches]
@@ -257,7 +260,7 @@ def _branches(
           f"{name}/merge_{i}", "Merge", [f"{each}:{i}" for each in names], device,
           T=("type", dtype), N=("i", len(names)))
       for i, dtype in enumerate(out_types)]
-  # Without results, an op of the graph itself keeps the name for those that wait for it.
+  # A call without results still needs an op of its name, which other ops can wait for.
   at_top_without_results = not out_types and not site.depth
   done = inliner.node(
       inliner.fresh(f"{name}/done"), "Merge", [f"{each}_done" for each in names], device,
@@ -271,7 +274,7 @@ def _branches(
 
 
 def _handed_back(function: FunctionDef, count: int) -> List[bool]:
-  """Returns for each variable whether the body of a loop returns it unchanged."""
+  """Returns for each variable whether the body of a loop returns the variable unchanged."""
   arguments = [arg.name for arg in function.signature.input_arg]
   results = [function.ret.get(arg.name, "") for arg in function.signature.output_arg]
   if len(arguments) != count or len(results) != count:

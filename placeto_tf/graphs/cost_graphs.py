@@ -1,12 +1,12 @@
-"""CostGraphDef, as RunMetadata returns it: ops with known costs, no types and no attributes.
+"""Reads CostGraphDefs, as RunMetadata returns them: ops with costs, without types and attributes.
 
 Nodes are identified by their `id`, which `input_info` and `control_input` refer to; ops are in the
-order of the file. No kernels are known, and every op may run anywhere.
+order of the file. Kernels are unknown, so every op may run on any device.
 
 After a run on several devices the runtime writes one part per device. Each part begins with a
-`_SOURCE` and a `_SINK` of its own, which are left out. Its ids begin at about the last id of the
-part before, so ids may repeat. A tensor leaves a part by a final node "name/_N" and
-enters another by a node "name/_N+1"; the graph has the edge between them that the file lacks.
+`_SOURCE` and a `_SINK` of its own, which are left out. The ids of a part begin at about the last id
+of the part before, so ids may repeat. A tensor leaves a part by a final node "name/_N" and
+enters another by a node "name/_N+1"; the file has no edge between these nodes, so it is added.
 
 Dimensions: M nodes of the file, E edges.
 """
@@ -33,7 +33,7 @@ UNKNOWN_TYPE = "Unknown"
 _BORDERS = ("_SOURCE", "_SINK")
 # NextIteration ops as users' loops, and lowered ones, name them.
 _GOES_ROUND = re.compile(r"(?:.*/)?(?:(?:Ref)?NextIteration(?:_\d+)?|next/_\d+)\Z")
-# The loops by which the runtime tells other devices to run another iteration.
+# Names of the control loops that the runtime adds to start iterations on other devices.
 _CONTROL_LOOP = "_cloop"
 _TRANSFER = re.compile(r"(.*/_)(\d+)\Z")
 
@@ -42,15 +42,15 @@ def from_cost_graph(source: GraphSource, fetches: Optional[Sequence[str]]) -> Co
   """Turns a CostGraphDef into a graph.
 
   Args:
-    source: with the CostGraphDef.
-    fetches: None for all ops; then the outputs of the final ones are fetched.
+    source: the source, with the CostGraphDef.
+    fetches: names of ops or tensors; None keeps all ops and fetches outputs of the final ops.
 
   Returns:
-    The graph, of ops of unknown type that have a kernel everywhere.
+    The graph. Op types are unknown, and every op has a kernel on every device.
 
   Raises:
-    GraphError: no nodes, a name or id that appears twice, an input that does not exist, a size
-      that is negative, a fetch that does not exist, or a cycle.
+    GraphError: there are no nodes, a name or id appears twice, an input or a fetch does not exist,
+      a size is negative, or there is a cycle.
   """
   proto = source.proto
   if not proto.node:
@@ -68,7 +68,7 @@ def from_cost_graph(source: GraphSource, fetches: Optional[Sequence[str]]) -> Co
   producers, ports, consumers, goes_round = _edges(proto.node, nodes)
   notes: Tuple[str, ...] = ()
   if goes_round.any():
-    # Names of NextIteration ops are only a hint: edges are cut where there is a cycle at all.
+    # Names of NextIteration ops are only a hint: back edges are removed only if there is a cycle.
     order, _ = traversal.topological_order(len(nodes), producers, consumers)
     if len(order) < len(nodes):
       ahead = ~goes_round
@@ -133,10 +133,10 @@ def _check_sizes(nodes) -> None:
 
 
 def _edges(all_nodes, nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """Returns [E] producers, ports, consumers, and whether an edge goes round a loop."""
+  """Returns [E] producers, ports, consumers, and whether each edge is a loop's back edge."""
   part_of: List[int] = []
   part = 0
-  # (part, id) -> index of the node, or the name of a border.
+  # (part, id) -> index of the node, or the name of a _SOURCE or _SINK.
   by_id: Dict[Tuple[int, int], int] = {}
   for node in all_nodes:
     if node.name == _BORDERS[0]:
@@ -148,7 +148,7 @@ def _edges(all_nodes, nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
           "be unique")
     by_id[part, node.id] = node.name
     if node.name not in _BORDERS:
-      # Borders keep their names, so that edges from them can be told apart.
+      # Store names for _SOURCE and _SINK, so that edges from them can be recognized.
       by_id[part, node.id] = len(part_of)
       part_of.append(part)
   names = [node.name for node in nodes]
@@ -166,7 +166,7 @@ def _edges(all_nodes, nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
         raise GraphError(
             f"op {node.name!r} reads output {port} of {nodes[producer].name!r}, which has {width} "
             "outputs")
-      # Input 1 of a control loop's Merge comes round.
+      # Input 1 of a control loop's Merge is the back edge.
       control_loop = place == 1 and names[i].startswith(_CONTROL_LOOP) and (
           names[producer].startswith(_CONTROL_LOOP))
       edges.append((producer, port, i, round_trips[producer] or control_loop))
@@ -182,12 +182,12 @@ def _edges(all_nodes, nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
 
 
 def _transfers(nodes, names, edges) -> List[Tuple[int, int, int, bool]]:
-  """Returns the edges from a tensor that one part sends to the node that receives it in another."""
+  """Returns the edges from a part's sent tensors to the receiving nodes of other parts."""
   senders = [i for i, node in enumerate(nodes) if node.is_final and not node.output_info]
   if not senders:
     return []
   index = {name: i for i, name in enumerate(names)}
-  # Consumer -> the (producer, port) that it sends.
+  # Sending node -> the (producer, port) of the tensor that it sends.
   sent: Dict[int, Tuple[int, int]] = {}
   for producer, port, consumer, _ in edges:
     if port != CONTROL:

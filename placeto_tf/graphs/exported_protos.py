@@ -1,4 +1,4 @@
-"""Protos of a graph: GraphDefs for cost models, and protos to be written with devices."""
+"""Makes protos of a graph: GraphDefs for cost models, and protos for placed graphs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _RESOURCE = 20  # DataType
 
 
 def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
-  """Returns a GraphDef of the graph's N ops, in order, without devices, feeds' shapes bound.
+  """Returns a GraphDef of the graph's N ops, in order, without devices and with known feed shapes.
 
-  A feed becomes a Placeholder of its bound shape. Inputs, back edges of loops included, are
-  as in the source, and all stay inside the graph.
+  A feed becomes a Placeholder of its bound shape. Inputs are those of the source, including back
+  edges of loops, and all producers are in the GraphDef.
 
   Args:
-    graph: read from anything with nodes.
+    graph: a graph whose source has nodes.
 
   Returns:
-    A new GraphDef, for the caller to change.
+    A new GraphDef, which the caller may change.
 
   Raises:
-    GraphError: the graph has no GraphDef (it is from a CostGraphDef or made of arrays).
+    GraphError: the graph has no GraphDef (it was read from a CostGraphDef or made of arrays).
   """
   source = graph.source
   if source is None or source.graph_def is None or source.positions is None:
@@ -69,16 +69,16 @@ def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
   keep_known_classes(result.node, graph.op_index)
   if not any(node.op in op_defs.functions or attr.HasField("func") or attr.list.func
              for node in result.node for attr in node.attr.values()):
-    result.library.Clear()  # all calls are inlined; names of functions differ from trace to trace
+    result.library.Clear()  # all calls are inlined, and names of functions differ between traces
   return result
 
 
 def rewritten_proto(graph: ComputationGraph) -> Message:
-  """Returns the source with function calls inlined, whose nodes a placement names.
+  """Returns the source's proto with function calls inlined; placements name its nodes.
 
   Returns:
-    The source's own proto if nothing was rewritten (not to be changed), else a copy of it with
-    the nodes of `graph.source.graph_def`; for a ConcreteFunction that GraphDef.
+    The source's own proto if nothing was rewritten (do not change it), else a copy with the nodes
+    of `graph.source.graph_def`. For a ConcreteFunction, `graph.source.graph_def` itself.
 
   Raises:
     GraphError: the graph was made of arrays alone.
@@ -94,14 +94,14 @@ def rewritten_proto(graph: ComputationGraph) -> Message:
 
 
 def with_nodes(source: GraphSource, graph_def: GraphDef) -> Message:
-  """Returns the proto of a source with other nodes.
+  """Returns a source's proto with replaced nodes.
 
   Args:
     source: of any format.
     graph_def: the nodes.
 
   Returns:
-    A new MetaGraphDef or SavedModel where the source is one, else `graph_def` itself.
+    A new MetaGraphDef or SavedModel if the source has this format, else `graph_def` itself.
   """
   if source.format not in ("meta_graph_def", "saved_model"):
     return graph_def
@@ -127,7 +127,7 @@ def _state_shapes(node: NodeDef, stated: Sequence[shapes.Shape]) -> None:
 def _make_iterator(
     graph_def: GraphDef, node: NodeDef, types: Sequence[int], known: Sequence[shapes.Shape]
 ) -> None:
-  """Turns a node of which several outputs are fed into one that gives a batch of their types."""
+  """Turns a node with several fed outputs into an iterator op with outputs of the same types."""
   del node.input[:]
   node.attr.clear()
   node.op = "IteratorGetNext"
@@ -144,7 +144,7 @@ def _make_placeholder(node: NodeDef, dtype: int, shape: shapes.Shape) -> None:
   """Turns a node whose output is fed into a Placeholder."""
   node.op = "Placeholder"
   del node.input[:]
-  # Colocation stays, all other attributes belong to the op that was there.
+  # Keep colocation; all other attributes belong to the replaced op.
   kept = [value for key, value in node.attr.items() if key == "_class"]
   classes = list(kept[0].list.s) if kept else []
   node.attr.clear()

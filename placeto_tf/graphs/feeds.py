@@ -1,8 +1,9 @@
 """Feeds of a measured step: random tensors of the right shapes, or the user's own.
 
-Floats are uniform in [0, 1), booleans true half of the time, strings empty. Whole numbers have to
-be valid where they are used as indices (token ids, class labels). The ops that consume a feed,
-directly or through ops that only move values, determine the range; without such ops it is 0 or 1.
+Floats are uniform in [0, 1), booleans are true half of the time, strings are empty. Whole numbers
+must be valid where they are used as indices (token ids, class labels). Ops that use a feed as
+indices, directly or through ops that only move values, determine the range of its numbers. Without
+such ops the numbers are 0 and 1.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Feeds = Union[str, Mapping[str, "ArrayLike"], Callable[[], Mapping[str, "ArrayLi
 _MOST_BYTES = 8 * user_files.GB  # of a file of feeds
 _UNBOUNDED = 2  # 0 or 1: valid ids of anything worth indexing
 _PADDING = 0.25
-# Ops through which values pass as they are: op type -> which of their inputs.
+# Ops that pass values on unchanged: op type -> numbers of their inputs.
 _PASSES = {
     "Identity": 0, "Reshape": 0, "Cast": 0, "StridedSlice": 0, "Slice": 0, "Unpack": 0,
     "Pack": None, "Split": 1, "SplitV": 0, "ExpandDims": 0, "Squeeze": 0, "Transpose": 0,
@@ -52,7 +53,7 @@ _INDEXES = {
 
 
 def read_feeds(graph: ComputationGraph, feeds: Feeds) -> Feeds:
-  """Reads feeds of a file, and returns others as they are.
+  """Reads feeds from a file, and returns other feeds unchanged.
 
   Args:
     graph: with its feeds and their shapes.
@@ -79,15 +80,16 @@ def make_feeds(
   Args:
     graph: with its feeds and their shapes.
     tf_graph: the `tf.Graph` that will be run.
-    feeds: "random", the path of an .npz, a mapping, or a callable that returns one; keys are
-      tensor names, with or without ":0".
+    feeds: "random", the path of an .npz file, a mapping, or a callable that returns a mapping; keys
+      are tensor names, with or without ":0".
     seed: of random values.
 
   Returns:
     Tensor name -> value.
 
   Raises:
-    MeasurementError: a feed is missing, unknown, of the wrong shape, or has no random values.
+    MeasurementError: a feed is missing, unknown, of the wrong shape, or of a type without random
+      values.
   """
   feeds = read_feeds(graph, feeds)
   if isinstance(feeds, str):
@@ -100,7 +102,7 @@ def random_feeds(
   """Makes random values of tensors.
 
   Args:
-    tf_graph: that will be run.
+    tf_graph: the graph that will be run.
     shapes: tensor name -> dimensions.
     seed: of the values.
 
@@ -108,9 +110,9 @@ def random_feeds(
     Tensor name -> value, in the order of the names.
 
   Raises:
-    MeasurementError: a tensor is of a type that has no random values.
+    MeasurementError: a tensor is of a type without random values.
   """
-  # Sorted by name, so that a seed gives the same values whatever the order of the feeds.
+  # Sort by name, so that values depend on the seed and not on the order of the feeds.
   rng = np.random.default_rng(seed)
   return {name: _random(tf_graph, name, tuple(shape), rng)
           for name, shape in sorted(shapes.items())}
@@ -119,14 +121,13 @@ def random_feeds(
 def with_masks(
     feed: Mapping[str, np.ndarray], rng: np.random.Generator, *, signed: bool = False
 ) -> Dict[str, np.ndarray]:
-  """Changes random feeds so that masks that a step computes hide some examples, but not all.
+  """Changes random feeds so that masks which a step computes hide some entries.
 
-  A step leaves out entries that are padded with zeros, or that are not positive. Random ids are
-  hardly ever zero, and random numbers always positive: every example would count as much as any
-  other.
+  A step may mask entries that are zero (padding) or not positive. Random ids are hardly ever zero,
+  and random floats are always positive, so without this change no mask would hide anything.
 
   Args:
-    feed: tensor name -> value, as `make_feeds` gives.
+    feed: tensor name -> value, from `make_feeds`.
     rng: source of random numbers.
     signed: whether half of the numbers are negative.
 
@@ -135,7 +136,7 @@ def with_masks(
   """
   found = {}
   for name, value in feed.items():
-    # Ids: zero is padding, in a quarter of all places.
+    # Ids: a quarter of the entries become zero, which stands for padding.
     if value.ndim and value.dtype.kind in "iu":
       value = np.where(rng.random(value.shape) < _PADDING, 0, value).astype(value.dtype)
     elif value.ndim and signed and value.dtype.kind == "f":
@@ -194,9 +195,9 @@ def _random(
 
 
 def index_range(tensor: tf.Tensor) -> int:
-  """Returns how many values a tensor of indices may take, from the ops that read it."""
+  """Returns the number of valid values of a tensor of indices, from the ops that read it."""
   found, seen, waiting = [], set(), [tensor]
-  # From the feed along the ops that pass values on, to all ops that use them as indices.
+  # From the feed through ops that pass values on, to all ops that use values as indices.
   while waiting:
     at = waiting.pop()
     if at.name in seen:
@@ -216,7 +217,7 @@ def index_range(tensor: tf.Tensor) -> int:
       # Unique passes on values at output 0, and positions at output 1.
       elif op.type in _PASSES and _PASSES[op.type] in (None, *positions):
         waiting.extend(op.outputs[:1] if op.type == "Unique" else op.outputs)
-  # The smallest range is valid for every reader.
+  # Take the smallest range, which is valid for every reader.
   return min(found, default=_UNBOUNDED)
 
 
@@ -227,7 +228,7 @@ def _indexed_size(op: tf.Operation, position: Optional[int], axis: int) -> int:
   if position is None:
     return _constant(op.inputs[axis])
   source = op.inputs[position]
-  if source.dtype == tf.resource:  # the shape of a variable is its handle's
+  if source.dtype == tf.resource:  # take the shape of the variable from its handle
     while source.op.type in ("Identity", "Enter", "Switch"):
       source = source.op.inputs[0]
     if source.op.type != "VarHandleOp":

@@ -1,4 +1,4 @@
-"""Fetches and feeds: given names, the train op, or the ends of the graph.
+"""Finds the fetches and feeds: given names, the train op, or the ends of the graph.
 
 Dimensions: M nodes of the file.
 """
@@ -18,25 +18,25 @@ from placeto_tf.graphs.node_table import NodeTable
 
 TRAIN_OP = "train_op"
 _TRAIN_NAME = re.compile(r"(?i)train(_?(op|step))?(_\d+)?\Z")
-# How the types of ops that apply gradients begin.
+# First parts of the types of ops that apply gradients.
 _UPDATES = ("Apply", "ResourceApply", "SparseApply", "ResourceSparseApply")
-_MAX_COMPARED = 50_000  # names, with one that is not there
-_MAX_ENDS = 100  # of a graph that may be its train op
+_MAX_COMPARED = 50_000  # names to compare with an unknown name
+_MAX_ENDS = 100  # ends of a graph that are checked for the train op
 
-# How the types of ops begin that prepare a step or save its variables.
+# First parts of the types of ops that prepare a step or save its variables.
 _PREPARING = (
     "Save", "Restore", "MergeV2Checkpoints", "MakeIterator", "IteratorToStringHandle",
     "MultiDeviceIteratorInit", "InitializeTable", "LookupTableImport", "QueueEnqueue", "QueueClose",
 )
 _SUMMARY = re.compile(r"(Scalar|Histogram|Image|Audio|Tensor|Merge)Summary(V2)?\Z")
-# They ask whether a variable is initialized, for sessions that wait for it.
+# Ops that test whether a variable is initialized, for sessions that wait for initialization.
 _PROBES = ("VarIsInitializedOp", "IsVariableInitialized")
 _ASSIGNMENTS = ("Assign", "AssignVariableOp")
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "TemporaryVariable")
 _HANDING_ON = ("Identity", "ReadVariableOp")
-# They only wait for others, or hand on a value.
+# Ops that only wait for others or pass a value on.
 _GLUE = ("NoOp", "Identity", shapes.WITH_DEFAULT)
-# How the types of ops begin that give other values in each step.
+# First parts of the types of ops whose values differ from step to step.
 _DATA = ("Placeholder", "IteratorGetNext", "QueueDequeue", "Reader", "Unstage")
 
 
@@ -45,9 +45,9 @@ class Endpoint:
   """A fetch or feed: an op, or one of its outputs.
 
   Attributes:
-    name: as given.
+    name: the given name.
     node: index into [M].
-    port: output, or None for the op itself.
+    port: number of the output, or None for the op itself.
   """
 
   name: str
@@ -107,7 +107,7 @@ def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
     The node and its output.
 
   Raises:
-    GraphError: it does not exist.
+    GraphError: the op or tensor does not exist.
   """
   # "a/b" may name the op itself, "a/b:0" names a tensor.
   op_name, port = tensor_names.parse(name)
@@ -129,9 +129,9 @@ def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
 def choose_fetches(
     table: NodeTable, given: Optional[Sequence[str]], train_ops: Sequence[str]
 ) -> Tuple[Tuple[Endpoint, ...], Tuple[str, ...]]:
-  """Chooses the fetches: those given, else the train ops, else the graph's results.
+  """Chooses the fetches: the given ones, else the train ops, else the graph's results.
 
-  Where no collection names the train op, it is the one end of the graph that waits for all ops
+  If no collection names the train op, the train op is the end of the graph that waits for all ops
   that apply gradients.
 
   Args:
@@ -140,14 +140,14 @@ def choose_fetches(
     train_ops: names in the collection train_op.
 
   Returns:
-    The fetches, and notes on how they were chosen.
+    The fetches, and notes that explain the choice.
 
   Raises:
     GraphError: a fetch does not exist, or the graph has no ends.
   """
   if given is not None and not given:
     raise GraphError("the list of fetches is empty; name at least one op or tensor")
-  # Given names go before the collection train_op; then come an end that trains, and all results.
+  # In this order: given names, the collection train_op, an end that trains, all results.
   names = list(dict.fromkeys(given if given is not None else train_ops))
   if names:
     notes = () if given is not None or len(names) == 1 else (
@@ -182,23 +182,23 @@ def choose_fetches(
 
 
 def _ends(table: NodeTable) -> List[int]:
-  """Returns the ops that nobody consumes."""
+  """Returns the ops without consumers."""
   consumed = np.zeros(table.num_nodes, dtype=bool)
   consumed[table.producers] = True
   return np.flatnonzero(~consumed).tolist()
 
 
 def _results(table: NodeTable, ends: Sequence[int]) -> List[int]:
-  """Returns the ends that compute something, which no run of the graph would leave out.
+  """Returns the ends that compute a result of the graph.
 
   Left out are ends that initialize variables, tables or iterators, fill or close queues, save,
   restore, summarize, probe initialization, and unused placeholders, constants and variables.
   """
   types = table.types
-  # Ops that change from step to step: behind feeds, iterators and queues.
+  # Ops whose values change from step to step, because they depend on feeds, iterators or queues.
   changing = _descendants(table, [
       i for i, kind in enumerate(types) if kind.startswith(_DATA) and kind != shapes.WITH_DEFAULT])
-  # Ops that neither data nor a variable reaches: they are the same in every run.
+  # Ops that depend neither on data nor on a variable: their values are equal in every run.
   constant = ~(changing | _descendants(table, _readers(table)))
   asking = _descendants(table, [i for i, kind in enumerate(types) if kind in _PROBES])
   origins = _origins(table)
@@ -207,11 +207,11 @@ def _results(table: NodeTable, ends: Sequence[int]) -> List[int]:
     if kind in _ASSIGNMENTS:
       # An assignment's second data input is the value.
       value = table.index[tensor_names.op_of(tensor_names.data_inputs(node)[1])]
-      fed = types[origins[value]] in shapes.PLACEHOLDERS  # embeddings that a user loads
-      # It initializes: asked for by a probe, loaded by a user, or constant in every step.
+      fed = types[origins[value]] in shapes.PLACEHOLDERS  # such as embeddings that a user loads
+      # The assignment initializes: a probe tests the variable, a user feeds it, or it is constant.
       side[i] = asking[value] or fed or constant[value] and not changing[i]
     else:
-      # No result: ops that prepare, save, summarize, or only hand on a variable.
+      # No result: ops that prepare, save, summarize, or only pass a variable on.
       side[i] = (
           kind.startswith(_PREPARING) or _SUMMARY.match(kind) is not None or not node.input
           or asking[i] and not changing[i]
@@ -220,13 +220,13 @@ def _results(table: NodeTable, ends: Sequence[int]) -> List[int]:
 
 
 def _train_op(table: NodeTable) -> Optional[int]:
-  """Returns the end that waits for all ops that apply gradients; of several, one of such a name.
+  """Returns the end that waits for all ops that apply gradients, or None if no op applies any.
 
-  None if no op applies gradients.
+  If several ends do, the name decides.
 
   Raises:
-    GraphError: several ends may be the train op. A step with initialisers and savers among the
-      fetches would be one that nobody runs.
+    GraphError: several ends may be the train op. Fetching all of them could run initializers and
+      savers in every step.
   """
   updates = _updates(table)
   if not len(updates):
@@ -253,26 +253,26 @@ def _updates(table: NodeTable) -> np.ndarray:
 
 
 def _count(table: NodeTable, end: int) -> int:
-  """Returns the number of ops that apply gradients among an op and those it waits for."""
+  """Returns the number of ops that apply gradients among an op and the ops it waits for."""
   needed = traversal.ancestors(table.num_nodes, table.producers, table.consumers, [end])
   return int(needed[_updates(table)].sum())
 
 
 def _descendants(table: NodeTable, nodes: Sequence[int]) -> np.ndarray:
-  """Returns [M] bool, the nodes and all that needs one of them."""
+  """Returns [M] bool, the nodes and all nodes that depend on one of them."""
   # Edges reversed: descendants are ancestors of the reversed graph.
   return traversal.ancestors(table.num_nodes, table.consumers, table.producers, nodes)
 
 
 def _readers(table: NodeTable) -> List[int]:
-  """Returns the ops that take a variable's handle or reference, but for assignments and probes."""
+  """Returns the readers of a variable's handle or reference, except assignments and probes."""
   is_variable = np.array([kind in _VARIABLES for kind in table.types], dtype=bool)
   readers = np.unique(table.consumers[is_variable[table.producers]]).tolist()
   return [i for i in readers if table.types[i] not in (*_ASSIGNMENTS, *_PROBES)]
 
 
 def _origins(table: NodeTable) -> List[int]:
-  """Returns [M] the op whose value an op hands on, itself where it computes one."""
+  """Returns [M] the op whose value each op passes on; the op itself if it computes a value."""
   found = list(range(table.num_nodes))
   for i in range(table.num_nodes):
     path = {i: None}  # in order
@@ -282,19 +282,21 @@ def _origins(table: NodeTable) -> List[int]:
       if last in path:  # a cycle, which is refused later
         break
       path[last] = None
-    # All ops on the path hand on the same value.
+    # All ops on the path pass on the same value.
     for node in path:
       found[node] = found[last]
   return found
 
 
 def _is_side(table: NodeTable, end: int, side: np.ndarray, constant: np.ndarray) -> bool:
-  """Returns whether an end only waits for, or hands on, values that are no result.
+  """Returns whether an end only waits for other ops, or passes on a value that is no result.
 
   Args:
-    table, end: the op.
+    table: all nodes.
+    end: index of the op.
     side: [M] bool, ops that prepare, save, read or watch.
-    constant: [M] bool, ops that need no variable and nothing that changes from step to step.
+    constant: [M] bool, ops that depend neither on a variable nor on values that change from step to
+      step.
   """
   pending, seen = [end], {end}
   while pending:
@@ -303,7 +305,7 @@ def _is_side(table: NodeTable, end: int, side: np.ndarray, constant: np.ndarray)
       continue
     if table.types[node] not in _GLUE:
       return False
-    # Behind a wait, constants are the value that is handed on when the wait ends.
+    # An op that waits for others passes on a constant when they have run.
     waits = bool(tensor_names.control_inputs(table.nodes[node]))
     inputs = {table.index[tensor_names.op_of(text)] for text in table.nodes[node].input
               if not (waits and constant[table.index[tensor_names.op_of(text)]]
@@ -314,8 +316,8 @@ def _is_side(table: NodeTable, end: int, side: np.ndarray, constant: np.ndarray)
 
 
 def _similar(name: str, names: Sequence[str]) -> str:
-  """Returns a hint at a name that ends the same, or is written almost the same, or ""."""
-  # A name that ends the same is most likely the same op in another scope.
+  """Returns a hint that suggests a similar name or a name with the same ending, or ""."""
+  # A name with the same ending is most likely the same op in another scope.
   last = name.rpartition("/")[2]
   found = next((other for other in names if other.rpartition("/")[2] == last), None)
   if found is None and len(names) <= _MAX_COMPARED:

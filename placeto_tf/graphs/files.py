@@ -1,8 +1,8 @@
 """Reads GraphDef, MetaGraphDef and CostGraphDef files, binary and text.
 
-The bytes of one of these protos parse as another without an error. So the content is checked after
-parsing: wire types of fields, names of nodes, plausible op types. The message says what a wrong
-file looks like instead.
+The bytes of one of these protos can often be parsed as another without an error. So the content is
+checked after parsing: wire types of fields, names of nodes, plausible op types. The error message
+names the format that a wrong file seems to have.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ def read_file(path: str, format: Optional[str] = None) -> Tuple[str, Message, bo
 
   Args:
     path: the file.
-    format: one of `FORMATS`, or None to go by the suffix.
+    format: one of `FORMATS`, or None to derive the format from the suffix.
 
   Returns:
     The format, the proto, and whether the file is text.
 
   Raises:
-    GraphError: there is no such file, its format is not known, or the content is not of it.
+    GraphError: there is no such file, its format is unknown, or the content has another format.
   """
   format, text = file_format(path, format)
   return format, parse(read_bytes(path), format, text, path), text
 
 
 def read_bytes(path: str) -> bytes:
-  """Returns the content of a file, which is not empty."""
+  """Returns the content of a file; refuses an empty file."""
   content = user_files.read_bytes(
       path, what="the graph file", remedy="check the path", error_type=GraphError)
   if not content:
@@ -64,17 +64,17 @@ def file_format(path: str, format: Optional[str]) -> Tuple[str, bool]:
 
   Args:
     path: of the file.
-    format: one of `FORMATS`, which goes before the suffix, or None.
+    format: one of `FORMATS`, which overrides the suffix, or None.
 
   Returns:
     The format, and whether the file is text.
 
   Raises:
-    GraphError: the format is not known, or the suffix tells none.
+    GraphError: the format or the suffix is unknown.
   """
   if format is not None and format not in FORMATS:
     raise GraphError(f"unknown format {format!r}; expected one of {', '.join(FORMATS)}")
-  # The first suffix that fits is the longest.
+  # Suffixes are sorted by length, so the first match is the longest.
   for suffix, suffix_format, text in SUFFIXES:
     if path.endswith(suffix):
       return format or suffix_format, text
@@ -100,13 +100,13 @@ def parse(content: bytes, format: str, text: bool, where: str) -> Message:
     The proto.
 
   Raises:
-    GraphError: the content is not of this format; the message says what it looks like.
+    GraphError: the content has another format; the message names the format that it seems to have.
   """
   proto, problem = _try_parse(content, format, text)
   if not problem:
     return proto
   message = f"{where!r} is not a {TITLES[format]} in {'text' if text else 'binary'} form: {problem}"
-  # Not of this format: which other format would the content be?
+  # The content has another format: try which one.
   for other in FORMATS:
     if other != format and not _try_parse(content, other, text)[1]:
       raise GraphError(f"{message}; it looks like a {TITLES[other]}: pass "
@@ -117,7 +117,7 @@ def parse(content: bytes, format: str, text: bool, where: str) -> Message:
 
 
 def parse_saved_model(content: bytes, text: bool, where: str) -> Message:
-  """Parses and checks a SavedModel; its graphs are checked as MetaGraphDefs are.
+  """Parses and checks a SavedModel; its graphs are checked like MetaGraphDefs.
 
   Args:
     content: of the file.
@@ -152,7 +152,7 @@ def new_proto(format: str) -> Message:
 
 
 def format_of(proto: object) -> Optional[str]:
-  """Returns the format of a proto in memory, or None if it is no graph."""
+  """Returns the format of a proto in memory, or None if the proto is no graph."""
   full_name = getattr(getattr(proto, "DESCRIPTOR", None), "full_name", None)
   for format, title in TITLES.items():
     if full_name == f"tensorflow.{title}":
@@ -164,11 +164,11 @@ def implausible(proto: Message, format: str) -> str:
   """Returns the reason why a proto cannot be of a format.
 
   Args:
-    proto: as parsed.
+    proto: the parsed proto.
     format: one of `FORMATS`, or "saved_model".
 
   Returns:
-    A sentence without an end, or "" if the proto can be of the format.
+    A sentence without a full stop, or "" if the proto can be of the format.
   """
   if format == "saved_model":
     if not proto.meta_graphs:
@@ -191,7 +191,7 @@ def implausible(proto: Message, format: str) -> str:
 
 
 def _try_parse(content: bytes, format: str, text: bool) -> Tuple[Message, str]:
-  """Returns the proto, and the reason why it is none of the format, or ""."""
+  """Returns the proto, and the reason why its format is wrong, or ""."""
   from google.protobuf import message, text_format
 
   proto = new_proto(format)
@@ -223,16 +223,16 @@ def _implausible_op(node: Message) -> str:
 def _implausible_costs(node: Message) -> str:
   name = repr(node.name[:80])
   if node.device and "/" not in node.device and ":" not in node.device:
-    # A device has a / or a : in its name; other texts are fields of another proto.
+    # Names of devices contain a / or a :; other texts are fields of another proto.
     return f"node {name} has {node.device[:80]!r} where a device should be"
   misread = _misread_fields(node) or any(map(_misread_fields, node.output_info))
   return f"some fields of node {name} are of another proto" if misread else ""
 
 
 def _misread_fields(proto: Message) -> bool:
-  """Returns whether a field has a number that the proto knows, but another wire type.
+  """Returns whether a field has a known number but the wrong wire type.
 
-  Fields with numbers that this TensorFlow does not know are fine: newer ones write them.
+  Fields with unknown numbers are accepted, because newer versions of TensorFlow write them.
   """
   known = proto.DESCRIPTOR.fields_by_number
   return any(unknown.field_number in known for unknown in _unknown_fields(proto))

@@ -1,12 +1,13 @@
 """Inlines function calls, so that the ops inside can be placed one by one.
 
-An op that comes from the function called at "site" is named "site/op"; two calls are two sets of
-ops. A reader of output k of the call reads the op that computes it. An op that waits for the call
-waits for "site/done", which comes after all results and side effects. A call of the graph itself
-also keeps an op of its own name that gathers the results, because fetches and signatures may name
-it. `While`, `If` and `Case` are lowered on the way (`control_flow`).
+Op "op" of a function that is called by the node "site" is named "site/op"; each call gets ops of
+its own. A reader of output k of the call reads the op that computes this output. An op that waits
+for the call waits for "site/done", which runs after all results and side effects. A call in the
+graph itself, not in a function, also keeps an op of its name that gathers the results, because
+fetches and signatures may name the call. `While`, `If` and `Case` are lowered in the same pass
+(`control_flow`).
 
-A call is left as one op where inlining would not end (recursion), or would take it from XLA.
+A call is not inlined if inlining would not end (recursion), or if XLA compiles the call.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if typing.TYPE_CHECKING:
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 MAX_DEPTH = 200
-MAX_NODES = 1 << 20  # of functions; more comes from functions that call others twice, and so on
+MAX_NODES = 1 << 20  # ops of functions; functions that call others twice, and so on, may give more
 
 _READS = ("ReadVariableOp", "NoOp", "Identity", "VarHandleOp")
 _COMPILED = "_XlaMustCompile"
@@ -40,10 +41,10 @@ class Site:
   """The place of a node.
 
   Attributes:
-    calls: functions that are being inlined around it.
-    depth: how many calls and loops enclose it.
-    anchored: whether an op without inputs would leave its loop or branch.
-    call: the op of the graph itself that the node comes from, "" for that op.
+    calls: the functions whose bodies enclose the node.
+    depth: the number of calls and loops that enclose the node.
+    anchored: whether an op without inputs would run outside of its loop or branch.
+    call: the op of the graph itself that the node comes from, "" for that op itself.
   """
 
   calls: FrozenSet[str] = frozenset()
@@ -58,12 +59,12 @@ def inline_functions(
 
   Args:
     graph_def: not changed.
-    together: whether all ops of a call are colocated with the op that keeps its name, because the
-      call itself will be placed, in a live graph.
+    together: whether all ops of a call are colocated with the op that keeps the call's name. Needed
+      for a live graph, where the call itself is placed.
 
   Returns:
-    A new GraphDef, or the same one if there is nothing to inline, and notes on calls that stayed
-    whole.
+    A new GraphDef, or the same one if there is nothing to inline, and notes on calls that were not
+    inlined.
 
   Raises:
     GraphError: a call does not fit its function, a body is inconsistent, or the result would be
@@ -78,16 +79,16 @@ def inline_functions(
 
 
 def recursive_function(graph_def: GraphDef) -> Optional[str]:
-  """Returns the name of a function of the library that calls itself, also by others; or None."""
+  """Returns the name of a function that calls itself, directly or through others, or None."""
   return _callees_first({each.signature.name: each for each in graph_def.library.function})[1]
 
 
 def _callees_first(functions: Dict[str, FunctionDef]) -> Tuple[List[str], Optional[str]]:
-  """Returns functions behind all that they name, and the first that calls itself, or None."""
+  """Returns functions, callees first, and the first function that calls itself, or None."""
   order: Dict[str, None] = {}
   recursive = None
   for first in functions:
-    # `path` holds the functions from `first` on that call one another, each with its callees left.
+    # `path` is a chain of calls that begins at `first`: function -> callees not yet visited.
     path: Dict[str, Iterator[str]] = {}
     pending = [first]
     while pending:
@@ -102,7 +103,7 @@ def _callees_first(functions: Dict[str, FunctionDef]) -> Tuple[List[str], Option
       if callee is None:
         path.pop(name)
         order[name] = None
-      # A callee on the path calls itself through the functions behind it.
+      # A callee on the path calls itself through the functions after it.
       elif callee in path:
         recursive = recursive or callee
       else:
@@ -117,18 +118,18 @@ class Inliner:
     self.op_defs = op_defs
     self._together = together
     self._graph_def = graph_def
-    self._outputs: Dict[Tuple[str, int], str] = {}  # of a call -> tensor that replaces it
+    self._outputs: Dict[Tuple[str, int], str] = {}  # (call, output) -> tensor that replaces it
     self._controls: Dict[str, str] = {}  # call -> op to wait for
     self._effectful: Set[str] = set()  # calls that must run if one of their outputs is used
     self._names = {node.name for node in graph_def.node}
-    self._whole: Dict[str, str] = {}  # op left whole -> why
+    self._whole: Dict[str, str] = {}  # call that is not inlined -> reason
 
   def run(self) -> Tuple[GraphDef, Tuple[str, ...]]:
     """Returns the inlined graph and notes."""
     self._check_size()
     # In v1 loops and branches, an op without inputs would run outside of them.
     anchored = any(node.op in ("Enter", "Switch") for node in self._graph_def.node)
-    # A stack, so that nodes keep the order of the file, with bodies in the place of their calls.
+    # A stack keeps the order of the file, and puts bodies in the place of their calls.
     pending = [(node, Site(anchored=anchored)) for node in reversed(self._graph_def.node)]
     done = []
     while pending:
@@ -144,7 +145,7 @@ class Inliner:
         f"{name!r} stays one op: {why}" for name, why in list(self._whole.items())[:5])
 
   def _colocated(self, node: NodeDef, site: Site) -> NodeDef:
-    """Returns the node, colocated with the op that keeps the name of its call."""
+    """Returns the node, colocated with the op that keeps the name of the node's call."""
     if node.name != site.call:
       value = _COLOCATED + site.call.encode()
       if "_class" not in node.attr or value not in node.attr["_class"].list.s:
@@ -155,7 +156,7 @@ class Inliner:
     """Makes a NodeDef.
 
     Args:
-      name: of the node, taken from now on.
+      name: name of the node; later nodes cannot have it.
       op: its type.
       inputs: tensors and control inputs.
       device: of the node.
@@ -188,14 +189,14 @@ class Inliner:
     return found
 
   def prefix(self, site: str, names: List[str]) -> str:
-    """Returns the prefix for names of a body's ops: the site's name unless that clashes.
+    """Returns the prefix for names of a body's ops: the site's name, unless it causes a clash.
 
     Args:
       site: name of the call.
       names: of the body's ops.
 
     Returns:
-      A prefix with which no op's name is taken.
+      A prefix with which the name of no op is taken.
     """
     found, count = site, 0
     while any(f"{found}/{name}" in self._names for name in names):
@@ -207,9 +208,9 @@ class Inliner:
     """Records which tensors stand for a call's outputs, and which op for the call itself.
 
     Args:
-      call: its name.
-      outputs: tensor for each output.
-      control: op for those that wait for the call.
+      call: name of the call.
+      outputs: for each output, the tensor that replaces it.
+      control: the op that others wait for instead of the call.
       effectful: whether the call must run if one of its outputs is used.
     """
     for port, tensor in enumerate(outputs):
@@ -225,7 +226,7 @@ class Inliner:
     Args:
       node: the call.
       types: DataTypes of its outputs.
-      tensors: that stand for them.
+      tensors: the tensors that replace its outputs.
       control: op that waits for the call.
       site: of the call.
 
@@ -239,7 +240,7 @@ class Inliner:
     return [(keep, site)]
 
   def is_effectful(self, function: FunctionDef) -> bool:
-    """Returns whether running the function does more than computing its outputs."""
+    """Returns whether the function has side effects."""
     types = {node.name: node.op for node in function.node_def}
     return any(types.get(name) not in _READS for name in function.control_ret.values())
 
@@ -248,7 +249,7 @@ class Inliner:
     functions = self.op_defs.functions
     sizes: Dict[str, int] = {}
     for name in _callees_first(functions)[0]:
-      # An upper bound of the ops that a call adds: its own, and those of all callees.
+      # An upper bound of the ops that a call adds: the ops of the function and of its callees.
       sizes[name] = sum(
           1 + _switches(node) + sum(sizes.get(callee, 0) for callee in _callees(node))
           for node in functions[name].node_def)
@@ -261,10 +262,10 @@ class Inliner:
             "the graph of one of its functions instead")
 
   def _expand(self, node: NodeDef, site: Site) -> Optional[List[Tuple[NodeDef, Site]]]:
-    """Returns the nodes that replace the node, or None if it stays."""
+    """Returns the nodes that replace the node, or None if it is no call to inline."""
     name = node.op
-    # PartitionedCall names its function in an attribute; other calls are ops of the function's
-    # name.
+    # PartitionedCall names its function in an attribute. The op type of other calls is the name of
+    # the function.
     if name in CALLS:
       name = node.attr["f"].func.name if "f" in node.attr else ""
     elif name in control_flow.LOWERED:
@@ -310,7 +311,7 @@ class Inliner:
     inner = Site(
         site.calls | {function.signature.name}, site.depth + 1, site.anchored)
     expanded = []
-    # Ops that start the body wait for one op, not for each control input of the call.
+    # Ops without inputs from the body wait for one op instead of all control inputs of the call.
     if len(controls) > 1:
       start = self.node(self.fresh(f"{node.name}/start"), "NoOp", controls, node.device)
       expanded.append((start, site))
@@ -358,7 +359,7 @@ class Inliner:
         (controls if found.startswith("^") else data).append(found)
         call = op_of(text)
         if call in self._effectful and call not in awaited and not text.startswith("^"):
-          # No op waits for the call, so the readers of its results wait for the side effects.
+          # No op waits for the call, so readers of its results must wait for its side effects.
           controls.append(f"^{self._controls[call]}")
           changed = True
       if changed:
@@ -370,7 +371,7 @@ class Inliner:
     return result
 
   def _resolve(self, text: str) -> str:
-    """Returns the replacement of an input; results of a call may be those of another."""
+    """Returns the replacement of an input; results of a call may be results of another call."""
     # A chain of replacements is at most as long as there are replacements.
     for _ in range(len(self._outputs) + len(self._controls) + 1):
       if text.startswith("^"):
@@ -400,11 +401,11 @@ class _Body:
       self._values = dict(call.attr["f"].func.attr)
     else:
       self._values = dict(call.attr)
-    # A node like the call, for the numbers and types of the function's arguments.
+    # A node with the call's attributes gives numbers and types of the function's arguments.
     probe = inliner.node(call.name, function.signature.name, data)
     for key, value in self._values.items():
       probe.attr[key].CopyFrom(value)
-    # Argument -> the tensors that the call gives; an argument may be a list of several.
+    # Argument -> tensors that the call passes; an argument may be a list of tensors.
     self._arguments = {}
     total = 0
     for name, (start, count) in inliner.op_defs.input_ranges(probe).items():
@@ -425,11 +426,11 @@ class _Body:
       self._ranges[node.name] = inliner.op_defs.output_ranges(copy)
 
   def nodes(self, controls: List[str]) -> List[NodeDef]:
-    """Returns the ops of the body; those that start it wait for the controls."""
+    """Returns the ops of the body; ops without inputs from the body wait for the controls."""
     for node, copy in zip(self._function.node_def, self._copies):
       data: List[str] = []
       waits: List[str] = []
-      # Nodes start the body if none of their inputs is from it.
+      # Nodes start the body if none of their inputs comes from the body.
       starts, bare = True, not node.input
       for text in node.input:
         found, inside = self._translate(text)
@@ -444,7 +445,7 @@ class _Body:
   def results(self) -> List[str]:
     """Returns the tensors that are the function's outputs."""
     tensors = []
-    # A node like the call, for the numbers of the function's results.
+    # A node with the call's attributes gives the numbers of the function's results.
     probe = self._inliner.node(self._prefix, self._function.signature.name)
     for key, value in self._values.items():
       probe.attr[key].CopyFrom(value)
@@ -462,7 +463,7 @@ class _Body:
     return [self._translate(f"^{name}")[0] for name in self._function.control_ret.values()]
 
   def _translate(self, text: str) -> Tuple[str, bool]:
-    """Returns an input of the body as one of the graph, and whether it comes from the body."""
+    """Returns an input's name in the graph, and whether the input comes from the body."""
     if text.startswith("^"):
       name = text[1:]
       if name in self._ranges:
@@ -497,7 +498,7 @@ class _Body:
     self._inliner.fresh(copy.name)
     copy.device = node.device or self._call.device
     del copy.input[:]
-    # Attributes of the function's own parameters get the values of the call.
+    # Attributes that refer to the function's parameters get the values of the call.
     for key, value in node.attr.items():
       kind = value.WhichOneof("value")
       if kind == "placeholder":
@@ -518,7 +519,7 @@ class _Body:
     if "frame_name" in copy.attr:  # two calls are two loops
       copy.attr["frame_name"].s = self._prefix.encode() + b"/" + copy.attr["frame_name"].s
     if "shared_name" in copy.attr and not copy.attr["shared_name"].s:
-      # Calls share resources whose only name is the op's.
+      # Calls share resources that are named only by their op.
       copy.attr["shared_name"].s = node.name.encode()
     return copy
 
@@ -540,7 +541,7 @@ def _callees(node: NodeDef) -> List[str]:
 
 
 def _named_functions(node: NodeDef) -> Iterator[str]:
-  """Yields all functions that a node names, for whatever it calls them."""
+  """Yields all functions that a node names in its op type and attributes."""
   yield node.op
   for attr in node.attr.values():
     if attr.HasField("func"):
@@ -549,14 +550,14 @@ def _named_functions(node: NodeDef) -> Iterator[str]:
 
 
 def _switches(node: NodeDef) -> int:
-  """Returns about how many ops lowering a node adds to those of its functions."""
+  """Returns about how many ops the lowering of a node adds besides the ops of its functions."""
   if node.op not in control_flow.LOWERED:
     return 0
   return 2 * len(node.input) * len(control_flow.functions_of(node))
 
 
 def keep_known_classes(nodes: Iterable[NodeDef], known: Container[str]) -> None:
-  """Drops colocation with ops that are gone, such as inlined calls: TensorFlow would refuse it.
+  """Drops colocation with missing ops, such as inlined calls, because TensorFlow refuses it.
 
   Args:
     nodes: NodeDefs, changed in place.

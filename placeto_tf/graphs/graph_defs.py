@@ -1,8 +1,8 @@
-"""GraphDef -> `ComputationGraph`, step by step: every format with nodes ends here.
+"""Turns a GraphDef into a `ComputationGraph`, for all formats with nodes.
 
 Readers return a `ReadGraph`. Then function calls are inlined (`functions`), nodes are checked and
-become arrays (`node_table`), fetches are chosen (`fetches`), what they need is kept (`pruning`),
-and loops (`loops`), colocation (`colocation`) and kernels (`kernels`) are found.
+become arrays (`node_table`), fetches are chosen (`fetches`), ops that the fetches need are kept
+(`pruning`), and loops (`loops`), colocation (`colocation`) and kernels (`kernels`) are found.
 
 Dimensions: M nodes of the file, N needed ops, E edges, K kernel device types.
 """
@@ -30,11 +30,11 @@ class ReadGraph:
   """The result of a reader.
 
   Attributes:
-    source: where it is from; `graph_def` are the nodes to work on.
+    source: the source; its `graph_def` holds the nodes.
     train_ops: names in the collection train_op.
-    shape_hint: tensor name -> shape, if the reader knows more than the GraphDef.
+    shape_hint: tensor name -> shape, if the reader knows shapes that the GraphDef lacks.
     notes: assumptions of the reader.
-    together: whether all ops of a function call share a device; a live graph has to keep its ops.
+    together: whether all ops of a function call share a device, because a live graph keeps calls.
   """
 
   source: GraphSource
@@ -54,14 +54,14 @@ def from_graph_def(
     trip_count: Optional[int] = None,
     split_loops: bool = False,
 ) -> ComputationGraph:
-  """Prunes a graph to the ops that the fetches need and turns these into arrays.
+  """Prunes a graph to the ops that the fetches need, and turns these ops into arrays.
 
   Args:
-    read: the graph as a reader returned it.
+    read: the result of a reader.
     fetches, feeds: names of ops or tensors, or None; see `load_graph`.
     batch_size: for unknown first dimensions of feeds, or None.
     feed_shapes: op or tensor name -> dimensions, or None.
-    trip_count: rounds of every loop; None for 10.
+    trip_count: iterations of every loop; None for 10.
     split_loops: whether the ops of a loop may be on several devices.
 
   Returns:
@@ -72,7 +72,7 @@ def from_graph_def(
   """
   graph_def = read.source.graph_def
   notes = read.notes
-  # Each step takes the nodes that the last one left, and adds its notes.
+  # Each step takes the nodes of the step before, and adds its notes.
   graph_def, more_notes = inline_functions(graph_def, read.together)
   notes += more_notes
   table = read_nodes(graph_def)
@@ -84,7 +84,7 @@ def from_graph_def(
   bound, iterators, shape_notes = bind_feeds(table, step, read.shape_hint, batch_size, given)
   loops = _loops(table, step, DEFAULT_TRIPS if trip_count is None else trip_count)
   support = KernelSupport(table.op_defs)
-  # Without a common loop the ops of a loop may be divided.
+  # With split_loops, the ops of a loop need not be colocated.
   together = np.full(len(positions), -1) if split_loops else loops.outermost
   colocation, has_kernel = _constraints(table, positions, together, support)
   if support.assumes_gpu:
@@ -97,8 +97,7 @@ def from_graph_def(
   ahead = ~step.goes_round
   # The graph is acyclic without the back edges, ...
   edges = np.stack([step.producers[ahead], step.ports[ahead], step.consumers[ahead]], axis=1)
-  # ... but an Exit waits for the last round: a control edge (row with CONTROL) from its
-  # NextIteration.
+  # ... but an Exit waits for the last iteration: add a control edge from its NextIteration.
   edges = np.concatenate([edges, np.insert(loops.ends, 1, CONTROL, axis=1)])
   if split_loops:
     edges = np.concatenate([edges, np.insert(loops.signals, 1, CONTROL, axis=1)])
@@ -126,7 +125,7 @@ def from_graph_def(
 
 
 def _loops(table: NodeTable, step: Step, trips: int) -> Loops:
-  """Finds the loops, all of which are taken to go round as often as `trips` says."""
+  """Finds the loops; all of them are assumed to have the trip count `trips`."""
   n, ahead = len(step.positions), ~step.goes_round
   producers, consumers = step.producers[ahead], step.consumers[ahead]
   order, _ = traversal.topological_order(n, producers, consumers)
@@ -154,8 +153,8 @@ def _constraints(
 ) -> Tuple[np.ndarray, np.ndarray]:
   """Returns the colocation [N] and kernels [N, K] of the needed ops, given the whole file.
 
-  TensorFlow places every op of a file before it prunes, so ops that are not needed (initialisers,
-  savers) can tie needed ops together, or keep them from a device for which they have no kernel.
+  TensorFlow places every op of a file before it prunes. So an unneeded op (an initializer, a saver)
+  can force needed ops onto one device, and exclude devices for which it has no kernel.
   """
   loops = np.full(table.num_nodes, -1, dtype=np.int64)
   loops[positions] = outermost
@@ -167,11 +166,11 @@ def _constraints(
   of_op[mates] = kernels
   needed = np.zeros(table.num_nodes, dtype=bool)
   needed[positions] = True
-  # [M, K], the kernels that all unneeded ops of a set have, at the set's label.
+  # [M, K], at the label of a set: whether all unneeded ops of the set have a kernel.
   others = np.ones_like(of_op)  # kernels of colocated ops that are not needed
   unneeded = mates[~needed[mates]]
   np.logical_and.at(others, labels[unneeded], of_op[unneeded])
-  # The smallest needed op names each set, by index into [N].
+  # The label of each set is its smallest needed op, by index into [N].
   _, first, inverse = np.unique(labels[positions], return_index=True, return_inverse=True)
   return (first[inverse.reshape(-1)].astype(np.int32),
           of_op[positions] & others[labels[positions]])

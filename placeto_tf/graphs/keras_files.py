@@ -1,8 +1,8 @@
 """Keras models in files: `.keras` archives and HDF5, of Keras 2 and Keras 3.
 
-The file names the Keras that wrote it, and that Keras reads it. A Lambda layer with code in the
-file would run that code when the model is loaded, so it is only loaded if the caller trusts the
-file. This is checked here, because not every version of Keras checks it in HDF5 files.
+A file names the version of Keras that wrote it, and is loaded with that Keras. A Lambda layer whose
+code is in the file runs this code when the model is loaded, so such a file is loaded only if the
+caller trusts it. The check is here because not every version of Keras checks HDF5 files.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".keras", ".h5", ".hdf5")
 _REMEDY = "give a file that model.save has written"
-# What zipfile, zlib, json and h5py were seen to raise for damaged files.
+# Exceptions that zipfile, zlib, json and h5py raise for damaged files.
 _DAMAGED = (
     OSError, KeyError, ValueError, RuntimeError, TypeError, AttributeError, EOFError, MemoryError,
     NotImplementedError, RecursionError, zipfile.BadZipFile, zlib.error)
 
 
 def is_keras_file(path: user_files.Path) -> bool:
-  """Returns whether a path names a Keras model by its suffix."""
+  """Returns whether a path has the suffix of a Keras model."""
   return str(path).lower().endswith(SUFFIXES)
 
 
@@ -43,12 +43,12 @@ def load_model(path: user_files.Path, trusted: bool = False) -> keras.Model:
     trusted: whether code in the file may be run.
 
   Returns:
-    The model, of the Keras that wrote the file.
+    The model, as an object of the Keras that wrote the file.
 
   Raises:
-    GraphError: the file cannot be read, holds only weights, needs custom objects, or has code in it
+    GraphError: the file cannot be read, holds only weights, needs custom objects, or contains code
       and is not trusted.
-    SetupError: the Keras that wrote it is not installed.
+    SetupError: the Keras that wrote the file is not installed.
   """
   path = os.fspath(path)
   user_files.check_regular(
@@ -69,7 +69,7 @@ def load_model(path: user_files.Path, trusted: bool = False) -> keras.Model:
       model.load_weights(path)
       return model
     return keras.models.load_model(path, compile=False, safe_mode=not trusted)
-  except Exception as error:  # whatever layers raise, unknown ones among them
+  except Exception as error:  # layers, also unknown ones, may raise any exception
     raise GraphError(
         f"Keras {keras.__version__} cannot load the model {path!r} ({one_line(error, 300)}); if it "
         "has layers of your own, load it yourself and hand over the model") from error
@@ -150,11 +150,11 @@ def _keras_of(version: str, path: str) -> ModuleType:
 
 
 def _makes_own_layers(package: ModuleType) -> bool:
-  """Returns whether this Keras makes layers of its own from a file's configuration.
+  """Returns whether this Keras makes layers of its own classes from a file's configuration.
 
-  `keras` 2 and `tf_keras` register their classes under the same names with TensorFlow, which hands
-  both of them those of the one imported last. A model of the one with layers of the other would be
-  put together without end.
+  `keras` 2 and `tf_keras` register their classes with TensorFlow under the same names. TensorFlow
+  gives both packages the classes of the package that was imported last. Building a model of one
+  package with layers of the other would never end.
   """
   if package.__version__ >= "3":
     return True
@@ -165,9 +165,10 @@ def _makes_own_layers(package: ModuleType) -> bool:
 
 
 def _in_words_of(package: ModuleType, config: Any) -> Any:
-  """Returns the configuration of a Keras 2 archive, its private modules named in a package.
+  """Returns the configuration of a Keras 2 archive, with module names of the installed package.
 
-  The class of a model stands there by its module in the Keras that wrote it, `keras` or `tf_keras`.
+  The configuration names classes by their modules in the package that wrote the file, `keras` or
+  `tf_keras`.
   """
   if isinstance(config, list):
     return [_in_words_of(package, inner) for inner in config]

@@ -1,7 +1,7 @@
 """Traces Keras models: their inference, and a training step with an optimizer and a loss.
 
-Works with models of Keras 2 (`tf_keras`, or `tf.keras` up to TensorFlow 2.15) and of Keras 3 on its
-TensorFlow backend, without importing either: it uses the Keras that the model is made of.
+Works with models of Keras 2 (`tf_keras`, or `tf.keras` up to TensorFlow 2.15) and of Keras 3 with
+its TensorFlow backend. Neither is imported here: the model's own package is used.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def inference_function(model: keras.Model, batch_size: Optional[int] = None) -> 
 
   Args:
     model: a Keras model that knows its inputs.
-    batch_size: of the inputs; by default that of the model, often unknown.
+    batch_size: of the inputs; by default the model's batch size, which is often unknown.
 
   Returns:
-    The ConcreteFunction of the inputs; it returns the outputs.
+    The ConcreteFunction from the inputs to the outputs.
 
   Raises:
-    GraphError: the model does not know its inputs, or is not of TensorFlow.
+    GraphError: the model does not know its inputs, or its backend is not TensorFlow.
   """
   import tensorflow as tf
 
@@ -46,7 +46,7 @@ def inference_function(model: keras.Model, batch_size: Optional[int] = None) -> 
     return model(inputs, training=False)
 
   function = tf.function(infer).get_concrete_function(specs)
-  function._placeto_model = model  # TensorFlow's graphs hold their variables weakly
+  function._placeto_model = model  # graphs hold variables by weak references only
   return function
 
 
@@ -55,17 +55,17 @@ def training_function(
 ) -> ConcreteFunction:
   """Traces one training step of a compiled model, its own `train_step`.
 
-  Pass it to `load_graph`. Tracing makes the optimizer's variables, as `fit` would, and leaves all
-  values as they are.
+  The result can be passed to `load_graph`. Tracing creates the optimizer's variables, as `fit`
+  would, and changes no values.
 
   Args:
     model: a compiled Keras model that knows its inputs.
-    batch_size: of inputs and targets; by default that of the model, often unknown.
-    targets: `tf.TensorSpec`s of the targets; by default as the outputs, for a sparse loss without
-      their last dimension and of int32.
+    batch_size: of inputs and targets; by default the model's batch size, which is often unknown.
+    targets: `tf.TensorSpec`s of the targets; by default the specs of the outputs. The default for a
+      sparse loss lacks the last dimension and has the type int32.
 
   Returns:
-    The ConcreteFunction of (inputs, targets); it returns a dict with "loss" and the metrics.
+    The ConcreteFunction from (inputs, targets) to a dict with "loss" and the metrics.
 
   Raises:
     GraphError: the model does not know its inputs or is not compiled, or the step cannot be traced.
@@ -77,7 +77,7 @@ def training_function(
     raise GraphError(
         f"the Keras model {_name(model)!r} is not compiled, so that its optimizer and loss are not "
         "known; compile it")
-  # Keras 3 sets it by default, and does not tell by whom it was set.
+  # Keras 3 sets jit_compile by default, so its flag need not be the user's choice.
   if getattr(model, "jit_compile", None) is True and hasattr(model, "_train_counter"):
     raise GraphError(
         f"the Keras model {_name(model)!r} is compiled with jit_compile=True, which leaves its "
@@ -86,16 +86,16 @@ def training_function(
       _input_specs(model, batch_size), targets)
   try:
     with without_xla():
-      # The optimizer's variables are made before the trace, as `fit` would make them.
+      # Create the optimizer's variables before the trace, as `fit` does.
       if hasattr(optimizer, "build"):
         optimizer.build(model.trainable_variables)
       function = tf.function(
           lambda x, y: model.train_step((x, y))).get_concrete_function(inputs, targets)
-  except Exception as error:  # whatever the user's layers and losses raise
+  except Exception as error:  # the user's layers and losses may raise anything
     raise GraphError(
         f"the training step of the Keras model {_name(model)!r} cannot be traced "
         f"({cause_of(error)}); check its loss, its optimizer and the targets") from error
-  # TensorFlow's graphs hold their variables weakly.
+  # Keep the model alive, because TensorFlow's graphs hold variables by weak references.
   function._placeto_model = (model, optimizer)
   return function
 
@@ -122,7 +122,7 @@ def step_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
         "known; give data=(inputs, targets), an example batch")
   inputs = _input_specs(model, batch_size)
   outputs = _outputs(model, inputs)
-  # Losses by name are brought into the order of the outputs.
+  # Sort losses by name into the order of the outputs.
   if isinstance(loss, dict):
     names = sorted(outputs) if isinstance(outputs, dict) else model.output_names
     loss = [loss.get(name) for name in names]
@@ -142,7 +142,7 @@ def _input_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
         f"the Keras model {_name(model)!r} runs on the backend {package.config.backend()}; set "
         "KERAS_BACKEND=tensorflow before Keras is imported")
   if not getattr(model, "inputs", None):
-    # A subclass of Keras 2 keeps the specs of the inputs of its first call.
+    # A subclassed model of Keras 2 keeps the input specs of its first call.
     kept = model.save_spec() if hasattr(model, "save_spec") else None
     if not kept or not kept[0]:
       raise GraphError(
@@ -151,7 +151,7 @@ def _input_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
           "hand over tf.function(model).get_concrete_function(...)")
     return tf.nest.map_structure(
         lambda spec: _spec([None, *spec.shape[1:]], spec.dtype, batch_size), kept[0][0])
-  # Functional models take a dict where they were made of one; the names differ by version.
+  # Functional models that were made with a dict take a dict; attribute names differ by version.
   nested = _nested(model, "inputs")
   # A model of one input takes the tensor itself.
   if isinstance(nested, (list, tuple)) and len(nested) == 1:
@@ -162,7 +162,7 @@ def _input_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
 
 
 def _nested(model: keras.Model, what: str) -> Any:
-  """Returns the "inputs" or "outputs" of a functional model, nested as it was made."""
+  """Returns the "inputs" or "outputs" of a functional model, with their original nesting."""
   import tensorflow as tf
 
   flat = getattr(model, what)
@@ -172,7 +172,7 @@ def _nested(model: keras.Model, what: str) -> Any:
 
 
 def _outputs(model: keras.Model, inputs: Any) -> Any:
-  """Returns the outputs of a model, nested, with shapes; of a subclass for specs of its inputs."""
+  """Returns the nested outputs of a model, with shapes; calls a subclassed model on its specs."""
   import tensorflow as tf
 
   if getattr(model, "outputs", None):
@@ -180,14 +180,14 @@ def _outputs(model: keras.Model, inputs: Any) -> Any:
   try:
     return tf.function(lambda x: model(x, training=True)).get_concrete_function(
         inputs).structured_outputs
-  except Exception as error:  # whatever the user's layers raise
+  except Exception as error:  # the user's layers may raise anything
     raise GraphError(
         f"the Keras model {_name(model)!r} cannot be called on {inputs} ({cause_of(error)}); give "
         "data=(inputs, targets), an example batch") from error
 
 
 def _target_specs(nested: Any, losses: Any, batch_size: Optional[int]) -> Any:
-  """Returns TensorSpecs of the targets, nested as the outputs are where these are a dict."""
+  """Returns TensorSpecs of the targets; a dict if the outputs are a dict."""
   import tensorflow as tf
 
   outputs = tf.nest.flatten(nested)
@@ -222,12 +222,12 @@ def _spec(shape: Any, dtype: tf.DType, batch_size: Optional[int]) -> tf.TensorSp
 
 @contextlib.contextmanager
 def without_xla() -> Iterator[None]:
-  """Keeps optimizers of Keras 2 from having XLA compile their updates, as they do for GPUs."""
+  """Stops optimizers of Keras 2 from compiling their updates with XLA, as they do for GPUs."""
   packages = [sys.modules.get(name) for name in _PACKAGES]
   bases: List[Any] = [base for base in (
       getattr(getattr(package, "optimizers", None), "Optimizer", None) for package in packages)
                       if hasattr(base, "_update_step_xla")]
-  # Each optimizer has a flag of its own, before which a property of its class goes.
+  # Each optimizer has a flag of its own; a property of the class takes precedence over the flag.
   for base in bases:
     base.jit_compile = property(
         lambda optimizer: False,
@@ -240,17 +240,17 @@ def without_xla() -> Iterator[None]:
 
 
 def cause_of(error: Exception) -> str:
-  """Returns the end of the text of an exception of somebody else's code, in one short line.
+  """Returns the last part of the text of an exception from user code, in one short line.
 
-  AutoGraph and Keras write the place before the fault.
+  AutoGraph and Keras write the place first and the fault last.
   """
   text = " ".join(str(error).split()) or type(error).__name__
   return text if len(text) <= 300 else f"... {text[-300:]}"
 
 
 def package_of(model: object) -> Any:
-  """Returns the Keras that the model is of, or None."""
-  # The class of a user's model is of the user's module, but its bases are of Keras.
+  """Returns the Keras package that the model's classes come from, or None."""
+  # The class of a user's model is in the user's module, but a base class is in Keras.
   for base in type(model).__mro__:
     name = base.__module__.partition(".")[0]
     if name in _PACKAGES:

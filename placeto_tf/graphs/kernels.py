@@ -18,9 +18,10 @@ KERNEL_TYPES = ("CPU", "GPU")
 
 _STRING = 7  # DT_STRING
 _FIELDS = ("type", "s", "i", "b")  # of AttrValue
-# A kernel registered for DEFAULT serves every device type that has none of its own.
+# A kernel registered for DEFAULT serves every device type that has no kernel of its own.
 _DEFAULT = "DEFAULT"
-# Used only if no GPU kernels are registered: ops of the host whose types do not show it.
+# Used only if no GPU kernels are registered: ops without GPU kernels, which their tensors' types do
+# not show.
 _HOST_ONLY = frozenset((
     "LoopCond", "PyFunc", "PyFuncStateless", "EagerPyFunc", "SaveV2", "RestoreV2", "Save",
     "Restore", "MergeV2Checkpoints", "QueueDequeueV2", "QueueEnqueueV2", "FIFOQueueV2",
@@ -48,7 +49,7 @@ class KernelSupport:
     kernels, names = self._kernels_of(node.op)
     attrs = node.attr
     defaults = self._op_defs.schema(node).defaults
-    # The registry is asked once for each op type and the attributes that decide.
+    # Query the registry once for each op type and values of the attributes that select kernels.
     parts = [node.op]
     for name in names:
       value = attrs[name] if name in attrs else defaults.get(name)
@@ -64,7 +65,7 @@ class KernelSupport:
     found = set()
     for kernel in kernels:
       if kernel.label.encode() == label and all(
-          # Each constraint of the kernel allows the node's values.
+          # A kernel fits if each of its constraints allows the node's attribute.
           set(values[constraint.name]) <= set(_values(constraint.allowed_values))
           for constraint in kernel.constraint):
         found.add(kernel.device_type)
@@ -79,7 +80,7 @@ class KernelSupport:
         dtype % REF == _STRING for dtype in signature.inputs + signature.outputs)
 
   def _kernels_of(self, op_type: str) -> Tuple[List[KernelDef], List[str]]:
-    """Returns the registered kernels, and the attributes that decide between them."""
+    """Returns the registered kernels, and the attributes that select one of them."""
     found = self._kernels.get(op_type)
     if found is None:
       kernels = [
@@ -99,7 +100,7 @@ def _registered_kernels(op_type: str) -> Sequence[KernelDef]:
 
 
 def _values(value: AttrValue) -> Tuple[Hashable, ...]:
-  """Returns the values in an AttrValue, of the kinds that kernels are registered for."""
+  """Returns the values in an AttrValue, of the types that kernel constraints use."""
   held = value.WhichOneof("value")
   if held == "list":
     return tuple(each for field in _FIELDS for each in getattr(value.list, field))

@@ -1,7 +1,7 @@
 """`load_graph`: turns a TensorFlow graph of any format into a `ComputationGraph`.
 
-To add a format, write a reader, a function from the source to a `ReadGraph`, and a line in `_read`.
-`graph_defs` then prunes and analyses graphs of all formats in the same way.
+To add a format, write a reader (a function from the source to a `ReadGraph`), and call it in
+`_read`. `graph_defs` then prunes and analyses graphs of all formats in the same way.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def load_graph(
 ) -> ComputationGraph:
   """Reads a graph and keeps the ops that the fetches need.
 
-  No part of the graph is run, and no part of it reaches TensorFlow's C++ unchecked.
+  No part of the graph is run, and every part is checked before it is passed to TensorFlow's C++.
 
   Args:
     source: "zoo:NAME[:key=value...]", "family:NAME[index]", the path of a graph file (.pb or .pbtxt
@@ -52,29 +52,30 @@ def load_graph(
       GraphDef, MetaGraphDef, CostGraphDef, ConcreteFunction, `tf.function` with one trace or an
       input signature, or Keras model (its inference; for its training see `compile_placed` and
       `graphs.training_function`).
-    fetches: names of the ops or tensors that are run; by default the outputs of the signature or
-      function, or the collection train_op, else the ops that nobody consumes, without those
-      that initialize, save, read or watch variables.
-    feeds: names of tensors that are fed, at which the graph is cut; needed placeholders are fed
-      in any case.
+    fetches: names of the ops or tensors to run; by default the outputs of the signature or
+      function, or the collection train_op, else the ops without consumers, except ops that
+      initialize, save, read or watch variables.
+    feeds: names of tensors that are fed; ops needed only to compute them are left out. Needed
+      placeholders are always fed.
     format: "graph_def", "meta_graph_def" or "cost_graph_def", for a file whose suffix does not
-      say it; or "saved_model", which a directory is in any case.
+      show its format; or "saved_model". A directory is always a SavedModel.
     batch_size: for unknown first dimensions of feeds.
     feed_shapes: op or tensor name -> dimensions of the feed.
-    trip_count: how often every loop goes round; by default inferred where the bound is known
+    trip_count: the number of iterations of every loop; by default inferred where the bound is known
       before the run (a constant, or from the shapes of feeds), else 10.
-    split_loops: whether the ops of a loop may be on several devices; each round then sends what
-      crosses, and one signal for the devices besides the first. By default a loop stays on one.
-    signature: of a SavedModel, by default "serving_default" or the only one.
-    tags: of a SavedModel's graph, by default "serve" or those of the only one.
+    split_loops: whether the ops of a loop may be on several devices. Each iteration then sends
+      tensors between these devices, and one signal to each device besides the first. By default
+      all ops of a loop are on one device.
+    signature: signature of a SavedModel; by default "serving_default" or the only one.
+    tags: tags of a SavedModel's graph; by default "serve" or the tags of the only graph.
     trusted: whether code in a Keras file (Lambda layers) may be run to load it.
 
   Returns:
     The graph; its `notes` list assumptions.
 
   Raises:
-    GraphError: the source cannot be read, is damaged, inconsistent, or of another format, or a name
-      or shape that is given or needed is wrong or missing.
+    GraphError: the source cannot be read, is damaged or inconsistent, or has another format. Or a
+      given name or shape is wrong, or a needed one is missing.
   """
   if trip_count is not None and not (isinstance(trip_count, int) and trip_count >= 0):
     raise GraphError(f"trip count {trip_count!r} is not a whole number; try 10")
@@ -94,7 +95,7 @@ def load_graph(
       feed_shapes=feed_shapes, trip_count=trip_count, split_loops=split_loops)
 
 
-# What load_graph takes beside the source.
+# Arguments of load_graph besides the source.
 LOAD_OPTIONS = tuple(
     name for name, parameter in inspect.signature(load_graph).parameters.items()
     if parameter.kind is parameter.KEYWORD_ONLY)
@@ -106,7 +107,7 @@ def _read(
     source: Any, format: Optional[str], signature: Optional[str],
     tags: Optional[Sequence[str]],
 ) -> Tuple[ReadGraph, _Names, _Names]:
-  """Returns the graph, with the fetches and feeds that the source itself states."""
+  """Returns the graph, with the fetches and feeds that the source itself defines."""
   is_path = isinstance(source, (str, os.PathLike))
   if is_path and saved_model_reading.is_saved_model(os.fspath(source)):
     if format not in (None, "saved_model"):
@@ -118,7 +119,7 @@ def _read(
     raise GraphError(
         f"{os.fspath(source) if is_path else type(source).__name__!r} is no directory with a "
         "SavedModel in it; give the directory that holds saved_model.pb")
-  # A name with a colon, such as zoo:NAME, is no path.
+  # A text with a colon, such as zoo:NAME, is no path.
   is_missing = is_path and not os.path.exists(source) and ":" not in os.fspath(source)
   if (signature is not None or tags is not None) and not is_missing:
     raise GraphError("only a SavedModel directory has a signature and tags; leave them out")

@@ -1,8 +1,8 @@
-"""Loops of v1 control flow: the frame of each op, and how often it runs.
+"""Finds the loops of v1 control flow: the frame of each op, and its number of runs.
 
-A loop is a frame: its values enter by Enter, go round by NextIteration -> Merge, and leave by Exit.
-Frames nest. An op runs as often as the product of the trip counts of the frames around it; the ops
-that decide whether a loop goes on run once more, to end it.
+A loop is a frame: its values enter by Enter, return by the back edge NextIteration -> Merge, and
+leave by Exit. Frames nest. The number of runs of an op is the product of the trip counts of the
+frames around it. The ops of a loop's condition run once more, to end the loop.
 
 Dimensions: N ops, F frames; frame -1 is outside all loops.
 """
@@ -27,7 +27,7 @@ ENTER = ("Enter", "RefEnter")
 EXIT = ("Exit", "RefExit")
 MERGE = ("Merge", "RefMerge")
 NEXT = ("NextIteration", "RefNextIteration")
-PASSING = ("Identity", "Switch", "RefSwitch", *ENTER)  # hand a value on as it is
+PASSING = ("Identity", "Switch", "RefSwitch", *ENTER)  # pass a value on unchanged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Loops:
 
   Attributes:
     outermost: [N] int64, the outermost frame an op belongs to, Enter and Exit included, or -1.
-    executions: [N] float64, how often the op runs in one step.
-    signals: rows of (LoopCond, op), the ops that need a signal in each iteration, if they are on
-      another device, whether their loop goes on.
-    ends: rows of (NextIteration, Exit) of one frame: values leave a loop after its last round, for
-      which they wait by back edges alone, which are left out.
+    executions: [N] float64, the number of runs of the op in one step.
+    signals: rows of (LoopCond, op). If the op is on another device than the LoopCond, it receives a
+      signal in each iteration whether the loop continues.
+    ends: rows of (NextIteration, Exit) of one frame. Values leave a loop after its last iteration;
+      only back edges express this order, and back edges are left out.
   """
 
   outermost: np.ndarray  # [N]
@@ -73,8 +73,8 @@ class Frames:
   """The frames of a graph's loops.
 
   Attributes:
-    of_op: [N] the frame each op belongs to (for Exit the one it leaves), -1 for none.
-    parents: [F] the frame around each, which comes before it; -1 for none.
+    of_op: [N] the frame of each op (for an Exit, the frame that it leaves), -1 for none.
+    parents: [F] the enclosing frame of each frame, which has a smaller index; -1 for none.
     names: [F].
     inputs: of the ops, back edges left out.
   """
@@ -119,10 +119,10 @@ def find_loops(
     ports: [E].
     consumers: [E].
     order: [N] op indices, producers first.
-    trips: frames -> [F] how often each loop goes round; by default once.
+    trips: function from frames to [F] trip counts; by default all are 1.
 
   Returns:
-    The outermost frame and the executions of each op, [N], and the edges that loops need.
+    The outermost frame and the number of runs of each op, [N], and the edges that loops need.
 
   Raises:
     GraphError: an op has inputs from two frames, or an Exit is outside a loop.
@@ -145,13 +145,13 @@ def find_loops(
     executions_of.append(min(above * rounds[frame], MAX_TRIPS))
     outermost_of.append(frame if parent < 0 else outermost_of[parent])
   executions, outermost = np.ones(n), np.full(n, -1)
-  # The condition of a loop is computed once more than its body.
+  # The condition of a loop runs once more than its body.
   deciders = _deciders(types, inputs, frames)
   deciding = set().union(*deciders.values())
   for op, frame in enumerate(frames):
     if frame >= 0:
       outermost[op] = outermost_of[frame]
-      # Enter and Exit pass a value across the border once.
+      # Enter and Exit run once for each run of the loop.
       outside = types[op] in ENTER or types[op] in EXIT
       around = parents[frame] if outside else frame
       executions[op] = 1.0 if around < 0 else executions_of[around]
@@ -174,7 +174,7 @@ def _ends(types: Sequence[str], frames: Sequence[int]) -> np.ndarray:
 
 def _deciders(
     types: Sequence[str], inputs: Inputs, frames: Sequence[int]) -> Dict[int, Set[int]]:
-  """Finds the ops that decide whether a loop goes on: LoopCond -> the ops it needs in its loop."""
+  """Returns LoopCond -> the ops of the same loop that it depends on, the loop's condition."""
   found: Dict[int, Set[int]] = {}
   for cond, op_type in enumerate(types):
     if op_type != "LoopCond" or frames[cond] < 0:
@@ -194,11 +194,11 @@ def _deciders(
 
 def _signals(
     types: Sequence[str], deciders: Mapping[int, Set[int]], frames: Sequence[int]) -> np.ndarray:
-  """Returns rows of (LoopCond, op) for a frame's ops but those that decide if it goes on."""
+  """Returns rows of (LoopCond, op) for the ops of a frame, except those of its condition."""
   members: Dict[int, List[int]] = {}
   for op, frame in enumerate(frames):
     members.setdefault(frame, []).append(op)
-  # Enter and Merge run without a signal; all other ops need one if they are elsewhere.
+  # Enter and Merge run without a signal; all other ops need one on another device.
   rows = [
       (cond, op) for cond, before in deciders.items() for op in members[frames[cond]]
       if op not in before and types[op] not in ENTER + MERGE]
@@ -242,7 +242,7 @@ def frames_of(
             f"op {nodes[op].name!r} ({types[op]}) mixes values of different loops, from "
             f"{nodes[source].name!r} and {nodes[producer].name!r}; export the graph again")
     if types[op] in ENTER:
-      # A frame is known by the frame around it and its name: two loops may have one name.
+      # A frame is identified by its enclosing frame and its name, because names may repeat.
       key = (frame, nodes[op].attr["frame_name"].s)
       if key not in ids:
         ids[key] = len(parents)
@@ -252,7 +252,7 @@ def frames_of(
     elif types[op] in EXIT:
       if frame < 0:
         raise _stray_exit(nodes[op])
-      # Its outputs belong to the frame around.
+      # The outputs of an Exit belong to the enclosing frame.
       frames[op], gives[op] = frame, parents[frame]
     else:
       frames[op] = gives[op] = frame

@@ -1,6 +1,6 @@
 """`NodeTable`: all nodes of a GraphDef, checked, with their edges as arrays.
 
-Everything that TensorFlow's importer would refuse, or abort on, is refused here in one sentence.
+A GraphDef that TensorFlow's importer would refuse, or abort on, is refused here in one sentence.
 
 Dimensions: M nodes of the file, E edges in the order of consumers and their inputs, O outputs.
 """
@@ -40,7 +40,7 @@ class NodeTable:
     producers: [E] int64.
     ports: [E] int64, `CONTROL` for control edges.
     consumers: [E] int64, ascending.
-    input_types: [E] int32 type that the consumer expects, 0 for control edges.
+    input_types: [E] int32 DataType that the consumer expects, 0 for control edges.
   """
 
   nodes: List[NodeDef]
@@ -70,9 +70,9 @@ def read_nodes(graph_def: GraphDef) -> NodeTable:
   """Checks a GraphDef and turns it into arrays.
 
   Raises:
-    GraphError: no nodes, a name that is wrong or appears twice, an unknown op, an attribute that is
-      missing or wrong, an input that dangles, is out of range, too many or of another type, or a
-      version this TensorFlow cannot read.
+    GraphError: there are no nodes; a name is wrong or appears twice; an op is unknown; an attribute
+      is missing or wrong; an input does not exist, is out of range or has another type; an op has
+      too many inputs; or this TensorFlow cannot read the version.
   """
   nodes = list(graph_def.node)
   if not nodes:
@@ -92,7 +92,7 @@ def read_nodes(graph_def: GraphDef) -> NodeTable:
   input_types: List[int] = []
   for i, (node, signature) in enumerate(zip(nodes, signatures)):
     wanted = signature.inputs
-    # Counts the data inputs; TensorFlow wants all of them before the control inputs.
+    # Count the data inputs, which TensorFlow requires to precede the control inputs.
     data = 0
     for text in node.input:
       name, port = tensor_names.parse(text)
@@ -106,7 +106,7 @@ def read_nodes(graph_def: GraphDef) -> NodeTable:
           raise GraphError(
               f"op {node.name!r} ({node.op}) has the data input {text!r} behind a control input; "
               "data inputs come first")
-        # Too many inputs are an error below, where the numbers are compared.
+        # Too many inputs cause an error below, where the numbers are compared.
         input_types.append(wanted[data] if data < len(wanted) else 0)
         data += 1
       else:
@@ -169,7 +169,8 @@ def _check_edges(table: NodeTable) -> None:
         f"{int(wide[wrong[0]])} outputs")
   if not len(data):
     return
-  # [data edges] types given and wanted; a reference may be read as its value.
+  # [data edges] types of the producer's output and the consumer's input. A reference may be read as
+  # its value.
   given = table.output_types[table.output_offsets[producers] + ports]
   wanted = table.input_types[data]
   fits = (given == wanted) | ((given >= REF) & (given - REF == wanted))

@@ -1,7 +1,7 @@
 """Definitions of ops in TensorFlow's registry: attributes, numbers and types of in- and outputs.
 
-A node is checked here before any part of it reaches TensorFlow's C++, which aborts the process on
-some bad attributes where Python would raise.
+A node is checked here before any part of it is passed to TensorFlow's C++, which aborts the process
+on some bad attributes instead of raising an exception.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.tensor_pb2 import TensorProto
   from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
-REF = 100  # DataType of a reference is that of the value plus 100, as in types.proto
+REF = 100  # the DataType of a reference is the value's DataType plus 100, as in types.proto
 MAX_ARGUMENTS = 1 << 20  # in- or outputs of one op; more is a corrupt file
 MAX_RANK = 254  # of TensorFlow's TensorShape
 MAX_ELEMENTS = 1 << 62
@@ -137,7 +137,7 @@ class OpDefs:
             f"op {node.name!r} ({node.op}) has no attribute {name!r}, which its definition uses; "
             "write the graph again")
       parts.append(_plain(value))
-    # Nodes of the same op and attributes have one signature, which is kept.
+    # Nodes with the same op and attributes share a cached signature.
     key = tuple(parts)
     found = self._signatures.get(key)
     if found is None:
@@ -166,7 +166,7 @@ class OpDefs:
     values = {
         name: _plain(node.attr[name] if name in node.attr else schema.defaults[name])
         for name in schema.signature_attributes}
-    # Each argument begins where the last one ended.
+    # Each argument begins where the one before ends.
     ranges, start = {}, 0
     for arg in args:
       count = len(_argument_types(node, (arg,), values))
@@ -175,14 +175,14 @@ class OpDefs:
     return ranges
 
   def check_attributes(self, node: NodeDef, schema: _Schema) -> None:
-    """Checks that each attribute is there, and of the kind that the op expects.
+    """Checks that each attribute exists and has the type that the op expects.
 
     Args:
       node: with the attributes.
       schema: of its op.
 
     Raises:
-      GraphError: an attribute is missing or of another kind, or its value would abort TensorFlow.
+      GraphError: an attribute is missing or has another type, or TensorFlow would abort on it.
     """
     attrs = node.attr
     for attribute in schema.attributes:
@@ -228,7 +228,7 @@ class OpDefs:
             "expected a type of tensors")
 
   def _check_function(self, node, name, func) -> None:
-    # An op without a function there (the default of some attributes) has an empty name.
+    # An empty name stands for no function, which is the default of some attributes.
     if func.name and func.name not in self.functions and registered_op_def(func.name) is None:
       raise GraphError(
           f"attribute {name!r} of op {node.name!r} ({node.op}) calls the function {func.name!r}, "
@@ -289,7 +289,7 @@ def check_tensor(node: NodeDef, what: str, tensor: TensorProto) -> None:
     tensor: TensorProto.
 
   Raises:
-    GraphError: the shape is not known or too large, or the content has another length.
+    GraphError: the shape is unknown or too large, or the content has another length.
   """
   check_shape(node, what, tensor.tensor_shape)
   elements = 1
@@ -299,7 +299,7 @@ def check_tensor(node: NodeDef, what: str, tensor: TensorProto) -> None:
     raise GraphError(
         f"attribute {what!r} of op {node.name!r} ({node.op}) is a constant of unknown shape; "
         "constants need every dimension")
-  # Values in other fields have lengths of their own, and may be shorter than the shape.
+  # Lists of values in other fields may have fewer entries than the shape.
   if not tensor.tensor_content:
     return
   itemsize = _item_size(tensor.dtype)
@@ -310,7 +310,7 @@ def check_tensor(node: NodeDef, what: str, tensor: TensorProto) -> None:
 
 
 def _item_size(dtype: int) -> int:
-  """Returns the bytes of one element of a DataType, 0 if that is not fixed or not whole."""
+  """Returns the bytes of one element of a DataType; 0 if the size varies or is no whole number."""
   from tensorflow.python.framework import dtypes
 
   try:
@@ -327,9 +327,9 @@ def _plain(value: AttrValue) -> Hashable:
 
 
 def _argument_types(node, args, values) -> Tuple[int, ...]:
-  """Returns the types of the arguments, each repeated and resolved as its ArgDef says."""
+  """Returns the types of all tensors of the arguments, by their ArgDefs."""
   types = []
-  # A list of types; else `count` tensors of one type.
+  # An argument is a list of types, or `count` tensors of one type.
   for arg in args:
     if arg.type_list_attr:
       listed = values[arg.type_list_attr]

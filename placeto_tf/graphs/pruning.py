@@ -1,4 +1,4 @@
-"""The part of a graph that a step runs: the ops that the fetches need, cut at feeds.
+"""Finds the part of a graph that a step runs: the ops between the feeds and the fetches.
 
 Dimensions: M nodes of the file, N needed ops, E edges between needed ops.
 """
@@ -25,7 +25,8 @@ class Step:
   Attributes:
     wanted: the fetches.
     fed: index into [M] -> ports that are fed, besides needed placeholders.
-    cut: [M] bool, ops whose inputs are not needed, because all that is read of them is fed.
+    cut: [M] bool, ops whose inputs are not needed, because all of their outputs that are read are
+      fed.
     positions: [N] index into [M] of each needed op.
     index: [M] index into [N]; meaningless for ops that are not needed.
     producers, ports, consumers: [E] edges between needed ops, by index into [N].
@@ -59,7 +60,7 @@ def prune(table: NodeTable, wanted: Tuple[Endpoint, ...], feeds: Sequence[str]) 
   """
   fed = _fed_ports(table, feeds)
   cut = _cut(table, fed)
-  # [E of the file] edges that are followed: not those into ops whose outputs are all fed.
+  # [E of the file] edges to follow: all except edges into ops whose outputs are all fed.
   followed = ~cut[table.consumers]
   keep = traversal.ancestors(
       table.num_nodes, table.producers[followed], table.consumers[followed],
@@ -76,14 +77,14 @@ def prune(table: NodeTable, wanted: Tuple[Endpoint, ...], feeds: Sequence[str]) 
 
 def fed_defaults(
     table: NodeTable, batch_size: Optional[int], given: Mapping[str, Sequence[int]]) -> List[str]:
-  """Returns the PlaceholderWithDefault ops that are fed because a size is given for them.
+  """Returns the PlaceholderWithDefault ops that are fed, because the user gives their shape.
 
-  The others give their default, which has a size of its own.
+  All other such ops output their default value, which has a shape of its own.
 
   Args:
     table: all nodes.
     batch_size: for unknown first dimensions, or None.
-    given: op name -> shape, by the user.
+    given: op name -> shape from the user.
 
   Returns:
     Tensor names.
@@ -92,7 +93,7 @@ def fed_defaults(
   for name, node in zip(table.names, table.nodes):
     if node.op == shapes.WITH_DEFAULT:
       declared = shapes.declared_shape(node)
-      # A batch size decides only a shape whose other dimensions are known.
+      # A batch size is enough only if all other dimensions are known.
       takes_batch = batch_size is not None and declared and declared[0] == -1 and (
           -1 not in declared[1:])
       if name in given or takes_batch:
@@ -106,19 +107,19 @@ def bind_feeds(
 ) -> Tuple[Dict[str, Tuple[int, ...]], Dict[str, Tuple[shapes.Shape, ...]], Tuple[str, ...]]:
   """Binds the shapes of all feeds, placeholders included, and of iterators.
 
-  An iterator's batches have shapes that it states; an unknown first dimension is the batch size.
+  An iterator's op declares the shapes of its outputs; an unknown first dimension is the batch size.
 
   Args:
     table, step: the ops.
-    shape_hint: tensor name -> shape, if the reader knows more than the GraphDef.
+    shape_hint: tensor name -> shape, if the reader knows shapes that the GraphDef lacks.
     batch_size: for unknown first dimensions.
-    given: op name -> shape, by the user.
+    given: op name -> shape from the user.
 
   Returns:
-    Feed -> shape, iterator op -> shapes of its outputs, and notes on sizes without a use.
+    Feed -> shape, iterator op -> shapes of its outputs, and notes on given sizes that are not used.
 
   Raises:
-    GraphError: a shape is given for a name that is no op, contradicts the graph, or is missing.
+    GraphError: a given shape names no op or contradicts the graph, or a needed shape is missing.
   """
   for name in given:
     if name not in table.index:
@@ -128,7 +129,7 @@ def bind_feeds(
   unknown: List[shapes.UnknownShape] = []
   iterators: Dict[str, Tuple[shapes.Shape, ...]] = {}
   binds_batch = False
-  # Iterators state their shapes, feeds declare them; placeholders are fed in any case.
+  # Iterators and feeds declare shapes; placeholders are always fed.
   for i in step.positions.tolist():
     node = table.nodes[i]
     if node.op in shapes.ITERATORS and i not in step.fed:
@@ -147,7 +148,7 @@ def bind_feeds(
       try:
         bound[name] = shapes.bind(name, declared, given.get(node.name), batch_size)
       except shapes.UnknownShape as error:
-        # All unknown shapes are reported at once.
+        # Collect all unknown shapes for one error.
         unknown.append(error)
       binds_batch |= bool(declared) and declared[0] == -1
   if unknown:
@@ -173,9 +174,9 @@ def _fed_ports(table: NodeTable, feeds: Sequence[str]) -> Dict[int, Set[int]]:
 
 
 def _cut(table: NodeTable, fed: Mapping[int, Set[int]]) -> np.ndarray:
-  """Returns the ops that need not run, [M] bool: those of which all that is read is fed."""
+  """Returns the ops that need not run, [M] bool: all of their outputs that are read are fed."""
   cut = np.zeros(table.num_nodes, dtype=bool)
-  # Nodes of which only some outputs are fed; they run if another output is read.
+  # Nodes with some fed outputs, which run if another output is read.
   partly = {node for node, ports in fed.items() if len(ports) < table.num_outputs[node]}
   if partly:
     reads = np.isin(table.producers, list(partly)) & (table.ports != CONTROL)

@@ -1,7 +1,7 @@
-"""Makes a ConcreteFunction of a GraphDef that was made from that of another ConcreteFunction.
+"""Makes a ConcreteFunction from a changed GraphDef of another ConcreteFunction.
 
-A placed function has other devices, a replicated one takes another batch. Both keep the captures,
-the outputs and the way of calling of the original.
+A placed function has other devices, and a replicated function takes another batch. Both keep the
+captures, the outputs and the calling convention of the original.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def captures_of(function: ConcreteFunction) -> Dict[str, tf.Tensor]:
-  """Returns op -> the tensor from outside that it stands for, by the original's op names.
+  """Returns name of the op of each capture -> the captured tensor.
 
-  Small tensors are captured as constants, which stay ops of the graph.
+  Small captured tensors are constants of the graph, and are left out.
   """
   names = getattr(function, PLACED_NAMES, {})
   return {names.get(inner.op.name, inner.op.name): outer
@@ -32,14 +32,14 @@ def rebuilt_function(
     function: ConcreteFunction, graph_def: GraphDef, *,
     captures: Optional[Mapping[str, tf.Tensor]] = None, copies: Sequence[tf.Variable] = (),
     resized: bool = False) -> ConcreteFunction:
-  """Makes the ConcreteFunction of a GraphDef, called as `function` is.
+  """Makes the ConcreteFunction of a GraphDef; it is called like `function`.
 
   Args:
     function: the original.
-    graph_def: its nodes, calls inlined, by the original's op names, with their devices.
-    captures: op -> the tensor from outside that it stands for; by default those of `function`.
+    graph_def: the nodes, with calls inlined, with devices, and with the original's op names.
+    captures: name of an op -> the captured tensor; by default the captures of `function`.
     copies: variables that the result owns.
-    resized: whether the arguments may take another batch than those of `function`.
+    resized: whether the arguments may have another batch than the arguments of `function`.
 
   Returns:
     The ConcreteFunction, which keeps the variables alive.
@@ -56,9 +56,9 @@ def rebuilt_function(
   body.library.CopyFrom(graph_def.library)
   # Captures become inputs of the new graph, not imported ops.
   body.node.extend(node for node in graph_def.node if node.name not in captures)
-  # `_class` of an op may name a capture, which has another name now.
+  # The `_class` of an op may name a capture, whose name has changed.
   keep_known_classes(body.node, {node.name for node in body.node})
-  # Ops that are read; an input map must not name others.
+  # Names of ops that are read, because an input map must not contain other names.
   used = {text.lstrip("^").partition(":")[0] for node in body.node for text in node.input}
   used.update(names.get(tensor.op.name, tensor.op.name) for tensor in original.outputs)
   if resized:
@@ -77,7 +77,7 @@ def rebuilt_function(
         input_map={f"{name}:0": tensor for name, tensor in inner.items() if name in used})
 
   def find(tensor: object) -> Any:
-    """Returns the tensor here that stands for one of the original."""
+    """Returns the tensor of the new graph that replaces a tensor of the original."""
     if not isinstance(tensor, tf.Tensor) or getattr(tensor, "graph", None) is not original:
       return tensor
     name = names.get(tensor.op.name, tensor.op.name)
@@ -93,7 +93,7 @@ def rebuilt_function(
       graph.get_operation_by_name(names.get(op.name, op.name)) for op in original.control_outputs]
   graph.structured_input_signature = original.structured_input_signature
   if resized:
-    # Arguments of another batch have the shapes of the new placeholders.
+    # Resized arguments take the shapes of the new placeholders.
     shapes = iter([tensor.shape for tensor in arguments])
     graph.structured_input_signature = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(next(shapes), spec.dtype, spec.name) if (
@@ -109,11 +109,11 @@ def rebuilt_function(
   for name in ("_arg_keywords", "_num_positional_args"):
     if hasattr(function, name):
       setattr(result, name, getattr(function, name))
-  # Captures have new names in this graph.
+  # Captures have other names in the new graph.
   setattr(result, PLACED_NAMES, {
       inner[node.name].op.name if node.name in inner else node.name: node.name
       for node in graph_def.node})
-  # TensorFlow's graphs hold their variables weakly.
+  # Keep variables alive, because TensorFlow's graphs hold them by weak references.
   result._placeto_owned = (tuple(copies), tuple(graph.variables))
   if hasattr(function, "_placeto_model"):
     result._placeto_model = function._placeto_model
@@ -121,7 +121,7 @@ def rebuilt_function(
 
 
 def _open_unread(body: GraphDef, used: Set[str]) -> None:
-  """Leaves the first dimension of arguments open that nothing reads: it may be that of examples."""
+  """Makes the first dimension of unread arguments unknown, because it may be the batch."""
   for node in body.node:
     if node.op not in PLACEHOLDERS or node.name in used:
       continue
@@ -132,7 +132,7 @@ def _open_unread(body: GraphDef, used: Set[str]) -> None:
 
 
 def _function_type(function: ConcreteFunction, graph: Any, resized: bool) -> Any:
-  """Returns the original's type with the captures of a new graph, and its arguments if resized."""
+  """Returns the original's type with the new captures, and with the new arguments if resized."""
   from tensorflow.core.function import trace_type
   from tensorflow.core.function.polymorphism import function_type as function_types
 

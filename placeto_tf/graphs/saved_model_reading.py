@@ -1,6 +1,6 @@
-"""Reads SavedModel directories: the graph of one tag set, run by one signature.
+"""Reads SavedModel directories: the graph of one tag set and one signature.
 
-Only the proto is read. Initialisers are not run, variables are not loaded, and no code in the
+Only the proto is read. Initializers are not run, variables are not loaded, and no code in the
 directory is executed.
 """
 
@@ -38,14 +38,14 @@ def read_saved_model(
 
   Args:
     path: the directory.
-    signature: its key; by default "serving_default", or the only one there is.
-    tags: of the MetaGraph; by default "serve", or those of the only one there is.
+    signature: key of the signature; by default "serving_default", or the only signature.
+    tags: tags of the MetaGraph; by default "serve", or the tags of the only MetaGraph.
 
   Returns:
-    The graph, the tensors that the signature returns, and those that it takes.
+    The graph, the tensors that the signature returns, and the tensors that it takes.
 
   Raises:
-    GraphError: no SavedModel, a damaged one, or tags or a signature it does not have.
+    GraphError: there is no SavedModel, it is damaged, or it lacks the tags or the signature.
   """
   proto, text, meta_graph = _read_proto(path, tags)
   key, fetches, feeds = _choose_signature(meta_graph, signature, path)
@@ -70,7 +70,7 @@ def _read_proto(path: str, tags: Optional[Sequence[str]]) -> Tuple[SavedModel, b
 
 
 def _notes(meta_graph: MetaGraphDef, key: str, given: bool) -> Tuple[str, ...]:
-  """Returns a note on the signature that is placed, where another one might be meant."""
+  """Returns a note on the chosen signature if the user may want another one."""
   others = sorted(set(meta_graph.signature_def) - {key, _INIT_SIGNATURE})
   if others:
     return (
@@ -83,7 +83,7 @@ def _notes(meta_graph: MetaGraphDef, key: str, given: bool) -> Tuple[str, ...]:
 def _choose_meta_graph(proto: SavedModel, tags: Optional[Sequence[str]], path: str) -> MetaGraphDef:
   found = [tuple(meta_graph.meta_info_def.tags) for meta_graph in proto.meta_graphs]
   wanted = set((tags,) if isinstance(tags, str) else tags or DEFAULT_TAGS)
-  # A graph is chosen by exactly these tags; without a choice, the only one.
+  # The tags must match exactly. Without tags, take the only graph.
   for meta_graph, its_tags in zip(proto.meta_graphs, found):
     if set(its_tags) == wanted:
       return meta_graph
@@ -120,9 +120,9 @@ def _choose_signature(meta_graph: MetaGraphDef, signature: Optional[str], path: 
 
 
 def _tensor_names(infos: Mapping[str, TensorInfo]) -> Tuple[str, ...]:
-  """Returns the names of the tensors of a signature, parts of composite ones, by key."""
+  """Returns the names of a signature's tensors, composite tensors by their parts, sorted by key."""
   names = []
-  # By key, so that the order does not depend on the file.
+  # Sort by key, so that the order does not depend on the file.
   for _, info in sorted(infos.items()):
     encoding = info.WhichOneof("encoding")
     if encoding == "name":

@@ -20,10 +20,13 @@ FEEDABLE = (*PLACEHOLDERS, WITH_DEFAULT)
 
 
 class UnknownShape(GraphError):
-  """A feed with dimensions that are not known."""
+  """A feed with unknown dimensions."""
 
   def __init__(self, name: str, shape: Shape):
-    """Args: name: of the feed; shape: as far as it is known."""
+    """Args:
+      name: name of the feed.
+      shape: its dimensions, -1 for unknown ones; None for an unknown rank.
+    """
     super().__init__(name, shape)
     self.name, self.shape = name, shape
 
@@ -32,7 +35,7 @@ class UnknownShape(GraphError):
 
 
 def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
-  """Returns the options to give for feeds of unknown shapes, all of them at once."""
+  """Returns a message with the options to give for all feeds of unknown shapes."""
   found = ", ".join(f"{each.name!r} {format_shape(each.shape)}" for each in unknown)
   # Plausible sizes for unknown dimensions: a batch of 32.
   example = {op_of(each.name): tuple(
@@ -54,10 +57,10 @@ def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
 
 
 def declared_shape(node: NodeDef, port: int = 0) -> Shape:
-  """Returns the shape that a node states for an output.
+  """Returns the shape that a node declares for an output.
 
   Args:
-    node: the NodeDef; its value, `shape` and `_output_shapes` are looked at in this order.
+    node: the NodeDef; its value, `shape` and `_output_shapes` are read in this order.
     port: the output.
 
   Returns:
@@ -72,7 +75,7 @@ def declared_shape(node: NodeDef, port: int = 0) -> Shape:
     shape = attrs["shape"].shape
     if shape.dim or node.op == "PlaceholderV2":
       return _dimensions(shape)
-    # An old Placeholder has an empty shape where it means an unknown one; newer ones say so.
+    # An old Placeholder has an empty shape if the shape is unknown; newer ones set unknown_rank.
     if not shape.unknown_rank and "_output_shapes" not in attrs:
       return ()
   if "_output_shapes" in attrs:
@@ -86,9 +89,9 @@ def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) ->
   """Returns the shape of a feed with every dimension known.
 
   Args:
-    name: of the feed, for messages.
-    declared: by the graph.
-    given: by the user, or None.
+    name: name of the feed, for messages.
+    declared: the shape in the graph.
+    given: the shape from the user, or None.
     batch_size: for an unknown first dimension, or None.
 
   Returns:
@@ -114,7 +117,7 @@ def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) ->
 
 
 def stated_by_iterator(node: NodeDef) -> Tuple[Shape, ...]:
-  """Returns the shapes of the outputs of an op that takes the next batch of an iterator."""
+  """Returns the declared output shapes of an op that takes the next batch of an iterator."""
   return tuple(_dimensions(shape) for shape in node.attr["output_shapes"].list.shape)
 
 
@@ -123,9 +126,9 @@ def with_batch(
   """Replaces unknown first dimensions of an iterator's outputs by the batch size.
 
   Args:
-    name: of the iterator's op, for the error.
-    stated: the shapes of its outputs.
-    batch_size: or None.
+    name: name of the iterator's op, for the error.
+    stated: the declared shapes of its outputs.
+    batch_size: the batch size, or None.
 
   Returns:
     The shapes.
@@ -160,7 +163,7 @@ def check_given(
     raise GraphError(f"batch size {batch_size!r} is not a positive whole number; try 32")
   shapes = {}
   for name, shape in (feed_shapes or {}).items():
-    # A text would be taken apart into letters.
+    # A text is iterable, too, and would be read as a list of letters.
     dims = tuple(shape) if not isinstance(shape, str) else (shape,)
     if not all(_is_size(dim) and dim >= 0 for dim in dims):
       raise GraphError(
@@ -195,7 +198,7 @@ def write_shape(proto: TensorShapeProto, shape: Shape) -> None:
 
 
 def format_shape(shape: Shape) -> str:
-  """Returns a shape as people write it: [?, 224, 224, 3]."""
+  """Returns a shape as a text, such as [?, 224, 224, 3]."""
   if shape is None:
     return "of unknown rank"
   return "[" + ", ".join("?" if dim < 0 else str(dim) for dim in shape) + "]"

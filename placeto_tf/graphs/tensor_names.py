@@ -1,4 +1,4 @@
-"""Names of tensors and inputs in GraphDefs: "op" for output 0, "op:1", "^op" for control."""
+"""Parses names of inputs in GraphDefs: "op" for output 0, "op:1", "^op" for a control input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tensor = Tuple[str, int]  # op name and output port
 
 
 def parse(text: str) -> Tensor:
-  """Returns ("op", port) of an input or of a tensor's name; `CONTROL` for a control input."""
+  """Returns ("op", port) of an input or a tensor name; the port of a control input is `CONTROL`."""
   if text.startswith("^"):
     return text[1:], CONTROL
   op, colon, port = text.rpartition(":")
@@ -24,7 +24,7 @@ def parse(text: str) -> Tensor:
 
 
 def op_of(text: str) -> str:
-  """Returns the op that an input or a tensor's name is of."""
+  """Returns the name of the op in an input or a tensor name."""
   return parse(text)[0]
 
 

@@ -1,4 +1,4 @@
-"""Walks over edge lists in O(N + E), without recursion, so that a chain of a million ops works.
+"""Graph traversals over edge lists in O(N + E), without recursion, so that long chains work.
 
 Dimensions: N ops, E edges.
 """
@@ -11,10 +11,10 @@ import numpy as np
 
 
 def slices(sorted_ends: np.ndarray, num_ops: int) -> np.ndarray:
-  """Finds where each op's edges are in an array that is sorted by one of their ends.
+  """Returns the start of each op's edges in an array of edges that is sorted by one end.
 
   Args:
-    sorted_ends: [E] op index of that end, ascending.
+    sorted_ends: [E] op index of this end, ascending.
     num_ops: N.
 
   Returns:
@@ -26,7 +26,7 @@ def slices(sorted_ends: np.ndarray, num_ops: int) -> np.ndarray:
 def ancestors(
     num_ops: int, producers: np.ndarray, consumers: np.ndarray, targets: Iterable[int]
 ) -> np.ndarray:
-  """Finds the targets and all ops that they need.
+  """Returns the targets and all ops that they depend on.
 
   Args:
     num_ops: N.
@@ -67,7 +67,7 @@ def topological_order(
 
   Returns:
     The order, shorter than N if there is a cycle, and [N] int32 depths: the number of edges
-    on the longest path that ends at an op, -1 for ops on or behind a cycle.
+    on the longest path that ends at an op, -1 for ops on a cycle or after one.
   """
   by_producer = np.argsort(producers, kind="stable")
   starts = slices(producers[by_producer], num_ops).tolist()
@@ -78,19 +78,19 @@ def topological_order(
   order = [op for op in range(num_ops) if not missing[op]]
   for op in order:
     depths[op] = 0
-  for op in order:  # grows while it is walked
+  for op in order:  # the list grows during the loop
     depth = depths[op] + 1
     for consumer in outputs[starts[op]:starts[op + 1]]:
       missing[consumer] -= 1
       if not missing[consumer]:
-        # Ops leave in the order of their depths, so the last input to come is a deepest one.
+        # Ops are processed in the order of depth, so the last input has the greatest depth.
         depths[consumer] = depth
         order.append(consumer)
   return np.array(order, dtype=np.int64), np.array(depths, dtype=np.int32)
 
 
 class UnionFind:
-  """Disjoint sets of ops, each known by its smallest member."""
+  """Disjoint sets of ops; the label of a set is its smallest member."""
 
   def __init__(self, num_ops: int):
     self._parents = list(range(num_ops))
@@ -99,18 +99,18 @@ class UnionFind:
     """Returns the smallest member of the op's set."""
     parents = self._parents
     while parents[op] != op:
-      # Halves the path, so that later searches are short.
+      # Path halving makes later searches short.
       parents[op] = parents[parents[op]]
       op = parents[op]
     return op
 
   def union(self, a: int, b: int) -> None:
-    """Joins the sets of two ops.
+    """Merges the sets of two ops.
 
     Args:
       a, b: op indices.
     """
-    # The smaller root stays, which keeps the smallest member at the root.
+    # Keep the smaller root, so that the root is the smallest member.
     a, b = self.find(a), self.find(b)
     if a < b:
       self._parents[b] = a
@@ -118,7 +118,7 @@ class UnionFind:
       self._parents[a] = b
 
   def union_all(self, pairs: Iterable[Tuple[int, int]]) -> None:
-    """Joins the sets of each pair."""
+    """Merges the sets of each pair."""
     for a, b in pairs:
       self.union(a, b)
 

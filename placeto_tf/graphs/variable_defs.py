@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 def variable_defs(meta_graph: MetaGraphDef) -> Dict[str, VariableDef]:
   """Returns the VariableDefs of a MetaGraphDef by the names of their ops.
 
-  A collection holds serialized protos of one type, which its name tells: `variables` holds
-  VariableDefs, `queue_runners` holds QueueRunnerDefs, some of which can be parsed as a VariableDef.
-  So only collections are read whose registered type is VariableDef.
+  The name of a collection determines the type of its serialized protos: `variables` holds
+  VariableDefs, `queue_runners` holds QueueRunnerDefs. Some QueueRunnerDefs can be parsed as a
+  VariableDef, so only collections with the registered type VariableDef are read.
   """
   from google.protobuf import message
   from tensorflow.core.framework import variable_pb2
@@ -28,6 +28,6 @@ def variable_defs(meta_graph: MetaGraphDef) -> Dict[str, VariableDef]:
       try:
         variable = variable_pb2.VariableDef.FromString(serialized)
       except message.DecodeError:
-        continue  # a collection of the user's own that has this name
+        continue  # a user's own collection may have this name
       found.setdefault(variable.variable_name.rpartition(":")[0], variable)
   return found

@@ -1,8 +1,8 @@
 """Gives variables their first values, for graphs of any format.
 
-The first of three ways that a variable has is used: its own initializer (which the variable
-collections of a MetaGraphDef name), the graph's op `init`, or an assignment of small random values
-that is added to the graph, on the variable's device.
+A variable is initialized by the first available of three ops: its own initializer (named in the
+variable collections of a MetaGraphDef), the graph's op `init`, or an assignment of small random
+values, which is added to the graph on the variable's device.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SCALE = 0.05  # positive and small: also good for variances and learning rates
 def initializers(
     graph: ComputationGraph, tf_graph: tf.Graph
 ) -> Tuple[List[tf.Operation], Dict[tf.Tensor, np.ndarray]]:
-  """Returns the ops that initialise every variable of the graph, and their feeds.
+  """Returns the ops that initialize every variable of the graph, and their feeds.
 
   Args:
-    graph: that will be run.
+    graph: the graph that will be run.
     tf_graph: the placed `tf.Graph`; ops may be added to it.
 
   Returns:
-    The ops, and placeholder -> value for those that were added.
+    The ops, and placeholder -> value for the added ops.
   """
   return initializers_of(tf_graph, of_graph(graph), own_initializers(graph))
 
@@ -45,16 +45,16 @@ def of_graph(graph: ComputationGraph) -> List[str]:
 def initializers_of(
     tf_graph: tf.Graph, wanted: Sequence[str], own: Mapping[str, str], plain: bool = False
 ) -> Tuple[List[tf.Operation], Dict[tf.Tensor, np.ndarray]]:
-  """Returns the ops that initialise variables, and their feeds.
+  """Returns the ops that initialize variables, and their feeds.
 
   Args:
     tf_graph: ops may be added to it.
     wanted: names of the variables' ops.
-    own: variable's op -> the op that initialises it, where that is known.
-    plain: whether all of the others get small random values, and the graph's op `init` none.
+    own: variable's op -> the op that initializes it, where known.
+    plain: whether all other variables get small random values, without the graph's op `init`.
 
   Returns:
-    The ops, and placeholder -> value for those that were added.
+    The ops, and placeholder -> value for the added ops.
   """
   ops, left = [], []
   for name in wanted:
@@ -63,9 +63,9 @@ def initializers_of(
       ops.append(initializer)
     else:
       left.append(name)
-  # An initializer may write more than its variable: that of other replicas, too.
+  # An initializer may also write the variables of other replicas.
   left = _not_reached(left, ops)
-  # The second way: one op of the graph that initializes all, such as `init`.
+  # Second choice: an op of the graph that initializes all variables, such as `init`.
   if left and not plain:
     init = next(filter(None, (_find(tf_graph, name) for name in INIT_OPS)), None)
     if init is not None and init.type == "NoOp":
@@ -97,7 +97,7 @@ def _find(tf_graph: tf.Graph, name: Optional[str]) -> Optional[tf.Operation]:
 
 
 def _not_reached(names: List[str], ops: List[tf.Operation]) -> List[str]:
-  """Returns the names of ops from which none of `ops` is reached."""
+  """Returns the names of ops that none of `ops` depends on."""
   seen, waiting = set(), list(ops)
   while waiting:
     op = waiting.pop()
@@ -108,7 +108,7 @@ def _not_reached(names: List[str], ops: List[tf.Operation]) -> List[str]:
 
 
 def _assign_random(tf_graph: tf.Graph, name: str, fed: Dict[tf.Tensor, np.ndarray]) -> tf.Operation:
-  """Adds an op that assigns values to a variable, which are fed."""
+  """Adds an op that assigns fed values to a variable."""
   import tensorflow as tf
 
   v1 = tf.compat.v1
@@ -124,5 +124,5 @@ def _assign_random(tf_graph: tf.Graph, name: str, fed: Dict[tf.Tensor, np.ndarra
     fed[value] = values.astype(dtype.as_numpy_dtype)
     if op.type == "VarHandleOp":
       return tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=value)
-    # A variable of unknown shape takes any.
+    # A variable of unknown shape accepts any shape.
     return tf.raw_ops.Assign(ref=op.outputs[0], value=value, validate_shape=False).op

@@ -1,4 +1,4 @@
-"""The facts about op types that analyses of graphs share: one registry, see `op_rule.OpRule`."""
+"""The registry of facts about op types, which all analyses of graphs share; see `OpRule`."""
 
 from placeto_tf.ops import rules as _rules  # registers the rows
 from placeto_tf.ops.op_rule import OpRule, Scale, members, registered, rule_of, types_with

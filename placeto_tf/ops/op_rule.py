@@ -1,9 +1,8 @@
 """`OpRule`: the facts about an op type that an analysis of graphs needs, and `rule_of`.
 
-The rows are in `rules.py`. Facts are data: how a batch axis moves through a `MatMul` is written
-where batch axes are followed (`replication/axis_rules.py`), that a `MatMul` moves it as a
-contraction does is written here. `tests/ops/` runs the rows with TensorFlow on a whole batch and on
-slices of it: a row that the numbers contradict fails.
+The rows are in `rules.py`. Facts are data. For example, a row says that a `MatMul` moves batch axes
+by the rule "matmul"; the rule itself is code in `replication/axis_rules.py`. `tests/ops/` checks
+the rows: it runs the ops with TensorFlow on a whole batch and on slices of the batch.
 """
 
 from __future__ import annotations
@@ -11,30 +10,31 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, FrozenSet, Optional, Tuple
 
-# Inputs of an op that has any number of them.
+# Names for inputs of ops with a variable number of inputs.
 ALL, BUT_LAST, BUT_FIRST = "all", "but_last", "but_first"
 # Roles of ops besides computing; random ops first, by the state that they sample from.
-RANDOM = "random"  # samples from its own state, which the seeds in its attributes start
+RANDOM = "random"  # samples from its own state, which is seeded by its attributes
 SEEDED_RANDOM = "seeded_random"  # samples from the seed in an input
-KEYED_RANDOM = "keyed_random"  # samples from a key and a counter, which other ops make of a seed
+KEYED_RANDOM = "keyed_random"  # samples from a key and a counter, which other ops make from a seed
 VARIABLE_RANDOM = "variable_random"  # samples from a variable, which each call advances
-PIPELINE = "pipeline"  # gives the next examples
+PIPELINE = "pipeline"  # outputs the next examples
 CONTAINER = "container"  # makes a container that lives for a step
 VARIABLE = "variable"  # is the handle or reference of a variable
-OF_VARIABLE = "of_variable"  # stateful, but of a variable alone
+OF_VARIABLE = "of_variable"  # stateful, but its only state is a variable
 UPDATE = "update"  # writes a variable
-HARMLESS = "harmless"  # stateful, and may be done by each replica
+HARMLESS = "harmless"  # stateful, but each replica may run the op
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-  """How an op's results scale where its inputs are multiplied by numbers.
+  """The factor of an op's results if its inputs are multiplied by numbers.
 
   Attributes:
-    kind: "factor", with one input, whatever the others; "gradient", with one input if the others
-      have their own values; "alike", with several inputs that are all multiplied by one number;
-      "product" of all inputs; "quotient" of the first two; "shape", not at all.
-    inputs: their numbers; or `ALL`, `BUT_LAST`, `BUT_FIRST`.
+    kind: "factor": results scale with one input, for any values of the others; "gradient": with one
+      input, if the others are not scaled; "alike": with several inputs that are all multiplied by
+      the same number; "product": with all inputs; "quotient": with the first input, and inversely
+      with the second; "shape": results do not scale.
+    inputs: numbers of these inputs; or `ALL`, `BUT_LAST`, `BUT_FIRST`.
     degree: the exponent: inputs times f give results times f^degree.
   """
 
@@ -43,37 +43,40 @@ class Scale:
   degree: float = 1.0
 
   def members(self, count: int) -> Tuple[int, ...]:
-    """Returns the numbers of `inputs` for an op with so many inputs."""
+    """Returns the numbers of `inputs` for an op with `count` inputs."""
     return members(self.inputs, count)
 
 
 @dataclasses.dataclass(frozen=True)
 class OpRule:
-  """Facts about an op type; by default none is known.
+  """Facts about an op type; the defaults mean that a fact is unknown.
 
   Attributes:
-    axes: name of the rule by which the batch axis moves from the inputs to the outputs; "" where
-      none is known. "elementwise": each element of the output depends on the elements of the
-      inputs that broadcasting puts beside it.
-    scale: how results scale with inputs; None where they do not in any simple way.
-    linear: inputs in which, taken together, the op is linear; "bilinear" if it is so in each.
-    passes: whether the maximum (minimum, conjunction) of several tensors goes through.
-    positions: of examples in the batch: "keeps", "moves" (they may be shifted to slots), "tells"
-      (a rule sees whether indices are positions); "" where an op needs those in the global batch.
+    axes: name of the rule by which the batch axis moves from the inputs to the outputs; "" if
+      unknown. "elementwise": each element of the output depends only on the elements of the inputs
+      at the same index, after broadcasting.
+    scale: the factor of results if inputs are scaled; None if there is no simple rule.
+    linear: inputs in which the op is jointly linear; "bilinear" if linear in each input alone.
+    passes: whether the op commutes with the maximum (minimum, conjunction) over several tensors.
+    positions: effect on positions of examples in the batch: "keeps" them; "moves" them to slots;
+      "tells": the axis rule handles positions; "": the op needs positions in the global batch.
     role: see the constants of this module; "" for an op that computes.
-    key: whether the op makes keys for random ops that sample from one.
+    key: whether the op makes keys for random ops that sample from a key.
     shape_input: the data input that holds the shape of the output.
     element_input: the data input that holds the shape of a container's tensors.
-    puts: (container's input or None, tensor's input, by how many axes the tensor grows inside).
-    takes: (container's input, by how many axes the tensor grows outside, output with the tensor).
-    any_number: if the number of rows depends on values, the outputs that are as long as an input.
-    sizes: for whole numbers that are sizes of tensors: "entries", each result comes of the sizes at
-      its place; "some", results are sizes again; "" where they may be anything.
-    bends: whether a multiple of the number of examples may become none.
-    shaped: whether an input states the output's shape, or is a tensor of that shape.
-    passes_on: whether the op hands on an input as it is.
-    scales_rows: whether an optimizer uses it on the rows of a gradient before it applies them.
-    averages: whether it may stand between statistics and their moving average.
+    puts: (number of the container input or None, number of the tensor input, number of axes that
+      the tensor gains in the container).
+    takes: (number of the container input, number of axes that the tensor gains outside of the
+      container, number of the output with the tensor).
+    any_number: set if the number of rows depends on values: the outputs that are as long as an
+      input.
+    sizes: results for inputs that are sizes of tensors: "entries": each entry depends on the sizes
+      at the same index; "some": results are sizes, too; "": results may be anything.
+    bends: whether the op may turn a multiple of the number of examples into another number.
+    shaped: whether an input is the output's shape, or a tensor of the same shape.
+    passes_on: whether the op passes an input on unchanged.
+    scales_rows: whether optimizers use the op on rows of a gradient before they apply the rows.
+    averages: whether the op may be between statistics and their moving average.
   """
 
   axes: str = ""
@@ -106,7 +109,7 @@ def register(names: str, **facts: object) -> None:
   """Adds facts to the rules of op types, whose names are separated by blanks.
 
   Raises:
-    ValueError: a fact is already known of one of them.
+    ValueError: the fact is already registered for one of the types.
   """
   for name in names.split():
     rule = _RULES.get(name, _NONE)
@@ -128,7 +131,7 @@ def registered() -> Dict[str, OpRule]:
 
 
 def types_with(**facts: object) -> FrozenSet[str]:
-  """Returns the op types of which these facts are true.
+  """Returns the op types with these facts.
 
   Args:
     **facts: fields of `OpRule` and their values.
@@ -141,7 +144,7 @@ def types_with(**facts: object) -> FrozenSet[str]:
 
 
 def members(inputs: object, count: int) -> Tuple[int, ...]:
-  """Returns the numbers of the inputs that a row states.
+  """Returns the numbers of the inputs that a row names.
 
   Args:
     inputs: numbers of inputs, or `ALL`, `BUT_LAST` or `BUT_FIRST`.
@@ -152,5 +155,5 @@ def members(inputs: object, count: int) -> Tuple[int, ...]:
   """
   if isinstance(inputs, tuple):
     return inputs
-  # The comparisons count as 0 or 1: skip the first input, or the last.
+  # A comparison is 0 or 1, so it skips the first input, or the last.
   return tuple(range(inputs == BUT_FIRST, count - (inputs == BUT_LAST)))

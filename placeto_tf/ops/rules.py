@@ -1,7 +1,7 @@
 """The rows of the registry; see `op_rule.OpRule` for each fact.
 
-A row states one kind of fact about op types that share it: how batch axes move, how results scale,
-in which inputs an op is linear. An op type that is new to the project is added to these rows.
+A row states one fact about several op types: the rule by which batch axes move, the factor of
+results, the inputs in which an op is linear. A new op type is added to these rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from placeto_tf.ops.op_rule import (
   register,
 )
 
-# Axes. Each element of a result depends on the elements beside it.
+# Axes. Each element of a result depends on the elements at the same index.
 register(
     "Identity IdentityN StopGradient PreventGradient CheckNumerics CheckNumericsV2 "
     "Snapshot Cast Abs Neg Exp Expm1 Log Log1p Sqrt Rsqrt Square Sign Sin Cos Tan Tanh "
@@ -55,10 +55,10 @@ register(
     "DepthwiseConv2dNativeBackpropInput Dilation2D Dilation2DBackpropInput "
     "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits InTopKV2 InTopK "
     "ExtractImagePatches DecodeRaw", axes="first_axis")
-# Each vector along the last axis is computed as a whole; all axes before are independent.
+# Elements of the last axis depend on one another; all axes before are independent.
 register("Softmax LogSoftmax", axes="last_axis")
 register("TopK TopKV2", axes="last_axis")
-# The last one or two axes of every input are those of matrices.
+# The last one or two axes of every input form a matrix or its diagonal.
 register(
     "MatrixDiag MatrixDiagV2 MatrixDiagV3 MatrixDiagPart MatrixDiagPartV2 "
     "MatrixDiagPartV3 MatrixInverse MatrixDeterminant MatrixSolve Cholesky MatrixSetDiag "
@@ -101,10 +101,10 @@ register("GatherNd", axes="gather_nd")
 register("ScatterNd", axes="scatter_nd")
 register("UnsortedSegmentSum", axes="segments")
 register("OneHot", axes="one_hot")
-# The first axis is no longer the examples alone: blocks of space are moved into it.
+# Blocks of space are moved into the first axis, or out of it.
 register("SpaceToBatchND BatchToSpaceND SpaceToBatch BatchToSpace", axes="to_batch")
 
-# Scales. Homogeneous of degree 1 in one input; the others are no factors.
+# Scales. Homogeneous of degree 1 in one input, for any values of the others.
 register(
     "Identity StopGradient PreventGradient CheckNumerics CheckNumericsV2 Snapshot Abs Neg "
     "Relu LeakyRelu Reshape Squeeze ExpandDims Transpose SplitV Slice StridedSlice Pad "
@@ -127,19 +127,19 @@ register("Square L2Loss", scale=Scale("factor", (0,), 2.0))
 register("Sqrt", scale=Scale("factor", (0,), 0.5))
 register("Rsqrt", scale=Scale("factor", (0,), -0.5))
 register("Reciprocal Inv", scale=Scale("factor", (0,), -1.0))
-# With one input, if the others have their own values.
+# Homogeneous in one input, if the others are not scaled.
 register(
     "Relu6Grad EluGrad SeluGrad SoftplusGrad SoftsignGrad LRNGrad FusedBatchNormGrad "
     "FusedBatchNormGradV2 FusedBatchNormGradV3", scale=Scale("gradient", (0,)))
 register(
     "TanhGrad SigmoidGrad SqrtGrad RsqrtGrad ReciprocalGrad InvGrad", scale=Scale("gradient", (1,)))
-# With several inputs at once.
+# Homogeneous in several inputs that have the same factor.
 register(
     "Add AddV2 Sub AddN AccumulateNV2 Maximum Minimum BiasAdd BiasAddV1 Pack Merge "
     "RefMerge FloorMod Mod TruncateMod", scale=Scale("alike", ALL))
 register("ConcatV2", scale=Scale("alike", BUT_LAST))
 register("Concat", scale=Scale("alike", BUT_FIRST))
-# Comparisons of equally scaled inputs stay as they are: degree 0.
+# Comparisons do not change if all inputs have the same factor: degree 0.
 register("Less LessEqual Greater GreaterEqual Equal NotEqual", scale=Scale("alike", ALL, 0.0))
 register("SquaredDifference", scale=Scale("alike", ALL, 2.0))
 # Input 0 is the condition.
@@ -156,7 +156,7 @@ register(
 register("RealDiv Div DivNoNan", scale=Scale("quotient"))
 register("Shape ShapeN Size Rank ZerosLike OnesLike BroadcastGradientArgs", scale=Scale("shape"))
 
-# Linear as a whole: the sum over replicas goes through.
+# Jointly linear: the op commutes with the sum over replicas.
 register(
     "Identity StopGradient PreventGradient CheckNumerics CheckNumericsV2 Snapshot Cast "
     "Neg Reshape Squeeze ExpandDims Transpose Unpack SplitV Slice StridedSlice Pad Tile "
@@ -172,7 +172,7 @@ register("ConcatV2", linear=BUT_LAST)
 register("Concat", linear=BUT_FIRST)
 # Linear in each operand while the other one is fixed.
 register("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Mul Einsum", linear="bilinear")
-# The maximum, minimum, conjunction of replicas goes through.
+# The op commutes with the maximum, minimum or conjunction over replicas.
 register(
     "Identity StopGradient PreventGradient CheckNumerics CheckNumericsV2 Snapshot Reshape "
     "Squeeze ExpandDims Transpose Slice StridedSlice Unpack Split Enter Exit "
@@ -230,7 +230,7 @@ register(
     "PlaceholderV2 _Retval _Arg FakeParam CheckNumerics CheckNumericsV2 StackPushV2 "
     "StackPopV2 StackCloseV2 StackPush StackPop StackClose", role=HARMLESS)
 
-# Shapes that an input states.
+# Ops with the shape of the output in an input.
 register("Reshape BroadcastTo", shape_input=1)
 register(
     "Fill Conv2DBackpropInput Conv2DBackpropInputV2 Conv3DBackpropInputV2 "
@@ -273,7 +273,7 @@ register(
     "BroadcastArgs", sizes="some")
 register("FloorDiv FloorMod Mod TruncateDiv Minimum Maximum Add AddV2 Sub", bends=True)
 
-# Ops that hand on an input as it is, and ops of optimizers and moving averages.
+# Ops that pass an input on unchanged, and ops of optimizers and moving averages.
 register(
     "Identity Switch Merge Enter Exit NextIteration StopGradient Cast Snapshot "
     "PreventGradient CheckNumerics CheckNumericsV2 RefSwitch RefMerge RefEnter RefExit "
