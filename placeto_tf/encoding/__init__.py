@@ -1,4 +1,4 @@
-"""Grouped graph, cluster and placement as the policies see them: arrays, GraphTensor, TFRecord.
+"""Grouped graph, cluster and placement as inputs of policies: arrays, GraphTensor, TFRecord.
 
 `grouped_graph` is plain NumPy. The other modules need TensorFlow GNN and so the legacy Keras.
 """

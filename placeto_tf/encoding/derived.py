@@ -1,11 +1,11 @@
-"""Dense arrays that the published network needs beside a GraphTensor, derived from it.
+"""Dense arrays that the published network needs in addition to a GraphTensor.
 
-`derive` computes them from one graph. A `GraphTable` keeps them for several graphs, padded to one
-size: an observation holds the number of its graph, since a GraphTensor cannot be an observation of
-tf-agents. A padding group belongs to no edge and no mask, and has no effect; a padding edge leads
-from the first group to itself and carries nothing.
+`derive` computes them from the GraphTensor of one graph. A `GraphTable` keeps them for several
+graphs, padded to one size. An observation has the number of its graph, since tf-agents takes no
+GraphTensor as observation. A padding group belongs to no edge and no mask, and has no effect; a
+padding edge leads from the first group to itself and carries nothing.
 
-Dimensions: C graphs, P looked up, G groups of the largest, F dataflow edges of the largest, D
+Dimensions: C graphs, P graphs looked up, G groups and F dataflow edges of the largest graph, D
 devices, S static features.
 """
 
@@ -23,11 +23,11 @@ from placeto_tf.errors import PlacetoError
 import tensorflow as tf  # isort: skip
 import tensorflow_gnn as tfgnn  # isort: skip
 
-STATIC = "static"  # [G, S] compute time, output bytes, memory, each over its maximum
+STATIC = "static"  # [G, S] compute time, output bytes, memory, each divided by its maximum
 ALLOWED = "allowed"  # [G, D], 1 or 0
 SOURCES, TARGETS = "sources", "targets"  # [F] int32
 EDGES = "edges"  # [F, 1]: 1, 0 for padding
-HEARS = "hears"  # [G, 2]: whether any edge ends there; whether any begins there
+HEARS = "hears"  # [G, 2]: whether any edge ends at the group; whether any begins at it
 RELATIVES = "relatives"  # [3, G, G], marks ancestors, descendants, parallels of each group
 EVERYONE = "everyone"  # [G], marks all groups, with 0 for padding
 
@@ -60,12 +60,12 @@ def derive(graph: tfgnn.GraphTensor) -> Derived:
   reachable = _reachable(_ends(flow), g)  # [G, G]
   columns = (fastest_us, groups["output_bytes"][:, 0], held)
   return {
-      # Each column over its maximum, so that graphs of all sizes look alike.
+      # Each column is divided by its maximum, so that graphs of all sizes have similar values.
       STATIC: tf.stack([each / tf.maximum(tf.reduce_max(each), 1e-9) for each in columns], axis=1),
       ALLOWED: allowed,
       SOURCES: sources, TARGETS: targets,
       EDGES: tf.ones([tf.size(sources), 1]),
-      # A group hears of producers if an edge ends there, of consumers if an edge begins there.
+      # A group gets messages from producers if an edge ends at it, from consumers if one begins.
       HEARS: tf.stack([tf.cast(tf.math.bincount(ends, minlength=g, maxlength=g) > 0, tf.float32)
                        for ends in (targets, sources)], axis=1),
       RELATIVES: tf.stack([
@@ -77,19 +77,19 @@ def derive(graph: tfgnn.GraphTensor) -> Derived:
 
 
 class GraphTable:
-  """The derived arrays of several graphs, to be looked up.
+  """A lookup table of the derived arrays of several graphs.
 
   Attributes:
     num_graphs, num_groups, num_devices: C, G, D.
-    padded: whether any graph is smaller than the largest, in groups or edges.
+    padded: whether any graph has fewer groups or edges than the largest one.
   """
 
   def __init__(self, graphs: Sequence[GroupedGraph], *, max_groups: Optional[int] = None):
-    """Derives and stacks.
+    """Derives and stacks the arrays.
 
     Args:
-      graphs: C of them, on clusters of equally many devices.
-      max_groups: G; by default as many as the largest has.
+      graphs: C graphs, on clusters with equal numbers of devices.
+      max_groups: G; by default the number of groups of the largest graph.
 
     Raises:
       PlacetoError: a graph has more than `max_groups` groups, or clusters differ in size.
@@ -125,8 +125,8 @@ class GraphTable:
     return {name: tf.gather(table, graphs) for name, table in self._table.items()}
 
   def _padded_row(self, graph: GroupedGraph, edges: int) -> Dict[str, np.ndarray]:
-    """Returns name -> array of one graph, with room for all groups and edges."""
-    # The derived arrays do not depend on the placement: device 0 stands for any.
+    """Returns name -> array of one graph, padded to G groups and the given number of edges."""
+    # The derived arrays do not depend on the placement, so device 0 is as good as any.
     found = derive(encode(graph, np.zeros(graph.num_groups, np.int32)))
     missing = self.num_groups - graph.num_groups
     padded = {}
@@ -150,16 +150,15 @@ def _ends(edges: tfgnn.EdgeSet) -> tf.Tensor:
 
 
 def _reachable(ends: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
-  """Returns [G, G] 1 where a path of at least one edge leads from the row's group to the column's.
-  """
+  """Returns [G, G], 1 if a path of at least one edge leads from the row's to the column's group."""
   reachable = tf.scatter_nd(ends, tf.ones(tf.shape(ends)[:1]), [g, g])
 
   def doubled(length, reachable):  # paths of twice the length
-    """Doubles the length of the paths that are covered.
+    """Doubles the length of the paths that `reachable` covers.
 
     Args:
       length: the most edges of a path that `reachable` covers.
-      reach: [G, G] float32, 1 where such a path exists.
+      reachable: [G, G] float32, 1 where such a path exists.
 
     Returns:
       (2 length, [G, G] float32 of paths of up to 2 length edges).

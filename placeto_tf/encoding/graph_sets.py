@@ -1,13 +1,13 @@
 """A directory of graphs of one family: MetaGraphs, and a TFRecord of their GraphTensors.
 
-  graphs.json             the request, and a row per graph: file, ops, groups, step time
+  graphs.json             the settings, and a row per graph: file, ops, groups, step time
   cifar10_0000.meta, ...  one MetaGraph per graph, for `load_graph`
   graphs.tfrecord         one GraphTensor per graph in the same order: grouped, on the cluster,
                           on the best single device, with its simulated times
   schema.pbtxt            the schema of the GraphTensors
 
-Every file appears when it is complete. If a call is interrupted, the same call takes up the
-MetaGraphs that are there. A larger count adds graphs.
+Every file appears when it is complete. If a call is interrupted, the same call reuses the existing
+MetaGraphs. A larger count adds graphs.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class GraphSetConfig:
 
   Attributes:
     family: one of `zoo.family_names()`.
-    count: how many graphs.
-    first: index of the first one.
-    cluster: as `Cluster.parse` takes it.
-    grouping, max_groups: how ops are grouped.
+    count: number of graphs.
+    first: index of the first graph.
+    cluster: spec of the cluster for `Cluster.parse`.
+    grouping, max_groups: settings of the grouping of ops.
   """
 
   family: str
@@ -84,12 +84,12 @@ class GraphSetConfig:
 def make_graph_set(
     config: GraphSetConfig, out: str, *,
     progress: Optional[Callable[[int, int, Row], None]] = None) -> List[Row]:
-  """Writes a set: MetaGraphs that are missing, then their GraphTensors.
+  """Writes a set: the missing MetaGraphs, then the GraphTensors.
 
   Args:
     config: of the set.
-    out: the directory; files in it that are not of this set stay as they are.
-    progress: called with (graphs done, graphs in all, the row) after each of them.
+    out: the directory; files that do not belong to the set are not changed.
+    progress: called with (graphs done, all graphs, the row) after each graph.
 
   Returns:
     The rows of all graphs, in order.
@@ -105,7 +105,7 @@ def make_graph_set(
     _claim(config, out)
     rows: List[Row] = []
     path = os.path.join(out, RECORDS)
-    # Written beside, then renamed: an old TFRecord stays whole until the new one is.
+    # Written to another file and renamed, so that an old TFRecord is whole until the new one is.
     with tf.io.TFRecordWriter(path + ".partial") as writer:
       for spec in config.specs:
         name = config.file_name(spec)
@@ -126,7 +126,7 @@ def make_graph_set(
 
 def _encode(path: str, cluster: Cluster, config: GraphSetConfig) -> Tuple[bytes, Row]:
   """Returns the serialized GraphTensor of a graph on its best single device, and its row."""
-  import tensorflow_gnn as tfgnn  # takes seconds, so not before there is a graph to make
+  import tensorflow_gnn as tfgnn  # takes seconds, so only if there is a graph to make
 
   graph = load_graph(path)
   problem = PlacementProblem.build(

@@ -1,12 +1,12 @@
-"""Grouped graph and placement -> the GraphTensor of `schema.pbtxt`, field by field.
+"""Encodes a grouped graph and a placement as the GraphTensor of `schema.pbtxt`, field by field.
 
-Two carriers have one schema: `GroupedGraph`, arrays for compiled code and for inference, which
-imports neither TF-GNN nor Keras, and the GraphTensor, which networks read and files hold. The
-placement, its times, and the flags of groups are what a step sets.
+Two data structures have the same content: `GroupedGraph` has arrays for compiled code and for
+inference, without TF-GNN and Keras; the GraphTensor is for networks and files. Each step of a
+policy sets the placement, its times, and the flags of groups.
 
-A group has an option edge to each device that it may be placed on, which carries what the
-simulation says of that pair; its compute time elsewhere has no place in the GraphTensor, nor has
-the link of a device to itself, which is not used. Numbers are 32 bits wide there.
+A group has an option edge to each device that it may use; the edge has the features of the pair
+from the simulation. The GraphTensor has no compute times on other devices and no link of a device
+to itself. Its numbers have 32 bits.
 
 Dimensions: G groups, D devices, F pair features.
 """
@@ -25,7 +25,7 @@ from placeto_tf.errors import PlacementError
 import tensorflow as tf  # isort: skip
 import tensorflow_gnn as tfgnn  # isort: skip
 
-# Features of groups and devices that bear the names of GroupedGraph's fields.
+# Features of groups and devices with the same names as GroupedGraph's fields.
 _OF_GROUPS = ("output_bytes", "persistent_bytes", "working_bytes", "num_ops", "main_op", "op_type",
               "output_rank")
 _OF_DEVICES = ("memory_bytes", "is_host")
@@ -40,10 +40,10 @@ def encode(
   Args:
     grouped: the graph of groups on its cluster.
     placement: [G] device of each group.
-    step_time_us: of this placement, 0 where it is not known.
-    start_us: [G] start of each group's main op, None where it is not known.
-    pairs: [G, D, F] features of option edges, see `pair_features.PairState`; None where the
-      placement was not simulated.
+    step_time_us: of this placement, 0 if it is not known.
+    start_us: [G] start of each group's main op, None if it is not known.
+    pairs: [G, D, F] features of option edges, see `pair_features.PairState`; None if the placement
+      was not simulated.
     current: the groups that are to be placed now.
     visited: the groups that were placed before.
 
@@ -51,7 +51,7 @@ def encode(
     A scalar GraphTensor of `schema.pbtxt`.
 
   Raises:
-    PlacementError: the placement has the wrong length or names a device that does not exist.
+    PlacementError: the placement has the wrong length, or a device that does not exist.
   """
   g, d = grouped.num_groups, grouped.num_devices
   placement = np.asarray(placement)
@@ -76,7 +76,7 @@ def encode(
       node_sets={
           groups: _nodes(
               g, **{name: getattr(grouped, name) for name in _OF_GROUPS},
-              # Order inverted: place of each group.
+              # The inverse of the order: position of each group.
               output_dims=grouped.output_dims, turn=np.argsort(grouped.order),
               start_us=np.zeros(g) if start_us is None else start_us,
               current=_flags(g, current), visited=_flags(g, visited)),
@@ -101,7 +101,7 @@ def encode(
 
 
 def _column(values) -> tf.Tensor:
-  """Returns [n, 1], or values [n, k] as they are."""
+  """Returns values [n] as a column [n, 1]; values [n, k] are not changed."""
   # The schema has 32-bit floats, and scalars as columns.
   values = np.asarray(values, dtype=np.float32)
   return tf.constant(values if values.ndim == 2 else values.reshape(-1, 1))

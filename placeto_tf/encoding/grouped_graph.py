@@ -1,15 +1,15 @@
-"""`GroupedGraph`: a graph of groups on a cluster as arrays, all that a policy knows of a problem.
+"""`GroupedGraph`: a graph of groups on a cluster as arrays, from which policies get their inputs.
 
-It holds what no placement changes. Groups are numbered by their first ops, as `Grouping` numbers
-them; `order` is that of their main ops.
+Its arrays do not depend on the placement. Groups are numbered by their first ops, as in `Grouping`;
+`order` sorts groups by their main ops.
 
 Two groups may feed each other, because a group's ops need not be neighbours. Ops that must share a
 device are colocated: a variable, the ops that read it, and the op that applies its gradient at the
-end of the step. A group that holds such ops both feeds the forward pass and is fed by the
-backward one, so in a training graph nearly all groups lie on one cycle and each is an ancestor of
-all others. So policies see only the edges that agree with the order of the groups' main ops, the
-ops that compute longest; an edge that runs against that order, such as a gradient's into the update
-of a variable, is left out. Costs and simulation keep every edge.
+end of the step. A group with such ops feeds the forward pass and is fed by the backward pass. So in
+a training graph nearly all groups lie on one cycle, and each is an ancestor of all others.
+Therefore policies see only edges that agree with the order of the groups' main ops (the ops with
+the longest compute times). Edges against that order, such as an edge from a gradient to the update
+of a variable, are left out. Costs and simulation keep every edge.
 
 Dimensions: N ops, G groups, E edges between groups, D devices.
 """
@@ -31,33 +31,34 @@ from placeto_tf.grouping.contraction import topological_rank
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-OP_TYPE_BUCKETS, OUTPUT_DIMS = 512, 4  # hash buckets of op types; dimensions kept of a shape
+OP_TYPE_BUCKETS, OUTPUT_DIMS = 512, 4  # hash buckets of op types; dimensions of a shape in features
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupedGraph:
-  """Groups, the dataflow between them, devices, and the links between those.
+  """Groups, the dataflow between groups, devices, and the links between devices.
 
   Attributes:
     compute_us: [G, D] float64, compute time of all of a group's ops on each device.
     output_bytes: [G] float64, bytes of the tensors that other groups read.
-    persistent_bytes: [G] float64, held throughout the step.
+    persistent_bytes: [G] float64, memory used throughout the step.
     working_bytes: [G] float64, all outputs plus the largest temporary.
     num_ops: [G] int32.
-    main_op: [G] int32, the group's op that computes longest, the first of equals in topological
-      order: its start time is used as the group's.
-    op_type: [G] int32 below `OP_TYPE_BUCKETS`, a hash of the main op's type: TensorFlow has more
+    main_op: [G] int32, the group's op with the longest compute time, of equal ones the first in
+      topological order. The group's start time is that of its main op.
+    op_type: [G] int32 below `OP_TYPE_BUCKETS`, a hash of the main op's type. TensorFlow has more
       types, but a graph uses about a hundred.
-    output_rank: [G] int32 of the main op's first output, -1 where it is not known.
-    output_dims: [G, 4] int64, its last dimensions, the last one first; 0 where there is none.
-    order: [G] int32, the groups by the topological order of their main ops.
+    output_rank: [G] int32 of the main op's first output, -1 if it is not known.
+    output_dims: [G, 4] int64, the output's last dimensions, last one first; 0 for missing ones.
+    order: [G] int32, the groups in the topological order of their main ops.
     sources, targets: [E] int32 groups, unique pairs sorted by (source, target), no self-loops.
-    edge_bytes: [E] float64, bytes that move if the two groups are apart; 0 for control only.
+    edge_bytes: [E] float64, bytes that move if the groups are on different devices; 0 for edges
+      of control dependencies alone.
     allowed: [G, D] bool.
     memory_bytes: [D] float64.
-    bandwidth_bytes_per_us, latency_us: [D, D] float64; the latter with the gap after a transfer.
+    bandwidth_bytes_per_us, latency_us: [D, D] float64; latency includes the gap after a transfer.
     is_host: [D] bool.
-    op_overhead_us: of every op.
+    op_overhead_us: overhead of every op.
   """
 
   compute_us: np.ndarray  # [G, D]
@@ -93,7 +94,7 @@ class GroupedGraph:
   @functools.cached_property
   def flow(self) -> np.ndarray:
     """Returns [E] bool, the edges that policies see, which agree with `order`."""
-    positions = np.argsort(self.order)  # the inverse: place of each group
+    positions = np.argsort(self.order)  # the inverse: position of each group
     return positions[self.sources] < positions[self.targets]
 
   @classmethod
@@ -101,7 +102,7 @@ class GroupedGraph:
     """Returns the groups of a problem.
 
     Args:
-      problem: whose grouping is used.
+      problem: its grouping is used.
     """
     return cls.build(
         problem.graph, problem.costs, problem.cluster, problem.grouping, problem.allowed)
@@ -110,7 +111,7 @@ class GroupedGraph:
   def build(
       cls, graph: ComputationGraph, costs: OpCosts, cluster: Cluster, grouping: Grouping,
       allowed: np.ndarray) -> GroupedGraph:
-    """Adds up the ops of each group.
+    """Sums the costs of the ops of each group.
 
     Args:
       graph, costs: of the N ops.
@@ -131,7 +132,7 @@ class GroupedGraph:
     output_owner = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))
     op_output_bytes = np.bincount(
         output_owner, weights=costs.output_bytes, minlength=graph.num_ops)
-    # Temporaries of a group's ops are not alive together: the largest counts, not the sum.
+    # Temporaries of a group's ops are not alive at the same time: the largest counts, not the sum.
     largest_temporary = np.zeros(g)
     np.maximum.at(largest_temporary, group_of_op, costs.temporary_bytes)
     # Costs are by kind of device; devices of one kind share a column: [G, D].
@@ -168,7 +169,7 @@ class GroupedGraph:
 
 
 def main_ops(graph: ComputationGraph, costs: OpCosts, grouping: Grouping) -> np.ndarray:
-  """Returns each group's op that computes longest, the first of equals in topological order.
+  """Returns each group's op with the longest compute time, of equal ones the first in the order.
 
   Args:
     graph, costs: of the N ops.
@@ -191,12 +192,12 @@ def output_shapes(graph: ComputationGraph, ops: np.ndarray) -> Tuple[np.ndarray,
     ops: [M] their numbers.
 
   Returns:
-    rank [M] int32, -1 where it is not known, and dims [M, 4] int64, the last dimension first; 0
-    where there is none, 1 for an unknown one.
+    rank [M] int32, -1 if the shape is not known; and dims [M, 4] int64, last dimension first, 0 for
+    missing dimensions and 1 for unknown ones.
   """
   rank = np.full(len(ops), -1, dtype=np.int32)
   dims = np.zeros((len(ops), OUTPUT_DIMS), dtype=np.int64)
-  # Shapes are declared in the GraphDef, where there is one.
+  # The GraphDef, if there is one, declares shapes.
   source = graph.source
   if source is None or source.graph_def is None or source.positions is None:
     return rank, dims
@@ -210,7 +211,7 @@ def output_shapes(graph: ComputationGraph, ops: np.ndarray) -> Tuple[np.ndarray,
 
 
 def _group_edges(graph, costs, group_of_op, g):
-  """Returns edges between groups and their bytes; a tensor counts once a reading group."""
+  """Returns edges between groups and their bytes; a tensor counts once for each reading group."""
   outputs = graph.edge_outputs
   source = group_of_op[graph.edge_producers].astype(np.int64)
   target = group_of_op[graph.edge_consumers].astype(np.int64)

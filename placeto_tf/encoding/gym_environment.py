@@ -6,24 +6,24 @@
       "placeto_tf.encoding.gym_environment:placeto_tf/Placement-v0", graph="zoo:rnnlm",
       cluster="k80:4", max_groups=32)
 
-The process is `MoveProcess`, which tf-agents sees in `placeto_tf.policies.placeto.environment`: on
-levels from coarse groups to fine ones, an action moves a group to a device (an option edge of the
-GraphTensor), which is simulated once, and undone if it makes the placement worse. The reward is the
-fall of the objective (step time plus the memory penalty) over that of the start, 0 where the move
-was undone, so that an episode's return says how much faster it ended: 0.3 is 30 % of the start's
-step time.
+The process is `MoveProcess`; `placeto_tf.policies.placeto.environment` offers the same process to
+tf-agents. On levels from coarse groups to fine ones, an action moves a group to a device (an option
+edge of the GraphTensor). Each move is simulated once, and undone if it makes the placement worse.
+The reward is the decrease of the objective (step time plus the memory penalty) divided by the
+start's objective; it is 0 if the move was undone. So an episode's return is the relative
+improvement: 0.3 is 30 % of the start's step time.
 
 Observations, a `Dict`:
 
-  pair         [M, D, F] Box        features of option edges, see `pair_features`; 0 where there is
-                                    none
-  placement    [M] MultiDiscrete    device of each group that is looked at
-  action_mask  [M D] MultiBinary    moves that are left to be tried
+  pair         [M, D, F] Box        features of option edges, see `pair_features`; 0 for pairs
+                                    without an option edge
+  placement    [M] MultiDiscrete    device of each observed group
+  action_mask  [M D] MultiBinary    moves that are still open
 
-Action `m D + d` moves the m-th group that is looked at to device d. `unwrapped.process` has the
-groups themselves, `unwrapped.problem` counts evaluations and keeps the best placement.
+Action `m D + d` moves the m-th observed group to device d. `unwrapped.process` has the groups,
+`unwrapped.problem` counts evaluations and keeps the best placement.
 
-Dimensions: M groups looked at, D devices, F pair features, N ops.
+Dimensions: M observed groups, D devices, F pair features, N ops.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ class PlacementEnv(gymnasium.Env):
     Args:
       graph: as for `load_graph`, such as a file or "zoo:inception_v3".
       cluster: a `Cluster`, or a text for `Cluster.parse`.
-      grouping, max_groups: as for `place`; M is `max_groups`, and of finer levels a random sample
-        of groups is seen.
-      start: where episodes begin: "best", the best of one device, the expert and METIS, or
-        "random", each group on a device that is sampled in each episode.
+      grouping, max_groups: as for `place`; M is `max_groups`, and levels with more groups show a
+        random sample of them.
+      start: placement from which episodes begin: "best", the best of single device, expert and
+        METIS, or "random", with a device for each group that is sampled in each episode.
       max_evaluations: episodes are truncated once so many placements were evaluated.
       process: the levels of an episode and their lengths.
       **options: of `load_graph`, such as `batch_size`.
 
     Raises:
-      PlacetoError: an argument is none of these.
+      PlacetoError: an argument is wrong.
     """
     if start not in STARTS:
       raise PlacementError(f"start is {start!r}; expected {' or '.join(STARTS)}")
@@ -97,7 +97,7 @@ class PlacementEnv(gymnasium.Env):
     # [R, N] the reference placements; the best of them is the start.
     found = np.stack([placer(problem) for placer in reference_placers().values()])
     self._given = found[problem.evaluate_ops(found).best()]
-    # Rewards are shares of this objective, whatever an episode begins with.
+    # Rewards are divided by this objective, whatever the start of the episode.
     self._scale_us = float(problem.evaluate_ops(self._given).objective_us[0])
 
   def reset(
@@ -106,7 +106,7 @@ class PlacementEnv(gymnasium.Env):
     """Begins an episode.
 
     Args:
-      seed: of the random ops from here on.
+      seed: of all samples from now on.
       options: {"start": [N] devices of ops} begins there.
 
     Returns:
@@ -137,10 +137,10 @@ class PlacementEnv(gymnasium.Env):
 
   def step(
       self, action: Any) -> Tuple[Observation, float, bool, bool, Dict[str, Any]]:
-    """Simulates a move; an action that is masked is no move, and leaves the level.
+    """Simulates a move; a masked action moves nothing and ends the level.
 
     Args:
-      action: m D + d moves the m-th group that is looked at to device d.
+      action: m D + d moves the m-th observed group to device d.
 
     Returns:
       Observation, reward, whether the episode is over, whether it is truncated, information.
@@ -155,23 +155,23 @@ class PlacementEnv(gymnasium.Env):
     # An episode that is over is not truncated as well.
     truncated = not process.over and self._max_evaluations is not None and (
         self.problem.search_log.evaluations >= self._max_evaluations)
-    # 0 where the move was undone: the objective is that of the best placement.
+    # 0 if the move was undone, because the objective is that of the best placement.
     reward = (before_us - process.objective_us) / self._scale_us
     return self._observe(), float(reward), process.over, truncated, self._info()
 
   def action_masks(self) -> np.ndarray:
-    """Returns the moves left to be tried; the name is that which sb3-contrib's MaskablePPO calls.
+    """Returns the moves that are still open; sb3-contrib's MaskablePPO calls a method of this name.
 
     Returns:
       [M D] bool.
     """
     found = np.zeros((self._room, self.problem.num_devices), dtype=bool)
-    # Fewer groups than rows: the rest is masked.
+    # If there are fewer groups than rows, the remaining rows are masked.
     found[:len(self.process.some)] = self.process.open[self.process.some]
     return found.ravel()
 
   def _observe(self) -> Observation:
-    """Returns the observation; rows behind the groups that are looked at are 0."""
+    """Returns the observation; rows after the observed groups are 0."""
     some = self.process.some
     pair = np.zeros((self._room, self.problem.num_devices, NUM_FEATURES), np.float32)
     pair[:len(some)] = self.process.pairs  # [M, D, F]

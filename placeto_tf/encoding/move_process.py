@@ -1,15 +1,15 @@
 """`MoveProcess`: the decision process in which Placeto learns and improves placements.
 
-A placement is improved on levels, from coarse groups to fine ones. A decision names a device for
-each group; those that move are simulated together, once, and what is worse is undone. A level ends
-when no move from the placement is left to be tried or its evaluations are used up, and the process
-after some rounds of all levels. Levels without a move cost nothing.
+A placement is improved on levels, from coarse groups to fine ones. A step moves one or several
+groups to other devices; the moves are simulated together, once, and undone if the placement gets
+worse. A level ends when all moves from the placement have been tried or the level's evaluations are
+used up; the process ends after some rounds of all levels. Levels without moves cost nothing.
 
 Environments of tf-agents (`placeto_tf.policies.placeto.environment`) and of Gymnasium
-(`gym_environment`) show it to learners; `placeto_tf.policies.placeto.best_first` is the compiled
-search by a trained policy.
+(`gym_environment`) present the process to learners; `placeto_tf.policies.placeto.best_first` is the
+compiled search by a trained policy.
 
-Dimensions: N ops, G groups, M of them that may be moved now, D devices, F pair features.
+Dimensions: N ops, G groups, M groups that may move now (M <= G), D devices, F pair features.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ class ProcessConfig:
   """The length of the process.
 
   Attributes:
-    rounds: how often all levels are gone through.
-    levels: groups over the problem's groups, coarse to fine.
-    evaluations: of a level at most.
+    rounds: number of passes through all levels.
+    levels: number of groups of each level divided by the problem's number of groups, coarse to
+      fine.
+    evaluations: the most evaluations of a level.
     vary: levels are up to 2^vary times as fine or as coarse.
   """
 
@@ -51,11 +52,11 @@ class MoveProcess(PlacedGroups):
   """One episode on one problem.
 
   Attributes:
-    some: [M] int32 groups that may be moved now, at most `room`.
-    open: [G, D] bool moves that are left to be tried from this placement.
+    some: [M] int32 groups that may move now, at most `room`.
+    open: [G, D] bool moves that have not been tried from this placement.
     pairs: [M, D, F] float32 features of the option edges of `some`.
-    states: how many placements were stood at, levels counted anew.
-    over: whether the episode is.
+    states: number of placements so far; a new level counts as a new placement.
+    over: whether the episode is over.
   """
 
   def __init__(
@@ -67,8 +68,8 @@ class MoveProcess(PlacedGroups):
       problem: evaluates placements.
       start: [N] devices of ops.
       config: of the process.
-      room: the most groups that are looked at at once; of more, a random sample.
-      rng: samples the levels' sizes and these groups.
+      room: the most groups that are observed at once; of more groups a random sample is observed.
+      rng: samples the sizes of levels and the observed groups.
     """
     super().__init__(problem, start, max(group_counts(problem, config.levels)))
     self._config, self._room, self._rng = config, room, rng
@@ -88,7 +89,7 @@ class MoveProcess(PlacedGroups):
       devices: [K] their new devices.
 
     Returns:
-      The fall of the logarithm of the objective; below 0 where the moves were undone.
+      The decrease of the logarithm of the objective; below 0 if the moves were undone.
     """
     # One evaluation for all moves together.
     proposed = self.groups.copy()
@@ -96,9 +97,9 @@ class MoveProcess(PlacedGroups):
     placement = self.level.grouping.expand(proposed)
     found = self.problem.evaluate_ops(placement, start_times=True)
     fall = float(np.log(self.objective_us / found.objective_us[0]))
-    # A move is tried once from a placement, whatever comes of it.
+    # A move is tried once from a placement, with any outcome.
     self.open[groups, devices] = False
-    # Equal objectives are taken too, which lets the search cross plateaus.
+    # Placements with equal objectives are kept, too, which lets the search cross plateaus.
     if fall >= 0:
       self.take(placement, found, 0)
       self.groups = proposed
@@ -112,18 +113,18 @@ class MoveProcess(PlacedGroups):
     return fall
 
   def pass_level(self) -> None:
-    """Leaves the level, for a policy that would move nothing."""
+    """Ends the level, for a policy that moves nothing."""
     self._left = 0
     self._go_on()
 
   def _go_on(self) -> None:
-    """Enters the next level that has moves, where this one is over."""
+    """Enters the next level that has moves, if the present level is over."""
     while not self.over and (self._left == 0 or not self.open[self.some].any()):
       if not self._to_come:
         self.over = True
         return
       number, level = self._to_come.pop(0)
-      # A new round forms the finest groups anew, from ops that share a device by now.
+      # A new round forms the finest groups again, from ops that now share a device.
       if number != self._round:
         self._round = number
         self.renew()
@@ -134,8 +135,7 @@ class MoveProcess(PlacedGroups):
       self._stand()
 
   def _stand(self) -> None:
-    """Chooses the groups to look at, and their features, at a new placement or level."""
-    # Staying is no move.
+    """Chooses the observed groups, and computes their features, at a new placement or level."""
     self.open[np.arange(len(self.groups)), self.groups] = False
     some = self.tables.movable  # [M], groups with more than one allowed device
     if len(some) > self._room:

@@ -1,39 +1,40 @@
 """Features of (group, device) pairs: what would change if the group were on the device.
 
-All are free of scale: times over the step time or over the mean time of a group, bytes over
-memory limits or over all bytes of the group, so that one set of weights serves any graph and any
-cluster.
+All features are relative, so that one set of weights serves any graph and any cluster: times are
+divided by the step time or by the mean compute time of a group, bytes by memory limits or by all
+bytes of the group.
 
-Times in units of a group's mean compute time go through `squash`, sign(x) log(1 + |x|).
+Times in units of the mean compute time of a group go through `squash`, sign(x) log(1 + |x|).
 
-Dimensions: N ops, G groups, M of them, D devices, K bins of the step's time, F features. For group
-g on device d, `without` means the device as if g were not on it.
+Dimensions: N ops, G groups, M groups whose features are computed, D devices, K bins of the step's
+time, F features. "In units" means in units of that mean compute time, "over" means divided by, and
+"without g" means as if group g were not on the device.
 
   0 stays          1 if g is on d now
   1 compute        of g on d, in units
-  2 compute_rise   over that on its device now, in units
+  2 compute_rise   compute of g on d minus that on its present device, in units
   3 load           of d without g, over the step
   4 load_excess    load of d with g minus the largest load, over the step
   5 load_relative  load of d without g minus the mean load of allowed devices, over the step
   6 comm_in        transfers to g from groups not on d, in units
   7 comm_out       transfers from g to groups not on d, in units
-  8 comm_rise      comm_in + comm_out minus those on the device now, in units
-  9 local_in       share of the bytes g reads that are on d
- 10 local_out      share of the bytes g hands on that go to d
+  8 comm_rise      comm_in + comm_out minus their sum on the present device, in units
+  9 local_in       share of the bytes read by g that are on d
+ 10 local_out      share of the bytes sent by g that go to d
  11 local_groups   share of neighbours on d
  12 bus            of d: its outgoing transfers over the step
- 13 bus_here       the same of the device now
+ 13 bus_here       bus of the present device
  14 memory         peak of d with g, over the limit
- 15 memory_share   what g holds, over the limit of d
+ 15 memory_share   memory of g, over the limit of d
  16 start          of g over the step
  17 span           from g's first start to its last end, over the step
- 18 ready_rise     when inputs could be on d minus the start now, in units
- 19 wait           that g's ops spent in the queue, in units
- 20 overlap        how busy d without g is while g computes, 0 to 1
- 21 overlap_rise   over that on the device now
- 22 busy_later     how busy d is from g's start on, 0 to 1
- 23 slack          from g's end to when its consumers could start at once, in units
- 24 late           ready on d + compute - when consumers need it, in units
+ 18 ready_rise     time at which inputs could be on d minus the present start, in units
+ 19 wait           time that g's ops spent in the queue, in units
+ 20 overlap        busy share of d without g while g computes, 0 to 1
+ 21 overlap_rise   overlap minus that on the present device
+ 22 busy_later     busy share of d from g's start on, 0 to 1
+ 23 slack          from g's end to the time at which consumers need g if it is on d, in units
+ 24 late           ready on d + compute - the time at which consumers need g, in units
  25 rank           longest path from g to the end, over the longest path
  26 depth          longest path to g, over the longest path
  27 queue          wait of the ops of d while g computes, per time computed, squashed
@@ -227,14 +228,14 @@ def features(g, pair, state, scratch, out):
       # Bins weigh by how much of g they hold.
       share = work[g, k] / computed
       overlap += share * others
-      # The floor of 5 % of a bin keeps nearly idle bins from blowing up the ratio.
+      # At least 5 % of a bin in the divisor, so that nearly idle bins give no huge ratios.
       queued += share * queue[at, k] / max(busy[at, k], 0.05 * width)
       if k >= first:
         later += others
     overlap /= width
     later /= width * (BINS - first)
     comm = comm_in[at] + comm_out[at]
-    # The first pass only notes the figures of the present device.
+    # The first pass only stores the figures of the present device.
     if d < 0:
       overlap_here, comm_here = overlap, comm
       continue
@@ -299,7 +300,7 @@ def features_of(groups, pair, state, scratch, out):
 
 
 class PairState:
-  """A placement of a problem's groups as it was simulated, and the features of their pairs."""
+  """A simulated placement of a problem's groups, and the features of all pairs."""
 
   def __init__(self, tables: PairTables):
     g, d = tables.num_groups, tables.num_devices
@@ -312,7 +313,7 @@ class PairState:
   def observe(
       self, placement: np.ndarray, start_us: np.ndarray, step_us: float, peak_bytes: np.ndarray
   ) -> None:
-    """Takes over a simulated placement.
+    """Stores a simulated placement.
 
     Args:
       placement: [G] int32 device of each group.

@@ -1,4 +1,4 @@
-"""`PairTables`: the part of the features of (group, device) pairs that no move changes.
+"""`PairTables`: the part of the features of (group, device) pairs that does not depend on moves.
 
 Dimensions: N ops, G groups, E edges between ops, F edges between groups, D devices.
 """
@@ -52,18 +52,20 @@ class OpTables:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PairTables:
-  """A grouped graph on its cluster, as the compiled loops of `pair_features` read it.
+  """A grouped graph on its cluster, in arrays for the compiled loops of `pair_features`.
 
   Attributes:
     compute_us: [G, D] float64.
     allowed: [G, D] bool.
-    in_offsets: [G+1] int32; `in_groups`, `in_bytes` [F] are the groups that each reads, and what.
-    out_offsets: [G+1] int32; `out_groups`, `out_bytes` [F] likewise of those that read it.
+    in_offsets: [G+1] int32 runs of `in_groups`, `in_bytes` [F]: the groups that each group reads,
+      and the bytes.
+    out_offsets: [G+1] int32 runs of `out_groups`, `out_bytes` [F]: the groups that read each group,
+      and the bytes.
     us_per_byte, latency_us: [D, D] float64, 0 on the diagonal.
     held_bytes: [G] float64, memory that moves with the group: persistent and working bytes.
     memory_bytes: [D] float64.
-    rank, depth: [G] float64 in [0, 1]: longest path of compute time from the group's first op to
-      the end, and to it from the beginning, over the longest path of all.
+    rank, depth: [G] float64 in [0, 1]: the longest path of compute time from the group to the end,
+      and from the beginning to the group, divided by the longest path of the graph.
     unit_us: the unit of times: the mean compute time of a group that may be moved.
     op_groups: [N] int32; op_us: [N, D] float64.
     edge_offsets: [N+1] int32 of the edges that end at each op; edge_producers [E] int32;
@@ -124,7 +126,7 @@ class PairTables:
 
     Args:
       problem: in its groups.
-      ops: tables of the problem's ops, where they were built before; None builds them.
+      ops: tables of the problem's ops, if they were built before; None builds them.
 
     Returns:
       The tables.
@@ -164,10 +166,10 @@ class PairTables:
 
 
 def _writable(array: np.ndarray, dtype) -> np.ndarray:
-  """Returns a contiguous copy: numba would compile again for read-only arrays."""
+  """Returns a contiguous, writable copy, because numba would compile again for read-only arrays."""
   return np.array(array, dtype=dtype, order="C")
 
 
 def _offsets(owners: np.ndarray, count: int) -> np.ndarray:
-  """Returns [count+1] int32 where each owner's run of entries starts, once sorted by owner."""
+  """Returns [count+1] int32 the start of each owner's run in entries that are sorted by owner."""
   return np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=count))]).astype(np.int32)

@@ -1,7 +1,7 @@
-"""`PlacedGroups`: a placement looked at in groups of any size, which a policy is to move.
+"""`PlacedGroups`: a placement and its groups on one level, coarse or fine, for policies.
 
-Supernodes are made once from the ops; coarse groups are merged from these, along heavy edges
-where both ends are on one device, so that a sweep begins from exactly what the last one found.
+Supernodes are made once from the ops. Coarse groups are merged from supernodes along heavy edges
+whose ends are on one device, so that each level begins from exactly the placement of the last one.
 
 Dimensions: N ops, G groups.
 """
@@ -24,9 +24,10 @@ class PlacedGroups:
   """Keeps the best placement so far, its groups on one level, and the features of every move.
 
   Attributes:
-    problem: that evaluates placements.
-    placement: [N] int32, the best so far; objective_us, step_time_us, fits: of it.
-    level: the problem in the present groups; tables: its features' fixed part; state: the rest.
+    problem: evaluates placements.
+    placement: [N] int32, the best so far; objective_us, step_time_us, fits: of that placement.
+    level: the problem in the present groups; tables: the part of its features that does not depend
+      on placements; state: the other part.
     groups: [G] int32, devices of the present groups.
   """
 
@@ -36,7 +37,7 @@ class PlacedGroups:
     Args:
       problem: evaluates placements.
       placement: [N] devices of ops.
-      finest: about how many groups there are at most.
+      finest: approximate largest number of groups.
     """
     self.problem, self._finest = problem, finest
     # Both depend on ops alone: every regrouping shares them.
@@ -46,7 +47,7 @@ class PlacedGroups:
     self.renew()
 
   def renew(self) -> None:
-    """Forms the smallest groups again: ops of an earlier one may now be on different devices."""
+    """Forms the finest groups again, because ops of one may now be on different devices."""
     # Supernodes of ops that are on one device now, the finest level.
     supernodes = placed_supernodes(self.problem, self.placement, self._finest)
     self._sets = PlacedSets(
@@ -55,10 +56,10 @@ class PlacedGroups:
     self.regroup(self._finest)
 
   def regroup(self, count: int) -> None:
-    """Goes on with coarser or finer groups, each of ops that are on one device now; takes a few ms.
+    """Forms coarser or finer groups of ops that are on one device now; takes a few ms.
 
     Args:
-      count: about how many.
+      count: approximate number of groups.
     """
     supernodes = self._sets.contraction
     # [N] coarse group of each op: the supernodes, or supernodes merged along heavy edges.
@@ -68,7 +69,7 @@ class PlacedGroups:
     self.level = self.problem.regrouped(number_groups(labels, self._op_rank))
     self.tables = PairTables.build(self.level, self._op_tables)
     self.state = PairState(self.tables)
-    # No group spans devices, so the projection loses nothing.
+    # No group is on two devices, so the projection is exact.
     self.groups = self.level.project(self.placement)
     self.look()
 
@@ -77,13 +78,13 @@ class PlacedGroups:
     self.state.observe(self.groups, *self._seen)
 
   def keep_if_no_worse(self, placement: np.ndarray) -> bool:
-    """Simulates a placement and takes it if it is no worse; the features do not follow yet.
+    """Simulates a placement and keeps it if it is no worse; features are not updated.
 
     Args:
       placement: [N] int32 devices of ops.
 
     Returns:
-      Whether it was taken.
+      Whether it was kept.
     """
     found = self.problem.evaluate_ops(placement, start_times=True)
     if found.objective_us[0] > self.objective_us:
@@ -92,14 +93,14 @@ class PlacedGroups:
     return True
 
   def take(self, placement: np.ndarray, found: Evaluation, at: int) -> None:
-    """Goes on from a placement that was evaluated.
+    """Makes an evaluated placement the present one.
 
     Args:
       placement: [N] int32 devices of ops.
       found: evaluations with start times.
-      at: the placement's index among them.
+      at: the placement's index among the evaluations.
     """
-    assert found.start_us is not None  # they were asked for
+    assert found.start_us is not None  # evaluated with start times
     self.placement, self.objective_us = placement, float(found.objective_us[at])
     self.step_time_us, self.fits = float(found.step_time_us[at]), bool(found.fits[at])
     self._seen = (  # arguments of `PairState.observe` besides the groups' devices
@@ -107,13 +108,13 @@ class PlacedGroups:
 
 
 def group_counts(problem: PlacementProblem, levels: Tuple[float, ...]) -> List[int]:
-  """Returns the number of groups of each level, in their order, without repetitions.
+  """Returns the number of groups of each level, in order, without repetitions.
 
-  No level is coarser than a group a device, or finer than ops that must share a device.
+  No level has fewer groups than devices, or more groups than sets of ops that must share a device.
 
   Args:
-    problem: whose number of groups is the measure.
-    levels: numbers of groups over the problem's.
+    problem: its number of groups multiplies `levels`.
+    levels: number of groups of each level, divided by the problem's number of groups.
 
   Returns:
     Numbers of groups, at most as many as levels.

@@ -1,7 +1,7 @@
-"""Names of the sets of the GraphTensor, and its schema, which ships beside this module.
+"""Names of the sets of the GraphTensor, and its schema, a file beside this module.
 
-`schema.pbtxt` is the format of the GraphTensors and of their TFRecords: the meaning, unit and shape
-of each feature. `graph_tensor` builds these GraphTensors; a test compares the two.
+`schema.pbtxt` describes the GraphTensors and their TFRecords: the meaning, unit and shape of each
+feature. `graph_tensor` builds these GraphTensors; a test compares them with the schema.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Checks, before they are imported, that TensorFlow GNN and tf-agents are there and find Keras 2.
+"""Checks that TensorFlow GNN and tf-agents are installed and will find Keras 2, before importing.
 
-They are installed apart (`training_requirements.txt` says why); placing needs neither. Both are
-written against Keras 2. TensorFlow up to 2.15 brings it as `tf.keras`; later ones bring
-Keras 3 there, unless `tf-keras` is installed and the environment asks for it before TensorFlow is
-first imported.
+Both are installed separately (`training_requirements.txt` says why), and both need Keras 2; placing
+needs neither. In TensorFlow up to 2.15, `tf.keras` is Keras 2. In later versions it is Keras 3,
+unless `tf-keras` is installed and an environment variable asks for it before the first import of
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_training_packages() -> None:
   """Checks that the packages for training can be imported.
 
   Raises:
-    SetupError: one is missing, or they would find Keras 3; the message names the remedy.
+    SetupError: a package is missing, or would find Keras 3; the message has the remedy.
   """
   missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
   if missing:
@@ -38,7 +38,7 @@ def check_training_packages() -> None:
         f"Python is older than 3.12, or python -m pip install --no-deps -r {REQUIREMENTS}")
   check_legacy_keras()
   if "gym" not in sys.modules and importlib.util.find_spec("gym_notices") is not None:
-    # tf-agents imports Gym, which tells at its import that it is unmaintained.
+    # tf-agents imports Gym, which prints at its import that it is unmaintained.
     with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(Exception):
       import gym  # noqa: F401
 
@@ -48,11 +48,11 @@ def check_legacy_keras(
   """Checks that `tf.keras` is or will be Keras 2.
 
   Args:
-    environ: for tests; default `os.environ`.
-    tensorflow_version: for tests; default the installed one's.
+    environ: for tests; by default `os.environ`.
+    tensorflow_version: for tests; by default the installed version.
 
   Raises:
-    SetupError: it is Keras 3; the message names the remedy.
+    SetupError: `tf.keras` is Keras 3; the message has the remedy.
   """
   version = tensorflow_version or _tensorflow_version()
   # Only the first two numbers: the third may be a release candidate.

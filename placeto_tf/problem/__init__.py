@@ -1,4 +1,4 @@
-"""What every placer is given: the placement problem, the supernodes it moves, and its budget."""
+"""The inputs of every placer: the placement problem, its supernodes, and the budget."""
 
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import Evaluation, PlacementProblem

@@ -17,7 +17,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 def best_of(
     problem: PlacementProblem, placements: np.ndarray, budget: Optional[Budget] = None
 ) -> np.ndarray:
-  """Evaluates placements as far as the budget goes and returns the best.
+  """Evaluates placements as far as the budget allows and returns the best.
 
   The placement with the least memory over the limits is best; then the lower objective decides,
   then the order. If the best does not fit and a host may take some of its variables, the best is
@@ -42,7 +42,7 @@ def best_of(
   evaluation = problem.evaluate_ops(placements)
   best = evaluation.best()
   found = placements[best].copy()
-  # No relief where the best fits, or where no evaluation is left for it.
+  # Nothing to relieve if the best fits, or if no evaluation is left.
   if evaluation.fits[best] or remaining == len(placements):
     return found
   lighter = relieved(problem, found, evaluation.peak_memory_bytes[best])
@@ -54,7 +54,7 @@ def best_of(
 
 def relieved(
     problem: PlacementProblem, placement: np.ndarray, peak_memory_bytes: np.ndarray) -> np.ndarray:
-  """Moves ops from devices that hold too much to a host, the largest variables first.
+  """Moves ops from devices with too little memory to a host, the largest variables first.
 
   Args:
     problem: of the ops.
@@ -62,7 +62,7 @@ def relieved(
     peak_memory_bytes: [D], of the placement.
 
   Returns:
-    [N] int32, equal to the placement where nothing can be moved.
+    [N] int32, equal to the placement if nothing can be moved.
   """
   hosts = hosts_of(problem.cluster)
   # [N] ops on a device that a host may take.
@@ -80,7 +80,7 @@ def relieved(
     # Largest sets first, as many as cover the excess.
     moved = order[(before < excess) & (held[order] > 0)]
     if len(moved):
-      # Ops without variables that may go there were offered it because of these.
+      # Ops without variables may use the host because of these variables, so they move, too.
       here &= np.isin(sets, moved) | (held[sets] == 0)
       found[here] = to[here].argmax(axis=1)
   return found
@@ -89,12 +89,12 @@ def relieved(
 def best_so_far(problem: PlacementProblem, otherwise: np.ndarray) -> np.ndarray:
   """Returns a copy of the problem's best placement, or of another if nothing was evaluated.
 
-  Searches return it instead of their own best: by the objective alone a placement that does not
-  fit can be ahead of one that does, and the problem prefers the one that fits.
+  Searches return it instead of their own best placement: by the objective alone, a placement that
+  does not fit can be better than one that fits, but the problem prefers the one that fits.
 
   Args:
     problem: remembers its best placement.
-    otherwise: [N], returned if the problem has none.
+    otherwise: [N], returned if the problem has no best placement.
 
   Returns:
     [N] int32.
@@ -104,17 +104,17 @@ def best_so_far(problem: PlacementProblem, otherwise: np.ndarray) -> np.ndarray:
 
 
 def allowed_or_nearest(problem: PlacementProblem, placement: np.ndarray) -> np.ndarray:
-  """Moves ops that may not run where the placement has them to a device they may use.
+  """Moves ops that may not run on their device to a device that they may use.
 
-  That is a host if they may use one, because ops without a kernel belong there; else the first
-  device that they may use.
+  The new device is a host if they may use one, because ops without a kernel belong there; else it
+  is the first device that they may use.
 
   Args:
     problem: of the allowed devices.
-    placement: [N] device of each op; equal for ops that are colocated.
+    placement: [N] device of each op; equal for colocated ops.
 
   Returns:
-    [N] int32, equal for ops that are colocated.
+    [N] int32, equal for colocated ops.
   """
   placement = np.asarray(placement, dtype=np.int32)
   ops = np.arange(len(placement))
@@ -149,19 +149,19 @@ def compute_devices(problem: PlacementProblem) -> List[int]:
 def device_speeds(problem: PlacementProblem, devices: List[int]) -> np.ndarray:
   """Returns the relative speeds of some devices on this graph.
 
-  Speed is the inverse of the time the device needs for the ops that all of them may run.
+  Speed is the inverse of a device's time for the ops that all of these devices may run.
 
   Args:
     problem: of the costs.
     devices: indices of P devices.
 
   Returns:
-    [P] float64, which add up to 1; equal if one of them needs no time.
+    [P] float64 with sum 1; equal speeds if a device needs no time.
   """
   common = problem.allowed_ops[:, devices].all(axis=1)
   compute_us = problem.costs.compute_us[common].sum(axis=0)
   time_us = compute_us[problem.cluster.device_kinds[devices]]
-  # No ops in common, or none that cost anything: no device is known to be faster.
+  # If common ops are missing, or have no cost, no device is known to be faster.
   if not (time_us > 0).all():
     return np.full(len(devices), 1 / len(devices))
   return (1 / time_us) / (1 / time_us).sum()

@@ -1,10 +1,10 @@
-"""Evaluations inside compiled loops, booked in the search log.
+"""Evaluations inside compiled loops, counted in the search log.
 
-A search whose moves are compiled evaluates in blocks: it runs many moves without the interpreter,
-then has them booked. So threads that search side by side wait for the interpreter's lock once a
-block, not at every move. A block ends with a placement that is the best so far (its turn and time
-belong into the history), at the end of the budget, or after some milliseconds, so that clocks and
-Ctrl-C are looked at.
+A search with compiled moves evaluates in blocks: it runs many moves without the interpreter, then
+adds them to the search log. So threads that search side by side wait for the interpreter's lock
+once per block, not at every move. A block ends at a new best placement (the log has its evaluation
+and time), at the end of the budget, or after some milliseconds, so that clocks and Ctrl-C are
+checked.
 
   with CompiledEvaluations(problem, budget) as evaluations:
     while evaluations.more():
@@ -40,8 +40,8 @@ class Evaluator(NamedTuple):
   peak_bytes: np.ndarray  # [1, D] float64 its peaks
   memory_bytes: np.ndarray  # [D] float64
   best: np.ndarray  # [2] float64 of the problem's best placement: bytes over memory, objective
-  best_row: np.ndarray  # [N] int32 the placement of the last evaluation that was the best
-  counts: np.ndarray  # [3] int64: evaluations of this block, its limit, whether it found the best
+  best_row: np.ndarray  # [N] int32, the last placement that was the best so far
+  counts: np.ndarray  # [3] int64: evaluations of this block, their limit, whether the best is new
 
 
 @inlined
@@ -50,14 +50,14 @@ def evaluate(evaluator):
   simulate_step(
       evaluator.row, evaluator.arguments, evaluator.start_us, evaluator.step_time_us,
       evaluator.peak_bytes)
-  # Bytes over the limits of all devices; the penalty is that of the problem's objective.
+  # Bytes over the limits of all devices, with the penalty of the problem's objective.
   excess = 0.0
   for d in range(evaluator.memory_bytes.shape[0]):
     excess += max(evaluator.peak_bytes[0, d] - evaluator.memory_bytes[d], 0.0)
   objective_us = evaluator.step_time_us[0] + MEMORY_PENALTY_US_PER_BYTE * excess
   best, counts = evaluator.best, evaluator.counts
   counts[USED] += 1
-  # Less over the limits first, then the lower objective: the order of the search log.
+  # As in the search log: fewer bytes over the limits are better, then the lower objective.
   if excess < best[0] or (excess == best[0] and objective_us < best[1]):
     best[0], best[1] = excess, objective_us
     copy_into(evaluator.best_row, evaluator.row[0])
@@ -67,7 +67,7 @@ def evaluate(evaluator):
 
 @inlined
 def over(evaluator):
-  """Returns whether the block has ended: by its limit, or with the best placement so far."""
+  """Returns whether the block has ended: at its limit, or with a new best placement."""
   counts = evaluator.counts
   return counts[USED] >= counts[LIMIT] or counts[IMPROVED] > 0
 
@@ -76,7 +76,7 @@ class CompiledEvaluations:
   """The blocks of one search.
 
   Attributes:
-    evaluator: for the compiled loop, which must stop once `over` says so.
+    evaluator: for the compiled loop, which must stop when `over` returns True.
   """
 
   def __init__(self, problem: PlacementProblem, budget: Budget):
@@ -99,20 +99,20 @@ class CompiledEvaluations:
     self._problem.simulator.return_workspace(self._workspace)
 
   def more(self) -> bool:
-    """Books the last block and sets the limit of the next; False once the budget is used up."""
+    """Logs the last block and sets the limit of the next; False if the budget is used up."""
     self._book()
     if self._problem.search_log.exhausted(self._budget):
       return False
     left: Optional[int] = self._problem.search_log.remaining_evaluations(self._budget)
     counts, best, search_log = self.evaluator.counts, self.evaluator.best, self._problem.search_log
     counts[:] = 0, self._length if left is None else min(left, self._length), 0
-    # The best may have changed since, by other methods.
+    # Other methods may have found a better placement in the meantime.
     best[:] = search_log.best_excess_bytes, search_log.best_objective_us
     self._began = time.perf_counter()
     return True
 
   def _book(self) -> None:
-    """Books the last block in the search log and adapts the length of the next to its rate."""
+    """Adds the last block to the search log, and adapts the length of the next to its rate."""
     used, _, improved = self.evaluator.counts.tolist()
     if not used:
       return

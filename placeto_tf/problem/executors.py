@@ -1,12 +1,12 @@
 """Executors with the interface of `concurrent.futures`: this process, or the machines of Ray.
 
-`InProcess` makes a call when it is submitted. `OnRay` makes it a task of Ray, which queues it,
-sends it to a machine with a free core and repeats it where a process or a machine dies. So a call
-may run twice: it returns its result and writes nothing.
+`InProcess` runs a call when it is submitted. `OnRay` makes the call a task of Ray. Ray queues the
+task, sends it to a machine with a free core, and repeats it if a process or a machine dies. So a
+call may run twice; it must only return its result and write nothing.
 
-Ray's object store is read-only, and numba compiles anew for read-only arrays. So values that many
-calls need travel as bytes, once to each process (`share`). Ray is imported inside functions:
-without the extra everything else works.
+Ray's object store is read-only, and numba compiles again for read-only arrays. So values that many
+calls need are sent as bytes, once to each process (`share`). Ray is imported inside functions, so
+that everything else works without it.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ LOCAL = "local"
 # Ray gives the processes of a node 15 to 30 s to start, which a busy machine may exceed. A second
 # start is faster, because the files have been read by then.
 _STARTS = 3
-_RETRIES = 3  # of a call whose process or machine died
-# An actor works on one core and asks for half of it, so that the actors of a machine that died fit
-# on the others.
+_RETRIES = 3  # number of repetitions of a call whose process or machine died
+# An actor works on one core and asks for half of it, so that other machines can take the actors of
+# a machine that died.
 MOST_ACTORS_A_CORE = 2
-_KEPT = 64  # shared values that a process of Ray's keeps
-# Variables that every process of the package needs which may import TensorFlow.
+_KEPT = 64  # number of shared values that a process of Ray keeps
+# Environment variables for all processes that may import TensorFlow.
 _ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 class Shared:
-  """A value for calls of an executor; it travels to each process once."""
+  """A value for calls of an executor; it is sent to each process once."""
 
   def __init__(self, value: object, ray: Optional[ModuleType] = None):
     """Holds the value here, or puts its pickled bytes into Ray's object store.
 
     Args:
-      value: any; on Ray it must be picklable.
-      ray: the module where calls run on Ray, else None.
+      value: any value; on Ray it must be picklable.
+      ray: the module `ray` if calls run on Ray, else None.
     """
     self._on_ray = ray is not None
     # On Ray: a reference to bytes, so that arrays are writable where they are read.
@@ -56,7 +56,7 @@ class Shared:
         pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
 
   def get(self) -> Any:
-    """Returns the value, where it is needed."""
+    """Returns the value, in the process that needs it."""
     return _fetch(self._held) if self._on_ray else self._held
 
 
@@ -80,13 +80,13 @@ class SharedValues(Sequence[Any]):
 
 
 class Actors:
-  """One worker in this process, which works when it is asked for a result."""
+  """One worker in this process, which runs a call when its result is asked for."""
 
   def __init__(self, held: Callable):
     """Keeps the callable until results are asked for.
 
     Args:
-      held: is called with the arguments of each call.
+      held: called with the arguments of each call.
     """
     self._held = held
     self._calls: Deque[Sequence[object]] = collections.deque()
@@ -98,16 +98,16 @@ class Actors:
     """Ends the workers."""
 
   def submit(self, *arguments: object) -> None:
-    """Adds a call of whichever worker is free."""
+    """Adds a call; the next free worker runs it."""
     self._calls.append(arguments)
 
   def next(self) -> Any:
-    """Returns the result of the earliest call whose result was not returned yet."""
+    """Returns the result of the earliest call whose result has not been returned yet."""
     return self._held(*self._calls.popleft())
 
 
 class InProcess(concurrent.futures.Executor):
-  """Makes each call when it is submitted, in the thread that submits it.
+  """Runs each call when it is submitted, in the thread that submits it.
 
   Attributes:
     cores: of this machine.
@@ -120,7 +120,7 @@ class InProcess(concurrent.futures.Executor):
     self.cores = num_cores()
 
   def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future:
-    """Makes a call at once; returns a future that is done. Ctrl-C is raised here."""
+    """Runs a call at once; returns a future that is done. Ctrl-C is raised here."""
     future: concurrent.futures.Future = concurrent.futures.Future()
     try:
       # Errors go into the future; KeyboardInterrupt is no Exception and passes through.
@@ -140,13 +140,13 @@ class InProcess(concurrent.futures.Executor):
   def actors(
       self, count: int, make: Callable[..., Callable], *arguments: object,
       environment: Mapping[str, str]) -> Actors:
-    """Returns workers that each make something once and keep it; in this process there is one.
+    """Returns workers, each with a callable that is made once; in this process there is one worker.
 
     Args:
       count: number of workers.
-      make: is called in each with its number, from 0 on, and the arguments; returns a callable.
+      make: called in each worker with its number, from 0 on, and the arguments; returns a callable.
       *arguments: for `make`.
-      environment: variables of their processes, where these are their own.
+      environment: environment variables of the workers' processes, if they have their own.
 
     Returns:
       The workers, a context manager that ends them.
@@ -155,7 +155,7 @@ class InProcess(concurrent.futures.Executor):
 
 
 class _Actor:
-  """An actor of Ray's: makes a callable once, holds it, and calls it."""
+  """An actor on Ray: makes a callable once, keeps it, and calls it."""
 
   def __init__(self, number: int):
     self._number = number
@@ -171,7 +171,7 @@ class _Actor:
 
 
 class _RayActors(Actors):
-  """Actors in Ray's own pool; one whose process or machine dies is started again.
+  """Actors in Ray's own pool; an actor whose process or machine dies is started again.
 
   References to `make` and its arguments are sent with each call: Ray does not keep the arguments
   of a constructor for the restart of an actor.
@@ -205,7 +205,7 @@ class _RayActors(Actors):
 
 
 class OnRay(concurrent.futures.Executor):
-  """Makes each call a task of Ray's.
+  """Makes each call a task of Ray.
 
   Attributes:
     cores: of all machines.
@@ -236,7 +236,7 @@ class OnRay(concurrent.futures.Executor):
     return self._futures[-1]
 
   def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-    """Ends the tasks that still run: nobody waits for their results.
+    """Ends the tasks that still run, because nobody waits for their results.
 
     Args:
       wait, cancel_futures: ignored; every running task is cancelled.
@@ -260,7 +260,7 @@ class OnRay(concurrent.futures.Executor):
   def actors(
       self, count: int, make: Callable[..., Callable], *arguments: object,
       environment: Mapping[str, str]) -> _RayActors:
-    """Returns workers that each make something once and keep it, as actors of Ray.
+    """Returns workers, each with a callable that is made once, as actors of Ray.
 
     Args:
       count, make, *arguments, environment: as for `InProcess.actors`.
@@ -278,7 +278,7 @@ def result_of(future: concurrent.futures.Future) -> Any:
   """Returns the result of a call.
 
   Raises:
-    PlacetoError: the call raised it, or was lost too often.
+    PlacetoError: the call raised this error, or was lost too often.
   """
   with _raised_here():
     return future.result()
@@ -286,7 +286,7 @@ def result_of(future: concurrent.futures.Future) -> Any:
 
 @contextlib.contextmanager
 def _raised_here() -> Iterator[None]:
-  """Raises an error of a call on Ray as the same call would raise it here.
+  """Raises the error of a call on Ray as the same call would raise it in this process.
 
   Raises:
     PlacetoError: see `result_of`.
@@ -306,13 +306,13 @@ def _raised_here() -> Iterator[None]:
 
 
 def import_ray() -> ModuleType:
-  """Returns the module.
+  """Imports and returns the module `ray`.
 
   Raises:
-    SetupError: it is not installed.
+    SetupError: Ray is not installed.
   """
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-  # As future versions do: a task that asks for no accelerator still sees those that are there.
+  # As in future versions: a task that asks for no accelerator still sees all accelerators.
   os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
   try:
     import ray
@@ -329,8 +329,8 @@ def executor_at(address: Optional[str], cpus: float = 1.0) -> Iterator[Executor]
 
   Args:
     address: "local" (the cores of this machine), "auto", "host:port" or "ray://host:port" of Ray;
-      None is this process. A program that is connected already stays so.
-    cpus: cores that each call takes on Ray.
+      None is this process. An existing connection of the program is kept.
+    cpus: number of cores that each call takes on Ray.
 
   Yields:
     `InProcess` or `OnRay`.
@@ -347,7 +347,7 @@ def executor_at(address: Optional[str], cpus: float = 1.0) -> Iterator[Executor]
       yield executor
     return
   handler = signal.getsignal(signal.SIGTERM)
-  # Only a Ray that is started here is worth a second try.
+  # A second try helps only if Ray is started here.
   for left in reversed(range(_STARTS if address == LOCAL else 1)):
     try:
       _init(ray, address)
@@ -359,7 +359,7 @@ def executor_at(address: Optional[str], cpus: float = 1.0) -> Iterator[Executor]
             f"Ray at {address!r} cannot be reached ({reason:.200}); start it with `ray start "
             "--head`, give the address of a running one, or --ray=local") from None
     finally:
-      # Ray sets its own, which would skip tidying up; only the main thread may set handlers.
+      # Ray's own handlers would skip cleaning up; only the main thread may set handlers.
       if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
   try:

@@ -1,14 +1,14 @@
-"""Ops for which searches try a host: those that could gain by it, and no others.
+"""The ops for which searches try a host: only ops that may make the step shorter there.
 
-A host runs every op that has a kernel there, as TensorFlow does. But it is many times slower than
-the devices that it serves, and each option makes a search longer. So it is offered to
+In TensorFlow, a host can run every op that has a kernel for it. But a host is many times slower
+than its devices, and each option makes a search longer. So a host is an option only for
 
 - ops that run nowhere else, or that the user or the graph has put on the host;
-- variables that may leave too little memory on the devices for the rest: those that are read or
-  written by rows, once variables take half of a device; all, once they are too large for the
-  devices together or one for each of them;
-- ops beside these, as far as moving their inputs and outputs takes longer than computing them on
-  the host: the look-up of rows, sums of rows, the sparse gradient.
+- variables that may leave too little memory on the devices for other ops: variables that are read
+  or written by rows, if variables take half of a device; all variables, if together they are too
+  large for all devices, or one is too large for each device;
+- ops beside these variables whose inputs and outputs take longer to move than the op takes to
+  compute on the host: the look-up of rows, sums of rows, the sparse gradient.
 
 Dimensions: N ops, E edges, D devices.
 """
@@ -24,10 +24,10 @@ from placeto_tf.clusters.constraints import allowed_devices, own_devices
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 
-_BY_ROWS = ("Gather", "Scatter", "Sparse")  # in the types of ops that touch some rows only
-_LARGE = 1 / 64  # of a device's memory: smaller variables leave no room that matters
+_BY_ROWS = ("Gather", "Scatter", "Sparse")  # in the names of op types that use only some rows
+_LARGE = 1 / 64  # of a device's memory: moving smaller variables frees too little memory
 _HALF, _TIGHT = 0.5, 0.8  # shares of memory that variables may take before hosts are tried
-_HOPS = 6  # from a variable to an op beside it
+_HOPS = 6  # the most edges from a variable to an op beside it
 
 
 def hosts_of(cluster: Cluster) -> np.ndarray:
@@ -44,16 +44,16 @@ def offered_devices(
     said: Optional[np.ndarray] = None,
     all_hosts: bool = False,
 ) -> np.ndarray:
-  """Leaves out hosts where they cannot gain anything.
+  """Returns the devices that searches try for each op, without hosts that cannot help.
 
   Args:
     graph, cluster, costs: of the ops and devices.
-    able: [N, D] bool, where each op may run; by default where it has a kernel.
-    said: [N] bool, ops whose devices the user has named, which keep their devices.
-    all_hosts: whether hosts are offered to all ops, because nothing else fits.
+    able: [N, D] bool, devices that each op may use; by default those with a kernel for it.
+    said: [N] bool, ops for which the user has given devices; these are not changed.
+    all_hosts: whether hosts are options for all ops, because otherwise nothing fits.
 
   Returns:
-    [N, D] bool, where searches may put each op; equal for ops that are colocated.
+    [N, D] bool, devices that searches may use for each op; equal for colocated ops.
   """
   able = allowed_devices(graph, cluster) if able is None else able
   hosts = hosts_of(cluster)
@@ -64,9 +64,9 @@ def offered_devices(
   said = np.zeros(graph.num_ops, dtype=bool) if said is None else said
   own = own_devices(graph, cluster)
   on_host = (own >= 0) & hosts[own]
-  # Ops to grow from: on the host by the graph, in large variables, or told to run there alone.
+  # Ops to start from: on the host in the graph, in large variables, or for hosts alone.
   seeds = on_host | _crowding(graph, cluster, costs, hosts) | (said & ~elsewhere)
-  # Ops that run nowhere else, or have devices of the user's, keep their hosts.
+  # Ops that run nowhere else, or whose devices the user has given, keep their hosts.
   offered = said | ~elsewhere
   if seeds.any():
     offered = offered | _beside(graph, cluster, costs, able, seeds)
@@ -81,7 +81,7 @@ def _made_bytes(graph: ComputationGraph, costs: OpCosts) -> np.ndarray:
 
 def _crowding(
     graph: ComputationGraph, cluster: Cluster, costs: OpCosts, hosts: np.ndarray) -> np.ndarray:
-  """Returns the ops, [N] bool, of variables that could leave too little memory for the rest."""
+  """Returns the ops, [N] bool, of variables that may leave too little memory for other ops."""
   n, memory = graph.num_ops, cluster.memory_bytes[~hosts]
   held = np.bincount(graph.colocation, costs.persistent_bytes, minlength=n)  # of each set
   found = np.zeros(n, dtype=bool)
@@ -89,20 +89,20 @@ def _crowding(
   if held.sum() > _HALF * memory.min():
     by_rows = np.array(
         [any(part in op_type for part in _BY_ROWS) for op_type in graph.op_types], dtype=bool)
-    # Reference variables are read by an op of their own set, whose reader takes the rows.
+    # Reference variables are read by an op of their own set, and its reader takes the rows.
     producers = graph.edge_producers[by_rows[graph.edge_consumers] & (graph.edge_ports != CONTROL)]
     found[graph.colocation[by_rows]] = found[graph.colocation[producers]] = True
-  # Too much for all devices together, or a set too large for each: all may leave.
+  # All variables may move if they are too large for all devices, or a set is too large for each.
   if held.sum() > _TIGHT * memory.sum() or held.max() > _TIGHT * memory.max():
     found[:] = True
-  # Small variables stay; [N] by label to [N] by op.
+  # Small variables are left out; [N] by label to [N] by op.
   return (found & (held > _LARGE * memory.min()))[graph.colocation]
 
 
 def _beside(
     graph: ComputationGraph, cluster: Cluster, costs: OpCosts, able: np.ndarray, seeds: np.ndarray
 ) -> np.ndarray:
-  """Adds to `seeds` [N] the ops beside them that may gain on a host, [N] bool."""
+  """Adds the ops beside `seeds` [N] that may be better on a host to them, [N] bool."""
   n, hosts = graph.num_ops, hosts_of(cluster)
   host = int(np.argmax(hosts))
   data = graph.edge_ports != CONTROL
@@ -110,9 +110,9 @@ def _beside(
   # [N] bytes of outputs and inputs that cross to the host if the op alone moves.
   moved = _made_bytes(graph, costs) + np.bincount(v, costs.edge_bytes(graph)[data], minlength=n)
   slowest = cluster.bandwidth_bytes_per_us[host, ~hosts].min()
-  # Computing on the host takes no longer than moving inputs and outputs.
+  # Ops for which computing on the host takes no longer than moving inputs and outputs.
   cheap = costs.compute_us[:, cluster.device_kinds[host]] <= moved / slowest
-  # [N] by set, as ops that are colocated move together.
+  # [N] by set, because colocated ops move together.
   dear = np.zeros(n, dtype=bool)
   dear[graph.colocation[~cheap | ~able[:, host]]] = True
   free = ~dear[graph.colocation]
@@ -120,8 +120,8 @@ def _beside(
   # Grow by one edge per round; a set grows as a whole.
   near = seeds
   for _ in range(_HOPS):
-    # An op is beside them if all its inputs, constants aside, come from them, or all its outputs
-    # go to them.
+    # An op is beside the set if all its inputs (except constants) come from it, or all its outputs
+    # go to it.
     away_in = np.bincount(v, ~near[u] & has_inputs[u], minlength=n) > 0
     from_near = np.bincount(v, near[u], minlength=n) > 0
     away_out = np.bincount(u, ~near[v], minlength=n) > 0
@@ -138,14 +138,14 @@ def _beside(
 
 def own_host_note(
     graph: ComputationGraph, cluster: Cluster, costs: OpCosts, placement: np.ndarray) -> str:
-  """Describes the ops that the graph has on a host though another device could run them.
+  """Describes the ops that the graph puts on a host although another device could run them.
 
   Args:
     graph, cluster, costs: of the ops and devices.
     placement: [N] device of each op in the result.
 
   Returns:
-    A sentence, "" where there is no such op.
+    A sentence; "" if there is no such op.
   """
   hosts, own = hosts_of(cluster), own_devices(graph, cluster)
   named = np.array([bool(device) for device in graph.assigned_devices])

@@ -1,12 +1,12 @@
-"""`Method`: the record of one method, for code that lists, runs or describes methods.
+"""`Method`: the record of a method, for code that lists, runs or describes methods.
 
 A module with placers declares them beside their code, in a tuple called METHODS:
 
   METHODS = (Method("heft", Kind.CONSTRUCTION, unseeded(schedule_heft)),)
 
 `declared_in` finds the tuples of a package's modules. Modules that declare methods are imported
-whenever methods are listed, so they import nothing slow: what needs tf-agents, TensorFlow GNN or
-Keras is in a module one level deeper, which `deferred` names.
+whenever methods are listed, so they must import nothing slow: code that needs tf-agents, TensorFlow
+GNN or Keras is in a module one level deeper, which `deferred` imports on use.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-# Runs a method: [N] int32, the device of each op in the best placement found. It is called with
+# Runs a method; returns [N] int32, the device of each op in the best placement. Its arguments are
 #
-#   problem  which evaluates, and books that; policies start from its best
-#   budget   a `Budget`, counted from when the problem was made; without one a placer uses its own
-#            default, and policies fail
-#   seed     of everything random
+#   problem  evaluates placements and counts evaluations; policies start from its best placement
+#   budget   a `Budget`, counted from the time when the problem was made; without it, a placer uses
+#            its own default, and policies fail
+#   seed     of all samples
 #
-# and by keyword with the arguments that its record names: `weights`, the directory of trained ones
-# or None (`Method.weights`); `root_dir`, where TensorBoard summaries go or None
-# (`Method.summaries`); `runs`, how many runs of each search go on side by side (`Kind.AUTO`).
+# and, by keyword, the arguments that its record names: `weights`, the directory of trained weights
+# or None (`Method.weights`); `root_dir`, the directory of TensorBoard summaries or None
+# (`Method.summaries`); `runs`, the number of runs of each search side by side (`Kind.AUTO`).
 Run = Callable[..., np.ndarray]
 Loader = Callable[[], Run]
 
@@ -62,12 +62,12 @@ class Kind(enum.Enum):
 
   @property
   def takes_start(self) -> bool:
-    """Returns whether a method starts from a placement that exists when it begins."""
+    """Returns whether a method starts from an earlier placement."""
     return self in (Kind.AUTO, Kind.SEARCH, Kind.POLICY)
 
   @property
   def searches(self) -> bool:
-    """Returns whether a method looks for better placements as long as it may."""
+    """Returns whether a method searches for better placements until its budget is used up."""
     # Baselines and constructions end by themselves.
     return self.takes_start or self in (Kind.STANDALONE, Kind.ONE_SHOT)
 
@@ -78,7 +78,7 @@ class Kind(enum.Enum):
 
 
 class WithoutWeights(enum.Enum):
-  """Ways of a method that takes weights when it is given none."""
+  """The behaviour of a method that takes weights if none are given."""
 
   FAIL = "fails"
   SHIPPED = "uses the weights that ship with the package"
@@ -90,12 +90,12 @@ class Weights:
   """The weights that a method takes.
 
   Attributes:
-    policy: whose training gives them.
-    without: the method's way without weights.
-    load: returns a function that reads them from a directory and raises PlacetoError where it
-      cannot, so that damaged ones are known before the search begins; None: the method itself finds
-      out.
-    flags: of scripts/train.py that train them; by default `--policy=POLICY`.
+    policy: the policy whose training gives the weights.
+    without: the method's behaviour without weights.
+    load: returns a function that reads weights from a directory and raises PlacetoError if it
+      cannot, so that damaged weights are found before the search begins; None leaves this to the
+      method.
+    flags: of scripts/train.py for training such weights; by default `--policy=POLICY`.
   """
 
   policy: str
@@ -114,16 +114,16 @@ class Method:
   Attributes:
     name: for users and tables of results.
     kind: see `Kind`.
-    load: imports its module and returns its `Run`.
-    title: its name in the comparison table; by default `name`.
+    load: imports the method's module and returns its `Run`.
+    title: name in the comparison table; by default `name`.
     rank: order among methods of its kind.
-    weights: the weights that it takes, if any.
-    in_auto: of a policy that takes part in `auto`: returns its `Run` there, which leaves annealing
-      to `auto`.
-    repeats: whether it is a search of which several runs with other seeds find more than one.
-    summaries: whether it writes TensorBoard summaries.
-    control_of: the methods of which this is the procedure without learned weights. Lists leave
-      controls out; `evaluate.py --controls` runs those of its methods.
+    weights: the weights that the method takes, if any.
+    in_auto: for policies that are part of `auto`: returns the `Run` for `auto`, which leaves
+      annealing to `auto`.
+    repeats: whether several runs of this search with different seeds find more than one run.
+    summaries: whether the method writes TensorBoard summaries.
+    control_of: the methods for which this is the control: their procedure without learned weights.
+      Lists leave controls out; `evaluate.py --controls` runs the controls of its methods.
     start_rank: order among the constructions that `auto`, and a search without a start, try first.
   """
 
@@ -147,9 +147,10 @@ class Method:
   def in_tensorflow(self) -> bool:
     """Returns whether the method runs networks in TensorFlow.
 
-    It does if it learns, or is given weights of a training run.
+    It does if it learns, or takes the weights of a training run.
     """
-    # Without weights to load, only one-shot policies have networks: they learn these in the search.
+    # Of policies without weights to load, only one-shot policies have networks, which the search
+    # trains.
     if self.weights is None:
       return self.kind is Kind.ONE_SHOT
     return self.weights.without is not WithoutWeights.SHIPPED
@@ -161,7 +162,7 @@ def plain(run: Run) -> Loader:
 
 
 def unseeded(construct: Callable[..., np.ndarray]) -> Loader:
-  """Returns the loader of a function that samples nothing, and so takes no seed."""
+  """Returns the loader of a function without random samples, which takes no seed."""
 
   def run(
       problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
@@ -184,7 +185,7 @@ def deferred(module: str, function: str, **options: Any) -> Callable[[], Any]:
 
   Args:
     module: name of the module.
-    function: name of the function; of a class's, "Class.function".
+    function: name of the function; "Class.function" for a method of a class.
     **options: more keyword arguments for the function.
 
   Returns:
@@ -192,7 +193,7 @@ def deferred(module: str, function: str, **options: Any) -> Callable[[], Any]:
   """
 
   def load() -> Callable:
-    # Gym, which tf-agents brings, advertises its successor on stderr.
+    # Gym, which tf-agents imports, prints about its successor on stderr.
     with contextlib.redirect_stderr(io.StringIO()):
       found = importlib.import_module(module)
     return functools.partial(operator.attrgetter(function)(found), **options)
@@ -211,7 +212,7 @@ def declared_by(modules: Iterable[ModuleType]) -> Tuple[Method, ...]:
   """Returns the methods that modules declare, by kind, rank and name.
 
   Raises:
-    PlacementError: two of them have one name.
+    PlacementError: two methods have the same name.
   """
   # Method's name -> (module, method), to name both modules of a clash.
   found: Dict[str, Tuple[str, Method]] = {}

@@ -1,4 +1,4 @@
-"""`PlacementProblem`: one graph, grouped, on one cluster; the input of every placer.
+"""`PlacementProblem`: one grouped graph on one cluster, the input of every placer.
 
 Dimensions: N ops, G groups, D devices, B placements side by side.
 """
@@ -35,9 +35,9 @@ class Evaluation:
   Attributes:
     step_time_us: [B] float64.
     peak_memory_bytes: [B, D] float64.
-    objective_us: [B] float64, step time plus the memory penalty (2 s a GB over the limit).
-    excess_bytes: [B] float64, memory over the limits of all devices.
-    start_us: [B, N] float64 start of each op, where it was asked for, else None.
+    objective_us: [B] float64, step time plus the memory penalty (2 s per GB over the limit).
+    excess_bytes: [B] float64, bytes over the memory limits, summed over devices.
+    start_us: [B, N] float64 start of each op if it was asked for, else None.
   """
 
   step_time_us: np.ndarray  # [B]
@@ -52,21 +52,21 @@ class Evaluation:
     return self.excess_bytes == 0
 
   def best(self) -> int:
-    """Returns the index of the best: least over the memory, then by objective, then the first."""
+    """Returns the index of the best: by least bytes over the limits, then objective, then index."""
     # The last key of lexsort is the first criterion; the sort is stable.
     return int(np.lexsort((self.objective_us, self.excess_bytes))[0])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlacementProblem:
-  """One grouped graph on one cluster; evaluations are booked in its search log.
+  """One grouped graph on one cluster; its search log counts evaluations.
 
   Attributes:
     graph, costs, cluster: the graph to place, the costs of its ops, and the devices.
     grouping: G groups of ops that are placed together.
-    allowed_ops: [N, D] bool; None allows all that `offered_devices` does. Pins narrow it.
+    allowed_ops: [N, D] bool; None allows the devices of `offered_devices`. Pins restrict them.
     simulator: of the graph; None makes one.
-    replicated: the replicas that the graph consists of, if any, for placers that use them.
+    replicated: the replicas of the graph, if any, for placers that use them.
     search_log: the search log, the same for all groupings of one problem.
     sets: the ops that must share a device, from which searches make their supernodes.
     allowed: [G, D] bool.
@@ -119,7 +119,7 @@ class PlacementProblem:
       allowed_ops, replicated: see the class.
 
     Returns:
-      A problem of which nothing has been evaluated.
+      A problem without evaluations.
 
     Raises:
       PlacementError: ops of one group have no device in common.
@@ -134,7 +134,7 @@ class PlacementProblem:
     """Returns the devices that all ops of each group may use, [G, D] bool; raises without any."""
     graph, cluster, grouping = self.graph, self.cluster, self.grouping
     allowed = np.ones((grouping.num_groups, cluster.num_devices), dtype=bool)
-    # A group may go where all of its ops may.
+    # A group may use the devices that all of its ops may use.
     np.logical_and.at(allowed, grouping.group_of_op, self.allowed_ops)
     if not allowed.any(axis=1).all():
       group = int(np.flatnonzero(~allowed.any(axis=1))[0])
@@ -145,18 +145,18 @@ class PlacementProblem:
     return allowed
 
   def regrouped(self, grouping: Grouping) -> PlacementProblem:
-    """Returns the same problem in other groups: evaluations, the best and the clock are shared."""
+    """Returns the problem in other groups; both share evaluations, best placement and clock."""
     return dataclasses.replace(self, grouping=grouping)
 
   def renewed(self) -> PlacementProblem:
-    """Returns the same problem with nothing evaluated; the count and the clock start again."""
+    """Returns the same problem without evaluations; the count and the clock start again."""
     return dataclasses.replace(self, search_log=SearchLog())
 
   def portable(self, *, with_shapes: bool) -> PlacementProblem:
-    """Returns the problem for another process, without the file or live graph that it came from.
+    """Returns the problem for another process, without its source file or live graph.
 
     Args:
-      with_shapes: whether it keeps the GraphDef, from which some policies take shapes.
+      with_shapes: whether the GraphDef is kept, from which some policies take shapes.
     """
     source = self.graph.source if with_shapes else None
     if source is not None:
@@ -219,11 +219,11 @@ class PlacementProblem:
     return evaluation
 
   def project(self, placement: np.ndarray) -> np.ndarray:
-    """Returns the device that has most of each group's compute time, [G], in a placement [N]."""
+    """Returns the device with most of each group's compute time, [G], in a placement [N]."""
     kinds = self.cluster.device_kinds[placement]
     # A little weight for ops without cost, so that they vote too.
     weight = self.costs.compute_us[np.arange(self.graph.num_ops), kinds] + 1e-3
     votes = np.zeros((self.num_groups, self.num_devices))
-    # [G, D] weight of each group's ops on each device; devices not allowed lose to any vote.
+    # [G, D] weight of each group's ops on each device; devices that are not allowed lose.
     np.add.at(votes, (self.grouping.group_of_op, placement), weight)
     return np.where(self.allowed, votes, -1.0).argmax(axis=1).astype(np.int32)

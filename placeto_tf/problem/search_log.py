@@ -1,8 +1,8 @@
-"""`SearchLog`: the evaluation budget used so far, the best placement, and the runs of methods.
+"""`SearchLog`: the used evaluation budget, the best placement, and the runs of methods.
 
-Every method asks its problem for step times, and the problem books them here. So budgets are
-counted in the same way for all: an evaluation is one computed step time of a placement, duplicates
-and starting points included. `N` is the number of ops.
+Every method gets its step times from the problem, and the problem counts them here. So budgets are
+counted in the same way for all methods: an evaluation is one computed step time of a placement,
+duplicates and starting points included. `N` is the number of ops.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from placeto_tf.problem.budget import Budget
 
 NO_BUDGET = "no budget was left"
 NOTHING_LEFT = "nothing was left to gain"
-# Reasons not to run a method that are no errors.
+# Reasons not to run a method, other than errors.
 ORDINARY_REASONS = (NO_BUDGET, NOTHING_LEFT)
 
 
@@ -27,9 +27,9 @@ class Improvement(NamedTuple):
   """A change of the best placement.
 
   Attributes:
-    evaluations, seconds: used when it was found.
-    objective_us: step time and penalty of the new best placement.
-    excess_bytes: memory that it lacks; 0 where it fits.
+    evaluations, seconds: used when the placement was found.
+    objective_us: step time plus penalty of the new best placement.
+    excess_bytes: its bytes over the memory limits; 0 if it fits.
   """
 
   evaluations: int
@@ -40,17 +40,17 @@ class Improvement(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MethodRun:
-  """One method's part of a search, all its runs together.
+  """One method's part of a search, over all its runs.
 
   Attributes:
     name: of the method.
-    placement: [N] int32, the placement that a construction made, or the best that a search ended
-      with; None if it evaluated none.
-    evaluations: number of placements that it evaluated.
-    seconds: the time that it took.
-    gain_us: by how much it lowered the best objective so far; 0 for the first method.
-    skipped: why it evaluated no placement, or "".
-    start_us: the best objective when it began; None for the first method.
+    placement: [N] int32, the placement that a construction made, or the best placement at the end
+      of a search; None if the method evaluated none.
+    evaluations: number of placements that the method evaluated.
+    seconds: duration of the method.
+    gain_us: decrease of the best objective so far by the method; 0 for the first method.
+    skipped: the reason why the method evaluated no placement, or "".
+    start_us: the best objective at the method's begin; None for the first method.
   """
 
   name: str
@@ -64,23 +64,23 @@ class MethodRun:
 
 @dataclasses.dataclass(eq=False)
 class SearchLog:
-  """Evaluations, the best so far, and the runs of methods; its clock begins when it is made.
+  """Evaluations, the best placement so far, and the runs of methods; its clock starts with it.
 
-  One placement is better than another if it lacks less memory; then by its objective.
+  A placement with fewer bytes over the memory limits is better; then the objective decides.
 
   Attributes:
-    started: `time.monotonic()` when it was made.
-    evaluations: placements evaluated so far.
-    of_runs: how many of these each independent run made; empty where there were none.
+    started: `time.monotonic()` when the log was made.
+    evaluations: number of placements evaluated so far.
+    of_runs: the evaluations of each independent run; empty if there were none.
     best_placement: [N] int32 of the best placement so far, or None.
-    best_objective_us, best_excess_bytes: of that; infinite where there is none.
-    improvements: one each time the best placement changed.
+    best_objective_us, best_excess_bytes: of the best placement; infinite if there is none.
+    improvements: one for each change of the best placement.
     method_runs: one per method, in the order in which methods first ran.
     observer: called after each batch of evaluations, if any.
     announce: called with the name of each method before it runs.
     stopped: whether every budget counts as used up.
     proven: whether the best placement is known to be optimal.
-    saturated: whether the search ended because more of it was not expected to gain enough.
+    saturated: whether the search ended because a longer search was not expected to gain enough.
   """
 
   started: float = dataclasses.field(default_factory=time.monotonic)
@@ -98,8 +98,8 @@ class SearchLog:
   saturated: bool = False
 
   def __getstate__(self) -> Dict[str, Any]:
-    """Returns the state for another machine, whose clock began at another time."""
-    # Monotonic clocks of two machines differ, so elapsed seconds travel (negative) instead.
+    """Returns the state for another machine, which has another monotonic clock."""
+    # Monotonic clocks of two machines differ, so the (negative) elapsed seconds are sent instead.
     return {**self.__dict__, "started": self.started - time.monotonic(), "observer": None,
             "announce": None}
 
@@ -107,7 +107,7 @@ class SearchLog:
     self.__dict__.update(state, started=state["started"] + time.monotonic())
 
   def copy(self) -> SearchLog:
-    """Returns the log as it is now, which nobody observes and nothing stopped."""
+    """Returns a copy of the log without observers, which is not stopped."""
     best = self.best_placement
     # Lists are copied, so that later improvements of one log do not show in the other.
     return dataclasses.replace(
@@ -142,12 +142,12 @@ class SearchLog:
     return time.monotonic() - self.started
 
   def stop(self) -> None:
-    """Has every budget count as used up, so that searches end soon."""
+    """Makes every budget count as used up, so that searches end soon."""
     self.stopped = True
 
   def exhausted(self, budget: Budget) -> bool:
     """Returns whether the budget is used up."""
-    # Used up at the first limit reached; a target counts only with a placement that fits.
+    # Used up at the first limit; a target counts only with a placement that fits.
     return self.stopped or (
         budget.max_evaluations is not None and self.evaluations >= budget.max_evaluations
     ) or (budget.max_seconds is not None and self.seconds >= budget.max_seconds) or (
@@ -155,10 +155,10 @@ class SearchLog:
         and self.best_objective_us <= budget.target_us)
 
   def remaining_evaluations(self, budget: Budget) -> Optional[int]:
-    """Returns how many more placements may be evaluated; None where there is no such limit."""
+    """Returns the number of further evaluations; None without a limit on evaluations."""
     if budget.max_evaluations is None:
       return None
-    # Limits count all evaluations of the log, of whichever method.
+    # Limits count all evaluations of the log, of any method.
     return max(0, budget.max_evaluations - self.evaluations)
 
   def expected_evaluations(self, budget: Budget, evaluations: int, seconds: float) -> float:
@@ -166,7 +166,8 @@ class SearchLog:
 
     Args:
       budget: of the whole search.
-      evaluations, seconds: the log's own when a stretch began whose rate is taken for the rest.
+      evaluations, seconds: counts of the log at an earlier time; the rate since then is assumed for
+        the remaining time.
 
     Returns:
       The number, by the nearer of both limits; infinite without a limit.
@@ -188,7 +189,7 @@ class SearchLog:
       objective_us: step time and penalty.
 
     Returns:
-      True if less is over the limits, or equally much and the objective is lower.
+      True if fewer bytes are over the limits, or equally many and the objective is lower.
     """
     # Lexicographic: memory first.
     return (excess_bytes, objective_us) < (self.best_excess_bytes, self.best_objective_us)
@@ -200,9 +201,9 @@ class SearchLog:
 
     Args:
       evaluations: number of evaluations.
-      best: (placement [N], excess_bytes, objective_us) of the best one, where it is better than
-        the best so far.
-      turn: the number of that one among them, from 1; by default it was the last.
+      best: (placement [N], excess_bytes, objective_us) of the best new placement, if it is better
+        than the best so far.
+      turn: the number of that placement among the new ones, from 1; by default the last.
 
     Returns:
       None.
@@ -219,11 +220,11 @@ class SearchLog:
       self.observer()
 
   def run(self, name: str, method: Callable[[], np.ndarray]) -> None:
-    """Runs a method and records its part; one that is interrupted has its record too.
+    """Runs a method and records its part, also if the method is interrupted.
 
     Args:
       name: of the record.
-      method: returns the placement [N] that it made or ended with; its evaluations are booked here.
+      method: returns its placement [N]; its evaluations are counted here.
 
     Returns:
       None.
@@ -264,7 +265,7 @@ class SearchLog:
     # A method that runs several times has one record.
     for i, old in enumerate(self.method_runs):
       if old.name == new.name:
-        # Later runs of one method add up; the first start and the last placement stay.
+        # Later runs of one method add up; the first start and the last placement are kept.
         placement = old.placement if new.placement is None else new.placement
         self.method_runs[i] = MethodRun(
             new.name, placement, old.evaluations + new.evaluations, old.seconds + new.seconds,

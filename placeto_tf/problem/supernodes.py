@@ -1,7 +1,7 @@
-"""`Supernodes`: coarse groups of ops that a search moves together, and where they are placed.
+"""`Supernodes`: coarse groups of ops that a search moves together, and their devices.
 
-Groups are the usual supernodes; refinement moves smaller ones. The ops of a supernode always have
-the same device, so a placement of supernodes [U] and one of ops [N] are equivalent.
+Usually supernodes are the problem's groups; refinement moves smaller supernodes. All ops of a
+supernode have the same device, so a placement of supernodes [U] determines one of ops [N].
 
 Dimensions: N ops, U supernodes (coarse groups), D devices, R images of a device.
 """
@@ -17,20 +17,21 @@ from placeto_tf.grouping.contraction import contract
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation.compiling import compiled
 
-# Levels of a search, (supernodes over the number of groups, share of the budget): a handful of
-# large supernodes first, which moves whole layers at once. docs/results/rivals_tuned.md has others.
+# Levels of a search, (number of supernodes divided by the number of groups, share of the budget):
+# first a handful of large supernodes, which moves whole layers at once.
+# docs/results/rivals_tuned.md has other levels.
 COARSE_TO_FINE: Tuple[Tuple[float, float], ...] = (
     (0.0625, 0.05), (0.125, 0.1), (0.25, 0.15), (0.5, 0.2), (1.0, 0.2), (2.0, 0.1), (4.0, 0.1),
     (8.0, 0.1))
 
 
 class SupernodeTables(NamedTuple):
-  """`Supernodes` as compiled loops read them; runs of one array are delimited by offsets [U+1]."""
+  """`Supernodes` as arrays for compiled loops; offsets [U+1] delimit the runs of an array."""
 
   op_offsets: np.ndarray  # [U+1] int32
   ops: np.ndarray  # [N] int32, the ops of each supernode
-  op_images: np.ndarray  # [N] int32, the row of `images` that says where each of these is
-  images: np.ndarray  # [R, D] int32, where an op is when its supernode is on a device
+  op_images: np.ndarray  # [N] int32, the row of `images` for each of these ops
+  images: np.ndarray  # [R, D] int32, the op's device for each device of its supernode
   neighbour_offsets: np.ndarray  # [U+1] int32
   neighbours: np.ndarray  # int32
   choice_offsets: np.ndarray  # [U+1] int32
@@ -40,7 +41,7 @@ class SupernodeTables(NamedTuple):
 
 
 class Supernodes:
-  """The supernodes of one search, their neighbours and where they may go.
+  """The supernodes of one search, their neighbours and their allowed devices.
 
   Attributes:
     supernode_of_op: [N] int32.
@@ -87,7 +88,7 @@ class Supernodes:
 
   @functools.cached_property
   def neighbours(self) -> List[List[int]]:
-    """Returns lists, [U], of the supernodes that exchange data with each, each listed once."""
+    """Returns lists, [U], of the supernodes that exchange data with each; none is listed twice."""
     offsets, others = self._neighbours
     return [part.tolist() for part in np.split(others, offsets[1:-1])]
 
@@ -117,16 +118,16 @@ class Supernodes:
     return np.asarray(devices, dtype=np.int32)[..., self.supernode_of_op]
 
   def devices(self, placement: np.ndarray) -> List[int]:
-    """Returns the devices of the supernodes, [U], in a placement [N] in which each has one."""
-    # The first op of each supernode stands for all.
+    """Returns the devices of the supernodes, [U], in a placement [N] that splits none of them."""
+    # The first op of each supernode has the device of all its ops.
     return placement[self._op_order[self._op_offsets[:-1]]].tolist()
 
   def project(self, problem: PlacementProblem, placement: np.ndarray) -> np.ndarray:
-    """Returns the allowed device that has most of each supernode's compute time in a placement.
+    """Returns the allowed device with most of each supernode's compute time in a placement.
 
     Args:
       problem: of the costs.
-      placement: [N] int32, in which supernodes need not agree.
+      placement: [N] int32; ops of a supernode may have different devices.
 
     Returns:
       [U] int32.
@@ -173,7 +174,7 @@ def _neighbours(producers, consumers, count):
   offsets = np.zeros(count + 1, np.int32)
   for e in range(producers.shape[0]):
     u, v = producers[e], consumers[e]
-    if v < u:  # the edge the other way, if there is one, came before
+    if v < u:  # the opposite edge, if there is one, came before
       # Binary search for the pair (v, u) among the consumers of v.
       low, high = begin[v], begin[v + 1]
       while low < high:
@@ -200,19 +201,19 @@ def _neighbours(producers, consumers, count):
 
 
 def _offsets(counts: np.ndarray) -> np.ndarray:
-  """Returns the begin of each supernode's run, [U+1] int32."""
+  """Returns the start of each supernode's run, [U+1] int32."""
   return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
 def placed_supernodes(problem: PlacementProblem, placement: np.ndarray, count: int) -> Supernodes:
   """Makes supernodes whose ops share a device in a placement, so that a search can start there.
 
-  The supernodes are the problem's own groups if these do the same.
+  The supernodes are the problem's own groups if the ops of each group share a device.
 
   Args:
     problem: of N ops.
     placement: [N] int32.
-    count: number of supernodes, about.
+    count: approximate number of supernodes.
 
   Returns:
     The supernodes.
@@ -238,6 +239,6 @@ def level_counts(problem: PlacementProblem) -> List[int]:
 def _agrees(groups: np.ndarray, placement: np.ndarray) -> bool:
   """Returns whether the ops of every group have one device."""
   first = np.zeros(int(groups.max()) + 1, dtype=placement.dtype)
-  # The last op of each group stands for all; any would do.
+  # Compares all ops with the last op of their group; any op of the group would do.
   first[groups] = placement
   return bool((first[groups] == placement).all())

@@ -1,4 +1,4 @@
-"""One simulated step for other compiled loops, by whichever event loop the cluster needs."""
+"""One simulated step for other compiled loops, by the event loop that the cluster needs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def simulate_step(placements, arguments, start_us, step_time_us, peak_bytes):
   """Simulates placements[0]; see `event_loop.simulate_range`.
 
   Args:
-    placements: [B, N] int32, of which the first is simulated.
-    arguments: of an engine, `engine.arguments(workspace)`. The length of the tuple says which loop
-      takes them; the compiler leaves the other one out.
-    start_us: [B, N] float64, whose first row is filled; or [1, N].
-    step_time_us: [B] float64, whose first entry is filled.
-    peak_bytes: [B, D] float64, whose first row is filled.
+    placements: [B, N] int32; the first row is simulated.
+    arguments: of an engine, `engine.arguments(workspace)`. The length of the tuple selects the
+      event loop; the compiler leaves the other loop out.
+    start_us: [B, N] float64, or [1, N]; the first row is filled.
+    step_time_us: [B] float64; the first entry is filled.
+    peak_bytes: [B, D] float64; the first row is filled.
   """
   first = np.int64(0)  # numba would compile the whole loop once more for the literals 0 and 1
   if len(arguments) == 2:

@@ -1,11 +1,12 @@
-"""Compiles the inner loops of simulation and features with numba, and keeps the code.
+"""Compiles the inner loops of simulation and features with numba, and caches the code.
 
-Numba's cache is machine code behind a pickle, so reading it runs it. By default it would be read
-from `__pycache__` beside the source, or from NUMBA_CACHE_DIR, whoever may write there. Here it is a
-folder that is the user's alone.
+Numba's cache has machine code in a pickle, so reading the cache runs code from it. By default numba
+reads `__pycache__` beside the source, or NUMBA_CACHE_DIR, even if other users may write there. This
+module uses a folder that belongs to the user alone.
 
-Numba compiles a function again when its own file has changed. It does not look at what the function
-calls or is given, so the folder is of one state of all sources of compiled code.
+Numba compiles a function again if the function's own file has changed, but not if the functions
+that it calls, or the types of its arguments, have changed. So there is a folder for each state of
+all sources of compiled code.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from placeto_tf.errors import SetupError
 from placeto_tf.files import outputs
 
 _NAME = "compiled"
-_KEPT_SECONDS = 30 * 86_400.0  # since code was last used; what another process uses must stay
-# Rooms whose tables compiled code is given; other sources count if they are compiled.
+_KEPT_SECONDS = 30 * 86_400.0  # after the last use; code in use by other processes must be kept
+# Packages whose tables are arguments of compiled code; other sources count if they are compiled.
 _ROOMS = ("simulation", "problem")
 
 
 def compiled(**options):
-  """Compiles like `numba.njit`, cached on disk where that can be written.
+  """Compiles like `numba.njit`, cached on disk if the disk can be written.
 
   Raises:
     SetupError: NUMBA_CACHE_DIR is set to a folder that others may write to.
   """
 
-  # No C code calls these functions: a wrapper for it would be compiled for nothing. Nor are
-  # divisors 0, for which each division would have a branch.
+  # No C code calls these functions, so no wrapper for C is compiled. Divisors are never 0, so
+  # divisions are compiled without a branch for 0.
   options = {"no_cfunc_wrapper": True, "error_model": "numpy", **options}
 
-  # The cache folder is a global setting of numba, changed for the moment of the decoration alone.
+  # The cache folder is a global setting of numba, changed only during the decoration.
   def decorate(function):
     own = folder()
     if own is None:
@@ -51,7 +52,7 @@ def compiled(**options):
     before, config.CACHE_DIR = config.CACHE_DIR, own  # read while a function is decorated
     try:
       return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # it cannot be written
+    except RuntimeError:  # the cache cannot be written
       return numba.njit(**options)(function)
     finally:
       config.CACHE_DIR = before
@@ -61,13 +62,13 @@ def compiled(**options):
 
 @functools.cache
 def folder() -> Optional[str]:
-  """Returns the folder of compiled code, or None where none can be kept."""
+  """Returns the folder of compiled code, or None if no folder can be written."""
   chosen = os.environ.get("NUMBA_CACHE_DIR")
   try:
     states = outputs.make_private(
         os.path.join(chosen, "placeto_tf") if chosen else outputs.cache_folder(_NAME))
     own = outputs.make_private(os.path.join(states, _state_of_sources()))
-    # A folder in use looks new, so that no other process removes it as old.
+    # The time of a folder in use is renewed, so that no other process removes the folder as old.
     os.utime(own)
     for state in pathlib.Path(states).iterdir():
       if state.stat().st_mtime < time.time() - _KEPT_SECONDS:
@@ -86,7 +87,7 @@ def folder() -> Optional[str]:
 def _state_of_sources() -> str:
   """Digests the package's sources of compiled code."""
   package = pathlib.Path(__file__).parents[1]
-  # Numba finds code by the path of its source, so another copy of the package has none yet.
+  # Numba finds code by the path of its source, so each copy of the package has its own code.
   digest = hashlib.sha256(os.fsencode(package))
   for path in sorted(package.rglob("*.py")):
     text = path.read_bytes()
@@ -105,13 +106,13 @@ def _without_docstrings(source: bytes) -> str:
   return ast.dump(tree)
 
 
-# For the parts of a loop: they become part of their callers, so a call costs nothing.
+# For the parts of a loop: they are inlined into their callers, so a call costs nothing.
 inlined = numba.njit(inline="always")
 
 
 @inlined
 def copy_into(target, source):
-  """Copies a vector in compiled code; an array's assignment takes ten times as long to compile.
+  """Copies a vector in compiled code; assigning an array takes ten times as long to compile.
 
   Args:
     target: [N], changed.
@@ -121,8 +122,8 @@ def copy_into(target, source):
     target[i] = source[i]
 
 
-# For the parts of several loops that are too large for that. Only compiled code may call them: a
-# call from Python ends the process. It saves compiling what would convert their arguments.
+# For parts of several loops that are too large for inlining. Only compiled code may call them: a
+# call from Python ends the process, because no conversion of their arguments is compiled.
 _OF_PARTS: Dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True,
                              "error_model": "numpy", "_nrt": False}
 part = numba.njit(**_OF_PARTS)

@@ -1,8 +1,8 @@
 """Checkpoints of a training run, by `tf.train.CheckpointManager`: a resume takes the last one.
 
-A directory holds `ckpt-N.index` and `ckpt-N.data-*`, N the iteration, and `checkpoint`, the list of
-TensorFlow's. A checkpoint that is damaged costs only the iterations since the one before it. If
-there are checkpoints and none can be read, it is an error; the run does not begin again over them.
+A directory holds `ckpt-N.index` and `ckpt-N.data-*` of iteration N, and TensorFlow's list
+`checkpoint`. A damaged checkpoint costs only the iterations since the previous one. If there are
+checkpoints and none can be read, the run ends with an error instead of overwriting them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Checkpoints:
 
     Args:
       directory: of the checkpoints.
-      state: further state to save, of numbers and text, with the values of a new run.
-      most: how many checkpoints are kept.
+      state: further state (numbers and text) that is saved, with the values of a new run.
+      most: the number of checkpoints that are kept.
       **tracked: objects for `tf.train.Checkpoint`.
 
     Raises:
@@ -53,7 +53,7 @@ class Checkpoints:
 
   @property
   def state(self) -> Dict[str, Any]:
-    """Returns the state as it was last saved; in a new run the given one."""
+    """Returns the state that was saved last; in a new run the given state."""
     return json.loads(self._stored.numpy().decode())
 
   def save(self, iteration: int, state: Dict[str, Any]) -> None:

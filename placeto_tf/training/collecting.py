@@ -1,7 +1,7 @@
 """Experience for updates, collected in this process or by actors on Ray, from the same specs.
 
-A spec says all that an episode depends on besides the weights: its problem, its seed, its start. So
-where it is played, how often, and beside what others makes no difference to what it gives.
+A spec has everything besides the weights on which an episode depends: its problem, its seed, its
+start. So a spec gives the same experience in any process, however often it is played.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _ENVIRONMENT = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 
 class Collecting:
-  """Has episodes collected; problems travel once, weights once an update."""
+  """Lets workers collect episodes; they receive problems once, and weights once per update."""
 
   def __init__(self, executor: Executor, count: int, make: Maker, problems: Sequence[Any]):
     """Starts the workers, which receive the problems once.
 
     Args:
       executor: where the workers are.
-      count: of workers.
+      count: number of workers.
       make: makes a worker's collector from the problems.
-      problems: portable, as `make` takes them.
+      problems: the portable problems for `make`.
     """
     self._executor = executor
     self._workers = executor.actors(

@@ -1,6 +1,6 @@
-"""Costs of placements: the callable that an environment is given, and the simulated one.
+"""Costs of placements for environments: their interface, and the simulated cost.
 
-The environment never knows where its costs come from. A cost is a callable
+An environment does not know where its costs come from. A cost is a callable
 
   cost(placements [B, G] int32) -> (objective_us [B] float64, components)
 
@@ -26,7 +26,7 @@ Cost = Callable[[np.ndarray], Tuple[np.ndarray, Dict[str, np.ndarray]]]
 
 
 class SimulatedCost:
-  """The objective of a `PlacementProblem`, which counts the evaluations and keeps the best."""
+  """The objective of a `PlacementProblem`, which counts evaluations and keeps the best one."""
 
   def __init__(
       self, problem: PlacementProblem, grouped: Optional[GroupedGraph] = None,
@@ -35,8 +35,8 @@ class SimulatedCost:
 
     Args:
       problem: simulates the placements.
-      grouped: start times of groups are those of its main ops; None leaves start times out.
-      grouping: of the placements; by default the problem's groups.
+      grouped: a group starts with its main op here; None leaves out start times.
+      grouping: grouping of the placements; by default the problem's groups.
     """
     self._problem, self._grouping = problem, grouping or problem.grouping
     self._grouped = grouped

@@ -1,7 +1,7 @@
-"""Plays episodes with tf-agents' `PyDriver`; every policy that is trained collects so.
+"""Plays episodes with tf-agents' `PyDriver`, which collects experience for all policies.
 
-Samples come from NumPy generators: TensorFlow's global seed has no effect and stays as it is, and a
-run that is resumed takes the samples that it would have taken.
+Samples come from NumPy generators, so TensorFlow's global seed has no effect and is not changed. A
+run that is resumed gets the same samples as a run that is not interrupted.
 
 Dimensions: B episodes side by side, T steps, K groups placed in one step, D devices.
 """
@@ -21,7 +21,7 @@ import tensorflow as tf  # isort: skip
 
 # Observation, as arrays -> logits [B, K, D]
 Logits = Callable[[Dict[str, np.ndarray]], np.ndarray]
-# Observation, as arrays -> action, and information on it for later
+# Observation, as arrays -> action, and information on the action for the learner
 Act = Callable[[Any], Tuple[Any, Any]]
 
 
@@ -62,7 +62,7 @@ class ActingPolicy(py_policy.PyPolicy):
 def play(
     environment: py_environment.PyEnvironment, act: Act,
     observers: Sequence[Callable[[trajectory.Trajectory], Any]] = ()) -> trajectory.Trajectory:
-  """Plays one episode in each row of a batched environment; all end together.
+  """Plays one episode in each row of a batched environment; all episodes end together.
 
   Args:
     environment: with B episodes side by side.
@@ -73,7 +73,7 @@ def play(
     The trajectory, with arrays [B, T, ...].
   """
   steps: List[trajectory.Trajectory] = []
-  # Rows end together, so that `batch_size` episodes are one of each row.
+  # Rows end together, so `batch_size` episodes are one episode of each row.
   py_driver.PyDriver(
       environment, ActingPolicy(environment, act), [steps.append, *observers],
       max_episodes=environment.batch_size, end_episode_on_boundary=False).run(environment.reset())

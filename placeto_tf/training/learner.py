@@ -1,8 +1,8 @@
-"""`Learner`: the policy's part of a training; the trainer does the rest (`trainer.Trainer`).
+"""`Learner`: the policy's part of a training run; `trainer.Trainer` does the rest.
 
-A learner samples specs of experience; collectors, here or in actors on Ray, make experience of a
-spec and weights; the learner learns from it. A collector is a function of weights and spec, so that
-it makes no difference who collects, how many do, and what they collected before.
+A learner samples specs; collectors, in this process or in actors on Ray, turn a spec and weights
+into experience; the learner learns from the experience. A collector's result depends on weights and
+spec alone, so the number of collectors, and their earlier work, make no difference.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from placeto_tf.training.collecting import Maker
 
 
 class Learner:
-  """Base class. Methods that every learner defines raise NotImplementedError here.
+  """Base class; methods that every learner must define raise NotImplementedError here.
 
   Attributes:
-    policy: its name; rate: the name of the figure for its speed.
+    policy: name of the policy; rate: the name of the figure for its speed.
     config, root_dir: of the run.
-    problems: those to train on, `num_training` of them, and behind them those held out.
+    problems: `num_training` problems to train on, then the held-out problems.
     rng: of all samples; checkpoints hold its state.
     tracked: name -> object that checkpoints hold, for `tf.train.Checkpoint`.
     at_once: the number of specs of an update.
-    learner: makes the updates; it has the `variables` that they change.
+    learner: makes the updates; its `variables` are those that updates change.
   """
 
   policy: str
@@ -43,11 +43,11 @@ class Learner:
     Args:
       config: of the run.
       root_dir: of the run.
-      problems: to train on, instead of those of `config`.
-      held_out: problems on which the policy is watched; used only with `problems`.
+      problems: problems to train on, instead of those that `config` names.
+      held_out: held-out problems, on which the policy is evaluated; only with `problems`.
 
     Raises:
-      PlacetoError: a graph or cluster is wrong, or there is none to train on.
+      PlacetoError: a graph or cluster is wrong, or there is no problem to train on.
     """
     self.config, self.root_dir = config, root_dir
     if problems is None:
@@ -82,7 +82,7 @@ class Learner:
     raise NotImplementedError
 
   def portable(self, num_threads: Optional[int]) -> Sequence[Any]:
-    """Returns the problems as they travel; each simulates on `num_threads`, None: as here."""
+    """Returns the problems for collectors, simulating on `num_threads`; None: as many as here."""
     raise NotImplementedError
 
   @property
@@ -98,26 +98,26 @@ class Learner:
 
   @property
   def variables(self) -> List[tf.Variable]:
-    """Returns all that an update changes."""
+    """Returns all variables that an update changes."""
     return self.learner.variables
 
   def learn(self, experiences: List[Any], iteration: int) -> Dict[str, float]:
     """Updates the policy from the experience of each spec.
 
-    Without any figures, or with one that is not finite, the trainer undoes the update.
+    If the result is empty, or a figure is not finite, the trainer undoes the update.
 
     Args:
       experiences: one per spec of the update, in the order of the specs.
       iteration: number of the update, from 1 on.
 
     Returns:
-      The figures to be shown, by name. Names of figures of one graph have a folder
-      ("StepTime/zoo:rnnlm").
+      Name -> figure to be shown. The name of a figure of one graph has a folder, as in
+      "StepTime/zoo:rnnlm".
     """
     raise NotImplementedError
 
   def watch(self) -> Dict[str, float]:
-    """Returns figures of the policy on the held-out problems; called only if there are some."""
+    """Returns figures of the policy on the held-out problems; called only if there are any."""
     raise NotImplementedError
 
   # Checkpoints and files.
@@ -127,11 +127,11 @@ class Learner:
     return {"rng": self.rng.bit_generator.state}
 
   def load_state(self, state: Dict[str, Any]) -> None:
-    """Restores a `state`, after `tracked`, of the run at this iteration."""
+    """Restores a `state`; the objects of `tracked` were restored before."""
     self.rng.bit_generator.state = state["rng"]
 
   def export(self, iteration: int) -> None:
-    """Writes the files that are of use without the trainer, such as weights for inference."""
+    """Writes the files that are used without the trainer, such as weights for inference."""
     raise NotImplementedError
 
   def finish(self) -> None:
@@ -147,5 +147,5 @@ class Learner:
   def graph_of(self, problem: int) -> str:
     """Returns the spec of the graph of a training problem."""
     graphs = self.config.graphs
-    # Problems are ordered by graph, equally many for each.
+    # Problems are sorted by graph; each graph has equally many.
     return graphs[min(problem // max(1, self.num_training // len(graphs)), len(graphs) - 1)]

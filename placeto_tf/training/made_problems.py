@@ -1,6 +1,6 @@
-"""Problems made of arrays, of the kinds that others place: `made:KIND[index]`.
+"""Random problems of the kinds that other tools place, made of arrays: `made:KIND[index]`.
 
-A problem is sampled by its kind and index, cluster included:
+Kind and index decide the samples of a problem and its cluster:
 
   layers     random layered graphs of 10 to 3,000 ops, one in 20 of up to 50,000, on 2 to 8 devices
              of one or two speeds
@@ -8,11 +8,11 @@ A problem is sampled by its kind and index, cluster included:
              transfers take up to some times as long as an op
   tasks      10 to 60 tasks on 4 to 24 devices of different speeds, delays and links by pair, each
              task allowed on a share of the devices
-  pipelines  chains of layers with branches, of 50 to 800 ops, on accelerators that hold little and
-             slow CPUs that hold all
+  pipelines  chains of layers with branches, of 50 to 800 ops, on accelerators with little memory
+             and slow CPUs with enough memory for all ops
 
-Transfers queue on one bus a device in half of the problems, on a link of each pair in a quarter,
-and nowhere in a quarter.
+Transfers queue on one bus per device in half of the problems, on a link per pair of devices in a
+quarter, and not at all in a quarter.
 
 Dimensions: N ops, D devices.
 """
@@ -70,13 +70,13 @@ def make(spec: str, *, max_groups: int = 128) -> PlacementProblem:
 
   Args:
     spec: `made:KIND[index]`.
-    max_groups: of its ops.
+    max_groups: the most groups of its ops.
 
   Returns:
     The problem, with its costs, its cluster and the devices that each op may use.
 
   Raises:
-    PlacetoError: there is no such kind, or the spec is none.
+    PlacetoError: there is no such kind, or the text is no spec.
   """
   match = _SPEC.match(spec)
   if not match or match.group(1) not in _KINDS or match.group(3):
@@ -114,7 +114,7 @@ def _between(rng: np.random.Generator, low: float, high: float) -> float:
 
 def _equal_links(
     d: int, bandwidth: float, latency_us: float = 0.0) -> Tuple[np.ndarray, np.ndarray]:
-  """Returns [D, D] bandwidths and latencies, all alike."""
+  """Returns [D, D] bandwidths and latencies, equal for all pairs."""
   return np.full((d, d), bandwidth), np.full((d, d), latency_us)
 
 
@@ -128,7 +128,7 @@ def _bandwidth(
 def _layers(rng: np.random.Generator) -> _Sampled:
   n = int(_between(rng, 10, 3000) if rng.random() < 0.95 else _between(rng, 3000, 50_000))
   width = int(_between(rng, 2, max(3, n / 5)))
-  # Op i is in layer i // width; it reads 1 to 3 ops of the 1 to 3 layers before.
+  # Op i is in layer i // width; it reads 1 to 3 ops of the 1 to 3 previous layers.
   layer = np.arange(n) // width
   edges = [
       (int(producer), i) for i in range(width, n)
@@ -146,7 +146,7 @@ def _layers(rng: np.random.Generator) -> _Sampled:
 def _products(rng: np.random.Generator) -> _Sampled:
   """Returns C = A B in s x s blocks: s^3 products, each block of C a sum of s of them."""
   s, layers = int(rng.integers(2, 5)), int(rng.integers(1, 7))
-  wide = rng.random() < 0.5  # whether layers have several chains side by side
+  wide = rng.random() < 0.5  # True: layers have several chains side by side
   work: List[float] = []
   edges: Edges = []
 

@@ -9,14 +9,14 @@ Dimensions: B episodes side by side, G groups.
   current    [B, 1] int32    the group whose device the next action names
   visited    [B, G] float32  1 for groups that an action of this episode has placed
   start      [B, G] float32  start of the group's main op over the step time, in [0, 1]
-  graph      [B, 1] int32    which graph it is of
+  graph      [B, 1] int32    number of the graph
 
-The network reads `start` relative to the current group's. A group's main op is the one that
-computes longest; its first op is often a variable, which starts at 0, and its last the update of
-that variable, at the end of the step, whatever the placement.
+The network reads `start` relative to the current group's. A group's main op is the op with the
+longest compute time. The first op of a group says less: it is often a variable, which starts at 0
+in any placement; and the last op is often the variable's update at the end of the step.
 
-Graphs of a family have different numbers of groups: G is that of the largest, and smaller ones are
-padded with 0.
+Graphs of a family have different numbers of groups: G is the number of the largest graph, and
+observations of smaller graphs are padded with 0.
 """
 
 from __future__ import annotations

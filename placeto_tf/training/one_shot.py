@@ -1,10 +1,10 @@
 """Trains policies that place a whole graph in one action: sample, simulate, `agent.train`.
 
-An episode is one step, as in a bandit whose action is a vector. `ReinforceLearner` teaches a policy
-of one graph (`OneShotPolicy`) by tf-agents' `ReinforceAgent`, with the moving average of the
-rewards as its value network (Mirhoseini et al. 2017, section 3.1) or the batch's mean. GDP, whose
-policy is for many graphs, learns by PPO (`policies/gdp/learner.py`). Either is used by a training
-run, or until the budget of a placer is used up:
+An episode is one step, as in a bandit whose action is a vector. `ReinforceLearner` trains a policy
+of one graph (`OneShotPolicy`) by tf-agents' `ReinforceAgent`; its value network is the moving
+average of the rewards (Mirhoseini et al. 2017, section 3.1) or the batch's mean. GDP, whose policy
+is for many graphs, learns by PPO (`policies/gdp/learner.py`). Training runs use either learner; so
+do placers, until their budget is used up:
 
   learner = ReinforceLearner(policy, environment, config, seed)
   search(problem, learner, budget)
@@ -38,15 +38,15 @@ from placeto_tf.training.schedules import between, spent_share
 from placeto_tf.training.updates import adam, attempt, optimizer_variables, write_scalars
 
 GRADIENT_CLIP = 1.0  # largest norm of all gradients together
-_KEPT = 0.9  # share of the moving average that an update keeps
+_KEPT = 0.9  # weight of the old moving average in an update
 
 
 @dataclasses.dataclass(frozen=True)
 class OneShotConfig:
-  """How a one-shot policy learns.
+  """Settings of the training of a one-shot policy.
 
   Attributes:
-    batch_size: B, placements sampled for an update (of each graph).
+    batch_size: B, number of placements (of each graph) that are sampled for an update.
     learning_rate, final_learning_rate: Adam's, at the start and the end of the budget.
   """
 
@@ -60,11 +60,11 @@ class OneShotConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ReinforceConfig(OneShotConfig):
-  """How a one-shot policy learns by REINFORCE.
+  """Settings of REINFORCE for a one-shot policy.
 
   Attributes:
-    baseline: "moving_average" of the rewards, or "batch", the mean of the batch at hand. Advantages
-      over it are divided by the rewards' deviation over the batch.
+    baseline: "moving_average" of the rewards, or "batch" for the mean of the present batch. The
+      advantages over the baseline are divided by the deviation of the batch's rewards.
   """
 
   baseline: str = "moving_average"
@@ -77,7 +77,7 @@ class ReinforceConfig(OneShotConfig):
 
 
 class MovingBaseline(network.Network):
-  """A value network of no weights: the moving average of the mean rewards of all batches.
+  """A value network without weights: the moving average of the mean rewards of all batches.
 
   Attributes:
     average: variable, NaN before the first batch.
@@ -117,9 +117,9 @@ class OneShotLearner:
   """Base class: a policy that places a whole graph in one action, and its updates.
 
   Attributes:
-    policy, environment, optimizer: see there.
+    policy, environment, optimizer: the policy, the environment in which it plays, and Adam.
     rng: of the samples, for a run that is resumed.
-    losses: of the last `update`; empty where it gave NaN and was undone.
+    losses: of the last `update`; empty if it gave NaN and was undone.
     average_return: tf-agents' metric over the last 100 placements.
   """
 
@@ -128,10 +128,10 @@ class OneShotLearner:
     """Makes the policy's variables and the optimizer.
 
     Args:
-      policy: to be trained.
-      environment: that `update` plays in; None where experience comes from elsewhere.
-      config: how it learns.
-      seed: of the sampled actions; the policy has its own for its weights.
+      policy: the policy to be trained.
+      environment: `update` plays in it; None if experience comes from elsewhere.
+      config: settings of the training.
+      seed: of the sampled actions; the policy has its own seed for its weights.
     """
     self.policy, self.environment, self.config = policy, environment, config
     self.rng = np.random.default_rng(seed)
@@ -153,7 +153,7 @@ class OneShotLearner:
     return driving.play(self.environment, self.policy.act(self.rng), [self.average_return])
 
   def update(self, spent: float = 0.0) -> None:
-    """Samples and simulates a batch and learns from it; `spent` is the budget's share."""
+    """Samples and simulates a batch and learns from it; `spent` is the used share of the budget."""
     steps = self.play()
     self.losses = attempt(lambda: self.learn([steps], spent), self.variables)
 
@@ -162,7 +162,7 @@ class OneShotLearner:
 
     Args:
       parts: [B, 1, ...] placements of one graph each, as they were played.
-      spent: share of the budget that is used up, in [0, 1], for the schedules.
+      spent: used share of the budget, in [0, 1], for the schedules.
 
     Returns:
       "loss", of the update.
@@ -175,7 +175,7 @@ class ReinforceLearner(OneShotLearner):
 
   Attributes:
     agent: of tf-agents.
-    tracked: name -> object that a checkpoint has to hold.
+    tracked: name -> object that a checkpoint must hold.
   """
 
   config: ReinforceConfig
@@ -240,7 +240,7 @@ def search_environment(
   Args:
     problem: simulates the placements.
     config: gives the batch size.
-    budget: the batch is at most as large as the evaluations that are left of it.
+    budget: the batch has at most as many placements as evaluations are left.
     **options: of `OneShotEnvironment`.
 
   Returns:
@@ -258,9 +258,9 @@ def search(
     budget: Budget, *, root_dir: Optional[str] = None) -> None:
   """Trains on the problem's graph until the budget is used up; the problem remembers the best.
 
-  With `max_evaluations` alone the search is the same for the same seeds on one machine, bit for
-  bit. It stops before a batch that could exceed the budget. If nothing was evaluated before,
-  it evaluates one batch even if the time is up, so that there is an answer.
+  If only `max_evaluations` is limited, the same seeds give the same search on one machine, bit for
+  bit. The search stops before a batch that could exceed the budget. If nothing was evaluated
+  before, one batch is evaluated even if the time is up, so that there is a result.
 
   Args:
     problem: of the environment.
@@ -287,7 +287,7 @@ def search(
 def _summarize(
     writer: tf.summary.SummaryWriter, problem: PlacementProblem, environment: OneShotEnvironment,
     learner: OneShotLearner) -> None:
-  """Writes figures of a step, whose number is that of evaluations, as for every policy."""
+  """Writes figures of a step; the number of the step is the number of evaluations."""
   scalars = {
       "StepTime/best_us": problem.search_log.best_objective_us,
       "Metrics/AverageReturn": learner.average_return.result(),

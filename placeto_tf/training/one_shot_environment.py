@@ -1,7 +1,7 @@
-"""Placing a whole graph in one action: one-step episodes, many placements side by side.
+"""An environment that places a whole graph in one action, with many placements side by side.
 
 The reward is that of Mirhoseini et al. (2017, section 3; 2018, section 3) and of GDP (section 3):
-minus the square root of the step time in seconds, and a constant where a placement does not fit.
+minus the square root of the step time in seconds, or a constant if a placement does not fit.
 
 Dimensions: B placements side by side, G groups (or ops), D devices.
 """
@@ -27,7 +27,8 @@ class OneShotEnvironment(py_environment.PyEnvironment):
   their graphs.
 
   Attributes, of the last step:
-    step_time_us: [B] float64; infinite where a device is not allowed, as nothing was simulated.
+    step_time_us: [B] float64; infinite for placements on devices that are not allowed, which are
+      not simulated.
     fits: [B] bool.
   """
 
@@ -38,13 +39,12 @@ class OneShotEnvironment(py_environment.PyEnvironment):
     """Sets the specs.
 
     Args:
-      allowed: [G, D] bool. An action that disregards it earns `INVALID_REWARD` and is not
-        simulated.
-      cost: see `training.cost`; its `step_time_us` and `fits` are used where it gives them.
+      allowed: [G, D] bool. An action with other devices gets `INVALID_REWARD` and is not simulated.
+      cost: see `training.cost`; its `step_time_us` and `fits` are used if present.
       batch_size: B.
-      graph: the index of this graph, of `num_graphs`, for policies of many graphs.
-      num_graphs: that the policy knows.
-      decisions: spec of an action; None is the devices [G] themselves.
+      graph: the index of this graph, for policies of many graphs.
+      num_graphs: number of graphs of the policy.
+      decisions: spec of an action; None takes the devices [G] as actions.
       placements: actions [B, ...] -> devices [B, G].
     """
     super().__init__(handle_auto_reset=True)
@@ -83,7 +83,7 @@ class OneShotEnvironment(py_environment.PyEnvironment):
     # [B, A] decisions -> [B, G] devices.
     devices = np.asarray(self._placements(action), dtype=np.int32)
     groups = np.arange(len(self._allowed))
-    # [B]: rows with every group on an allowed device; only these cost an evaluation.
+    # [B] bool, rows with every group on an allowed device; only these are evaluated.
     simulated = self._allowed[groups, devices].all(axis=1)
     self.step_time_us = np.full(self._batch_size, np.inf)
     self.fits = np.zeros(self._batch_size, dtype=bool)
@@ -91,7 +91,7 @@ class OneShotEnvironment(py_environment.PyEnvironment):
       objective_us, components = self._cost(devices[simulated])
       self.step_time_us[simulated] = components.get(cost_lib.STEP_TIME_US, objective_us)
       self.fits[simulated] = components.get(cost_lib.FITS, True)
-    # Minus the square root of seconds: differences between slow placements weigh less.
+    # Minus the square root of seconds, which weighs differences between slow placements less.
     reward = np.where(self.fits, -np.sqrt(self.step_time_us / 1e6), INVALID_REWARD)
     return ts.termination(
         self._observe(), reward.astype(np.float32), outer_dims=(self._batch_size,))

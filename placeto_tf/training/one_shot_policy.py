@@ -1,12 +1,12 @@
 """Policies that place a whole graph in one action (rnn, hierarchical, gdp), as tf-agents networks.
 
-An episode is one step. Its action is a vector of decisions: a device for each group and, where
-these are sampled as well, a group for each op. A decision may depend on those before it, and so do
-its probability and its entropy: the network gives `Decisions`, a distribution of the whole vector
-that knows the log probability of each decision. tf-agents' agents sum these.
+An episode is one step. Its action is a vector of decisions: a device for each group and, if groups
+are sampled as well, a group for each op. A decision, its probability and its entropy may depend on
+earlier decisions. So the network returns `Decisions`, a distribution of the whole vector that has
+the log probability of each decision. tf-agents' agents sum these.
 
 Samples come from NumPy generators, as everywhere (see `driving`): each policy has a compiled pass
-that samples a batch, and `act` gives it the form that a driver asks for.
+that samples a batch, and `act` wraps that pass for a driver.
 
 Dimensions: B placements side by side, A decisions per placement, G groups, D devices.
 """
@@ -29,17 +29,18 @@ LOG_PROBS = "log_probs"
 
 
 class Decisions(tfp.distributions.Distribution):
-  """A distribution of decisions whose `log_prob` has the shape of the actions that it is given."""
+  """A distribution of decisions whose `log_prob` has the same shape as the given actions."""
 
   def __init__(
       self, of: Optional[LogProbs] = None, entropies: Optional[tf.Tensor] = None,
       log_probs: Optional[tf.Tensor] = None, name: str = "Decisions"):
-    """Makes the distribution from log probabilities, of any actions or of sampled ones.
+    """Makes the distribution from log probabilities of any actions, or of sampled actions.
 
     Args:
-      of: gives log probabilities.
-      entropies: of the decisions, where they do not depend on one another.
-      log_probs: instead of `of`, those of actions that were sampled; others are not asked about.
+      of: function that computes log probabilities.
+      entropies: entropies of the decisions, if they do not depend on one another.
+      log_probs: instead of `of`, the log probabilities of the sampled actions, which are then the
+        only actions that may be passed to `log_prob`.
       name: of the distribution.
     """
     self._of = (lambda actions: log_probs) if of is None else of
@@ -69,7 +70,7 @@ class OneShotPolicy(network.DistributionNetwork):
 
     Args:
       num_decisions: A.
-      most: greatest value of each decision, or of all.
+      most: largest value of each decision, or of all decisions.
       name: of the network.
     """
     self.decisions = array_spec.BoundedArraySpec((num_decisions,), np.int32, 0, most, name="device")
@@ -85,7 +86,7 @@ class OneShotPolicy(network.DistributionNetwork):
     """Returns the distribution of decisions, which computes log probabilities of actions.
 
     Args:
-      observation: [B] int32 number of the graph; ignored, there is one graph.
+      observation: [B] int32 number of the graph; ignored, because there is one graph.
       step_type, training: ignored.
       network_state: empty.
 
@@ -104,7 +105,7 @@ class OneShotPolicy(network.DistributionNetwork):
     """Samples decisions.
 
     All randomness comes from `rng`; TensorFlow's global seed has no effect and is not changed.
-    Devices a group may not use are never sampled.
+    Devices that a group may not use are never sampled.
 
     Args:
       rng: the source of randomness.
@@ -116,7 +117,7 @@ class OneShotPolicy(network.DistributionNetwork):
     raise NotImplementedError
 
   def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
-    """Returns [B, A] log p(decision | those before it) of decisions [B, A]; 0 if no choice."""
+    """Returns [B, A] log p(decision | earlier ones) of decisions [B, A]; 0 without a choice."""
     raise NotImplementedError
 
   def placements(self, decisions: np.ndarray) -> np.ndarray:
@@ -129,7 +130,7 @@ class OneShotPolicy(network.DistributionNetwork):
 
 
 def log_prob_of(logits: tf.Tensor, allowed: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-  """Returns the log probability of actions under masked logits.
+  """Returns the log probabilities of actions under masked logits.
 
   Args:
     logits: [..., D].
@@ -137,6 +138,6 @@ def log_prob_of(logits: tf.Tensor, allowed: tf.Tensor, actions: tf.Tensor) -> tf
     actions: [...] int32 devices.
 
   Returns:
-    [...] float32; exactly 0 where only one device is allowed.
+    [...] float32; exactly 0 if only one device is allowed.
   """
   return masked.MaskedCategorical(logits, allowed).log_prob(actions)

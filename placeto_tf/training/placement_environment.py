@@ -1,11 +1,11 @@
 """The published decision process over placements of one grouped graph, many episodes side by side.
 
 Placeto section 3.1: an episode starts from a placement and visits every group once; the action is
-a device for the group at hand. All episodes of a batch take their steps together and end together.
-Observations are padded to the largest graph of several and name their graph, so that one network
-serves all; see `training.observation`.
+a device for the current group. All episodes of a batch take their steps together and end together.
+Observations are padded to the largest graph and have the number of their graph, so that one network
+serves several graphs; see `training.observation`.
 
-Dimensions: B episodes side by side, G groups, which are the steps of an episode, D devices.
+Dimensions: B episodes side by side, G groups (and steps of an episode), D devices.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class EnvironmentConfig:
   Attributes:
     num_episodes: B.
     order: "topological", the order given to the environment, or "random", sampled in every episode.
-    reward: "intermediate", the fall of the objective from one placement to the next, or "final",
-      minus the objective of the last placement; both over the objective of the given start.
+    reward: "intermediate", the decrease of the objective from one placement to the next, or
+      "final", minus the objective of the last placement; both are divided by the objective of the
+      given start.
     start: "given", "best" (of all evaluated so far) or "random", sampled in every episode.
   """
 
@@ -56,7 +57,7 @@ class _State:
   Attributes:
     placement: [B, G] int32.
     objective_us: [B] float64.
-    start: [B, G] float32, over the step time.
+    start: [B, G] float32 start times, divided by the step time.
   """
 
   placement: np.ndarray
@@ -95,17 +96,17 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     """Makes the environment and evaluates the given start once.
 
     Args:
-      allowed: [G, D] bool, where each group may be placed.
+      allowed: [G, D] bool, devices that each group may use.
       cost: see `training.cost`.
       start: [G] int32, the given start, each group on an allowed device.
       order: [G] int32, the order in which episodes visit groups, such as `GroupedGraph.order`; None
-        is by number.
+        visits them by number.
       config: the rules.
       seed: of random orders and random starts.
-      graph: the number of this graph, of `num_graphs`.
-      num_graphs: that the policy knows.
-      max_groups: of observations; by default G.
-      go_on: asked after each step; where it says no, episodes end with that step.
+      graph: the number of this graph.
+      num_graphs: number of graphs of the policy.
+      max_groups: number of groups in observations; by default G.
+      go_on: called after each step; if it returns False, episodes end with that step.
 
     Raises:
       PlacementError: the start takes no time.
@@ -160,7 +161,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     return observation_lib.action_spec(self.num_devices)
 
   def begin(self, seed: Sequence[int], best: np.ndarray) -> None:
-    """Sets all that later episodes depend on: the seed of their samples, and their best start.
+    """Sets the seed of the samples of later episodes, and their best start.
 
     Args:
       seed: of all later samples.
@@ -194,10 +195,10 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     before_us = self._state.objective_us.copy()
     rows, groups, devices = np.arange(len(action)), self._order[:, self._t], action[:, 0]
     proposed = self._state.placement.copy()
-    # A device that is not allowed is no move: the network masks it, others may not.
+    # A device that is not allowed is no move; the network masks it, but other policies may not.
     may = self._allowed[groups, devices]
     proposed[rows[may], groups[may]] = devices[may]
-    # Only placements that differ are simulated.
+    # Only placements that changed are simulated.
     changed = np.flatnonzero((proposed != self._state.placement).any(axis=1))
     if len(changed):
       self._state.put(changed, self._evaluate(proposed[changed]))
@@ -236,7 +237,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       self._best = self._state.rows(slice(b, b + 1))
 
   def _observe(self) -> Dict[str, np.ndarray]:
-    # After the last step nothing is left to place; the observation names the first groups.
+    # After the last step nothing is left to place; the observation has the first groups as current.
     t = self._t % self.num_groups
     found = {
         observation_lib.PLACEMENT: self._state.placement,
@@ -244,7 +245,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
         observation_lib.VISITED: self._visited,
         observation_lib.START: self._state.start,
         observation_lib.GRAPH: np.full((self.batch_size, 1), self._graph, np.int32)}
-    # Columns of groups that this graph does not have stay 0; `np.pad` copies.
+    # Columns of padding groups are 0; `np.pad` copies.
     return {
         name: np.pad(value, [(0, 0), (0, self._observation_spec[name].shape[0] - value.shape[1])])
         for name, value in found.items()}

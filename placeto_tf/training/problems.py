@@ -55,7 +55,8 @@ def expand_clusters(specs: Sequence[str], seed: int, graph_index: int) -> List[s
   """Returns the clusters of one graph.
 
   Args:
-    specs: of clusters; "random[3]" stands for three sampled ones, others are for every graph.
+    specs: of clusters; "random[3]" stands for three sampled clusters, other specs are for all
+      graphs.
     seed: of the samples.
     graph_index: number of the graph; each graph has samples of its own.
 
@@ -66,7 +67,7 @@ def expand_clusters(specs: Sequence[str], seed: int, graph_index: int) -> List[s
     PlacetoError: a spec that begins with "random" and is not random[COUNT].
   """
   clusters: List[str] = []
-  # A stream per graph: adding a graph does not change the clusters of the others.
+  # Each graph has its own stream, so that adding a graph does not change the others' clusters.
   rng = random.Random(f"{seed}/{graph_index}")
   for spec in specs:
     if not spec.startswith("random"):
@@ -86,8 +87,8 @@ def make_problem(
 
   Args:
     graph, cluster: of the problem.
-    max_groups: of ops.
-    num_threads: that simulate; by default all cores.
+    max_groups: the most groups of ops.
+    num_threads: number of threads that simulate; by default all cores.
 
   Returns:
     The problem.
@@ -113,7 +114,7 @@ def with_starts(
   Raises:
     PlacementError: no group of the problem can be moved.
   """
-  # No group has two devices to choose from.
+  # No group has a choice between devices.
   if not (problem.allowed.sum(axis=1) > 1).any():
     raise PlacementError("no group of the problem can be moved; leave it out of the training")
   placers = [*reference_placers().values(), *(PLACERS[each] for each in _LISTS if lists)]
@@ -131,9 +132,9 @@ def make_problems(
 
   Args:
     graphs, clusters: as `RunConfig` has them.
-    max_groups: a number of groups is sampled from these for each problem.
+    max_groups: numbers of groups, from which one is sampled for each problem.
     seed: of these samples, and of random clusters.
-    num_threads: that simulate; by default all cores.
+    num_threads: number of threads that simulate; by default all cores.
     lists: see `with_starts`.
 
   Returns:

@@ -11,15 +11,15 @@ from placeto_tf.errors import PlacetoError, check_at_least
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-  """Graphs, clusters and duration of a run; a subclass adds how it learns.
+  """Graphs, clusters and duration of a run; subclasses add the settings of a policy.
 
   Attributes:
     graphs, clusters: specs of single graphs and of clusters, as `load_graph` and `Cluster.parse`
       take them.
-    held_out: specs of graphs on which the policy is watched while it trains, on `watch_cluster`.
-    iterations: updates.
-    checkpoint_every, watch_every: iterations.
-    seed: of everything random.
+    held_out: specs of graphs on which the policy is evaluated during training, on `watch_cluster`.
+    iterations: number of updates.
+    checkpoint_every, watch_every: numbers of iterations.
+    seed: of all samples.
   """
 
   graphs: Tuple[str, ...]

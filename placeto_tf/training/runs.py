@@ -25,12 +25,12 @@ def claim(root_dir: str, config: Dict[str, Any]) -> None:
     config: as `RunConfig.to_json` gives it.
 
   Raises:
-    PlacetoError: it holds a run of another configuration.
+    PlacetoError: the directory holds a run of another configuration.
   """
   outputs.make(root_dir)
   path = os.path.join(root_dir, "config.json")
   if not os.path.lexists(path):
-    # Files of a run without its configuration: nobody knows whether it is the same run.
+    # Files of a run without its configuration may be those of another run.
     for name in ("train", "weights"):
       if os.path.lexists(os.path.join(root_dir, name)):
         raise PlacetoError(
@@ -41,7 +41,7 @@ def claim(root_dir: str, config: Dict[str, Any]) -> None:
   stored = user_files.read_json_object(
       path, what="the run's configuration",
       remedy="choose another root_dir, or put an undamaged copy back")
-  # Settings that only the stored file has are not compared.
+  # Settings that are only in the stored file are not compared.
   for name, value in config.items():
     if stored.get(name) != value:
       raise PlacetoError(
@@ -54,9 +54,9 @@ def finish(root_dir: str, iterations: int, skipped: int, figures: Dict[str, floa
 
   Args:
     root_dir: of the run.
-    iterations: updates that were made.
-    skipped: updates that gave NaN and were undone.
-    figures: the last of each name; NaN and infinity are written as null.
+    iterations: number of updates.
+    skipped: number of updates that gave NaN and were undone.
+    figures: the last figure of each name; NaN and infinity are written as null.
   """
   outputs.write_json(os.path.join(root_dir, "done.json"), {
       "reason": "all iterations are done", "iterations": iterations,
@@ -73,10 +73,10 @@ def finished(root_dir: str, config: Dict[str, Any]) -> Optional[Dict[str, float]
     config: as `RunConfig.to_json` gives it.
 
   Returns:
-    Name -> figure; None where the run is not over.
+    Name -> figure; None if the run is not over.
 
   Raises:
-    PlacetoError: it was a run of another configuration.
+    PlacetoError: the directory holds a run of another configuration.
   """
   if not os.path.lexists(os.path.join(root_dir, "done.json")):
     return None
@@ -88,7 +88,7 @@ def read_done(root_dir: str) -> Dict[str, Any]:
   """Returns the content of done.json: reason, iterations, skipped_updates, figures.
 
   Raises:
-    PlacetoError: there is none, or it is damaged.
+    PlacetoError: the file is missing or damaged.
   """
   path = os.path.join(root_dir, "done.json")
   remedy = "delete it and start the run again, which goes on from its last checkpoint"
@@ -107,7 +107,7 @@ def hparams(settings: Mapping[str, Any]) -> Dict[str, Any]:
   """Returns the settings that the HPARAMS tab can show and sort by.
 
   Args:
-    settings: as JSON; those of an object inside are taken up beside the others.
+    settings: as JSON; settings of nested objects are listed beside the others.
 
   Returns:
     Name -> number, text, or a short list as text.
@@ -116,7 +116,7 @@ def hparams(settings: Mapping[str, Any]) -> Dict[str, Any]:
   for name, value in settings.items():
     if isinstance(value, Mapping):
       found.update(hparams(value))
-    # A list of one is shown as its element, so that the tab can sort by numbers.
+    # A list of one element is shown as the element, so that the tab can sort by numbers.
     elif isinstance(value, (list, tuple)) and len(value) <= _MOST_LISTED:
       found[name] = value[0] if len(value) == 1 and isinstance(
           value[0], (bool, int, float, str)) else ", ".join(map(str, value))

@@ -1,4 +1,4 @@
-"""Schedules over a search, by the share of its budget that is used up."""
+"""Schedules over a search, as functions of the used share of its budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def spent_share(
   """Returns the share of the budget that is used up.
 
   Args:
-    problem: has counted the evaluations and the seconds.
+    problem: its search log counts evaluations and seconds.
     budget: of the problem.
     began: evaluations and seconds of the problem when the search began.
 

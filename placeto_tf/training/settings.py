@@ -1,7 +1,7 @@
-"""Fields of nested frozen dataclasses as text: listed, and set by `name=value`.
+"""Lists fields of nested frozen dataclasses as text, and sets them by `name=value`.
 
-A name is dotted where dataclasses are nested (`network.rounds`); its last parts are enough if only
-one field has them (`rounds`). Values are parsed by the field's annotation:
+Names in nested dataclasses are dotted (`network.rounds`); the last parts are enough if only one
+field has them (`rounds`). The field's annotation decides how a value is parsed:
 
   bool           true or false
   Optional[X]    none, or as X
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-  """Attributes: dotted name; annotation, a type; value that it has."""
+  """A field: its dotted name, its annotation (a type), and its value."""
 
   name: str
   annotation: Any
@@ -37,7 +37,7 @@ def fields(config: Any, prefix: str = "") -> Dict[str, Field]:
     prefix: of the names, with its dot.
 
   Returns:
-    Dotted name -> field, for all that are no dataclasses themselves, in their order.
+    Dotted name -> field, in order, for all fields that are no dataclasses.
   """
   found: Dict[str, Field] = {}
   # Resolves annotations that are text (`from __future__ import annotations`).
@@ -66,18 +66,18 @@ def to_text(value: object) -> str:
 
 
 def changed(config: T, settings: Sequence[str]) -> T:
-  """Sets fields by text; checks of the dataclasses see all of the new values at once.
+  """Sets fields by text; the checks of the dataclasses run on all new values together.
 
   Args:
     config: a frozen dataclass.
-    settings: `name=value` each; a later one wins.
+    settings: `name=value` each; of two for one field, the later one wins.
 
   Returns:
     A changed copy.
 
   Raises:
-    PlacetoError: a setting that is no `name=value`, an unknown or ambiguous name, a value of
-      another type, or an error raised by the dataclasses.
+    PlacetoError: a setting is no `name=value`, a name is unknown or ambiguous, a value is of
+      another type, or the dataclasses raise an error.
   """
   known = fields(config)
   values: Dict[str, Any] = {}
@@ -122,7 +122,7 @@ def with_values(config: T, values: Mapping[str, Any]) -> T:
 def _full_name(name: str, known: Mapping[str, Field]) -> str:
   if name in known:
     return name
-  # The last parts of a dotted name are enough where they are unambiguous.
+  # The last parts of a dotted name are enough if they are unambiguous.
   ends = [full for full in known if full.endswith(f".{name}")]
   if len(ends) == 1:
     return ends[0]
@@ -148,7 +148,7 @@ def parse(text: str, annotation: Any) -> Any:
     The value, of that type.
 
   Raises:
-    ValueError: the text denotes none; the message says what was expected.
+    ValueError: the text is no such value; the message has the expected form.
   """
   origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
   if origin is Union:  # Optional[X]

@@ -1,7 +1,7 @@
 """`Trainable`: the record of a policy that `scripts/train.py` trains.
 
-`policies/NAME/__init__.py` declares TRAINABLE, a function that imports what training needs and
-returns the record. `placeto_tf.policies.trainable` finds these.
+`policies/NAME/__init__.py` declares TRAINABLE, a function that imports the modules for training and
+returns the record. `placeto_tf.policies.trainable` finds these functions.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Trainable:
 
   Attributes:
     name: the value of --policy.
-    config: the defaults of the policy, still without graphs.
-    train: (config, root_dir, *, warm_start, progress) -> the last figures; where it is
-      `on_ray` also with `ray` and `actors`, see `trainer.train`.
-    on_ray: whether actors can collect its experience.
+    config: the policy's default configuration, without graphs.
+    train: (config, root_dir, *, warm_start, progress) -> the last figures; if `on_ray`, it also
+      takes `ray` and `actors`, see `trainer.train`.
+    on_ray: whether actors on Ray can collect its experience.
     presets: name -> the record of another way to train the policy.
-    pretrained: gives the directory of shipped weights; None where there are none.
+    pretrained: returns the directory of shipped weights; None if there are none.
   """
 
   name: str
@@ -40,7 +40,7 @@ class Trainable:
   pretrained: Callable[[], Optional[str]] = _no_weights
 
   def preset(self, name: Optional[str]) -> Trainable:
-    """Returns the record of a preset; with None, this one.
+    """Returns the record of a preset; None returns this record.
 
     Raises:
       PlacetoError: there is no such preset.
@@ -64,18 +64,18 @@ class Trainable:
       The configuration.
 
     Raises:
-      PlacetoError: an unknown field, or a wrong value.
+      PlacetoError: a field is unknown, or a value is wrong.
     """
     return settings_lib.changed(settings_lib.with_values(self.config, given), settings)
 
   def train_on(
       self, ray: Optional[str], actors: Optional[int], config: RunConfig, root_dir: str,
       **options: Any) -> Dict[str, float]:
-    """Trains, with experience collected on Ray where that is given.
+    """Trains the policy; with `ray`, actors on Ray collect the experience.
 
     Args:
-      ray: where actors collect; None is in this process.
-      actors: how many; only with `ray`.
+      ray: address of Ray, where actors collect; None collects in this process.
+      actors: number of actors; only with `ray`.
       config: of the run.
       root_dir: of the run.
       **options: of `train`.
@@ -84,7 +84,7 @@ class Trainable:
       The last figures of the run, by name.
 
     Raises:
-      PlacetoError: the policy cannot be trained there, or there are actors and no Ray; and the
+      PlacetoError: the policy cannot be trained on Ray, or actors are given without Ray; and the
         errors of `train`.
     """
     if ray is None:

@@ -1,7 +1,7 @@
-"""`Trainer`: the loop, checkpoints, resuming and summaries of every policy that is trained.
+"""`Trainer`: the training loop, checkpoints, resuming and summaries for all policies.
 
-The learner is in this process; it is handed experience in the order in which it drew the specs. So
-the result depends neither on who collects nor on how many do.
+The learner is in this process; it gets experience in the order in which it sampled the specs. So
+the result does not depend on the collectors or their number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.updates import attempt, write_scalars
 
 Progress = Callable[[int, Dict[str, float]], None]
-FIRST_CHECKPOINT = 10  # iterations: within the first minute even on a slow machine
+FIRST_CHECKPOINT = 10  # iterations; within the first minute even on a slow machine
 _MOST_NAN_UPDATES = 10  # in a row
 
 
@@ -39,23 +39,23 @@ def train(
     ray: Optional[str] = None, actors: Optional[int] = None) -> Dict[str, float]:
   """Trains to the end, from the last checkpoint if there is one.
 
-  A run that is done is left as it is.
+  A finished run is not changed.
 
   Args:
     make: makes the learner from the configuration, the directory and `warm_start`.
     config: of the run.
     root_dir: of the run.
-    warm_start: directory of weights for a new run to begin with.
+    warm_start: directory of the initial weights of a new run.
     progress: called with the iteration and its figures.
-    ray: where actors collect, see `executors.executor_at`; None is in this process.
-    actors: how many; by default one for each core of Ray's.
+    ray: where actors collect, see `executors.executor_at`; None collects in this process.
+    actors: number of actors; by default one for each core of Ray's.
 
   Returns:
     The last figures of the run, by name.
 
   Raises:
     PlacetoError: the errors of the learner, the directory holds a run of another configuration,
-      another process trains in it, or Ray cannot be had, or lost the actors too often.
+      another process trains in it, or Ray is not available, or lost the actors too often.
   """
   with outputs.alone(root_dir):
     figures = runs.finished(root_dir, config.to_json())
@@ -76,7 +76,7 @@ class Trainer:
 
   Attributes:
     learner: of the run.
-    iteration, skipped: updates so far, and those of them that gave NaN and were undone.
+    iteration, skipped: number of updates so far, and of updates that gave NaN and were undone.
   """
 
   def __init__(
@@ -91,13 +91,13 @@ class Trainer:
 
     Raises:
       PlacetoError: the directory holds a run of another configuration, or one that cannot be
-        resumed, or what the learner raises.
+        resumed; and the errors of the learner.
     """
     runs.claim(root_dir, config.to_json())
     self._config, self._root_dir = config, root_dir
     self.iteration, self.skipped, self._skipped_in_a_row = 0, 0, 0
     self._saved: Optional[int] = None
-    self._figures: Dict[str, float] = {}  # the last of each name
+    self._figures: Dict[str, float] = {}  # the last figure of each name
     self.learner = make(config, root_dir, **options)
     self._restore()
     self._writer = tf.summary.create_file_writer(os.path.join(root_dir, "train"))
@@ -110,13 +110,13 @@ class Trainer:
     Args:
       until: iterations.
       progress: called with the iteration and its figures.
-      collecting: by default in this process.
+      collecting: collects experience; by default in this process.
 
     Returns:
       The last figures, by name.
 
     Raises:
-      PlacetoError: ten updates in a row gave NaN; the last good checkpoint stays.
+      PlacetoError: ten updates in a row gave NaN; the last good checkpoint is kept.
     """
     config, learner = self._config, self.learner
     collecting = collecting or Collecting(
@@ -131,7 +131,7 @@ class Trainer:
       experiences = collecting.collect(learner.weights, learner.specs(self.iteration))
       learned = self._learn(experiences)
       steps += sum(map(learner.steps_of, experiences))
-      # Undone: no figures, and no checkpoint of this iteration.
+      # The update was undone: no figures, and no checkpoint of this iteration.
       if not learned:
         continue
       found = dict(learned, skipped=float(self.skipped))
@@ -152,15 +152,16 @@ class Trainer:
     """Trains to the end with actors.
 
     Args:
-      executor: where they are.
-      actors: how many; by default one for each core of Ray's, or as many as can work at a time.
+      executor: runs the actors.
+      actors: number of actors; by default one for each core of Ray's, but no more than can work at
+        the same time.
       progress: as for `run`.
 
     Returns:
       The last figures, by name.
 
     Raises:
-      PlacetoError: Ray has too few cores for them; and as `run` does.
+      PlacetoError: Ray has too few cores for the actors; and the errors of `run`.
     """
     cores, learner = executor.cores, self.learner
     # No more actors than specs that can be under way at once.
@@ -173,7 +174,7 @@ class Trainer:
       return self.run(progress=progress, collecting=collecting)
 
   def save(self) -> None:
-    """Writes a checkpoint, and the files that are of use without it."""
+    """Writes a checkpoint, and the files that are used without the trainer."""
     self._checkpoints.save(self.iteration, self._state())
     self._saved = self.iteration
     self.learner.export(self.iteration)
@@ -182,7 +183,7 @@ class Trainer:
     """Writes the hyperparameters, a first checkpoint and the figures of the untrained policy."""
     with self._writer.as_default(step=0):
       hp.hparams(runs.hparams(self._config.to_json()), trial_id=os.path.abspath(self._root_dir))
-    self.save()  # a checkpoint exists before anything that takes long
+    self.save()  # a checkpoint must exist before anything that takes long
     if self.learner.held_out:
       self._figures.update(self._record(self.learner.watch()))
 
@@ -194,7 +195,7 @@ class Trainer:
     runs.finish(self._root_dir, self.iteration, self.skipped, self._figures)
 
   def _learn(self, experiences: List[Any]) -> Dict[str, float]:
-    """Returns the figures of an update; none if it gave NaN and was undone."""
+    """Returns the figures of an update; empty if the update gave NaN and was undone."""
     learned = attempt(
         lambda: self.learner.learn(experiences, self.iteration), self.learner.variables)
     self._skipped_in_a_row = 0 if learned else self._skipped_in_a_row + 1
@@ -206,9 +207,9 @@ class Trainer:
     return learned
 
   def _record(self, scalars: Mapping[str, float]) -> Dict[str, float]:
-    """Writes scalars to TensorBoard; returns those that are not of one graph, to be printed.
+    """Writes scalars to TensorBoard; returns the figures that are printed: those over all graphs.
 
-    Names of figures of one graph have a folder; the others go to Metrics/.
+    Names of figures of one graph have a folder; the other figures go to Metrics/.
     """
     write_scalars(self._writer, self.iteration, {
         name if "/" in name else f"Metrics/{name}": value for name, value in scalars.items()})
@@ -219,7 +220,7 @@ class Trainer:
             **self.learner.state()}
 
   def _restore(self) -> None:
-    """Goes on from the last checkpoint that can be read, if there is one.
+    """Resumes from the last checkpoint that can be read, if there is one.
 
     Raises:
       PlacetoError: there are checkpoints or weights of a run that cannot be resumed.

@@ -1,4 +1,4 @@
-"""Parts that all learners share: the optimizer, undoing of updates, figures for TensorBoard."""
+"""Common parts of all learners: the optimizer, undoing of updates, figures for TensorBoard."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def optimizer_variables(optimizer: tf.keras.optimizers.Optimizer) -> List[tf.Var
 
 def attempt(
     learn: Callable[[], Dict[str, float]], variables: Sequence[tf.Variable]) -> Dict[str, float]:
-  """Makes an update, and undoes it where the figures or variables are not finite.
+  """Makes an update, and undoes it if a figure or variable is not finite.
 
   Args:
     learn: makes the update and returns its figures.
-    variables: all that the update changes.
+    variables: all variables that the update changes.
 
   Returns:
-    The figures of the update; empty where it was undone.
+    The figures of the update; empty if it was undone.
   """
-  # A copy of all variables, to go back to.
+  # A copy of all variables, for undoing.
   before = [variable.numpy() for variable in variables]
   try:
     figures = learn()
@@ -61,7 +61,7 @@ def attempt(
 
 
 class WithEntropyCoefficient:
-  """Mixin of tf-agents' policy gradient agents, whose entropy bonus can then be lowered.
+  """Mixin for tf-agents' policy gradient agents, with a variable coefficient of the entropy bonus.
 
   Attributes:
     entropy_coefficient: variable; 0 at first.
@@ -74,7 +74,7 @@ class WithEntropyCoefficient:
       *specs: of the agent.
       **options: of the agent.
     """
-    # Agents take a constant; their loss at 1 times this variable can change.
+    # Agents take a constant; with the constant 1, their loss times this variable can be changed.
     self.entropy_coefficient = tf.Variable(0.0, trainable=False, name="entropy_coefficient")
     super().__init__(*specs, entropy_regularization=1.0, **options)  # type: ignore[call-arg]
 
