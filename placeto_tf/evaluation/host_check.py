@@ -191,17 +191,17 @@ def page(cluster: Cluster, found: pd.DataFrame) -> str:
       "measured_us"]
   measured_us = found["measured_us"].astype(float)
 
-  def shown(values: pd.Series, form: str) -> pd.Series:
+  def shown(values: pd.Series, template: str) -> pd.Series:
     """Formats numbers; those that are not known are empty.
 
     Args:
       values: the numbers.
-      form: of each.
+      template: of each number, for `str.format`.
 
     Returns:
       Texts.
     """
-    return values.astype(float).map(form.format).where(values.notna(), "")
+    return values.astype(float).map(template.format).where(values.notna(), "")
 
   times = measured_us / 1e3
   table = pd.DataFrame({

@@ -29,8 +29,8 @@ _REPLICA = re.compile(r"^replica_\d+(_\d+)?/")
 _LONG_S = 1e6  # as long as no limit
 # The fixed numbers, and the others: a step that leaves something out with a probability
 # keeps all of it by one of the two, and none by the other.
-_DRAWS = {"normal": (0.6, -0.6), "uniform": (0.9, 0.05)}
-_DRAWN = "fixed_draw_"
+_FIXED_NUMBERS = {"normal": (0.6, -0.6), "uniform": (0.9, 0.05)}
+_FIXED_PREFIX = "fixed_draw_"
 _TABLES = ("InitializeTable", "LookupTableImport")  # beginnings of op types
 _BOUNDED = {"RandomUniformInt": 1, "StatelessRandomUniformInt": 2, "StatelessRandomUniformIntV2": 4}
 
@@ -185,7 +185,7 @@ class TrainableGraph:
 
     handles = {op.get_attr("shared_name"): op for op in self.tf_graph.get_operations()
                if op.type == "VarHandleOp" and op.get_attr("shared_name").startswith(
-                   tf.compat.as_bytes(_DRAWN))}
+                   tf.compat.as_bytes(_FIXED_PREFIX))}
     found = []
     with self.tf_graph.as_default(), tf.device(None):
       for name, op in handles.items():
@@ -194,7 +194,7 @@ class TrainableGraph:
         # Another handle: those of random ops may be in a loop.
         handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=[], shared_name=text)
         found.append((tf.raw_ops.AssignVariableOp(resource=handle, value=value), value,
-                      _DRAWS[text.split("_")[2]]))
+                      _FIXED_NUMBERS[text.split("_")[2]]))
     return found
 
   def _set_random_ops(self, otherwise: bool) -> None:
@@ -303,7 +303,7 @@ def _fixed_random(graph_def: GraphDef, name: str, kind: str, dtype: int, after: 
       for part, op in (("handle", "VarHandleOp"), ("read", "ReadVariableOp"), ("share", "Const"),
                        ("value", "AddV2")))
   # All random ops of a kind and type share one variable, which `_set_random_ops` sets.
-  handle.attr["shared_name"].s = f"{_DRAWN}{kind}_{dtype}".encode()
+  handle.attr["shared_name"].s = f"{_FIXED_PREFIX}{kind}_{dtype}".encode()
   handle.attr["shape"].shape.SetInParent()
   for node in (handle, read, share):
     node.attr["dtype"].type = dtype

@@ -17,7 +17,7 @@ import numpy as np
 from placeto_tf.encoding import schema  # checks for the legacy Keras, so before TensorFlow
 from placeto_tf.encoding.pair_features import NUM_FEATURES
 from placeto_tf.policies.placeto import environment as environment_lib
-from placeto_tf.policies.placeto.scorer import CAP, STAYS, ScorerWeights
+from placeto_tf.policies.placeto.scorer import CAP, SAME_DEVICE, ScorerWeights
 
 import tensorflow as tf  # isort: skip
 import tensorflow_gnn as tfgnn  # isort: skip
@@ -52,7 +52,7 @@ class Messages(tf.keras.layers.Layer):
       [E, H].
     """
     option = graph.edge_sets[schema.OPTION]
-    hidden, here = option[_HIDDEN], option[_PAIR][:, STAYS:STAYS + 1]  # [E, H], [E, 1]
+    hidden, here = option[_HIDDEN], option[_PAIR][:, SAME_DEVICE:SAME_DEVICE + 1]  # [E, H], [E, 1]
 
     def pooled(edges, tag, values, kind):
       """Pools the values of edges at the nodes of one of their ends.

@@ -27,7 +27,7 @@ WIDTH = 32  # H by default
 CAP = 10.0
 _PREDICTS = "gain"  # the sidecar's name for the quantity that scores predict
 _DIRECTORY = "weights"  # of the shipped weights
-STAYS = NAMES.index("stays")  # the feature that marks a group's present device
+SAME_DEVICE = NAMES.index("stays")  # the feature that marks a group's present device
 _FIELDS = ("hidden_1", "bias_1", "hidden_2", "bias_2", "output")
 
 
@@ -94,7 +94,7 @@ class ScorerWeights:
       score(pairs, self.arrays, found)
       return found
     hidden = np.maximum(pairs @ self.hidden_1 + self.bias_1, 0)  # [E, H]
-    here = pairs[:, STAYS, None]  # [E, 1], 1 where the group is
+    here = pairs[:, SAME_DEVICE, None]  # [E, 1], 1 where the group is
     groups, devices = ends.T
     for along, against, reached in zip(*(self.messages[i::3] for i in range(3))):
       # A group's state is that of the option edge to its present device.
