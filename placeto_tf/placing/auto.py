@@ -1,18 +1,18 @@
 """`auto`: simple placements, then the policy, then annealing, each from the best so far.
 
-1. The references: the graph's own devices, one device, the expert split, METIS. List schedules and
-   other constructions follow as long as they leave most of the time to the rest.
+1. The references: the graph's own devices, one device, the human-expert baseline, METIS. List
+   schedules and other constructions follow while they leave most of the time to steps 2 and 3.
 2. The policy, in `auto` and not in `auto_unlearned`. It gains most in the first few hundred
    evaluations.
-3. Annealing, with all that is left. Where that is plenty it begins where the policy began, because
-   it ends lower from there.
+3. Annealing, with the rest of the budget. If the rest is large, annealing starts from the placement
+   that the policy started from, because that leads to shorter steps.
 
-It ends with the budget, or once the best placement meets a lower bound. With `Budget.stop_within`,
-steps 2 and 3 get an eighth of the budget, annealing then as much again as all before it, and the
-run ends when twice as much gained less than that share of the step.
+The run ends with the budget, or when the best placement meets a lower bound. With
+`Budget.stop_within`, steps 2 and 3 first get an eighth of the budget. Each further stretch of
+annealing is as long as the whole run before it. The run ends when such a stretch, which doubles the
+time, shortens the step by less than the share `stop_within`.
 
-With a limit on evaluations alone nothing depends on the clock, and a seed gives the same placement
-again.
+If only evaluations are limited, the clock has no influence, and equal seeds give equal placements.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.search.starts import in_time, of_a_start
 
 DEFAULT_BUDGET = Budget(max_seconds=60.0)
-POLICY_SHARE = 0.7  # of the budget, at most: the policy ends by itself after some thousands
-# With `stop_within`, how long the policy and annealing run at least before they are judged.
+POLICY_SHARE = 0.7  # of the budget, at most; the policy ends after some thousand evaluations
+# With `stop_within`, the shortest time of the policy and annealing before their gain is judged.
 FIRST_SECONDS, FIRST_EVALUATIONS, MOST_DOUBLINGS = 5.0, 2000, 3
-# A generous estimate of the time to make supernodes for a search; with less, none begins.
+# A generous estimate of the time to make supernodes for a search; no search begins with less time.
 SETUP_SECONDS_AN_OP = 1e-4
 
 
@@ -47,18 +47,18 @@ def run_auto(
   """Runs references, constructions, the policy and annealing within one budget.
 
   Args:
-    problem: counts and remembers; its log has a record of each method.
-    budget: of all methods together, counted from when the problem was made; by default 60 s.
+    problem: the problem; its search log gets a record of each method.
+    budget: of all methods together, counted from the making of the problem; by default 60 s.
     seed: of all methods.
     learned: whether the policy runs.
-    runs: how many runs of the policy and of annealing go on side by side, and where.
+    runs: the number of independent runs of the policy and of annealing, and their executor.
     bound_us: a lower bound of the step time; by default it is computed.
 
   Returns:
     The best placement found, [N].
   """
   log, budget = problem.search_log, budget or DEFAULT_BUDGET
-  # Bounds are rounded down by a billionth, so that rounding errors cannot put them too high.
+  # Lower bounds by a billionth, so that rounding errors cannot make them too high.
   optimum_us = (lower_bound_us(problem) if bound_us is None else bound_us) * (1 + 2e-9)
   budget = dataclasses.replace(budget, target_us=max(budget.target_us or 0.0, optimum_us) or None)
 
@@ -72,24 +72,24 @@ def run_auto(
     """
     log.run(method.name, lambda: running.run(problem, method, budget, seed, runs=runs, **own))
 
-  # 1. Readers of the table want to see the references, whatever the bound says.
+  # 1. References always run, even if the bound is met, because the table shows them.
   for method in registry.references():
     run(method, of_a_start(log, dataclasses.replace(budget, target_us=None)))
-  # Where no op has a choice there is only one placement.
+  # If no op has a choice of devices, there is only one placement.
   log.proven = log.best_fits and not (problem.allowed_ops.sum(axis=1) > 1).any()
   for method in registry.constructions():
     if log.proven or log.exhausted(budget) or not in_time(problem, budget):
       break
     run(method, of_a_start(log, budget))
 
-  # 2. and 3. in stretches, each as long as all before it; the last one ends with the budget.
-  # The best before the policy, where annealing begins anew if there is plenty of time.
+  # 2. and 3. in stretches, each as long as the whole run before it; the last one ends with the
+  # budget. Annealing may start again from the best placement before the policy.
   begin, began = log.best_known.copy(), (log.evaluations, log.seconds)
   policy = registry.policy_of_auto() if learned else None
   doublings = _doublings(problem, budget)
   for k in range(doublings, -1, -1):
     before_us = log.best_objective_us
-    # The first stretch is 1 / 2^K of what is left; each later one is as long as all before it.
+    # The first stretch is 1 / 2^K of the rest; each later one is as long as all before it.
     stretch = budget.share(log, 1 / (2**k if k == doublings else 2 ** (k + 1) - 1))
     if k == doublings and policy is not None:
       if log.proven or log.exhausted(stretch):
@@ -98,11 +98,11 @@ def run_auto(
       else:
         run(policy, stretch.share(log, POLICY_SHARE))
     if not (log.proven or log.exhausted(stretch)) and _time_for_a_search(problem, stretch):
-      # Without a policy the best placement is where annealing begins anyway.
+      # Without a policy, annealing starts from the best placement in any case.
       anew = policy is not None and log.expected_evaluations(stretch, *began) >= PLENTY
       run(registry.find("annealing"), stretch, **({"start": begin} if anew else {}))
     gain_us = before_us - log.best_objective_us
-    # Judged after a stretch that doubled the time, never after the first or the last one.
+    # Judge the gain after a stretch that doubled the time, not after the first or the last one.
     log.saturated = 0 < k < doublings and log.best_fits and not log.exhausted(budget) and (
         gain_us < (budget.stop_within or 0.0) * before_us)
     if log.saturated:
@@ -112,10 +112,10 @@ def run_auto(
 
 
 def _doublings(problem: PlacementProblem, budget: Budget) -> int:
-  """Returns how often the policy and annealing run, each time as long as all before; 0: once.
+  """Returns K, the number of stretches that double the time of the run; 0 for a single stretch.
 
-  The more often, the sooner it can be seen that there is no more to gain, and the less time the
-  last run has, which plans for its time.
+  With more stretches, the run notices sooner that there is no more to gain. But the last stretch,
+  which plans for its time, gets less time.
   """
   if not budget.stop_within:
     return 0
@@ -128,6 +128,6 @@ def _doublings(problem: PlacementProblem, budget: Budget) -> int:
 
 
 def _time_for_a_search(problem: PlacementProblem, budget: Budget) -> bool:
-  """Returns whether there is time to make the supernodes of a search."""
+  """Returns whether the rest of the budget is enough to make the supernodes of a search."""
   return budget.max_seconds is None or (
       budget.max_seconds - problem.search_log.seconds > SETUP_SECONDS_AN_OP * problem.graph.num_ops)

@@ -1,8 +1,8 @@
 """Compiles the code of a search before its clock starts, once per installation.
 
-Every part of the search runs for a moment on a problem of a few ops with the same engine, so that
-it compiles what it will need; numba keeps the code. A file beside the code says for which engine
-and method this was done.
+Every part of the search runs for a moment on a problem of a few ops with the same engine, which
+compiles the functions that the search will need; numba caches the code. A file beside the cache
+records the engine and the method.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from placeto_tf.simulation import compiling
 
 STAGE = "Compiling for this kind of cluster, once per installation (about a minute)"
 _OPS, _EVALUATIONS = 40, 100
-_done: Set[str] = set()  # in this process, where no code can be kept
+_done: Set[str] = set()  # markers of this process, if no code can be cached
 
 
 def compile_ahead(
     problem: PlacementProblem, method: Method,
     stage: Callable[[str], ContextManager] = contextlib.nullcontext) -> None:
-  """Compiles the code that placing a problem by a method needs, unless that was done before.
+  """Compiles the code that a method needs to place a problem, unless it is compiled already.
 
   Args:
-    problem: that will be placed.
-    method: that will place it.
-    stage: a context manager of a name, entered around the compiling.
+    problem: the problem to place.
+    method: the method that will place it.
+    stage: function from a name to a context manager, entered while code is compiled.
   """
-  # One marker per engine and method; its text is the processor that was compiled for.
+  # One marker file per engine and method; its text names the processor of the compiled code.
   name = f"{type(problem.simulator.engine).__name__}.{method.name}"
   folder = compiling.folder()
   marker = None if folder is None else pathlib.Path(folder, name)
@@ -61,7 +61,7 @@ def compile_ahead(
 def _parts(method: Method) -> List[Method]:
   """Returns the method, or the methods that `auto` runs.
 
-  A method that runs in TensorFlow is left out: nothing is kept of what TensorFlow traces.
+  A method that runs in TensorFlow is left out, because TensorFlow's traces are not cached.
   """
   if method.kind is Kind.AUTO:
     return list(registry.parts_of_auto(learned=method.name == "auto"))
@@ -69,7 +69,7 @@ def _parts(method: Method) -> List[Method]:
 
 
 def _small(problem: PlacementProblem) -> PlacementProblem:
-  """Makes a problem of a few ops on the same cluster, with all kinds of edges that there are."""
+  """Makes a problem of a few ops on the same cluster, with all kinds of edges."""
   rng = np.random.default_rng(0)
   # (producer, port, consumer); port -1 is a control edge.
   edges = [(int(u), int(rng.integers(-1, 1)), v) for v in range(1, _OPS)

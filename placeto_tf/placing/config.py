@@ -16,7 +16,7 @@ from placeto_tf.simulation.simulator import num_cores
 
 DEFAULT_MAX_SECONDS = 60.0
 DEFAULT_STOP_WITHIN = 0.01
-MOST_DEFAULT_RUNS = 8  # the interpreter's lock leaves more of them little to gain
+MOST_DEFAULT_RUNS = 8  # more runs gain little, because of the interpreter's lock
 AUTO = "auto"
 _CHOICES: Mapping[str, Sequence[str]] = {
     "batch_norm": ("replica", "synchronized"), "cost": ("simulated", "measured"),
@@ -25,48 +25,49 @@ _CHOICES: Mapping[str, Sequence[str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class PlacingConfig:
-  """How to place; see the flags of `scripts/place.py`.
+  """Options of placing; see the flags of `scripts/place.py`.
 
   Attributes:
     method: "auto" (all placers and the policies, each from the best so far), "auto_unlearned" (the
       same without policies), or one method of `placeto_tf.placing.registry`.
-    max_seconds: search time; loading and costing are not counted. 60 if no limit is given.
-    max_evaluations: placements evaluated, baselines included. Alone, it makes the result a
-      function of the seed.
-    stop_within: the search ends early within this share of a lower bound of the step time, and
-      `auto` once twice the time gained less than it; 0: neither. By default 0.01 where time is the
-      limit, and 0 with `max_evaluations`, so that it alone says how many placements are evaluated.
+    max_seconds: search time, without loading and costing. 60 if no limit is given.
+    max_evaluations: the most placements to evaluate, including baselines. If it is the only limit,
+      the result depends on the seed alone.
+    stop_within: the search ends early if the step time is within this share of a lower bound.
+      `auto` also ends if doubling the search time gained less than this share. 0 turns both off.
+      By default 0.01 with a limit on time alone, and 0 with `max_evaluations`, so that this limit
+      alone determines the number of evaluations.
     seed: of everything random.
-    grouping, max_groups: how ops are grouped, see `placeto_tf.grouping`.
+    grouping, max_groups: grouping of the ops, see `placeto_tf.grouping`.
     costs: "grappler", the path of a file of measured costs, or a function of the graph and the
       cluster that returns `OpCosts`.
-    existing_devices: what to do with the graph's own devices: "keep", "start" from them, or
-      "ignore".
-    pins: (regex, device) pairs; ops whose whole name matches stay on that device.
-    allowed: regex -> devices; ops whose whole name matches use these devices only.
-    cost: "simulated", or "measured": real sessions decide between what the search found and what
-      the simulator expects around it.
+    existing_devices: treatment of the graph's own devices: "keep" them, "start" the search from
+      them, or "ignore" them.
+    pins: (regex, device) pairs; an op whose whole name matches is on this device.
+    allowed: regex -> devices; an op whose whole name matches may use only these devices.
+    cost: "simulated", or "measured": real sessions choose among the placements that the search
+      found and similar placements that the simulator expects to be good.
     max_measurements: the most placements that are measured, with cost="measured".
-    workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
-    device_map: (device of the cluster, device of the workers) pairs, where names differ.
-    independent_runs: number of independent runs of each search side by side, see
-      `placeto_tf.search.independent_runs`. By default one for each core, 8 at most; with
-      `max_evaluations` 1, on any machine, so that the result does not depend on it. Where time is
-      the limit, no more run than there are cores.
-    ray: where they run other than on threads here, see `executors.executor_at`; then
-      there are by default as many as Ray has cores, or 1 with `max_evaluations`.
-    replicas: how many replicas of the graph train together: a number, groups and micro-batches of
-      a pipeline ("2 x 8", "1 x 8"), or "auto" for the form that trains most examples a second.
-    mirrored_variables: whether each replica has variables and an optimizer of its own, which stay
-      equal, instead of sharing those of the graph; None for what is faster. A Keras model or
-      ConcreteFunction can only share.
-    check_replicas: whether the graph and the replicas that are placed are trained side by side for
-      some steps on this machine before they are handed over, see `compare_training`.
-    batch_norm: of replicas: "replica", each normalizes by its own statistics, or "synchronized",
-      all by those of the whole batch.
-    look: whether the step is run once on this machine's CPU, in a process of its own, to see shapes
-      and rounds of loops that inference does not know: "auto" for small steps without effects
-      outside of them, "yes" or "no"; see `placeto_tf.costs.look`.
+    workers: addresses of workers, as for `placeto_tf.runtime.workers.make_runtime`.
+    device_map: (device of the cluster, device of the workers) pairs, for names that differ.
+    independent_runs: number of parallel independent runs of each search, see
+      `placeto_tf.search.independent_runs`. By default one for each core, at most 8; with
+      `max_evaluations` 1 on every machine, so that the result does not depend on the machine. With
+      a limit on time, there are at most as many runs as cores.
+    ray: executor of independent runs instead of threads, see `executors.executor_at`. The default
+      number of runs is then the number of Ray's cores, or 1 with `max_evaluations`.
+    replicas: the number of replicas that train together; or groups and micro-batches of a pipeline
+      ("2 x 8", "1 x 8"); or "auto" for the replication strategy with most examples a second.
+    mirrored_variables: whether each replica has variables and an optimizer of its own, which are
+      kept equal, instead of sharing the graph's variables; None for the faster choice. Replicas of
+      a Keras model or ConcreteFunction can only share variables.
+    check_replicas: whether the graph and the chosen replicas are first trained side by side for
+      some steps on this machine, see `compare_training`.
+    batch_norm: of replicas: "replica": each normalizes by the statistics of its own batch;
+      "synchronized": all normalize by the statistics of the global batch.
+    look: whether the step runs once on this machine's CPU, in a process of its own, to find shapes
+      and trip counts that inference cannot find: "auto" for small steps without side effects, "yes"
+      or "no"; see `placeto_tf.costs.look`.
     policy_weights: directory of a run of `scripts/train.py` with the method's policy, or of its
       weights.
   """
@@ -96,7 +97,7 @@ class PlacingConfig:
   look: str = "auto"
 
   def __post_init__(self) -> None:
-    # The record is frozen; a mapping becomes pairs, which can be hashed and compared.
+    # A mapping becomes pairs, which can be hashed and compared. The record is frozen.
     object.__setattr__(self, "allowed", _sets(self.allowed))
     _check_replicas(self.replicas)
     if self.mirrored_variables not in (None, True, False):
@@ -127,7 +128,7 @@ class PlacingConfig:
   def budget(self) -> Budget:
     """Returns the limits, with the default where none is given."""
     seconds, within = self.max_seconds, self.stop_within
-    # Without any limit the search has `DEFAULT_MAX_SECONDS`.
+    # Without any limit, the search time is `DEFAULT_MAX_SECONDS`.
     if seconds is None and self.max_evaluations is None:
       seconds = DEFAULT_MAX_SECONDS
     if within is None:
@@ -144,7 +145,7 @@ class PlacingConfig:
 
 
 def _check_replicas(replicas: Union[int, str]) -> None:
-  """Raises PlacementError where a number of replicas is neither auto nor at least 1."""
+  """Raises PlacementError unless a number of replicas is "auto", a pipeline or at least 1."""
   if replicas == AUTO or pipeline_strategy(replicas):
     return
   if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
@@ -154,10 +155,10 @@ def _check_replicas(replicas: Union[int, str]) -> None:
 
 
 def _sets(allowed: object) -> Tuple[Tuple[str, Tuple[str, ...]], ...]:
-  """Returns the (regex, devices) pairs of a mapping, or of such pairs.
+  """Returns (regex, devices) pairs of a mapping, or given pairs.
 
   Raises:
-    PlacementError: it is neither.
+    PlacementError: the argument is neither a mapping nor pairs.
   """
   pairs = tuple(allowed.items() if isinstance(allowed, Mapping) else allowed)  # type: ignore
   for pair in pairs:

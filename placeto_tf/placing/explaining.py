@@ -1,8 +1,8 @@
-"""Explains what bounds a simulated step by its critical path, in one line.
+"""Explains the time of a simulated step by its critical path, in one line.
 
-The path is followed back from the op that ends last. An op began when its device was free, or when
-its last input was there, whichever was later; a transfer began when its producer ended or the bus
-was free. So each microsecond of the step belongs to computing, sending, launching or waiting.
+The path is followed back from the op that ends last. An op begins when its device is free and its
+last input has arrived; a transfer begins when its producer has ended and the bus is free. So each
+microsecond of the step belongs to computing, sending, launching or waiting.
 
 Dimensions: N ops, D devices, T transfers.
 """
@@ -20,21 +20,21 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping.contraction import topological_rank
 from placeto_tf.simulation import SimulationResult
 
-_SHOWN = 3  # devices, links and ops that are named
+_SHOWN = 3  # most devices, links or ops to name
 
 
-LEAST_US = 1.0  # no step takes less, whatever its ops cost: shorter times are not told apart
+LEAST_US = 1.0  # shorter step times are counted as this time
 
 
 def ms_text(us: float, digits: int = 1) -> str:
-  """Returns a time in ms as text; below 1 ms, where small steps are, with three decimals.
+  """Returns a time in ms as text; times below 1 ms have three decimals.
 
   Args:
-    us: the time.
-    digits: decimals from 1 ms on.
+    us: the time in microseconds.
+    digits: number of decimals of times of at least 1 ms.
 
   Returns:
-    Such as "12.3 ms".
+    A text such as "12.3 ms".
   """
   if 0 < us < LEAST_US:
     return f"less than {LEAST_US / 1e3:.3f} ms"
@@ -43,18 +43,18 @@ def ms_text(us: float, digits: int = 1) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-  """Where the time of a step goes, along its critical path; the times sum up to the step.
+  """The times on the critical path of a step, by cause; their sum is the step time.
 
   Attributes:
     step_time_us: of the step.
     compute_us: device -> time.
-    transfer_us: "device -> device" -> time, latencies and packing included.
-    launches_us: overheads after ops.
+    transfer_us: "device -> device" -> time, including latencies and packing.
+    launches_us: launch overheads after ops.
     waiting_us: the rest.
-    alone_us: how long one device works, at the beginning, before any other can.
-    alone: that device; "" where the cluster has one only.
+    alone_us: time at the beginning of the step in which only one device can work.
+    alone: this device; "" if the cluster has only one device.
     costliest: (op, device, us) of the ops that take longest on the path.
-    bound_us: no placement is faster; None where it is not known.
+    bound_us: a lower bound of the step time of all placements; None if unknown.
   """
 
   step_time_us: float
@@ -76,11 +76,11 @@ class Explanation:
 
   @property
   def causes(self) -> str:
-    """Returns the causes of the step's time, without how much faster a step could be."""
+    """Returns the causes of the step time as text, without the lower bound."""
     if not self.step_time_us:
       return "nothing takes time"
     parts = []
-    # Causes below half a percent of the step are not named.
+    # Leave out causes below half a percent of the step.
     for what, times in (("compute", self.compute_us), ("transfers", self.transfer_us)):
       shown = sorted(times, key=lambda name: -times[name])
       named = ", ".join(f"{name} {self._share(times[name])}" for name in shown[:_SHOWN])
@@ -105,15 +105,15 @@ class Explanation:
 def explain(
     graph: ComputationGraph, simulated: SimulationResult, bound_us: Optional[float] = None
 ) -> Explanation:
-  """Explains what bounds a step, by its critical path.
+  """Explains the time of a step by its critical path.
 
   Args:
     graph: N ops.
-    simulated: the step.
-    bound_us: the lower bound of any placement's step.
+    simulated: the simulated step.
+    bound_us: a lower bound of the step time of all placements.
 
   Returns:
-    The step's time by its causes.
+    The step time by its causes.
   """
   names = [short_name(name) for name in simulated.cluster.device_names]
   path = _Path(simulated.cluster.num_devices)
@@ -141,12 +141,12 @@ class _Path:
   def follow(self, graph: ComputationGraph, step: SimulationResult) -> None:
     """Follows the path from the op that ends last to the beginning of the step.
 
-    Items are the ops, 0 to N - 1, and after them the transfers. An item began when the last of its
-    inputs was there or when its device or bus was free: the item that ended last is before it.
+    Items are the ops, 0 to N - 1, followed by the transfers. The item before another one on the
+    path is the one that ended last: its last input, or the item before it on its device or bus.
 
     Args:
       graph: N ops.
-      step: simulated.
+      step: the simulated step.
     """
     num_ops, place, sent = graph.num_ops, step.placement, step.transfers
     if not num_ops:
@@ -167,11 +167,11 @@ class _Path:
     first = np.searchsorted(graph.edge_consumers[edges], np.arange(num_ops + 1))
 
     item = int(np.argmax(step.end_us))
-    to = int(place[item])  # the device that an item is for
+    to = int(place[item])  # the device that the item runs on or sends to
     seen = set()
-    while item not in seen:  # only items that take no time could go round
+    while item not in seen:  # a cycle is possible only among items of zero duration
       seen.add(item)
-      # First the item's own time, then the gap before it.
+      # Count the item's own time, then the gap before it.
       took_us = float(end_us[item] - start_us[item])
       if item < num_ops:
         launches_us = float(step.launches_us[item])  # between the runs of an op in a loop
@@ -187,10 +187,10 @@ class _Path:
         source = int(sent.sources[item - num_ops])
         self.transfer_us[source, to] += took_us
         came = [int(sent.ops[item - num_ops])]
-      # A transfer is there its pair's latency after its end.
+      # A transfer arrives its link's latency after its end.
       there_us = [end_us[other] if other < num_ops else end_us[other] + step.cluster.latency_us[
           sent.sources[other - num_ops], to] for other in came]
-      # The input that was there last; -1 without inputs.
+      # The input that arrived last; -1 without inputs.
       last = came[int(np.argmax(there_us))] if came else -1
       prior = int(before[item])
       # The device was busy longer than the last input took to arrive.
@@ -198,7 +198,7 @@ class _Path:
         last = prior
       if last < 0:
         break
-      # Time between the item and the one before it, by kind of both.
+      # The gap between the item and the one before it; the types of both give the cause.
       gap_us = float(start_us[item] - end_us[last])
       if item >= num_ops:  # packing, or the gap between two transfers of a bus
         self.transfer_us[source, to] += gap_us
@@ -218,7 +218,7 @@ class _Path:
 
 
 def _buses(step: SimulationResult) -> np.ndarray:
-  """Returns [T], the bus of each transfer: its source's, its pair's, or one of its own."""
+  """Returns [T], the bus of each transfer: of its source, of its link, or a bus of its own."""
   sent = step.transfers
   if step.cluster.transfers == "unlimited":
     return np.arange(len(sent))
@@ -232,10 +232,10 @@ def _previous(
     owners: np.ndarray, start_us: np.ndarray, end_us: np.ndarray, rank: np.ndarray) -> np.ndarray:
   """Returns [N], the item before each on its device or bus; -1 for the first.
 
-  Of items that take no time at the same moment, none comes before what it waits for: `rank` is
-  topological.
+  `rank` is topological, so that among items of zero duration at the same time, an item comes after
+  its inputs.
   """
-  # By owner, then start, end and rank: neighbours of one owner follow each other.
+  # Sort by owner, then start, end and rank: the item before has the same owner.
   order = np.lexsort((rank, end_us, start_us, owners))
   found = np.full(len(owners), -1)
   same = owners[order[1:]] == owners[order[:-1]]
@@ -244,7 +244,7 @@ def _previous(
 
 
 def _alone(simulated: SimulationResult) -> Tuple[int, float]:
-  """Returns the device that begins, and until when no other computes."""
+  """Returns the device that begins, and the time at which another device begins to compute."""
   # Ops that take time.
   works = np.flatnonzero(simulated.end_us > simulated.start_us)
   if not len(works):

@@ -1,11 +1,12 @@
-"""A search that minimises real step times: the simulator ranks placements, real runs decide.
+"""A search that minimizes measured step times: the simulator proposes placements, real runs decide.
 
-`search_measured` improves on what a simulated search found. It measures the placements of all
-placers first, then those that the simulator expects to be best around the best one measured.
+`search_measured` improves on the placements of a simulated search. First it measures the placements
+of all placers. Then it measures neighbours of the best measured placement, in the order of their
+simulated step times.
 
-Placements are compared by steps at the cores' full speed, or, where that is not known, by their
-step over the steps of a reference that ran beside it, so that a machine that slows down does not
-make a later placement look worse.
+Placements are compared by their step time at the cores' full speed. If this speed is unknown, they
+are compared by the ratio of their step time to the step time of a reference that ran at the same
+time, so that a machine that slows down does not make later placements look worse.
 
 Dimensions: N ops, G groups, D devices, B placements side by side.
 """
@@ -23,21 +24,21 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime.measuring import MeasuredStep, Measurer, MeasuringConfig
 from placeto_tf.runtime.workers import InProcess, make_runtime, one_process_note
 
-_NEIGHBOURS = 64  # simulated for each placement that is measured
-_KEPT_BETTER = 0.5  # of the neighbourhoods are around the best measured, the rest around others
-_ROUNDS = 4  # of simulated descent in a neighbourhood
+_NEIGHBOURS = 64  # neighbours simulated for each measured placement
+_KEPT_BETTER = 0.5  # share of neighbourhoods around the best measured placement
+_ROUNDS = 4  # rounds of simulated descent in a neighbourhood
 
 
 @dataclasses.dataclass(eq=False)
 class MeasuredSearch:
-  """A measured search, as far as it has come.
+  """The state of a measured search.
 
   Attributes:
-    steps: bytes of a placement -> ([N] int32 placement, its measurement), in the order in which
-      they were measured; runs that failed count too.
-    by_placer: placer -> measurement of its placement, where that was measured.
-    history: (measurements, step time at the reference's usual speed) at each improvement.
-    stopped: the reason why measuring ended early, or ""; placements measured by then count.
+    steps: bytes of a placement -> ([N] int32 placement, its measurement), in the order of
+      measuring, including failed runs.
+    by_placer: placer -> measurement of its placement, if it was measured.
+    history: (number of measurements, step time at the reference's usual speed) at improvements.
+    stopped: the reason why measuring ended early, or ""; earlier measurements are kept.
     caution: a note on the devices of the measurements, or "".
   """
 
@@ -54,12 +55,12 @@ class MeasuredSearch:
 
   @property
   def failures(self) -> int:
-    """Returns how many of them could not be run."""
+    """Returns the number of measured placements whose runs failed."""
     return self.measurements - len(self.ranked)
 
   @property
   def ranked(self) -> List[Tuple[np.ndarray, MeasuredStep]]:
-    """Returns the placements that ran, with their measurements, the fastest first."""
+    """Returns the placements whose runs succeeded, with their measurements, fastest first."""
     return sorted((each for each in self.steps.values() if not each[1].failure),
                   key=lambda each: self.score(each[1]))
 
@@ -74,11 +75,11 @@ class MeasuredSearch:
     return self.ranked[0][1]
 
   def score(self, step: MeasuredStep) -> float:
-    """Returns the figure that placements are compared by: us at the reference's usual speed."""
+    """Returns the score that placements are compared by: us at the reference's usual speed."""
     usual_us = [other.reference_us for _, other in self.steps.values() if other.reference_us]
     if step.failure:
       return float("inf")
-    # Scaled by the reference's step beside it: the machine's present speed cancels.
+    # The ratio to the reference's step, measured at the same time, cancels the machine's speed.
     return step.step_time_us if not usual_us or step.relative is None else (
         step.relative * float(np.median(usual_us)))
 
@@ -95,16 +96,16 @@ def search_measured(
   """Measures the placements that placers found, then searches around the fastest.
 
   Args:
-    problem: simulates placements and counts its evaluations.
+    problem: simulates placements and counts evaluations.
     measurer: runs placements.
     found: placer -> [N] int32. "single" and "expert", if present, are measured first, so that the
       result is never slower than either.
-    max_measurements: placements measured at most.
+    max_measurements: the most placements to measure.
     seed: of the neighbourhoods.
     progress: called after every measurement.
 
   Returns:
-    The fastest placement measured, and the measurements of each placer's.
+    The search, with the fastest measured placement and the measurements of the placers' placements.
 
   Raises:
     MeasurementError: no placement could be run.
@@ -114,7 +115,7 @@ def search_measured(
   search, rng = MeasuredSearch(), np.random.default_rng(seed)
 
   def measure(placement: np.ndarray) -> Optional[MeasuredStep]:
-    """Measures a placement [N] int32 unless that was done before; returns None past the limit."""
+    """Returns the measurement of a placement [N] int32, cached; None beyond the limit."""
     key = placement.tobytes()
     if key not in search.steps:
       if search.measurements == max_measurements:
@@ -135,13 +136,13 @@ def search_measured(
       if step is not None:
         search.by_placer[name] = step
     fruitless = 0
-    # 20 rounds without an unmeasured candidate: the neighbourhoods are used up.
+    # After 20 rounds without an unmeasured candidate, the neighbourhoods are exhausted.
     while search.measurements < max_measurements and fruitless < 20:
       candidate = _candidate(problem, search, rng)
       fruitless = fruitless + 1 if candidate is None else 0
       if candidate is not None:
         measure(candidate)
-  except (MeasurementError, KeyboardInterrupt) as error:  # the workers did not come back, or Ctrl-C
+  except (MeasurementError, KeyboardInterrupt) as error:  # workers failed, or Ctrl-C
     if not search.ranked:
       raise
     search.stopped = str(error) or "interrupted"
@@ -165,11 +166,11 @@ def search_on_workers(
 
   Args:
     problem, found, max_measurements, seed, progress: as for `search_measured`.
-    workers: where they are, as for `placeto_tf.runtime.workers.make_runtime`.
-    device_map: device of the cluster -> device of the workers, where names differ.
+    workers: addresses of workers, as for `placeto_tf.runtime.workers.make_runtime`.
+    device_map: device of the cluster -> device of the workers, for names that differ.
 
   Returns:
-    The result of `search_measured`, with a caution where devices share a process.
+    The result of `search_measured`, with a caution if devices share a process.
 
   Raises:
     MeasurementError: the workers do not answer, or no placement could be run.
@@ -189,11 +190,11 @@ def search_on_workers(
 def _candidate(
     problem: PlacementProblem, measured: MeasuredSearch, rng: np.random.Generator
 ) -> Optional[np.ndarray]:
-  """Returns the best unmeasured placement, by simulation, near a good measured one, [N]."""
+  """Returns the unmeasured neighbour of a good measured placement with the best simulation, [N]."""
   good = [placement for placement, _ in measured.ranked]
   if not good:
     return None
-  # Around the best measured, or around one of the best four.
+  # Start from the best measured placement, or from one of the best four.
   start = good[0] if rng.random() < _KEPT_BETTER else good[
       int(rng.integers(0, min(len(good), 4)))]
   # Groups with a choice of devices.
@@ -203,7 +204,7 @@ def _candidate(
   best: Optional[np.ndarray] = None
   best_us = np.inf
   for _ in range(_ROUNDS):
-    # [B, N] neighbours: in each up to a sixteenth of the movable groups, or two, are elsewhere.
+    # [B, N] neighbours, each with up to a sixteenth of the movable groups, or two, moved.
     batch = np.repeat(start[None], _NEIGHBOURS, axis=0)
     for row in batch:
       count = int(rng.integers(1, max(2, len(movable) // 16) + 1))
@@ -211,7 +212,7 @@ def _candidate(
         device = rng.choice(np.flatnonzero(problem.allowed[group]))
         row[problem.grouping.group_of_op == group] = device
     evaluation = problem.evaluate_ops(batch)
-    # The best neighbour that fits and was not measured; descent goes on from it if it is better.
+    # Descend to the best unmeasured neighbour that fits, if it is better.
     for b in np.argsort(evaluation.objective_us, kind="stable"):
       if evaluation.fits[b] and batch[b].tobytes() not in measured.steps:
         if evaluation.objective_us[b] < best_us:
@@ -230,7 +231,7 @@ def describe(found: MeasuredSearch) -> str:
   for name in ("single", "expert"):
     other: Any = found.by_placer.get(name)
     if other is not None and not other.failure:
-      # Where steps have a reference beside them, the machine may have changed its speed in between.
+      # With a reference, show ratios, because the machine's speed may have changed meanwhile.
       ratio = (other.relative / step.relative if other.relative and step.relative else
                other.step_time_us / step.step_time_us)
       text += f", {ratio:.2f}x as fast as {name}"

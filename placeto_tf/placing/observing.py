@@ -16,7 +16,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 
 _REFRESH_SECONDS = 0.2
 
-# Called from time to time, with the problem and the name of the placer that works on it.
+# Called from time to time, with the problem and the name of the placer that runs.
 Progress = Callable[[PlacementProblem, str], None]
 
 
@@ -24,23 +24,23 @@ class Observer:
   """Receives the progress of placing, and shows it."""
 
   def __init__(self, shown: bool = False, progress: Optional[Progress] = None):
-    """Chooses where progress is shown.
+    """Chooses the way to show progress.
 
     Args:
-      shown: whether on stderr.
-      progress: a function of the user's that is told in its place.
+      shown: whether progress is shown on stderr.
+      progress: a function of the user's that is called instead.
     """
     self._shown = shown and progress is None
     self._progress = progress
 
   def say(self, text: str) -> None:
-    """Tells the user something, in a line."""
+    """Shows a message of one line."""
     if self._shown:
       print(text, file=sys.stderr, flush=True)
 
   @contextlib.contextmanager
   def stage(self, name: str) -> Iterator[None]:
-    """Shows the name of long work that is no search, and at its end the time that it took."""
+    """Shows the name of a long stage that is no search, and at its end the time that it took."""
     started = time.monotonic()
     if self._shown:
       print(f"{name} ...", end="", flush=True, file=sys.stderr)
@@ -54,24 +54,24 @@ class Observer:
 
   @contextlib.contextmanager
   def search(self, budget: Budget) -> Iterator[Progress]:
-    """Gives the function that a search calls from time to time, often thousands of times a second.
+    """Yields the function that a search calls to show progress, often thousands of times a second.
 
     Args:
-      budget: of the search.
+      budget: the budget of the search.
     """
     if not self._shown:
       yield self._progress or (lambda problem, placer: None)
       return
     by_seconds = budget.max_seconds is not None
     bars: List[Any] = []  # one, once the search begins
-    shown = ("", 0.0)  # the placer, and when
+    shown = ("", 0.0)  # the placer, and the time at which it was shown
 
     def show(problem: PlacementProblem, placer: str) -> None:
       """Updates the progress bar, at most every `_REFRESH_SECONDS` for one placer.
 
       Args:
-        problem: whose search log is shown.
-        placer: that works on it.
+        problem: the problem, with the search log to show.
+        placer: name of the placer that runs.
       """
       nonlocal shown
       # A change of the placer is shown at once.
@@ -84,7 +84,7 @@ class Observer:
             unit="s" if by_seconds else "placements", mininterval=0.5, bar_format=(
                 "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}"))))
       bar, search_log = bars[0], problem.search_log
-      # A bar of seconds, or of evaluations where these alone are limited.
+      # The bar counts seconds, or evaluations if only evaluations are limited.
       bar.n = min(search_log.seconds if by_seconds else search_log.evaluations, bar.total)
       bar.set_description_str(f"Placing ({placer})", refresh=False)
       if np.isfinite(search_log.best_objective_us):
@@ -102,14 +102,14 @@ SILENT = Observer()
 
 
 def observer_of(progress: Union[bool, Progress, None]) -> Observer:
-  """Returns the observer of a `progress` argument: True shows, None shows where it is seen."""
+  """Returns the observer for a `progress` argument; None shows progress if somebody sees stderr."""
   if callable(progress):
     return Observer(progress=progress)
   return Observer(is_watched() if progress is None else progress)
 
 
 def is_watched() -> bool:
-  """Returns whether somebody sees stderr: it is a terminal, or this is a notebook."""
+  """Returns whether stderr is a terminal, or this is a notebook."""
   if "ipykernel" in sys.modules:
     from IPython import get_ipython
 

@@ -1,8 +1,8 @@
 """Runs the placers and the policies on one graph.
 
-The answer is never worse than a known placement: the graph's own devices, one device, an expert
-split and METIS are always evaluated first, and a placement of the method is taken only if it is
-better.
+The result is never worse than a reference placement: the graph's own devices, one device, the
+human-expert baseline and METIS are always evaluated first, and a placement of the method is chosen
+only if it is better.
 
 Dimensions: N ops, D devices.
 """
@@ -49,12 +49,12 @@ def place_graph(
     root_dir: Optional[str] = None,
     observer: Observer = SILENT,
 ) -> PlacingResult:
-  """Places one graph; the result has the placements that its own is compared with.
+  """Places one graph; the result also has the placements of all other methods that ran.
 
   Args:
-    graph, cluster, config: the graph to place, where, and how.
-    root_dir: where policies write TensorBoard summaries; None writes none.
-    observer: is told how it goes.
+    graph, cluster, config: the graph to place, the devices, and the options.
+    root_dir: directory for TensorBoard summaries of policies; None writes none.
+    observer: receives the progress.
 
   Returns:
     The best placement, simulated, and a row for each method that ran.
@@ -64,7 +64,7 @@ def place_graph(
   """
   untrained = registry.read_weights(registry.find(config.method), config.policy_weights)
   if config.cost == "measured":
-    make_runtime(cluster, config.workers)  # what is wrong with them is known before the search
+    make_runtime(cluster, config.workers)  # fail before the search if the workers are wrong
   with observer.stage("Estimating costs"):
     costs = estimate_costs(graph, cluster, source=config.costs)
   with observer.stage("Grouping"):
@@ -72,19 +72,19 @@ def place_graph(
   with observer.search(config.budget) as progress:
     with runs_of(config) as runs:
       if config.ray is not None:
-        # The report names the number of runs that Ray had room for.
+        # The report has the number of runs that Ray could start.
         config = dataclasses.replace(config, independent_runs=runs.count)
       compile_ahead(problem, registry.find(config.method), observer.stage)
       bound_us = lower_bound_us(problem)
-      problem = problem.renewed()  # the clock begins once all is there
+      problem = problem.renewed()  # the clock begins now, after all preparations
       budget = _with_target(config.budget, bound_us)
       interrupted = _search(problem, config, budget, bound_us, runs, root_dir, progress)
       ended = "Ctrl-C" if interrupted else _ended(
           problem.search_log, budget, auto=registry.find(config.method).kind is Kind.AUTO)
-    # Placements of all methods are simulated once more, for their rows.
+    # Simulate the placements of all methods once more, for their rows of the table.
     rows = {each.name: Baseline.of(problem, each) for each in problem.search_log.method_runs}
     best = problem.search_log.best_known
-    # Even the best exceeds a device's memory: an error, not a result.
+    # If even the best placement exceeds a device's memory, raise an error.
     if not problem.search_log.best_fits:
       raise PlacementError(_nothing_fits(problem, problem.simulator.simulate(best)))
     measured, proven, notes = None, problem.search_log.proven, graph.notes + costs.notes
@@ -94,7 +94,7 @@ def place_graph(
     if config.cost == "measured":
       try:
         measured = _measure(problem, rows, config, progress)
-      # What the search found must not be lost, whatever happens to workers, sessions and sockets.
+      # Keep the result of the search even if workers, sessions or sockets fail.
       except KeyboardInterrupt:
         interrupted = True
         notes += ("simulated steps decided, because measuring was interrupted",)
@@ -111,15 +111,15 @@ def place_graph(
 
 
 def _with_target(budget: Budget, bound_us: float) -> Budget:
-  """Returns the budget that also ends where its `stop_within` says, given a lower bound."""
+  """Returns the budget with a target: the lower bound plus the share `stop_within`."""
   if not budget.stop_within or not bound_us > 0:
     return budget
   return dataclasses.replace(budget, target_us=bound_us * (1 + budget.stop_within))
 
 
 def _ended(log: SearchLog, budget: Budget, *, auto: bool) -> str:
-  """Returns the reason why a search that was not interrupted ended, in words."""
-  # The strongest reason first.
+  """Returns a text with the reason why an uninterrupted search ended."""
+  # Test the strongest reason first.
   if log.proven:
     return "the best is proven"
   if budget.target_us is not None and log.best_fits and (
@@ -127,14 +127,14 @@ def _ended(log: SearchLog, budget: Budget, *, auto: bool) -> str:
     return f"the bound is met within {budget.stop_within:.1%}"
   if log.saturated:
     return f"twice the time gained less than {budget.stop_within:.1%}"
-  # `auto` has no end of its own; it leaves a rest that is too short for another search.
+  # `auto` ends with the budget, or leaves a rest that is too short for another search.
   used = auto or log.exhausted(dataclasses.replace(budget, target_us=None))
   return "the budget is used" if used else "the method has come to its end"
 
 
 @contextlib.contextmanager
 def runs_of(config: PlacingConfig) -> Iterator[Runs]:
-  """Gives the number of independent runs side by side and their executor, by the configuration."""
+  """Yields the number of independent runs and their executor, from the configuration."""
   with executor_at(config.ray) as executor:
     count = config.num_runs
     by_time = config.max_evaluations is None
@@ -146,10 +146,10 @@ def runs_of(config: PlacingConfig) -> Iterator[Runs]:
 def _measure(
     problem: PlacementProblem, rows: Dict[str, Baseline], config: PlacingConfig,
     progress: Progress) -> measured_search.MeasuredSearch:
-  """Measures the placers' placements, and searches on from them, in real sessions."""
+  """Measures the placers' placements in real sessions, and continues the search from them."""
   found = {name: row.placement for name, row in rows.items()
            if row.placement is not None and row.fits}
-  # The best of all is measured even where no method's own placement fits.
+  # Measure the best placement even if no method's own placement fits in memory.
   found["best"] = problem.search_log.best_known
   progress(problem, "measuring")
   return measured_search.search_on_workers(
@@ -172,7 +172,7 @@ def _search(
     stage[0] = name
     progress(problem, name)
 
-  # The log announces methods as they begin, and tells of evaluations as they are made.
+  # The search log calls the observer when methods begin, and after evaluations.
   log.announce = announce
   log.observer = lambda: progress(problem, stage[0])
   try:
@@ -182,13 +182,13 @@ def _search(
     if method.kind is Kind.AUTO:  # runs the references itself
       run(method, budget, bound_us=bound_us)
       return False
-    # Any other method: the references first, so that the answer is never worse.
+    # For any other method, run the references first, so that the result is never worse.
     for reference in registry.references():
       log.run(reference.name, functools.partial(run, reference, of_a_start(log, budget)))
     if not method.kind.reference:
       log.run(method.name, functools.partial(run, method, budget))
   except KeyboardInterrupt:
-    # Interrupted before the first placement: there is nothing to keep.
+    # If Ctrl-C came before the first placement, there is nothing to return.
     if log.best_placement is None:
       raise
     return True

@@ -1,10 +1,10 @@
-"""The settings of TensorFlow and Keras under which methods that train run, in anybody's program.
+"""Runs training under fixed settings of TensorFlow and Keras, whatever the calling program has set.
 
-A program may have changed the settings on which networks depend: Keras's floats and mixed
-precision, behaviour of TensorFlow 1, functions run eagerly, NumPy's behaviour, seeds; or it is in
-a scope of devices, names, graphs or strategies. Scopes and callbacks, such as those of
-`enable_check_numerics`, belong to a thread, so training gets a thread of its own. The other
-settings belong to the process: they are changed for the time of the training, then put back.
+A program may have changed settings that networks depend on: Keras's float type and mixed precision,
+behaviour of TensorFlow 1, eager execution of functions, NumPy's behaviour, seeds. Or it may be in a
+scope of devices, names, graphs or strategies. Scopes and callbacks, such as those of
+`enable_check_numerics`, belong to a thread, so training runs in a thread of its own. The other
+settings belong to the process: they are changed during the training and then restored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def run_with_own_settings(call: Callable[[], T], seed: int, stop: Callable[[], N
   Args:
     call: the training; TensorFlow and its libraries have been imported.
     seed: of TensorFlow's random ops.
-    stop: called when Ctrl-C is pressed; has `call` return soon.
+    stop: called when Ctrl-C is pressed; it makes `call` return soon.
 
   Returns:
     The result of `call`.
@@ -39,7 +39,7 @@ def run_with_own_settings(call: Callable[[], T], seed: int, stop: Callable[[], N
 
 @contextlib.contextmanager
 def own_settings(seed: int) -> Iterator[None]:
-  """Changes the settings of the process to those for training, and puts them back."""
+  """Changes the settings of the process for training, and restores them at the end."""
   settings = _settings(seed)
   before = [get() for get, _, _ in settings]
   try:
@@ -47,13 +47,13 @@ def own_settings(seed: int) -> Iterator[None]:
       put(value)
     yield
   finally:
-    # Put back in reverse order: later settings may depend on earlier ones.
+    # Restore in reverse order, because later settings may depend on earlier ones.
     for (_, put, _), value in reversed(list(zip(settings, before))):
       put(value)
 
 
 def _eagerly(call: Callable[[], T]) -> T:
-  """Calls a function in eager mode, which a program may have turned off."""
+  """Calls a function in eager mode, even if the program has turned eager mode off."""
   from tensorflow.python.eager import context
 
   with context.eager_mode():
@@ -61,7 +61,7 @@ def _eagerly(call: Callable[[], T]) -> T:
 
 
 def _settings(seed: int) -> List[Setting]:
-  """Returns every setting of the process that training depends on, in the order of its changes."""
+  """Returns all settings of the process that training depends on, in the order of changing them."""
   import tensorflow as tf
   from tensorflow.python import tf2
   from tensorflow.python.framework import ops, tensor, tensor_shape
@@ -81,7 +81,7 @@ def _settings(seed: int) -> List[Setting]:
       (*_attribute(ops, "_dtype_conversion_mode"), ops.PromoMode.OFF),
       (tf.config.functions_run_eagerly, tf.config.run_functions_eagerly, False),
       (keras.backend.floatx, keras.backend.set_floatx, "float32"),
-      # Keras's own getter makes a policy of floatx where none is set.
+      # Keras's own getter would create a policy from floatx if none is set.
       (lambda: policy.__globals__["_global_policy"], policy, "float32"),
       # Deterministic ops need a seed.
       (_random_state, _put_random_state, (seed, None)),
@@ -89,7 +89,7 @@ def _settings(seed: int) -> List[Setting]:
 
 
 def _switch(on: Callable[[], None], off: Callable[[], None]) -> Callable[[bool], None]:
-  """Returns a setter of a setting that has one function for on and one for off."""
+  """Returns a setter for a setting with separate functions to turn it on and off."""
   return lambda value: on() if value else off()
 
 
@@ -112,7 +112,7 @@ def _put_random_state(state: Tuple[Any, Any]) -> None:
 
   seed, generator = state
   own = context.context()
-  # This also makes a new generator, which is then replaced by the old one.
+  # This also makes a new generator, so restore the old generator afterwards.
   own._set_global_seed(seed)
   if generator is not None:
     own._rng = generator

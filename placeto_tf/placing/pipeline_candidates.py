@@ -1,7 +1,7 @@
-"""Pipelines in the search over replicas: which are tried, and a last order for the best.
+"""Chooses the pipelines that the search over replicas tries, and reorders the best pipeline.
 
-A pipeline is tried where its estimate is below what has been reached without it, and where the
-batch divides; see `placeto_tf.search.pipelines`.
+A pipeline is tried if its estimated step time is below the best step time so far, and if its number
+of micro-batches divides the batch; see `placeto_tf.search.pipelines`.
 
 Dimensions: N ops, M micro-batches of each of G groups.
 """
@@ -19,7 +19,8 @@ from placeto_tf.replication import ReplicaSource, ReplicatedGraph
 from placeto_tf.replication.replicated_graph import SHARED
 from placeto_tf.search.pipelines import Pipeline, pipeline, promising, reordered
 
-# Replicas in all; kernels of smaller micro-batches would not fill a GPU, which costs do not say.
+# Most replicas in all. Kernels of smaller micro-batches would not fill a GPU, which the cost models
+# do not know.
 _REPLICAS = (8, 4)
 
 MakeProblem = Callable[[ReplicatedGraph], PlacementProblem]
@@ -27,21 +28,21 @@ Made = Tuple[ReplicatedGraph, PlacementProblem]
 
 
 def is_live(source: ReplicaSource) -> bool:
-  """Returns whether the graph is a live function, whose plans name replicas and no order."""
+  """Returns whether the graph is a live function; its plans store replicas but no order of ops."""
   return source.graph.origin.format == "concrete_function"
 
 
 def worth_trying(
     source: ReplicaSource, replicated: Optional[ReplicatedGraph], cluster: Cluster,
     best_example_us: float) -> Iterator[Tuple[int, int]]:
-  """Yields the pipelines whose estimate is below the step time that is reached.
+  """Yields the pipelines whose estimated step time is below the best step time so far.
 
   Args:
-    source: of the graph.
-    replicated: any replicas of it, which tell the ops that each replica has of its own; None for
+    source: source of the graph's replicas.
+    replicated: any replicas of the graph, which show the ops that are copied; None if there are
       none.
-    cluster: to place on.
-    best_example_us: the step time per example; infinite where nothing fits.
+    cluster: devices and links.
+    best_example_us: the best step time per example; infinite if nothing fits in memory.
 
   Yields:
     (G, M).
@@ -49,14 +50,14 @@ def worth_trying(
   if replicated is None or is_live(source) or not source.free_batch:
     return
   original = replicated.original
-  # Ops that each replica has of its own; the others are shared.
+  # Ops that each replica copies; the others are shared.
   own = {original.op_names[op] for op in replicated.original_of_op[
       (replicated.replica_of_op != SHARED) & (replicated.original_of_op >= 0)].tolist()}
   for count in _REPLICAS:
     try:
       part = source.part(count)
     except GraphError:
-      continue  # the batch does not divide so
+      continue  # these replicas do not divide the batch
     repeated = np.array([name in own for name in part.op_names])
     # The largest number of replicas that divides the batch, as one or two groups.
     for groups in (1, 2):
@@ -69,19 +70,19 @@ def worth_trying(
 def make(
     source: ReplicaSource, groups: int, micro_batches: int, cluster: Cluster,
     make_problem: MakeProblem) -> Made:
-  """Makes a pipeline and its problem, whose best placement so far is its stages.
+  """Makes a pipeline and its problem, whose first evaluated placement is by the stages.
 
   Args:
-    source: of the graph.
+    source: source of the graph's replicas.
     groups, micro_batches: G and M.
-    cluster: to place on.
-    make_problem: makes the problem of replicas.
+    cluster: devices and links.
+    make_problem: function from replicas to their problem.
 
   Returns:
     The replicas in the pipeline's order, and their problem.
 
   Raises:
-    GraphError: the batch does not divide so, or the order cannot be written.
+    GraphError: the replicas do not divide the batch, or the order cannot be written.
   """
   if is_live(source):
     raise GraphError("micro-batches are made of graphs, not of a live function; give the number "
@@ -95,25 +96,25 @@ def make(
 def in_a_better_order(
     source: ReplicaSource, problem: PlacementProblem, cluster: Cluster, make_problem: MakeProblem
 ) -> Optional[Made]:
-  """Makes the pipeline in an order for the best placement.
+  """Makes the pipeline again, with an order of ops for its best placement.
 
   Args:
-    source: of the graph.
-    problem: of the pipeline, with its best placement.
-    cluster: to place on.
-    make_problem: makes the problem of replicas.
+    source: source of the graph's replicas.
+    problem: the problem of the pipeline, with its best placement.
+    cluster: devices and links.
+    make_problem: function from replicas to their problem.
 
   Returns:
     The replicas in the new order, and their problem; None if the order is no faster.
   """
   ordered = problem.replicated
   assert ordered is not None
-  # In no order yet, so that another one can be written.
+  # Make the replicas without an order, so that another order can be written.
   replicated = source.replicas(ordered.replicas, micro_batches=ordered.micro_batches)
   index = ordered.graph.op_index
   found = reordered(
       replicated, make_problem(replicated).costs, cluster,
-      # The best placement, in the order of the new graph's ops.
+      # The best placement, for the ops of the new graph.
       problem.search_log.best_known[[index[name] for name in replicated.graph.op_names]],
       problem.search_log.best_objective_us)
   if found is None:
@@ -122,7 +123,7 @@ def in_a_better_order(
   was, now = problem.search_log, better[1].search_log
   if not was.is_better(now.best_excess_bytes, now.best_objective_us):
     return None
-  # Evaluations and methods of the earlier search count on in the new search log.
+  # The new search log continues the counts of the earlier search.
   now.book(was.evaluations)
   now.method_runs = was.method_runs
   return better

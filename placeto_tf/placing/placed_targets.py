@@ -1,7 +1,7 @@
-"""`PlacingResult.apply`: the placed thing, with its replicas, in the kind that was given.
+"""`PlacingResult.apply`: applies a result to a graph of any type and returns the same type.
 
-A result of several replicas is of another graph than the one that was given to `place()`. So the
-target is compared with that one first, and the graph of the replicas takes its place.
+The graph of several replicas differs from the graph that was given to `place()`. So the target is
+first compared with the given graph, and then replaced by the graph of the replicas.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from placeto_tf.replication.replicating import replicated_meta_graph
 
 
 def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: Any) -> Any:
-  """Returns the target placed, with the replicas of the result; see `PlacingResult.apply`.
+  """Returns the placed target, with the replicas of the result; see `PlacingResult.apply`.
 
   Args:
     result: a `PlacingResult`.
-    target: the graph that was given to `place()`, in any kind; see there.
-    out_dir: for a path, the directory that the placed graph is written to.
-    **options: of `Placement.apply`, for protos and live graphs.
+    target: the graph that was given to `place()`, as any type that `place()` takes.
+    out_dir: for a path, the directory to write the placed graph to.
+    **options: options of `Placement.apply`, for protos and live graphs.
 
   Returns:
-    The placed graph in the kind of the target, or the path that was written.
+    The placed graph as the type of the target, or the path that was written.
 
   Raises:
-    PlacementError: the target is not the graph that was placed, or `out_dir` is missing or
-      not for it.
+    PlacementError: the target is not the graph that was placed, `out_dir` is missing, or the target
+      takes no `out_dir`.
   """
   if isinstance(target, (str, os.PathLike)):
     return _apply_to_path(result, os.fspath(target), out_dir, **options)
@@ -71,7 +71,7 @@ def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: An
     return _placed_meta_graph(result, replicated, target)
   import tensorflow as tf
 
-  # A live graph: by way of its MetaGraphDef, which keeps its collections.
+  # Place a live graph's MetaGraphDef, which keeps the collections.
   with target.as_default():
     meta_graph = tf.compat.v1.train.export_meta_graph()
   return live_graph(_placed_meta_graph(result, replicated, meta_graph))  # it cannot be rewritten
@@ -80,8 +80,8 @@ def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: An
 def _placed_meta_graph(result: Any, replicated: ReplicatedGraph, original: Any) -> Any:
   """Returns the placed MetaGraphDef of the replicas, with the collections of the original.
 
-  A MetaGraphDef has ops that the GraphDef of the replicas may lack: those that copy variables at
-  the start. They are placed as all ops are that a step does not need.
+  The MetaGraphDef has ops that the GraphDef of the replicas lacks: the ops that copy variables at
+  the start. These ops are placed like all other ops that a step does not need.
   """
   source = replicated.graph.origin
   meta_graph = replicated_meta_graph(original, replicated.written)
@@ -95,13 +95,13 @@ def _placed_meta_graph(result: Any, replicated: ReplicatedGraph, original: Any) 
 
 
 def _replicas(result: Any) -> Optional[ReplicatedGraph]:
-  """Returns the replicas that were placed, None where there is one."""
+  """Returns the placed replicas, or None if there is only one."""
   chosen = None if result.replication is None else result.replication.chosen
   return None if chosen is None or chosen.replicas == 1 else chosen
 
 
 def _apply_to_function(result: Any, function: Any) -> Any:
-  """Returns the `AppliedFunction` of a ConcreteFunction, which takes the whole batch."""
+  """Returns the `AppliedFunction` of a ConcreteFunction; it takes the global batch."""
   replicated = _replicas(result)
   if replicated is not None and not _is_graph(function, replicated.graph):
     _check_original(function, result.replication.whole)
@@ -115,7 +115,7 @@ def _apply_to_function(result: Any, function: Any) -> Any:
 
 
 def _inference_of(model: Any, graph: ComputationGraph) -> Any:
-  """Returns the inference function of a Keras model: the one that was placed, where it is its."""
+  """Returns the inference function of a Keras model; the placed function if it is the model's."""
   placed = None if graph.source is None else graph.source.tf_graph
   if getattr(placed, "_placeto_model", None) is model:
     return placed
@@ -132,7 +132,7 @@ def _apply_to_path(result: Any, path: str, out_dir: Optional[str], **options: An
   whole = result.graph if _replicas(result) is None else result.replication.whole
   if out_dir is not None:
     placed_path = None if whole.source is None else whole.source.path
-    # Symbolic links may name the same file differently.
+    # Compare resolved paths, because symbolic links may name the same file.
     if placed_path is not None and os.path.realpath(placed_path) != os.path.realpath(path):
       raise PlacementError(
           f"{path!r} is not the file that was placed, {placed_path!r}; give that one, or place "
@@ -145,7 +145,7 @@ def _apply_to_path(result: Any, path: str, out_dir: Optional[str], **options: An
   if path.startswith((ZOO_PREFIX, FAMILY_PREFIX)):
     from placeto_tf.zoo import build
 
-    # The spec without its number of replicas, which the result already has.
+    # Load the spec without its number of replicas, because the result has the replicas.
     spec = split_spec(path)[0]
     proto = build(spec[len(ZOO_PREFIX):] if spec.startswith(ZOO_PREFIX) else spec).meta_graph_def()
   else:
@@ -154,7 +154,7 @@ def _apply_to_path(result: Any, path: str, out_dir: Optional[str], **options: An
 
 
 def _graph_def(target: Any) -> Any:
-  """Returns the GraphDef of a proto, live graph or function, None for any other kind."""
+  """Returns the GraphDef of a proto, live graph or function; None for any other type."""
   if is_concrete_function(target):
     return read_concrete_function(target)[0].source.graph_def
   if hasattr(target, "as_graph_def"):
@@ -180,7 +180,7 @@ def _check_original(target: Any, whole: ComputationGraph) -> None:
 
 
 def _op_types(target: Any, graph: ComputationGraph) -> List[Dict[str, str]]:
-  """Returns name -> type of the ops of both, calls inlined as placing sees them; {} without one."""
+  """Returns name -> type of all ops, with inlined calls; {} if there is no GraphDef."""
   source = graph.source
   return [{} if each is None else {node.name: node.op for node in inline_functions(each)[0].node}
           for each in (_graph_def(target), None if source is None else source.graph_def)]

@@ -1,12 +1,13 @@
 """`PlacedStep` and `PlacedTraining`: training steps that run placed, if that is faster.
 
-A placed step is called as the step that it was made of. With the first batch both run in turns, on
-copies of the variables, before anything is moved; the faster one stays. Batches of another shape
-run on the same devices.
+A placed step takes the same arguments as the original step. With the first batch, both steps run in
+turns, on copies of the variables, before any variable is moved; the faster step is kept. Batches of
+another shape run on the same devices.
 
-Keras asks a model for its train function before it trains and hands it an iterator of batches. The
-model is given a train function that runs the placed step of its `train_step`. All other parts of
-Keras (callbacks, metrics, evaluate, predict, saving) work as before, with the moved variables.
+Keras asks a model for its train function before it trains, and passes an iterator of batches to
+this function. `PlacedTraining` gives the model a train function that runs the placed `train_step`.
+All other parts of Keras (callbacks, metrics, evaluate, predict, saving) work as before, with the
+moved variables.
 """
 
 from __future__ import annotations
@@ -47,21 +48,21 @@ if TYPE_CHECKING:
   from tensorflow.types.experimental import ConcreteFunction
 
 _CALLS = frozenset("If While Case PartitionedCall StatefulPartitionedCall".split())
-_NO_GAIN = 0.999  # of the step as it is: what takes as long is not worth a trial
-_MOST_SHAPES = 3  # traced each on its own, before one trace serves all others
+_NO_GAIN = 0.999  # share of the unplaced step time; a plan above it is not timed
+_MOST_SHAPES = 3  # shapes with a trace of their own; one trace serves all others
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchStep:
-  """The step for batches of one kind.
+  """The step for batches of equal specs.
 
   Attributes:
-    batch_size: of the first such batch; None if it is not known.
-    specs: of the batches.
-    function: takes the tensors of a batch.
-    how: "placed" by a plan, "alike" (as the placed one), or "unplaced".
-    replicas: among which the batch is divided.
-    shapes: of the tensors that it takes, where replicas divide them; else [].
+    batch_size: batch size of the first such batch; None if unknown.
+    specs: specs of the batches.
+    function: function of the tensors of a batch.
+    how: "placed" by a plan, "alike" (with the devices of the plan), or "unplaced".
+    replicas: number of replicas that divide the batch.
+    shapes: shapes of the tensors, if replicas divide them; else [].
   """
 
   batch_size: Optional[int]
@@ -72,28 +73,28 @@ class BatchStep:
   shapes: Shapes = ()
 
   def takes(self, specs: Specs, shapes: Shapes) -> bool:
-    """Returns whether the step is for a batch of these specs and shapes.
+    """Returns whether the step takes batches of these specs and shapes.
 
     Args:
-      specs: of the batch.
-      shapes: of its tensors; they matter where replicas divide them.
+      specs: specs of the batch.
+      shapes: shapes of its tensors; compared only if replicas divide the batch.
 
     Returns:
-      True if it is.
+      True if the step takes the batch.
     """
     return takes(self.specs, specs) and (self.replicas == 1 or list(self.shapes) == list(shapes))
 
 
 class PlacedStep:
-  """A training step that is called as before and runs placed; see `compile_step`.
+  """A training step with the arguments of the original step that runs placed; see `compile_step`.
 
   Attributes:
     cluster: the devices.
-    plan: the placed step as it was planned; None before the first batch is known.
-    trial: the measured steps, as it was and placed; None before, or where none was made.
-    verdict: in a sentence, which step runs and why; "" before that is decided.
-    applied: the placed step that runs, with the step time that was promised; None if none does.
-    steps: the step for each kind of batches seen.
+    plan: the plan of the placed step; None before the first batch is known.
+    trial: the measured times of the unplaced and the placed step; None without a trial.
+    verdict: a sentence that says which step runs and why; "" before the decision.
+    applied: the placed step that runs, with its simulated step time; None if no placed step runs.
+    steps: the step for each different spec of batches so far.
   """
 
   def __init__(
@@ -103,8 +104,8 @@ class PlacedStep:
     """Prepares a step; nothing is traced yet.
 
     Args:
-      step: to be placed.
-      clock: of the trial, in seconds.
+      step: the step to place.
+      clock: clock of the trial, in seconds.
       cluster, options, placement, verify: see `compile_step`.
     """
     self.cluster = cluster
@@ -130,12 +131,12 @@ class PlacedStep:
 
   @property
   def result(self) -> Optional[PlacingResult]:
-    """Returns the result of `place()`; None before that, and for a loaded placement."""
+    """Returns the result of `place()`; None before the search, and for a loaded placement."""
     return None if self.plan is None else self.plan.result
 
   @property
   def root_dir(self) -> Optional[str]:
-    """Returns the directory of TensorBoard's events of the search; None without events."""
+    """Returns the directory of the search's TensorBoard events; None without events."""
     return self._options.get("root_dir")
 
   def __repr__(self) -> str:
@@ -162,11 +163,11 @@ class PlacedStep:
     self.plan.save(path)
 
   def make_plan(self, specs: Specs, shapes: Shapes) -> None:
-    """Searches a placement for batches of these specs, or takes the one that was given.
+    """Searches a placement for batches of these specs, or uses the given placement.
 
     Args:
-      specs: of the batch.
-      shapes: of its components, where they are known.
+      specs: specs of the batch.
+      shapes: shapes of its components, where known.
     """
     if self._placement is None:
       self.plan = training_plans.search(self._step, specs, shapes, self.cluster, self._options)
@@ -185,7 +186,7 @@ class PlacedStep:
     # The first batch decides which step runs, for all batches.
     if not self.verdict:
       self._decide(self._plan_for(self.plan, specs, shapes), tensors_of(batch))
-    # The step of this kind of batch; a new kind is placed as the first one is.
+    # The step for this spec of batch; a new spec gets the devices of the first one.
     step = next((each for each in self.steps if each.takes(specs, shapes)), None)
     if step is None:
       step = self._follow(self.plan, specs, shapes)
@@ -193,19 +194,19 @@ class PlacedStep:
     return step.function(tensors_of(batch))
 
   def _not_timed(self, plan: TrainingPlan) -> Optional[str]:
-    """Returns why the placed step runs without being compared, or None."""
+    """Returns the reason why the placed step is not timed beside the unplaced one, or None."""
     if not self._verify:
       return "verify is False"
     current = None if plan.result is None else plan.result.baselines.get("current")
     if current is not None and not current.fits:
       return "the step as it is does not fit in memory"
-    # A trial runs steps twice; an op that prints or reads data would do so, too.
+    # A trial runs steps twice, and so would repeat ops that print or read data.
     effects = _effects(plan.function)
     return f"each step does what cannot be taken back ({listed(effects)})" if effects else None
 
   def _plan_for(self, plan: TrainingPlan, specs: Specs, shapes: Shapes) -> TrainingPlan:
-    """Returns the plan for the first batch: one of another size or type follows the one made."""
-    # The plan was made for an example that the first batch is unlike.
+    """Returns the plan for the first batch; if its specs differ, the plan's placement is reused."""
+    # The plan was made for example arguments with other specs than the first batch.
     if not takes(plan.specs, specs):
       try:
         self.plan = dataclasses.replace(
@@ -217,7 +218,7 @@ class PlacedStep:
     return self.plan or plan
 
   def _decide(self, plan: TrainingPlan, tensors: Tuple[Any, ...]) -> None:
-    """Has the step as it was and the placed one run in turns; the faster one stays."""
+    """Times the unplaced and the placed step in turns, and keeps the faster one."""
     if self.verdict:
       return
     # Simulation finds no gain: a trial is not worth its time.
@@ -226,13 +227,13 @@ class PlacedStep:
                         "is faster. The model trains as before.")
       return
     try:
-      # Both on copies of the variables; nothing is moved yet.
+      # Run both on copies of the variables; no variable is moved yet.
       before, after = trial_function(plan.function), trial_function(
           plan.placed_function, plan.placement)
       self.trial = in_turns(
           _synchronous(before, tensors, xla=self._compiled), _synchronous(after, tensors),
           clock=self._clock)
-    except Exception as error:  # a device that has no room, or a kernel that is not there
+    except Exception as error:  # such as too little memory, or a missing kernel
       self._place(plan, "Not measured, because the trial failed ("
                         f"{' '.join(str(error).split())[:200]}); placed as simulated.")
       return
@@ -247,34 +248,34 @@ class PlacedStep:
 
   @property
   def _compiled(self) -> bool:
-    """Returns whether XLA compiles the step as a whole where it is not placed."""
+    """Returns whether XLA compiles the whole unplaced step."""
     return isinstance(self._step, FunctionStep) and self._step.compiled
 
   def _place(self, plan: TrainingPlan, verdict: str) -> None:
-    """Moves the variables; from now on the placed step runs."""
+    """Moves the variables, and uses the placed step from now on."""
     self.applied, self.verdict = plan.apply(), verdict
     self.steps.append(BatchStep(
         plan.batch_size, plan.specs, self.applied.function, "placed", plan.replicas, plan.shapes))
 
   def _leave(self, plan: TrainingPlan, verdict: str) -> None:
-    """Has the step run as before.
+    """Uses the unplaced step from now on.
 
-    Its steps go on being those traced here, so that random numbers are as without a placement.
+    The trace that was made here is used, so that random numbers are the same as without placing.
     """
     self.verdict = verdict
     self.steps.append(
         BatchStep(plan.batch_size, plan.specs, self._unplaced(plan.function), "unplaced"))
 
   def _unplaced(self, function: ConcreteFunction) -> Callable:
-    """Returns the step as it was, compiled by XLA if it was before."""
+    """Returns the unplaced step, compiled by XLA if it was before."""
     import tensorflow as tf
 
     return tf.function(function, jit_compile=True) if self._compiled else function
 
   def _follow(self, plan: TrainingPlan, specs: Specs, shapes: Shapes) -> BatchStep:
-    """Returns the step for another shape, such as a partial last batch: as the first one is."""
+    """Returns the step for another shape, such as a partial last batch."""
     size = size_of_shapes(shapes)
-    # A batch that the replicas divide gets as many replicas, up to `_MOST_SHAPES` kinds.
+    # A batch that the replicas divide gets as many replicas, for up to `_MOST_SHAPES` shapes.
     if self.applied is not None and plan.replicas > 1 and size is not None and (
         size % plan.replicas == 0) and len(self.steps) <= _MOST_SHAPES:
       source, _ = training_plans.replica_source(
@@ -303,28 +304,28 @@ class PlacedStep:
   def _traced(self, plan: TrainingPlan, specs: Specs) -> Tuple[Specs, ConcreteFunction]:
     """Returns a trace for batches of these specs, and the specs that it takes.
 
-    After some shapes the next trace leaves those dimensions open that were seen to differ.
+    After some shapes, the next trace has unknown dimensions where earlier batches differed.
     """
     if plan.replicas > 1 and takes(plan.traced, specs):
       return plan.traced, self._step.trace(plan.traced)
     if len(self.steps) > _MOST_SHAPES and not isinstance(self._step, KerasStep):
-      # Dimensions that differed between the batches seen so far are left open.
+      # Dimensions that differed between earlier batches become unknown.
       wide = specs
       for step in self.steps:
         wide = opened(wide, step.specs)
       try:
         return wide, self._step.trace(wide)
       except GraphError:
-        pass  # the step needs to know its shapes
+        pass  # the step cannot be traced with unknown dimensions
     return specs, self._step.trace(specs)
 
   def _alike(
       self, placement: Placement, specs: Specs, function: ConcreteFunction, size: Optional[int],
       replicas: int, shapes: Shapes) -> Optional[BatchStep]:
-    """Returns a trace placed as the first one is; None where most of its ops are not known."""
+    """Returns a trace with the first one's devices; None if most of its ops have other names."""
     graph = training_plans.graph_of(self._step, function, shapes)
     found, known = placed_alike(placement, graph, function, self.cluster)
-    # Too few ops are known: the trace is of another step.
+    # Too few ops have known names: the trace is of another step.
     if known < training_plans.ENOUGH:
       return None
     return BatchStep(
@@ -364,8 +365,8 @@ class PlacedTraining(PlacedStep):
     """Trains on one batch.
 
     Args:
-      data: the batch, as Keras hands it over.
-      element_spec: of the iterator that gave it, where there is one.
+      data: the batch from Keras.
+      element_spec: element spec of the batch's iterator, if there is one.
 
     Returns:
       The logs of the model's `train_step`.
@@ -382,7 +383,7 @@ class PlacedTraining(PlacedStep):
     return logs
 
   def train_function(self, iterator: Iterator) -> Any:
-    """Trains on the next batches, as many as one call of Keras should."""
+    """Trains on as many batches as one call by Keras should."""
     import tensorflow as tf
 
     logs = None
@@ -410,7 +411,7 @@ class PlacedTraining(PlacedStep):
     return self.model.train_function
 
   def undo(self) -> None:
-    """Gives the model its own train function back; variables stay where they are."""
+    """Restores the model's own train function; variables are not moved back."""
     if self.model.__dict__.get("make_train_function") is not None:
       del self.model.__dict__["make_train_function"]
     self.model.train_function = None
@@ -418,7 +419,7 @@ class PlacedTraining(PlacedStep):
       self.model.jit_compile = self._jit_compile
 
   def _leave(self, plan: TrainingPlan, verdict: str) -> None:
-    """Has the model train as before; XLA's step and several in one are Keras's own."""
+    """Uses the unplaced step; Keras itself handles XLA and several steps per call."""
     super()._leave(plan, verdict)
     if self._jit_compile or keras_batches.steps_per_execution(self.model) > 1:
       self.undo()
@@ -427,7 +428,7 @@ class PlacedTraining(PlacedStep):
 
 def _synchronous(
     function: Callable, tensors: Tuple[Any, ...], xla: bool = False) -> Callable[[], None]:
-  """Returns one step of a function on a batch that is over when it returns."""
+  """Returns a callable that runs one step on a batch and waits until the step has ended."""
   import tensorflow as tf
 
   if xla:
@@ -435,14 +436,14 @@ def _synchronous(
 
   def step() -> None:
     function(tensors)
-    # A function may return before its ops on GPUs have ended.
+    # Wait, because a function may return before its ops on GPUs have ended.
     tf.test.experimental.sync_devices()
 
   return step
 
 
 def _effects(function: ConcreteFunction) -> List[str]:
-  """Returns types of ops that change more than variables, such as a py_function or an iterator."""
+  """Returns types of ops with effects besides variables, such as a py_function or an iterator."""
   graph_def = function.graph.as_graph_def()
   bodies = graph_def.library.function
   # Types of ops in the graph and in its functions, without calls of these functions.

@@ -1,9 +1,9 @@
-"""`place_into()`: places, and writes the result into a directory; the program `place.py`.
+"""`place_into()`: places a graph and writes the result into a directory, for `place.py`.
 
-The directory holds `placement.json`, the placed graph in the format that came in, `report.json`,
-`timeline.json` (Chrome trace), `timeline.png`, `tensorboard/` and a `README.md` on how to run it.
-All of it appears at the end, so that a failing run leaves earlier results as they were: see
-`placeto_tf.files.outputs`.
+The directory holds `placement.json`, the placed graph in the format of the given graph,
+`report.json`, `timeline.json` (Chrome trace), `timeline.png`, `tensorboard/` and a `README.md` that
+explains how to run the graph. All files appear at the end, so that a failing run does not change
+earlier results; see `placeto_tf.files.outputs`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from placeto_tf.placing.result import PlacingResult
 from placeto_tf.replication import ReplicaSource
 from placeto_tf.simulation import timeline
 
-# Besides these there is the placed graph, in the format that came in.
+# Files of a result, besides the placed graph.
 _NAMES = ("README.md", "placement.json", "report.json", "timeline.json", "timeline.png",
           "tensorboard")
 
@@ -31,14 +31,14 @@ def place_into(
     out: str, graph: str, cluster: str, config: PlacingConfig, *, loading: Mapping[str, Any],
     observer: Observer,
 ) -> PlacingResult:
-  """Places a graph and leaves the results in a directory, all of them or none.
+  """Places a graph and writes the results into a directory, all of them or none.
 
   Args:
-    out: the directory; its earlier results are replaced when all new ones are there.
-    graph, cluster: specs, as the program takes them.
-    config: how to place.
+    out: the directory; earlier results are replaced when all new files are complete.
+    graph, cluster: specs, as in the flags of `place.py`.
+    config: the options.
     loading: options of `load_graph`.
-    observer: is told how it goes.
+    observer: receives the progress.
 
   Returns:
     The result that was written.
@@ -47,7 +47,7 @@ def place_into(
     PlacetoError: the graph, cluster or an option is wrong, nothing fits, or `out` is in use.
   """
   devices = Cluster.parse(cluster)
-  # Before the graph is loaded, which may take minutes.
+  # Check before the graph is loaded, which may take minutes.
   outputs.check(out)
   with observer.stage(f"Loading {graph}"):
     loaded = run.load(graph, config, loading)
@@ -55,7 +55,7 @@ def place_into(
   observer.say(reports.step_line(whole))
   inputs = [graph, cluster, str(config.costs), config.policy_weights or ""]
   with outputs.ResultDirectory(out, inputs) as workspace:
-    # Names and rights are checked before the search; other files in the directory stay.
+    # Check names and permissions before the search; other files in the directory are kept.
     workspace.claim([*_NAMES, writing.placed_name(whole)])
     writing.check_writable(whole, workspace.path)
     board = os.path.join(workspace.path, "tensorboard")
@@ -68,12 +68,12 @@ def place_into(
 
 
 def _write(result: PlacingResult, path: str, graph: str, cluster: str) -> None:
-  """Writes everything but TensorBoard's events into a directory."""
+  """Writes all files except TensorBoard's events into a directory."""
   result.placement.save(os.path.join(path, "placement.json"))
   write_placed(result.graph, result.placement, path)
   timeline.write_timeline(
       result.graph, result.costs, result.simulated, os.path.join(path, "timeline.json"))
-  # Small files: how to run the graph, the figures, the picture of the step.
+  # Small files: the README, the report, the picture of the step.
   readme = what_now.readme(result.graph, result.placement.devices, graph, cluster)
   for name, content in (
       ("README.md", readme.encode("utf-8")),

@@ -1,7 +1,7 @@
-"""All methods: those that modules of `search` and folders of `policies` declare, and `auto`.
+"""Finds all methods: `auto`, and the methods of modules in `search` and folders in `policies`.
 
-There is no list of them. A module that declares METHODS (see `placeto_tf.problem.method`) is found,
-and its methods can be run, evaluated and shown.
+There is no list of methods. Every module that declares METHODS (see `placeto_tf.problem.method`) is
+found, and its methods can be run, evaluated and shown.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from placeto_tf.problem.method import (
 )
 from placeto_tf.search.starts import start_methods
 
-DATA_PARALLEL = "data_parallel"  # no method: the row of mirrored variables
+DATA_PARALLEL = "data_parallel"  # a row of the table that is no method
 _AUTO = "placeto_tf.placing.auto", "run_auto"
-# Declared here: `auto` finds the methods that it runs by this module.
+# Declared here, because `auto` needs this module to find the methods that it runs.
 _AUTOS = (
     Method("auto", Kind.AUTO, deferred(*_AUTO), rank=1),
     Method("auto_unlearned", Kind.AUTO, deferred(*_AUTO, learned=False), rank=2,
@@ -39,10 +39,10 @@ def methods(*, controls: bool = False) -> Tuple[Method, ...]:
   """Returns all methods, by kind, rank and name.
 
   Args:
-    controls: whether to list controls.
+    controls: whether to include controls.
 
   Returns:
-    The methods that are declared.
+    All declared methods.
   """
   return in_order(
       method for method in (*_AUTOS, *declared_in("placeto_tf.search"),
@@ -51,10 +51,10 @@ def methods(*, controls: bool = False) -> Tuple[Method, ...]:
 
 
 def with_controls(names: Sequence[str]) -> Tuple[str, ...]:
-  """Adds to names of methods those of the controls of each."""
+  """Returns names of methods, each followed by the names of its controls."""
   known = methods(controls=True)
   return tuple(dict.fromkeys(
-      # Each method, then its controls; none twice.
+      # Each method, then its controls, without duplicates.
       found for name in names
       for found in (name, *(each.name for each in known if name in each.control_of))))
 
@@ -68,11 +68,11 @@ def find(name: str) -> Method:
   """Finds the method of a name, which may be a control.
 
   Raises:
-    PlacementError: there is none. The message names similar names, and all names.
+    PlacementError: the name is unknown. The message lists similar names, and all names.
   """
   known = {method.name: method for method in methods(controls=True)}
   if name not in known:
-    # Similar names first, for a slip of the keyboard.
+    # Show similar names first, because the name may be misspelled.
     near = difflib.get_close_matches(name, known, n=3)
     hint = f"did you mean {' or '.join(near)}? The methods are" if near else "expected one of"
     raise PlacementError(f"method {name!r} is not known; {hint} {', '.join(names())}")
@@ -80,7 +80,7 @@ def find(name: str) -> Method:
 
 
 def starts_elsewhere(name: str) -> bool:
-  """Returns whether a placer improves a placement that others made."""
+  """Returns whether a placer improves a placement of other methods."""
   return name != DATA_PARALLEL and find(name).kind.takes_start
 
 
@@ -90,7 +90,7 @@ def references() -> Tuple[Method, ...]:
 
 
 def policy_of_auto() -> Optional[Method]:
-  """Returns the first policy that takes part in `auto`, as it runs there; None without one."""
+  """Returns the policy that `auto` runs, with its settings there; None if there is no policy."""
   for method in methods():
     if method.in_auto is not None:
       return dataclasses.replace(method, load=method.in_auto)
@@ -101,7 +101,7 @@ def parts_of_auto(*, learned: bool = True) -> Tuple[Method, ...]:
   """Returns the methods that `auto` runs, in order.
 
   Args:
-    learned: whether the policy is among them.
+    learned: whether the policy is included.
   """
   # In the order in which `auto` runs them.
   policy = policy_of_auto() if learned else None
@@ -109,21 +109,21 @@ def parts_of_auto(*, learned: bool = True) -> Tuple[Method, ...]:
 
 
 def constructions() -> Tuple[Method, ...]:
-  """Returns the constructions beside the references from which searches start, by their rank."""
+  """Returns the constructions, besides the references, that searches start from, by rank."""
   return tuple(method for method in start_methods() if not method.kind.reference)
 
 
 def weighted_policies() -> Tuple[str, ...]:
-  """Returns names of the policies whose weights some method takes, sorted."""
+  """Returns the names of policies with weights that some method uses, sorted."""
   return tuple(sorted({
       method.weights.policy for method in methods() if method.weights is not None}))
 
 
 def check_weights(method: Method, policy_weights: Optional[str]) -> None:
-  """Checks that a method has weights where it needs them, and none where it takes none.
+  """Checks that weights are given exactly if the method takes weights.
 
   Args:
-    method: to be run.
+    method: the method to run.
     policy_weights: directory of weights, or None.
 
   Raises:
@@ -141,22 +141,22 @@ def check_weights(method: Method, policy_weights: Optional[str]) -> None:
 
 
 def read_weights(method: Method, policy_weights: Optional[str]) -> Tuple[str, ...]:
-  """Checks that the weights that a method is given can be read.
+  """Checks that the given weights of a method can be read.
 
   Args:
-    method: to be run.
+    method: the method to run.
     policy_weights: directory of weights, or None.
 
   Returns:
-    A note if the run that trains them is not over, such as one that was killed.
+    A note if the training run of the weights has not ended; else none.
 
   Raises:
-    PlacetoError: they cannot be read.
+    PlacetoError: the weights cannot be read.
   """
   if policy_weights is None or method.weights is None or method.weights.load is None:
     return ()
   method.weights.load()(policy_weights)
-  # The directory of the run, or of its weights inside.
+  # The given directory is a training run, or the weights inside a run.
   for folder in (policy_weights, os.path.dirname(os.path.abspath(policy_weights))):
     path = os.path.join(folder, "config.json")
     if os.path.isfile(path) and not os.path.lexists(os.path.join(folder, "done.json")):

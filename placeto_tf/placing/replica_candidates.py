@@ -1,13 +1,15 @@
-"""The search over numbers of replicas: tries each, drops those behind, goes on with the best.
+"""The search over replication strategies: starts all candidates, and continues with the best.
 
-1. Every number of replicas, with shared and with mirrored variables, is started from placements
-   that need no search. One whose lower bound is above what another has reached is dropped, and of
-   both forms of a number the one that is 15 % behind.
-2. The others share two fifths of the budget. Replicas are moved together (`symmetric`); a graph
-   without replicas runs `auto`.
-3. The rest of the budget goes to the best, and to the second if it is within 3 %: the policy of
-   `auto` and annealing, each from the best so far. Where nothing fits in memory yet, it
-   all goes to the one that comes closest.
+A candidate is a number of replicas, with shared or with mirrored variables.
+
+1. Every candidate evaluates placements that need no search. A candidate is dropped if its lower
+   bound is above the step time of another candidate, or if the other kind of variables with the
+   same number of replicas is 15 % faster.
+2. The remaining candidates share two fifths of the budget. Replicas are moved together
+   (`symmetric`); a graph without replicas runs `auto`.
+3. The rest of the budget goes to the best candidate, and to the second if its step time is at most
+   3 % longer. They run the policy of `auto` and annealing, each from the best placement so far. If
+   no placement fits in memory yet, only the candidate that lacks the least memory continues.
 
 Candidates are compared by their step time per example, because batches can differ.
 
@@ -33,23 +35,23 @@ from placeto_tf.search.starts import of_a_start
 
 FIRST_SHARE = 0.4
 BEHIND, CLOSE = 1.15, 1.03
-POLICY_SHARE = 0.4  # of what is left of a candidate's time, before annealing
+POLICY_SHARE = 0.4  # share of a candidate's remaining time, before annealing
 _SECONDS_AN_OP = 1e-4  # time to make supernodes for a search
 
 
 @dataclasses.dataclass(eq=False)
 class Candidate:
-  """One number of replicas, in one form.
+  """A replication strategy, and the state of its search.
 
   Attributes:
     replicas: R.
-    global_batch: examples of a step; None where the graph has no batch.
-    problem: of the replicated graph.
+    global_batch: examples of a step; None if the graph has no batch.
+    problem: the problem of the replicated graph.
     mirrored: whether each replica has variables of its own.
-    micro_batches: M of a pipeline, which begins with its stages; else 1.
-    reference: whether it is only there to compare with.
-    dropped: why its search was ended, or "".
-    replicated: the replicas; None for the graph as it was given.
+    micro_batches: M of a pipeline, whose first placement is by its stages; else 1.
+    reference: whether the candidate only serves for comparison.
+    dropped: the reason why its search was ended, or "".
+    replicated: the replicas; None for the graph without replicas.
   """
 
   replicas: int
@@ -74,7 +76,7 @@ class Candidate:
 
   @property
   def rank(self) -> Tuple[float, float]:
-    """Returns (lacking memory in bytes, objective per example in us), lowest for the best."""
+    """Returns (lacking memory in bytes, objective per example in us); lower is better."""
     log = self.problem.search_log
     return log.best_excess_bytes, log.best_objective_us / (self.global_batch or 1)
 
@@ -88,19 +90,19 @@ def search_replicas(
 
   Args:
     candidates: fewest replicas first.
-    budget: of all candidates together, counted from now.
-    seed: of everything random.
-    runs: how many of each search go on side by side, and where.
-    announce: called with a problem and the name of each placer before it runs.
-    more: other candidates that are worth trying, given the step time per example that the starts
-      of these reach; the time to make them does not count.
+    budget: the budget of all candidates together, counted from now.
+    seed: seed of all random choices.
+    runs: the number of independent runs of each search, and their executor.
+    announce: called with a problem and the name of each placer before the placer runs.
+    more: function from the best step time per example after stage 1 to further candidates; the time
+      to make them does not count.
 
   Returns:
-    The best candidate; of equal ones that with the fewest replicas and shared variables.
+    The best candidate; among equal ones, the one with fewest replicas, then with shared variables.
   """
   search = _Search(list(candidates), budget, seed, runs, announce)
   try:
-    # 1. Starts, then pipelines whose making does not count, bounds, and forms of one number.
+    # 1. Starts; then pipelines, lower bounds, and shared against mirrored variables.
     for candidate in search.candidates:
       search.start(candidate)
     before = time.monotonic()
@@ -111,7 +113,7 @@ def search_replicas(
     numbers = sorted({(each.replicas, each.micro_batches) for each in alive})
     alive = [each for number in numbers for each in _ahead(
         [each for each in alive if (each.replicas, each.micro_batches) == number], BEHIND)]
-    # 2. Shares of the rest of the budget that are equal in time, FIRST_SHARE in all.
+    # 2. Equal shares of FIRST_SHARE of the rest of the budget.
     for i, candidate in enumerate(alive):
       share = FIRST_SHARE / len(alive) / (1 - FIRST_SHARE * i / len(alive))
       if not search.over:
@@ -143,7 +145,7 @@ def _possible(candidates: List[Candidate]) -> List[Candidate]:
 
 def _ahead(candidates: List[Candidate], factor: float) -> List[Candidate]:
   """Returns the candidates within a factor of the best, best first; drops the others."""
-  # By lacking memory, then by time per example.
+  # Sort by lacking memory, then by time per example.
   candidates = sorted(candidates, key=lambda each: each.rank)
   best = candidates[0].example_us
   for each in candidates:
@@ -156,7 +158,7 @@ def _ahead(candidates: List[Candidate], factor: float) -> List[Candidate]:
 
 @dataclasses.dataclass
 class _Search:
-  """Runs methods on candidates within the budget that these share."""
+  """Runs methods on candidates, within their common budget."""
 
   candidates: List[Candidate]
   budget: Budget
@@ -166,7 +168,7 @@ class _Search:
   started: float = dataclasses.field(default_factory=time.monotonic)
 
   def left(self) -> Tuple[Optional[int], Optional[float]]:
-    """Returns the evaluations and the seconds that are left of the budget; None without a limit."""
+    """Returns the remaining evaluations and seconds of the budget; None without a limit."""
     evaluations, seconds = self.budget.max_evaluations, self.budget.max_seconds
     used = sum(each.problem.search_log.evaluations for each in self.candidates)
     return (None if evaluations is None else evaluations - used,
@@ -181,11 +183,11 @@ class _Search:
     """Returns a share of the rest of the whole budget, for one problem, counted from now.
 
     Args:
-      problem: that will be searched.
+      problem: the problem to search.
       share: from 0 to 1.
 
     Returns:
-      A budget that counts from the making of the problem, as its log does.
+      A budget that counts from the making of the problem, like the problem's search log.
     """
     (evaluations, seconds), log = self.left(), problem.search_log
     return Budget(
@@ -207,7 +209,7 @@ class _Search:
       problem.search_log.run(method.name, run)
 
   def start(self, candidate: Candidate) -> None:
-    """Evaluates the placements of a candidate that need no search: stage 1."""
+    """Evaluates the placements of a candidate that need no search (stage 1)."""
     # A pipeline begins with the placement of its stages.
     if candidate.micro_batches > 1:
       return
@@ -219,11 +221,11 @@ class _Search:
       self.run(candidate, method, of_a_start(candidate.problem.search_log, budget))
 
   def finish(self, candidate: Candidate, share: float) -> None:
-    """Runs the policy and annealing on one of the best: stage 3.
+    """Runs the policy and annealing on one of the best candidates (stage 3).
 
     Args:
-      candidate: whose search goes on.
-      share: of the rest of the budget.
+      candidate: the candidate.
+      share: its share of the rest of the budget.
     """
     log, budget = candidate.problem.search_log, self.part(candidate.problem, share)
     needed_s = _SECONDS_AN_OP * candidate.problem.graph.num_ops

@@ -45,11 +45,11 @@ _LEAST_CHECK_S = 30.0
 
 
 def with_replicas_of_spec(config: PlacingConfig, graph: Any) -> PlacingConfig:
-  """Adds to a config the replicas that a spec of the zoo names: "zoo:rnnlm:replicas=4".
+  """Adds the replicas in a spec of the zoo ("zoo:rnnlm:replicas=4") to a configuration.
 
   Args:
-    config: returned as it is if it asks for more than one replica.
-    graph: the spec; for anything else, too, the config is returned as it is.
+    config: returned unchanged if it asks for more than one replica.
+    graph: the spec; the configuration is returned unchanged if it is no spec.
 
   Returns:
     The configuration with these replicas.
@@ -69,13 +69,13 @@ def place_replicas(
   """Places a graph with the best number of replicas, or with `config.replicas`.
 
   Args:
-    source: a `ReplicaSource`, or anything that makes one.
+    source: a `ReplicaSource`, or anything that a `ReplicaSource` takes.
     cluster: devices and links.
     config: as for `place_with`; its method is `auto`.
-    observer: is told how it goes.
+    observer: receives the progress.
 
   Returns:
-    The best placement of the best replication strategy, and a row for each that was tried.
+    The best placement of the best replication strategy, and a row for each strategy.
 
   Raises:
     PlacetoError: the number of replicas does not fit graph or cluster, or nothing fits in memory.
@@ -85,18 +85,18 @@ def place_replicas(
       observer.stage)
   counts, parallel = _counts(cluster, config.replicas)
   kinds = (False, True) if config.mirrored_variables is None else (config.mirrored_variables,)
-  # One replica has no mirrored form.
+  # A single replica cannot have mirrored variables.
   strategies: Set[Strategy] = {
       (count, mirrored and count > 1, 1) for count in counts for mirrored in kinds}
   asked = pipeline_strategy(config.replicas)
   if asked is not None:
     strategies.add((asked[0] * asked[1], False, asked[1]))
   made = maker.make_all({*strategies, (parallel, False, 1)})
-  # As many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
+  # Use only as many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
   widest = made[max(strategy for strategy in made if not strategy[1] and strategy[2] == 1)]
   parallel_row = None if widest.replicas == 1 else _data_parallel(widest)
   candidates = [made[strategy] for strategy in sorted(made) if strategy in strategies]
-  # The number that was asked for could not be made: the others are all there is.
+  # The requested number could not be made, so only the other candidates are left.
   if all(each.reference for each in candidates):
     for each in candidates:
       each.reference = False
@@ -105,7 +105,7 @@ def place_replicas(
     """Makes the pipelines that are worth trying beside a step time per example."""
     if config.replicas != AUTO or config.mirrored_variables:
       return []
-    # Replicas of any number tell the ops that each has of its own.
+    # Replicas of any number show which ops are copied.
     known = widest.replicated if widest.replicas > 1 else None
     found = [maker.make((groups * batches, False, batches)) for groups, batches in (
         pipeline_candidates.worth_trying(maker.source, known, cluster, example_us))]
@@ -113,12 +113,12 @@ def place_replicas(
     return [each for each in found if each is not None]
 
   compile_ahead(candidates[-1].problem, registry.find("auto"), observer.stage)
-  # The time of the search, which ends before the check.
+  # The time of the search, without the check.
   started = time.monotonic()
   with observer.search(config.budget) as progress:
     best = search_replicas(
         candidates, config.budget, config.seed, Runs(config.num_runs), progress, pipelines)
-  # The order of micro-batches was made for the stages, not for the placement found.
+  # The order of micro-batches was made for the stages, so make an order for the best placement.
   if best.micro_batches > 1:
     better = pipeline_candidates.in_a_better_order(
         maker.source, best.problem, cluster, maker.problem)
@@ -139,12 +139,12 @@ def place_replicas(
 
 @dataclasses.dataclass
 class _Maker:
-  """Makes candidates of a graph, by their form, and remembers why others cannot be made.
+  """Makes candidates of a graph, and stores the reasons why others cannot be made.
 
   Attributes:
     source, cluster, config: see `place_replicas`.
-    stage: a context manager of a name, entered around work that takes long.
-    not_made: form -> why it cannot be made.
+    stage: function from a name to a context manager, entered during long work.
+    not_made: replication strategy -> the reason why it cannot be made.
   """
 
   source: ReplicaSource
@@ -155,25 +155,25 @@ class _Maker:
 
   @property
   def why_no_more(self) -> str:
-    """Returns why no more replicas could be made, or ""."""
+    """Returns the reason why no more replicas could be made, or ""."""
     return next((why for (_, mirrored, batches), why in reversed(list(self.not_made.items()))
                  if not mirrored and batches == 1), "")
 
   def make_all(self, strategies: Set[Strategy]) -> Dict[Strategy, Candidate]:
-    """Makes the candidates of forms, one at least, the fewest replicas first.
+    """Makes the candidates of replication strategies, at least one, fewest replicas first.
 
     Raises:
-      PlacetoError: the number of replicas that was asked for cannot be made, or one cannot be
+      PlacetoError: the requested number of replicas cannot be made, or one replica cannot be
         placed.
     """
     found = {strategy: self.make(strategy) for strategy in sorted(strategies)}
-    # The graph as it was given, where not even a single replica can be made of it.
+    # Use the given graph if not even a single replica can be made of it.
     first = found.get((1, False, 1)) or Candidate(
         1, None, self.problem(None), reference=self._is_reference(1, 1))
     return {(1, False, 1): first, **{strategy: each for strategy, each in found.items() if each}}
 
   def make(self, strategy: Strategy) -> Optional[Candidate]:
-    """Makes the candidate of a form; returns None where it cannot be made and was not asked for."""
+    """Makes the candidate of a strategy; returns None if an unrequested one cannot be made."""
     count, mirrored, batches = strategy
     named, config = strategy_name(*strategy), self.config
     try:
@@ -187,8 +187,8 @@ class _Maker:
         with self.stage(f"Estimating costs of {named} replica{'s' if count > 1 else ''}"):
           problem = self.problem(replicated)
     except Exception as error:  # pylint: disable=broad-except  of whatever builds the user's graph
-      # Not every graph can have mirrored variables or micro-batches; where nobody asked, others
-      # are tried.
+      # Not every graph can have mirrored variables or micro-batches. Unless the user asked for
+      # them, try the other strategies.
       asked = pipeline_strategy(config.replicas) if batches > 1 else (
           count == config.replicas != 1 and not (mirrored and config.mirrored_variables is None))
       if asked or batches > 1 and not isinstance(error, GraphError):
@@ -203,7 +203,7 @@ class _Maker:
     """Makes the problem of replicas, or of the graph, with costs of the config's source."""
     graph = self.source.graph if replicated is None else replicated.graph
     source = self.config.costs  # a function knows what the ops of replicas cost
-    # Costs of a replica's ops follow from those of the original.
+    # Costs of a replica's ops follow from the costs of the original ops.
     costs = (replicated_costs(replicated, self.cluster, str(source)) if (
         replicated is not None and not callable(source)) else
              estimate_costs(graph, self.cluster, source=source))
@@ -212,7 +212,7 @@ class _Maker:
         replicated=replicated if replicated is not None and replicated.replicas > 1 else None)
 
   def _is_reference(self, count: int, batches: int) -> bool:
-    """Returns whether replicas of this form only serve for comparison with those asked for."""
+    """Returns whether replicas of this strategy only serve for comparison."""
     asked = pipeline_strategy(self.config.replicas)
     if asked is not None:
       return (count, batches) != (asked[0] * asked[1], asked[1])
@@ -234,7 +234,7 @@ def _checked(
     stage: Callable[[str], ContextManager],
     checks: Dict[str, TrainingComparison],
 ) -> Tuple[Candidate, str]:
-  """Finds the best candidate that trains as the graph does, and why a better one was put aside.
+  """Returns the best candidate whose training agrees with the graph's, by a check of each.
 
   Args:
     source, candidates, best, config, stage: see `place_replicas`. A check takes at most as
@@ -242,10 +242,10 @@ def _checked(
     checks: receives the result of each check, by form.
 
   Returns:
-    The candidate, and the mismatch of the first one that was put aside, or "".
+    The candidate, and the mismatch of the first rejected candidate, or "".
 
   Raises:
-    ReplicaMismatchError: no candidate trains as the graph does.
+    ReplicaMismatchError: the training of every candidate differs from the graph's.
   """
   problems: List[GraphError] = []
   limit_s = max(_LEAST_CHECK_S, config.budget.max_seconds or DEFAULT_MAX_SECONDS)
@@ -257,7 +257,7 @@ def _checked(
     except ReplicaMismatchError as problem:
       problems.append(problem)
       checks[best.strategy] = TrainingComparison(False, str(problem))
-      # The best of those that were not compared yet.
+      # The best candidate that is not compared yet.
       left = [each for each in candidates if each.strategy not in checks and not each.reference]
       if not left:
         raise problems[0] from None
@@ -268,7 +268,7 @@ def _checked(
 def _check(
     source: ReplicaSource, best: Candidate, limit_s: float
 ) -> TrainingComparison:
-  """Returns the comparison of a candidate with the graph; "not checked" where that fails."""
+  """Returns the comparison of a candidate with the graph; "not checked" if the check fails."""
   replicated = best.problem.replicated
   assert replicated is not None
   try:
@@ -280,7 +280,7 @@ def _check(
 
 
 def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
-  """Returns the numbers of replicas to try, 1 first, and that of the data-parallel baseline."""
+  """Returns the numbers of replicas to try, 1 first, and the data-parallel baseline's number."""
   devices = sum(not device.host for device in cluster.devices) or cluster.num_devices
   if pipeline_strategy(wanted):
     return [1], devices
@@ -297,7 +297,7 @@ def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
 
 
 def _said(problem: Exception) -> str:
-  """Returns an error in one line, with its type if it is none of this package."""
+  """Returns an error in one line, with its type if the type is not of this package."""
   if isinstance(problem, PlacetoError):
     return str(problem)
   lines = str(problem).strip().splitlines()
@@ -305,8 +305,7 @@ def _said(problem: Exception) -> str:
 
 
 def _data_parallel(candidate: Candidate) -> Optional[DataParallel]:
-  """Returns the baseline of a candidate's replicas; None where it does not do what the graph does.
-  """
+  """Returns the baseline of a candidate's replicas; None if it computes other results."""
   problem, replicated = candidate.problem, candidate.replicated
   assert replicated is not None
   devices = compute_devices(problem)[:candidate.replicas]
@@ -315,7 +314,7 @@ def _data_parallel(candidate: Candidate) -> Optional[DataParallel]:
       problem.allowed_ops[:, devices[0]], -1, fallback_devices(problem)).astype(np.int64)
   try:
     return data_parallel(replicated, problem.costs, problem.cluster, devices, hosts)
-  except GraphError:  # a strategy that only averages gradients
+  except GraphError:  # MirroredStrategy only averages gradients
     return None
 
 
@@ -344,19 +343,19 @@ def _result(
 
 def _baselines(
     candidates: List[Candidate], best: Candidate, replication: Replication) -> Dict[str, Baseline]:
-  """Returns the rows of the table: references of one replica, data parallelism, the best's methods.
+  """Returns rows of the table: references of one replica, data parallelism, the best's methods.
 
-  All step times are for as many examples as a step of the best has.
+  All step times are scaled to the number of examples in a step of the best candidate.
   """
   def scaled(row: Baseline, batch: Optional[int]) -> Baseline:
-    """Scales a row to as many examples as a step of the best has.
+    """Scales a row to the number of examples in a step of the best candidate.
 
     Args:
-      row: of a placer.
-      batch: examples of its step; None where they are not known.
+      row: the row of a placer.
+      batch: examples of its step; None if unknown.
 
     Returns:
-      The row, unchanged where a batch is not known or is the same.
+      The row, unchanged if a batch is unknown or the batches are equal.
     """
     if row.step_time_us is None or not batch or not best.global_batch or (
         batch == best.global_batch):

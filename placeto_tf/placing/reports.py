@@ -1,4 +1,4 @@
-"""`report.json` of a placing run, and a line on the step that is placed."""
+"""Makes the `report.json` of a placing run, and a line on the placed step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
 
 
 def _graph(graph: ComputationGraph) -> Dict[str, Any]:
-  """Returns the graph as JSON, with the options that `load_graph` had."""
+  """Returns the graph as JSON, with the options of `load_graph`."""
   source = graph.source
   return {
       "fingerprint": graph.fingerprint, "fetches": list(graph.fetches),
@@ -65,7 +65,7 @@ def _graph(graph: ComputationGraph) -> Dict[str, Any]:
 
 
 def _measured(found: MeasuredSearch) -> Dict[str, Any]:
-  """Returns the measurements; the history has the fastest step after each number of them."""
+  """Returns the measurements as JSON; the history has the fastest step after each number."""
   return {
       **_fields(found.step, "step_time_us", "low_us", "high_us"),
       "measurements": found.measurements, "failures": found.failures,
@@ -76,7 +76,7 @@ def _measured(found: MeasuredSearch) -> Dict[str, Any]:
 
 def _fields(record: Any, *names: str) -> Dict[str, Any]:
   """Returns attributes of a record as JSON."""
-  # Arrays become lists, which JSON can hold.
+  # Convert arrays to lists for JSON.
   values = {name: getattr(record, name) for name in names}
   return {name: value.tolist() if isinstance(value, np.ndarray) else value
           for name, value in values.items()}
@@ -85,12 +85,13 @@ def _fields(record: Any, *names: str) -> Dict[str, Any]:
 def step_line(graph: ComputationGraph) -> str:
   """Returns a sentence on the step: its fetches and its feeds.
 
-  Results that are handed on, as those of functions are, are named by the op that computes them.
+  Results that are copied by Identity ops, such as results of functions, have the name of the op
+  that computes them.
   """
   shapes = graph.source.feed_shapes if graph.source is not None else {}
   feeds = [name + (f" [{', '.join(map(str, shapes[name]))}]" if name in shapes else "")
            for name in graph.feeds]
-  # Fetched tensors are results; fetched ops are run for their effects.
+  # Fetched tensors are results; fetched ops have side effects.
   results = [_computed(graph, name) for name in graph.fetches if ":" in name]
   effects = [name for name in graph.fetches if ":" not in name]
   runs = f"A step runs {listed([*results, *effects], most=4)}"
@@ -102,7 +103,7 @@ def step_line(graph: ComputationGraph) -> str:
 
 
 def _computed(graph: ComputationGraph, fetch: str) -> str:
-  """Returns the name of the tensor that a fetched one is a copy of."""
+  """Returns the name of the tensor that a fetched tensor copies."""
   name, _, port = fetch.rpartition(":")
   op = graph.op_index[name]
   # Back through copies to the op that computes the tensor.
@@ -113,10 +114,10 @@ def _computed(graph: ComputationGraph, fetch: str) -> str:
 
 
 def _replication(replication: Replication) -> Dict[str, Any]:
-  """Returns the figures of every form as JSON, and how to feed the replicas that were placed."""
+  """Returns the results of every replication strategy as JSON, and the feeds of the replicas."""
   found, grown = replication.data_parallel, replication.grown
   return {
-      # Speed-ups are per example: step times of the baselines are for as many as the new batch has.
+      # Speed-ups are per example: step times of the baselines are scaled to the new batch.
       "batch_grew": None if grown is None else {"from": grown[1], "to": grown[0]},
       "placed": None if replication.chosen is None else replication.chosen.describe(),
       "rows": {

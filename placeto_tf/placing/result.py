@@ -1,4 +1,4 @@
-"""The result of `place()`: the placement, and a row of the comparison table per placer.
+"""The result of `place()`: the placement, and a row of the comparison table for each placer.
 
 Dimensions: N ops, D devices, R replicas.
 """
@@ -32,15 +32,15 @@ class Baseline:
   """The result of one placer: a row of the comparison table.
 
   Attributes:
-    step_time_us: simulated, or None where the placer evaluated no placement.
+    step_time_us: simulated step time, or None if the placer evaluated no placement.
     fits: whether every device's peak memory is within its limit.
-    peak_memory_bytes: [D]; NaN where there is no placement.
-    placement: [N] int32 device of each op, or None. Searches start from the best before them.
-    evaluations: number of placements that it evaluated.
-    seconds: the time that it took.
-    gain_us: by how much it lowered the best objective so far (step time plus penalty for memory).
-    skipped: why it evaluated no placement, or "".
-    start_us: the best objective before it began; None for the first placer.
+    peak_memory_bytes: [D]; NaN without a placement.
+    placement: [N] int32 device of each op, or None.
+    evaluations: number of placements that the placer evaluated.
+    seconds: the time that the placer took.
+    gain_us: decrease of the best objective by this placer (step time plus penalty for memory).
+    skipped: the reason why the placer evaluated no placement, or "".
+    start_us: the best objective before the placer began; None for the first placer.
   """
 
   step_time_us: Optional[float]
@@ -55,16 +55,16 @@ class Baseline:
 
   @classmethod
   def of(cls, problem: PlacementProblem, entry: MethodRun) -> Baseline:
-    """Returns the row of one placer of a run, its placement simulated.
+    """Returns the row of one placer of a run, with a simulation of its placement.
 
     Args:
-      problem: simulates.
-      entry: of the placer, in the search log.
+      problem: the problem, which simulates.
+      entry: the placer's entry in the search log.
 
     Returns:
-      The row; without a placement its step time is None.
+      The row; its step time is None if there is no placement.
     """
-    # A method that did not run has a row with the reason.
+    # The row of a method that did not run has the reason.
     if entry.placement is None:
       unknown = np.full(problem.num_devices, np.nan)
       return cls(None, False, unknown, None, 0, entry.seconds, 0.0, entry.skipped)
@@ -76,19 +76,20 @@ class Baseline:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReplicaRow:
-  """The result for one number of replicas in one form: a row of the table of replicas.
+  """The result of one replication strategy: a row of the table of replicas.
 
   Attributes:
     replicas: R.
     mirrored: whether each replica has variables of its own.
-    global_batch: examples of a step; None where that is not known.
-    step_time_us: of the best placement found.
+    global_batch: examples of a step; None if unknown.
+    step_time_us: step time of the best placement found.
     peak_memory_bytes: [D].
-    fits: whether that is within every device's memory.
+    fits: whether every device has memory for its peak.
     evaluations: number of placements evaluated.
-    dropped: why its search was ended, or "".
-    check: its comparison with the graph, see `TrainingComparison`, or why that failed.
-    micro_batches: M of each group, if it is a pipeline.
+    dropped: the reason why the search was ended, or "".
+    check: comparison with the graph's training, see `TrainingComparison`, or the reason why the
+      comparison failed.
+    micro_batches: M of each group, for a pipeline.
   """
 
   replicas: int
@@ -113,14 +114,14 @@ class Replication:
   """The part of the result on replicas, from `place(replicas=...)`.
 
   Attributes:
-    chosen: the replicas that were placed.
-    rows: "R", or "R mirrored" for replicas with variables of their own -> its row.
-    data_parallel: the baseline of mirrored variables; None if the graph does not allow it.
-    data_parallel_batch: its global batch.
-    refused: why the graph is not replicated, or not so often, or "".
-    check: of the replicas that were placed; None if it was not asked for, or there is one.
-    not_made: form, as in `rows` -> why it was not tried.
-    whole: the graph that was given, which takes the whole batch; None if it is not known.
+    chosen: the placed replicas.
+    rows: name of a replication strategy ("R", "R mirrored") -> its row.
+    data_parallel: the baseline with mirrored variables; None if the graph does not allow it.
+    data_parallel_batch: the global batch of the baseline.
+    refused: the reason why the graph has no or not more replicas, or "".
+    check: check of the placed replicas; None if not requested, or if there is one replica.
+    not_made: name of a replication strategy -> the reason why it was not tried.
+    whole: the given graph, which takes the global batch; None if unknown.
   """
 
   chosen: Optional[ReplicatedGraph]
@@ -134,7 +135,7 @@ class Replication:
 
   @property
   def grown(self) -> Optional[Tuple[int, int]]:
-    """Returns the examples of a step of the replicas and of the graph, where these are fewer."""
+    """Returns the examples in a step of the replicas and of the graph, if the batch grew."""
     # A batch that is part of the graph's shapes grows with the number of replicas.
     batch = None if self.chosen is None else self.chosen.global_batch
     own = self.rows["1"].global_batch if "1" in self.rows else None
@@ -147,22 +148,22 @@ class PlacingResult:
 
   Attributes:
     placement: op name -> device name, for every op of the file.
-    step_time_us, peak_memory_bytes, fits: of the placement, simulated; peaks are [D].
-    baselines: placer -> Baseline, "current" first, in the order in which they ran: the baselines,
-      then the method, or for "auto" and "auto_unlearned" every placer that took part.
-    lower_bound_us: no placement on this cluster is faster.
-    evaluations: placements evaluated in all.
-    seconds: spent searching.
+    step_time_us, peak_memory_bytes, fits: simulated, for the placement; peaks are [D].
+    baselines: placer -> Baseline, in the order of running, "current" first: the baselines, then
+      the method, or for "auto" and "auto_unlearned" every placer that ran.
+    lower_bound_us: a lower bound of the step time of all placements on this cluster.
+    evaluations: the number of all evaluated placements.
+    seconds: the time of the search.
     history: (evaluations, seconds, objective_us) at each improvement.
     indices: [N] int32 device of each needed op.
-    simulated: the step as simulated, for timelines.
+    simulated: the simulated step, for timelines.
     proven: whether the placement is known to be optimal.
-    notes: assumptions that were made, for the user to read.
+    notes: assumptions, for the user.
     interrupted: whether Ctrl-C ended the search before its budget did.
-    ended: the reason why the search ended, in words.
+    ended: a text with the reason why the search ended.
     graph, costs, cluster, config: the inputs and options of the run.
     measured: the measurements of real sessions, with cost="measured"; else None.
-    replication: the numbers of replicas that were tried; None if one was asked for.
+    replication: results of all tried replication strategies; None if one replica was requested.
   """
 
   placement: Placement
@@ -189,23 +190,23 @@ class PlacingResult:
 
   @property
   def explanation(self) -> Explanation:
-    """Explains what bounds the step, from the critical path of its simulation."""
+    """Explains the step time by the critical path of the simulation."""
     return explain(self.graph, self.simulated, self.lower_bound_us)
 
   def what_if(self, changes: Mapping[str, str]) -> WhatIf:
-    """Simulates the placement with some ops elsewhere: see `placeto_tf.placing.what_if`.
+    """Simulates the placement with some ops on other devices; see `placeto_tf.placing.what_if`.
 
     Args:
       changes: regex -> device, as in {"embedding/.*": "/CPU:0"}.
 
     Returns:
-      Both step times, and what bounds each.
+      Both step times, with an explanation of each.
     """
     return what_if(self, changes)
 
   @property
   def caveat(self) -> str:
-    """Returns the shapes and rounds that are not known, and a remedy; "" where all are known."""
+    """Returns a text on unknown shapes and trip counts, with a remedy; "" if all are known."""
     if not self.costs.unknown:
       return ""
     return (f"at least {ms_text(self.step_time_us)}: {self.costs.unknown}; give "
@@ -217,10 +218,10 @@ class PlacingResult:
       cls, problem: PlacementProblem, indices: np.ndarray, baselines: Dict[str, Baseline],
       config: PlacingConfig, *, evaluations: int, bound_us: Optional[float] = None, **more: Any
   ) -> PlacingResult:
-    """Makes the result of a search for a placement, which is simulated.
+    """Makes the result of a search from its placement, and simulates the placement.
 
     Args:
-      problem: that was searched.
+      problem: the problem that was searched.
       indices: [N] int32 device of each op.
       baselines: placer -> row.
       config: of the run.
@@ -232,7 +233,7 @@ class PlacingResult:
       The result.
     """
     graph, cluster = problem.graph, problem.cluster
-    # Once more, for the start and end of each op.
+    # Simulate once more, for the start and end of each op.
     simulated = problem.simulator.simulate(indices)
     bound_us = lower_bound_us(problem) if bound_us is None else bound_us
     placement = Placement.from_indices(
@@ -251,7 +252,7 @@ class PlacingResult:
         **more)
 
   def __repr__(self) -> str:
-    """Returns the result in one line, which begins with a batch that grew."""
+    """Returns the result in one line; it begins with the step time or a warning."""
     # The step of the graph with its own devices.
     current_us = self.baselines["current"].step_time_us
     grown = None if self.replication is None else self.replication.grown
@@ -270,22 +271,22 @@ class PlacingResult:
     return tables.html(self)
 
   def apply(self, target: Any, *, out_dir: Optional[str] = None, **options: Any) -> Any:
-    """Applies the placement to a graph of the user's: a device for every op, and the replicas.
+    """Applies the placement to a user's graph: sets the device of every op, and adds replicas.
 
     Args:
       target: the graph that was given to `place()`, or another copy of it: a GraphDef,
         MetaGraphDef, CostGraphDef, `tf.Graph`, ConcreteFunction, `tf.function`, Keras model, or the
         path or spec of a graph.
-      out_dir: for a path, the directory that the placed graph is written to.
-      **options: those of `Placement.apply`, for protos and live graphs.
+      out_dir: for a path, the directory to write the placed graph to.
+      **options: options of `Placement.apply`, for protos and live graphs.
 
     Returns:
-      - a placed copy of a proto; of a path or spec, that of its content;
-      - a `tf.Graph`: the same, changed in place. Of several replicas a **new** one with the same
-        collections, because a live graph cannot be rewritten;
-      - for a ConcreteFunction, a `tf.function` and a Keras model (its inference) an
-        `AppliedFunction`, which is called as they are, with the whole batch, and has its step
-        time beside the one that was promised;
+      - for a proto, a placed copy; for a path or spec, a placed copy of its content;
+      - for a `tf.Graph`, the same graph, changed in place; with several replicas, a **new** graph
+        with the same collections, because a live graph cannot be rewritten;
+      - for a ConcreteFunction, a `tf.function` or a Keras model (its inference), an
+        `AppliedFunction`, which takes the same arguments, with the global batch, and can measure
+        its step time to compare it with the simulated one;
       - with `out_dir`, the path that was written.
 
     Raises:
