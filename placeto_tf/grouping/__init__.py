@@ -1,6 +1,6 @@
-"""Ops -> groups: what is placed together.
+"""Groups ops that are placed together.
 
-`group_ops` is the way in; `METHODS` are the ways of grouping it offers.
+`group_ops` is the main function; `METHODS` are its methods of grouping.
 """
 
 from placeto_tf.grouping.api import METHODS, group_ops

@@ -16,7 +16,7 @@ _ROUNDS = 20
 def single_ops(
     graph: ComputationGraph, costs: OpCosts, allowed_ops: np.ndarray, max_groups: int
 ) -> np.ndarray:
-  """Keeps together only the ops that must share a device, however many groups that makes.
+  """Groups only ops that must share a device, with any number of groups.
 
   Args:
     graph: the ops.
@@ -37,7 +37,7 @@ def single_consumer(
   """Groups by the rule of Mirhoseini et al. 2017, section 4.1.
 
   An op with one consumer is merged with it, however heavy the two are; this repeats. The papers
-  then merged the ops of a layer by hand; here merging along the heaviest edges takes that place.
+  then merged the ops of a layer by hand; this function merges along the heaviest edges instead.
 
   Args:
     graph: the ops.
@@ -66,7 +66,7 @@ def single_consumer(
 def metis(
     graph: ComputationGraph, costs: OpCosts, allowed_ops: np.ndarray, max_groups: int
 ) -> np.ndarray:
-  """Groups by METIS's partition into as many parts of equal compute time as there are groups.
+  """Groups by METIS's partition into `max_groups` parts of equal compute time.
 
   Ops of a part that may not use the same devices are split again.
 

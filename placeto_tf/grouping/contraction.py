@@ -1,4 +1,4 @@
-"""`Contraction`: ops contracted into nodes, from which every grouping starts.
+"""`Contraction`: the graph of nodes (sets of ops), from which every grouping starts.
 
 Dimensions: N ops, M nodes of the contracted graph, F pairs of nodes with an edge, D devices.
 """
@@ -31,10 +31,10 @@ class Contraction:
     node_of_op: [N] int32.
     weight_us: [M] float64 compute time on the fastest kind of device.
     pattern: [M] int32 index into `masks`.
-    masks: the sets of allowed devices that occur, as bit masks.
+    masks: the distinct sets of allowed devices, as bit masks.
     producers, consumers: [F] int32 nodes, one row per pair, sorted; never equal.
-    traffic_bytes: [F] float64 bytes of the tensors that flow from producer to consumer, each
-      with `TRANSFER_BYTES` added.
+    traffic_bytes: [F] float64 bytes of the tensors from producer to consumer; `TRANSFER_BYTES` are
+      added for each tensor.
     rank: [M] int64 position of the node's first op in the topological order.
   """
 
@@ -61,7 +61,7 @@ class Contraction:
   def single_consumers(self) -> Tuple[np.ndarray, np.ndarray]:
     """Returns the nodes with one consumer, and their consumers.
 
-    The last come first, so that a chain grows from its end, and is divided where a cap is met.
+    The last nodes come first, so that a chain grows from its end until a cap is reached.
     """
     num_consumers = np.bincount(self.producers, minlength=self.num_nodes)
     single = np.flatnonzero(num_consumers == 1)
@@ -85,7 +85,7 @@ def contract(
     graph: the ops.
     costs: their compute times and output bytes.
     allowed_ops: [N, D] bool, where each op may run.
-    labels: [N] ints; `graph.colocation` contracts what must share a device.
+    labels: [N] ints; `graph.colocation` contracts ops that must share a device.
 
   Returns:
     The contracted graph.
@@ -140,7 +140,7 @@ def numbered(labels: np.ndarray) -> np.ndarray:
 
 
 def _as(array: np.ndarray, dtype: type) -> np.ndarray:
-  """Returns the array contiguous and writable: numba would compile again for others."""
+  """Returns the array contiguous and writable, because numba would compile again for others."""
   return np.require(array, dtype, ["C", "W"])
 
 
@@ -156,7 +156,7 @@ def _distinct_rows(allowed: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
 
 @compiled(nogil=True)
 def _patterns(allowed):
-  """Finds the first of equal rows of [M, D] bool, in order, and which of these each row equals."""
+  """Finds the distinct rows of [M, D] bool, in order, and the index of each row among them."""
   m = allowed.shape[0]
   first, found, count = np.empty(m, np.int64), np.empty(m, np.int64), 0
   for i in range(m):
@@ -177,7 +177,7 @@ def _patterns(allowed):
 
 @compiled(nogil=True, _nrt=False)
 def _add_up(node_of_op, allowed_ops, rank_of_op, allowed, rank):
-  """Fills `allowed` [M, D] with what all ops of a node may use, `rank` [M] with its first rank."""
+  """Fills `allowed` [M, D]: devices that all ops of a node may use; `rank` [M]: its first rank."""
   for op in range(node_of_op.shape[0]):
     node = node_of_op[op]
     rank[node] = min(rank[node], rank_of_op[op])
@@ -202,7 +202,7 @@ def _traffic(node_of_op, m, edge_producers, edge_consumers, edge_tensors, output
   producers = np.empty(edge_tensors.shape[0], np.int32)
   consumers = np.empty(edge_tensors.shape[0], np.int32)
   weights = np.empty(edge_tensors.shape[0])
-  last_seen = np.full(m, -1, np.int64)  # where the edges begin of the node's last tensor
+  last_seen = np.full(m, -1, np.int64)  # index of the first edge of the node's last tensor
   for e in range(edge_tensors.shape[0]):
     if edge_tensors[e] != edge_tensors[begun]:
       begun = e

@@ -1,4 +1,4 @@
-"""`Grouping`: which ops are placed together.
+"""`Grouping`: a map from ops to groups, which are placed together.
 
 Dimensions: N ops, G groups.
 """
@@ -14,8 +14,7 @@ from placeto_tf.errors import PlacementError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Grouping:
-  """A map op -> group; groups are numbered 0..G-1 without gaps, in the order of their first op
-  in topological order.
+  """A map op -> group; groups are numbered 0..G-1 by their first op in topological order.
 
   Attributes:
     group_of_op: [N] int32.
@@ -43,5 +42,5 @@ class Grouping:
     return len(self.group_of_op)
 
   def expand(self, group_placements: np.ndarray) -> np.ndarray:
-    """Placements of ops from placements of groups: [..., G] -> [..., N]."""
+    """Converts placements of groups to placements of ops: [..., G] -> [..., N]."""
     return np.asarray(group_placements)[..., self.group_of_op]

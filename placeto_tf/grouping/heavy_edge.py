@@ -1,11 +1,11 @@
-"""Groups by merging along the heaviest edges, the default.
+"""The default grouping: merges ops along the heaviest edges.
 
-Three stages, each on the result of the one before:
+Three stages, each on the result of the previous one:
 1. ops that must share a device become one node (`ComputationGraph.colocation`);
 2. a node with one consumer is merged with it (Mirhoseini et al. 2017, section 4.1), and a cheap
-   node with the neighbour it exchanges most bytes with, as long as the result is light;
-3. the two nodes with the most traffic between them are merged, repeatedly, as long as together
-   they stay under a weight cap, which is raised when nothing more can be merged.
+   node with the neighbour with which it exchanges most bytes, as long as the result is light;
+3. the two nodes with the most traffic between them are merged, repeatedly, as long as their
+   weight is below a cap, which is raised when nothing more can be merged.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping.contraction import Contraction, contract, raise_stuck
 from placeto_tf.grouping.merging import Merger
 
-# A group may weigh this many times the mean: with less the cap decides and cuts heavy edges,
-# with more a few groups hold everything.
+# A group may weigh this many times the mean: a smaller factor separates ops with heavy edges, a
+# larger one puts nearly all ops into a few groups.
 CAP_OVER_MEAN = 2.0
-# What counts as cheap, over the mean weight of a group. With 0.1 the time steps of recurrent layers
-# end in the wrong groups, with 0.3 convolutional networks lose.
+# A node is cheap below this fraction of the mean weight of a group. With 0.1 the time steps of
+# recurrent layers are in the wrong groups; with 0.3 convolutional networks get slower.
 CHEAP_OVER_MEAN = 0.2
 
 
@@ -67,9 +67,9 @@ def merge_stages(merger: Merger, contraction: Contraction, max_groups: int) -> n
 
 
 class PlacedSets:
-  """Merges sets of ops that a placement has on one device, for one placement after another.
+  """Merges sets of ops that are on one device in a placement, for one placement after another.
 
-  What does not depend on the placement is made once, when it is first needed.
+  Data that do not depend on the placement are computed once, on first use.
   """
 
   def __init__(
@@ -84,20 +84,20 @@ class PlacedSets:
 
   @functools.cached_property
   def contraction(self) -> Contraction:
-    """The sets as nodes."""
+    """Returns the contraction whose nodes are the sets."""
     return contract(self._graph, self._costs, self._allowed_ops, self._labels)
 
   @functools.cached_property
   def _start(self) -> Tuple[Merger, np.ndarray]:
-    """Nothing merged yet, and [M] the first op of each node."""
+    """Returns a merger without merged nodes, and [M] the first op of each node."""
     return Merger(self.contraction), np.unique(self.contraction.node_of_op, return_index=True)[1]
 
   def merged(self, placement: np.ndarray, max_groups: int) -> np.ndarray:
-    """Merges sets of ops that a placement has on one device.
+    """Merges sets of ops that are on one device in a placement.
 
     Args:
       placement: [N] device of each op.
-      max_groups: about so many groups.
+      max_groups: approximate number of groups.
 
     Returns:
       [N] labels, equal for ops of one group.

@@ -1,4 +1,4 @@
-"""`Merger`: merges nodes pair by pair and keeps account of the traffic between them.
+"""`Merger`: merges nodes pair by pair and updates the traffic between them.
 
 Dimensions: M nodes, D devices, P patterns.
 """
@@ -31,7 +31,7 @@ class Merger:
   Its loops are compiled and run without the interpreter's lock.
 
   Attributes:
-    sets: as loops read them.
+    sets: arrays for compiled loops.
     masks: [P] bit mask of the devices of each pattern.
   """
 
@@ -45,10 +45,11 @@ class Merger:
   def placed(self, node_devices: np.ndarray, num_devices: int) -> Merger:
     """Copies the sets so that nodes on different devices are never merged.
 
-    Each device gets its own copy of all devices, of which the nodes there may use what they may.
+    For this, each device gets its own copies of all devices, and the masks of its nodes refer to
+    these copies.
 
     Args:
-      node_devices: [M] where nodes are.
+      node_devices: [M] device of each node.
       num_devices: D.
 
     Returns:
@@ -99,10 +100,10 @@ class Merger:
 
   def merge_cheap(
       self, order: np.ndarray, cheap_us: float, cap_us: float, max_sets: int) -> None:
-    """Merges cheap sets with the neighbour that they exchange most bytes with.
+    """Merges cheap sets with the neighbour with which they exchange most bytes.
 
     Args:
-      order: [M] nodes, as their sets are visited.
+      order: [M] nodes, in the order in which their sets are visited.
       cheap_us: sets with less compute time are cheap.
       cap_us: the largest compute time of a merged set.
       max_sets: ends when so many sets are left.
@@ -116,7 +117,7 @@ class Merger:
       _merge_single_device(self.sets, single)
 
   def merge_heaviest_edges(self, max_sets: int, cap_us: float) -> None:
-    """Merges along the edge with most traffic, until the cap forbids it; only sets of equal masks.
+    """Merges sets of equal masks along the edge with most traffic, until the cap forbids it.
 
     Args:
       max_sets: ends when so many sets are left.
@@ -158,7 +159,7 @@ class Merger:
     return next((i for i, v in enumerate(kept) if mask & self.mask(v)), None)
 
   def merge_down(self, max_sets: int, cap_us: float) -> None:
-    """Merges along the heaviest edges under the cap, which is raised as often as it must be.
+    """Merges along the heaviest edges under the cap, and raises the cap as often as necessary.
 
     Args:
       max_sets: ends when so many sets are left.
@@ -249,7 +250,7 @@ def _merge_heaviest_edges(sets, max_sets, cap_us):
     size -= 1
     priority[0], keys[0] = priority[size], keys[size]
     _sink(priority, keys, size, 0)
-    # Entries are not removed when a set changes; the stale ones are passed over here.
+    # Entries are not removed when a set changes; stale entries are skipped here.
     edge = edge_of(sets, key)
     if edge == NONE or sets.traffic[edge] != -negative:
       continue

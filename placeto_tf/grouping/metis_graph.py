@@ -1,4 +1,4 @@
-"""`MetisGraph`: a contracted graph in the form that METIS reads.
+"""`MetisGraph`: a contracted graph in METIS's format.
 
 Dimensions: M nodes, P parts.
 """
@@ -31,7 +31,7 @@ class MetisGraph:
 
     Args:
       contraction: the graph.
-      movable: [M] bool, whether a node weighs anything where weights are balanced.
+      movable: [M] bool, whether a node has a weight in the balance of parts.
     """
     m = contraction.num_nodes
     u = np.concatenate([contraction.producers, contraction.consumers]).astype(np.int64)
@@ -56,9 +56,9 @@ class MetisGraph:
     """Partitions the nodes by METIS.
 
     Args:
-      shares: [P] share of the weight that each part is to get.
-      imbalance: by how much a part may exceed its share.
-      recursive: whether METIS bisects recursively, or makes all parts at once.
+      shares: [P] share of the weight for each part.
+      imbalance: fraction by which a part may exceed its share.
+      recursive: True bisects recursively, False makes all parts at once.
       seed: of METIS.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The two compiled event loops behind one interface: where their arguments and records are kept.
+"""One interface to the two compiled event loops, with their arguments and records.
 
 Dimensions: N ops, S segments, E edges, O outputs, D devices, B placements, T transfers, J jobs.
 """
@@ -34,7 +34,7 @@ class ReferenceEngine:
     """Allocates the arrays of one thread, reused from one placement to the next."""
     t = self._tables
     sizes = t.num_ops, t.num_segments, len(t.edge_consumers), len(t.output_bytes), t.num_devices
-    # The second array [1, N] takes start times that the caller does not want.
+    # The second array [1, N] is for start times that the caller does not need.
     return event_loop.Workspace.make(*sizes), np.empty((1, t.num_ops))
 
   def arguments(self, workspace) -> Tuple[SimulationTables, event_loop.Workspace]:
@@ -67,7 +67,7 @@ class ReferenceEngine:
     Returns:
       [N] float64 us.
     """
-    del workspace  # here nothing changes how long an op takes
+    del workspace  # this loop has no slowdowns
     return self._tables.compute_us[np.arange(len(placement)), self._tables.kinds[placement]]
 
   def record(self, workspace) -> Tuple[np.ndarray, ...]:
@@ -102,12 +102,12 @@ class ReferenceEngine:
 
 
 class ExtendedEngine:
-  """Runs `extended_loop`, which knows every extension."""
+  """Runs `extended_loop`, which has every extension."""
 
   def __init__(
       self, tables: SimulationTables, cluster: Cluster,
       inline_ops: Optional[np.ndarray] = None):
-    """Takes inline_ops, [N] bool, for the order of TensorFlow's executor; None for others."""
+    """Takes inline_ops [N] bool for the order of TensorFlow's executor; None for other orders."""
     self._tables = tables
     self._extensions = extended_loop.Extensions.of(cluster, tables.num_ops, inline_ops)
 
@@ -144,8 +144,8 @@ class ExtendedEngine:
     """Returns the compute time of each op in the placement that was run last.
 
     Args:
-      workspace: in which it was run; slowdowns by other devices are in its times.
-      placement: [N] int32; the workspace already knows it.
+      workspace: in which it was run; its times include slowdowns by other devices.
+      placement: [N] int32; not used, because the workspace has it.
 
     Returns:
       [N] float64 us.
@@ -176,7 +176,7 @@ class ExtendedEngine:
     transfer_ints, transfer_times, job_ints, job_times = record
     t, d = self._tables, self._tables.num_devices
     # By (segment, destination); segments are in the order of (producer, port).
-    order = np.lexsort((transfer_ints[:, 2], transfer_ints[:, 0]))  # they were queued by time
+    order = np.lexsort((transfer_ints[:, 2], transfer_ints[:, 0]))  # transfers were queued by time
     segments, sources, targets = transfer_ints[order].T
     destinations = np.zeros((len(order), d), dtype=bool)
     # Transfers to one device, and then transfers (-1) to every device with a consumer.
@@ -189,7 +189,7 @@ class ExtendedEngine:
     transfers = Transfers(
         t.segment_ops[segments], t.segment_ports[segments], sources, destinations,
         t.segment_bytes[segments], transfer_times[order, 0], transfer_times[order, 1])
-    # Jobs name transfers by their order of queueing; `position` is the inverse of `order`.
+    # Jobs have transfers' numbers in the order of queueing; `position` is the inverse of `order`.
     position = np.empty(len(order), dtype=np.int32)
     position[order] = np.arange(len(order), dtype=np.int32)
     jobs = Jobs(

@@ -2,19 +2,19 @@
 
 Four things make it fast without changing a result:
 
-- A FIFO's head does not change once it is there. So when a device's op ends, the next op's start
-  (the end plus the overhead) and end are known at once if the queue is not empty, and else as
-  soon as the first op arrives. A device then has one event an op, its end; likewise a bus. The
-  next instant is a minimum over 2 D numbers, without a heap.
-  One case needs the instant in between: what starts later than now and takes no time must end in
-  the second round of that instant, so its slot first wakes up at the start.
-- Dependencies that wait for a latency are kept in the order in which they are lost. They are few,
-  and most enter at the end.
-- Memory is kept by counting references in [O, D]: an entry counts what still holds output o on
-  device d (consumers there, and on the producer's device the transfer). Entries return to 0 by
-  themselves, so nothing has to be cleared from one placement to the next.
-- Usage is compared with the peak only when it changes at a later instant than it last changed,
-  so that what is freed and allocated in one instant never counts.
+- The head of a FIFO never changes. So when a device's op ends and the queue is not empty, the next
+  op's start (the end plus the overhead) and end are known at once; if the queue is empty, they are
+  known when the first op arrives. So a device has only one event per op, the op's end; likewise a
+  bus. The next instant is a minimum over 2 D numbers, without a heap.
+  One case needs an event at the start: an op or transfer that starts later than now and takes no
+  time must end in the second round of that instant, so its slot first wakes up at the start.
+- Dependencies that wait for a latency are sorted by the time at which they are lost. They are few,
+  and most new ones belong at the end.
+- Memory is tracked by reference counts [O, D]: an entry counts the users of output o on device d
+  (consumers on the device, and the transfer if it is the producer's device). All entries are 0
+  again after a step, so nothing has to be cleared between placements.
+- Usage is compared with the peak only when it changes at a later instant than at its last change,
+  so that usage within one instant, between frees and allocations, does not count.
 
 Dimensions: N ops, S segments (an output port, or the control port, of an op with at least one
 consumer), E edges, O outputs, D devices, K device kinds, B placements. Segments are in the order
@@ -35,7 +35,7 @@ import numpy as np
 
 from placeto_tf.simulation.compiling import compiled, inlined
 
-END = np.uint32(2**32 - 1)  # of a queue; also the output of a control segment
+END = np.uint32(2**32 - 1)  # marks the end of a queue, and the missing output of a control segment
 
 
 class Workspace(NamedTuple):
@@ -86,24 +86,24 @@ class _State(NamedTuple):
   references: np.ndarray
   segment_us: np.ndarray
   segment_start_us: np.ndarray
-  flight_us: np.ndarray  # when each dependency is lost that waits for a latency, in order
-  flight_edges: np.ndarray  # these dependencies; of one instant, in order
-  due: np.ndarray  # [2D] when what a slot runs ends, inf while idle
-  free_us: np.ndarray  # [2D] when an idle slot can start again
+  flight_us: np.ndarray  # ascending times at which dependencies that wait for a latency are lost
+  flight_edges: np.ndarray  # edges of these dependencies, ascending at equal times
+  due: np.ndarray  # [2D] end of the slot's op or transfer, inf while idle
+  free_us: np.ndarray  # [2D] time from which an idle slot can start again
   pause_us: np.ndarray  # [2D] pause after the end of `current`
   current: np.ndarray  # [2D] op or segment that the slot runs
-  head: np.ndarray  # [2D] of the slot's queue, or END
+  head: np.ndarray  # [2D] head of the slot's queue, or END
   tail: np.ndarray  # [2D]
   idle: np.ndarray  # [2D]
-  waking: np.ndarray  # [2D] whether `due` is the start of what takes no time
+  waking: np.ndarray  # [2D] whether `due` is the start of an op or transfer that takes no time
   ended: np.ndarray  # [4D] slots whose work ends in this round
   ended_keys: np.ndarray  # [4D] the order in which their dependencies are lost
   startable: np.ndarray  # [4D] slots that may start something in this round
   usage: np.ndarray  # [D] bytes
   peak: np.ndarray  # [D] bytes
-  touched_us: np.ndarray  # [D] when `usage` last changed
-  hold_us: np.ndarray  # [D] when the current op takes its bytes, inf once done
-  launched_us: np.ndarray  # [D] when the process that launches to these devices has done so
+  touched_us: np.ndarray  # [D] time of the last change of `usage`
+  hold_us: np.ndarray  # [D] time at which the current op allocates its bytes, inf once done
+  launched_us: np.ndarray  # [D] time at which the device's process has finished its launches
 
 
 @inlined
@@ -127,12 +127,12 @@ def _reset(tables, state):
 
 @inlined
 def _settle_memory(d, now, tables, state):
-  """Counts what device d held until now, before its usage changes."""
-  # The op that started since the last change took its bytes then, before now.
+  """Updates the peak of device d with the bytes held until now, before its usage changes."""
+  # The op that started since the last change allocated its bytes at its start, before now.
   if state.hold_us[d] < now:
     state.usage[d] += tables.hold_bytes[state.current[d]]
     state.hold_us[d] = np.inf
-  # Only bytes held over an interval count for the peak, not those within one instant.
+  # Only bytes held over an interval count for the peak, not usage within one instant.
   if state.touched_us[d] < now:
     state.peak[d] = max(state.peak[d], state.usage[d])
     state.touched_us[d] = now
@@ -140,7 +140,7 @@ def _settle_memory(d, now, tables, state):
 
 @inlined
 def _wake(x, now, d_count, state):
-  """Starts what slot x runs and takes no time; it ends in the next round."""
+  """Starts the op or transfer of slot x that takes no time; it ends in the next round."""
   state.waking[x] = False
   if x < d_count:
     state.starts[state.current[x]] = now
@@ -151,11 +151,11 @@ def _wake(x, now, d_count, state):
 
 @inlined
 def _release_memory(i, x, now, tables, state):
-  """Gives back what device x's op i held, and the inputs that it was the last to read there."""
+  """Frees the bytes of op i on device x, and the inputs of which it was the last reader there."""
   _settle_memory(x, now, tables, state)
   held = tables.hold_bytes[i] if state.hold_us[x] == now else 0.0  # it took no time
   state.hold_us[x] = np.inf
-  # Of each input a consumer here gives up its reference; the last one frees the copy.
+  # The op gives up one reference to each input; the last reference frees the copy.
   freed = tables.release_bytes[i]
   for k in range(tables.input_offsets[i], tables.input_offsets[i + 1]):
     output = tables.input_outputs[k]
@@ -168,8 +168,8 @@ def _release_memory(i, x, now, tables, state):
 
 @inlined
 def _deliver_locally(x, s, d_count, tables, state, ready_count, startable_count):
-  """Hands segment s to its consumers on device x, and to the bus where others want it."""
-  # `here` counts who holds the output on its device: consumers, the fetch, the transfer.
+  """Delivers segment s to its consumers on device x, and queues it on the bus for other devices."""
+  # `here` counts the output's users on its device: consumers, the fetch, the transfer.
   here = tables.segment_fetched[s]
   slowest = np.inf
   for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
@@ -181,11 +181,11 @@ def _deliver_locally(x, s, d_count, tables, state, ready_count, startable_count)
     here += local
     remaining = state.missing[j] - local
     state.missing[j] = remaining
-    # Written always, counted only if the op is ready, so that the next write takes its place.
+    # Always written, but counted only if the op is ready; else the next write overwrites it.
     state.ready[ready_count] = j
     ready_count += np.uint64((remaining == 0) & (d == x))
     slowest = min(slowest, tables.bandwidth[x, d])
-  # A finite bandwidth means that at least one consumer is elsewhere.
+  # A finite bandwidth means that at least one consumer is on another device.
   if slowest < np.inf:
     here += 1
     # One transfer serves all receivers, and takes as long as its slowest link.
@@ -207,7 +207,7 @@ def _deliver_locally(x, s, d_count, tables, state, ready_count, startable_count)
 
 @inlined
 def _launch(count, now, d_count, tables, state):
-  """Lets devices whose ops ended in this round wait until their process has launched to all."""
+  """Delays devices whose ops ended in this round until their process has launched to all."""
   for pass_number in range(2):
     for k in range(count):
       x = state.ended[k]
@@ -222,7 +222,7 @@ def _launch(count, now, d_count, tables, state):
 
 @inlined
 def _put_in_flight(at_us, e, first, last, state):
-  """Adds the dependency of edge e, lost at `at_us`, to those in flight[first:last]."""
+  """Adds the dependency of edge e, which is lost at `at_us`, to flight[first:last]."""
   # Insertion sort by (instant, edge); the new one is nearly always the latest.
   k = last
   while k > first and (state.flight_us[k - 1] > at_us or (
@@ -236,7 +236,7 @@ def _put_in_flight(at_us, e, first, last, state):
 
 @inlined
 def _land(until, now, first, last, tables, state, ready_count):
-  """Loses the dependencies in flight that are due now, of edges before `until`."""
+  """Removes the dependencies in flight that are due now, of edges before `until`."""
   while first < last and state.flight_us[first] == now and state.flight_edges[first] < until:
     j = tables.edge_consumers[state.flight_edges[first]]
     remaining = state.missing[j] - 1
@@ -249,7 +249,7 @@ def _land(until, now, first, last, tables, state, ready_count):
 
 @inlined
 def _end_transfer(bus, now, d_count, tables, state, ready_count, first, last):
-  """Hands a tensor that a bus sent to its consumers elsewhere, where copies begin to be held."""
+  """Delivers a tensor that a bus has sent to consumers on other devices; allocates copies there."""
   source = bus - d_count
   s = state.current[bus]
   output = tables.segment_outputs[s]
@@ -267,14 +267,14 @@ def _end_transfer(bus, now, d_count, tables, state, ready_count, first, last):
       state.missing[j] = remaining
       state.ready[ready_count] = j
       ready_count += np.uint64((remaining == 0) & remote)
-    # The first consumer on a device begins the copy there; the others only count in its references.
+    # The first consumer on a device allocates the copy there; others only add references.
     if output != END and remote:
       count_here = state.references[output, d] + 1
       state.references[output, d] = count_here
       if count_here == 1:
         _settle_memory(d, now, tables, state)
         state.usage[d] += tables.output_bytes[output]
-  # The transfer itself was one of the holders on the producer's device.
+  # The transfer itself had a reference on the producer's device.
   if output != END:
     count_here = state.references[output, source] - 1
     state.references[output, source] = count_here
@@ -315,7 +315,7 @@ def _start_next(x, now, d_count, tables, state):
     end = start + cost
     # Ops that launch no kernel pay no overhead.
     state.pause_us[x] = tables.overhead_us if cost > 0.0 else 0.0
-    # What starts later than now and takes no time wakes the slot up at its start; see the module.
+    # If it starts later than now and takes no time, the slot wakes up at the start; see the module.
     if end > start or start == now:
       state.due[x] = end
       state.starts[i] = start
@@ -337,11 +337,11 @@ def _start_next(x, now, d_count, tables, state):
 
 @inlined
 def insert(first, last, item, key, items, keys):
-  """Puts an item among items[first:last], which are sorted by keys, behind those of equal keys.
+  """Inserts an item into items[first:last], which are sorted by keys, after items of equal keys.
 
   Args:
-    first, last: the sorted range; the item takes one more place, so items[last] must exist.
-    item, key: to put there.
+    first, last: the sorted range; it grows by one, so items[last] must exist.
+    item, key: the new item and its key.
     items, keys: [at least last + 1], changed in place.
   """
   at = last
@@ -355,7 +355,7 @@ def insert(first, last, item, key, items, keys):
 
 @inlined
 def _next_round(d_count, tables, state, first, last):
-  """Finds the instant of the next round and how many slots end then, in `state.ended`."""
+  """Finds the instant of the next round, and the slots that end then, in `state.ended`."""
   slots = np.uint64(2) * d_count
   due, ended, ended_keys = state.due, state.ended, state.ended_keys
   now = np.inf
@@ -440,7 +440,7 @@ def _simulate(tables, state, peak_bytes):
     startable_count = np.uint64(0)
     for k in range(count):
       x = state.ended[k]
-      # What was in flight for earlier segments lands before this one's dependencies are lost.
+      # Dependencies in flight of earlier segments are removed before those of this segment.
       if first < last:
         s = state.current[x] if x >= d_count else tables.op_segments[state.current[x]]
         first, ready_count = _land(
@@ -471,7 +471,7 @@ def _simulate(tables, state, peak_bytes):
     # ... then what became ready is queued ...
     startable_count = _queue_ready(ready_count, state, startable_count)
     ready_count = np.uint64(0)
-    # ... and buses and devices start what they can, now or once they are free.
+    # ... and buses and devices start the next items, now or once they are free.
     for k in range(startable_count):
       x = state.startable[k]
       if state.idle[x] and state.head[x] != END:
@@ -487,7 +487,7 @@ def simulate_range(placements, first, last, tables, workspace, start_us, step_ti
 
   Args:
     placements: [B, N] int32.
-    first, last: which of them.
+    first, last: the range of placements to simulate.
     tables: `SimulationTables`.
     workspace: `Workspace`.
     start_us: [B, N] float64, filled; or [1, N] where start times are not wanted.

@@ -1,27 +1,27 @@
-"""The event loop with every extension of the cluster, used only where one is switched on.
+"""The event loop with every extension of the cluster, used only if one is switched on.
 
 It follows the rules of docs/simulator.md round by round, without the shortcuts of
-`event_loop`, and adds to them:
+`event_loop`, and adds:
 
-- one transfer a destination: an output wanted by several devices is queued on its producer's bus
-  once for each, in the order of the devices, with the bandwidth of that pair. (Else there is one
-  transfer for all, which takes as long as its slowest pair.)
-- links: with "pair", each directed pair of devices has a queue and a gap of its own, in place of
-  the producer's bus; with "unlimited", a transfer begins at once.
-- compute time of transfers: packing is queued on the sender's compute queue where the transfer
-  would enter the bus queue, after the local consumers of the same output, and the transfer enters
-  when it ends; unpacking is queued on each receiver when the transfer ends, and the consumers
-  there lose their dependency when it ends. Neither has an overhead after it.
-- order of TensorFlow's executor, with one thread per device: a device has a queue of inline work
-  and, behind it, a deque, from whose front it takes the next entry when there is nothing inline. Of
-  what an op's end makes ready on its device (consumers of data before those of control, in the
-  order of consumers; packing counts as its first consumer) the ops of inline types go into the
-  queue; so does the last of the others, if the queue is empty then; the rest are put at the front
-  of the deque one by one, so that the last is taken first. What arrives from elsewhere goes to
-  the deque's back. Ops that are ready at 0 count as made ready by one op on each device. Unpacking,
-  which other threads do, begins when the transfer arrives, waits for nothing but earlier unpacking,
-  and stops what its device runs meanwhile. An op that begins while another
-  device runs an op or packs takes `busy_slowdown` times its compute time longer.
+- One transfer per destination: an output for several devices is queued on its producer's bus once
+  for each device, in the order of the devices, with the bandwidth of that pair. (Otherwise there is
+  one transfer for all devices, which takes as long as its slowest pair.)
+- Links: with "pair", each directed pair of devices has its own queue and gap, instead of the
+  producer's bus; with "unlimited", a transfer begins at once.
+- Compute time of transfers: packing is queued on the sender's compute queue at the time when the
+  transfer would enter the bus queue, after the local consumers of the same output; the transfer
+  enters the bus queue when packing ends. Unpacking is queued on each receiver when the transfer
+  ends, and the consumers there lose their dependency when unpacking ends. Neither has an overhead.
+- The order of TensorFlow's executor, with one thread per device. A device has a queue of inline
+  work and a deque; if the queue is empty, the device takes the entry at the front of the deque.
+  An op's end makes other ops on its device ready, in this order: consumers of data, then of
+  control, each in the order of consumers; packing counts as the first consumer. Ready ops of inline
+  types go into the queue; the last other op goes there too, if the queue is empty then; the
+  remaining ops are put at the front of the deque one by one, so that the last is taken first. Ops
+  that become ready by arrivals from other devices go to the back of the deque. Ops that are ready
+  at 0 count as made ready by one op on each device. Other threads do the unpacking: it begins when
+  the transfer arrives, waits only for earlier unpacking, and interrupts its device. An op that
+  begins while another device computes or packs takes `busy_slowdown` times its compute time longer.
 
 Dimensions as in `event_loop`; X slots, Q places in the compute queues, L links with a queue, T
 transfers of one placement (at most E), J jobs of packing and unpacking (at most 2 E), V events of
@@ -47,10 +47,10 @@ from placeto_tf.simulation.event_loop import END, finish, insert
 
 IDLE, BUSY, COOLING = 0, 1, 2
 PACK, UNPACK = 0, 1
-INLINE = 2.0**52  # above every other order, and exact less any number of arrivals
-# What `Workspace.counts` counts.
+INLINE = 2.0**52  # above every other order, and exact even minus any number of arrivals
+# Indices into `Workspace.counts`.
 ENTERING, SENT, ARRIVALS, TRANSFERS, JOBS, FIRST, LAST = 0, 1, 2, 3, 4, 5, 6
-# What happens in an event of transfers; an arrival has its device, 0 or more.
+# Kinds of events of transfers; the kind of an arrival is its device, 0 or more.
 SENT_ALL, FREE = -1, -2
 
 
@@ -60,15 +60,15 @@ class Extensions(NamedTuple):
   per_destination: bool
   paired: bool  # whether each pair of devices has a link of its own
   queued: bool  # whether transfers wait for one another
-  packing: bool  # whether it takes time
-  pack_us: float  # a transfer
+  packing: bool  # whether packing takes time
+  pack_us: float  # per transfer
   pack_byte_us: float
-  unpacking: bool  # whether it takes time
+  unpacking: bool  # whether unpacking takes time
   unpack_us: float
   unpack_byte_us: float
   executor: bool  # whether the order is that of TensorFlow's executor
-  inline_ops: np.ndarray  # [N] bool, ops that it runs inline
-  busy_slowdown: float  # of an op that begins while another device computes, likewise
+  inline_ops: np.ndarray  # [N] bool, ops that the executor runs inline
+  busy_slowdown: float  # for ops that begin while another device computes, over compute time
 
   @classmethod
   def of(
@@ -76,7 +76,7 @@ class Extensions(NamedTuple):
     """Reads the extensions of a cluster.
 
     Args:
-      cluster: whose fields depart from the reference simulator.
+      cluster: its fields switch extensions on.
       num_ops: N.
       inline_ops: [N] bool, ops that TensorFlow's executor runs inline; None under other orders.
 
@@ -108,10 +108,10 @@ class Workspace(NamedTuple):
   current: np.ndarray  # [X] int64, the item that runs
   ended: np.ndarray  # [X+V] int64, slots whose state ends in this round, and X + events
   ended_keys: np.ndarray  # [X+V] int64, the order in which their dependencies are lost
-  wanted: np.ndarray  # [D] bool, who wants the output at hand
+  wanted: np.ndarray  # [D] bool, devices that need the present output
   usage: np.ndarray  # [D] float64 bytes
   launched_us: np.ndarray  # [D] float64, when the process that launches to these devices has done
-  queue_starts: np.ndarray  # [D+1] int64, where in `items` each compute queue is
+  queue_starts: np.ndarray  # [D+1] int64, the start of each compute queue in `items`
   queue_sizes: np.ndarray  # [D] int64
   inline_count: np.ndarray  # [D] int64, inline items in each compute queue
   items: np.ndarray  # [Q] int64, the compute queues, heaps by order, of which no two are equal
@@ -143,7 +143,7 @@ class Workspace(NamedTuple):
 
     Args:
       n, e, o, d: numbers of ops, edges, outputs and devices.
-      extensions: which decide how many slots, links and places in queues there are.
+      extensions: they decide the numbers of slots, links and places in queues.
 
     Returns:
       A workspace; references are 0, most other arrays are not initialized.

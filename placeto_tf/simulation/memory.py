@@ -1,7 +1,7 @@
 """Lifetimes of the bytes that devices hold, and the tensors alive at each peak.
 
-The event loop counts bytes as it goes and keeps only the peaks; here the lifetimes of all tensors
-are worked out from a finished schedule, for people to look at.
+The event loop counts bytes during the simulation and keeps only the peaks. This module computes the
+lifetimes of all tensors from a finished schedule, for reports and pictures.
 
 Dimensions: N ops, E edges, L lifetimes, D devices.
 """
@@ -24,13 +24,13 @@ _MOST_NAMED = 3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lifetimes:
-  """Bytes that a device holds from one moment to another; only what holds bytes for some time.
+  """Bytes that devices hold, each from one moment to another, without empty ones.
 
   Attributes:
     devices: [L] int32.
     since_us, until_us: [L] float64.
     sizes_bytes: [L] float64.
-    ops: [L] int32, the op that the bytes belong to; of a copy, the producer.
+    ops: [L] int32, the op of the bytes; for a copy, the producer.
     kinds: [L] int8, index into `KINDS`.
   """
 
@@ -43,7 +43,7 @@ class Lifetimes:
 
   @classmethod
   def of(cls, graph: ComputationGraph, costs: OpCosts, result: SimulationResult) -> Lifetimes:
-    """Works out all lifetimes of a simulated step.
+    """Computes all lifetimes of a simulated step.
 
     Args:
       graph, costs: of the step.
@@ -88,7 +88,7 @@ class Lifetimes:
     devices, since_us, until_us, sizes_bytes, ops = (
         np.concatenate(column) for column in zip(*parts))
     kinds = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part[0]) for part in parts])
-    # Drop lifetimes of no time or of no bytes.
+    # Drop lifetimes without duration or without bytes.
     held = (until_us > since_us) & (sizes_bytes > 0)
     return cls(
         devices[held].astype(np.int32), since_us[held], until_us[held], sizes_bytes[held],
@@ -99,7 +99,7 @@ class Lifetimes:
     mine = self.devices == device
     until = mine & np.isfinite(self.until_us)
     moments = np.concatenate([[0.0], self.since_us[mine], self.until_us[until]])
-    # A lifetime adds its bytes at its begin and takes them back at its end.
+    # A lifetime adds its bytes at its begin and subtracts them at its end.
     changes = np.concatenate([[0.0], self.sizes_bytes[mine], -self.sizes_bytes[until]])
     times_us, index = np.unique(moments, return_inverse=True)
     return times_us, np.cumsum(np.bincount(index, weights=changes))
@@ -108,7 +108,7 @@ class Lifetimes:
     """Returns the moment of the first peak and the lifetimes that make it up, largest first."""
     times_us, held_bytes = self.usage(device)
     moment_us = float(times_us[held_bytes.argmax()])
-    # Half-open intervals: what ends at this moment is not alive, what begins is.
+    # Half-open intervals: lifetimes that end at this moment do not count, lifetimes that begin do.
     alive = np.flatnonzero(
         (self.devices == device) & (self.since_us <= moment_us) & (moment_us < self.until_us))
     return moment_us, alive[np.argsort(-self.sizes_bytes[alive], kind="stable")]

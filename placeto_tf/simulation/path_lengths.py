@@ -21,7 +21,7 @@ def longest_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
   Returns:
     [N] float64 us, without transfers.
   """
-  # Edges by the depth of their consumers: all edges into an op come before those out of it.
+  # Edges by the depth of their consumers: all edges into an op come before the edges out of it.
   order = np.argsort(graph.depths[graph.edge_consumers], kind="stable")
   return _longest(
       np.asarray(op_us, dtype=np.float64), graph.edge_producers[order],
@@ -47,7 +47,7 @@ def remaining_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
 
 @compiled()
 def _longest(op_us, sources, targets):
-  """Returns longest paths, [N]; of all edges, those into a source come before it."""
+  """Returns longest paths, [N]; edges are sorted: edges into an op come before edges from it."""
   found = op_us.copy()
   for edge in range(len(sources)):
     # Longest path through this edge: the path to its source, and its target's own time.

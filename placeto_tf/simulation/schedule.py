@@ -1,4 +1,4 @@
-"""`SimulationResult`: one simulated step, with all that happened in it.
+"""`SimulationResult`: one simulated step, with its ops, transfers and memory.
 
 Dimensions: N ops, T transfers, J jobs, D devices.
 """
@@ -24,7 +24,7 @@ class Transfers:
     sources: [T] int32 devices.
     destinations: [T, D] bool.
     sizes_bytes: [T] float64.
-    start_us, end_us: [T] float64; consumers have them a latency after the end.
+    start_us, end_us: [T] float64; consumers have the tensor a latency after the end.
   """
 
   ops: np.ndarray
@@ -58,7 +58,7 @@ class Jobs:
 
   @classmethod
   def none(cls) -> Jobs:
-    """Returns no jobs at all."""
+    """Returns an empty list of jobs."""
     whole, real = np.zeros(0, dtype=np.int32), np.zeros(0)
     return cls(np.zeros(0, dtype=bool), whole, whole, real, real)
 
@@ -68,7 +68,7 @@ class Jobs:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SimulationResult:
-  """One simulated step. What is not needed to compare placements is worked out when asked for.
+  """One simulated step; data that comparisons of placements do not need are computed on use.
 
   Attributes:
     cluster: on which the step was simulated.
@@ -76,7 +76,8 @@ class SimulationResult:
     step_time_us: when the last op ended.
     start_us, end_us: [N] float64.
     peak_memory_bytes: [D] float64.
-    launches_us: [N] float64, launches between the runs of an op in a loop, part of its time.
+    launches_us: [N] float64, time of launches between the runs of an op in a loop, which is part of
+      the op's time.
   """
 
   cluster: Cluster
@@ -86,7 +87,7 @@ class SimulationResult:
   end_us: np.ndarray
   peak_memory_bytes: np.ndarray
   launches_us: np.ndarray
-  # The transfers and jobs are worked out from the engine's record when they are asked for.
+  # The transfers and jobs are computed from the engine's record when they are asked for.
   _engine: Any = dataclasses.field(repr=False)
   _record: Tuple[np.ndarray, ...] = dataclasses.field(repr=False)
 
@@ -102,7 +103,7 @@ class SimulationResult:
 
   @property
   def jobs(self) -> Jobs:
-    """Returns packing and unpacking, where the cluster charges compute time for transfers."""
+    """Returns packing and unpacking; empty unless transfers take compute time on the cluster."""
     return self._schedule[1]
 
   @functools.cached_property

@@ -1,4 +1,4 @@
-"""`SimulationTables`: a graph and its costs as the compiled event loops read them.
+"""`SimulationTables`: a graph and its costs as arrays for the compiled event loops.
 
 Dimensions: N ops, S segments, E edges, O outputs, R data inputs, D devices, K device kinds. A
 segment is an output port, or the control port, of an op with at least one consumer.
@@ -17,7 +17,7 @@ from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 
 
 class SimulationTables(NamedTuple):
-  """Arrays that do not change from one placement to the next, writable: see `_int32`."""
+  """Arrays that do not depend on the placement; they are writable, see `_int32`."""
 
   op_segments: np.ndarray  # [N+1] uint32; segments of op i are op_segments[i]:op_segments[i+1]
   segment_edges: np.ndarray  # [S+1] uint32, likewise the edges of a segment, by consumer
@@ -25,8 +25,8 @@ class SimulationTables(NamedTuple):
   segment_ops: np.ndarray  # [S] int32 producers
   segment_ports: np.ndarray  # [S] int32
   segment_outputs: np.ndarray  # [S] uint32, the largest number for control
-  # [S] float64, 0 for control; in loops those of all rounds, and what each round but the last waits
-  # for the link, as the bytes it could move in that time.
+  # [S] float64, 0 for control. In loops: the bytes of all rounds, plus the waits of all rounds but
+  # the last, as the bytes that the link could move in that time.
   segment_bytes: np.ndarray
   segment_fetched: np.ndarray  # [S] int32, 1 for an output that is held to the end of the step
   in_degrees: np.ndarray  # [N] int32 edges that end at each op
@@ -38,8 +38,8 @@ class SimulationTables(NamedTuple):
   persistent_ops: np.ndarray  # uint32, ops that hold persistent bytes
   compute_us: np.ndarray  # [N, K] float64
   persistent_bytes: np.ndarray  # [N] float64
-  hold_bytes: np.ndarray  # [N] float64, taken when an op starts: its outputs and temporaries
-  # [N] float64, given back when it ends: temporaries, and outputs that nobody consumes or fetches.
+  hold_bytes: np.ndarray  # [N] float64, allocated when an op starts: its outputs and temporaries
+  # [N] float64, freed when it ends: temporaries, and outputs without consumers or fetches.
   release_bytes: np.ndarray
   output_bytes: np.ndarray  # [O] float64
   kinds: np.ndarray  # [D] uint32
@@ -81,7 +81,7 @@ class SimulationTables(NamedTuple):
       cluster: D devices.
 
     Returns:
-      The tables, as copies that numba finds writable.
+      The tables, as writable copies.
 
     Raises:
       CostError: the costs are of another graph or of another cluster.
@@ -104,7 +104,7 @@ class SimulationTables(NamedTuple):
     segment_bytes = np.zeros(len(segment_ops))
     segment_bytes[data] = costs.output_bytes[outputs[data]]
     executions = graph.executions if costs.executions is None else costs.executions
-    # A loop sends an output once a round; each but the last also waits for a latency and a gap.
+    # A loop sends an output once per round; each round but the last waits for a latency and a gap.
     rounds = _rounds(graph, executions, np.flatnonzero(first))
     segment_bytes *= rounds
     segment_bytes += (rounds - 1) * _bytes_of_a_wait(cluster)
@@ -115,14 +115,14 @@ class SimulationTables(NamedTuple):
     data_edges = data_edges[np.argsort(consumers[data_edges], kind="stable")]
     in_degrees = np.bincount(consumers, minlength=n)
     held = np.bincount(owners, weights=costs.output_bytes, minlength=n)
-    # Outputs that nobody consumes or fetches are given back when their op ends.
+    # Outputs without consumers or fetches are freed when their op ends.
     unheld = np.bincount(
         owners, weights=np.where(consumed | fetched, 0, costs.output_bytes), minlength=n)
     # Only these outputs keep a reference to the end of the step.
     both = np.flatnonzero(fetched & consumed)
     bandwidth = np.array(cluster.bandwidth_bytes_per_us, dtype=np.float64, order="C")
     latency = np.array(cluster.latency_us, dtype=np.float64, order="C")
-    np.fill_diagonal(bandwidth, np.inf)  # staying does not slow down a transfer
+    np.fill_diagonal(bandwidth, np.inf)  # consumers on the same device do not slow down a transfer
     return cls(
         op_segments=_offsets(segment_ops, n),
         segment_edges=segment_edges,
@@ -156,8 +156,9 @@ class SimulationTables(NamedTuple):
 
 def _rounds(
     graph: ComputationGraph, executions: np.ndarray, first_edges: np.ndarray) -> np.ndarray:
-  """Returns the number of times that each segment is sent if it crosses devices, [S]: once per
-  round in a loop, and into or out of one.
+  """Returns the number of times that each segment is sent if it crosses devices, [S].
+
+  In a loop, into a loop, or out of one, a segment is sent once per round.
 
   Args:
     graph: the edges.
@@ -166,7 +167,7 @@ def _rounds(
   """
   if not graph.num_edges or (executions == 1).all():
     return np.ones(len(first_edges))
-  # A segment crosses as often as its op or, into a loop, its consumers run.
+  # A segment is sent as often as its op runs or, into a loop, as often as its consumers run.
   rounds = np.maximum(executions[graph.edge_producers], executions[graph.edge_consumers])
   return np.maximum(np.maximum.reduceat(rounds, first_edges), 1)
 
@@ -174,7 +175,7 @@ def _rounds(
 def _launchers(cluster: Cluster) -> np.ndarray:
   """Returns the first GPU of each GPU's host, [D] uint32; CPUs compute in threads of their own."""
   first: Dict[Any, int] = {}
-  # The host is what a name says before the device: "/job:worker/task:1".
+  # The host is the part of a name before the device: "/job:worker/task:1".
   return _uint32(np.array([
       first.setdefault(device.name.rsplit("/", 1)[0] if device.type == "GPU" else d, d)
       for d, device in enumerate(cluster.devices)]))
@@ -189,17 +190,17 @@ def _bytes_of_a_wait(cluster: Cluster) -> float:
 
 
 def _uint32(array: np.ndarray) -> np.ndarray:
-  """Makes unsigned what numba then indexes without asking for negatives; -1 becomes END."""
+  """Converts to unsigned, which numba indexes without a check for negatives; -1 becomes END."""
   return np.array(array, dtype=np.int64).astype(np.uint32)
 
 
 def _int32(array: np.ndarray) -> np.ndarray:
-  """Copies to a writable array: numba compiles again for read-only ones."""
+  """Copies to a writable array, because numba compiles again for read-only arrays."""
   return np.array(array, dtype=np.int32)
 
 
 def _offsets(sorted_owners: np.ndarray, n: int) -> np.ndarray:
-  """Returns where each owner's run of entries starts, [n+1]."""
+  """Returns the start of each owner's run of entries, [n+1]."""
   offsets = np.zeros(n + 1, dtype=np.uint32)
   np.cumsum(np.bincount(sorted_owners, minlength=n), out=offsets[1:])
   return offsets

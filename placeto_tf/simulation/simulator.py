@@ -27,9 +27,9 @@ class Simulator:
   """Simulates placements; safe to use from several threads.
 
   Each device has a first-in-first-out compute queue and an outgoing bus with such a queue.
-  docs/simulator.md numbers the rules; `extended_loop` says what the fields of `Cluster` add to
-  them. The model is the one that Placeto was trained on (Addanki et al. 2019, section 4.1 and
-  appendix), with ties and memory made exact.
+  docs/simulator.md numbers the rules; `extended_loop` describes the extensions that fields of
+  `Cluster` switch on. The model is that of Placeto's training (Addanki et al. 2019, section 4.1 and
+  appendix), with exact rules for ties and memory.
 
   Example:
     result = Simulator(graph, costs, cluster).simulate(placement)
@@ -44,13 +44,13 @@ class Simulator:
       *,
       num_threads: Optional[int] = None,
   ):
-    """Precomputes what does not depend on placements.
+    """Precomputes the tables that do not depend on placements.
 
     Args:
       graph: the ops and their edges.
       costs: of this graph for this cluster.
       cluster: devices, links, overheads, extensions.
-      num_threads: threads of `simulate_many`; by default one a core.
+      num_threads: threads of `simulate_many`; by default one per core.
 
     Raises:
       PlacetoError: graph, costs and cluster do not belong together.
@@ -91,7 +91,7 @@ class Simulator:
     if placement.ndim != 1:
       raise PlacementError(
           f"the placement has shape {placement.shape}; expected one dimension, or simulate_many")
-    # The engine simulates ranges of placements; this one has the range 0:1.
+    # The engine simulates ranges of placements; this call has the range 0:1.
     placements = placement[None]
     n = self.graph.num_ops
     step_time_us, start_us = np.empty(1), np.empty((1, n))
@@ -101,7 +101,7 @@ class Simulator:
     record, op_us = self.engine.record(workspace), self.engine.op_us(workspace, placements[0])
     self.return_workspace(workspace)
     executions = self.graph.executions if self.costs.executions is None else self.costs.executions
-    # Launches between an op's runs, by its compute time, [N, 1] as of one kind of device.
+    # Launches between an op's runs, from its compute time, as for one kind of device, [N, 1].
     launches_us = launches_between_us(op_us[:, None], executions, self.cluster)[:, 0]
     return SimulationResult(
         self.cluster, placements[0], float(step_time_us[0]), start_us[0],
@@ -114,7 +114,7 @@ class Simulator:
 
     Args:
       placements: [B, N] int32, the device of each op.
-      start_us: [B, N] float64, filled with the start of each op, where given.
+      start_us: [B, N] float64, filled with the start of each op, if given.
 
     Returns:
       step_time_us [B] float64 and peak_memory_bytes [B, D] float64.
@@ -132,7 +132,7 @@ class Simulator:
           f"start_us is {start_us.dtype} {start_us.shape}; expected a contiguous, writable float64 "
           f"array {(b, n)}")
     threads = min(self.num_threads, b)
-    # Small pieces, so that a core that is slowed down by others does not hold up the rest.
+    # Small pieces, so that a slow core does not delay the whole batch.
     piece = max(1, b // (8 * threads)) if threads > 1 else max(b, 1)
     pieces = itertools.count(0, piece)
 
@@ -154,7 +154,7 @@ class Simulator:
     return step_time_us, peak
 
   def check(self, placements: np.ndarray) -> np.ndarray:
-    """Checks placements and returns them as the compiled loops read them.
+    """Checks placements and returns them as arrays for the compiled loops.
 
     Args:
       placements: [N] or [B, N] integers.
@@ -190,11 +190,11 @@ class Simulator:
     return self.engine.workspace()
 
   def return_workspace(self, workspace: tuple) -> None:
-    """Gives a workspace back, for whoever simulates next."""
+    """Returns a workspace for use by the next thread that simulates."""
     self._workspaces.append(workspace)
 
   def on_one_thread(self) -> Simulator:
-    """Returns the same simulator for one of several threads that simulate side by side."""
+    """Returns a copy that simulates on one thread, for threads that simulate side by side."""
     other = copy.copy(self)
     other.num_threads = 1
     return other
@@ -208,8 +208,7 @@ class Simulator:
 
 
 def num_cores() -> int:
-  """Returns the cores that this process may use, which in a container can be fewer than there are.
-  """
+  """Returns the number of cores that this process may use, for example in a container."""
   if hasattr(os, "sched_getaffinity"):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1
