@@ -1,6 +1,6 @@
-"""`place()` and `simulate()`: the one way to place, whatever is placed.
+"""`place()` and `simulate()`, the entry points for placing.
 
-A graph is placed by `one_graph`, replicas of it by `replica_search`; both give what they found to
+A graph is placed by `one_graph`, and replicas of a graph by `replica_search`; both return a
 `PlacingResult`.
 
 Dimensions: N ops, D devices.
@@ -41,18 +41,18 @@ def place(
     progress: Union[bool, Progress, None] = None,
     **options: Any,
 ) -> PlacingResult:
-  """Decides on which device each op of a graph runs.
+  """Chooses the device of each op of a graph.
 
   Args:
     graph: a `ComputationGraph`, or anything `load_graph` takes; for several replicas also a
       `ReplicaSource`.
     cluster: a `Cluster`, or text for `Cluster.parse`.
     method: see `PlacingConfig`.
-    root_dir: where TensorBoard's events of the search go; None writes none.
-    progress: True shows a progress bar on stderr or in a notebook, False nothing; None shows it
-      on a terminal or in a notebook. A callable is called from time to time instead.
+    root_dir: directory for TensorBoard events of the search; None writes none.
+    progress: True shows a progress bar on stderr or in a notebook, False shows none. None shows a
+      bar if stderr is a terminal, or in a notebook. A callable is called from time to time instead.
     **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...), and
-      those of `load_graph` (batch_size, fetches, ...) where the graph has still to be read.
+      options of `load_graph` (batch_size, fetches, ...) if the graph is still to be loaded.
 
   Returns:
     The placement, its simulated step, and the baselines that it is compared with.
@@ -71,8 +71,7 @@ def place(
 
 def _options_of(
     method: str, options: Mapping[str, Any], graph: Any) -> Tuple[PlacingConfig, Dict[str, Any]]:
-  """Divides the options of `place` into those of placing and those of `load_graph`."""
-  # Options that `load_graph` knows, and all others.
+  """Divides the options of `place` into options of placing and options of `load_graph`."""
   loading = {name: value for name, value in options.items() if name in LOAD_OPTIONS}
   placing = {name: value for name, value in options.items() if name not in LOAD_OPTIONS}
   # Unknown options are refused, with a list of the known ones.
@@ -95,14 +94,14 @@ def load(graph: Any, config: PlacingConfig, loading: Mapping[str, Any]) -> Loade
 
   Args:
     graph: see `place`.
-    config: says whether replicas are wanted.
+    config: the options, which tell whether replicas are wanted.
     loading: options of `load_graph`.
 
   Returns:
-    A `ComputationGraph`, or a `ReplicaSource` where several replicas are wanted.
+    A `ComputationGraph`, or a `ReplicaSource` if several replicas are wanted.
 
   Raises:
-    PlacetoError: it cannot be read.
+    PlacetoError: the graph cannot be read.
   """
   if config.replicas != 1:
     return graph if isinstance(graph, ReplicaSource) else ReplicaSource(
@@ -118,16 +117,16 @@ def place_with(
     root_dir: Optional[str] = None,
     observer: Observer = SILENT,
 ) -> PlacingResult:
-  """Places as `place()` does, with the options in a `PlacingConfig`.
+  """Places like `place()`, with the options in a `PlacingConfig`.
 
   Args:
-    loaded: as `load` returns it.
-    cluster, config: where, and how.
-    root_dir: where TensorBoard's events of the search go; None writes none.
-    observer: is told how it goes.
+    loaded: the result of `load`.
+    cluster, config: the devices, and the options.
+    root_dir: directory for TensorBoard events of the search; None writes none.
+    observer: receives the progress.
 
   Returns:
-    The result, as `place()` returns it.
+    The result of `place()`.
 
   Raises:
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.

@@ -1,15 +1,16 @@
-"""Makes the problem of a graph, and runs one method on it, from the right start.
+"""Makes the problem of a graph, and runs one method on the problem, from a start placement.
 
 A method that improves a given placement (`Kind.takes_start`) starts from the first of these:
 
 1. the start that the caller gives, which counts as one evaluation;
-2. the best placement that the problem has seen;
-3. the best of one device, the expert, METIS and list schedules (`best_start`); `auto` makes more.
+2. the best placement that the problem has evaluated;
+3. the best of one device, the human-expert baseline, METIS and list schedules (`best_start`);
+   `auto` makes more.
 
-All other methods make their own placements, whatever was evaluated before.
+All other methods make their own placements, independent of earlier evaluations.
 
-Searches of which several runs find more (`Method.repeats`) run as often as the caller says, side by
-side. Methods that train run under settings of their own (`own_settings`).
+Searches that find better placements with several runs (`Method.repeats`) run as many independent
+runs as the caller asks for. Methods that train use settings of their own (`own_settings`).
 
 Dimensions: N ops.
 """
@@ -41,12 +42,12 @@ from placeto_tf.search.starts import best_start
 def problem_of(
     graph: ComputationGraph, cluster: Cluster, config: PlacingConfig, costs: OpCosts,
     replicated: Optional[ReplicatedGraph] = None) -> PlacementProblem:
-  """Makes the problem: ops where pins allow them, in the groups that the search begins with.
+  """Makes the problem: the allowed devices of each op, and the groups that the search begins with.
 
-  Hosts are offered to all ops where a step holds more than the other devices have together.
+  All ops may use hosts if a step needs more memory than the other devices have together.
 
   Args:
-    graph, cluster, config, costs: the graph to place, where, and how.
+    graph, cluster, config, costs: the graph, the devices, the options, and the costs.
     replicated: the replicas that the graph consists of, if any.
 
   Returns:
@@ -55,7 +56,7 @@ def problem_of(
   Raises:
     PlacementError: a pin or a grouping is wrong.
   """
-  # [N, D] devices with kernels, narrowed by pins.
+  # [N, D] devices with kernels, restricted by pins.
   able, said = narrowed_by_pins(
       graph, cluster, allowed_devices(graph, cluster), pins=config.pins,
       sets=dict(config.allowed), keep_own_devices=config.existing_devices == "keep")
@@ -64,19 +65,19 @@ def problem_of(
       PlacementProblem.build, graph, cluster, costs=costs, grouping=config.grouping,
       max_groups=config.max_groups, replicated=replicated)
   problem, hosts = build(allowed_ops=offer()), hosts_of(cluster)
-  # Accelerators alone; hosts are the last resort.
+  # Prefer accelerators; hosts are the last resort.
   memory_bytes = cluster.memory_bytes[~hosts].sum()
   most_bytes = sum(
       each.sum() for each in (costs.persistent_bytes, costs.output_bytes, costs.temporary_bytes))
-  # Everything fits at once, or hosts are offered already: no need to simulate.
+  # No simulation is needed if everything fits at once, or if hosts are allowed already.
   if most_bytes <= memory_bytes or (problem.allowed_ops == able).all():
     return problem
   first = np.full(graph.num_ops, compute_devices(problem)[0])
   placement = allowed_or_nearest(problem, first)
-  for _ in range(2):  # as it is, and with what a host may take on the host
+  for _ in range(2):  # first unchanged, then with ops moved to hosts where allowed
     peak_bytes = problem.simulator.simulate(placement).peak_memory_bytes
     placement = relieved(problem, placement, peak_bytes)
-  # Relieved as far as possible, the step still holds too much: all ops may use hosts.
+  # The step still needs too much memory: all ops may use hosts.
   if peak_bytes[~hosts].sum() > memory_bytes:
     return build(allowed_ops=offer(all_hosts=True))
   return problem
@@ -85,13 +86,13 @@ def problem_of(
 def prepare(
     problem: PlacementProblem, method: Method, budget: Budget, seed: int = 0, *,
     start: Optional[np.ndarray] = None) -> None:
-  """Evaluates the start that the caller gives, or the usual ones for a policy without a start.
+  """Evaluates the given start, or for a policy without a given start the usual starts.
 
   Args:
-    problem: counts evaluations.
-    method: that will be run.
-    budget, seed: of the run.
-    start: [N] replaces the method's own start; methods that take none ignore it.
+    problem: the problem, which counts evaluations.
+    method: the method that will run.
+    budget, seed: budget and seed of the run.
+    start: [N] replaces the method's own start; methods without a start ignore it.
   """
   if start is not None and method.kind.takes_start:
     problem.evaluate_ops(start)
@@ -115,12 +116,12 @@ def run(
   Args:
     problem, method, budget, seed: of the run.
     weights: directory of trained weights, for a method that takes weights.
-    root_dir: where a method that writes TensorBoard summaries does; None writes none.
-    runs: how many of a search go on side by side, and where.
-    **own: more arguments that this method takes.
+    root_dir: directory for TensorBoard summaries of the method; None writes none.
+    runs: the number of independent runs of a search, and their executor.
+    **own: further arguments of this method.
 
   Returns:
-    The best placement that it finds, [N].
+    The best placement that the method finds, [N].
   """
   prepare(problem, method, budget, seed)
   # The starts used the budget up.

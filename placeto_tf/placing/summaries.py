@@ -1,14 +1,14 @@
-"""TensorBoard of a placing run, written while the search runs.
+"""Writes TensorBoard events of a placing run, while the search runs.
 
-  StepTime/best_ms     best simulated step time against evaluations, as it is found
+  StepTime/best_ms     best simulated step time so far against evaluations
   Throughput/evaluations_a_second  of the search
-  Timeline/best        picture of the best step, below the step of the graph as it was
+  Timeline/best        picture of the best step, below the step of the unplaced graph
   graph                the placed graph without the values of larger constants
   hparams              the options of the run
 
-Events are written by `tf.compat.v1.summary.FileWriter`: the writers of TensorFlow 2 run ops in the
-user's process, which settles its devices and depends on its settings. TensorBoard shows charts in
-alphabetical order, so that a policy's charts of its learning (`Training/`) come last.
+Events are written by `tf.compat.v1.summary.FileWriter`, because the writers of TensorFlow 2 run ops
+in the user's process, which initializes its devices and depends on its settings. TensorBoard shows
+charts in alphabetical order, so a policy's charts of its learning (`Training/`) come last.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
 
 _FLUSH_SECONDS = 5
-_RATE_SECONDS = 2  # over which evaluations a second are taken
-_KEPT_CONSTANT_BYTES = 64  # axes, shapes and numbers stay readable
+_RATE_SECONDS = 2  # interval for evaluations a second
+_KEPT_CONSTANT_BYTES = 64  # larger constants are removed; axes, shapes and numbers are kept
 
 
 class Recorded(Observer):
-  """Tells another observer how a run goes, and writes TensorBoard's events of its search.
+  """An observer that writes TensorBoard events of the search, and calls another observer.
 
-  Use as a context manager, which closes the files. Events are flushed every few seconds.
+  It is a context manager, which closes the files. Events are flushed every few seconds.
   """
 
   def __init__(self, observer: Observer, directory: str):
     """Opens the file of events.
 
     Args:
-      observer: is told as well.
-      directory: the events go to its folder `placing`.
+      observer: receives the progress, too.
+      directory: events are written to its folder `placing`.
     """
     import tensorflow as tf
 
     super().__init__()
     self._observer = observer
     self.say, self.stage = observer.say, observer.stage  # type: ignore[method-assign]
-    self._improvements = 0  # of the history, those that are written
+    self._improvements = 0  # number of written entries of the history
     self._counted: Tuple[float, int] = (0.0, 0)  # seconds and evaluations
     with tf.Graph().as_default():  # the writer refuses eager mode, though it runs no op
       self._writer = tf.compat.v1.summary.FileWriter(
@@ -67,15 +67,15 @@ class Recorded(Observer):
 
   @contextlib.contextmanager
   def search(self, budget: Budget) -> Iterator[Progress]:
-    """Gives the observer's function for a search, which also records events."""
+    """Yields a function that records events of a search and calls the other observer."""
     with self._observer.search(budget) as progress:
 
       def both(problem: PlacementProblem, placer: str) -> None:
-        """Records events and tells the observer.
+        """Records events and calls the other observer.
 
         Args:
-          problem: whose search log is recorded.
-          placer: that works on it.
+          problem: the problem, with the search log to record.
+          placer: name of the placer that runs.
         """
         self._record(problem)
         progress(problem, placer)
@@ -94,14 +94,14 @@ class Recorded(Observer):
                   simple_value=(log.evaluations - before) / (log.seconds - before_s))
 
   def finish(self, result: PlacingResult) -> None:
-    """Writes the final results: figures, the picture and the graph."""
+    """Writes the final results: numbers, the picture and the graph."""
     import tensorflow as tf
     from tensorboard.plugins.hparams import api_pb2, summary, summary_v2
 
     last = result.evaluations
     for evaluations, _, objective_us in result.history[self._improvements:]:
       self._write(evaluations, tag="StepTime/best_ms", simple_value=objective_us / 1e3)
-    # The line goes on to the end of the search, so that its length is seen too.
+    # Extend the curve to the end of the search, so that it shows the length of the search.
     self._write(last, tag="StepTime/best_ms", simple_value=result.step_time_us / 1e3)
     for made in (summary_v2.hparams_pb(_hparams(result)),
                  summary.session_end_pb(api_pb2.STATUS_SUCCESS)):
@@ -132,7 +132,7 @@ def _hparams(result: PlacingResult) -> Dict[str, Any]:
   source = result.graph.source
   options = {field.name: getattr(result.config, field.name)
              for field in dataclasses.fields(result.config)}
-  # Numbers as they are, all else as text; options that are not set are left out.
+  # Numbers unchanged, all other values as text; options that are not set are left out.
   shown = {name: value if isinstance(value, (int, float)) else str(value)
            for name, value in options.items() if value not in (None, ())}
   return {**shown, "devices": result.cluster.num_devices, "ops": result.graph.num_ops,

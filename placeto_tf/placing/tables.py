@@ -1,6 +1,6 @@
-"""The comparison of placers as text and as HTML, for a terminal and a notebook.
+"""Makes the comparison of placers as text for a terminal, and as HTML for a notebook.
 
-A result is a `PlacingResult`; its class is not imported, because it shows itself by this module.
+A result is a `PlacingResult`. Its class is not imported, because the class uses this module.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from placeto_tf.placing.registry import DATA_PARALLEL
 from placeto_tf.problem import search_log
 from placeto_tf.simulation import Simulator, timeline
 
-_MOST_COLUMNS = 16  # a line of more devices is too long to read
-NOTHING_TO_GAIN = 0.01  # a smaller gain than this share is not worth moving ops for
+_MOST_COLUMNS = 16  # lines with more devices would be too long to read
+NOTHING_TO_GAIN = 0.01  # share of the step time; for a smaller gain, ops need not be moved
 
 
 def table(result: Any, *, verbose: bool = False) -> str:
@@ -26,9 +26,9 @@ def table(result: Any, *, verbose: bool = False) -> str:
 
   Args:
     result: a `PlacingResult`.
-    verbose: whether every placer that took part has a row, with its gain and evaluations, and every
-      one that did not run has a note. Otherwise the table has the rows to compare the answer with:
-      the graph as it is, the baselines, and the placer that was asked for by name.
+    verbose: whether every placer that ran has a row, with its gain and evaluations, and every other
+      placer has a note. Otherwise the table has rows only for the unplaced graph, the baselines,
+      and the requested placer.
 
   Returns:
     The lines of text.
@@ -56,7 +56,7 @@ def html(result: Any) -> str:
 
 
 def picture(result: Any) -> bytes:
-  """Returns a PNG of the step, below that of the graph as it was, on one time axis."""
+  """Returns a PNG of the placed step below the unplaced step, on the same time axis."""
   current, before = result.baselines["current"].placement, None
   # With replicas the original graph has other ops than the placed one.
   if current is not None and len(current) == result.graph.num_ops:
@@ -67,7 +67,7 @@ def picture(result: Any) -> bytes:
 
 
 def _shown(result: Any, verbose: bool) -> Tuple[List[str], List[str]]:
-  """Returns the placers in the order of the table: all, and those that have a row."""
+  """Returns all placers in the order of the table, and the placers that have a row."""
   references = [method.name for method in registry.references()] + [DATA_PARALLEL]
   # The references come first, the others in the order in which they ran.
   order = sorted(result.baselines, key=lambda name: name not in references)
@@ -91,7 +91,7 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
     verbose: see `table`.
 
   Returns:
-    A row per placer, the best, and the lower bound.
+    A row for each placer, for the best placement, and for the lower bound.
   """
   titles, cluster = _titles(), result.cluster
   current_us = result.baselines["current"].step_time_us
@@ -106,7 +106,7 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
     rows.append({"placer": title})
     if row.step_time_us is None:
       continue
-    # With many devices one column, of the fullest.
+    # With many devices, show one column, for the fullest device.
     held = [row.peak_memory_bytes.max()] if many else row.peak_memory_bytes
     gain_us = getattr(row, "gain_us", 0.0)
     rows[-1].update({
@@ -134,14 +134,14 @@ def _lines(result: Any, verbose: bool) -> List[str]:
   lines = [verdict(result), f"What bounds the step: {result.explanation.causes}."]
   for name in order:
     skipped = result.baselines[name].skipped
-    # Placers for which there was no time left matter only to readers of the whole table.
+    # List placers that had no time left only in the verbose table.
     if skipped and (name in shown or skipped not in search_log.ORDINARY_REASONS):
       lines.append(f"Note: {titles[name]} did not run: {skipped}.")
   return lines + [f"Note: {note}" for note in result.notes]
 
 
 def replica_table(replication: Any) -> List[str]:
-  """Returns the lines of a table with a row for each form of replicas and for data parallelism."""
+  """Returns a table with a row for each replication strategy and for data parallelism."""
   # The strategy that was placed has a remark in its row.
   chosen = replication.chosen.strategy if replication.chosen is not None else "1"
   entries = [
@@ -168,7 +168,7 @@ def replica_table(replication: Any) -> List[str]:
 
 
 def batch_lines(replication: Any) -> List[str]:
-  """Returns a line that says that a step now takes a larger batch, or none."""
+  """Returns a line that says that a step now takes a larger batch, or no line."""
   grown = None if replication is None else replication.grown
   # The batch is divided, or not known: nothing to say.
   if grown is None:
@@ -179,9 +179,9 @@ def batch_lines(replication: Any) -> List[str]:
 
 
 def verdict(result: Any) -> str:
-  """Returns one or two sentences on the gain, or on there being nothing to gain.
+  """Returns one or two sentences on the gain, or a sentence that there is nothing to gain.
 
-  A form of replicas that was asked for can be slower than the graph is, which shows as a loss.
+  A requested replication strategy can be slower than the unplaced graph; then there is a loss.
   """
   current = result.baselines["current"]
   bound = ("no placement is faster, as was proven" if result.proven
@@ -201,7 +201,7 @@ def verdict(result: Any) -> str:
 
 
 def above(result: Any) -> float:
-  """Returns the share by which the step is above its lower bound; that is 0 only if the step is."""
+  """Returns the share by which a step time is above its lower bound."""
   return max(0.0, result.step_time_us / max(result.lower_bound_us, 1e-9) - 1)
 
 
@@ -212,7 +212,7 @@ def ratio(over: Optional[float], under: Optional[float]) -> float:
     over, under: step times in us, or None.
 
   Returns:
-    Their ratio, of no step shorter than `LEAST_US`; NaN where a time is not known.
+    Their ratio, with times of at least `LEAST_US`; NaN if a time is unknown.
   """
   return max(over, LEAST_US) / max(under, LEAST_US) if over and under else float("nan")
 
@@ -228,7 +228,7 @@ def _ms(us: Optional[float]) -> str:
 
 
 def _align(found: pd.DataFrame) -> List[str]:
-  """Returns the lines of a table: columns of words on the left, columns of numbers on the right."""
+  """Returns the lines of a table: text is aligned to the left, numbers are aligned to the right."""
   cells = [list(found), *found.to_numpy().tolist()]
   # Of each column, title included.
   widths = [max(map(len, column)) for column in zip(*cells)]

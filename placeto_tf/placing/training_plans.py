@@ -1,6 +1,6 @@
-"""`TrainingPlan`: where the ops of a training step run, found before they run there.
+"""`TrainingPlan`: a placement of a training step that is found before the step runs.
 
-A plan is searched for devices that this process has or lacks, is saved, and is carried out by
+A plan can be made for devices that this process lacks. It is saved to a file, and then applied by
 `compile_step` or `compile_placed` in a process that has the devices.
 """
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
   import keras
   from tensorflow.types.experimental import ConcreteFunction
 
-ENOUGH = 0.9  # least share of ops known by name for a trace of the same step
+ENOUGH = 0.9  # least share of ops with known names in another trace of the same step
 
 Shapes = Sequence[Tuple[int, ...]]
 
@@ -54,18 +54,19 @@ class TrainingPlan:
   """A placed training step that does not run yet; see `plan_training` and `plan_step`.
 
   Attributes:
-    specs: of the batch: of Keras (inputs, targets), of a function (arguments, keyword arguments);
-      TensorSpecs, and other arguments as they are.
-    shapes: of the tensors of the batch that was planned for; [] where they are not known.
-    function: the step as it is, a ConcreteFunction of the batch's tensors.
-    placed_function: the function that the placement is of: the same, or that of several replicas.
-    graph, costs, cluster: the placed graph, and where it runs.
+    specs: specs of the batch: (inputs, targets) for Keras, (arguments, keyword arguments) for a
+      function; TensorSpecs for tensors, and other arguments unchanged.
+    shapes: shapes of the tensors of the batch; [] if unknown.
+    function: the unplaced step, a ConcreteFunction of the batch's tensors.
+    placed_function: the function to place: the same function, or the function with several
+      replicas.
+    graph, costs, cluster: the placed graph, its costs, and the devices.
     placement: op name -> device name.
-    replicated: the replicas among which a batch is divided; None for one.
-    traced: the specs for which the graph was traced that was placed or replicated.
-    step_time_us: simulated.
-    before_us: of the step as it is, simulated; None where it was not.
-    result: of the search; None for a placement that was loaded.
+    replicated: the replicas that divide a batch; None for one replica.
+    traced: the specs with which the graph to place or replicate was traced.
+    step_time_us: simulated step time.
+    before_us: simulated time of the unplaced step; None if not simulated.
+    result: the result of the search; None for a loaded placement.
   """
 
   specs: Specs
@@ -84,12 +85,12 @@ class TrainingPlan:
 
   @property
   def replicas(self) -> int:
-    """Returns the number of replicas among which a batch is divided."""
+    """Returns the number of replicas that divide a batch."""
     return 1 if self.replicated is None else self.replicated.replicas
 
   @property
   def batch_size(self) -> Optional[int]:
-    """Returns the examples of a step; None where that is not known."""
+    """Returns the examples of a step; None if unknown."""
     return size_of_shapes(self.shapes)
 
   def save(self, path: str) -> None:
@@ -137,9 +138,9 @@ def plan_training(
     data: Any = None,
     **options: Any,
 ) -> TrainingPlan:
-  """Places the training step of a compiled Keras model on devices that need not be here.
+  """Places the training step of a compiled Keras model; this process may lack the devices.
 
-  Values of the model stay as they are; the optimizer's variables are made, as `fit` would.
+  No values of the model change. The optimizer's variables are created, as `fit` would.
 
   Args:
     model, batch_size, data: as for `compile_placed`; one of the two is needed.
@@ -173,10 +174,10 @@ def plan_step(
     batch_size: Optional[int] = None,
     **options: Any,
 ) -> TrainingPlan:
-  """Places a training step of one's own on devices that need not be here.
+  """Places a custom training step; this process may lack the devices.
 
-  The step is traced and not run. Values of its variables stay as they are; variables that it makes
-  in its first call are made.
+  The step is traced and not run. Values of its variables do not change; variables that the step
+  creates in its first call are created.
 
   Args:
     train_step, args, kwargs, input_signature, batch_size: as for `compile_step`.
@@ -207,7 +208,7 @@ def read_arguments(
     (specs, shapes of the tensors, [] if they are not known).
 
   Raises:
-    GraphError: the step does not take them.
+    GraphError: the step does not take these arguments.
   """
   try:
     batch = step.batch(args, kwargs or {})
@@ -221,12 +222,13 @@ def read_arguments(
 def search(
     step: TracedStep, specs: Specs, shapes: Shapes, cluster: Cluster, options: Mapping[str, Any],
 ) -> TrainingPlan:
-  """Searches a plan for batches of these specs.
+  """Searches a placement for batches of these specs, and returns the plan.
 
   Args:
     step: the training step.
     specs: see `TrainingPlan`.
-    shapes: of the components of a batch, in their order, where the specs leave dimensions open.
+    shapes: shapes of the components of a batch, in their order, for dimensions that specs leave
+      open.
     cluster: devices and links.
     options: of `place()`.
 
@@ -243,11 +245,11 @@ def search(
     graph, traced = replica_source(
         step, specs, shapes, counts_of(options["replicas"], cluster),
         batch_norm=options.get("batch_norm", "replica"))
-  # A `ReplicaSource` where a batch may be divided, else the graph itself.
+  # A `ReplicaSource` if the batch may be divided, else the graph itself.
   result = place(graph, cluster, **options)
   made = None if result.replication is None else result.replication.chosen
   made = None if made is None or made.replicas == 1 else made
-  # The step as it is, for the verdict before a trial.
+  # Simulate the unplaced step, for the verdict before a trial.
   current = result.baselines.get("current")
   return TrainingPlan(
       specs, shapes, function, function_of(result.graph), result.graph, result.costs, cluster,
@@ -258,21 +260,21 @@ def search(
 def follow(
     step: TracedStep, specs: Specs, shapes: Shapes, cluster: Cluster, placement: Placement,
 ) -> TrainingPlan:
-  """Makes the plan of a placement that was found before, perhaps in another process.
+  """Makes the plan of an earlier placement, perhaps from another process.
 
   Args:
     step, specs, shapes, cluster: see `search`.
-    placement: of the same step.
+    placement: a placement of the same step.
 
   Returns:
-    The plan, its step simulated.
+    The plan, with its simulated step time.
 
   Raises:
-    PlacementError: it is of another step, or for other devices.
+    PlacementError: the placement is for another step or for other devices.
   """
   function = step.trace(specs)
   made, replicas, traced = None, placement.replicas or 1, specs
-  # Replicas are made again, with the names that the placement has.
+  # Make the replicas again, with the names in the placement.
   if replicas > 1:
     source, traced = replica_source(step, specs, shapes, [replicas])
     made = source.replicas(replicas)
@@ -280,7 +282,7 @@ def follow(
   else:
     placed, graph = function, graph_of(step, function, shapes)
     costs = estimate_costs(graph, cluster)
-  # Devices of the placement that the cluster lacks, by any of their names.
+  # Devices of the placement that the cluster lacks, under any name.
   missing = sorted(
       device for device, i in device_names.match(
           set(placement.values()), cluster.device_names).items() if i is None)
@@ -288,14 +290,14 @@ def follow(
     raise PlacementError(
         f"the placement uses {listed(missing)}, expected devices of the cluster, "
         f"{', '.join(cluster.device_names)}; give the cluster that it was made for")
-  # Names of ops differ a little from trace to trace; most have to be known.
+  # Names of ops differ slightly between traces; most of them must be in the placement.
   found, known = placed_alike(placement, graph, placed, cluster, keep_variables=False)
   if known < ENOUGH:
     raise PlacementError(
         f"the placement knows {known:.0%} of the {graph.num_ops:,} ops of the training step of "
         f"{step.name!r}; it is of another model, or one compiled otherwise: plan it again")
   simulator = Simulator(graph, costs, cluster)
-  # Simulated for this cluster; the file may be from other costs.
+  # Simulate again, because the file may have been made with other costs.
   step_us = simulator.simulate(found.indices(graph, cluster)).step_time_us
   return TrainingPlan(
       specs, shapes, function, placed, graph, costs, cluster,
@@ -307,19 +309,19 @@ def follow(
 def replica_source(
     step: TracedStep, specs: Specs, shapes: Shapes, counts: Sequence[int],
     batch_norm: str = "replica") -> Tuple[ReplicaSource, Specs]:
-  """Finds a way to divide the batches of a step, which never grow.
+  """Makes the source of replicas that divide a step's batch; the batch never grows.
 
-  The step is traced with its batch dimension open, or for the part of a batch that a replica has;
-  where its code states the batch size, the shapes that the trace has fixed are rewritten.
+  The step is traced with an unknown batch size, or with the batch size of one replica. If its code
+  contains the batch size, the fixed shapes of the trace are rewritten.
 
   Args:
     step, specs, shapes: see `search`.
-    counts: numbers of replicas; a way is found if one of them can be made.
+    counts: numbers of replicas, at least one of which must divide the batch.
     batch_norm: see `replicate`.
 
   Returns:
-    The source, and the specs for which the graph of one replica was traced. If nothing divides the
-    batch, the source says so for any number of replicas.
+    The source, and the specs with which the graph of one replica was traced. If no number divides
+    the batch, the source raises an error for every number of replicas.
 
   Raises:
     GraphError: the step cannot be traced.
@@ -328,13 +330,13 @@ def replica_source(
   problems: List[GraphError] = []
 
   def retraced() -> Tuple[ReplicaSource, Specs]:
-    # The whole batch, and a trace of its own for the part of each replica.
+    # A trace for the global batch, and another trace for the part of one replica.
     whole = graph_of(step, step.trace(specs), shapes)
     return ReplicaSource(
         whole, part=lambda count: _part_of(step, specs, count), batch_norm=batch_norm), specs
 
   def with_open_batch() -> Tuple[ReplicaSource, Specs]:
-    # One trace whose batch dimension is open serves all parts, unless its code states the size.
+    # A single trace with an unknown batch size, unless the code contains the size.
     wide = open_batch(specs, size)
     source = ReplicaSource(graph_of(step, step.trace(wide), shapes), batch_norm=batch_norm)
     try:
@@ -349,7 +351,7 @@ def replica_source(
     return ReplicaSource(
         graph_of(step, step.trace(specs), shapes), batch_norm=batch_norm), specs
 
-  # The step of a Keras model is traced for one size as fit does; it has no code to fix a size in.
+  # The step of a Keras model is traced for one size, like `fit` does; no user code fixes a size.
   ways = [retraced, with_open_batch, rewritten] if isinstance(step, KerasStep) else [
       with_open_batch, retraced, rewritten]
   for way in ways:
@@ -357,12 +359,12 @@ def replica_source(
       try:
         check_divides(size, count)
         source, traced = way()
-        # A batch that grows is no division.
+        # If the batch grows, it is not divided.
         if source.replicas(count).global_batch == size:
           return source, traced
       except GraphError as error:
         problems.append(error)
-      except Exception as error:  # of whatever the user's code, or a graph of another batch, raises
+      except Exception as error:  # the user's code may raise anything
         problems.append(GraphError(
             f"the step {step.name!r} cannot be divided among {count} replicas "
             f"({keras_models.cause_of(error)}); train with one replica"))
@@ -378,10 +380,10 @@ def replica_source(
 
 
 def _part_of(step: TracedStep, specs: Specs, replicas: int) -> ComputationGraph:
-  """Returns the step of one of R replicas of a batch, whose whole was traced before.
+  """Returns the graph of one of R replicas, after the whole batch was traced.
 
   Raises:
-    GraphError: the batch does not divide, or the step takes no smaller one.
+    GraphError: R does not divide the batch, or the step takes no smaller batch.
   """
   # Specs with the batch dimension divided by the number of replicas.
   part = divided(specs, replicas)
@@ -395,14 +397,14 @@ def _part_of(step: TracedStep, specs: Specs, replicas: int) -> ComputationGraph:
 
 
 def counts_of(replicas: Union[int, str], cluster: Cluster) -> Sequence[int]:
-  """Returns numbers of replicas, fewest first, of which one has to be possible.
+  """Returns numbers of replicas, fewest first; one of them must be possible.
 
   Args:
-    replicas: an option of `place()`.
-    cluster: on whose devices they are.
+    replicas: the option of `place()`.
+    cluster: the devices.
 
   Returns:
-    The number that was asked for, or the divisors of the number of devices from 2 on.
+    The requested number, or the divisors of the number of devices, from 2 on.
   """
   if isinstance(replicas, int):
     return [replicas]
@@ -411,23 +413,23 @@ def counts_of(replicas: Union[int, str], cluster: Cluster) -> Sequence[int]:
 
 
 def is_divided(options: Mapping[str, Any]) -> bool:
-  """Returns whether options of `place()` ask for more replicas than one."""
+  """Returns whether options of `place()` ask for more than one replica."""
   return options.get("replicas", 1) != 1
 
 
 def as_cluster(
     cluster: Union[Cluster, str, None], placement: Optional[Placement] = None) -> Cluster:
-  """Returns the devices that were given, or those of the placement.
+  """Returns the given cluster, or the cluster of the placement.
 
   Args:
     cluster: a `Cluster`, text for `Cluster.parse`, or None.
-    placement: found before, or None.
+    placement: an earlier placement, or None.
 
   Returns:
     The cluster.
 
   Raises:
-    ClusterError: there are none.
+    ClusterError: neither is given.
   """
   if cluster is not None:
     return cluster if isinstance(cluster, Cluster) else Cluster.parse(cluster)
@@ -443,7 +445,7 @@ def check_devices(cluster: Cluster) -> None:
   import tensorflow as tf
 
   present = [device.name for device in tf.config.list_logical_devices()]
-  # Names are compared however they are written.
+  # Compare canonical names.
   absent = [name for name in cluster.device_names
             if device_names.find_device(present, name) is None]
   if absent:
@@ -460,7 +462,7 @@ def function_of(graph: ComputationGraph) -> ConcreteFunction:
 
 
 def short_names(cluster: Cluster) -> str:
-  """Returns the first devices of a cluster, and how many more there are."""
+  """Returns a text with the first devices of a cluster, and the number of further devices."""
   return listed([device_names.short_name(name) for name in cluster.device_names], most=8)
 
 
@@ -469,25 +471,25 @@ def graph_of(step: TracedStep, function: ConcreteFunction, shapes: Shapes) -> Co
 
   Args:
     step, function: the step, and its trace.
-    shapes: of a batch's tensors, for arguments whose shapes the trace leaves open.
+    shapes: shapes of a batch's tensors, for arguments with unknown dimensions in the trace.
 
   Returns:
     The graph.
   """
-  # Only open dimensions need a shape; None in a shape is not known either.
+  # Only unknown dimensions need a shape; a None in the given shape is unknown, too.
   feeds = {tensor.name: shape for tensor, shape in zip(function.inputs, shapes)
            if not tensor.shape.is_fully_defined() and None not in shape}
   return load_graph(function, feed_shapes=feeds or None, batch_size=step.batch_size)
 
 
 def of_first_replica(plan: TrainingPlan) -> Placement:
-  """Returns the devices of shared ops and of the first replica, by the names of one replica."""
+  """Returns op of the unreplicated graph -> device of the shared op, or of replica 0's copy."""
   made, indices = plan.replicated, plan.placement.indices(plan.graph, plan.cluster)
   assert made is not None
   known = np.flatnonzero(made.original_of_op >= 0)
   # Shared ops come last and count.
   order = known[np.argsort(-made.replica_of_op[known], kind="stable")]
   found = np.zeros(made.original.num_ops, dtype=np.int32)
-  # Later entries overwrite earlier ones: replica R - 1 first, shared ops last.
+  # Later entries overwrite earlier ones, so replica R - 1 comes first and shared ops come last.
   found[made.original_of_op[order]] = indices[order]
   return Placement.from_indices(made.original, plan.cluster, found)

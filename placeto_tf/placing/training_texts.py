@@ -1,4 +1,4 @@
-"""The text of a placed step or training: ten lines, devices by their short names."""
+"""Makes the text of a placed step or training: at most ten lines, with short names of devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def describe(training: Any) -> str:
     Ten lines at most.
   """
   plan = training.plan
-  # Nothing is planned before the first batch: one line.
+  # Before the first batch there is no plan: return one line.
   if plan is None:
     return f"{training!r}"
   before, result = plan.before_us, plan.result
@@ -42,7 +42,7 @@ def describe(training: Any) -> str:
     to = ", ".join(f"{count} to {name}" for name, count in sorted(counts.items()))
     lines.append(f"Variables: {len(placed.moved)} moved{to and f' ({to})'}, {len(placed.in_place)} "
                  "were in place.")
-  # The first entry is the step of the plan itself.
+  # The first entry is the step that was planned.
   others = [f"{step.batch_size} run {step.how}" for step in training.steps[1:]]
   if others:
     lines.append(f"Batches of {listed(others)}.")
@@ -53,7 +53,7 @@ def describe(training: Any) -> str:
 
 
 def _replicas(plan: Any) -> List[str]:
-  """Returns a line on the replicas that divide each batch, or on why there are none."""
+  """Returns a line on the replicas that divide each batch, or the reason why there are none."""
   found = None if plan.result is None else plan.result.replication
   if plan.replicas > 1:
     check = f"; {found.check}" if found is not None and found.check is not None else ""

@@ -1,6 +1,6 @@
-"""Answers why an op is where it is, and how long a step would take with the op elsewhere.
+"""Explains the device of an op, and simulates the step with the op on another device.
 
-A result is a `PlacingResult`; its class is not imported, because it answers by this module.
+A result is a `PlacingResult`. Its class is not imported, because the class uses this module.
 
 Dimensions: N ops, D devices.
 """
@@ -20,21 +20,21 @@ from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placing.explaining import Explanation, explain, ms_text
 from placeto_tf.simulation import SimulationResult, Simulator, memory_report
 
-_MOST_SETS = 5  # ops of one expression that are answered one by one
-_SMALL = 0.5  # share of launches in a step that is too small for several devices
+_MOST_SETS = 5  # most sets of colocated ops that get lines of their own
+_SMALL = 0.5  # least share of launch overhead in a step that is too small for several devices
 _REPORTED = 3  # of the largest variables, and of the costliest ops, in a report
 
 
 @dataclasses.dataclass(frozen=True)
 class WhatIf:
-  """A change to a placement, simulated.
+  """The simulation of a changed placement.
 
   Attributes:
-    moved: names of the ops that move, with those that are colocated with them.
-    step_time_us, changed_us: of the placement, and with the change.
+    moved: names of the moved ops, including ops that are colocated with them.
+    step_time_us, changed_us: step times before and after the change.
     fits: whether the changed placement fits in memory.
-    before, after: explanations of what bounds each step.
-    problem: the devices that are too small, or "".
+    before, after: explanations of the step times.
+    problem: the devices with too little memory, or "".
   """
 
   moved: Tuple[str, ...]
@@ -57,25 +57,25 @@ class WhatIf:
 
 
 def what_if(result: Any, changes: Mapping[str, str]) -> WhatIf:
-  """Simulates a placement with some ops elsewhere.
+  """Simulates a placement with some ops on other devices.
 
   Args:
-    result: of `place`.
-    changes: regex -> device; ops whose whole name matches go there, with all that is colocated with
-      them. Of several expressions that match an op the last one holds.
+    result: the result of `place`.
+    changes: regex -> device; ops whose whole name matches are moved to the device, together with
+      ops that are colocated with them. If several expressions match an op, the last one applies.
 
   Returns:
-    Both step times, and explanations of what bounds each.
+    Both step times, and explanations of them.
 
   Raises:
-    PlacementError: an expression is none, or matches no op; a device is not in the cluster, or one
-      of the ops has no kernel there.
+    PlacementError: an expression is invalid or matches no op, a device is not in the cluster, or
+      one of the ops has no kernel on the device.
   """
   graph, cluster = result.graph, result.cluster
   able, placement = allowed_devices(graph, cluster), result.indices.copy()
   for regex, device in changes.items():
     column = device_index(cluster, device)
-    # [N] bool: the ops that match, and all that are colocated with them.
+    # [N] bool: the ops that match, and the ops that are colocated with them.
     rows = np.isin(graph.colocation, graph.colocation[matching_ops(regex, graph.op_names)])
     stuck = np.flatnonzero(rows & ~able[:, column])
     if len(stuck):
@@ -99,15 +99,15 @@ def _compared(result: Any, placement: np.ndarray) -> WhatIf:
 
 
 def why(result: Any, ops: Sequence[int]) -> List[Dict[str, Any]]:
-  """Tells for some ops why they are where they are.
+  """Explains the devices of some ops: simulates the step with each op on each other device.
 
   Args:
-    result: of `place`.
-    ops: indices; of ops that are colocated, one is answered.
+    result: the result of `place`.
+    ops: indices of ops; colocated ops have one entry.
 
   Returns:
-    For each a JSON-able dict: `op`, `device`, `colocated` (how many ops move with it) and
-    `elsewhere`, device -> `step_time_us`, `fits`, of the devices on which it has a kernel.
+    For each op a JSON-able dict: `op`, `device`, `colocated` (the number of ops that move with it),
+    and `elsewhere`: device -> `step_time_us`, `fits`, for the devices on which the op has a kernel.
   """
   graph, cluster = result.graph, result.cluster
   able = allowed_devices(graph, cluster)
@@ -120,7 +120,7 @@ def why(result: Any, ops: Sequence[int]) -> List[Dict[str, Any]]:
     elsewhere = {}
     for d in np.flatnonzero(able[op]).tolist():
       if d != result.indices[op]:
-        # The op and all that is colocated with it on device d; the rest as placed.
+        # Move the op and the ops colocated with it to device d; other ops keep their devices.
         step: SimulationResult = simulator.simulate(np.where(mates, d, result.indices))
         elsewhere[cluster.device_names[d]] = {
             "step_time_us": step.step_time_us, "fits": bool(step.fits)}
@@ -131,13 +131,14 @@ def why(result: Any, ops: Sequence[int]) -> List[Dict[str, Any]]:
 
 
 def small_step_note(graph: ComputationGraph, simulated: SimulationResult) -> str:
-  """Tells of a step of small kernels that several devices cannot make it much faster.
+  """Returns a note if several devices cannot speed up a step much, because its kernels are small.
 
   Args:
-    graph, simulated: the graph, and its step.
+    graph: the graph.
+    simulated: its simulated step.
 
   Returns:
-    A sentence; "" where launches take less than half of the step, or there is one device.
+    A sentence; "" if launches take less than half of the step, or if there is one device.
   """
   share = explain(graph, simulated).launches_us / max(simulated.step_time_us, 1e-9)
   if share < _SMALL or sum(not device.host for device in simulated.cluster.devices) < 2:
@@ -149,7 +150,7 @@ def small_step_note(graph: ComputationGraph, simulated: SimulationResult) -> str
 
 
 def notable(result: Any) -> List[int]:
-  """Returns the ops that a report answers for: the largest variables, and the costliest ops."""
+  """Returns the ops that a report explains: the largest variables, and the costliest ops."""
   held = result.costs.persistent_bytes
   # Ops without variables hold 0 bytes and are left out.
   largest = [op for op in np.argsort(-held, kind="stable")[:_REPORTED].tolist() if held[op] > 0]
@@ -158,17 +159,17 @@ def notable(result: Any) -> List[int]:
 
 
 def why_lines(result: Any, regex: str) -> List[str]:
-  """Returns the lines of `place.py --why`: where matching ops are, and the step if they moved.
+  """Returns the lines of `place.py --why`: devices of matching ops, and step times elsewhere.
 
   Args:
-    result: of `place`.
-    regex: matches whole names.
+    result: the result of `place`.
+    regex: regular expression that matches whole names.
 
   Returns:
-    A line for each set of colocated ops, and one for each device that all could move to.
+    A line for each set of colocated ops, and a line for each device that all of them may use.
 
   Raises:
-    PlacementError: it is no expression, or matches no op.
+    PlacementError: the expression is invalid, or matches no op.
   """
   graph, cluster, lines = result.graph, result.cluster, []
   ops = matching_ops(regex, graph.op_names)

@@ -1,7 +1,7 @@
 """Writes the README.md of a result directory: the lines that run the placed graph there.
 
-They need TensorFlow and nothing of this package. Feeds are zeros of the right shape, so that they
-run as they stand.
+The lines need TensorFlow, but not this package. Feeds are zeros of the right shape, so that the
+lines run without changes.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def run_lines(graph: ComputationGraph, devices: Sequence[str]) -> List[str]:
   """Returns lines of Python that load the placed graph from their directory and run a step.
 
   Args:
-    graph: that was placed.
+    graph: the placed graph.
     devices: names of the cluster's devices.
 
   Returns:
-    The lines; none where the graph has no ops that run.
+    The lines; none if the graph has no ops that can run.
   """
   name = placed_name(graph)
   # Several CPU devices of one process have to be asked for.
@@ -116,7 +116,7 @@ def _call(graph: ComputationGraph) -> str:
 
   source = graph.origin
   fetched = set(graph.fetches)
-  # The signature with the most of the fetched tensors; of equal ones the last by name.
+  # Choose the signature with most fetched tensors; among equal ones, the last by name.
   key, signature = max(
       sorted(source.meta_graph.signature_def.items(), reverse=True),
       key=lambda item: len(fetched.intersection(info.name for info in item[1].outputs.values())))
@@ -127,7 +127,7 @@ def _call(graph: ComputationGraph) -> str:
 
 
 def _reading_flags(graph: ComputationGraph) -> str:
-  """Returns the flags with which a program reads the same graph from its file."""
+  """Returns the flags that make a program read the same graph from its file."""
   source = graph.origin
   flags = [f"--feed_shapes={name}:{'x'.join(map(str, shape)) or 'scalar'}"
            for name, shape in source.feed_shapes.items()]
