@@ -27,13 +27,13 @@ _SAME = 1e-6  # relative difference of two step times that are the same
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AppliedFunction:
-  """A placed function and the step time that was promised; called like the function.
+  """A placed function with its predicted step time; it is called like the original function.
 
   Attributes:
     placed: the function, and what happened to its variables.
     promised_us: step time that `place()` reported.
-    step_time_us: of the function as it is now, simulated.
-    before_us: of the function as it was before, simulated; None where not known.
+    step_time_us: simulated step time with the present devices of the function's ops.
+    before_us: simulated step time of the function before it was placed; None if unknown.
   """
 
   placed: PlacedFunction
@@ -48,7 +48,7 @@ class AppliedFunction:
 
   @property
   def kept(self) -> bool:
-    """Returns whether the step takes the time that was promised, or less."""
+    """Returns whether the simulated step takes at most the time that `place()` reported."""
     return self.step_time_us <= self.promised_us * (1 + _SAME)
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
@@ -77,14 +77,14 @@ def apply_checked(
     placement: of the function's ops.
     function: the ConcreteFunction, or `tf.function` with one trace, that `graph` was read from.
     graph: N ops.
-    costs, cluster: of the problem for which the step time was promised.
+    costs, cluster: of the problem that `place()` solved.
     promised_us, before_us: see `AppliedFunction`.
 
   Returns:
     The placed function with its simulated step time in us.
 
   Raises:
-    PlacementError: the function cannot be placed, or is not the one that the graph was read from.
+    PlacementError: the function cannot be placed, or the graph was read from another function.
   """
   placed = place_function(placement, concrete_of(function))
   # The step is simulated with the devices that the function's ops really have.
@@ -95,10 +95,10 @@ def apply_checked(
 
 def devices_now(
     function: ConcreteFunction, graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
-  """Reads on which device each op of a placed function runs.
+  """Reads the device of each op of a placed function.
 
   Args:
-    function: a ConcreteFunction of which every op has a device.
+    function: a ConcreteFunction; each of its ops has a device.
     graph: of the function before it was placed.
     cluster: with all its devices.
 

@@ -1,4 +1,4 @@
-"""Putting a placement into graphs: protos as copies, a live `tf.Graph` in place, scopes."""
+"""Applies placements: to copies of protos, to a live `tf.Graph` in place, and by device scopes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def apply(
     A placed copy of a proto, the `tf.Graph` itself, or a placed ConcreteFunction.
 
   Raises:
-    PlacementError: an op has no device, a shape differs, or the target is none of these.
+    PlacementError: an op has no device, a shape differs, or the target has another type.
   """
   kind = getattr(getattr(target, "DESCRIPTOR", None), "full_name", None)
   if kind in _PROTOS:
@@ -65,7 +65,7 @@ def apply(
     # A live graph is changed in place.
     ops = target.get_operations()
     check_shapes(shapes, shapes_of_interface(op.node_def for op in ops if op.name in shapes))
-    # All devices are looked up before the first is set: a graph is placed wholly or not at all.
+    # Look up all devices before setting the first one, so that an error changes nothing.
     for op, device in zip(ops, devices_of(placement, [op.name for op in ops])):
       op._set_device(device)
     return target
@@ -84,10 +84,10 @@ class DeviceReport:
   """A finished graph that was built in a device scope, compared with the placement.
 
   Attributes:
-    placed: number of ops that are on their device.
-    missed: ops of the graph that are not where the placement wants them.
-    unknown: ops of the graph for which the placement has no device.
-    absent: ops of the placement that the graph does not have.
+    placed: number of ops on the device of the placement.
+    missed: ops of the graph on another device than in the placement.
+    unknown: ops of the graph without a device in the placement.
+    absent: ops of the placement that the graph lacks.
   """
 
   placed: int
@@ -109,12 +109,12 @@ class DeviceReport:
 
 
 class DeviceFunction:
-  """op -> device string, for `tf.compat.v1.device(...)` while a graph is built.
+  """A function from an op to its device, for `tf.compat.v1.device(...)` while a graph is built.
 
-  Scopes do not reach ops that TensorFlow colocates, places without regard to scopes, or makes
-  outside of them (initialisers, reads): call `report` when the graph is finished. `tf.group` makes
-  one more op for each device whose ops it groups. The placement cannot know these ops; they keep
-  that device.
+  Scopes do not apply to ops that TensorFlow colocates, places without regard to scopes, or creates
+  outside of scopes (initializers, reads): call `report` when the graph is finished. `tf.group`
+  creates a further op for each device of its ops. The placement does not contain these ops, so they
+  keep that device.
   """
 
   def __init__(self, placement: Mapping[str, str]):
@@ -124,7 +124,7 @@ class DeviceFunction:
   def __call__(self, op: tf.Operation) -> str:
     """Returns the device string that TensorFlow asks for while it makes the op."""
     device = self._placement.get(op.name)
-    # An op that is not in the placement keeps what inner scopes said.
+    # An op that is not in the placement keeps the device of inner scopes.
     return op.device if device is None else self._canonical[device]
 
   def report(self, graph: tf.Graph) -> DeviceReport:
@@ -143,7 +143,7 @@ class DeviceFunction:
     absent = tuple(name for name in self._placement
                    if name not in names and not any(
                        name[:i] in names for i, letter in enumerate(name) if letter == "/"))
-    # All ops of the graph but these are on their devices.
+    # All other ops of the graph are on their devices.
     return DeviceReport(
         len(names) - len(missed) - len(unknown), tuple(missed), tuple(unknown), absent)
 

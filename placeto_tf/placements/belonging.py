@@ -1,4 +1,4 @@
-"""Checks that a placement belongs to a graph and a cluster, and that its numbers are true."""
+"""Checks that a placement belongs to a graph and a cluster, and that its numbers are correct."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _REMEDY = "place this graph again, or allow any graph (--any_graph, any_graph=Tr
 
 
 def check_graph(placement: Any, graph: ComputationGraph) -> None:
-  """Checks that a graph is the one that a placement was made for, as far as the placement knows it.
+  """Checks that a placement was made for a graph, by the facts that the placement stores.
 
   Args:
     placement: a `Placement`.
-    graph: that one, or the part of it that some of its fetches need.
+    graph: the graph, or the part of it that some of its fetches need.
 
   Raises:
-    PlacementError: it is another one; the message says what differs.
+    PlacementError: the placement was made for another graph; the message names a difference.
   """
   if not placement.fingerprint:
     return
@@ -51,13 +51,13 @@ def check_graph(placement: Any, graph: ComputationGraph) -> None:
 
 def check_shapes(
     expected: Mapping[str, Tuple[int, ...]], found: Mapping[str, Tuple[int, ...]]) -> None:
-  """Compares shapes of feeds and variables that both know.
+  """Compares the shapes of feeds and variables that both mappings contain.
 
   Args:
     expected, found: op name -> shape, -1 for any size.
 
   Raises:
-    PlacementError: one differs.
+    PlacementError: a shape differs.
   """
   others = [op for op, shape in expected.items() if op in found and found[op] != shape]
   if others:
@@ -73,15 +73,15 @@ def verify(
 
   Args:
     placement: a `Placement` with all of its fields.
-    graph: that it was made for.
-    cluster: likewise.
-    costs: likewise; None for grappler's estimates.
+    graph: the graph that the placement was made for.
+    cluster: the cluster that it was made for.
+    costs: the costs that it was made with; None for grappler's estimates.
 
   Returns:
     The simulated step.
 
   Raises:
-    PlacementError: the graph or cluster is another one, a field is missing, or a number differs.
+    PlacementError: the graph or cluster differs, a field is missing, or a number differs.
   """
 
   # A zero is a value; an empty text, tuple or dict, or None, is missing.
@@ -110,7 +110,7 @@ def verify(
       raise PlacementError(
           f"{name} is {found!r}, not {said!r} as the placement says; it was made with other costs, "
           "or its file is wrong: place the graph again")
-  # A lower bound above the step time would show that one of them is wrong.
+  # If the lower bound is above the step time, one of both is wrong.
   if not (placement.lower_bound_us or 0.0) <= result.step_time_us:
     raise PlacementError(
         f"lower_bound_us is {placement.lower_bound_us!r}, more than the step takes; the file is "

@@ -14,11 +14,11 @@ from placeto_tf.graphs.kernels import KERNEL_TYPES
 from placeto_tf.placements.coverage import FileOps, file_ops
 from placeto_tf.placements.placement import Placement
 
-_MOST = 20  # problems of one kind that are listed
+_MOST = 20  # most problems of one kind to list
 
 
 def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> List[str]:
-  """Finds the problems of a placement; without any, TensorFlow places as it says.
+  """Finds the problems of a placement; without problems, TensorFlow follows the placement.
 
   All ops of the graph's file are checked, because TensorFlow also places ops that are not run. The
   problems are: ops without a device, ops and devices that do not exist, devices without a kernel
@@ -58,9 +58,9 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
       devices[i] = at
   problems = _cut(unknown) + _cut(missing) + _cut(strange)
   problems += _cut(_without_kernel(ops, devices, cluster))
-  # The graph's own sets hold its loops as well, which TensorFlow would let run on many devices.
+  # The graph's own sets also contain its loops, which TensorFlow allows on several devices.
   sets = traversal.UnionFind(len(ops.names))
-  # Sets of TensorFlow's colocation, joined with those of the graph.
+  # Merge the sets of TensorFlow's colocation with the graph's sets.
   sets.union_all(enumerate(ops.colocation.tolist()))
   sets.union_all(zip(ops.positions.tolist(), ops.positions[np.asarray(graph.colocation)].tolist()))
   return problems + _cut(_split(ops.names, sets.labels(), devices, cluster))
@@ -87,10 +87,10 @@ def _split(
   # Ops without a device have been reported; they are left out.
   placed = np.flatnonzero(devices >= 0)
   first = np.full(len(names), -1, dtype=np.int64)
-  # Written from the back, so that the first placed op of each set remains, [M].
+  # Write backwards, so that the entry of each set is its first placed op, [M].
   first[sets[placed[::-1]]] = placed[::-1]
   apart = placed[devices[placed] != devices[first[sets[placed]]]]
-  # One sentence a set: its first op that is apart from the leader.
+  # One sentence for each set: its first op on another device than the leader.
   _, ones = np.unique(sets[apart], return_index=True)
   found = []
   for i in apart[ones].tolist():

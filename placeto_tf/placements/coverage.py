@@ -1,8 +1,8 @@
-"""Devices for every op of a graph's file, also for those that the fetches do not need.
+"""Extends a placement to all ops of a graph's file, also to ops that the fetches do not need.
 
-TensorFlow places all ops of the graph in a session, so the placement of ops that are not needed
-must be consistent too. Ops that TensorFlow colocates with needed ones (initialisers and savers of a
-variable, ops that say so in `_class`) follow them; all others go to the host.
+TensorFlow places all ops of the graph in a session, so the placement of unneeded ops must be
+consistent, too. An op that TensorFlow colocates with a needed op (initializers and savers of a
+variable, ops with `_class`) gets the device of the needed op; all others go to the host.
 
 Dimensions: M ops of the file, N needed ops, D devices.
 """
@@ -58,7 +58,7 @@ def file_ops(graph: ComputationGraph) -> FileOps:
   positions = np.array([index[name] for name in graph.op_names], dtype=np.int64)
   m = len(names)
   has_kernel = np.ones((m, len(KERNEL_TYPES)), dtype=bool)
-  # A CostGraphDef has neither types nor attributes, so that each op stands alone.
+  # A CostGraphDef has neither types nor attributes, so each op is a set of its own.
   if source.format == "cost_graph_def":
     colocation, op_types = np.arange(m), ["Unknown"] * m
   else:
@@ -88,7 +88,7 @@ def cover(
     [M] names and [M] int32 devices.
   """
   names = file_op_names(graph)
-  # No op beside the needed ones: nothing to extend.
+  # All ops are needed: there is nothing to extend.
   if len(names) == graph.num_ops:
     return graph.op_names, indices.astype(np.int32)
   ops = file_ops(graph)
@@ -105,16 +105,16 @@ def cover(
 
 
 def _homes(ops: FileOps, cluster: Cluster) -> np.ndarray:
-  """Returns [M] the host, or else the first device on which all ops of a set have kernels."""
+  """Returns [M] the host, or the first device on which all ops of the set have kernels."""
   # The host first, then other CPUs, then the lower index.
   devices = cluster.devices
   by_preference = sorted(
       range(len(devices)), key=lambda j: (not devices[j].host, devices[j].type != "CPU", j))
-  # [M, K]: kernels that all ops of a set have, at the set's label.
+  # [M, K], at a set's label: whether all ops of the set have a kernel.
   common = np.ones_like(ops.has_kernel)
   np.logical_and.at(common, ops.colocation, ops.has_kernel)
   homes = np.full(len(ops.names), by_preference[0], dtype=np.int32)
-  # From the least preferred device on, so that the most preferred one is written last.
+  # Begin with the least preferred device, so that the most preferred one is written last.
   for j in reversed(by_preference):
     kind = devices[j].type
     able = common[:, KERNEL_TYPES.index(kind)] if kind in KERNEL_TYPES else np.array(True)
@@ -123,8 +123,7 @@ def _homes(ops: FileOps, cluster: Cluster) -> np.ndarray:
 
 
 def _kernel_columns(graph: ComputationGraph) -> np.ndarray:
-  """Returns [N, K] the graph's kernels by `KERNEL_TYPES`; a type not known to it has all."""
-  # A type of kernel that the graph does not list counts as there.
+  """Returns [N, K] the graph's kernels by `KERNEL_TYPES`; ops have kernels of unlisted types."""
   columns = [
       graph.has_kernel[:, graph.kernel_types.index(kind)]
       if kind in graph.kernel_types else np.ones(graph.num_ops, dtype=bool)
@@ -133,7 +132,7 @@ def _kernel_columns(graph: ComputationGraph) -> np.ndarray:
 
 
 def _graph_def(source: GraphSource) -> Any:
-  """Returns the GraphDef of the file, rewritten if that was needed to place single ops."""
+  """Returns the GraphDef of the file, or the GraphDef that was rewritten to place single ops."""
   if source.graph_def is not None:
     return source.graph_def
   return getattr(source.proto, "graph_def", source.proto)

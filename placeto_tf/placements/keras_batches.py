@@ -1,4 +1,4 @@
-"""Batches as Keras hands them to a training step, and the step traced for one of them.
+"""Converts batches of Keras, and traces the training step of a Keras model.
 
 Works with Keras 2 and Keras 3 without importing either.
 """
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 def as_batch(data: Any, floatx: str = "float32") -> Batch:
-  """Makes a batch with tensors for arrays, without sample weights where there are none.
+  """Converts the arrays of a batch to tensors, and drops missing sample weights.
 
   Args:
     data: a tensor or array, or (inputs, targets) or (inputs, targets, sample weights), each nested
-      as the model takes it; a part that is not there is None or an empty Optional.
-    floatx: dtype of floating-point arrays, as Keras converts them.
+      as the model takes it; a missing part is None or an empty Optional.
+    floatx: dtype that Keras converts floating-point arrays to.
 
   Returns:
-    The batch, a tuple of its parts where there are several.
+    The batch; a tuple if it has several parts.
   """
   import tensorflow as tf
 
@@ -56,21 +56,21 @@ def as_batch(data: Any, floatx: str = "float32") -> Batch:
 
 
 def is_composite(value: object) -> bool:
-  """Returns whether a value is one of several tensors: ragged, sparse, a GraphTensor, ..."""
+  """Returns whether a value is composed of several tensors: ragged, sparse, a GraphTensor, ..."""
   return hasattr(value, "_type_spec")
 
 
 def specs_of(
     batch: Batch, data: Any = None, element_spec: Optional[Specs] = None, *, wide: bool = False
 ) -> Specs:
-  """Returns the TypeSpecs of a batch, nested as it is; specs and None stay as they are.
+  """Returns the TypeSpecs of a batch, with the same nesting; specs and None are not changed.
 
   Args:
-    batch: as from `as_batch`.
-    data, element_spec: the source of the batch, and the spec of the iterator that gave it, which
-      knows the dimensions that differ from batch to batch. Of composite tensors the specs leave
-      these open.
-    wide: whether those of dense tensors do so, too, as Keras's own: see `random_by_trace`.
+    batch: a result of `as_batch`.
+    data: the source of the batch.
+    element_spec: the element spec of the batch's iterator, whose unknown dimensions differ between
+      batches. They are unknown in the specs of composite tensors, too.
+    wide: whether they are also unknown in the specs of dense tensors; see `random_by_trace`.
 
   Returns:
     The specs, in the batch's nest.
@@ -95,9 +95,9 @@ def specs_of(
 
 
 def random_by_trace(model: keras.Model) -> bool:
-  """Returns whether each trace of the step samples on its own, as layers of Keras 2 do.
+  """Returns whether random numbers differ between traces of the step, as in layers of Keras 2.
 
-  Such a step is traced once for batches of all sizes, as Keras does, for the same random numbers.
+  Such a step is traced once for batches of all sizes, like in Keras, to get equal random numbers.
   """
   return hasattr(model, "_train_counter") and any(
       hasattr(layer, "_random_generator") for layer in getattr(model, "submodules", ()))
@@ -111,7 +111,7 @@ def cast_like(batch: Batch, specs: Specs) -> Batch:
     specs: of the same nest.
 
   Returns:
-    The batch with other dtypes, or the batch as it is where the nests differ.
+    The batch with other dtypes; the unchanged batch if the nests differ.
   """
   import tensorflow as tf
 
@@ -128,7 +128,7 @@ def cast_like(batch: Batch, specs: Specs) -> Batch:
       spec: of the value.
 
     Returns:
-      The tensor in the spec's dtype; any other value as it is.
+      The tensor in the spec's dtype; any other value unchanged.
     """
     wanted = getattr(spec, "dtype", None)
     if isinstance(value, tf.Tensor) and wanted is not None and value.dtype != wanted and (
@@ -140,7 +140,7 @@ def cast_like(batch: Batch, specs: Specs) -> Batch:
 
 
 def check_trainable(model: object) -> None:
-  """Raises GraphError for what is no Keras model whose training can be placed."""
+  """Raises GraphError unless the argument is a Keras model whose training can be placed."""
   check_eager()
   if not keras_models.is_keras_model(model):
     raise GraphError(
@@ -162,13 +162,13 @@ def check_trainable(model: object) -> None:
 
 
 def without_xla(model: keras.Model) -> Any:
-  """Turns XLA off for the model's functions, because it takes a step whole, on one device.
+  """Turns XLA off for the model's functions, because XLA compiles a step for a single device.
 
   Returns:
-    The model's `jit_compile` as it was; False where there is none.
+    The earlier value of the model's `jit_compile`; False if the model has none.
   """
   found = getattr(model, "jit_compile", None) or False
-  # Functions that Keras traced before were compiled with XLA; None has them traced again.
+  # Functions that Keras traced before were compiled with XLA; None makes Keras trace them again.
   if found:
     model.jit_compile = False
   for name in ("train_function", "test_function", "predict_function"):
@@ -209,7 +209,7 @@ class KerasStep(TracedStep):
 
 
 def compiled_state(model: keras.Model) -> Tuple[int, ...]:
-  """Returns ids of all objects that are others when a model is compiled again."""
+  """Returns the ids of all objects that compiling a model replaces."""
   fields = vars(model)
   return tuple(
       id(value) for value in (
@@ -218,7 +218,7 @@ def compiled_state(model: keras.Model) -> Tuple[int, ...]:
 
 
 def steps_per_execution(model: keras.Model) -> int:
-  """Returns the number of steps that Keras wants of one call of the train function."""
+  """Returns the number of steps in one call of the train function."""
   found: Any = getattr(model, "_steps_per_execution", None)  # a variable in Keras 2
   if not hasattr(found, "numpy"):
     # Keras 3 holds a number, and calls the property without an underscore.
@@ -237,10 +237,10 @@ def read_example(
     wide: whether the specs leave the batch size open.
 
   Returns:
-    (specs, shapes of the tensors, [] if they are not known); None without a word.
+    (specs, shapes of the tensors or [] if unknown); None if neither argument is given.
 
   Raises:
-    GraphError: both are given, or what is given does not say all.
+    GraphError: both are given, or the given one leaves specs unknown.
   """
   import tensorflow as tf
 
@@ -251,18 +251,18 @@ def read_example(
     raise GraphError("data has a batch size of its own; give either data or batch_size")
   if batch_size is not None:
     specs = tuple(keras_models.step_specs(model, batch_size))
-    # Empty where a dimension besides the batch size is not known.
+    # No shapes if a dimension besides the batch size is unknown.
     shapes = component_shapes(specs)
     if not shapes:
       raise GraphError(
           f"the batches of the Keras model {step.name!r} have dimensions that batch_size does not "
           "say; give data=, an example batch, or its specs with your sizes for None, and targets "
           f"as your loss takes them: {specs}")
-    # A wide trace serves all batch sizes, but the shapes are those of this one.
+    # A wide trace takes all batch sizes, but the shapes have this batch size.
     return (tuple(keras_models.step_specs(model, None)) if wide else specs), shapes
   element_spec = None
   if isinstance(data, tf.data.Dataset):
-    # One element tells the shapes; its spec tells which dimensions differ.
+    # One element shows the shapes; the spec shows which dimensions differ.
     element_spec, data = data.element_spec, next(iter(data.take(1)))
   if any(isinstance(leaf, tf.TypeSpec) for leaf in tf.nest.flatten(data)):
     return tuple(data), component_shapes(data)

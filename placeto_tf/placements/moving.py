@@ -1,10 +1,10 @@
-"""Moving live variables to other devices.
+"""Moves live variables to other devices.
 
 A variable of TensorFlow 2 is a Python object that holds a handle; the handle names a resource on
 one device. `move_variables` makes a new resource with the same value on the other device and puts
 its handle into the same Python object, so the model, its optimizer, checkpoints and callbacks keep
-their variable. Functions that were traced before have the old handle among their captured inputs.
-All such functions of the process get the new handle, so that none of them uses the old value.
+their variable. Functions that were traced before captured the old handle. In all functions of the
+process, the new handle replaces it, so that no function uses the old value.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def local_device(device: str) -> str:
 
 
 def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Tuple[str, ...]:
-  """Moves variables to other devices; their Python objects stay the same.
+  """Moves variables to other devices, and keeps their Python objects.
 
   Args:
     moves: (variable, device) pairs. A variable of Keras 3 or of mixed precision stands for the
-      variable it holds. A variable that is on its device already stays as it is.
+      variable that it wraps. A variable that is on its device already is not changed.
 
   Returns:
     Names of variables whose old handle is still held by an object that is no function; that object
     reads the old value from now on.
 
   Raises:
-    PlacementError: a device is missing or has no room, or a variable cannot be moved. Variables
-      that were moved before that stay consistent.
+    PlacementError: a device is missing or out of memory, or a variable cannot be moved. Variables
+      that were moved before the error are consistent.
   """
   moves = [(captures.unwrapped(variable), device) for variable, device in moves]
-  # Variables that are where they shall be need no new resource.
+  # Variables on the right device need no new resource.
   moves = [(variable, device) for variable, device in moves
            if local_device(variable.handle.device) != local_device(device)]
   if not moves:
@@ -62,7 +62,7 @@ def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Tuple[str, ...]:
   replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]] = {}  # id of the old handle -> (old, new)
   old = {}
   try:
-    # Only a weak reference is kept, to see afterwards who else holds the old handle.
+    # Keep only a weak reference, which shows later whether another object holds the old handle.
     for variable, device in moves:
       handle = variable.handle
       old[variable.name] = weakref.ref(handle)
@@ -71,7 +71,7 @@ def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Tuple[str, ...]:
   finally:
     _rebind(replaced)
     replaced.clear()
-  # Old handles in circles of objects go now; those that stay are held by somebody.
+  # Collect old handles in reference cycles; other objects hold the handles that are left.
   gc.collect()
   return tuple(name for name, handle in old.items() if handle() is not None)
 
@@ -92,7 +92,7 @@ def _replace_handle(variable: tf.Variable, device: str) -> tf.Tensor:
   import tensorflow as tf
 
   old = variable.handle
-  # Eagerly, even where the caller is tracing a function.
+  # Run eagerly, even if the caller is tracing a function.
   with tf.init_scope(), tf.device(device):
     try:
       if bool(variable.is_initialized()):
@@ -151,7 +151,7 @@ def _rebind(replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]]) -> None:
 
 
 def _rebind_graph(graph: tf.Graph, replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]]) -> None:
-  """Does the same for a graph, which passes its captures to functions built of it later."""
+  """Replaces handles among the captures of a graph; functions made from it later get them."""
   container = graph.function_captures
   external = container.by_val_external
   if not any(key in replaced for key in external):

@@ -1,6 +1,6 @@
-"""The device of each node of a graph, in the spelling that TensorFlow reads.
+"""Sets the devices of a graph's nodes, in TensorFlow's spelling.
 
-A placement is here any mapping op name -> device name.
+Here, a placement is any mapping from op names to device names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from placeto_tf.errors import PlacementError
 
 
 def place_nodes(placement: Mapping[str, str], nodes: Iterable[Any]) -> None:
-  """Sets the device of each NodeDef; none is changed where one has no device.
+  """Sets the device of each NodeDef; changes none of them if a node has no device.
 
   Args:
     placement: op name -> device name.
@@ -59,13 +59,13 @@ def devices_of(placement: Mapping[str, str], names: Iterable[str]) -> List[str]:
 
 
 def canonical_devices(placement: Mapping[str, str]) -> Dict[str, str]:
-  """Returns device name as the placement spells it -> as TensorFlow does.
+  """Returns the placement's spelling of each device name -> TensorFlow's spelling.
 
   Raises:
     PlacementError: TensorFlow does not know the name of a device.
   """
   found: Dict[str, str] = {}
-  # Each name once: there are few devices and many ops.
+  # Convert each name once, because there are few devices and many ops.
   for name in dict.fromkeys(placement.values()):
     device = device_names.canonical(name)
     if device is None:

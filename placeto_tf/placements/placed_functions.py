@@ -1,8 +1,8 @@
 """Places a ConcreteFunction: makes a new one with the same signature and its ops on their devices.
 
 The variables that a function captures exist already, each on a device. They are moved to the
-devices of the placement. They remain the same Python objects, and every function in the process
-keeps using them (`moving`).
+devices of the placement. Their Python objects do not change, and every function in the process
+continues to use them (`moving`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class CapturedVariable:
 
   Attributes:
     name: of the variable.
-    device: where it was.
-    wanted: where the placement has it.
+    device: its device before placing.
+    wanted: its device in the placement.
   """
 
   name: str
@@ -41,12 +41,12 @@ class CapturedVariable:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlacedFunction:
-  """A placed function and what happened to its variables; called like the original.
+  """A placed function, and a record of its variables; called like the original.
 
   Attributes:
     function: a new ConcreteFunction; the original is unchanged.
-    in_place: captured variables that were where the placement wants them.
-    moved: captured variables that are there now; their Python objects are the same.
+    in_place: captured variables that were on the device of the placement already.
+    moved: captured variables that were moved to this device; their Python objects are the same.
   """
 
   function: ConcreteFunction
@@ -72,11 +72,11 @@ def place_function(placement: Mapping[str, str], function: ConcreteFunction) -> 
     function: a ConcreteFunction.
 
   Returns:
-    The placed function, and which variables were moved, for it and all else that uses them.
+    The placed function, and the variables that were moved (for all their users).
 
   Raises:
-    PlacementError: an op has no device, or a capture of the function is elsewhere than the
-      placement wants it and cannot be moved.
+    PlacementError: an op has no device, or a capture of the function is on another device than in
+      the placement and cannot be moved.
     GraphError: the function cannot be read, or XLA compiles it as a whole.
   """
   # Calls are inlined, so that the ops inside have devices of their own.
@@ -102,7 +102,7 @@ def place_function(placement: Mapping[str, str], function: ConcreteFunction) -> 
       moves.append((capture.variable, devices[name]))
   placed = rebuilt_function(function, graph_def, captures=captures_of(function), copies=[])
   del capture, by_name  # these hold handles, and `held` names all that is held
-  # The variables move after the function is built: an error until here changes nothing.
+  # Move the variables after the function is built, so that an earlier error changes nothing.
   held = moving.move_variables(moves)
   if held:
     warnings.warn(
@@ -114,7 +114,7 @@ def place_function(placement: Mapping[str, str], function: ConcreteFunction) -> 
 
 def trial_function(
     function: ConcreteFunction, placement: Optional[Mapping[str, str]] = None) -> ConcreteFunction:
-  """Copies a ConcreteFunction, whose steps change no variable of the original.
+  """Copies a ConcreteFunction with its variables; steps of the copy do not change the original's.
 
   Args:
     function: a ConcreteFunction.
@@ -136,7 +136,7 @@ def trial_function(
     place_nodes(placement, graph_def.node)
     devices = {node.name: node.device for node in graph_def.node}
   names = getattr(function, PLACED_NAMES, {})
-  # Copies go to the placement's devices, or to those where the variables are.
+  # Copies are on the placement's devices, or else on the devices of the original variables.
   captures = captures_of(function)
   copies: Dict[str, tf.Variable] = {}
   try:

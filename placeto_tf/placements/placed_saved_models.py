@@ -1,4 +1,4 @@
-"""SavedModels that carry a placement, written as a new directory beside what they were made from.
+"""Writes SavedModels with a placement, as new directories, and loads them.
 
 TensorFlow reads a SavedModel in two ways, and both get the devices. Serving and `tf.compat.v1` run
 the graph, whose nodes are placed, variables included. `tf.saved_model.load` runs the function that
@@ -31,7 +31,7 @@ _DONE = "done"
 
 
 def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
-  """Writes the placed SavedModel to `out_dir`/saved_model, and replaces one that exists.
+  """Writes the placed SavedModel to `out_dir`/saved_model, and replaces an existing one.
 
   Args:
     graph: as `load_graph` read it from a SavedModel.
@@ -55,10 +55,10 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
         "back")
   check_copyable(graph, out_dir)
   try:
-    # Written beside and renamed, so that no reader sees half of a SavedModel.
+    # Write to another name and rename, so that no reader sees an incomplete SavedModel.
     with tempfile.TemporaryDirectory(dir=out_dir, prefix=NAME) as folder:
       partial = os.path.join(folder, NAME)
-      # All files but the proto, which is written anew, and its fingerprint.
+      # Copy all files except the proto, which is rewritten, and its fingerprint.
       shutil.copytree(source.path, partial, ignore=lambda folder, names: (
           _REPLACED if folder == source.path else ()))
       if source.text:
@@ -164,10 +164,10 @@ def load_placed(directory: Any, tags: Any = None) -> Any:
     tags: of the graph to load, where the SavedModel has several.
 
   Returns:
-    What `tf.saved_model.load` returns; call its `signatures`.
+    The result of `tf.saved_model.load`; call its `signatures`.
 
   Raises:
-    GraphError: the directory has no SavedModel, or one that TensorFlow cannot load.
+    GraphError: the directory has no SavedModel, or TensorFlow cannot load it.
   """
   import tensorflow as tf
 
@@ -224,9 +224,9 @@ class _Body:
         (arg.name for arg in function.signature.input_arg), map(self._resolve, data)))
 
   def place(self) -> bool:
-    """Rewrites the function in place; returns whether that was possible.
+    """Rewrites the function in place; returns whether the call was inlined.
 
-    It is not possible if the call was not inlined: then the graph has no ops of it to place.
+    If the call was not inlined, the graph has no ops of the function, and nothing is rewritten.
     """
     gather = self._nodes.get(self._site.name)
     if gather is None or gather.op != "IdentityN":
@@ -238,11 +238,11 @@ class _Body:
     if len(results) != len(signature.output_arg) or len(self.arguments) != len(
         signature.input_arg) or len(waits) != 1:
       return False
-    # Tensor that the call passes -> name of the argument; of equal tensors the first argument.
+    # Tensor that the call passes -> name of the first argument with this tensor.
     given: Dict[str, str] = {}
     for name, tensor in self.arguments.items():
       given.setdefault(tensor, name)
-    # The inlined ops replace the body; inputs are written as bodies write them.
+    # The inlined ops replace the body; inputs get the spelling of function bodies.
     body = self._reached([*results, *waits], given)
     del self._function.node_def[:]
     for node in body:
@@ -281,7 +281,7 @@ class _Body:
     return [node for name, node in self._nodes.items() if name in found]
 
   def _inside(self, tensor: str, given: Dict[str, str]) -> str:
-    """Returns a tensor "op:port" as bodies write it: "argument" or "op:result:index"."""
+    """Returns a tensor "op:port" in the spelling of bodies: "argument" or "op:result:index"."""
     if tensor in given:
       return given[tensor]
     name, port = parse(tensor)

@@ -11,10 +11,10 @@
    "options": {"existing_devices": "start", "pins": {"embedding/.*": "/CPU:0"}},
    "digest": "SHA-256 of the rest"}
 
-Readers accept a file with only `devices` and `placement`, and no file that was changed after it was
-written. Fields that are not known are left out; a baseline without a step time has null. `devices`
-are all devices of the cluster, in its order, whether the placement uses them or not. `shapes`
-are of feeds and variables.
+Readers accept a file with only `devices` and `placement`. They refuse a file with a digest that was
+changed after it was written. Unknown fields are left out; a baseline without a step time has null.
+`devices` are all devices of the cluster, in its order, also unused ones. `shapes` has the shapes of
+feeds and variables.
 
 Dimensions: N ops of a `ComputationGraph`, D devices.
 """
@@ -39,25 +39,25 @@ from placeto_tf.simulation import SimulationResult
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Placement(collections.abc.Mapping):
-  """An immutable mapping from op names to device names, and where it came from.
+  """An immutable mapping from op names to device names, with its origin.
 
   Two placements are equal if they put the same ops on the same devices.
 
   Attributes:
     op_devices: op name -> device name, in the order of the graph's file.
     devices: [D] the device names to choose from.
-    fingerprint: of the graph it was made for; "" if not known.
-    fetches: of that graph.
-    shapes: of its feeds and variables, by op, as far as they are known.
+    fingerprint: fingerprint of the graph that the placement was made for; "" if unknown.
+    fetches: fetches of this graph.
+    shapes: known shapes of its feeds and variables, by op.
     cluster: the cluster as JSON, or None.
     method: the method that found it, such as "auto".
     seed: of the search.
     evaluations: placements that were evaluated to find it.
-    step_time_us: simulated.
-    lower_bound_us: no placement on this cluster is faster.
+    step_time_us: simulated step time.
+    lower_bound_us: a lower bound of the step time of all placements on this cluster.
     peak_memory_bytes: device name -> bytes.
     baselines: method -> {"step_time_us": ..., "fits": ...}.
-    replicas: among which the batch is divided, where the placement is of several.
+    replicas: the replicas that divide the batch, for a placement of several replicas.
     options: constraints on the search: its pins, and the graph's own devices.
   """
 
@@ -143,17 +143,16 @@ class Placement(collections.abc.Mapping):
 
     Args:
       graph: N ops.
-      cluster: its devices may be others than those that the placement was made for, but for their
-        names.
-      any_graph: whether the graph may be another one than the placement was made for, as long as
-        each of its ops has a device.
+      cluster: the devices; only their names must be those of the placement.
+      any_graph: whether the placement may have been made for another graph, as long as each op of
+        this graph has a device.
 
     Returns:
       [N] int32, the cluster's index of each op's device.
 
     Raises:
-      PlacementError: the graph is another one, an op of it has no device, the placement names an op
-        that the graph's file does not have, or a device is not the cluster's.
+      PlacementError: the placement was made for another graph, an op has no device, the placement
+        names an op that the graph's file lacks, or a device is not in the cluster.
     """
     if not any_graph:
       belonging.check_graph(self, graph)
@@ -183,20 +182,20 @@ class Placement(collections.abc.Mapping):
   def verify(
       self, graph: ComputationGraph, cluster: Cluster, costs: Optional[OpCosts] = None
   ) -> SimulationResult:
-    """Computes again the numbers that the placement states.
+    """Computes the numbers of the placement again and compares them.
 
     Args:
-      graph: that it was made for.
-      cluster: likewise.
-      costs: likewise; default: what grappler estimates.
+      graph: the graph that the placement was made for.
+      cluster: the cluster that it was made for.
+      costs: the costs that it was made with; by default grappler's estimates.
 
     Returns:
       The simulated step.
 
     Raises:
-      PlacementError: graph, fetches, shapes or cluster are others, a field is missing, or step time
-        or peak memory do not come out again. The message says which, and what was found. (`load`
-        has compared the digest of all fields.)
+      PlacementError: graph, fetches, shapes or cluster differ, a field is missing, or step time or
+        peak memory differ. The message names the difference. (`load` has compared the digest of
+        all fields.)
     """
     return belonging.verify(self, graph, cluster, costs)
 
@@ -207,10 +206,10 @@ class Placement(collections.abc.Mapping):
       target: one of
         - a GraphDef, MetaGraphDef or CostGraphDef: returns a placed copy, its function calls
           inlined;
-        - a `tf.Graph`: changes it in place and returns it. Do that before its first run, because
-          sessions do not notice later changes;
+        - a `tf.Graph`: changes the graph in place and returns it. Apply the placement before the
+          first run, because sessions do not notice later changes;
         - a ConcreteFunction, or a `tf.function` with one trace: returns a placed ConcreteFunction.
-          Variables are moved to their devices for all that uses them; `place_function` tells which.
+          Variables are moved to their devices for all their users; `place_function` lists them.
         A SavedModel is written by `write_placed`.
       any_graph: whether feeds and variables may have other shapes than in the graph that the
         placement was made for.
@@ -228,13 +227,13 @@ class Placement(collections.abc.Mapping):
   def device_function(self) -> applying.DeviceFunction:
     """Returns a function for `tf.compat.v1.device(...)`, for a graph that is being built.
 
-    A scope does not reach every op. The function's `report(graph)` names the ops that it missed,
-    and its `place_missed(graph)` places them.
+    A scope does not apply to every op. The function's `report(graph)` names the missed ops, and its
+    `place_missed(graph)` places them.
     """
     return applying.DeviceFunction(self)
 
   def save(self, path: str) -> None:
-    """Writes placement.json under another name and renames it, so no reader sees half of it.
+    """Writes placement.json under another name and renames it, so no reader sees a partial file.
 
     Raises:
       PlacementError: the file cannot be written.

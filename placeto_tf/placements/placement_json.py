@@ -14,7 +14,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.files import outputs, user_files
 
 VERSION = 2
-# What a file that was written by hand needs.
+# Fields that a file written by hand needs.
 _BY_HAND = ("version", "devices", "placement")
 _WHOLE = ("seed", "evaluations", "replicas")  # fields that are whole numbers
 _KEEP = "to place by hand, keep \"devices\" and \"placement\" alone"
@@ -63,15 +63,15 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
   for name in ("peak_memory_bytes", "baselines", "options"):
     if fields[name]:
       found[name] = _plain(fields[name])
-  # A file by hand has no digest, so that it can be edited.
+  # Files written by hand have no digest, so that they can be edited.
   if set(found) - set(_BY_HAND):
     found["digest"] = digest_of(found)
   return found
 
 
 def digest_of(found: Mapping[str, Any]) -> str:
-  """Returns the SHA-256 of everything in a file but the digest itself."""
-  # Keys in order: the digest does not depend on the order of fields.
+  """Returns the SHA-256 of all fields of a file except the digest itself."""
+  # Sort keys, so that the digest does not depend on the order of fields.
   text = json.dumps({key: found[key] for key in found if key != "digest"}, sort_keys=True)
   return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
@@ -83,7 +83,7 @@ def from_json(found: Any) -> Dict[str, Any]:
     PlacementError: a field is wrong or missing.
   """
   found = _expect("the file", found, dict, "an object with \"devices\" and \"placement\"")
-  # Fields beyond those of a file by hand: it was written by a program, and has a digest.
+  # A file with further fields was written by a program, so it must have a digest.
   written = sorted(set(found) - set(_BY_HAND))
   version = found.get("version", None if written else VERSION)
   if version != VERSION or isinstance(version, bool):
@@ -129,7 +129,7 @@ def from_json(found: Any) -> Dict[str, Any]:
       cluster=None if cluster is None else _expect("\"cluster\"", cluster, dict, "an object"),
       method=_expect("\"method\"", found.get("method", ""), str, "the name of a method"),
       options=_expect("\"options\"", found.get("options", {}), dict, "an object"), **numbers)
-  # Compared last, so that a wrong field is named rather than the digest.
+  # Compare the digest last, so that errors name a wrong field first.
   if written and found.get("digest") != digest_of(found):
     raise PlacementError(
         f"the digest is not that of the rest of the file, which was changed after it was written; "
@@ -152,7 +152,7 @@ def _names(what: str, value: Any, expected: str) -> Tuple[str, ...]:
 
 
 def _number(what: str, value: Any, whole: bool) -> Any:
-  """Checks a number that is not negative, or None."""
+  """Checks that a value is None or a number of at least 0."""
   kinds: Any = int if whole else (int, float)
   if value is not None and (
       # In Python a bool is an int.

@@ -1,7 +1,7 @@
-"""Training steps as Python functions, traced for the arguments of a call.
+"""Traces training steps, which are Python functions, for the arguments of a call.
 
-The arguments of a call are a nest. Its leaves are tensors, which a trace takes as inputs, and
-other objects (a model, a flag, None), which a trace has built in, as `tf.function` does.
+The arguments of a call are a nest. Its leaves are tensors, which become inputs of a trace, and
+other objects (a model, a flag, None), which are built into the trace, as in a `tf.function`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class TracedStep:
 
   Attributes:
     name: of the step, for messages.
-    owners: objects that hold the step's variables, which TensorFlow's graphs hold weakly.
-    remedy: what helps where it cannot be traced, for messages.
-    wide: whether one trace serves batches of any size.
+    owners: objects that keep the step's variables alive; TensorFlow's graphs have only weak
+      references to variables.
+    remedy: advice if the step cannot be traced, for messages.
+    wide: whether one trace takes batches of any size.
     batch_size: examples of a batch that the step takes from an iterator; None if not known.
   """
 
@@ -55,7 +56,7 @@ class TracedStep:
   def trace(self, specs: Specs) -> ConcreteFunction:
     """Traces the step for batches of these specs.
 
-    Variables that the step makes in its first call are made; values stay as they are.
+    Variables that the step creates in its first call are created; no values change.
 
     Args:
       specs: of the batch.
@@ -92,7 +93,7 @@ class TracedStep:
           f"the training step {self.name!r} cannot be traced ({keras_models.cause_of(error)}); "
           f"{self.remedy}") from error
     self._check_strategy(function)
-    # TensorFlow's graphs hold their variables weakly.
+    # Keep the owners alive, because TensorFlow's graphs have weak references to variables.
     function._placeto_model = self.owners
     return function
 
@@ -100,7 +101,7 @@ class TracedStep:
     """Raises GraphError if a distribution strategy owns a variable of the step."""
     try:
       variables = function.graph.variables
-    except AssertionError:  # a variable has been deleted, which reading the graph tells
+    except AssertionError:  # a variable was deleted; reading the graph reports it
       return
     # Plain variables belong to no strategy (None).
     strategies = {type(getattr(variable, "_distribute_strategy", None)).__name__
@@ -116,23 +117,23 @@ class FunctionStep(TracedStep):
   """A step that is a `tf.function`, a Python function or a ConcreteFunction.
 
   Attributes:
-    function: as it was given.
-    compiled: whether XLA compiles it as a whole where it is not placed.
+    function: the given function.
+    compiled: whether XLA compiles the whole unplaced step.
   """
 
   def __init__(
       self, function: Callable, input_signature: Optional[Sequence[Any]] = None,
       batch_size: Optional[int] = None):
-    """Takes the function apart.
+    """Reads the function and its signature.
 
     Args:
       function: the step.
       input_signature: `tf.TensorSpec`s of the positional arguments, whose unknown dimensions a
-        trace leaves open; by default that of the `tf.function`.
-      batch_size: see the class; by default that of the iterator's dataset.
+        trace leaves open; by default the signature of the `tf.function`.
+      batch_size: see the class; by default the batch size of the iterator's dataset.
 
     Raises:
-      GraphError: it cannot be called.
+      GraphError: the function cannot be called.
     """
     from tensorflow.python.eager.polymorphic_function import autograph_util
 
@@ -166,20 +167,20 @@ class FunctionStep(TracedStep):
         lambda batch: called(*batch[0], **batch[1]), (function,), convert)
 
   def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuple[Any, Any]:
-    """Returns (positional, keyword) arguments, with the defaults of those that are left out.
+    """Returns (positional, keyword) arguments, with the defaults of omitted ones.
 
     Raises:
-      TypeError: the function does not take them.
+      TypeError: the function does not take these arguments.
     """
     found = self._signature.bind(*args, **kwargs)
     found.apply_defaults()
     return tuple(found.args), dict(found.kwargs)
 
   def batch(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Batch:
-    """Returns the arguments of a call as a batch, arrays and such as tensors.
+    """Returns the arguments of a call as a batch, with arrays and numbers as tensors.
 
     Args:
-      args, kwargs: as the function takes them; specs stay as they are.
+      args, kwargs: arguments of the function; specs are not changed.
 
     Returns:
       (positional, keyword) arguments with defaults.
@@ -216,7 +217,7 @@ class FunctionStep(TracedStep):
           f"an argument of the step {self.name!r} is a {type(leaf).__name__} of a distribution "
           "strategy, which divides batches itself; hand over batches of a plain tf.data.Dataset, "
           "and leave strategy.run out of the step")
-    # An iterator's dataset tells the batch size that the step will take.
+    # The dataset of an iterator shows the batch size of the step.
     if isinstance(leaf, tf.data.Iterator):
       self.batch_size = self.batch_size or _batch_size_of(leaf)
     if isinstance(leaf, tf.TypeSpec) or is_tensor(leaf):
@@ -227,7 +228,7 @@ class FunctionStep(TracedStep):
     return leaf
 
   def specs(self, batch: Batch) -> Specs:
-    """Returns the specs for which a batch is traced: those of the input signature, or its own."""
+    """Returns the specs to trace a batch with: of the input signature, or of the batch."""
     import tensorflow as tf
 
     def spec_of(leaf: Any, wider: Optional[tf.TypeSpec]) -> Any:
@@ -238,7 +239,7 @@ class FunctionStep(TracedStep):
         wider: the spec of the input signature, or None.
 
       Returns:
-        The wider spec where it fits, else the leaf's own; an object that is no tensor itself.
+        The wider spec if it fits, else the leaf's own spec; the leaf itself if it is no tensor.
       """
       if not is_tensor(leaf):
         return leaf
@@ -250,7 +251,7 @@ class FunctionStep(TracedStep):
 
 
 def check_eager() -> None:
-  """Raises GraphError where TensorFlow does not run eagerly, so that there is no step to call."""
+  """Raises GraphError unless TensorFlow runs eagerly, because a step is called eagerly."""
   import tensorflow as tf
 
   if not tf.executing_eagerly():
@@ -261,7 +262,7 @@ def check_eager() -> None:
 
 
 def _batch_size_of(iterator: Any) -> Optional[int]:
-  """Returns the batch size of the dataset that an iterator goes through, or None."""
+  """Returns the batch size of an iterator's dataset, or None."""
   dataset = getattr(iterator, "_dataset", None)
   # Through maps and shuffles back to the op that made batches.
   while dataset is not None and not hasattr(dataset, "_batch_size"):
@@ -271,7 +272,7 @@ def _batch_size_of(iterator: Any) -> Optional[int]:
 
 
 def is_tensor(value: object) -> bool:
-  """Returns whether a trace takes a value as an input: a tensor, or one of several tensors."""
+  """Returns whether a value is an input of a trace: a tensor, or composed of tensors."""
   import tensorflow as tf
 
   return isinstance(value, tf.Tensor) or (
@@ -286,14 +287,14 @@ def tensors_of(batch: Batch) -> Tuple[Any, ...]:
 
 
 def takes(specs: Specs, others: Specs) -> bool:
-  """Returns whether a step traced for some specs takes batches of others.
+  """Returns whether a step that was traced with some specs takes batches of other specs.
 
   Args:
-    specs: of the trace.
-    others: of the batches.
+    specs: specs of the trace.
+    others: specs of the batches.
 
   Returns:
-    True if the nests are the same and each spec allows the other.
+    True if the nests are equal and each spec of the trace allows the batch's spec.
   """
   import tensorflow as tf
 
@@ -322,24 +323,24 @@ def takes(specs: Specs, others: Specs) -> bool:
 
 
 def opened(specs: Specs, others: Specs) -> Specs:
-  """Leaves those dimensions of specs open in which others differ.
+  """Makes those dimensions of specs unknown in which other specs differ.
 
   Args:
-    specs, others: of the same nest.
+    specs, others: two nests of specs.
 
   Returns:
-    The specs with unknown dimensions; as they are where the nests differ.
+    The specs with unknown dimensions; unchanged if the nests differ.
   """
   import tensorflow as tf
 
   def opened_one(one: Any, other: Any) -> Any:
-    """Leaves the dimensions of a spec open in which another differs.
+    """Makes the dimensions of a spec unknown in which another spec differs.
 
     Args:
       one, other: leaves.
 
     Returns:
-      A spec of the same rank; the first leaf as it is where it is no spec of that rank.
+      A spec of the same rank; the unchanged first leaf if the leaves are no specs of equal rank.
     """
     if not (isinstance(one, tf.TensorSpec) and isinstance(other, tf.TensorSpec)) or (
         one.shape.rank is None or one.shape.rank != other.shape.rank):
@@ -355,9 +356,9 @@ def opened(specs: Specs, others: Specs) -> Specs:
 
 
 def component_shapes(batch: Batch) -> List[Tuple[int, ...]]:
-  """Returns the shapes of a batch's tensors, those of composite ones included, or [].
+  """Returns the shapes of a batch's tensors, including components of composite tensors.
 
-  They are not known for specs with unknown dimensions.
+  The result is [] if any dimension is unknown.
   """
   import tensorflow as tf
 
@@ -371,7 +372,7 @@ def component_shapes(batch: Batch) -> List[Tuple[int, ...]]:
 
 
 def size_of(specs: Specs) -> Optional[int]:
-  """Returns the number of examples that specs state, the first dimension of most, or None."""
+  """Returns the batch size of specs, the most frequent first dimension, or None."""
   import tensorflow as tf
 
   return size_of_shapes([
@@ -380,14 +381,14 @@ def size_of(specs: Specs) -> Optional[int]:
 
 
 def size_of_shapes(shapes: Sequence[Tuple[int, ...]]) -> Optional[int]:
-  """Returns the number of examples of a batch's tensors, the first dimension of most, or None."""
-  # The most frequent first dimension; of equally frequent ones the first.
+  """Returns the batch size of a batch's tensors, the most frequent first dimension, or None."""
+  # Among equally frequent dimensions, take the first.
   sizes = [shape[0] for shape in shapes if shape]
   return max(sizes, key=sizes.count) if sizes else None
 
 
 def open_batch(specs: Specs, size: Optional[int]) -> Specs:
-  """Leaves the first dimension of specs open where it is the batch size.
+  """Makes the first dimension of specs unknown if it is the batch size.
 
   Args:
     specs: of a batch.
@@ -410,7 +411,7 @@ def check_divides(size: Optional[int], replicas: int) -> int:
   """Checks that replicas divide a batch.
 
   Args:
-    size: of the batch, None if it is not known.
+    size: the batch size, None if unknown.
     replicas: R.
 
   Returns:

@@ -1,4 +1,4 @@
-"""Writes a placed graph in the format that it came in."""
+"""Writes a placed graph in the format of its source."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_writable(graph: ComputationGraph, out_dir: str) -> None:
     out_dir: the directory.
 
   Raises:
-    PlacetoError: it cannot; only a SavedModel has files to copy.
+    PlacetoError: the files cannot be copied; only a SavedModel has files to copy.
   """
   if placed_name(graph) == placed_saved_models.NAME:
     placed_saved_models.check_copyable(graph, out_dir)
@@ -56,11 +56,11 @@ def check_writable(graph: ComputationGraph, out_dir: str) -> None:
 def write_placed(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
   """Writes the graph's file with the device of every op set.
 
-  Function calls that were inlined stay inlined. For a ConcreteFunction the GraphDef is written; to
-  get a function that can be called, apply the placement to the function.
+  The written graph has the inlined function calls. For a ConcreteFunction the GraphDef is written;
+  to get a function that can be called, apply the placement to the function.
 
   Args:
-    graph: as `load_graph` returned it; its file may be gone by now.
+    graph: the result of `load_graph`; its file need not exist any more.
     placement: of all ops of the file.
     out_dir: a directory that exists.
 
