@@ -1,4 +1,4 @@
-"""Devices and the links between them: described, read from JSON, or found on this machine."""
+"""Clusters: devices and links, from presets, from JSON, or found on this machine."""
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices

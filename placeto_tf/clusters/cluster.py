@@ -1,14 +1,14 @@
-"""`Cluster`: devices and the links between them, as the simulator and the policies see them.
+"""`Cluster`: devices and the links between them, for the simulator and the policies.
 
 A cluster comes from a short string, a JSON file or its parts:
 
   Cluster.parse("k80:4")          four K80 dies and their host's CPU
   Cluster.parse("a100:2+cpu:1")   two A100s and one CPU that may take any op
   Cluster.parse("v100:4x2")       two hosts, each with four V100s and a CPU
-  Cluster.parse("local")          what TensorFlow finds on this machine
-  Cluster.parse("cluster.json")   as `cluster_json` describes
+  Cluster.parse("local")          the devices that TensorFlow finds on this machine
+  Cluster.parse("cluster.json")   a file in the format of `cluster_json`
 
-Dimensions: D devices, K device kinds (devices that cost every op the same).
+Dimensions: D devices, K device kinds (every op costs the same on all devices of a kind).
 """
 
 from __future__ import annotations
@@ -36,32 +36,33 @@ class Cluster:
     devices: [D].
     bandwidth_bytes_per_us: [D, D] float64, from row to column; the diagonal is not used.
     latency_us: [D, D] float64, the time from a transfer's end until its consumers have it.
-    op_overhead_us: how long a device stays busy after an op that launches a kernel.
-    bus_gap_us: how long a bus stays busy after a transfer.
+    op_overhead_us: time for which a device is busy after an op that launches a kernel.
+    bus_gap_us: time for which a bus is busy after a transfer.
     launch_us: the part of a launch that the process of a host does for one device after another,
       so that the overheads of several busy devices wait for each other.
 
-  The fields below extend the reference simulator; their defaults leave it as it is.
+  The fields below extend the reference simulator; their defaults switch the extensions off.
 
-    transfers: how they queue: "device", on one outgoing bus a device; "pair", on a link of each
-      pair of devices; "unlimited", not at all. With the last two, an output wanted by several
-      devices is sent once to each.
-    transfer_per_destination: an output wanted by several devices is sent once to each, in the
-      order of the devices, instead of once to all.
+    transfers: the queues of transfers: "device", one outgoing bus per device; "pair", a link for
+      each pair of devices; "unlimited", no queues. With the last two, an output for several devices
+      is sent once to each.
+    transfer_per_destination: an output for several devices is sent once to each, in the order of
+      the devices, instead of once to all.
     sender_us_per_transfer, sender_us_per_byte: compute time that a transfer takes on its sender
       (packing), queued like an op, before the transfer enters the bus queue.
     receiver_us_per_transfer, receiver_us_per_byte: compute time that a transfer takes on each
       receiver (unpacking), queued like an op when the transfer ends; the consumers wait for it.
-    ready_order: "arrival", or "executor": that of TensorFlow's executor with one thread per device,
-      depth first; unpacking then happens at once, and interrupts the device's op.
+    ready_order: "arrival", or "executor" for the order of TensorFlow's executor with one thread per
+      device, depth first; unpacking then happens at once, and interrupts the device's op.
     inline_op_types: op types that the executor runs at once, in the thread that makes them ready.
-    busy_slowdown: under the executor's order, how much longer an op takes, over its compute time,
-      that begins while another device computes, for all that workers do to each other.
+    busy_slowdown: under the executor's order, the extra time of an op that begins while another
+      device computes, as a fraction of its compute time, for all ways in which workers slow each
+      other down.
 
-  And one that the simulator does not look at:
+  The simulator does not use the last field:
 
-    core_probe_us: time of the probe of `runtime.core_speed` at full speed on the machine that was
-      calibrated, 0 where not known: later measurements there are scaled to the same speed.
+    core_probe_us: time of the probe of `runtime.core_speed` at full speed on the calibrated
+      machine, 0 if not known; later measurements on that machine are scaled to the same speed.
   """
 
   devices: Tuple[Device, ...]
@@ -85,7 +86,7 @@ class Cluster:
     object.__setattr__(self, "devices", tuple(self.devices))
     if not self.devices:
       raise ClusterError("the cluster has zero devices; expected at least one")
-    # Names are compared in TensorFlow's spelling, so "/gpu:0" and "/GPU:0" are one device.
+    # Names are compared in TensorFlow's spelling, so that "/gpu:0" and "/GPU:0" are one device.
     seen = set()
     for name in self.device_names:
       canonical = device_names.canonical(name) or name
@@ -106,13 +107,13 @@ class Cluster:
       if getattr(self, name) not in known:
         raise ClusterError(
             f"{name} is {getattr(self, name)!r:.60}; expected one of {', '.join(known)}")
-    # The order of arrival has no notion of other workers.
+    # Under the order of arrival, other workers have no effect.
     if self.busy_slowdown and self.ready_order != "executor":
       raise ClusterError(f"busy_slowdown is {self.busy_slowdown} with ready_order "
                          f"{self.ready_order!r}; it needs \"executor\"")
 
   def _check_scalar(self, name: str, default: Any) -> None:
-    """Checks a field by the type of its default, so that a field added later is checked too."""
+    """Checks a field by the type of its default, which also covers fields added later."""
     value = getattr(self, name)
     # bool before float: a number given for a switch is an error.
     if isinstance(default, bool):
@@ -124,7 +125,7 @@ class Cluster:
             f"{name} is {value!r:.60}; expected a number that is 0 or more, {MOST:g} at most")
 
   def _link_matrix(self, field: str) -> np.ndarray:
-    """Returns a checked [D, D] copy, whose unused diagonal means that staying costs nothing."""
+    """Returns a checked [D, D] copy; the unused diagonal has the best bandwidth, or latency 0."""
     d, name = len(self.devices), self.device_names
     try:
       matrix = np.array(getattr(self, field), dtype=np.float64)
@@ -144,7 +145,7 @@ class Cluster:
       raise ClusterError(
           f"{field} from {name[i]} to {name[j]} is {matrix[i, j]}; expected a finite number "
           + ("above 0" if bandwidth else "that is not negative") + f", {MOST:g} at most")
-    # The best link: staying is never slower than sending.
+    # The best link, so that a device's link to itself is never slower than a transfer.
     if bandwidth and d > 1:
       np.fill_diagonal(matrix, matrix.max())
     matrix.flags.writeable = False
@@ -154,19 +155,19 @@ class Cluster:
   def parse(cls, text: str) -> Cluster:
     """Returns the cluster that a string describes: presets, a JSON file's path, or "local".
 
-    A GPU preset brings a host "/CPU:0", which searches use where they gain by it; with an explicit
-    "+cpu:n" there is no such host, and the CPUs are devices like the others. "x2" after the count
-    makes two such hosts; "@100gbit" at the end says what the network between them carries.
+    A GPU preset has a host "/CPU:0", which searches use if it makes the step shorter; with an
+    explicit "+cpu:n" there is no such host, and the CPUs are devices like the others. "x2" after
+    the count makes two such hosts; "@100gbit" at the end is the rate of the network between them.
 
     Raises:
-      ClusterError: an unknown preset, a count that is not 1 or more, or a file that is wrong.
+      ClusterError: the preset is unknown, a count is below 1, or the file is wrong.
     """
     if not isinstance(text, str) or not text.strip():
       raise ClusterError(f"the cluster is {text!r}; {presets.expected()}")
     text = text.strip()
     if text == "local":
       return cls(**local.found_devices())
-    # A path, rather than a preset, if anything looks like one.
+    # Taken as a path, rather than a preset, if anything looks like a path.
     if text.endswith(".json") or os.sep in text or os.path.isfile(text):
       return cls.load(text)
     return cls(**presets.parse(text))
@@ -210,7 +211,7 @@ class Cluster:
     cluster_json.write(path, self.to_json())
 
   def __repr__(self) -> str:
-    """Lists the devices in a line."""
+    """Lists the devices in one line."""
     # Memory in GB, hosts, and names shortened for reading.
     gb = [device.memory_bytes / 2**30 for device in self.devices]
     hosts = [device_names.short_name(device.name) for device in self.devices if device.host]
@@ -230,7 +231,7 @@ class Cluster:
 
   @functools.cached_property
   def fixed_us(self) -> np.ndarray:
-    """Returns the time of a transfer beside its bytes, latency and gap, [D, D]; 0 to itself."""
+    """Returns the fixed time of a transfer, latency plus gap, [D, D]; 0 on the diagonal."""
     return np.where(np.eye(self.num_devices, dtype=bool), 0.0, self.latency_us + self.bus_gap_us)
 
   @functools.cached_property

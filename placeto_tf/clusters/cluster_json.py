@@ -1,4 +1,4 @@
-"""The cluster JSON: how a `Cluster` is written to a file and read back.
+"""The cluster JSON: writes a `Cluster` to a file and reads it back.
 
 docs/cluster_json.md describes it for users, field by field; change both.
 
@@ -13,8 +13,8 @@ A device may also have "host" and "own_costs" (default false), "op_efficiency" a
 (default empty); its "efficiency" is 1 if left out; its "properties" are those of DeviceProperties
 in proto JSON.
 Links are directed. "default" holds for every pair that "pairs" does not list; a pair may leave out
-what it shares with the default. Every extension of the simulator is one more field, named as in
-`Cluster`, and is written only if it differs from its default, off.
+fields that equal the default's. Each extension of the simulator has a field, named as in `Cluster`,
+which is written only if the extension is on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from placeto_tf.errors import ClusterError
 from placeto_tf.files import outputs, user_files
 
 _LINK_FIELDS = ("bandwidth_bytes_per_us", "latency_us")
-MAX_DEVICES = 4096  # the links of more would fill the memory
+MAX_DEVICES = 4096  # the links of more devices would fill the memory
 _STRUCTURE = ("devices",) + _LINK_FIELDS  # fields that are no extension of the simulator
 _PROPERTY_FIELDS = frozenset(
     "type vendor model frequency numCores environment numRegisters l1CacheSize l2CacheSize "
@@ -40,7 +40,7 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
   """Returns the JSON object of a cluster.
 
   Args:
-    fields: of the `Cluster`, those that differ from their defaults, as `changed_fields` gives them.
+    fields: the fields of the `Cluster` that differ from their defaults, from `changed_fields`.
 
   Returns:
     Plain dictionaries, lists, strings and numbers.
@@ -52,7 +52,7 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
   if links:
     found["links"] = links
   found.update(_plain({name: value for name, value in fields.items() if name not in _STRUCTURE}))
-  # Always written, because a reader of the file cannot guess it.
+  # Always written, because readers of the file cannot guess the value.
   found["op_overhead_us"] = float(fields.get("op_overhead_us", 0.0))
   return found
 
@@ -133,7 +133,7 @@ def changed_fields(instance: Any) -> Dict[str, Any]:
   found = {}
   for field in dataclasses.fields(instance):
     value = getattr(instance, field.name)
-    # Mutable defaults are made anew for the comparison.
+    # Mutable defaults are made again for the comparison.
     default = field.default
     if field.default_factory is not dataclasses.MISSING:
       default = field.default_factory()
@@ -182,7 +182,7 @@ def _device_from_json(value: Any, index: int) -> Device:
   fields = dataclasses.fields(Device)
   required = ("name", "type", "memory_bytes")
   what = f"device {index}"
-  # Errors name a device by its name where it has one, else by its place in the list.
+  # Errors give a device's name or, if it has none, its position in the list.
   if isinstance(value, Mapping) and isinstance(value.get("name"), str):
     what = f"device {value['name']!r}"
   _expect_object(value, what, required,
@@ -201,7 +201,7 @@ def _links_from_json(links: Any, names: Mapping[str, int]) -> Dict[str, np.ndarr
   d = len(names)
   default = links.get("default", {})
   _expect_object(default, "\"default\" of \"links\"", optional=_LINK_FIELDS)
-  # [D, D] each, filled with the default; NaN where there is none.
+  # [D, D] each, filled with the default; NaN without a default.
   matrices = {
       field: np.full((d, d), _number(default, field, "the default link"), dtype=np.float64)
       for field in _LINK_FIELDS}
@@ -226,7 +226,7 @@ def _links_from_json(links: Any, names: Mapping[str, int]) -> Dict[str, np.ndarr
       if field in pair:
         matrices[field][i, j] = _number(pair, field, f"the link {pair['from']} to {pair['to']}")
   for field in _LINK_FIELDS:
-    # NaN is left only where neither a pair nor a default gives a value.
+    # NaN is left only if neither a pair nor a default gives a value.
     missing = np.isnan(matrices[field])
     # A device needs no link to itself.
     np.fill_diagonal(missing, False)
@@ -239,7 +239,7 @@ def _links_from_json(links: Any, names: Mapping[str, int]) -> Dict[str, np.ndarr
 
 
 def _number(link: Mapping[str, Any], field: str, what: str) -> float:
-  """Reads a number, NaN where it is missing; `Cluster` checks the range."""
+  """Reads a number, NaN if it is missing; `Cluster` checks the range."""
   value = link.get(field, float("nan"))
   if isinstance(value, bool) or not isinstance(value, (int, float)) or (
       field in link and not np.isfinite(value)):
@@ -252,14 +252,14 @@ def _links_to_json(names: Sequence[str], matrices: Sequence[np.ndarray]) -> Dict
   apart = ~np.eye(len(names), dtype=bool)
   if not apart.any():
     return {}
-  # [D, D] number of each link's kind: kinds are few, links may be millions.
+  # [D, D] number of each link's kind: there are few kinds, but maybe millions of links.
   kinds = np.zeros(apart.shape, dtype=np.int64)
   for matrix in matrices:
     # Mixed radix: the kinds so far, times the values of this matrix.
     values, number = np.unique(matrix, return_inverse=True)
     kinds = kinds * len(values) + number.reshape(apart.shape)
   known, first, count = np.unique(kinds[apart], return_index=True, return_counts=True)
-  most = known[np.lexsort((first, -count))[0]]  # the first one, of equally frequent ones
+  most = known[np.lexsort((first, -count))[0]]  # of equally frequent kinds the first one
 
   def link(i: int, j: int) -> Dict[str, float]:
     """Returns the JSON fields of the link from device i to device j.

@@ -16,29 +16,29 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
   """Returns the devices that each op may use.
 
-  An op may run where it has a kernel, so most may run on a host too; `offered_devices` of
-  `placeto_tf.problem.host_options` leaves out the hosts where searches gain nothing by them.
-  Captures of a live function that cannot be moved stay on their device, with the ops colocated with
-  them, if the cluster has that device.
+  An op may run on devices with a kernel for it, so most ops may also run on a host;
+  `offered_devices` of `placeto_tf.problem.host_options` leaves out hosts that cannot help. Captures
+  of a live function that cannot be moved are kept on their device, together with the ops colocated
+  with them, if the cluster has that device.
 
   Args:
     graph: of N ops.
     cluster: of D devices.
 
   Returns:
-    [N, D] bool; equal for ops that are colocated.
+    [N, D] bool; equal for colocated ops.
 
   Raises:
     PlacementError: an op, or a set of colocated ops, has no device.
   """
   n, d = graph.num_ops, cluster.num_devices
-  # A type of device without a column has no known kernels: nothing is ruled out.
+  # The kernels of a device type without a column are not known, so nothing is ruled out.
   kernel_column = {name: k for k, name in enumerate(graph.kernel_types)}
   allowed = np.ones((n, d), dtype=bool)
   for j, device in enumerate(cluster.devices):
     if device.type in kernel_column:
       allowed[:, j] = graph.has_kernel[:, kernel_column[device.type]]
-  # A set may go where all of its ops have kernels.
+  # A colocated set may use the devices for which all of its ops have kernels.
   together = np.ones((n, d), dtype=bool)
   np.logical_and.at(together, graph.colocation, allowed)
   together = together[graph.colocation]
@@ -58,16 +58,16 @@ def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
 def own_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
   """Returns the devices that are set in the graph.
 
-  Device strings may be partial, as in TensorFlow: "/GPU:1" and "/device:GPU:1" name the first
-  device of the cluster that agrees with all they say. Colocated ops follow the first of them that
-  has a device.
+  Device strings may be partial, as in TensorFlow: "/GPU:1" and "/device:GPU:1" mean the first
+  device of the cluster that agrees with all given parts. Colocated ops follow the first op of their
+  set that has a device.
 
   Args:
     graph: of N ops.
     cluster: of D devices.
 
   Returns:
-    [N] int64 device indices; -1 where the graph names no device of the cluster.
+    [N] int64 device indices; -1 if the graph has no device of the cluster for the op.
   """
   names = graph.assigned_devices
   known = {name: find_device(cluster.device_names, name) if name else None for name in set(names)}
@@ -76,7 +76,7 @@ def own_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
   n = len(own)
   leader = np.full(n, n, dtype=np.int64)  # of each set: its first op that has a device
   has = np.flatnonzero(own >= 0)
-  # The least op index of each set's label; n where no op of the set has a device.
+  # The least op index of each set's label; n if no op of the set has a device.
   np.minimum.at(leader, graph.colocation[has], has)
   return np.where(leader < n, own[np.minimum(leader, n - 1)], -1)[graph.colocation]
 
@@ -85,7 +85,7 @@ def _without_device(graph: ComputationGraph, cluster: Cluster, op: int) -> str:
   """Returns a sentence on an op that has no device, with the remedy for its cause."""
   mates = np.flatnonzero(graph.colocation == graph.colocation[op])
   kernels = graph.has_kernel[mates]
-  # An op without any kernel is the cause, whatever it is colocated with.
+  # An op without any kernel is the cause, also in a colocated set.
   none = mates[~kernels.any(axis=1)]
   if len(none):
     op = int(none[0])
@@ -94,7 +94,7 @@ def _without_device(graph: ComputationGraph, cluster: Cluster, op: int) -> str:
         f"({graph.op_types[op]}); place the graph with the TensorFlow that wrote it, or fetch what "
         "does not need the op (--fetches)")
   found = f"op {graph.op_names[op]!r} ({graph.op_types[op]})"
-  # Some kind of device would do, but the cluster has none of that kind.
+  # Some kind of device could run the set, but the cluster has none of that kind.
   common = [kind for kind, able in zip(graph.kernel_types, np.all(kernels, axis=0)) if able]
   if common:
     return (
@@ -104,7 +104,7 @@ def _without_device(graph: ComputationGraph, cluster: Cluster, op: int) -> str:
         f"{found}, colocated with {len(mates) - 1} others, has kernels for {common[0]} alone, and "
         f"the cluster has {', '.join(cluster.device_names)}; place on a cluster with a "
         f"{common[0]}, such as v100:1")
-  # One that has kernels of some kinds, and another that has none of those.
+  # Two ops of the set have no kind of device in common.
   first = int(mates[~kernels.all(axis=1)][0])
   other = int(mates[~kernels[:, graph.has_kernel[first]].any(axis=1)][0])
   return (

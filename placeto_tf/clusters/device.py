@@ -1,4 +1,4 @@
-"""`Device`: one device of a cluster, as grappler and TensorFlow describe it."""
+"""`Device`: one device of a cluster, described as in grappler and TensorFlow."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ class Device:
   """One device.
 
   Attributes:
-    name: as TensorFlow writes it: "/GPU:0", "/job:worker/task:1/device:CPU:0".
-    type: TensorFlow device type, which decides the kernels that there are: "GPU", "CPU".
-    memory_bytes: the most that placements may use.
-    efficiency: achieved over peak speed, in (0, 1]; estimated compute costs are divided by it.
+    name: in TensorFlow's spelling: "/GPU:0", "/job:worker/task:1/device:CPU:0".
+    type: TensorFlow device type, which decides the available kernels: "GPU", "CPU".
+    memory_bytes: the most memory that placements may use.
+    efficiency: achieved speed divided by peak speed, in (0, 1]; estimated compute costs are divided
+      by it.
     properties: tensorflow.DeviceProperties as JSON fields (type, vendor, model, frequency,
       numCores, bandwidth, environment, ...), from which grappler estimates costs.
-    host: serves other devices; searches put ops there where they gain by it or run nowhere else.
-    own_costs: has costs of its own, a column of `OpCosts`, though other devices may be equal to it.
+    host: whether the device serves other devices; searches put ops on it if that makes the step
+      shorter, or if the ops run nowhere else.
+    own_costs: whether the device has its own column of `OpCosts`, even if other devices are equal.
     op_efficiency: op type -> efficiency, for types known to differ.
     op_start_us: op type -> time of a kernel beside its work, in which few of the cores are busy.
     op_start_us: op type -> time of a kernel beside its work, in which few of the cores are busy.
@@ -85,7 +87,7 @@ class Device:
                            f"microseconds, 0 or more and at most {MOST:g}")
 
   def _check_kinds(self) -> None:
-    """Checks the spelling: of a "gpu" TensorFlow finds no kernels."""
+    """Checks the spelling, because TensorFlow finds no kernels for "gpu"."""
     properties = self.properties if isinstance(self.properties, Mapping) else {}
     for field, kind in (("type", self.type), ("properties['type']", properties.get("type"))):
       written = str(kind).upper()
@@ -112,7 +114,7 @@ class Device:
 
 
 def is_number(value: object) -> bool:
-  """Returns whether a value is a finite real number, which JSON's true and false are not."""
+  """Returns whether a value is a finite real number; JSON's true and false are no numbers."""
   # Comparisons with NaN are false; bool is a subclass of int.
   return (isinstance(value, (int, float, np.integer, np.floating))
           and not isinstance(value, bool) and bool(-1e300 < value < 1e300))

@@ -14,7 +14,7 @@ def find_device(names: Sequence[str], text: str) -> Optional[int]:
   """Finds the first device name that agrees with all parts of a device string.
 
   "/GPU:1", "/device:GPU:1" and "/job:worker/task:0/gpu:1" are all understood; "" and strings
-  without a device ("/job:worker") agree with the first device there is.
+  without a device ("/job:worker") agree with the first device of their job.
 
   Args:
     names: of the cluster's devices.
@@ -35,12 +35,12 @@ def find_device(names: Sequence[str], text: str) -> Optional[int]:
 
 
 def canonical(name: str) -> Optional[str]:
-  """Returns the name as TensorFlow's parser takes it, or None if it is no device.
+  """Returns the name in the form of TensorFlow's parser, or None if the name is no device.
 
   "/GPU:0" -> "/device:GPU:0", "/job:worker/task:1/cpu:0" -> "/job:worker/task:1/device:CPU:0".
   Replica 0, the only one that exists, is left out. A type and an index are required.
   """
-  # The order of TensorFlow's own names, whatever the order in the text.
+  # Parts in the order of TensorFlow's own names, for any order in the text.
   fields = _fields(name) if name.startswith("/") else None
   if fields is None or not {"type", "index"} <= set(fields):
     return None
@@ -53,7 +53,7 @@ def canonical(name: str) -> Optional[str]:
 
 def short_name(name: str) -> str:
   """Shortens a device's name to its usual form: "GPU:0", or "task:1/GPU:0" of a worker."""
-  # Parts that say nothing where there is one job, one replica or one worker.
+  # Parts that are not needed if there is one job, one replica or one worker.
   for part in ("/job:localhost", "/replica:0", "/job:worker", "device:"):
     name = name.replace(part, "")
   return name.replace("/task:0/", "/").lstrip("/")
@@ -63,7 +63,7 @@ def match(names: Iterable[str], cluster_names: Iterable[str]) -> Dict[str, Optio
   """Finds names in a cluster in any spelling.
 
   Args:
-    names: as written elsewhere.
+    names: in any spelling.
     cluster_names: of the cluster's devices.
 
   Returns:

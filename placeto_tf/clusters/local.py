@@ -1,15 +1,15 @@
 """`Cluster.parse("local")`: the devices that TensorFlow finds on this machine.
 
-Grappler describes them as DeviceProperties. Three things are corrected, which it gets wrong for its
-own cost model or cannot know:
+Grappler describes them as DeviceProperties. This module corrects three things that grappler gets
+wrong for its own cost model or cannot know:
   - It counts 64 cores per GPU multiprocessor from compute capability 6 on, and no tensor cores.
     Multiprocessors that do more are counted as several.
   - It counts one flop per cycle for a CPU core, whatever its vector units.
   - It knows neither links nor efficiency. These are taken from the preset of the same generation,
     with PCIe between GPUs, because TensorFlow does not tell where NVLink is.
-Logical CPU devices share the cores: each has all of them, and an op that begins while another
-device computes takes as much longer as the cores are shared. So they gain what one device leaves
-idle, not the sum of the parts.
+Logical CPU devices share the cores: each device has all cores, and an op that begins while another
+device computes takes longer in proportion to the sharing. So several devices only use the time in
+which one device leaves cores idle.
 `calibrate` measures these assumptions.
 """
 
@@ -131,7 +131,7 @@ def _grappler_devices() -> List[DeviceProperties]:
 
 
 def _gpu(name: str, properties: DeviceProperties) -> Tuple[Device, presets.Preset]:
-  """Describes a GPU by its properties and the preset of its generation, which is returned too."""
+  """Describes a GPU by its properties and its generation's preset; returns both."""
   capability = _capability(properties.environment.get("architecture", ""))
   # The first generation whose limit is above the capability.
   preset = presets.preset(next(
@@ -197,8 +197,8 @@ def _flops_a_cycle() -> int:
 
 
 def _physical_memory_bytes() -> int:
-  """Returns the memory of this machine; a guess where the system does not tell."""
+  """Returns the memory of this machine; a guess if the system does not report it."""
   try:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-  except (AttributeError, OSError, ValueError):  # not on Windows
+  except (AttributeError, OSError, ValueError):  # Windows does not have this call
     return _UNKNOWN_MEMORY_BYTES

@@ -1,4 +1,4 @@
-"""Ops whose devices the user names: pinned, kept on the graph's own devices, or given a set.
+"""Devices that the user gives: pins of ops, the graph's own devices, and sets of devices.
 
 Dimensions: N ops, D devices.
 """
@@ -27,27 +27,27 @@ def narrowed_by_pins(
     sets: Mapping[str, Sequence[str]] = MappingProxyType({}),
     keep_own_devices: bool = False,
 ) -> Tuple[np.ndarray, np.ndarray]:
-  """Narrows the devices of ops to those that the user names for them.
+  """Restricts the devices of ops to the devices that the user gives for them.
 
-  A name holds for all ops that are colocated with the op it is given for.
+  A pin or set of an op also holds for all ops that are colocated with it.
 
   Args:
     graph, cluster: of the ops and devices.
-    allowed: [N, D] bool, where each op may run.
-    pins: (regex, device) pairs; ops whose whole name matches stay on that device.
+    allowed: [N, D] bool, devices that each op may use.
+    pins: (regex, device) pairs; ops whose whole name matches are placed on that device.
     sets: regex -> devices; ops whose whole name matches use these devices only.
-    keep_own_devices: whether ops stay where the graph has them.
+    keep_own_devices: whether ops keep the devices that the graph sets.
 
   Returns:
-    [N, D] bool, narrowed; and [N] bool, the ops whose devices the user has named.
+    [N, D] bool, the restricted devices; and [N] bool, the ops for which the user gives devices.
 
   Raises:
-    PlacementError: an expression is none, or matches no op; a device is not in the cluster; two
-      pins contradict one another; or an op may run on none of its devices.
+    PlacementError: a text is no regular expression, or matches no op; a device is not in the
+      cluster; two pins contradict one another; or an op cannot run on any of its devices.
   """
   narrowed, said = allowed.copy(), np.zeros(len(allowed), dtype=bool)
   column = {name: j for j, name in enumerate(cluster.device_names)}
-  # Sets first: each narrows all colocated sets of the ops that match.
+  # Sets of devices first: each restricts all colocated ops of the ops that match.
   for regex, devices in sets.items():
     # [D] bool, the devices of the set.
     named = np.zeros(cluster.num_devices, dtype=bool)
@@ -55,7 +55,7 @@ def narrowed_by_pins(
     matching = matching_ops(regex, graph.op_names)
     rows = np.isin(graph.colocation, graph.colocation[matching])
     narrowed[rows] &= named
-    # Sets and pins alike are the user's word on all colocated ops.
+    # Both sets and pins count as given by the user for all colocated ops.
     said |= rows
     for op in matching:
       if not narrowed[op].any():
@@ -78,8 +78,8 @@ def narrowed_by_pins(
   fixed = dict(pinned)
   if keep_own_devices:
     own = {text: _device_name(cluster, text) for text in set(graph.assigned_devices) - {""}}
-    # A pin of one op of a set is the user's word on all of them. TensorFlow, too, moves the ops at
-    # the ends of a loop to those they hand values to, whatever device they have.
+    # A pin of one op holds for all ops of its colocated set. TensorFlow, too, moves the ops at the
+    # ends of a loop to the ops that read their values, whatever their own devices.
     labels = {int(graph.colocation[op]) for op in pinned}
     fixed.update((op, (own[text], "the graph's own device"))
                  for op, text in enumerate(graph.assigned_devices)
@@ -93,7 +93,7 @@ def narrowed_by_pins(
       raise PlacementError(
           f"op {graph.op_names[op]!r} is put on {device} by {reason}, but an op it is colocated "
           f"with on {wanted[label][0]} by {wanted[label][1]}; {_apart(graph, label)}")
-    # Sets narrow pins too: a pin to a device outside an op's set is an error.
+    # Sets of devices restrict pins, too: a pin to a device outside an op's set is an error.
     if not narrowed[op, column[device]]:
       raise PlacementError(
           f"op {graph.op_names[op]!r} is put on {device} by {reason}, but it (or an op it is "
@@ -126,7 +126,7 @@ def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
     Indices of the matching ops, ascending.
 
   Raises:
-    PlacementError: the expression is none, or matches no name.
+    PlacementError: the text is no regular expression, or matches no name.
   """
   try:
     pattern = re.compile(regex)
@@ -142,7 +142,7 @@ def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
 
 
 def _apart(graph: ComputationGraph, label: int) -> str:
-  """Returns the remedy where ops of one colocated set are put on several devices."""
+  """Returns the remedy if ops of one colocated set are put on several devices."""
   mates = (graph.op_types[op] for op in np.flatnonzero(graph.colocation == label).tolist())
   whole = "LoopCond" in mates and graph.source is not None and not graph.source.split_loops
   return "pin them to one device" + (
@@ -151,7 +151,7 @@ def _apart(graph: ComputationGraph, label: int) -> str:
 
 
 def _device_name(cluster: Cluster, text: str) -> str:
-  """Returns the full name of the device that a string names."""
+  """Returns the full name of the device for a device string."""
   return cluster.device_names[device_index(cluster, text)]
 
 
@@ -166,7 +166,7 @@ def device_index(cluster: Cluster, text: str) -> int:
     The index of the device.
 
   Raises:
-    PlacementError: there is none.
+    PlacementError: there is no such device.
   """
   index = find_device(cluster.device_names, text)
   if index is None:

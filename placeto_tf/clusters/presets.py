@@ -22,7 +22,7 @@ Where the figures come from:
     as a GPU, and so does `k80`. 823 MHz is the clock at which TensorFlow reports these dies.
   Links of `k80`, its overhead and its memory: the machine of Placeto's authors (Addanki et al.
     2019): 7,600 bytes/us, 5.7 us per op, 12 GB per die, and 25 us that their simulator leaves on a
-    bus after a transfer, which delay no consumer (`bus_gap_us`).
+    bus after a transfer, which does not delay consumers (`bus_gap_us`).
   Kernels of `h100`, its copies from and to the host: measured on a card (`_H100_KERNELS`).
   Other links: three quarters, by assumption, of the rated speed in one direction:
     PCIe 3/4/5 x16 (15.75, 31.5, 63 GB/s), one NVLink 2 between two V100s (25 GB/s), NVLink 3, 4
@@ -40,7 +40,7 @@ Where the figures come from:
     polls, every 10 us (`polling_active_delay_usecs` in its gpu_event_mgr.cc); then the executor
     hands the tensor over and launches the consumer (6 us, as any op). That adds up to 25 us. From
     the launch of a small kernel to its start pass up to 20 us (NVIDIA's guide to Nsight Systems, on
-    a V100), so it is no pessimist's figure. Through the host it is copied twice: 35 us.
+    a V100), so 25 us is not pessimistic. Through the host a tensor is copied twice: 35 us.
   Overhead: 5.7 us per op for all cards, because it is the executor's and the launch's own. Of these
     3 us are the driver's (`launch_us`; an empty kernel on recent systems, forums.developer.
     nvidia.com/t/233645), in which it holds a lock of the whole process: threads that launch to
@@ -107,7 +107,7 @@ _H100_KERNELS = (
     (0.90, 1.5, """Add AddV2 AddN Sub Mul RealDiv Maximum Minimum Neg Abs Square Sqrt Rsqrt Exp Log
                    SquaredDifference BiasAdd Cast Select SelectV2 Relu ReluGrad Relu6 Relu6Grad
                    LeakyRelu LeakyReluGrad Elu EluGrad Tanh TanhGrad Sigmoid SigmoidGrad"""))
-_LAUNCH_US = 3.0  # of an op's overhead, what the driver does under a lock
+_LAUNCH_US = 3.0  # the part of an op's overhead that the driver does under a lock
 
 
 @dataclasses.dataclass(frozen=True)

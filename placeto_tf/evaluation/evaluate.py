@@ -9,14 +9,15 @@ The directory of results holds:
                       from the directory)
   placements/*.json   the placement of each row
   histories/*.json    [[evaluations, seconds, objective_us], ...] at each improvement
-  reports/*.json      the report of each row of `REPLICAS`: forms, data parallelism, the check.
-                      Its step time is for as many examples as a step of one replica has; where
-                      nothing fits there is no row, and a rerun tries again
+  reports/*.json      the report of each row of `REPLICAS`: replication strategies, data
+                      parallelism, the check. The step time of such a row is for as many examples as
+                      a step of one replica has. If nothing fits there is no row, and a rerun tries
+                      again
 
-`budget` is the number of evaluations of a run; it is empty where only seconds are limited. A method
-that does not search has rows of the largest budget alone.
+`budget` is the number of evaluations of a run; it is empty if only seconds are limited. A method
+that does not search has rows for the largest budget alone.
 
-An interrupted evaluation goes on where it stopped; a rerun skips rows that are done.
+An interrupted evaluation continues where it stopped; a rerun skips finished rows.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ def evaluate(
     config: of the evaluation.
     out: the directory of results.
     progress: see `Progress`.
-    ray: where rows are run, see `executor_at`; None is here, one after the other. Rows are equal
-      but for seconds.
+    ray: where rows are run, see `executor_at`; None runs them in this process, one after the other.
+      Both give the same rows, except for seconds.
 
   Returns:
     All rows, with `COLUMNS`, in the order of the configuration.
@@ -97,7 +98,7 @@ def evaluate(
 
 
 class _Evaluation:
-  """The rows of a directory, and those that are still to come."""
+  """The finished rows of a directory, and the rows that are still to be run."""
 
   def __init__(self, config: EvaluationConfig, out: str, progress: Progress):
     self._config, self._out, self._progress = config, out, progress
@@ -117,7 +118,7 @@ class _Evaluation:
     _claim(out, config)
 
   def rows(self) -> pd.DataFrame:
-    """Returns the rows that are done, in the order of the configuration."""
+    """Returns the finished rows, in the order of the configuration."""
     return _frame([self._done[key] for key in self._wanted if key in self._done])
 
   def _left(self, replicas: bool) -> List[Key]:
@@ -125,7 +126,7 @@ class _Evaluation:
             if (key.method == REPLICAS) == replicas and key not in self._done]
 
   def run_searches(self, executor: Executor) -> None:
-    """Runs all methods but `REPLICAS`; graphs are read while earlier runs go on elsewhere."""
+    """Runs all methods but `REPLICAS`; on Ray, graphs are read while earlier runs go on."""
     config = self._config
     running_now: Dict[concurrent.futures.Future, Tuple[Key, PlacementProblem]] = {}
     graphs: Dict[str, ComputationGraph] = {}  # the latest
@@ -146,13 +147,13 @@ class _Evaluation:
       for key in self._left(replicas=False):
         if key[:2] == (name, cluster):
           running_now[executor.submit(run, shared, key, config, threads)] = key, problem
-          # Rows that are done are written at once, so that a crash loses few.
+          # Finished rows are written at once, so that a crash loses only a few.
           self._take(running_now, 0.0)
     while running_now:
       self._take(running_now, None)
 
   def _take(self, running_now: Dict[Any, Any], seconds: Optional[float]) -> None:
-    """Writes the rows of runs that end within these seconds; None waits for the next."""
+    """Writes the rows of runs that end within so many seconds; None waits for the next run."""
     ended, _ = concurrent.futures.wait(
         running_now, seconds, concurrent.futures.FIRST_COMPLETED)
     for future in ended:
@@ -170,7 +171,7 @@ class _Evaluation:
           peak_memory_bytes=float(result.peak_memory_bytes.max()))
 
   def run_replicas(self) -> None:
-    """Runs the rows of `REPLICAS`, here; where nothing fits, "auto" leaves the row out."""
+    """Runs the rows of `REPLICAS` in this process; if nothing fits, "auto" leaves the row out."""
     sources: Dict[str, ReplicaSource] = {}
     for key in self._left(replicas=True):
       if key.graph not in sources:
@@ -205,7 +206,7 @@ class _Evaluation:
     # To the millisecond.
     figures["seconds"] = round(figures["seconds"], 3)
     self._done[key] = {**key._asdict(), **figures, "placement": name}
-    # Rows of methods that are not wanted now stay, too.
+    # Rows of methods that are not in the configuration now are kept, too.
     text = _frame(list(self._done.values())).to_csv(index=False, lineterminator="\n")
     outputs.write(self._path, text.encode("utf-8"), error_type=PlacetoError)
     self._progress(sum(each in self._done for each in self._wanted), len(self._wanted),
@@ -215,17 +216,17 @@ class _Evaluation:
 def run(
     shared: Shared, key: Key, config: EvaluationConfig, threads: int
 ) -> Tuple[np.ndarray, List[Any], Dict[str, Any]]:
-  """Runs one method; it writes nothing, for it may run on another machine, and more than once.
+  """Runs one method; writes nothing, because it may run on another machine, and more than once.
 
   Args:
-    shared: (problem, start): where the run starts, [N], or None.
+    shared: (problem, start): the placement [N] from which the run starts, or None.
     key: of the run.
     config: of the evaluation.
-    threads: on which it simulates.
+    threads: number of threads that simulate.
 
   Returns:
     The best placement [N]; (evaluations, seconds, objective_us) at each improvement; and the row's
-    start_us (step time of its start, None where it has one of its own), evaluations and seconds.
+    start_us (step time of the given start; None if the method has its own), evaluations, seconds.
   """
   problem, start = shared.get()
   problem = problem.renewed()
@@ -301,7 +302,7 @@ def _keys(config: EvaluationConfig) -> Iterator[Key]:
 
 
 def _start(problem: PlacementProblem, methods: Tuple[str, ...]) -> Optional[np.ndarray]:
-  """Returns [N], the best placement of the methods; None where there are none."""
+  """Returns [N], the best placement of the methods; None without methods."""
   for name in methods:
     # Methods without a search need neither budget nor seed.
     registry.find(name).load()(problem, None, 0)
@@ -318,7 +319,7 @@ def _stored(out: str) -> Dict[str, Any]:
 
 
 def _claim(out: str, config: EvaluationConfig) -> None:
-  """Writes config.json, or compares it: settings on which all rows depend may not change.
+  """Writes config.json, or compares it, because settings on which all rows depend must not change.
 
   Graphs, clusters, methods, seeds and budgets may grow.
   """

@@ -13,7 +13,7 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Method, WithoutWeights
 from placeto_tf.search.independent_runs import check_runs
 
-REPLICAS = "replicas"  # what rows with several replicas have as their method
+REPLICAS = "replicas"  # the method of rows with several replicas
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,22 +21,23 @@ class EvaluationConfig:
   """The configuration of an evaluation.
 
   Attributes:
-    graphs, clusters: as `load_with_replicas` and `Cluster.parse` take them.
+    graphs, clusters: specs for `load_with_replicas` and `Cluster.parse`.
     methods: names of `placeto_tf.placing.registry`.
-    seeds: every method runs once with each.
-    max_evaluations, max_seconds: the budget of each run, baselines a policy starts from included.
-    budgets: numbers of evaluations with which every method that searches runs, too.
+    seeds: every method runs once with each seed.
+    max_evaluations, max_seconds: the budget of each run, including the baselines from which a
+      policy starts.
+    budgets: further numbers of evaluations; every method that searches also runs with each.
     start: methods that need no search; if there are any, every search starts from the best of their
       placements, which counts as one evaluation, instead of its own starts.
-    grouping, max_groups: how ops are grouped.
+    grouping, max_groups: settings of the grouping of ops.
     independent_runs: number of independent runs of each search side by side; see
       `placeto_tf.search.independent_runs`.
     graph_options: keyword arguments of `load_graph`.
     policy_weights: policy -> directory of its weights, or of the run of `scripts/train.py` that
-      trained it, for the methods that need its weights or have weights that ship.
-    replicas, mirrored_variables, batch_norm, check_replicas: as `PlacingConfig` has them; with
-      other replicas than 1 the rows of each graph and cluster end with one of `REPLICAS`, placement
-      with replicas by `auto`.
+      trained it, for methods that need weights or have shipped weights.
+    replicas, mirrored_variables, batch_norm, check_replicas: see `PlacingConfig`. Unless `replicas`
+      is 1, each graph and cluster has one more row, of `REPLICAS`: placement with replicas by
+      `auto`.
   """
 
   graphs: Tuple[str, ...]
@@ -85,15 +86,15 @@ class EvaluationConfig:
           f"budgets are {', '.join(map(str, self.budgets))} and max_evaluations is "
           f"{self.max_evaluations}; expected budgets from 1 to max_evaluations")
     check_runs(self.independent_runs)
-    # Raises where a limit is not positive.
+    # Raises if a limit is not positive.
     self.budget_of(self.max_evaluations)
 
   def budget_of(self, evaluations: Optional[int]) -> Budget:
-    """Returns the budget of a run with so many evaluations."""
+    """Returns the budget of a run with a number of evaluations."""
     return Budget(max_evaluations=evaluations, max_seconds=self.max_seconds)
 
   def placing_config(self, seed: int) -> PlacingConfig:
-    """Returns how a row of `REPLICAS` is placed."""
+    """Returns the configuration of the placement of a row of `REPLICAS`."""
     return PlacingConfig(
         max_seconds=self.max_seconds, max_evaluations=self.max_evaluations, seed=seed,
         max_groups=self.max_groups, replicas=self.replicas,
@@ -101,10 +102,10 @@ class EvaluationConfig:
         check_replicas=self.check_replicas)
 
   def weights_of(self, method: Method) -> Optional[str]:
-    """Returns the directory of the weights that a method is run with.
+    """Returns the directory of a method's weights.
 
-    A method that can learn from scratch gets none, because the table has other methods that begin
-    with the same policy's weights.
+    A method that can learn from scratch gets no weights, because the table has other methods that
+    begin with the same policy's weights.
     """
     if method.weights is None or method.weights.without is WithoutWeights.LEARN:
       return None

@@ -18,19 +18,19 @@ def describe(spec: str, cluster: str = "k80:1") -> Dict[str, str]:
 
   Args:
     spec: of the graph, "bert:size=large" or "family:ptb[3]".
-    cluster: as `Cluster.parse` takes it.
+    cluster: spec of the cluster for `Cluster.parse`.
 
   Returns:
     A row for `tables.markdown`: sizes of the graph, and its step on the best single device.
 
   Raises:
     GraphError: the spec is wrong.
-    ClusterError: the cluster is.
+    ClusterError: the cluster is wrong.
   """
   parsed = Cluster.parse(cluster)
   built = zoo.build(spec)
   graph = load_graph(built.meta_graph_def())
-  # One device is the only placement asked for, so one group is enough.
+  # Only placements on one device are simulated, so one group is enough.
   problem = PlacementProblem.build(graph, parsed, max_groups=1)
   costs, step = problem.costs, problem.simulator.simulate(single(problem))
   peak = f"{step.peak_memory_bytes.max() / _GIB:.1f} GB" + ("" if step.fits else " (does not fit)")
@@ -38,7 +38,7 @@ def describe(spec: str, cluster: str = "k80:1") -> Dict[str, str]:
       "spec": f"`{spec}`", "ops behind the train op": f"{graph.num_ops:,}",
       "ops of the graph": f"{len(built.graph.get_operations()):,}",
       "trained parameters": f"{built.num_parameters / 1e6:.1f} M",
-      # Held throughout: those of the optimizer and constants included.
+      # Bytes held throughout the step, including the optimizer's variables and constants.
       "variables": f"{costs.persistent_bytes.sum() / _GIB:.2f} GB",
       "tensors of a step": f"{costs.output_bytes.sum() / _GIB:.1f} GB",
       "one step on one device": f"{step.step_time_us / 1e3:,.0f} ms", "memory at its peak": peak}

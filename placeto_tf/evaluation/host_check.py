@@ -1,9 +1,9 @@
-"""Promised and measured steps of some graphs on this machine.
+"""Compares predicted with measured steps of some graphs on this machine.
 
-Each graph is calibrated on this host's devices, placed, and its steps are run in real sessions: on
-one device, placed, and with one mirrored replica on each device, in turns. The replicas stand for
-`tf.distribute.MirroredStrategy`, which takes a model's code and cannot run a graph. Where there are
-no GPUs, worker processes with cores of their own stand for devices.
+Each graph is calibrated on this host's devices and placed. Then its steps are run in real sessions,
+in turns: on one device, placed, and with one mirrored replica on each device. The replicas replace
+`tf.distribute.MirroredStrategy`, which needs a model's code and cannot run a graph. Without GPUs,
+worker processes with cores of their own are the devices.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _MIRRORED_NOTE = (
     f"\"{MIRRORED.capitalize()}\": one on each device with variables of its own, gradients summed, "
     "each batch divided, as by MirroredStrategy, but written into the graph by placeto_tf. "
     "tf.distribute itself does not run here: it takes a model's code, and these are graphs.")
-_SHORT_SECONDS = 3.0  # of a placement: in less, transfers are not fitted to placements
+_SHORT_SECONDS = 3.0  # of a placement; in less time, transfers are not fitted to placements
 _SHARE = {"calibrating": 0.4, "placing": 0.2, "measuring": 0.3}  # of each graph's time
-_ROUNDS = 2  # turns in which each way to run is timed
+_ROUNDS = 2  # number of turns in which each way to run is timed
 
-# (way to run, graph, placement, promised us).
+# (way to run, graph, placement, predicted us).
 _Way = Tuple[str, ComputationGraph, Placement, float]
 
 
@@ -55,16 +55,16 @@ def check_host(
 
   Args:
     first: specs for `load_graph`.
-    models: specs of graphs that come after these; None for three of the zoo that suit the devices.
-    out: a directory, which is made; files of calibrations stay there, too.
-    max_minutes: for all of them together, roughly.
-    cpu_workers: worker processes, where there are no two GPUs.
-    options: of `load_graph`, for graphs that are no `zoo:` spec.
+    models: specs of further graphs; None for three graphs of the zoo that suit the devices.
+    out: a directory, which is made; it also gets the files of calibrations.
+    max_minutes: approximate time for all graphs together.
+    cpu_workers: number of worker processes if there are fewer than two GPUs.
+    options: of `load_graph`, for graphs without a `zoo:` spec.
     progress: called with the name of the next part.
 
   Returns:
     A row for each way to run a graph: "graph", "way", "promised_us", "measured_us", and "failure",
-    why it was not measured; a graph that fails as a whole has one row.
+    the reason why it was not measured; a graph that fails as a whole has one row.
 
   Raises:
     PlacetoError: the devices cannot be used.
@@ -77,9 +77,9 @@ def check_host(
   graphs = (*first, *models)
   with runtime:
     for number, name in enumerate(graphs):
-      # The rest of the time is divided equally among the graphs that are left.
+      # The remaining time is divided equally among the remaining graphs.
       seconds = max(max_minutes * 60 - (time.monotonic() - started), 1.0) / (len(graphs) - number)
-      # Specs of the zoo say themselves how they are read.
+      # Specs of the zoo need no options.
       given = {} if name.startswith(("zoo:", "family:")) else dict(options or {})
       try:
         known, ways = _ways(name, cluster, runtime, given, seconds, out, progress)
@@ -90,7 +90,7 @@ def check_host(
         rows.append({"graph": name, "way": "-", "failure": str(error)})
       found = pd.DataFrame(
           rows, columns=["graph", "way", "promised_us", "measured_us", "failure"])
-      _write(out, cluster, found)  # what is there is kept, whatever happens to the next
+      _write(out, cluster, found)  # results so far are kept if the next graph fails
   return found
 
 
@@ -140,7 +140,7 @@ def _ways(
     results[MIRRORED] = place(name, found.cluster, replicas=replicas, mirrored_variables=True, **{
         **placing, **options, "check_replicas": False,
         "costs": costs if part is not None else "grappler"})
-  except PlacetoError:  # the graph allows none
+  except PlacetoError:  # the graph does not allow replicas
     pass
   return found.cluster, [(way, result.graph, result.placement, result.step_time_us)
                          for way, result in results.items()]
@@ -149,7 +149,7 @@ def _ways(
 def _measured(
     ways: Sequence[_Way], cluster: Cluster, runtime: Runtime, seconds: float
 ) -> List[Dict[str, Any]]:
-  """Times all ways to run in turns; of each the median of its rounds counts."""
+  """Times all ways to run in turns; the result of each is the median over rounds."""
   config = MeasuringConfig(max_seconds=seconds / (_ROUNDS * len(ways)), max_runs=30)
   rows: List[Dict[str, Any]] = [
       {"way": way, "promised_us": promised_us, "failure": ""} for way, _, _, promised_us in ways]
@@ -192,7 +192,7 @@ def page(cluster: Cluster, found: pd.DataFrame) -> str:
   measured_us = found["measured_us"].astype(float)
 
   def shown(values: pd.Series, template: str) -> pd.Series:
-    """Formats numbers; those that are not known are empty.
+    """Formats numbers; unknown numbers are empty texts.
 
     Args:
       values: the numbers.
@@ -207,7 +207,7 @@ def page(cluster: Cluster, found: pd.DataFrame) -> str:
   table = pd.DataFrame({
       "graph": found["graph"], "way to run": found["way"],
       "promised": shown(found["promised_us"].astype(float) / 1e3, "{:,.1f} ms"),
-      # A bar in an error would end the cell.
+      # A vertical bar in an error message would end the cell.
       "measured": shown(times, "{:,.1f} ms") + found["failure"].str.replace("|", "/", regex=False),
       "error": shown(found["promised_us"].astype(float) / measured_us - 1, "{:+.0%}"),
       "faster than one device": shown(found["graph"].map(one_us) / measured_us, "{:.2f}x")})
@@ -221,7 +221,7 @@ def page(cluster: Cluster, found: pd.DataFrame) -> str:
 
 
 def _write(out: str, cluster: Cluster, found: pd.DataFrame) -> None:
-  """Writes the page, and the picture where something was measured."""
+  """Writes the page, and the picture if anything was measured."""
   from matplotlib.figure import Figure  # no pyplot: no global state, no display
 
   outputs.write(os.path.join(out, "check.md"), page(cluster, found).encode("utf-8"))

@@ -19,7 +19,7 @@ from placeto_tf.placing import registry
 from placeto_tf.placing.registry import DATA_PARALLEL
 
 CASE = ["graph", "cluster"]
-_WITHIN = 0.01  # share over a result within which it counts as reached
+_WITHIN = 0.01  # a result counts as found within this share above it
 _CLOCK_SECONDS = 1e-3  # the resolution of a clock
 
 
@@ -34,9 +34,9 @@ def markdown(table: pd.DataFrame) -> str:
 
 
 def geometric_mean(values: Any) -> float:
-  """Returns the geometric mean of positive numbers, NaN left out; NaN where none is left."""
+  """Returns the geometric mean of positive numbers without NaN; NaN if there are none."""
   found = np.asarray(values, dtype=float)
-  # NaN stands for a ratio that is not known.
+  # NaN marks a ratio that is not known.
   found = found[~np.isnan(found)]
   return float(np.exp(np.log(found).mean())) if len(found) else float("nan")
 
@@ -47,11 +47,11 @@ def final(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def step_time_table(rows: pd.DataFrame) -> str:
-  """Returns a line per graph and cluster, a column per method, step times in ms, in Markdown.
+  """Returns a Markdown table of step times in ms, with a column per method.
 
-  Several seeds are shown as mean ± standard deviation. The share follows by which a method is below
-  its start. The last column is the lower bound. The last line is each method's geometric mean of
-  its step time over the best in its line.
+  There is a line for each graph and cluster. Several seeds are shown as mean ± standard deviation, followed by the percentage by which the
+  method is below its start. The last column is the lower bound. The last line has, for each method,
+  the geometric mean of its step time divided by the best step time of the same line.
   """
   rows = _named(rows)
   # A cell per case and method, then methods become columns.
@@ -62,7 +62,7 @@ def step_time_table(rows: pd.DataFrame) -> str:
   cells["bound"] = bounds_ms.map("{:.1f}".format)
   methods = list(dict.fromkeys(rows["method"]))
   table = cells[[*methods, "bound"]].fillna("-").reset_index()
-  # At least 1; 1 where the method has the best step time of its line.
+  # At least 1; 1 if the method has the best step time of its line.
   over = means["step_time_us"] / means["best_us"]
   last = over.groupby("method").agg(geometric_mean).map("{:.3f}".format)
   table.loc[len(table)] = ["geometric mean over the best", "", *last[methods], ""]
@@ -70,12 +70,12 @@ def step_time_table(rows: pd.DataFrame) -> str:
 
 
 def comparison_table(rows: pd.DataFrame) -> str:
-  """Returns a line per graph, cluster and method, means over seeds, in Markdown.
+  """Returns a Markdown table with a line per graph, cluster and method, as means over seeds.
 
   Columns: the step time (with its standard deviation); the step times of one device and of the
-  human-expert split over the method's, where these were run (above 1: the method is faster); the
-  method's over the best known and over the lower bound; seconds; evaluations; peak memory of the
-  fullest device. The last lines are geometric means of each method.
+  human-expert split divided by the method's, if these were run (above 1: the method is faster); the
+  method's step time divided by the best known and by the lower bound (1 is best); seconds;
+  evaluations; peak memory of the fullest device. The last lines are geometric means of each method.
   """
   rows = _named(rows)
   means = _means(rows)
@@ -95,19 +95,21 @@ def comparison_table(rows: pd.DataFrame) -> str:
 
 
 def budget_tables(rows: pd.DataFrame, out: str) -> str:
-  """Returns tables of each method's result with each budget, for each cluster, in Markdown.
+  """Returns Markdown tables of each method's result with each budget, for each cluster.
 
-  The objective is used, which has a penalty for placements that do not fit. The first table of a
-  cluster, and of all where there are several, has each method's geometric mean over graphs of its
-  objective over that of the start, with its deviation over seeds. The second has the same over the
-  best of the methods that need no search, with the share of runs that are better.
+  Results are objectives, which have a penalty for placements that do not fit. Each cluster has two
+  tables, and so have all clusters together if there are several. The first table has each method's
+  objective divided by the start's, as geometric mean over graphs with its deviation over seeds. The
+  second has the objective divided by the best of the methods that need no search, and the share of
+  runs that are better than that.
 
   Args:
-    rows: of an evaluation with budgets; methods that do not search have rows of the largest alone.
-    out: its directory, for the histories.
+    rows: of an evaluation with budgets; methods that do not search have rows for the largest
+      budget alone.
+    out: the evaluation's directory, for the histories.
 
   Returns:
-    The tables, each below a line that names it.
+    The tables, each after a line with its title.
   """
   rows = rows.copy()
   histories = [read_history(row, out)[:, 2] for row in rows.to_dict("records")]
@@ -151,15 +153,17 @@ def _budget_table(rows: pd.DataFrame, base_us: pd.Series, share: bool) -> str:
 
 
 def replicas_table(rows: pd.DataFrame, out: str) -> str:
-  """Returns a line per row of `REPLICAS`, for as many examples as a step of one replica has.
+  """Returns a table with a line per row of `REPLICAS`.
 
-  Columns: step times of the best of the other methods, of data parallelism and with replicas; the
-  replicas; examples a second; the lower bound; the step times of the first two, and of the better
-  of them, over that with replicas; the check of the replicas. The last line has geometric means.
+  Step times are for as many examples as a step of one replica has. Columns: step times of the best
+  other method, of data parallelism, and with replicas; the replicas; examples per second; the lower
+  bound; the step times of the best other method, of data parallelism, and of the better of both,
+  each divided by that with replicas (above 1: replicas are faster); the check of the replicas. The
+  last line has geometric means.
 
   Args:
     rows: of an evaluation.
-    out: its directory, for the reports.
+    out: the evaluation's directory, for the reports.
 
   Returns:
     The table, in Markdown.
@@ -199,20 +203,20 @@ def _of_report(row: Dict[str, Any], out: str) -> List[Any]:
 
 
 def reach_table(rows: pd.DataFrame, out: str, reference: str) -> str:
-  """Returns the evaluations until each method was near its own best, and near `reference`'s.
+  """Returns a table of the evaluations until each method was near its own and `reference`'s result.
 
-  A line per graph, cluster and method has means over seeds; the last lines are geometric means.
-  The first columns have the evaluations and seconds until the best so far was within 1 % of the
-  run's result. The next have the same for the result of `reference` with the same seed, and how
-  many times as many evaluations `reference` itself took. Seeds that never got there count with all
-  their evaluations, which flatters them: such figures are marked with > and <. Where no seed got
-  there, the cell says "never", and the last lines say in how many runs. The objective is used,
-  which has a penalty for placements that do not fit.
+  A line per graph, cluster and method has means over seeds; the last lines are geometric means. The
+  first columns have the evaluations and seconds until the best so far was within 1 % of the run's
+  result. The next columns have the same for the result of `reference` with the same seed, and the
+  evaluations of `reference` divided by the method's. Seeds that never found such a result count
+  with all their evaluations, which is too favourable; such figures are marked with > and <. If no
+  seed found it, the cell says "never"; if only some runs did, the last lines have their percentage.
+  Results are objectives, which have a penalty for placements that do not fit.
 
   Args:
     rows: of an evaluation.
-    out: its directory, for the histories.
-    reference: a method among them.
+    out: the evaluation's directory, for the histories.
+    reference: one of the methods.
 
   Returns:
     The table, in Markdown.
@@ -309,11 +313,11 @@ def _cell(found: pd.DataFrame) -> str:
 
 
 def write_plots(rows: pd.DataFrame, out: str) -> List[str]:
-  """Writes by_evaluations.png and by_seconds.png: the best so far over the best known.
+  """Writes by_evaluations.png and by_seconds.png: the best so far divided by the best known.
 
   Args:
     rows: of an evaluation.
-    out: its directory, with the histories, where the pictures go.
+    out: the evaluation's directory, which has the histories and gets the pictures.
 
   Returns:
     The paths of the pictures.
@@ -341,7 +345,7 @@ def write_plots(rows: pd.DataFrame, out: str) -> List[str]:
 
 
 def _curves(rows: pd.DataFrame, out: str, column: int, ends: str) -> Dict[str, pd.Series]:
-  """Returns each method's geometric mean over runs of the best so far, where any run improves.
+  """Returns each method's geometric mean over runs of the best so far, at each improvement.
 
   A method's curve starts where all its runs have a placement, and ends where the last run ended.
   """
@@ -354,8 +358,8 @@ def _curves(rows: pd.DataFrame, out: str, column: int, ends: str) -> Dict[str, p
       logs = pd.Series(np.log(history[:, 2] / best[index]), index=history[:, column])
       # Improvements at the same time or count: the last one is the best.
       logs = logs[~logs.index.duplicated(keep="last")]
-      # The curve of a run goes on to its end, at its best value.
+      # The curve of a run continues to its end, at its best value.
       runs.append(logs.reindex(logs.index.union([row[ends]])).ffill())
-    # Runs share one axis; ffill holds each at its last value, dropna cuts the start.
+    # Runs share one axis; ffill repeats each run's last value, dropna removes the start.
     curves[str(method)] = np.exp(pd.concat(runs, axis=1).sort_index().ffill().dropna().mean(axis=1))
   return curves

@@ -17,10 +17,10 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.simulation.compiling import compiled
 
-# What a transfer costs however small it is, as the bytes a link could move in that time: 10 us
-# at 6.5 GB/s. Without it scalars would count for nothing and be cut everywhere.
+# The fixed time of a transfer, as the bytes that a link could move in that time: 10 us at 6.5 GB/s.
+# Otherwise edges with scalars would have no weight, and groups would be divided at any of them.
 TRANSFER_BYTES = 65536.0
-CONTROL_BYTES = 1024.0  # a control edge to another device delays, but carries nothing
+CONTROL_BYTES = 1024.0  # a control edge to another device takes time, but moves no data
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -14,13 +14,13 @@ import pymetis
 
 from placeto_tf.grouping.contraction import Contraction
 
-# Parts for each wanted one where METIS cannot aim at unequal weights by itself.
+# Number of METIS's parts for each wanted part, if METIS cannot aim at unequal weights by itself.
 _PARTS_PER_PART = 8
 _HAS_TARGETS = "tpwgts" in inspect.signature(pymetis.part_graph).parameters
-# METIS samples by the C library's rand(), of which a process has one. Ray's threads call it too, up
-# to once a second: now and then a partition differs, which two in a row hardly ever do.
+# METIS samples by the C library's rand(), which all threads of a process share. Ray's threads call
+# it up to once a second, so now and then a partition differs; two in a row hardly ever differ.
 _ALSO_SAMPLES = "ray"
-_MORE_TRIES = 5  # large graphs take so long that Ray samples in most of them
+_MORE_TRIES = 5  # large graphs take so long that Ray samples during most of their partitions
 
 
 class MetisGraph:
