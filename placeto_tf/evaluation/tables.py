@@ -49,9 +49,10 @@ def final(rows: pd.DataFrame) -> pd.DataFrame:
 def step_time_table(rows: pd.DataFrame) -> str:
   """Returns a Markdown table of step times in ms, with a column per method.
 
-  There is a line for each graph and cluster. Several seeds are shown as mean ± standard deviation, followed by the percentage by which the
-  method is below its start. The last column is the lower bound. The last line has, for each method,
-  the geometric mean of its step time divided by the best step time of the same line.
+  There is a line for each graph and cluster. Several seeds are shown as mean ± standard deviation,
+  followed by the percentage by which the method is below its start. The last column is the lower
+  bound. The last line has, for each method, the geometric mean of its step time divided by the best
+  step time of the same line.
   """
   rows = _named(rows)
   # A cell per case and method, then methods become columns.
