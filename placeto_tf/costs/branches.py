@@ -1,8 +1,9 @@
-"""Conditionals of v1 control flow, to which `If` and `Case` are lowered too: one side runs.
+"""Finds the side of each conditional that is assumed not to run.
 
-An op behind output 0 or 1 of a Switch is dead where the predicate says so, and what needs a dead op
-is dead as well, up to the Merge of both sides. Without a run nobody knows which side is taken: the
-dearer one is, so that a step takes at most the estimated time.
+Conditionals are those of v1 control flow, which `If` and `Case` are lowered to. An op that depends
+on output 0 or 1 of a Switch is dead if the predicate selects the other output, and so are all ops
+that depend on a dead op, up to the Merge of both sides. Without a run, the selected side is
+unknown. The more expensive side is assumed to run, so that a step takes at most the estimated time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def untaken(graph: ComputationGraph, nodes: Mapping, cost: np.ndarray) -> np.nda
   depth: Dict[Tensor, int] = {}
   for switch, predicate in predicates.items():
     depth[predicate] = min(depth.get(predicate, graph.num_ops), len(conditions[switch]))
-  # Cost of the ops that are not decided yet, [N]; those of an untaken side fall to 0.
+  # [N] cost of each op; the ops of a side that is not taken get 0.
   left = cost.astype(np.float64)
   for predicate in sorted(depth, key=lambda each: -depth[each]):  # stable: inner ones first
     first, second = (

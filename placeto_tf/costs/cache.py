@@ -1,12 +1,13 @@
 """Cache of counted work on disk, for graphs whose costs were estimated before.
 
-An entry holds the SHA-256 of what follows: the `OpWork` of one graph as NumPy arrays, or what a
-look at its step showed as JSON. Its key covers all that the counts depend on: the ops' order, their
-NodeDefs with the bound shapes, the rounds of loops, what was seen, TensorFlow's version, and
-`_FORMAT`. Work does not depend on devices, so one entry serves every cluster.
+An entry holds a SHA-256 of its content, followed by the content: the `OpWork` of one graph as NumPy
+arrays, or the result of a look at its step as JSON. The key covers all inputs of the counts: the
+order of the ops, their NodeDefs with the bound shapes, the trip counts of loops, the result of a
+look, TensorFlow's version, and `_FORMAT`. Work does not depend on devices, so one entry serves
+every cluster.
 
-Entries are written beside and renamed; one that is not what was written counts as missing, and one
-that cannot be written is done without: a cache must never be the reason that something fails.
+Entries are written under another name and renamed. A damaged entry counts as missing, and an entry
+that cannot be written is left out, because a cache must never make a run fail.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from placeto_tf.errors import CostError, PlacetoError
 from placeto_tf.files import outputs, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
-_FORMAT = 12  # to be raised whenever ops are counted differently
+_FORMAT = 12  # increase it whenever ops are counted differently
 _MAX_ENTRIES = 100  # a few hundred kB each
 _SUFFIX, _SEEN_SUFFIX = ".work", ".seen"
 _DIGEST_BYTES = 32
@@ -118,7 +119,7 @@ def load_seen(folder: str, key: str) -> Union[Seen, str, None]:
     key: of the graph, from `key_of`.
 
   Returns:
-    What the look showed, the reason why it showed nothing, or None where there is no entry.
+    The result of the look, the reason why it failed, or None if there is no entry.
   """
   content = _read(path_of(folder, key, _SEEN_SUFFIX))
   try:
@@ -134,14 +135,14 @@ def store_seen(folder: str, key: str, seen: Union[Seen, str]) -> None:
   Args:
     folder: of the cache.
     key: of the graph, from `key_of`.
-    seen: what the look showed, or why it showed nothing.
+    seen: the result of the look, or the reason why it failed.
   """
   found = seen if isinstance(seen, str) else dataclasses.asdict(seen)
   _write(folder, key, _SEEN_SUFFIX, json.dumps(found).encode())
 
 
 def _read(path: str) -> Optional[bytes]:
-  """Reads the content of an entry; None where there is none, or not the one that was written."""
+  """Reads the content of an entry; None if it is missing or damaged."""
   try:
     content = user_files.read_bytes(
         path, what="the cached work", remedy="remove it", most_bytes=_MOST_BYTES)
@@ -152,7 +153,7 @@ def _read(path: str) -> Optional[bytes]:
   if hashlib.sha256(content).digest() != digest:
     return None
   with contextlib.suppress(OSError):
-    os.utime(path)  # the oldest entries go first
+    os.utime(path)  # the oldest entries are removed first
   return content
 
 
@@ -178,6 +179,6 @@ def _write(folder: str, key: str, suffix: str, content: bytes) -> None:
         path_of(folder, key, suffix), hashlib.sha256(content).digest() + content,
         error_type=CostError)
     entries = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(suffix)]
-    # The most recently used entries are last, and stay.
+    # The most recently used entries are last, and are kept.
     for path in sorted(entries, key=os.path.getmtime)[:-_MAX_ENTRIES]:
       os.unlink(path)

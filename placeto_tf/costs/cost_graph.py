@@ -1,7 +1,7 @@
 """Known costs in TensorFlow's own formats: CostGraphDef and OpPerformanceList.
 
-CostGraphDef holds a graph together with its costs, in whole microseconds. Its costs are taken as
-they are, on every kind of device: a `compute_cost` of 0 is an op that launches no kernel.
+CostGraphDef holds a graph together with its costs, in whole microseconds. Its costs are used
+unchanged, on every kind of device: a `compute_cost` of 0 is an op that launches no kernel.
 
   node.name, node.id               op; ids are positions
   node.input_info, control_input   edges
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Measurement:
-  """Costs of one op on one type of device, as a file states them.
+  """Costs of one op on one type of device, read from a file.
 
   Attributes:
-    device_type: "CPU", "GPU", or "" where the file does not say.
-    device: the device that it holds for, "" for all of the type.
+    device_type: "CPU", "GPU", or "" if not in the file.
+    device: the device that the costs are for, "" for all devices of the type.
     compute_us: time of all executions in a step.
-    output_bytes: of each output, or None where the file does not say.
-    temporary_bytes, persistent_bytes: None where the file does not say.
-    replicas: R if it is of the graph of one of R replicas, which has 1/R of the batch.
-    executions: how often the op ran in the step, where launches between the runs are not part of
-      `compute_us`; None where they are.
+    output_bytes: bytes of each output, or None if not in the file.
+    temporary_bytes, persistent_bytes: None if not in the file.
+    replicas: R if measured with the graph of one of R replicas, which has 1/R of the batch.
+    executions: number of runs of the op in the step, if `compute_us` lacks the launches between the
+      runs; None if it contains them.
   """
 
   device_type: str
@@ -66,7 +66,7 @@ class Measurement:
 
 
 def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:
-  """Returns the costs that a graph read from a CostGraphDef came with.
+  """Returns the costs in the CostGraphDef that a graph was read from.
 
   Args:
     graph: N ops.
@@ -133,7 +133,7 @@ def of_op_performances(performances: OpPerformanceList) -> Dict[str, List[Measur
 
 
 def device_type(name: str) -> str:
-  """Returns "GPU" of "/job:worker/device:GPU:0" or "/GPU:0", "" where the name tells no type."""
+  """Returns the type in a device name: "GPU" for "/job:worker/device:GPU:0" or "/GPU:0", or ""."""
   # The last part is the most specific: /job:worker/replica:0/task:0/device:GPU:0.
   for part in reversed(name.split("/")):
     fields = part.split(":")
@@ -145,7 +145,7 @@ def device_type(name: str) -> str:
 
 
 def _of_cost_node(node: CostGraphDef.Node, unknown: List[str]) -> Measurement:
-  """Appends the node's name to `unknown` where sizes of its outputs are not known."""
+  """Appends the node's name to `unknown` if sizes of its outputs are unknown."""
   for field in ("compute_cost", "temporary_memory_size", "persistent_memory_size"):
     if getattr(node, field) < 0:
       raise CostError(f"op {node.name!r} has {field} {getattr(node, field)} in its CostGraphDef; "

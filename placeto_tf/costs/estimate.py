@@ -1,9 +1,9 @@
-"""`estimate_costs`: what every op of a graph costs on the devices of a cluster.
+"""`estimate_costs`: estimates the cost of every op of a graph on the devices of a cluster.
 
-Estimated costs are flops over peak plus bytes over bandwidth (`work`, `roofline`), divided by the
-device's efficiency, times how often the op runs in a step, and the launches between its runs.
-Matrix products and convolutions have the peak of the type that they multiply, where the device has
-one (tensor cores). A device may tell what a kernel of an op type takes beside its work.
+The estimated time of an op is flops / peak + bytes / bandwidth (`work`, `roofline`), divided by the
+device's efficiency, times the number of runs in a step, plus the launches between its runs. If the
+device has a peak for the type that a matrix product or convolution multiplies (tensor cores), this
+peak is used. A device may define a time that kernels of an op type take in addition to their work.
 
 Dimensions: N ops, K device kinds, O outputs of all ops together.
 """
@@ -45,26 +45,25 @@ def estimate_costs(
   """Estimates compute time and bytes of every op on every kind of device.
 
   Args:
-    graph: the graph; one read from a CostGraphDef has its own costs, which "grappler" leaves as
-      they are.
-    cluster: whose devices to estimate for.
+    graph: the graph; with source "grappler", a graph from a CostGraphDef keeps its own costs.
+    cluster: the devices to estimate costs for.
     source: "grappler"; the path of an OpPerformanceList, RunMetadata, StepStats or CostGraphDef
-      file, whose times are taken as they are and the rest estimated; or a callable
+      file, whose times are used unchanged (missing times are estimated); or a callable
       `(graph, cluster) -> OpCosts`.
-    cache: whether to keep what grappler counts in the user's cache folder, or another folder to
-      keep it in.
+    cache: whether to store grappler's counts in the user's cache folder; or another folder for
+      them.
 
   Returns:
     Times [N, K] in us and sizes in bytes.
 
   Raises:
-    CostError: costs that are missing, negative, not a number, or of another graph.
-    ClusterError: a device's properties do not say how fast it is.
+    CostError: costs are missing, negative, not a number, or of another graph.
+    ClusterError: a device's properties lack its speed.
   """
   if callable(source):
     costs = source(graph, cluster)
     _check_given(graph, cluster, costs)
-    # A callable need not count rounds; a graph with NodeDefs has them counted here.
+    # A callable need not count trip counts; for a graph with NodeDefs they are counted here.
     known = graph.source is not None and graph.source.graph_def is not None
     if known and costs.executions is None and (graph.executions != 1).any():
       costs = dataclasses.replace(costs, executions=work_of(graph, cache).executions)
@@ -72,7 +71,7 @@ def estimate_costs(
   if not isinstance(source, (str, os.PathLike)):
     raise CostError(f"the source of costs is {source!r:.60}; expected \"grappler\", the path of a "
                     "file, or a callable")
-  # A file is read first: that its path is wrong should not take seconds to find out.
+  # Read the file first, so that a wrong path is reported at once.
   measured = None if source == "grappler" else traces.read(
       os.fspath(source), graph.op_index)
   if graph.source is not None and graph.source.format == "cost_graph_def":
@@ -89,7 +88,7 @@ def estimate_costs(
 def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
   """Counts work, with the results of a look at the step; each is taken from the cache if possible.
 
-  The step is run only inside of `look.looking`, and not if it was before.
+  The step is run only inside `look.looking`, and only if no earlier result is cached.
 
   Args:
     graph: the ops.
@@ -108,7 +107,7 @@ def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
   seen = cache_files.load_seen(folder, key) if folder else None
   mode = looks.mode()
   work = _counted(graph, graph_def, folder, key, seen)
-  # A look that failed before is tried again only where the user insists ("yes").
+  # Try a look that failed before only again with "yes".
   if mode != "no" and work.unsure and (seen is None or isinstance(seen, str) and mode == "yes"):
     seen = _look(graph, graph_def, work, mode)
     if folder:
@@ -127,7 +126,7 @@ def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
 def _counted(
     graph: ComputationGraph, graph_def: GraphDef, folder: Optional[str], key: str,
     seen: Union[looks.Seen, str, None]) -> OpWork:
-  """Counts work, or takes it from the folder; `seen` is a text where nothing was."""
+  """Counts work, or reads it from the folder; `seen` is a text if there was no look."""
   known = seen if isinstance(seen, looks.Seen) else None
   # Work with the results of a look is another entry than work without.
   key += "" if known is None else "-seen"
@@ -142,7 +141,7 @@ def _counted(
 def _look(
     graph: ComputationGraph, graph_def: GraphDef, work: OpWork, mode: str
 ) -> Union[looks.Seen, str]:
-  """Runs the step if it may be run; returns why nothing was seen otherwise."""
+  """Runs the step if it may be run; otherwise returns the reason why it was not run."""
   reason = looks.refused(graph_def, work, mode)
   try:
     return reason or looks.look(graph, mode)
@@ -151,7 +150,7 @@ def _look(
 
 
 def _check_given(graph: ComputationGraph, cluster: Cluster, costs: object) -> None:
-  """Raises CostError where what a callable returned does not fit."""
+  """Raises CostError if the result of a callable does not fit the graph and cluster."""
   if not isinstance(costs, OpCosts):
     raise CostError(f"the source of costs returned {type(costs).__name__}; expected OpCosts")
   found = (costs.num_ops, costs.num_kinds, len(costs.output_bytes))
@@ -195,7 +194,7 @@ def _device_us(graph: ComputationGraph, device: Device, work: OpWork) -> np.ndar
     products = work.product_types == PRODUCT_TYPES[name]
     flops_per_us[products] = fields["flops_per_us"]
     efficiency[products] = fields.get("efficiency", device.efficiency)
-  # Efficiencies of op types, which go before those of the device and of products.
+  # Efficiencies of op types, which override the efficiencies of the device and of products.
   if device.op_efficiency:
     efficiency = np.array([device.op_efficiency.get(op_type, own)
                            for op_type, own in zip(graph.op_types, efficiency)])
@@ -205,7 +204,7 @@ def _device_us(graph: ComputationGraph, device: Device, work: OpWork) -> np.ndar
   # Beside its work a kernel takes time to fill the device and to end, [N].
   start_us = np.array([device.op_start_us.get(op_type, 0.0) for op_type in graph.op_types])
   found = np.where(launches, (peak_us / efficiency + start_us) * work.executions, 0.0)
-  runs = launches & (work.executions > 0)  # a loop may have no round
+  runs = launches & (work.executions > 0)  # a loop may have no iteration
   wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0)) | (runs & (found == 0)))
   if len(wrong):
     i = int(wrong[0])

@@ -1,10 +1,10 @@
 """Grappler's op-level cost model, asked once for a graph, whatever the devices.
 
-Grappler estimates an op as flops / peak + bytes / bandwidth (it lets the two not overlap), from
-the shapes it infers, in whole microseconds. On real devices that calls three quarters of a graph's
-ops free. So it is asked for a device where one flop takes one microsecond and one byte another:
-the answer then *is* the op's flops and bytes, to the unit, and `roofline` turns them into time
-on any device by the formula grappler itself uses.
+Grappler estimates the time of an op as flops / peak + bytes / bandwidth (without overlap), from
+inferred shapes, in whole microseconds. On real devices, three quarters of a graph's ops would take
+0 microseconds. So grappler estimates times for a reference device that needs one microsecond for a
+flop and one for a byte: these times are exact numbers of flops and bytes. `roofline` converts them
+to times on any device, by grappler's own formula.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Question:
   def estimates(self) -> Dict[str, OpEstimate]:
     """Returns op name -> counts, at the finest scale at which they do not overflow.
 
-    Ops that grappler's scheduler does not reach (behind a branch known not to be taken) are
+    Ops that grappler's scheduler leaves out (in a branch that is known not to be taken) are
     missing.
 
     Raises:
@@ -93,7 +93,7 @@ class Question:
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-  """Turns grappler's errors about a graph it cannot read into a CostError."""
+  """Turns grappler's errors on unreadable graphs into a CostError."""
   try:
     yield
   except CostError:

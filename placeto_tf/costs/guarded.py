@@ -1,13 +1,13 @@
-"""`analyse` run in a process of its own, because TensorFlow's C++ aborts on some graphs.
+"""Runs `analyse` in a process of its own, because TensorFlow's C++ aborts on some graphs.
 
-Where Python would raise, grappler and shape functions end the whole process with a failed check,
-or never return. So one process (`analysis_server`) analyses all graphs. When it dies, its last
-message becomes the reason of a `CostError`, and the next graph gets a new one. The first is a fork
-of a program that has just imported TensorFlow (`prepare`), all others are new interpreters, which
-take seconds to start.
+On some graphs, grappler and shape functions raise no exception but end the whole process with a
+failed check, or never return. So a separate process (`analysis_server`) analyses all graphs. If it
+dies, its last message becomes the text of a `CostError`, and the next graph gets a new process. The
+first process is a fork of a program that has just imported TensorFlow (`prepare`); later ones are
+new interpreters, which take seconds to start.
 
-Limits are of CPU time, which the system counts: a busy machine, or one that was suspended, takes
-nothing from an analysis that goes on.
+Limits are limits of CPU time, so that they do not depend on the load of the machine, and a
+suspended machine does not end an analysis.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SILENT_S = 600.0  # without an answer, beyond the limit: it waits for something
 _TOLD_BYTES = 1 << 16  # of its output to stderr
 # The analysis has one thread; more would only take memory.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-# What -I leaves out is given, and no more: modules of the working directory are not the program's.
+# Pass the module path that -I drops, but not the working directory.
 _SERVER = ("import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
            "from placeto_tf.costs import analysis_server; analysis_server.main()")
 
@@ -152,7 +152,7 @@ class _Server:
     connection = self._connection
     connection.send_bytes(json.dumps({"options": options, "limit_s": limit_s}).encode("ascii"))
     connection.send_bytes(graph_def.SerializeToString())
-    # Under a whole machine's load CPU time is longer than it was counted.
+    # On a loaded machine, an analysis needs more CPU time.
     if not connection.poll(limit_s + _SILENT_S):
       raise CostError(
           "TensorFlow cannot analyse the graph, it waits for something that does not come; "

@@ -1,6 +1,6 @@
-"""Tells ops that launch a kernel from those that cost exactly 0 and pay no per-op overhead.
+"""Finds the ops that launch a kernel; all other ops cost exactly 0 and have no per-op overhead.
 
-An op launches none for one of two reasons:
+An op launches no kernel for one of two reasons:
   - the op only passes a tensor, a handle or a shape on, on any device (`_NEVER`): constants and
     variables exist before the step begins, reads of variables alias them, and ops that change no
     element (Reshape, Identity, control flow, lists of tensors) move no bytes;

@@ -1,12 +1,12 @@
 """A look at a step: it is run once on this machine's CPU, in a process of its own.
 
-Where inference does not know a shape or the rounds of a loop, running knows: the trace of one step
-has the shape of every output and every run of an op in a loop. Feeds are made up, as for the check
-of replicas; variables get their initializers' values, or small random numbers of the right shape.
+A run shows shapes and trip counts that inference cannot find: the trace of one step has the shape
+of every output and every run of an op in a loop. Feeds are random, as for the check of replicas;
+variables get their initializers' values, or small random numbers of the right shape.
 
-`auto` looks where something is unknown, no op has an effect outside of the step's variables, and
-the step is small by what is known of it; limits of CPU time and memory hold for the process in any
-case. Nothing is run for `no`.
+With `auto`, the step is run if a shape or trip count is unknown, no op has an effect outside of the
+step's variables, and the known part of the step is small. The process always has limits of CPU time
+and memory. With `no`, nothing is run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MODES = ("auto", "yes", "no")
 
-# Of a step that `auto` looks at, as far as they are known: about ten seconds of one core.
+# Limits of a step that `auto` runs, for its known ops: about ten seconds of one core.
 _MOST_FLOPS = 5e10
 _MOST_MOVED_BYTES = 2e10
 _MOST_HELD_BYTES = 2e9
@@ -44,19 +44,19 @@ class Seen:
   """Shapes and executions in a run of a step.
 
   Attributes:
-    shapes: op name -> the dimensions of each output, None for one that was not there. Of an op that
-      ran often, those in the middle of its runs by size.
-    executions: op name -> how often it ran.
+    shapes: op name -> dimensions of each output, None for an output without a value. For an op with
+      several runs, the dimensions of the output of median size.
+    executions: op name -> number of its runs.
   """
 
   shapes: Mapping[str, Sequence[Optional[Sequence[int]]]]
   executions: Mapping[str, float]
 
   def of_ops(self, graph: ComputationGraph, otherwise: np.ndarray) -> np.ndarray:
-    """Returns how often each op of a graph ran.
+    """Returns the number of runs of each op of a graph.
 
-    Kernels that fuse two ops run under the name of one: an op that is missing ran as often as all
-    of its inputs were there.
+    Kernels that fuse two ops run under the name of one of them. An op that is missing in the trace
+    is assumed to have run as often as all of its inputs had values.
 
     Args:
       graph: the ops.
@@ -89,10 +89,10 @@ class Seen:
 
 @contextlib.contextmanager
 def looking(mode: str) -> Iterator[None]:
-  """Lets costs that are estimated inside look at steps, as one of `MODES` says.
+  """Sets the mode, one of `MODES`, of looks for costs that are estimated within the context.
 
   Raises:
-    CostError: it is none of them.
+    CostError: the mode is unknown.
   """
   if mode not in MODES:
     raise CostError(f"look is {mode!r}; expected auto, yes or no")
@@ -117,7 +117,7 @@ def refused(graph_def: GraphDef, work: Any, mode: str) -> str:
     mode: one of `MODES`.
 
   Returns:
-    A sentence without an end, or "" where the step may be run.
+    A sentence without a full stop, or "" if the step may be run.
   """
   if mode == "no":
     return "nothing is run with look=no"

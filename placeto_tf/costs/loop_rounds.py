@@ -1,9 +1,9 @@
-"""Finds the rounds of the loops of a graph, where these are known before the run.
+"""Finds the trip counts ("rounds") of the loops of a graph, if they are known before the run.
 
-A loop goes on while `counter < bound`. The first value of the counter, its step and the bound are
-asked of TensorFlow, which computes what depends on constants and known shapes alone. A loop of
-gradients counts down from, or up to, the forward loop's count, which is the value of its Exit:
-`exits` tells such values, to be put into the graph before TensorFlow is asked again.
+A loop continues while `counter < bound`. TensorFlow computes the first value of the counter, its
+step and the bound, if they depend only on constants and known shapes. A gradient loop counts down
+from, or up to, the forward loop's count, which is the value of an Exit: `exits` returns such
+values, which are put into the graph before TensorFlow computes again.
 
 Dimensions: N ops, E edges, F frames.
 """
@@ -56,12 +56,12 @@ _Tensor = Tuple[int, int]  # op, output port
 
 
 class LoopRounds:
-  """The loops of one graph, and the rounds of those that are known so far.
+  """The loops of one graph, and their known trip counts.
 
   Attributes:
     names: [F] of the loops.
-    trips: [F] rounds, None where they are not known.
-    capped: frames of which `trips` is the most, because another condition may end them earlier.
+    trips: [F] trip counts, None if unknown.
+    capped: frames for which `trips` is an upper limit, because another condition may end them.
     invariants: names of the Merge ops whose value is the same in every round.
   """
 
@@ -91,7 +91,7 @@ class LoopRounds:
     for frame, conditions in self._conditions.items():
       if self.trips[frame] is None:
         self.capped.discard(frame)
-        # The first comparison that fails ends the loop: its rounds are the least of all counts.
+        # The first comparison that fails ends the loop: take the least of all counts.
         counts = [count for op, _ in conditions for count in self._of_condition(op, 0)]
         known = [count for count in counts if count is not None and count <= MAX_TRIPS]
         self.trips[frame] = min(known, default=None)
@@ -99,7 +99,7 @@ class LoopRounds:
           self.capped.add(frame)
 
   def exits(self) -> Dict[Tensor, int]:
-    """Returns the values with which counters leave the loops whose rounds are known."""
+    """Returns the final values of counters of loops with known trip counts."""
     found = {}
     for op, op_type in enumerate(self._types):
       trips = self.trips[self._frames.of_op[op]] if op_type in EXIT else None
@@ -167,7 +167,7 @@ class LoopRounds:
     return table[:, 0], table[:, 1], table[:, 2]
 
   def _of_condition(self, op: int, depth: int) -> List[Optional[int]]:
-    """Returns the rounds by each comparison of a condition that has to hold."""
+    """Returns the trip count by each comparison in a condition."""
     op, _ = self._origin((op, 0), ("Identity",))
     data = self._inputs.data(op)
     # Both sides of a LogicalAnd have to hold.
@@ -187,7 +187,7 @@ class LoopRounds:
     return [None]
 
   def _bound(self, tensor: _Tensor) -> Optional[int]:
-    """Returns the bound of a counter, of several the least of those that are known."""
+    """Returns the bound of a counter; the least known bound if there are several."""
     found = self._scalar(tensor)
     op, _ = self._origin(tensor)
     if found is None and self._types[op] == "Minimum":
@@ -222,7 +222,7 @@ class LoopRounds:
     return self._evaluate((self._nodes[op].name, port))
 
   def _round_trip(self, merge: int) -> Optional[_Tensor]:
-    """Returns the tensor that comes round a loop to a Merge, before ops that only pass it on."""
+    """Returns the tensor of a Merge's back edge, before ops that only pass it on."""
     inputs = self._nodes[merge].input
     op = self._index.get(op_of(inputs[1])) if len(inputs) > 1 else None
     if op is None or self._types[op] not in NEXT:
@@ -230,7 +230,7 @@ class LoopRounds:
     return self._origin((op, 0), NEXT + PASSING)
 
   def _origin(self, tensor: _Tensor, passing: Sequence[str] = PASSING) -> _Tensor:
-    """Returns the tensor that reaches this one through ops that only pass it on."""
+    """Returns the tensor before all ops that only pass it on."""
     while self._types[tensor[0]] in passing:
       data = self._inputs.data(tensor[0])
       if not data:
@@ -243,16 +243,16 @@ def notes_of(
     rounds: Mapping[str, Optional[int]], capped: Container[str], trip_count: Optional[int],
     seen: bool = False
 ) -> Tuple[str, ...]:
-  """Returns sentences on the rounds of loops.
+  """Returns sentences on the trip counts of loops.
 
   Args:
-    rounds: loop -> rounds, None where they are not known.
-    capped: loops of which those are the most.
-    trip_count: of every loop, where it was given.
-    seen: whether the rounds are those of a run.
+    rounds: loop -> trip count, None if unknown.
+    capped: loops whose trip count is an upper limit.
+    trip_count: the trip count that the user gave for all loops, if any.
+    seen: whether the trip counts are from a run.
 
   Returns:
-    One sentence for each loop, or one for all where their rounds were given.
+    One sentence for each loop, or one for all loops if the user gave the trip count.
   """
   if trip_count is not None:
     return (f"every loop is taken to run {trip_count} times, as given",) if rounds else ()

@@ -1,11 +1,10 @@
-"""Keeping TensorFlow's analysis of a graph from reading and writing files, and from the network.
+"""Stops TensorFlow's analysis of a graph from using files and the network.
 
-Shape inference computes what depends on constants alone, by running the ops. Some of the ops that
-TensorFlow counts as free of state read the file that a constant names (ReadFile), or write one
-(the ops of the debugger), so that looking at a graph of somebody else's would read this machine's
-files or wait for a pipe. In the copy that is analysed those ops get their names from where nothing
-is known, and attributes that name files are emptied. Shapes that depend on a file's content are
-unknown then, as they should be. Ops with state are never run.
+Shape inference runs ops whose inputs are constants. Some ops that TensorFlow counts as stateless
+read the file that a constant names (ReadFile), or write a file (ops of the debugger). So the
+analysis of an untrusted graph could read this machine's files, or wait for a pipe. In the analysed
+copy, these ops get file names from an op of unknown value, and attributes with file names are
+emptied. Then shapes that depend on a file's content are unknown. Stateful ops are never run.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def _naming(node: Any) -> Iterator[int]:
 
 
 def _add_sources(nodes: Any, names: Any) -> None:
-  """Adds sources of text of which nothing is known, not even the shape."""
+  """Adds sources of text of unknown value and shape."""
   # One source for each name; a source may be there from an earlier pass.
   taken = {node.name for node in nodes}
   for name in names:

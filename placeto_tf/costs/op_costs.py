@@ -21,11 +21,11 @@ def launches_between_us(
 
   Args:
     compute_us: [N, K] float64 time of the kernels, 0 where none is launched.
-    launched: [N] float64, how often each op is launched.
-    cluster: whose `op_overhead_us` a launch takes.
+    launched: [N] float64, the number of launches of each op.
+    cluster: the cluster, whose `op_overhead_us` is the time of a launch.
 
   Returns:
-    [N, K] float64 us; the launch after the last run is the simulator's.
+    [N, K] float64 us; the simulator adds the launch after the last run.
   """
   # [N, 1]: n runs have n - 1 launches between them.
   between = np.maximum(launched - 1, 0)[:, None] * cluster.op_overhead_us
@@ -43,10 +43,10 @@ class OpCosts:
     output_bytes: [O] float64 bytes of each output tensor.
     persistent_bytes: [N] float64 held throughout the step (variables).
     temporary_bytes: [N] float64 held while the op runs.
-    executions: [N] float64, how often each op runs in a step; None for as often as the graph says.
-    notes: sentences on what had to be assumed, for the user to read.
-    unknown: the shapes and rounds that are not known, as part of a sentence: a step takes at least
-      as long as is simulated; "" for none.
+    executions: [N] float64, the number of runs of each op in a step; None for the graph's numbers.
+    notes: sentences on assumptions, for the user.
+    unknown: unknown shapes and trip counts, as part of a sentence; a real step may take longer than
+      the simulated one. "" if there are none.
   """
 
   compute_us: np.ndarray  # [N, K]

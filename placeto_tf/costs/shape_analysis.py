@@ -1,12 +1,15 @@
-"""Infers the shapes of a graph's tensors and the rounds of its loops, and counts its work.
+"""Infers the shapes of a graph's tensors and the trip counts of its loops, and counts its work.
 
-What TensorFlow knows comes first. Grappler infers shapes and gives up on loop variables (the shape
-of a Merge and of all that follows), so back edges are cut: a loop variable keeps the shape it
-enters with. Where shapes stay unknown, and for the rounds of loops, TensorFlow's own shape
-functions are asked (`_Inference`): they compute what depends on constants and known shapes alone,
-but take long for large graphs. Then come the shapes that were seen when the step was run (`look`),
-and last guesses (`shape_guesses`). Each shape or number found is given to grappler as an input,
-until no more become known.
+Shapes come from these sources, in this order:
+
+1. Grappler. It gives up on loop variables (the shape of a Merge and of all later tensors), so back
+   edges are removed: a loop variable keeps the shape with which it enters the loop.
+2. TensorFlow's shape functions (`_Inference`), for unknown shapes and for trip counts. They compute
+   values that depend only on constants and known shapes, but are slow for large graphs.
+3. The shapes of a run of the step (`look`).
+4. Guesses (`shape_guesses`).
+
+Each new shape or number becomes an input of grappler, until no more become known.
 """
 
 from __future__ import annotations
@@ -42,18 +45,18 @@ _CONTRADICTION = "with input shapes:"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Analysis:
-  """The shapes, work and executions that are known of the ops of a graph.
+  """The known shapes, work and executions of the ops of a graph.
 
   Attributes:
-    estimates: op name -> flops and bytes, where grappler has them.
+    estimates: op name -> flops and bytes, for ops that grappler counts.
     outputs: op name -> `OpInfo.TensorProperties` of each output: dtype and shape.
     guessed: (op name, output port) of the shapes that were assumed.
-    executions: name of an op of a loop -> how often it runs.
-    rounds: loop -> rounds, None where they are not known.
-    capped: loops of which those are the most.
-    sums: ops that add up something over the rounds of a loop; see `LoopRounds.sums`.
-    growing: Merge ops of loop variables whose shape changes from round to round, and which are
-      taken to keep the shape that they enter with.
+    executions: name of an op of a loop -> number of its runs.
+    rounds: loop -> trip count, None if unknown.
+    capped: loops whose trip count is an upper limit.
+    sums: ops that add up a tensor over the iterations of a loop; see `LoopRounds.sums`.
+    growing: Merge ops of loop variables whose shape changes between iterations; they are assumed to
+      keep the shape with which they enter the loop.
   """
 
   estimates: Mapping[str, OpEstimate]
@@ -74,17 +77,17 @@ def analyse(
 
   Args:
     graph_def: the graph.
-    counts: whether `estimates` are wanted, which take most of the time.
-    trip_count: the rounds of every loop, if they are given.
-    seen: op name -> the shape of each output in a run, as far as it was seen.
+    counts: whether to compute `estimates`, which takes most of the time.
+    trip_count: the trip count of every loop, if given.
+    seen: op name -> the shape of each output in a run, if known.
 
   Returns:
-    The estimates, shapes and rounds, and which of them were assumed.
+    The estimates, shapes and trip counts, with marks for assumed ones.
 
   Raises:
     CostError: grappler cannot read the graph, its counts overflow, or shapes contradict it.
   """
-  # The back edges are read before they are cut.
+  # Read the back edges before they are removed.
   rounds = _loop_variables(graph_def)
   loops = LoopRounds(graph_def.node) if any(node.op in ENTER for node in graph_def.node) else None
   straight = no_side_effects.removed(_without_back_edges(_without_feeds(graph_def)))
@@ -105,7 +108,7 @@ def analyse(
                for port, tensor in enumerate(tensors) if not tensor_bytes(tensor)[1]]
     found: Dict[Tensor, Any] = {}
     counting = loops is not None and trip_count is None and None in loops.trips
-    # TensorFlow's shape functions are asked while they may still tell something.
+    # Use TensorFlow's shape functions as long as they may find new shapes.
     if (unknown and imports < _MAX_IMPORTS or counting) and len(analysed.node) <= _MAX_IMPORTED:
       imports += 1
       inference = _Inference(analysed, loops, strict=counts and not bound)
@@ -115,7 +118,7 @@ def analyse(
         found.update(_numbers(loops, guesser, inference, outputs, bound))
       found.update(_lists(guesser, inference, outputs, bound))
     growing = [(merge, 0) for merge in _growing(rounds, outputs) if (merge, 0) not in bound]
-    # In order: a run's shapes before guesses, each only if nothing surer was found.
+    # Shapes of a run come before guesses; each is used only if no better source has the shape.
     if not found:
       found = _seen_shapes([*unknown, *growing], seen, outputs)
     # Guesses are the last resort, and are reported to the caller.
@@ -184,7 +187,7 @@ class _Inference:
     return found
 
   def number(self, name: Tensor) -> Optional[int]:
-    """Returns the whole number that a tensor holds, None where it is not known before a run."""
+    """Returns the whole number that a tensor holds, or None if unknown before a run."""
     from tensorflow.python.client import pywrap_tf_session
 
     tensor = self._tensor(name)
@@ -202,7 +205,7 @@ class _Inference:
 
 
 def _readable(graph_def: GraphDef, loops: Optional[LoopRounds]) -> GraphDef:
-  """Returns a copy in which values that are the same in every round of a loop can be computed."""
+  """Returns a copy in which loop-invariant values can be computed."""
   copy = type(graph_def)()
   copy.CopyFrom(graph_def)
   # An invariant keeps the value that enters the loop: its Merge passes that on.
@@ -222,7 +225,7 @@ def _is_refused(graph_def: GraphDef) -> bool:
   """Returns whether shapes contradict one another even if loop variables may change theirs."""
   import tensorflow as tf
 
-  # A loop variable may have another shape when it comes round: make its shape unknown.
+  # A loop variable may have another shape after an iteration: make its shape unknown.
   for node in graph_def.node:
     if node.op in MERGE and len(data_inputs(node)) == 1:
       _make_source(node, node.attr["T"].type, None)
@@ -293,7 +296,7 @@ def _numbers(
 
 
 def _loop_variables(graph_def: GraphDef) -> Dict[str, Tuple[Tensor, Tensor]]:
-  """Returns the Merge op of each loop variable -> the tensors that enter and that come round."""
+  """Returns the Merge op of each loop variable -> the tensors of its entry and its back edge."""
   nexts = {node.name: node for node in graph_def.node if node.op in NEXT}
   return {
       node.name: (parse(node.input[0]), parse(nexts[op_of(node.input[1])].input[0]))
@@ -304,7 +307,7 @@ def _loop_variables(graph_def: GraphDef) -> Dict[str, Tuple[Tensor, Tensor]]:
 def _growing(
     rounds: Mapping[str, Tuple[Tensor, Tensor]],
     outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]) -> List[str]:
-  """Returns the Merge ops of loop variables that come round with another shape than they enter."""
+  """Returns the Merge ops of loop variables whose shape changes between iterations."""
   def dims(tensor: Tensor) -> Optional[List[int]]:
     found = outputs.get(tensor[0], ())[tensor[1]:tensor[1] + 1]
     known = found and tensor_bytes(found[0])[1]
@@ -339,7 +342,7 @@ def _properties(dtype: int, dims: Sequence[int]) -> OpInfo.TensorProperties:
 def _without_feeds(graph_def: GraphDef) -> GraphDef:
   """Returns a copy with sources of known shape instead of placeholders.
 
-  Grappler takes every placeholder for fed, and infers no shape from feeds.
+  Grappler assumes that every placeholder is fed, and infers no shape from feeds.
   """
   copy = type(graph_def)()
   copy.CopyFrom(graph_def)
@@ -361,7 +364,7 @@ def _make_source(node: NodeDef, dtype: int, shape: Optional[TensorShapeProto]) -
 
 
 def _without_back_edges(graph_def: GraphDef) -> GraphDef:
-  """Makes the graph acyclic, in place: Merge ops see only what enters the loop."""
+  """Makes the graph acyclic, in place: Merge ops read only the entering values of loops."""
   nexts = {node.name for node in graph_def.node if node.op in NEXT}
   for node in graph_def.node if nexts else ():
     if node.op in MERGE:
@@ -374,7 +377,7 @@ def _without_back_edges(graph_def: GraphDef) -> GraphDef:
 
 
 def _sinks(graph_def: GraphDef) -> List[str]:
-  """Returns the ops that no other op needs: together they need every op of an acyclic graph."""
+  """Returns the ops without consumers; together they depend on all ops of an acyclic graph."""
   # An op without a consumer is a sink.
   needed = {op_of(name) for node in graph_def.node for name in node.input}
   return [node.name for node in graph_def.node if node.name not in needed]

@@ -1,4 +1,4 @@
-"""Shapes that follow from the graph although grappler's inference does not find them.
+"""Guesses shapes that grappler's inference does not find.
 
   StackPop, TensorListPopBack   the shape of the pushed tensor, which the gradient of a loop reads
   OptionalGetValue              the shape of the kept tensor, which the gradient of a branch reads
@@ -7,7 +7,7 @@
   LookupTableFind               the shape of the keys, and for each the shape of the default value
   FusedBatchNormV3              an empty reserve: cuDNN fills it only where it fuses an activation
 
-"At most" is an assumption; callers are told which outputs were guessed.
+"At most" is an assumption; callers receive the outputs with guessed shapes.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Guesser:
     return [node for node in self._candidates if node.op in POPS]
 
   def made_by(self, node: NodeDef) -> Optional[NodeDef]:
-    """Returns the op that made the list of which a node wants the length or all elements."""
+    """Returns the op that made the list whose length or elements a node reads."""
     return self._nodes.get(
         origin(self._nodes, parse(node.input[0]), _LIST_SOURCES, _same_length))
 

@@ -1,7 +1,6 @@
-"""Runs one step of a graph and tells the shape of every output and how often every op ran.
+"""Runs one step of a graph; returns the shape of every output and the number of runs of every op.
 
-It runs the graph's ops, with all that they may do: `analysis_server` calls it,
-for `look`.
+The ops run with all their side effects. `analysis_server` calls this module for `look`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Dict[str, Any]:
 
   v1 = tf.compat.v1
   config = v1.ConfigProto(device_count={"CPU": 1, "GPU": 0}, intra_op_parallelism_threads=1)
-  # Nodes are run as they are: none is folded, fused or moved.
+  # Run nodes unchanged: none is folded, fused or moved.
   config.graph_options.optimizer_options.opt_level = v1.OptimizerOptions.L0
   config.graph_options.rewrite_options.disable_meta_optimizer = True
   metadata = v1.RunMetadata()
@@ -55,7 +54,7 @@ def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _initialize(session: Any, tf_graph: Any, request: Mapping[str, Any]) -> None:
-  """Gives the variables their first values; numbers of the right shape where that fails."""
+  """Initializes the variables; with numbers of the right shape if their initializers fail."""
   import tensorflow as tf
 
   names = request["variables"]
@@ -72,7 +71,7 @@ def _initialize(session: Any, tf_graph: Any, request: Mapping[str, Any]) -> None
 
 
 def _needed(ops: Sequence[Any]) -> Set[Any]:
-  """Returns the ops and all that they need."""
+  """Returns the ops and all ops that they depend on."""
   found, waiting = set(), list(ops)
   while waiting:
     op = waiting.pop()

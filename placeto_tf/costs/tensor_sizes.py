@@ -59,7 +59,7 @@ def tensor_bytes(tensor: OpInfo.TensorProperties) -> Tuple[int, bool]:
 
 
 class VariableSizes:
-  """Finds the variable behind a handle or reference, through ops that only pass it on.
+  """Finds the variable of a handle or reference, through ops that only pass the handle on.
 
   Attributes:
     bytes_of: variable op's name -> (bytes, known).
@@ -121,7 +121,7 @@ def origin(
 
 
 def passed_on(node: NodeDef, port: int) -> List[Tensor]:
-  """Returns the inputs that an output of a node may be.
+  """Returns the inputs that a node may pass on as an output.
 
   Args:
     node: the NodeDef.

@@ -1,18 +1,18 @@
-"""Costs from a file: OpPerformanceList, RunMetadata, StepStats or CostGraphDef.
+"""Reads costs from a file: OpPerformanceList, RunMetadata, StepStats or CostGraphDef.
 
-The bytes of these protos parse as one another, so a file is read as each of them, and what names
-the most ops of the graph is what it is. Of a RunMetadata the step's statistics are taken, and the
-cost graph where there are none.
+The bytes of one of these protos can be parsed as another, so a file is parsed as each of them, and
+the parse that names most ops of the graph is used. From a RunMetadata, the step's statistics are
+used, or the cost graph if there are no statistics.
 
-A time holds for all devices of the type it was measured on (for all devices where the file does
-not say), or for the one device that the file names, if that has costs of its own
-(`Device.own_costs`), as it is: no efficiency is applied. What the file does not say is estimated,
-and noted.
+A time holds for all devices of the type that it was measured on, or for all devices if the file has
+no type. If the file names a device with costs of its own (`Device.own_costs`), the time holds for
+this device. Times are used unchanged: no efficiency is applied. Times that the file lacks are
+estimated, and noted.
 
-A kernel is less efficient on fewer examples. A file can hold the times of several sizes of the
-batch: of the whole graph, and of the graph of one of R replicas, which has 1/R of it. A time
-between two sizes is on the line between them. Below the smallest it goes on along the last line,
-and is at least its share of the smallest.
+A kernel is less efficient on fewer examples. A file can hold times for several batch sizes: of the
+whole graph, and of the graph of one of R replicas, which has 1/R of the batch. Times between two
+sizes are interpolated linearly. Times below the smallest size are extrapolated along the last line,
+but are at least proportional to the size.
 
 Dimensions: N ops, K device kinds.
 """
@@ -38,12 +38,12 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 
 _Measurements = Mapping[str, Sequence[Measurement]]
 _FORMATS = "an OpPerformanceList, RunMetadata, StepStats or CostGraphDef"
-# What a GPU's kernels took; the device's own entry says how long launching them took.
+# Streams with times of a GPU's kernels; the device's own entry has the times of launching them.
 _ALL_STREAMS = "/stream:all"
 
 
 def read(path: str, op_names: Container[str]) -> Tuple[_Measurements, Tuple[str, ...]]:
-  """Reads the costs that a file has of the ops of a graph.
+  """Reads the costs of a graph's ops from a file.
 
   Args:
     path: of the file.
@@ -53,8 +53,8 @@ def read(path: str, op_names: Container[str]) -> Tuple[_Measurements, Tuple[str,
     Op name -> measurements, of ops of the graph alone, and notes.
 
   Raises:
-    CostError: the file cannot be read, is none of the formats, or names no op of the graph, or
-      a cost in it is negative.
+    CostError: the file cannot be read, has none of the formats, names no op of the graph, or has a
+      negative cost.
   """
   content = user_files.read_bytes(
       path, what="the costs file", remedy=f"expected {_FORMATS}", error_type=CostError)
@@ -84,12 +84,12 @@ def apply(
     graph: ComputationGraph, cluster: Cluster, measured: _Measurements, estimated: OpCosts,
     replicas: int = 1,
 ) -> OpCosts:
-  """Replaces estimated costs by measured ones where there are any.
+  """Replaces estimated costs by measured ones, where available.
 
   Args:
     graph, cluster, estimated: the problem that the measurements are of.
     measured: see `read`; sizes are taken from measurements with as many replicas.
-    replicas: R where ops work on 1/R of the batch.
+    replicas: R if ops work on 1/R of the batch.
 
   Returns:
     Times [N, K] in us and sizes in bytes; notes name the ops without a measured time.
@@ -108,7 +108,7 @@ def apply(
     i = graph.op_index[name]
     for k, device in enumerate(cluster.kind_devices):
       times: Dict[float, List[float]] = {}
-      # Times of this very device go before those of its type.
+      # Times of this device override times of its type.
       named = [m for m in measurements if m.device and find_device([device.name], m.device) == 0]
       for m in named or measurements:
         if m in named or not m.device and m.device_type in ("", device.type):
@@ -129,7 +129,7 @@ def apply(
   compute_us += np.where(
       covered & counted, launches_between_us(compute_us, executions, cluster), 0.0)
   notes = list(estimated.notes) if not covered.all() else []
-  # A time is missing where the estimate is above 0: ops without a kernel need none.
+  # A time is missing only if the estimate is above 0: ops without a kernel need no time.
   for k, device in enumerate(cluster.kind_devices):
     missing = np.flatnonzero(~covered[:, k] & (estimated.compute_us[:, k] > 0))
     if len(missing):
@@ -177,7 +177,7 @@ def _op_name(name: str, op_names: Container[str]) -> str:
 
 
 def _candidates(content: bytes) -> List[Tuple[Callable[[], Any], List[str]]]:
-  """Returns (reader, names of its ops) for every proto as which the content can be parsed."""
+  """Returns (reader, names of its ops) for every proto that the content can be parsed as."""
   from tensorflow.core.framework import cost_graph_pb2, step_stats_pb2
   from tensorflow.core.grappler.costs import op_performance_data_pb2
   from tensorflow.core.protobuf import config_pb2

@@ -1,17 +1,20 @@
 """`OpWork`: the work of each op of a graph, in flops and bytes, on any device.
 
-The counts come from grappler where it can see, and from here where it cannot:
-  - Optimizer and resource ops hide their variables behind handles. A dense update reads and writes
-    each variable and reads its other inputs; a sparse one does so for the rows it touches.
-  - Ops that only rearrange, and those that grappler's scheduler does not reach, move their inputs
-    and outputs.
+The counts come from grappler, except for these ops, which are counted here:
+  - Optimizer and resource ops read variables by handles, which grappler cannot see. A dense update
+    reads and writes each variable and reads its other inputs; a sparse update does so for the rows
+    that it changes.
+  - Ops that only rearrange elements, and ops that grappler's scheduler leaves out, move their
+    inputs and outputs.
   - Ops that launch no kernel (see `kernel_launches`) do nothing.
 
-Memory: a variable's bytes are persistent on the op that makes it (VarHandleOp, VariableV2; so are
-an optimizer's slots), a constant's on the constant. What a read of a variable yields counts as an
-output with the variable's bytes: it takes no time, but its bytes travel if another device reads.
+Memory: a variable's bytes are persistent on the op that makes it (VarHandleOp, VariableV2; also for
+an optimizer's slots), a constant's bytes on the constant. The result of a read of a variable is an
+output with the variable's bytes: the read takes no time, but its bytes are sent if another device
+needs them.
 
-An op in a loop runs in every round. Of a conditional the dearer side runs (see `branches`).
+An op in a loop runs in every iteration. In a conditional, the more expensive side runs (see
+`branches`).
 
 Dimensions: N ops, O outputs of all ops together.
 """
@@ -68,12 +71,14 @@ class OpWork:
     product_types: [N] int32, the DataType of the factors of matrix products and convolutions; 0 for
       other ops.
     temporary_bytes, persistent_bytes: [N] float64.
-    executions: [N] float64, how often the op runs in a step.
-    launched: [N] float64, how often its kernel is launched: once for a sum over a loop's rounds.
+    executions: [N] float64, the number of runs of the op in a step.
+    launched: [N] float64, the number of launches of its kernel: 1 for a sum over a loop's
+      iterations.
     output_bytes: [O] float64.
-    notes: sentences on what had to be assumed.
-    unknown: the shapes and rounds that not even a guess gave, as part of a sentence; "" for none.
-    unsure: whether a run of the step would tell more about shapes and rounds.
+    notes: sentences on assumptions.
+    unknown: shapes and trip counts that are unknown even after guesses, as part of a sentence; ""
+      for none.
+    unsure: whether a run of the step could show more shapes and trip counts.
   """
 
   flops: np.ndarray  # [N]
@@ -319,7 +324,7 @@ def _notes(graph: ComputationGraph, flops: np.ndarray, launches: np.ndarray,
     notes.append(
         f"grappler counts no flops for {len(bytes_only)} ops "
         f"({_most(types[i] for i in bytes_only)}): costed by the bytes they move")
-  # The reserve of a batch normalization, which nothing reads, is not worth a word.
+  # Leave out the reserve of a batch normalization, which nothing reads.
   assumed = [name for name, _ in guessed
              if types[graph.op_index[name]] != "FusedBatchNormV3"] if guessed else []
   if assumed:
