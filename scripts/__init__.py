@@ -1,5 +1,5 @@
-"""The programs: flags -> a configuration -> one library call; no module imports them.
+"""The programs: each turns flags into a configuration and makes one library call.
 
-`setup.py` installs this folder as `placeto_tf.scripts`, so that console programs
-(`placeto-place`, ...) find it and no other package's `scripts` is in the way.
+No module imports them. `setup.py` installs this folder as `placeto_tf.scripts`, so that console
+programs (`placeto-place`, ...) find it and it does not clash with another package's `scripts`.
 """

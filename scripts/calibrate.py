@@ -4,8 +4,8 @@
       --graph=zoo:rnnlm:batch=8 --out=calibrated
 
 Writes cluster.json and, with --graph, costs.pb: for --cluster and --costs of all other programs.
-With --replicas=R, costs.pb also has the times of one of R replicas: `place.py --replicas=auto` then
-takes what lies between.
+With --replicas=R, costs.pb also has the times of one of R replicas; `place.py --replicas=auto` then
+interpolates between the two.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Does it hold on this machine? Calibrates, places and times graphs on this host's devices.
+"""Checks predictions on this machine: calibrates, places and times graphs on this host's devices.
 
   scripts/with_env python scripts/check_here.py --out=check --max_minutes=15
 
-Takes this host's GPUs, or worker processes where there are no two of them. Writes check.md and
-check.png: for three models of the zoo, and with --graph one of yours, the step as promised and as
-measured, on one device, placed, and with a mirrored replica on each device.
+Uses this host's GPUs or, if there are fewer than two, worker processes. Writes check.md and
+check.png: for three models of the zoo, and with --graph one of yours, the predicted and the
+measured step on one device, placed, and with a mirrored replica on each device.
 """
 
 from __future__ import annotations

@@ -4,20 +4,20 @@
       --clusters=k80:2,k80:4 --methods=single,metis,annealing,placeto,auto --max_evaluations=2000 \\
       --seeds=0,1,2 --out=runs/table
 
---replicas=auto adds a row to each graph and cluster, placement with replicas, and a table of it
-beside the best of --methods (auto, unless others are named) and data parallelism.
+--replicas=auto adds a row with replicas for each graph and cluster, and a table that compares it
+with the best of --methods (by default auto) and with data parallelism.
 
---start=single,expert,metis makes every search begin at the best of these.
+--start=single,expert,metis makes every search begin from the best of these placements.
 --budgets=30,100,300 adds tables of these budgets beside --max_evaluations. Every method that
-searches runs once more with each: one that plans, such as annealing, does otherwise with less.
+searches runs once more with each budget, because methods such as annealing plan for their budget.
 --flagfile=docs/results/data/held_out.flags sets graphs, clusters, starts, budgets and seeds, and
-the methods that a new one has to beat; then --methods=annealing,placeto,MINE with the same --out
-runs the rows that are missing.
---reach=METHOD adds a table of how soon each method reached METHOD's final result.
+the methods that a new method has to beat; then --methods=annealing,placeto,MINE with the same --out
+runs the missing rows.
+--reach=METHOD adds a table of the evaluations until each method found METHOD's final result.
 
 Prints the tables and writes them (table.md), results.csv, the placements and plots. Every method
-gets the same budget, and its starting points count. After an interruption the same command goes on
-where it stopped; after Ctrl-C, the table of the rows that are done is printed.
+gets the same budget, and its starting points count. After an interruption the same command
+continues where it stopped; after Ctrl-C, the table of the finished rows is printed.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
   scripts/with_env python scripts/make_graphs.py --family=cifar10 --count=32 --out=graphs/cifar10
 
 writes MetaGraphs (cifar10_0000.meta, ...), graphs.tfrecord with schema.pbtxt, and graphs.json.
-TF-GNN pipelines and the SavedModel of a Placeto run (policies/policy) read such GraphTensors;
-train.py does not: it simulates, and so needs the graphs.
-After an interruption the same command goes on where it stopped; a larger --count adds graphs.
+TF-GNN pipelines and the SavedModel of a Placeto run (policies/policy) read such GraphTensors.
+train.py does not read them: it simulates, and so needs the graphs.
+After an interruption the same command continues where it stopped; a larger --count adds graphs.
 
   scripts/with_env python scripts/make_graphs.py --describe=bert,bert:size=large,family:ptb[0:4]
 
@@ -69,7 +69,7 @@ def _describe() -> None:
 
   specs = [spec for text in FLAGS.describe for spec in zoo.expand(text)]
   for spec in specs:
-    zoo.resolve(spec)  # a typing error in the last one shows before the first one is built
+    zoo.resolve(spec)  # finds errors in all specs before the first graph is built
   entry_point.import_tensorflow_quietly()
   import pandas as pd
 

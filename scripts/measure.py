@@ -3,9 +3,9 @@
   scripts/with_env python scripts/measure.py --graph=zoo:rnnlm:batch=8 --cluster=cluster.json \\
       --placement=placed/placement.json,other.json --workers=local:2
 
-Runs on workers where --workers or the cluster's device names say so, else in this process. Times
-on workers of this machine are those at the full speed of its cores when the cluster was calibrated
-(see placeto_tf/runtime/core_speed.py).
+Runs on workers if --workers or the cluster's device names say so, else in this process. Times on
+workers of this machine are scaled to the full speed of its cores at the time of calibration (see
+placeto_tf/runtime/core_speed.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ flags.DEFINE_integer("seed", 0, "Seed of random feeds.",
 def main() -> None:
   """Loads the graph once and times every placement."""
   if not FLAGS.optimizations:
-    # oneDNN joins ops after the graph is split, so another placement would be timed.
+    # oneDNN fuses ops after the graph is split, so another placement would be timed.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
   from placeto_tf.clusters import Cluster
   from placeto_tf.costs import estimate_costs

@@ -74,7 +74,7 @@ def main() -> None:
       mirrored_variables=shared_flags.mirrored_variables(),
       check_replicas=FLAGS.check_replicas == "yes", batch_norm=FLAGS.batch_norm, look=FLAGS.look)
   if FLAGS.cost == "measured":
-    # oneDNN joins ops after the graph is split, so another placement would be timed.
+    # oneDNN fuses ops after the graph is split, so another placement would be timed.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
   entry_point.import_tensorflow_quietly()
   result = publishing.place_into(

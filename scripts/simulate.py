@@ -4,8 +4,8 @@
       --placement=placed/placement.json,other.json
 
 A CostGraphDef file as --graph is simulated with its own costs. A placement that was made for
-another graph is an error, unless --any_graph is given; one whose step time does not come out again
-is simulated, with a note on stderr.
+another graph is an error, unless --any_graph is given. If the step time differs from the one in the
+placement's file, a note is written to stderr.
 """
 
 from __future__ import annotations

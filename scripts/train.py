@@ -22,13 +22,13 @@ rnn and hierarchical are made for one graph: the result of a run is the best pla
 --set changes any other field of the policy's configuration; the fields are listed below, with their
 defaults. The last parts of a name are enough if only one field has them.
 
-With --ray actors collect experience and this process learns. Into how many pieces an update's
-experience is divided say the fields episodes (placeto), parts (its preset paper) and
-graphs_per_update (gdp). Neither the number of actors nor --ray changes the result, and both may be
-others when a run is resumed.
+With --ray actors collect experience and this process learns. The fields episodes (placeto), parts
+(its preset paper) and graphs_per_update (gdp) set the number of pieces into which an update's
+experience is divided. Neither the number of actors nor --ray changes the result, and both may
+change when a run is resumed.
 
 Resumes where it stopped; done.json in --root_dir is written at the end. TensorBoard
-reads ROOT_DIR/train; ROOT_DIR/weights is what --warm_start takes and inference loads.
+reads ROOT_DIR/train; --warm_start and inference read ROOT_DIR/weights.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
-# Figures of each update that are printed; TensorBoard has all.
+# Figures of each update that are printed; TensorBoard has all figures.
 _SHOWN = ("best_ms", "over_single", "last", "best", "loss", "reward", "entropy",
           "steps_a_second", "placements_a_second", "updates_a_second")
 # Flags that are fields of every policy's configuration, whose defaults are the configuration's.
@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def _text(figures: Mapping[str, float]) -> str:
-  """The figures that tell how training goes, where there are any: on held-out graphs first."""
+  """Returns the main figures of training as text, figures on held-out graphs first."""
   chosen = {name: value for name, value in figures.items() if name.startswith("held_out")}
   chosen.update({name: figures[name] for name in _SHOWN if name in figures})
   return ", ".join(f"{name} {value:.4g}" for name, value in chosen.items())

@@ -8,7 +8,7 @@ Parts:
   optimal  generated graphs of at most 18 groups that cannot be split, 2 and 3 devices: how often
            auto finds the proven optimum, and its error otherwise
   methods  --graphs on --clusters: auto against the best of --methods, each with the same time
-  single   --graphs on --clusters: how many times faster than one device, and than the bound
+  single   --graphs on --clusters: the step times of one device and of the bound, over auto's
   large    --large_ops ops on 8 devices: auto against METIS, and the process's peak memory
 """
 
@@ -42,7 +42,7 @@ flags.DEFINE_integer("seed", 0, "Seed of graphs and searches.")
 
 
 def generated_problem(seed: int, devices: int, max_groups: int):
-  """A random layered graph of colocated sets, which are its groups, on a K80 machine."""
+  """Makes a random layered graph of colocated sets, which are its groups, on a K80 machine."""
   rng = np.random.default_rng(seed)
   count = int(rng.integers(max(2, max_groups // 2), max_groups + 1))
   members: List[int] = []
@@ -68,7 +68,7 @@ def generated_problem(seed: int, devices: int, max_groups: int):
 
 
 def large_problem(ops: int, seed: int):
-  """Blocks of parallel branches, forward and backward, on eight K80s."""
+  """Makes a graph of blocks of parallel branches, forward and backward, on eight K80s."""
   rng = np.random.default_rng(seed)
   branches, length = 6, 8
   block = branches * length + 1
@@ -92,7 +92,7 @@ def large_problem(ops: int, seed: int):
 
 
 def problem_of(n, edges, compute_us, output_bytes, cluster, max_groups, colocation=None):
-  """A problem of n ops with one output each."""
+  """Makes a problem of n ops with one output each."""
   from placeto_tf.clusters import Cluster, allowed_devices
   from placeto_tf.costs import OpCosts
   from placeto_tf.graphs import ComputationGraph
@@ -116,7 +116,7 @@ def problem_of(n, edges, compute_us, output_bytes, cluster, max_groups, colocati
 
 
 def optimal() -> None:
-  """Auto against proven optima."""
+  """Compares auto with proven optima."""
   sys.path.append(str(pathlib.Path(__file__).parents[2] / "tests"))  # the oracle is a test's
   from exact import prove
 
@@ -171,7 +171,7 @@ def rows():
 
 
 def found_by(method: str, make) -> float:
-  """The step time that a method finds in --seconds, in us."""
+  """Returns the step time in us that a method finds in --seconds."""
   from placeto_tf.placing import registry, running
   from placeto_tf.problem import Budget
 
@@ -182,7 +182,7 @@ def found_by(method: str, make) -> float:
 
 
 def methods() -> None:
-  """Auto against every method alone."""
+  """Compares auto with every method alone."""
   ratios = []
   for name, cluster, make in rows():
     alone = {method: found_by(method, make) for method in FLAGS.methods}
@@ -194,7 +194,7 @@ def methods() -> None:
 
 
 def single() -> None:
-  """Auto against one device."""
+  """Compares auto with one device."""
   from placeto_tf.search.lower_bounds import lower_bound_us
   from placeto_tf.search.simple import single
 
@@ -208,7 +208,7 @@ def single() -> None:
 
 
 def large() -> None:
-  """Auto against METIS on a large graph."""
+  """Compares auto with METIS on a large graph."""
   from placeto_tf.placing.auto import run_auto
   from placeto_tf.problem import Budget
   from placeto_tf.search.lower_bounds import lower_bound_us

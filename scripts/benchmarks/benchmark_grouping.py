@@ -1,11 +1,11 @@
-"""Measures the loss of each way of grouping: the same search on its groups, and at op level.
+"""Measures the loss by each method of grouping: a search on its groups against one on single ops.
 
   scripts/with_env python scripts/benchmarks/benchmark_grouping.py --out=runs/grouping
 
-The search is annealing on groups, which it never splits. It starts from the best of the same simple
-placements, with each group on the device that has most of its compute time there. Results are
-compared with the best known placement: of all found here, and of `auto`, which goes on from it for
---best_seconds and moves single ops. An interrupted run goes on where it stopped.
+The search is annealing on groups, which it never splits. It always starts from the best of the same
+simple placements; each group begins on the device with most of its compute time in that placement.
+Results are compared with the best known placement: the best of all searches here, improved by
+`auto` for --best_seconds with moves of single ops. An interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def measure(name: str, done: Dict[tuple, Row], results: Any) -> None:
 
 
 def simple_placements(problem: Any) -> List[np.ndarray]:
-  """[N] placements that need no search and do not use groups."""
+  """Returns placements [N] that need no search and do not use groups."""
   from placeto_tf.search.simple import single
   from placeto_tf.search.starts import start_methods
 
@@ -112,10 +112,10 @@ def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
 
 
 def table(rows: List[Row]) -> str:
-  """Markdown: a line per graph with the best known in ms, and the excess of each grouping over it.
+  """Returns a Markdown table: per graph the best known in ms, and each grouping's excess over it.
 
-  Means over seeds. The last line has geometric means over the graphs that have all groupings but
-  `none`, which is left out for graphs with too many ops for these budgets.
+  Values are means over seeds. The last line has geometric means over the graphs with all groupings
+  but `none`; that one is left out for graphs with too many ops for these budgets.
   """
   cells: Dict[tuple, List[float]] = {}
   groups: Dict[tuple, int] = {}

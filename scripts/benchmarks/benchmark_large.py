@@ -5,11 +5,11 @@
       --cost_graph_ops= \\
       --evaluations=300
 
-With --evaluations the shipped policy places, and the last column is its step time over that of the
-best of one device, the expert and METIS; without, groups go round the devices. Each row has a
-process of its own, so that its peak memory is that of one graph and its seconds are all that a user
-waits for, imports included. CPU time is that of all threads and forks, for machines that do other
-work too. Costs are estimated again, not taken from the cache.
+With --evaluations the shipped policy places, and the last column is its step time divided by the
+best of one device, the expert and METIS. Without --evaluations, groups are dealt to the devices in
+turn. Each row has a process of its own, so that its peak memory is that of one graph and its
+seconds are a user's whole waiting time, imports included. CPU time is that of all threads and
+forks, for machines that also do other work. Costs are estimated again, not taken from the cache.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ flags.DEFINE_string("to", None, "File to write.")
 
 _STAGES = ("import", "load", "cost", "group", "place", "write")
 _BRANCHES = 8  # of the synthetic graph
-_CELL = 50  # ops of a branch between two joins
+_CELL = 50  # ops of a branch in one cell
 
 
 def synthetic_cost_graph(num_ops: int) -> Any:
-  """A chain of cells, each with parallel branches of ops that join, as in deep networks.
+  """Makes a chain of cells, each with parallel branches that end in one op, as in deep networks.
 
-  Every op also reads an op of the cell before, so that edges are about twice the ops.
+  Every op also reads an op of the previous cell, so there are about twice as many edges as ops.
   """
   from tensorflow.core.framework import cost_graph_pb2
 
@@ -58,14 +58,14 @@ def synthetic_cost_graph(num_ops: int) -> Any:
   sizes = (rng.integers(1, 1 << 16, num_ops) * 4).tolist()
   picks = rng.integers(0, _CELL * _BRANCHES, num_ops).tolist()
   proto = cost_graph_pb2.CostGraphDef()
-  width = _CELL * _BRANCHES + 1  # and the join
+  width = _CELL * _BRANCHES + 1  # with the op that reads all branches
   for i in range(num_ops):
     cell, place = divmod(i, width)
     node = proto.node.add(
         name=f"cell_{cell}/op_{place}", id=i, compute_cost=costs[i], is_final=i == num_ops - 1)
     node.output_info.add(size=sizes[i], alias_input_port=-1)
     first = cell * width
-    if place == _CELL * _BRANCHES:  # joins the ends of the branches
+    if place == _CELL * _BRANCHES:  # reads the ends of all branches
       for branch in range(_BRANCHES):
         node.input_info.add(preceding_node=first + (branch + 1) * _CELL - 1)
       continue
@@ -78,7 +78,7 @@ def synthetic_cost_graph(num_ops: int) -> Any:
 
 
 def make(what: str, path: str) -> None:
-  """Writes the graph that the row is about."""
+  """Writes the graph of a row."""
   if what.isdecimal():
     proto = synthetic_cost_graph(int(what))
   else:
@@ -92,7 +92,7 @@ def make(what: str, path: str) -> None:
 
 
 def measure(path: str) -> Dict[str, Any]:
-  """Seconds of each stage, and the peak memory of this process."""
+  """Returns the seconds of each stage, and the peak memory of this process."""
   found: Dict[str, Any] = {}
 
   def timed(stage: str, function: Callable[[], Any]) -> Any:
@@ -161,7 +161,7 @@ def measure(path: str) -> Dict[str, Any]:
 
 
 def run(*args: str) -> str:
-  """The output of this program, run again with the present flags and these."""
+  """Runs this program again with the present flags and these, and returns its output."""
   keep = [f"--{name}={FLAGS[name].value}"
           for name in ("cluster", "max_groups", "grouping", "evaluations")]
   done = subprocess.run(

@@ -1,10 +1,11 @@
-"""What `compile_placed` promises of live Keras models, what is measured here, and what it keeps.
+"""Compares predictions of `compile_placed` for live Keras models with measurements on this machine.
 
   scripts/with_env python scripts/benchmarks/benchmark_live.py --out=DIR [--models=towers,...]
 
-Each model is compiled, planned for two logical CPU devices, and trained for one batch, with which
-the placed and the plain step are timed in turns. DIR/live.csv has a row a model, written as it is
-known. Other work on the machine moves both times of a row, not their order.
+Each model is compiled, planned for two logical CPU devices, and trained for one batch; this times
+the placed and the plain step in turns. The step that `compile_placed` keeps is written, too.
+DIR/live.csv has a row per model, written when it is known. Other work on the machine changes both
+times of a row, but not their order.
 """
 
 from __future__ import annotations

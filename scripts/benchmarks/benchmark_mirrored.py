@@ -1,14 +1,15 @@
-"""Times steps of two real workers: one of them alone, ours on both, and MirroredStrategy on both.
+"""Times steps on two real workers: one worker alone, placements on both, MirroredStrategy on both.
 
   scripts/with_env python scripts/benchmarks/benchmark_mirrored.py --out=runs/mirrored
 
-Five training graphs, SGD with momentum, two workers of one core each. For one replica, and for two
-that share their variables or have their own, the graph is calibrated, placed by simulated times,
-and then by measured ones. These three and one worker run some steps in turn, which decides; the
-fastest is then timed beside one worker, and beside `tf.distribute.MultiWorkerMirroredStrategy` with
-two processes of one core each at the same global batch: some steps of each in turn, so that all see
-the same machine. One JSON line a model in OUT/rows.jsonl; models that are there are not timed
-again. The machine must do no other work.
+There are five training graphs with SGD with momentum, and two workers of one core each. The graph
+is calibrated and placed, first by simulated and then by measured times, in three forms: as one
+replica, as two replicas with shared variables, and as two with mirrored variables. The three
+placements and one worker run some steps in turn to find the fastest. The fastest is then timed
+against one worker and against `tf.distribute.MultiWorkerMirroredStrategy` with two processes of one
+core each at the same global batch; all run some steps in turn, under the same conditions.
+OUT/rows.jsonl has one JSON line per model; models in the file are not timed again. The machine must
+do no other work.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@
 
 Parts:
 
-  costs     start of nodes, connection, first task, seconds a task, bytes of tasks and updates
-  evaluate  evaluate.py's rows, annealing that ends by time, on one node and on two
-  killed    evaluate.py on two nodes, one of which dies after the first row
+  costs     start of nodes, connection, first task, seconds per task, bytes of tasks and updates
+  evaluate  rows of evaluate.py, for annealing limited by time, on one node and on two
+  killed    evaluate.py on two nodes, one of which is killed after the first row
 
-The nodes are processes of this machine (`ray.cluster_utils.Cluster`) with one core each, below a
-head that runs no tasks.
+The nodes are processes of this machine (`ray.cluster_utils.Cluster`) with one core each, under a
+head node that runs no tasks.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _COSTS = {
 
 @contextlib.contextmanager
 def _nodes(count: int) -> Iterator[Tuple[Any, List[Any], float]]:
-  """A cluster of so many nodes of one core, these, and the seconds that they took to start."""
+  """Yields a cluster of `count` nodes of one core, the nodes, and the seconds of their start."""
   from ray.cluster_utils import Cluster
 
   with contextlib.ExitStack() as stack:
@@ -84,7 +84,7 @@ def _folder() -> Iterator[str]:
 
 
 def _timed(function: Callable[[], Any]) -> Tuple[float, Any]:
-  """Seconds, and what it returned."""
+  """Returns the seconds of a call, and its result."""
   began = time.monotonic()
   found = function()
   return time.monotonic() - began, found
@@ -103,7 +103,7 @@ def _evaluation() -> Any:
 
 
 def costs() -> Dict[str, float]:
-  """What Ray and what is sent cost; prints a table."""
+  """Prints a table of the costs of Ray and of sent data."""
   from placeto_tf.clusters import Cluster
   from placeto_tf.evaluation.evaluate import Key, run
   from placeto_tf.graphs import load_graph
@@ -143,7 +143,7 @@ def _nothing() -> None:
 
 
 def evaluate() -> None:
-  """Prints how long all rows take on one node and on two."""
+  """Prints the seconds of all rows on one node and on two."""
   from placeto_tf.evaluation import evaluate as evaluate_rows
 
   print(f"{FLAGS.tasks} tasks of {FLAGS.seconds:g} s each\n\n| nodes | first row s | all rows s "

@@ -1,11 +1,11 @@
-"""Measures what making replicas of a graph takes: seconds of the processor, and memory.
+"""Measures the processor seconds and the memory of replicating a graph.
 
   scripts/with_env python scripts/benchmarks/benchmark_replication.py --graph=zoo:amoebanet \\
       --replicas=8
 
-The graph of one replica is read first. What is reported begins there: making the replicas, and
-reading the graph that they are. Memory is what the process grew by at most, beside what reading the
-replicated graph again, as any other graph of its size, grows it by.
+The graph of one replica is read first, and is not measured. The measured part makes the replicas
+and reads the replicated graph. Memory is the largest growth of the process; for comparison, the
+growth by only reading the replicated graph is printed as well.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _resident_bytes() -> int:
 
 
 def grown(function: Callable[[], object]) -> Tuple[object, float, int]:
-  """What a function returns, its processor seconds, and by how much memory grew at most."""
+  """Returns a function's result, its processor seconds, and the largest growth of memory."""
   before, peak, done = _resident_bytes(), [0], threading.Event()
 
   def watch() -> None:

@@ -1,10 +1,10 @@
-"""Sweeps batch size, devices and links, to show where placement gains.
+"""Sweeps batch size, devices and links, to show where placement makes steps shorter.
 
   scripts/with_env python scripts/benchmarks/benchmark_sweep.py --out=runs/sweep
 
-Writes everything that scripts/evaluate.py writes, the clusters, sweep.md (step times of one device
-and of the method, and their ratio) and sweep.png (that ratio over the batch size, a curve per
-cluster). After an interruption the same command goes on where it stopped.
+Writes the files of scripts/evaluate.py, the clusters, sweep.md (step times of one device and of the
+method, and their ratio) and sweep.png (this ratio against the batch size, a curve per cluster).
+After an interruption the same command continues where it stopped.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def _links() -> Dict[str, float]:
 
 
 def write_clusters(directory: str) -> Dict[Tuple[int, str], str]:
-  """(number of devices, name of the links) -> file of the cluster.
+  """Writes the clusters; returns (number of devices, name of the links) -> file of the cluster.
 
   Raises:
-    PlacetoError: the directory has another cluster of that name, of which there may be results.
+    PlacetoError: the directory has another cluster of the same name, perhaps with results.
   """
   import numpy as np
 

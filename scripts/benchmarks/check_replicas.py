@@ -1,12 +1,13 @@
-"""Trains the replicas of each row of a table beside their graph, and writes how that went into it.
+"""Trains the replicas of each row of a table beside their graph, and writes the results to it.
 
   scripts/with_env python scripts/benchmarks/check_replicas.py \\
       --table=docs/results/data/replicas.csv --limit_s=60
 
-Every check has a process of its own and ends within the limit, as after a search. Rows of the same
-graph and replicas share one. Results are kept in --out, so that the same command goes on after an
-interruption, and stand in the column `check` of the table. Prints the graph, the replicas, how many
-of how many were checked, steps, and seconds of the clock and of the processor.
+Every check has a process of its own and ends within the limit, as after a search. Rows with the
+same graph and replicas share one check. Results are kept in --out, so that the same command
+continues after an interruption, and are written to the column `check` of the table. Prints the
+graph, the replicas, the number of checked replicas, steps, and seconds of the clock and of the
+processor.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Training graphs of models that others wrote, as MetaGraphs for `evaluate.py --graphs`.
+"""Writes training graphs of other projects' models as MetaGraphs, for `evaluate.py --graphs`.
 
   scripts/with_env pip install 'transformers==4.57.*' 'keras-hub==0.32.*' 'keras-rs==0.4.*'
   scripts/with_env python scripts/benchmarks/foreign_graphs.py --out=runs/foreign_graphs
 
-Models have random weights. What is written is the step that `fit` runs, loss, gradients, optimizer
-and metrics, traced for one batch. --models=NAME:key=value,... chooses models and their sizes.
-docs/results/foreign_graphs.md has what policies and searches make of them, with TensorFlow 2.21.0,
+Models have random weights. A graph is the step that `fit` runs (loss, gradients, optimizer and
+metrics), traced for one batch. --models=NAME:key=value,... chooses models and their sizes.
+docs/results/foreign_graphs.md has the results of policies and searches, with TensorFlow 2.21.0,
 Keras 3.15.1, tf_keras 2.21.0, transformers 4.57.6, keras-hub 0.32.0, keras-rs 0.4.0 and
 TensorFlow GNN 1.0.3.
 """

@@ -1,11 +1,11 @@
-"""Measures what the host is worth: large tables placed, beside `tf.device("/CPU:0")` by hand.
+"""Measures the gain by using the host: large tables placed, against `tf.device("/CPU:0")` by hand.
 
   scripts/with_env python scripts/benchmarks/host_tables.py --out=runs/host_tables
 
-Five graphs with tables of 1 to 40 GB are placed on V100s of 16 GB, and compared with the same graph
-whose tables a user has put on the CPU, and with what can be placed without the host. For graphs of
-the zoo the rows of ops that are newly offered the host are counted: where there is none, a search
-is the same, placement by placement, as without the host. Nothing of the tables is allocated.
+Five graphs with tables of 1 to 40 GB are placed on V100s of 16 GB. They are compared with the same
+graph whose tables a user has put on the CPU, and with placements without the host. For graphs of
+the zoo, this counts the ops for which the host is a new option: if there are none, a search is the
+same, placement by placement, as without the host. The tables are never allocated.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def row_of(name: str) -> Dict[str, Any]:
 
 
 def newly_offered(name: str, cluster_name: str) -> int:
-  """Returns how many ops of a graph of the zoo are offered the host though they run elsewhere."""
+  """Returns the number of ops of a zoo graph that may use the host but also run elsewhere."""
   from placeto_tf.clusters import Cluster, allowed_devices
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph

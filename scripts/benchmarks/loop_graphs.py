@@ -3,12 +3,12 @@
   scripts/with_env python scripts/benchmarks/loop_graphs.py --out=runs/loop_graphs --measure \\
       --page=docs/results/predictions.md
 
-All but the decoders and the detector are training steps, with gradients and an optimizer. Feeds are
-those that `measure.py` makes up. With --measure the user's commands follow for each graph, on two
-workers of one core each: `calibrate.py`, `place.py` for one worker, for the expert split and for
-what `auto` finds, and `measure.py`. OUT/predictions.csv has a row for each placement; graphs that
-are in it are left out, so that a run that was stopped goes on. A graph that fails is named, and the
-others follow. It needs the machine for itself. --page takes the table of what is measured.
+All but the decoders and the detector are training steps, with gradients and an optimizer.
+`measure.py` makes up the feeds. With --measure, each graph goes through a user's commands on two
+workers of one core each: `calibrate.py`; `place.py` for one worker, for the expert split and for
+`auto`; and `measure.py`. OUT/predictions.csv has a row for each placement; graphs in the file are
+skipped, so that a stopped run continues. If a graph fails, its name is printed and the next one
+follows. The machine must do no other work. --page is the page that gets the table of measurements.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Compares methods on problems made of arrays, of the kinds that others place.
+"""Compares methods on random problems of the kinds that other tools place.
 
   scripts/with_env python scripts/benchmarks/made_problems.py --methods=placeto,annealing
 
 Prints, for each kind of `placeto_tf/training/made_problems.py` and each budget, the geometric mean
-of the objective over the best of one device, the expert and METIS, with its deviation over seeds,
-and how many placements fit in memory where not all do: what does not fit is no result.
-Every method begins at its usual starts, which count, and plans for the budget. Training uses the
-problems below 1,000.
+of the objective divided by the best of one device, the expert and METIS, with its deviation over
+seeds. If some placements do not fit in memory, the number of placements that fit is printed, too,
+because a placement that does not fit is no valid result.
+Every method begins from its usual starts, which count as evaluations, and plans for the budget.
+Training uses the problems with indices below 1,000.
 """
 
 from __future__ import annotations

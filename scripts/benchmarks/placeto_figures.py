@@ -1,19 +1,19 @@
-"""Placeto, figure by figure: trains what the paper's figures show, draws them, prints their tables.
+"""Repeats the figures of Placeto's paper: trains the policies, draws figures, prints their tables.
 
   scripts/with_env python scripts/benchmarks/placeto_figures.py --out=runs/placeto
 
-Training is by `--preset=paper` where nothing else is said. After an interruption the same command
-goes on where it stopped. The parts:
+Training is by `--preset=paper` unless something else is said. After an interruption the same
+command continues where it stopped. The parts:
 
-  curves    one graph: sampled episodes while it learns, as published, with the reward at the end,
-            in random order, with the paper's simpler embeddings, and with choices that the preset
-            departs from; beside them the best of searches with --simulations
-  families  trained on members 0 to 7, applied to members 24 to 31: the distribution over graphs of
-            zero-shot, of a policy that was trained on these graphs (optimized), of one that was
-            trained on members 0 to 7 of all families (mixed), of uniform placements, and of
-            searches with --simulations, Placeto as it ships among them
+  curves    one graph: sampled episodes during training, as published, with the reward at the end,
+            in random order, with the paper's simpler embeddings, and with settings of the paper
+            that the preset changes; for comparison the best of searches with --simulations
+  families  policies trained on members 0 to 7 and applied to members 24 to 31: the distribution
+            over graphs of zero-shot, of a policy that was trained on these graphs (optimized), of a
+            policy that was trained on members 0 to 7 of all families (mixed), of uniform
+            placements, and of searches with --simulations, including the shipped Placeto
 
-Step times are over the best of one device, the expert and METIS.
+Step times are divided by the best of one device, the expert and METIS.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ VARIANTS = {
     "entropy from 1.0": ("placeto.entropy=1.0",),
     "three-layer transform": ("transform_layers=3",)}
 SEARCHES = ("local_search", "annealing", "placeto")
-_LAST = 3  # watches whose mean stands in the table: one has eight episodes
+_LAST = 3  # the table has the mean over so many watches, because one watch has only 8 episodes
 
 
 def train(
     graphs: Sequence[str], held_out: Sequence[str], seed: int, settings: Sequence[str], name: str,
     *, iterations: Optional[int] = None) -> str:
-  """Trains to the end, or leaves alone what is trained; the directory of the run."""
+  """Trains to the end, unless the run is finished; returns the directory of the run."""
   from placeto_tf import policies
 
   policy = policies.trainable()["placeto"]().preset("paper")
@@ -87,7 +87,7 @@ def train_on(kind: str, family: str, seed: int) -> str:
 
 
 def problem_makers(specs: str) -> List[Any]:
-  """For each graph a function that makes its problem."""
+  """Returns, for each graph, a function that makes its problem."""
   from placeto_tf.clusters import Cluster
   from placeto_tf.graphs import load_graph
   from placeto_tf.training.problems import make_problem
@@ -98,7 +98,7 @@ def problem_makers(specs: str) -> List[Any]:
 
 
 def best_of_search(make: Any, name: str, evaluations: int, seed: int) -> float:
-  """The best that a search finds from the best known placement, over that.
+  """Returns a search's best step time from the best known placement, divided by the latter's.
 
   "uniform moves" is Placeto's process with uniform devices.
   """
@@ -120,13 +120,13 @@ def best_of_search(make: Any, name: str, evaluations: int, seed: int) -> float:
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
-  """Over seeds."""
+  """Formats mean and deviation over seeds."""
   return f"{np.mean(values):.3f}" + (
       f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
 
 
 def _figures(run: str) -> Dict[str, Dict[int, float]]:
-  """Name -> iteration -> value; what a killed run did twice counts as it was done last."""
+  """Returns name -> iteration -> value; for iterations that were run twice, the last value."""
   import tensorflow as tf
   from tensorboard.backend.event_processing import event_file_loader
 
@@ -168,7 +168,7 @@ def curves(seeds: Sequence[int]) -> str:
       best = [best_of_search(make, name, evaluations, seed) for seed in seeds]
       lines.append(
           f"| {name}, {evaluations:,} simulations | | | | {mean_and_deviation(best)} |")
-  panels[0].set_yscale("log")  # the fall at the start is twenty times what the variants differ by
+  panels[0].set_yscale("log")  # the first decrease is 20 times the differences of the variants
   ticks = [tick for tick in (0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 4)
            if panels[0].get_ylim()[0] < tick < panels[0].get_ylim()[1]]
   panels[0].set_yticks(ticks, map(str, ticks))

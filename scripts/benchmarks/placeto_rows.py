@@ -1,6 +1,6 @@
-"""A policy of the published process beside random draws and placers that do not learn.
+"""Compares a policy of the published process with random placements and placers without learning.
 
-The rows of `rows`, step times over the best of one device, expert and METIS:
+The rows of `rows` are step times divided by the best of one device, expert and METIS:
 
   single, expert, metis   their placements
   greedy (random start)   the last placement of one episode of likeliest devices, from a random
@@ -8,8 +8,8 @@ The rows of `rows`, step times over the best of one device, expert and METIS:
   greedy (known start)    the same from the best of single, expert and METIS
   uniform placements      the best of as many uniformly random placements as the greedy episode
                           from a random start evaluates
-  zero-shot, untrained,   the best met in so many evaluations by episodes from the best placement so
-  uniform moves           far: of the trained policy, of its network as it began, of uniform devices
+  zero-shot, untrained,   the best in a number of evaluations by episodes from the best placement so
+  uniform moves           far: of the trained policy, of its initial network, of uniform devices
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MOST_EPISODES = 4  # for each episode that fits the budget if every decision mo
 def rows(
     graphs: Sequence[Callable[[], Any]], weights: Any, budgets: Sequence[int], seed: int, *,
     rivals: bool = True) -> Dict[str, List[Tuple[float, float]]]:
-  """Row -> for each graph (step time over the best known placer's, evaluations).
+  """Returns row -> for each graph (step time divided by the best known placer's, evaluations).
 
   Args:
-    graphs: called without arguments, each makes a new `PlacementProblem` of one graph.
+    graphs: functions without arguments, each of which makes a new `PlacementProblem` of a graph.
     weights: `PublishedWeights` of a training run.
     budgets: evaluations of the searches.
-    seed: of draws.
-    rivals: whether also those that have learned nothing, and greedy episodes from random starts.
+    seed: of samples.
+    rivals: whether to add methods without learning, and greedy episodes from random starts.
   """
   from placeto_tf.search import PLACERS
   from placeto_tf.training.problems import with_starts
@@ -78,7 +78,7 @@ def rows(
 
 
 class _Session:
-  """One policy on all graphs, an episode of each at a time."""
+  """One policy on all graphs, with one episode of each graph at a time."""
 
   def __init__(
       self, graphs, starts, weights, arrays, seed, *, start, episodes=1, uniform=False):
@@ -102,7 +102,7 @@ class _Session:
         seed, weights=arrays, max_groups=most)
 
   def episode(self, rng: Optional[np.random.Generator]) -> None:
-    """Plays one; without a generator with the likeliest devices."""
+    """Plays an episode; without a generator with the likeliest devices."""
     from placeto_tf.training import driving
 
     for problem, environment in zip(self._problems, self._environments):
@@ -110,28 +110,28 @@ class _Session:
       driving.play(environment, driving.drawing(logits, rng))
 
   def last_us(self) -> np.ndarray:
-    """[C] of the placements now; of several episodes the geometric mean."""
+    """Returns [C] the present step times; for several episodes the geometric mean."""
     return np.array([
         np.exp(np.log(each.objective_us).mean()) for each in self._environments])
 
   def evaluations(self) -> List[int]:
-    """[C] so far."""
+    """Returns [C] the evaluations so far."""
     return [problem.search_log.evaluations for problem in self._problems]
 
   def best_us(self, budget: int) -> List[float]:
-    """[C] the best met in so many evaluations."""
+    """Returns [C] the best step times within a number of evaluations."""
     return [
         min(us for evaluations, _, us in problem.search_log.history if evaluations <= budget)
         for problem in self._problems]
 
 
 def _uniform(problem, observation) -> np.ndarray:
-  """[B, 1, D] of a policy that draws every allowed device with equal probability."""
+  """Returns logits [B, 1, D] of a policy that samples allowed devices with equal probability."""
   return np.where(problem.allowed[observation["current"]], 0.0, -np.inf)
 
 
 def _best_of_draws(problem, rng: np.random.Generator, count: int) -> float:
-  """The best of so many uniformly random placements, the geometric mean of as many trials."""
+  """Returns the best of `count` uniformly random placements, as geometric mean over trials."""
   trials = [
       problem.evaluate(_random(problem, rng, count)).objective_us.min()
       for _ in range(_GREEDY_STARTS)]
@@ -139,6 +139,6 @@ def _best_of_draws(problem, rng: np.random.Generator, count: int) -> float:
 
 
 def _random(problem, rng: np.random.Generator, count: int) -> np.ndarray:
-  """[count, G] uniformly random allowed devices."""
+  """Samples [count, G] uniformly random allowed devices."""
   draws = np.where(problem.allowed, rng.random((count,) + problem.allowed.shape), -1.0)
   return draws.argmax(axis=2).astype(np.int32)

@@ -1,9 +1,9 @@
-"""Draws the tables of docs/results/data for the pages of docs/results, a picture for each.
+"""Draws a picture of each table of docs/results/data for the pages of docs/results.
 
   scripts/with_env python scripts/benchmarks/plot_results.py
 
-A picture has a line for each graph (and cluster) and a dot for each method: its step time over that
-of a reference, or the figure itself.
+A picture has a line for each graph (and cluster) and a dot for each method: the method's step time
+divided by that of a reference, or the figure itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MARKERS = "osD^vP*X<>"
 
 
 def read(path: str) -> List[Dict[str, str]]:
-  """The rows of a CSV file."""
+  """Returns the rows of a CSV file."""
   with open(path, newline="", encoding="utf-8") as file:
     return list(csv.DictReader(file))
 
@@ -30,7 +30,7 @@ def read(path: str) -> List[Dict[str, str]]:
 def ratios(
     rows: Sequence[Dict[str, str]], columns: Sequence[str], over: Optional[str]
 ) -> Dict[str, List[float]]:
-  """Column -> its figures, over those of another column where one is named; NaN where none is."""
+  """Returns column -> figures, divided by those of column `over` if given; NaN for missing ones."""
   return {column: [
       float(row[column] or "nan") / (float(row[over]) if over else 1.0) for row in rows]
       for column in columns}

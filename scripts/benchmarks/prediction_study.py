@@ -1,17 +1,17 @@
-"""The error of predictions: measured against predicted step times of placements not seen before.
+"""Measures the error of predicted step times, for placements that calibration has not seen.
 
 The graphs and the placements of each are fixed by a JSON file before anything is measured:
 
   {"graphs": ["zoo:...", ...], "placements": 40, "near_best": 12, "seed": 0, "workers": 2}
 
-Each graph has a directory, so that a study that was stopped goes on where it was:
+Each graph has a directory, so that a stopped study continues where it was:
 
   calibration/cluster.json, costs.pb   from calibration runs alone (see `calibrating`), which
-  calibration/placement_NN.json        are those of other placements too
+  calibration/placement_NN.json        also run other placements
   placements/NN_KIND.json              random by op and by block, expert, single, near the best
   predicted.json                       the prediction for each
   measured.jsonl                       one line per measured placement, appended as it is measured
-  repeats.jsonl                        the same placements once more: the measurement's own noise
+  repeats.jsonl                        some placements measured again: the noise of measurements
 
 `prediction_study_results.py` computes the results from these files alone.
 """

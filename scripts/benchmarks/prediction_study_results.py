@@ -1,6 +1,6 @@
-"""Results of a study of predictions: agreement with measurements, as table and plot.
+"""Computes the results of a study of predictions: agreement with measurements, as table and plot.
 
-They are computed from the files that `prediction_study.py` writes, and written beside them:
+The results are computed from the files of `prediction_study.py`, and written beside these:
 `summary.json`, `table.md`, `scatter.png`.
 """
 

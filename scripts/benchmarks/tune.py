@@ -1,15 +1,15 @@
-"""Tunes methods: searches that do not learn, with equally many settings, and one-shot policies.
+"""Tunes methods: searches without learning, with equally many settings each, and one-shot policies.
 
   scripts/with_env python scripts/benchmarks/tune.py --out=runs/tuning
   scripts/with_env python scripts/benchmarks/tune.py --methods=hierarchical,gdp --seeds=0,1,2 \\
       --budgets=3200 \\
       --graphs='family:ptb[0],family:nmt[0],family:cifar10[0],zoo:resnet50' --out=runs/tuning
 
-Fields are tried one after the other, each value with the best values of the fields before it. A
+Fields are tried one after the other, each value with the best values of the earlier fields. A
 setting is run on every graph with every seed, once for each number of evaluations in --budgets.
 Runs start from the best of one device, expert and METIS. The score is the geometric mean of the
-final step time over that start's. Prints a table per method and the chosen settings. After an
-interruption the same command goes on where it stopped.
+final step time divided by the start's (lower is better). Prints a table per method and the chosen
+settings. After an interruption the same command continues where it stopped.
 """
 
 from __future__ import annotations
