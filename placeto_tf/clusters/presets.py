@@ -48,8 +48,8 @@ Where the figures come from:
     github.com/chelsea0x3b/cudarc/issues/169 and the threads of NVIDIA's forum named there).
     `k80` has none, as its authors' simulator has none.
   Links between hosts: the measured speed of gRPC between worker processes, as for `cpu`, which is
-    below that of an Ethernet of 25 Gbit/s. "@100gbit" means a network whose rate TensorFlow does
-    reach (RDMA, several connections), of which three quarters are assumed.
+    below that of an Ethernet of 25 Gbit/s. "@100gbit" means a network whose rate TensorFlow can use
+    (RDMA, several connections); three quarters of the rate are assumed.
   Efficiency: see the entries of `_PRESETS`; without a comment it is assumed to be that of V100 (no
     TF32) or A100 (TF32). That of half precision is V100's on all cards: NVIDIA's
     DeepLearningExamples (ResNet-50 v1.5 for TensorFlow, XLA, one GPU) has 1,270 images/s in mixed
@@ -96,7 +96,7 @@ _HALF = 0.64  # of products of half precision
 # 80GB HBM3 (PyTorch 2.11.0, CUDA 13.0, cuDNN 9.19, float32 as TF32 and bfloat16), by
 # scripts/benchmarks/gpu_kernels.py; docs/results/h100_kernels.md has the errors. Types that differ
 # from a timed one by their name or function alone are with it; pooling, softmax, reductions and
-# what moves data were not timed, and keep the efficiency of A100.
+# ops that move data were not timed, and have the efficiency of A100.
 _H100_KERNELS = (
     (0.90, 2.5, "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum _FusedMatMul"),
     (0.62, 4.5, "Conv2D Conv3D _FusedConv2D"),
@@ -310,7 +310,7 @@ def from_counts(
 
 
 def slowest_fields(members: Sequence[Preset]) -> Dict[str, float]:
-  """Returns the fields of a `Cluster` that hold for all its devices, those of the slowest."""
+  """Returns the common fields of a `Cluster`: for each field, the value of the slowest preset."""
   return {field: max(getattr(preset, field) for preset in members)
           for field in ("op_overhead_us", "bus_gap_us", "launch_us")}
 

@@ -1,4 +1,4 @@
-"""Features of (group, device) pairs: what would change if the group were on the device.
+"""Features of (group, device) pairs, which describe the effect of moving the group to the device.
 
 All features are relative, so that one set of weights serves any graph and any cluster: times are
 divided by the step time or by the mean compute time of a group, bytes by memory limits or by all

@@ -22,7 +22,7 @@ from placeto_tf.errors import SetupError
 VARIABLE = "TF_USE_LEGACY_KERAS"
 REQUIREMENTS = pathlib.Path(__file__).resolve().parent.parent / "training_requirements.txt"
 _PACKAGES = ("tf_agents", "tensorflow_gnn", "tensorflow_probability", "gym", "tree")
-_TRUE = ("1", "true", "True")  # what TensorFlow itself accepts
+_TRUE = ("1", "true", "True")  # the values that TensorFlow accepts
 
 
 def check_training_packages() -> None:

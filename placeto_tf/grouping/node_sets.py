@@ -1,8 +1,9 @@
-"""`NodeSets`: disjoint sets of nodes and the traffic between them, as compiled loops read them.
+"""`NodeSets`: disjoint sets of nodes and the traffic between them, as arrays for compiled loops.
 
-`merging.Merger` is what other modules use. A set is named by one of its nodes, its root. The
-traffic between two sets is an edge, which both list. An edge e is two half-edges, 2e in the list of
-one end and 2e+1 in that of the other. A table of pairs of roots finds the edge between them.
+Other modules use `merging.Merger`. One node of each set, its root, identifies the set. The traffic
+between two sets is an edge, which is in the lists of both: edge e has two half-edges, 2e in the
+list of one end and 2e+1 in the list of the other end. A hash table from pairs of roots finds the
+edge between them.
 
 Where order decides, it is that of numbers, never that of lists or tables: so a result does not
 depend on how sets are kept. Roots and half-edges are int64 in loops: numba would compile a function
@@ -20,7 +21,7 @@ import numpy as np
 from placeto_tf.simulation.compiling import compiled, part
 
 NONE = -1  # no half-edge, no edge
-_SPREAD = 0x9E3779B97F4A7C1  # odd; a multiple's upper bits are what the table goes by
+_SPREAD = 0x9E3779B97F4A7C1  # odd; the upper bits of key times this number are the hash
 
 
 class NodeSets(NamedTuple):
@@ -65,7 +66,7 @@ class NodeSets(NamedTuple):
     return sets
 
   def copy(self) -> NodeSets:
-    """Copies the sets, to be merged apart from these."""
+    """Returns a copy of the sets, which is merged independently."""
     return NodeSets(*(array.copy() for array in self))
 
 
@@ -142,7 +143,7 @@ def edge_of(sets, key):
 
 @part
 def _forget(sets, key):
-  """Takes a key out of the table, and moves up those that stood behind it for want of room."""
+  """Removes a key from the table, and moves later keys that collided with it closer to home."""
   keys, edges = sets.keys, sets.edges
   last = keys.shape[0] - 1
   hole = at = _place_of(keys, key)

@@ -376,8 +376,8 @@ def _init(ray: ModuleType, address: str) -> None:
   here = {"include_dashboard": False, "num_cpus": num_cores()} if address == LOCAL else {}
   ray.init(address, log_to_driver=False, logging_level=logging.ERROR,
            runtime_env={"env_vars": environment}, **here)
-  # Errors of Ray's own processes would stand between lines of progress; those that matter here are
-  # raised as well.
+  # Errors printed by Ray's own processes would mix with lines of progress; errors that matter here
+  # are raised as well.
   worker = sys.modules.get("ray._private.worker")
   if worker is not None:
     worker._worker_logs_enabled = False  # type: ignore[attr-defined]

@@ -85,7 +85,7 @@ def _crowding(
   n, memory = graph.num_ops, cluster.memory_bytes[~hosts]
   held = np.bincount(graph.colocation, costs.persistent_bytes, minlength=n)  # of each set
   found = np.zeros(n, dtype=bool)
-  # Variables fill half of the smallest device: those used by rows may leave.
+  # Variables fill half of the smallest device: variables that are used by rows may move.
   if held.sum() > _HALF * memory.min():
     by_rows = np.array(
         [any(part in op_type for part in _BY_ROWS) for op_type in graph.op_types], dtype=bool)

@@ -398,7 +398,7 @@ def finish(place, tables, references, usage, peak_bytes):
   Args:
     place: [N] int32, the device of each op.
     tables: `SimulationTables`.
-    references: [O, D] int32, of which those of fetches are left; all 0 afterwards.
+    references: [O, D] int32; only references of fetches are left, and are set to 0 here.
     usage: [D] float64, overwritten.
     peak_bytes: [D] float64, added to.
   """
@@ -436,7 +436,7 @@ def _simulate(tables, state, peak_bytes):
   last = np.uint64(0)
   now = 0.0
   while True:
-    # One round: first what ended loses its dependencies, and what was in flight ...
+    # One round: first, ended ops and transfers, and arrivals, remove dependencies ...
     startable_count = np.uint64(0)
     for k in range(count):
       x = state.ended[k]
@@ -468,7 +468,7 @@ def _simulate(tables, state, peak_bytes):
       break
     if tables.launch_us > 0.0:
       _launch(count, now, d_count, tables, state)
-    # ... then what became ready is queued ...
+    # ... then ops that became ready are queued ...
     startable_count = _queue_ready(ready_count, state, startable_count)
     ready_count = np.uint64(0)
     # ... and buses and devices start the next items, now or once they are free.

@@ -345,7 +345,7 @@ def _add_transfer_event(at_us, what, t, d, tables, w):
 
 @inlined
 def _deliver(t, receiver, place, tables, w):
-  """Hands what transfer t brought to its consumers on the receiver."""
+  """Delivers the output of transfer t to its consumers on the receiver."""
   s = w.transfer_ints[t, 0]
   for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
     j = np.int64(tables.edge_consumers[e])
@@ -456,7 +456,7 @@ def _happen(event, now, place, tables, extensions, w):
 
 @inlined
 def _release_memory(i, device, tables, w):
-  """Gives back what op i held, and the inputs that it was the last to read on its device."""
+  """Frees the bytes of op i, and the inputs of which it was the last reader on its device."""
   w.usage[device] -= tables.release_bytes[i]
   for k in range(tables.input_offsets[i], tables.input_offsets[i + 1]):
     output = tables.input_outputs[k]
@@ -492,7 +492,7 @@ def _send(i, s, device, target, late, place, tables, extensions, w):
 
 @inlined
 def _end_op(i, device, place, tables, extensions, w):
-  """Hands what op i made to its consumers here, and to the bus where others want it."""
+  """Delivers the outputs of op i to consumers on its device, and queues transfers to others."""
   n = tables.in_degrees.shape[0]
   _release_memory(i, device, tables, w)
   for s in range(tables.op_segments[i], tables.op_segments[i + 1]):
@@ -525,7 +525,7 @@ def _end_op(i, device, place, tables, extensions, w):
 
 @inlined
 def _end(x, now, place, tables, extensions, w):
-  """Ends what slot x ran; returns how many ops ended, 0 or 1."""
+  """Ends the op or job of slot x; returns the number of ops that ended, 0 or 1."""
   n = tables.in_degrees.shape[0]
   pause_us = 0.0
   ops = 0
@@ -557,17 +557,17 @@ def _end(x, now, place, tables, extensions, w):
 
 @inlined
 def _queue_as_executor(place, tables, extensions, w):
-  """Queues what enters in this round in the order of TensorFlow's executor."""
+  """Queues the items that enter in this round, in the order of TensorFlow's executor."""
   n = tables.in_degrees.shape[0]
   k = 0
   while k < w.counts[ENTERING]:
     cause = w.causes[k]
     stop = k + 1
-    # Items made ready by one op's end stand side by side; each other item is a group alone.
+    # Items made ready by one op's end are side by side; each other item is a group of its own.
     while stop < w.counts[ENTERING] and cause >= 0 and w.causes[stop] == cause:
       stop += 1
     _sort(k, stop, w.entering, w.turns)
-    held = np.int64(-1)  # the latest of those that are not inline; put back by the next one
+    held = np.int64(-1)  # the latest item that is not inline; queued when the next one comes
     for k2 in range(k, stop + 1):
       item = w.entering[k2] if k2 < stop else np.int64(-1)
       inline = False
@@ -598,7 +598,7 @@ def _queue_as_executor(place, tables, extensions, w):
 
 @inlined
 def _queue_by_arrival(place, tables, w):
-  """Queues what enters in this round."""
+  """Queues the items that enter in this round."""
   n = tables.in_degrees.shape[0]
   for k in range(w.counts[ENTERING]):
     item = w.entering[k]
@@ -684,7 +684,7 @@ def _start_item(d, begin, now, starts, tables, extensions, w):
 
 @inlined
 def _start(now, starts, tables, extensions, w):
-  """Starts what unpacking and devices can start."""
+  """Starts the next ops and jobs on free devices, and the next unpacking."""
   d_count = tables.kinds.shape[0]
   beside = d_count
   # Slots d_count + d unpack beside device d's ops, under the executor's order alone.
@@ -702,7 +702,7 @@ def _start(now, starts, tables, extensions, w):
 
 @inlined
 def _key(x, tables, w):
-  """Returns the order of slot x among those that end now: producer, port, destination."""
+  """Returns the key that orders slot x among slots that end now: producer, port, destination."""
   n = tables.in_degrees.shape[0]
   d_count = np.int64(tables.kinds.shape[0])
   item = w.current[x]
@@ -753,7 +753,7 @@ def _simulate(place, starts, peak, tables, extensions, w):
   now = 0.0
   count = 0
   while True:
-    # One round: first what ended loses its dependencies ...
+    # One round: first, ended items remove dependencies ...
     for k in range(count):
       x = w.ended[k]
       if x >= w.due.shape[0]:
@@ -770,7 +770,7 @@ def _simulate(place, starts, peak, tables, extensions, w):
       x = w.ended[k]
       if x < tables.kinds.shape[0] and w.state[x] == COOLING:
         w.due[x] = max(w.due[x], w.launched_us[tables.launchers[x]])
-    # ... then what became ready is queued ...
+    # ... then items that became ready are queued ...
     if extensions.executor:
       _queue_as_executor(place, tables, extensions, w)
     else:

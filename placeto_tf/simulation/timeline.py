@@ -28,7 +28,7 @@ from placeto_tf.simulation.schedule import SimulationResult
 COMPUTE, BUS = 1, 2  # threads
 MAX_PICTURED_OPS = 100_000  # matplotlib takes about 10 us for each
 _MS = 1000.0  # us; axes are in ms
-_MAX_PICTURED_DEVICES = 32  # of thousands, a picture would be as long, and take minutes
+_MAX_PICTURED_DEVICES = 32  # a picture of thousands of devices would be too long and take minutes
 
 
 def timeline_events(
@@ -109,7 +109,7 @@ def _slice(
 
 
 def _transfer_labels(graph: ComputationGraph, result: SimulationResult) -> List[str]:
-  """Names tensors as TensorFlow writes inputs: "op", "op:1", "^op" for control."""
+  """Returns tensor names in TensorFlow's notation for inputs: "op", "op:1", "^op" for control."""
   labels = []
   for op, port in zip(result.transfers.ops.tolist(), result.transfers.ports.tolist()):
     name = graph.op_names[op]
@@ -120,7 +120,7 @@ def _transfer_labels(graph: ComputationGraph, result: SimulationResult) -> List[
 def _arrows(
     graph: ComputationGraph, result: SimulationResult, labels: List[str]
 ) -> List[Dict[str, Any]]:
-  """Draws a flow from every transfer to each op that it brought an input."""
+  """Adds an arrow from every transfer to each op for which it carries an input."""
   events: List[Dict[str, Any]] = []
   sent, place = result.transfers, result.placement
   # (op, port, destination) -> transfer.
@@ -150,19 +150,19 @@ def timeline_figure(
     result: SimulationResult, *, graph: Optional[ComputationGraph] = None,
     costs: Optional[OpCosts] = None, title: Optional[str] = None,
     before: Optional[SimulationResult] = None, before_title: str = "before"):
-  """Draws a lane for each device and each bus, and the memory of devices where costs are given.
+  """Draws a lane for each device and each bus, and, if costs are given, the memory of devices.
 
   Args:
     result: the step to draw.
     graph, costs: of the step; without them memory is not drawn.
     title: above the lanes; by default the step time.
     before: another step, drawn above on the same time axis, with the devices that compute in it.
-    before_title: above its lanes, beside its step time.
+    before_title: title above the lanes of `before`, beside its step time.
 
   Returns:
     A matplotlib figure.
   """
-  from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, seldom needed
+  from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, rarely needed
   from matplotlib.figure import Figure
   shown = _pictured_devices(result)
   panels = [(result, shown, title or f"step time {result.step_time_us / _MS:.2f} ms")]
@@ -222,8 +222,8 @@ def _draw_lanes(axes: Any, result: SimulationResult, devices: List[int]) -> None
 
 
 def _pictured_devices(result: SimulationResult) -> List[int]:
-  """Returns the devices to show: all of a few, or those that compute the longest."""
-  # A stable sort: of equally busy devices those of lower indices are shown.
+  """Returns the devices to show: all devices or, of many, the busiest ones."""
+  # A stable sort: of equally busy devices, the ones with lower indices are shown.
   busiest = np.argsort(-result.busy_us, kind="stable")
   return sorted(busiest[:_MAX_PICTURED_DEVICES].tolist())
 

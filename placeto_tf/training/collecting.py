@@ -60,6 +60,6 @@ class Collecting:
 
 def _worker(number: int, make: Maker, problems: Sequence[Any]) -> Callable[[Shared, Any], Any]:
   """Returns a collector of shared weights."""
-  del number  # of the worker: what it collects does not depend on it
+  del number  # of the worker: its experience does not depend on the number
   collector = make(problems)
   return lambda weights, spec: collector(weights.get(), spec)

@@ -34,7 +34,7 @@ def enas_conv(
   Args:
     batch: images of a step.
     image: rows and columns of an image.
-    cell: the seed that a normal and a reduction cell are sampled from.
+    cell: the seed from which a normal and a reduction cell are sampled.
     nodes: of each cell.
     cells: of the network; two of them reduce, at a third and two thirds of the depth, and
       double the filters.
@@ -75,7 +75,7 @@ def _sample_conv_cell(rng: random.Random, nodes: int) -> _ConvCell:
 def _conv_cell(
     norms: layers.BatchNorms, shape: _ConvCell, before: tf.Tensor, last: tf.Tensor, filters: int,
     stride: int) -> tf.Tensor:
-  """Builds a cell; returns the states that none of its nodes reads, concatenated."""
+  """Builds a cell; returns the concatenation of the states that none of its nodes reads."""
   import tensorflow as tf
 
   read = {state for halves in shape for state, _ in halves}
@@ -115,7 +115,7 @@ def enas_recurrent(
 
   Args:
     batch: sequences of a step.
-    cell: the seed that the cell is sampled from, the same in all layers.
+    cell: the seed from which the cell is sampled; all layers have the same cell.
     nodes: of the cell.
     layers: of the network.
     steps: words of a sequence.
@@ -165,7 +165,7 @@ def _recurrent_layer(
         value = tf.concat([step_inputs, output], axis=1) if node == 0 else states[source]
         carried = output if node == 0 else value
         gate, content = tf.split(tf.matmul(value, weights[node]), 2, axis=1)
-        # A highway: the gate says how much of the node's input goes on as it is.
+        # A highway: the gate is the share of the node's input that passes unchanged.
         gate, content = tf.sigmoid(gate), _activate(activation, content)
         states.append(carried + gate * (content - carried))
     loose = [state for node, state in enumerate(states) if node not in read]

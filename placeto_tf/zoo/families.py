@@ -2,10 +2,10 @@
 
 `family:cifar10[3]` is one graph, `family:cifar10[0:24]` are 24. A member is a spec of a model in
 `registry`, sampled from ranges of its options by a generator that is seeded with the family's name
-and the index: the same everywhere, and the same whatever else is sampled.
+and the index. So a member is the same everywhere, whatever else is sampled.
 
-Members 24 to 31 are kept for tests of what was trained on others: no other member has the structure
-of one of these, a cell or a pair of layers and steps.
+Members 24 to 31 are held out to test policies that were trained on other members: no other member
+has the same structure (a cell, or a pair of layers and steps).
 
 To add a family, write a function from a generator and an index to a spec, and enter it in
 `FAMILIES`.
@@ -38,7 +38,7 @@ def is_family(spec: str) -> bool:
 
 
 def expand(spec: str) -> List[str]:
-  """Returns the specs of single graphs that a spec stands for.
+  """Returns the specs of the single graphs that a spec describes.
 
   "family:cifar10[2:4]" -> ["family:cifar10[2]", "family:cifar10[3]"]; any other spec stands for
   itself.
@@ -99,7 +99,7 @@ def _ptb(rng: random.Random, index: int) -> str:
 
 
 def _nmt(rng: random.Random, index: int) -> str:
-  """Translation with attention; deep members have fewer steps, so that sizes stay alike."""
+  """Translation with attention; deep members have fewer steps, so that sizes are similar."""
   layers = rng.randint(1, 4)
   steps = rng.randint(*_NMT_STEPS[layers])
   layers, steps = _NMT_KEPT.get(index, (layers, steps))

@@ -54,7 +54,7 @@ def gnmt(batch: int, layers: int, steps: int, hidden: int, vocab: int, dropout: 
       with scope(f"level_{layer}"):
         width = 2 * hidden if layer == 1 else hidden
         outputs = _run(recurrent.LstmStack(1, batch, width, hidden, drop), encoded)
-        # The first two layers are left without, as the widths there differ.
+        # The first two layers have no residuals, because their widths differ.
         encoded = outputs if layer < 2 else _add(outputs, encoded)
     if layers == 1:
       with scope("join"):

@@ -86,7 +86,7 @@ class LstmStack:
   """Layers of LSTM cells that are run step by step.
 
   The cell is that of Zaremba et al. 2014 (arXiv:1409.2329): one matrix for all four gates, dropout
-  on what goes up from layer to layer and never on what goes on from step to step.
+  between layers and never between steps.
   """
 
   def __init__(self, layers: int, batch: int, inputs: int, hidden: int, dropout: float = 0.0):
@@ -126,7 +126,7 @@ class LstmStack:
         cell, output = self.state[layer]
         gates = tf.nn.bias_add(tf.matmul(tf.concat([inputs, output], axis=1), kernel), bias)
         write, candidate, forget, read = tf.split(gates, 4, axis=1)
-        # The forget gate starts open, so that gradients reach back over many steps.
+        # The forget gate starts open, so that gradients flow back over many steps.
         cell = cell * tf.sigmoid(forget + 1.0) + tf.sigmoid(write) * tf.tanh(candidate)
         inputs = tf.tanh(cell) * tf.sigmoid(read)
         self.state[layer] = (cell, inputs)

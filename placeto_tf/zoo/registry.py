@@ -56,7 +56,7 @@ class Option:
     return f"an integer of at least {self.minimum}"
 
   def parse(self, text: str) -> Any:
-    """Returns the value that `text` stands for, or None if it stands for none."""
+    """Returns the value of `text`, or None if it is no valid value."""
     if self.choices is not None:
       return text if text in self.choices else None
     # Plain ASCII digits only: int() would also take "1_0", " 7 " and other scripts' digits.
@@ -130,7 +130,7 @@ def names() -> list:
 def resolve(spec: str) -> Tuple[str, Dict[str, Any]]:
   """Splits a spec into the model's name and the values of all its options.
 
-  A member of a family, "family:ptb[3]", resolves to the model and the options it is drawn as.
+  A member of a family, "family:ptb[3]", resolves to its model and its sampled options.
 
   Raises:
     GraphError: unknown name, unknown or repeated key, or a value the key does not take.

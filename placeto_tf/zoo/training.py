@@ -1,4 +1,4 @@
-"""Loss to train op: gradients and optimizer, the same for every model of the zoo."""
+"""Adds gradients and an optimizer to a loss, in the same way for every model of the zoo."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ OPTIMIZERS = ("momentum", "rmsprop", "adam", "sgd")
 def python_seed(seed: int) -> Iterator[None]:
   """Seeds Python's `random` inside a `with` block, and restores its state afterwards.
 
-  Keras initialisers draw the seeds of their ops from there when they are given none; after the
-  user has called `keras.utils.set_random_seed`, from a generator of Keras's own, which is set
-  aside likewise.
+  Keras initialisers without a seed sample it from `random`. After the user has called
+  `keras.utils.set_random_seed`, they sample it from Keras's own generator, which is replaced and
+  restored in the same way.
   """
   state = random.getstate()
   holders: List[Any] = [

@@ -1,4 +1,4 @@
-"""Transformer-XL: a language model that remembers the segment before.
+"""Transformer-XL: a language model that remembers the previous segment.
 
 Dimensions: B batch, T positions of a segment, M remembered positions, H hidden size.
 """
@@ -55,7 +55,7 @@ def transformer_xl(
     biases = tuple(
         tf.convert_to_tensor(transformer.weight(name, [1, heads, 1, width]))
         for name in ("content_bias", "position_bias"))
-    # 1 where a position may not look: at those that come later.
+    # 1 for later positions, to which a position must not attend.
     later = 1.0 - tf.linalg.band_part(tf.ones([segment, memory + segment]), -1, memory)
   updates = []
   for layer in range(layers):
@@ -116,7 +116,7 @@ def _layer(
 
 
 def relative_shift(scores: tf.Tensor) -> tf.Tensor:
-  """Moves scores by distance to the positions they are of (appendix B of the paper).
+  """Moves scores by distance to the columns of their positions (appendix B of the paper).
 
   Args:
     scores: [B, heads, T, M+T]; the last dimension runs over the distances M+T-1, ..., 0.

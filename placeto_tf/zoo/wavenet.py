@@ -24,7 +24,7 @@ def wavenet(
   Args:
     batch: clips of a step.
     stacks: along a stack the dilation doubles from 1.
-    layers: in all; where no multiple of `stacks`, the last stack is shorter.
+    layers: number of all layers; if it is no multiple of `stacks`, the last stack is shorter.
     samples: of a clip; 7,680 as in arXiv:1711.10433.
     channels: of residual and skip paths.
     levels: quantised levels of the audio.

@@ -1,4 +1,4 @@
-"""`ZooGraph`: a finished training graph and the names one needs to run it."""
+"""`ZooGraph`: a finished training graph and the names that are needed to run it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class ZooGraph:
 
   @property
   def num_parameters(self) -> int:
-    """Elements of all trained variables together."""
+    """Returns the number of elements of all trained variables."""
     variables = self.graph.get_collection("trainable_variables")
     return sum(variable.shape.num_elements() for variable in variables)
 
   def meta_graph_def(self) -> MetaGraphDef:
-    """The MetaGraphDef: the whole graph, its variables and the collection `train_op`."""
+    """Returns the MetaGraphDef: the whole graph, its variables and the collection `train_op`."""
     import tensorflow as tf
 
     with self.graph.as_default():  # the exporter refuses to work while execution is eager

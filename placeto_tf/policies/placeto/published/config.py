@@ -22,7 +22,7 @@ class PublishedConfig:
   are summed before they are clipped; Glorot's weights in all layers, also in the last; devices
   one-hot; start times and memory among the features.
 
-  What differs:
+  Differences from the paper and the authors' code:
 
   - groups come from `grouping`, and their edges from `GroupedGraph.flow`; the authors' graphs of
     groups are acyclic from the beginning;

@@ -142,7 +142,7 @@ class PublishedLearner:
 
   def _step(
       self, episodes: trajectory.Trajectory, taken: np.ndarray, entropy: float) -> Dict[str, float]:
-    """Takes one step along the gradient, from steps [B, T] of which `taken` [B, T] count."""
+    """Makes one gradient step from steps [B, T]; `taken` [B, T] marks the steps that count."""
     b, t = taken.shape
     # The agent sums over steps and averages over episodes. Its entropy is an average over all.
     scale = 1.0 if self._config.sum_gradients else 1.0 / taken.sum()
