@@ -26,7 +26,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 
 @dataclasses.dataclass(frozen=True)
 class ProcessConfig:
-  """The length of the process.
+  """Settings of the length of the process.
 
   Attributes:
     rounds: number of passes through all levels.

@@ -54,7 +54,7 @@ class Contraction:
 
   @functools.cached_property
   def order(self) -> np.ndarray:
-    """[M] int64 the nodes by rank."""
+    """Returns the nodes sorted by rank, [M] int64."""
     return np.argsort(self.rank, kind="stable")
 
   @functools.cached_property

@@ -206,7 +206,7 @@ def _merge_cheap(sets, order, cheap_us, cap_us, max_sets):
 
 @part
 def _heaviest_neighbour(sets, u, cap_us):
-  """The mergeable set with most traffic to set u, of equals the first; or NONE."""
+  """Returns the mergeable set with most traffic to set u, of equal ones the first; or NONE."""
   best, most = np.int64(NONE), -1.0
   half = sets.head[u]
   while half != NONE:
@@ -257,8 +257,8 @@ def _merge_heaviest_edges(sets, max_sets, cap_us):
     u, v = key // m, key % m
     if not may_merge(sets, u, v, cap_us):
       continue
-    # The entries of the set with more neighbours stay valid where traffic did not grow, so new
-    # entries are needed for the neighbours of the smaller one alone.
+    # Entries of the set with more neighbours are still valid where traffic did not grow, so only
+    # the neighbours of the smaller set need new entries.
     absorbed = u if sets.degree[u] < sets.degree[v] else v
     count, half = 0, sets.head[absorbed]
     while half != NONE:

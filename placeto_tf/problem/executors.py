@@ -130,11 +130,11 @@ class InProcess(concurrent.futures.Executor):
     return future
 
   def share(self, value: object) -> Shared:
-    """Returns the value in the form that calls are given."""
+    """Returns the value in the form for calls."""
     return Shared(value)
 
   def share_all(self, values: Sequence[object]) -> Sequence[Any]:
-    """Returns the values in the form that calls are given; each travels by itself."""
+    """Returns the values in the form for calls; each value is sent separately."""
     return values
 
   def actors(
@@ -250,11 +250,11 @@ class OnRay(concurrent.futures.Executor):
     self._futures.clear()
 
   def share(self, value: object) -> Shared:
-    """Returns the value in the form that calls are given."""
+    """Returns the value in the form for calls."""
     return Shared(value, self._ray)
 
   def share_all(self, values: Sequence[object]) -> SharedValues:
-    """Returns the values in the form that calls are given; each travels by itself."""
+    """Returns the values in the form for calls; each value is sent separately."""
     return SharedValues([Shared(value, self._ray) for value in values])
 
   def actors(

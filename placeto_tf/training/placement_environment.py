@@ -183,7 +183,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       self._state = origin.rows(np.zeros(b, dtype=np.int64))
     order = np.broadcast_to(self._topological, (b, g))
     if self.config.order == "random":
-      # Each row is permuted by itself.
+      # Each row is permuted independently.
       order = self._rng.permuted(order, axis=1)
     self._order = order.astype(np.int32)
     self._visited = np.zeros((b, g), dtype=np.float32)

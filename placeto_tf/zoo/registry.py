@@ -123,7 +123,7 @@ def model(name: str, **options: Option) -> Callable[[Callable], Callable]:
 
 
 def names() -> list:
-  """Names of all models, sorted."""
+  """Returns the names of all models, sorted."""
   return sorted(_entries())
 
 

@@ -148,7 +148,7 @@ def optimal() -> None:
 
 
 def rows():
-  """(name, cluster name, a function that makes a new problem) of --graphs and --clusters."""
+  """Yields (name, cluster name, function that makes a problem) of --graphs and --clusters."""
   from placeto_tf.clusters import Cluster
   from placeto_tf.costs import estimate_costs
   from placeto_tf.graphs import load_graph

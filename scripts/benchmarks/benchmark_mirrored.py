@@ -177,7 +177,7 @@ MODELS = {
 
 
 def _scale(shape: Tuple[int, ...]) -> float:
-  """The deviation of initial weights."""
+  """Returns the deviation of initial weights."""
   return float(np.prod(shape[:-1])) ** -0.5
 
 

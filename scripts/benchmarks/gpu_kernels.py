@@ -85,7 +85,7 @@ def kernels_of(spec: str, most: int) -> List[Dict[str, Any]]:
 
 def _describe(
     node: Any, nodes: Mapping[str, Any], outputs: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
-  """An op as it is timed, without its name; None where it is not timed or a shape is not known."""
+  """Returns an op's kernel without its name; None if it is not timed or a shape is not known."""
   op = _TIMED.get(node.op)
   if op is None:
     return None

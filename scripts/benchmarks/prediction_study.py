@@ -75,7 +75,7 @@ class StudyConfig:
 
   @classmethod
   def load(cls, path: str) -> StudyConfig:
-    """Reads the JSON file. Raises: MeasurementError where it is wrong."""
+    """Reads the JSON file. Raises: MeasurementError if the file is wrong."""
     names = [field.name for field in dataclasses.fields(cls)]
     remedy = f"expected JSON with \"graphs\" and the fields {', '.join(names)}"
     content = user_files.read_json_object(
@@ -318,7 +318,7 @@ def _append(path: str, row: Mapping[str, Any]) -> None:
 
 
 def measured_rows(path: str) -> Dict[str, Dict[str, Any]]:
-  """Placement -> its line; the last one, where it has several."""
+  """Returns placement -> its line; if there are several, the last one."""
   return {row["placement"]: row for row in _rows(path) if row["measured_us"]}
 
 

@@ -144,7 +144,7 @@ class Bench:
       self._writer.writerow(FIELDS)
 
   def measure(self, method: str, config: Any) -> Dict[int, float]:
-    """budget -> geometric mean over graphs and seeds of a setting's step time over the start's."""
+    """Returns budget -> geometric mean of step times divided by the start's, over all runs."""
     logs: Dict[int, List[float]] = {budget: [] for budget in self.budgets}
     for graph in self.graphs:
       for seed in self.seeds:

@@ -39,7 +39,7 @@ _TIE = 1e-4  # scores get random amounts below this, which decide between equal 
 
 @dataclasses.dataclass(frozen=True)
 class BestFirstConfig:
-  """The search's rounds, levels and random ops.
+  """Settings of the search's rounds, levels and samples.
 
   Attributes:
     rounds: evaluations of each short round; its levels get equal parts.
