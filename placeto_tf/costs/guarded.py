@@ -152,7 +152,7 @@ class _Server:
     connection = self._connection
     connection.send_bytes(json.dumps({"options": options, "limit_s": limit_s}).encode("ascii"))
     connection.send_bytes(graph_def.SerializeToString())
-    # On a loaded machine, an analysis needs more CPU time.
+    # The limit is of CPU time; on a loaded machine, more wall-clock time passes.
     if not connection.poll(limit_s + _SILENT_S):
       raise CostError(
           "TensorFlow cannot analyse the graph, it waits for something that does not come; "

@@ -1,15 +1,15 @@
-"""Writes files and directories of results: whole or not at all, and over nothing of the user's.
+"""Writes result files and directories completely or not at all, and never over a user's files.
 
-A file is written under another name beside its own, and renamed. A run keeps its results in a
-directory inside `--out`, `.partial-ID`, until all of them are there, and then renames each.
+A file is written under another name in the same directory, and renamed. A run writes its results to
+a directory inside `--out`, `.partial-ID`, until all of them are complete, and then renames each.
 `.results.json` lists what runs wrote, with digests ("size:SHA-256"):
 
   {"version": 1, "files": {"report.json": "1234:...", "saved_model/...": "..."}}
 
-A file that is in the list and unchanged is replaced. Any other file in the way is an error, before
-the search begins and again before anything is renamed. Files of other names stay. A run that is
-killed leaves its `.partial-ID`; one that is killed between two renames leaves files that are not in
-the list, which the next run names.
+A file that is in the list and unchanged is replaced. Any other file of the same name is an error,
+before the search begins and again before any file is renamed. Files of other names are kept. A
+killed run leaves its `.partial-ID`; a run that is killed between two renames leaves files that are
+not in the list, and the next run reports them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Self = TypeVar("_Self", bound="ResultDirectory")
 def write(
     path: str, content: bytes, *, what: str = "", error_type: Type[PlacetoError] = PlacementError
 ) -> None:
-  """Writes a file beside `path` and renames it, so that no reader sees half of it.
+  """Writes a temporary file and renames it to `path`, so that no reader sees a partial file.
 
   Args:
     path: the file.
@@ -81,10 +81,10 @@ def write_json(path: str, content: Any, **options: Any) -> None:
 
 
 class ResultDirectory:
-  """The results of one run on their way into a directory.
+  """The results of one run, which are moved into a directory when all are complete.
 
   Attributes:
-    path: where the run writes them.
+    path: the directory that the run writes to.
   """
 
   def __init__(self, out: str, inputs: Sequence[str] = ()):
@@ -145,7 +145,7 @@ class ResultDirectory:
     """Renames the results, and removes those of earlier runs that are not replaced.
 
     Raises:
-      PlacetoError: they cannot be renamed; they stay where they are, and the message says where.
+      PlacetoError: they cannot be renamed; they are kept, and the message names their directory.
     """
     names = sorted(os.listdir(self.path))
     try:
@@ -222,9 +222,9 @@ def make(directory: str) -> None:
 
 @contextlib.contextmanager
 def alone(directory: str) -> Iterator[None]:
-  """Makes a directory that runs go on in, and keeps a second run out of it while one does.
+  """Makes a directory for a run that can be continued, and locks it against a second run.
 
-  Where the system has no locks, a second run is not kept out.
+  On systems without locks, a second run is not refused.
 
   Raises:
     PlacetoError: another run works in it, or it cannot be made.
@@ -261,10 +261,10 @@ def cache_folder(name: str) -> str:
 
 
 def make_private(path: str) -> str:
-  """Makes a folder for content that is run, which is the user's alone; returns its real path.
+  """Makes a folder for code that is run, which only the user may write to; returns its real path.
 
   Raises:
-    SetupError: others may write to it, or put another one in its place.
+    SetupError: other users may write to the folder, or replace it.
     OSError: it cannot be made.
   """
   os.makedirs(path, mode=0o700, exist_ok=True)

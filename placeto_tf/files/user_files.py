@@ -1,9 +1,9 @@
-"""Reads files that a user names: regular files of a limited size, and content that is limited.
+"""Reads files that a user names: only regular files, with limits of size and content.
 
-A path may lead to a pipe that never ends, to a device, to a directory or to a huge file; a JSON
-file may nest without end or repeat its keys; an archive of arrays may declare terabytes. All of
-this is found before memory or time is spent, and raises the error type that the caller asks for.
-The message names the file, says what was found and expected, and gives the caller's remedy.
+A path may be a pipe that never ends, a device, a directory or a huge file; a JSON file may be
+nested too deeply or repeat its keys; an archive of arrays may declare terabytes. Such files are
+refused before they take memory or time, with the error type that the caller chooses. The message
+names the file, the problem, the expected content, and the caller's remedy.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def read_arrays(
 
 def check_regular(path: Path, *, what: str, remedy: str,
                   error_type: Type[PlacetoError] = PlacetoError) -> None:
-  """Refuses a path that other code is going to open if it exists but is no regular file.
+  """Refuses a path that exists but is no regular file, before other code opens it.
 
   Args:
     path: the file; links are followed.
@@ -243,7 +243,7 @@ def brief(value: object) -> str:
 def _special(path: str) -> Optional[str]:
   try:
     mode = os.stat(path).st_mode
-  # Only a path that leads round in circles is refused here; opening tells other errors better.
+  # Refuse only circular links here; opening the file gives better messages for other errors.
   except (OSError, ValueError) as error:
     looping = isinstance(error, OSError) and error.errno == errno.ELOOP
     return os.strerror(errno.ELOOP) if looping else None

@@ -1,19 +1,19 @@
 """Measures the parameters of the simulator: links, overheads, and the costs of a graph's ops.
 
-They are fitted to small graphs made for the purpose (`microbenchmarks`), to the graph on one device
-at a time, and to a few placements of it that are made for calibration (`fitting`), never to
-placements on which predictions are judged.
+The parameters are fitted to small graphs (`microbenchmarks`), to the graph on one device at a time,
+and to a few placements that are made only for calibration (`fitting`), never to placements that
+predictions are evaluated on.
 
 The order in which ops run matters as much as their costs, because a worker with one thread runs one
 op at a time. When an op ends, TensorFlow's executor (core/common_runtime/executor.cc,
 ScheduleReady) puts the ops that become ready either into the queue of the thread that ran it, or
 into the thread pool. The pool's only thread first takes its own entries, last in, first out, and
 then the entries of others, first in, first out. Ops go into the thread's own queue if their kernels
-are marked as not expensive (`INLINE_OP_TYPES`); of the others, the last one does if that queue is
-empty. (Kernels are also marked so when they turn out to take less than 8,000 cycles; but the
-estimate starts at 10^8 cycles and falls by a tenth per step, so that takes about ninety steps.)
-Sending is a kernel like others, in that order; receiving is done by the threads of gRPC, which take
-the core from the op that runs. `Cluster.ready_order = "executor"` simulates that.
+are marked as not expensive (`INLINE_OP_TYPES`); the last of the other ops does so if that queue is
+empty. (A kernel is also marked as not expensive if its estimated time is below 8,000 cycles; but
+the estimate starts at 10^8 cycles and falls by a tenth per step, which takes about ninety steps.)
+Sending is a kernel like others, in this order. Receiving is done by the threads of gRPC, which take
+the core from the running op. `Cluster.ready_order = "executor"` simulates this behaviour.
 
 Dimensions: N ops, D devices.
 """
@@ -96,8 +96,8 @@ class Calibration:
     compute_us: [N, D] cost of each op on each device, NaN on devices it may not use; None where no
       graph was given.
     step_time_us: [D] of the graph on one device; NaN where it cannot run there alone.
-    placements: those that transfers were fitted to: [N] devices, and the step time in us.
-    part: the graph of one of several replicas and its `compute_us`, where it was given.
+    placements: the placements that transfers were fitted to: [N] devices, and step time in us.
+    part: the graph of one of several replicas and its `compute_us`, if given.
   """
 
   cluster: Cluster
@@ -124,7 +124,7 @@ def calibrate(
   Args:
     cluster: devices to measure; its other fields are replaced.
     runtime: started, see `workers`.
-    graph: whose ops are timed on each device; without one only links and overheads are measured.
+    graph: the graph whose ops are timed on each device; None measures only links and overheads.
     config: the options.
     part: the graph of one of several replicas, whose ops are timed as well, with random feeds:
       kernels are less efficient on fewer examples.
@@ -197,7 +197,7 @@ def _fit(
     progress: Callable[[str], None]) -> fitting.Fit:
   """Fits transfers to steps of the graph; see `fitting`."""
   with tempfile.TemporaryDirectory() as folder:
-    # By way of a file, so that costs are those that a later placement reads.
+    # Write and read a file, so that the costs are equal to the costs of later placements.
     path = os.path.join(folder, "costs.pb")
     write_costs(graph, cluster, compute_us, path)
     costs = estimate_costs(graph, cluster, source=path)
@@ -297,8 +297,8 @@ def _graph_costs(
     if here.all():
       step_time_us[d] = step_us
       launched[d] = np.maximum(runs, 1).sum()
-  # The time of steps besides kernels is the overhead; a trace that takes longer than the step
-  # without one says that tracing slowed the kernels, which are then scaled back.
+  # The time of a step without its kernels is the overhead. If a traced step takes longer than an
+  # untraced one, tracing slowed the kernels, so their times are scaled down.
   for d in np.flatnonzero(~np.isnan(step_time_us)).tolist():
     kernels_us = np.nansum(compute_us[:, d])
     # Time of the step that is left for kernels.
@@ -315,14 +315,14 @@ def _time_ops(
   """Times the kernels of a placement's ops in traced steps, and steps without a trace.
 
   Returns:
-    [N] float64 median us of each op's kernel in a step, NaN where it did not run; [N] float64 how
-    often it ran in a step; and the median us of steps that were not traced.
+    [N] float64 median us of each op's kernel in a step, NaN where it did not run; [N] float64
+    number of its runs in a step; and the median us of untraced steps.
   """
   run = PlacedRun(
       graph, placement, devices, runtime, feeds=feeds, timeout_seconds=config.timeout_seconds,
       seed=config.seed)
 
-  # Taking turns, so that both see the same machine.
+  # Traced and untraced steps take turns, so that the machine's speed affects both equally.
   def turn() -> Tuple[float, Tuple[np.ndarray, np.ndarray]]:
     return run.step() * 1e6, kernel_times_us(graph, run.traced_step())
 

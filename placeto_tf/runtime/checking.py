@@ -1,8 +1,8 @@
-"""`check_replicas`: trains replicas that were placed beside their graph, with few examples.
+"""`check_replicas`: trains placed replicas and their graph side by side, with few examples.
 
-Memory and time of the check grow with the number of replicas. A fault of the analysis (a sum for a
-mean, a mask that is forgotten) shows with two replicas as with eight. So two replicas of the same
-strategy are checked first, and all of them where that is cheap.
+Memory and time of the check grow with the number of replicas. A fault of the analysis (a sum
+instead of a mean, a forgotten mask) shows with two replicas as well as with eight. So two replicas
+of the same strategy are checked first, and all replicas if that is cheap.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def check_replicas(
   """Trains a graph and its replicas side by side; see `compare_training`.
 
   Args:
-    source: which made the replicas.
-    replicated: of more than one replica, with the order of its micro-batches.
-    limit_s: within which the check ends.
+    source: the source of the replicas.
+    replicated: more than one replica, with the order of micro-batches.
+    limit_s: time limit of the check in seconds.
 
   Returns:
-    The comparison with all replicas, or with the number that `TrainingComparison.replicas` says.
+    The comparison with all replicas, or with `TrainingComparison.replicas` of them.
 
   Raises:
-    ReplicaMismatchError: the replicas train something else than the graph.
+    ReplicaMismatchError: the training of the replicas differs from the graph's.
   """
   started = time.monotonic()
   # (replicas, micro-batches).
@@ -53,7 +53,7 @@ def check_replicas(
 
 def _smallest(replicated: ReplicatedGraph) -> Tuple[int, int]:
   """Returns (replicas, micro-batches) of the smallest graph of the same strategy."""
-  # Two of each kind show a fault: groups of replicas times micro-batches, at least 2 replicas.
+  # Two groups, and two micro-batches for each, are enough to show a fault; at least 2 replicas.
   batches = min(2, replicated.micro_batches)
   return max(2, min(2, replicated.groups) * batches), batches
 

@@ -1,8 +1,7 @@
 """`ComparedExamples`: the feeds of a graph and its replicas in each step of a comparison.
 
-Every other step has examples with negative numbers, which masks leave out, and other fixed numbers
-for random ops.
-(The examples stay in their order: a loss may weigh them by their position.)
+Every other step has examples with negative numbers, which masks hide, and other fixed numbers for
+random ops. The order of examples does not change, because a loss may weigh examples by position.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class ComparedExamples:
   """Makes the examples that a graph and its replicas are fed in each step.
 
   Attributes:
-    alternates: whether every other step is the other way.
+    alternates: whether every other step has negative numbers and other fixed random numbers.
   """
 
   def __init__(self, pair: TrainedPair, seed: int, repeated: bool = False):
@@ -41,7 +40,7 @@ class ComparedExamples:
     self._batch_feeds = [
         name for name in replicated.original.feeds
         if shapes.get(name, ())[:1] == (replicated.global_batch,)]
-    # Into how many parts a batch is divided in the end.
+    # The number of parts that a batch is divided into.
     self._divisions = replicated.replicas * _parts_of_feeds(replicated.original)
     self._examples = replicated.global_batch
     # The graph takes any batch: a few examples per replica are enough.

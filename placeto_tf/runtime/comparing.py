@@ -1,11 +1,12 @@
-"""`compare_training`: a graph and its replicas trained side by side, variables compared.
+"""`compare_training`: trains a graph and its replicas side by side, and compares their variables.
 
-The analysis of `replication` says that replicas do the step of the whole batch; this runs both.
-Both begin with the same values of all variables and are fed the same examples. Random ops
-give fixed numbers, in both graphs, because each replica would have random numbers of its own.
-Where replicas normalize by their own statistics, their form with synchronized ones is run instead,
-and a step in which all have the same examples, whose statistics are those of the whole batch.
-How roundings are told from errors: `side_by_side.py`.
+The analysis of `replication` claims that replicas compute the step of the global batch. This module
+runs both graphs to check the claim. Both begin with the same values of all variables and are fed
+the same examples. Random ops give fixed numbers in both graphs, because otherwise each replica
+would have random numbers of its own. If replicas normalize by their own statistics, replicas with
+synchronized statistics are run instead, and one step in which all replicas have the same examples,
+so that their own statistics are equal to those of the global batch. `side_by_side.py` distinguishes
+rounding from errors.
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ class TrainingComparison:
   """The result of a comparison.
 
   Attributes:
-    checked: whether both were run.
-    reason: why not; "" if they were.
-    steps: how many training steps.
-    variables: how many variables were compared after each.
-    fetches: how many fetched tensors were compared in each.
-    largest_difference: between elements, relative to the largest one of their tensor.
-    untold: how many of the variables tell nothing, because they hold little but rounding, such as
-      a bias before a normalization, whose gradient is zero, because they overflow, or because no
-      step changes them by more than rounding though an op of the step updates them.
-    seconds: that the check took.
-    replicas, of: how many replicas were compared, of how many; 0 if all were.
-    own_statistics: whether replicas were run with statistics of their own, where they have them;
-      the comparison is of synchronized statistics, and ends before the time does.
+    checked: whether both graphs were run.
+    reason: the reason why they were not run, or "".
+    steps: number of training steps.
+    variables: number of variables compared after each step.
+    fetches: number of fetched tensors compared in each step.
+    largest_difference: largest difference of elements, relative to the largest element of their
+      tensor.
+    untold: number of variables whose comparison shows nothing: because they hold little but
+      rounding, such as a bias before a normalization, whose gradient is zero; because they
+      overflow; or because no step changes them by more than rounding though an op updates them.
+    seconds: duration of the check.
+    replicas, of: number of compared replicas, and number of all replicas; 0 if all were compared.
+    own_statistics: whether replicas that have statistics of their own were also run with them; the
+      comparison itself uses synchronized statistics.
   """
 
   checked: bool
@@ -75,11 +77,10 @@ def compare_training(
     graph: at the global batch: a `ComputationGraph`, or anything that `load_graph` takes.
     replicated: its replicas.
     steps: of training.
-    time_limit_s: within which it ends. After half of it no further step begins: every variable,
-      optimizer's slots too, begins at numbers other than zero, so that the effect of a step shows
-      in the first.
+    time_limit_s: time limit. No step begins after half of it. One step is enough to show errors,
+      because all variables, including optimizer slots, begin with nonzero numbers.
     seed: of the examples.
-    started: since when the time counts, of the monotonic clock; by default since now.
+    started: start of the time limit, by the monotonic clock; by default now.
 
   Returns:
     The comparison. `checked` is False, with the reason, if the graph cannot be run here.
@@ -132,7 +133,7 @@ def _compare(
           f"the graph trains but its replicas do not ({said}); train with one replica") from None
     raise NotRunnable(f"the graph does not run on this machine ({said})") from None
   pair = comparison.pair
-  # Agreement of variables that tell nothing is no check.
+  # If no variable's comparison shows anything, nothing was checked.
   if pair.variables and comparison.untold.issuperset(pair.updated or pair.variables):
     raise NotRunnable(
         "all variables overflow in the first step" if comparison.overflow_step == 0 else

@@ -1,10 +1,10 @@
-"""The present speed of the cores over their full speed, measured by a probe: a fixed piece of work.
+"""Measures the ratio of the cores' present speed to their full speed by a probe, a fixed workload.
 
-On a shared machine a core takes up to twice as long for the same work while a neighbour uses its
-other half. That lasts from tenths of seconds to minutes and differs between cores, or two of our
-own cores are such halves for a while; repetition does not average it out. So each timed step has a
-probe of all cores before and after it, alone and with the others at work, and its time is divided
-by the effect of the speed that these show: it is then a time at full speed.
+On a shared machine, a core takes up to twice as long for the same work while another program uses
+its second hyper-thread. Such phases last from tenths of seconds to minutes and differ between
+cores; two of our own cores may be hyper-threads of one core, too. Repetition does not average this
+out. So all cores are probed before and after each timed step, one at a time and all at once. The
+step time is divided by the slow-down that the probes predict, which gives a time at full speed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from placeto_tf.runtime.workers import Runtime
 _WORK = bytes(i * i * 2654435761 >> 13 & 255 for i in range(1 << 15))  # a millisecond to compress
 _LEARNING_SECONDS, _LEAST_PROBES = 8.0, 10
 _FAST_PERCENTILE = 3
-# The slow-down of a step over that of the probe, in logarithms: one worker's steps of an LSTM took
+# Logarithm of a step's slow-down / logarithm of the probe's: steps of an LSTM on one worker took
 # 1.34 times as long, and split ones 1.34 and 1.39 times, while the probe took 1.4 times as long.
 _OF_A_STEP = 0.87
 _PAUSE_SECONDS = 0.01
@@ -34,11 +34,11 @@ class CoreSpeed:
   """Measures how the speed of this machine's cores has changed.
 
   Attributes:
-    full_speed_us: of the probe; None until it is known.
+    full_speed_us: time of the probe at full speed; None until known.
   """
 
   def __init__(self, cores: Sequence[int], full_speed_us: Optional[float] = None):
-    """Keeps those of the cores that this process may use.
+    """Stores the given cores that this process may use.
 
     Args:
       cores: to probe, all of one kind; without any, speed is always full.
@@ -65,18 +65,18 @@ class CoreSpeed:
 
   @property
   def watches(self) -> bool:
-    """Returns whether there are cores to look at."""
+    """Returns whether there are cores to probe."""
     return bool(self._cores)
 
   def factor(self) -> float:
-    """Returns a step's time now over its time at full speed, by a probe of a few milliseconds."""
+    """Returns the present slow-down of a step (1 at full speed), by a probe of some milliseconds."""
     if not self._cores:
       return 1.0
     if self.full_speed_us is None:
       self.learn()
     # [2 cores]: each core alone, then all together.
     ratio = np.array(self._probe_us()) / self.full_speed_us
-    # Geometric mean over the cores, to the power by which a step feels the probe's slow-down.
+    # Geometric mean over the cores, to the power that relates a step's slow-down to the probe's.
     return float(np.exp(_OF_A_STEP * np.log(ratio).mean()))
 
   def learn(self) -> None:

@@ -1,12 +1,12 @@
-"""The cost of transfers in a graph's own steps, fitted to placements made for it.
+"""Fits the cost of transfers in a graph's own steps to placements that are measured for the fit.
 
-A transfer between two idle workers (`microbenchmarks`) differs from one in the middle of a step:
-threads take turns on a core and its caches, which makes it slower, and a thread that is awake takes
-many messages at once, which makes it cheaper. And steps that keep both workers busy take longer
-than their ops and transfers say. So the parts of a hop, and the kernels' times as a whole, are
-scaled, and a slowdown beside a busy worker is chosen, until simulated step times agree with those
-of a few placements: each device alone, random ones that cut few edges and many, and then some that
-a search finds with the first fit.
+A transfer between two idle workers (`microbenchmarks`) differs from a transfer during a step. It is
+slower, because threads take turns on a core and its caches; and it is cheaper, because a running
+thread takes many messages at once. Also, steps that keep both workers busy take longer than the sum
+of their ops and transfers predicts. So the fit scales the parts of a transfer and all kernel times,
+and chooses a slowdown for a worker next to a busy one, such that simulated step times agree with
+measured ones for a few placements: each device alone, random placements with few and with many
+edges between devices, and placements that a search finds with the first fit.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def fit_transfers(
     cluster: calibrated by microbenchmarks.
     costs: of the graph's ops.
     measure: step time of a placement.
-    count: of placements besides those on one device; half of them are searched for.
+    count: number of placements besides placements on one device; a search finds half of them.
     seed: of the placements.
 
   Returns:
@@ -79,7 +79,7 @@ def fit_transfers(
   # Devices that all ops may use.
   alone = [np.full(graph.num_ops, d, dtype=np.int32)
            for d in range(cluster.num_devices) if allowed[:, d].all()]
-  # Random placements first; the rest are searched for with their fit.
+  # Random placements first; a search with their fit finds the rest.
   few = count - count // 2
   fit = _with(Fit(cluster), graph, cluster, costs, measure, alone + [
       _random(graph, allowed, _RANDOM_KINDS[k % len(_RANDOM_KINDS)], rng) for k in range(few)])
@@ -92,7 +92,7 @@ def fit_transfers(
 def _with(
     fit: Fit, graph: ComputationGraph, cluster: Cluster, costs: OpCosts, measure: Measure,
     placements: Sequence[np.ndarray]) -> Fit:
-  """Fits these placements too; those that cannot be run are left out."""
+  """Adds placements to the fit; placements that cannot be run are left out."""
   measured = [(placement, measure(placement)) for placement in placements]
   seen = fit.seen + tuple(entry for entry in measured if np.isfinite(entry[1]))
   if not seen:

@@ -1,10 +1,10 @@
-"""Fed values that wait on the device of their placeholder, as examples of a pipeline would.
+"""Stores fed values on the device of their placeholder, like examples of an input pipeline.
 
-TensorFlow receives all that is fed on the first worker, which sends it on when its threads get
-round to it. With one thread that can be after all else that the first worker can compute, so that a
-second one that could begin at once begins when the first has ended (docs/results/replicas.md). That
-is no part of a step of the graph, and simulations do not have it. So a placeholder on a CPU becomes
-the reading of a variable, into which the value is put once.
+TensorFlow receives all fed values on the first worker, which sends them on when a thread is free.
+With a single thread, this can be after all other ops of the first worker, so a second worker that
+could begin at once begins when the first one has ended (docs/results/replicas.md). This delay is no
+part of the graph's step, and it is not simulated. So a placeholder on a CPU becomes the read of a
+variable, and the value is written to the variable once.
 """
 
 from __future__ import annotations

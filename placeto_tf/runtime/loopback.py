@@ -1,11 +1,11 @@
-"""Keeping a server of this process to the loopback interface, although it listens on all of them.
+"""Restricts a server of this process to the loopback interface.
 
-TensorFlow's gRPC server binds 0.0.0.0 whatever its address is, and runs any graph that anybody
-sends to it. Where it listens it cannot be told; what reaches it can: the kernel lets a process
-attach a filter (classic BPF, socket(7), SO_ATTACH_FILTER) to its own sockets, without any rights.
-Of the packets for the server's port the filter lets through those addressed to 127.0.0.0/8, which
-no other machine can send, so that a connection from elsewhere is never made. Sockets accepted
-from the listening one inherit the filter, and it is locked, so that it stays.
+TensorFlow's gRPC server listens on 0.0.0.0 for every given address, and runs any graph that anybody
+sends. The listening address cannot be changed, but packets can be filtered: a process may attach a
+filter (classic BPF, socket(7), SO_ATTACH_FILTER) to its own sockets without privileges. The filter
+accepts packets for the server's port only if they are addressed to 127.0.0.0/8. No other machine
+can send such packets, so no connection from another machine is made. Accepted sockets inherit the
+filter, and the filter is locked, so that it cannot be removed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _PROGRAM = (
 
 
 def restrict(port: int) -> int:
-  """Lets only connections over loopback reach the sockets of this process that listen on a port.
+  """Restricts this process's listening sockets on a port to loopback connections.
 
-  Connections from elsewhere that were made before are ended. To be called before the server serves.
+  Earlier connections from other machines are closed. Call this before the server begins to serve.
 
   Args:
     port: on which the server listens.

@@ -1,18 +1,18 @@
 """`measure()`: the step time of a placement in real TensorFlow sessions.
 
-A step is timed at the client, from handing over the feeds to having the fetches. Warm-up runs are
-dropped; the rest repeat until the median is known to the wanted precision, or a limit. Where the
-cluster was calibrated on this machine's workers, a probe between steps brings their times to the
-speed of the calibration (`core_speed`). Elsewhere steps of a reference placement are run in
-between, so that a machine that slows down or speeds up shows: what counts when placements are
-compared is then `relative`, the step over the reference's steps beside it.
+A step is timed at the client, from passing the feeds to receiving the fetches. Warm-up runs are
+dropped; timed runs are repeated until the median has the wanted precision, or up to a limit. If the
+cluster was calibrated on this machine's workers, a probe between steps converts times to the speed
+of the calibration (`core_speed`). Otherwise, steps of a reference placement run in between, to
+notice changes of the machine's speed. Placements are then compared by `relative`, the ratio of the
+step time to the time of the reference's steps.
 
-What is timed is what was asked for: no optimiser touches the graph, soft placement is off, and a
-traced run is compared with the placement, op by op. On two workers of one core each, on a machine
-with two cores, the client's own work (Python, feeding, waiting) shares the workers' cores.
+The graph is run exactly as placed: no optimizer changes it, soft placement is off, and a traced run
+is compared with the placement, op by op. On two workers of one core each, on a machine with two
+cores, the client's own work (Python, feeding, waiting) shares the workers' cores.
 
-TensorFlow's executor takes each op for expensive until about ninety steps have shown otherwise
-(see `calibrating`): the few steps timed here are such a session's first.
+TensorFlow's executor treats each op as expensive for about ninety steps (see `calibrating`); the
+few steps that are timed here are the first steps of such a session.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _PRECISION = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class MeasuringConfig:
-  """How a step is timed.
+  """Options of timing steps.
 
   Attributes:
-    warmup_runs: dropped. The first one also sets up the workers.
-    min_runs, max_runs: timed.
-    max_seconds: after which a placement gets no more runs than `min_runs`.
-    timeout_seconds: of one step, setting up included; then the placement has failed.
-    optimizations: time the graph as TensorFlow would run it.
+    warmup_runs: number of dropped runs. The first run also sets up the workers.
+    min_runs, max_runs: limits of the number of timed runs.
+    max_seconds: time after which a placement gets only `min_runs` runs.
+    timeout_seconds: of one step, including set-up; a placement that takes longer has failed.
+    optimizations: whether TensorFlow's optimizers may change the graph, as in usual runs.
     seed: of random feeds.
   """
 
@@ -84,7 +84,7 @@ class MeasuredStep:
     runs: timed steps.
     times_us: [runs] float64.
     reference_us: median of the reference's steps in between; None without a reference.
-    folded_ops, moved_ops: how many ops the optimisers removed or moved; 0 without optimisers.
+    folded_ops, moved_ops: numbers of ops that optimizers removed or moved; 0 without optimizers.
     failure: a sentence, if it could not be timed.
   """
 
@@ -100,7 +100,7 @@ class MeasuredStep:
 
   @property
   def relative(self) -> Optional[float]:
-    """Returns the step's time over that of the reference's steps."""
+    """Returns the ratio of the step time to the reference's step time (lower is better)."""
     return self.step_time_us / self.reference_us if self.reference_us else None
 
   @classmethod
@@ -134,8 +134,8 @@ class Measurer:
 
     Args:
       graph, cluster, runtime, config, feeds, device_map: as for `measure`.
-      reference: whether steps with each op on the first device it may use are timed in between,
-        where no probe of the cores says how fast the machine is.
+      reference: whether steps of a reference placement, with each op on the first device it may
+        use, are timed in between if there is no probe of the cores.
       clock: runs a step and returns its seconds.
 
     Raises:
@@ -145,7 +145,7 @@ class Measurer:
     self.graph, self.cluster, self.runtime = graph, cluster, runtime
     self.config = config or MeasuringConfig()
     self._feeds, self._clock = read_feeds(graph, feeds), clock or PlacedRun.step
-    # Times are brought to the speed of the calibration, where there was one.
+    # Times are converted to the speed of the calibration, if there was one.
     self._speed = CoreSpeed(()) if not cluster.core_probe_us else CoreSpeed.of(
         runtime, cluster.core_probe_us)
     self.devices = match_devices(cluster.device_names, runtime.devices, device_map)
