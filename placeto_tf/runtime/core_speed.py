@@ -69,7 +69,7 @@ class CoreSpeed:
     return bool(self._cores)
 
   def factor(self) -> float:
-    """Returns the present slow-down of a step (1 at full speed), by a probe of some milliseconds."""
+    """Returns the present slow-down of a step (1 at full speed), by a short probe."""
     if not self._cores:
       return 1.0
     if self.full_speed_us is None:
