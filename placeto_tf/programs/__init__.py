@@ -1,8 +1,8 @@
 """Parts that the programs in `scripts/` share: flags, the way they start and end, mutated graphs.
 
-Importing it sets two environment variables that only count before TensorFlow's first import: for
-the legacy Keras, which programs that train need, and for quiet logs. Programs, unlike the library,
-may do so.
+Importing this package sets two environment variables, which have an effect only before TensorFlow's
+first import: for the legacy Keras, which programs that train need, and for quiet logs. The library
+itself must not set them; programs may.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""How a program starts and ends: TensorFlow's import, --help, errors and exit codes."""
+"""Starts and ends programs: TensorFlow's import, --help, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def import_tensorflow_quietly() -> None:
-  """Imports TensorFlow, holding back what it writes to stderr before it can be told not to.
+  """Imports TensorFlow, and suppresses its output to stderr during the import.
 
-  An import that fails shows all of it. Warnings of TensorFlow and tf-agents, which would stand
+  If the import fails, the output is shown. Warnings of TensorFlow and tf-agents, which would appear
   between lines of progress, are shown with --verbosity=-1 (warnings) or more.
   """
   sys.stderr.flush()
@@ -81,7 +81,7 @@ def _forget_readers() -> None:
 
 
 def _terminated(number: int, _: object) -> None:
-  """Ends the program at the next step of Python, tidying up as Ctrl-C does."""
+  """Ends the program at Python's next instruction, with the same clean-up as Ctrl-C."""
   signal.signal(number, signal.SIG_DFL)  # the second one ends it at once
   sys.exit(128 + number)
 

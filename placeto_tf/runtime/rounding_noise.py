@@ -1,9 +1,9 @@
-"""`RoundingNoise`: how far roundings alone take variables of a graph and of its replicas apart.
+"""`RoundingNoise`: measures the differences between graph and replicas that rounding alone causes.
 
-Sums in another order and kernels for other batches round differently, and a model may enlarge that.
-How much is harmless is measured: both are trained a second time with variables that differ from the
-others by some roundings, and where batch normalizations are synchronized, the graph has these
-written out in plain ops.
+Sums in another order and kernels for other batches round differently, and a model may enlarge these
+differences. To measure the harmless size of differences, graph and replicas are trained a second
+time with variables that are changed by some roundings. If batch normalizations are synchronized,
+the graph of the second training has them written out in plain ops.
 """
 
 from __future__ import annotations

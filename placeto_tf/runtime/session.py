@@ -1,4 +1,4 @@
-"""Sessions that run a placed graph exactly as it was placed, and where its nodes ran.
+"""Makes sessions that run a graph exactly as placed, and finds the devices that its nodes ran on.
 
 A session cannot switch off one rewriting: on x86 TensorFlow swaps kernels for those of oneDNN after
 the graph is split among devices, and fuses ops (Conv2D with BiasAdd) that share one. What it
@@ -27,7 +27,7 @@ def session_config(*, num_cpus: int = 1) -> ConfigProto:
   equal bits.
 
   Args:
-    num_cpus: how many CPU devices the session has, "/CPU:0" and so on.
+    num_cpus: number of the session's CPU devices, "/CPU:0" and so on.
 
   Returns:
     The configuration.

@@ -1,13 +1,13 @@
-"""`SideBySide`: a graph and its replicas trained for some steps, and compared after each.
+"""`SideBySide`: trains a graph and its replicas for some steps, and compares them after each.
 
-Where a difference is larger than a tolerance for roundings alone, both are trained once more in
-double precision, which decides. Where an op has no kernel for that, how much is harmless is
-measured (`rounding_noise.py`). Changes that are small beside roundings are looked at in double
-precision, too, if there is time.
+If a difference is larger than a tolerance for rounding, both are trained again in double precision,
+which decides. If an op has no kernel for double precision, the harmless size of differences is
+measured (`rounding_noise.py`). Variables whose changes are small compared with rounding are also
+compared in double precision, if there is time.
 
-Numbers that overflow agree whatever was computed. If they do in the first step, both begin again
-with smaller weights; if they do in the second, with all steps like the first; a later step in which
-they do is not counted.
+Numbers that overflow agree even if a step is wrong. If numbers overflow in the first step, both
+begin again with smaller weights. If numbers overflow in the second step, both begin again, and all
+steps are like the first one. A later step with overflow is not counted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SideBySide:
   def __init__(
       self, graph: ComputationGraph, replicated: ReplicatedGraph, seed: int, norms: bool = False,
       double: bool = False, repeated: bool = False):
-    """Makes both runnable, and their examples.
+    """Makes the runnable graphs and the examples.
 
     Args:
       graph: at the global batch.

@@ -1,6 +1,7 @@
-"""Which of two steps is faster: both run in turns in this process, each timed at the client.
+"""Finds the faster of two steps: both run in turns in this process, and are timed at the client.
 
-Steps that alternate see the same machine, so what counts is the ratio within each pair.
+Steps are compared by the ratio within each pair, because the speed of the machine affects both
+steps of a pair equally.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from placeto_tf.runtime import statistics
 
 _WARM_UP = 3  # the first step of a function instantiates it
-_LEAST_PAIRS = 6  # fewer say nothing of the median with 95 % confidence
+_LEAST_PAIRS = 6  # fewer pairs give no 95 % confidence interval of the median
 _PAIRS, _MOST_PAIRS = 20, 60
 
 
@@ -24,8 +25,8 @@ class StepTrial:
 
   Attributes:
     before_us, after_us: medians.
-    steps: timed of each.
-    low, high: 95 % confidence interval of the median ratio, after over before.
+    steps: number of timed steps of each.
+    low, high: 95 % confidence interval of the median ratio after / before (lower is better).
   """
 
   before_us: float
@@ -36,7 +37,7 @@ class StepTrial:
 
   @property
   def faster(self) -> bool:
-    """Returns whether the second is faster, by more than the noise."""
+    """Returns whether the second step is faster, by more than the noise."""
     return self.high < 1.0
 
 
@@ -66,16 +67,16 @@ def in_turns(
   pairs: List[Tuple[float, float]] = []
   started = clock()
   while True:
-    if len(pairs) % 2:  # what runs first is not always the same
+    if len(pairs) % 2:  # alternate the order within pairs
       second = timed(after)
       pairs.append((timed(before), second))
     else:
       pairs.append((timed(before), timed(after)))
-    # Within each pair, so that a slow phase of the machine cancels.
+    # Ratios within pairs, so that slow phases of the machine cancel.
     ratios = [later / max(first, 1e-9) for first, later in pairs]
     low, high = statistics.median_interval(ratios)
     late = clock() - started > max_seconds
-    # Whoever looks after each pair finds a difference where there is none, in the end.
+    # Testing after every pair would sooner or later find a difference by chance.
     if len(pairs) >= _LEAST_PAIRS and late or len(pairs) % _PAIRS == 0 and (
         not low <= 1.0 <= high or len(pairs) >= _MOST_PAIRS):
       break

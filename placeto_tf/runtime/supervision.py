@@ -1,6 +1,6 @@
-"""Errors of TensorFlow on a runtime that may lose a worker, hang, or never answer.
+"""Handles errors of TensorFlow on a runtime that may lose a worker, hang, or never answer.
 
-Each run of a session has a time-out, so that a worker that is gone or hangs ends it.
+Each run of a session has a time-out, so that a lost or hanging worker ends the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def named_failures(runtime: Runtime) -> Iterator[None]:
   """Raises errors of TensorFlow as MeasurementErrors; closes workers that may be in a bad state.
 
   Args:
-    runtime: on which the work in the context runs.
+    runtime: the runtime that the work in the context uses.
 
   Raises:
     MeasurementError: a worker was lost or hangs, or TensorFlow failed.

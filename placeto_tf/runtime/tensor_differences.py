@@ -1,7 +1,7 @@
-"""How far two tensors are from one another, and how far roundings alone may take them.
+"""Measures the difference of two tensors, and the difference that rounding alone may cause.
 
-Tolerances are relative to how far a variable was changed, so that one that steps change by little
-may differ by little.
+Tolerances are relative to the change of a variable, so that a variable that changes little may
+differ only little.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 # Relative to the largest element of a tensor, by bits of its type.
 _TOLERANCE = {64: 1e-7, 32: 1e-4}
 _DEVIATIONS = 12 ** 0.5  # a uniform number times this has a deviation of 1
-_ROUNDINGS = 32.0  # as much as other kernels for other batches were seen to make
-_UNTOLD = 0.05  # a tolerance beyond which a variable tells nothing
+_ROUNDINGS = 32.0  # observed difference of kernels for different batches
+_UNTOLD = 0.05  # with a larger tolerance, the comparison of a variable shows nothing
 
 
 class SeenDifference(NamedTuple):
-  """A difference that was seen.
+  """The measured difference of a fetch or variable.
 
   Attributes:
     name: of the fetch or variable.
-    difference: the largest of elements, relative to the largest element.
+    difference: the largest difference of elements, relative to the largest element.
     tolerance: for roundings, on the same scale.
     is_finite: whether all elements of the graph's tensor are numbers.
-    change: by the steps, relative to its largest element.
+    change: change by the steps, relative to the largest element.
   """
 
   name: str
@@ -45,7 +45,7 @@ class SeenDifference(NamedTuple):
 
   @property
   def tells(self) -> bool:
-    """Returns whether another value would have been noticed."""
+    """Returns whether the comparison would have shown a wrong value."""
     return self.is_finite and self.tolerance <= _UNTOLD
 
   @property
@@ -55,7 +55,7 @@ class SeenDifference(NamedTuple):
 
 
 def difference(one: ArrayLike, other: ArrayLike) -> float:
-  """Returns the largest difference over the largest element; infinite for other shapes.
+  """Returns the ratio of the largest difference to the largest element; infinite for other shapes.
 
   Args:
     one: a tensor of the graph.
@@ -94,12 +94,12 @@ def _real(value: ArrayLike) -> np.ndarray:
 
 
 def tolerance(value: ArrayLike, change: float = 1.0) -> float:
-  """Returns the largest difference that is taken for rounding in any graph.
+  """Returns the largest difference that counts as rounding in any graph.
 
   Args:
     value: a tensor.
-    change: distance of a variable from its first value, relative to its largest element. One
-      that changes by little may differ by little, beside the rounding of the variable itself.
+    change: distance of a variable from its first value, relative to its largest element. The
+      tolerance grows with the change, starting at the rounding of the variable itself.
 
   Returns:
     A relative difference.
@@ -113,26 +113,27 @@ def tolerance(value: ArrayLike, change: float = 1.0) -> float:
 
 
 def is_finite(value: ArrayLike) -> bool:
-  """Returns whether all elements are numbers; others agree whatever was computed."""
+  """Returns whether all elements are finite; infinities agree even if the step is wrong."""
   value = _real(value)
   return (value.dtype.kind != "f" and "float" not in str(value.dtype)) or bool(
       np.isfinite(value).all())
 
 
 def varied(value: np.ndarray, rng: np.random.Generator, small: bool = False) -> np.ndarray:
-  """Returns a first value with elements that differ.
+  """Returns a first value with different elements.
 
-  A tensor that is the same everywhere at first, as all random tensors are here, would hide an
-  exchange of its parts, and a zero one, such as the weights of a last layer, all that is behind it.
-  Sums of equal numbers round one way. Weights of one sign enlarge roundings the least.
+  If all elements of a tensor are equal at first, as in all random tensors here, an exchange of its
+  parts would not show. If all are zero, such as the weights of a last layer, errors in earlier ops
+  would not show. Also, sums of equal numbers always round in the same direction. Weights of one
+  sign enlarge roundings the least.
 
   Args:
-    value: of which elements that are the same everywhere are changed.
+    value: the first value; it is changed if all its elements are equal.
     rng: the source of randomness.
     small: whether a layer's weights add up to 1 at most, so that many layers do not overflow.
 
   Returns:
-    An array of the same shape and type; the value itself where its elements differ already.
+    An array of the same shape and type; the value itself if its elements differ already.
   """
   if value.dtype.kind != "f" or value.size < 2 or (value != value.flat[0]).any():
     return value
@@ -145,7 +146,7 @@ def varied(value: np.ndarray, rng: np.random.Generator, small: bool = False) -> 
 
 
 def rounded(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-  """Returns a value changed by as much as some roundings would.
+  """Returns a value with random changes of the size of some roundings.
 
   Args:
     value: the value to change.

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _REPLICA = re.compile(r"^replica_\d+(_\d+)?/")
 _LONG_S = 1e6  # as long as no limit
-# The fixed numbers, and the others: a step that leaves something out with a probability
-# keeps all of it by one of the two, and none by the other.
+# The usual and the other fixed numbers. A step that drops values with some probability drops none
+# of them with one number, and all of them with the other.
 _FIXED_NUMBERS = {"normal": (0.6, -0.6), "uniform": (0.9, 0.05)}
 _FIXED_PREFIX = "fixed_draw_"
 _TABLES = ("InitializeTable", "LookupTableImport")  # beginnings of op types
@@ -44,9 +44,9 @@ class TrainableGraph:
 
   Attributes:
     graph: the graph that is run.
-    tf_graph: it in TensorFlow, to which ops may be added.
-    values: of the variables that a live function captures, by op; empty for other graphs.
-    given: fed tensor -> value of other tensors that it captures.
+    tf_graph: the graph in TensorFlow; ops may be added to it.
+    values: op -> value of the variables that a live function captures; empty for other graphs.
+    given: fed tensor -> value of other captured tensors.
     session: None before it is opened.
   """
 
@@ -55,8 +55,8 @@ class TrainableGraph:
 
     Args:
       graph: to be run.
-      double: whether all floating-point numbers have 64 bits; else those of 16 bits have 32, whose
-        roundings do not hide a difference.
+      double: whether all floating-point numbers have 64 bits. Otherwise, 16-bit numbers become
+        32-bit numbers, whose roundings do not hide differences.
 
     Raises:
       NotRunnable: the graph cannot be run so.
@@ -66,7 +66,7 @@ class TrainableGraph:
 
     self.values, self.given = _captured(graph)
     self.graph = graph = frozen(graph)
-    # A copy: the given graph stays as it is.
+    # Work on a copy, because the given graph must not change.
     source = graph.origin
     graph_def = type(source.graph_def)()
     graph_def.CopyFrom(source.graph_def)
@@ -153,11 +153,11 @@ class TrainableGraph:
   def step(
       self, feed: Mapping[str, np.ndarray], deadline: float = math.inf, otherwise: bool = False
   ) -> List[np.ndarray]:
-    """Runs the fetches once; returns the values of those that are tensors.
+    """Runs the fetches once; returns the values of the fetched tensors.
 
     Args:
-      feed: of the step.
-      deadline: by which it has to be done.
+      feed: feed of the step.
+      deadline: deadline of the step.
       otherwise: whether random ops give the other fixed numbers.
 
     Returns:
@@ -170,7 +170,7 @@ class TrainableGraph:
 
     self._set_random_ops(otherwise)
     left_s = deadline - time.monotonic()
-    if left_s <= 0.0:  # a session would take at least a millisecond, in which a small step is done
+    if left_s <= 0.0:  # the least time-out of a session is 1 ms, enough for a small step
       raise tf.errors.DeadlineExceededError(None, None, "nothing is left of the time")
     options = None if left_s > _LONG_S else tf.compat.v1.RunOptions(
         timeout_in_ms=math.ceil(1000 * left_s))
@@ -237,7 +237,7 @@ def _captured(graph: ComputationGraph) -> Tuple[Dict[str, np.ndarray], Dict[str,
 
 
 def _stand_in(graph_def: GraphDef, node: NodeDef) -> None:
-  """Turns a random op into one that gives a fixed number."""
+  """Turns a random op into an op that outputs a fixed number."""
   kind = node.op
   # A shuffle becomes the identity.
   if kind == "RandomShuffle":
@@ -308,7 +308,7 @@ def _fixed_random(graph_def: GraphDef, name: str, kind: str, dtype: int, after: 
   for node in (handle, read, share):
     node.attr["dtype"].type = dtype
   value.attr["T"].type = dtype
-  # Another number for each op, so that two random ops are not taken for one another.
+  # A different number for each op, so that an exchange of two random ops would show.
   part = (zlib.crc32(_REPLICA.sub("", name).encode()) % 1000) / 1e5
   share.attr["value"].tensor.CopyFrom(
       tf.make_tensor_proto(part, dtype=tf.dtypes.as_dtype(dtype), shape=()))

@@ -1,4 +1,4 @@
-"""`TrainedPair`: a graph and its replicas, each in a session, and which variables are the same."""
+"""`TrainedPair`: a graph and its replicas, each in a session, with a map of their variables."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class TrainedPair:
   """Runs a graph and its replicas, and maps their variables to each other.
 
   Attributes:
-    graph: as it was given.
-    replicated: its replicas, as they were given.
-    whole, parts: both, as they are run.
+    graph: the given graph.
+    replicated: its given replicas.
+    whole, parts: the runnable forms of the graph and of its replicas.
     variables: of the graph, without states of random generators, which each replica advances.
     copies: variable -> its names among the replicas.
     updated: the variables that an op of the step changes.

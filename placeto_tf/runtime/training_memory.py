@@ -1,4 +1,4 @@
-"""Whether a graph and its replicas can be trained in this machine's memory."""
+"""Checks whether a graph and its replicas can be trained in this machine's memory."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def check_memory(graph: ComputationGraph, replicated: ReplicatedGraph, size: flo
 
 
 def _bytes_of_tensors(graph: ComputationGraph) -> float:
-  """Returns the bytes of all tensors of a step; infinite where a shape is not known.
+  """Returns the bytes of all tensors of a step; infinite if a shape is unknown.
 
-  Much sooner known than what is alive at a time.
+  This sum is much faster to compute than the peak memory.
   """
   import tensorflow as tf
 

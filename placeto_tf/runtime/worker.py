@@ -3,11 +3,11 @@
   python -m placeto_tf.runtime.worker --workers=10.0.0.1:2222,10.0.0.2:2222 --task=1
 
 starts the second worker of two by hand, on the machine it is meant for; `--workers` is the same
-list on all of them. Programs then join the workers by that list.
+list on all machines. Programs then connect to the workers by this list.
 
-A worker that a program starts gets --watch_stdin: its standard input is a pipe whose other end only
-the parent holds. The pipe closes however the parent dies, and the worker ends with it.
-One line on stdout says that the worker serves: `ready HOST:PORT`.
+A worker that a program starts gets --watch_stdin: its standard input is a pipe from the parent. If
+the parent ends for any reason, the pipe closes, and the worker ends, too. The worker prints one
+line on stdout when it serves: `ready HOST:PORT`.
 
 --prompt_messages lets the threads that send and receive run ahead of those that compute. Otherwise,
 on a core that computes, a message waits for the scheduler's next tick, up to 4 ms on Linux, and

@@ -1,7 +1,7 @@
-"""Runtimes of sessions: worker processes on this machine, workers elsewhere, or this process.
+"""Runtimes of sessions: worker processes on this machine, remote workers, or this process.
 
-Each has a `target` for sessions and `devices`, names a worker that is `lost`, and can be restarted
-and closed. Placement across workers is TensorFlow's own distributed runtime.
+Each runtime has a `target` for sessions and `devices`, can name a `lost` worker, and can be
+restarted and closed. Placement across workers uses TensorFlow's own distributed runtime.
 
 Time-outs: a worker that this machine starts has `startup_seconds` to say that it serves, one
 elsewhere as long to accept a connection and to answer. A worker that has ended or hangs is noticed
@@ -91,7 +91,7 @@ class LocalWorkers(Runtime):
   """Workers that this process starts, one `tf.distribute.Server` per process, over gRPC on
   loopback.
 
-  Each ends with this process, however that dies, and can only be reached from this machine.
+  Each worker ends when this process ends for any reason, and accepts only local connections.
 
   Example:
     with LocalWorkers(2) as workers:
