@@ -48,7 +48,7 @@ def analyse(graph_def: GraphDef, counts: bool = True, **options: Any) -> shape_a
   """Analyses as `shape_analysis.analyse` does; a crash or hang of TensorFlow is a CostError.
 
   Args:
-    graph_def, counts, options: its arguments; the options have to be what JSON can hold.
+    graph_def, counts, options: its arguments; the options must be JSON-able.
 
   Returns:
     Its analysis.

@@ -39,7 +39,7 @@ _MAX_IMPORTED = 30_000  # ops; about five seconds
 _MAX_PASSES = 8  # a guess can make the next possible, as in gradients of gradients of loops
 _MAX_IMPORTS = 3  # for shapes
 _WHOLE_NUMBERS = (3, 9)  # DT_INT32, DT_INT64
-# What TensorFlow's shape functions say, with the op and the sizes, where shapes do not fit.
+# Messages of TensorFlow's shape functions for shapes that do not fit, with the op and the sizes.
 _CONTRADICTION = "with input shapes:"
 
 
@@ -159,7 +159,7 @@ class _Inference:
       with self._graph.as_default():
         tf.graph_util.import_graph_def(copy, name="")
     except (ValueError, TypeError, tf.errors.OpError) as error:
-      self._graph = tf.Graph()  # grappler could read it, which is what counts
+      self._graph = tf.Graph()  # grappler could read the graph, which is enough
       if strict and _CONTRADICTION in str(error) and _is_refused(copy):
         # Without the attributes, between which the sizes would be lost.
         reason = one_line(ValueError(re.sub(r"(= \w+)\[.*?\]\(", r"\1(", str(error))), 400)
@@ -391,7 +391,7 @@ def _bind(graph_def: GraphDef, bound: Mapping[Tensor, Any]) -> GraphDef:
   copy = type(graph_def)()
   copy.CopyFrom(graph_def)  # the next pass binds more
   nodes = {node.name: node for node in copy.node}
-  # A source for each bound tensor stands beside its op, which stays for its other outputs.
+  # A source for each bound tensor is next to its op, which is kept for its other outputs.
   names = {tensor: f"{tensor[0]}/bound_shape_{tensor[1]}" for tensor in bound}
   for node in copy.node:
     for i, name in enumerate(node.input):

@@ -92,7 +92,7 @@ class Guesser:
     indices = _known_dims(outputs, inputs[1])
     if indices is None:
       return None
-    # Segments: one row for each index, behind which the data's other dimensions stay.
+    # Segments: one row for each index, followed by the other dimensions of the data.
     rows = 1
     for size in indices:
       rows *= size

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
   from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
-# What TensorFlow keeps for an element whose content is elsewhere; handles are never moved.
+# Bytes of an element whose content is stored elsewhere; handles are never moved.
 _STRING_BYTES = 24
 _OPAQUE = ("resource", "variant")
 

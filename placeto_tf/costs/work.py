@@ -54,7 +54,7 @@ _PRODUCTS = {"BatchMatMulV3": "Ta", "SparseMatMul": "Ta", **dict.fromkeys("""
     CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3 _FusedMatMul _FusedConv2D
     """.split(), "T")}
 _OF_PREDICATES = ("LogicalAnd", "LogicalOr", "LogicalNot")
-# What was pushed has the shape that is popped; the reserve of a batch normalization is empty.
+# A pushed tensor has the shape of the popped one; the reserve of a batch normalization is empty.
 _SURE_GUESSES = (*POPS, "OptionalGetValue", "FusedBatchNormV3")
 _SCALAR_BYTES = 4  # the least that an op which launches a kernel moves
 # A GPU of any kind, for the dearer side of a conditional.
@@ -172,7 +172,7 @@ def count_work(
   notes = notes_of(answer.rounds, answer.capped, trip_count, seen is not None) + _notes(
       graph, flops, launches, unestimated, counter, answer.guessed)
   counter.unknown_shapes.update(dict.fromkeys(answer.growing))
-  if seen is not None:  # what did not run has no shape
+  if seen is not None:  # ops that did not run have no shapes
     for i in np.flatnonzero(executions == 0).tolist():
       counter.unknown_shapes.pop(graph.op_names[i], None)
   unknown = _unknown(counter, answer.rounds if seen is None and trip_count is None else {})
@@ -290,7 +290,7 @@ def _access_kind(op: str) -> Optional[str]:
 
 def _identity(node: NodeDef) -> Tuple[str, ...]:
   shared = node.attr["shared_name"].s.decode("utf-8", "replace")
-  # Without a shared name, the op's own is what tells variables apart.
+  # Without a shared name, the name of the op identifies the variable.
   return (node.attr["container"].s.decode("utf-8", "replace"), shared or node.name)
 
 

@@ -28,11 +28,11 @@ GB = 2**30
 MOST_BYTES = 2 * GB - 1  # the most that a protocol buffer may hold
 MOST_JSON_BYTES = 64 * 2**20  # Python objects take some twenty times as much
 MOST_ARRAY_BYTES = GB  # of weights
-_MOST_INTEGER = 2**63  # what arrays hold
+_MOST_INTEGER = 2**63  # limit of integers in arrays
 _KINDS = (
     (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
-# What zipfile, zlib and NumPy raise for damaged archives.
+# Exceptions that zipfile, zlib and NumPy raise for damaged archives.
 _DAMAGED = (
     ValueError, EOFError, KeyError, IndexError, OSError, NotImplementedError, RuntimeError,
     SyntaxError, TypeError, OverflowError, MemoryError, RecursionError, tokenize.TokenError,

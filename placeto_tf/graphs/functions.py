@@ -316,7 +316,7 @@ class Inliner:
       start = self.node(self.fresh(f"{node.name}/start"), "NoOp", controls, node.device)
       expanded.append((start, site))
       controls = [f"^{start.name}"]
-    # Constants in a loop or branch wait for an argument, so that they stay inside.
+    # Constants in a loop or branch wait for an argument, so that they run inside it.
     elif not controls and site.anchored and data:
       controls = [control_of(data[0])]
       body.anchor_constants_only = True

@@ -69,7 +69,7 @@ register(
     "DepthwiseConv2dNativeBackpropFilter Dilation2DBackpropFilter", axes="filter")
 # Sums over all axes, so no batch axis is left.
 register("L2Loss", axes="l2_loss")
-# Axes given by an input disappear, or stay with length 1.
+# Axes given by an input are removed, or keep length 1.
 register("Sum Mean Max Min All Any Prod EuclideanNorm", axes="reduce")
 register("ArgMax ArgMin", axes="arg_reduce")
 # Elements depend on others along one axis alone.

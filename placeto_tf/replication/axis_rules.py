@@ -104,7 +104,7 @@ class AxisRules:
       # An axis grows at the global batch exactly where the rule puts the examples.
       axes = self._scaling.axes((op, port))
       if kind == _SUM and self._flow.types[op] == "UnsortedSegmentSum":
-        continue  # as many segments as another op finds, of which the shape is a bound
+        continue  # the shape gives only an upper limit of the number of segments
       if axes is not None and axes != ([kind.axis] if isinstance(kind, Sharded) else []):
         raise NotFollowed(MIXES_ROWS)
 

@@ -284,7 +284,7 @@ def _graph_costs(
   launched = np.zeros(cluster.num_devices)  # kernels in a step on one device
   between_us = np.zeros(graph.num_ops)  # launches between the runs of an op in a loop
   for d in range(cluster.num_devices):
-    # Ops that may not run there stay where they may; with a host that is not one device alone.
+    # Ops that cannot run on this device are on another one. Then it is no step on one device.
     indices = np.where(allowed[:, d], d, allowed.argmax(axis=1)).astype(np.int32)
     placement = Placement.from_indices(graph, cluster, indices)
     progress(f"the graph on {cluster.device_names[d]}")
@@ -384,7 +384,7 @@ def write_costs(
     path: of the file.
     part: the graph of one replica and its `compute_us`, written with the graph's; see
       `placeto_tf.costs.traces`.
-    replicas: R, of which `part` is one.
+    replicas: R; `part` is the graph of one of them.
 
   Raises:
     MeasurementError: the file cannot be written.

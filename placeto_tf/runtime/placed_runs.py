@@ -174,6 +174,6 @@ def _config(runtime: Runtime, optimizations: bool) -> Any:
         device_count={"CPU": runtime.num_cpus}, allow_soft_placement=True)
   else:
     config = session_lib.session_config(num_cpus=runtime.num_cpus)
-  # Variables belong to the session, so that those of earlier placements do not stay in memory.
+  # Variables belong to the session, so that variables of earlier placements are freed.
   config.isolate_session_state = bool(runtime.target)
   return config

@@ -1,9 +1,10 @@
 """Makes sessions that run a graph exactly as placed, and finds the devices that its nodes ran on.
 
 A session cannot switch off one rewriting: on x86 TensorFlow swaps kernels for those of oneDNN after
-the graph is split among devices, and fuses ops (Conv2D with BiasAdd) that share one. What it
-swaps depends on the placement, so last bits do too. `TF_ENABLE_ONEDNN_OPTS=0` in the environment
-before TensorFlow is first imported turns it off; `swaps_kernels` tells whether it is on.
+the graph is split among devices, and fuses ops (Conv2D with BiasAdd) on the same device. The
+swapped kernels, and so the last bits of results, depend on the placement. Setting
+`TF_ENABLE_ONEDNN_OPTS=0` in the environment before TensorFlow is first imported turns this off;
+`swaps_kernels` returns whether it is on.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class SideBySide:
       seed: of the examples.
       norms: whether batch normalizations are written out among the replicas.
       double: whether both are in double precision, with written out batch normalizations.
-      repeated: whether all replicas have the same examples, of which their own statistics are those
-        of the whole batch (but for corrections by how many there are, which are left out).
+      repeated: whether all replicas have the same examples, so that their own statistics equal the
+        global batch's (corrections for the number of examples are left out).
     """
     self._seed, self._norms, self._double, self._repeated = seed, norms, double, repeated
     self._doubled: Optional[Tuple[float, int]] = None  # what `_in_double` gives, once it has run
@@ -88,8 +88,8 @@ class SideBySide:
     import tensorflow as tf
 
     if self._norms and not self._double:
-      # Written out in plain ops, normalizations nearly always round more than is told from an error
-      # in single precision.
+      # Normalizations in plain ops nearly always round so much that errors do not show in single
+      # precision.
       try:
         found = self._in_double(steps, started, deadline)
       except ReplicaMismatchError:
@@ -153,7 +153,7 @@ class SideBySide:
     self.in_replicas = False
 
   def _run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:
-    """Runs steps with values as they are now; ends early where numbers overflow or time is over."""
+    """Runs steps from the present values; ends early if numbers overflow or time is over."""
     import tensorflow as tf
 
     self.overflow_step = None

@@ -65,7 +65,7 @@ def _bytes_of_tensors(graph: ComputationGraph) -> float:
 
   flow = analyse_dataflow(graph)
   total = 0.0
-  # [N]; how often loops go round takes an analysis of its own.
+  # [N]; trip counts of loops need a separate analysis.
   rounds = graph.executions if (graph.executions == 1).all() else work_of(graph).executions
   for op, executions in enumerate(rounds.tolist()):
     for port in range(int(graph.output_offsets[op + 1] - graph.output_offsets[op])):

@@ -189,14 +189,14 @@ class LocalWorkers(Runtime):
         command.append("--cores=" + ",".join(map(str, cores[task])))
       log = tempfile.TemporaryFile()
       self._logs.append(log)
-      # A session of its own, so that a terminal's Ctrl-C reaches the parent alone.
+      # A session of its own, so that only the parent receives a terminal's Ctrl-C.
       self.processes.append(subprocess.Popen(
           command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
           env=environment, start_new_session=True))
 
   def _wait_until_ready(self) -> None:
     """Waits for the line `ready` of each worker, or raises."""
-    # All are killed when the time is over, which ends what is read here.
+    # All workers are killed when the time is over, which ends the reading here.
     timer = threading.Timer(self.startup_seconds, self._kill)
     timer.start()
     try:
