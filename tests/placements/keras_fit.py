@@ -4,6 +4,7 @@ what differed as JSON. Arguments: the Keras ("2" or "3"), names of `PARTS` (defa
 import dataclasses
 import json
 import os
+import re
 import sys
 import tempfile
 import warnings
@@ -305,10 +306,13 @@ def batch_sizes(keras):
       "each": embedded, "kind": keras.layers.GlobalAveragePooling1D()(embedded)})
   free.compile("sgd", {"each": "mse", "kind": "sparse_categorical_crossentropy"})
   asked = error_of(lambda: plan(free))
+  # The remedy: the specs that the error names, with sizes for None.
+  sized = re.sub(r"shape=[^)]*", lambda shape: shape[0].replace("None", "32"),
+                 asked.rpartition("takes them: ")[2])
   return {
       "called": error_of(lambda: plan(called)), "unbuilt": error_of(lambda: plan(subclass(keras))),
       "named": specs(named)[1], "lossless": error_of(lambda: plan(lossless)),
-      "free": asked, "told": specs(free, data=eval(asked.rpartition("data=")[2], {"tf": tf})),
+      "free": asked, "told": specs(free, data=eval(sized, {"tf": tf, "TensorSpec": tf.TensorSpec})),
       "data": plan(subclass(keras), data=(x, x[:, :1])).batch_size}
 
 

@@ -32,7 +32,7 @@ def test_it_trains_shows_progress_and_says_that_it_is_done(run_program, tmp_path
     (("--set=iterations=5",), "iterations has a flag of its own"),
     (("--preset=tied",), "placeto has no preset 'tied'; expected paper"),
     (("--preset=paper", "--set=embedding=simple"), "expected one of placeto, simple_partitioner"),
-    (("--preset=paper", "--clusters=k80:2,k80:3", "--set=max_groups=6"), "they must be alike"),
+    (("--preset=paper", "--clusters=k80:2,k80:3", "--set=max_groups=6"), "clusters of one size"),
     (("--actors=2",), "actors is 2 without ray"),
     (("--policy=rnn", "--ray=local"), "policy rnn collects and learns in one process; leave ray "),
 ])
