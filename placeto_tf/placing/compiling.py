@@ -51,8 +51,8 @@ def compile_step(
       declare it.
     placement: an earlier result to use instead of a search: a `TrainingPlan` of `plan_step`, a
       `Placement`, or the path of a file that one of these, or `PlacedStep.save`, wrote.
-    verify: whether the placed step is timed beside the unplaced one. If not, the simulated times
-      decide, and a step that is planned now is also placed now.
+    verify: whether the placed step is timed beside the unplaced one. If not, a step that is planned
+      now is also placed now.
     **options: of `place()`: method, max_seconds, max_evaluations, seed, replicas, ... With
       replicas=N or "auto" the batch is divided among replicas that share the variables; batches
       that N does not divide run on one replica.
