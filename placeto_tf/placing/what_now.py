@@ -72,7 +72,10 @@ def run_lines(graph: ComputationGraph, devices: Sequence[str]) -> List[str]:
   return ["import numpy as np", "import tensorflow.compat.v1 as tf",
           "tf.disable_eager_execution()", load, _session(devices, cpus), *_first(graph, name),
           f"print(session.run({list(graph.fetches[:_MOST_FETCHES])}, "
-          f"{{{', '.join(_feeds(graph))}}}))"]
+          f"{{{', '.join(_feeds(graph))}}}))",
+          # Python may abort at its end while threads of queues still run.
+          *(["coordinator.request_stop()", "coordinator.join(threads)"]
+            if _has_queues(graph, name) else [])]
 
 
 def _session(devices: Sequence[str], cpus: int) -> str:
@@ -91,9 +94,15 @@ def _first(graph: ComputationGraph, name: str) -> List[str]:
   first = list(_COLLECTED) if meta else [repr(each) for each in INIT_OPS if each in known][:1]
   kinds = _ITERATORS if meta else _ITERATORS + _TABLES
   first += [repr(node.name) for node in nodes if node.op in kinds]
-  queues = meta and "queue_runners" in graph.origin.proto.collection_def
   return [*([f"session.run([{', '.join(first)}])"] if first else []),
-          *(["tf.train.start_queue_runners(session)"] if queues else [])]
+          *(["coordinator = tf.train.Coordinator()",
+             "threads = tf.train.start_queue_runners(session, coordinator)"]
+            if _has_queues(graph, name) else [])]
+
+
+def _has_queues(graph: ComputationGraph, name: str) -> bool:
+  """Checks for queues that threads of the program fill; a file of another format has none."""
+  return "meta" in name and "queue_runners" in graph.origin.proto.collection_def
 
 
 def _feeds(graph: ComputationGraph) -> List[str]:

@@ -206,7 +206,7 @@ def main():
     except EOFError:
       found[name] = {"error": "the process died"}
     process.join()
-  print(json.dumps(found))
+  print("\n" + json.dumps(found))  # TensorFlow's log of devices may end within a line
 
 
 GRAPH = graph_def()
