@@ -56,7 +56,7 @@ shared_flags.define_runtime_flags()
 
 def main() -> None:
   """Places, writes and prints."""
-  from placeto_tf.placing import publishing, replica_search, tables, what_if
+  from placeto_tf.placing import publishing, replica_search, tables, what_if, what_now
   from placeto_tf.placing.config import PlacingConfig
   from placeto_tf.placing.observing import Observer
 
@@ -85,8 +85,7 @@ def main() -> None:
   if FLAGS.why:
     print("\n".join(what_if.why_lines(result, FLAGS.why)))
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.")
-  print(f"To run it: {os.path.join(FLAGS.out, 'README.md')}\n"
-        f"To look at it: tensorboard --logdir={os.path.join(FLAGS.out, 'tensorboard')}", flush=True)
+  print(what_now.last_lines(result.graph, result.placement.devices, FLAGS.out), flush=True)
 
 
 def run() -> None:

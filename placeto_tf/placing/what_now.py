@@ -6,6 +6,7 @@ lines run without changes.
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import Any, List, Sequence
 
@@ -36,6 +37,24 @@ Values from a checkpoint instead of the initializer: `saver.restore(session, "yo
 A GraphDef has no queue runners, and its variables have values only if it has an op `init`; where it
 lacks them, export a MetaGraph and place that.
 """}
+
+
+def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str:
+  """Returns the lines that a program ends with: how to run its result and where more is said.
+
+  Args:
+    graph: the placed graph.
+    devices: names of the cluster's devices.
+    out: the directory that was written.
+
+  Returns:
+    The lines, joined.
+  """
+  lines = [f"  {line}" for line in run_lines(graph, devices)]
+  return "\n".join([
+      *(["To run it where TensorFlow has these devices:", *lines] if lines else []),
+      f"Feeds, checkpoints and how to measure it: {os.path.join(out, 'README.md')}",
+      f"To look at it: tensorboard --logdir={os.path.join(out, 'tensorboard')}"])
 
 
 def run_lines(graph: ComputationGraph, devices: Sequence[str]) -> List[str]:

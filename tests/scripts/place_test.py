@@ -40,7 +40,7 @@ def test_a_training_graph_comes_out_placed_with_all_its_reports(place_it, meta, 
       "README.md", "placement.json", "graph.meta", "report.json", "timeline.json", "timeline.png",
       "tensorboard", ".results.json"}
   assert done.out.splitlines()[-2:] == [
-      f"To run it: {out / 'README.md'}",
+      f"Feeds, checkpoints and how to measure it: {out / 'README.md'}",
       f"To look at it: tensorboard --logdir={out / 'tensorboard'}"]
   readme = (out / "README.md").read_text()
   assert "tf.train.import_meta_graph(" in readme and "session.run(['train']" in readme
