@@ -1,4 +1,4 @@
-"""Counts lines of code, docstrings and comments by room, and refuses what grew past its limit.
+"""Counts lines of code, docstrings and comments by folder, and refuses what grew past its limit.
 
   python .ci/count_lines.py [--limits]
 
@@ -55,9 +55,9 @@ def total(folder):
 def main():
   """Prints the counts; returns whether a limit is exceeded."""
   package = total(ROOT / "placeto_tf")
-  rooms = {path.name: total(path)["code"] for path in (ROOT / "placeto_tf").iterdir()
-           if (path / "__init__.py").exists()}
-  for name, code in sorted(rooms.items(), key=lambda item: -item[1]):
+  folders = {path.name: total(path)["code"] for path in (ROOT / "placeto_tf").iterdir()
+             if (path / "__init__.py").exists()}
+  for name, code in sorted(folders.items(), key=lambda item: -item[1]):
     print(f"{name:14} {code:6,}")
 
   def share(part, whole):

@@ -1,4 +1,4 @@
-"""BUILD is readable by Bazel and leaves out no Python file; rooms and modules import one way."""
+"""BUILD is readable by Bazel and leaves out no Python file; folders and modules import one way."""
 
 import ast
 import pathlib
@@ -76,28 +76,28 @@ def test_every_program_and_every_test_has_its_target(query):
   assert tests == {f"//:{name}" for name in expected}
 
 
-def _rooms():
-  """Room -> the rooms that BUILD lets it import from, directly or through others."""
+def _folders():
+  """Folder -> the folders that BUILD lets it import from, directly or through others."""
   text = (ROOT / "BUILD").read_text()
-  found = re.search(r"^ROOMS = (\[.*?^\])", text, re.DOTALL | re.MULTILINE)
+  found = re.search(r"^FOLDERS = (\[.*?^\])", text, re.DOTALL | re.MULTILINE)
   listed = ast.literal_eval(found.group(1))
   above = {}
-  for room, direct in listed:
-    assert set(direct) <= set(above), f"{room} stands above a room that it imports from"
-    above[room] = set(direct).union(*(above[name] for name in direct))
+  for folder, direct in listed:
+    assert set(direct) <= set(above), f"{folder} stands above a folder that it imports from"
+    above[folder] = set(direct).union(*(above[name] for name in direct))
   return above
 
 
-def test_rooms_import_only_from_rooms_above_them():
-  above = _rooms()
+def test_folders_import_only_from_folders_above_them():
+  above = _folders()
   folders = {path.parent.name for path in (ROOT / "placeto_tf").glob("*/__init__.py")}
   assert folders == set(above)
   wrong = []
-  for room in above:
-    for path in (ROOT / "placeto_tf" / room).rglob("*.py"):
+  for folder in above:
+    for path in (ROOT / "placeto_tf" / folder).rglob("*.py"):
       pattern = r"^ *(?:from|import) placeto_tf\.(\w+)"
       for used in re.findall(pattern, path.read_text(), re.MULTILINE):
-        if used not in above[room] | {room, "errors", "collector"}:
+        if used not in above[folder] | {folder, "errors", "collector"}:
           wrong.append(f"{path.relative_to(ROOT)} imports from {used}")
   assert not wrong
 

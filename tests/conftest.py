@@ -1,6 +1,6 @@
 """Set before TensorFlow is first imported: the legacy Keras, no GPU, quiet logs; and a cache of
 costs of its own, so that tests neither use nor fill the user's. And `--cpu=N`, which shows the CPU
-time of each room and of the N tests that take most: unlike `--durations`, it says the same on a
+time of each folder and of the N tests that take most: unlike `--durations`, it says the same on a
 busy machine."""
 
 import atexit
@@ -94,7 +94,7 @@ _CPU_SECONDS = {}  # test -> of this process and of its children that ended, fix
 def pytest_addoption(parser):
   parser.addoption(
       "--cpu", type=int, default=0, metavar="N",
-      help="show the CPU time of rooms and of the N tests that take most of it, fixtures and child "
+      help="show the CPU time of folders and of the N tests that take most, fixtures and child "
            "processes included")
   parser.addoption("--mutants", type=int, default=60, metavar="N",
                    help="mutants of each kind of file that tests/robustness tries")
@@ -120,11 +120,11 @@ def pytest_runtest_logreport(report):
 def pytest_terminal_summary(terminalreporter, config):
   if config.getoption("--cpu"):
     terminalreporter.section(f"CPU seconds, {sum(_CPU_SECONDS.values()):.1f} in all tests")
-    rooms = collections.Counter()
+    folders = collections.Counter()
     for test, seconds in _CPU_SECONDS.items():
-      rooms["/".join(test.split("::")[0].split("/")[:2])] += seconds
-    for room, seconds in rooms.most_common():
-      terminalreporter.write_line(f"{seconds:8.2f} {room}")
+      folders["/".join(test.split("::")[0].split("/")[:2])] += seconds
+    for folder, seconds in folders.most_common():
+      terminalreporter.write_line(f"{seconds:8.2f} {folder}")
     terminalreporter.write_line("")
     slowest = sorted(_CPU_SECONDS.items(), key=lambda entry: -entry[1])[:config.getoption("--cpu")]
     for test, seconds in slowest:

@@ -107,11 +107,11 @@ def test_fields_that_training_commands_set_exist(document):
         pytest.fail(f"--set {setting}: {error}")
 
 
-def test_the_readme_is_short_and_every_room_has_one():
+def test_the_readme_is_short_and_every_folder_has_one():
   assert len((ROOT / "README.md").read_text().splitlines()) <= 160
-  for room in sorted(path.parent for path in (ROOT / "placeto_tf").glob("*/__init__.py")):
-    readme = room / "README.md"
-    assert readme.exists(), f"{room.name} has no README.md"
+  for folder in sorted(path.parent for path in (ROOT / "placeto_tf").glob("*/__init__.py")):
+    readme = folder / "README.md"
+    assert readme.exists(), f"{folder.name} has no README.md"
     assert len(readme.read_text().splitlines()) <= 60, f"{readme} is long; results go to docs/"
 
 

@@ -1,5 +1,4 @@
-"""A small training graph as files, for the programs to read, and as fixtures that a room's conftest
-imports."""
+"""A small training graph as files, for the programs to read: fixtures that conftest files import."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Small problems that tests of several rooms share, as fixtures: a room's conftest imports them."""
+"""Small problems that tests of several folders share: fixtures that conftest files import."""
 
 import numpy as np
 import pytest

@@ -215,9 +215,9 @@ def _group_edges(graph, costs, group_of_op, g):
   outputs = graph.edge_outputs
   source = group_of_op[graph.edge_producers].astype(np.int64)
   target = group_of_op[graph.edge_consumers].astype(np.int64)
-  cut = source != target  # edges between ops of different groups
-  pairs = np.unique(source[cut] * g + target[cut])  # [E] source G + target, sorted
-  data = cut & (outputs >= 0)  # control edges move no bytes
+  crossing = source != target  # edges between ops of different groups
+  pairs = np.unique(source[crossing] * g + target[crossing])  # [E] source G + target, sorted
+  data = crossing & (outputs >= 0)  # control edges move no bytes
   # (tensor, reading group) once each, however many ops of the group read it
   reads = np.unique(np.stack([outputs[data].astype(np.int64), target[data], source[data]]), axis=1)
   bytes_of_pair = np.zeros(len(pairs))

@@ -87,7 +87,7 @@ class PlacementEnv(gymnasium.Env):
     self.problem = problem = PlacementProblem.build(
         load_graph(graph, **options), cluster, grouping=grouping, max_groups=max_groups)
     self._start, self._max_evaluations = start, max_evaluations
-    self._config, self._room = process or ProcessConfig(), problem.num_groups
+    self._config, self._num_groups = process or ProcessConfig(), problem.num_groups
     m, d = problem.allowed.shape  # M, D
     self.observation_space = spaces.Dict({
         "pair": spaces.Box(-CLIP, CLIP, (m, d, NUM_FEATURES), np.float32),
@@ -132,7 +132,7 @@ class PlacementEnv(gymnasium.Env):
       samples = self.np_random.random(problem.allowed.shape)
       placement = problem.grouping.expand(
           np.where(problem.allowed, samples, -1.0).argmax(axis=1).astype(np.int32))
-    self.process = MoveProcess(problem, placement, self._config, self._room, self.np_random)
+    self.process = MoveProcess(problem, placement, self._config, self._num_groups, self.np_random)
     return self._observe(), self._info()
 
   def step(
@@ -165,7 +165,7 @@ class PlacementEnv(gymnasium.Env):
     Returns:
       [M D] bool.
     """
-    found = np.zeros((self._room, self.problem.num_devices), dtype=bool)
+    found = np.zeros((self._num_groups, self.problem.num_devices), dtype=bool)
     # If there are fewer groups than rows, the remaining rows are masked.
     found[:len(self.process.some)] = self.process.open[self.process.some]
     return found.ravel()
@@ -173,9 +173,9 @@ class PlacementEnv(gymnasium.Env):
   def _observe(self) -> Observation:
     """Returns the observation; rows after the observed groups are 0."""
     some = self.process.some
-    pair = np.zeros((self._room, self.problem.num_devices, NUM_FEATURES), np.float32)
+    pair = np.zeros((self._num_groups, self.problem.num_devices, NUM_FEATURES), np.float32)
     pair[:len(some)] = self.process.pairs  # [M, D, F]
-    placement = np.zeros(self._room, np.int64)
+    placement = np.zeros(self._num_groups, np.int64)
     placement[:len(some)] = self.process.groups[some]  # [M]
     return {"pair": pair, "placement": placement,
             "action_mask": self.action_masks().astype(np.int8)}

@@ -52,7 +52,7 @@ class MoveProcess(PlacedGroups):
   """One episode on one problem.
 
   Attributes:
-    some: [M] int32 groups that may move now, at most `room`.
+    some: [M] int32 groups that may move now, at most `most_observed`.
     open: [G, D] bool moves that have not been tried from this placement.
     pairs: [M, D, F] float32 features of the option edges of `some`.
     states: number of placements so far; a new level counts as a new placement.
@@ -60,7 +60,7 @@ class MoveProcess(PlacedGroups):
   """
 
   def __init__(
-      self, problem: PlacementProblem, start: np.ndarray, config: ProcessConfig, room: int,
+      self, problem: PlacementProblem, start: np.ndarray, config: ProcessConfig, most_observed: int,
       rng: np.random.Generator):
     """Evaluates the start and enters the first level that has moves.
 
@@ -68,11 +68,12 @@ class MoveProcess(PlacedGroups):
       problem: evaluates placements.
       start: [N] devices of ops.
       config: of the process.
-      room: the most groups that are observed at once; of more groups a random sample is observed.
+      most_observed: the most groups that are observed at once; of more groups a random sample is
+        observed.
       rng: samples the sizes of levels and the observed groups.
     """
     super().__init__(problem, start, max(group_counts(problem, config.levels)))
-    self._config, self._room, self._rng = config, room, rng
+    self._config, self._most_observed, self._rng = config, most_observed, rng
     # Every round goes through all levels, coarse to fine.
     self._to_come: List[Tuple[int, float]] = [
         (number, level) for number in range(config.rounds) for level in config.levels]
@@ -138,7 +139,7 @@ class MoveProcess(PlacedGroups):
     """Chooses the observed groups, and computes their features, at a new placement or level."""
     self.open[np.arange(len(self.groups)), self.groups] = False
     some = self.tables.movable  # [M], groups with more than one allowed device
-    if len(some) > self._room:
-      some = np.sort(self._rng.choice(some, self._room, replace=False))
+    if len(some) > self._most_observed:
+      some = np.sort(self._rng.choice(some, self._most_observed, replace=False))
     self.some, self.pairs = some, self.state.features(some)
     self.states += 1

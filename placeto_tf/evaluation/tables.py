@@ -196,7 +196,7 @@ def _of_report(row: Dict[str, Any], out: str) -> List[Any]:
       os.path.join(out, "reports", os.path.basename(row["placement"])), what="the report",
       remedy="delete the row to run it again")
   found, parallel = report["replicas"], report["baselines"].get(DATA_PARALLEL, {})
-  strategy = (found["placed"] or {"form": "1"})["form"]
+  strategy = (found["placed"] or {"strategy": "1"})["strategy"]
   parallel_us = parallel["step_time_us"] * row["step_time_us"] / report["step_time_us"] if (
       parallel.get("fits")) else np.nan
   return [strategy, found["rows"][strategy]["examples_per_second"], parallel_us,

@@ -1,4 +1,4 @@
-"""Reading TensorFlow graphs into `ComputationGraph`, the arrays that all other rooms work on."""
+"""Reading TensorFlow graphs into `ComputationGraph`, the arrays that all other folders work on."""
 
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource
 from placeto_tf.graphs.cost_graphs import cost_nodes

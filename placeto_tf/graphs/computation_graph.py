@@ -1,4 +1,4 @@
-"""`ComputationGraph`: a TensorFlow graph as immutable arrays, for all other rooms.
+"""`ComputationGraph`: a TensorFlow graph as immutable arrays, for all other folders.
 
 Dimensions: N ops, E edges, O outputs of all ops together, K kernel device types.
 
@@ -55,7 +55,7 @@ class GraphSource:
     meta_graph: the chosen MetaGraphDef of a SavedModel, a part of `proto`.
     iterator_shapes: op that takes the next batch of an iterator -> shapes of its outputs, if the
       user's batch size replaced an unknown dimension.
-    cut_ops: ops whose outputs are fed, so that their inputs are not needed.
+    fully_fed_ops: ops whose outputs are fed, so that their inputs are not needed.
     fixed_devices: op -> device that a placement must not change, such as the device of a lookup
       table that a live function captures.
     trip_count, split_loops: the arguments of `load_graph`.
@@ -71,7 +71,7 @@ class GraphSource:
   feed_shapes: Mapping[str, Tuple[int, ...]] = dataclasses.field(default_factory=dict)
   iterator_shapes: Mapping[str, Tuple[Optional[Tuple[int, ...]], ...]] = dataclasses.field(
       default_factory=dict)
-  cut_ops: FrozenSet[str] = dataclasses.field(default=frozenset(), repr=False)
+  fully_fed_ops: FrozenSet[str] = dataclasses.field(default=frozenset(), repr=False)
   meta_graph: MetaGraphDef = dataclasses.field(default=None, repr=False)
   fixed_devices: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
   trip_count: Optional[int] = None

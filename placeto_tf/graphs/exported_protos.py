@@ -59,7 +59,7 @@ def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
       _make_iterator(
           result, node, [each % REF for each in op_defs.signature(node).outputs],
           [source.feed_shapes.get(f"{node.name}:{port}") for port in range(max(later) + 1)])
-    elif node.name in source.cut_ops and node.op not in shapes.PLACEHOLDERS:
+    elif node.name in source.fully_fed_ops and node.op not in shapes.PLACEHOLDERS:
       _make_placeholder(node, op_defs.signature(node).outputs[0] % REF, shape)
     elif shape is not None and node.op in shapes.PLACEHOLDERS:
       shapes.set_shape(node.attr["shape"], shape)

@@ -118,7 +118,7 @@ def from_graph_def(
       source=dataclasses.replace(
           read.source, graph_def=graph_def, positions=positions, feed_shapes=bound,
           iterator_shapes=iterators,
-          cut_ops=frozenset(table.names[i] for i in positions.tolist() if step.cut[i]),
+          fully_fed_ops=frozenset(table.names[i] for i in positions.tolist() if step.fully_fed[i]),
           trip_count=trip_count, split_loops=split_loops),
       notes=notes + shape_notes,
   )

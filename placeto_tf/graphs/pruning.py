@@ -25,8 +25,8 @@ class Step:
   Attributes:
     wanted: the fetches.
     fed: index into [M] -> ports that are fed, besides needed placeholders.
-    cut: [M] bool, ops whose inputs are not needed, because all of their outputs that are read are
-      fed.
+    fully_fed: [M] bool, ops whose inputs are not needed, because all of their outputs that are read
+      are fed.
     positions: [N] index into [M] of each needed op.
     index: [M] index into [N]; meaningless for ops that are not needed.
     producers, ports, consumers: [E] edges between needed ops, by index into [N].
@@ -35,7 +35,7 @@ class Step:
 
   wanted: Tuple[Endpoint, ...]
   fed: Mapping[int, Set[int]]
-  cut: np.ndarray  # [M]
+  fully_fed: np.ndarray  # [M]
   positions: np.ndarray  # [N]
   index: np.ndarray  # [M]
   producers: np.ndarray  # [E]
@@ -59,9 +59,9 @@ def prune(table: NodeTable, wanted: Tuple[Endpoint, ...], feeds: Sequence[str]) 
     GraphError: a feed does not exist.
   """
   fed = _fed_ports(table, feeds)
-  cut = _cut(table, fed)
+  fully_fed = _fully_fed(table, fed)
   # [E of the file] edges to follow: all except edges into ops whose outputs are all fed.
-  followed = ~cut[table.consumers]
+  followed = ~fully_fed[table.consumers]
   keep = traversal.ancestors(
       table.num_nodes, table.producers[followed], table.consumers[followed],
       [endpoint.node for endpoint in wanted])
@@ -70,7 +70,7 @@ def prune(table: NodeTable, wanted: Tuple[Endpoint, ...], feeds: Sequence[str]) 
   # Index in the file -> index among the needed ops.
   index = np.cumsum(keep) - 1
   return Step(
-      wanted, fed, cut, np.flatnonzero(keep), index, index[table.producers[inside]],
+      wanted, fed, fully_fed, np.flatnonzero(keep), index, index[table.producers[inside]],
       table.ports[inside], index[table.consumers[inside]],
       back_edges(table.types, table.producers, table.consumers)[inside])
 
@@ -173,9 +173,9 @@ def _fed_ports(table: NodeTable, feeds: Sequence[str]) -> Dict[int, Set[int]]:
   return fed
 
 
-def _cut(table: NodeTable, fed: Mapping[int, Set[int]]) -> np.ndarray:
+def _fully_fed(table: NodeTable, fed: Mapping[int, Set[int]]) -> np.ndarray:
   """Returns the ops that need not run, [M] bool: all of their outputs that are read are fed."""
-  cut = np.zeros(table.num_nodes, dtype=bool)
+  fully_fed = np.zeros(table.num_nodes, dtype=bool)
   # Nodes with some fed outputs, which run if another output is read.
   partly = {node for node, ports in fed.items() if len(ports) < table.num_outputs[node]}
   if partly:
@@ -185,5 +185,5 @@ def _cut(table: NodeTable, fed: Mapping[int, Set[int]]) -> np.ndarray:
             table.producers[reads].tolist(), table.ports[reads].tolist())
         if port not in fed[producer]}
     partly &= unfed
-  cut[[node for node in fed if node not in partly]] = True
-  return cut
+  fully_fed[[node for node in fed if node not in partly]] = True
+  return fully_fed

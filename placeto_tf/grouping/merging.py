@@ -232,8 +232,8 @@ def _merge_single_device(sets, single):
 @compiled(nogil=True)
 def _merge_heaviest_edges(sets, max_sets, cap_us):
   m = sets.parent.shape[0]
-  room = max(16, sets.traffic.shape[0])
-  priority, keys, size = np.empty(room), np.empty(room, np.int64), 0
+  capacity = max(16, sets.traffic.shape[0])
+  priority, keys, size = np.empty(capacity), np.empty(capacity, np.int64), 0
   for u in range(m):
     half = sets.head[u] if sets.parent[u] == u else NONE
     while half != NONE:

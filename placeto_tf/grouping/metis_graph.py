@@ -77,35 +77,35 @@ class MetisGraph:
       weights = [min(weight, heaviest) for weight in weights]
     options = pymetis.Options(ufactor=int(1000 * imbalance), seed=seed)
 
-    def cut() -> np.ndarray:
+    def partition() -> np.ndarray:
       _, found = pymetis.part_graph(
           count, vweights=weights, eweights=self.edge_weights, recursive=recursive,
           options=options, **self.adjacency, **targets)
       return np.asarray(found, dtype=np.int32)
 
-    parts = _undisturbed(cut)
+    parts = _undisturbed(partition)
     return parts if count == len(shares) else self._distribute(parts, shares, count)
 
   def _distribute(self, parts: np.ndarray, shares: np.ndarray, count: int) -> np.ndarray:
     """Merges small parts, heaviest first, each into the part that is furthest below its share."""
     weight = np.bincount(parts, self.weight_us, minlength=count)
     load = np.zeros(len(shares))
-    joined = np.zeros(count, dtype=np.int32)
+    target = np.zeros(count, dtype=np.int32)
     for part in np.argsort(-weight, kind="stable").tolist():
       d = int(((load + weight[part]) / shares).argmin())
-      joined[part] = d
+      target[part] = d
       load[d] += weight[part]
-    return joined[parts]
+    return target[parts]
 
 
-def _undisturbed(cut: Callable[[], np.ndarray]) -> np.ndarray:
+def _undisturbed(partition: Callable[[], np.ndarray]) -> np.ndarray:
   """Returns the partition that METIS finds when nobody else samples from the same generator.
 
   Where somebody may, that is the partition that it finds twice in a row.
   """
-  found = cut()
+  found = partition()
   for _ in range(_MORE_TRIES if _ALSO_SAMPLES in sys.modules else 0):
-    before, found = found, cut()
+    before, found = found, partition()
     if np.array_equal(found, before):
       break
   return found

@@ -53,14 +53,14 @@ class NodeSets(NamedTuple):
       The sets.
     """
     m, f = len(weight_us), len(producers)
-    room = 8
-    while room < 2 * f:
-      room *= 2
+    capacity = 8
+    while capacity < 2 * f:
+      capacity *= 2
     sets = cls(
         np.array(weight_us, dtype=np.float64), np.array(pattern, dtype=np.int32),
         np.arange(m, dtype=np.int32), np.zeros(m, np.int32), np.full(m, NONE, np.int32),
         np.empty(2 * f, np.int32), np.empty(2 * f, np.int32), np.empty(2 * f, np.int32),
-        np.empty(f), np.full(room, NONE, np.int64), np.empty(room, np.int32),
+        np.empty(f), np.full(capacity, NONE, np.int64), np.empty(capacity, np.int32),
         np.array([m], dtype=np.int64))
     _add_edges(sets, producers, consumers, traffic_bytes)
     return sets

@@ -56,14 +56,14 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
           f"{', '.join(cluster.device_names)}")
     else:
       devices[i] = at
-  problems = _cut(unknown) + _cut(missing) + _cut(strange)
-  problems += _cut(_without_kernel(ops, devices, cluster))
+  problems = _shortened(unknown) + _shortened(missing) + _shortened(strange)
+  problems += _shortened(_without_kernel(ops, devices, cluster))
   # The graph's own sets also contain its loops, which TensorFlow allows on several devices.
   sets = traversal.UnionFind(len(ops.names))
   # Merge the sets of TensorFlow's colocation with the graph's sets.
   sets.union_all(enumerate(ops.colocation.tolist()))
   sets.union_all(zip(ops.positions.tolist(), ops.positions[np.asarray(graph.colocation)].tolist()))
-  return problems + _cut(_split(ops.names, sets.labels(), devices, cluster))
+  return problems + _shortened(_split(ops.names, sets.labels(), devices, cluster))
 
 
 def _without_kernel(ops: FileOps, devices: np.ndarray, cluster: Cluster) -> List[str]:
@@ -101,7 +101,7 @@ def _split(
   return found
 
 
-def _cut(problems: List[str]) -> List[str]:
+def _shortened(problems: List[str]) -> List[str]:
   if len(problems) <= _MOST:
     return problems
   return problems[:_MOST] + [f"and {len(problems) - _MOST} more like the last"]

@@ -201,8 +201,8 @@ def _nothing_fits(problem: PlacementProblem, simulated: SimulationResult) -> str
   """Returns the message of the error where no placement fits in memory."""
   reports = memory_report(problem.graph, problem.costs, simulated)
   held = float(problem.costs.persistent_bytes.sum())
-  room = float(problem.cluster.memory_bytes.sum())
+  memory = float(problem.cluster.memory_bytes.sum())
   return (
       f"no placement was found that fits: the best is {'; '.join(reports)} (variables and "
-      f"constants alone take {held / 2**30:.2f} GB of the cluster's {room / 2**30:.2f} GB); add "
+      f"constants alone take {held / 2**30:.2f} GB of the cluster's {memory / 2**30:.2f} GB); add "
       "devices or memory, or lower the batch size")

@@ -152,9 +152,9 @@ class SequencePlacer(tf.Module):
     """
     context, _ = self.attention(encoded, hidden)  # [B, S, H]
     # tanh(W_c [context; h] + W_x x): [B, S, H].
-    joined = tf.tanh(
+    hidden = tf.tanh(
         tf.tensordot(tf.concat([context, hidden], axis=-1), self._combine, 1) + own)
-    return tf.tensordot(joined, self._logits, 1)
+    return tf.tensordot(hidden, self._logits, 1)
 
   def log_prob(
       self, features: tf.Tensor, allowed: tf.Tensor, devices: tf.Tensor) -> tf.Tensor:

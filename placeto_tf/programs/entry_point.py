@@ -20,7 +20,7 @@ from placeto_tf.programs import shared_flags
 FLAGS = flags.FLAGS
 _SCRIPT = re.compile(r"scripts/with_env python scripts/(\w+)\.py")
 _MISSING = re.compile(r"Flag --(\w+) must have a value other than None")
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def import_tensorflow_quietly() -> None:
@@ -143,7 +143,7 @@ def run_program(
       sys.exit(128 + getattr(signal, "SIGPIPE", 13))
     except OSError as error:
       # A path that cannot be read or written is the user's to mend; anything else is a bug.
-      if error.errno in _NO_ROOM:
+      if error.errno in _NO_SPACE:
         fail(PlacetoError(f"{error.filename or 'a file'} cannot be written ({error.strerror}); "
                           "make room, or choose another directory"))
       if error.filename is None:

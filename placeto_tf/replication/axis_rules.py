@@ -1,4 +1,4 @@
-"""The position of the batch in the outputs of an op: one rule for each kind of op.
+"""The position of the batch in the outputs of an op: one rule for each type of op.
 
 A rule is called for an op that reads rows of the batch (`specs.Sharded`), and returns the sharding
 specs of the op's outputs. A sum over the examples gives a `Partial`; a comparison of examples
@@ -64,7 +64,7 @@ class AxisRules:
     """
     flow, op = self._flow, view.op
     width = len(self._flow.outputs(op))
-    kind = flow.types[op]
+    op_type = flow.types[op]
     # An op that also reads rows needs the combined value of a partial tensor. A replica's own
     # statistics are not combined.
     for i, each in enumerate(view.specs):
@@ -72,27 +72,27 @@ class AxisRules:
         view.make_global(i)
       elif isinstance(each, LocalStatistic):
         view.specs[i] = Replicated(each.exponent - 1)
-    local = self._positions(view, kind)
-    if kind in ("Switch", "RefSwitch"):
+    local = self._positions(view, op_type)
+    if op_type in ("Switch", "RefSwitch"):
       return [view.specs[0]] * width
-    if kind in ("IdentityN", "ReadVariableOp"):
+    if op_type in ("IdentityN", "ReadVariableOp"):
       return list(view.specs)
     # The exponent and the positions are followed apart from the axis.
     exponent = result_exponent(flow, view)
     bare = [Sharded(each.axis, each.outer) if isinstance(each, Sharded) else each
             for each in view.specs]
-    if rule_of(kind).axes == "elementwise":
-      if self.compared and kind != "Select" and meets_all_examples([
+    if rule_of(op_type).axes == "elementwise":
+      if self.compared and op_type != "Select" and meets_all_examples([
           (each, flow.shape(tensor)) for each, given, tensor in zip(
               bare, view.given, flow.inputs[op]) if not isinstance(given, LocalStatistic)]):
         raise NotFollowed(MIXES_ROWS)
       found: Any = [self._elementwise(op, bare, port) for port in range(width)]
     else:
-      rule = _RULES.get(kind)
+      rule = _RULES.get(op_type)
       if rule is None:
         raise NotFollowed(_UNKNOWN)
       # Most rules take an axis alone. Rules that handle positions take the whole spec.
-      found = rule(self, op, view.specs if rule_of(kind).positions == "tells" else bare)
+      found = rule(self, op, view.specs if rule_of(op_type).positions == "tells" else bare)
     # A single spec stands for every output.
     found = list(found) if isinstance(found, (list, tuple)) else [found] * width
     self._check_growth(op, found)
@@ -100,21 +100,21 @@ class AxisRules:
 
   def _check_growth(self, op: int, found: Sequence[Spec]) -> None:
     """Raises NotFollowed where a result contradicts the shapes at the global batch."""
-    for port, kind in enumerate(found):
+    for port, spec in enumerate(found):
       # An axis grows at the global batch exactly where the rule puts the examples.
       axes = self._scaling.axes((op, port))
-      if kind == _SUM and self._flow.types[op] == "UnsortedSegmentSum":
+      if spec == _SUM and self._flow.types[op] == "UnsortedSegmentSum":
         continue  # the shape gives only an upper limit of the number of segments
-      if axes is not None and axes != ([kind.axis] if isinstance(kind, Sharded) else []):
+      if axes is not None and axes != ([spec.axis] if isinstance(spec, Sharded) else []):
         raise NotFollowed(MIXES_ROWS)
 
-  def _positions(self, view: Inputs, kind: str) -> Optional[Positions]:
+  def _positions(self, view: Inputs, op_type: str) -> Optional[Positions]:
     """Returns the positions that a result holds, or None.
 
     Inputs become positions in the global batch where the op needs global positions.
     """
     rows = [each for each in view.specs if isinstance(each, Sharded)]
-    effect = rule_of(kind).positions
+    effect = rule_of(op_type).positions
     if any(each.tagged for each in rows) and effect not in ("tells", "keeps"):
       raise NotFollowed("computes with positions of examples in the batch")
     local = [i for i, each in enumerate(view.specs) if isinstance(each, Sharded) and each.local]
@@ -125,7 +125,7 @@ class AxisRules:
     # A sum or product of positions is still an index if all its readers use it as an index.
     if effect == "moves" and len(local) == 1 and self._flow.is_integer((view.op, 0)) and (
         self._is_index(view.op)):
-      moved = self._moved(view, local[0], kind)
+      moved = self._moved(view, local[0], op_type)
       if moved is not None:
         return moved
     # Other ops need global positions: add the number of slots of the replicas before.
@@ -133,7 +133,7 @@ class AxisRules:
       view.offset(i, self._batch)
     return None
 
-  def _moved(self, view: Inputs, i: int, kind: str) -> Optional[Positions]:
+  def _moved(self, view: Inputs, i: int, op_type: str) -> Optional[Positions]:
     """Returns the positions after a product or a sum, or None if examples would share slots.
 
     An unknown summand is assumed to be an index into the slots of one example, if an example has
@@ -141,7 +141,7 @@ class AxisRules:
     """
     positions: Positions = view.specs[i].local  # type: ignore[union-attr,assignment]
     number = self._flow.value(self._flow.inputs[view.op][1 - i])
-    if kind == "Mul":
+    if op_type == "Mul":
       if number is None or np.size(number) != 1 or int(np.ravel(number)[0]) < 1:
         return None
       # Each of an example's slots becomes `times` slots. The limit of summands grows alike.
@@ -159,13 +159,13 @@ class AxisRules:
     flow, seen, stack = self._flow, {op}, [op]
     while stack:
       for consumer in flow.consumers[stack.pop()]:
-        kind = flow.types[consumer]
-        effect = rule_of(kind).positions
-        if effect in ("keeps", "moves") or kind in ("ConcatV2", "Pack"):
+        op_type = flow.types[consumer]
+        effect = rule_of(op_type).positions
+        if effect in ("keeps", "moves") or op_type in ("ConcatV2", "Pack"):
           if consumer not in seen:
             seen.add(consumer)
             stack.append(consumer)
-        elif effect != "tells" and kind not in ("Shape", "Size"):
+        elif effect != "tells" and op_type not in ("Shape", "Size"):
           return False
     return True
 
@@ -220,11 +220,11 @@ class AxisRules:
     if flow.types[tensor[0]] not in ("Shape", "ShapeN"):
       return None
     measured = flow.inputs[tensor[0]][tensor[1]]
-    shape, kind = flow.shape(measured), self._spec_of(measured)
+    shape, spec = flow.shape(measured), self._spec_of(measured)
     if shape is None:
       return None
     # The size of the axis of the examples is the number of examples.
-    return [_MANY if size is None and isinstance(kind, Sharded) and kind.axis == axis else size
+    return [_MANY if size is None and isinstance(spec, Sharded) and spec.axis == axis else size
             for axis, size in enumerate(shape)]
 
   def _int(self, op: int, name: str, default: int = 0) -> int:
@@ -235,15 +235,15 @@ class AxisRules:
     attr = self._flow.attr(op, name)
     return attr is not None and attr.b
 
-  def _rows(self, kind: Spec) -> Sharded:
+  def _rows(self, spec: Spec) -> Sharded:
     """Returns the spec if it is `Sharded`, the only one that the rules can follow.
 
     Raises:
       NotFollowed: the tensor is not sharded.
     """
-    if not isinstance(kind, Sharded):
+    if not isinstance(spec, Sharded):
       raise NotFollowed(_UNKNOWN)
-    return kind
+    return spec
 
   def _agree(self, found: Sequence[Sharded]) -> Sharded:
     # Rows whose slices are all equal (outer 0) agree with any others along the axis.
@@ -260,33 +260,33 @@ class AxisRules:
       raise NotFollowed(MIXES_ROWS)  # to as many as all examples are
     shape = flow.shape((op, port))
     found = []
-    for i, kind in enumerate(specs):
-      if not isinstance(kind, Sharded):
+    for i, spec in enumerate(specs):
+      if not isinstance(spec, Sharded):
         continue
       given = flow.shape(flow.inputs[op][i])
       # Axes are counted from the last one, as broadcasting aligns them.
       if shape is None or given is None or len(shape) == len(given):
-        found.append(kind)
+        found.append(spec)
       elif flow.types[op] == "Select" and i == 0:
-        found.append(kind)  # a vector that chooses rows
+        found.append(spec)  # a vector that chooses rows
       else:
-        found.append(Sharded(kind.axis + len(shape) - len(given), kind.outer))
+        found.append(Sharded(spec.axis + len(shape) - len(given), spec.outer))
     return self._agree(found) if found else REPLICATED
 
   def _first_axis(self, op: int, specs: Sequence[Spec]) -> Spec:
-    return self._agree([self._at_front(kind) for kind in specs if isinstance(kind, Sharded)])
+    return self._agree([self._at_front(spec) for spec in specs if isinstance(spec, Sharded)])
 
-  def _at_front(self, kind: Sharded) -> Sharded:
-    if kind.axis:
+  def _at_front(self, spec: Sharded) -> Sharded:
+    if spec.axis:
       raise NotFollowed("has the batch elsewhere than in the first axis")
-    return kind
+    return spec
 
   def _matrices(self, op: int, specs: Sequence[Spec]) -> Spec:
     """Returns the spec of the result of an op on matrices; each example has its own matrices."""
-    kind = self._flow.types[op]
+    op_type = self._flow.types[op]
     for i, each in enumerate(specs):
       # A diagonal is a vector; all other inputs are matrices, in the last two axes.
-      rank = 1 if kind in _OF_DIAGONALS or i and kind.startswith("MatrixSetDiag") else 2
+      rank = 1 if op_type in _OF_DIAGONALS or i and op_type.startswith("MatrixSetDiag") else 2
       if isinstance(each, Sharded) and each.axis >= len(self._shape(op, i)) - rank:
         raise NotFollowed(MIXES_ROWS)
     return self._first_axis(op, specs)
@@ -304,9 +304,9 @@ class AxisRules:
     return specs[0]
 
   def _filter(self, op: int, specs: Sequence[Spec]) -> Spec:
-    for kind in specs:
-      if isinstance(kind, Sharded):
-        self._at_front(kind)
+    for spec in specs:
+      if isinstance(spec, Sharded):
+        self._at_front(spec)
     return _SUM
 
   def _batch_norm(self, op: int, specs: Sequence[Spec]) -> List[Spec]:
@@ -314,7 +314,7 @@ class AxisRules:
     gradient = "Grad" in flow.types[op]
     # In the gradient: dy and x; else x alone.
     data = specs[:2] if gradient else specs[:1]
-    rows = self._agree([kind for kind in data if isinstance(kind, Sharded)])
+    rows = self._agree([spec for spec in data if isinstance(spec, Sharded)])
     layout = flow.attr(op, "data_format")
     # The channels' axis; the statistics are of all other axes.
     channels = 1 if layout is not None and layout.s == b"NCHW" else len(self._shape(op, 0)) - 1
@@ -461,8 +461,8 @@ class AxisRules:
       `Sharded` where the result has the letter of the batch, a sum where it lacks the letter.
     """
     # All sharded inputs must have the same letter for the batch.
-    rows = [(term[kind.axis], Sharded(0, kind.outer))
-            for term, kind in zip(terms, specs) if isinstance(kind, Sharded)]
+    rows = [(term[spec.axis], Sharded(0, spec.outer))
+            for term, spec in zip(terms, specs) if isinstance(spec, Sharded)]
     letter = rows[0][0]
     if any(other != letter for other, _ in rows):
       raise NotFollowed(MIXES_ROWS)
@@ -476,20 +476,20 @@ class AxisRules:
     rank = len(self._result(op))
     axis = int(self._value(op, len(specs) - 1 if last else 0)) % rank
     tagged = self._tag(parts, axis == rank - 1)
-    rows = [Sharded(kind.axis, kind.outer) for kind in parts if isinstance(kind, Sharded)]
-    if all(kind.axis != axis for kind in rows):
+    rows = [Sharded(spec.axis, spec.outer) for spec in parts if isinstance(spec, Sharded)]
+    if all(spec.axis != axis for spec in rows):
       return dataclasses.replace(self._agree(rows), tagged=tagged)
     # Concatenated along the axis of the examples: each part must hold a whole number of batches. A
     # part whose slices are all equal counts as one batch.
     inner = set()
-    for i, kind in enumerate(parts):
+    for i, spec in enumerate(parts):
       size = self._shape(op, first + i)[axis]
-      if not isinstance(kind, Sharded) or kind.axis != axis or size is None:
+      if not isinstance(spec, Sharded) or spec.axis != axis or size is None:
         raise NotFollowed(MIXES_ROWS)
-      inner.add(size // (max(1, kind.outer) * self._batch))
+      inner.add(size // (max(1, spec.outer) * self._batch))
     if len(inner) > 1:
       raise NotFollowed(MIXES_ROWS)
-    return Sharded(axis, sum(max(1, kind.outer) for kind in rows))
+    return Sharded(axis, sum(max(1, spec.outer) for spec in rows))
 
   def _split(self, op: int, specs: Sequence[Spec]) -> Union[Spec, List[Sharded]]:
     sized = self._flow.types[op] == "SplitV"
@@ -514,13 +514,13 @@ class AxisRules:
     # A new axis in front of the batch axis increases the number of the batch axis by one.
     axis = self._int(op, "axis") % rank
     rows = self._agree([
-        Sharded(kind.axis, kind.outer) for kind in specs if isinstance(kind, Sharded)])
+        Sharded(spec.axis, spec.outer) for spec in specs if isinstance(spec, Sharded)])
     tagged = self._tag(specs, axis == rank - 1)
     return Sharded(rows.axis + (axis <= rows.axis), rows.outer, tagged=tagged)
 
   def _tag(self, specs: Sequence[Spec], last: bool) -> bool:
     """Returns whether positions of examples are the first column of several."""
-    local = [isinstance(kind, Sharded) and bool(kind.local) for kind in specs]
+    local = [isinstance(spec, Sharded) and bool(spec.local) for spec in specs]
     if not any(local):
       return False
     first = specs[0]
@@ -742,22 +742,22 @@ class AxisRules:
     return Sharded(0, rows.outer // size)
 
 
-def _scaled(kind: Spec, exponent: float, local: Optional[Positions]) -> Spec:
+def _scaled(spec: Spec, exponent: float, local: Optional[Positions]) -> Spec:
   """Returns the spec of a result with the exponent and positions that follow from the inputs.
 
   Args:
-    kind: the spec by the axis rule, which leaves out exponent and positions.
+    spec: the spec by the axis rule, which leaves out exponent and positions.
     exponent: to add.
     local: positions that the result holds, or None.
 
   Returns:
     The complete spec.
   """
-  if isinstance(kind, Sharded):
-    return Sharded(kind.axis, kind.outer, exponent, kind.local or local, kind.tagged)
-  if isinstance(kind, (Partial, LocalStatistic)):
-    return dataclasses.replace(kind, exponent=kind.exponent + exponent)
-  return kind
+  if isinstance(spec, Sharded):
+    return Sharded(spec.axis, spec.outer, exponent, spec.local or local, spec.tagged)
+  if isinstance(spec, (Partial, LocalStatistic)):
+    return dataclasses.replace(spec, exponent=spec.exponent + exponent)
+  return spec
 
 
 # Op type -> its rule, which the registry names.

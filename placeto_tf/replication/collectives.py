@@ -51,7 +51,7 @@ class Collectives:
     # last stage.
     for k, pack in enumerate([] if plan.micro_batches > 1 else find_packs(
         plan, in_pieces=self._mirrored and not self._own_means)):
-      self._write_pack(f"{names.combined}/pack_{k}", pack)
+      self._write_pack(f"{names.all_reduce}/pack_{k}", pack)
     self._by_op: Dict[int, List[Tensor]] = {}
     for tensor in self.read:
       if tensor not in self._packed:
@@ -173,7 +173,8 @@ class Collectives:
         flat = writer.laid_out(
             f"{name}/{prefix}", [self._names.of_replica(tensor, r) for tensor in tensors], shapes,
             dtype)
-        parts.append(writer.split_up(f"{name}/{prefix}/cut", flat, np.diff(ends).tolist(), dtype))
+        parts.append(
+            writer.split_up(f"{name}/{prefix}/pieces", flat, np.diff(ends).tolist(), dtype))
     means = [name if pack.pieces == 1 else f"{name}/piece_{i}" for i in range(pack.pieces)]
     # [R][pieces] names if each replica computes the means itself, else [1][pieces].
     of_replicas = [[f"{mean}/{prefix}/mean" for mean in means] for prefix in self._names.prefixes

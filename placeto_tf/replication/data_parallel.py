@@ -266,9 +266,9 @@ class _Mirrored:
     host = int(self._hosts[op])
     return host if host >= 0 else self._devices[r]
 
-  def _add(self, name: str, kind: str, outputs: List[float], origin: int, device: int) -> int:
+  def _add(self, name: str, op_type: str, outputs: List[float], origin: int, device: int) -> int:
     self._names.append(name)
-    self._types.append(kind)
+    self._types.append(op_type)
     self._outputs.append(outputs)
     self._origin.append(origin)
     self._place.append(device)
@@ -284,9 +284,9 @@ class _Mirrored:
     compute[known] = costs.compute_us[origin[known]]
     # Packing is free here, in favor of the baseline.
     packing = np.array([
-        start >= 0 and kind in ("ConcatV2", "SplitV") and
+        start >= 0 and op_type in ("ConcatV2", "SplitV") and
         self._replicated.original_of_op[start] < 0 and start not in self._gathers
-        for start, kind in zip(self._origin, self._types)])
+        for start, op_type in zip(self._origin, self._types)])
     compute[packing] = 0
     persistent[known] = costs.persistent_bytes[origin[known]]
     temporary[known] = costs.temporary_bytes[origin[known]]

@@ -71,7 +71,7 @@ class Dataflow:
       data: List[Tensor] = []
       controls: List[int] = []
       # An op whose outputs are fed reads nothing.
-      for text in node.input if node.name not in source.cut_ops else ():
+      for text in node.input if node.name not in source.fully_fed_ops else ():
         if text.startswith("^"):
           controls.append(index[text[1:]])
           continue
@@ -257,11 +257,11 @@ class Dataflow:
   def _added(self) -> Dict[int, List[Tuple[Tensor, bool]]]:
     """Returns op that made a list -> (tensor put into the list, whether its rows are elements)."""
     found: Dict[int, List[Tuple[Tensor, bool]]] = {}
-    for op, kind in enumerate(self.types):
-      if kind in ("TensorListPushBack", "TensorListSetItem"):
+    for op, op_type in enumerate(self.types):
+      if op_type in ("TensorListPushBack", "TensorListSetItem"):
         data = self.inputs[op]
         found.setdefault(self.list_of(data[0]), []).append((data[-1], False))
-      elif kind == "TensorListFromTensor":
+      elif op_type == "TensorListFromTensor":
         found.setdefault(op, []).append((self.inputs[op][0], True))
     return found
 
@@ -316,34 +316,34 @@ class Dataflow:
 
   def _compute(self, tensor: Tensor) -> Optional[np.ndarray]:
     op, port = tensor
-    kind, data = self.types[op], self.inputs[op]
-    if kind == "Const":
+    op_type, data = self.types[op], self.inputs[op]
+    if op_type == "Const":
       # At most 64 whole numbers: larger constants are no shapes.
       dims = self.nodes[op].attr["value"].tensor.tensor_shape.dim
       return self.constant(op) if self._is_whole_number(tensor) and (
           math.prod(dim.size for dim in dims) <= 64) else None
-    if kind in _PASSING:
+    if op_type in _PASSING:
       return self.value(data[0])
     pushed = self.pushed(tensor)
     if pushed is not None:
       return self.value(pushed)
-    if kind in ("Shape", "ShapeN", "Size", "Rank"):
+    if op_type in ("Shape", "ShapeN", "Size", "Rank"):
       shape = self.shape(data[port])
-      if shape is None or (None in shape and kind != "Rank"):
+      if shape is None or (None in shape and op_type != "Rank"):
         return None
       return np.array({"Size": math.prod(size or 0 for size in shape),
-                       "Rank": len(shape)}.get(kind, shape))
-    if kind == "BroadcastGradientArgs":
+                       "Rank": len(shape)}.get(op_type, shape))
+    if op_type == "BroadcastGradientArgs":
       return broadcast_reduction(self._known(data[0]), self._known(data[1]))[port]
-    if kind == "ConcatOffset":
+    if op_type == "ConcatOffset":
       # The offset along the axis is the sum of the sizes before.
       axis, shapes = int(self._known(data[0])), [self._known(each) for each in data[1:port + 1]]
       offset = np.zeros_like(self._known(data[1]))
       offset[axis] = sum(int(shape[axis]) for shape in shapes)
       return offset
-    if kind == "StridedSlice":
+    if op_type == "StridedSlice":
       return np.asarray(self._known(data[0])[self._slice_index(op)])
-    rule = _VALUES.get(kind)
+    rule = _VALUES.get(op_type)
     if rule is None:
       return None
     return np.asarray(rule(*[self._known(each) for each in data]))

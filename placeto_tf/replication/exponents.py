@@ -49,7 +49,7 @@ class Inputs:
   def exponents(self) -> List[float]:
     """Returns the exponent of each input."""
     # A spec without an exponent is the global value, at exponent 0.
-    return [getattr(kind, "exponent", 0.0) for kind in self.specs]
+    return [getattr(spec, "exponent", 0.0) for spec in self.specs]
 
   def is_whole(self, i: int) -> bool:
     """Returns whether an input holds whole numbers or booleans."""
@@ -57,21 +57,21 @@ class Inputs:
 
   def make_global(self, i: int) -> None:
     """Replaces the replica's value of an input by the global value."""
-    kind = self.specs[i]
-    if kind == REPLICATED or isinstance(kind, Gathered):
+    spec = self.specs[i]
+    if spec == REPLICATED or isinstance(spec, Gathered):
       return
-    if isinstance(kind, Replicated):
+    if isinstance(spec, Replicated):
       self.to_exponent(i, 0.0)
       return
-    if isinstance(kind, Sharded) and (
-        kind.outer > 1 or kind.tagged or kind.local and kind.exponent):
+    if isinstance(spec, Sharded) and (
+        spec.outer > 1 or spec.tagged or spec.local and spec.exponent):
       raise NotFollowed("needs all examples of the batch in an order that replicas do not keep")
-    if isinstance(kind, Sharded) and self._flow.dtype(self._flow.inputs[self.op][i]) == RESOURCE:
+    if isinstance(spec, Sharded) and self._flow.dtype(self._flow.inputs[self.op][i]) == RESOURCE:
       raise NotFollowed("needs a variable that keeps examples, of which each replica has its own")
-    if isinstance(kind, (Container, Unknown)):
+    if isinstance(spec, (Container, Unknown)):
       raise NotFollowed("needs a container of what was found over the batch")
     self.fixes[i] = (GLOBAL,)
-    self.specs[i] = Gathered() if isinstance(kind, (Sharded, SparseRows)) else REPLICATED
+    self.specs[i] = Gathered() if isinstance(spec, (Sharded, SparseRows)) else REPLICATED
 
   def scale(self, i: int, by: float) -> None:
     """Multiplies the replica's value of an input by `R^by`.
@@ -80,7 +80,7 @@ class Inputs:
       i: number of the input.
       by: the exponent of R to multiply with.
     """
-    kind = self.specs[i]
+    spec = self.specs[i]
     if not by:
       return
     # Whole numbers can be multiplied, but not divided.
@@ -92,7 +92,7 @@ class Inputs:
     if before and before[0] != SCALE:
       raise NotFollowed("needs positions of examples at another scale")
     self.fixes[i] = (SCALE, by_now)
-    self.specs[i] = with_exponent(kind, getattr(kind, "exponent", 0.0) + by)
+    self.specs[i] = with_exponent(spec, getattr(spec, "exponent", 0.0) + by)
     if not by_now:
       del self.fixes[i]
 
@@ -103,10 +103,10 @@ class Inputs:
       i: number of the input.
       exponent: the exponent of R.
     """
-    kind = self.specs[i]
+    spec = self.specs[i]
     # Zeros are at any exponent, also after they were multiplied.
     if abs(self.exponents()[i]) > FREE / 4:
-      self.specs[i] = with_exponent(kind, exponent)
+      self.specs[i] = with_exponent(spec, exponent)
     else:
       self.scale(i, exponent - self.exponents()[i])
 
@@ -117,11 +117,11 @@ class Inputs:
       i: number of the input.
       exponent: the exponent of R.
     """
-    kind = self.specs[i]
-    if isinstance(kind, Replicated):
-      if kind.exponent != FREE:
+    spec = self.specs[i]
+    if isinstance(spec, Replicated):
+      if spec.exponent != FREE:
         # A share of a sum: 1/R of the value, at the exponent of the other shares.
-        self.scale(i, exponent - 1 - kind.exponent)
+        self.scale(i, exponent - 1 - spec.exponent)
       self.specs[i] = Partial("sum", exponent)
 
   def slice(self, i: int, axis: int) -> None:
@@ -141,14 +141,14 @@ class Inputs:
       i: number of the input.
       batch: examples of a replica.
     """
-    kind = self.specs[i]
-    assert isinstance(kind, Sharded) and kind.local is not None
+    spec = self.specs[i]
+    assert isinstance(spec, Sharded) and spec.local is not None
     numbers = numbers_of_an_example(self._flow, self._flow.inputs[self.op][i], batch)
-    if kind.exponent or numbers is None:
+    if spec.exponent or numbers is None:
       # Scaled positions, or an unknown number of positions per example, allow no offset.
       raise NotFollowed("computes with positions of examples in the batch")
-    self.fixes[i] = (OFFSET, numbers, kind.local.span)
-    self.specs[i] = Sharded(kind.axis, kind.outer)
+    self.fixes[i] = (OFFSET, numbers, spec.local.span)
+    self.specs[i] = Sharded(spec.axis, spec.outer)
 
 
 class NotFollowed(Exception):
@@ -242,15 +242,15 @@ def _at_global_value(view: Inputs, but: FrozenSet[int] = frozenset()) -> float:
   return found
 
 
-def linear_inputs(kind: str, count: int) -> Optional[Sequence[int]]:
+def linear_inputs(op_type: str, count: int) -> Optional[Sequence[int]]:
   """Returns the inputs in which an op is jointly linear, or None.
 
   Args:
-    kind: an op type.
+    op_type: the type of an op.
     count: the number of inputs that the op has.
 
   Returns:
     Numbers of inputs.
   """
-  linear = rule_of(kind).linear
+  linear = rule_of(op_type).linear
   return None if linear in (None, BILINEAR) else members(linear, count)

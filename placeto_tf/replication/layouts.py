@@ -159,8 +159,8 @@ def _packed_together(
       label = head[label]
     return label
 
-  for op, kind in enumerate(graph.op_types):
-    if kind != "SplitV" or not shared[op] or replicated.original_of_op[op] >= 0:
+  for op, op_type in enumerate(graph.op_types):
+    if op_type != "SplitV" or not shared[op] or replicated.original_of_op[op] >= 0:
       continue
     # From the split of a pack to the variables that its gradients update.
     first, seen, pending = -1, {op}, [op]

@@ -140,8 +140,8 @@ def _needed(
   once = {op for op in several if not _of_one_replica(flow.types[op])}
   once.update(flow.graph.op_index[name] for name in single)
   once.update(op for op in several if flow.frames[op] in propagated.merged)
-  once.update(flow.origin(flow.inputs[op][0])[0] for op, kind in enumerate(flow.types)
-              if kind in op_roles.VARIABLE_RANDOM)
+  once.update(flow.origin(flow.inputs[op][0])[0] for op, op_type in enumerate(flow.types)
+              if op_type in op_roles.VARIABLE_RANDOM)
   # Ops that carry a handle go with its variable.
   handles = {op: [tensor for tensor in flow.inputs[op] if _is_handle(flow.dtype(tensor))]
              for op in several}
@@ -163,11 +163,11 @@ def _needed(
   return several - once
 
 
-def _of_one_replica(kind: str) -> bool:
+def _of_one_replica(op_type: str) -> bool:
   """Returns whether each replica may have an op of this type for its own variables."""
-  return (op_roles.is_stateless(kind) or op_roles.is_update(kind)
-          or kind in op_roles.OF_VARIABLES or kind in op_roles.STEP_CONTAINERS
-          or kind.startswith(("TensorArray", "Stack")))
+  return (op_roles.is_stateless(op_type) or op_roles.is_update(op_type)
+          or op_type in op_roles.OF_VARIABLES or op_type in op_roles.STEP_CONTAINERS
+          or op_type.startswith(("TensorArray", "Stack")))
 
 
 def _is_handle(dtype: int) -> bool:

@@ -10,6 +10,9 @@ from typing import List, Sequence, Set
 from placeto_tf.replication.dataflow import Tensor
 from placeto_tf.replication.mirroring import Plan
 from placeto_tf.replication.nodes import tensor_name
+from placeto_tf.replication.op_partition import FIRST, ROWS
+
+COLLECTIVES = ("all_reduce", "all_gather", "whole_batch")
 
 
 class Names:
@@ -17,7 +20,10 @@ class Names:
 
   Attributes:
     prefixes: [R] "replica_r", the first part of the names of replica r's ops.
-    combined: "joined", the first part of the names of ops that combine replicas' tensors.
+    all_reduce, all_gather: "all_reduce" and "all_gather", the first parts of the names of ops that
+      sum or concatenate replicas' tensors.
+    whole_batch: "whole_batch", the first part of the names of other ops that compute or read values
+      of the global batch.
   """
 
   def __init__(self, plan: Plan):
@@ -25,7 +31,8 @@ class Names:
     # First parts of names in the graph: a prefix must differ from all of them.
     taken = {node.name.partition("/")[0] for node in self._flow.graph.origin.graph_def.node}
     self.prefixes = [_fresh(f"replica_{r}", taken) for r in range(plan.scaling.replicas)]
-    self.combined = _fresh("joined", taken)
+    self.all_reduce, self.all_gather, self.whole_batch = (
+        _fresh(name, taken) for name in COLLECTIVES)
 
   def is_copy(self, name: str) -> bool:
     """Returns whether an op of the original graph exists only as replicas' copies."""
@@ -49,7 +56,7 @@ class Names:
     if not r or name not in self._mirrors:
       return name
     copied = self._flow.graph.op_index.get(name) in self._partition.copies
-    return f"{self.prefixes[r]}/" + (f"{self.combined}/{name}" if copied else name)
+    return f"{self.prefixes[r]}/" + (f"{self.whole_batch}/{name}" if copied else name)
 
   def in_replica(self, name: str, r: int) -> str:
     """Returns the name of the op that copies of replica r read for an op.
@@ -79,7 +86,9 @@ class Names:
 
   def collective(self, tensor: Tensor) -> str:
     """Returns the name of the op that combines a tensor across replicas."""
-    return f"{self.combined}/{self._flow.graph.op_names[tensor[0]]}_{tensor[1]}"
+    how = self._partition.combined[tensor].how
+    first = {ROWS: self.all_gather, FIRST: self.whole_batch}.get(how, self.all_reduce)
+    return f"{first}/{self._flow.graph.op_names[tensor[0]]}_{tensor[1]}"
 
   def for_each(self, name: str) -> List[str]:
     """Returns the names of the combining op that each replica reads, [R]; equal if shared."""

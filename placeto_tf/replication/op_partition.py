@@ -198,15 +198,15 @@ class _Partitioner:
     barriers: Set[int] = set()
     # In order of depth: an op comes after its inputs.
     for op in flow.order:
-      kind, waits = flow.types[op], flow.controls[op]
+      op_type, waits = flow.types[op], flow.controls[op]
       read = [producer for producer, _ in flow.inputs[op]]
-      if kind == "NoOp" and not read:
+      if op_type == "NoOp" and not read:
         if any(awaited in copies or awaited in barriers for awaited in waits):
           barriers.add(op)
       elif op in self._propagated.copied or flow.frames[op]:
         continue
-      elif kind == "Const" and all(p in constant or p in copies for p in waits) or (
-          read and op_roles.is_stateless(kind) and all(p in constant for p in read + waits)):
+      elif op_type == "Const" and all(p in constant or p in copies for p in waits) or (
+          read and op_roles.is_stateless(op_type) and all(p in constant for p in read + waits)):
         constant.add(op)
     # Backwards from the copies, only through constants and barriers.
     needed = {p for op in copies for p in (
@@ -296,31 +296,31 @@ class _Partitioner:
     Returns:
       The way in which the copies become one value.
     """
-    kind: Spec = self._propagated.spec(tensor)
+    spec: Spec = self._propagated.spec(tensor)
     # Zeros have any exponent; take 0.
-    if getattr(kind, "exponent", 0.0) == FREE:
-      kind = with_exponent(kind, 0.0)
+    if getattr(spec, "exponent", 0.0) == FREE:
+      spec = with_exponent(spec, 0.0)
     if tensor in self._propagated.sparse:
-      return Collective(ROWS, getattr(kind, "exponent", 0.0), rows_of_gradient=True)
-    if isinstance(kind, Unknown):
-      raise self._unknown(kind, consumer)
-    if isinstance(kind, (Replicated, Dimensions)):
-      return Collective(FIRST, getattr(kind, "exponent", 0.0))
+      return Collective(ROWS, getattr(spec, "exponent", 0.0), rows_of_gradient=True)
+    if isinstance(spec, Unknown):
+      raise self._unknown(spec, consumer)
+    if isinstance(spec, (Replicated, Dimensions)):
+      return Collective(FIRST, getattr(spec, "exponent", 0.0))
     # The replicas' own statistics are combined by their sum, as `LocalStatistic` says.
-    if isinstance(kind, (Partial, LocalStatistic)):
-      how = kind.how if isinstance(kind, Partial) else "sum"
-      if kind.exponent and self._flow.is_integer(tensor):
+    if isinstance(spec, (Partial, LocalStatistic)):
+      how = spec.how if isinstance(spec, Partial) else "sum"
+      if spec.exponent and self._flow.is_integer(tensor):
         raise self._cannot_combine(tensor, consumer, "averages whole numbers over the batch")
-      return Collective(how, kind.exponent)
+      return Collective(how, spec.exponent)
     # Positions are rows that count from the first example of the replica.
-    if isinstance(kind, Sharded) and kind.outer <= 1 and not kind.tagged:
-      if kind.local is None:
-        return Collective(ROWS, kind.exponent, kind.axis)
+    if isinstance(spec, Sharded) and spec.outer <= 1 and not spec.tagged:
+      if spec.local is None:
+        return Collective(ROWS, spec.exponent, spec.axis)
       numbers = exponents.numbers_of_an_example(self._flow, tensor, self._propagated.batch)
       if numbers is not None:
-        return Collective(ROWS, kind.exponent, kind.axis, (numbers, kind.local.span))
-    if isinstance(kind, SparseRows):
-      return Collective(ROWS, kind.exponent)
+        return Collective(ROWS, spec.exponent, spec.axis, (numbers, spec.local.span))
+    if isinstance(spec, SparseRows):
+      return Collective(ROWS, spec.exponent)
     raise self._cannot_combine(
         tensor, consumer, "gives examples of the batch in an order that replicas do not keep")
 
@@ -338,13 +338,13 @@ class _Partitioner:
     return flow.types[op] in _SCALING and any(
         single[1:] if flow.types[op] in _QUOTIENTS else single)
 
-  def _unknown(self, kind: Unknown, consumer: int) -> GraphError:
+  def _unknown(self, spec: Unknown, consumer: int) -> GraphError:
     flow = self._flow
     names = flow.graph.op_names
-    needs = "" if kind.op == consumer else (
+    needs = "" if spec.op == consumer else (
         f", so that {names[consumer]!r} ({flow.types[consumer]}) cannot be had from replicas")
     return GraphError(
-        f"op {names[kind.op]!r} ({flow.types[kind.op]}) {kind.reason}{needs}; take it out of the "
+        f"op {names[spec.op]!r} ({flow.types[spec.op]}) {spec.reason}{needs}; take it out of the "
         "training step, or train with one replica")
 
   def _cannot_combine(self, tensor: Tensor, consumer: int, why: str) -> GraphError:

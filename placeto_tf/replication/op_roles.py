@@ -94,7 +94,7 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
     op_name = name.rpartition(":")[0]
     if op_name not in captures:
       feeds[graph.op_index[op_name]] = (name, shape)
-  pipelines = [op for op, kind in enumerate(flow.types) if kind in PIPELINES]
+  pipelines = [op for op, op_type in enumerate(flow.types) if op_type in PIPELINES]
   found: Dict[int, Tuple[str, Any]] = {}  # those with a batch: name and shape
   for op, (name, shape) in feeds.items():
     # If the graph at a larger batch is unknown, every feed of rank 1 or more counts as a batch.
@@ -142,11 +142,11 @@ def is_stateless(op_type: str) -> bool:
   return op_def is not None and not op_def.is_stateful and op_type not in PLACEHOLDERS
 
 
-def may_be_copied(kind: str) -> bool:
+def may_be_copied(op_type: str) -> bool:
   """Returns whether each replica may have an op of this type that reads its examples."""
-  if kind in _MAY_BE_COPIED:
+  if op_type in _MAY_BE_COPIED:
     return True
-  if is_update(kind) or kind.startswith(("TensorArray", "Stateless", "TensorList")):
+  if is_update(op_type) or op_type.startswith(("TensorArray", "Stateless", "TensorList")):
     return True
-  op_def = registered_op_def(kind)
+  op_def = registered_op_def(op_type)
   return op_def is None or not op_def.is_stateful

@@ -60,20 +60,20 @@ def find_packs(plan: Plan, in_pieces: bool) -> List[Pack]:
   # A pack with a tensor of a conditional branch would wait for a branch that is not taken.
   excluded = _of_any_number(flow) | _in_branches(flow)
   # Only tensors with the same dtype, all-reduce depth and factor can share a pack.
-  kinds: Dict[Tuple[int, int, float], List[Tuple[int, Tensor, float]]] = {}
+  by_key: Dict[Tuple[int, int, float], List[Tuple[int, Tensor, float]]] = {}
   depths = flow.graph.depths
   for tensor, collective in partition.combined.items():
     size = None if tensor[0] in excluded else _bytes(flow, tensor)
     if collective.how != "sum" or tensor in plan.fetched or size is None or flow.frames[tensor[0]]:
       continue
-    kind = (flow.dtype(tensor) % 100, level[tensor[0]], collective.exponent)
-    kinds.setdefault(kind, []).append((int(depths[tensor[0]]), tensor, size))
+    key = (flow.dtype(tensor) % 100, level[tensor[0]], collective.exponent)
+    by_key.setdefault(key, []).append((int(depths[tensor[0]]), tensor, size))
   # Tensors above half of a device's share would not spread evenly as a whole.
-  whole = sum(size for members in kinds.values() for _, _, size in members)
+  whole = sum(size for members in by_key.values() for _, _, size in members)
   large = max(PACK_BYTES, whole / (2 * replicas)) if in_pieces else math.inf
   packs = []
   # Packs of about the same size, as many as there are devices to take them.
-  for members in kinds.values():
+  for members in by_key.values():
     limit = min(PACK_BYTES, sum(size for _, _, size in members) / replicas)
     pack: List[Tensor] = []
     filled = 0.0
@@ -95,15 +95,15 @@ def find_packs(plan: Plan, in_pieces: bool) -> List[Pack]:
 
 def _of_any_number(flow: Dataflow) -> Set[int]:
   """Returns ops whose number of rows depends on values; their shapes give only the most rows."""
-  rules = [rule_of(kind) for kind in flow.types]
+  rules = [rule_of(op_type) for op_type in flow.types]
   found = {op for op, rule in enumerate(rules) if rule.any_number is not None}
   # The consumers whose number of rows follows from such an op, too.
   for op in flow.order:
-    kind, data = flow.types[op], flow.inputs[op]
-    i = _NUMBER_FROM.get(kind)
+    op_type, data = flow.types[op], flow.inputs[op]
+    i = _NUMBER_FROM.get(op_type)
     if i is not None:
       data = data[i:i + 1]
-    elif rules[op].axes != "elementwise" and kind not in _SHAPED_AS_READ:
+    elif rules[op].axes != "elementwise" and op_type not in _SHAPED_AS_READ:
       continue
     if any(producer in found and port not in (rules[producer].any_number or ())
            for producer, port in data):

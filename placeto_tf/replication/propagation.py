@@ -156,7 +156,7 @@ def _copied(
     flow: Dataflow, sources: Set[int], scaling: Scaling, merged: Set[str]
 ) -> Tuple[Set[int], Set[int]]:
   """Returns the ops that each replica copies, and the random ops among them."""
-  containers = [op for op, kind in enumerate(flow.types) if kind in op_roles.STEP_CONTAINERS]
+  containers = [op for op, op_type in enumerate(flow.types) if op_type in op_roles.STEP_CONTAINERS]
   sampled = _sampled_by_examples(flow, sources, scaling)
   producers = [[producer for producer, _ in data] for data in flow.inputs]
   by_frame = collections.defaultdict(list)
@@ -182,14 +182,14 @@ def _sampled_by_examples(flow: Dataflow, sources: Set[int], scaling: Scaling) ->
   random_ops = op_roles.RANDOM_OPS
   found: Set[int] = set()
   reached = closure(sources | set(scaling.sources), flow.consumers)
-  for op, kind in enumerate(flow.types):
+  for op, op_type in enumerate(flow.types):
     # Random ops whose results grow with the batch, or may.
-    if kind in random_ops and kind not in op_roles.KEYS and kind not in _SHUFFLES:
+    if op_type in random_ops and op_type not in op_roles.KEYS and op_type not in _SHUFFLES:
       axes = scaling.axes((op, 0))
       if axes or axes is None and op in reached:
         found.add(op)
-  for op, kind in enumerate(flow.types):
-    if kind in op_roles.KEYS:
+  for op, op_type in enumerate(flow.types):
+    if op_type in op_roles.KEYS:
       # A key is for examples if a random op for examples reads it.
       readers, stack = set(), [op]
       while stack:
@@ -278,7 +278,7 @@ class _Propagation:
       for op in unknown:
         self._specs[op] = None
       self._pushed = {
-          stack: kind for stack, kind in self._pushed.items() if not is_unknown(kind)}
+          stack: spec for stack, spec in self._pushed.items() if not is_unknown(spec)}
     self._pass(order, _MAX_PASSES)
 
   def _pass(self, order: Sequence[int], most: int) -> None:
@@ -297,14 +297,14 @@ class _Propagation:
 
   def _is_ready(self, op: int) -> bool:
     """Returns whether enough specs of an op's inputs are known; the others are back edges."""
-    kind = self._flow.types[op]
+    op_type = self._flow.types[op]
     known = [tensor[0] not in self._specs or self._specs[tensor[0]] is not None
              for tensor in self._flow.inputs[op]]
-    if kind in _POPS:
+    if op_type in _POPS:
       stack = self._flow.origin(self._flow.inputs[op][0])[0]
       return all(known) and stack in self._pushed
     # A Merge is followed as soon as one of its inputs is known.
-    return any(known) or not known if kind in _MERGES else all(known)
+    return any(known) or not known if op_type in _MERGES else all(known)
 
   def _check_loops(self) -> None:
     """Raises GlobalValueInLoop if a loop that each replica runs for itself needs a global value."""
@@ -349,7 +349,7 @@ class _Propagation:
 
   def _followed(self, op: int, width: int) -> List[Spec]:
     flow = self._flow
-    kind = flow.types[op]
+    op_type = flow.types[op]
     # Sources of examples: feeds, pipelines, and constants that grow with the batch.
     if op in self._sources:
       return [Sharded(0)] * width
@@ -360,16 +360,16 @@ class _Propagation:
              self._own_spec(tensor) for tensor in flow.inputs[op]]
     if op in self._random_ops:
       return [self._sampled(tensor) for tensor in flow.outputs(op)]
-    if kind in _MERGES:
+    if op_type in _MERGES:
       return self._merge(op, given, width)
-    if kind in _CONTAINER_SHAPES:
+    if op_type in _CONTAINER_SHAPES:
       return [REPLICATED] * width
-    rule = rule_of(kind)
-    if rule.puts or rule.takes or kind in _PUSHES or kind in _POPS:
+    rule = rule_of(op_type)
+    if rule.puts or rule.takes or op_type in _PUSHES or op_type in _POPS:
       return self._container(op, given, width)
     unknown = next((each for each in given if isinstance(each, Unknown)), None)
     # The shape of a tensor can be known even if its spec is `Unknown`.
-    if unknown is not None and (kind not in _SHAPES or kind != "Rank" and any(
+    if unknown is not None and (op_type not in _SHAPES or op_type != "Rank" and any(
         self._scaling.number((op, port)) != REPLICATED for port in range(width))):
       return self._refuse(op, unknown, width)
     # First try the op's rule, on the replica's tensors. If that fails, run the op on global values.
@@ -397,51 +397,51 @@ class _Propagation:
            for tensor in self._flow.inputs[view.op]):
       return
     # An op whose inputs and outputs are all global can exist once.
-    if all(_is_global(kind) for kind in found) and all(_is_global(kind) for kind in view.specs):
+    if all(_is_global(spec) for spec in found) and all(_is_global(spec) for spec in view.specs):
       self._once.add(view.op)
 
   def _by_rule(self, view: Inputs, width: int) -> List[Spec]:
     flow, op, specs = self._flow, view.op, view.specs
-    kind = flow.types[op]
+    op_type = flow.types[op]
     # No input depends on the batch.
     if all(each == REPLICATED for each in specs):
       # If no input grows with the batch and an output does, the output holds all examples.
       together = self._rules.compared and not any(map(self._grows, flow.inputs[op]))
       return [Gathered() if together and self._grows((op, port)) else REPLICATED
               for port in range(width)]
-    if kind in _EMPTY_LISTS:
+    if op_type in _EMPTY_LISTS:
       for i, each in enumerate(specs):
         # The length of the list is a value that was reduced over the batch.
         if isinstance(each, (Partial, LocalStatistic)):
           view.make_global(i)
       return [REPLICATED] * width
     # Effects, predicates and containers.
-    if op_roles.is_update(kind):
+    if op_roles.is_update(op_type):
       return self._update(view, width)
     if op in self._of_update:
       return self._of_sparse_rows(view, width)
-    if kind in _SWITCHES and not isinstance(specs[1], Replicated):
+    if op_type in _SWITCHES and not isinstance(specs[1], Replicated):
       view.make_global(1)
       specs[1] = REPLICATED
     if any(isinstance(each, Container) for each in specs):
       return self._of_containers(view, width)
-    if kind == "LoopCond" or kind in ("Switch", "If", "StatelessIf") and len(specs) == 1:
+    if op_type == "LoopCond" or op_type in ("Switch", "If", "StatelessIf") and len(specs) == 1:
       view.make_global(0)
       return [REPLICATED] * width
-    if kind in _SHUFFLES and isinstance(specs[0], (Sharded, SparseRows)):
+    if op_type in _SHUFFLES and isinstance(specs[0], (Sharded, SparseRows)):
       raise NotFollowed("shuffles the examples of the batch")
     # Sizes of tensors, statistics, rows of gradients.
-    if kind in _SHAPES:
+    if op_type in _SHAPES:
       # Instead of the size of the global tensor, each replica takes the size of its own rows.
       if isinstance(specs[0], Gathered) and len(self._scaling.axes(flow.inputs[op][0]) or ()) == 1:
         self._take_own_rows(view)
-      return [self._sizes(op, specs[port if kind == "ShapeN" else 0], port)
+      return [self._sizes(op, specs[port if op_type == "ShapeN" else 0], port)
               for port in range(width)]
     if op in self._own_statistics:
       return [LocalStatistic(1.0)] * width
     if any(isinstance(each, SparseRows) for each in specs):
       return self._of_sparse_rows(view, width)
-    if not op_roles.may_be_copied(kind):
+    if not op_roles.may_be_copied(op_type):
       return self._globally(view, width)
     # The axis rule of the op type gives the axis of the examples in the result.
     self._take_own_rows(view)
@@ -453,7 +453,7 @@ class _Propagation:
         self._statistics.add(op)
       return found
     # If one of two compared shapes is of rows and the other of all examples, replicas would mix.
-    if kind in _OF_TWO_SHAPES and self._rules.compared:
+    if op_type in _OF_TWO_SHAPES and self._rules.compared:
       measured = [self._measured(tensor) for tensor in flow.inputs[op]]
       if meets_all_examples([(self._spec(each), flow.shape(each)) for each in measured if each]):
         raise NotFollowed(MIXES_ROWS)
@@ -461,7 +461,7 @@ class _Propagation:
       return [Replicated(exponents.result_exponent(flow, view))] * width
     # Numbers and shapes that depend on the number of examples.
     numbers = [self._scaling.number((op, port)) for port in range(width)]
-    shaped = rule_of(kind).shaped
+    shaped = rule_of(op_type).shaped
     # No input is partial: all are numbers, shapes, and values that are equal in all replicas.
     if not any(isinstance(each, (Partial, LocalStatistic)) for each in specs):
       if any(isinstance(each, Unknown) for each in numbers) and all(
@@ -474,7 +474,7 @@ class _Propagation:
       if any(isinstance(each, Dimensions) for each in specs) or shaped:
         return self._shaped(view, width)
       counted = [i for i, each in enumerate(specs) if each == Replicated(-1.0)]
-      if kind == "Pack" and flow.is_integer((op, 0)) and len(counted) == 1 and all(
+      if op_type == "Pack" and flow.is_integer((op, 0)) and len(counted) == 1 and all(
           flow.shape(each) == () for each in flow.inputs[op]):
         return [Dimensions(counted[0])]  # one dimension is the number of examples
       exponent = exponents.result_exponent(flow, view)
@@ -504,14 +504,14 @@ class _Propagation:
       return count is None or by is None or bool(np.any(count % (self._batch * by)))
     return True
 
-  def _of_examples(self, kind: Spec, op: int) -> Spec:
+  def _of_examples(self, spec: Spec, op: int) -> Spec:
     """Returns the spec of counted numbers; the shape gives the number of slots per example."""
-    if not isinstance(kind, Sharded) or kind.local is None:
-      return kind
+    if not isinstance(spec, Sharded) or spec.local is None:
+      return spec
     numbers = exponents.numbers_of_an_example(self._flow, (op, 0), self._batch)
     if numbers is None:
       raise NotFollowed("counts another number than that of the examples")
-    return dataclasses.replace(kind, local=Positions(kind.local.span * numbers, kind.local.slack))
+    return dataclasses.replace(spec, local=Positions(spec.local.span * numbers, spec.local.slack))
 
   def _of_containers(self, view: Inputs, width: int) -> List[Spec]:
     """Returns the specs of containers that an op makes from other containers."""
@@ -647,56 +647,56 @@ class _Propagation:
     constant = flow.constant(op)
     return constant is not None and not constant.any()
 
-  def _sizes(self, op: int, kind: Spec, port: int) -> Spec:
+  def _sizes(self, op: int, spec: Spec, port: int) -> Spec:
     """Returns the spec of a tensor's shape or size."""
     what = self._flow.types[op]
-    if what == "Rank" or not isinstance(kind, (Sharded, SparseRows)):
+    if what == "Rank" or not isinstance(spec, (Sharded, SparseRows)):
       return REPLICATED
-    known = None if isinstance(kind, SparseRows) else self._scaling.number((op, port))
+    known = None if isinstance(spec, SparseRows) else self._scaling.number((op, port))
     if known is not None:
       return known
     return Replicated(-1.0) if what == "Size" else Dimensions(
-        kind.axis if isinstance(kind, Sharded) and kind.outer <= 1 else None)
+        spec.axis if isinstance(spec, Sharded) and spec.outer <= 1 else None)
 
   def _shaped(self, view: Inputs, width: int) -> List[Spec]:
     """Returns the specs of an op on dimensions, whose results are dimensions or shaped by them."""
     flow, op, specs = self._flow, view.op, view.specs
-    kind = flow.types[op]
+    op_type = flow.types[op]
     # range(0, count, 1) numbers the examples, from 0 in each replica.
-    if kind == "Range" and specs == [REPLICATED, Replicated(-1.0), REPLICATED] and (
+    if op_type == "Range" and specs == [REPLICATED, Replicated(-1.0), REPLICATED] and (
         flow.value(flow.inputs[op][0]) == 0 and flow.value(flow.inputs[op][2]) == 1):
       examples, rest = divmod(int(flow.value(flow.inputs[op][1]) or 0), self._batch)
       if rest or not examples:
         raise NotFollowed("counts another number than that of the examples")
       return [Sharded(0, local=Positions(examples))]
-    if rule_of(kind).shaped:
-      data = 1 if kind == "Fill" else 0
+    if rule_of(op_type).shaped:
+      data = 1 if op_type == "Fill" else 0
       axes, shape = self._scaling.axes((op, 0)), flow.shape((op, 0))
       if axes == []:
         return [specs[data]]
-      if axes is None and kind in ("ZerosLike", "OnesLike") and isinstance(specs[0], Replicated):
-        return [Replicated(FREE) if kind == "ZerosLike" else REPLICATED]
+      if axes is None and op_type in ("ZerosLike", "OnesLike") and isinstance(specs[0], Replicated):
+        return [Replicated(FREE) if op_type == "ZerosLike" else REPLICATED]
       # The input with the shape of the result.
-      stated = specs[0 if kind == "Fill" else 1] if len(specs) > 1 else None
+      stated = specs[0 if op_type == "Fill" else 1] if len(specs) > 1 else None
       if axes is None and isinstance(stated, Dimensions) and stated.axis is not None:
         return self._of_stated_axis(view, data, stated.axis)
-      if axes is None or len(axes) != 1 or kind == "Range" or shape is None:
+      if axes is None or len(axes) != 1 or op_type == "Range" or shape is None:
         raise NotFollowed("makes a tensor whose examples cannot be found")
       if isinstance(specs[data], (Partial, LocalStatistic)):
         view.make_global(data)
-      before = flow.shape(flow.inputs[op][0]) if kind in ("Tile", "BroadcastTo") else ()
+      before = flow.shape(flow.inputs[op][0]) if op_type in ("Tile", "BroadcastTo") else ()
       # The axis of the examples in the input, counted from the last axis.
       axis = axes[0] - len(shape) + len(before or ())
       equal = before is not None and (axis < 0 or before[axis] == 1)
-      if not equal and kind != "Tile":
+      if not equal and op_type != "Tile":
         raise NotFollowed("makes a tensor whose examples cannot be found")
       return [Sharded(axes[0], 0 if equal else 1, getattr(specs[data], "exponent", 0.0))]
-    if kind in _OF_TWO_SHAPES:
+    if op_type in _OF_TWO_SHAPES:
       return [REPLICATED] * width
     entry = self._entries(view)
     if entry is not None:
       return [entry]
-    sizes = rule_of(kind).sizes
+    sizes = rule_of(op_type).sizes
     if sizes and flow.is_integer((op, 0)) and flow.shape((op, 0)) != ():
       # The op keeps the order of entries, so the entry that counts examples is still known.
       counting = {each.axis for each in specs if isinstance(each, Dimensions)}
@@ -719,12 +719,12 @@ class _Propagation:
     flow, sizes = self._flow, view.specs[0]
     if not isinstance(sizes, Dimensions) or sizes.axis is None:
       return None
-    kind, data = flow.types[view.op], flow.inputs[view.op]
+    op_type, data = flow.types[view.op], flow.inputs[view.op]
     # The product of the sizes is a multiple of the number of examples.
-    if kind == "Prod":
+    if op_type == "Prod":
       return Replicated(-1.0) if flow.shape((view.op, 0)) == () else None
     index = flow.value(data[1]) if len(data) > 1 else None
-    if kind in ("Gather", "GatherV2") and index is not None:
+    if op_type in ("Gather", "GatherV2") and index is not None:
       chosen = np.ravel(index).tolist()
       # The entry that counts examples was not chosen.
       if sizes.axis not in chosen:
@@ -732,18 +732,18 @@ class _Propagation:
       return Dimensions(chosen.index(sizes.axis)) if np.ndim(index) else Replicated(-1.0)
     shrink = flow.attr(view.op, "shrink_axis_mask")
     # A single entry, taken by its index.
-    if kind == "StridedSlice" and index is not None and shrink is not None and shrink.i == 1:
+    if op_type == "StridedSlice" and index is not None and shrink is not None and shrink.i == 1:
       return Replicated(-1.0) if int(index[0]) == sizes.axis else REPLICATED
     return None
 
   def _of_stated_axis(self, view: Inputs, data: int, axis: int) -> List[Spec]:
     """Returns the spec of a tensor whose shape has one axis of examples."""
-    kind, shape = self._flow.types[view.op], self._flow.shape(
+    op_type, shape = self._flow.types[view.op], self._flow.shape(
         self._flow.inputs[view.op][data])
     if isinstance(view.specs[data], (Partial, LocalStatistic)):
       view.make_global(data)
-    if kind == "Fill" or shape == () or (
-        kind in ("Tile", "BroadcastTo") and shape is not None and axis < len(shape)
+    if op_type == "Fill" or shape == () or (
+        op_type in ("Tile", "BroadcastTo") and shape is not None and axis < len(shape)
         and shape[axis] == 1):
       return [Sharded(axis, 0, getattr(view.specs[data], "exponent", 0.0))]
     raise NotFollowed("makes a tensor whose examples cannot be found")
@@ -760,8 +760,8 @@ class _Propagation:
   def _globally(self, view: Inputs, width: int) -> List[Spec]:
     """Returns the specs of an op that runs once, on the global values of its inputs."""
     flow, op = self._flow, view.op
-    kind = flow.types[op]
-    if kind in _SHUFFLES or flow.types[op] in op_roles.STEP_CONTAINERS:
+    op_type = flow.types[op]
+    if op_type in _SHUFFLES or flow.types[op] in op_roles.STEP_CONTAINERS:
       raise NotFollowed("shuffles the examples of the batch")
     for i in range(len(view.specs)):
       if isinstance(view.specs[i], Dimensions) and (
@@ -770,13 +770,13 @@ class _Propagation:
       view.make_global(i)
     found: List[Spec] = []
     for port in range(width):
-      as_long = rule_of(kind).any_number
-      if as_long is not None and port not in as_long or kind == "BroadcastGradientArgs":
+      as_long = rule_of(op_type).any_number
+      if as_long is not None and port not in as_long or op_type == "BroadcastGradientArgs":
         found.append(REPLICATED)
         continue
       if flow.dtype((op, port)) % 100 in _HANDLES:
         raise NotFollowed("gives a container or a handle of examples of the batch")
-      if kind in _CALLS and self._scaling.axes((op, port)) is None:
+      if op_type in _CALLS and self._scaling.axes((op, port)) is None:
         raise NotFollowed("calls a function, compiled by XLA, in which the batch is not followed")
       # A result of unknown shape may hold examples.
       found.append(REPLICATED if self._scaling.axes((op, port)) in ([], ODD) else Gathered())
@@ -794,21 +794,21 @@ class _Propagation:
   def _of_partial(self, view: Inputs, width: int) -> List[Spec]:
     """Returns the specs of an op on partial tensors, which are partial where the op is linear."""
     flow, specs = self._flow, view.specs
-    kind = flow.types[view.op]
+    op_type = flow.types[view.op]
     hows = {each.how for each in specs if isinstance(each, Partial)}
     found = None
-    if kind in ("ZerosLike", "OnesLike"):
+    if op_type in ("ZerosLike", "OnesLike"):
       return [REPLICATED] * width
     if hows == {"sum"}:
-      found = self._of_sums(view, kind)
+      found = self._of_sums(view, op_type)
     # Partial maxima and the like pass only through ops that move elements without computing.
-    elif len(hows) == 1 and "weighted" not in hows and rule_of(kind).passes:
+    elif len(hows) == 1 and "weighted" not in hows and rule_of(op_type).passes:
       rest = [each for each in specs[1:] if each != REPLICATED]
       if not rest and isinstance(specs[0], Partial):
         found = specs[0]
-      elif kind == "Pack" and len(set(specs)) == 1:
+      elif op_type == "Pack" and len(set(specs)) == 1:
         found = specs[0]
-    elif kind in _SWITCHES and isinstance(specs[0], Partial):
+    elif op_type in _SWITCHES and isinstance(specs[0], Partial):
       found = specs[0]
     if found is not None:
       return [found] * width
@@ -818,15 +818,15 @@ class _Propagation:
       view.make_global(i)
     return [REPLICATED] * width
 
-  def _of_sums(self, view: Inputs, kind: str) -> Optional[Spec]:
+  def _of_sums(self, view: Inputs, op_type: str) -> Optional[Spec]:
     flow, specs = self._flow, view.specs
     sums = [i for i, each in enumerate(specs) if isinstance(each, Partial)]
-    if kind in _SWITCHES:
+    if op_type in _SWITCHES:
       return specs[0]
     # A sum of roundings is not the rounded sum.
-    if kind == "Cast" and flow.is_integer((view.op, 0)) and not view.is_whole(0):
+    if op_type == "Cast" and flow.is_integer((view.op, 0)) and not view.is_whole(0):
       return None
-    rule = rule_of(kind)
+    rule = rule_of(op_type)
     quotient = rule.scale is not None and rule.scale.kind == "quotient"
     # sum_r(a_r) * b = sum_r(a_r * b), where b is equal in all replicas.
     if rule.linear == exponents.BILINEAR or quotient:
@@ -835,7 +835,7 @@ class _Propagation:
       others = [view.exponents()[i] for i in range(len(specs)) if i != sums[0]]
       sign = -1 if quotient else 1
       return Partial("sum", view.exponents()[sums[0]] + sign * sum(others))
-    linear = exponents.linear_inputs(kind, len(specs))
+    linear = exponents.linear_inputs(op_type, len(specs))
     if linear is None or not set(sums) <= set(linear):
       return None
     # sum_r(a_r) + b = sum_r(a_r + b / R): all summands at one exponent.
@@ -856,16 +856,16 @@ class _Propagation:
     return Partial("sum", exponent)
 
   def _container(self, op: int, inputs: List[Spec], width: int) -> List[Spec]:
-    flow, kind = self._flow, self._flow.types[op]
-    if kind in _PUSHES:
+    flow, op_type = self._flow, self._flow.types[op]
+    if op_type in _PUSHES:
       stack = flow.origin(flow.inputs[op][0])[0]
       before = self._pushed.get(stack)
       # A stack has one spec for all tensors that are pushed to it.
       self._pushed[stack] = inputs[1] if before is None else merged_spec((before, inputs[1]), op)
       return [inputs[1]]
-    if kind in _POPS:
+    if op_type in _POPS:
       return [self._pushed.get(flow.origin(flow.inputs[op][0])[0], REPLICATED)]
-    rule = rule_of(kind)
+    rule = rule_of(op_type)
     if rule.puts is not None:
       # Numbers of the container input and the element input, and the axes that an element gains
       # in the container.
@@ -885,25 +885,25 @@ class _Propagation:
     return [content if i == port else box for i in range(width)]
 
 
-def _moved(kind: Spec, growth: int, op: int) -> Spec:
+def _moved(spec: Spec, growth: int, op: int) -> Spec:
   """Returns the spec of an element that is put into a container or taken out.
 
   Args:
-    kind: the spec before.
+    spec: the spec before.
     growth: axes that the element gains in front.
     op: index of the op.
 
   Returns:
     The spec after.
   """
-  if isinstance(kind, Either):
+  if isinstance(spec, Either):
     return Unknown(op, "takes what one branch or another has kept")
-  if not isinstance(kind, Sharded) or not growth:
-    return kind
-  if kind.axis + growth < 0:
+  if not isinstance(spec, Sharded) or not growth:
+    return spec
+  if spec.axis + growth < 0:
     return Unknown(op, "takes the examples of the batch apart")
-  return dataclasses.replace(kind, axis=kind.axis + growth)
+  return dataclasses.replace(spec, axis=spec.axis + growth)
 
 
-def _is_global(kind: Spec) -> bool:
-  return kind == REPLICATED or isinstance(kind, Gathered)
+def _is_global(spec: Spec) -> bool:
+  return spec == REPLICATED or isinstance(spec, Gathered)

@@ -102,11 +102,11 @@ class Rebatching:
     return self._found.spec(tensor)
 
   def _axis(self, tensor: Tensor) -> Optional[int]:
-    kind = self._spec(tensor)
+    spec = self._spec(tensor)
     # A gathered tensor is assumed to have the examples along its first axis.
-    if isinstance(kind, Gathered) and self._has_batch(tensor):
+    if isinstance(spec, Gathered) and self._has_batch(tensor):
       return 0
-    return kind.axis if isinstance(kind, Sharded) else self._axes.get(tensor)
+    return spec.axis if isinstance(spec, Sharded) else self._axes.get(tensor)
 
   def _want(self, tensor: Tensor, axis: int) -> None:
     """Notes that a tensor must hold examples along an axis, and changes the ops before it."""
@@ -119,20 +119,20 @@ class Rebatching:
   def _look_at(self, op: int) -> None:
     """Changes the inputs of an op that holds examples."""
     flow = self._flow
-    kind = flow.types[op]
+    op_type = flow.types[op]
     for tensor in flow.outputs(op):
       axis = self._axis(tensor)
       if axis is not None:
         self._shape_argument(op, tensor, axis)
         self._beside(op, tensor, axis)
-    element = rule_of(kind).element_input
+    element = rule_of(op_type).element_input
     if element is not None:
       for tensor in (*flow.outputs(op), *flow.inputs[op]):
         found = self._spec(tensor)
         if isinstance(found, Container) and isinstance(found.content, Sharded):
           self._want_entry(flow.inputs[op][element], found.content.axis)
           break
-    if kind in ("TensorListPushBack", "TensorListSetItem"):
+    if op_type in ("TensorListPushBack", "TensorListSetItem"):
       box = self._spec((op, 0))
       if isinstance(box, Container) and isinstance(box.content, Sharded):
         self._want(flow.inputs[op][-1], box.content.axis)
@@ -140,11 +140,11 @@ class Rebatching:
       # The list's element shape grows with its elements.
       if axis is not None and flow.types[made] in ("EmptyTensorList", "TensorListReserve"):
         self._want_entry(flow.inputs[made][0], axis)
-    if kind == "TensorListPopBack":
+    if op_type == "TensorListPopBack":
       axis = self._axis((op, 1))
       if axis is not None:
         self._want_entry(flow.inputs[op][1], axis)
-    if kind in _CONTRACTIONS:
+    if op_type in _CONTRACTIONS:
       self._contraction(op)
 
   def _contraction(self, op: int) -> None:
@@ -165,18 +165,19 @@ class Rebatching:
   def _beside(self, op: int, tensor: Tensor, axis: int) -> None:
     """Makes the inputs of an op hold as many examples as its result."""
     flow, shape = self._flow, self._flow.shape(tensor)
-    kind = flow.types[op]
+    op_type = flow.types[op]
     if shape is None:
       return
-    rule = rule_of(kind)
-    if rule.axes == "elementwise" or rule.passes_on or kind in _CONCATENATING or kind == "Softmax":
+    rule = rule_of(op_type)
+    if rule.axes == "elementwise" or rule.passes_on or op_type == "Softmax" or (
+        op_type in _CONCATENATING):
       for i, each in enumerate(flow.inputs[op]):
         given = flow.shape(each)
-        if given is None or kind in ("Switch", "RefSwitch") and i == 1:
+        if given is None or op_type in ("Switch", "RefSwitch") and i == 1:
           continue
         # Axes are aligned from the last one, as in broadcasting.
         at = axis - len(shape) + len(given)
-        if kind == "Pack":
+        if op_type == "Pack":
           packed = (flow.attr(op, "axis").i if flow.attr(op, "axis") is not None else 0)
           # Pack adds an axis: the numbers of later axes are one less in the inputs.
           at = axis - (packed % len(shape) < axis)
@@ -187,11 +188,11 @@ class Rebatching:
   def _follow(self, tensor: Tensor, axis: int) -> None:
     """Changes the op that computes a tensor so that the tensor has the other number of examples."""
     flow, op = self._flow, tensor[0]
-    kind, data = flow.types[op], flow.inputs[op]
-    if kind == "Const":
+    op_type, data = flow.types[op], flow.inputs[op]
+    if op_type == "Const":
       self._resize_constant(op, axis)
       return
-    if kind in op_roles.VARIABLES or kind == "ReadVariableOp":
+    if op_type in op_roles.VARIABLES or op_type == "ReadVariableOp":
       variable = flow.origin(data[0])[0] if data else op
       raise GraphError(
           f"variable {flow.graph.op_names[variable]!r} keeps examples of a batch "
@@ -200,19 +201,19 @@ class Rebatching:
           "or train with one replica")
     self._shape_argument(op, tensor, axis)
     self._beside(op, tensor, axis)
-    if kind == "Transpose":
+    if op_type == "Transpose":
       order = flow.value(data[1])
       if order is not None:
         self._want(data[0], int(order[axis]))
-    elif kind in _MOVING or kind in _CONTRACTIONS:
+    elif op_type in _MOVING or op_type in _CONTRACTIONS:
       self._want_elements(data[0], tensor, axis)
-    elif kind in ("ZerosLike", "OnesLike", "OneHot"):
+    elif op_type in ("ZerosLike", "OnesLike", "OneHot"):
       self._want(data[0], axis)
-    elif kind == "Range":
+    elif op_type == "Range":
       self._want_entry(data[1], None)
-    elif kind in ("Gather", "ResourceGather", "GatherV2"):
+    elif op_type in ("Gather", "ResourceGather", "GatherV2"):
       indices = flow.shape(data[1])
-      first = kind != "GatherV2" or np.all(flow.value(data[2]) == 0)
+      first = op_type != "GatherV2" or np.all(flow.value(data[2]) == 0)
       if first and indices is not None and axis < len(indices):
         self._want(data[1], axis)
 
@@ -232,11 +233,11 @@ class Rebatching:
 
   def _shape_argument(self, op: int, tensor: Tensor, axis: int) -> None:
     flow = self._flow
-    kind, data = flow.types[op], flow.inputs[op]
-    i = rule_of(kind).shape_input
+    op_type, data = flow.types[op], flow.inputs[op]
+    i = rule_of(op_type).shape_input
     if i is not None:
-      self._want_entry(data[i], None if kind == "UnsortedSegmentSum" else axis)
-    elif kind == "Tile":
+      self._want_entry(data[i], None if op_type == "UnsortedSegmentSum" else axis)
+    elif op_type == "Tile":
       given, shape = flow.shape(data[0]), flow.shape(tensor)
       if given is None or axis >= len(given) or self._axis(data[0]) == axis:
         return
@@ -244,7 +245,7 @@ class Rebatching:
         self._want(data[0], axis)
       else:
         self._want_entry(data[1], axis)
-    elif kind == "StridedSlice":
+    elif op_type == "StridedSlice":
       end = flow.value(data[2])
       given = flow.shape(data[0])
       if end is not None and given is not None and axis < len(end) and end[axis] == given[axis]:
@@ -261,30 +262,30 @@ class Rebatching:
       return
     self._entries.add((tensor, index))
     op = tensor[0]
-    kind, data = flow.types[op], flow.inputs[op]
-    if op in self._found.copied and kind not in ("Pack", "ConcatV2", "Const"):
+    op_type, data = flow.types[op], flow.inputs[op]
+    if op in self._found.copied and op_type not in ("Pack", "ConcatV2", "Const"):
       return  # computed from feeds
-    if kind == "Const":
+    if op_type == "Const":
       self._resize_entry(op, index)
-    elif kind in ("Identity", "Cast", "Squeeze", "ExpandDims", "Reshape", "Enter", "Prod",
+    elif op_type in ("Identity", "Cast", "Squeeze", "ExpandDims", "Reshape", "Enter", "Prod",
                   "FloorDiv", "RealDiv"):
       # A product does not tell which of its factors grows.
-      self._want_entry(data[0], None if kind == "Prod" else index)
-    elif kind == "Pack" and index is not None and index < len(data):
+      self._want_entry(data[0], None if op_type == "Prod" else index)
+    elif op_type == "Pack" and index is not None and index < len(data):
       self._want_entry(data[index], None)
-    elif kind == "StridedSlice":
+    elif op_type == "StridedSlice":
       self._want_entry(data[0], self._sliced_entry(op, index))
-    elif kind == "Slice" and index is not None:
+    elif op_type == "Slice" and index is not None:
       begin = flow.value(data[1])
       if begin is not None and np.size(begin) == 1:
         self._want_entry(data[0], index + int(np.ravel(begin)[0]))
-    elif kind in ("Maximum", "Mul"):
+    elif op_type in ("Maximum", "Mul"):
       for each in data:
         value = flow.value(each)
         if value is not None and value.size and int(np.max(value)) % self._batch == 0:
           self._want_entry(each, index)
           return
-    elif kind == "ConcatV2" and index is not None:
+    elif op_type == "ConcatV2" and index is not None:
       for each in data[:-1]:
         value = flow.value(each)
         size = int(np.size(value)) if value is not None else len(flow.shape(each) or (0,))

@@ -89,8 +89,8 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
           "flops", "moved_bytes", "temporary_bytes", "persistent_bytes")}
   # An op that keeps a fetched op's name only passes on the results of the copies.
   computes = known & np.array([
-      kind not in _KEPT_NAMES or kind == original.op_types[i]
-      for kind, i in zip(graph.op_types, source.tolist())])
+      op_type not in _KEPT_NAMES or op_type == original.op_types[i]
+      for op_type, i in zip(graph.op_types, source.tolist())])
   for name in ("flops", "moved_bytes", "temporary_bytes"):
     fields[name][~computes] = 0
   launches = np.where(computes, work.launches[source], False)

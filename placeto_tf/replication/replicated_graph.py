@@ -129,7 +129,7 @@ class ReplicatedGraph:
   def describe(self) -> Mapping[str, Any]:
     """Returns the entry of a report, as JSON values."""
     return {
-        "form": self.strategy, "replicas": self.replicas, "groups": self.groups,
+        "strategy": self.strategy, "replicas": self.replicas, "groups": self.groups,
         "micro_batches": self.micro_batches, "mirrored_variables": self.mirrored,
         "global_batch": self.global_batch,
         "feeds": "each takes the whole batch, which the graph divides", "notes": list(self.notes)}

@@ -237,20 +237,20 @@ def _at_whole_batch(
 
 def _check_growth(flow: Dataflow, scaling: Scaling) -> None:
   """Raises GraphError where a fixed batch does not grow as a whole, as in `x[8:]` of 16."""
-  for op, kind in enumerate(flow.types):
+  for op, op_type in enumerate(flow.types):
     results = flow.outputs(op)
     # An axis that grows, but not R times: some examples are added or left out.
     some = any(scaling.axes(each) == ODD for each in results)
-    if kind in _TAKING:
+    if op_type in _TAKING:
       rows, taken = flow.inputs[op][0], results[0]
-      if kind == "StridedSliceGrad":
+      if op_type == "StridedSliceGrad":
         rows, taken = results[0], flow.inputs[op][4]
       # The result keeps its size though the input grows.
       some = some or scaling.axes(taken) == [] and scaling.axes(rows) not in (None, [])
     if some:
       raise GraphError(
-          f"op {flow.graph.op_names[op]!r} ({kind}) takes some of the examples, and the batch is "
-          "baked into the graph; leave the first dimension of the feeds open, with None")
+          f"op {flow.graph.op_names[op]!r} ({op_type}) takes some of the examples, and the batch "
+          "is baked into the graph; leave the first dimension of the feeds open, with None")
 
 
 def _endpoints(graph: ComputationGraph) -> Tuple[List[Tensor], List[int]]:

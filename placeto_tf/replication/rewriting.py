@@ -1,10 +1,10 @@
 """Writes the replicas: a GraphDef with R copies of some ops, and ops that combine them.
 
 Op "a" of replica r is "replica_r/a". The op that combines the replicas' tensors "a:0" is
-"joined/a_0": a sum and its scaling, a maximum, or a concatenation of rows. Small sums are packed
-together, "joined/pack_k", and large ones are divided into pieces, "joined/pack_k/piece_i" (see
-`packing`). Feeds and fetches keep their names: a feed takes the global batch, and "replica_r/x" is
-replica r's part of it.
+"all_reduce/a_0" (a sum and its scaling, or a maximum) or "all_gather/a_0" (a concatenation of
+rows). Small sums are packed together, "all_reduce/pack_k", and large ones are divided into pieces,
+"all_reduce/pack_k/piece_i" (see `packing`). Feeds and fetches keep their names: a feed takes the
+global batch, "whole_batch/x/split" divides it, and "replica_r/x" is replica r's part.
 
 Ops that are no copies (variables, the optimizer) exist once under their own names. With mirrored
 variables, ops under their own names belong to the first replica, and replica r has "replica_r/a". A
@@ -220,11 +220,11 @@ class _Writer:
       node = self._writer.copy(self._flow.nodes[op], name, None)
       self._make_placeholder(op, node, (shape[0] * self._replicas, *shape[1:]))
       self._writer.part(
-          f"{self._names.combined}/{name}/split", name, 0, self._replicas, 0, dtype)
+          f"{self._names.whole_batch}/{name}/split", name, 0, self._replicas, 0, dtype)
       self._split.add(op)
     part = self._writer.new(
         f"{self._names.prefixes[r]}/{name}", "Identity",
-        [tensor_name(f"{self._names.combined}/{name}/split", r)], T=dtype)
+        [tensor_name(f"{self._names.whole_batch}/{name}/split", r)], T=dtype)
     self._writer.replica_of[part.name], self._writer.original_of[part.name] = r, name
 
   def _make_placeholder(self, op: int, node: NodeDef, shape: Tuple[int, ...]) -> None:
@@ -242,15 +242,15 @@ class _Writer:
 
   def _other_random_numbers(self, op: int, node: NodeDef, r: int) -> None:
     """Gives replica r random numbers of its own, from the op's seed."""
-    kind = self._flow.types[op]
-    if kind in op_roles.STATEFUL_RANDOM:
+    op_type = self._flow.types[op]
+    if op_type in op_roles.STATEFUL_RANDOM:
       if not op_roles.seeded(node):
         return  # replicas' random numbers differ without a seed
       # Seeds are 31 bits.
       node.attr["seed2"].i = (node.attr["seed2"].i + r * _SEED_STEP) % (1 << 31)
-    elif kind in op_roles.SEEDED_RANDOM:
+    elif op_type in op_roles.SEEDED_RANDOM:
       # The input with the seed differs by op type.
-      i = 0 if kind in op_roles.KEYS else 2 if kind == "StatelessMultinomial" else 1
+      i = 0 if op_type in op_roles.KEYS else 2 if op_type == "StatelessMultinomial" else 1
       dtype = self._flow.dtype(self._flow.inputs[op][i])
       step = self._writer.constant(
           f"{node.name}/other_seed/step", (r * _SEED_STEP) % (1 << 31), dtype)
@@ -292,7 +292,7 @@ class _Writer:
     Returns:
       Inputs of the new node; several for a control input that waits for all replicas.
     """
-    if self._op_names[op] in self._flow.graph.origin.cut_ops:
+    if self._op_names[op] in self._flow.graph.origin.fully_fed_ops:
       return self._input_outside(frozenset(), 0, text)
     if text.startswith("^"):
       # A mirrored op waits for its own replica; an op that exists once waits for all replicas.

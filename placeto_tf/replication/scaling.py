@@ -56,11 +56,11 @@ class Scaling:
     # Without a second batch nothing is known to grow.
     if part is whole or replicas == 1:
       return
-    for op, kind in enumerate(part.types):
+    for op, op_type in enumerate(part.types):
       found: Spec = REPLICATED
-      if kind == "Const":
+      if op_type == "Const":
         found = self._constant(op)
-      elif kind in ("VarHandleOp", "VariableV2", "Variable"):
+      elif op_type in ("VarHandleOp", "VariableV2", "Variable"):
         axis = self._attr_axis(op)
         found = REPLICATED if axis is None else Sharded(axis)
       if found != REPLICATED:

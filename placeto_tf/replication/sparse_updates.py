@@ -71,10 +71,10 @@ def _gradient_indices(flow: Dataflow, tensor: Tensor) -> List[Tensor]:
   ends, stack, seen = set(), [tensor], {tensor}
   while stack:
     tensor = stack.pop()
-    kind, before = flow.types[tensor[0]], flow.inputs[tensor[0]]
-    if kind in _SAME_INDICES:
+    op_type, before = flow.types[tensor[0]], flow.inputs[tensor[0]]
+    if op_type in _SAME_INDICES:
       before = before[:1]
-    elif kind not in _MERGES or flow.frames[tensor[0]]:
+    elif op_type not in _MERGES or flow.frames[tensor[0]]:
       ends.add(tensor)
       continue
     stack += [each for each in before if each not in seen]
@@ -138,24 +138,24 @@ def _way_of_rows(
   while stack:
     tensor = stack.pop()
     op = tensor[0]
-    kind, before = flow.types[op], flow.inputs[op]
+    op_type, before = flow.types[op], flow.inputs[op]
     if op in others:
       rows.add(tensor)
       continue
     # A cond chooses between rows: continue with both, and with the rows before the branches.
-    if kind in _SWITCHES:
+    if op_type in _SWITCHES:
       before = before[:1]
-    elif kind in _MERGES and not flow.frames[op]:
+    elif op_type in _MERGES and not flow.frames[op]:
       pass
     # Rows of equal index are added up here: continue with the input rows.
-    elif kind == "UnsortedSegmentSum" and flow.types[flow.origin(before[1])[0]] in _UNIQUE:
+    elif op_type == "UnsortedSegmentSum" and flow.types[flow.origin(before[1])[0]] in _UNIQUE:
       before = before[:1]
-    elif rule_of(kind).scales_rows:
+    elif rule_of(op_type).scales_rows:
       # Rows are scaled by factors of a lower rank; only inputs of the rows' rank are rows.
       shape = flow.shape(tensor)
       before = [each for each in before
                 if shape is None or len(flow.shape(each) or shape) == len(shape)]
-    elif kind not in _STATE:
+    elif op_type not in _STATE:
       rows.add(tensor)
       continue
     else:

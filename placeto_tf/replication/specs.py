@@ -150,19 +150,19 @@ FREE = 1e9
 MIXES_ROWS = "combines examples of the batch with one another"
 
 
-def with_exponent(kind: Spec, exponent: float) -> Spec:
+def with_exponent(spec: Spec, exponent: float) -> Spec:
   """Returns the spec with another exponent; a spec without an exponent is returned unchanged.
 
   Args:
-    kind: a spec.
+    spec: a spec.
     exponent: the exponent of R.
 
   Returns:
     The spec at that exponent.
   """
-  if isinstance(kind, (Replicated, Sharded, Partial, LocalStatistic, SparseRows)):
-    return dataclasses.replace(kind, exponent=exponent)
-  return kind
+  if isinstance(spec, (Replicated, Sharded, Partial, LocalStatistic, SparseRows)):
+    return dataclasses.replace(spec, exponent=exponent)
+  return spec
 
 
 def meets_all_examples(
@@ -176,23 +176,23 @@ def meets_all_examples(
     tensors: (spec, shape) of each input.
   """
   # Axes of the examples, counted from the last one, as broadcasting aligns them.
-  batch = {kind.axis - len(shape) for kind, shape in tensors
-           if isinstance(kind, Sharded) and shape is not None}
-  for kind, shape in tensors:
-    if isinstance(kind, Gathered) and batch:
+  batch = {spec.axis - len(shape) for spec, shape in tensors
+           if isinstance(spec, Sharded) and shape is not None}
+  for spec, shape in tensors:
+    if isinstance(spec, Gathered) and batch:
       return True
     # A replicated tensor must have one element along the axis of the examples.
-    if isinstance(kind, Replicated) and shape is not None and any(
+    if isinstance(spec, Replicated) and shape is not None and any(
         len(shape) + axis >= 0 and shape[axis] != 1 for axis in batch):
       return True
   return False
 
 
-def is_unknown(kind: Spec) -> bool:
+def is_unknown(spec: Spec) -> bool:
   """Returns whether a spec is `Unknown`, or a container of tensors of `Unknown` spec."""
-  while isinstance(kind, Container):
-    kind = kind.content
-  return isinstance(kind, Unknown)
+  while isinstance(spec, Container):
+    spec = spec.content
+  return isinstance(spec, Unknown)
 
 
 def merged_spec(specs: Iterable[Spec], op: int) -> Spec:
@@ -208,29 +208,29 @@ def merged_spec(specs: Iterable[Spec], op: int) -> Spec:
   found = list(dict.fromkeys(specs))
   if not found:
     return REPLICATED
-  unknown = next((kind for kind in found if isinstance(kind, Unknown)), None)
+  unknown = next((spec for spec in found if isinstance(spec, Unknown)), None)
   if unknown is not None:
     return unknown
-  if not any(isinstance(kind, Partial) for kind in found):
+  if not any(isinstance(spec, Partial) for spec in found):
     # Zeros and global values give way to any other spec.
-    found = [kind for kind in found if kind not in (REPLICATED, Replicated(FREE))] or [
+    found = [spec for spec in found if spec not in (REPLICATED, Replicated(FREE))] or [
         REPLICATED if REPLICATED in found else found[0]]
-  if all(isinstance(kind, Container) for kind in found):
+  if all(isinstance(spec, Container) for spec in found):
     return Container(merged_spec(
-        (kind.content for kind in found if isinstance(kind, Container)), op))
-  varied = [kind for kind in found if not _is_vague(kind)]
+        (spec.content for spec in found if isinstance(spec, Container)), op))
+  varied = [spec for spec in found if not _is_vague(spec)]
   # Rows that are all equal or zero take the first spec that is not so.
   if varied:
-    found = [kind for kind in found if kind in varied or not _fits(kind, varied[0])]
+    found = [spec for spec in found if spec in varied or not _fits(spec, varied[0])]
   elif len(found) > 1:
-    found = [kind for kind in found if getattr(kind, "exponent", 0.0) != FREE] or found[:1]
+    found = [spec for spec in found if getattr(spec, "exponent", 0.0) != FREE] or found[:1]
   return found[0] if len(found) == 1 else Unknown(
       op, "gives now one thing of the batch and now another")
 
 
-def _is_vague(kind: Spec) -> bool:
+def _is_vague(spec: Spec) -> bool:
   """Returns whether all rows are equal or zero, so that they fit any sharded spec of the axis."""
-  return isinstance(kind, Sharded) and (kind.outer == 0 or kind.exponent == FREE)
+  return isinstance(spec, Sharded) and (spec.outer == 0 or spec.exponent == FREE)
 
 
 def _fits(vague: Spec, rows: Spec) -> bool:

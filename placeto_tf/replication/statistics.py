@@ -23,10 +23,10 @@ def kept_statistics(flow: Dataflow) -> FrozenSet[int]:
   """
   found: Set[int] = set()
   # Ops that depend on variables: a layer's input depends on weights, targets do not.
-  learned = closure({op for op, kind in enumerate(flow.types) if kind in op_roles.VARIABLES},
+  learned = closure({op for op, op_type in enumerate(flow.types) if op_type in op_roles.VARIABLES},
                     flow.consumers)
-  for op, kind in enumerate(flow.types):
-    if kind != "Mean":
+  for op, op_type in enumerate(flow.types):
+    if op_type != "Mean":
       continue
     # var = E[(x - mean)^2] reads the mean.
     mean = _mean_of_variance(flow, op)

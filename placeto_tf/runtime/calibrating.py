@@ -302,9 +302,9 @@ def _graph_costs(
   for d in np.flatnonzero(~np.isnan(step_time_us)).tolist():
     kernels_us = np.nansum(compute_us[:, d])
     # Time of the step that is left for kernels.
-    room_us = step_time_us[d] - overhead_us * launched[d]
-    if room_us > 0 and kernels_us > 0:
-      compute_us[:, d] *= room_us / kernels_us
+    left_us = step_time_us[d] - overhead_us * launched[d]
+    if left_us > 0 and kernels_us > 0:
+      compute_us[:, d] *= left_us / kernels_us
   return compute_us + np.where(compute_us > 0, between_us[:, None], 0.0), step_time_us
 
 

@@ -270,7 +270,7 @@ class SideBySide:
     """Returns the error that names the differences and the all-reduces that differ first."""
     shown = listed([f"{each.name!r} by {each.difference:.0e}" for each in wrong])
     sums = self.pair.wrong_reductions(feed)
-    where = f"; of what is joined, {', '.join(map(repr, sums))} differ first" if sums else ""
+    where = f"; all-reduced values differ first at {', '.join(map(repr, sums))}" if sums else ""
     return ReplicaMismatchError(
         f"{self.pair.replicated.strategy} replicas train something else than the graph: after step "
         f"{step + 1} {shown} (relative to its largest element){where}; train with one "

@@ -15,6 +15,7 @@ from placeto_tf.graphs.loops import PASSING
 from placeto_tf.graphs.variables import initializers
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
+from placeto_tf.replication.naming import COLLECTIVES
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.runtime.tensor_differences import (
   SeenDifference,
@@ -157,7 +158,7 @@ class TrainedPair:
       self._write_parts(dict(zip(names, self.whole.read(names))))
     reductions: Dict[str, str] = {}  # the end of the name of an all-reduce -> its name
     for op in self.parts.tf_graph.get_operations():
-      if op.name.startswith("joined") and op.outputs:
+      if op.name.startswith(COLLECTIVES) and op.outputs:
         parts = op.name.split("/")
         # Every ending of the name: the graph's op follows an unknown prefix.
         for start in range(1, len(parts)):

@@ -75,13 +75,13 @@ def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) ->
   # Layers in consecutive pieces on the k fastest devices, in the cluster's order.
   for k in counts:
     used = [devices[i] for i in sorted(fastest[:k])]
-    place(_cut(problem, _weights_us(problem, layer, used), used), used)
+    place(_consecutive_pieces(problem, _weights_us(problem, layer, used), used), used)
   weight = _weights_us(problem, layer, devices)
   # Layers with more matrix products than one layer needs are unrolled, and so recurrent.
   products = np.bincount(layer, np.array(problem.graph.op_types) == "MatMul")
   recurrent = products > _PRODUCTS_OF_A_LAYER
   if recurrent.any():
-    place(_cut(problem, weight * recurrent, devices), devices)
+    place(_consecutive_pieces(problem, weight * recurrent, devices), devices)
   # Branches side by side.
   place(_branches(problem, layer, weight, devices), devices)
   # Without duplicates, in the order of the list above.
@@ -89,10 +89,11 @@ def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) ->
   return best_of(problem, np.array(placements)[np.sort(first)], budget)
 
 
-def _cut(problem: PlacementProblem, weight: np.ndarray, devices: List[int]) -> np.ndarray:
+def _consecutive_pieces(
+    problem: PlacementProblem, weight: np.ndarray, devices: List[int]) -> np.ndarray:
   """Divides layers into consecutive pieces [L]; weights [L] are in proportion to device speeds."""
-  cuts = balanced_cuts(weight, device_speeds(problem, devices))
-  return np.searchsorted(cuts, np.arange(len(weight)), side="right")
+  boundaries = balanced_boundaries(weight, device_speeds(problem, devices))
+  return np.searchsorted(boundaries, np.arange(len(weight)), side="right")
 
 
 def _branches(
@@ -140,14 +141,14 @@ def _weights_us(problem: PlacementProblem, layer: np.ndarray, devices: List[int]
     layer: [N] of each op, numbered along the depth.
     devices: indices of the devices that share the layers.
   """
-  # A layer's weight is its cost on the fastest kind of device; speeds enter in `balanced_cuts`.
+  # A layer's weight is its cost on the fastest kind of device; `balanced_boundaries` takes speeds.
   movable = problem.allowed_ops[:, devices].any(axis=1)
   overhead_us = problem.cluster.op_overhead_us * (problem.costs.compute_us.min(axis=1) > 0)
   weight = np.where(movable, problem.costs.compute_us.min(axis=1) + overhead_us, 0.0)
   return np.bincount(layer, weight)
 
 
-def balanced_cuts(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
+def balanced_boundaries(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
   """Divides a row of layers into consecutive pieces, piece p in proportion to `shares[p]`.
 
   The division minimizes the largest ratio of a piece's weight to its share. Bisection finds that
@@ -177,14 +178,14 @@ def balanced_cuts(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 def _fill(ends: np.ndarray, capacity: np.ndarray) -> np.ndarray:
   """Returns the end of each piece, [P], if each piece takes as many layers as it can hold."""
-  cuts, done = [], 0.0
+  boundaries, done = [], 0.0
   first = 0
-  for room in capacity:
+  for limit in capacity:
     # The first layer that does not fit any more, and the weight before that layer.
-    first = int(np.searchsorted(ends, done + room, side="right"))
+    first = int(np.searchsorted(ends, done + limit, side="right"))
     done = float(ends[first - 1]) if first else 0.0
-    cuts.append(first)
-  return np.array(cuts)
+    boundaries.append(first)
+  return np.array(boundaries)
 
 
 METHODS = (

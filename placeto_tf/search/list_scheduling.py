@@ -126,7 +126,7 @@ class Schedule:
     self._allowed = [np.flatnonzero(row).tolist() for row in problem.allowed_ops]
     # [N] bytes by label of the set, and [D] bytes that are still free.
     self._need = set_memory_bytes(problem)
-    self._room = cluster.memory_bytes.tolist()
+    self._left_bytes = cluster.memory_bytes.tolist()
 
   def candidates(self, op: int) -> List[int]:
     """Returns devices for an op: its set's device, or else the allowed ones with enough memory.
@@ -142,8 +142,8 @@ class Schedule:
     s = self._set[op]
     if s in self._set_device:
       return [self._set_device[s]]
-    allowed, room, need = self._allowed[op], self._room, self._need[s]
-    return [d for d in allowed if room[d] >= need] or [max(allowed, key=room.__getitem__)]
+    allowed, left, need = self._allowed[op], self._left_bytes, self._need[s]
+    return [d for d in allowed if left[d] >= need] or [max(allowed, key=left.__getitem__)]
 
   def data_ready_us(self, op: int, d: int) -> float:
     """Returns the earliest time at which all inputs of an op can be on a device.
@@ -234,7 +234,7 @@ class Schedule:
     # The first op of a set takes memory for the whole set.
     if s not in self._set_device:
       self._set_device[s] = d
-      self._room[d] -= self._need[s]
+      self._left_bytes[d] -= self._need[s]
 
 
 def _edges(

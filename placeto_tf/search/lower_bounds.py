@@ -31,7 +31,7 @@ from placeto_tf.search.earliest_starts import MOST_LATE, Paths, interchangeable,
 from placeto_tf.simulation.compiling import compiled
 
 _ROUNDS = 200
-_CUTS = 1000  # the largest number of heads at which windows begin
+_MOST_WINDOWS = 1000  # the largest number of heads at which windows begin
 _ROUNDING = 1 - 1e-9  # so that rounding never lifts a bound above a true step time
 
 
@@ -71,15 +71,16 @@ class LowerBounds:
     """Returns the bound by the work in windows."""
     sets = np.unique(self._problem.graph.colocation, return_inverse=True)[1].reshape(-1)
     # Windows begin where some op can start; of too many starts, evenly spread ones are taken.
-    cuts = np.unique(self._heads_us)
-    if len(cuts) > _CUTS:
-      cuts = cuts[np.linspace(0, len(cuts) - 1, _CUTS).astype(np.int64)]
+    begins_us = np.unique(self._heads_us)
+    if len(begins_us) > _MOST_WINDOWS:
+      begins_us = begins_us[np.linspace(0, len(begins_us) - 1, _MOST_WINDOWS).astype(np.int64)]
     by_tail = np.argsort(-self._tails_us, kind="stable")
     paths, best = self._paths, 0.0
     # Every y gives a true bound: take the largest.
     for y in self._weights(sets):
       work_us = np.where(paths.allowed, paths.busy_us * y, np.inf)
-      best = max(best, _window_us(cuts, self._heads_us, self._tails_us, by_tail, sets, work_us))
+      best = max(best, _window_us(
+          begins_us, self._heads_us, self._tails_us, by_tail, sets, work_us))
     return best
 
   def _weights(self, sets: np.ndarray) -> Iterator[np.ndarray]:
@@ -166,8 +167,8 @@ class LowerBounds:
     np.logical_and.at(whole, part, self._problem.allowed_ops)
     whole &= held_bytes[:, None] <= cluster.memory_bytes
     # Parts that no device can hold: at least one edge between colocated sets crosses.
-    cut = ~np.any(whole, axis=1)
-    crossing = cut[part[u]] & (graph.colocation[u] != graph.colocation[v])
+    too_large = ~np.any(whole, axis=1)
+    crossing = too_large[part[u]] & (graph.colocation[u] != graph.colocation[v])
     if not crossing.any() or cluster.num_devices == 1:
       return 0.0
     apart = ~np.eye(cluster.num_devices, dtype=bool)
@@ -196,11 +197,11 @@ def _connected_parts(count: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 @compiled()
-def _window_us(cuts, heads_us, tails_us, by_tail, sets, work_us):
+def _window_us(begins_us, heads_us, tails_us, by_tail, sets, work_us):
   """Returns the largest bound by the work of ops with late heads and long tails.
 
   Args:
-    cuts: heads at which windows begin, in us.
+    begins_us: heads at which windows begin, in us.
     heads_us, tails_us: [N] float64.
     by_tail: [N] int64, ops sorted by falling tail.
     sets: [N] int64, the colocated set of each op.
@@ -213,13 +214,13 @@ def _window_us(cuts, heads_us, tails_us, by_tail, sets, work_us):
   n, c = work_us.shape
   # For each set: its weighted work on each class so far, and the least of them over classes.
   of_set_us, least_us = np.empty((n, c)), np.empty(n)
-  for cut in cuts:
+  for begin_us in begins_us:
     of_set_us[:] = 0.0
     least_us[:] = 0.0
     total_us = 0.0
     # Adding ops by falling tails keeps b, the least tail of the window, at the last op's tail.
     for i in by_tail:
-      if heads_us[i] >= cut:
+      if heads_us[i] >= begin_us:
         least = np.inf
         for k in range(c):
           of_set_us[sets[i], k] += work_us[i, k]
@@ -227,5 +228,5 @@ def _window_us(cuts, heads_us, tails_us, by_tail, sets, work_us):
         # Only the increase of the set's least work counts.
         total_us += least - least_us[sets[i]]
         least_us[sets[i]] = least
-        best = max(best, cut + total_us + tails_us[i])
+        best = max(best, begin_us + total_us + tails_us[i])
   return best

@@ -57,15 +57,16 @@ class Moves(NamedTuple):
       Tables for `propose`; their arrays hold the largest move.
     """
     # A swap has two supernodes, a cluster up to `cluster_sizes[1]`.
-    room = max(2, config.cluster_sizes[1])
+    largest = max(2, config.cluster_sizes[1])
     is_movable = np.zeros(len(supernodes), dtype=bool)
     is_movable[supernodes.movable] = True
     return cls(
         supernodes.tables,
         np.array([config.uniform, config.uniform + config.neighbour,
                   config.uniform + config.neighbour + config.swap]),
-        np.array(config.cluster_sizes, dtype=np.int64), is_movable, np.zeros(room, np.int32),
-        np.zeros(room, np.int32), np.zeros(room, np.int32), np.zeros(len(supernodes), np.int32))
+        np.array(config.cluster_sizes, dtype=np.int64), is_movable, np.zeros(largest, np.int32),
+        np.zeros(largest, np.int32), np.zeros(largest, np.int32),
+        np.zeros(len(supernodes), np.int32))
 
 
 @part

@@ -28,7 +28,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.problem.placement_problem import MEMORY_PENALTY_US_PER_BYTE
-from placeto_tf.search.expert import balanced_cuts
+from placeto_tf.search.expert import balanced_boundaries
 from placeto_tf.search.layers import layer_positions
 
 _PASSES = 20
@@ -66,7 +66,7 @@ class Stages:
     # [L, D] each: work of every micro-batch, and work done once a step.
     self._work_us = _by_layer(found, us * repeated[:, None], count)
     self._once_us = _by_layer(found, us * ~repeated[:, None], count)
-    self._room_bytes = cluster.memory_bytes[self._devices]
+    self._memory_bytes = cluster.memory_bytes[self._devices]
     # Memory holds the sum of the gradients so far and one gradient to be added.
     outputs, consumers = graph.edge_outputs, graph.edge_consumers
     kept = (outputs >= 0) & repeated[graph.edge_producers] & ~repeated[consumers]
@@ -127,24 +127,24 @@ class Stages:
       waits_us = np.count_nonzero(rate) * work.sum() / count / 4
     held = np.bincount(stage, self.held_bytes, minlength=count)
     # Bytes over the memory limits, penalized as in the problem's objective.
-    over = np.maximum(held - self._room_bytes, 0).sum()
+    over = np.maximum(held - self._memory_bytes, 0).sum()
     return float(
         (self._micro_batches - 1) * max(work.max(), busiest_us) + work.sum() + sent_us
         + once.max() + waits * waits_us + MEMORY_PENALTY_US_PER_BYTE * over)
 
-  def cut(self) -> np.ndarray:
+  def divide(self) -> np.ndarray:
     """Divides layers into stages of equal work along the depth, [L]."""
     # A device's speed is the inverse of its time for all layers.
     speeds = 1 / np.maximum(self._work_us.sum(axis=0), 1e-9)
-    cuts = balanced_cuts(self._work_us.min(axis=1), speeds / speeds.sum())
-    return np.searchsorted(cuts, np.arange(len(self._work_us)), side="right")
+    boundaries = balanced_boundaries(self._work_us.min(axis=1), speeds / speeds.sum())
+    return np.searchsorted(boundaries, np.arange(len(self._work_us)), side="right")
 
   def improved(self, stage: np.ndarray) -> np.ndarray:
     """Improves stages [L]: moves boundaries and single layers while the estimate gets shorter."""
     best = self.estimate_us(stage)
     for _ in range(_PASSES):
       before = best
-      for moves in (_moved_cuts, self._moved_layers):
+      for moves in (_moved_boundaries, self._moved_layers):
         for moved in moves(stage):
           estimate = self.estimate_us(moved)
           # Shorter by more than rounding errors, so that passes end.
@@ -163,13 +163,14 @@ class Stages:
         yield moved
 
 
-def _moved_cuts(stage: np.ndarray) -> Iterator[np.ndarray]:
+def _moved_boundaries(stage: np.ndarray) -> Iterator[np.ndarray]:
   """Yields variants of the stages with one boundary some layers earlier or later."""
   # A boundary is between neighbouring layers on different devices; layers beside it change device.
-  for cut in (np.flatnonzero(np.diff(stage)) + 1).tolist():
+  for boundary in (np.flatnonzero(np.diff(stage)) + 1).tolist():
     for width in range(1, _FURTHEST + 1):
       for layers, device in (
-          (slice(max(0, cut - width), cut), stage[cut]), (slice(cut, cut + width), stage[cut - 1])):
+          (slice(max(0, boundary - width), boundary), stage[boundary]),
+          (slice(boundary, boundary + width), stage[boundary - 1])):
         moved = stage.copy()
         moved[layers] = device
         yield moved

@@ -78,7 +78,7 @@ def promising(
     sent = costs.output_bytes[np.unique(part.edge_outputs[into])].sum() / devices.shape[1]
     exchange_us = sent / cluster.bandwidth_bytes_per_us[devices[0], devices[1]].min()
   # Without waits the estimate is optimistic, so that no good pipeline is refused.
-  return stages.estimate_us(stages.improved(stages.cut()), waits=False) + exchange_us < best_us
+  return stages.estimate_us(stages.improved(stages.divide()), waits=False) + exchange_us < best_us
 
 
 def pipeline(
@@ -181,7 +181,7 @@ def _placed(replicated: ReplicatedGraph, cluster: Cluster, allowed: np.ndarray) 
   own = from_work(original, cluster, work_of(original))
   stages = Stages(original, own, cluster, of_group[0], repeated, replicated.micro_batches)
   # [L] position of each layer's device among the devices of group 0.
-  stage = stages.improved(stages.cut())
+  stage = stages.improved(stages.divide())
   # Ops shared by all groups go, layer by layer, to the group with the fewest bytes of them so far.
   home = np.zeros(len(stage), dtype=np.int64)
   # [G, stages] bytes that each device holds for all groups; the largest layers are assigned first.

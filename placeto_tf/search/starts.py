@@ -21,7 +21,7 @@ from placeto_tf.search.simple import single
 _SECONDS_AN_OP = 2e-4
 _SHARE_OF_TIME = 0.3
 _SHARE_OF_EVALUATIONS = 0.02  # for each start, at least 1
-_ROOM = "placeto_tf.search"
+_PACKAGE = "placeto_tf.search"
 
 
 def best_start(
@@ -71,13 +71,13 @@ def of_a_start(log: SearchLog, budget: Budget) -> Budget:
 
 def start_methods() -> List[Method]:
   """Returns the methods of this package with a `start_rank`, sorted by that rank."""
-  ranked = [method for method in declared_in(_ROOM) if method.start_rank is not None]
+  ranked = [method for method in declared_in(_PACKAGE) if method.start_rank is not None]
   return sorted(ranked, key=lambda method: method.start_rank or 0.0)
 
 
 def reference_placers() -> Dict[str, Run]:
   """Returns name -> placer of the baselines from which policies start, in training and in use."""
-  return {method.name: method.load() for method in declared_in(_ROOM)
+  return {method.name: method.load() for method in declared_in(_PACKAGE)
           if method.kind is Kind.BASELINE}
 
 

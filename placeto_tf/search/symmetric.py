@@ -36,7 +36,7 @@ from placeto_tf.search.annealing import (
   anneal,
   anneal_supernodes,
 )
-from placeto_tf.search.expert import balanced_cuts
+from placeto_tf.search.expert import balanced_boundaries
 from placeto_tf.search.layers import layer_positions
 from placeto_tf.search.pipelines import stage_devices
 from placeto_tf.search.random_streams import stream
@@ -355,8 +355,8 @@ def _pieces(
   first = np.zeros(original.num_ops)
   known = replicated.original_of_op >= 0
   first[replicated.original_of_op[known]] = problem.costs.compute_us[known].min(axis=1)
-  cuts = balanced_cuts(np.bincount(layer, first), device_speeds(problem, share))
-  return np.asarray(np.searchsorted(cuts, layer, side="right"))
+  boundaries = balanced_boundaries(np.bincount(layer, first), device_speeds(problem, share))
+  return np.asarray(np.searchsorted(boundaries, layer, side="right"))
 
 
 METHODS = (

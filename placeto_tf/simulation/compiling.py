@@ -29,7 +29,7 @@ from placeto_tf.files import outputs
 _NAME = "compiled"
 _KEPT_SECONDS = 30 * 86_400.0  # after the last use; code in use by other processes must be kept
 # Packages whose tables are arguments of compiled code; other sources count if they are compiled.
-_ROOMS = ("simulation", "problem")
+_FOLDERS = ("simulation", "problem")
 
 
 def compiled(**options):
@@ -91,7 +91,7 @@ def _state_of_sources() -> str:
   digest = hashlib.sha256(os.fsencode(package))
   for path in sorted(package.rglob("*.py")):
     text = path.read_bytes()
-    if path.parent.name in _ROOMS or b"simulation.compiling" in text:
+    if path.parent.name in _FOLDERS or b"simulation.compiling" in text:
       digest.update(_without_docstrings(text).encode())
   return digest.hexdigest()[:16]
 

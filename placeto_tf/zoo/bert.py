@@ -84,7 +84,7 @@ def _layer(value: Any, heads: int, drop: float) -> Any:
         for name in ("query", "key", "value"))
     scores = tf.matmul(query, key, transpose_b=True) * (hidden // heads) ** -0.5
     weights = transformer.dropout(tf.nn.softmax(scores), drop)  # [B, heads, T, T]
-    attended = transformer.join_heads(tf.matmul(weights, content))
+    attended = transformer.merge_heads(tf.matmul(weights, content))
     attended = transformer.dropout(transformer.dense("output", attended, hidden), drop)
     value = transformer.layer_norm("norm", value + attended)
   inner = transformer.dense("inner", value, 4 * hidden, transformer.gelu)

@@ -132,7 +132,7 @@ def split_heads(inputs: tf.Tensor, heads: int) -> tf.Tensor:
   return tf.transpose(tf.reshape(inputs, [batch, steps, heads, width // heads]), [0, 2, 1, 3])
 
 
-def join_heads(inputs: tf.Tensor) -> tf.Tensor:
+def merge_heads(inputs: tf.Tensor) -> tf.Tensor:
   """Concatenates heads: [B, heads, T, H / heads] -> [B, T, H]."""
   import tensorflow as tf
 

@@ -106,7 +106,7 @@ def _layer(
         query + biases[1], tf.tile(place, [value.shape[0], 1, 1, 1]), transpose_b=True))
     scores = (by_content + by_position) * width**-0.5 - 1e30 * later
     weights = transformer.dropout(tf.nn.softmax(scores), drop)  # [B, heads, T, M+T]
-    attended = transformer.join_heads(tf.matmul(weights, content))
+    attended = transformer.merge_heads(tf.matmul(weights, content))
     attended = transformer.dropout(
         transformer.dense("output", attended, hidden, bias=False), drop)
     value = transformer.layer_norm("norm", value + attended)

@@ -61,8 +61,8 @@ def _gated(value: tf.Tensor, dilation: int) -> tf.Tensor:
   import tensorflow as tf
 
   channels = value.shape.as_list()[-1]
-  joined = tf.concat([delay(value, dilation), value], axis=2)
-  gates = transformer.dense("gates", joined, 2 * channels)
+  both = tf.concat([delay(value, dilation), value], axis=2)
+  gates = transformer.dense("gates", both, 2 * channels)
   content, gate = tf.split(gates, 2, axis=2)
   return tf.tanh(content) * tf.sigmoid(gate)
 

@@ -8,10 +8,10 @@ from placeto_tf.errors import PlacementError
 from random_problem import random_problem
 
 
-def process(problem, room=64, seed=0, **config):
+def process(problem, most_observed=64, seed=0, **config):
   start = problem.allowed_ops.argmax(axis=1).astype(np.int32)
   return MoveProcess(
-      problem, start, ProcessConfig(**{"rounds": 1, "evaluations": 30, **config}), room,
+      problem, start, ProcessConfig(**{"rounds": 1, "evaluations": 30, **config}), most_observed,
       np.random.default_rng(seed))
 
 
@@ -63,7 +63,7 @@ def test_where_nothing_can_move_it_is_over_and_has_evaluated_its_start_alone():
 
 
 def test_of_more_groups_than_have_room_a_draw_is_looked_at():
-  run = process(random_problem(num_ops=200, num_groups=24), room=5, levels=(1.0,))
+  run = process(random_problem(num_ops=200, num_groups=24), most_observed=5, levels=(1.0,))
   assert len(run.some) == 5 and run.pairs.shape[0] == 5
 
 

@@ -83,7 +83,7 @@ def test_state_that_is_no_variable_is_changed_once_with_what_all_have_found(trai
 
   nodes = {node.name: node for node in replicate(training(build), 2).graph.source.graph_def.node}
   assert [node.name for node in nodes.values() if "Enqueue" in node.op] == ["enqueue"]
-  assert nodes["enqueue"].input[1].startswith("joined/")
+  assert nodes["enqueue"].input[1].startswith("all_reduce/")
 
 
 def test_gradients_that_several_workers_collect_and_the_optimizer_inside():

@@ -392,7 +392,7 @@ def test_two_replicas_each_take_the_means_themselves(proof):
   replicated = proof(models.perceptron("momentum"), models.dense_inputs, 2, mirrored=True)
   graph = replicated.graph
   sums = [op for op, name in enumerate(graph.op_names)
-          if graph.op_types[op] == "AddN" and name.startswith("joined/")]
+          if graph.op_types[op] == "AddN" and name.startswith("all_reduce/")]
   of_replica = replicated.replica_of_op[sums].tolist()
   # The loss is fetched: its mean is the only one that is taken once.
   assert of_replica.count(0) == of_replica.count(1) > 0 == len(set(of_replica) - {0, 1, SHARED})

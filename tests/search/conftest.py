@@ -1,3 +1,3 @@
-"""Fixtures of the room."""
+"""Fixtures of the folder."""
 
 from small_problems import make_cluster, make_problem, random_problem, sixty_ops  # noqa: F401

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from placeto_tf.search.expert import balanced_cuts, place_by_hand
+from placeto_tf.search.expert import balanced_boundaries, place_by_hand
 
 
-@pytest.mark.parametrize("weight, shares, cuts", [
+@pytest.mark.parametrize("weight, shares, boundaries", [
     ([1, 1, 1, 1], [0.5, 0.5], [2]),
     ([3, 1, 1, 1], [0.5, 0.5], [1]),
     ([1, 1, 1, 3], [0.5, 0.5], [3]),
@@ -13,15 +13,15 @@ from placeto_tf.search.expert import balanced_cuts, place_by_hand
     ([5], [0.5, 0.5], [1]),
     ([0, 0], [0.5, 0.5], [2]),
 ])
-def test_cuts_balance_the_pieces(weight, shares, cuts):
-  assert balanced_cuts(np.array(weight, float), np.array(shares)).tolist() == cuts
+def test_boundaries_balance_the_pieces(weight, shares, boundaries):
+  assert balanced_boundaries(np.array(weight, float), np.array(shares)).tolist() == boundaries
 
 
 def test_the_heaviest_piece_is_as_light_as_any_cuts_make_it():
   rng = np.random.default_rng(0)
   for _ in range(50):
     weight = rng.integers(0, 9, rng.integers(2, 9)).astype(float)
-    first, second = balanced_cuts(weight, np.full(3, 1 / 3))
+    first, second = balanced_boundaries(weight, np.full(3, 1 / 3))
     found = max(weight[:first].sum(), weight[first:second].sum(), weight[second:].sum())
     best = min(
         max(weight[:a].sum(), weight[a:b].sum(), weight[b:].sum())

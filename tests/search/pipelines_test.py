@@ -54,7 +54,7 @@ def test_groups_and_micro_batches_stand_in_the_graph(made):
       assert owner == int(names[op].split("/")[0][len("replica_"):])
       assert micro_batch == owner % replicated.micro_batches
     elif owner != SHARED:  # a sum within a group
-      assert micro_batch > 0 and names[op].startswith("joined/")
+      assert micro_batch > 0 and names[op].startswith("all_reduce/")
 
 
 def test_a_group_adds_up_its_gradients_one_by_one_before_groups_meet(made):

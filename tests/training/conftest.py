@@ -1,4 +1,4 @@
-"""Fixtures of the room."""
+"""Fixtures of the folder."""
 
 import pytest
 import tensorflow as tf

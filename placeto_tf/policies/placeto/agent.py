@@ -136,11 +136,11 @@ def play(
   py_driver.PyDriver(
       environment, policy, [keep], max_episodes=1, end_episode_on_boundary=False).run(
           environment.reset())
-  return joined([tf.nest.map_structure(lambda value: np.asarray(value)[None], each)
-                 for each in steps])
+  return concatenated([
+      tf.nest.map_structure(lambda value: np.asarray(value)[None], each) for each in steps])
 
 
-def joined(parts: Sequence[trajectory.Trajectory]) -> trajectory.Trajectory:
+def concatenated(parts: Sequence[trajectory.Trajectory]) -> trajectory.Trajectory:
   """Concatenates the steps of all parts.
 
   Args:

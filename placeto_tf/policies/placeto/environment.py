@@ -95,11 +95,11 @@ def observe(process: MoveProcess, arms: int, messages: bool) -> Dict[str, Any]:
     others = np.nonzero(allowed & ~is_open)
     rows, devices = np.append(rows, others[0]), np.append(devices, others[1])
   rows, devices = rows[:arms], devices[:arms]
-  room = arms - len(rows)  # padding
+  padding = arms - len(rows)
   found: Dict[str, Any] = {
-      ARM: {PAIR: np.pad(process.pairs[rows, devices], ((0, room), (0, 0))),
-            GROUP: np.pad(rows, (0, room)).astype(np.int32),
-            DEVICE: np.pad(devices, (0, room)).astype(np.int32)},
+      ARM: {PAIR: np.pad(process.pairs[rows, devices], ((0, padding), (0, 0))),
+            GROUP: np.pad(rows, (0, padding)).astype(np.int32),
+            DEVICE: np.pad(devices, (0, padding)).astype(np.int32)},
       NUM_ACTIONS: np.array(max(1, min(count, arms)), np.int32)}
   if messages:
     # Padding edges lead from group A, which does not exist, to itself.

@@ -195,8 +195,8 @@ def _graph_of(observation: Dict[str, Any]) -> tfgnn.GraphTensor:
   """
   arms = observation[environment_lib.ARM]
   b, a = tf.unstack(tf.shape(arms[environment_lib.GROUP]))
-  room = a + 1  # nodes of a component
-  first = tf.range(b)[:, None] * room  # of each component
+  nodes = a + 1  # nodes of a component
+  first = tf.range(b)[:, None] * nodes  # of each component
 
   def flat(ends):
     """Returns [B n] node numbers in the whole GraphTensor, from [B, n] within components."""
@@ -207,7 +207,7 @@ def _graph_of(observation: Dict[str, Any]) -> tfgnn.GraphTensor:
     flow = tf.zeros([b, 0, 2], tf.int32)
     ends = {name: tf.zeros([b, a], tf.int32) for name in arms}
   return tfgnn.GraphTensor.from_pieces(
-      node_sets={name: tfgnn.NodeSet.from_fields(sizes=tf.fill([b], room), features={})
+      node_sets={name: tfgnn.NodeSet.from_fields(sizes=tf.fill([b], nodes), features={})
                  for name in (schema.GROUP, schema.DEVICE)},
       edge_sets={
           schema.OPTION: tfgnn.EdgeSet.from_fields(

@@ -264,7 +264,7 @@ class PlacetoTraining(Learner):
     Returns:
       The mean loss, and the share of these moves that improved a placement.
     """
-    config, steps = self.config, agent_lib.joined(experiences)
+    config, steps = self.config, agent_lib.concatenated(experiences)
     self._experience.add(steps, self.rng)
     # Cosine from the full rate at iteration 1 to nearly 0 at the last.
     self._optimizer.learning_rate.assign(config.learning_rate * 0.5 * (

@@ -182,13 +182,13 @@ class PublishedNetwork(network.DistributionNetwork):
     """Returns logits and mask [P, S, K, D]; `stack` holds observations [P, S, ...]."""
     current = stack[observation_lib.CURRENT]
     raw = self._raw_features(stack, arrays)  # [P, G, S, F]
-    joined = raw  # [P, G, S, any]; the simple ablations pool raw features
+    embedded = raw  # [P, G, S, any]; the simple ablations pool raw features
     if self._passes:
       graph = embedding_lib.group_graph(arrays, raw)
       # Both directions side by side: [P G, S, 2 W] -> [P, G, S, 2 W].
-      joined = tf.concat([passing(graph) for passing in self._passes], axis=-1)
-      joined = tf.reshape(joined, tf.concat([tf.shape(raw)[:3], joined.shape[-1:]], axis=0))
-    logits = self._head(self._poolings(joined, current, arrays))  # [P, S, K, D]
+      embedded = tf.concat([passing(graph) for passing in self._passes], axis=-1)
+      embedded = tf.reshape(embedded, tf.concat([tf.shape(raw)[:3], embedded.shape[-1:]], axis=0))
+    logits = self._head(self._poolings(embedded, current, arrays))  # [P, S, K, D]
     return logits, tf.gather(arrays[derived.ALLOWED], current, batch_dims=1) > 0
 
   def _raw_features(self, stack, arrays: derived.Derived) -> tf.Tensor:
