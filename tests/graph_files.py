@@ -1,4 +1,4 @@
-"""A small training graph as files, for the programs to read: fixtures that conftest files import."""
+"""A small training graph as files, for the programs to read: fixtures that conftests import."""
 
 import functools
 

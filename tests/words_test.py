@@ -1,4 +1,4 @@
-"""The field's words: names, keys of reports, docstrings and pages avoid this project's old words."""
+"""The field's words: names, keys of reports, docstrings and pages avoid the project's old words."""
 
 import ast
 import io
