@@ -248,7 +248,8 @@ def alone(directory: str) -> Iterator[None]:
   try:
     yield
   finally:
-    _release(lock)
+    if lock is not None:
+      os.close(lock)
 
 
 def cache_folder(name: str) -> str:
@@ -300,11 +301,6 @@ def _locked(directory: str) -> Optional[int]:
     os.close(descriptor)
     raise
   return descriptor
-
-
-def _release(lock: Optional[int]) -> None:
-  if lock is not None:
-    os.close(lock)
 
 
 def _read_list(out: str) -> Dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import List, Optional, Sequence
+from typing import List, Optional
 
 import numpy as np
 
@@ -144,19 +144,16 @@ class Merger:
     for position, u in enumerate(order):
       if len(kept) + len(order) - position <= max_sets:
         return
-      i = self._compatible(kept, u)
+      # The first set that shares a device with set u.
+      mask = self.mask(u)
+      i = next((i for i, v in enumerate(kept) if mask & self.mask(v)), None)
       if i is None:
         kept.append(u)
         continue
-      common = self.mask(kept[i]) & self.mask(u)
+      common = self.mask(kept[i]) & mask
       kept[i] = self.merge(u, kept[i])
       self.masks.append(common)
       sets.pattern[kept[i]] = len(self.masks) - 1
-
-  def _compatible(self, kept: Sequence[int], u: int) -> Optional[int]:
-    """Returns the index of the first set of `kept` that shares a device with set u, or None."""
-    mask = self.mask(u)
-    return next((i for i, v in enumerate(kept) if mask & self.mask(v)), None)
 
   def merge_down(self, max_sets: int, cap_us: float) -> None:
     """Merges along the heaviest edges under the cap, and raises the cap as often as necessary.

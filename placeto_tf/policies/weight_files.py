@@ -16,16 +16,6 @@ _Config = TypeVar("_Config")
 _MOST = 1 << 20  # the largest size that a configuration may have
 
 
-def directory_of(directory: str) -> str:
-  """Returns the directory of the files: the given one, or its `weights` if it is a training run's.
-
-  Args:
-    directory: of weights, or of a training run.
-  """
-  inner = os.path.join(directory, "weights")
-  return inner if os.path.exists(os.path.join(inner, SIDECAR)) else directory
-
-
 def write(directory: str, arrays: Mapping[str, np.ndarray], sidecar: Dict[str, Any]) -> None:
   """Writes both files; each appears when it is complete.
 
@@ -61,7 +51,10 @@ def read(
   Raises:
     error_type: a file is missing or damaged, or an array holds NaN or infinity.
   """
-  inner = directory_of(directory)
+  # A training run has its weights in a directory of their own.
+  inner = os.path.join(directory, "weights")
+  if not os.path.exists(os.path.join(inner, SIDECAR)):
+    inner = directory
   options: Dict[str, Any] = dict(remedy=remedy, error_type=error_type)
   sidecar = user_files.read_json_object(
       os.path.join(inner, SIDECAR), what="the description of weights", **options)

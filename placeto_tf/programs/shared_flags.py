@@ -55,12 +55,6 @@ def define_reading_flags() -> None:
                             "name:scalar; repeatable.")
 
 
-def _require(name: str, example: str) -> None:
-  """Refuses to run without the flag, in a sentence with an example."""
-  flags.register_validator(
-      name, lambda value: value is not None, message=f"give --{name}, such as --{name}={example}")
-
-
 def define_any_graph_flag() -> None:
   """Defines --any_graph."""
   flags.DEFINE_boolean(
@@ -74,7 +68,9 @@ def define_cluster_flag() -> None:
       "cluster", None, "Cluster: preset:count[+preset:count], such as v100:4, or v100:4x2 for 4 on "
       "each of 2 hosts; a JSON file; or 'local', the devices found here. Presets: "
       f"{', '.join(PRESETS)}; see docs/cluster_json.md.")
-  _require("cluster", "v100:4, or --cluster=local for the devices of this machine")
+  flags.register_validator(
+      "cluster", lambda value: value is not None, message="give --cluster, such as "
+      "--cluster=v100:4, or --cluster=local for the devices of this machine")
 
 
 def define_budget_flags(max_seconds: Optional[float]) -> None:

@@ -69,23 +69,6 @@ def single(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.nda
   return best_of(problem, np.stack(candidates), budget)
 
 
-def random_groups(
-    problem: PlacementProblem, rng: np.random.Generator, count: int) -> np.ndarray:
-  """Samples a uniformly random allowed device for every group.
-
-  Args:
-    problem: of G groups.
-    rng: samples.
-    count: number of placements.
-
-  Returns:
-    [count, G] int32.
-  """
-  # The largest of independent uniform scores is a uniform choice among allowed devices.
-  scores = rng.random((count, problem.num_groups, problem.num_devices))
-  return np.where(problem.allowed, scores, -1.0).argmax(axis=2).astype(np.int32)
-
-
 def random(
     problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """Evaluates uniformly random placements of the groups.
@@ -105,8 +88,12 @@ def random(
     budget = Budget(max_evaluations=log.evaluations + RANDOM_PLACEMENTS)
   best, least = None, (True, np.inf)
   while best is None or not log.exhausted(budget):
+    # [batch, G, D] The largest of independent uniform scores is a uniform choice among the allowed
+    # devices of each group.
+    scores = rng.random((_BATCH, problem.num_groups, problem.num_devices))
+    groups = np.where(problem.allowed, scores, -1.0).argmax(axis=2).astype(np.int32)
     # [batch, G] to [batch, N]: placements side by side are simulated on all cores.
-    batch = problem.grouping.expand(random_groups(problem, rng, _BATCH))
+    batch = problem.grouping.expand(groups)
     # A used-up budget still gives a placement, without an evaluation.
     if log.exhausted(budget):
       return batch[0].copy()

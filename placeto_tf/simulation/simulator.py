@@ -60,7 +60,10 @@ class Simulator:
     self.tables = SimulationTables.build(graph, costs, cluster)
     self.engine: Union[ReferenceEngine, ExtendedEngine]
     if needs_extensions(cluster):
-      self.engine = ExtendedEngine(self.tables, cluster, _inline_ops(graph, cluster))
+      # [N] bool, the ops that run inline where ops start in the executor's order.
+      inline_ops = None if cluster.ready_order != "executor" else np.array(
+          [op_type in cluster.inline_op_types for op_type in graph.op_types], dtype=bool)
+      self.engine = ExtendedEngine(self.tables, cluster, inline_ops)
     else:
       self.engine = ReferenceEngine(self.tables)
     self._workspaces: list = []
@@ -212,10 +215,3 @@ def num_cores() -> int:
   if hasattr(os, "sched_getaffinity"):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1
-
-
-def _inline_ops(graph: ComputationGraph, cluster: Cluster) -> Optional[np.ndarray]:
-  """Returns the ops that run inline, [N] bool, in the executor's order; else None."""
-  if cluster.ready_order != "executor":
-    return None
-  return np.array([op_type in cluster.inline_op_types for op_type in graph.op_types], dtype=bool)

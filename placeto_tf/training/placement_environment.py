@@ -202,7 +202,10 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     changed = np.flatnonzero((proposed != self._state.placement).any(axis=1))
     if len(changed):
       self._state.put(changed, self._evaluate(proposed[changed]))
-      self._keep_best()
+      # Strictly less: of equal placements the first one found is kept.
+      b = int(self._state.objective_us.argmin())
+      if self._state.objective_us[b] < self._best.objective_us[0]:
+        self._best = self._state.rows(slice(b, b + 1))
     self._visited[rows, groups] = 1
     self._t += 1
     # Rewards of an episode sum to (first - last objective) / scale.
@@ -229,12 +232,6 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       start_us = np.zeros(placements.shape)
     start = np.clip(start_us / np.maximum(step_us, 1e-9), 0, 1).astype(np.float32)
     return _State(np.array(placements, dtype=np.int32), objective_us.copy(), start)
-
-  def _keep_best(self) -> None:
-    # Strictly less: of equal placements the first one found is kept.
-    b = int(self._state.objective_us.argmin())
-    if self._state.objective_us[b] < self._best.objective_us[0]:
-      self._best = self._state.rows(slice(b, b + 1))
 
   def _observe(self) -> Dict[str, np.ndarray]:
     # After the last step nothing is left to place; the observation has the first groups as current.
