@@ -28,14 +28,15 @@ shared_flags.define_cluster_flag()
 shared_flags.define_reading_flags()
 shared_flags.define_runtime_flags()
 flags.DEFINE_string("graph", None, "Graph whose ops are timed: a file or zoo:NAME[:key=value...].")
-flags.DEFINE_string("out", None, "Directory to write.", required=True)
-flags.DEFINE_string("feed_values", None, "An .npz with a value for each feed; default: random.")
-flags.DEFINE_integer("replicas", None, "Times the ops of one of so many replicas, too: kernels are "
-                     "less efficient on fewer examples.", lower_bound=2)
+flags.DEFINE_string("out", None, "Directory of the results.", required=True)
+flags.DEFINE_string("feed_values", None, "An .npz file with an array for each feed; default: "
+                    "random values.")
+flags.DEFINE_integer("replicas", None, "Also times the ops of one of this many replicas: kernels "
+                     "are less efficient on fewer examples.", lower_bound=2)
 flags.DEFINE_integer("runs", 20, "Timed steps of each small graph.", lower_bound=1)
 flags.DEFINE_integer("graph_runs", 12, "Timed and traced steps of the graph on each device.",
                      lower_bound=1)
-flags.DEFINE_float("timeout_seconds", 120.0, "A step that takes longer has failed.",
+flags.DEFINE_float("timeout_seconds", 120.0, "Seconds after which a step counts as failed.",
                    lower_bound=0.1)
 flags.DEFINE_integer("seed", 0, "Seed of random feeds.",
                      lower_bound=0, upper_bound=2**32 - 1)

@@ -18,11 +18,13 @@ from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("out", None, "Directory to write.", required=True)
+flags.DEFINE_string("out", None, "Directory of the results.", required=True)
 flags.DEFINE_float("max_minutes", 15.0, "Minutes for all graphs, roughly.", lower_bound=0.1)
-flags.DEFINE_string("graph", None, "A graph of yours, checked first: a file or a zoo: spec.")
-flags.DEFINE_list("models", None, "Instead of the three of the zoo; empty for --graph alone.")
-flags.DEFINE_integer("cpu_workers", 2, "Worker processes where there are no two GPUs.",
+flags.DEFINE_string("graph", None, "Graph of your own, which is checked first: a file or a zoo: "
+                    "spec.")
+flags.DEFINE_list("models", None, "Graphs to check instead of the three models of the zoo; empty: "
+                  "only --graph.")
+flags.DEFINE_integer("cpu_workers", 2, "Worker processes on a machine with fewer than two GPUs.",
                      lower_bound=2)
 shared_flags.define_reading_flags()
 

@@ -39,25 +39,27 @@ shared_flags.define_reading_flags()
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value].")
 flags.DEFINE_list("clusters", None, "Clusters, comma separated.")
 flags.DEFINE_list("methods", None, "Methods, comma separated; with --replicas auto by default.")
-flags.DEFINE_bool("controls", False, "Whether learned methods have beside them the same procedure "
-                  "without what was learned: untrained weights, uniform draws.")
+flags.DEFINE_bool("controls", False, "Whether to add controls of each learned method: the same "
+                  "procedure with untrained weights, and with uniform samples.")
 flags.DEFINE_list("seeds", ["0"], "Seeds, comma separated.")
 shared_flags.define_runs_flag("default: 1, so that methods are compared on one core each")
 shared_flags.define_ray_flag()
 shared_flags.define_import_flag()
 shared_flags.define_replicas_flags()
-flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped: see placeto_tf/grouping.")
-flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
-flags.DEFINE_list("policy_weights", [], "POLICY=DIRECTORY pairs of runs of scripts/train.py, for "
-                  "the methods that need such weights, as gdp_fine_tune does, and for placeto "
-                  "in place of those that ship. Methods that can learn "
-                  "from scratch, placeto_paper and gdp, do.")
-flags.DEFINE_list("start", [], "Methods that need no search; every search starts from the best of "
-                  "their placements, which counts as one evaluation. Default: starts of its own.")
-flags.DEFINE_list("budgets", [], "Numbers of evaluations with which every method that searches "
-                  "runs, too, for a table of all budgets.")
-flags.DEFINE_string("reach", None, "A method; a table says how many evaluations and seconds each "
-                    "method takes to get within 1 % of its best, and of their own.")
+flags.DEFINE_string("grouping", "heavy_edge", "Method of grouping ops: see placeto_tf/grouping.")
+flags.DEFINE_integer("max_groups", 128, "The largest number of groups.", lower_bound=1)
+flags.DEFINE_list("policy_weights", [], "POLICY=DIRECTORY pairs of runs of scripts/train.py: for "
+                  "methods that need weights, such as gdp_fine_tune, and for placeto instead of "
+                  "the weights that ship. Without weights placeto_paper and gdp learn from "
+                  "scratch.")
+flags.DEFINE_list("start", [], "Methods without a search; every search starts from the best of "
+                  "their placements, which counts as one evaluation. Default: each search has "
+                  "starts of its own.")
+flags.DEFINE_list("budgets", [], "Further numbers of evaluations; every method that searches also "
+                  "runs once with each, for a table of all budgets.")
+flags.DEFINE_string("reach", None, "A method; adds a table of the evaluations and seconds that "
+                    "each method takes to get within 1 % of this method's result, and of its own "
+                    "result.")
 flags.DEFINE_string("out", None, "Directory of results.")
 
 

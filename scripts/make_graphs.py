@@ -23,16 +23,17 @@ from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("family", None, "Family that the graphs are drawn from: cifar10, nmt, ptb.")
-flags.DEFINE_integer("count", 32, "Graphs.", lower_bound=1)
+flags.DEFINE_string("family", None, "Family of the graphs: cifar10, nmt or ptb.")
+flags.DEFINE_integer("count", 32, "Number of graphs.", lower_bound=1)
 flags.DEFINE_integer("first", 0, "Index of the first graph.", lower_bound=0)
 flags.DEFINE_string(
     "cluster", "k80:4", "Cluster in the GraphTensors: preset:count, or a JSON file.")
-flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped in the GraphTensors.")
-flags.DEFINE_integer("max_groups", 100, "Groups at most.", lower_bound=1)
+flags.DEFINE_string("grouping", "heavy_edge", "Method of grouping ops in the GraphTensors.")
+flags.DEFINE_integer("max_groups", 100, "The largest number of groups.", lower_bound=1)
 flags.DEFINE_string("out", None, "Directory of results.")
-flags.DEFINE_list("describe", None, "Graphs to describe instead: zoo specs, family:NAME[a:b].")
-flags.DEFINE_integer("seed", 0, "Not used: a graph is drawn by its index, see --first.",
+flags.DEFINE_list("describe", None, "Graphs whose sizes are printed; nothing is written: zoo "
+                  "specs, family:NAME[a:b].")
+flags.DEFINE_integer("seed", 0, "Not used: the index of a graph is its seed, see --first.",
                      lower_bound=0, upper_bound=2**32 - 1)
 
 

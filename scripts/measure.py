@@ -28,13 +28,15 @@ shared_flags.define_runtime_flags()
 flags.DEFINE_list("placement", None, "placement.json files, comma separated.", required=True)
 shared_flags.define_any_graph_flag()
 shared_flags.define_look_flag()
-flags.DEFINE_boolean("optimizations", False, "Time the graph as TensorFlow's optimizers would run "
-                     "it, and say how many ops they folded or moved.")
-flags.DEFINE_string("feed_values", None, "An .npz with a value for each feed; default: random.")
-flags.DEFINE_integer("warmup_runs", 3, "Steps that do not count.", lower_bound=1)
-flags.DEFINE_integer("max_runs", 60, "The most steps of a placement.", lower_bound=6)
-flags.DEFINE_float("max_seconds", 60.0, "Seconds of a placement, roughly.", lower_bound=0.0)
-flags.DEFINE_float("timeout_seconds", 120.0, "A step that takes longer has failed.",
+flags.DEFINE_boolean("optimizations", False, "Whether TensorFlow's graph optimizers run before the "
+                     "step is timed; the line then has the numbers of ops folded and moved.")
+flags.DEFINE_string("feed_values", None, "An .npz file with an array for each feed; default: "
+                    "random values.")
+flags.DEFINE_integer("warmup_runs", 3, "Steps before the timed ones.", lower_bound=1)
+flags.DEFINE_integer("max_runs", 60, "The largest number of timed steps of a placement.",
+                     lower_bound=6)
+flags.DEFINE_float("max_seconds", 60.0, "Seconds to time a placement, roughly.", lower_bound=0.0)
+flags.DEFINE_float("timeout_seconds", 120.0, "Seconds after which a step counts as failed.",
                    lower_bound=0.1)
 flags.DEFINE_integer("seed", 0, "Seed of random feeds.",
                      lower_bound=0, upper_bound=2**32 - 1)

@@ -18,28 +18,29 @@ shared_flags.define_graph_flags()
 shared_flags.define_cluster_flag()
 shared_flags.define_budget_flags(max_seconds=60)
 shared_flags.define_stop_within_flag()
-flags.DEFINE_string("out", None, "Directory to write; its earlier results are replaced only when "
-                    "all new ones are there.", required=True)
-flags.DEFINE_string("method", "auto", "Placer: auto, auto_unlearned (the same without "
-                    "policies), or one by name; an unknown name is answered with the list.")
-flags.DEFINE_integer("seed", 0, "Seed of all that is random.",
+flags.DEFINE_string("out", None, "Directory of the results. Earlier results in it are replaced "
+                    "once all new ones are complete.", required=True)
+flags.DEFINE_string("method", "auto", "Placer: auto, auto_unlearned (auto without policies), or "
+                    "the name of a placer. The error of an unknown name lists all names.")
+flags.DEFINE_integer("seed", 0, "Seed of the searches and policies.",
                      lower_bound=0, upper_bound=2**32 - 1)
-flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped: see placeto_tf/grouping.")
-flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
+flags.DEFINE_string("grouping", "heavy_edge", "Method of grouping ops: see placeto_tf/grouping.")
+flags.DEFINE_integer("max_groups", 128, "The largest number of groups.", lower_bound=1)
 flags.DEFINE_enum("existing_devices", "start", ["keep", "start", "ignore"],
-                  "The graph's own devices: keep them, start from them, or ignore them.")
-flags.DEFINE_multi_string("pin", [], "REGEX:DEVICE fixes the ops whose whole name matches; "
-                          "repeatable.")
-flags.DEFINE_string("allowed", None, "JSON file of the devices that ops may use: an object of "
-                    "expressions, which match whole names, and lists of devices.")
+                  "Devices that the graph already sets: keep them, start the search from them, or "
+                  "ignore them.")
+flags.DEFINE_multi_string("pin", [], "REGEX:DEVICE puts the ops whose whole name matches on the "
+                          "device; repeatable.")
+flags.DEFINE_string("allowed", None, "JSON file of allowed devices: an object with regular "
+                    "expressions, which match whole op names, and the list of devices of each.")
 flags.DEFINE_enum("cost", "simulated", ["simulated", "measured"],
-                  "The steps that decide in the end: simulated or real ones.")
-flags.DEFINE_integer("max_measurements", 50, "Placements to run, with --cost=measured.",
+                  "Step times that choose the result: simulated, or of real steps on --workers.")
+flags.DEFINE_integer("max_measurements", 50, "Placements that --cost=measured runs.",
                      lower_bound=1)
-flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py, or "
-                    "of its weights, for a method of its policy: placeto (by default "
-                    "the weights that ship); placeto_paper and gdp, which go on learning from "
-                    "them; placeto_paper_zero_shot and gdp_fine_tune need them.")
+flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py, or of its "
+                    "weights, for --method=placeto (default: the weights that ship), "
+                    "placeto_paper and gdp (which go on learning from them), "
+                    "placeto_paper_zero_shot and gdp_fine_tune (which need them).")
 shared_flags.define_runs_flag(
     "default: one for each core, 8 at most; with --ray one for each of Ray's cores; with "
     "--max_evaluations 1, so that the result is the same on any machine")
@@ -47,10 +48,10 @@ shared_flags.define_ray_flag()
 shared_flags.define_import_flag()
 shared_flags.define_replicas_flags()
 shared_flags.define_look_flag()
-flags.DEFINE_string("why", None, "Regex of whole op names: prints where these ops are, and what "
-                    "a step would take if they were elsewhere.")
-flags.DEFINE_bool("verbose", False, "Whether the table shows every placer that took part; by "
-                  "default the graph as it is, the baselines and the answer.")
+flags.DEFINE_string("why", None, "Regex of whole op names: prints the devices of these ops, and "
+                    "the step time with these ops on each other device.")
+flags.DEFINE_bool("verbose", False, "Whether the table shows every placer of the search; by "
+                  "default it has the graph as it is, the baselines and the result.")
 shared_flags.define_runtime_flags()
 
 

@@ -53,27 +53,30 @@ _SHOWN = ("best_ms", "over_single", "last", "best", "loss", "reward", "entropy",
 _FIELDS = (
     "graphs", "clusters", "held_out", "iterations", "checkpoint_every", "watch_every", "seed")
 
-flags.DEFINE_string("policy", "placeto", f"What is trained: {', '.join(policies.trainable())}, "
+flags.DEFINE_string("policy", "placeto", f"Policy to train: {', '.join(policies.trainable())}, "
                     "or a policy of --import.")
 flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NAME[:key=value], "
                   "family:NAME[a:b].", required=True)
-flags.DEFINE_list("clusters", None, "Clusters each graph is placed on. placeto and gdp: "
-                  "random[3] draws three for each graph.")
-flags.DEFINE_list("held_out", None, "Graphs on which the policy is watched while it trains.")
+flags.DEFINE_list("clusters", None, "Clusters that each graph is placed on, comma separated. "
+                  "placeto and gdp: random[3] samples three clusters for each graph.")
+flags.DEFINE_list("held_out", None, "Graphs that do not train the policy, on which it is tried "
+                  "every --watch_every iterations.")
 flags.DEFINE_string("root_dir", None, "Directory of the run.", required=True)
-flags.DEFINE_string("warm_start", None, "'pretrained', or a directory of weights, for a new run to "
-                    "begin with.")
-flags.DEFINE_integer("iterations", None, "Updates.", lower_bound=1)
-flags.DEFINE_integer("checkpoint_every", None, "Iterations.", lower_bound=1)
-flags.DEFINE_integer("watch_every", None, "Iterations.", lower_bound=1)
-flags.DEFINE_integer("seed", None, "Seed of everything random.",
+flags.DEFINE_string("warm_start", None, "First weights of a new run: 'pretrained' (those that "
+                    "ship), or a directory of weights. Default: random weights.")
+flags.DEFINE_integer("iterations", None, "Updates of the weights.", lower_bound=1)
+flags.DEFINE_integer("checkpoint_every", None, "Iterations between two checkpoints.", lower_bound=1)
+flags.DEFINE_integer("watch_every", None, "Iterations between two tries on --held_out.",
+                     lower_bound=1)
+flags.DEFINE_integer("seed", None, "Seed of weights, samples and clusters.",
                      lower_bound=0, upper_bound=2**32 - 1)
-flags.DEFINE_string("preset", None, "Placeto: 'paper', the published process.")
+flags.DEFINE_string("preset", None, "Of --policy=placeto: 'paper', the published process. Default: "
+                    "the process of the weights that ship.")
 shared_flags.define_ray_flag()
 shared_flags.define_import_flag()
-flags.DEFINE_integer("actors", None, "Actors on Ray that collect; default: one for each of its "
-                     "cores, or as many as can work at a time.", lower_bound=1)
-flags.DEFINE_multi_string("set", [], "field=value of the configuration; repeatable.")
+flags.DEFINE_integer("actors", None, "Actors on Ray that collect experience; default: one for each "
+                     "core of --ray, or as many as can work at a time.", lower_bound=1)
+flags.DEFINE_multi_string("set", [], "field=value of the policy's configuration; repeatable.")
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ def check_host(
     progress: called with the name of the next part.
 
   Returns:
-    A row for each way to run a graph: "graph", "way", "promised_us", "measured_us", and "failure",
+    A row for each way to run a graph: "graph", "way", "predicted_us", "measured_us", and "failure",
     the reason why it was not measured; a graph that fails as a whole has one row.
 
   Raises:
@@ -89,7 +89,7 @@ def check_host(
       except PlacetoError as error:
         rows.append({"graph": name, "way": "-", "failure": str(error)})
       found = pd.DataFrame(
-          rows, columns=["graph", "way", "promised_us", "measured_us", "failure"])
+          rows, columns=["graph", "way", "predicted_us", "measured_us", "failure"])
       _write(out, cluster, found)  # results so far are kept if the next graph fails
   return found
 
@@ -152,7 +152,7 @@ def _measured(
   """Times all ways to run in turns; the result of each is the median over rounds."""
   config = MeasuringConfig(max_seconds=seconds / (_ROUNDS * len(ways)), max_runs=30)
   rows: List[Dict[str, Any]] = [
-      {"way": way, "promised_us": promised_us, "failure": ""} for way, _, _, promised_us in ways]
+      {"way": way, "predicted_us": predicted_us, "failure": ""} for way, _, _, predicted_us in ways]
   times_us: List[List[float]] = [[] for _ in ways]
   # In turns, so that a slow phase of the machine hits all ways alike.
   for _ in range(_ROUNDS):
@@ -206,14 +206,15 @@ def page(cluster: Cluster, found: pd.DataFrame) -> str:
   times = measured_us / 1e3
   table = pd.DataFrame({
       "graph": found["graph"], "way to run": found["way"],
-      "promised": shown(found["promised_us"].astype(float) / 1e3, "{:,.1f} ms"),
+      "predicted": shown(found["predicted_us"].astype(float) / 1e3, "{:,.1f} ms"),
       # A vertical bar in an error message would end the cell.
       "measured": shown(times, "{:,.1f} ms") + found["failure"].str.replace("|", "/", regex=False),
-      "error": shown(found["promised_us"].astype(float) / measured_us - 1, "{:+.0%}"),
-      "faster than one device": shown(found["graph"].map(one_us) / measured_us, "{:.2f}x")})
-  picture = ["![promised and measured](check.png)", ""] if times.notna().any() else []
+      "error of the prediction": shown(
+          found["predicted_us"].astype(float) / measured_us - 1, "{:+.0%}"),
+      "times as fast as one device": shown(found["graph"].map(one_us) / measured_us, "{:.2f}")})
+  picture = ["![predicted and measured](check.png)", ""] if times.notna().any() else []
   return "\n".join([
-      "# Does it hold on this machine?", "",
+      "# Predicted and measured steps on this machine", "",
       f"placeto_tf {placeto_tf.__version__}, TensorFlow {tf.__version__}, Python "
       f"{platform.python_version()}, {platform.system()} {platform.machine()}, "
       f"{os.cpu_count()} cores.", "", f"Devices: {devices}.", "", markdown(table), "",
@@ -230,7 +231,7 @@ def _write(out: str, cluster: Cluster, found: pd.DataFrame) -> None:
     return
   figure = Figure(figsize=(9, 1.2 + 0.5 * len(rows)), layout="constrained")
   axes = figure.subplots()
-  rows.set_index(rows["graph"] + "\n" + rows["way"])[["promised_us", "measured_us"]].div(
+  rows.set_index(rows["graph"] + "\n" + rows["way"])[["predicted_us", "measured_us"]].div(
       1e3).rename(columns=lambda name: name[:-3]).plot.barh(
           ax=axes, color=["0.7", "C0"], fontsize=8)
   axes.invert_yaxis()

@@ -58,7 +58,7 @@ class AppliedFunction:
     before = "" if self.before_us is None else f"; it was {self.before_us:,.0f} us before"
     return (
         f"the placed step takes {self.step_time_us:,.0f} us as simulated, {self.promised_us:,.0f} "
-        f"us were promised{before}; {self.placed}")
+        f"us were predicted{before}; {self.placed}")
 
 
 def apply_checked(

@@ -126,7 +126,7 @@ def _ended(log: SearchLog, budget: Budget, *, auto: bool) -> str:
       log.best_objective_us <= budget.target_us):
     return f"the bound is met within {budget.stop_within:.1%}"
   if log.saturated:
-    return f"twice the time gained less than {budget.stop_within:.1%}"
+    return f"doubling the search time gained less than {budget.stop_within:.1%}"
   # `auto` ends with the budget, or leaves a rest that is too short for another search.
   used = auto or log.exhausted(dataclasses.replace(budget, target_us=None))
   return "the budget is used" if used else "the method has come to its end"

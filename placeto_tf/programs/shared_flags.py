@@ -19,38 +19,38 @@ _MOST_ELEMENTS = 2**48  # of a feed
 
 
 def define_graph_flags() -> None:
-  """Defines --graph, what its ops cost, and the flags that say how it is read."""
+  """Defines --graph, --costs and the flags of reading graphs."""
   flags.DEFINE_string(
       "graph", None,
       "Graph to place: a file (.pb, .pbtxt, .meta, .meta.pbtxt, .cost_graph.pb, "
       ".cost_graph.pbtxt, .keras, .h5), a SavedModel directory, zoo:NAME[:key=value...] or "
       "family:NAME[index].",
       required=True)
-  flags.DEFINE_string(
-      "costs", "grappler", "What ops cost: 'grappler', or a file of measured costs "
-      "(OpPerformanceList, RunMetadata, StepStats or CostGraphDef).")
+  flags.DEFINE_string("costs", "grappler", "Source of the ops' costs: 'grappler' (estimates), or "
+                      "a file of measured costs (OpPerformanceList, RunMetadata, StepStats or "
+                      "CostGraphDef).")
   define_reading_flags()
 
 
 def define_reading_flags() -> None:
-  """Defines the flags that say how graphs are read."""
-  flags.DEFINE_list("fetches", None, "Ops or tensors that a step runs; default: the train op or "
-                    "the sinks of the graph.")
+  """Defines the flags of reading graphs: fetches, feeds, format, batch size and loops."""
+  flags.DEFINE_list("fetches", None, "Ops or tensors that a step computes; default: the train op, "
+                    "else all ops without consumers.")
   flags.DEFINE_list("feeds", None, "Tensors that are fed; default: the placeholders.")
   flags.DEFINE_enum(
       "format", None, ["graph_def", "meta_graph_def", "cost_graph_def", "saved_model"],
-      "Format of the file; default: by its suffix, and a directory is a SavedModel.")
+      "Format of --graph; default: by the suffix of the file; a directory is a SavedModel.")
   flags.DEFINE_string("signature", None, "Signature of a SavedModel that a step runs; default: "
                       "serving_default, or the only one.")
-  flags.DEFINE_list("tags", None, "Tags of a SavedModel's graph; default: serve, or those of the "
-                    "only one.")
-  flags.DEFINE_boolean("trusted", False, "Run code that a Keras file (.keras, .h5) holds in Lambda "
-                       "layers, to load it.")
-  flags.DEFINE_integer("trip_count", None, "How often loops go round; default: inferred where the "
+  flags.DEFINE_list("tags", None, "Tags of a SavedModel's MetaGraph; default: serve, or the tags "
+                    "of the only MetaGraph.")
+  flags.DEFINE_boolean("trusted", False, "Whether to run the code of Lambda layers in a Keras file "
+                       "(.keras, .h5). Say yes only for files of people whom you trust.")
+  flags.DEFINE_integer("trip_count", None, "Rounds of each loop; default: inferred where the "
                        "bound is known before the run, else 10.", lower_bound=0)
-  flags.DEFINE_bool("split_loops", False, "Whether the ops of a loop may be on several devices.")
-  flags.DEFINE_integer("batch_size", None, "Size of the unknown first dimensions.", lower_bound=1,
-                       upper_bound=2**31 - 1)
+  flags.DEFINE_bool("split_loops", False, "Whether the ops of one loop may be on several devices.")
+  flags.DEFINE_integer("batch_size", None, "Size of unknown first dimensions of feeds, in "
+                       "examples.", lower_bound=1, upper_bound=2**31 - 1)
   flags.DEFINE_multi_string("feed_shapes", [], "Shape of a feed, as name:32x128 or "
                             "name:scalar; repeatable.")
 
@@ -58,8 +58,8 @@ def define_reading_flags() -> None:
 def define_any_graph_flag() -> None:
   """Defines --any_graph."""
   flags.DEFINE_boolean(
-      "any_graph", False, "Whether a placement may be of another graph, of other shapes say, as "
-      "long as it has a device for each op.")
+      "any_graph", False, "Whether to accept a placement that was made for another graph, for "
+      "example of other shapes, if it has a device for each op.")
 
 
 def define_cluster_flag() -> None:
@@ -76,38 +76,43 @@ def define_cluster_flag() -> None:
 def define_budget_flags(max_seconds: Optional[float]) -> None:
   """Defines --max_seconds and --max_evaluations."""
   flags.DEFINE_float(
-      "max_seconds", None, "Seconds to search, loading not counted"
+      "max_seconds", None, "Seconds of the search, without loading the graph"
       + (f"; {max_seconds:g} if no other limit is given." if max_seconds else "."),
       lower_bound=0, upper_bound=1e9)
   flags.DEFINE_integer(
-      "max_evaluations", None, "Placements to evaluate, baselines included.", lower_bound=0,
+      "max_evaluations", None, "Placements that the search may evaluate, baselines included; "
+      "default: no limit.", lower_bound=0,
       upper_bound=10**12)
 
 
 def define_stop_within_flag() -> None:
   """Defines --stop_within."""
   flags.DEFINE_float(
-      "stop_within", None, "The search ends early within this share of a lower bound of the step "
-      "time, or once twice the time gained less than it; 0: neither. 0.01, but with "
-      "--max_evaluations 0.", lower_bound=0, upper_bound=1)
+      "stop_within", None, "Ends the search early, once the step time is within this share of its "
+      "lower bound, or once doubling the search time has gained less than this share; 0: "
+      "never. Default: 0.01; with --max_evaluations, 0.", lower_bound=0, upper_bound=1)
 
 
 def define_runs_flag(default: str) -> None:
   """Defines --independent_runs; `default` describes its default in the help."""
   flags.DEFINE_integer(
-      "independent_runs", None, "Independent runs of each search side by side, on a thread each; "
-      f"the best placements are kept; {default}.", lower_bound=1)
+      "independent_runs", None, "Independent runs of each search, side by side, each in a thread "
+      f"with a seed of its own. The best placement is kept; {default}.", lower_bound=1)
 
 
 def define_import_flag() -> None:
   """Defines --import."""
   flags.DEFINE_multi_string(
-      "import", [], "Module of a policy of your own, such as my_package.my_policy; repeatable. Its "
-      "methods and its training are then known as those of the package are.")
+      "import", [], "Module of a policy of your own, such as my_package.my_policy; repeatable. "
+      "Programs then offer its methods and its training beside those of the package.")
 
 
 def import_policies() -> None:
-  """Imports the modules of --import. Raises: PlacetoError: one of them is no policy's."""
+  """Imports the modules of --import.
+
+  Raises:
+    PlacetoError: a module declares no policy.
+  """
   from placeto_tf import policies  # not needed by every program
 
   for module in flags.FLAGS["import"].value:
@@ -117,35 +122,35 @@ def import_policies() -> None:
 def define_ray_flag() -> None:
   """Defines --ray."""
   flags.DEFINE_string(
-      "ray", None, "Where to work beside this process, on Ray (pip install 'placeto_tf[ray]'): "
-      "local, the cores of this machine; auto, the cluster that this machine is part of; host:port "
-      "or ray://host:port of another one.")
+      "ray", None, "Ray cluster that works beside this process (pip install 'placeto_tf[ray]'): "
+      "local (the cores of this machine), auto (the Ray cluster of this machine), or the host:port "
+      "or ray://host:port of another Ray cluster. Default: no Ray.")
 
 
 def define_replicas_flags() -> None:
   """Defines --replicas, --mirrored_variables, --batch_norm and --check_replicas."""
   flags.DEFINE_string("replicas", "1", "Replicas of the graph that train together: a number; "
-                      "groups and micro-batches of a pipeline, such as '1 x 8'; or auto for what "
-                      "trains most examples a second.")
+                      "groups and micro-batches of a pipeline, such as '1 x 8'; or auto: the "
+                      "replication strategy with the most examples a second.")
   flags.DEFINE_enum(
-      "mirrored_variables", "auto", ["auto", "yes", "no"], "Whether each replica has variables and "
-      "an optimizer of its own, which stay equal, instead of sharing the graph's; auto: what is "
-      "faster.")
+      "mirrored_variables", "auto", ["auto", "yes", "no"], "Whether each replica has a copy of the "
+      "variables, kept equal by all-reduced gradients (yes), or all replicas share the graph's "
+      "variables (no); auto: the faster of the two.")
   flags.DEFINE_enum(
-      "batch_norm", "replica", ["replica", "synchronized"], "Whether each replica normalizes by "
-      "its own statistics in batch normalization, or all by those of the whole batch.")
-  flags.DEFINE_enum(
-      "check_replicas", "yes", ["yes", "no"], "Whether the graph and its replicas are trained side "
-      "by side for a few steps on this machine, before their placement is written.")
+      "batch_norm", "replica", ["replica", "synchronized"], "Statistics of batch normalization: of "
+      "each replica's examples (replica), or of the global batch (synchronized).")
+  flags.DEFINE_enum("check_replicas", "yes", ["yes", "no"], "Whether to train the graph and its "
+                    "replicas side by side for a few steps on this machine and to compare them "
+                    "before the placement is written.")
 
 
 def define_look_flag() -> None:
   """Defines --look."""
   flags.DEFINE_enum(
-      "look", "auto", ["auto", "yes", "no"], "Whether a step is run once on this machine's CPU, "
-      "in a process of its own with made-up feeds, to see shapes and rounds of loops that nothing "
-      "else tells; auto: a small step without effects outside of it. For a graph of somebody whom "
-      "you do not trust, say no.")
+      "look", "auto", ["auto", "yes", "no"], "Whether to run one step on this machine's CPU, in a "
+      "process of its own with made-up feeds, to see shapes and rounds of loops that inference "
+      "does not know; auto: only a small step without side effects. Say no for graphs of people "
+      "whom you do not trust.")
 
 
 def mirrored_variables() -> Optional[bool]:
@@ -157,7 +162,7 @@ def replicas() -> Union[int, str]:
   """Returns the value of --replicas.
 
   Raises:
-    PlacetoError: neither auto, nor a whole number of at least 1, nor a form of a pipeline.
+    PlacetoError: neither auto, nor a whole number of at least 1, nor "groups x micro-batches".
   """
   from placeto_tf.errors import PlacetoError
   from placeto_tf.replication.replicated_graph import pipeline_strategy
@@ -173,17 +178,18 @@ def replicas() -> Union[int, str]:
 
 
 def define_runtime_flags() -> None:
-  """Defines --workers and --device_map: where placements are really run."""
+  """Defines --workers and --device_map, the real devices that run placements."""
   flags.DEFINE_list(
-      "workers", [], "host:port of workers that already run, in the order of their tasks, or "
-      "local:N to start N on this machine; default: N as the cluster's device names say, or none.")
+      "workers", [], "host:port of each running worker, in the order of their tasks, or local:N to "
+      "start N workers on this machine. Default: as many as the cluster's device names have tasks, "
+      "or none.")
   flags.DEFINE_list(
-      "device_map", [], "/DEVICE=/DEVICE,...: which real device stands for which of the cluster, "
-      "where names differ.")
+      "device_map", [], "/DEVICE=/DEVICE,...: a device of --cluster, and the real device that runs "
+      "its ops; for names that differ.")
 
 
 def runtime(cluster: Any) -> Tuple[Any, Optional[Dict[str, str]]]:
-  """Returns the runtime of --workers, not yet started, and --device_map."""
+  """Returns the runtime of --workers, not yet started, and the value of --device_map."""
   from placeto_tf.runtime import workers
 
   return workers.make_runtime(cluster, FLAGS.workers), device_map() or None
@@ -220,7 +226,11 @@ def show_row(done: int, total: int, row: Dict[str, Any]) -> None:
 
 
 def whole_numbers(name: str) -> Tuple[int, ...]:
-  """Returns the numbers of a list flag. Raises: PlacetoError where it is anything else."""
+  """Returns the numbers of a list flag.
+
+  Raises:
+    PlacetoError: the flag has anything else than whole numbers from 0 to 2^32 - 1.
+  """
   texts: List[str] = FLAGS[name].value or []
   try:
     found = tuple(int(text) for text in texts)

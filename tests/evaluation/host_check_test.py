@@ -16,9 +16,9 @@ def test_errors_and_gains_are_over_what_was_measured():
       ("zoo:rnnlm", "one device", 10_000, 12_500, ""), ("zoo:rnnlm", "placed", 5_000, 6_250, ""),
       ("zoo:rnnlm", "mirrored replicas", 4_000, np.nan, "a worker | was lost"),
       ("mine.pb", "-", np.nan, np.nan, "no such file")],
-      columns=["graph", "way", "promised_us", "measured_us", "failure"])
+      columns=["graph", "way", "predicted_us", "measured_us", "failure"])
   text = host_check.page(Cluster.parse("cpu:2"), rows)
-  assert "| zoo:rnnlm | placed | 5.0 ms | 6.2 ms | -20% | 2.00x |" in text
+  assert "| zoo:rnnlm | placed | 5.0 ms | 6.2 ms | -20% | 2.00 |" in text
   assert "| zoo:rnnlm | mirrored replicas | 4.0 ms | a worker / was lost |  |  |" in text
   assert "| mine.pb | - |  | no such file |  |  |" in text and "CPU:1" in text
   assert "check.png" in text
@@ -47,7 +47,7 @@ def test_a_tiny_graph_is_calibrated_placed_and_timed_on_two_workers(tmp_path, mo
   by_way = found.set_index("way")
   assert "missing.pb" in by_way.failure["-"]
   for way in ("one device", "placed"):
-    assert by_way.measured_us[way] > 0 and by_way.promised_us[way] > 0 and not by_way.failure[way]
+    assert by_way.measured_us[way] > 0 and by_way.predicted_us[way] > 0 and not by_way.failure[way]
   text = (tmp_path / "check.md").read_text()
   assert "tiny.pb | placed" in text and "missing.pb" in text
   assert (tmp_path / "check.png").stat().st_size > 1000

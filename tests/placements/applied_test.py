@@ -25,7 +25,7 @@ def test_what_is_promised_is_what_runs(found):
   assert case["simulated"] == case["read_again"] == case["promised"] and case["kept"]
   assert case["before"] >= case["promised"] and case["equal"]
   assert case["moved"] > case["slots_moved"] > 0
-  assert "were promised" in case["report"] and "before" in case["report"]
+  assert "were predicted" in case["report"] and "before" in case["report"]
 
 
 def test_what_cannot_move_is_planned_with_and_is_said(found):

@@ -49,7 +49,7 @@ def test_help_lists_the_fields_of_every_policy_with_their_true_defaults(run_prog
   assert len(set(re.findall(r"(?m)^  --(\w+):", flags))) == 15
   sections = {each.partition(" (")[0]: each for each in fields}
   names = [name for name in sections if "preset" not in name]
-  assert f"What is trained: {', '.join(sorted(names))}, or" in " ".join(flags.split())
+  assert f"Policy to train: {', '.join(sorted(names))}, or" in " ".join(flags.split())
   assert set(sections) == {
       "placeto", "placeto, preset paper", "gdp", "rnn", "hierarchical"}
   for policy, lines in (
