@@ -130,7 +130,15 @@ class Preset:
   kernels: Sequence[Tuple[float, float, str]] = ()
 
   def device(self, name: str, **fields: Any) -> Device:
-    """Returns a device of this preset. Args: name, fields: of the device, before the preset's."""
+    """Returns a device of this preset.
+
+    Args:
+      name: of the device.
+      fields: fields of `Device` that replace the preset's.
+
+    Returns:
+      The device.
+    """
     # [op types of all rows], each with its efficiency and start.
     rows = [(op_type, efficiency, start_us) for efficiency, start_us, op_types in self.kernels
             for op_type in op_types.split()]

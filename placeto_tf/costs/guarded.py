@@ -123,7 +123,7 @@ class _Server:
   """The process that analyses, and the connection to it."""
 
   def __init__(self, start: Callable[[Connection, Connection, int], int]):
-    """Args: start: starts the process, given both ends of the connection and a file for stderr."""
+    """Starts the process: `start` takes both ends of the connection and a file for stderr."""
     self.owner = os.getpid()
     self.asked = False
     self._said = tempfile.TemporaryFile()

@@ -66,7 +66,7 @@ class LoopRounds:
   """
 
   def __init__(self, nodes: Sequence[NodeDef]):
-    """Finds the frames of a graph that has loops. Args: nodes: [N] NodeDefs."""
+    """Finds the frames of a graph with loops, given its [N] NodeDefs."""
     self._nodes = nodes
     self._types = [node.op for node in nodes]
     self._index = {node.name: i for i, node in enumerate(nodes)}
@@ -86,7 +86,7 @@ class LoopRounds:
         if node.op in MERGE and self._round_trip(op) == (op, 0)]
 
   def infer(self, evaluate: Evaluate) -> None:
-    """Finds the rounds of loops whose rounds are not known yet. Args: evaluate: of the graph."""
+    """Finds the rounds of loops whose rounds are not known yet, by evaluating their conditions."""
     self._evaluate = evaluate
     for frame, conditions in self._conditions.items():
       if self.trips[frame] is None:
@@ -136,14 +136,14 @@ class LoopRounds:
     return found
 
   def executions(self, trip_count: Optional[int] = None) -> Dict[str, float]:
-    """Returns how often each op of a loop runs. Args: trip_count: of all loops, if it is given."""
+    """Returns op name -> runs in a step; `trip_count` replaces the rounds of every loop."""
     assumed = [trip_count if trip_count is not None else DEFAULT_TRIPS if trips is None else trips
                for trips in self.trips]
     loops, _ = self._find([float(trips) for trips in assumed])
     return dict(zip(self._index, loops.executions.tolist()))
 
   def _find(self, trips: Optional[Sequence[float]]) -> Tuple[Loops, Frames]:
-    """Returns the loops and their frames. Args: trips: [F] rounds, None for one each."""
+    """Returns the loops and their frames, with `trips` [F] rounds; None: one round each."""
     seen: List[Frames] = []
 
     def remember(frames: Frames) -> Sequence[float]:

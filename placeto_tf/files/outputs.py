@@ -88,7 +88,12 @@ class ResultDirectory:
   """
 
   def __init__(self, out: str, inputs: Sequence[str] = ()):
-    """Args: out: the directory; inputs: files that the run reads, which are never overwritten."""
+    """Checks that the directory can be written.
+
+    Args:
+      out: the directory.
+      inputs: files that the run reads, which are never overwritten.
+    """
     self.out = check(out)
     self._inputs = [os.path.realpath(path) for path in inputs if path and os.path.exists(path)]
     self.path = ""
@@ -212,7 +217,11 @@ def check(out: str) -> str:
 
 
 def make(directory: str) -> None:
-  """Makes a directory unless it is there. Raises: PlacetoError: it cannot be made."""
+  """Makes a directory unless it exists.
+
+  Raises:
+    PlacetoError: it cannot be made.
+  """
   try:
     os.makedirs(directory, exist_ok=True)
   except OSError as error:

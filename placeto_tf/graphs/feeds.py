@@ -158,7 +158,7 @@ def _shapes(graph: ComputationGraph) -> Dict[str, Tuple[int, ...]]:
 
 
 def _checked(graph: ComputationGraph, given: Mapping[str, Any]) -> Dict[str, np.ndarray]:
-  """Checks the user's feeds and returns tensor name -> value. Raises: as `make_feeds`."""
+  """Returns tensor name -> value of the user's feeds, checked; raises as `make_feeds` does."""
   shapes = _shapes(graph)
   given = {_tensor_name(name): np.asarray(value) for name, value in given.items()}
   unknown, missing = sorted(set(given) - set(shapes)), sorted(set(shapes) - set(given))

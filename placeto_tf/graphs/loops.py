@@ -53,7 +53,12 @@ class Inputs:
   """The tensors that each op reads."""
 
   def __init__(self, producers: np.ndarray, ports: np.ndarray, consumers: np.ndarray, count: int):
-    """Args: edges [E] sorted by consumer and in the order of its inputs; count of ops."""
+    """Stores the edges by consumer.
+
+    Args:
+      producers, ports, consumers: [E] edges, sorted by consumer and in the order of its inputs.
+      count: number of ops.
+    """
     self._starts = np.searchsorted(consumers, np.arange(count + 1)).tolist()
     self._producers = producers.tolist()
     self._ports = ports.tolist()

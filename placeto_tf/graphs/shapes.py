@@ -23,7 +23,9 @@ class UnknownShape(GraphError):
   """A feed with unknown dimensions."""
 
   def __init__(self, name: str, shape: Shape):
-    """Args:
+    """Names the feed.
+
+    Args:
       name: name of the feed.
       shape: its dimensions, -1 for unknown ones; None for an unknown rank.
     """

@@ -217,7 +217,7 @@ def _heaviest_neighbour(sets, u, cap_us):
 
 @compiled(nogil=True)
 def _merge_single_device(sets, single):
-  """Args: single: [P] bool, whether a pattern is of one device."""
+  """Merges the sets that must use the same device; `single` [P] marks patterns of one device."""
   representative = np.full(single.shape[0], NONE, np.int64)
   for u in range(sets.parent.shape[0]):
     pattern = sets.pattern[u]

@@ -186,7 +186,7 @@ class KerasStep(TracedStep):
   remedy = "check that model.fit runs with this data"
 
   def __init__(self, model: keras.Model):
-    """Args: model: a compiled model."""
+    """Makes the step from the `train_step` of a compiled model."""
     from tensorflow.python.eager.polymorphic_function import autograph_util
 
     def step(data: Batch) -> Any:

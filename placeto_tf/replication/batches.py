@@ -41,7 +41,9 @@ class ReplicaSource:
   def __init__(
       self, source: Any, options: Optional[Mapping[str, Any]] = None, *,
       part: Optional[Callable[[int], ComputationGraph]] = None, batch_norm: str = REPLICA):
-    """Args:
+    """Remembers the source of the graphs.
+
+    Args:
       source: anything `load_graph` takes.
       options: keyword arguments for it.
       part: builds the graph of one of R replicas, with 1/R of the batch, from R; for callers who

@@ -52,7 +52,9 @@ class Dataflow:
   def __init__(
       self, graph: ComputationGraph, outputs: Mapping[str, Sequence[Any]],
       changed: Optional[Mapping[int, Any]] = None):
-    """Args:
+    """Reads the nodes and infers their values.
+
+    Args:
       graph: the graph.
       outputs: op name -> `OpInfo.TensorProperties` of each output.
       changed: op -> NodeDef that replaces the graph's, such as for another batch.

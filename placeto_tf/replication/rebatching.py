@@ -53,7 +53,9 @@ class Rebatching:
   """
 
   def __init__(self, flow: Dataflow, times: int, per: int, counts: bool, scaling: Scaling):
-    """Args:
+    """Rewrites the graph for another batch.
+
+    Args:
       flow: the graph.
       times, per: the other batch is `times / per` times as large.
       counts: whether constants that count examples change, too.

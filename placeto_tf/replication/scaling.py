@@ -42,7 +42,9 @@ class Scaling:
   """
 
   def __init__(self, part: Dataflow, whole: Dataflow, replicas: int):
-    """Args:
+    """Compares the two graphs.
+
+    Args:
       part: the dataflow of one replica.
       whole: the dataflow at the global batch.
       replicas: R.

@@ -107,7 +107,13 @@ class ExtendedEngine:
   def __init__(
       self, tables: SimulationTables, cluster: Cluster,
       inline_ops: Optional[np.ndarray] = None):
-    """Takes inline_ops [N] bool for the order of TensorFlow's executor; None for other orders."""
+    """Collects the extensions that the cluster uses.
+
+    Args:
+      tables: of graph and costs, N ops.
+      cluster: states the extensions.
+      inline_ops: [N] bool, ops that run inline in the executor's order; None for other orders.
+    """
     self._tables = tables
     self._extensions = extended_loop.Extensions.of(cluster, tables.num_ops, inline_ops)
 
@@ -125,16 +131,7 @@ class ExtendedEngine:
     return self._tables, self._extensions, workspace[0]
 
   def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> None:
-    """Simulates placements[first:last] with `extended_loop`, into the arrays given.
-
-    Args:
-      workspace: of this thread, from `workspace()`.
-      placements: [B, N] int32, the device of each op.
-      first, last: the range of placements to simulate.
-      start_us: [B, N] float64, filled in the range; None where start times are not wanted.
-      step_time_us: [B] float64, filled in the range.
-      peak: [B, D] float64 bytes, filled in the range.
-    """
+    """Simulates placements with `extended_loop`; the arguments are those of `ReferenceEngine`."""
     state, starts = workspace
     extended_loop.simulate_range(
         placements, first, last, self._tables, self._extensions, state,
@@ -170,8 +167,8 @@ class ExtendedEngine:
       record: of its run, from `record()`.
 
     Returns:
-      T transfers in the order of (producer, port, destination), and J jobs in the order in which
-      they were added.
+      Transfers in the order of (producer, port, destination), and jobs in the order in which they
+      were added.
     """
     transfer_ints, transfer_times, job_ints, job_times = record
     t, d = self._tables, self._tables.num_devices
