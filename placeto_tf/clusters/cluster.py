@@ -241,7 +241,7 @@ class Cluster:
 
   @functools.cached_property
   def device_kinds(self) -> np.ndarray:
-    """Returns kinds, [D] int32: devices of one kind share a column of `OpCosts.compute_us`."""
+    """Returns the kind of each device, [D] int32: its column of `OpCosts.compute_us`."""
     return self._kinds[0]
 
   @property

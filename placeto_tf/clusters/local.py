@@ -131,7 +131,7 @@ def _grappler_devices() -> List[DeviceProperties]:
 
 
 def _gpu(name: str, properties: DeviceProperties) -> Tuple[Device, presets.Preset]:
-  """Describes a GPU by its properties and its generation's preset; returns both."""
+  """Returns a GPU with the properties found, and the preset of its generation."""
   capability = _capability(properties.environment.get("architecture", ""))
   # The first generation whose limit is above the capability.
   preset = presets.preset(next(

@@ -334,7 +334,7 @@ def opened(specs: Specs, others: Specs) -> Specs:
   import tensorflow as tf
 
   def opened_one(one: Any, other: Any) -> Any:
-    """Makes the dimensions of a spec unknown in which another spec differs.
+    """Replaces by None the dimensions of a spec in which another spec differs.
 
     Args:
       one, other: leaves.

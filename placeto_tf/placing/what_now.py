@@ -40,7 +40,7 @@ lacks them, export a MetaGraph and place that.
 
 
 def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str:
-  """Returns the lines that a program ends with: how to run its result and where more is said.
+  """Returns the lines that a program ends with: how to run its result, and the pages with more.
 
   Args:
     graph: the placed graph.

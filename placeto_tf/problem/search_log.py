@@ -64,9 +64,10 @@ class MethodRun:
 
 @dataclasses.dataclass(eq=False)
 class SearchLog:
-  """Evaluations, the best placement so far, and the runs of methods; its clock starts with it.
+  """The evaluations of a search, the best placement so far, and the runs of methods.
 
-  A placement with fewer bytes over the memory limits is better; then the objective decides.
+  A placement with fewer bytes over the memory limits is better; among equal ones the objective
+  decides. The clock of the log starts when it is made.
 
   Attributes:
     started: `time.monotonic()` when the log was made.

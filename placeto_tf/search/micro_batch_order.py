@@ -139,7 +139,7 @@ def _reaching(
 def _first_of_runs(
     graph: ComputationGraph, run_of_op: np.ndarray, works: np.ndarray, position: np.ndarray
 ) -> List[Tuple[int, int]]:
-  """Returns (op, run) of each op that depends on no working op of its own run."""
+  """Returns (op, run) of the first working ops of each run: no other working op precedes them."""
   behind = np.zeros(graph.num_ops, dtype=bool)
   producers, consumers = graph.edge_producers, graph.edge_consumers
   # Edges inside one run, in the order in which their consumers start.

@@ -1,7 +1,7 @@
 """Experience for updates, collected in this process or by actors on Ray, from the same specs.
 
-A spec has everything besides the weights on which an episode depends: its problem, its seed, its
-start. So a spec gives the same experience in any process, however often it is played.
+Besides the weights, a spec holds everything that determines an episode: its problem, its seed and
+its start. So a spec gives the same experience in any process, however often it is played.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def make_problem(
 
 def with_starts(
     problem: PlacementProblem, name: str = "", *, lists: bool = False) -> StartedProblem:
-  """Evaluates the starts of a problem: one device, the expert split and METIS.
+  """Evaluates the starts of a problem: one device, the human-expert baseline and METIS.
 
   Args:
     problem: evaluates the starts.
