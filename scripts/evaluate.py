@@ -64,7 +64,11 @@ flags.DEFINE_string("out", None, "Directory of results.")
 
 
 def _pairs(texts: List[str]) -> Dict[str, str]:
-  """{policy: directory}. Raises: PlacetoError where a text is no such pair."""
+  """Returns policy -> directory of POLICY=DIRECTORY texts.
+
+  Raises:
+    PlacetoError: a text is no such pair.
+  """
   from placeto_tf.errors import PlacetoError
 
   for text in texts:

@@ -3,9 +3,9 @@
   scripts/with_env python scripts/measure.py --graph=zoo:rnnlm:batch=8 --cluster=cluster.json \\
       --placement=placed/placement.json,other.json --workers=local:2
 
-Runs on workers if --workers or the cluster's device names say so, else in this process. Times on
-workers of this machine are scaled to the full speed of its cores at the time of calibration (see
-placeto_tf/runtime/core_speed.py).
+Steps run on workers if --workers is given or if the cluster's device names have tasks, otherwise in
+this process. Times on workers of this machine are scaled to the full speed of its cores at the time
+of calibration (see placeto_tf/runtime/core_speed.py).
 """
 
 from __future__ import annotations

@@ -26,15 +26,17 @@ from absl import app, flags
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_list("parts", ["optimal", "methods", "single", "large"], "What to measure.")
+flags.DEFINE_list("parts", ["optimal", "methods", "single", "large"], "Parts to run, comma "
+                  "separated.")
 flags.DEFINE_integer("cases", 30, "Generated graphs of the part `optimal`.", lower_bound=1)
-flags.DEFINE_integer("max_groups", 18, "The most groups of each.", lower_bound=2)
-flags.DEFINE_float("optimal_seconds", 10, "Time for auto there.")
-flags.DEFINE_float("proof_seconds", 120, "Time for the proof there.")
-flags.DEFINE_float("seconds", 60, "Time for auto, and for each other method, elsewhere.")
+flags.DEFINE_integer("max_groups", 18, "The largest number of groups of a generated graph.",
+                     lower_bound=2)
+flags.DEFINE_float("optimal_seconds", 10, "Seconds for auto on each generated graph.")
+flags.DEFINE_float("proof_seconds", 120, "Seconds for the proof of each generated graph.")
+flags.DEFINE_float("seconds", 60, "Seconds for each method in the other parts.")
 flags.DEFINE_list("graphs", ["zoo:inception_v3", "zoo:nasnet_mobile", "zoo:rnnlm:layers=4"],
                   "Graphs of the parts `methods` and `single`.")
-flags.DEFINE_list("clusters", ["k80:4"], "Clusters of these parts.")
+flags.DEFINE_list("clusters", ["k80:4"], "Clusters of the parts `methods` and `single`.")
 flags.DEFINE_list("methods", ["local_search", "annealing", "placeto"],
                   "Methods that auto is compared with.")
 flags.DEFINE_integer("large_ops", 50_000, "Ops of the large graph.", lower_bound=1000)

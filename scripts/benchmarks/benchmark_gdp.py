@@ -26,11 +26,11 @@ FLAGS = flags.FLAGS
 flags.DEFINE_integer("nodes", 50000, "Nodes of a synthetic graph, if --graph is not given.",
                      lower_bound=1)
 flags.DEFINE_string("graph", None, "A graph: a file, or zoo:NAME[:key=value].")
-flags.DEFINE_string("cluster", "k80:4", "Its cluster.")
+flags.DEFINE_string("cluster", "k80:4", "Cluster that the graph is placed on.")
 flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py --policy=gdp.")
 flags.DEFINE_bool("gradient", False, "Whether to measure a gradient of the loss as well.")
-flags.DEFINE_bool("metis", False, "Whether to place the graph with METIS, one device and the "
-                  "expert too.")
+flags.DEFINE_bool("metis", False, "Whether to place the graph with METIS, on one device and by the "
+                  "human-expert baseline, too.")
 
 _SAMPLES = 16  # as many as gdp_zero_shot evaluates
 

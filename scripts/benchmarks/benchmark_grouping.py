@@ -25,14 +25,14 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list(
     "graphs", ["resnet50", "inception_v3", "rnnlm", "transformer_xl", "wavenet", "rnnlm:layers=4",
                "bert", "nasnet_mobile", "nmt", "amoebanet", "gnmt"], "Names of the zoo.")
-flags.DEFINE_list(
-    "groupings", ["heavy_edge", "single_consumer", "metis", "none"],
-    "Ways of grouping; `none` groups only what must share a device, whatever --max_groups says.")
+flags.DEFINE_list("groupings", ["heavy_edge", "single_consumer", "metis", "none"], "Methods of "
+                  "grouping; `none` groups only ops that must share a device, and ignores "
+                  "--max_groups.")
 flags.DEFINE_string("cluster", "k80:4", "Cluster to place on.")
-flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
+flags.DEFINE_integer("max_groups", 128, "The largest number of groups.", lower_bound=1)
 flags.DEFINE_integer("max_evaluations", 10_000, "Placements of each search.", lower_bound=100)
 flags.DEFINE_list("seeds", ["0", "1"], "Seeds of each search.")
-flags.DEFINE_float("best_seconds", 60, "Time for auto, whose result is the best known.")
+flags.DEFINE_float("best_seconds", 60, "Seconds for auto, which improves the best known placement.")
 flags.DEFINE_string("out", "runs/grouping", "Directory of the results.")
 
 FIELDS = ("graph", "grouping", "seed", "groups", "step_time_us", "fits", "evaluations", "seconds")

@@ -32,13 +32,13 @@ flags.DEFINE_list("graphs", ["zoo:nasnet_mobile", "zoo:gnmt:layers=8"],
                   "Graphs to measure: files or zoo:NAME, which are written to files first.")
 flags.DEFINE_list("cost_graph_ops", ["100000", "1000000"],
                   "Sizes of synthetic CostGraphDefs; empty leaves them out.")
-flags.DEFINE_string("cluster", "k80:4", "Cluster to cost and group them for.")
-flags.DEFINE_integer("max_groups", 128, "Groups at most.", lower_bound=1)
-flags.DEFINE_string("grouping", "heavy_edge", "How ops are grouped.")
-flags.DEFINE_integer("evaluations", 0, "Placements that the shipped policy evaluates; 0: groups go "
-                     "round the devices.", lower_bound=0)
+flags.DEFINE_string("cluster", "k80:4", "Cluster of the costs and the groups.")
+flags.DEFINE_integer("max_groups", 128, "The largest number of groups.", lower_bound=1)
+flags.DEFINE_string("grouping", "heavy_edge", "Method of grouping ops.")
+flags.DEFINE_integer("evaluations", 0, "Placements that the shipped policy evaluates; 0: groups "
+                     "are dealt to the devices in turn.", lower_bound=0)
 flags.DEFINE_string("measure", None, "File to measure in this process; prints a JSON line.")
-flags.DEFINE_string("make", None, "What to write to --to: a graph, or a number of ops.")
+flags.DEFINE_string("make", None, "Graph that is written to --to: a spec, or a number of ops.")
 flags.DEFINE_string("to", None, "File to write.")
 
 _STAGES = ("import", "load", "cost", "group", "place", "write")

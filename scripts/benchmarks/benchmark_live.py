@@ -21,10 +21,10 @@ from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("out", None, "Directory to write.", required=True)
+flags.DEFINE_string("out", None, "Directory of the results.", required=True)
 flags.DEFINE_list("models", None, "Names of models; default: all.")
 flags.DEFINE_integer("max_evaluations", 300, "Placements simulated for each model.", lower_bound=1)
-flags.DEFINE_string("method", "annealing", "Placer.")
+flags.DEFINE_string("method", "annealing", "Placer of the planned steps.")
 
 _FIELDS = ("model", "ops", "promised_ms", "placed_ms", "unplaced_ms", "steps", "kept")
 Build = Callable[[Any], Tuple[Any, Tuple[int, ...], int]]  # model, shape of an example, batch

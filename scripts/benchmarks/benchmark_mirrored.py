@@ -3,7 +3,7 @@
   scripts/with_env python scripts/benchmarks/benchmark_mirrored.py --out=runs/mirrored
 
 There are five training graphs with SGD with momentum, and two workers of one core each. The graph
-is calibrated and placed, first by simulated and then by measured times, in three forms: as one
+is calibrated and placed, first by simulated and then by measured times, in three strategies: as one
 replica, as two replicas with shared variables, and as two with mirrored variables. The three
 placements and one worker run some steps in turn to find the fastest. The fastest is then timed
 against one worker and against `tf.distribute.MultiWorkerMirroredStrategy` with two processes of one
@@ -32,13 +32,13 @@ from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("out", None, "Directory to write, and to go on in.")
+flags.DEFINE_string("out", None, "Directory of the results; an interrupted run continues in it.")
 flags.DEFINE_list("models", ["towers", "perceptron", "convolutions", "lstm", "transformer"],
-                  "Which of the five.")
-flags.DEFINE_integer("rounds", 6, "Turns of each.", lower_bound=2)
-flags.DEFINE_integer("steps", 8, "Steps a turn.", lower_bound=1)
-flags.DEFINE_float("search_seconds", 15.0, "Of the simulated search.", lower_bound=1.0)
-flags.DEFINE_integer("measurements", 10, "Placements measured for each form of replicas.",
+                  "Models to time.")
+flags.DEFINE_integer("rounds", 6, "Turns of each way to run.", lower_bound=2)
+flags.DEFINE_integer("steps", 8, "Steps of a turn.", lower_bound=1)
+flags.DEFINE_float("search_seconds", 15.0, "Seconds of each simulated search.", lower_bound=1.0)
+flags.DEFINE_integer("measurements", 10, "Placements measured for each replication strategy.",
                      lower_bound=1)
 flags.DEFINE_string("mirrored", None, "Used by the program itself: MODEL of a mirrored process.")
 

@@ -32,11 +32,11 @@ FLAGS = flags.FLAGS
 PARTS = ("costs", "evaluate", "killed")
 _STARTS = 3  # Ray gives nodes 15 to 30 s to start; a second start is faster
 
-flags.DEFINE_list("parts", list(PARTS), "What is measured.")
-flags.DEFINE_string("graph", "zoo:inception_v3", "Graph.")
-flags.DEFINE_string("cluster", "k80:4", "Cluster.")
-flags.DEFINE_integer("tasks", 24, "Tasks of evaluate, a seed each.", lower_bound=2)
-flags.DEFINE_float("seconds", 20, "Time of each.")
+flags.DEFINE_list("parts", list(PARTS), "Parts to run.")
+flags.DEFINE_string("graph", "zoo:inception_v3", "Graph to place.")
+flags.DEFINE_string("cluster", "k80:4", "Cluster to place on.")
+flags.DEFINE_integer("tasks", 24, "Rows that evaluate.py writes, a seed each.", lower_bound=2)
+flags.DEFINE_float("seconds", 20, "Seconds of the search of each row.")
 
 _COSTS = {
     "problem_s": "making a problem, s",

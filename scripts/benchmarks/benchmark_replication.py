@@ -22,7 +22,7 @@ from placeto_tf.programs import entry_point
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("graph", "zoo:amoebanet", "The graph of one replica.")
-flags.DEFINE_integer("replicas", 8, "Replicas.", lower_bound=2)
+flags.DEFINE_integer("replicas", 8, "Number of replicas.", lower_bound=2)
 
 
 def _resident_bytes() -> int:

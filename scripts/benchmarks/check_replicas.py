@@ -29,9 +29,9 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("table", "docs/results/data/replicas.csv",
                     "The table: columns graph, replicas (2, \"8 mirrored\") and check.")
 flags.DEFINE_float("limit_s", 60.0, "Seconds in which each check ends.", lower_bound=1.0)
-flags.DEFINE_string("out", "runs/replica_checks.json", "Results so far.")
-flags.DEFINE_string("graph", None, "This graph alone, whose result is printed as JSON.")
-flags.DEFINE_string("replicas", "2", "Of --graph.")
+flags.DEFINE_string("out", "runs/replica_checks.json", "JSON file of the results so far.")
+flags.DEFINE_string("graph", None, "Checks only this graph and prints the result as JSON.")
+flags.DEFINE_string("replicas", "2", "Replicas of --graph.")
 
 
 def _processor_s() -> float:

@@ -22,7 +22,8 @@ from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("out", None, "Directory to write: NAME.meta of each model.", required=True)
+flags.DEFINE_string("out", None, "Directory of the results: NAME.meta of each model.",
+                    required=True)
 flags.DEFINE_list("models", None, "NAME[:key=value...] of models; default: all.")
 
 Built = Tuple[Any, Tuple[Any, ...]]  # a compiled model, the specs of its batch

@@ -3,9 +3,9 @@
   scripts/with_env python scripts/benchmarks/host_tables.py --out=runs/host_tables
 
 Five graphs with tables of 1 to 40 GB are placed on V100s of 16 GB. They are compared with the same
-graph whose tables a user has put on the CPU, and with placements without the host. For graphs of
-the zoo, this counts the ops for which the host is a new option: if there are none, a search is the
-same, placement by placement, as without the host. The tables are never allocated.
+graph with its tables put on the CPU by hand, and with placements without the host. For graphs of
+the zoo, the program counts the ops that the host may run besides the GPUs: without such ops a
+search is the same, placement by placement, as without the host. The tables are never allocated.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from placeto_tf.programs import entry_point
 FLAGS = flags.FLAGS
 
 flags.DEFINE_integer("max_evaluations", 1000, "Placements of each search.", lower_bound=50)
-flags.DEFINE_string("method", "auto_unlearned", "Placer.")
+flags.DEFINE_string("method", "auto_unlearned", "Placer of the graphs.")
 flags.DEFINE_string("out", "runs/host_tables", "Directory of the results.")
 flags.DEFINE_list(
     "zoo", ["inception_v3", "resnet50", "rnnlm", "nmt", "gnmt", "bert", "transformer_xl",
              "nasnet_mobile", "wavenet", "amoebanet"], "Names of the zoo.")
-flags.DEFINE_list("zoo_clusters", ["k80:4", "v100:4"], "Clusters for these.")
+flags.DEFINE_list("zoo_clusters", ["k80:4", "v100:4"], "Clusters of the graphs of --zoo.")
 
 _GB = 2**30
 FIELDS = ("graph", "cluster", "tables_gb", "on_gpu_gb", "placed_us", "by_hand_us", "current_us",

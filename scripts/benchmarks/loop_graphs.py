@@ -5,10 +5,11 @@
 
 All but the decoders and the detector are training steps, with gradients and an optimizer.
 `measure.py` makes up the feeds. With --measure, each graph goes through a user's commands on two
-workers of one core each: `calibrate.py`; `place.py` for one worker, for the expert split and for
-`auto`; and `measure.py`. OUT/predictions.csv has a row for each placement; graphs in the file are
-skipped, so that a stopped run continues. If a graph fails, its name is printed and the next one
-follows. The machine must do no other work. --page is the page that gets the table of measurements.
+workers of one core each: `calibrate.py`; `place.py` for one worker, for the human-expert baseline
+and for `auto`; and `measure.py`. OUT/predictions.csv has a row for each placement; graphs in the
+file are skipped, so that a stopped run continues. If a graph fails, its name is printed and the
+next one follows. The machine must do no other work. --page is the page that gets the table of
+measurements.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("out", None, "Directory to write: NAME.meta of each graph.", required=True)
-flags.DEFINE_bool("measure", False, "Whether steps are predicted and measured.")
+flags.DEFINE_string("out", None, "Directory of the results: NAME.meta of each graph.",
+                    required=True)
+flags.DEFINE_bool("measure", False, "Whether to predict and to measure the steps of the graphs.")
 flags.DEFINE_list("graphs", None, "Names of graphs; default: all.")
-flags.DEFINE_string("page", None, "Markdown whose table between the markers is written.")
+flags.DEFINE_string("page", None, "Markdown page; the table between its markers is replaced.")
 
 _METHODS = ("single", "expert", "auto")
 # Around the table in the page.

@@ -2,7 +2,7 @@
 
   scripts/with_env python scripts/benchmarks/placeto_figures.py --out=runs/placeto
 
-Training is by `--preset=paper` unless something else is said. After an interruption the same
+Training uses `--preset=paper` where nothing else is stated. After an interruption the same
 command continues where it stopped. The parts:
 
   curves    one graph: sampled episodes during training, as published, with the reward at the end,
@@ -34,15 +34,17 @@ from placeto_tf.programs import entry_point, shared_flags
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("out", None, "Directory of runs, tables and plots.", required=True)
-flags.DEFINE_list("parts", ["curves", "families"], "Which of the two.")
+flags.DEFINE_list("parts", ["curves", "families"], "Parts to run.")
 flags.DEFINE_string("graph", "family:nmt[40:41]", "The graph of the curves.")
-flags.DEFINE_string("cluster", "k80:2+p100:2", "Its cluster, and that of the families.")
+flags.DEFINE_string("cluster", "k80:2+p100:2", "Cluster of all graphs.")
 flags.DEFINE_list("families", ["cifar10", "nmt", "ptb"], "Families.")
-flags.DEFINE_list("policies", ["zero-shot", "optimized", "mixed"], "Of the families.")
-flags.DEFINE_list("variants", None, "Curves that are drawn, by default all.")
+flags.DEFINE_list("policies", ["zero-shot", "optimized", "mixed"], "Policies of the part "
+                  "`families`.")
+flags.DEFINE_list("variants", None, "Curves of the part `curves`; default: all.")
 flags.DEFINE_integer("iterations", 240, "Updates of a run, from 8 episodes each.", lower_bound=1)
 flags.DEFINE_integer("max_groups", 24, "Groups of a graph.", lower_bound=1)
-flags.DEFINE_list("simulations", ["1000"], "Of the searches beside; families have the first.")
+flags.DEFINE_list("simulations", ["1000"], "Simulations of the searches; the part `families` uses "
+                  "the first number.")
 flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds of training, one run each.")
 
 VARIANTS = {

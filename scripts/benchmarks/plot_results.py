@@ -37,7 +37,7 @@ def ratios(
 
 
 def by_method(rows: Sequence[Dict[str, str]], value: str) -> List[Dict[str, str]]:
-  """One row for each graph and cluster, with a column for each method."""
+  """Returns a row for each graph and cluster, with a column for each method."""
   found: Dict[Any, Dict[str, str]] = {}
   for row in rows:
     key = row["graph"], row["cluster"]
@@ -82,7 +82,7 @@ def draw(
 
 
 def main(argv: Sequence[str]) -> None:
-  """Draws all of them."""
+  """Draws all pictures."""
   del argv
   data = {name[:-len(".csv")]: read(os.path.join(FLAGS.docs, "data", name))
           for name in sorted(os.listdir(os.path.join(FLAGS.docs, "data")))}

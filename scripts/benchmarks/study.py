@@ -21,8 +21,10 @@ FLAGS = flags.FLAGS
 
 flags.DEFINE_string("study", None, "JSON file with the graphs and the options.",
                     required=True)
-flags.DEFINE_string("out", None, "Directory to write, and to go on in.", required=True)
-flags.DEFINE_boolean("summary", False, "Only compute the results of the measurements so far.")
+flags.DEFINE_string("out", None, "Directory of the results; an interrupted study continues in it.",
+                    required=True)
+flags.DEFINE_boolean("summary", False, "Whether to compute only the results of the measurements "
+                     "so far.")
 flags.DEFINE_integer("seed", None, "Seed of the placements, instead of the study's.",
                      lower_bound=0, upper_bound=2**32 - 1)
 

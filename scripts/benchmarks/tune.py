@@ -31,7 +31,7 @@ flags.DEFINE_list("methods", ["annealing", "local_search", "uniform"],
                   "Methods to tune.")
 flags.DEFINE_list("graphs", ["family:ptb[20:24]", "family:nmt[20:24]", "family:cifar10[20:24]"],
                   "Validation graphs.")
-flags.DEFINE_string("cluster", "k80:4", "Their cluster.")
+flags.DEFINE_string("cluster", "k80:4", "Cluster of the validation graphs.")
 flags.DEFINE_list("seeds", ["0", "1"], "Seeds of the searches.")
 flags.DEFINE_list("budgets", ["100", "1000"], "Evaluations of a run.")
 flags.DEFINE_string("out", None, "Directory of results.csv.", required=True)
