@@ -91,8 +91,8 @@ def _without_device(graph: ComputationGraph, cluster: Cluster, op: int) -> str:
     op = int(none[0])
     return (
         f"this TensorFlow has no kernel of any device for op {graph.op_names[op]!r} "
-        f"({graph.op_types[op]}); place the graph with the TensorFlow that wrote it, or fetch what "
-        "does not need the op (--fetches)")
+        f"({graph.op_types[op]}); place the graph with the TensorFlow that wrote it, or choose "
+        "fetches that do not need the op (--fetches)")
   found = f"op {graph.op_names[op]!r} ({graph.op_types[op]})"
   # Some kind of device could run the set, but the cluster has none of that kind.
   common = [kind for kind, able in zip(graph.kernel_types, np.all(kernels, axis=0)) if able]
@@ -110,4 +110,4 @@ def _without_device(graph: ComputationGraph, cluster: Cluster, op: int) -> str:
   return (
       f"ops {graph.op_names[first]!r} ({graph.op_types[first]}) and {graph.op_names[other]!r} "
       f"({graph.op_types[other]}) must share a device, and no kind of device has kernels for both; "
-      "fetch what does not need one of them (--fetches)")
+      "choose fetches that do not need one of them (--fetches)")

@@ -116,10 +116,10 @@ def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
   if isinstance(seen, looks.Seen):
     work = dataclasses.replace(work, notes=(
         "the step was run once on this machine's CPU, with made-up feeds, to see shapes and rounds "
-        "that nothing else tells", *work.notes))
+        "that inference does not know", *work.notes))
   if isinstance(seen, str):
     work = dataclasses.replace(work, notes=(
-        *work.notes, f"the step was not run to see what is not known: {seen}"))
+        *work.notes, f"the step was not run to see unknown shapes and rounds: {seen}"))
   return work
 
 

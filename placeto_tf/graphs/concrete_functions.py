@@ -157,8 +157,8 @@ def _fixed_note(fixed: Sequence[captures.Capture]) -> Tuple[str, ...]:
   shown = listed([f"{each.name!r} on {each.device.rpartition('/device:')[2]} ({each.fixed})"
                   for each in fixed])
   return (
-      f"what the function captures and cannot be moved stays where it is, with all ops that touch "
-      f"it: {shown}",)
+      f"captured tensors and variables that cannot be moved keep their devices, with all ops that "
+      f"use them: {shown}",)
 
 
 def _make_handle(node: NodeDef, variable: tf.Variable) -> None:

@@ -191,7 +191,7 @@ def _random(
   if dtype.name == "string":
     return np.full(shape, b"", dtype=object)
   raise MeasurementError(
-      f"feed {name!r} is of type {dtype.name}, of which there are no random values; give feeds")
+      f"feed {name!r} is of type {dtype.name}, which has no random values; give feeds")
 
 
 def index_range(tensor: tf.Tensor) -> int:

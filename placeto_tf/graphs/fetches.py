@@ -152,7 +152,7 @@ def choose_fetches(
   if names:
     notes = () if given is not None or len(names) == 1 else (
         f"the collection train_op names {len(names)} ops, {listed([*map(repr, names)])}; they are "
-        "placed as one step: name those of one step with fetches=[...] (--fetches)",)
+        "placed as one step: name the ops of a single step with fetches=[...] (--fetches)",)
     return tuple(find_endpoint(table, name, "fetch") for name in names), notes
   train_op = _train_op(table)
   if train_op is not None:
@@ -163,8 +163,8 @@ def choose_fetches(
   ends = _ends(table)
   if not ends:
     raise GraphError(
-        "every op of the graph has a consumer, so nothing can be told to be its result; name "
-        "what is run with fetches=[...] (--fetches)")
+        "every op of the graph has a consumer, so the graph has no visible result; name the ops to "
+        "run with fetches=[...] (--fetches)")
   wanted = _results(table, ends) or ends
   fetches = []
   # An end with outputs is fetched by each of them, else as an op.
@@ -243,8 +243,8 @@ def _train_op(table: NodeTable) -> Optional[int]:
   shown = ", ".join(repr(table.names[end]) for end in (whole or ends)[:5])
   found = "several ops wait" if whole else "no single op waits"
   raise GraphError(
-      f"{found} for all that applies gradients, which ends in {shown}; name what a step runs with "
-      "fetches=[...] (--fetches)")
+      f"{found} for all ops that apply gradients, which end in {shown}; name the ops of a step "
+      "with fetches=[...] (--fetches)")
 
 
 def _updates(table: NodeTable) -> np.ndarray:

@@ -74,9 +74,9 @@ def _notes(meta_graph: MetaGraphDef, key: str, given: bool) -> Tuple[str, ...]:
   others = sorted(set(meta_graph.signature_def) - {key, _INIT_SIGNATURE})
   if others:
     return (
-        f"only the signature {key!r} is placed; what "
-        f"{', '.join(map(repr, others))} {'runs' if len(others) == 1 else 'run'} besides goes with "
-        "the variables it uses, or else to the host",)
+        f"only the signature {key!r} is placed; further ops of "
+        f"{', '.join(map(repr, others))} share the devices of the variables that they use, or run "
+        "on the host",)
   return () if given or key == DEFAULT_SIGNATURE else (f"the signature {key!r} is placed",)
 
 
@@ -114,7 +114,7 @@ def _choose_signature(meta_graph: MetaGraphDef, signature: Optional[str], path: 
   feeds = _tensor_names(chosen.inputs)
   if not fetches:
     raise GraphError(
-        f"signature {key!r} of the SavedModel {path!r} has no outputs; name what is run with "
+        f"signature {key!r} of the SavedModel {path!r} has no outputs; name the ops to run with "
         "fetches=[...] (--fetches) or choose another signature")
   return key, fetches, feeds
 

@@ -34,8 +34,8 @@ def placed_name(graph: ComputationGraph) -> str:
   if graph.source is None or graph.source.format not in _NAMES:
     found = "arrays alone" if graph.source is None else f"format {graph.source.format!r}"
     raise PlacementError(
-        f"the graph was made from {found}; expected one of {', '.join(_NAMES)}: only what was "
-        "read can be written again")
+        f"the graph was made from {found}; expected one of {', '.join(_NAMES)}: only graphs that "
+        "were read can be written again")
   return _NAMES[graph.source.format][1 if graph.source.text else 0]
 
 

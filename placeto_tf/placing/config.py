@@ -103,7 +103,7 @@ class PlacingConfig:
     if self.mirrored_variables not in (None, True, False):
       raise PlacementError(
           f"mirrored_variables is {self.mirrored_variables!r}; expected True, False, or None for "
-          "what is faster")
+          "the faster of both")
     for name, choices in _CHOICES.items():
       if getattr(self, name) not in choices:
         raise PlacementError(

@@ -175,8 +175,8 @@ def _check_original(target: Any, whole: ComputationGraph) -> None:
   found, wanted = _op_types(target, whole)
   if found != wanted or not wanted:
     raise PlacementError(
-        f"the {type(target).__name__} is not the graph of which replicas were placed; give that "
-        "one, or place this one")
+        f"the {type(target).__name__} is not the graph whose replicas were placed; give that "
+        "graph, or place this one")
 
 
 def _op_types(target: Any, graph: ComputationGraph) -> List[Dict[str, str]]:

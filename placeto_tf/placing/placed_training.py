@@ -202,7 +202,7 @@ class PlacedStep:
       return "the step as it is does not fit in memory"
     # A trial runs steps twice, and so would repeat ops that print or read data.
     effects = _effects(plan.function)
-    return f"each step does what cannot be taken back ({listed(effects)})" if effects else None
+    return f"each step has effects that cannot be undone ({listed(effects)})" if effects else None
 
   def _plan_for(self, plan: TrainingPlan, specs: Specs, shapes: Shapes) -> TrainingPlan:
     """Returns the plan for the first batch; if its specs differ, the plan's placement is reused."""
@@ -213,7 +213,7 @@ class PlacedStep:
             training_plans.follow(self._step, specs, shapes, self.cluster, plan.placement),
             result=plan.result)
       except PlacetoError as error:
-        self._leave(plan, f"The first batch is none of those planned for ({error}). The step "
+        self._leave(plan, f"The first batch differs from the planned batches ({error}). The step "
                           "runs as before.")
     return self.plan or plan
 
@@ -295,8 +295,8 @@ class PlacedStep:
     step = self._alike(placement, specs, function, size, 1, shapes)
     if step is None:
       warnings.warn(
-          f"batches such as {specs} take a step of their own, which runs unplaced, because most of "
-          "its ops are not those of the placed one; train with batches as at the first step",
+          f"batches such as {specs} need a step of their own, which runs unplaced, because most of "
+          "its ops are not in the placed step; train with batches as at the first step",
           stacklevel=4)
       step = BatchStep(size, specs, function, "unplaced")
     return step

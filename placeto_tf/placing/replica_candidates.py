@@ -139,7 +139,7 @@ def _possible(candidates: List[Candidate]) -> List[Candidate]:
     # The bound is computed only where it could decide.
     if each.example_us > best and each.problem.search_log.best_fits and (
         lower_bound_us(each.problem) / (each.global_batch or 1) >= best):
-      each.dropped = "its lower bound is above what another row takes"
+      each.dropped = "its lower bound is above the step time of another row"
   return [each for each in candidates if not each.dropped]
 
 

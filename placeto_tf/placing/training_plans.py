@@ -214,8 +214,8 @@ def read_arguments(
     batch = step.batch(args, kwargs or {})
   except TypeError as error:
     raise GraphError(
-        f"the step {step.name!r} does not take these arguments ({error}); give args=, those of one "
-        "call, in a tuple") from None
+        f"the step {step.name!r} does not take these arguments ({error}); give args=, the "
+        "arguments of one call, in a tuple") from None
   return step.specs(batch), component_shapes(batch)
 
 

@@ -144,8 +144,8 @@ def small_step_note(graph: ComputationGraph, simulated: SimulationResult) -> str
   if share < _SMALL or sum(not device.host for device in simulated.cluster.devices) < 2:
     return ""
   return (
-      f"launches of kernels are {share:.0%} of the step: it is too small for several devices, to "
-      "all of which one process launches; a larger batch helps, or fewer kernels "
+      f"launches of kernels are {share:.0%} of the step: its kernels are too small for several "
+      "devices, because one process launches all of them; a larger batch helps, or fewer kernels "
       "(jit_compile=True)")
 
 

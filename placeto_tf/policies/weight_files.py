@@ -118,4 +118,4 @@ def _check_finite(name: str, array: np.ndarray) -> None:
     raise ValueError(f"the array {name!r} is of {array.dtype}, expected numbers")
   if not np.isfinite(array).all():
     raise ValueError(
-        f"the array {name!r} holds NaN or infinity: take those of an earlier checkpoint")
+        f"the array {name!r} holds NaN or infinity: take the weights of an earlier checkpoint")

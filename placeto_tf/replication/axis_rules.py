@@ -689,7 +689,7 @@ class AxisRules:
         raise NotFollowed("adds up by the positions of examples in the batch")
       if specs[2] == REPLICATED:
         return _SUM
-      raise NotFollowed("adds up rows by indices of which it is not known whose they are")
+      raise NotFollowed("adds up rows by indices that cannot be assigned to examples")
     rank, data = len(self._shape(op, 1)), self._rows(data)
     # All replicas add up rows by the same ids, so the global result is the sum over replicas.
     if data.axis < rank:

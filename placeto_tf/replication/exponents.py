@@ -67,9 +67,9 @@ class Inputs:
         spec.outer > 1 or spec.tagged or spec.local and spec.exponent):
       raise NotFollowed("needs all examples of the batch in an order that replicas do not keep")
     if isinstance(spec, Sharded) and self._flow.dtype(self._flow.inputs[self.op][i]) == RESOURCE:
-      raise NotFollowed("needs a variable that keeps examples, of which each replica has its own")
+      raise NotFollowed("needs a variable that keeps examples, and each replica keeps its own ones")
     if isinstance(spec, (Container, Unknown)):
-      raise NotFollowed("needs a container of what was found over the batch")
+      raise NotFollowed("needs a container of values over the batch")
     self.fixes[i] = (GLOBAL,)
     self.specs[i] = Gathered() if isinstance(spec, (Sharded, SparseRows)) else REPLICATED
 

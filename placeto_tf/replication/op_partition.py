@@ -162,11 +162,11 @@ class _Partitioner:
       raise GraphError(
           f"op {flow.graph.op_names[collecting[0]]!r} ({flow.types[collecting[0]]}) collects the "
           "gradients of several workers, as SyncReplicasOptimizer does, so that the step updates "
-          "no variable itself; build the graph with the optimizer inside it (its minimize), of "
-          "which replicas are made here, or place one replica")
+          "no variable itself; build the graph with the optimizer inside it (its minimize), "
+          "whose replicas are made here, or place one replica")
     if not learning:
       raise GraphError(
-          "no variable is updated from what is fed, so there is no training to replicate; hand "
+          "no variable is updated from the feeds, so there is no training to replicate; hand "
           "over the graph of a training step and fetch its train op")
     # Backwards from updates, fetches, and copies that ops independent of the batch wait for.
     for op in updates:

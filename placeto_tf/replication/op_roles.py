@@ -123,9 +123,9 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
     if shape[0] != batch:
       raise GraphError(
           f"{name!r} of shape {list(shape)} is no batch of {batch} examples as others are, so that "
-          "replicas cannot divide all of them; make what is no batch a constant or a variable of "
-          "the graph, leave the first dimension of batches alone open, with None, or feed sparse "
-          "and ragged tensors as dense ones")
+          "replicas cannot divide all of them; turn feeds that are no batch into constants or "
+          "variables of the graph, leave only the first dimension of batches open, with None, or "
+          "feed sparse and ragged tensors as dense ones")
   return batch, sorted({*found, *pipelines})
 
 

@@ -523,7 +523,7 @@ class _Propagation:
     # After a Switch with the same predicate, each branch takes the tensors that it put in.
     if isinstance(content, Either) and self._flow.types[view.op] in _SWITCHES:
       if self._flow.origin(self._flow.inputs[view.op][1]) != content.predicate:
-        raise NotFollowed("takes what another branch has kept")
+        raise NotFollowed("takes a tensor that another branch has kept")
       return [Container(content.false), Container(content.true)]
     return [merged_spec(containers, view.op)] * width
 
@@ -814,7 +814,7 @@ class _Propagation:
       return [found] * width
     for i, each in enumerate(specs):
       if isinstance(each, Dimensions):
-        raise NotFollowed("combines what was found over the batch with its dimensions")
+        raise NotFollowed("combines a value over the batch with dimensions of the batch")
       view.make_global(i)
     return [REPLICATED] * width
 
@@ -897,7 +897,7 @@ def _moved(spec: Spec, growth: int, op: int) -> Spec:
     The spec after.
   """
   if isinstance(spec, Either):
-    return Unknown(op, "takes what one branch or another has kept")
+    return Unknown(op, "takes a tensor that one branch or another has kept")
   if not isinstance(spec, Sharded) or not growth:
     return spec
   if spec.axis + growth < 0:

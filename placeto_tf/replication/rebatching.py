@@ -344,9 +344,9 @@ class Rebatching:
         return
     if value.dtype.kind in "iu" and size > value.shape[axis] and np.ptp(value):
       raise GraphError(
-          f"op {self._flow.graph.op_names[op]!r} (Const) holds a whole number for each example, of "
-          "which it cannot be told what it is for more of them, and the batch is baked into the "
-          "graph; leave the first dimension of the feeds open, with None")
+          f"op {self._flow.graph.op_names[op]!r} (Const) holds an integer for each example of "
+          "the batch that is baked into the graph, and the integers of more examples are unknown; "
+          "leave the first dimension of the feeds open, with None")
     # Repeat the rows often enough for the other batch, then take as many as it has.
     repeated = np.concatenate([value] * max(1, math.ceil(size / value.shape[axis])), axis=axis)
     self._set(node, np.take(repeated, np.arange(size), axis=axis))

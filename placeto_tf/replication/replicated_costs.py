@@ -58,8 +58,8 @@ def replicated_costs(
   estimated = from_work(graph, cluster, replicated_work(replicated, work_of(original)))
   if all(each.replicas == 1 for found in measured.values() for each in found):
     return dataclasses.replace(estimated, notes=(*estimated.notes, (
-        f"{source} has times of the whole batch alone: what the ops of {replicated.replicas} "
-        f"replicas cost is estimated; calibrate with --replicas={replicated.replicas}")))
+        f"{source} has times of the whole batch alone: the costs of {replicated.replicas} "
+        f"replicas are estimated; calibrate with --replicas={replicated.replicas}")))
   # Every copy has the times of its original.
   of_copies = {
       graph.op_names[op]: measured[original.op_names[origin]]

@@ -113,7 +113,7 @@ def replicate(
   replicas = check_replicas(replicas)
   if batch_norm not in (REPLICA, SYNCHRONIZED):
     raise GraphError(f"batch_norm is {batch_norm!r}; expected {REPLICA!r} (each replica's own "
-                     f"statistics) or {SYNCHRONIZED!r} (those of the whole batch)")
+                     f"statistics) or {SYNCHRONIZED!r} (statistics of the global batch)")
   if micro_batches != 1 and (mirrored or replicas % micro_batches):
     raise GraphError(
         f"{replicas} replicas are no groups of {micro_batches} micro-batches; give a multiple of it"
@@ -124,8 +124,8 @@ def replicate(
     raise GraphError("only a graph with TensorFlow nodes can be replicated, not one of arrays or "
                      "a CostGraphDef; give a GraphDef, MetaGraphDef, tf.Graph or function")
   if source.format == "concrete_function" and mirrored:
-    raise GraphError("the variables of a ConcreteFunction are objects of the program, of which "
-                     "replicas cannot have their own; share them, or give the graph")
+    raise GraphError("the variables of a ConcreteFunction are objects of the program, so they "
+                     "cannot be mirrored; share them, or give the graph")
   live = source.format == "tf_graph"
   graph = frozen(graph)
   # Written out in plain ops, statistics are combined like all other means.
@@ -328,13 +328,13 @@ def replicated_meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
 def _notes(statistics: Tuple[str, ...], mirrored: bool) -> Tuple[str, ...]:
   notes: Tuple[str, ...] = ()
   if mirrored:
-    notes += ("replicas have variables of their own; all are equal, so saving those with the "
-              "original names is enough, and the graph's own init and restore ops write all; after "
-              "a Saver that is made later, run local_variables_initializer (a MonitoredSession "
-              "does)",)
+    notes += ("each replica has a copy of the variables; all copies are equal, so it is enough to "
+              "save the variables with the original names, and the graph's own init and restore "
+              "ops write all copies; after a Saver that is made later restores the originals, run "
+              "local_variables_initializer (a MonitoredSession does)",)
   if not statistics:
     return notes
   listed = ", ".join(statistics[:_LISTED]) + (", ..." if len(statistics) > _LISTED else "")
   return (*notes, "statistics of batch normalization are each replica's own in "
-          f"{len(statistics)} ops ({listed}); batch_norm=synchronized makes them those of the "
-          "whole batch")
+          f"{len(statistics)} ops ({listed}); batch_norm=synchronized computes the statistics of "
+          "the global batch")

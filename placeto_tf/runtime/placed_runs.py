@@ -156,7 +156,7 @@ class PlacedRun:
     for op, found in execution.moved.items():
       raise PlacementError(
           f"op {op!r} ran on {' and '.join(found)}, expected {self.wanted[op]}; colocate it with "
-          "what it follows, or time the graph with optimizations on")
+          "the op that it follows, or time the graph with optimizations on")
     # oneDNN swaps and fuses kernels after the graph is split, and drops fused ops.
     if execution.folded and not session_lib.swaps_kernels():
       raise PlacementError(

@@ -52,8 +52,8 @@ def check_memory(graph: ComputationGraph, replicated: ReplicatedGraph, size: flo
   needed = size * (held + _PARALLEL_OPS * float(
       step.peak_memory_bytes.max() - costs.persistent_bytes.sum()))
   if needed > free:
-    raise NotRunnable(f"it takes {needed / 1e9:.1f} GB of memory, of which this machine has "
-                       f"{free / 1e9:.1f} left")
+    raise NotRunnable(f"the step takes {needed / 1e9:.1f} GB of memory, and this machine has "
+                       f"{free / 1e9:.1f} GB left")
 
 
 def _bytes_of_tensors(graph: ComputationGraph) -> float:

@@ -54,7 +54,7 @@ class Decisions(tfp.distributions.Distribution):
 
   def _entropy(self):
     if self._entropies is None:
-      raise NotImplementedError("it depends on what is decided")
+      raise NotImplementedError("the entropy depends on the decisions")
     return self._entropies
 
 

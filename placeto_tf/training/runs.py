@@ -34,7 +34,7 @@ def claim(root_dir: str, config: Dict[str, Any]) -> None:
     for name in ("train", "weights"):
       if os.path.lexists(os.path.join(root_dir, name)):
         raise PlacetoError(
-            f"{root_dir!r} holds {name!r} and no config.json, which says of what run; choose "
+            f"{root_dir!r} holds {name!r} and no config.json of its run; choose "
             "another root_dir, or put config.json back")
     outputs.write_json(path, config)
     return

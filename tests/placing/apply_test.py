@@ -206,7 +206,7 @@ def test_replicas_of_another_graph_are_refused():
   other = _graph()
   with other.as_default():
     tf.constant(1.0, name="more")
-  with pytest.raises(PlacementError, match="is not the graph of which replicas were placed"):
+  with pytest.raises(PlacementError, match="is not the graph whose replicas were placed"):
     result.apply(other)
 
 

@@ -75,7 +75,7 @@ def test_arguments_are_bound_and_checkpoints_and_summaries_go_on(found):
   case = found["cases"]["loop"]
   assert case["sums"] == [2.5, 2.5, 2.5, -2.5]
   assert case["restored"] == 5.0 and case["device"] == "CPU:1"
-  assert "cannot be taken back" in case["text"]
+  assert "cannot be undone" in case["text"]
 
 
 def test_the_faster_step_is_kept(found):

@@ -204,7 +204,7 @@ def test_the_form_can_be_chosen(graph, mirrored, rows):
   assert list(found.replication.rows) == rows
   assert found.replication.chosen.mirrored == mirrored
   assert found.replication.data_parallel is not None
-  assert any("saving those with the original names" in note for note in found.notes) == mirrored
+  assert any("the variables with the original names" in note for note in found.notes) == mirrored
   assert ("replica_1/w0" in found.placement) == mirrored
 
 
