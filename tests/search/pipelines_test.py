@@ -224,9 +224,9 @@ def test_moves_of_stages_only_shorten_the_estimate():
 
   stages = Stages(part, estimate_costs(part, SLOW), SLOW, [0, 2],
                   np.ones(part.num_ops, dtype=bool), 4)
-  cut = stages.cut()
-  better = stages.improved(cut)
-  assert stages.estimate_us(better) <= stages.estimate_us(cut)
+  stage = stages.divide()
+  better = stages.improved(stage)
+  assert stages.estimate_us(better) <= stages.estimate_us(stage)
   assert stages.estimate_us(better, waits=False) <= stages.estimate_us(better)
 
 
