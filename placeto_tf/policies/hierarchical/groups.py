@@ -1,10 +1,10 @@
 """The grouper's inputs (colocation groups), and the placer's features of the resulting groups.
 
-A unit is a colocation group: ops that must share a device. Units that may use only one device are
+A set is a colocation group: ops that must share a device. Sets that may use only one device are
 not grouped, because there is nothing to decide.
 
-Dimensions: B groupings side by side, N ops, U units, K groups, T types of ops, E edges between
-units, D devices.
+Dimensions: B groupings side by side, N ops, U sets, K groups, T types of ops, E edges between
+sets, D devices.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from placeto_tf.policies import op_features
 from placeto_tf.problem.candidates import fallback_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-_SIZES, _NEIGHBOURS = 6, 6  # outputs of a unit, and its producers and consumers, in its features
+_SIZES, _NEIGHBOURS = 6, 6  # outputs of a set, and its producers and consumers, in its features
 
 
 class Parts:
@@ -27,14 +27,14 @@ class Parts:
   Attributes:
     features: [U, S] float32, the grouper's inputs besides types: sizes of outputs, neighbours by
       `op_features.walk_numbers` (both standardized) and waves of `share`.
-    share: [U] float32, for each unit the share of the compute time of all movable units that comes
+    share: [U] float32, for each set the share of the compute time of all movable sets that comes
       before it in the walk, including half of its own.
     type_counts: [U, T] float32, number of ops by type.
-    movable: [U] bool, whether a unit may use more than one device.
+    movable: [U] bool, whether a set may use more than one device.
   """
 
   def __init__(self, problem: PlacementProblem):
-    """Computes the features of the units.
+    """Computes the features of the sets.
 
     Args:
       problem: its groups are the sets of ops that must share a device.
@@ -44,40 +44,40 @@ class Parts:
     # [N, 1 + 4]
     of_ops = op_features.shape_features(*output_shapes(graph, np.arange(graph.num_ops)))
     self._shapes = np.zeros((u, of_ops.shape[1]))
-    # A unit's shape features are sums over its ops.
+    # A set's shape features are sums over its ops.
     np.add.at(self._shapes, group_of_op, of_ops)
     self.type_counts = op_features.type_counts(graph, group_of_op, u)
     self._sources, self._targets = op_features.group_edges(graph, group_of_op, u)
     # [U] position in the depth-first walk.
     number = op_features.walk_numbers(self._sources, self._targets, u)
-    # Neighbours by walk number: [number] brings rows back into the units' order.
+    # Neighbours by walk number: [number] brings rows back into the sets' order.
     near = op_features.neighbours(
         number[self._sources], number[self._targets], u, _NEIGHBOURS)[number]
     sizes = op_features.output_sizes(graph, problem.costs, group_of_op, u, _SIZES)
     known = op_features.standardized(np.concatenate([sizes, near], axis=1))
-    # [O] unit of each output; [U] bytes of all outputs.
+    # [O] set of each output; [U] bytes of all outputs.
     owner = np.repeat(group_of_op, np.diff(graph.output_offsets))
     self._bytes = np.bincount(owner, problem.costs.output_bytes, minlength=u)
     self.movable = problem.allowed.sum(axis=1) > 1
-    # [D] devices that any movable unit may use: groups may use these.
+    # [D] devices that any movable set may use: groups may use these.
     self._common = problem.allowed[self.movable].any(axis=0)
-    # A problem without movable units still needs devices for its groups.
+    # A problem without movable sets still needs devices for its groups.
     if not self.movable.any():
       self._common = problem.allowed.any(axis=0)
-    first = np.unique(group_of_op, return_index=True)[1]  # [U] first op of each unit
+    first = np.unique(group_of_op, return_index=True)[1]  # [U] first op of each set
     fallback = fallback_devices(problem)[first]
     devices = np.arange(problem.num_devices)
-    # [U, D] a unit goes to the wanted device where allowed, else to its fallback.
+    # [U, D] a set goes to the wanted device where allowed, else to its fallback.
     self._nearest = np.where(problem.allowed, devices, fallback[:, None]).astype(np.int32)
     op_us = problem.costs.compute_us.min(axis=1) + problem.cluster.op_overhead_us
-    # [U] us, 0 for units that cannot move.
+    # [U] us, 0 for sets that cannot move.
     weight = np.bincount(group_of_op, op_us, minlength=u) * self.movable
     self.share = op_features.shares_before(number, weight)
     self.features = np.concatenate([known, op_features.waves(self.share)], axis=1)
-    # Edges of units that are not grouped do not count as edges between groups.
+    # Edges of sets that are not grouped do not count as edges between groups.
     both = self.movable[self._sources] & self.movable[self._targets]
     self._sources, self._targets = self._sources[both], self._targets[both]
-    # The nonzero entries of the counts alone: most units have one type.
+    # The nonzero entries of the counts alone: most sets have one type.
     self._typed_parts, self._types = np.nonzero(self.type_counts * self.movable[:, None])
 
   @property
@@ -100,12 +100,12 @@ class Parts:
     """Builds the placer's inputs for groupings.
 
     Args:
-      groups: [B, U] group of each unit.
+      groups: [B, U] group of each set.
       num_groups: K.
 
     Returns:
       [B, K, F] float32 features: the number of ops of each type, the bytes of their outputs, a flag
-      for groups with units, sums of shape features, and the number of edges from and to each group
+      for groups with sets, sums of shape features, and the number of edges from and to each group
       (numbers and bytes as logarithms); and [B, K, D] bool, the devices that groups may use. An
       empty group has one device, because there is nothing to decide.
     """
@@ -117,13 +117,13 @@ class Parts:
     counts = np.tile(self.type_counts[self._typed_parts, self._types], b)
     features[:, :, :t] = np.log1p(
         np.bincount(typed.reshape(-1), counts, minlength=b * k * t)).reshape(b, k, t)
-    # Index of each movable unit's cell (b, k) in a flat [B K] table.
+    # Index of each movable set's cell (b, k) in a flat [B K] table.
     chosen = groups[:, self.movable]
     cells = (rows * k + chosen).reshape(-1)
     size = np.bincount(cells, np.tile(self._bytes[self.movable], b), minlength=b * k)
     present = np.bincount(cells, minlength=b * k).reshape(b, k) > 0
     features[:, :, t] = np.log1p(size).reshape(b, k) / 20  # bytes
-    features[:, :, t + 1] = present  # 1 for a group with units
+    features[:, :, t + 1] = present  # 1 for a group with sets
     # Sums of the shape features, a column at a time.
     for i, column in enumerate(self._shapes[self.movable].T):
       total = np.bincount(cells, np.tile(column, b), minlength=b * k).reshape(b, k)
@@ -143,10 +143,10 @@ class Parts:
     return features, np.where(present[..., None], self._common, only)
 
   def placements(self, groups: np.ndarray, devices: np.ndarray) -> np.ndarray:
-    """Puts each unit on its group's device, or on its fallback if it may not use that device.
+    """Puts each set on its group's device, or on its fallback if it may not use that device.
 
     Args:
-      groups: [B, U] group of each unit.
+      groups: [B, U] group of each set.
       devices: [B, K] device of each group.
 
     Returns:

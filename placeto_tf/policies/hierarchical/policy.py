@@ -1,17 +1,17 @@
 """The hierarchical placer of Mirhoseini, Goldie et al. (ICLR 2018) on the ops of one graph.
 
-A feed-forward grouper gives each unit (a colocation group of ops) a distribution over K groups. Its
-inputs are learned embeddings of the unit's op types, the sizes of its outputs and the numbers of
+A feed-forward grouper gives each set (a colocation group of ops) a distribution over K groups. Its
+inputs are learned embeddings of the set's op types, the sizes of its outputs and the numbers of
 its neighbours. This implementation adds one thing to the paper: the initial groups are stretches of
 equal compute time of a depth-first walk. With random initial groups, whose placements have long
 steps, the policy learns to put everything on one device.
 
-Groups are sampled, and the embedding of a group is computed from its units. The placer, an LSTM in
+Groups are sampled, and the embedding of a group is computed from its sets. The placer, an LSTM in
 both directions with an attentional decoder, places the groups in the order of their numbers. The
 log probability of a placement is the sum of those of its groups and of their devices, so that one
 REINFORCE update trains both networks (section 3 of the paper).
 
-Dimensions: B placements side by side, U units, K groups, D devices, T types of ops.
+Dimensions: B placements side by side, U sets, K groups, D devices, T types of ops.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HierarchicalConfig:
   type_width: width of an op type's embedding; 20 in the paper.
   grouper_scale: scale of the initial weights of the grouper's last layer.
   stretches: how closely group k starts as the stretch from k / K to (k + 1) / K of `Parts.share`;
-    0, as in the paper, starts with units spread over all groups.
+    0, as in the paper, starts with sets spread over all groups.
   placer: network in two directions; 256 hidden units in the paper.
   training: settings of REINFORCE.
 
@@ -69,7 +69,7 @@ class HierarchicalConfig:
 
 
 class HierarchicalPolicy(OneShotPolicy):
-  """The policy of one problem, whose groups are its colocation groups ("units")."""
+  """The policy of one problem, whose groups are its colocation groups ("sets")."""
 
   def __init__(self, problem: PlacementProblem, config: HierarchicalConfig, seed: int = 0):
     """Makes an untrained policy.
@@ -81,7 +81,7 @@ class HierarchicalPolicy(OneShotPolicy):
     """
     parts = Parts(problem)
     num_groups = min(config.num_groups, config.groups_a_device * problem.num_devices)
-    # Decisions: a group below K for each unit, then a device below D for each group.
+    # Decisions: a group below K for each set, then a device below D for each group.
     super().__init__(
         parts.num_parts + num_groups,
         np.repeat([num_groups - 1, problem.num_devices - 1], [parts.num_parts, num_groups]),
@@ -117,14 +117,14 @@ class HierarchicalPolicy(OneShotPolicy):
     self._sample_devices = tf.function(self.placer.sample, autograph=False)
 
   def group_logits(self) -> tf.Tensor:
-    """Returns [U, K] logits of the groups of each unit."""
+    """Returns [U, K] logits of the groups of each set."""
     inputs = tf.concat([tf.matmul(self._counts, self._types), self._known], axis=1)  # [U, width]
     hidden = tf.nn.relu(tf.matmul(inputs, self._hidden) + self._hidden_bias)  # [U, hidden]
     stretches = self._share[:, None] * self._stretch + self._stretch_bias  # [U, K]
     return tf.matmul(hidden, self._groups) + self._groups_bias + stretches
 
   def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
-    """Samples groups of units, then devices of groups; see the base class.
+    """Samples groups of sets, then devices of groups; see the base class.
 
     Args:
       rng: the source of randomness.
@@ -141,7 +141,7 @@ class HierarchicalPolicy(OneShotPolicy):
     return np.concatenate([groups, devices], axis=1)
 
   def placements(self, decisions: np.ndarray) -> np.ndarray:
-    """Returns the placements of decisions: each unit on its group's device, or on its fallback.
+    """Returns the placements of decisions: each set on its group's device, or on its fallback.
 
     Args:
       decisions: [B, U + K].
@@ -152,24 +152,24 @@ class HierarchicalPolicy(OneShotPolicy):
     return self._supernodes.placements(*self._split(decisions))
 
   def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
-    """Returns the log probabilities of the units' groups, then of the groups' devices.
+    """Returns the log probabilities of the sets' groups, then of the groups' devices.
 
     Args:
       decisions: [B, U + K] int32.
 
     Returns:
-      [B, U + K] float32; 0 for the groups of units that cannot move.
+      [B, U + K] float32; 0 for the groups of sets that cannot move.
     """
     groups, devices = self._split(decisions)
     table = tf.nn.log_softmax(self.group_logits())
-    # [B, U] log probability of each unit's group.
+    # [B, U] log probability of each set's group.
     chosen = tf.transpose(tf.gather(table, tf.transpose(groups), batch_dims=1))
     # Group features are counts over sampled groups, so no gradient flows through them.
     features, allowed = tf.numpy_function(self._inputs_of, [groups], [tf.float32, tf.bool])
     features.set_shape([None, self.num_groups, self._supernodes.num_features(self.num_groups)])
     allowed.set_shape([None, self.num_groups, self.placer.num_devices])
     return tf.concat(
-        # Units that cannot move have no decision, and so a log probability of 0.
+        # Sets that cannot move have no decision, and so a log probability of 0.
         [chosen * self._movable, self.placer.log_prob(features, allowed, devices)], axis=1)
 
   def _split(self, decisions):
