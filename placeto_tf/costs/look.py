@@ -1,8 +1,9 @@
 """A look at a step: it is run once on this machine's CPU, in a process of its own.
 
 A run shows shapes and trip counts that inference cannot find: the trace of one step has the shape
-of every output and every run of an op in a loop. Feeds are random, as for the check of replicas;
-variables get their initializers' values, or small random numbers of the right shape.
+of every output and every run of an op in a loop. Feeds are random, as for the check of replicas.
+Variables get the values of a checkpoint: that of a SavedModel, or `model.index` beside
+`model.meta`. Without one, they get their initializers' values, or small random numbers.
 
 With `auto`, the step is run if a shape or trip count is unknown, no op has an effect outside of the
 step's variables, and the known part of the step is small. The process always has limits of CPU time
@@ -14,19 +15,19 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence
+import os
+from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
 from placeto_tf.costs import guarded, no_side_effects
 from placeto_tf.errors import CostError
 from placeto_tf.graphs import variables
-from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.loops import MERGE
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 MODES = ("auto", "yes", "no")
 
@@ -121,7 +122,7 @@ def refused(graph_def: GraphDef, work: Any, mode: str) -> str:
   """
   if mode == "no":
     return "nothing is run with look=no"
-  effect = next(_effects(graph_def), None)
+  effect = next(no_side_effects.acting(graph_def.node, graph_def.library), None)
   if effect is not None and mode != "yes":
     return f"op {effect.name!r} ({effect.op}) may have an effect outside of the step"
   # Amounts of one step, as far as they are known, against the limits of `auto`.
@@ -156,15 +157,19 @@ def look(graph: ComputationGraph, mode: str) -> Seen:
   found = guarded.run_step(graph_def, {
       "fetches": list(graph.fetches), "variables": variables.of_graph(graph),
       "initializers": variables.own_initializers(graph),
+      "checkpoint": _checkpoint(source),
       "feeds": {name: list(shape) for name, shape in source.feed_shapes.items()},
   }, _LIMIT_S[mode])
   return Seen(found["shapes"], found["executions"])
 
 
-def _effects(graph_def: GraphDef) -> Iterator[NodeDef]:
-  """Yields the ops, also of functions, that may do more than compute or change a variable."""
-  functions = {function.signature.name for function in graph_def.library.function}
-  bodies = [function.node_def for function in graph_def.library.function]
-  for nodes in (graph_def.node, *bodies):
-    yield from (node for node in nodes
-                if node.op not in functions and no_side_effects.may_act(node))
+def _checkpoint(source: GraphSource) -> Optional[List[str]]:
+  """Returns the op that restores variables, its input for the path, and the path of a checkpoint;
+  None if the source has no checkpoint."""
+  saver = getattr(source.meta_graph or source.proto, "saver_def", None)
+  path = source.path or ""
+  path = (os.path.join(path, "variables", "variables") if source.format == "saved_model"
+          else os.path.splitext(path)[0])
+  if saver is None or not saver.restore_op_name or not os.path.exists(f"{path}.index"):
+    return None
+  return [saver.restore_op_name, saver.filename_tensor_name, path]

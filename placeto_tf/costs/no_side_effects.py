@@ -10,8 +10,9 @@ emptied. Then shapes that depend on a file's content are unknown. Stateful ops a
 from __future__ import annotations
 
 import re
-from typing import Any, Iterator, Mapping, Tuple
+from typing import Any, Iterable, Iterator, Mapping, Set, Tuple
 
+from placeto_tf.graphs.functions import named_functions
 from placeto_tf.graphs.op_defs import registered_op_def
 
 _DT_STRING = 7
@@ -50,6 +51,29 @@ def may_act(node: Any) -> bool:
   op_def = registered_op_def(node.op)
   return (node.op in _NAMING_INPUTS or node.op in _NAMING_ATTRIBUTES or op_def is None
           or op_def.is_stateful and not _OWN_STATE.match(node.op))
+
+
+def acting(nodes: Iterable[Any], library: Any) -> Iterator[Any]:
+  """Yields the ops that may do more than compute, sample, or change a variable of their graph.
+
+  Args:
+    nodes: NodeDefs of ops that run.
+    library: the FunctionDefLibrary of their graph; functions that no op calls do not run.
+
+  Yields:
+    NodeDefs, also of the functions that the ops call, directly or through others.
+  """
+  functions = {function.signature.name: function.node_def for function in library.function}
+  called: Set[str] = set()
+  bodies = [nodes]
+  while bodies:
+    for node in bodies.pop():
+      if node.op not in functions and may_act(node):
+        yield node
+      for name in named_functions(node):
+        if name in functions and name not in called:
+          called.add(name)
+          bodies.append(functions[name])
 
 
 def removed(graph_def: Any) -> Any:

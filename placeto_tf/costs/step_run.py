@@ -5,6 +5,7 @@ The ops run with all their side effects. `analysis_server` calls this module for
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Set
 
@@ -22,7 +23,8 @@ def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Dict[str, Any]:
 
   Args:
     graph_def: the whole file, with initializers.
-    request: "fetches", "variables", "initializers" and "feeds" (tensor -> shape), see `look`.
+    request: "fetches", "variables", "initializers", "checkpoint" and "feeds" (tensor -> shape), see
+      `look`.
 
   Returns:
     The fields of `Seen`.
@@ -43,7 +45,9 @@ def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Dict[str, Any]:
       tf.graph_util.import_graph_def(graph_def, name="")
       feed = feeds_lib.random_feeds(tf_graph, request["feeds"], 0)
       with v1.Session(graph=tf_graph, config=config) as session:
-        _initialize(session, tf_graph, request)
+        _initialize(session, tf_graph, graph_def.library, request)
+        if request["checkpoint"]:
+          _restore(session, tf_graph, graph_def.library, *request["checkpoint"])
         session.run(
             [tf_graph.as_graph_element(name) if ":" not in name else
              tf_graph.get_tensor_by_name(name).op for name in request["fetches"]],
@@ -53,7 +57,8 @@ def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Dict[str, Any]:
   return _of_trace(metadata.step_stats)
 
 
-def _initialize(session: Any, tf_graph: Any, request: Mapping[str, Any]) -> None:
+def _initialize(
+    session: Any, tf_graph: Any, library: Any, request: Mapping[str, Any]) -> None:
   """Initializes the variables; with numbers of the right shape if their initializers fail."""
   import tensorflow as tf
 
@@ -61,13 +66,24 @@ def _initialize(session: Any, tf_graph: Any, request: Mapping[str, Any]) -> None
   ops, feed = variables.initializers_of(tf_graph, names, request["initializers"])
   # Initializers that read files or ask servers are not run; made-up numbers stand in.
   try:
-    if not any(no_side_effects.may_act(op.node_def) for op in _needed(ops)):
+    if next(no_side_effects.acting((op.node_def for op in _needed(ops)), library), None) is None:
       session.run(ops, feed)
       return
   except tf.errors.OpError:
     pass
   ops, feed = variables.initializers_of(tf_graph, names, {}, plain=True)
   session.run(ops, feed)
+
+
+def _restore(session: Any, tf_graph: Any, library: Any, op: str, tensor: str, path: str) -> None:
+  """Gives variables the values of a checkpoint, if the op for this reads it and does no more."""
+  import tensorflow as tf
+
+  with contextlib.suppress(KeyError, ValueError, tf.errors.OpError):
+    needed = _needed([tf_graph.get_operation_by_name(op)])
+    effects = no_side_effects.acting((each.node_def for each in needed), library)
+    if all(node.op == "RestoreV2" for node in effects):
+      session.run(op, {tensor: path})
 
 
 def _needed(ops: Sequence[Any]) -> Set[Any]:

@@ -97,7 +97,7 @@ def _callees_first(functions: Dict[str, FunctionDef]) -> Tuple[List[str], Option
         pending.pop()
         continue
       following = path.setdefault(name, iter(sorted({
-          callee for node in functions[name].node_def for callee in _named_functions(node)
+          callee for node in functions[name].node_def for callee in named_functions(node)
           if callee in functions})))
       callee = next((each for each in following if each not in order), None)
       if callee is None:
@@ -540,7 +540,7 @@ def _callees(node: NodeDef) -> List[str]:
   return [node.op]
 
 
-def _named_functions(node: NodeDef) -> Iterator[str]:
+def named_functions(node: NodeDef) -> Iterator[str]:
   """Yields all functions that a node names in its op type and attributes."""
   yield node.op
   for attr in node.attr.values():

@@ -76,6 +76,40 @@ def test_variables_have_their_initializers_values():
   assert work.executions[graph.op_types.index("Mul")] == 4  # 12, 24, 48, 96, 192
 
 
+def test_a_saved_model_is_run_with_the_values_of_its_checkpoint(tmp_path):
+  class Model(tf.Module):
+    def __init__(self):
+      self.bound = tf.Variable(700.0)
+
+    @tf.function(input_signature=[tf.TensorSpec([6, 4], tf.float32)])
+    def serve(self, x):
+      return tf.while_loop(lambda a: tf.reduce_sum(a) < self.bound,
+                           lambda a: tf.exp(tf.math.log(2 * a)), [x])
+
+  model, path = Model(), str(tmp_path / "model")
+  tf.saved_model.save(model, path, signatures=model.serve)
+  # Its functions that save and restore use files; the step calls neither.
+  graph = load_graph(path)
+  with looking("auto"):
+    work = estimate.work_of(graph, cache=False)
+  assert work.executions[graph.op_types.index("Exp")] == 6 and not work.unknown
+
+
+def test_a_meta_graph_is_run_with_the_values_of_the_checkpoint_beside_it(tmp_path):
+  with tf.Graph().as_default():
+    start = v1.get_variable("start", initializer=tf.fill([4], 3.0), use_resource=True)
+    tf.identity(tf.while_loop(
+        lambda a: tf.reduce_sum(a) < 100.0, lambda a: a * 2.0, [start + 0.0]), name="y")
+    with v1.Session() as session:
+      session.run(start.initializer)
+      session.run(start.assign(tf.fill([4], 20.0)))
+      v1.train.Saver().save(session, str(tmp_path / "model"))
+  graph = load_graph(str(tmp_path / "model.meta"), fetches=["y:0"])
+  with looking("auto"):
+    work = estimate.work_of(graph, cache=False)
+  assert work.executions[graph.op_types.index("Mul")] == 1  # 80, 160
+
+
 def test_what_was_seen_is_kept_by_graph_and_feeds(tmp_path, monkeypatch):
   ran = []
   look = estimate.looks.look
