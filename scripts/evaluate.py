@@ -121,7 +121,7 @@ def _write_tables(rows: pd.DataFrame) -> None:
   from placeto_tf.evaluation import tables
 
   tables.write_plots(rows, FLAGS.out)
-  found = [tables.step_time_table(rows), tables.comparison_table(rows)]
+  found = [tables.step_time_table(rows)]
   if FLAGS.replicas != "1":
     found.append(tables.replicas_table(rows, FLAGS.out))
   if FLAGS.budgets:

@@ -82,10 +82,10 @@ def prove(
           budget.at_most(problem.search_log, 30 * g),
           max_seconds=budget.share(problem.search_log, 0.2).max_seconds)
       placement, _ = anneal_supernodes(
-          problem, supernodes, supernodes.expand(start), incumbent.objective_us, limit,
+          problem, supernodes, start[supernodes.supernode_of_op], incumbent.objective_us, limit,
           stream(seed), temperatures=(1e-2, 1e-4))
       if not problem.search_log.exhausted(budget):
-        incumbent.simulate(supernodes.project(problem, placement)[None], budget)
+        incumbent.simulate(problem.project(placement)[None], budget)
 
   order = np.argsort(-supernodes.weight_us, kind="stable")
   twins = interchangeable(problem.cluster, supernodes.allowed)
@@ -117,7 +117,7 @@ def prove(
   proven = not len(left)
   bound = incumbent.objective_us if proven else min(float(left.min()), incumbent.objective_us)
   return ExactResult(
-      supernodes.expand(incumbent.devices if incumbent.devices is not None else start),
+      (incumbent.devices if incumbent.devices is not None else start)[supernodes.supernode_of_op],
       incumbent.objective_us, bound, proven and incumbent.devices is not None)
 
 
@@ -140,7 +140,7 @@ class _Incumbent:
     devices = devices if left is None else devices[:left]
     if not len(devices):
       return 0
-    evaluation = self._problem.evaluate_ops(self._supernodes.expand(devices))
+    evaluation = self._problem.evaluate_ops(devices[:, self._supernodes.supernode_of_op])
     b = evaluation.best()
     found = float(evaluation.excess_bytes[b]), float(evaluation.objective_us[b])
     if found < (self.excess_bytes, self.objective_us):

@@ -86,8 +86,7 @@ class EvaluationConfig:
           f"budgets are {', '.join(map(str, self.budgets))} and max_evaluations is "
           f"{self.max_evaluations}; expected budgets from 1 to max_evaluations")
     check_runs(self.independent_runs)
-    # Raises if a limit is not positive.
-    self.budget_of(self.max_evaluations)
+    self.placing_config(0)  # raises if a limit is not positive, or replicas are none
 
   def budget_of(self, evaluations: Optional[int]) -> Budget:
     """Returns the budget of a run with a number of evaluations."""

@@ -70,31 +70,6 @@ def step_time_table(rows: pd.DataFrame) -> str:
   return markdown(table)
 
 
-def comparison_table(rows: pd.DataFrame) -> str:
-  """Returns a Markdown table with a line per graph, cluster and method, as means over seeds.
-
-  Columns: the step time (with its standard deviation); the step times of one device and of the
-  human-expert split divided by the method's, if these were run (above 1: the method is faster); the
-  method's step time divided by the best known and by the lower bound (1 is best); seconds;
-  evaluations; peak memory of the fullest device. The last lines are geometric means of each method.
-  """
-  rows = _named(rows)
-  means = _means(rows)
-  us = means["step_time_us"]
-  ratios = pd.DataFrame({
-      **{f"{name} / method": _of_method(means, name) / us for name in ("single", "expert")},
-      "method / best": us / means["best_us"], "method / bound": us / means["lower_bound_us"]})
-  shown = ratios.apply(lambda column: column.map(_ratio))
-  shown.insert(0, "step ms", rows.groupby([*CASE, "method"], sort=False)[list(rows)].apply(_times))
-  shown["seconds"] = means["seconds"].map("{:.1f}".format)
-  shown["evaluations"] = means["evaluations"].map("{:,.0f}".format)
-  shown["peak GB"] = (means["peak_memory_bytes"] / 2**30).map("{:.2f}".format)
-  last = ratios.groupby("method", sort=False).agg(geometric_mean)
-  last = last.apply(lambda column: column.map(_ratio)).reset_index()
-  last.insert(0, "graph", "geometric mean")
-  return markdown(pd.concat([shown.reset_index(), last]).fillna(""))
-
-
 def budget_tables(rows: pd.DataFrame, out: str) -> str:
   """Returns Markdown tables of each method's result with each budget, for each cluster.
 
@@ -288,14 +263,6 @@ def _means(rows: pd.DataFrame) -> pd.DataFrame:
       "step_time_us", "lower_bound_us", "seconds", "evaluations", "peak_memory_bytes"]].mean()
   best = rows.groupby(CASE)["step_time_us"].min().rename("best_us")
   return means.join(best)
-
-
-def _of_method(means: pd.DataFrame, method: str) -> pd.Series:
-  """Returns the step time of one method, for each graph, cluster and method."""
-  found = means["step_time_us"].xs(method, level="method") if (
-      method in means.index.get_level_values("method")) else pd.Series(dtype=float)
-  keys = means.index.droplevel("method")
-  return pd.Series([found.get(key, np.nan) for key in keys], index=means.index)
 
 
 def _ratio(value: float) -> str:

@@ -16,7 +16,8 @@ from placeto_tf.files import outputs, user_files
 VERSION = 2
 # Fields that a file written by hand needs.
 _BY_HAND = ("version", "devices", "placement")
-_WHOLE = ("seed", "evaluations", "replicas")  # fields that are whole numbers
+_FIELDS = ("method", "seed", "evaluations", "step_time_us", "lower_bound_us", "replicas",
+           "peak_memory_bytes", "baselines", "options")
 _KEEP = "to place by hand, keep \"devices\" and \"placement\" alone"
 
 
@@ -54,15 +55,9 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
     found["cluster"] = fields["cluster"]
   found["devices"] = list(fields["devices"])
   found["placement"] = dict(fields["op_devices"])
-  if fields["method"]:
-    found["method"] = fields["method"]
-  # 0 is a value of these fields; only None is left out.
-  for name in ("seed", "evaluations", "step_time_us", "lower_bound_us", "replicas"):
-    if fields[name] is not None:
-      found[name] = _plain(fields[name])
-  for name in ("peak_memory_bytes", "baselines", "options"):
-    if fields[name]:
-      found[name] = _plain(fields[name])
+  # 0 is a value of these fields.
+  found.update({name: _plain(fields[name]) for name in _FIELDS
+                if fields[name] not in ("", None, {})})
   # Files written by hand have no digest, so that they can be edited.
   if set(found) - set(_BY_HAND):
     found["digest"] = digest_of(found)
@@ -95,46 +90,21 @@ def from_json(found: Any) -> Dict[str, Any]:
       raise PlacementError(
           f"\"{field}\" is missing; a placement has the device names in \"devices\" and op name: "
           "device name in \"placement\"")
-  # Devices and ops; then where the placement came from; then its numbers.
   devices = _names("\"devices\"", found["devices"], "a list of device names such as \"/GPU:0\"")
   placement = _expect("\"placement\"", found["placement"], dict, "an object op name: device name")
   for op, device in placement.items():
     _expect(f"the device of op {op!r}", device, str, "a device name")
-  graph = _expect("\"graph\"", found.get("graph", {}), dict, "an object")
-  numbers = {
-      field: _number(f"\"{field}\"", found.get(field), field in _WHOLE)
-      for field in (*_WHOLE, "step_time_us", "lower_bound_us")}
-  peaks = _expect(
-      "\"peak_memory_bytes\"", found.get("peak_memory_bytes", {}), dict, "an object device: bytes")
-  for device, peak in peaks.items():
-    if _number(f"\"peak_memory_bytes\" of {device!r}", peak, False) is None:
-      raise PlacementError(f"\"peak_memory_bytes\" of {device!r} is null, expected a number")
-  baselines = _expect("\"baselines\"", found.get("baselines", {}), dict, "an object method: result")
-  for method, row in baselines.items():
-    _expect(f"baseline {method!r}", row, dict, "an object with \"step_time_us\" and \"fits\"")
-    _number(f"\"step_time_us\" of baseline {method!r}", row.get("step_time_us"), False)
-  shapes = _expect("\"shapes\"", graph.get("shapes", {}), dict, "an object op: sizes")
-  for op, shape in shapes.items():
-    if not isinstance(shape, list) or not all(type(size) is int and size >= -1 for size in shape):
-      raise PlacementError(
-          f"\"shapes\" of {op!r} is {user_files.brief(shape)}, expected a list of sizes, -1 for "
-          "any; place the graph again")
-  cluster = found.get("cluster")
-  fields = dict(
-      op_devices=placement, devices=devices, peak_memory_bytes=peaks, baselines=baselines,
-      fingerprint=_expect(
-          "\"fingerprint\"", graph.get("fingerprint", ""), str, "a string of hex digits"),
-      fetches=_names("\"fetches\"", graph.get("fetches", []), "a list of names"),
-      shapes={op: tuple(shape) for op, shape in shapes.items()},
-      cluster=None if cluster is None else _expect("\"cluster\"", cluster, dict, "an object"),
-      method=_expect("\"method\"", found.get("method", ""), str, "the name of a method"),
-      options=_expect("\"options\"", found.get("options", {}), dict, "an object"), **numbers)
-  # Compare the digest last, so that errors name a wrong field first.
+  # With the right digest, all other fields are as `to_json` wrote them.
   if written and found.get("digest") != digest_of(found):
     raise PlacementError(
         f"the digest is not that of the rest of the file, which was changed after it was written; "
         f"place the graph again, or, {_KEEP}")
-  return fields
+  graph = found.get("graph", {})
+  return dict(
+      op_devices=placement, devices=devices, fingerprint=graph.get("fingerprint", ""),
+      fetches=tuple(graph.get("fetches", ())),
+      shapes={op: tuple(shape) for op, shape in graph.get("shapes", {}).items()},
+      **{field: found[field] for field in (*_FIELDS, "cluster") if field in found})
 
 
 def _expect(what: str, value: Any, kind: type, expected: str) -> Any:
@@ -149,19 +119,6 @@ def _names(what: str, value: Any, expected: str) -> Tuple[str, ...]:
   for name in _expect(what, value, list, expected):
     _expect(f"an entry of {what}", name, str, "a name")
   return tuple(value)
-
-
-def _number(what: str, value: Any, whole: bool) -> Any:
-  """Checks that a value is None or a number of at least 0."""
-  kinds: Any = int if whole else (int, float)
-  if value is not None and (
-      # In Python a bool is an int.
-      isinstance(value, bool) or not isinstance(value, kinds) or value < 0
-      or not math.isfinite(value)):
-    raise PlacementError(
-        f"{what} is {user_files.brief(value)}, expected a {'whole ' if whole else ''}number of "
-        "at least 0; correct it or leave the field out")
-  return value
 
 
 def _plain(value: Any) -> Any:

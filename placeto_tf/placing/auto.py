@@ -27,7 +27,6 @@ from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Method
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.search_log import NO_BUDGET, NOTHING_LEFT
 from placeto_tf.search.annealing import PLENTY
 from placeto_tf.search.independent_runs import ONE_RUN, Runs
 from placeto_tf.search.lower_bounds import lower_bound_us
@@ -93,8 +92,7 @@ def run_auto(
     stretch = budget.share(log, 1 / (2**k if k == doublings else 2 ** (k + 1) - 1))
     if k == doublings and policy is not None:
       if log.proven or log.exhausted(stretch):
-        met = log.proven or log.best_fits and log.best_objective_us <= (budget.target_us or 0.0)
-        log.skip(policy.name, NOTHING_LEFT if met else NO_BUDGET)
+        log.skip(policy.name)
       else:
         run(policy, stretch.share(log, POLICY_SHARE))
     if not (log.proven or log.exhausted(stretch)) and _time_for_a_search(problem, stretch):

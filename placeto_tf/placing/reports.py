@@ -39,7 +39,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
       "baselines": {
           name: {
               **_fields(row, "step_time_us", "fits", "evaluations", "seconds", "gain_us",
-                        "start_us", "skipped"),
+                        "start_us"),
               "peak_memory_bytes": None if row.step_time_us is None else dict(zip(
                   result.cluster.device_names, row.peak_memory_bytes.tolist()))}
           for name, row in result.baselines.items()},

@@ -39,7 +39,6 @@ class Baseline:
     evaluations: number of placements that the placer evaluated.
     seconds: the time that the placer took.
     gain_us: decrease of the best objective by this placer (step time plus penalty for memory).
-    skipped: the reason why the placer evaluated no placement, or "".
     start_us: the best objective before the placer began; None for the first placer.
   """
 
@@ -50,7 +49,6 @@ class Baseline:
   evaluations: int
   seconds: float = 0.0
   gain_us: float = 0.0
-  skipped: str = ""
   start_us: Optional[float] = None
 
   @classmethod
@@ -64,10 +62,10 @@ class Baseline:
     Returns:
       The row; its step time is None if there is no placement.
     """
-    # The row of a method that did not run has the reason.
+    # The row of a method that did not run.
     if entry.placement is None:
       unknown = np.full(problem.num_devices, np.nan)
-      return cls(None, False, unknown, None, 0, entry.seconds, 0.0, entry.skipped)
+      return cls(None, False, unknown, None, 0, entry.seconds)
     result = problem.simulator.simulate(entry.placement)
     return cls(
         result.step_time_us, bool(result.fits), result.peak_memory_bytes, entry.placement,

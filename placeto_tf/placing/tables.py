@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import base64
 from html import escape
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 import pandas as pd
 
 from placeto_tf.placing import registry
 from placeto_tf.placing.explaining import LEAST_US, ms_text
 from placeto_tf.placing.registry import DATA_PARALLEL
-from placeto_tf.problem import search_log
 from placeto_tf.simulation import Simulator, timeline
 
 _MOST_COLUMNS = 16  # lines with more devices would be too long to read
@@ -26,9 +25,8 @@ def table(result: Any, *, verbose: bool = False) -> str:
 
   Args:
     result: a `PlacingResult`.
-    verbose: whether every placer that ran has a row, with its gain and evaluations, and every other
-      placer has a note. Otherwise the table has rows only for the unplaced graph, the baselines,
-      and the requested placer.
+    verbose: whether every placer has a row, with its gain and evaluations. Otherwise the table has
+      rows only for the unplaced graph, the baselines, and the requested placer.
 
   Returns:
     The lines of text.
@@ -40,12 +38,12 @@ def table(result: Any, *, verbose: bool = False) -> str:
     found[:0] = [*replica_table(result.replication), ""]
   if result.caveat:
     found[:0] = [result.caveat[:1].upper() + result.caveat[1:] + ".", ""]
-  return "\n".join([*found, "", *_lines(result, verbose)])
+  return "\n".join([*found, "", *_lines(result)])
 
 
 def html(result: Any) -> str:
   """Returns the comparison and the picture of the step, for a notebook."""
-  lines = batch_lines(result.replication) + _lines(result, verbose=False)
+  lines = batch_lines(result.replication) + _lines(result)
   first = [f"<p>{escape(result.caveat)}</p>"] if result.caveat else []
   found = [*first, frame(result).to_html(index=False, border=0),
            *(f"<p>{escape(line)}</p>" for line in lines)]
@@ -66,19 +64,13 @@ def picture(result: Any) -> bytes:
       title=f"placed: {_ms(result.step_time_us)}")
 
 
-def _shown(result: Any, verbose: bool) -> Tuple[List[str], List[str]]:
-  """Returns all placers in the order of the table, and the placers that have a row."""
+def _shown(result: Any, verbose: bool) -> List[str]:
+  """Returns the placers that have a row, in the order of the table."""
   references = [method.name for method in registry.references()] + [DATA_PARALLEL]
   # The references come first, the others in the order in which they ran.
   order = sorted(result.baselines, key=lambda name: name not in references)
   wanted = (*references, result.config.method)
-  return order, [name for name in order if verbose or name in wanted]
-
-
-def _titles() -> Dict[str, str]:
-  """Returns name -> title of all methods and of data parallelism."""
-  return {**{method.name: method.title for method in registry.methods(controls=True)},
-          DATA_PARALLEL: "data parallelism"}
+  return [name for name in order if verbose or name in wanted]
 
 
 def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
@@ -93,14 +85,16 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
   Returns:
     A row for each placer, for the best placement, and for the lower bound.
   """
-  titles, cluster = _titles(), result.cluster
+  titles = {**{method.name: method.title for method in registry.methods(controls=True)},
+            DATA_PARALLEL: "data parallelism"}
+  cluster = result.cluster
   current_us = result.baselines["current"].step_time_us
   many = cluster.num_devices > _MOST_COLUMNS
   memory = ["GB at most"] if many else [f"GB {device.name}" for device in cluster.devices]
 
   # (title, row, step time of the placement that it improves) of each placer, and the best.
   entries = [(titles[name], result.baselines[name], registry.starts_elsewhere(name))
-             for name in _shown(result, verbose)[1]]
+             for name in _shown(result, verbose)]
   rows: List[Dict[str, str]] = []
   for title, row, improves in [*entries, ("best", result, False)]:
     rows.append({"placer": title})
@@ -128,16 +122,10 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
   return found.drop(columns=left_out)
 
 
-def _lines(result: Any, verbose: bool) -> List[str]:
+def _lines(result: Any) -> List[str]:
   """Returns the lines below the table."""
-  titles, (order, shown) = _titles(), _shown(result, verbose)
-  lines = [verdict(result), f"What bounds the step: {result.explanation.causes}."]
-  for name in order:
-    skipped = result.baselines[name].skipped
-    # List placers that had no time left only in the verbose table.
-    if skipped and (name in shown or skipped not in search_log.ORDINARY_REASONS):
-      lines.append(f"Note: {titles[name]} did not run: {skipped}.")
-  return lines + [f"Note: {note}" for note in result.notes]
+  return [verdict(result), f"What bounds the step: {result.explanation.causes}.",
+          *(f"Note: {note}" for note in result.notes)]
 
 
 def replica_table(replication: Any) -> List[str]:

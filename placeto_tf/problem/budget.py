@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Optional, Protocol
+from typing import TYPE_CHECKING, Optional
 
 from placeto_tf.errors import PlacementError
 
-
-class Used(Protocol):
-  """A count of evaluations and seconds, such as a `SearchLog`."""
-
-  @property
-  def evaluations(self) -> int:
-    """Returns the number of placements evaluated so far."""
-
-  @property
-  def seconds(self) -> float:
-    """Returns the seconds since the count began."""
+if TYPE_CHECKING:
+  from placeto_tf.problem.search_log import SearchLog
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +35,7 @@ class Budget:
       if limit is not None and not 0 < limit < math.inf:
         raise PlacementError(f"{field.name} is {limit}; expected a number above 0, or none")
 
-  def share(self, used: Used, share: float) -> Budget:
+  def share(self, used: SearchLog, share: float) -> Budget:
     """Returns the budget that ends after a share of the remaining budget, or at its target.
 
     Args:
@@ -65,7 +56,7 @@ class Budget:
     # `stop_within` judges a whole search, not a share of one.
     return Budget(evaluations, seconds, self.target_us)
 
-  def at_most(self, used: Used, evaluations: int) -> Budget:
+  def at_most(self, used: SearchLog, evaluations: int) -> Budget:
     """Returns the budget that also ends after a number of further evaluations.
 
     Args:

@@ -11,7 +11,6 @@ that everything else works without it.
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import contextlib
 import functools
@@ -22,7 +21,7 @@ import signal
 import sys
 import threading
 from types import ModuleType
-from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
 from placeto_tf.errors import PlacetoError, SetupError
 from placeto_tf.simulation.simulator import num_cores
@@ -32,9 +31,10 @@ LOCAL = "local"
 # start is faster, because the files have been read by then.
 _STARTS = 3
 _RETRIES = 3  # number of repetitions of a call whose process or machine died
-# An actor works on one core and asks for half of it, so that other machines can take the actors of
-# a machine that died.
-MOST_ACTORS_A_CORE = 2
+# Calls on one thread ask for half of a core, so that other machines can take the calls of a machine
+# that died.
+CALLS_A_CORE = 2
+_ONE_THREAD = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 _KEPT = 64  # number of shared values that a process of Ray keeps
 # Environment variables for all processes that may import TensorFlow.
 _ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -47,17 +47,27 @@ class Shared:
     """Holds the value here, or puts its pickled bytes into Ray's object store.
 
     Args:
-      value: any value; on Ray it must be picklable.
+      value: any value; on Ray it must be picklable by cloudpickle.
       ray: the module `ray` if calls run on Ray, else None.
     """
     self._on_ray = ray is not None
     # On Ray: a reference to bytes, so that arrays are writable where they are read.
-    self._held = value if ray is None else ray.put(
-        pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
+    self._held = value if ray is None else ray.put(ray.cloudpickle.dumps(value))
 
   def get(self) -> Any:
     """Returns the value, in the process that needs it."""
     return _fetch(self._held) if self._on_ray else self._held
+
+  # Equal in all processes, so that results which are made from a value can be cached by it.
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, Shared) and self._key == other._key
+
+  def __hash__(self) -> int:
+    return hash(self._key)
+
+  @property
+  def _key(self) -> Any:
+    return self._held if self._on_ray else id(self._held)
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -77,33 +87,6 @@ class SharedValues(Sequence[Any]):
 
   def __getitem__(self, index: Any) -> Any:
     return self._values[index].get()
-
-
-class Actors:
-  """One worker in this process, which runs a call when its result is asked for."""
-
-  def __init__(self, held: Callable):
-    """Keeps the callable until results are asked for.
-
-    Args:
-      held: called with the arguments of each call.
-    """
-    self._held = held
-    self._calls: Deque[Sequence[object]] = collections.deque()
-
-  def __enter__(self) -> Actors:
-    return self
-
-  def __exit__(self, *exception: object) -> None:
-    """Ends the workers."""
-
-  def submit(self, *arguments: object) -> None:
-    """Adds a call; the next free worker runs it."""
-    self._calls.append(arguments)
-
-  def next(self) -> Any:
-    """Returns the result of the earliest call whose result has not been returned yet."""
-    return self._held(*self._calls.popleft())
 
 
 class InProcess(concurrent.futures.Executor):
@@ -137,71 +120,9 @@ class InProcess(concurrent.futures.Executor):
     """Returns the values in the form for calls; each value is sent separately."""
     return values
 
-  def actors(
-      self, count: int, make: Callable[..., Callable], *arguments: object,
-      environment: Mapping[str, str]) -> Actors:
-    """Returns workers, each with a callable that is made once; in this process there is one worker.
-
-    Args:
-      count: number of workers.
-      make: called in each worker with its number, from 0 on, and the arguments; returns a callable.
-      *arguments: for `make`.
-      environment: environment variables of the workers' processes, if they have their own.
-
-    Returns:
-      The workers, a context manager that ends them.
-    """
-    return Actors(make(0, *arguments))
-
-
-class _Actor:
-  """An actor on Ray: makes a callable once, keeps it, and calls it."""
-
-  def __init__(self, number: int):
-    self._number = number
-    self._held: Optional[Callable] = None
-
-  def call(self, made_of: Sequence[Any], *arguments: object) -> Any:
-    """Returns the result of a call; `made_of` has one reference, to `make` and its arguments."""
-    # Made at the first call, and again after a restart, which loses the state.
-    if self._held is None:
-      make, of = import_ray().get(made_of[0])
-      self._held = make(self._number, *of)
-    return self._held(*arguments)
-
-
-class _RayActors(Actors):
-  """Actors in Ray's own pool; an actor whose process or machine dies is started again.
-
-  References to `make` and its arguments are sent with each call: Ray does not keep the arguments
-  of a constructor for the restart of an actor.
-  """
-
-  def __init__(
-      self, ray: ModuleType, count: int, make: Callable[..., Callable],
-      arguments: Sequence[object], environment: Mapping[str, str]):
-    from ray.util.actor_pool import ActorPool
-
-    self._ray = ray
-    remote = ray.remote(
-        # Restarted as often as needed; a call is repeated a few times.
-        num_cpus=1 / MOST_ACTORS_A_CORE, max_restarts=-1, max_task_retries=_RETRIES,
-        scheduling_strategy="SPREAD", runtime_env={"env_vars": dict(environment)})(_Actor)
-    self._made_of = [ray.put((make, arguments))]
-    self._actors = [remote.remote(number) for number in range(count)]
-    self._pool = ActorPool(self._actors)
-
-  def __exit__(self, *exception: object) -> None:
-    with contextlib.suppress(Exception):  # Ray itself may have ended
-      for actor in self._actors:
-        self._ray.kill(actor)
-
-  def submit(self, *arguments: object) -> None:
-    self._pool.submit(lambda actor, given: actor.call.remote(self._made_of, *given), arguments)
-
-  def next(self) -> Any:
-    with _raised_here():
-      return self._pool.get_next()
+  def one_thread(self) -> InProcess:
+    """Returns this executor: the threads of this process stay as the program has set them."""
+    return self
 
 
 class OnRay(concurrent.futures.Executor):
@@ -214,14 +135,17 @@ class OnRay(concurrent.futures.Executor):
 
   elsewhere = True
 
-  def __init__(self, ray: ModuleType, cpus: float = 1.0):
+  def __init__(self, ray: ModuleType, cpus: float = 1.0,
+               environment: Optional[Mapping[str, str]] = None):
     """Prepares tasks for a connected Ray.
 
     Args:
       ray: the module, connected.
       cpus: cores that each call takes.
+      environment: environment variables of the processes that run calls, besides those of Ray.
     """
     self._ray, self._cpus = ray, cpus
+    self._runtime_env = {"env_vars": dict(environment)} if environment else None
     self.cores = int(ray.cluster_resources().get("CPU", 0))
     self._remote: Dict[Callable, Any] = {}
     self._futures: List[concurrent.futures.Future] = []
@@ -231,7 +155,8 @@ class OnRay(concurrent.futures.Executor):
     # One remote function per function: Ray exports each only once.
     if function not in self._remote:
       self._remote[function] = self._ray.remote(
-          num_cpus=self._cpus, max_retries=_RETRIES, scheduling_strategy="SPREAD")(function)
+          num_cpus=self._cpus, max_retries=_RETRIES, scheduling_strategy="SPREAD",
+          runtime_env=self._runtime_env)(function)
     self._futures.append(self._remote[function].remote(*args, **kwargs).future())
     return self._futures[-1]
 
@@ -257,18 +182,9 @@ class OnRay(concurrent.futures.Executor):
     """Returns the values in the form for calls; each value is sent separately."""
     return SharedValues([Shared(value, self._ray) for value in values])
 
-  def actors(
-      self, count: int, make: Callable[..., Callable], *arguments: object,
-      environment: Mapping[str, str]) -> _RayActors:
-    """Returns workers, each with a callable that is made once, as actors of Ray.
-
-    Args:
-      count, make, *arguments, environment: as for `InProcess.actors`.
-
-    Returns:
-      The workers, a context manager that ends them.
-    """
-    return _RayActors(self._ray, count, make, arguments, environment)
+  def one_thread(self) -> OnRay:
+    """Returns an executor whose calls use one thread of TensorFlow, on a share of a core each."""
+    return OnRay(self._ray, 1 / CALLS_A_CORE, _ONE_THREAD)
 
 
 Executor = Union[InProcess, OnRay]

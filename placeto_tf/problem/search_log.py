@@ -17,11 +17,6 @@ import numpy as np
 from placeto_tf.errors import PlacementError
 from placeto_tf.problem.budget import Budget
 
-NO_BUDGET = "no budget was left"
-NOTHING_LEFT = "nothing was left to gain"
-# Reasons not to run a method, other than errors.
-ORDINARY_REASONS = (NO_BUDGET, NOTHING_LEFT)
-
 
 class Improvement(NamedTuple):
   """A change of the best placement.
@@ -49,7 +44,6 @@ class MethodRun:
     evaluations: number of placements that the method evaluated.
     seconds: duration of the method.
     gain_us: decrease of the best objective so far by the method; 0 for the first method.
-    skipped: the reason why the method evaluated no placement, or "".
     start_us: the best objective at the method's begin; None for the first method.
   """
 
@@ -58,7 +52,6 @@ class MethodRun:
   evaluations: int = 0
   seconds: float = 0.0
   gain_us: float = 0.0
-  skipped: str = ""
   start_us: Optional[float] = None
 
 
@@ -246,20 +239,11 @@ class SearchLog:
       used = self.evaluations - evaluations
       gain_us = 0.0 if start_us is None else max(0.0, start_us - self.best_objective_us)
       self._add(MethodRun(
-          name, placement if used else None, used, self.seconds - seconds, gain_us,
-          "" if used else NO_BUDGET, start_us))
+          name, placement if used else None, used, self.seconds - seconds, gain_us, start_us))
 
-  def skip(self, name: str, reason: str) -> None:
-    """Records a method that did not run.
-
-    Args:
-      name: of the method.
-      reason: why it did not run.
-
-    Returns:
-      None.
-    """
-    self._add(MethodRun(name, None, skipped=reason))
+  def skip(self, name: str) -> None:
+    """Records a method that did not run, because nothing was left of the budget or to gain."""
+    self._add(MethodRun(name, None))
 
   def _add(self, new: MethodRun) -> None:
     """Adds a run to the record of its method, or begins that record."""
@@ -270,6 +254,6 @@ class SearchLog:
         placement = old.placement if new.placement is None else new.placement
         self.method_runs[i] = MethodRun(
             new.name, placement, old.evaluations + new.evaluations, old.seconds + new.seconds,
-            old.gain_us + new.gain_us, "" if placement is not None else new.skipped, old.start_us)
+            old.gain_us + new.gain_us, old.start_us)
         return
     self.method_runs.append(new)

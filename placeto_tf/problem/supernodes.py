@@ -8,7 +8,6 @@ Dimensions: N ops, U supernodes (coarse groups), D devices, R images of a device
 
 from __future__ import annotations
 
-import functools
 from typing import List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -71,27 +70,6 @@ class Supernodes:
     self.movable: List[int] = np.flatnonzero(self.allowed.sum(axis=1) > 1).tolist()
     self._neighbours = _neighbours(contraction.producers, contraction.consumers, count)
 
-  @functools.cached_property
-  def ops(self) -> List[np.ndarray]:
-    """Returns index arrays, [U], of the ops of each supernode."""
-    return np.split(self._op_order, self._op_offsets[1:-1])
-
-  @functools.cached_property
-  def choices(self) -> List[List[int]]:
-    """Returns lists, [U], of allowed devices."""
-    return [[d for d, may in enumerate(row) if may] for row in self.allowed.tolist()]
-
-  @functools.cached_property
-  def allowed_sets(self) -> List[int]:
-    """Returns bit masks, [U], of allowed devices."""
-    return [sum(1 << d for d in devices) for devices in self.choices]
-
-  @functools.cached_property
-  def neighbours(self) -> List[List[int]]:
-    """Returns lists, [U], of the supernodes that exchange data with each; none is listed twice."""
-    offsets, others = self._neighbours
-    return [part.tolist() for part in np.split(others, offsets[1:-1])]
-
   @property
   def tables(self) -> SupernodeTables:
     """Returns the arrays that compiled loops read."""
@@ -114,33 +92,10 @@ class Supernodes:
   def __len__(self) -> int:
     return len(self.weight_us)
 
-  def expand(self, devices: np.ndarray) -> np.ndarray:
-    """Converts devices of supernodes, [..., U], to devices of ops, [..., N]."""
-    return np.asarray(devices, dtype=np.int32)[..., self.supernode_of_op]
-
   def devices(self, placement: np.ndarray) -> List[int]:
     """Returns the devices of the supernodes, [U], in a placement [N] that splits none of them."""
     # The first op of each supernode has the device of all its ops.
     return placement[self._op_order[self._op_offsets[:-1]]].tolist()
-
-  def project(self, problem: PlacementProblem, placement: np.ndarray) -> np.ndarray:
-    """Returns the allowed device with most of each supernode's compute time in a placement.
-
-    Args:
-      problem: of the costs.
-      placement: [N] int32; ops of a supernode may have different devices.
-
-    Returns:
-      [U] int32.
-    """
-    kinds = problem.cluster.device_kinds[placement]
-    # A little weight for ops without cost, so that they vote too.
-    weight = problem.costs.compute_us[np.arange(problem.graph.num_ops), kinds] + 1e-3
-    # [U, D] weight of each supernode's ops on each device.
-    votes = np.bincount(
-        self.supernode_of_op * problem.num_devices + placement, weight,
-        minlength=len(self) * problem.num_devices).reshape(len(self), -1)
-    return np.where(self.allowed, votes, -1.0).argmax(axis=1).astype(np.int32)
 
 
 @compiled(nogil=True)

@@ -159,22 +159,8 @@ def mirrored_variables() -> Optional[bool]:
 
 
 def replicas() -> Union[int, str]:
-  """Returns the value of --replicas.
-
-  Raises:
-    PlacetoError: neither auto, nor a whole number of at least 1, nor "groups x micro-batches".
-  """
-  from placeto_tf.errors import PlacetoError
-  from placeto_tf.replication.replicated_graph import pipeline_strategy
-
-  text = FLAGS.replicas
-  # auto, groups x micro-batches, or a whole number.
-  if text == "auto" or pipeline_strategy(text):
-    return text
-  if not (text.isascii() and text.isdecimal() and int(text) >= 1):
-    raise PlacetoError(f"--replicas is {text!r}; expected auto, a whole number of at least 1, or "
-                       "groups x micro-batches such as '2 x 8'")
-  return int(text)
+  """Returns the value of --replicas, which `PlacingConfig` checks."""
+  return int(FLAGS.replicas) if FLAGS.replicas.isdecimal() else FLAGS.replicas
 
 
 def define_runtime_flags() -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import List, Optional, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -95,9 +95,31 @@ def anneal(
   if start is not None and not problem.search_log.exhausted(budget):
     placement = start
     objective_us = float(problem.evaluate_ops(start[None]).objective_us[0])
-  # Rounds of all levels while budget is left; each begins hotter than the last.
-  rng = stream(seed)
   levels = _levels(problem, config, problem.search_log.remaining_evaluations(budget))
+  return anneal_rounds(
+      problem, lambda placement, count: placed_supernodes(problem, placement, count), levels,
+      placement, objective_us, budget, stream(seed), config)
+
+
+def anneal_rounds(
+    problem: PlacementProblem, make: Callable[[np.ndarray, int], Supernodes],
+    levels: Sequence[Tuple[int, float]], placement: np.ndarray, objective_us: float, budget: Budget,
+    rng: np.random.Generator, config: AnnealingConfig = AnnealingConfig()) -> np.ndarray:
+  """Anneals all levels, again and again while budget is left; each round begins hotter.
+
+  Args:
+    problem: evaluates.
+    make: makes about so many supernodes, which a placement [N] does not split.
+    levels: (number of supernodes, share of the budget) of each level, coarse to fine.
+    placement: [N] where to start.
+    objective_us: of `placement`.
+    budget: of all rounds.
+    rng: a `stream`, decides moves and acceptance.
+    config: temperatures and moves.
+
+  Returns:
+    [N] int32, the problem's best placement.
+  """
   hot = config.start_temperature
   while not problem.search_log.exhausted(budget):
     before = problem.search_log.evaluations
@@ -106,9 +128,8 @@ def anneal(
         break
       # The level's share, relative to the levels still to come.
       part = budget.share(problem.search_log, share / sum(later for _, later in levels[i:]))
-      supernodes = placed_supernodes(problem, placement, count)
       placement, objective_us = anneal_supernodes(
-          problem, supernodes, placement, objective_us, part, rng,
+          problem, make(placement, count), placement, objective_us, part, rng,
           temperatures=(min(HOTTEST, hot), config.end_temperature), moves=config.moves)
     if problem.search_log.evaluations == before:
       break  # no op can be moved

@@ -14,24 +14,9 @@ from typing import List, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.candidates import best_of
 from placeto_tf.problem.method import Kind, Method, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.search.list_scheduling import Schedule, upward_ranks
-
-
-def m_etf(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """Evaluates two plans: with queues on links, and as published (see `list_scheduling`).
-
-  Args:
-    problem: evaluates.
-    budget: of the two evaluations.
-
-  Returns:
-    [N] int32, the better plan's placement.
-  """
-  return best_of(problem, np.stack([plan(problem, links=links) for links in (True, False)]), budget)
+from placeto_tf.search.list_scheduling import Schedule, better_plan, upward_ranks
 
 
 def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
@@ -143,6 +128,7 @@ class _EarliestFirst:
         return
 
 
+m_etf = better_plan(plan)
 METHODS = (
     Method("m_etf", Kind.CONSTRUCTION, unseeded(m_etf), rank=2, start_rank=2),
 )

@@ -217,8 +217,8 @@ class _Scratch(NamedTuple):
   waiting: np.ndarray  # [L] int64, indices into `sorted_ops` of the ready ops
 
 
-@compiled()
-def one_machine_us(count, ready_us, left_us, after_us, waiting):
+@part
+def _one_machine_us(count, ready_us, left_us, after_us, waiting):
   """Computes the end of the shortest preemptive schedule of one machine (Jackson's rule).
 
   Args:
@@ -327,7 +327,7 @@ def _probe(v, k, x, arrives_us, direction, start_us, busy_us, allowed, together,
       s.machine_us[0, i] = s.ready_us[u]
       s.machine_us[1, i] = busy_us[u, k]
       s.machine_us[2, i] = s.after_us[u]
-    ends = one_machine_us(count, s.machine_us[0], s.machine_us[1], s.machine_us[2], s.waiting)
+    ends = _one_machine_us(count, s.machine_us[0], s.machine_us[1], s.machine_us[2], s.waiting)
   return ends, change
 
 

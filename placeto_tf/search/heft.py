@@ -11,24 +11,9 @@ from typing import Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.candidates import best_of
 from placeto_tf.problem.method import Kind, Method, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.search.list_scheduling import Schedule, upward_ranks
-
-
-def schedule_heft(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
-  """Evaluates two plans: with queues on links, and as published (see `list_scheduling`).
-
-  Args:
-    problem: evaluates.
-    budget: of the two evaluations.
-
-  Returns:
-    [N] int32, the better plan's placement.
-  """
-  return best_of(problem, np.stack([plan(problem, links=links) for links in (True, False)]), budget)
+from placeto_tf.search.list_scheduling import Schedule, better_plan, upward_ranks
 
 
 def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
@@ -63,6 +48,7 @@ def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
   return np.array(schedule.device, dtype=np.int32)
 
 
+schedule_heft = better_plan(plan)
 METHODS = (
     Method("heft", Kind.CONSTRUCTION, unseeded(schedule_heft), rank=3, start_rank=3),
 )

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import bisect
 import collections
-from typing import Dict, List, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import CONTROL
-from placeto_tf.problem.candidates import allowed_or_nearest, compute_devices
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.candidates import allowed_or_nearest, best_of, compute_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 
@@ -272,6 +273,23 @@ def set_memory_bytes(problem: PlacementProblem) -> List[float]:
   alive = max(0.0, peak - costs.persistent_bytes.sum()) / max(1.0, outputs.sum())
   need = costs.persistent_bytes + min(1.0, alive) * outputs
   return np.bincount(graph.colocation, need, minlength=graph.num_ops).tolist()
+
+
+def better_plan(plan: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+  """Returns the placer that evaluates a scheduler's plans in both models of time.
+
+  Args:
+    plan: function from a problem, and `links` by keyword, to devices of ops, [N].
+
+  Returns:
+    A function from a problem and a budget to the better plan's placement, [N] int32.
+  """
+
+  def place(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
+    plans = [plan(problem, links=links) for links in (True, False)]
+    return best_of(problem, np.stack(plans), budget)
+
+  return place
 
 
 def upward_ranks(schedule: Schedule, problem: PlacementProblem) -> List[float]:

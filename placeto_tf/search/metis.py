@@ -10,8 +10,9 @@ Dimensions: N ops, M nodes of ops that are placed together, D devices.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from typing import Iterator, List, Optional
+from typing import Callable, Iterable, Iterator, List, Optional
 
 import numpy as np
 
@@ -27,50 +28,39 @@ from placeto_tf.problem.candidates import (
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 
+# Problem, nodes, devices of the parts and seed -> [M] index of each node's device, by partition.
+Divide = Callable[[PlacementProblem, Contraction, List[int], int], Iterable[np.ndarray]]
+
 SEEDS = 4
 IMBALANCES = (0.05, 0.2, 0.5)  # fractions by which a part's weight may exceed its share
 
 
 def partition_ops(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """Evaluates METIS's partitions of colocated sets, without hosts.
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
+    groups: bool = False, divide: Optional[Divide] = None) -> np.ndarray:
+  """Evaluates partitions of the ops, without hosts, while the budget lasts.
 
   Args:
     problem: evaluates.
     budget: of the evaluations; None evaluates all partitions.
-    seed: of METIS's seeds.
+    seed: of the partitions.
+    groups: whether the problem's groups are divided, instead of colocated sets.
+    divide: makes the partitions; by default `partitions`.
 
   Returns:
     [N] int32, the best placement.
   """
-  return _partition(problem, problem.graph.colocation, budget, seed)
-
-
-def partition_groups(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """Evaluates METIS's partitions of the problem's groups, without hosts.
-
-  Args:
-    problem: evaluates.
-    budget: of the evaluations; None evaluates all partitions.
-    seed: of METIS's seeds.
-
-  Returns:
-    [N] int32, the best placement.
-  """
-  return _partition(problem, problem.grouping.group_of_op, budget, seed)
-
-
-def _partition(
-    problem: PlacementProblem, labels: np.ndarray, budget: Optional[Budget], seed: int
-) -> np.ndarray:
-  """Makes partitions of nodes, labels [N], while the budget lasts; returns the best, [N]."""
   devices = compute_devices(problem)
   # M nodes: ops with one label, weighted by compute time and traffic.
-  contraction = contract(problem.graph, problem.costs, problem.allowed_ops, labels)
-  rng = np.random.default_rng(seed)
+  contraction = contract(
+      problem.graph, problem.costs, problem.allowed_ops,
+      problem.grouping.group_of_op if groups else problem.graph.colocation)
+  made: Iterable[np.ndarray] = [np.zeros(contraction.num_nodes, dtype=np.int32)]
+  # With one device there is nothing to divide.
+  if len(devices) > 1:
+    made = (divide or partitions)(problem, contraction, devices, seed)
   candidates = []
-  for parts in partitions(problem, contraction, devices, rng):
+  for parts in made:
     # Parts are positions among `devices`; [M] to [N] by each op's node.
     node_devices = np.asarray(devices, dtype=np.int32)[parts]
     candidates.append(
@@ -85,22 +75,20 @@ def _partition(
 
 
 def partitions(
-    problem: PlacementProblem, contraction: Contraction, devices: List[int],
-    rng: np.random.Generator) -> Iterator[np.ndarray]:
+    problem: PlacementProblem, contraction: Contraction, devices: List[int], seed: int
+) -> Iterator[np.ndarray]:
   """Yields partitions of the nodes, one for each seed, imbalance and algorithm.
 
   Args:
     problem: of the speeds of the devices.
     contraction: of M nodes.
     devices: the devices of the parts.
-    rng: samples METIS's seeds.
+    seed: of METIS's seeds.
 
   Yields:
     [M] int32, index into `devices` of every node.
   """
-  if len(devices) == 1:
-    yield np.zeros(contraction.num_nodes, dtype=np.int32)
-    return
+  rng = np.random.default_rng(seed)
   # Each part's target weight is its device's share of the speed.
   shares = device_speeds(problem, devices)
   # [patterns] bool, by bit mask of allowed devices: nodes that only hosts may run weigh nothing.
@@ -117,5 +105,6 @@ def partitions(
 # METIS makes many partitions; it must not use up all of a small budget.
 METHODS = (
     Method("metis", Kind.BASELINE, plain(partition_ops), title="METIS", rank=3, start_rank=5),
-    Method("metis_groups", Kind.CONSTRUCTION, plain(partition_groups), rank=4, start_rank=4),
+    Method("metis_groups", Kind.CONSTRUCTION, plain(functools.partial(partition_ops, groups=True)),
+           rank=4, start_rank=4),
 )

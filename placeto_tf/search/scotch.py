@@ -5,60 +5,43 @@ bipartitioning of process and architecture graphs" (1996). The target is a compl
 devices, weighted by speed. The library comes with `pip install 'placeto_tf[scotch]'` (Linux);
 without the library this method is not listed.
 
-Dimensions: N ops, M nodes of ops that must share a device, D devices.
+Dimensions: M nodes of ops that must share a device.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
-from typing import Optional
+from typing import Iterator, List
 
 import numpy as np
 
-from placeto_tf.grouping.contraction import Contraction, contract
-from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.candidates import (
-  allowed_or_nearest,
-  best_of,
-  compute_devices,
-  device_speeds,
-)
+from placeto_tf.grouping.contraction import Contraction
+from placeto_tf.problem.candidates import device_speeds
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.metis import partition_ops
 
 _LARGEST = 10_000  # weights are whole numbers up to this
 
 
-def map_ops(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
-  """Maps the graph of colocated ops onto the devices, hosts excepted.
+def mappings(
+    problem: PlacementProblem, contraction: Contraction, devices: List[int], seed: int
+) -> Iterator[np.ndarray]:
+  """Yields the mapping of the nodes by Scotch's default strategy.
 
   Args:
-    problem: evaluates the placement once.
-    budget: of the evaluation.
+    problem: of the speeds of the devices.
+    contraction: of M nodes.
+    devices: the devices to map to, hosts excepted.
     seed: of Scotch's random numbers.
 
-  Returns:
-    The placement, [N].
+  Yields:
+    [M] int32, index into `devices` of every node.
   """
-  devices = compute_devices(problem)
-  # [M] nodes: colocated ops are one node, weighted by compute time and traffic.
-  contraction = contract(
-      problem.graph, problem.costs, problem.allowed_ops, problem.graph.colocation)
-  parts = np.zeros(contraction.num_nodes, dtype=np.int32)
-  # With one device or one node there is nothing to divide, and Scotch is not needed.
-  if len(devices) > 1:
-    parts = _mapped(contraction, device_speeds(problem, devices), seed)
-  # Parts are positions among `devices`; [M] to [N] by each op's node.
-  node_devices = np.asarray(devices, dtype=np.int32)[parts]
-  found = allowed_or_nearest(problem, node_devices[contraction.node_of_op])
-  return best_of(problem, found[None], budget)
-
-
-def _mapped(contraction: Contraction, speeds: np.ndarray, seed: int) -> np.ndarray:
-  """Returns [M] the index of each node's device, by Scotch's default strategy."""
   import pyscotch
 
+  speeds = device_speeds(problem, devices)
   nodes, pairs = contraction.num_nodes, (contraction.producers, contraction.consumers)
   # Each pair of nodes from both of its ends, sorted by the first.
   # [2, 2 * pairs], both directions: Scotch takes symmetric adjacency in compressed rows.
@@ -76,7 +59,7 @@ def _mapped(contraction: Contraction, speeds: np.ndarray, seed: int) -> np.ndarr
   # The seed takes effect with the reset.
   pyscotch.libscotch.SCOTCH_randomSeed(seed)
   pyscotch.random_reset()
-  return np.asarray(graph.map(architecture), dtype=np.int32)
+  yield np.asarray(graph.map(architecture), dtype=np.int32)
 
 
 def _whole(weights: np.ndarray) -> np.ndarray:
@@ -86,5 +69,6 @@ def _whole(weights: np.ndarray) -> np.ndarray:
 
 
 METHODS = (
-    Method("scotch", Kind.CONSTRUCTION, plain(map_ops), title="Scotch", rank=5, start_rank=6),
+    Method("scotch", Kind.CONSTRUCTION, plain(functools.partial(partition_ops, divide=mappings)),
+           title="Scotch", rank=5, start_rank=6),
 ) if importlib.util.find_spec("pyscotch") else ()

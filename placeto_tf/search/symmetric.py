@@ -30,12 +30,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.supernodes import Supernodes
 from placeto_tf.replication.layouts import layouts
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
-from placeto_tf.search.annealing import (
-  DEFAULT_BUDGET,
-  AnnealingConfig,
-  anneal,
-  anneal_supernodes,
-)
+from placeto_tf.search.annealing import DEFAULT_BUDGET, anneal, anneal_rounds
 from placeto_tf.search.expert import balanced_boundaries
 from placeto_tf.search.layers import layer_positions
 from placeto_tf.search.pipelines import stage_devices
@@ -156,29 +151,11 @@ def anneal_symmetric(
   images = device_images(devices, problem.num_devices, replicated.groups)
   images = np.repeat(images, replicated.micro_batches, axis=0)
   objective_us = float(problem.evaluate_ops(placement).objective_us[0])
-  # Rounds from coarse to fine levels, until the budget is used up.
-  rng = stream(seed)
   quotient = _Quotient(problem, replicated)
-  config = AnnealingConfig()
-  hot = config.start_temperature
-  while not problem.search_log.exhausted(budget):
-    before = problem.search_log.evaluations
-    for i, (count, share) in enumerate(LEVELS):
-      if problem.search_log.exhausted(budget):
-        break
-      # The level's share of the rest of the budget.
-      part = budget.share(problem.search_log, share / sum(later for _, later in LEVELS[i:]))
-      supernodes = SymmetricSupernodes(
-          problem, replicated, quotient.supernodes(placement, count), images)
-      placement, objective_us = anneal_supernodes(
-          problem, supernodes, placement, objective_us, part, rng,
-          temperatures=(hot, config.end_temperature))
-    # A round without an evaluation cannot improve: no supernode can be moved.
-    if problem.search_log.evaluations == before:
-      break
-    # The next round begins at a higher temperature, to leave the local optimum.
-    hot = min(0.05, 4 * hot)
-  return best_so_far(problem, placement)
+  return anneal_rounds(
+      problem, lambda placement, count: SymmetricSupernodes(
+          problem, replicated, quotient.supernodes(placement, count), images), LEVELS, placement,
+      objective_us, budget, stream(seed))
 
 
 def replica_devices(problem: PlacementProblem, replicas: int) -> List[int]:

@@ -1,4 +1,4 @@
-"""Experience for updates, collected in this process or by actors on Ray, from the same specs.
+"""Experience for updates, collected here or by processes of Ray (actors), from the same specs.
 
 Besides the weights, a spec holds everything that determines an episode: its problem, its seed and
 its start. So a spec gives the same experience in any process, however often it is played.
@@ -6,40 +6,39 @@ its start. So a spec gives the same experience in any process, however often it 
 
 from __future__ import annotations
 
+import concurrent.futures
+import functools
 from typing import Any, Callable, List, Sequence
 
-from placeto_tf.problem.executors import Executor, Shared
+from placeto_tf.problem.executors import Executor, Shared, result_of
 
 # weights, spec -> experience
 Collector = Callable[[Any, Any], Any]
-# problems -> collector; it travels to actors
+# problems -> collector; it travels to other processes
 Maker = Callable[[Sequence[Any]], Collector]
-
-# Other actors use the other cores.
-_ENVIRONMENT = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 
 class Collecting:
-  """Lets workers collect episodes; they receive problems once, and weights once per update."""
+  """Collects episodes; processes receive problems once, and weights once per update."""
 
   def __init__(self, executor: Executor, count: int, make: Maker, problems: Sequence[Any]):
-    """Starts the workers, which receive the problems once.
+    """Shares the problems; nothing is collected yet.
 
     Args:
-      executor: where the workers are.
-      count: number of workers.
-      make: makes a worker's collector from the problems.
+      executor: where episodes are collected.
+      count: the most episodes that are collected at the same time.
+      make: makes a collector from the problems, once in each process.
       problems: the portable problems for `make`.
     """
-    self._executor = executor
-    self._workers = executor.actors(
-        count, _worker, make, executor.share_all(problems), environment=_ENVIRONMENT)
+    self._executor, self._count = executor.one_thread(), count
+    self._made_of = executor.share((make, executor.share_all(problems)))
 
   def __enter__(self) -> Collecting:
     return self
 
   def __exit__(self, *exception: object) -> None:
-    self._workers.__exit__(*exception)
+    _collector.cache_clear()
+    self._executor.shutdown()  # episodes of an update that failed
 
   def collect(self, weights: Any, specs: Sequence[Any]) -> List[Any]:
     """Collects the experience of an update.
@@ -53,13 +52,20 @@ class Collecting:
     """
     # Weights are shared once per update, however many episodes use them.
     shared = self._executor.share(weights)
+    futures: List[concurrent.futures.Future] = []
     for spec in specs:
-      self._workers.submit(shared, spec)
-    return [self._workers.next() for _ in specs]
+      if len(futures) >= self._count:
+        result_of(futures[-self._count])
+      futures.append(self._executor.submit(_collect, self._made_of, shared, spec))
+    return [result_of(future) for future in futures]
 
 
-def _worker(number: int, make: Maker, problems: Sequence[Any]) -> Callable[[Shared, Any], Any]:
-  """Returns a collector of shared weights."""
-  del number  # of the worker: its experience does not depend on the number
-  collector = make(problems)
-  return lambda weights, spec: collector(weights.get(), spec)
+def _collect(made_of: Shared, weights: Shared, spec: Any) -> Any:
+  return _collector(made_of)(weights.get(), spec)
+
+
+@functools.lru_cache(maxsize=1)
+def _collector(made_of: Shared) -> Collector:
+  """Makes the collector of this process."""
+  make, problems = made_of.get()
+  return make(problems)

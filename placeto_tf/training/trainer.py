@@ -16,7 +16,7 @@ from tensorboard.plugins.hparams import api as hp
 from placeto_tf.errors import PlacetoError
 from placeto_tf.files import outputs
 from placeto_tf.problem.executors import (
-  MOST_ACTORS_A_CORE,
+  CALLS_A_CORE,
   Executor,
   InProcess,
   executor_at,
@@ -166,9 +166,9 @@ class Trainer:
     cores, learner = executor.cores, self.learner
     # No more actors than specs that can be under way at once.
     count = actors or min(cores, learner.at_once)
-    if not 0 < count <= cores * MOST_ACTORS_A_CORE:
+    if not 0 < count <= cores * CALLS_A_CORE:
       raise PlacetoError(
-          f"Ray has {cores} cores, which take {cores * MOST_ACTORS_A_CORE} actors at most, not "
+          f"Ray has {cores} cores, which take {cores * CALLS_A_CORE} actors at most, not "
           f"{count}; give fewer actors, or start Ray on more nodes")
     with Collecting(executor, count, learner.collector, learner.portable(1)) as collecting:
       return self.run(progress=progress, collecting=collecting)

@@ -45,22 +45,6 @@ def test_plots_are_written_for_methods_with_different_histories(tmp_path):
       assert file.read(8) == b"\x89PNG\r\n\x1a\n"
 
 
-def test_the_comparison_holds_rows_against_one_device_best_and_bound():
-  rows = [row("a", "single", 2000.0), row("a", "metis", 1000.0), row("a", "annealing", 800.0)]
-  lines = tables.comparison_table(table(*rows)).splitlines()
-  # 2000 / 1000, no expert, 1000 / 800, 1000 / 500
-  assert lines[3] == "| a | k80:2 | metis | 1.0 | 2.000 | - | 1.250 | 2.000 | 1.0 | 10 | 0.00 |"
-  assert lines[4] == "| a | k80:2 | annealing | 0.8 | 2.500 | - | 1.000 | 1.600 | 1.0 | 10 | 0.00 |"
-
-
-def test_the_comparison_closes_with_geometric_means_over_graphs():
-  rows = [row(graph, method, us) for graph, single_us, metis_us in (
-      ("a", 2000.0, 1000.0), ("b", 2000.0, 4000.0)) for method, us in (
-          ("single", single_us), ("metis", metis_us))]
-  assert tables.comparison_table(table(*rows)).splitlines()[-1] == (
-      "| geometric mean |  | metis |  | 1.000 | - | 1.414 | 4.000 |  |  |  |")
-
-
 def test_budget_tables_have_what_each_method_reaches_with_each_budget(tmp_path):
   rows = [row("a", "single", 2000.0), row("a", "metis", 1600.0)]
   found = [[[1, 0.1, 2000.0]], [[24, 0.1, 1600.0]]]

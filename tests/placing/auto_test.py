@@ -7,7 +7,6 @@ from placeto_tf.placing import auto, registry, running
 from placeto_tf.placing.auto import run_auto
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Kind, Method, plain
-from placeto_tf.problem.search_log import NO_BUDGET
 from placeto_tf.search.local_search import search_locally
 from placeto_tf.search.lower_bounds import lower_bound_us
 
@@ -136,7 +135,7 @@ def test_it_stops_when_the_bound_is_met(make_problem, make_cluster):
   log = _auto(problem, Budget(max_evaluations=5000), policy=policy)
   assert problem.search_log.best_objective_us == pytest.approx(lower_bound_us(problem))
   assert log.proven and not called and problem.search_log.evaluations < 100
-  assert _rows(log)["policy"].skipped == "nothing was left to gain"
+  assert _rows(log)["policy"].placement is None
   assert set(_rows(log)) >= {method.name for method in registry.references()}
 
 
@@ -166,7 +165,7 @@ def test_a_used_up_budget_leaves_rows_that_say_so(make_problem, make_cluster):
   rows = _rows(_auto(_wide(make_problem, make_cluster), Budget(max_evaluations=2),
                      policy=_policy(lambda *_: None)))
   assert [rows[method.name].evaluations for method in registry.references()] == [1, 1, 0, 0]
-  assert rows["metis"].skipped == rows["policy"].skipped == NO_BUDGET
+  assert rows["metis"].placement is None and rows["policy"].placement is None
 
 
 @pytest.mark.usefixtures("clock_of_looks")

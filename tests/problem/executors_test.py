@@ -12,6 +12,7 @@ import graph_files
 from placeto_tf.errors import PlacementError, SetupError
 from placeto_tf.evaluation import EvaluationConfig, evaluate
 from placeto_tf.problem.executors import LOCAL, InProcess, executor_at, result_of
+from placeto_tf.training.collecting import Collecting
 
 pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
 
@@ -55,22 +56,20 @@ def test_errors_of_calls_are_those_that_they_raise(executor):
     result_of(executor.submit(fail))
 
 
-def test_actors_keep_what_they_made_and_answer_in_order(executor):
-  def make(number, values):
-    held = []
+def test_a_process_makes_its_collector_once_and_results_have_the_order_of_specs(executor):
+  def make(values):
+    played = []
 
-    def call(index):
-      held.append(index)
-      return values[index], len(held) >= 1
+    def collect(weights, spec):
+      played.append(spec)
+      return values[spec] + weights, len(played)
 
-    return call
+    return collect
 
-  values = executor.share_all(["a", "b", "c"])
-  with executor.actors(2, make, values, environment={}) as actors:
-    for index in (2, 0, 1, 0):
-      actors.submit(index)
-    assert [actors.next() for _ in range(4)] == [
-        ("c", True), ("a", True), ("b", True), ("a", True)]
+  with Collecting(executor, 2, make, ["a", "b", "c"]) as collecting:
+    found = collecting.collect("w", (2, 0, 1, 0)) + collecting.collect("v", (1,) * 8)
+  assert [text for text, _ in found] == ["cw", "aw", "bw", "aw"] + ["bv"] * 8
+  assert max(count for _, count in found) > 1  # collectors are kept
 
 
 def test_a_call_whose_process_dies_is_made_again(on_ray, tmp_path):

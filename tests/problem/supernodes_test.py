@@ -18,14 +18,14 @@ def test_units_are_those_of_sorted_arrays(seed, count):
   labels = np.random.default_rng(seed).integers(0, count, 60)
   supernodes = Supernodes(problem, labels)
   _, supernode_of_op = np.unique(labels, return_inverse=True)
-  assert [ops.tolist() for ops in supernodes.ops] == [
+  tables = supernodes.tables
+  assert [ops.tolist() for ops in np.split(tables.ops, tables.op_offsets[1:-1])] == [
       np.flatnonzero(supernode_of_op == u).tolist() for u in range(len(supernodes))]
   producers, consumers, _ = plain_grouping.traffic_between(
       problem.graph, problem.costs, supernode_of_op, len(supernodes))
   offsets, others = plain_grouping.neighbours(producers, consumers, len(supernodes))
-  assert supernodes.tables.neighbour_offsets.tolist() == offsets.tolist()
-  assert supernodes.tables.neighbours.tolist() == others.tolist()
-  assert supernodes.neighbours == [part.tolist() for part in np.split(others, offsets[1:-1])]
+  assert tables.neighbour_offsets.tolist() == offsets.tolist()
+  assert tables.neighbours.tolist() == others.tolist()
 
 
 @hypothesis.given(st.integers(0, 2**32 - 1), st.integers(2, 60))

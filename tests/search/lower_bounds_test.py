@@ -122,55 +122,9 @@ def test_several_outputs_for_one_consumer_share_a_bus(make_problem, make_cluster
   assert problem.evaluate_ops(np.array([1, 0])).step_time_us[0] == pytest.approx(31)
 
 
-def test_what_a_host_must_send_passes_its_bus_one_after_the_other(make_problem, make_cluster):
-  # Three ops of the host, 0 us, 1000 bytes each for a GPU: 3 * 10 us and 2 gaps of 1 us.
-  cluster = make_cluster(3, host=True, bandwidth=100.0)
-  problem = make_problem(
-      [0.0] * 3 + [5.0] * 3, [(0, 3), (1, 4), (2, 5)], [1000] * 6, cluster=cluster,
-      host_ops=[0, 1, 2])
-  assert LowerBounds(problem).path_us() == pytest.approx(15)
-  assert LowerBounds(problem).bus_us() == pytest.approx(32 + 5)
-  assert problem.evaluate_ops(np.array([3, 3, 3, 0, 1, 2])).step_time_us[0] == pytest.approx(37)
-
-
 def test_work_between_what_comes_first_and_last_has_less_time(make_problem, make_cluster):
   # 10 us, then 4 x 10 us on two devices, then 10 us; transfers take 1 us.
   edges = [(0, i) for i in range(1, 5)] + [(i, 5) for i in range(1, 5)]
   problem = make_problem(
       [10.0] * 6, edges, [100] * 6, cluster=make_cluster(2, bandwidth=100.0))
   assert LowerBounds(problem).window_us() == pytest.approx(10 + 20 + 10)
-
-
-def test_variables_that_fill_two_devices_force_the_cheapest_transfer(make_problem, make_cluster):
-  # A chain of 3 ops of 10 us whose variables need two devices: 100 bytes a us, so cutting after
-  # op 0 costs 20 us, after op 1 only 5.
-  cluster = make_cluster(2, bandwidth=100.0, memory=250)
-  problem = make_problem(
-      [10.0] * 3, [(0, 1), (1, 2)], [2000, 500, 0], persistent_bytes=[100] * 3, cluster=cluster)
-  assert LowerBounds(problem).path_us() == pytest.approx(30)
-  assert LowerBounds(problem).forced_transfer_us() == pytest.approx(35)
-  assert problem.evaluate_ops(np.array([0, 0, 1])).step_time_us[0] == pytest.approx(35)
-
-
-def test_what_fits_on_one_device_forces_nothing(make_problem, make_cluster):
-  cluster = make_cluster(2, bandwidth=100.0, memory=300)
-  problem = make_problem(
-      [10.0] * 3, [(0, 1), (1, 2)], [2000, 500, 0], persistent_bytes=[100] * 3, cluster=cluster)
-  assert LowerBounds(problem).forced_transfer_us() == 0
-
-
-def test_parts_without_an_edge_between_them_are_not_cut(make_problem, make_cluster):
-  # Two chains that fill a device each: together they need both, but no tensor has to cross.
-  cluster = make_cluster(2, bandwidth=100.0, memory=200)
-  problem = make_problem(
-      [10.0] * 4, [(0, 1), (2, 3)], [2000] * 4, persistent_bytes=[100] * 4, cluster=cluster)
-  assert LowerBounds(problem).forced_transfer_us() == 0
-
-
-def test_colocated_ops_are_not_what_is_cut(make_problem, make_cluster):
-  # The cheap cut is between ops that must stay together, so the dear one counts.
-  cluster = make_cluster(2, bandwidth=100.0, memory=250)
-  problem = make_problem(
-      [10.0] * 3, [(0, 1), (1, 2)], [2000, 500, 0], persistent_bytes=[100] * 3, cluster=cluster,
-      colocation=np.array([0, 1, 1], dtype=np.int32))
-  assert LowerBounds(problem).forced_transfer_us() == pytest.approx(10 + 20 + 20)

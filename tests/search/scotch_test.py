@@ -7,12 +7,13 @@ pytest.importorskip("pyscotch", reason="pyscotch, an optional extra, is not inst
 
 from placeto_tf.problem.budget import Budget  # noqa: E402
 from placeto_tf.search import scotch  # noqa: E402
+from placeto_tf.search.metis import partition_ops  # noqa: E402
 from random_problem import random_problem  # noqa: E402
 
 
 def test_work_is_divided_and_fewer_bytes_are_cut_than_by_chance():
   problem = random_problem(num_ops=300, devices="k80:3")
-  found = scotch.map_ops(problem, Budget())
+  found = partition_ops(problem, Budget(), divide=scotch.mappings)
   work = np.bincount(found, problem.costs.compute_us[:, 0], minlength=4)
   assert work[3] == 0 and work[:3].max() < 1.3 * work[:3].mean()  # nothing on the host
 
@@ -27,11 +28,11 @@ def test_work_is_divided_and_fewer_bytes_are_cut_than_by_chance():
 
 def test_equal_seeds_give_equal_placements():
   problem = random_problem(num_ops=300, devices="k80:1+v100:1")
-  found = [scotch.map_ops(problem, Budget(), seed=3) for _ in range(2)]
+  found = [partition_ops(problem, seed=3, divide=scotch.mappings) for _ in range(2)]
   np.testing.assert_array_equal(*found)
 
 
 def test_ops_stay_where_they_may_be():
   problem = random_problem(num_ops=60, devices="k80:2")
-  found = scotch.map_ops(problem)
+  found = partition_ops(problem, divide=scotch.mappings)
   assert problem.allowed_ops[np.arange(60), found].all()

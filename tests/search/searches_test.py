@@ -68,9 +68,9 @@ def test_descent_ends_where_no_single_move_improves(random_problem):
       problem, supernodes, placement, problem.search_log.best_objective_us,
       Budget(max_evaluations=10_000), stream(0))
   for supernode in supernodes.movable:
-    for device in supernodes.choices[supernode]:
+    for device in np.flatnonzero(supernodes.allowed[supernode]):
       moved = found.copy()
-      moved[supernodes.ops[supernode]] = device
+      moved[supernodes.supernode_of_op == supernode] = device
       assert problem.evaluate_ops(moved).objective_us[0] >= objective_us
 
 
@@ -83,7 +83,7 @@ def test_supernodes_follow_a_placement_of_any_ops(seed, random_problem):
   placement = placement[problem.graph.colocation].astype(np.int32)
   for count in level_counts(problem):
     supernodes = placed_supernodes(problem, placement, count)
-    assert (supernodes.expand(np.array(supernodes.devices(placement))) == placement).all()
+    assert (np.array(supernodes.devices(placement))[supernodes.supernode_of_op] == placement).all()
     assert supernodes.allowed[np.arange(len(supernodes)), supernodes.devices(placement)].all()
 
 
