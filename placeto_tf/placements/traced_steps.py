@@ -334,20 +334,10 @@ def opened(specs: Specs, others: Specs) -> Specs:
   import tensorflow as tf
 
   def opened_one(one: Any, other: Any) -> Any:
-    """Replaces by None the dimensions of a spec in which another spec differs.
-
-    Args:
-      one, other: leaves.
-
-    Returns:
-      A spec of the same rank; the unchanged first leaf if the leaves are no specs of equal rank.
-    """
-    if not (isinstance(one, tf.TensorSpec) and isinstance(other, tf.TensorSpec)) or (
-        one.shape.rank is None or one.shape.rank != other.shape.rank):
+    both = isinstance(one, tf.TensorSpec) and isinstance(other, tf.TensorSpec)
+    if not both or one.shape.rank != other.shape.rank:
       return one
-    # None where the two differ.
-    dims = [a if a == b else None for a, b in zip(one.shape.as_list(), other.shape.as_list())]
-    return tf.TensorSpec(dims, one.dtype, one.name)
+    return one.most_specific_common_supertype([other]) or one
 
   try:
     return tf.nest.map_structure(opened_one, specs, others)

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Mapping, Optional, Sequence, Set, Tuple
-
-import numpy as np
+from typing import Optional, Sequence, Set, Tuple
 
 from placeto_tf.errors import GraphError, ReplicaMismatchError, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -220,7 +218,7 @@ class SideBySide:
       seen = self._noise.allowed(seen, (expected, found), step, deadline)
     wrong = [each for each in seen if each.is_wrong]
     if wrong:
-      raise self._mismatch(wrong, step, feed)
+      raise self._mismatch(wrong, step)
     # Variables whose tolerance is too wide to show an error, or that overflow.
     self._blurred.update(
         each.name for each in seen if each.name in pair.copies and not each.tells)
@@ -264,14 +262,10 @@ class SideBySide:
     except tf.errors.DeadlineExceededError:
       self._doubled = None
 
-  def _mismatch(
-      self, wrong: Sequence[SeenDifference], step: int, feed: Mapping[str, np.ndarray]
-  ) -> ReplicaMismatchError:
-    """Returns the error that names the differences and the all-reduces that differ first."""
+  def _mismatch(self, wrong: Sequence[SeenDifference], step: int) -> ReplicaMismatchError:
+    """Returns the error that names the differences."""
     shown = listed([f"{each.name!r} by {each.difference:.0e}" for each in wrong])
-    sums = self.pair.wrong_reductions(feed)
-    where = f"; all-reduced values differ first at {', '.join(map(repr, sums))}" if sums else ""
     return ReplicaMismatchError(
         f"{self.pair.replicated.strategy} replicas train something else than the graph: after step "
-        f"{step + 1} {shown} (relative to its largest element){where}; train with one "
-        "replica, or take the op out of the training step")
+        f"{step + 1} {shown} (relative to its largest element); train with one replica, or take "
+        "the op out of the training step")

@@ -36,8 +36,6 @@ from placeto_tf.runtime.training_memory import (
 if TYPE_CHECKING:
   import tensorflow as tf
 
-_LISTED = 3
-
 
 class TrainedPair:
   """Runs a graph and its replicas, and maps their variables to each other.
@@ -151,33 +149,6 @@ class TrainedPair:
           for part in self._by_copy(name, value).values()]
     return seen
 
-  def wrong_reductions(self, feed: Mapping[str, np.ndarray]) -> List[str]:
-    """Returns the first tensors whose all-reduce gives another value than the graph's."""
-    for names in self.chunks:
-      # Both start from the graph's values, so only all-reduces can differ.
-      self._write_parts(dict(zip(names, self.whole.read(names))))
-    reductions: Dict[str, str] = {}  # the end of the name of an all-reduce -> its name
-    for op in self.parts.tf_graph.get_operations():
-      if op.name.startswith(COLLECTIVES) and op.outputs:
-        parts = op.name.split("/")
-        # Every ending of the name: the graph's op follows an unknown prefix.
-        for start in range(1, len(parts)):
-          reductions.setdefault("/".join(parts[start:]), op.name)
-    found: List[str] = []
-    for name in self.whole.graph.op_names:
-      for port in range(2):
-        reduction = reductions.get(f"{name}_{port}")
-        if reduction is None or len(found) >= _LISTED:
-          continue
-        try:
-          one = self.whole.session.run(f"{name}:{port}", feed)
-          other = self.parts.session.run(f"{reduction}:0", self.replicated.feed(feed))
-        except Exception:  # pylint: disable=broad-except  in a branch that is not taken
-          continue
-        if difference(one, other) > tolerance(one):
-          found.append(name)
-    return found
-
   def _in_chunks(self) -> List[List[str]]:
     """Divides the variables into groups of at most `CHUNK_BYTES`, or of one variable."""
     found: List[List[str]] = [[]]
@@ -229,10 +200,6 @@ class TrainedPair:
   def _write(self, values: Mapping[str, np.ndarray]) -> None:
     """Sets variables of the graph, and their copies among the replicas."""
     self.whole.write(values)
-    self._write_parts(values)
-
-  def _write_parts(self, values: Mapping[str, np.ndarray]) -> None:
-    """Sets the replicas' copies of variables."""
     self.parts.write({copy_: part for name, value in values.items()
                       for copy_, part in self._by_copy(name, value).items()})
 

@@ -68,9 +68,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     import tensorflow as tf
 
   config = tf.compat.v1.ConfigProto(
-      device_count={"CPU": options.cpu_devices},
-      inter_op_parallelism_threads=options.inter_op_threads,
-      intra_op_parallelism_threads=options.intra_op_threads)
+      device_count={"CPU": 1}, inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
   try:
     server = tf.distribute.Server(
         {JOB: addresses}, job_name=JOB, task_index=options.task, config=config, start=False)
@@ -87,7 +85,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
           file=sys.stderr)
     return 1
   if prompt:
-    _compute_at_leisure(server.target, options.task, options.inter_op_threads)
+    _compute_at_leisure(server.target, options.task)
   # The line that the parent waits for.
   print(f"ready {own}", flush=True)
   server.join()
@@ -105,20 +103,14 @@ def _schedule(policy: Optional[int], priority: int) -> bool:
   return True
 
 
-def _compute_at_leisure(target: str, task: int, num_threads: int) -> None:
-  """Resets the scheduling of the threads that run ops, by ops that run on each of them."""
+def _compute_at_leisure(target: str, task: int) -> None:
+  """Resets the scheduling of the thread that runs ops, by an op that runs on it."""
   import tensorflow as tf
 
   v1 = tf.compat.v1
-  together = threading.Barrier(num_threads)  # else one thread could run all of the ops
-
-  def demote() -> bool:
-    together.wait(timeout=60)
-    return _schedule(os.SCHED_OTHER, 0)
-
   device = f"/job:{JOB}/task:{task}"
   with tf.Graph().as_default() as graph, tf.device(f"{device}/device:CPU:0"):
-    demoted = [v1.py_func(demote, [], tf.bool) for _ in range(num_threads)]
+    demoted = v1.py_func(lambda: _schedule(os.SCHED_OTHER, 0), [], tf.bool)
   config = v1.ConfigProto(device_filters=[device])  # the other workers may not be up yet
   with v1.Session(target, graph=graph, config=config) as session:
     session.run(demoted)
@@ -130,9 +122,6 @@ def _options(argv: Optional[Sequence[str]]) -> argparse.Namespace:
   parser.add_argument("--workers", required=True, help="HOST:PORT of all workers, in their order")
   parser.add_argument("--task", type=int, required=True, help="which of them this one is, from 0")
   parser.add_argument("--cores", default="", help="cores to run on, such as 0,1; default: all")
-  parser.add_argument("--inter_op_threads", type=int, default=1, help="ops at a time")
-  parser.add_argument("--intra_op_threads", type=int, default=1, help="threads inside an op")
-  parser.add_argument("--cpu_devices", type=int, default=1, help="logical CPU devices")
   parser.add_argument(
       "--prompt_messages", action="store_true", help="messages go ahead of ops, where permitted")
   parser.add_argument(

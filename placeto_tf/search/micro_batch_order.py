@@ -19,10 +19,11 @@ Dimensions: N ops, E edges, D devices, M micro-batches.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import heapq
 import itertools
-from typing import Dict, Iterable, List, Optional, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
 
@@ -198,10 +199,10 @@ class _Schedule:
     self._queued, self._paired = cluster.transfers != "unlimited", cluster.transfers == "pair"
     self._to_each = cluster.transfer_per_destination or cluster.transfers != "device"
     # (device, receiver; -1 for all) -> when the link is free.
-    self._link_free_us: Dict[Tuple[int, int], float] = {}
-    self._events: List[Tuple[float, int, int, int]] = []  # instant, number, kind, op or device
+    self._link_free_us: Dict[Tuple[int, int], float] = collections.defaultdict(float)
+    # Instant, number, method, op or device.
+    self._events: List[Tuple[float, int, Callable[[int, float], None], int]] = []
     self._numbers = itertools.count()
-    self._touched: set = set()
 
   def run(self) -> Optional[List[int]]:
     """Returns [N], the ops in the order in which they start; None if some never do."""
@@ -212,28 +213,25 @@ class _Schedule:
     now = 0.0
     # Event loop: start ops on free devices, then handle all events of the next instant.
     while True:
-      for device in sorted(self._touched):
-        if not self._busy[device]:
+      for device, busy in enumerate(self._busy):
+        if not busy and self._ready[device]:
           self._start(device, now, started)
-      self._touched.clear()
       # Ops that wait for a held micro-batch never start: the order cannot be kept.
       if not self._events:
         return started if len(started) == len(self._place) else None
       now = self.end = self._events[0][0]
       # All events of one instant come before the next start, so ties do not depend on the heap.
       while self._events and self._events[0][0] == now:
-        _, _, kind, item = heapq.heappop(self._events)
-        if kind == 0:
-          self._end(item, now)
-        elif kind == 1:
-          self._lose(item)
-        else:
-          self._busy[item] = False
-          self._touched.add(item)
+        _, _, handle, item = heapq.heappop(self._events)
+        handle(item, now)
 
-  def _push(self, when: float, kind: int, item: int) -> None:
-    """Queues an event; `kind` 0: op ends, 1: input of op arrives, 2: device is free."""
-    heapq.heappush(self._events, (when, next(self._numbers), kind, item))
+  def _push(self, when: float, handle: Callable[[int, float], None], item: int) -> None:
+    """Queues an event: the call of a method with an op or a device, and the instant."""
+    heapq.heappush(self._events, (when, next(self._numbers), handle, item))
+
+  def _free(self, device: int, now: float) -> None:
+    """Frees a device after an op and its overhead."""
+    self._busy[device] = False
 
   def _turn(self, lane: int, op: int) -> Tuple[int, int, int, int]:
     """Returns a key that is smallest for the lane that goes first; `op` is the lane's next op."""
@@ -251,16 +249,12 @@ class _Schedule:
     if 0 <= lane < self._lanes and lane % self._count >= self._in_flight and self._left[earlier]:
       self._held.setdefault(earlier, []).append(op)
       return
-    device = self._place[op]
-    queue = self._ready[device].setdefault(lane, [])
+    queue = self._ready[self._place[op]].setdefault(lane, [])
     heapq.heappush(queue, (self._rank[op], op))
-    self._touched.add(device)
 
   def _start(self, device: int, now: float, started: List[int]) -> None:
     """Starts the next op of the device's lane, or of the lane whose turn comes."""
     ready = self._ready[device]
-    if not ready:
-      return
     # A device goes on with its micro-batch as long as that micro-batch has ready ops.
     lane = self._working_on[device]
     if lane not in ready:
@@ -271,36 +265,34 @@ class _Schedule:
       del ready[lane]
     started.append(op)
     self._busy[device] = True
-    self._push(now + self._cost_us[op], 0, op)
+    self._push(now + self._cost_us[op], self._end, op)
 
   def _end(self, op: int, now: float) -> None:
     """Frees the device after an op, sends its outputs and releases held micro-batches."""
     device, cost_us = self._place[op], self._cost_us[op]
     # Ops without cost launch no kernel, and so have no overhead.
-    self._push(now + (self._overhead_us if cost_us else 0.0), 2, device)
-    e, last = self._begin[op], self._begin[op + 1]
-    while e < last:
-      port, begin = self._ports[e], e
-      receivers: Dict[int, List[int]] = {}  # of one output, whose edges are consecutive
-      while e < last and self._ports[e] == port:
-        target = self._place[self._consumers[e]]
-        if target == device:
-          self._lose(self._consumers[e])
+    self._push(now + (self._overhead_us if cost_us else 0.0), self._free, device)
+    edges = range(self._begin[op], self._begin[op + 1])
+    for _, same in itertools.groupby(edges, key=self._ports.__getitem__):
+      found = list(same)  # edges of one output
+      targets = [self._place[self._consumers[e]] for e in found]
+      others = sorted(set(targets) - {device})
+      # Device -> when it has the output, after a transfer to each, or one to all of them at the
+      # slowest link's rate.
+      arrives_us = {}
+      for receivers in [[to] for to in others] if self._to_each else filter(None, [others]):
+        link = device, receivers[0] if self._paired else -1
+        slowest = min(self._bandwidth[device][to] for to in receivers)
+        begin_us = max(now, self._link_free_us[link]) if self._queued else now
+        sent_us = begin_us + self._bytes[found[0]] / slowest
+        # The link is busy until the transfer and the gap after it are over.
+        self._link_free_us[link] = sent_us + self._gap_us
+        arrives_us.update({to: sent_us + self._latency_us[device][to] for to in receivers})
+      for e, to in zip(found, targets):
+        if to == device:
+          self._lose(self._consumers[e], now)
         else:
-          receivers.setdefault(target, []).append(self._consumers[e])
-        e += 1
-      # A transfer to each receiver, or one to all of them at the slowest link's rate.
-      for targets in [[to] for to in sorted(receivers)] if self._to_each else [[*receivers]]:
-        if targets:
-          link = device, targets[0] if self._paired else -1
-          slowest = min(self._bandwidth[device][to] for to in targets)
-          free_us = self._link_free_us.get(link, now) if self._queued else now
-          sent = max(now, free_us) + self._bytes[begin] / slowest
-          # The link is busy until the transfer and the gap after it are over.
-          self._link_free_us[link] = sent + self._gap_us
-          for to in targets:
-            for consumer in receivers[to]:
-              self._push(sent + self._latency_us[device][to], 1, consumer)
+          self._push(arrives_us[to], self._lose, self._consumers[e])
     # The last op of a micro-batch releases the ops that are held back until it ends.
     lane = self._lane[op]
     if 0 <= lane < self._lanes:
@@ -309,7 +301,7 @@ class _Schedule:
         for waiting in self._held.pop(lane, ()):
           self._make_ready(waiting)
 
-  def _lose(self, op: int) -> None:
+  def _lose(self, op: int, now: float) -> None:
     """Counts one more input of an op as arrived; the op is ready once no input is missing."""
     self._missing[op] -= 1
     if not self._missing[op]:
