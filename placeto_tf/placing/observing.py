@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import time
-from typing import Any, Callable, Iterator, List, Optional, Union
+from typing import Callable, Iterator, Optional, Union
 
 import numpy as np
 from tqdm import auto as tqdm_auto
@@ -20,36 +21,37 @@ _REFRESH_SECONDS = 0.2
 Progress = Callable[[PlacementProblem, str], None]
 
 
+@dataclasses.dataclass(frozen=True)
 class Observer:
-  """Receives the progress of placing, and shows it."""
+  """Receives the progress of placing, and shows it.
 
-  def __init__(self, shown: bool = False, progress: Optional[Progress] = None):
-    """Chooses the way to show progress.
+  Attributes:
+    shown: whether progress is shown on stderr.
+    progress: a function of the user's that is called instead.
+    record: called with the problem, too.
+  """
 
-    Args:
-      shown: whether progress is shown on stderr.
-      progress: a function of the user's that is called instead.
-    """
-    self._shown = shown and progress is None
-    self._progress = progress
+  shown: bool = False
+  progress: Optional[Progress] = None
+  record: Callable[[PlacementProblem], None] = lambda problem: None
 
   def say(self, text: str) -> None:
     """Shows a message of one line."""
-    if self._shown:
+    if self.shown:
       print(text, file=sys.stderr, flush=True)
 
   @contextlib.contextmanager
   def stage(self, name: str) -> Iterator[None]:
     """Shows the name of a long stage that is no search, and at its end the time that it took."""
     started = time.monotonic()
-    if self._shown:
+    if self.shown:
       print(f"{name} ...", end="", flush=True, file=sys.stderr)
     ended = ""
     try:
       yield
       ended = f" {time.monotonic() - started:.1f} s"
     finally:
-      if self._shown:
+      if self.shown:
         print(ended, file=sys.stderr)
 
   @contextlib.contextmanager
@@ -59,11 +61,15 @@ class Observer:
     Args:
       budget: the budget of the search.
     """
-    if not self._shown:
-      yield self._progress or (lambda problem, placer: None)
+    if not self.shown:
+      def told(problem: PlacementProblem, placer: str) -> None:
+        self.record(problem)
+        if self.progress is not None:
+          self.progress(problem, placer)
+
+      yield told
       return
     by_seconds = budget.max_seconds is not None
-    bars: List[Any] = []  # one, once the search begins
     shown = ("", 0.0)  # the placer, and the time at which it was shown
 
     def show(problem: PlacementProblem, placer: str) -> None:
@@ -74,16 +80,11 @@ class Observer:
         placer: name of the placer that runs.
       """
       nonlocal shown
+      self.record(problem)
       # A change of the placer is shown at once.
       if placer == shown[0] and time.monotonic() - shown[1] < _REFRESH_SECONDS:
         return
-      shown = placer, time.monotonic()
-      if not bars:
-        bars.append(stack.enter_context(tqdm_auto.tqdm(
-            total=budget.max_seconds if by_seconds else budget.max_evaluations, file=sys.stderr,
-            unit="s" if by_seconds else "placements", mininterval=0.5, bar_format=(
-                "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}"))))
-      bar, search_log = bars[0], problem.search_log
+      shown, search_log = (placer, time.monotonic()), problem.search_log
       # The bar counts seconds, or evaluations if only evaluations are limited.
       bar.n = min(search_log.seconds if by_seconds else search_log.evaluations, bar.total)
       bar.set_description_str(f"Placing ({placer})", refresh=False)
@@ -93,8 +94,10 @@ class Observer:
             refresh=False)
       bar.update(0)
 
-    with contextlib.ExitStack() as stack:
-      # The bar opens with the first call and closes with this stack.
+    with tqdm_auto.tqdm(
+        total=budget.max_seconds if by_seconds else budget.max_evaluations, file=sys.stderr,
+        unit="s" if by_seconds else "placements", mininterval=0.5, bar_format=(
+            "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}")) as bar:
       yield show
 
 

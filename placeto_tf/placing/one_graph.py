@@ -69,18 +69,19 @@ def place_graph(
     costs = estimate_costs(graph, cluster, source=config.costs)
   with observer.stage("Grouping"):
     problem = running.problem_of(graph, cluster, config, costs)
-  with observer.search(config.budget) as progress:
-    with runs_of(config) as runs:
-      if config.ray is not None:
-        # The report has the number of runs that Ray could start.
-        config = dataclasses.replace(config, independent_runs=runs.count)
-      compile_ahead(problem, registry.find(config.method), observer.stage)
-      bound_us = lower_bound_us(problem)
-      problem = problem.renewed()  # the clock begins now, after all preparations
-      budget = _with_target(config.budget, bound_us)
-      interrupted = _search(problem, config, budget, bound_us, runs, root_dir, progress)
-      ended = "Ctrl-C" if interrupted else _ended(
-          problem.search_log, budget, auto=registry.find(config.method).kind is Kind.AUTO)
+  with contextlib.ExitStack() as stack:
+    runs = stack.enter_context(runs_of(config))
+    if config.ray is not None:
+      # The report has the number of runs that Ray could start.
+      config = dataclasses.replace(config, independent_runs=runs.count)
+    compile_ahead(problem, registry.find(config.method), observer.stage)
+    bound_us = lower_bound_us(problem)
+    progress = stack.enter_context(observer.search(config.budget))
+    problem = problem.renewed()  # the clock begins now, after all preparations
+    budget = _with_target(config.budget, bound_us)
+    interrupted = _search(problem, config, budget, bound_us, runs, root_dir, progress)
+    ended = "Ctrl-C" if interrupted else _ended(
+        problem.search_log, budget, auto=registry.find(config.method).kind is Kind.AUTO)
     # Simulate the placements of all methods once more, for their rows of the table.
     rows = {each.name: Baseline.of(problem, each) for each in problem.search_log.method_runs}
     best = problem.search_log.best_known

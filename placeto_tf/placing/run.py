@@ -131,10 +131,10 @@ def place_with(
   Raises:
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
   """
-  # TensorBoard's events are written while the search runs.
-  with looking(config.look), contextlib.nullcontext() if root_dir is None else Recorded(
-      observer, root_dir) as recorded:
-    told = recorded or observer
+  with looking(config.look), contextlib.ExitStack() as stack:
+    recorded = None if root_dir is None else stack.enter_context(Recorded(root_dir))
+    # TensorBoard's events are written while the search runs.
+    told = observer if recorded is None else dataclasses.replace(observer, record=recorded.record)
     result = (
         one_graph.place_graph(loaded, cluster, config, root_dir=root_dir, observer=told)
         if isinstance(loaded, ComputationGraph) else

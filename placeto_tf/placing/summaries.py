@@ -13,17 +13,14 @@ charts in alphabetical order, so a policy's charts of its learning (`Training/`)
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import struct
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Tuple
 
 from placeto_tf.placing import tables
-from placeto_tf.placing.observing import Observer, Progress
 from placeto_tf.placing.result import PlacingResult
-from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation import timeline
 
@@ -35,24 +32,16 @@ _RATE_SECONDS = 2  # interval for evaluations a second
 _KEPT_CONSTANT_BYTES = 64  # larger constants are removed; axes, shapes and numbers are kept
 
 
-class Recorded(Observer):
-  """An observer that writes TensorBoard events of the search, and calls another observer.
+class Recorded:
+  """Writes TensorBoard events of a search.
 
   It is a context manager, which closes the files. Events are flushed every few seconds.
   """
 
-  def __init__(self, observer: Observer, directory: str):
-    """Opens the file of events.
-
-    Args:
-      observer: receives the progress, too.
-      directory: events are written to its folder `placing`.
-    """
+  def __init__(self, directory: str):
+    """Opens the file of events, in the folder `placing` of a directory."""
     import tensorflow as tf
 
-    super().__init__()
-    self._observer = observer
-    self.say, self.stage = observer.say, observer.stage  # type: ignore[method-assign]
     self._improvements = 0  # number of written entries of the history
     self._counted: Tuple[float, int] = (0.0, 0)  # seconds and evaluations
     with tf.Graph().as_default():  # the writer refuses eager mode, though it runs no op
@@ -65,24 +54,7 @@ class Recorded(Observer):
   def __exit__(self, *_: object) -> None:
     self._writer.close()
 
-  @contextlib.contextmanager
-  def search(self, budget: Budget) -> Iterator[Progress]:
-    """Yields a function that records events of a search and calls the other observer."""
-    with self._observer.search(budget) as progress:
-
-      def both(problem: PlacementProblem, placer: str) -> None:
-        """Records events and calls the other observer.
-
-        Args:
-          problem: the problem, with the search log to record.
-          placer: name of the placer that runs.
-        """
-        self._record(problem)
-        progress(problem, placer)
-
-      yield both
-
-  def _record(self, problem: PlacementProblem) -> None:
+  def record(self, problem: PlacementProblem) -> None:
     """Writes the improvements since the last call and, now and then, evaluations a second."""
     log, (before_s, before) = problem.search_log, self._counted
     for evaluations, _, objective_us in log.history[self._improvements:]:

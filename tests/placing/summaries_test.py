@@ -39,11 +39,11 @@ def written_fixture(tmp_path_factory):
 
   config = PlacingConfig(method="annealing", max_evaluations=90, max_groups=8,
                          pins=(("branch0/layer0/matmul", "/GPU:1"),))
-  with Recorded(Observer(progress=progress), str(directory)) as recorded:
+  with Recorded(str(directory)) as recorded:
     writers.append(recorded)
     result = place_with(
         load_graph(graph_files.meta_graph_def()), Cluster.parse("k80:2"), config,
-        observer=recorded)
+        observer=Observer(progress=progress, record=recorded.record))
     recorded.finish(result)
   return result, _reload(directory / "placing"), during
 
@@ -58,7 +58,8 @@ def test_step_time_is_written_in_ms_while_the_search_runs(written):
 
 
 def test_evaluations_a_second_are_those_since_they_were_written_last(tmp_path):
-  with Recorded(Observer(), str(tmp_path)) as recorded, recorded.search(Budget(1)) as progress:
+  with Recorded(str(tmp_path)) as recorded, Observer(record=recorded.record).search(
+      Budget(1)) as progress:
     for seconds, evaluations in ((1.0, 50), (4.0, 100), (5.0, 150), (14.0, 1100)):
       progress(types.SimpleNamespace(search_log=types.SimpleNamespace(
           history=[], seconds=seconds, evaluations=evaluations)), "annealing")
