@@ -21,7 +21,6 @@ import os
 import shutil
 import stat
 import tempfile
-import time
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Type, TypeVar
 
 from placeto_tf.errors import PlacementError, PlacetoError, SetupError
@@ -29,7 +28,6 @@ from placeto_tf.files import user_files
 
 MANIFEST = ".results.json"
 _PARTIAL = ".partial-"
-_RELEASE_S = 1.0
 _REMEDY = "move it away or choose another directory"
 
 _Self = TypeVar("_Self", bound="ResultDirectory")
@@ -239,21 +237,14 @@ def alone(directory: str) -> Iterator[None]:
     PlacetoError: another run works in it, or it cannot be made.
   """
   make(directory)
-  deadline = time.monotonic() + _RELEASE_S
-  lock, waiting = None, True
-  while waiting:
-    try:
-      lock = _locked(directory)
-    except BlockingIOError:
-      # A child that a killed run had forked holds its lock for a moment longer.
-      if time.monotonic() >= deadline:
-        raise PlacetoError(f"another run works in {directory!r}; wait for its end or choose "
-                           "another directory") from None
-      time.sleep(_RELEASE_S / 20)
-      continue
-    except OSError:
-      pass
-    waiting = False
+  lock = None
+  try:
+    lock = _locked(directory)
+  except BlockingIOError:
+    raise PlacetoError(f"another run works in {directory!r}; wait for its end or choose another "
+                       "directory") from None
+  except OSError:  # a file system without locks
+    pass
   try:
     yield
   finally:

@@ -22,7 +22,7 @@ import numpy as np
 
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import MEMORY_PENALTY_US_PER_BYTE, PlacementProblem
-from placeto_tf.simulation.compiled_step import simulate_step
+from placeto_tf.simulation.compiled_step import address_of, simulate_step
 from placeto_tf.simulation.compiling import copy_into, inlined
 
 BLOCK_SECONDS = 0.01
@@ -34,6 +34,7 @@ class Evaluator(NamedTuple):
   """Arrays with which a compiled loop evaluates."""
 
   row: np.ndarray  # [1, N] int32, the placement to evaluate; the loop changes it
+  address: int  # of the engine's event loop
   arguments: Tuple[Any, ...]  # of the engine
   start_us: np.ndarray  # [1, N] float64 starts in the placement evaluated last
   step_time_us: np.ndarray  # [1] float64 its step time
@@ -48,8 +49,8 @@ class Evaluator(NamedTuple):
 def evaluate(evaluator):
   """Evaluates evaluator.row; returns its objective in us, see `PlacementProblem.evaluate_ops`."""
   simulate_step(
-      evaluator.row, evaluator.arguments, evaluator.start_us, evaluator.step_time_us,
-      evaluator.peak_bytes)
+      evaluator.address, evaluator.row, evaluator.arguments, evaluator.start_us,
+      evaluator.step_time_us, evaluator.peak_bytes)
   # Bytes over the limits of all devices, with the penalty of the problem's objective.
   excess = 0.0
   for d in range(evaluator.memory_bytes.shape[0]):
@@ -84,10 +85,12 @@ class CompiledEvaluations:
     n, d = problem.graph.num_ops, problem.num_devices
     # A workspace per loop, so that loops of several threads share no buffers.
     self._workspace = problem.simulator.take_workspace()
+    engine = problem.simulator.engine
+    row, arguments = np.zeros((1, n), np.int32), engine.arguments(self._workspace)
+    results = np.empty((1, n)), np.empty(1), np.empty((1, d))
     self.evaluator = Evaluator(
-        np.zeros((1, n), np.int32), problem.simulator.engine.arguments(self._workspace),
-        np.empty((1, n)), np.empty(1), np.empty((1, d)),
-        np.array(problem.cluster.memory_bytes, dtype=np.float64), np.zeros(2),
+        row, address_of(engine.simulate_range, row, 0, 1, *arguments, *results), arguments,
+        *results, np.array(problem.cluster.memory_bytes, dtype=np.float64), np.zeros(2),
         np.empty(n, np.int32), np.zeros(3, np.int64))
     self._length, self._began = FIRST_BLOCK, 0.0
 

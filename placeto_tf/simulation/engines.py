@@ -27,6 +27,8 @@ def needs_extensions(cluster: Cluster) -> bool:
 class ReferenceEngine:
   """Runs `event_loop`."""
 
+  simulate_range = staticmethod(event_loop.simulate_range)
+
   def __init__(self, tables: SimulationTables):
     self._tables = tables
 
@@ -53,7 +55,7 @@ class ReferenceEngine:
       peak: [B, D] float64 bytes, filled in the range.
     """
     state, starts = workspace
-    event_loop.simulate_range(
+    self.simulate_range(
         placements, first, last, self._tables, state,
         starts if start_us is None else start_us, step_time_us, peak)
 
@@ -104,6 +106,8 @@ class ReferenceEngine:
 class ExtendedEngine:
   """Runs `extended_loop`, which has every extension."""
 
+  simulate_range = staticmethod(extended_loop.simulate_range)
+
   def __init__(
       self, tables: SimulationTables, cluster: Cluster,
       inline_ops: Optional[np.ndarray] = None):
@@ -133,7 +137,7 @@ class ExtendedEngine:
   def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> None:
     """Simulates placements with `extended_loop`; the arguments are those of `ReferenceEngine`."""
     state, starts = workspace
-    extended_loop.simulate_range(
+    self.simulate_range(
         placements, first, last, self._tables, self._extensions, state,
         starts if start_us is None else start_us, step_time_us, peak)
 

@@ -130,8 +130,7 @@ def test_a_pipe_in_a_set_is_refused(tmp_path):
     _make(_config(1), tmp_path)
 
 
-def test_a_second_run_in_the_directory_says_so(tmp_path, monkeypatch):
-  monkeypatch.setattr(outputs, "_RELEASE_S", 0)
+def test_a_second_run_in_the_directory_says_so(tmp_path):
   with outputs.alone(str(tmp_path)):
     with pytest.raises(PlacetoError, match="another run works in"):
       _make(_config(1), tmp_path)

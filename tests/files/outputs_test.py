@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import types
 
 import pytest
 
@@ -167,8 +166,7 @@ def test_a_run_that_goes_on_is_left_alone_by_another(tmp_path):
   assert contents(out) == {"a.json": "1"}
 
 
-def test_a_second_run_in_a_directory_says_so(tmp_path, monkeypatch):
-  monkeypatch.setattr(outputs, "_RELEASE_S", 0)
+def test_a_second_run_in_a_directory_says_so(tmp_path):
   with outputs.alone(str(tmp_path)):
     with pytest.raises(PlacetoError, match="another run works in"):
       with outputs.alone(str(tmp_path)):
@@ -176,23 +174,6 @@ def test_a_second_run_in_a_directory_says_so(tmp_path, monkeypatch):
   with outputs.alone(str(tmp_path)):
     pass
   assert list(tmp_path.iterdir()) == []
-
-
-def test_a_lock_that_is_given_back_in_a_moment_is_waited_for(tmp_path, monkeypatch):
-  """The clock is the test's: the lock is given back while the second run sleeps."""
-  first = outputs.alone(str(tmp_path / "new"))
-  first.__enter__()
-  slept = []
-
-  def sleep(seconds):
-    slept.append(seconds)
-    if len(slept) == 3:
-      first.__exit__(None, None, None)
-
-  monkeypatch.setattr(outputs, "time", types.SimpleNamespace(
-      monotonic=lambda: sum(slept), sleep=sleep))
-  with outputs.alone(str(tmp_path / "new")):
-    assert len(slept) == 3
 
 
 def test_a_list_that_names_files_outside_removes_nothing(tmp_path):
