@@ -14,8 +14,6 @@ from placeto_tf.graphs.kernels import KERNEL_TYPES
 from placeto_tf.placements.coverage import FileOps, file_ops
 from placeto_tf.placements.placement import Placement
 
-_MOST = 20  # most problems of one kind to list
-
 
 def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> List[str]:
   """Finds the problems of a placement; without problems, TensorFlow follows the placement.
@@ -32,7 +30,7 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
     cluster: its devices.
 
   Returns:
-    A sentence for each problem, at most 20 of a kind; [] without problems.
+    A sentence for each problem; [] without problems.
   """
   ops = file_ops(graph)
   column = device_names.match(placement.devices, cluster.device_names)
@@ -56,14 +54,13 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
           f"{', '.join(cluster.device_names)}")
     else:
       devices[i] = at
-  problems = _shortened(unknown) + _shortened(missing) + _shortened(strange)
-  problems += _shortened(_without_kernel(ops, devices, cluster))
+  problems = unknown + missing + strange + _without_kernel(ops, devices, cluster)
   # The graph's own sets also contain its loops, which TensorFlow allows on several devices.
   sets = traversal.UnionFind(len(ops.names))
   # Merge the sets of TensorFlow's colocation with the graph's sets.
   sets.union_all(enumerate(ops.colocation.tolist()))
   sets.union_all(zip(ops.positions.tolist(), ops.positions[np.asarray(graph.colocation)].tolist()))
-  return problems + _shortened(_split(ops.names, sets.labels(), devices, cluster))
+  return problems + _split(ops.names, sets.labels(), devices, cluster)
 
 
 def _without_kernel(ops: FileOps, devices: np.ndarray, cluster: Cluster) -> List[str]:
@@ -99,9 +96,3 @@ def _split(
         f"ops {names[leader]!r} and {names[i]!r} must share a device, but are on "
         f"{cluster.device_names[devices[leader]]} and {cluster.device_names[devices[i]]}")
   return found
-
-
-def _shortened(problems: List[str]) -> List[str]:
-  if len(problems) <= _MOST:
-    return problems
-  return problems[:_MOST] + [f"and {len(problems) - _MOST} more like the last"]

@@ -152,6 +152,7 @@ def _measure(
            if row.placement is not None and row.fits}
   # Measure the best placement even if no method's own placement fits in memory.
   found["best"] = problem.search_log.best_known
+  problem.search_log.running = "measuring"
   progress(problem, "measuring")
   return measured_search.search_on_workers(
       problem, found, workers=config.workers, device_map=dict(config.device_map) or None,
@@ -167,15 +168,8 @@ def _search(
   Returns:
     Whether Ctrl-C was pressed.
   """
-  method, log, stage = registry.find(config.method), problem.search_log, [""]
-
-  def announce(name: str) -> None:
-    stage[0] = name
-    progress(problem, name)
-
-  # The search log calls the observer when methods begin, and after evaluations.
-  log.announce = announce
-  log.observer = lambda: progress(problem, stage[0])
+  method, log = registry.find(config.method), problem.search_log
+  log.observer = functools.partial(progress, problem)
   try:
     run = functools.partial(
         running.run, problem, seed=config.seed, weights=config.policy_weights, root_dir=root_dir,
@@ -193,8 +187,6 @@ def _search(
     if log.best_placement is None:
       raise
     return True
-  finally:
-    log.observer = log.announce = None
   return False
 
 

@@ -201,7 +201,7 @@ class _Search:
       candidate, method, budget: of the run.
     """
     problem = candidate.problem
-    self.announce(problem, method.name)
+    problem.search_log.observer = functools.partial(self.announce, problem)
     run = functools.partial(running.run, problem, method, budget, self.seed, runs=self.runs)
     if method.kind is Kind.AUTO:  # records its parts itself
       run()

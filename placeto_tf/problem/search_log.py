@@ -18,6 +18,10 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.problem.budget import Budget
 
 
+def _nobody(running: str) -> None:
+  """Observes nothing; `running` is the name of the method that runs."""
+
+
 class Improvement(NamedTuple):
   """A change of the best placement.
 
@@ -70,8 +74,8 @@ class SearchLog:
     best_objective_us, best_excess_bytes: of the best placement; infinite if there is none.
     improvements: one for each change of the best placement.
     method_runs: one per method, in the order in which methods first ran.
-    observer: called after each batch of evaluations, if any.
-    announce: called with the name of each method before it runs.
+    running: name of the method that runs.
+    observer: called with that name when a method begins and after each batch of evaluations.
     stopped: whether every budget counts as used up.
     proven: whether the best placement is known to be optimal.
     saturated: whether the search ended because a longer search was not expected to gain enough.
@@ -85,8 +89,8 @@ class SearchLog:
   best_excess_bytes: float = math.inf
   improvements: List[Improvement] = dataclasses.field(default_factory=list)
   method_runs: List[MethodRun] = dataclasses.field(default_factory=list)
-  observer: Optional[Callable[[], None]] = None
-  announce: Optional[Callable[[str], None]] = None
+  running: str = ""
+  observer: Callable[[str], None] = _nobody
   stopped: bool = False
   proven: bool = False
   saturated: bool = False
@@ -94,8 +98,7 @@ class SearchLog:
   def __getstate__(self) -> Dict[str, Any]:
     """Returns the state for another machine, which has another monotonic clock."""
     # Monotonic clocks of two machines differ, so the (negative) elapsed seconds are sent instead.
-    return {**self.__dict__, "started": self.started - time.monotonic(), "observer": None,
-            "announce": None}
+    return {**self.__dict__, "started": self.started - time.monotonic(), "observer": _nobody}
 
   def __setstate__(self, state: Dict[str, Any]) -> None:
     self.__dict__.update(state, started=state["started"] + time.monotonic())
@@ -106,7 +109,7 @@ class SearchLog:
     # Lists are copied, so that later improvements of one log do not show in the other.
     return dataclasses.replace(
         self, improvements=list(self.improvements), method_runs=list(self.method_runs),
-        observer=None, announce=None, stopped=False,
+        observer=_nobody, stopped=False,
         best_placement=None if best is None else best.copy())  # Ray's own cannot be written to
 
   @property
@@ -210,8 +213,7 @@ class SearchLog:
           best[1]))
     # Observers see the log with this batch in.
     self.evaluations += evaluations
-    if self.observer is not None:
-      self.observer()
+    self.observer(self.running)
 
   def run(self, name: str, method: Callable[[], np.ndarray]) -> None:
     """Runs a method and records its part, also if the method is interrupted.
@@ -223,8 +225,8 @@ class SearchLog:
     Returns:
       None.
     """
-    if self.announce is not None:
-      self.announce(name)
+    self.running = name
+    self.observer(name)
     evaluations, seconds, placement = self.evaluations, self.seconds, None
     # Gains are measured against the best objective when the method began.
     start_us = None if self.best_placement is None else self.best_objective_us

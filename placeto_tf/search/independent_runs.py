@@ -168,5 +168,4 @@ def _merge(log: SearchLog, before: SearchLog, logs: List[SearchLog]) -> None:
   first = min((before, *logs), key=lambda each: (each.best_excess_bytes, each.best_objective_us))
   log.best_placement, log.best_excess_bytes = first.best_placement, first.best_excess_bytes
   log.best_objective_us = first.best_objective_us
-  if log.observer is not None:
-    log.observer()
+  log.observer(log.running)

@@ -84,7 +84,7 @@ def test_runs_end_at_a_target_and_in_time(sixty_ops):
 def test_an_interrupt_ends_all_runs_and_keeps_what_they_found(sixty_ops):
   problem = sixty_ops()
 
-  def observe():
+  def observe(_):
     if problem.search_log.evaluations > 50:
       raise KeyboardInterrupt
 

@@ -63,7 +63,7 @@ def test_an_interrupt_ends_the_tasks(sixty_ops):
   problem = sixty_ops()
   problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
 
-  def interrupt():
+  def interrupt(_):
     raise KeyboardInterrupt
 
   problem.search_log.observer = interrupt
