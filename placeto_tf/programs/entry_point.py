@@ -125,34 +125,25 @@ def run_program(
       fail(PlacetoError(f"argument {rest[1]!r} was not understood; flags look like --name=value"))
     return rest
 
-  def interrupted() -> None:
+  for name in ("SIGTERM", "SIGHUP"):  # under nohup the second is ignored
+    number = getattr(signal, name, None)
+    if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+      signal.signal(number, _terminated)
+  try:
+    app.run(lambda _: main(), flags_parser=parse)
+  except PlacetoError as error:
+    fail(error)
+  except BrokenPipeError:  # whoever read the output has left, as `head` does
+    _forget_readers()
+    sys.exit(128 + getattr(signal, "SIGPIPE", 13))
+  except OSError as error:
+    # A path that cannot be read or written is the user's to mend; anything else is a bug.
+    if error.errno in _NO_ROOM:
+      fail(PlacetoError(f"{error.filename or 'a file'} cannot be written ({error.strerror}); "
+                        "make room, or choose another directory"))
+    if error.filename is None:
+      raise
+    fail(PlacetoError(f"{error.filename}: {error.strerror}; check the path and its permissions"))
+  except KeyboardInterrupt:
     print(f"{program}: interrupted", file=sys.stderr)
     sys.exit(130)
-
-  def ended_well(_: List[str]) -> None:
-    try:
-      for name in ("SIGTERM", "SIGHUP"):  # under nohup the second is ignored
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-          signal.signal(number, _terminated)
-      main()
-    except PlacetoError as error:
-      fail(error)
-    except BrokenPipeError:  # whoever read the output has left, as `head` does
-      _forget_readers()
-      sys.exit(128 + getattr(signal, "SIGPIPE", 13))
-    except OSError as error:
-      # A path that cannot be read or written is the user's to mend; anything else is a bug.
-      if error.errno in _NO_SPACE:
-        fail(PlacetoError(f"{error.filename or 'a file'} cannot be written ({error.strerror}); "
-                          "make room, or choose another directory"))
-      if error.filename is None:
-        raise
-      fail(PlacetoError(f"{error.filename}: {error.strerror}; check the path and its permissions"))
-    except KeyboardInterrupt:
-      interrupted()
-
-  try:
-    app.run(ended_well, flags_parser=parse)
-  except KeyboardInterrupt:  # before main began, or after it ended
-    interrupted()
