@@ -5,10 +5,9 @@ Dimensions: N ops, D devices, R replicas.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Set, Tuple, Union
+from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
 import numpy as np
 
@@ -80,111 +79,100 @@ def place_replicas(
   Raises:
     PlacetoError: the number of replicas does not fit graph or cluster, or nothing fits in memory.
   """
-  maker = _Maker(
+  return _ReplicaSearch(
       source if isinstance(source, ReplicaSource) else ReplicaSource(source), cluster, config,
-      observer.stage)
-  counts, parallel = _counts(cluster, config.replicas)
-  kinds = (False, True) if config.mirrored_variables is None else (config.mirrored_variables,)
-  # A single replica cannot have mirrored variables.
-  strategies: Set[Strategy] = {
-      (count, mirrored and count > 1, 1) for count in counts for mirrored in kinds}
-  asked = pipeline_strategy(config.replicas)
-  if asked is not None:
-    strategies.add((asked[0] * asked[1], False, asked[1]))
-  made = maker.make_all({*strategies, (parallel, False, 1)})
-  # Use only as many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
-  widest = made[max(strategy for strategy in made if not strategy[1] and strategy[2] == 1)]
-  parallel_row = None if widest.replicas == 1 else _data_parallel(widest)
-  candidates = [made[strategy] for strategy in sorted(made) if strategy in strategies]
-  # The requested number could not be made, so only the other candidates are left.
-  if all(each.reference for each in candidates):
-    for each in candidates:
-      each.reference = False
-
-  def pipelines(example_us: float) -> List[Candidate]:
-    """Makes the pipelines that are worth trying beside a step time per example."""
-    if config.replicas != AUTO or config.mirrored_variables:
-      return []
-    # Replicas of any number show which ops are copied.
-    known = widest.replicated if widest.replicas > 1 else None
-    found = [maker.make((groups * batches, False, batches)) for groups, batches in (
-        pipeline_candidates.worth_trying(maker.source, known, cluster, example_us))]
-    candidates.extend(each for each in found if each is not None)
-    return [each for each in found if each is not None]
-
-  compile_ahead(candidates[-1].problem, registry.find("auto"), observer.stage)
-  # The time of the search, without the check.
-  started = time.monotonic()
-  with observer.search(config.budget) as progress:
-    best = search_replicas(
-        candidates, config.budget, config.seed, Runs(config.num_runs), progress, pipelines)
-  # The order of micro-batches was made for the stages, so make an order for the best placement.
-  if best.micro_batches > 1:
-    better = pipeline_candidates.in_a_better_order(
-        maker.source, best.problem, cluster, maker.problem)
-    best.replicated, best.problem = better or (best.replicated, best.problem)
-  seconds = time.monotonic() - started
-  checks: Dict[str, TrainingComparison] = {}
-  failed = ""
-  if config.check_replicas:
-    best, failed = _checked(maker.source, candidates, best, config, observer.stage, checks)
-  rows = {each.strategy: _row(each, checks) for each in candidates}
-  replication = Replication(
-      best.replicated, rows, parallel_row, widest.global_batch if parallel_row else None,
-      failed or maker.why_no_more, checks.get(best.strategy),
-      {strategy_name(*each): why for each, why in maker.not_made.items() if each[0] > 1},
-      maker.source.graph)
-  return _result(candidates, best, replication, cluster, config, seconds)
+      observer).result()
 
 
 @dataclasses.dataclass
-class _Maker:
-  """Makes candidates of a graph, and stores the reasons why others cannot be made.
+class _ReplicaSearch:
+  """Makes candidates of a graph, searches them, and checks the best.
 
   Attributes:
-    source, cluster, config: see `place_replicas`.
-    stage: function from a name to a context manager, entered during long work.
+    source, cluster, config, observer: see `place_replicas`.
+    candidates: the candidates, fewest replicas first; pipelines last.
     not_made: replication strategy -> the reason why it cannot be made.
+    checks: name of a replication strategy -> the comparison with the graph's training.
   """
 
   source: ReplicaSource
   cluster: Cluster
   config: PlacingConfig
-  stage: Callable[[str], ContextManager]
+  observer: Observer
+  candidates: List[Candidate] = dataclasses.field(default_factory=list)
   not_made: Dict[Strategy, str] = dataclasses.field(default_factory=dict)
+  checks: Dict[str, TrainingComparison] = dataclasses.field(default_factory=dict)
 
-  @property
-  def why_no_more(self) -> str:
-    """Returns the reason why no more replicas could be made, or ""."""
-    return next((why for (_, mirrored, batches), why in reversed(list(self.not_made.items()))
-                 if not mirrored and batches == 1), "")
-
-  def make_all(self, strategies: Set[Strategy]) -> Dict[Strategy, Candidate]:
-    """Makes the candidates of replication strategies, at least one, fewest replicas first.
-
-    Raises:
-      PlacetoError: the requested number of replicas cannot be made, or one replica cannot be
-        placed.
-    """
-    found = {strategy: self.make(strategy) for strategy in sorted(strategies)}
+  def result(self) -> PlacingResult:
+    """Makes, searches and checks the candidates; see `place_replicas`."""
+    config = self.config
+    counts, parallel = _counts(self.cluster, config.replicas)
+    kinds = (False, True) if config.mirrored_variables is None else (config.mirrored_variables,)
+    # A single replica cannot have mirrored variables.
+    strategies: Set[Strategy] = {
+        (count, mirrored and count > 1, 1) for count in counts for mirrored in kinds}
+    asked = pipeline_strategy(config.replicas)
+    if asked is not None:
+      strategies.add((asked[0] * asked[1], False, asked[1]))
+    found = {each: self.make(each) for each in sorted({*strategies, (parallel, False, 1)})}
+    made = {strategy: each for strategy, each in found.items() if each is not None}
     # Use the given graph if not even a single replica can be made of it.
-    first = found.get((1, False, 1)) or Candidate(
-        1, None, self.problem(None), reference=self._is_reference(1, 1))
-    return {(1, False, 1): first, **{strategy: each for strategy, each in found.items() if each}}
+    if (1, False, 1) not in made:
+      made[1, False, 1] = Candidate(1, None, self.problem(None), reference=self._is_reference(1, 1))
+    # Use only as many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
+    widest = made[max(strategy for strategy in made if not strategy[1] and strategy[2] == 1)]
+    self.candidates = [made[strategy] for strategy in sorted(made) if strategy in strategies]
+    # The requested number could not be made, so only the other candidates are left.
+    if all(each.reference for each in self.candidates):
+      for each in self.candidates:
+        each.reference = False
+
+    def pipelines(example_us: float) -> List[Candidate]:
+      """Makes the pipelines that are worth trying beside a step time per example."""
+      if config.replicas != AUTO or config.mirrored_variables:
+        return []
+      # Replicas of any number show which ops are copied.
+      known = widest.replicated if widest.replicas > 1 else None
+      tried = pipeline_candidates.worth_trying(self.source, known, self.cluster, example_us)
+      more = [self.make((groups * batches, False, batches)) for groups, batches in tried]
+      self.candidates += filter(None, more)
+      return [each for each in more if each is not None]
+
+    compile_ahead(self.candidates[-1].problem, registry.find("auto"), self.observer.stage)
+    # The time of the search, without the check.
+    started = time.monotonic()
+    with self.observer.search(config.budget) as progress:
+      best = search_replicas(
+          self.candidates, config.budget, config.seed, Runs(config.num_runs), progress, pipelines)
+    # The order of micro-batches was made for the stages, so make an order for the best placement.
+    if best.micro_batches > 1:
+      better = pipeline_candidates.in_a_better_order(
+          self.source, best.problem, self.cluster, self.problem)
+      best.replicated, best.problem = better or (best.replicated, best.problem)
+    seconds = time.monotonic() - started
+    best, refused = self._checked(best) if config.check_replicas else (best, "")
+    # Else why the largest number of replicas with shared variables could not be made.
+    refused = refused or next((why for (_, mirrored, batches), why in reversed(list(
+        self.not_made.items())) if not mirrored and batches == 1), "")
+    parallel_row = None if widest.replicas == 1 else _data_parallel(widest)
+    replication = Replication(
+        best.replicated, {each.strategy: self._row(each) for each in self.candidates}, parallel_row,
+        widest.global_batch if parallel_row else None, refused, self.checks.get(best.strategy),
+        {strategy_name(*each): why for each, why in self.not_made.items() if each[0] > 1},
+        self.source.graph)
+    return _result(self.candidates, best, replication, config, seconds)
 
   def make(self, strategy: Strategy) -> Optional[Candidate]:
     """Makes the candidate of a strategy; returns None if an unrequested one cannot be made."""
     count, mirrored, batches = strategy
     named, config = strategy_name(*strategy), self.config
     try:
-      if batches > 1:
-        with self.stage(f"Making a pipeline of {named}"):
+      with self.observer.stage(f"Making {named} replica{'s' if count > 1 else ''}"):
+        if batches > 1:
           replicated, problem = pipeline_candidates.make(
               self.source, count // batches, batches, self.cluster, self.problem)
-      else:
-        with self.stage(f"Making {named} replicas") if count > 1 else contextlib.nullcontext():
+        else:
           replicated = self.source.replicas(count, mirrored, self.cluster)
-        with self.stage(f"Estimating costs of {named} replica{'s' if count > 1 else ''}"):
           problem = self.problem(replicated)
     except Exception as error:  # pylint: disable=broad-except  of whatever builds the user's graph
       # Not every graph can have mirrored variables or micro-batches. Unless the user asked for
@@ -218,65 +206,52 @@ class _Maker:
       return (count, batches) != (asked[0] * asked[1], asked[1])
     return self.config.replicas not in (AUTO, count)
 
+  def _row(self, candidate: Candidate) -> ReplicaRow:
+    """Returns the row of the table of replicas."""
+    problem = candidate.problem
+    found = problem.simulator.simulate(problem.search_log.best_known)
+    return ReplicaRow(
+        candidate.replicas, candidate.mirrored, candidate.global_batch, float(found.step_time_us),
+        found.peak_memory_bytes, bool(found.fits), problem.search_log.evaluations,
+        candidate.dropped, str(self.checks.get(candidate.strategy, "")), candidate.micro_batches)
 
-def _row(candidate: Candidate, checks: Dict[str, TrainingComparison]) -> ReplicaRow:
-  """Returns the row of the table of replicas."""
-  problem = candidate.problem
-  found = problem.simulator.simulate(problem.search_log.best_known)
-  return ReplicaRow(
-      candidate.replicas, candidate.mirrored, candidate.global_batch, float(found.step_time_us),
-      found.peak_memory_bytes, bool(found.fits), problem.search_log.evaluations, candidate.dropped,
-      str(checks.get(candidate.strategy, "")), candidate.micro_batches)
+  def _checked(self, best: Candidate) -> Tuple[Candidate, str]:
+    """Returns the best candidate whose training agrees with the graph's, by a check of each.
 
+    A check takes at most as long as the search may, but always has half a minute.
 
-def _checked(
-    source: ReplicaSource, candidates: List[Candidate], best: Candidate, config: PlacingConfig,
-    stage: Callable[[str], ContextManager],
-    checks: Dict[str, TrainingComparison],
-) -> Tuple[Candidate, str]:
-  """Returns the best candidate whose training agrees with the graph's, by a check of each.
+    Args:
+      best: the candidate to begin with.
 
-  Args:
-    source, candidates, best, config, stage: see `place_replicas`. A check takes at most as
-      long as the search may, but always has half a minute.
-    checks: receives the result of each check, by form.
+    Returns:
+      The candidate, and the mismatch of the first rejected candidate, or "".
 
-  Returns:
-    The candidate, and the mismatch of the first rejected candidate, or "".
-
-  Raises:
-    ReplicaMismatchError: the training of every candidate differs from the graph's.
-  """
-  problems: List[GraphError] = []
-  limit_s = max(_LEAST_CHECK_S, config.budget.max_seconds or DEFAULT_MAX_SECONDS)
-  while best.replicas > 1:
-    try:
-      with stage(f"Training {best.strategy} replicas beside the graph, to compare"):
-        checks[best.strategy] = _check(source, best, limit_s)
-      break
-    except ReplicaMismatchError as problem:
-      problems.append(problem)
-      checks[best.strategy] = TrainingComparison(False, str(problem))
-      # The best candidate that is not compared yet.
-      left = [each for each in candidates if each.strategy not in checks and not each.reference]
-      if not left:
-        raise problems[0] from None
-      best = min(left, key=lambda each: (each.rank, each.replicas, each.mirrored))
-  return best, str(problems[0]) if problems else ""
-
-
-def _check(
-    source: ReplicaSource, best: Candidate, limit_s: float
-) -> TrainingComparison:
-  """Returns the comparison of a candidate with the graph; "not checked" if the check fails."""
-  replicated = best.problem.replicated
-  assert replicated is not None
-  try:
-    return check_replicas(source, replicated, limit_s)
-  except ReplicaMismatchError:
-    raise
-  except Exception as problem:  # pylint: disable=broad-except  of whatever builds smaller graphs
-    return TrainingComparison(False, f"with a few examples: {_said(problem)}")
+    Raises:
+      ReplicaMismatchError: the training of every candidate differs from the graph's.
+    """
+    problems: List[GraphError] = []
+    limit_s = max(_LEAST_CHECK_S, self.config.budget.max_seconds or DEFAULT_MAX_SECONDS)
+    while best.replicas > 1:
+      replicated = best.problem.replicated
+      assert replicated is not None
+      try:
+        with self.observer.stage(f"Training {best.strategy} replicas beside the graph, to compare"):
+          self.checks[best.strategy] = check_replicas(self.source, replicated, limit_s)
+        break
+      except ReplicaMismatchError as problem:
+        problems.append(problem)
+        self.checks[best.strategy] = TrainingComparison(False, str(problem))
+        # The best candidate that is not compared yet.
+        left = [each for each in self.candidates
+                if each.strategy not in self.checks and not each.reference]
+        if not left:
+          raise problems[0] from None
+        best = min(left, key=lambda each: (each.rank, each.replicas, each.mirrored))
+      except Exception as problem:  # pylint: disable=broad-except  of whatever builds graphs
+        self.checks[best.strategy] = TrainingComparison(
+            False, f"with a few examples: {_said(problem)}")
+        break
+    return best, str(problems[0]) if problems else ""
 
 
 def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
@@ -319,8 +294,8 @@ def _data_parallel(candidate: Candidate) -> Optional[DataParallel]:
 
 
 def _result(
-    candidates: List[Candidate], best: Candidate, replication: Replication, cluster: Cluster,
-    config: PlacingConfig, seconds: float) -> PlacingResult:
+    candidates: List[Candidate], best: Candidate, replication: Replication, config: PlacingConfig,
+    seconds: float) -> PlacingResult:
   """Returns the result of the best candidate, with its replicas, or raises if nothing fits."""
   problem = best.problem
   if not problem.search_log.best_fits:
