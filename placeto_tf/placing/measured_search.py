@@ -14,12 +14,13 @@ Dimensions: N ops, G groups, D devices, B placements side by side.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import MeasurementError
 from placeto_tf.placements import Placement
+from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime.measuring import MeasuredStep, Measurer, MeasuringConfig
 from placeto_tf.runtime.workers import InProcess, make_runtime, one_process_note
@@ -153,21 +154,14 @@ def search_measured(
 
 
 def search_on_workers(
-    problem: PlacementProblem,
-    found: Mapping[str, np.ndarray],
-    *,
-    workers: Sequence[str] = (),
-    device_map: Optional[Mapping[str, str]] = None,
-    max_measurements: int = 50,
-    seed: int = 0,
-    progress: Callable[[int], None] = lambda measurements: None,
-) -> MeasuredSearch:
-  """Runs `search_measured` on workers that it starts or connects to.
+    problem: PlacementProblem, found: Mapping[str, np.ndarray], config: PlacingConfig,
+    progress: Callable[[PlacementProblem, str], None]) -> MeasuredSearch:
+  """Runs `search_measured` on the workers of a configuration, which it starts or connects to.
 
   Args:
-    problem, found, max_measurements, seed, progress: as for `search_measured`.
-    workers: addresses of workers, as for `placeto_tf.runtime.workers.make_runtime`.
-    device_map: device of the cluster -> device of the workers, for names that differ.
+    problem, found: as for `search_measured`.
+    config: with workers, their devices and the most measurements.
+    progress: called with the problem and "measuring" after every measurement.
 
   Returns:
     The result of `search_measured`, with a caution if devices share a process.
@@ -175,13 +169,16 @@ def search_on_workers(
   Raises:
     MeasurementError: the workers do not answer, or no placement could be run.
   """
-  runtime = make_runtime(problem.cluster, workers)
+  runtime = make_runtime(problem.cluster, config.workers)
+  problem.search_log.running = "measuring"
+  progress(problem, "measuring")
   with runtime, Measurer(
       problem.graph, problem.cluster, runtime,
-      MeasuringConfig(max_runs=30, max_seconds=20.0, seed=seed),
-      device_map=device_map) as measurer:
+      MeasuringConfig(max_runs=30, max_seconds=20.0, seed=config.seed),
+      device_map=dict(config.device_map) or None) as measurer:
     result = search_measured(
-        problem, measurer, found, max_measurements=max_measurements, seed=seed, progress=progress)
+        problem, measurer, found, max_measurements=config.max_measurements, seed=config.seed,
+        progress=lambda _: progress(problem, "measuring"))
   if isinstance(runtime, InProcess) and runtime.num_cpus > 1:
     result.caution = one_process_note(runtime.num_cpus)
   return result

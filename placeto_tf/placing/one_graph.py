@@ -94,7 +94,11 @@ def place_graph(
         what_if.small_step_note(graph, problem.simulator.simulate(best)))))
     if config.cost == "measured":
       try:
-        measured = _measure(problem, rows, config, progress)
+        # The best placement is measured even if no method's own placement fits in memory.
+        found = {name: row.placement for name, row in rows.items()
+                 if row.placement is not None and row.fits}
+        measured = measured_search.search_on_workers(
+            problem, {**found, "best": best}, config, progress)
       # Keep the result of the search even if workers, sessions or sockets fail.
       except KeyboardInterrupt:
         interrupted = True
@@ -142,22 +146,6 @@ def runs_of(config: PlacingConfig) -> Iterator[Runs]:
     if config.ray is not None and config.independent_runs is None and by_time:
       count = max(1, executor.cores)
     yield Runs(count, executor)
-
-
-def _measure(
-    problem: PlacementProblem, rows: Dict[str, Baseline], config: PlacingConfig,
-    progress: Progress) -> measured_search.MeasuredSearch:
-  """Measures the placers' placements in real sessions, and continues the search from them."""
-  found = {name: row.placement for name, row in rows.items()
-           if row.placement is not None and row.fits}
-  # Measure the best placement even if no method's own placement fits in memory.
-  found["best"] = problem.search_log.best_known
-  problem.search_log.running = "measuring"
-  progress(problem, "measuring")
-  return measured_search.search_on_workers(
-      problem, found, workers=config.workers, device_map=dict(config.device_map) or None,
-      max_measurements=config.max_measurements, seed=config.seed,
-      progress=lambda _: progress(problem, "measuring"))
 
 
 def _search(
