@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from typing import Dict, Iterator, Optional
+from typing import Iterator, Optional
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
