@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Optional
+from typing import Any, Optional
 
 from placeto_tf.errors import PlacementError
-
-if TYPE_CHECKING:
-  from placeto_tf.problem.search_log import SearchLog
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +32,11 @@ class Budget:
       if limit is not None and not 0 < limit < math.inf:
         raise PlacementError(f"{field.name} is {limit}; expected a number above 0, or none")
 
-  def share(self, used: SearchLog, share: float) -> Budget:
+  def share(self, used: Any, share: float) -> Budget:
     """Returns the budget that ends after a share of the remaining budget, or at its target.
 
     Args:
-      used: counts the evaluations and seconds so far.
+      used: the `SearchLog`, which counts the evaluations and seconds so far.
       share: from 0 to 1, of the remaining budget.
 
     Returns:
@@ -56,11 +53,11 @@ class Budget:
     # `stop_within` judges a whole search, not a share of one.
     return Budget(evaluations, seconds, self.target_us)
 
-  def at_most(self, used: SearchLog, evaluations: int) -> Budget:
+  def at_most(self, used: Any, evaluations: int) -> Budget:
     """Returns the budget that also ends after a number of further evaluations.
 
     Args:
-      used: counts the evaluations so far.
+      used: the `SearchLog`.
       evaluations: the most that are still allowed.
 
     Returns:
