@@ -138,7 +138,7 @@ def run_program(
     sys.exit(128 + getattr(signal, "SIGPIPE", 13))
   except OSError as error:
     # A path that cannot be read or written is the user's to mend; anything else is a bug.
-    if error.errno in _NO_ROOM:
+    if error.errno in _NO_SPACE:
       fail(PlacetoError(f"{error.filename or 'a file'} cannot be written ({error.strerror}); "
                         "make room, or choose another directory"))
     if error.filename is None:

@@ -15,7 +15,6 @@ from placeto_tf.graphs.loops import PASSING
 from placeto_tf.graphs.variables import initializers
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
-from placeto_tf.replication.naming import COLLECTIVES
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.runtime.tensor_differences import (
   SeenDifference,
