@@ -83,12 +83,12 @@ class LowerBounds:
     for y in (np.ones(len(hosts)), (~hosts).astype(float), hosts.astype(float)):
       if y.any():
         yield y / (y * paths.members).sum()
-    # Of unequal kinds: by their speed on the ops that all kinds may run, so that such ops weigh the
-    # same on each.
-    common = paths.allowed.all(axis=1)
+    # Of unequal kinds, hosts excepted: by speed on the ops that all of them may run, so that such
+    # ops weigh the same on each.
+    common = paths.allowed[:, ~hosts].all(axis=1)
     time_us = paths.busy_us[common].sum(axis=0)
-    if common.any() and (time_us > 0).all():
-      y = 1 / time_us
+    if (time_us[~hosts] > 0).all() and not hosts.all():
+      y = ~hosts / np.maximum(time_us, 1e-9)
       yield y / (y * paths.members).sum()
 
 
