@@ -20,6 +20,7 @@ Dimensions: N ops, E pairs of an op and one of its consumers, C classes of equal
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple, Tuple
 
 import numpy as np
@@ -138,9 +139,7 @@ class Paths(NamedTuple):
     Returns:
       [N, C] float64 us; inf where the op may not run.
     """
-    return _earliest(
-        self.forward, np.zeros(self.busy_us.shape), self.busy_us, self.overhead_us, allowed,
-        together, most)
+    return self._earliest(self.forward, np.zeros(self.busy_us.shape), allowed, together, most)
 
   def tails_us(self, allowed: np.ndarray, together: np.ndarray, most: int) -> np.ndarray:
     """Returns the least time from each op to the end of the step on a device of each class.
@@ -152,8 +151,22 @@ class Paths(NamedTuple):
       [N, C] float64 us, counted from the end of the op's busy time; inf where the op may not run.
       The value is minus the op's overhead where the step may end with the op.
     """
-    return _earliest(
-        self.backward, -self.overhead_us, self.busy_us, self.overhead_us, allowed, together, most)
+    return self._earliest(self.backward, -self.overhead_us, allowed, together, most)
+
+  def _earliest(
+      self, direction: Direction, start_us: np.ndarray, allowed: np.ndarray, together: np.ndarray,
+      most: int) -> np.ndarray:
+    """Fills in the starts [N, C] of one direction; ops without inputs keep theirs."""
+    n, whole = len(start_us), functools.partial(np.empty, dtype=np.int64)
+    scratch = _Scratch(
+        whole(n), np.zeros(n, np.int64), whole(n), np.empty(n), np.empty(n), whole(most),
+        whole(most), np.empty(n), whole(most), np.empty((3, most)), whole(most))
+    scratch.rank[direction.order] = np.arange(n)
+    arrives_us = np.empty((len(direction.sources), start_us.shape[1]))
+    _fill_starts(
+        direction, start_us, self.busy_us, self.overhead_us, allowed, together, arrives_us,
+        np.zeros(1, np.int64), scratch)
+    return start_us
 
 
 def interchangeable(cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
@@ -359,20 +372,21 @@ def _start_us(v, k, arrives_us, direction, start_us, busy_us, allowed, together,
   return low
 
 
-@compiled()
-def _earliest(direction, base_us, busy_us, overhead_us, allowed, together, most):
-  """Computes heads or tails of `Paths`, [N, C]; ops without inputs start at base_us [N, C]."""
+@compiled(_nrt=False)
+def _fill_starts(
+    direction, start_us, busy_us, overhead_us, allowed, together, arrives_us, probes, s):
+  """Computes heads or tails of `Paths` in place.
+
+  Args:
+    direction: `Direction`.
+    start_us: [N, C] float64, of ops without inputs at first.
+    busy_us, overhead_us, allowed: of `Paths`.
+    together: [N] int64, equal for ops that share a device.
+    arrives_us: [E, C] float64, filled with the least arrival from another device.
+    probes: [1] int64, the number of probes over all ops, for `_Scratch.seen`.
+    s: `_Scratch`.
+  """
   n, c = busy_us.shape
-  start_us = base_us.copy()
-  arrives_us = np.empty((len(direction.sources), c))  # the least, from another device
-  # Numbers the probes over all ops, for `seen`.
-  probes = np.zeros(1, np.int64)
-  s = _Scratch(
-      np.empty(n, np.int64), np.zeros(n, np.int64), np.empty(n, np.int64), np.empty(n),
-      np.empty(n), np.empty(most, np.int64), np.empty(most, np.int64), np.empty(n),
-      np.empty(most, np.int64), np.empty((3, most)), np.empty(most, np.int64))
-  for i in range(n):
-    s.rank[direction.order[i]] = i
   for i in range(n):
     # Ops after their sources, so that the sources' starts are final.
     v = direction.order[i]
@@ -392,4 +406,3 @@ def _earliest(direction, base_us, busy_us, overhead_us, allowed, together, most)
       start_us[v, k] = _start_us(
           v, k, arrives_us, direction, start_us, busy_us, allowed, together, probes, s) if (
               allowed[v, k]) else np.inf
-  return start_us

@@ -133,7 +133,7 @@ def descend(
     evaluations.evaluator.row[0] = current
     while len(order) and visit[SINCE] < len(order) and number != passes:
       number += 1
-      shuffle(rng, order, len(order))
+      _shuffle_all(rng, order)
       visit[SUPERNODE] = 0
       # When all supernodes in a row brought no improvement, the placement is a local optimum.
       while visit[SUPERNODE] < len(order) and (visit[OTHERS] or visit[SINCE] < len(order)):
@@ -147,6 +147,12 @@ def descend(
 # Entries of `visit`: the position in the order, the number of supernodes since the last
 # improvement, the number of devices to try for the supernode, and the number tried so far.
 SUPERNODE, SINCE, OTHERS, TRIED, VISIT = range(5)
+
+
+@compiled(nogil=True, _nrt=False)
+def _shuffle_all(rng, items):
+  """Shuffles an array in place, as `random_streams.shuffle`, from Python."""
+  shuffle(rng, items, items.shape[0])
 
 
 @compiled(nogil=True, _nrt=False)

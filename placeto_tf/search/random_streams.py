@@ -11,7 +11,7 @@ import random
 
 import numpy as np
 
-from placeto_tf.simulation.compiling import compiled, part
+from placeto_tf.simulation.compiling import part
 
 
 def stream(seed: int) -> np.random.Generator:
@@ -76,7 +76,7 @@ def pick(rng, count):
   return int(rng.random() * count)
 
 
-@compiled(nogil=True, _nrt=False)
+@part
 def shuffle(rng, items, count):
   """Shuffles the first items of an array in place, as `random.Random.shuffle` does.
 
