@@ -18,8 +18,8 @@ def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
 
   An op may run on devices with a kernel for it, so most ops may also run on a host;
   `offered_devices` of `placeto_tf.problem.host_options` leaves out hosts that cannot help. Captures
-  of a live function that cannot be moved are kept on their device, together with the ops colocated
-  with them, if the cluster has that device.
+  of a live function that cannot be moved, and ops for which a function of a live graph states a
+  device, are kept there, with the ops colocated with them, if the cluster has that device.
 
   Args:
     graph: of N ops.
@@ -49,6 +49,8 @@ def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     if column is not None and name in graph.op_index:
       mates = graph.colocation == graph.colocation[graph.op_index[name]]
       together[mates] &= np.arange(d) == column
+      if not together[mates].any():
+        raise PlacementError(_fixed_apart(graph, name, where, mates))
   stuck = np.flatnonzero(~together.any(axis=1))
   if len(stuck):
     raise PlacementError(_without_device(graph, cluster, int(stuck[0])))
@@ -79,6 +81,24 @@ def own_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
   # The least op index of each set's label; n if no op of the set has a device.
   np.minimum.at(leader, graph.colocation[has], has)
   return np.where(leader < n, own[np.minimum(leader, n - 1)], -1)[graph.colocation]
+
+
+def _fixed_apart(graph: ComputationGraph, name: str, where: str, mates: np.ndarray) -> str:
+  """Returns a sentence on an op that cannot leave a device where a colocated op may not run.
+
+  Args:
+    graph: of N ops.
+    name: of the op.
+    where: its device.
+    mates: [N] bool, the ops colocated with it, and the op itself.
+  """
+  in_loop = any(graph.op_types[op] == "LoopCond" for op in np.flatnonzero(mates).tolist())
+  return (
+      f"op {name!r} is on {where}, from where it cannot be moved, but it or an op it is colocated "
+      "with has no kernel there, or cannot be moved from another device; " + (
+          "load the graph with split_loops=True (--split_loops): until then a loop stays on one"
+          if in_loop and not graph.origin.split_loops else
+          "hand over the GraphDef (as_graph_def()) of a live graph, all ops of which can be moved"))
 
 
 def _without_device(graph: ComputationGraph, cluster: Cluster, op: int) -> str:

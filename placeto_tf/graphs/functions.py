@@ -13,8 +13,20 @@ A call is not inlined if inlining would not end (recursion), or if XLA compiles 
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
-from typing import Container, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set, Tuple
+from typing import (
+  Container,
+  Dict,
+  FrozenSet,
+  Iterable,
+  Iterator,
+  List,
+  Optional,
+  Sequence,
+  Set,
+  Tuple,
+)
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import control_flow
@@ -28,6 +40,7 @@ if typing.TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_WHOLE_DEVICE = re.compile(r"(?i)/(device:\w+|[cgt]pu):\d+\Z")
 MAX_DEPTH = 200
 MAX_NODES = 1 << 20  # ops of functions; functions that call others twice, and so on, may give more
 
@@ -54,13 +67,16 @@ class Site:
 
 
 def inline_functions(
-    graph_def: GraphDef, together: bool = False) -> Tuple[GraphDef, Tuple[str, ...]]:
+    graph_def: GraphDef, own_devices: Optional[Dict[str, str]] = None,
+) -> Tuple[GraphDef, Tuple[str, ...]]:
   """Inlines calls and lowers `While`, `If` and `Case`.
 
   Args:
     graph_def: not changed.
-    together: whether all ops of a call are colocated with the op that keeps the call's name. Needed
-      for a live graph, where the call itself is placed.
+    own_devices: for a live graph, where calls themselves are placed; None for other graphs. Ops of
+      a call are then colocated with the op that keeps the call's name. Ops for which the function
+      states a device are not, because they run there wherever the call is: they are added to this
+      mapping from ops to devices.
 
   Returns:
     A new GraphDef, or the same one if there is nothing to inline, and notes on calls that were not
@@ -75,7 +91,7 @@ def inline_functions(
   if not types & (set(CALLS) | set(control_flow.LOWERED)) and not any(
       op_defs.is_function(op_type) for op_type in types):
     return graph_def, ()
-  return Inliner(graph_def, op_defs, together).run()
+  return Inliner(graph_def, op_defs, own_devices).run()
 
 
 def recursive_function(graph_def: GraphDef) -> Optional[str]:
@@ -114,9 +130,10 @@ def _callees_first(functions: Dict[str, FunctionDef]) -> Tuple[List[str], Option
 class Inliner:
   """One pass over a graph; `control_flow` adds its nodes through it."""
 
-  def __init__(self, graph_def: GraphDef, op_defs: OpDefs, together: bool = False):
+  def __init__(
+      self, graph_def: GraphDef, op_defs: OpDefs, own_devices: Optional[Dict[str, str]] = None):
     self.op_defs = op_defs
-    self._together = together
+    self.own_devices = own_devices
     self._graph_def = graph_def
     self._outputs: Dict[Tuple[str, int], str] = {}  # (call, output) -> tensor that replaces it
     self._controls: Dict[str, str] = {}  # call -> op to wait for
@@ -138,15 +155,22 @@ class Inliner:
       if expanded is None:
         done.append(self._colocated(node, site) if site.call else node)
       else:
-        call = site.call or (node.name if self._together else "")
+        call = site.call or (node.name if self.own_devices is not None else "")
+        self._hand_down_device(node, [each for each, _ in expanded])
         pending += [(each, dataclasses.replace(where, call=call))
                     for each, where in reversed(expanded)]
     return self._assemble(done), tuple(
         f"{name!r} stays one op: {why}" for name, why in list(self._whole.items())[:5])
 
+  def _hand_down_device(self, call: NodeDef, inside: Sequence[NodeDef]) -> None:
+    """Gives the device that a function states for a call to the ops of that call."""
+    if self.own_devices and call.name in self.own_devices:
+      for each in inside:
+        self.own_devices.setdefault(each.name, each.device)
+
   def _colocated(self, node: NodeDef, site: Site) -> NodeDef:
     """Returns the node, colocated with the op that keeps the name of the node's call."""
-    if node.name != site.call:
+    if node.name != site.call and node.name not in (self.own_devices or ()):
       value = _COLOCATED + site.call.encode()
       if "_class" not in node.attr or value not in node.attr["_class"].list.s:
         node.attr["_class"].list.s.append(value)
@@ -497,6 +521,8 @@ class _Body:
     copy.name = f"{self._prefix}/{node.name}"
     self._inliner.fresh(copy.name)
     copy.device = node.device or self._call.device
+    if self._inliner.own_devices is not None and _WHOLE_DEVICE.search(node.device):
+      self._inliner.own_devices[copy.name] = node.device
     del copy.input[:]
     # Attributes that refer to the function's parameters get the values of the call.
     for key, value in node.attr.items():

@@ -10,12 +10,12 @@ Dimensions: M nodes of the file, N needed ops, E edges, K kernel device types.
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.graphs import shapes, traversal
-from placeto_tf.graphs.colocation import colocate
+from placeto_tf.graphs.colocation import MOVED_WITH_OTHERS, colocate
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource
 from placeto_tf.graphs.fetches import choose_fetches
 from placeto_tf.graphs.functions import inline_functions
@@ -34,7 +34,7 @@ class ReadGraph:
     train_ops: names in the collection train_op.
     shape_hint: tensor name -> shape, if the reader knows shapes that the GraphDef lacks.
     notes: assumptions of the reader.
-    together: whether all ops of a function call share a device, because a live graph keeps calls.
+    together: whether ops of a function call share a device, because a live graph keeps calls.
   """
 
   source: GraphSource
@@ -70,10 +70,11 @@ def from_graph_def(
   Raises:
     GraphError: see `load_graph`.
   """
-  graph_def = read.source.graph_def
+  graph_def = shapes.with_unknown_ranks(read.source.graph_def)
   notes = read.notes
   # Each step takes the nodes of the step before, and adds its notes.
-  graph_def, more_notes = inline_functions(graph_def, read.together)
+  own_devices: Dict[str, str] = {}  # of ops in functions of a live graph
+  graph_def, more_notes = inline_functions(graph_def, own_devices if read.together else None)
   notes += more_notes
   table = read_nodes(graph_def)
   wanted, more_notes = choose_fetches(table, fetches, read.train_ops)
@@ -90,10 +91,10 @@ def from_graph_def(
   if support.assumes_gpu:
     notes += (NO_GPU_NOTE,)
   nodes = [table.nodes[i] for i in positions.tolist()]
-  if read.together and graph_def is not read.source.graph_def:
+  if read.together and len(graph_def.node) > len(read.source.graph_def.node):
     notes += (
-        "all ops of a function call of a live graph share a device; hand over its GraphDef to "
-        "place them one by one",)
+        "all ops of a function call of a live graph share a device, but for ops on devices that "
+        "the function states; hand over its GraphDef to place them one by one",)
   ahead = ~step.goes_round
   # The graph is acyclic without the back edges, ...
   edges = np.stack([step.producers[ahead], step.ports[ahead], step.consumers[ahead]], axis=1)
@@ -119,6 +120,10 @@ def from_graph_def(
           read.source, graph_def=graph_def, positions=positions, feed_shapes=bound,
           iterator_shapes=iterators,
           fully_fed_ops=frozenset(table.names[i] for i in positions.tolist() if step.fully_fed[i]),
+          # Switches and the like follow other ops to any device.
+          fixed_devices={**read.source.fixed_devices, **{
+              node.name: own_devices[node.name] for node in nodes
+              if node.name in own_devices and node.op not in MOVED_WITH_OTHERS}},
           trip_count=trip_count, split_loops=split_loops),
       notes=notes + shape_notes,
   )

@@ -9,6 +9,7 @@ from placeto_tf.graphs.tensor_names import op_of
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.attr_value_pb2 import AttrValue
+  from tensorflow.core.framework.graph_pb2 import GraphDef
   from tensorflow.core.framework.node_def_pb2 import NodeDef
   from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
@@ -17,6 +18,7 @@ PLACEHOLDERS = ("Placeholder", "PlaceholderV2")
 WITH_DEFAULT = "PlaceholderWithDefault"
 ITERATORS = ("IteratorGetNext", "IteratorGetNextSync")
 FEEDABLE = (*PLACEHOLDERS, WITH_DEFAULT)
+_LAST_WITHOUT_RANKS = 21  # GraphDef version of TensorFlow 1.0
 
 
 class UnknownShape(GraphError):
@@ -58,6 +60,26 @@ def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
   return f"{len(unknown)} {what} unknown dimensions: {found}; give {remedy}"
 
 
+def with_unknown_ranks(graph_def: GraphDef) -> GraphDef:
+  """Returns a graph of TensorFlow 1.0 or earlier with placeholders as later versions write them.
+
+  These versions write an empty shape, that of a scalar, for an unknown rank as well. TensorFlow
+  takes it for an unknown rank in their graphs.
+
+  Returns:
+    A changed copy, or the same GraphDef if there is no such placeholder.
+  """
+  old = [i for i, node in enumerate(graph_def.node) if node.op == "Placeholder" and (
+      "shape" in node.attr and not node.attr["shape"].shape.dim)]
+  if not old or not 0 < graph_def.versions.producer <= _LAST_WITHOUT_RANKS:
+    return graph_def
+  found = type(graph_def)()
+  found.CopyFrom(graph_def)
+  for i in old:
+    found.node[i].attr["shape"].shape.unknown_rank = True
+  return found
+
+
 def declared_shape(node: NodeDef, port: int = 0) -> Shape:
   """Returns the shape that a node declares for an output.
 
@@ -77,7 +99,6 @@ def declared_shape(node: NodeDef, port: int = 0) -> Shape:
     shape = attrs["shape"].shape
     if shape.dim or node.op == "PlaceholderV2":
       return _dimensions(shape)
-    # An old Placeholder has an empty shape if the shape is unknown; newer ones set unknown_rank.
     if not shape.unknown_rank and "_output_shapes" not in attrs:
       return ()
   if "_output_shapes" in attrs:

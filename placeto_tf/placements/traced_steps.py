@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -23,6 +24,8 @@ Batch = Any  # tensors and other objects, nested as the step takes them
 Specs = Any  # the same nest with a `tf.TypeSpec` for each tensor
 
 _PLAIN = (bool, int, float, complex, str, bytes)
+_OUTSIDE = ("make model and optimizer outside of the strategy's scope, leave strategy.run out of "
+            "the step, and give replicas= instead")
 
 
 class TracedStep:
@@ -89,9 +92,11 @@ class TracedStep:
     except PlacetoError:
       raise
     except Exception as error:  # whatever the user's code raises
+      cause = keras_models.cause_of(error)
+      # Variables of a strategy cannot be updated outside of its scope, or of its replicas.
+      remedy = _OUTSIDE if re.search(r"Strategy|strategy\.|replica context", cause) else self.remedy
       raise GraphError(
-          f"the training step {self.name!r} cannot be traced ({keras_models.cause_of(error)}); "
-          f"{self.remedy}") from error
+          f"the training step {self.name!r} cannot be traced ({cause}); {remedy}") from error
     self._check_strategy(function)
     # Keep the owners alive, because TensorFlow's graphs have weak references to variables.
     function._placeto_model = self.owners
@@ -109,8 +114,7 @@ class TracedStep:
     if strategies:
       raise GraphError(
           f"the training step {self.name!r} belongs to a {sorted(strategies)[0]}, which places its "
-          "variables itself and divides batches; make model and optimizer outside of the "
-          "strategy's scope, leave strategy.run out of the step, and give replicas= instead")
+          f"variables itself and divides batches; {_OUTSIDE}")
 
 
 class FunctionStep(TracedStep):

@@ -114,8 +114,8 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
   if not found:
     raise GraphError(
         "nothing that the fetches need is fed with a batch or read from an input pipeline, so that "
-        "there is nothing to divide; name the tensor that holds the examples in feeds, or place "
-        "one replica")
+        "there is nothing to divide; name the tensor that holds the examples in feeds, with its "
+        "shape in feed_shapes, or place one replica")
   # The most frequent size is the batch; another is an error.
   sizes = [shape[0] for _, shape in found.values()]
   batch = max(sizes, key=sizes.count)

@@ -120,11 +120,12 @@ def _compare(
     raise NotRunnable(
         f"with synchronized statistics: {problem}" if own is not None else str(problem)) from None
   deadline = started + time_limit_s
+  too_long = f"it takes more than {time_limit_s:g} s on this machine"
   try:
     largest, done = comparison.run(steps, started, deadline)
     own_run = own is None or comparison.run_own(own, started, deadline)
   except tf.errors.DeadlineExceededError:
-    raise NotRunnable(f"it takes more than {time_limit_s:g} s on this machine") from None
+    raise NotRunnable(too_long) from None
   except (tf.errors.OpError, MemoryError) as problem:
     said = one_line(problem)
     # The graph itself has done this step, so the fault is the replicas'.
@@ -137,6 +138,7 @@ def _compare(
   if pair.variables and comparison.untold.issuperset(pair.updated or pair.variables):
     raise NotRunnable(
         "all variables overflow in the first step" if comparison.overflow_step == 0 else
+        too_long if comparison.hurried else
         "no step changes a variable by more than other roundings alone would")
   return TrainingComparison(
       True, "", done, len(pair.variables), len(pair.tensors), largest, len(comparison.untold),

@@ -38,6 +38,7 @@ class SideBySide:
     pair: the graph and its replicas.
     in_replicas: whether an error is one of the replicas.
     overflow_step: the first in which numbers overflow; None if they do not.
+    hurried: whether time was too short to look at small changes in double precision.
   """
 
   def __init__(
@@ -61,6 +62,7 @@ class SideBySide:
     self._noise = RoundingNoise(self.pair, self._examples, seed, plain=norms and not double)
     self.in_replicas = False
     self.overflow_step: Optional[int] = None
+    self.hurried = False
     self._blurred: Set[str] = set()  # variables that hold little but rounding, or overflow
     self._moved: Set[str] = set()  # variables that steps changed by more than rounding
 
@@ -255,10 +257,12 @@ class SideBySide:
     """Tries double precision, where small changes show, if there is time."""
     import tensorflow as tf
 
+    self.hurried = True
     if time.monotonic() > deadline:
       return
     try:
       self._in_double(steps, started, deadline)
+      self.hurried = False
     except tf.errors.DeadlineExceededError:
       self._doubled = None
 

@@ -270,6 +270,23 @@ def test_a_function_call_of_a_live_graph_is_inlined_and_stays_on_one_device():
   assert "Mul" in live.op_types and live.op_types == inlined.op_types and not inlined.notes
 
 
+@pytest.mark.parametrize("producer", [8, 21, 22])
+def test_an_empty_shape_of_a_placeholder_means_what_tensorflow_takes_it_for(producer):
+  with tf.Graph().as_default() as tf_graph:
+    tf.identity(v1.placeholder(tf.float32, [], name="x"), name="y")
+  graph_def = tf_graph.as_graph_def()
+  graph_def.versions.producer = producer
+  with tf.Graph().as_default() as imported:
+    tf.import_graph_def(graph_def, name="")
+  if imported.get_tensor_by_name("x:0").shape.rank == 0:
+    assert load_graph(graph_def, fetches=["y"]).source.feed_shapes == {"x:0": ()}
+    return
+  with pytest.raises(GraphError, match="unknown rank"):
+    load_graph(graph_def, fetches=["y"])
+  given = load_graph(graph_def, fetches=["y"], feed_shapes={"x": (2, 3)})
+  assert given.source.feed_shapes == {"x:0": (2, 3)}
+
+
 def test_the_analysis_graph_is_one_that_tensorflow_imports(training_graph):
   import tensorflow as tf
 

@@ -1,10 +1,12 @@
 import os
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 
+import placeto_tf as placeto
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement, write_placed
@@ -119,3 +121,44 @@ def test_calls_of_a_live_graph_stay_calls_and_run_where_they_are_placed():
       "/device:CPU:1", "/device:CPU:0"]
   _, devices = _run(tf_graph.as_graph_def())
   assert [devices[name] for name in calls] == [{"/device:CPU:1"}, {"/device:CPU:0"}]
+
+
+def _live_graph_with_devices(looped):
+  """A live graph with a function that states two devices, in the branches or in the body of a loop.
+
+  Args:
+    looped: whether the function is a loop's body instead of branches.
+  """
+  def on(device, name, x):
+    with tf.device(device):
+      return tf.multiply(x, 2.0, name=name)
+
+  with tf.Graph().as_default() as tf_graph:
+    x = v1.placeholder(tf.float32, [4], name="x")
+    if looped:
+      y = tf.while_loop(lambda i, y: i < 3, lambda i, y: (
+          i + 1, on("/CPU:1", "second", on("/CPU:0", "first", y))), (0, x))[1]
+    else:
+      y = tf.cond(x[0] > 0.0, lambda: on("/CPU:0", "first", x), lambda: on("/CPU:1", "second", x))
+    tf.identity(y, name="y")
+  return tf_graph
+
+
+@pytest.mark.parametrize("how", ("keep", "ignore"))
+@pytest.mark.parametrize("looped", (False, True), ids=("branches", "loop"))
+def test_a_function_of_a_live_graph_runs_on_the_devices_that_it_states(looped, how):
+  tf_graph = _live_graph_with_devices(looped)
+  expected, _ = _run(tf_graph.as_graph_def())
+  found = placeto.place(
+      tf_graph, "cpu:2", fetches=["y"], split_loops=looped, existing_devices=how,
+      max_evaluations=10).placement
+  assert found.apply(tf_graph) is tf_graph
+  result, devices = _run(tf_graph.as_graph_def())
+  np.testing.assert_array_equal(result, expected)
+  # The first element that is fed is negative.
+  for name, device in (("first", "/CPU:0"), ("second", "/CPU:1"))[not looped:]:
+    # A result of a function may have a number behind its name.
+    is_named = re.compile(rf".*/{name}(_0)?").fullmatch
+    assert {found[op] for op in found if is_named(op)} == {device}
+    ran = [on for op, on in devices.items() if is_named(op)]
+    assert ran and set().union(*ran) == {device.replace("/CPU", "/device:CPU")}

@@ -1,6 +1,8 @@
 """Messages of loading, fetching and pinning: what each of them says to do works."""
 
 import ast
+import contextlib
+import gc
 import re
 
 import pytest
@@ -105,6 +107,114 @@ def test_pins_are_put_right_as_their_messages_say():
   device = re.search(r"pin it to (\S+)", said).group(1)
   assert placeto.place(graph, "k80:2", "single", pins=(("text", device),),
                        fetches=["text"]).placement["text"] == device
+
+
+@pytest.mark.parametrize("looped", (False, True), ids=("branches", "loop"))
+def test_a_live_function_with_two_devices_is_split_or_handed_over_as_its_graph_def(looped):
+  def on(device, make, x):
+    with tf.device(device):
+      return make(x)
+
+  with tf.Graph().as_default() as graph:
+    x = v1.placeholder(tf.float32, [4], name="x")
+    if looped:
+      tf.while_loop(lambda i, y: i < 3, lambda i, y: (
+          i + 1, on("/CPU:1", tf.tanh, on("/CPU:0", tf.exp, y))), (0, x), name="called")
+    else:  # no GPU has a kernel for texts
+      tf.cond(x[0] > 0.0, lambda: on("/GPU:0", tf.strings.as_string, x),
+              lambda: tf.strings.as_string(2.0 * x), name="called")
+  cluster = "cpu:2" if looped else "k80:2+cpu:1"
+  options = {"fetches": ["called"], "max_evaluations": 5}
+  said = _said(placeto.place, graph, cluster, **options)
+  assert ("split_loops=True" if looped else "hand over the GraphDef (as_graph_def())") in said
+  target, more = (graph, {"split_loops": True}) if looped else (graph.as_graph_def(), {})
+  assert placeto.place(target, cluster, **options, **more).placement
+
+
+@pytest.mark.parametrize("scope, remedy", (
+    (lambda: tf.Graph().as_default(), "inside of a graph or tf.function"),
+    (lambda: tf.distribute.MirroredStrategy(["/CPU:0"]).scope(), "of the strategy's scope")))
+def test_training_is_placed_outside_of_graphs_and_scopes(scope, remedy):
+  model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=[4])])
+  model.compile("sgd", "mse")
+  options = {"batch_size": 8, "max_evaluations": 5}
+  with scope():
+    assert remedy in _said(placeto.plan_training, model, "cpu:2", **options)
+  assert placeto.plan_training(model, "cpu:2", **options).step_time_us
+
+
+def test_a_step_of_a_strategy_is_placed_where_its_model_is_made_outside():
+  def step_of(scope):
+    with scope:
+      model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=[4])])
+      optimizer = tf.keras.optimizers.SGD(0.1)
+
+    @tf.function
+    def step(x):
+      with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x)))
+      variables = model.trainable_variables
+      optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+      return loss
+
+    return step
+
+  options = {"args": (tf.ones([8, 4]),), "replicas": 2, "max_evaluations": 5}
+  strategy = tf.distribute.MirroredStrategy(["/CPU:0"])
+  said = _said(placeto.plan_step, step_of(strategy.scope()), "cpu:2", **options)
+  assert "MirroredStrategy" in said and "make model and optimizer outside" in said
+  assert placeto.plan_step(step_of(contextlib.nullcontext()), "cpu:2", **options).step_time_us
+
+
+def test_functions_are_handed_over_as_their_messages_say():
+  def made(keep, **options):
+    variable = tf.Variable(tf.ones([4]))
+    function = tf.function(lambda x: x * variable, **options)
+    for size in (4, 1):
+      concrete = function.get_concrete_function(tf.TensorSpec([size]))
+    keep.append(variable)
+    return function, concrete
+
+  kept = []
+  function, concrete = made(kept)
+  assert "hand over function.get_concrete_function" in _said(placeto.load_graph, function)
+  assert placeto.load_graph(concrete).num_ops
+  assert "without jit_compile=True" in _said(
+      placeto.load_graph, made(kept, jit_compile=True)[1])
+  lost = made([])[1]
+  gc.collect()
+  assert "keep the object that owns them" in _said(placeto.load_graph, lost)
+
+
+def test_a_subclassed_model_is_handed_over_with_a_batch_or_as_its_function():
+  class Model(tf.keras.Model):
+    def __init__(self):
+      super().__init__()
+      self.dense = tf.keras.layers.Dense(2)
+
+    def call(self, x):
+      return self.dense(x)
+
+  model = Model()
+  model.compile("sgd", "mse")
+  said = _said(placeto.plan_training, model, "cpu:2", batch_size=8, max_evaluations=5)
+  assert "give data=(inputs, targets)" in said and "tf.function(model).get_concrete" in said
+  concrete = tf.function(model).get_concrete_function(tf.TensorSpec([8, 4]))
+  assert placeto.load_graph(concrete).num_ops
+  data = tf.ones([8, 4]), tf.ones([8, 2])
+  assert placeto.plan_training(model, "cpu:2", data=data, max_evaluations=5).step_time_us
+
+
+def test_one_of_the_signatures_and_tags_that_are_shown_can_be_placed(tmp_path):
+  module = tf.Module()
+  module.double = tf.function(lambda x: {"y": 2.0 * x}, input_signature=[tf.TensorSpec([4])])
+  path = str(tmp_path / "model")
+  tf.saved_model.save(module, path, signatures={"one": module.double, "two": module.double})
+  for given, missing, option in (({}, "signature", "signature"), ({"tags": ["a"]}, "tags", "tags")):
+    said = _said(placeto.load_graph, path, **given)
+    shown = re.search(rf"--{missing}\) with one of (\w+)", said).group(1)
+    options = {"signature": "one", option: shown if option == "signature" else [shown]}
+    assert placeto.load_graph(path, **options).num_ops
 
 
 def test_the_step_of_a_function_is_told_by_what_it_computes():

@@ -92,6 +92,14 @@ def test_a_feed_that_is_no_batch_becomes_a_constant_or_the_others_are_left_open(
   assert _replicas(weighted(None, True), batch_size=8).replicas == 2
 
 
+def test_examples_that_the_graph_makes_up_are_divided_where_they_are_fed():
+  made_up = _graph(None, lambda x: tf.random.normal([8, 4], name="examples"))
+  said = _said(_replicas, made_up)
+  assert "name the tensor that holds the examples in feeds, with its shape in feed_shapes" in said
+  fed = {"feeds": ["examples"], "feed_shapes": {"examples": (8, 4)}}
+  assert _replicas(made_up, **fed).global_batch == 8
+
+
 def test_a_sparse_feed_is_divided_as_a_dense_one():
   def trained(sparse):
     with tf.Graph().as_default() as graph:

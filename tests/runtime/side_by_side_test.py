@@ -5,6 +5,7 @@ from unhurried import compare_training
 
 from placeto_tf.errors import ReplicaMismatchError
 from placeto_tf.replication.batches import ReplicaSource
+from placeto_tf.runtime.trainable_graph import TrainableGraph
 
 BATCH = 8
 
@@ -35,10 +36,11 @@ def test_variables_that_hold_rounding_alone_are_said_and_not_in_the_difference()
   assert "of them tell nothing" in str(found)
 
 
-def deep(reduce, scale=1.0):
+def deep(reduce=None, scale=1.0):
   """Forty layers without a normalization: with weights as they are first tried, they overflow."""
   import tensorflow as tf
 
+  reduce = reduce or tf.reduce_mean
   graph = tf.Graph()
   with graph.as_default():
     hidden = scale * tf.compat.v1.placeholder(tf.float32, [None, 32], name="x")
@@ -135,3 +137,30 @@ def test_lookup_tables_are_filled_before_both_train():
   for mirrored in (False, True):
     found = compare_training(source.graph, source.replicas(2, mirrored))
     assert found.checked and found.steps == 5, found
+
+
+@pytest.mark.parametrize("make, runs", (
+    (lambda: wrong_by(1.0), 2), (lambda: wrong_by(1.0, 1e-7), 4), (lambda: deep(), 4)),
+    ids=("plain", "small_changes", "overflow"))
+def test_steps_that_were_compared_count_where_a_later_one_runs_out_of_time(monkeypatch, make, runs):
+  """A first step needs some runs: of the graph and its replicas, and both again, in double
+  precision where changes are small, and with smaller weights where numbers overflow."""
+  import tensorflow as tf
+
+  source = make()
+  replicated, step, found = source.replicas(2), TrainableGraph.step, []
+  while not found or found[-1].steps < 3:
+    left = len(found)
+
+    def limited(*arguments):
+      nonlocal left
+      left -= 1
+      if left < 0:
+        raise tf.errors.DeadlineExceededError(None, None, "")
+      return step(*arguments)
+
+    monkeypatch.setattr(TrainableGraph, "step", limited)
+    found.append(compare_training(source.graph, replicated, 3))
+  steps = [each.steps for each in found]
+  assert steps == sorted(steps) and steps[runs - 1:runs + 1] == [0, 1]
+  assert all("takes more than" in each.reason for each in found if not each.steps)
