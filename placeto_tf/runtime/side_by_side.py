@@ -272,4 +272,4 @@ class SideBySide:
     return ReplicaMismatchError(
         f"{self.pair.replicated.strategy} replicas train something else than the graph: after step "
         f"{step + 1} {shown} (relative to its largest element); train with one replica, or take "
-        "the op out of the training step")
+        "what computes it out of the training step")

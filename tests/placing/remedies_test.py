@@ -205,18 +205,6 @@ def test_a_subclassed_model_is_handed_over_with_a_batch_or_as_its_function():
   assert placeto.plan_training(model, "cpu:2", data=data, max_evaluations=5).step_time_us
 
 
-def test_one_of_the_signatures_and_tags_that_are_shown_can_be_placed(tmp_path):
-  module = tf.Module()
-  module.double = tf.function(lambda x: {"y": 2.0 * x}, input_signature=[tf.TensorSpec([4])])
-  path = str(tmp_path / "model")
-  tf.saved_model.save(module, path, signatures={"one": module.double, "two": module.double})
-  for given, missing, option in (({}, "signature", "signature"), ({"tags": ["a"]}, "tags", "tags")):
-    said = _said(placeto.load_graph, path, **given)
-    shown = re.search(rf"--{missing}\) with one of (\w+)", said).group(1)
-    options = {"signature": "one", option: shown if option == "signature" else [shown]}
-    assert placeto.load_graph(path, **options).num_ops
-
-
 def test_the_step_of_a_function_is_told_by_what_it_computes():
   weights = [tf.Variable(tf.ones([4, 4])) for _ in range(6)]
 
