@@ -5,7 +5,6 @@
 writes MetaGraphs (cifar10_0000.meta, ...), graphs.tfrecord with schema.pbtxt, and graphs.json.
 TF-GNN pipelines and the SavedModel of a Placeto run (policies/policy) read such GraphTensors.
 train.py does not read them: it simulates, and so needs the graphs.
-After an interruption the same command continues where it stopped; a larger --count adds graphs.
 
   scripts/with_env python scripts/make_graphs.py --describe=bert,bert:size=large,family:ptb[0:4]
 

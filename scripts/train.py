@@ -1,4 +1,4 @@
-"""Trains a policy on one graph, or on a set of graphs and clusters.
+"""Trains a policy on a set of graphs and clusters.
 
   scripts/with_env python scripts/train.py --policy=placeto \\
       --graphs='family:ptb[0:8],family:nmt[0:8],family:cifar10[0:8]' \\
@@ -11,21 +11,18 @@
   scripts/with_env python scripts/train.py --policy=gdp --graphs=zoo:inception_v3,zoo:rnnlm \\
       --clusters=k80:2,k80:4 --held_out=zoo:nmt --root_dir=runs/gdp
 
-  scripts/with_env python scripts/train.py --policy=rnn --graphs=zoo:inception_v3 \\
-      --root_dir=runs/rnn
-
   scripts/with_env python scripts/train.py --policy=placeto --graphs='family:ptb[0:8]' \\
       --set episodes=8 --root_dir=runs/placeto --ray=auto
 
-rnn and hierarchical are made for one graph: the result of a run is the best placement.json.
+rnn and hierarchical are made for one graph: place.py --method=rnn trains them on this graph.
 
 --set changes any other field of the policy's configuration; the fields are listed below, with their
 defaults. The last parts of a name are enough if only one field has them.
 
-With --ray actors collect experience and this process learns. The fields episodes (placeto), parts
-(its preset paper) and graphs_per_update (gdp) set the number of pieces into which an update's
-experience is divided. Neither the number of actors nor --ray changes the result, and both may
-change when a run is resumed.
+With --ray actors collect experience and this process learns. The fields episodes (placeto),
+num_episodes (its preset paper) and graphs_per_update (gdp) set the number of pieces into which an
+update's experience is divided. Neither the number of actors nor --ray changes the result, and both
+may change when a run is resumed.
 
 Resumes where it stopped; done.json in --root_dir is written at the end. TensorBoard
 reads ROOT_DIR/train; --warm_start and inference read ROOT_DIR/weights.
@@ -47,8 +44,8 @@ from placeto_tf.programs import entry_point, shared_flags
 FLAGS = flags.FLAGS
 
 # Figures of each update that are printed; TensorBoard has all figures.
-_SHOWN = ("best_ms", "over_single", "last", "best", "loss", "reward", "entropy",
-          "steps_a_second", "placements_a_second", "updates_a_second")
+_SHOWN = ("over_single", "last", "best", "loss", "reward", "entropy", "steps_a_second",
+          "placements_a_second")
 # Flags that are fields of every policy's configuration, whose defaults are the configuration's.
 _FIELDS = (
     "graphs", "clusters", "held_out", "iterations", "checkpoint_every", "watch_every", "seed")
@@ -110,8 +107,8 @@ def main() -> None:
       if iteration % config.watch_every == 0 or iteration in (1, config.iterations):
         bar.write(f"[{iteration}/{config.iterations}] {_text(figures)}", file=sys.stderr)
 
-    figures = policy.train_on(
-        FLAGS.ray, FLAGS.actors, config, FLAGS.root_dir, warm_start=warm_start, progress=show)
+    figures = policy.train(config, FLAGS.root_dir, warm_start=warm_start, progress=show,
+                           ray=FLAGS.ray, actors=FLAGS.actors)
   done = read_done(FLAGS.root_dir)
   print(f"Done: {done['iterations']} iterations in {FLAGS.root_dir}, {done['reason']}; "
         f"{_text(figures)}.", flush=True)

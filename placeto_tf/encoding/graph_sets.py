@@ -6,8 +6,7 @@
                           on the best single device, with its simulated times
   schema.pbtxt            the schema of the GraphTensors
 
-Every file appears when it is complete. If a call is interrupted, the same call reuses the existing
-MetaGraphs. A larger count adds graphs.
+The files appear when all of them are complete, and replace those of an earlier call.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.encoding.pair_features import PairState
 from placeto_tf.encoding.pair_tables import PairTables
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import outputs, user_files
+from placeto_tf.files import outputs
 from placeto_tf.graphs import load_graph
 from placeto_tf.grouping import METHODS
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -84,43 +83,40 @@ class GraphSetConfig:
 def make_graph_set(
     config: GraphSetConfig, out: str, *,
     progress: Optional[Callable[[int, int, Row], None]] = None) -> List[Row]:
-  """Writes a set: the missing MetaGraphs, then the GraphTensors.
+  """Writes a set: MetaGraphs and their GraphTensors.
 
   Args:
     config: of the set.
-    out: the directory; files that do not belong to the set are not changed.
+    out: the directory; files that were not written by an earlier call are not changed.
     progress: called with (graphs done, all graphs, the row) after each graph.
 
   Returns:
     The rows of all graphs, in order.
 
   Raises:
-    PlacetoError: `out` holds another set, or files that this one would overwrite, or another
-      process makes graphs there.
+    PlacetoError: files in `out` would be overwritten.
   """
   import tensorflow as tf
 
   cluster = Cluster.parse(config.cluster)
-  with outputs.alone(out):
-    _claim(config, out)
-    rows: List[Row] = []
-    path = os.path.join(out, RECORDS)
-    # Written to another file and renamed, so that an old TFRecord is whole until the new one is.
-    with tf.io.TFRecordWriter(path + ".partial") as writer:
+  rows: List[Row] = []
+  names = [MANIFEST, RECORDS, SCHEMA, *map(config.file_name, config.specs)]
+  with outputs.ResultDirectory(out) as results:
+    results.claim(names)
+    with tf.io.TFRecordWriter(os.path.join(results.path, RECORDS)) as writer:
       for spec in config.specs:
         name = config.file_name(spec)
-        graph_path = os.path.join(out, name)
-        if not os.path.exists(graph_path):
-          outputs.write(graph_path, zoo.build(spec).meta_graph_def().SerializeToString(
-              deterministic=True))
-        content, row = _encode(graph_path, cluster, config)
+        path = os.path.join(results.path, name)
+        outputs.write(path, zoo.build(spec).meta_graph_def().SerializeToString(deterministic=True))
+        content, row = _encode(path, cluster, config)
         writer.write(content)
         rows.append({"spec": spec, "model": zoo.member(spec), "file": name, **row})
         if progress is not None:
           progress(len(rows), config.count, rows[-1])
-    os.replace(path + ".partial", path)
-    shutil.copyfile(schema.SCHEMA_PATH, os.path.join(out, SCHEMA))
-    _write_manifest(config, rows, out)
+    shutil.copyfile(schema.SCHEMA_PATH, os.path.join(results.path, SCHEMA))
+    outputs.write_json(os.path.join(results.path, MANIFEST), {
+        "version": 1, "config": dataclasses.asdict(config), "graphs": rows})
+    results.publish()
   return rows
 
 
@@ -147,40 +143,3 @@ def _encode(path: str, cluster: Cluster, config: GraphSetConfig) -> Tuple[bytes,
       "fingerprint": graph.fingerprint, "ops": graph.num_ops, "groups": grouping.num_groups,
       "single_device_us": float(simulated.step_time_us), "fits": bool(simulated.fits)}
   return tfgnn.write_example(tensor).SerializeToString(deterministic=True), row
-
-
-def _claim(config: GraphSetConfig, out: str) -> None:
-  """Checks that a directory holds this set, or writes the manifest of a new one."""
-  path = os.path.join(out, MANIFEST)
-  # A new set may not overwrite files that no manifest claims.
-  if not os.path.lexists(path):
-    taken = [name for name in [RECORDS, SCHEMA, *map(config.file_name, config.specs)]
-             if os.path.lexists(os.path.join(out, name))]
-    if taken:
-      raise PlacetoError(
-          f"{os.path.join(out, taken[0])} exists and belongs to no set of graphs; choose another "
-          "directory")
-    _write_manifest(config, [], out)
-    return
-  stored = user_files.read_json_object(
-      path, what="the list of graphs", remedy="choose another directory").get("config")
-  # Graphs of other settings do not belong in this set.
-  for name, value in _settings(config).items():
-    if not isinstance(stored, dict) or stored.get(name) != value:
-      found = stored.get(name) if isinstance(stored, dict) else stored
-      raise PlacetoError(
-          f"{out} holds graphs made with {name}={found!r:.60}, now it is {value!r}; choose "
-          "another directory")
-
-
-def _settings(config: GraphSetConfig) -> Dict[str, Any]:
-  """Returns the settings that may not change between two calls; `count` may grow."""
-  settings = dataclasses.asdict(config)
-  del settings["count"]
-  return settings
-
-
-def _write_manifest(config: GraphSetConfig, rows: List[Row], out: str) -> None:
-  """Writes graphs.json."""
-  outputs.write_json(os.path.join(out, MANIFEST), {
-      "version": 1, "config": _settings(config), "graphs": rows})

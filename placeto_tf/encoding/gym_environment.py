@@ -107,27 +107,14 @@ class PlacementEnv(gymnasium.Env):
 
     Args:
       seed: of all samples from now on.
-      options: {"start": [N] devices of ops} begins there.
+      options: not used.
 
     Returns:
       The observation, and `step_time_us` and `fits` of the placement.
-
-    Raises:
-      PlacementError: an op may not be on its device.
     """
     super().reset(seed=seed)
-    problem, given = self.problem, (options or {}).get("start")
-    placement = self._given
-    if given is not None:
-      # [N]; each op on a device of the cluster that the op may use.
-      placement = np.asarray(given)
-      ops = np.arange(len(self._given))
-      if placement.shape != self._given.shape or not (
-          (placement >= 0) & (placement < problem.num_devices)).all() or not (
-              problem.allowed_ops[ops, placement].all()):
-        raise PlacementError(
-            f"the start is {given!r}; expected {len(self._given)} devices, each allowed")
-    elif self._start == "random":
+    problem, placement = self.problem, self._given
+    if self._start == "random":
       # The largest of uniform numbers over the allowed devices: each equally likely.
       samples = self.np_random.random(problem.allowed.shape)
       placement = problem.grouping.expand(

@@ -111,8 +111,7 @@ class Learner:
       iteration: number of the update, from 1 on.
 
     Returns:
-      Name -> figure to be shown. The name of a figure of one graph has a folder, as in
-      "StepTime/zoo:rnnlm".
+      Name -> figure to be shown.
     """
     raise NotImplementedError
 
@@ -143,9 +142,3 @@ class Learner:
   def held_out(self) -> range:
     """Returns the numbers of the problems that are held out."""
     return range(self.num_training, len(self.problems))
-
-  def graph_of(self, problem: int) -> str:
-    """Returns the spec of the graph of a training problem."""
-    graphs = self.config.graphs
-    # Problems are sorted by graph; each graph has equally many.
-    return graphs[min(problem // max(1, self.num_training // len(graphs)), len(graphs) - 1)]

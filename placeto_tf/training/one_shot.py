@@ -1,10 +1,10 @@
 """Trains policies that place a whole graph in one action: sample, simulate, `agent.train`.
 
 An episode is one step, as in a bandit whose action is a vector. `ReinforceLearner` trains a policy
-of one graph (`OneShotPolicy`) by tf-agents' `ReinforceAgent`; its value network is the moving
-average of the rewards (Mirhoseini et al. 2017, section 3.1) or the batch's mean. GDP, whose policy
-is for many graphs, learns by PPO (`policies/gdp/learner.py`). Training runs use either learner; so
-do placers, until their budget is used up:
+of one graph (`OneShotPolicy`) by tf-agents' `ReinforceAgent`; its baseline is the moving average of
+the rewards (Mirhoseini et al. 2017, section 3.1) or the batch's mean. GDP, whose policy is for many
+graphs, learns by PPO (`policies/gdp/learner.py`). `search` trains a policy until its budget is used
+up:
 
   learner = ReinforceLearner(policy, environment, config, seed)
   search(problem, learner, budget)
@@ -22,7 +22,6 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.agents.reinforce import reinforce_agent
 from tf_agents.metrics import py_metrics
-from tf_agents.networks import network
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import trajectory
 from tf_agents.utils import common
@@ -31,7 +30,6 @@ from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training import driving
-from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.one_shot_environment import OneShotEnvironment
 from placeto_tf.training.one_shot_policy import OneShotPolicy
 from placeto_tf.training.schedules import between, spent_share
@@ -76,49 +74,12 @@ class ReinforceConfig(OneShotConfig):
           f"baseline is {self.baseline!r}; expected moving_average or batch")
 
 
-class MovingBaseline(network.Network):
-  """A value network without weights: the moving average of the mean rewards of all batches.
-
-  Attributes:
-    average: variable, NaN before the first batch.
-  """
-
-  def __init__(self, observation_spec: Any):
-    super().__init__(observation_spec, state_spec=(), name="MovingBaseline")
-    self.average = tf.Variable(np.nan, dtype=tf.float64, trainable=False, name="average")
-
-  def call(self, observation, step_type=None, network_state=(), training=False):
-    """Returns the moving average as the value of every observation.
-
-    Args:
-      observation: [...] int32 numbers of graphs; only their shape counts.
-      step_type, training: ignored.
-      network_state: empty.
-
-    Returns:
-      Values [...] float32, of the observations' outer shape, and `network_state`.
-    """
-    # Part of tf-agents' interface.
-    del step_type, training
-    return tf.fill(tf.shape(observation), tf.cast(self.average, tf.float32)), network_state
-
-  def begin(self, rewards: np.ndarray) -> None:
-    """Begins the average with the first batch's mean."""
-    if np.isnan(self.average.numpy()):
-      self.average.assign(np.mean(rewards, dtype=np.float64))
-
-  def add(self, rewards: np.ndarray) -> None:
-    """Adds a batch's mean reward to the average."""
-    mean = np.mean(rewards, dtype=np.float64)
-    self.average.assign(_KEPT * self.average + (1 - _KEPT) * mean)
-
-
 class OneShotLearner:
   """Base class: a policy that places a whole graph in one action, and its updates.
 
   Attributes:
     policy, environment, optimizer: the policy, the environment in which it plays, and Adam.
-    rng: of the samples, for a run that is resumed.
+    rng: of the samples.
     losses: of the last `update`; empty if it gave NaN and was undone.
     average_return: tf-agents' metric over the last 100 placements.
   """
@@ -175,7 +136,7 @@ class ReinforceLearner(OneShotLearner):
 
   Attributes:
     agent: of tf-agents.
-    tracked: name -> object that a checkpoint must hold.
+    average: moving average of the mean rewards of all batches; None before the first one.
   """
 
   config: ReinforceConfig
@@ -189,21 +150,14 @@ class ReinforceLearner(OneShotLearner):
       policy, environment, config, seed: see the base class.
     """
     super().__init__(policy, environment, config, seed)
-    specs = tensor_spec.from_spec(environment.time_step_spec())
-    self._baseline = MovingBaseline(specs.observation)
+    # In an episode of one step the return is the reward, for which `learn` gives the advantage.
     self.agent = reinforce_agent.ReinforceAgent(
-        specs, tensor_spec.from_spec(environment.action_spec()), policy, self.optimizer,
-        value_network=self._baseline, value_estimation_loss_coef=0.0,
-        advantage_fn=self._advantages, normalize_returns=False,
+        tensor_spec.from_spec(environment.time_step_spec()),
+        tensor_spec.from_spec(environment.action_spec()), policy, self.optimizer,
+        normalize_returns=False,
         train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False))
     self._train = common.function(self.agent.train)
-    self.tracked = {
-        "policy": policy, "optimizer": self.optimizer, "baseline": self._baseline.average}
-
-  @property
-  def variables(self) -> List[tf.Variable]:
-    """Returns all that an update changes."""
-    return [*super().variables, self._baseline.average]
+    self.average: Optional[float] = None
 
   def learn(self, parts: Sequence[trajectory.Trajectory], spent: float) -> Dict[str, float]:
     """Updates the policy from one batch of placements; see the base class.
@@ -218,18 +172,16 @@ class ReinforceLearner(OneShotLearner):
     config, (steps,) = self.config, parts
     self.optimizer.learning_rate.assign(
         between(config.learning_rate, config.final_learning_rate, spent))
+    mean = float(np.mean(steps.reward, dtype=np.float64))
     # The first batch is its own baseline; later ones are added after the update.
-    self._baseline.begin(steps.reward)
-    loss = float(self._train(tf.nest.map_structure(tf.constant, steps)).loss)
-    self._baseline.add(steps.reward)
-    return {"loss": loss}
-
-  def _advantages(self, returns: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Returns [B, 1] advantages, by which tf-agents weighs log probabilities."""
-    if self.config.baseline == "batch":
-      values = tf.reduce_mean(returns)
+    average = mean if self.average is None else self.average
+    baseline = mean if config.baseline == "batch" else average
     # A floor on the deviation: equal rewards give advantages of 0, not NaN.
-    return (returns - values) / tf.maximum(tf.math.reduce_std(returns), 1e-8)
+    advantages = (steps.reward - baseline) / max(float(np.std(steps.reward)), 1e-8)  # [B, 1]
+    loss = float(self._train(tf.nest.map_structure(
+        tf.constant, steps._replace(reward=advantages.astype(np.float32)))).loss)
+    self.average = _KEPT * average + (1 - _KEPT) * mean
+    return {"loss": loss}
 
 
 def search_environment(
@@ -248,9 +200,8 @@ def search_environment(
   """
   left = None if budget is None else problem.search_log.remaining_evaluations(budget)
   return OneShotEnvironment(
-      problem.allowed, SimulatedCost(problem),
-      batch_size=config.batch_size if left is None else max(1, min(config.batch_size, left)),
-      **options)
+      problem, **options,
+      batch_size=config.batch_size if left is None else max(1, min(config.batch_size, left)))
 
 
 def search(

@@ -15,7 +15,7 @@ from tf_agents.environments import py_environment
 from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
-from placeto_tf.training import cost as cost_lib
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 INVALID_REWARD = -10.0  # of a placement that does not fit
 
@@ -33,14 +33,14 @@ class OneShotEnvironment(py_environment.PyEnvironment):
   """
 
   def __init__(
-      self, allowed: np.ndarray, cost: cost_lib.Cost, *, batch_size: int, graph: int = 0,
-      num_graphs: int = 1, decisions: Optional[array_spec.ArraySpec] = None,
+      self, problem: PlacementProblem, *, batch_size: int, graph: int = 0, num_graphs: int = 1,
+      decisions: Optional[array_spec.ArraySpec] = None,
       placements: Callable[[np.ndarray], np.ndarray] = lambda decisions: decisions):
     """Sets the specs.
 
     Args:
-      allowed: [G, D] bool. An action with other devices gets `INVALID_REWARD` and is not simulated.
-      cost: see `training.cost`; its `step_time_us` and `fits` are used if present.
+      problem: evaluates placements of its groups. An action with devices that are not allowed gets
+        `INVALID_REWARD` and is not simulated.
       batch_size: B.
       graph: the index of this graph, for policies of many graphs.
       num_graphs: number of graphs of the policy.
@@ -48,10 +48,9 @@ class OneShotEnvironment(py_environment.PyEnvironment):
       placements: actions [B, ...] -> devices [B, G].
     """
     super().__init__(handle_auto_reset=True)
-    self._allowed = np.asarray(allowed, dtype=bool)
-    self._cost, self._batch_size, self._graph = cost, batch_size, graph
-    self._num_graphs = num_graphs
-    g, d = self._allowed.shape
+    self._problem, self._batch_size = problem, batch_size
+    self._graph, self._num_graphs = graph, num_graphs
+    g, d = problem.allowed.shape
     self._decisions = decisions or array_spec.BoundedArraySpec(
         (g,), np.int32, 0, d - 1, name="device")
     self._placements = placements
@@ -82,15 +81,14 @@ class OneShotEnvironment(py_environment.PyEnvironment):
   def _step(self, action):
     # [B, A] decisions -> [B, G] devices.
     devices = np.asarray(self._placements(action), dtype=np.int32)
-    groups = np.arange(len(self._allowed))
+    groups = np.arange(len(self._problem.allowed))
     # [B] bool, rows with every group on an allowed device; only these are evaluated.
-    simulated = self._allowed[groups, devices].all(axis=1)
+    simulated = self._problem.allowed[groups, devices].all(axis=1)
     self.step_time_us = np.full(self._batch_size, np.inf)
     self.fits = np.zeros(self._batch_size, dtype=bool)
     if simulated.any():
-      objective_us, components = self._cost(devices[simulated])
-      self.step_time_us[simulated] = components.get(cost_lib.STEP_TIME_US, objective_us)
-      self.fits[simulated] = components.get(cost_lib.FITS, True)
+      found = self._problem.evaluate(devices[simulated])
+      self.step_time_us[simulated], self.fits[simulated] = found.step_time_us, found.fits
     # Minus the square root of seconds, which weighs differences between slow placements less.
     reward = np.where(self.fits, -np.sqrt(self.step_time_us / 1e6), INVALID_REWARD)
     return ts.termination(

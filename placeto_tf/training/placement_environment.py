@@ -17,8 +17,9 @@ import numpy as np
 from tf_agents.environments import py_environment
 from tf_agents.trajectories import time_step as ts
 
+from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError, check_at_least
-from placeto_tf.training import cost as cost_lib
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training import observation as observation_lib
 
 
@@ -89,18 +90,17 @@ class PlacementEnvironment(py_environment.PyEnvironment):
   """
 
   def __init__(
-      self, allowed: np.ndarray, cost: cost_lib.Cost, start: np.ndarray, *,
-      order: Optional[np.ndarray] = None, config: Optional[EnvironmentConfig] = None,
-      seed: int = 0, graph: int = 0, num_graphs: int = 1, max_groups: Optional[int] = None,
+      self, problem: PlacementProblem, grouped: GroupedGraph, start: np.ndarray, *,
+      config: Optional[EnvironmentConfig] = None, seed: int = 0, graph: int = 0,
+      num_graphs: int = 1, max_groups: Optional[int] = None,
       go_on: Callable[[], bool] = lambda: True):
     """Makes the environment and evaluates the given start once.
 
     Args:
-      allowed: [G, D] bool, devices that each group may use.
-      cost: see `training.cost`.
+      problem: evaluates placements of its groups.
+      grouped: of the problem; episodes visit groups in its order, and a group starts with its main
+        op.
       start: [G] int32, the given start, each group on an allowed device.
-      order: [G] int32, the order in which episodes visit groups, such as `GroupedGraph.order`; None
-        visits them by number.
       config: the rules.
       seed: of random orders and random starts.
       graph: the number of this graph.
@@ -113,13 +113,12 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     """
     super().__init__(handle_auto_reset=True)
     self.config = config = config or EnvironmentConfig()
-    self._allowed = np.asarray(allowed, dtype=bool)
-    self._cost, self._graph, self._go_on = cost, graph, go_on
+    self._problem, self._grouped, self._allowed = problem, grouped, problem.allowed
+    self._graph, self._go_on = graph, go_on
     self._rng = np.random.default_rng(seed)
     self.num_groups, self.num_devices = g, d = self._allowed.shape
     self._observation_spec = observation_lib.observation_spec(max_groups or g, d, num_graphs)
     start = np.asarray(start, dtype=np.int32)
-    self._topological = np.arange(g) if order is None else np.asarray(order)
     self._given = self._evaluate(start[None])
     self._best = self._given.rows(slice(None))
     self.scale_us = float(self._given.objective_us[0])
@@ -181,7 +180,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
       origin = self._best if self.config.start == "best" else self._given
       # Row 0, B times.
       self._state = origin.rows(np.zeros(b, dtype=np.int64))
-    order = np.broadcast_to(self._topological, (b, g))
+    order = np.broadcast_to(self._grouped.order, (b, g))
     if self.config.order == "random":
       # Each row is permuted independently.
       order = self._rng.permuted(order, axis=1)
@@ -223,15 +222,12 @@ class PlacementEnvironment(py_environment.PyEnvironment):
         *found, np.ones(self.batch_size, np.float32), outer_dims=(self.batch_size,))
 
   def _evaluate(self, placements: np.ndarray) -> _State:
-    objective_us, components = self._cost(placements)
-    objective_us = np.asarray(objective_us, dtype=np.float64)
-    step_us = np.asarray(components.get(cost_lib.STEP_TIME_US, objective_us))[:, None]
-
-    start_us = components.get(cost_lib.START_US)
-    if start_us is None:
-      start_us = np.zeros(placements.shape)
-    start = np.clip(start_us / np.maximum(step_us, 1e-9), 0, 1).astype(np.float32)
-    return _State(np.array(placements, dtype=np.int32), objective_us.copy(), start)
+    found = self._problem.evaluate(placements, start_times=True)
+    assert found.start_us is not None  # asked for
+    # [B, N] of all ops -> [B, G] of the main op of each group, over the step time.
+    start = found.start_us[:, self._grouped.main_op] / np.maximum(found.step_time_us, 1e-9)[:, None]
+    return _State(np.array(placements, dtype=np.int32), found.objective_us.copy(),
+                  np.clip(start, 0, 1).astype(np.float32))
 
   def _observe(self) -> Dict[str, np.ndarray]:
     # After the last step nothing is left to place; the observation has the first groups as current.

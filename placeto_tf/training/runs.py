@@ -7,14 +7,12 @@ trainer writes in between. Files appear when they are complete.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Optional
 
 import numpy as np
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.files import outputs, user_files
-
-_MOST_LISTED = 8  # items of a setting that are shown
 
 
 def claim(root_dir: str, config: Dict[str, Any]) -> None:
@@ -101,25 +99,3 @@ def read_done(root_dir: str) -> Dict[str, Any]:
   content["figures"] = {
       name: float("nan") if value is None else value for name, value in figures.items()}
   return content
-
-
-def hparams(settings: Mapping[str, Any]) -> Dict[str, Any]:
-  """Returns the settings that the HPARAMS tab can show and sort by.
-
-  Args:
-    settings: as JSON; settings of nested objects are listed beside the others.
-
-  Returns:
-    Name -> number, text, or a short list as text.
-  """
-  found: Dict[str, Any] = {}
-  for name, value in settings.items():
-    if isinstance(value, Mapping):
-      found.update(hparams(value))
-    # A list of one element is shown as the element, so that the tab can sort by numbers.
-    elif isinstance(value, (list, tuple)) and len(value) <= _MOST_LISTED:
-      found[name] = value[0] if len(value) == 1 and isinstance(
-          value[0], (bool, int, float, str)) else ", ".join(map(str, value))
-    elif isinstance(value, (bool, int, float, str)):
-      found[name] = value
-  return found

@@ -13,23 +13,20 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import typing
-from typing import Any, Dict, List, Mapping, Sequence, TypeVar, Union
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, TypeVar, Union
 
 from placeto_tf.errors import PlacetoError
 
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True)
-class Field:
-  """A field: its dotted name, its annotation (a type), and its value."""
-
-  name: str
-  annotation: Any
-  value: Any
+# Type of a field -> its reader of text, and the expected form.
+_READERS: Dict[Any, Tuple[Callable[[str], Any], str]] = {
+    bool: (lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
+    int: (int, "a whole number"), float: (float, "a number"), str: (str, "text")}
 
 
-def fields(config: Any, prefix: str = "") -> Dict[str, Field]:
+def fields(config: Any, prefix: str = "") -> Dict[str, Tuple[Any, Any]]:
   """Lists the fields of nested dataclasses.
 
   Args:
@@ -37,23 +34,20 @@ def fields(config: Any, prefix: str = "") -> Dict[str, Field]:
     prefix: of the names, with its dot.
 
   Returns:
-    Dotted name -> field, in order, for all fields that are no dataclasses.
+    Dotted name -> (annotation, value), in order, for all fields that are no dataclasses.
   """
-  found: Dict[str, Field] = {}
+  found: Dict[str, Tuple[Any, Any]] = {}
   # Resolves annotations that are text (`from __future__ import annotations`).
-  annotations = typing.get_type_hints(type(config))
-  for field in dataclasses.fields(config):
-    value, name = getattr(config, field.name), prefix + field.name
-    if dataclasses.is_dataclass(value):
-      found.update(fields(value, f"{name}."))
-    else:
-      found[name] = Field(name, annotations[field.name], value)
+  for name, annotation in typing.get_type_hints(type(config)).items():
+    value = getattr(config, name)
+    found.update(fields(value, f"{prefix}{name}.") if dataclasses.is_dataclass(value)
+                 else {prefix + name: (annotation, value)})
   return found
 
 
 def describe(config: Any) -> List[str]:
   """Returns `name=value` of every field, in the form that `changed` takes."""
-  return [f"{field.name}={to_text(field.value)}" for field in fields(config).values()]
+  return [f"{name}={to_text(value)}" for name, (_, value) in fields(config).items()]
 
 
 def to_text(value: object) -> str:
@@ -85,13 +79,14 @@ def changed(config: T, settings: Sequence[str]) -> T:
     name, separator, text = setting.partition("=")
     if not separator:
       raise PlacetoError(f"setting {setting!r} was not understood; expected field=value")
-    field = known[_full_name(name.strip(), known)]
+    name = _full_name(name.strip(), list(known))
+    annotation, value = known[name]
     try:
-      values[field.name] = parse(text.strip(), field.annotation)
+      values[name] = parse(text.strip(), annotation)
     except ValueError as error:
       raise PlacetoError(
-          f"{field.name} is {text!r}, expected {error}; it is "
-          f"{to_text(field.value) or 'empty'} by default") from None
+          f"{name} is {text!r}, expected {error}; it is {to_text(value) or 'empty'} by default"
+      ) from None
   return with_values(config, values)
 
 
@@ -119,20 +114,16 @@ def with_values(config: T, values: Mapping[str, Any]) -> T:
   return dataclasses.replace(config, **changes)  # type: ignore[type-var]
 
 
-def _full_name(name: str, known: Mapping[str, Field]) -> str:
-  if name in known:
-    return name
-  # The last parts of a dotted name are enough if they are unambiguous.
-  ends = [full for full in known if full.endswith(f".{name}")]
+def _full_name(name: str, known: Sequence[str]) -> str:
+  """Returns the dotted name of the field that is meant; its last parts are enough."""
+  ends = [name] if name in known else [full for full in known if full.endswith(f".{name}")]
   if len(ends) == 1:
     return ends[0]
   if ends:
     raise PlacetoError(f"field {name!r} may be {' or '.join(ends)}; write one of these")
-  last_parts = {full.rpartition(".")[2]: full for full in known}
-  # Whole names are compared first, then their last parts.
-  near = difflib.get_close_matches(name, known, n=3) or [
-      last_parts[each]
-      for each in difflib.get_close_matches(name.rpartition(".")[2], last_parts, n=3)]
+  names = {full.rpartition(".")[2]: full for full in known}
+  names.update({full: full for full in known})
+  near = dict.fromkeys(names[each] for each in difflib.get_close_matches(name, names))
   hint = f"did you mean {' or '.join(near)}? " if near else ""
   raise PlacetoError(f"there is no field {name!r}; {hint}the fields are {', '.join(known)}")
 
@@ -152,19 +143,11 @@ def parse(text: str, annotation: Any) -> Any:
   """
   origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
   if origin is Union:  # Optional[X]
-    if text.lower() in ("none", "null"):
-      return None
-    return parse(text, next(each for each in arguments if each is not type(None)))
+    return None if text.lower() == "none" else parse(text, arguments[0])
   if origin is tuple:
     return tuple(parse(each.strip(), arguments[0]) for each in text.split(",") if each.strip())
-  if annotation is bool:
-    if text.lower() not in ("true", "false"):
-      raise ValueError("true or false")
-    return text.lower() == "true"
-  for kind, expected in ((int, "a whole number"), (float, "a number")):
-    if annotation is kind:
-      try:
-        return kind(text)
-      except ValueError:
-        raise ValueError(expected) from None
-  return text
+  reader, expected = _READERS[annotation]
+  try:
+    return reader(text)
+  except (ValueError, KeyError):
+    raise ValueError(expected) from None

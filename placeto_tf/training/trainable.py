@@ -25,9 +25,8 @@ class Trainable:
   Attributes:
     name: the value of --policy.
     config: the policy's default configuration, without graphs.
-    train: (config, root_dir, *, warm_start, progress) -> the last figures; if `on_ray`, it also
-      takes `ray` and `actors`, see `trainer.train`.
-    on_ray: whether actors on Ray can collect its experience.
+    train: (config, root_dir, *, warm_start, progress, ray, actors) -> the last figures, see
+      `trainer.train`.
     presets: name -> the record of another way to train the policy.
     pretrained: returns the directory of shipped weights; None if there are none.
   """
@@ -35,7 +34,6 @@ class Trainable:
   name: str
   config: RunConfig
   train: Callable[..., Dict[str, float]]
-  on_ray: bool = False
   presets: Mapping[str, Trainable] = dataclasses.field(default_factory=dict)
   pretrained: Callable[[], Optional[str]] = _no_weights
 
@@ -67,31 +65,3 @@ class Trainable:
       PlacetoError: a field is unknown, or a value is wrong.
     """
     return settings_lib.changed(settings_lib.with_values(self.config, given), settings)
-
-  def train_on(
-      self, ray: Optional[str], actors: Optional[int], config: RunConfig, root_dir: str,
-      **options: Any) -> Dict[str, float]:
-    """Trains the policy; with `ray`, actors on Ray collect the experience.
-
-    Args:
-      ray: address of Ray, where actors collect; None collects in this process.
-      actors: number of actors; only with `ray`.
-      config: of the run.
-      root_dir: of the run.
-      **options: of `train`.
-
-    Returns:
-      The last figures of the run, by name.
-
-    Raises:
-      PlacetoError: the policy cannot be trained on Ray, or actors are given without Ray; and the
-        errors of `train`.
-    """
-    if ray is None:
-      if actors is not None:
-        raise PlacetoError(f"actors is {actors} without ray, which they are of; give it, or none")
-      return self.train(config, root_dir, **options)
-    if not self.on_ray:
-      raise PlacetoError(
-          f"policy {self.name} collects and learns in one process; leave ray out")
-    return self.train(config, root_dir, ray=ray, actors=actors, **options)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import tensorflow as tf
-from tensorboard.plugins.hparams import api as hp
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.files import outputs
@@ -48,15 +47,18 @@ def train(
     warm_start: directory of the initial weights of a new run.
     progress: called with the iteration and its figures.
     ray: where actors collect, see `executors.executor_at`; None collects in this process.
-    actors: number of actors; by default one for each core of Ray's.
+    actors: number of actors; by default one for each core of Ray's; only with `ray`.
 
   Returns:
     The last figures of the run, by name.
 
   Raises:
     PlacetoError: the errors of the learner, the directory holds a run of another configuration,
-      another process trains in it, or Ray is not available, or lost the actors too often.
+      another process trains in it, actors are given without Ray, or Ray is not available, or lost
+      the actors too often.
   """
+  if ray is None and actors is not None:
+    raise PlacetoError(f"actors is {actors} without ray, which they are of; give it, or none")
   with outputs.alone(root_dir):
     figures = runs.finished(root_dir, config.to_json())
     if figures is not None:
@@ -180,9 +182,7 @@ class Trainer:
     self.learner.export(self.iteration)
 
   def _begin(self) -> None:
-    """Writes the hyperparameters, a first checkpoint and the figures of the untrained policy."""
-    with self._writer.as_default(step=0):
-      hp.hparams(runs.hparams(self._config.to_json()), trial_id=os.path.abspath(self._root_dir))
+    """Writes a first checkpoint and the figures of the untrained policy."""
     self.save()  # a checkpoint must exist before anything that takes long
     if self.learner.held_out:
       self._figures.update(self._record(self.learner.watch()))
@@ -206,14 +206,11 @@ class Trainer:
           f"checkpoint is in {os.path.join(self._root_dir, 'train')}; lower the learning rate")
     return learned
 
-  def _record(self, scalars: Mapping[str, float]) -> Dict[str, float]:
-    """Writes scalars to TensorBoard; returns the figures that are printed: those over all graphs.
-
-    Names of figures of one graph have a folder; the other figures go to Metrics/.
-    """
+  def _record(self, figures: Dict[str, float]) -> Dict[str, float]:
+    """Writes figures to TensorBoard, and returns them."""
     write_scalars(self._writer, self.iteration, {
-        name if "/" in name else f"Metrics/{name}": value for name, value in scalars.items()})
-    return {name: value for name, value in scalars.items() if "/" not in name}
+        f"Metrics/{name}": value for name, value in figures.items()})
+    return figures
 
   def _state(self) -> Dict[str, Any]:
     return {"iteration": self.iteration, "skipped": self.skipped, "figures": self._figures,

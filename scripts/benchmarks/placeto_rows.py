@@ -84,7 +84,6 @@ class _Session:
       self, graphs, starts, weights, arrays, seed, *, start, episodes=1, uniform=False):
     from placeto_tf.encoding.grouped_graph import GroupedGraph
     from placeto_tf.policies.placeto.published.learner import PublishedLearner
-    from placeto_tf.training.cost import SimulatedCost
     from placeto_tf.training.placement_environment import PlacementEnvironment
 
     self._problems = [make() for make in graphs]
@@ -93,8 +92,7 @@ class _Session:
     most = max(weights.max_groups, *(p.num_groups for p in self._problems))
     self._environments = [
         PlacementEnvironment(
-            p.allowed, SimulatedCost(p, g), given, order=g.order, config=rules, seed=seed,
-            graph=i, num_graphs=len(graphs), max_groups=most)
+            p, g, given, config=rules, seed=seed, graph=i, num_graphs=len(graphs), max_groups=most)
         for i, (p, g, given) in enumerate(zip(self._problems, grouped, starts))]
     self.steps = max(p.num_groups for p in self._problems)
     self._learner = None if uniform else PublishedLearner(

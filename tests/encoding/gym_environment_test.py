@@ -109,15 +109,6 @@ def test_a_budget_truncates_and_the_seed_decides_random_starts(make):
   assert first == again != other
 
 
-def test_an_episode_begins_where_it_is_told(make):
-  environment = make()
-  given = environment.unwrapped.problem.allowed_ops.argmax(axis=1)
-  environment.reset(options={"start": given})
-  assert environment.unwrapped.process.placement.tolist() == given.tolist()
-  with pytest.raises(PlacementError, match="expected .* devices, each allowed"):
-    environment.reset(options={"start": given + 99})
-
-
 @pytest.mark.parametrize("options, said", [
     ({"start": "worst"}, "expected best or random"), ({"max_evaluations": 0}, "at least 1")])
 def test_wrong_arguments_are_named(make, options, said):

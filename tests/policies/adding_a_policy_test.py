@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from placeto_tf import policies
 from placeto_tf.errors import PlacetoError
-from placeto_tf.placements import Placement
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
 from random_problem import means_of_samples, random_problem
@@ -45,16 +44,6 @@ def test_its_method_is_found_and_draws_better_placements_as_it_learns(folder):
       problem, registry.find("perceptron"), Budget(max_evaluations=640), seed=0)
   assert problem.simulator.simulate(placement).step_time_us == problem.search_log.best_objective_us
   assert np.mean(means[-5:]) < 0.9 * np.mean(means[:5])
-
-
-def test_its_training_is_found_and_leaves_a_placement(folder, tmp_path):
-  trainable = policies.trainable()["perceptron"]()
-  config = trainable.configure(
-      {"graphs": ("zoo:rnnlm:layers=1:steps=2:batch=2:hidden=4:vocab=9",),
-       "clusters": ("k80:2",), "iterations": 3}, ["batch_size=4"])
-  figures = trainable.train(config, str(tmp_path / "run"))
-  assert np.isfinite(figures["loss"]) and figures["best_ms"] > 0
-  assert Placement.load(str(tmp_path / "run" / "placement.json")).evaluations == 12
 
 
 def test_gradients_reach_all_of_its_weights_and_masks_hold(folder):

@@ -5,16 +5,14 @@ import json
 import pytest
 
 
-def test_it_writes_a_family_shows_progress_and_goes_on(run_program, tmp_path):
+def test_it_writes_a_family_and_shows_progress(run_program, tmp_path):
   out = tmp_path / "new" / "set"
   flags = ("--family=tiny", f"--out={out}", "--cluster=k80:2", "--max_groups=6")
   done = run_program("make_graphs", *flags, "--count=2")
   assert done.code == 0, done.err
   assert "[1/2] tiny_0000.meta" in done.err and "[2/2] tiny_0001.meta" in done.err
   assert "Done: 2 graphs" in done.out
-  again = run_program("make_graphs", *flags, "--count=3")
-  assert "[3/3] tiny_0002.meta" in again.err
-  assert len(json.loads((out / "graphs.json").read_text())["graphs"]) == 3
+  assert len(json.loads((out / "graphs.json").read_text())["graphs"]) == 2
 
 
 def test_it_describes_graphs_as_a_table(run_program):

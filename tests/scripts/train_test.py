@@ -34,7 +34,7 @@ def test_it_trains_shows_progress_and_says_that_it_is_done(run_program, tmp_path
     (("--preset=paper", "--set=embedding=simple"), "expected one of placeto, simple_partitioner"),
     (("--preset=paper", "--clusters=k80:2,k80:3", "--set=max_groups=6"), "clusters of one size"),
     (("--actors=2",), "actors is 2 without ray"),
-    (("--policy=rnn", "--ray=local"), "policy rnn collects and learns in one process; leave ray "),
+    (("--policy=rnn",), "policy 'rnn' is not known; expected one of gdp, placeto, or --import"),
 ])
 def test_bad_input_ends_in_one_sentence(run_program, tmp_path, flags, message):
   done = run_program(
@@ -50,15 +50,12 @@ def test_help_lists_the_fields_of_every_policy_with_their_true_defaults(run_prog
   sections = {each.partition(" (")[0]: each for each in fields}
   names = [name for name in sections if "preset" not in name]
   assert f"Policy to train: {', '.join(sorted(names))}, or" in " ".join(flags.split())
-  assert set(sections) == {
-      "placeto", "placeto, preset paper", "gdp", "rnn", "hierarchical"}
+  assert set(sections) == {"placeto", "placeto, preset paper", "gdp"}
   for policy, lines in (
       ("placeto", ("--clusters=k80:4,random[1]", "epsilon=0.5", "width=64")),
       ("placeto, preset paper", (
           "--iterations=4000", "max_groups=48", "placeto.network.rounds=8")),
-      ("gdp", ("--checkpoint_every=50", "training.final_learning_rate=0.0003")),
-      ("rnn", ("training.learning_rate=0.004",)),
-      ("hierarchical", ("training.learning_rate=0.01",))):
+      ("gdp", ("--checkpoint_every=50", "training.final_learning_rate=0.0003"))):
     assert {f"  {line}" for line in lines} <= set(sections[policy].splitlines())
 
 
@@ -101,17 +98,3 @@ def test_gdp_trains_on_several_graphs_and_its_weights_place_another_one(
       f"--out={tmp_path / 'placed'}")
   assert placed.code == 0, placed.err
   assert "gdp_zero_shot" in placed.out
-
-
-@pytest.mark.parametrize("policy", ["rnn", "hierarchical"])
-def test_a_policy_made_for_one_graph_leaves_a_placement(
-    run_program, tmp_path, policy, cheaply):
-  flags = (f"--policy={policy}", "--graphs=family:tiny[0]", "--clusters=k80:2",
-           "--set=batch_size=2", "--iterations=2", f"--root_dir={tmp_path / 'run'}")
-  done = run_program("train", *flags)
-  assert done.code == 0, done.err
-  assert "[2/2]" in done.err and "best_ms" in done.err
-  assert (tmp_path / "run" / "placement.json").exists()
-  assert run_program("train", *flags).out == done.out
-  wrong = run_program("train", *flags[:1], "--graphs=family:tiny[0:2]", "--root_dir=unused")
-  assert wrong.code == 2 and "expected one" in wrong.err and "Traceback" not in wrong.err

@@ -1,7 +1,6 @@
 import numpy as np
 
 from placeto_tf.training import driving
-from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
 from random_problem import grouped_graph, random_problem
 
@@ -9,8 +8,8 @@ from random_problem import grouped_graph, random_problem
 def environment():
   problem = random_problem()
   return PlacementEnvironment(
-      problem.allowed, SimulatedCost(problem, grouped_graph(problem)),
-      problem.allowed.argmax(axis=1), config=EnvironmentConfig(num_episodes=4))
+      problem, grouped_graph(problem), problem.allowed.argmax(axis=1),
+      config=EnvironmentConfig(num_episodes=4))
 
 
 def preferring(device, odds):

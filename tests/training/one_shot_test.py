@@ -1,3 +1,5 @@
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -29,16 +31,17 @@ class Independent(OneShotPolicy):
         tf.broadcast_to(self.logits, shape), tf.broadcast_to(self.allowed, shape), decisions)
 
 
-def count_cost(placements):
+def evaluate(placements):
   """1 s, and 1 s more for every group that is not on device 1."""
-  step_time_us = 1e6 * (1 + (placements != 1).sum(axis=1))
-  return step_time_us, {}
+  return types.SimpleNamespace(
+      step_time_us=1e6 * (1 + (placements != 1).sum(axis=1)), fits=np.ones(len(placements), bool))
 
 
 def learner_of(allowed, seed=0, **options):
   config = ReinforceConfig(**options)
   return ReinforceLearner(
-      Independent(allowed), OneShotEnvironment(allowed, count_cost, batch_size=config.batch_size),
+      Independent(allowed), OneShotEnvironment(
+          types.SimpleNamespace(allowed=allowed, evaluate=evaluate), batch_size=config.batch_size),
       config, seed)
 
 
@@ -63,16 +66,14 @@ def test_reinforce_by_hand(eagerly):
 
 def test_the_baseline_is_the_average_before_the_batch(eagerly):
   learner = learner_of(np.ones((2, 2), bool), batch_size=2)
-  steps, seen = learner.play(), []
-  advantages = learner._advantages
-  learner.agent._advantage_fn = lambda returns, values: seen.append(
-      advantages(returns, values)) or seen[-1]
+  steps, seen, train = learner.play(), [], learner._train
+  learner._train = lambda steps: (seen.append(steps.reward), train(steps))[1]
   for rewards in ([-3.0, -1.0], [-2.0, 0.0]):  # their deviations are 1
     steps.reward[:, 0] = rewards
     learner.learn([steps], 0.0)
   np.testing.assert_allclose(seen[0][:, 0], [-1.0, 1.0])
   np.testing.assert_allclose(seen[1][:, 0], [0.0, 2.0])
-  np.testing.assert_allclose(learner.tracked["baseline"], -1.9)  # 0.9 * -2 + 0.1 * -1
+  np.testing.assert_allclose(learner.average, -1.9)  # 0.9 * -2 + 0.1 * -1
 
 
 @pytest.mark.parametrize("baseline", ["moving_average", "batch"])
@@ -94,7 +95,8 @@ def test_updates_that_are_no_numbers_leave_weights_and_baseline_alone(eagerly):
   learner = learner_of(np.ones((2, 2), dtype=bool), batch_size=4)
   learner.update()
   before = [variable.numpy() for variable in learner.variables]
-  learner.agent._advantage_fn = lambda returns, values: returns * np.nan
+  steps = learner.play()
+  learner.play = lambda: steps._replace(reward=steps.reward * np.nan)
   learner.update()
   assert learner.losses == {}
   for variable, value in zip(learner.variables, before):

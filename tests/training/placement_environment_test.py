@@ -1,3 +1,5 @@
+import types
+
 import numpy as np
 import pytest
 from tf_agents.drivers import py_driver
@@ -6,7 +8,6 @@ from tf_agents.policies import random_py_policy
 from tf_agents.specs import array_spec
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
 from random_problem import grouped_graph, random_problem
 
@@ -14,15 +15,27 @@ from random_problem import grouped_graph, random_problem
 TABLE = {(0, 0): 100.0, (1, 0): 80.0, (0, 1): 120.0, (1, 1): 50.0}
 
 
-def table_cost(placements):
-  return np.array([TABLE[tuple(p)] for p in placements.tolist()]), {}
+def by_table(placements):
+  return np.array([TABLE[tuple(p)] for p in placements.tolist()])
 
 
-def two_groups(allowed=None, cost=table_cost, origin=(0, 0), **rules):
-  rules.setdefault("num_episodes", 1)
-  allowed = np.ones((2, 2), dtype=bool) if allowed is None else np.array(allowed)
+def made(allowed, objective, **options):
+  """An environment whose problem has one op a group, and evaluates by a function."""
+  def evaluate(placements, start_times):
+    us = objective(placements)
+    return types.SimpleNamespace(
+        objective_us=us, step_time_us=us, start_us=np.zeros(placements.shape))
+
+  allowed = np.array(allowed, dtype=bool)
+  groups = np.arange(len(allowed))
   return PlacementEnvironment(
-      allowed, cost, np.array(origin), config=EnvironmentConfig(**rules))
+      types.SimpleNamespace(allowed=allowed, evaluate=evaluate),
+      types.SimpleNamespace(order=groups, main_op=groups), 0 * groups, **options)
+
+
+def two_groups(allowed=((1, 1), (1, 1)), objective=by_table, **rules):
+  rules.setdefault("num_episodes", 1)
+  return made(allowed, objective, config=EnvironmentConfig(**rules))
 
 
 def play(environment, devices):
@@ -37,7 +50,7 @@ def simulated(**rules):
   problem = random_problem()
   grouped = grouped_graph(problem)
   return PlacementEnvironment(
-      problem.allowed, SimulatedCost(problem, grouped), problem.allowed.argmax(axis=1),
+      problem, grouped, problem.allowed.argmax(axis=1),
       config=EnvironmentConfig(num_episodes=4, **rules), seed=3)
 
 
@@ -80,11 +93,11 @@ def test_a_device_that_is_not_allowed_is_no_move():
 def test_only_what_changed_is_evaluated():
   rows = []
 
-  def cost(placements):
+  def objective(placements):
     rows.append(len(placements))
-    return table_cost(placements)
+    return by_table(placements)
 
-  environment = two_groups(cost=cost, num_episodes=3)
+  environment = two_groups(objective=objective, num_episodes=3)
   environment.reset()
   environment.step(np.array([[1], [0], [1]], dtype=np.int32))
   assert rows == [1, 2]  # the start once for all, then the two episodes that moved
@@ -141,8 +154,8 @@ def test_every_time_step_a_driver_sees_is_as_the_spec_says():
 
 
 def test_observations_are_padded_and_name_their_graph():
-  alone, padded = two_groups(), PlacementEnvironment(
-      np.ones((2, 2), bool), table_cost, np.zeros(2, int), graph=3, num_graphs=5, max_groups=4,
+  alone, padded = two_groups(), made(
+      np.ones((2, 2)), by_table, graph=3, num_graphs=5, max_groups=4,
       config=EnvironmentConfig(num_episodes=1))
   for action in (None, 1, 0):
     steps = [each.reset() if action is None else each.step(np.full((1, 1), action, np.int32))
@@ -168,11 +181,20 @@ def test_episodes_that_begin_alike_are_alike_whatever_was_before():
       np.testing.assert_array_equal(value, other.observation[name])
 
 
+def test_a_group_starts_when_its_main_op_does():
+  environment = simulated()
+  observed = environment.reset().observation
+  problem, grouped = environment._problem, environment._grouped
+  found = problem.simulator.simulate(problem.grouping.expand(observed["placement"][0]))
+  np.testing.assert_allclose(
+      observed["start"][0], found.start_us[grouped.main_op] / found.step_time_us, rtol=1e-6)
+
+
 def test_episodes_end_with_the_step_after_which_they_may_not_go_on():
   left = [True, False]
-  environment = PlacementEnvironment(
-      np.ones((4, 2), bool), lambda placements: (100.0 + placements.sum(axis=1), {}),
-      np.zeros(4, int), go_on=lambda: left.pop(0), config=EnvironmentConfig(num_episodes=2))
+  environment = made(
+      np.ones((4, 2)), lambda placements: 100.0 + placements.sum(axis=1),
+      go_on=lambda: left.pop(0), config=EnvironmentConfig(num_episodes=2))
   environment.reset()
   last = [environment.step(np.zeros((2, 1), np.int32)).is_last().all() for _ in range(2)]
   assert last == [False, True]

@@ -30,15 +30,6 @@ def test_a_preset_is_another_way_to_train_a_policy():
     POLICIES["gdp"]().preset("paper")
 
 
-def test_a_policy_for_one_graph_refuses_more():
-  for given, message in (
-      ({"graphs": ("a", "b")}, "graphs has 2 of them; expected one"),
-      ({"graphs": ("a",), "clusters": ("k80:2", "k80:4")}, "clusters has 2 of them"),
-      ({"graphs": ("a",), "held_out": ("b",)}, "held_out has 1 of them; expected none")):
-    with pytest.raises(PlacetoError, match=message):
-      POLICIES["rnn"]().configure(given)
-
-
 @pytest.mark.parametrize("field", ["iterations", "checkpoint_every", "watch_every"])
 def test_counts_below_one_are_refused(field):
   with pytest.raises(PlacetoError, match=f"{field} is 0; expected at least 1"):

@@ -33,7 +33,6 @@ from placeto_tf.replication import check_specs, load_with_replicas
 from placeto_tf.search import PLACERS
 from placeto_tf.training import driving, trainer
 from placeto_tf.training.collecting import Maker
-from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.learner import Learner
 from placeto_tf.training.one_shot_environment import OneShotEnvironment
 from placeto_tf.training.problems import expand_clusters, make_problem
@@ -107,8 +106,7 @@ class SampleCollector:
     # One environment per graph; an episode samples all nodes at once.
     self._environments: List[OneShotEnvironment] = [
         OneShotEnvironment(
-            each.allowed, SimulatedCost(each), batch_size=training.batch_size, graph=i,
-            num_graphs=len(problems))
+            each, batch_size=training.batch_size, graph=i, num_graphs=len(problems))
         for i, each in enumerate(problems)]
 
   def __call__(self, weights: Sequence[np.ndarray], spec: SampleSpec) -> Played:
@@ -245,15 +243,11 @@ class GdpTraining(Learner):
     """
     losses = self.learner.learn(
         [each.steps for each in experiences], iteration / self.config.iterations)
-    # Mean step time divided by one device's; placements that do not fit count, too.
-    over_single = {
-        each.graph: float(each.step_time_us.mean()) / self._single_us[each.graph]
-        for each in experiences}
+    # Mean step times divided by one device's; placements that do not fit count, too.
+    ratios = [each.step_time_us.mean() / self._single_us[each.graph] for each in experiences]
     return {
         **losses, "reward": float(np.mean([each.steps.reward.mean() for each in experiences])),
-        "over_single": float(np.exp(np.mean(np.log(list(over_single.values()))))),
-        **{f"OverSingle/{self.graph_of(graph)}_{graph}": value
-           for graph, value in over_single.items()}}
+        "over_single": float(np.exp(np.mean(np.log(ratios))))}
 
   def watch(self) -> Dict[str, float]:
     """Evaluates the likeliest devices on held-out graphs.
@@ -287,4 +281,4 @@ train = functools.partial(trainer.train, GdpTraining)
 
 def trainable() -> Trainable:
   """Returns the record for `scripts/train.py`."""
-  return Trainable("gdp", GdpTrainingConfig(()), train, on_ray=True)
+  return Trainable("gdp", GdpTrainingConfig(()), train)

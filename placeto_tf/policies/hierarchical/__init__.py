@@ -7,4 +7,3 @@ METHODS = (
            deferred("placeto_tf.policies.hierarchical.policy", "POLICY.place"),
            rank=2, summaries=True),
 )
-TRAINABLE = deferred("placeto_tf.policies.hierarchical.policy", "POLICY.trainable")

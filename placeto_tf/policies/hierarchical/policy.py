@@ -199,4 +199,4 @@ def hierarchical_policy(
   return parts, HierarchicalPolicy(parts, config, seed)
 
 
-POLICY = OneGraphPolicy("hierarchical", HierarchicalConfig(), hierarchical_policy)
+POLICY = OneGraphPolicy(HierarchicalConfig(), hierarchical_policy)

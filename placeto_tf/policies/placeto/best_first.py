@@ -21,7 +21,6 @@ import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.encoding.placed_groups import PlacedGroups, group_counts
-from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.policies.placeto.scorer import CAP, ScorerWeights
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, Evaluator, evaluate, over
@@ -70,22 +69,6 @@ class BestFirstConfig:
   several: int = 21
   most: int = 8
   least_score: float = 0.15
-
-  def __post_init__(self) -> None:
-    check_at_least(0, self, "vary", "temperature", "forget", "several", "least_score")
-    check_at_least(1, self, "most")
-    if not 0 < self.long_share <= 1:
-      raise PlacementError(
-          f"long_share is {self.long_share}; expected more than 0, at most 1")
-    if min(self.rounds, default=1) < 1:
-      raise PlacementError(f"rounds is {self.rounds}; expected numbers of evaluations, from 1 on")
-    if not self.levels or min(self.levels) <= 0:
-      raise PlacementError(
-          f"levels is {self.levels}; expected numbers above 0, such as (0.25, 1.0)")
-    if not self.long_levels or min(min(level) for level in self.long_levels) <= 0:
-      raise PlacementError(
-          f"long_levels is {self.long_levels}; expected pairs of numbers above 0, such as "
-          "((0.25, 1.0),)")
 
 
 class BestFirst(PlacedGroups):

@@ -302,6 +302,6 @@ def trainable() -> Trainable:
   """Returns the record for `scripts/train.py`."""
   from placeto_tf.policies.placeto.published import training as published
 
-  return Trainable("placeto", PlacetoTrainingConfig(()), train, on_ray=True,
+  return Trainable("placeto", PlacetoTrainingConfig(()), train,
                    pretrained=scorer.pretrained_directory,
                    presets={"paper": published.trainable()})

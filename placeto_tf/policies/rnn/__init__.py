@@ -7,4 +7,3 @@ METHODS = (
            deferred("placeto_tf.policies.rnn.policy", "POLICY.place"),
            rank=1, summaries=True),
 )
-TRAINABLE = deferred("placeto_tf.policies.rnn.policy", "POLICY.trainable")

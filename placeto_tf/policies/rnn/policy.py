@@ -132,4 +132,4 @@ def rnn_policy(
   return grouped, RnnPolicy(grouped, config, seed)
 
 
-POLICY = OneGraphPolicy("rnn", RnnConfig(), rnn_policy)
+POLICY = OneGraphPolicy(RnnConfig(), rnn_policy)

@@ -5,7 +5,6 @@ import pytest
 
 from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.encoding.placed_groups import group_counts
-from placeto_tf.errors import PlacementError
 from placeto_tf.policies.placeto import best_first, placers
 from placeto_tf.policies.placeto.best_first import BestFirst, BestFirstConfig
 from placeto_tf.policies.placeto.placers import search
@@ -217,14 +216,6 @@ def test_group_counts_stay_between_the_devices_and_what_can_be_moved():
   problem = random_problem(num_ops=200, num_groups=24)
   finest = len(np.unique(problem.graph.colocation))
   assert group_counts(problem, (1e-3, 0.5, 1.0, 1e3)) == [problem.num_devices, 12, 24, finest]
-
-
-@pytest.mark.parametrize("wrong", [
-    {"rounds": (0,)}, {"levels": ()}, {"long_levels": ((0.0, 1.0),)}, {"long_share": 0.0},
-    {"temperature": -1.0}])
-def test_wrong_settings_are_refused(wrong):
-  with pytest.raises(PlacementError, match=next(iter(wrong))):
-    BestFirstConfig(**wrong)
 
 
 def test_until_a_placement_fits_moves_off_full_devices_come_first():

@@ -15,7 +15,6 @@ from placeto_tf.policies import weight_files
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.network import PublishedNetwork
 from placeto_tf.training import driving
-from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.placement_environment import PlacementEnvironment
 from placeto_tf.training.problems import StartedProblem
 
@@ -83,9 +82,8 @@ def make_environments(
       rules = dataclasses.replace(rules, start="given")  # every watch has the same starts
     # Seeds differ by graph, so that graphs do not share their orders.
     made.append(PlacementEnvironment(
-        each.problem.allowed, SimulatedCost(each.problem, graph), each.starts[0],
-        order=graph.order, config=rules, seed=seed + i, graph=i, num_graphs=len(problems),
-        max_groups=max_groups))
+        each.problem, graph, each.starts[0], config=rules, seed=seed + i, graph=i,
+        num_graphs=len(problems), max_groups=max_groups))
   return made
 
 

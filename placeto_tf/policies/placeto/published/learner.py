@@ -40,8 +40,7 @@ class PublishedLearner:
   def __init__(
       self, environment: py_environment.PyEnvironment, graphs: Sequence[GroupedGraph],
       config: PublishedConfig, seed: int, *,
-      weights: Optional[Sequence[np.ndarray]] = None, max_groups: Optional[int] = None,
-      compiled: bool = False):
+      weights: Optional[Sequence[np.ndarray]] = None, max_groups: Optional[int] = None):
     """Makes network and agent.
 
     Args:
@@ -50,8 +49,6 @@ class PublishedLearner:
       config: of the published process.
       seed: of weights.
       weights: initial weights, from a network for other graphs or another grouping.
-      compiled: whether updates are compiled. This takes seconds, and pays after dozens of updates;
-        updates are then padded to one size.
 
     Raises:
       PlacetoError: the weights are of another network.
@@ -75,9 +72,8 @@ class PublishedLearner:
     self.agent.initialize()
     if weights is not None:
       weight_files.assign(network.variables, weights)
-    self._compiled = compiled
     self.logits = driving.acting(network)
-    self._train = common.function(self.agent.train) if compiled else self.agent.train
+    self._train = common.function(self.agent.train)
     self._returns: List[List[Deque[float]]] = [  # of each graph's steps, in its last updates
         [collections.deque(maxlen=_BASELINE_UPDATES) for _ in range(steps)]
         for steps in self._num_steps]
@@ -110,7 +106,7 @@ class PublishedLearner:
     """
     config = self._config
     # One shape for all updates, because each new length would be compiled again.
-    t = max(self._num_steps) if self._compiled else max(each.reward.shape[1] for each in parts)
+    t = max(self._num_steps)
 
     def padded(*values: np.ndarray) -> np.ndarray:  # -> [B, T, ...]
       return np.concatenate([

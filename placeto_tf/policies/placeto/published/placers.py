@@ -50,6 +50,5 @@ def place(
       config, environment=dataclasses.replace(config.environment, start="best"))
   improve(
       problem, problem.project(problem.search_log.best_known), budget, seed, root_dir=root_dir,
-      config=config, learns=way == "fine_tune", uniform=way == "random", weights=arrays,
-      compiled=way == "fine_tune")
+      config=config, learns=way == "fine_tune", uniform=way == "random", weights=arrays)
   return problem.search_log.best_known

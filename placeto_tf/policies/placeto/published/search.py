@@ -24,7 +24,6 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training import driving
 from placeto_tf.training import observation as observation_lib
-from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.placement_environment import PlacementEnvironment
 from placeto_tf.training.schedules import spent_share
 from placeto_tf.training.updates import attempt, write_scalars
@@ -43,7 +42,6 @@ def improve(
     learns: bool = True,
     uniform: bool = False,
     weights: Optional[Sequence[np.ndarray]] = None,
-    compiled: bool = False,
 ) -> None:
   """Trains on the problem's graph for the budget, starting from a placement.
 
@@ -60,7 +58,6 @@ def improve(
     learns: whether updates are made.
     uniform: whether devices are sampled uniformly in the same process, for comparison.
     weights: initial weights in the network's order; None samples them.
-    compiled: see `PublishedLearner`.
 
   Raises:
     PlacetoError: the start is not a placement of the problem, or the weights are of another
@@ -85,11 +82,10 @@ def improve(
     return not search_log.exhausted(budget) and (left is None or left >= rules.num_episodes)
 
   environment = PlacementEnvironment(
-      problem.allowed, SimulatedCost(problem, grouped), start, order=grouped.order, config=rules,
-      seed=int(seeds[0]), go_on=affordable)
+      problem, grouped, start, config=rules, seed=int(seeds[0]), go_on=affordable)
   rng = np.random.default_rng(seeds[1])
   learner = None if uniform else PublishedLearner(
-      environment, [grouped], config, int(seeds[2]), weights=weights, compiled=compiled)
+      environment, [grouped], config, int(seeds[2]), weights=weights)
   # Equal logits, -inf where a group may not go.
   logits: driving.Logits = (
       functools.partial(_uniform, np.where(problem.allowed, 0.0, -np.inf)) if learner is None

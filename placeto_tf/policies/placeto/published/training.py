@@ -4,8 +4,8 @@ A root directory holds the files that `training.runs` lists, and
 
   train/                   checkpoints: weights, optimizer, step, baselines, random states, best
                            placements
-  train/events*            TensorBoard: returns, loss, entropy, step time relative to the start's by
-                           graph and over all graphs, the same for held-out graphs, speed
+  train/events*            TensorBoard: returns, loss, entropy, step time relative to the start's,
+                           the same for held-out graphs, speed
   policies/policy/         SavedModel, when training is done: serialized GraphTensors -> logits
   policies/greedy_policy/  SavedModel of tf-agents, of the likeliest devices on these graphs
   weights/                 the network's weights, for `--warm_start` and `--policy_weights`
@@ -78,7 +78,6 @@ class PublishedTraining(Learner):
 
   Attributes:
     learner: the policy, its agent and its optimizer.
-    env_steps: number of decisions so far.
   """
 
   policy = "placeto"
@@ -109,9 +108,7 @@ class PublishedTraining(Learner):
     start = None if warm_start is None else PublishedWeights.load(warm_start).arrays
     self.learner = PublishedLearner(
         self._environments[0], graphs, config.placeto, config.seed, weights=start,
-        max_groups=config.max_groups, compiled=True)
-    self.env_steps = 0
-    self._ratios: Dict[str, List[float]] = {}  # graph -> [last, best] of its latest episodes
+        max_groups=config.max_groups)
     # For each training graph: the best placement so far, and its objective.
     self._best = [(each.best_placement, each.best_objective_us)
                   for each in self._environments[:self.num_training]]
@@ -137,22 +134,18 @@ class PublishedTraining(Learner):
     """Plays episodes on held-out graphs from their given starts; learns nothing.
 
     Returns:
-      Step times divided by the start's, of each held-out graph and as geometric means: for the last
-      and the best placements of sampled episodes, and for the last placement of a greedy episode.
+      Geometric means of step times divided by the start's: of the last and the best placements of
+      sampled episodes, and of the last placement of a greedy episode.
     """
-    found: Dict[str, float] = {}
-    means: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
+    logs: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
     for graph in self.held_out:
       # Every watch has the same seeds, so that watches differ by weights alone.
       rng = np.random.default_rng([self.config.seed, graph])
       sampled, greedy = (
           play(self._environments[graph], self.learner.logits, samples) for samples in (rng, None))
-      for kind, value in zip(means, (sampled.last, sampled.best, greedy.last)):
-        found[f"HeldOut/{self.problems[graph].name}/{kind}"] = value
-        means[kind].append(np.log(value))
-    found.update({
-        f"held_out_{kind}": float(np.exp(np.mean(logs))) for kind, logs in means.items()})
-    return found
+      for kind, value in zip(logs, (sampled.last, sampled.best, greedy.last)):
+        logs[kind].append(np.log(value))
+    return {f"held_out_{kind}": float(np.exp(np.mean(each))) for kind, each in logs.items()}
 
   def turn(self, iteration: int) -> List[int]:
     """Returns the graphs of an update: all in turn, in a new order each pass, none twice at once.
@@ -214,37 +207,26 @@ class PublishedTraining(Learner):
       iteration: from 1 on.
 
     Returns:
-      Loss, entropy, mean return, and step times divided by the start's, by graph and over all.
+      Loss, entropy, mean return, and geometric means of step times divided by the start's.
     """
     for each in experiences:
-      self.env_steps += self.steps_of(each)
       self._best[each.graph] = (each.best_placement, each.best_us)
     losses = self.learner.update(
         [each.steps for each in experiences], [each.graph for each in experiences],
         (iteration - 1) / self.config.iterations)
     returns = [float(each.steps.reward.sum(axis=1).mean()) for each in experiences]
-    return {**self._train_figures(experiences), **losses, "returns": float(np.mean(returns))}
-
-  def _train_figures(self, experiences: List[Episodes]) -> Dict[str, float]:
-    """Returns figures of these graphs, and geometric means over all graphs so far."""
-    found: Dict[str, float] = {}
-    for each in experiences:
-      name = self.problems[each.graph].name
-      self._ratios[name] = [each.last, each.best]
-      found.update({f"StepTime/{name}": each.last, f"BestStepTime/{name}": each.best})
-    last, top = np.exp(np.log(list(self._ratios.values())).mean(axis=0))
-    return {**found, "last": float(last), "best": float(top)}
+    last, best = np.exp(
+        np.log([[each.last, each.best] for each in experiences]).mean(axis=0)).tolist()
+    return {"last": last, "best": best, **losses, "returns": float(np.mean(returns))}
 
   def state(self) -> Dict[str, Any]:
     """See the base class."""
-    return {**super().state(), "env_steps": self.env_steps, "ratios": self._ratios,
-            "best": [[placement.tolist(), us] for placement, us in self._best],
+    return {**super().state(), "best": [[placement.tolist(), us] for placement, us in self._best],
             "learner": self.learner.state_dict()}
 
   def load_state(self, state: Dict[str, Any]) -> None:
     """See the base class."""
     super().load_state(state)
-    self.env_steps, self._ratios = state["env_steps"], state["ratios"]
     self._best = [(np.array(placement, np.int32), us) for placement, us in state["best"]]
     self.learner.load_state_dict(state["learner"])
 
@@ -268,4 +250,4 @@ train = functools.partial(trainer.train, PublishedTraining)
 
 def trainable() -> Trainable:
   """Returns the record for `scripts/train.py --policy=placeto --preset=paper`."""
-  return Trainable("placeto", PublishedTrainingConfig(()), train, on_ray=True)
+  return Trainable("placeto", PublishedTrainingConfig(()), train)

@@ -7,7 +7,6 @@ from tf_agents.trajectories import trajectory
 
 from placeto_tf.policies.placeto.published import agent as agent_lib
 from placeto_tf.policies.placeto.published.network import NetworkConfig, PublishedNetwork
-from placeto_tf.training.cost import SimulatedCost
 from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
 from random_problem import grouped_graph, random_problem
 
@@ -17,7 +16,7 @@ def make(baseline=False):
   problem = random_problem(num_ops=10, num_groups=2, devices="k80:2")
   grouped = grouped_graph(problem)
   environment = PlacementEnvironment(
-      problem.allowed, SimulatedCost(problem, grouped), np.zeros(2, dtype=int),
+      problem, grouped, np.zeros(2, dtype=int),
       config=EnvironmentConfig(num_episodes=3))
   time_step_spec = tensor_spec.from_spec(environment.time_step_spec())
   action_spec = tensor_spec.from_spec(environment.action_spec())
