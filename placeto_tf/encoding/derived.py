@@ -152,20 +152,7 @@ def _ends(edges: tfgnn.EdgeSet) -> tf.Tensor:
 def _reachable(ends: tf.Tensor, g: tf.Tensor) -> tf.Tensor:
   """Returns [G, G], 1 if a path of at least one edge leads from the row's to the column's group."""
   reachable = tf.scatter_nd(ends, tf.ones(tf.shape(ends)[:1]), [g, g])
-
-  def doubled(length, reachable):  # paths of twice the length
-    """Doubles the length of the paths that `reachable` covers.
-
-    Args:
-      length: the most edges of a path that `reachable` covers.
-      reachable: [G, G] float32, 1 where such a path exists.
-
-    Returns:
-      (2 length, [G, G] float32 of paths of up to 2 length edges).
-    """
-    return 2 * length, tf.cast(reachable + tf.matmul(reachable, reachable) > 0, tf.float32)
-
-  # Repeated squaring: no path of distinct groups has more than G - 1 edges.
-  return tf.while_loop(
-      lambda length, _: length < g, doubled, (1, reachable),
-      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, None])))[1]
+  # Repeated squaring doubles the length of the paths; none of distinct groups has over G - 1 edges.
+  for _ in range(int(g).bit_length()):
+    reachable = tf.cast(reachable + tf.matmul(reachable, reachable) > 0, tf.float32)
+  return reachable

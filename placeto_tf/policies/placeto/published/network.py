@@ -6,8 +6,6 @@ groups; a head gives the logits of the devices. As in the paper, the input has e
 as one-hot, and the head has an output per device, each with its own weights.
 
 One network serves several graphs, padded to one size; an observation has the number of its graph.
-The same weights serve serialized GraphTensors of `encoding/schema.pbtxt`, see
-`PublishedNetwork.serve`.
 
 Dimensions: P graphs, S placements of each graph, G groups, D devices, K current groups (one, as in
 the paper), F raw features, W width of one direction's embedding.
@@ -16,9 +14,9 @@ the paper), F raw features, W width of one direction's embedding.
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Optional, Sequence
+from typing import Optional, Sequence
 
-from placeto_tf.encoding import derived, schema
+from placeto_tf.encoding import derived
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies.layers import Seeds, dense
@@ -26,7 +24,6 @@ from placeto_tf.policies.placeto.published import embedding as embedding_lib
 from placeto_tf.training import observation as observation_lib
 
 import tensorflow as tf  # isort: skip
-import tensorflow_gnn as tfgnn  # isort: skip
 from tf_agents.distributions import masked  # isort: skip
 from tf_agents.networks import network  # isort: skip
 from tf_agents.specs import distribution_spec  # isort: skip
@@ -147,36 +144,6 @@ class PublishedNetwork(network.DistributionNetwork):
 
     logits, allowed = map(restored, self._decide(stack, arrays))
     return self.output_spec.build_distribution(logits=logits, mask=allowed), network_state
-
-  def serve(self, serialized: tf.Tensor) -> Dict[str, tf.Tensor]:
-    """Decides on a serialized GraphTensor of `encoding/schema.pbtxt`, of any graph.
-
-    The cluster must have as many devices as the training clusters.
-
-    Args:
-      serialized: scalar string, a `tf.train.Example`.
-
-    Returns:
-      `logits` [K, D] of the devices for the groups marked as current, in their order, about
-      -1e10 for devices that a group may not use; and `group` [K] int64, the numbers of the groups.
-    """
-    graph = tfgnn.parse_single_example(schema.graph_tensor_spec(), serialized)
-    groups = graph.node_sets[schema.GROUP]
-    placed = graph.edge_sets[schema.PLACEMENT].adjacency
-    current = tf.where(groups["current"][:, 0] > 0)[:, 0]  # [K] int64
-    arrays = {name: value[None] for name, value in derived.derive(graph).items()}  # P = 1
-    step_us = tf.maximum(graph.context["step_time_us"][0, 0], 1e-9)
-    # The observation of one placement, S = 1, from the features of the GraphTensor.
-    observed = {
-        observation_lib.PLACEMENT: tf.scatter_nd(
-            placed.source[:, None], placed.target, tf.reshape(groups.total_size, [1])),
-        observation_lib.CURRENT: tf.cast(current, tf.int32),
-        observation_lib.VISITED: groups["visited"][:, 0],
-        observation_lib.START: tf.clip_by_value(groups["start_us"][:, 0] / step_us, 0.0, 1.0)}
-    logits, allowed = self._decide(
-        {name: value[None, None] for name, value in observed.items()}, arrays)
-    found = masked.MaskedCategorical(logits=logits[0, 0], mask=allowed[0, 0])
-    return {"logits": found.logits, "group": current}
 
   def _decide(self, stack, arrays: derived.Derived):
     """Returns logits and mask [P, S, K, D]; `stack` holds observations [P, S, ...]."""

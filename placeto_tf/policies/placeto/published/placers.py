@@ -19,12 +19,12 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 
 def place(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, way: str = "fine_tune",
-    weights: Optional[str] = None, root_dir: Optional[str] = None) -> np.ndarray:
+    weights: Optional[str] = None) -> np.ndarray:
   """Improves the problem's best placement by episodes of the published process.
 
   Args:
     problem: its groups are placed; their number should be about that of training.
-    budget, seed, root_dir: see `improve`.
+    budget, seed: see `improve`.
     way: "fine_tune" learns on the problem, "zero_shot" learns nothing, and "random" samples devices
       uniformly, for comparison.
     weights: directory of a training run (see `PublishedWeights.load`), for the configuration and
@@ -49,6 +49,6 @@ def place(
   config = dataclasses.replace(
       config, environment=dataclasses.replace(config.environment, start="best"))
   improve(
-      problem, problem.project(problem.search_log.best_known), budget, seed, root_dir=root_dir,
-      config=config, learns=way == "fine_tune", uniform=way == "random", weights=arrays)
+      problem, problem.project(problem.search_log.best_known), budget, seed, config=config,
+      learns=way == "fine_tune", uniform=way == "random", weights=arrays)
   return problem.search_log.best_known

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from typing import Dict, Optional, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.policies.placeto.published.collecting import play
@@ -26,7 +24,7 @@ from placeto_tf.training import driving
 from placeto_tf.training import observation as observation_lib
 from placeto_tf.training.placement_environment import PlacementEnvironment
 from placeto_tf.training.schedules import spent_share
-from placeto_tf.training.updates import attempt, write_scalars
+from placeto_tf.training.updates import attempt
 
 _IDLE_EPISODES = 20  # a search ends after so many episodes in a row without an evaluation
 
@@ -37,7 +35,6 @@ def improve(
     budget: Budget,
     seed: int = 0,
     *,
-    root_dir: Optional[str] = None,
     config: Optional[PublishedConfig] = None,
     learns: bool = True,
     uniform: bool = False,
@@ -53,7 +50,6 @@ def improve(
     start: [G] int32.
     budget: counted from the making of the problem.
     seed: of weights, actions and orders.
-    root_dir: where TensorBoard events go (in train/); None writes none.
     config: see `PublishedConfig`.
     learns: whether updates are made.
     uniform: whether devices are sampled uniformly in the same process, for comparison.
@@ -65,8 +61,6 @@ def improve(
   """
   config = config or PublishedConfig()
   search_log = problem.search_log
-  writer = None if root_dir is None else tf.summary.create_file_writer(
-      os.path.join(root_dir, "train"))
   began = search_log.evaluations, search_log.seconds
   seeds = np.random.SeedSequence(seed).generate_state(3)  # of orders, of actions, of weights
   remaining, rules = search_log.remaining_evaluations(budget), config.environment
@@ -91,24 +85,16 @@ def improve(
       functools.partial(_uniform, np.where(problem.allowed, 0.0, -np.inf)) if learner is None
       else learner.logits)
   idle = 0
-  # Play, learn, report, until the budget is used up or the policy moves no group any more.
+  # Play and learn, until the budget is used up or the policy moves no group any more.
   while affordable() and idle < _IDLE_EPISODES:
     evaluations = search_log.evaluations
-    steps, losses = play(environment, logits, rng).steps, {}
+    steps = play(environment, logits, rng).steps
     if learner is not None and learns:
-      losses = attempt(
+      attempt(
           functools.partial(learner.update, [steps], spent=spent_share(problem, budget, began)),
           learner.variables)
     # With a budget of evaluations only, a search whose policy moves nothing would never end.
     idle = idle + 1 if search_log.evaluations == evaluations else 0
-    if writer is not None:
-      write_scalars(writer, search_log.evaluations, {
-          "StepTime/best_ms": search_log.best_objective_us / 1e3,
-          "StepTime/current_ms": environment.objective_us.mean() / 1e3,
-          "Training/AverageReturn": steps.reward.sum(axis=1).mean(),
-          **{f"Training/{name}": value for name, value in losses.items()}})
-  if writer is not None:
-    writer.close()
 
 
 def _uniform(logits: np.ndarray, observation: Dict[str, np.ndarray]) -> np.ndarray:

@@ -6,8 +6,8 @@ A root directory holds the files that `training.runs` lists, and
                            placements
   train/events*            TensorBoard: returns, loss, entropy, step time relative to the start's,
                            the same for held-out graphs, speed
-  policies/policy/         SavedModel, when training is done: serialized GraphTensors -> logits
-  policies/greedy_policy/  SavedModel of tf-agents, of the likeliest devices on these graphs
+  policies/greedy_policy/  SavedModel of tf-agents, of the likeliest devices on these graphs, when
+                           training is done
   weights/                 the network's weights, for `--warm_start` and `--policy_weights`
 
 On one machine, a run that is killed and resumed ends with the same weights, to the bit, as a run
@@ -37,7 +37,7 @@ from placeto_tf.policies.placeto.published.collecting import (
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.learner import PublishedLearner
 from placeto_tf.policies.placeto.published.weights import PublishedWeights
-from placeto_tf.policies.saved_policy import save_policy, save_server
+from placeto_tf.policies.saved_policy import save_policy
 from placeto_tf.training import problems as training_problems
 from placeto_tf.training import trainer
 from placeto_tf.training.collecting import Maker
@@ -240,9 +240,8 @@ class PublishedTraining(Learner):
 
   def finish(self) -> None:
     """Writes policies/."""
-    folder = os.path.join(self.root_dir, "policies")
-    save_server(self.learner.network, os.path.join(folder, "policy"))
-    save_policy(self.learner.agent.policy, os.path.join(folder, "greedy_policy"))
+    save_policy(
+        self.learner.agent.policy, os.path.join(self.root_dir, "policies", "greedy_policy"))
 
 
 train = functools.partial(trainer.train, PublishedTraining)

@@ -1,17 +1,12 @@
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.encoding import graph_tensor
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.placeto.published.config import PublishedConfig
-from placeto_tf.policies.placeto.published.learner import PublishedLearner
 from placeto_tf.policies.placeto.published.network import NetworkConfig
 from placeto_tf.policies.placeto.published.placers import place
 from placeto_tf.policies.placeto.published.training import (
@@ -21,12 +16,10 @@ from placeto_tf.policies.placeto.published.training import (
 )
 from placeto_tf.policies.placeto.published.weights import PublishedWeights
 from placeto_tf.problem.budget import Budget
-from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
+from placeto_tf.training.placement_environment import EnvironmentConfig
 from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.trainer import Trainer
-from random_problem import grouped_graph, random_problem
-
-import tensorflow_gnn as tfgnn  # isort: skip
+from random_problem import random_problem
 
 CONFIG = PublishedTrainingConfig(
     graphs=("a", "b"), max_groups=5, iterations=6, checkpoint_every=2,
@@ -77,40 +70,6 @@ def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_do
   assert {"Metrics/last", "Metrics/returns", "Metrics/loss", "Metrics/entropy",
           "Metrics/steps_a_second", "Metrics/held_out_best"} <= tags(root_dir / "train")
   assert train(CONFIG, str(root_dir)) == figures  # done: "a" and "b" are no graphs
-
-
-def test_the_saved_model_places_serialized_graph_tensors_in_a_process_without_this_package(
-    whole, tmp_path):
-  run, root_dir, _, _ = whole
-  problem = random_problem(num_ops=30, num_groups=6, devices="k80:2", seed=9)  # another graph
-  placement = problem.allowed.argmax(axis=1).astype(np.int32)
-  grouped = grouped_graph(problem)
-  start_us = np.arange(6) * 10.0
-  serialized = tfgnn.write_example(graph_tensor.encode(
-      grouped, placement, step_time_us=100.0, start_us=start_us, current=[3],
-      visited=[0, 1])).SerializeToString()
-  (tmp_path / "example").write_bytes(serialized)
-  done = subprocess.run(
-      [sys.executable, "-c", f"""
-import json, sys
-import tensorflow as tf
-loaded = tf.saved_model.load({str(root_dir / "policies" / "policy")!r})
-found = loaded.place(open({str(tmp_path / "example")!r}, "rb").read())
-assert not any(name.startswith(("placeto_tf", "tensorflow_gnn")) for name in sys.modules)
-print(json.dumps(found["logits"].numpy().tolist()), found["group"].numpy().tolist())
-"""], cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True,
-      check=False)
-  assert done.returncode == 0, done.stderr
-  logits, group = done.stdout.strip().split("]] ")
-  assert group == "[3]"
-  learner = PublishedLearner(
-      PlacementEnvironment(problem, grouped, placement), [grouped],
-      CONFIG.placeto, 0, weights=run.learner.weights)
-  expected = learner.logits({
-      "placement": placement[None], "current": np.array([[3]], np.int32),
-      "visited": np.array([[1, 1, 0, 0, 0, 0]], np.float32), "graph": np.array([[0]], np.int32),
-      "start": (start_us[None] / 100).astype(np.float32)})[0]
-  np.testing.assert_allclose(json.loads(logits + "]]"), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(whole):
