@@ -20,7 +20,7 @@ class Learner:
   """Base class; methods that every learner must define raise NotImplementedError here.
 
   Attributes:
-    policy: name of the policy; rate: the name of the figure for its speed.
+    rate: the name of the figure for the policy's speed.
     config, root_dir: of the run.
     problems: `num_training` problems to train on, then the held-out problems.
     rng: of all samples; checkpoints hold its state.
@@ -29,7 +29,6 @@ class Learner:
     learner: makes the updates; its `variables` are those that updates change.
   """
 
-  policy: str
   rate = "steps_a_second"
   tracked: Dict[str, Any]
   at_once = 1

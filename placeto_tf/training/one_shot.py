@@ -33,7 +33,7 @@ from placeto_tf.training import driving
 from placeto_tf.training.one_shot_environment import OneShotEnvironment
 from placeto_tf.training.one_shot_policy import OneShotPolicy
 from placeto_tf.training.schedules import between, spent_share
-from placeto_tf.training.updates import adam, attempt, optimizer_variables, write_scalars
+from placeto_tf.training.updates import adam, attempt, write_scalars
 
 GRADIENT_CLIP = 1.0  # largest norm of all gradients together
 _KEPT = 0.9  # weight of the old moving average in an update
@@ -106,7 +106,7 @@ class OneShotLearner:
   @property
   def variables(self) -> List[tf.Variable]:
     """Returns all that an update changes."""
-    return [*self.policy.variables, *optimizer_variables(self.optimizer)]
+    return [*self.policy.variables, *self.optimizer.variables]
 
   def play(self) -> trajectory.Trajectory:
     """Samples a batch of placements, simulates them, and returns the steps [B, 1, ...]."""

@@ -11,7 +11,7 @@ Dimensions: B episodes side by side, G groups (and steps of an episode), D devic
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Dict, Optional, Sequence
+from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 import numpy as np
 from tf_agents.environments import py_environment
@@ -51,8 +51,7 @@ class EnvironmentConfig:
     check_at_least(1, self, "num_episodes")
 
 
-@dataclasses.dataclass
-class _State:
+class _State(NamedTuple):
   """Placements and their costs, row by row.
 
   Attributes:
@@ -67,17 +66,7 @@ class _State:
 
   def rows(self, index) -> _State:
     """Returns a copy of the rows of an index."""
-    return _State(*(getattr(self, f.name)[index].copy() for f in dataclasses.fields(self)))
-
-  def put(self, index, other: _State) -> None:
-    """Replaces rows in place.
-
-    Args:
-      index: [K] int numbers of rows.
-      other: [K] rows that take their place.
-    """
-    for field in dataclasses.fields(self):
-      getattr(self, field.name)[index] = getattr(other, field.name)
+    return _State(*(each[index].copy() for each in self))
 
 
 class PlacementEnvironment(py_environment.PyEnvironment):
@@ -200,7 +189,8 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     # Only placements that changed are simulated.
     changed = np.flatnonzero((proposed != self._state.placement).any(axis=1))
     if len(changed):
-      self._state.put(changed, self._evaluate(proposed[changed]))
+      for values, new in zip(self._state, self._evaluate(proposed[changed])):
+        values[changed] = new
       # Strictly less: of equal placements the first one found is kept.
       b = int(self._state.objective_us.argmin())
       if self._state.objective_us[b] < self._best.objective_us[0]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any, Callable, Dict, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -26,13 +26,6 @@ def adam(
   optimizer = tf.keras.optimizers.Adam(learning_rate, epsilon=1e-8, global_clipnorm=clip)
   optimizer.build(variables)
   return optimizer
-
-
-def optimizer_variables(optimizer: tf.keras.optimizers.Optimizer) -> List[tf.Variable]:
-  """Returns the slots and the step of an optimizer of either Keras."""
-  variables = optimizer.variables
-  # A method in Keras 2, a property in Keras 3.
-  return list(variables() if callable(variables) else variables)
 
 
 def attempt(

@@ -18,7 +18,6 @@ _CONFIG = RunConfig(("zoo:rnnlm",), iterations=3, checkpoint_every=1)
 class _Counting(Learner):
   """Counts its updates."""
 
-  policy = "counting"
 
   def __init__(self, config, root_dir):
     super().__init__(config, root_dir, problems=["the only one"])

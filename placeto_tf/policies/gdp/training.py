@@ -133,7 +133,6 @@ class GdpTraining(Learner):
     network: the network that is trained.
   """
 
-  policy = "gdp"
   rate = "placements_a_second"
   config: GdpTrainingConfig
   problems: List[PlacementProblem]

@@ -40,7 +40,6 @@ from placeto_tf.training.learner import Learner
 from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.run_config import RunConfig
 from placeto_tf.training.trainable import Trainable
-from placeto_tf.training.updates import optimizer_variables
 
 import tensorflow as tf  # isort: skip
 from tf_agents.trajectories import trajectory  # isort: skip
@@ -145,7 +144,6 @@ class PlacetoTraining(Learner):
     agent: of tf-agents.
   """
 
-  policy = "placeto"
   config: PlacetoTrainingConfig
 
   def __init__(
@@ -280,7 +278,7 @@ class PlacetoTraining(Learner):
   @property
   def variables(self) -> List[tf.Variable]:
     """See the base class."""
-    return [*self._network.variables, *optimizer_variables(self._optimizer)]
+    return [*self._network.variables, *self._optimizer.variables]
 
   def export(self, iteration: int) -> None:
     """Writes weights/."""

@@ -23,7 +23,7 @@ from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.network import PublishedNetwork
 from placeto_tf.training import driving
 from placeto_tf.training.schedules import between
-from placeto_tf.training.updates import adam, optimizer_variables
+from placeto_tf.training.updates import adam
 
 _CLIP = 1.25  # largest norm of the whole gradient, as in the authors' code
 _BASELINE_UPDATES = 10  # number of a graph's updates in its baseline, as in the paper
@@ -86,7 +86,7 @@ class PublishedLearner:
   @property
   def variables(self) -> List[tf.Variable]:
     """Returns all variables that an update changes."""
-    return list(self.network.variables) + optimizer_variables(self.optimizer)
+    return [*self.network.variables, *self.optimizer.variables]
 
   def update(
       self, parts: Sequence[trajectory.Trajectory], graphs: Sequence[int] = (0,),

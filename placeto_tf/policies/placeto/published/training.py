@@ -80,7 +80,6 @@ class PublishedTraining(Learner):
     learner: the policy, its agent and its optimizer.
   """
 
-  policy = "placeto"
   config: PublishedTrainingConfig
   problems: List[StartedProblem]
 
