@@ -18,14 +18,12 @@ import numpy as np
 
 from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.errors import PlacementError
-from placeto_tf.files import user_files
 from placeto_tf.policies import weight_files
 from placeto_tf.simulation.compiling import compiled, copy_into
 
 WIDTH = 32  # H by default
 # x / (1 + |x| / 10) keeps scores between -10 and 10, in training as well; their order is kept.
 CAP = 10.0
-_PREDICTS = "gain"  # the sidecar's name for the quantity that scores predict
 _DIRECTORY = "weights"  # of the shipped weights
 SAME_DEVICE = NAMES.index("stays")  # the feature that marks a group's present device
 _FIELDS = ("hidden_1", "bias_1", "hidden_2", "bias_2", "output")
@@ -155,7 +153,7 @@ class ScorerWeights:
     weight_files.write(
         directory, {**{name: getattr(self, name) for name in _FIELDS},
                     **{f"message_{i}": each for i, each in enumerate(self.messages)}},
-        {"version": 1, "predicts": _PREDICTS, "features": list(NAMES), **notes})
+        {"version": 1, "features": list(NAMES), **notes})
 
   @classmethod
   def load(cls, directory: str) -> ScorerWeights:
@@ -168,7 +166,7 @@ class ScorerWeights:
       The weights.
 
     Raises:
-      PlacementError: the weights are missing, have other features, or predict another quantity.
+      PlacementError: the weights are missing, or have other features.
     """
     remedy = "give a directory of scorer weights, or train them again"
     sidecar, arrays = weight_files.read(directory, remedy=remedy, error_type=PlacementError)
@@ -177,11 +175,6 @@ class ScorerWeights:
       raise PlacementError(
           f"the weights in {directory} are of another list of features than this version's; train "
           "them again")
-    found = sidecar.get("predicts")
-    if found != _PREDICTS:
-      raise PlacementError(
-          f"the weights in {directory} predict {user_files.brief(found)}, expected {_PREDICTS}; "
-          "train them with --policy=placeto")
     missing = [name for name in _FIELDS if name not in arrays]
     if missing:
       raise PlacementError(

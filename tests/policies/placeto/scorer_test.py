@@ -32,15 +32,6 @@ def test_weights_come_back_from_a_directory(tmp_path):
   assert json.loads((tmp_path / "weights.json").read_text())["commit"] == "abc"
 
 
-@pytest.mark.parametrize("predicts", ["preference", "weather", None])
-def test_weights_that_predict_something_else_are_refused(tmp_path, predicts):
-  ScorerWeights.untrained().save(str(tmp_path))
-  sidecar = json.loads((tmp_path / "weights.json").read_text())
-  (tmp_path / "weights.json").write_text(json.dumps({**sidecar, "predicts": predicts}))
-  with pytest.raises(PlacementError, match="expected gain; train them with --policy=placeto"):
-    ScorerWeights.load(str(tmp_path))
-
-
 def test_weights_are_found_in_the_directory_of_a_training_run(tmp_path):
   weights = ScorerWeights.untrained()
   weights.save(str(tmp_path / "weights"))
