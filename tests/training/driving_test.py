@@ -27,7 +27,8 @@ def test_an_episode_in_each_row_is_played_to_its_end():
   assert steps.reward.shape == (4, 12) and len(seen) == 12
   assert (steps.action == 1).all()
   assert steps.is_last()[:, -1].all() and not steps.is_last()[:, :-1].any()
-  np.testing.assert_array_equal(steps.observation["placement"][:, 1:, 0], 1)
+  first = each._grouped.order[0]  # the group that is placed first
+  np.testing.assert_array_equal(steps.observation["placement"][:, 1:, first], 1)
 
 
 def test_draws_follow_the_probabilities_and_the_generator_alone():
