@@ -1,6 +1,7 @@
 """A small training graph as files, for the programs to read: fixtures that conftests import."""
 
 import functools
+import pathlib
 
 import pytest
 import tensorflow as tf
@@ -12,8 +13,7 @@ from placeto_tf.graphs import load_graph
 @functools.cache
 def training_graph(batch=8, width=64, branches=4):
   """Two towers' worth of dense branches, a loss and momentum updates: worth spreading out."""
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     features = tf.compat.v1.placeholder(tf.float32, [batch, width], name="features")
     labels = tf.compat.v1.placeholder(tf.float32, [batch, width], name="labels")
     outputs = []
@@ -42,6 +42,20 @@ def meta_graph_def():
   graph = training_graph()
   with graph.as_default():
     return tf.compat.v1.train.export_meta_graph(graph=graph)
+
+
+def write(proto, path):
+  """Writes a proto, as text if the path ends in "txt"; returns the path as a string."""
+  data = str(proto).encode() if str(path).endswith("txt") else proto.SerializeToString()
+  pathlib.Path(path).write_bytes(data)
+  return str(path)
+
+
+def imported(graph_def):
+  """A `tf.Graph` of a GraphDef."""
+  with tf.Graph().as_default() as graph:
+    tf.import_graph_def(graph_def, name="")
+  return graph
 
 
 @pytest.fixture(scope="session")

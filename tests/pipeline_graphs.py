@@ -10,8 +10,7 @@ def training_graph(clip=False, branch=False, width=WIDTH):
   import tensorflow as tf
 
   v1 = tf.compat.v1
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     v1.set_random_seed(0)
     value = v1.placeholder(tf.float32, [None, width], name="x")
     for i in range(LAYERS):

@@ -21,28 +21,38 @@ _START = (f"import gc, runpy, sys; gc.set_threshold(*{gc.get_threshold()}); "
           "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')")
 
 
-def run(program, *arguments, timeout=3600, without=(), **variables):
-  """What a program prints; fails with the end of its messages.
+def python(*arguments, cwd=None, timeout=3600, without=(), **variables):
+  """Python with a command line, to its end; fails with the end of its messages.
 
   Args:
-    program: its path.
     *arguments: of its command line.
+    cwd: the folder in which it runs.
     timeout: in seconds: of what hangs, not of what a busy machine takes long for.
     without: environment variables that it is not to see.
     **variables: environment variables it is to see besides.
+
+  Returns:
+    The `subprocess.CompletedProcess`.
   """
-  path = os.pathsep.join([
-      str(_ROOT), str(_ROOT / "tests"), str(pathlib.Path(program).parent),
-      *filter(None, [os.environ.get("PYTHONPATH")])])
-  environment = {**os.environ, "PYTHONPATH": path, **variables}
+  environment = {**os.environ, **variables}
   for name in without:
     environment.pop(name, None)
   done = subprocess.run(
-      [sys.executable, "-X", "faulthandler", "-c", _START, str(program), *arguments],
-      capture_output=True, text=True, timeout=timeout, env=environment, check=False)
+      [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
+      cwd=cwd, env=environment, check=False)
   # A process that a signal ended (the kernel's, when memory runs out) says nothing itself.
   ended = signal.Signals(-done.returncode).name if done.returncode < 0 else done.returncode
-  assert done.returncode == 0, f"{program} ended with {ended}:\n{done.stderr[-3000:]}"
+  assert done.returncode == 0, f"ended with {ended}:\n{done.stderr[-3000:]}"
+  return done
+
+
+def run(program, *arguments, **options):
+  """The JSON in the last line that a program prints; more are `python`'s options."""
+  path = os.pathsep.join([
+      str(_ROOT), str(_ROOT / "tests"), str(pathlib.Path(program).parent),
+      *filter(None, [os.environ.get("PYTHONPATH")])])
+  done = python("-X", "faulthandler", "-c", _START, program, *arguments,
+                **{"PYTHONPATH": path, **options})
   return json.loads(done.stdout.splitlines()[-1])
 
 

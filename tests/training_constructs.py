@@ -4,6 +4,7 @@ Each construct builds a step in the default graph, with a free batch unless it s
 returns the tensors that are fetched besides the train op, which is named "train".
 """
 
+import inspect
 import zlib
 
 import numpy as np
@@ -17,7 +18,9 @@ REFUSED = {}  # what is said of an op
 
 
 def construct(function):
-  CONSTRUCTS[function.__name__] = function
+  """Adds a construct; one of `x` and `y` is given placeholders of examples and their targets."""
+  takes_inputs = bool(inspect.signature(function).parameters)
+  CONSTRUCTS[function.__name__] = (lambda: function(*inputs())) if takes_inputs else function
   return function
 
 
@@ -118,8 +121,7 @@ def mean_loss_in_float64():
 
 
 @construct
-def mean_loss_of_reference_variables():
-  x, y = inputs()
+def mean_loss_of_reference_variables(x, y):
   return finish(square_error(network(x, resource=False), y))
 
 
@@ -225,8 +227,7 @@ def normalized_targets(x, y, p):
 
 
 @construct
-def normalized_targets_with_kept_moments():
-  x, y = inputs()
+def normalized_targets_with_kept_moments(x, y):
   mean, variance = tf.nn.moments(y, [0])
   means, variances = kept("means", [3]), kept("variances", [3])
   return finish(square_error(network(x), (y - mean) / tf.sqrt(variance + 1e-3)),
@@ -235,8 +236,7 @@ def normalized_targets_with_kept_moments():
 
 
 @construct
-def huber_with_a_threshold_of_the_batch():
-  x, y = inputs()
+def huber_with_a_threshold_of_the_batch(x, y):
   error = tf.abs(network(x) - y)
   middle = tf.reduce_mean(error)
   threshold = kept("threshold", [], 1.0)
@@ -348,8 +348,7 @@ def probabilities_of_labels():
 
 
 @construct
-def examples_in_reverse_by_a_slice():
-  x, y = inputs()
+def examples_in_reverse_by_a_slice(x, y):
   return finish(square_error(network(0.3 * x + 0.7 * x[::-1]), 0.3 * y + 0.7 * y[::-1]))
 
 
@@ -425,8 +424,7 @@ def hardest_of_the_batch():
 
 
 @construct
-def densities_of_all_pairs():
-  x, y = inputs()
+def densities_of_all_pairs(x, y):
   mean, log_variance = tf.split(x @ variable("w", [5, 6]), 2, 1)
   z = mean + tf.exp(0.5 * log_variance) * tf.sin(7 * x[:, :3])
   pairs = tf.square(z[:, None] - mean[None]) * tf.exp(-log_variance[None]) + log_variance[None]
@@ -435,8 +433,7 @@ def densities_of_all_pairs():
 
 
 @construct
-def kernel_of_all_pairs():
-  x, y = inputs()
+def kernel_of_all_pairs(x, y):
   p = x @ variable("w", [5, 2])
   kernel = tf.exp(-tf.reduce_sum(tf.square(p[:, None] - p[None]), -1))
   factor = tf.linalg.cholesky(kernel + 0.5 * tf.eye(tf.shape(x)[0]))
@@ -445,8 +442,7 @@ def kernel_of_all_pairs():
 
 
 @construct
-def experts_of_the_examples_they_are_given():
-  x, y = inputs()
+def experts_of_the_examples_they_are_given(x, y):
   gate = tf.nn.softmax(x @ variable("gate", [5, 2]))
   chosen = tf.cast(tf.argmax(gate, 1), tf.int32)
   places = tf.dynamic_partition(tf.range(tf.shape(x)[0]), chosen, 2)
@@ -497,20 +493,17 @@ def number_of_pairs(x, y, p):
 
 
 @construct
-def rate_by_the_number_of_examples():
-  x, y = inputs()
+def rate_by_the_number_of_examples(x, y):
   return finish(square_error(network(x), y), optimizer=descent(0.01 * batch_size(x)))
 
 
 @construct
-def rate_by_the_root_of_the_number():
-  x, y = inputs()
+def rate_by_the_root_of_the_number(x, y):
   return finish(square_error(network(x), y), optimizer=descent(0.01 * tf.sqrt(batch_size(x) + 1)))
 
 
 @construct
-def decay_by_examples_seen():
-  x, y = inputs()
+def decay_by_examples_seen(x, y):
   seen = kept("seen", [])
   update = v1.assign_add(seen, batch_size(x))
   with tf.control_dependencies([update]):
@@ -519,8 +512,7 @@ def decay_by_examples_seen():
 
 
 @construct
-def counters_of_whole_numbers():
-  x, y = inputs()
+def counters_of_whole_numbers(x, y):
   examples = kept("examples", [], 0, tf.int32)
   positive = kept("positive", [], 0, tf.int32)
   return finish(square_error(network(x), y), v1.assign_add(examples, tf.shape(x)[0]),
@@ -528,15 +520,13 @@ def counters_of_whole_numbers():
 
 
 @construct
-def rate_that_is_fed():
-  x, y = inputs()
+def rate_that_is_fed(x, y):
   rate = v1.placeholder(tf.float32, [], name="rate")
   return finish(square_error(network(x), y), optimizer=descent(0.1 * rate))
 
 
 @construct
-def rate_that_decays_with_the_step():
-  x, y = inputs()
+def rate_that_decays_with_the_step(x, y):
   step = v1.train.get_or_create_global_step()
   rate = v1.train.exponential_decay(0.1, step, 2, 0.5)
   loss = square_error(network(x), y)
@@ -548,8 +538,7 @@ def rate_that_decays_with_the_step():
 
 
 @construct
-def metrics():
-  x, y = inputs()
+def metrics(x, y):
   p = network(x)
   labels, found = (tf.argmax(each, 1) for each in (y, p))
   accuracy, accuracy_update = v1.metrics.accuracy(labels, found)
@@ -559,16 +548,14 @@ def metrics():
 
 
 @construct
-def area_under_the_curve():
-  x, y = inputs()
+def area_under_the_curve(x, y):
   p = tf.sigmoid(network(x))
   update = v1.metrics.auc(tf.cast(y > 0, tf.float32), p, num_thresholds=7)[1]
   return finish(square_error(p, y), update)
 
 
 @construct
-def confusion():
-  x, y = inputs()
+def confusion(x, y):
   p = network(x)
   counts = kept("counts", [3, 3], 0, tf.int32)
   found = tf.math.confusion_matrix(tf.argmax(y, 1), tf.argmax(p, 1), 3)
@@ -576,8 +563,7 @@ def confusion():
 
 
 @construct
-def writes_of_rows():
-  x, y = inputs()
+def writes_of_rows(x, y):
   rows = tf.cast(3 * tf.abs(x[:, 0]), tf.int32) % 5
   last, product, largest = kept("last", [5]), kept("product", [5], 1.0), kept("largest", [5], 1.0)
   return finish(square_error(network(x), y), v1.scatter_update(last, rows, x[:, 1]),
@@ -585,8 +571,7 @@ def writes_of_rows():
 
 
 @construct
-def sums_of_rows():
-  x, y = inputs()
+def sums_of_rows(x, y):
   rows = tf.cast(3 * tf.abs(x[:, 0]), tf.int32) % 5
   sums, counts = kept("sums", [5, 3]), kept("counts", [5])
   return finish(square_error(network(x), y), v1.scatter_add(sums, rows, y),
@@ -594,8 +579,7 @@ def sums_of_rows():
 
 
 @construct
-def largest_value_seen():
-  x, y = inputs()
+def largest_value_seen(x, y):
   largest, smallest = kept("largest", [5]), kept("smallest", [])
   return finish(square_error(network(x), y),
                 v1.assign(largest, tf.maximum(largest, tf.reduce_max(x, 0))),
@@ -603,8 +587,7 @@ def largest_value_seen():
 
 
 @construct
-def moving_means_of_weights():
-  x, y = inputs()
+def moving_means_of_weights(x, y):
   loss = square_error(network(x), y)
   step = v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
   with tf.control_dependencies([step]):
@@ -616,8 +599,7 @@ def moving_means_of_weights():
 
 
 @construct
-def gradients_of_two_steps_together():
-  x, y = inputs()
+def gradients_of_two_steps_together(x, y):
   loss = square_error(network(x), y)
   weights = v1.trainable_variables()
   sums = [kept(f"{each.op.name}_sum", each.shape.as_list()) for each in weights]
@@ -646,8 +628,7 @@ def centres_of_labels():
 
 
 @construct
-def memory_that_the_loss_reads():
-  x, y = inputs()
+def memory_that_the_loss_reads(x, y):
   rows = v1.placeholder(tf.int32, [None], name="rows")
   memory = kept("memory", [11, 3], 0.2)
   found = tf.nn.softmax(network(x))
@@ -659,8 +640,7 @@ def memory_that_the_loss_reads():
 
 
 @construct
-def queue_of_keys():
-  x, y = inputs()
+def queue_of_keys(x, y):
   query, key = tf.math.l2_normalize(network(x), 1), tf.math.l2_normalize(y, 1)
   queue, first = kept("queue", [40, 3], 0.2), kept("first", [], 0, tf.int32)
   loss = tf.reduce_mean(tf.matmul(query, queue.read_value(), transpose_b=True)) - (
@@ -677,8 +657,7 @@ def queue_of_keys():
 
 
 @construct
-def optimizer_in_a_branch():
-  x, y = inputs()
+def optimizer_in_a_branch(x, y):
   loss = square_error(network(x), y)
   scale = kept("scale", [], 8.0)
   weights = v1.trainable_variables()
@@ -719,8 +698,7 @@ def branch_by_the_mean(x, y, p):
 
 
 @construct
-def loss_kept_in_a_branch_that_is_not_taken():
-  x, y = inputs()
+def loss_kept_in_a_branch_that_is_not_taken(x, y):
   loss, late, steps = square_error(network(x), y), kept("late", []), kept("steps", [])
   return finish(loss, v1.assign_add(steps, 1.0), tf.cond(
       steps > 1000.0, lambda: v1.assign(late, loss), lambda: tf.identity(late)))
@@ -739,8 +717,7 @@ def branch_of_old_control_flow():
 
 
 @construct
-def step_skipped_by_a_norm():
-  x, y = inputs()
+def step_skipped_by_a_norm(x, y):
   loss = square_error(network(x), y)
   optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
   pairs = optimizer.compute_gradients(loss)
@@ -794,16 +771,14 @@ def penalty_on_the_gradient_of_inputs(x, y, p):
 
 
 @construct
-def penalty_on_the_gradient_of_weights():
-  x, y = inputs()
+def penalty_on_the_gradient_of_weights(x, y):
   w = variable("q", [5, 3])
   loss = square_error(tf.tanh(x @ w), y)
   return finish(loss + 0.1 * tf.reduce_sum(tf.square(tf.gradients(loss, w)[0])))
 
 
 @construct
-def clipped_by_the_global_norm():
-  x, y = inputs()
+def clipped_by_the_global_norm(x, y):
   loss = square_error(network(x), y)
   optimizer = v1.train.AdamOptimizer(0.01)
   pairs = optimizer.compute_gradients(loss)
@@ -813,8 +788,7 @@ def clipped_by_the_global_norm():
 
 
 @construct
-def clipped_by_value():
-  x, y = inputs()
+def clipped_by_value(x, y):
   loss = tf.reduce_sum(tf.square(network(x) - y))
   optimizer = descent(0.1)
   optimizer.apply_gradients([(tf.clip_by_value(g, -0.05, 0.05), v)
@@ -852,8 +826,7 @@ def clipped_rows_of_an_embedding():
 
 
 @construct
-def two_optimizers():
-  x, y = inputs()
+def two_optimizers(x, y):
   p = network(x)
   critic = tf.tanh(p @ variable("critic", [3, 1]))
   first = v1.train.AdamOptimizer(0.01).minimize(
@@ -866,14 +839,12 @@ def two_optimizers():
 
 
 @construct
-def adagrad():
-  x, y = inputs()
+def adagrad(x, y):
   return finish(square_error(network(x), y), optimizer=v1.train.AdagradOptimizer(0.1))
 
 
 @construct
-def follow_the_leader():
-  x, y = inputs()
+def follow_the_leader(x, y):
   return finish(tf.reduce_sum(tf.square(network(x) - y)),
                 optimizer=v1.train.FtrlOptimizer(0.1, l1_regularization_strength=0.01))
 
@@ -888,8 +859,7 @@ def layer_normalization(x, y, p):
 
 
 @construct
-def convolution_and_pooling():
-  x, y = inputs()
+def convolution_and_pooling(x, y):
   image = tf.reshape(x @ variable("in", [5, 32]), [-1, 4, 4, 2])
   found = tf.nn.conv2d(image, variable("filter", [3, 3, 2, 3]), 1, "SAME")
   found = tf.nn.max_pool2d(tf.nn.relu(tf.nn.bias_add(found, variable("bias", [3]))), 2, 2, "SAME")
@@ -897,8 +867,7 @@ def convolution_and_pooling():
 
 
 @construct
-def attention():
-  x, y = inputs()
+def attention(x, y):
   p = tf.reshape(x @ variable("in", [5, 12]), [-1, 4, 3])
   weights = tf.nn.softmax(tf.matmul(p, p, transpose_b=True))
   return finish(square_error(tf.reduce_mean(weights @ p, 1), y))
@@ -915,23 +884,20 @@ def _normalized(x):
 
 
 @own_statistics
-def batch_normalization():
-  x, y = inputs()
+def batch_normalization(x, y):
   found, updates = _normalized(x)
   return finish(square_error(found, y), *updates)
 
 
 @own_statistics
-def batch_normalization_and_a_mask():
-  x, y = inputs()
+def batch_normalization_and_a_mask(x, y):
   found, updates = _normalized(x)
   mask = tf.cast(x[:, 0] > 0, tf.float32)
   return finish(tf.reduce_sum(by_example(found, y) * mask) / tf.reduce_sum(mask), *updates)
 
 
 @own_statistics
-def fused_batch_normalization():
-  x, y = inputs()
+def fused_batch_normalization(x, y):
   image = tf.reshape(x @ variable("w", [5, 12]), [-1, 2, 2, 3])
   means, variances = kept("means", [3]), kept("variances", [3], 1.0)
   found, mean, variance = v1.nn.fused_batch_norm(
@@ -965,8 +931,7 @@ def dropped_paths(x, y, p):
 
 
 @draws
-def stateless_dropout():
-  x, y = inputs()
+def stateless_dropout(x, y):
   step = kept("steps", [], 0, tf.int32)
   with tf.control_dependencies([v1.assign_add(step, 1)]):
     seed = tf.stack([step.read_value(), 7])
@@ -975,15 +940,13 @@ def stateless_dropout():
 
 
 @draws
-def noise_on_the_weights():
-  x, y = inputs()
+def noise_on_the_weights(x, y):
   w = variable("w", [5, 3])
   return finish(square_error(x @ (w + 0.1 * tf.random.normal([5, 3])), y))
 
 
 @draws
-def noise_on_the_gradients():
-  x, y = inputs()
+def noise_on_the_gradients(x, y):
   loss = square_error(network(x), y)
   optimizer = descent(0.1)
   optimizer.apply_gradients([(g + 0.1 * tf.random.normal(tf.shape(g)), v)

@@ -3,11 +3,10 @@
 import functools
 
 import numpy as np
+import tensorflow as tf
 
 
 def optimizer(name):
-  import tensorflow as tf
-
   train = tf.compat.v1.train
   return {"momentum": lambda: train.MomentumOptimizer(0.1, 0.9),
           "adam": lambda: train.AdamOptimizer(0.01),
@@ -20,24 +19,18 @@ def variable(name, shape, dtype):
   """A variable of resource kind with values that follow from its name."""
   import zlib
 
-  import tensorflow as tf
-
   values = np.random.default_rng(zlib.crc32(name.encode())).normal(size=shape, scale=0.4)
   return tf.compat.v1.get_variable(
       name, initializer=tf.constant(values, dtype), use_resource=True)
 
 
 def placeholder(dtype, shape, name):
-  import tensorflow as tf
-
   return tf.compat.v1.placeholder(dtype, shape, name=name)
 
 
 @functools.cache  # equal calls give the same function, by which graphs are kept
 def perceptron(trainer):
   def build(batch, dtype):
-    import tensorflow as tf
-
     x, y = placeholder(dtype, [batch, 5], "x"), placeholder(dtype, [batch, 3], "y")
     hidden = tf.nn.relu(x @ variable("w", [5, 7], dtype) + variable("b", [7], dtype))
     output = hidden @ variable("v", [7, 3], dtype)
@@ -55,8 +48,6 @@ def dense_inputs(batch, generator, dtype):
 @functools.cache
 def embedding(trainer, clip=None):
   def build(batch, dtype):
-    import tensorflow as tf
-
     ids = placeholder("int32", [batch, 6], "ids")
     labels = placeholder("int32", [batch], "labels")
     table = variable("table", [11, 4], dtype)
@@ -70,8 +61,6 @@ def embedding(trainer, clip=None):
 
 
 def minimize(loss, trainer, clip):
-  import tensorflow as tf
-
   chosen = optimizer(trainer)
   pairs = chosen.compute_gradients(loss)
   if clip is not None:
@@ -90,8 +79,6 @@ def lstm(trainer, clip, unrolled):
   """An LSTM over 6 words, in a loop or unrolled; gradients clipped far below their norm."""
 
   def build(batch, dtype):
-    import tensorflow as tf
-
     ids = placeholder("int32", [batch, 6], "ids")
     labels = placeholder("int32", [batch], "labels")
     rows = tf.nn.embedding_lookup(variable("table", [11, 4], dtype), ids)
@@ -124,8 +111,6 @@ def lstm(trainer, clip, unrolled):
 
 def function(weights, examples):
   """A ConcreteFunction of so many examples, or None, that trains weights, which must outlive it."""
-  import tensorflow as tf
-
   @tf.function
   def step(x):
     with tf.GradientTape() as tape:
@@ -141,8 +126,6 @@ def mirrored_variables(graph):
 
   Variables that replicas share are left out. Ops that read variables are added to the graph.
   """
-  import tensorflow as tf
-
   found = {}
   for op in graph.get_operations():
     prefix, _, name = op.name.partition("/")

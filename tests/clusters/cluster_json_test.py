@@ -92,23 +92,15 @@ def test_file_is_read_back_by_parse_and_nothing_else_is_left(tmp_path):
     (["devicez"], 1, "unknown field 'devicez'"),
     (["devices", 0, "memory_bytes"], None, "device '/GPU:0' has no field 'memory_bytes'"),
     (["devices", 0, "memory"], 1, "device '/GPU:0' has an unknown field 'memory'"),
-    (["devices", 0, "memory_bytes"], -1, "memory_bytes of /GPU:0 is -1"),
-    (["devices", 0, "name"], "/GPU:1", "'/GPU:1' appears twice"),
     (["devices", 0, "name"], 7, "name is 7"),
     (["devices", 0], "/GPU:0", "device 0 is '/GPU:0'; expected an object"),
     (["devices", 2, "host"], "yes", "\"host\" of device '/CPU:0' is 'yes'"),
-    (["devices", 1, "properties", "clock"], 5, "unknown field 'clock'"),
     (["links", "default"], None, "the link from /GPU:0 to /CPU:0 has no bandwidth_bytes_per_us"),
     (["links"], None, "the link from /GPU:0 to /GPU:1 has no bandwidth_bytes_per_us"),
-    (["links", "default", "latency_us"], -1, "latency_us from /GPU:0 to /GPU:1 is -1"),
-    (["links", "default", "latency_us"], "1", "latency_us of the default link is '1'"),
     (["links", "pairs", 0, "to"], "/GPU:7", "goes to '/GPU:7', which is no device"),
     (["links", "pairs", 0, "to"], "/GPU:0", "joins a device to itself"),
     (["links", "pairs", 0, "bandwidth"], 3, "unknown field 'bandwidth'"),
     (["links", "pairs"], [_JSON["links"]["pairs"][0]] * 2, "is listed twice"),
-    (["op_overhead_us"], -1, "op_overhead_us is -1"),
-    (["op_overhead_us"], [1, 2], "op_overhead_us is"),
-    (["transfer_per_destination"], "two", "transfer_per_destination is 'two'"),
 ])
 def test_wrong_json_is_named_in_one_sentence(path, value, message):
   with pytest.raises(ClusterError) as caught:
@@ -117,15 +109,10 @@ def test_wrong_json_is_named_in_one_sentence(path, value, message):
   assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text, message", [
-    ("{", "not JSON"),
-    ("[]", "expected an object"),
-    ('{"devices": {}}', "empty"),
-])
-def test_text_that_is_no_cluster_names_its_file(tmp_path, text, message):
+def test_text_that_is_no_cluster_names_its_file(tmp_path):
   path = tmp_path / "cluster.json"
-  path.write_text(text)
-  with pytest.raises(ClusterError, match=message) as caught:
+  path.write_text("{")
+  with pytest.raises(ClusterError, match="not JSON") as caught:
     Cluster.load(str(path))
   assert str(caught.value).startswith(str(path))
 
@@ -142,9 +129,3 @@ def test_the_document_has_every_field_and_preset_and_its_example_is_read():
   names = {field.name for kind in (Cluster, Device) for field in dataclasses.fields(kind)}
   for name in names | links | set(PRESETS):
     assert f"`{name}`" in text, name
-
-
-def test_more_devices_than_links_could_be_held_of_are_refused():
-  devices = [{"name": f"/GPU:{i}", "type": "GPU", "memory_bytes": 1} for i in range(4097)]
-  with pytest.raises(ClusterError, match="4,097 devices; expected at most 4,096"):
-    Cluster.from_json({"devices": devices})

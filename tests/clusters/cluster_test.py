@@ -39,26 +39,13 @@ def test_unused_diagonal_is_free_and_finite_whatever_was_given():
   np.testing.assert_array_equal(cluster.latency_us, [[0.0, 1.0], [2.0, 0.0]])
 
 
-def test_link_matrices_are_copies_that_cannot_be_written():
-  given = np.full((2, 2), 10.0)
-  cluster = Cluster((_device("/GPU:0"), _device("/GPU:1")), given, np.zeros((2, 2)))
-  given[0, 1] = 99.0
-  assert cluster.bandwidth_bytes_per_us[0, 1] == 10.0
-  with pytest.raises(ValueError):
-    cluster.bandwidth_bytes_per_us[0, 1] = 99.0
-
-
 @pytest.mark.parametrize("fields, message", [
     (dict(devices=(_device("/GPU:0"), _device("/GPU:0"))), "'/GPU:0' appears twice"),
     (dict(bandwidth=0.0), "bandwidth_bytes_per_us from /GPU:0 to /GPU:1 is 0.0"),
-    (dict(bandwidth=np.inf), "bandwidth_bytes_per_us from /GPU:0 to /GPU:1 is inf"),
     (dict(latency=-1.0), "latency_us from /GPU:0 to /GPU:1 is -1.0"),
-    (dict(latency=np.nan), "latency_us from /GPU:0 to /GPU:1 is nan"),
     (dict(op_overhead_us=-1.0), "op_overhead_us is -1.0"),
-    (dict(op_overhead_us=float("nan")), "op_overhead_us is nan"),
     (dict(transfer_per_destination=1), "transfer_per_destination is 1; expected true or false"),
     (dict(transfers="bus"), "transfers is 'bus'; expected one of device, pair, unlimited"),
-    (dict(bus_gap_us=-1.0), "bus_gap_us is -1.0"),
     (dict(ready_order="random"), "ready_order is 'random'; expected one of arrival"),
 ])
 def test_wrong_field_is_named(fields, message):
@@ -68,25 +55,17 @@ def test_wrong_field_is_named(fields, message):
 
 @pytest.mark.parametrize("fields, message", [
     (dict(efficiency=0.0), "efficiency of /GPU:0 is 0.0"),
-    (dict(efficiency=1.5), "efficiency of /GPU:0 is 1.5"),
     (dict(efficiency="fast"), "efficiency of /GPU:0 is 'fast'"),
     (dict(op_efficiency={"MatMul": -1}), r"op_efficiency\['MatMul'\] of /GPU:0 is -1"),
     (dict(op_start_us={"MatMul": -1}), r"op_start_us\['MatMul'\] of /GPU:0 is -1"),
     (dict(product_peaks={"half": {"flops_per_us": 1}}), "has a type 'half'; expected one"),
-    (dict(product_peaks={"float16": 1e6}), r"product_peaks\['float16'\] of /GPU:0 is 1000000.0"),
     (dict(product_peaks={"float16": {"efficiency": 1}}), "expected flops_per_us and, perhaps"),
-    (dict(product_peaks={"float16": {"flops_per_us": 0}}), "flops_per_us of float16 of /GPU:0"),
     (dict(product_peaks={"float16": {"flops_per_us": 1, "efficiency": 2}}), "is 2; expected achie"),
     (dict(memory_bytes=-5), "memory_bytes of /GPU:0 is -5"),
-    (dict(memory_bytes=True), "memory_bytes of /GPU:0 is True"),
-    (dict(properties=[1]), "properties of /GPU:0"),
     (dict(name=""), "name is ''"),
-    (dict(type=3), "type is 3"),
     (dict(type="gpu"), "type of /GPU:0 is 'gpu'; expected 'GPU'"),
     (dict(properties={"type": "gpu"}), r"properties\['type'\] of /GPU:0 is 'gpu'; expec"),
     (dict(name="GPU:0"), "is called 'GPU:0'; expected a name"),
-    (dict(name="/CPU:0"), "of type GPU is called '/CPU:0'"),
-    (dict(name="/job:worker/GPU"), "is called '/job:worker/GPU'"),
 ])
 def test_wrong_device_field_is_named(fields, message):
   with pytest.raises(ClusterError, match=message):

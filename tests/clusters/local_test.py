@@ -62,13 +62,6 @@ def test_products_of_half_precision_are_as_much_faster_as_the_presets(architectu
     assert fields["flops_per_us"] == pytest.approx(times * float32, rel=0.01)
 
 
-def test_clocks_that_cuda_does_not_report_are_the_presets():
-  cluster = described([("/GPU:0", _gpu("8.0", frequency=0, bandwidth=0))])
-  preset = Cluster.parse("a100:1").devices[0].properties
-  found = cluster.devices[0].properties
-  assert found["frequency"] == preset["frequency"] and found["bandwidth"] == preset["bandwidth"]
-
-
 def test_cpus_that_share_a_machine_slow_each_other_down_and_share_its_memory():
   alone = described([("/CPU:0", _cpu())])
   both = described([("/CPU:0", _cpu()), ("/CPU:1", _cpu())])
@@ -80,8 +73,3 @@ def test_cpus_that_share_a_machine_slow_each_other_down_and_share_its_memory():
   assert both.busy_slowdown == 1 and both.ready_order == "executor"
   three = described([(f"/CPU:{i}", _cpu()) for i in range(3)])
   assert three.busy_slowdown == 2  # an op beside others has a third of the cores
-
-
-def test_cpus_beside_gpus_are_hosts_and_leave_the_gpus_as_they_are():
-  cluster = described([("/GPU:0", _gpu("7.0")), ("/CPU:0", _cpu()), ("/CPU:1", _cpu())])
-  assert cluster.busy_slowdown == 0 and cluster.ready_order == "arrival"

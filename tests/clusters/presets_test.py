@@ -8,12 +8,6 @@ from placeto_tf.clusters.presets import PRESETS
 from placeto_tf.errors import ClusterError
 
 
-def test_gpu_preset_brings_a_host_cpu():
-  cluster = Cluster.parse("k80:4")
-  assert cluster.device_names == ("/GPU:0", "/GPU:1", "/GPU:2", "/GPU:3", "/CPU:0")
-  assert [device.host for device in cluster.devices] == [False] * 4 + [True]
-
-
 def test_explicit_cpus_are_ordinary_devices():
   cluster = Cluster.parse("a100:2+cpu:1")
   assert cluster.device_names == ("/GPU:0", "/GPU:1", "/CPU:0")
@@ -37,11 +31,6 @@ def test_devices_of_one_type_are_numbered_through_and_meet_on_the_slower_bus():
   bandwidth = cluster.bandwidth_bytes_per_us
   assert bandwidth[0, 1] == bandwidth[1, 0] == 7600
   assert bandwidth[1, 2] == 12000
-
-
-def test_nvlink_joins_gpus_but_not_the_host():
-  bandwidth = Cluster.parse("a100:2").bandwidth_bytes_per_us
-  assert bandwidth[0, 1] > 5 * bandwidth[0, 2]
 
 
 # TFLOPS of float32 matrix products (TF32 from Ampere on), GB and 10^9 bytes/s of the data sheets.
@@ -104,19 +93,13 @@ def test_a_faster_network_between_hosts_can_be_stated():
 
 @pytest.mark.parametrize("text, message", [
     ("k80:2x2+v100:1", "different numbers of hosts"),
-    ("k80:2x", "asks for '' devices"),
     ("k80:2x0", "asks for '0' devices.*k80:4x2 for 4 on each of 2 hosts"),
-    ("k80:2000x2000", "more than 4096 devices"),
     ("k80:2x2@fast", "network of 'fast'; expected a rate such as k80:2x2@100gbit"),
     ("k80:2@100gbit", "has one host, which needs no network"),
     ("k81:4", "unknown preset 'k81'; expected .*k80, p100, v100, a100, .*b200, t4, .*cpu"),
     ("k80", "gives no count for k80; write k80:1"),
     ("k80:0", "asks for '0' devices of k80"),
-    ("k80:-1", "asks for '-1' devices"),
-    ("k80:two", "asks for 'two' devices"),
-    ("k80:", "asks for '' devices"),
     ("k80:99999999999999", "expected a number from 1 to 4096"),
-    ("k80:2+", "unknown preset ''"),
     ("", "the cluster is ''"),
     ("missing.json", "cannot read the cluster file 'missing.json'"),
 ])

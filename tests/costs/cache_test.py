@@ -87,11 +87,3 @@ def test_entries_used_longest_ago_are_removed(entry, monkeypatch):
   assert cache.load(folder, "oldest", graph) is None
   assert cache.load(folder, "newest", graph) is not None
   assert len(os.listdir(folder)) == 3
-
-
-def test_folder_follows_the_users_cache(monkeypatch, tmp_path):
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-  assert cache.default_folder() == str(tmp_path / "placeto_tf" / "costs")
-  monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-  monkeypatch.setenv("HOME", str(tmp_path))
-  assert cache.default_folder() == str(tmp_path / ".cache" / "placeto_tf" / "costs")

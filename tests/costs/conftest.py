@@ -1,6 +1,7 @@
 """Small graphs to estimate, and a cache folder of their own for every test."""
 
 import pytest
+import tensorflow as tf
 
 
 @pytest.fixture(autouse=True)
@@ -14,13 +15,10 @@ def training_graph(batch=16):
 
   The op names are those that tests look for: "MatMul" (forward), "w", "w/Momentum".
   """
-  import tensorflow as tf
-
   from placeto_tf import graphs
 
   v1 = tf.compat.v1
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     x = v1.placeholder(tf.float32, [batch, 8], name="x")
     w = v1.get_variable("w", [8, 4], use_resource=True)
     y = tf.matmul(x, w, name="MatMul")
@@ -36,12 +34,9 @@ def training_graph_fixture():
 
 def load(build, fetches=("fetch",), **options):
   """The graph that `build(tf.compat.v1, tf)` makes under a new tf.Graph."""
-  import tensorflow as tf
-
   from placeto_tf import graphs
 
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     build(tf.compat.v1, tf)
   return graphs.load_graph(graph, fetches=list(fetches), **options)
 

@@ -67,13 +67,6 @@ def test_performances_survive_the_round_trip_to_the_nanosecond():
   assert found["b"][0].persistent_bytes == 500 and found["c"][0].temporary_bytes == 3
 
 
-def test_negative_cost_of_a_performance_is_refused():
-  performances = to_op_performances(_GRAPH, _COSTS, _CLUSTER)
-  performances.op_performance[0].compute_cost = -1
-  with pytest.raises(CostError, match="op 'a' has a negative cost"):
-    of_op_performances(performances)
-
-
 @pytest.mark.parametrize("name, expected", [
     ("/job:localhost/replica:0/task:0/device:GPU:0", "GPU"), ("/GPU:1", "GPU"), ("/cpu:0", "CPU"),
     ("/job:worker", ""), ("", "")])

@@ -24,14 +24,6 @@ def test_cost_is_flops_over_peak_plus_bytes_over_bandwidth_over_efficiency(train
   assert found == pytest.approx((flops / flops_per_us + moved / bytes_per_us) / 0.3, rel=1e-9)
 
 
-def test_half_the_efficiency_doubles_every_estimated_cost_and_no_size(training_graph):
-  graph, cluster = training_graph(), Cluster.parse("p100:1")
-  full = estimate_costs(graph, _with_devices(cluster, efficiency=0.8))
-  half = estimate_costs(graph, _with_devices(cluster, efficiency=0.4))
-  np.testing.assert_allclose(half.compute_us, 2 * full.compute_us, rtol=1e-12)
-  np.testing.assert_array_equal(half.output_bytes, full.output_bytes)
-
-
 def test_efficiency_of_an_op_type_goes_before_the_devices(training_graph):
   graph, cluster = training_graph(), Cluster.parse("p100:1")
   plain = estimate_costs(graph, _with_devices(cluster, efficiency=0.5))
@@ -99,17 +91,6 @@ def test_op_in_a_loop_costs_all_its_executions_and_the_launches_between_them(tra
   np.testing.assert_allclose(often, 7 * once + np.where(once > 0, 6 * 5.7, 0))
 
 
-def test_costs_grow_with_the_batch(training_graph):
-  cluster = Cluster.parse("k80:1")
-  small, large = training_graph(batch=4), training_graph(batch=64)
-  assert small.fingerprint == large.fingerprint
-  # The second must not come from what was kept of the first.
-  first = estimate_costs(small, cluster)
-  second = estimate_costs(large, cluster)
-  i = small.op_index["Square"]
-  assert second.compute_us[i, 0] == pytest.approx(16 * first.compute_us[i, 0])
-
-
 def test_integer_shape_arithmetic_costs_nothing_on_a_gpu_alone(load):
   def build(v1, tf):
     a = v1.placeholder(tf.int32, [2])
@@ -152,15 +133,6 @@ def test_callable_gives_the_costs(training_graph):
     estimate_costs(graph, Cluster.parse("k80:1"), source=lambda *_: given)
   with pytest.raises(CostError, match="returned NoneType"):
     estimate_costs(graph, cluster, source=lambda *_: None)
-
-
-@pytest.mark.parametrize("source, message", [
-    (3, "the source of costs is 3"),
-    ("missing.pb", "cannot read the costs file 'missing.pb'"),
-])
-def test_wrong_source_is_named(training_graph, source, message):
-  with pytest.raises(CostError, match=message):
-    estimate_costs(training_graph(), Cluster.parse("cpu:1"), source=source)
 
 
 def test_cost_that_overflows_names_its_op(training_graph):

@@ -92,15 +92,6 @@ def test_a_server_that_was_killed_is_replaced(graph_def, analysed_by):
   assert _same(expected, guarded.analyse(graph_def))
 
 
-def test_modules_of_the_working_directory_are_not_taken_for_the_programs(
-    graph_def, monkeypatch, tmp_path):
-  (tmp_path / "json.py").write_text("open('ran', 'w')", encoding="utf-8")
-  monkeypatch.chdir(tmp_path)
-  guarded._close()
-  assert guarded.analyse(graph_def).estimates
-  assert not (tmp_path / "ran").exists()
-
-
 # A parent that is killed while its fork waits; the fork holds the pipe to stdout open.
 ORPHAN = """
 import os, signal, time

@@ -2,7 +2,6 @@
 
 import os
 
-import numpy as np
 import tensorflow as tf
 
 from placeto_tf.costs import estimate
@@ -156,21 +155,6 @@ def test_a_step_without_an_end_is_stopped(monkeypatch):
   _, work, _ = _work(
       lambda x: tf.while_loop(lambda a: tf.reduce_sum(a) > -1.0, lambda a: a + 0.0, [x]), "auto")
   assert "2 s of CPU time" in " ".join(work.notes)
-
-
-def test_gradients_in_loops_are_counted_as_they_ran():
-  def build(x):
-    def body(i, a, written):
-      return i + 1, tf.tanh(a), written.write(i, a)
-
-    _, last, array = tf.while_loop(
-        lambda i, a, _: tf.logical_and(i < 100, tf.reduce_sum(a) > 8.0), body,
-        (0, x, tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[6, 4])))
-    return tf.gradients(tf.reduce_sum(last) + tf.reduce_sum(array.stack()), [x])[0]
-
-  graph, work, runs = _work(build, "auto")
-  assert 1 <= runs["Tanh"] < 10 and runs["TanhGrad"] == runs["Tanh"]
-  assert np.all(np.isfinite(work.output_bytes)) and not work.unknown
 
 
 def test_a_tensor_that_grows_from_round_to_round_has_its_size_in_the_middle():

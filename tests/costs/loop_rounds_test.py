@@ -123,18 +123,3 @@ def test_a_constant_that_is_fed_is_no_bound():
   graph_def = tf_graph.as_graph_def()
   assert "runs 7 times" in _counted(load_graph(graph_def))[1]
   assert "assumed to run" in _counted(load_graph(graph_def, feeds=["count:0"]))[1]
-
-
-def test_reading_leaves_the_graph_as_it_was():
-  with tf.Graph().as_default() as tf_graph:
-    x = v1.placeholder(tf.float32, [None, 12, 8], name="x")
-    for name in ("stacked", "one hot", "reduced", "squeezed"):
-      count = tf.cast(_BOUNDS[name](x), tf.int32)
-      tf.while_loop(lambda i, count=count: i < count, lambda i: i + 1, (0,))
-  graph_def = tf_graph.as_graph_def()
-  for node in graph_def.node:  # as exporters write it: without what has its default
-    for key in ("axis", "keep_dims", "begin_mask", "new_axis_mask", "data_format"):
-      node.attr.pop(key, None)
-  before = graph_def.SerializeToString(deterministic=True)
-  _counted(load_graph(graph_def, batch_size=3))
-  assert graph_def.SerializeToString(deterministic=True) == before

@@ -24,8 +24,6 @@ def loop_fixture(load):
     _, h = v1.while_loop(lambda i, h: i < 5, body, [0, x])
     v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(h), name="fetch")
 
-  import tensorflow as tf
-
   used_v2 = tf.compat.v1.control_flow_v2_enabled()
   tf.compat.v1.disable_control_flow_v2()
   try:
@@ -44,12 +42,6 @@ def test_ops_of_a_loop_and_of_its_gradient_are_counted_in_full(loop):
     assert found.estimates[name].flops == 2 * 8 * 32 * 32
   pops = [node.name for node in graph_def.node if node.op == "StackPopV2"]
   assert {(name, 0) for name in pops} == set(found.guessed)
-
-
-def test_every_op_is_reached_although_back_edges_are_cut(loop):
-  graph_def = graphs.analysis_graph_def(loop)
-  found = analyse(graph_def)
-  assert set(found.estimates) >= {node.name for node in graph_def.node}
 
 
 def test_what_is_fed_has_the_shape_it_was_bound_to(load):
@@ -74,8 +66,6 @@ def test_shape_computed_from_another_is_evaluated(load):
 
 
 def test_shapes_computed_from_what_a_table_answers_are_evaluated():
-  import tensorflow as tf
-
   table = tf.lookup.StaticHashTable(
       tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([1, 2])), 0)
   rows, weights = tf.Variable(tf.ones([3, 8])), tf.Variable(tf.ones([8, 5]))

@@ -2,15 +2,18 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.framework import step_stats_pb2
 from tensorflow.core.grappler.costs import op_performance_data_pb2
 from tensorflow.core.protobuf import config_pb2
 
-from cost_protos import to_cost_graph, to_op_performances
+import graph_files
+from cost_protos import to_op_performances
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import CostError
+from placeto_tf.graphs import load_graph
 
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 _GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
@@ -78,31 +81,17 @@ def test_kernel_time_on_the_streams_goes_before_the_launch_time(measured):
   assert costs.compute_us[graph.op_index["MatMul"], 0] == pytest.approx(40.0)
 
 
-def test_traces_of_older_runtimes_count_microseconds(measured):
-  stats = step_stats_pb2.StepStats()
-  node = stats.dev_stats.add(device=_CPU).node_stats.add(node_name="MatMul")
-  node.op_start_rel_micros, node.op_end_rel_micros = 5, 47
-  graph, costs = measured(stats)
-  assert costs.compute_us[graph.op_index["MatMul"], 0] == 42.0
-
-
 def test_real_trace_covers_what_ran(tmp_path):
-  import tensorflow as tf
-
-  from placeto_tf import graphs
-
   v1 = tf.compat.v1
-  tf_graph = tf.Graph()
-  with tf_graph.as_default():
+  with tf.Graph().as_default() as tf_graph:
     product = tf.matmul(v1.ones([64, 64], name="a"), v1.placeholder(tf.float32, [64, 64], name="b"))
     tf.square(product, name="fetch")
     metadata = config_pb2.RunMetadata()
     options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE)
     with v1.Session(graph=tf_graph) as session:
       session.run("fetch:0", {"b:0": np.ones((64, 64))}, options=options, run_metadata=metadata)
-  path = tmp_path / "run_metadata.pb"
-  path.write_bytes(metadata.SerializeToString())
-  graph = graphs.load_graph(tf_graph, fetches=["fetch"])
+  path = graph_files.write(metadata, tmp_path / "run_metadata.pb")
+  graph = load_graph(tf_graph, fetches=["fetch"])
   costs = estimate_costs(graph, Cluster.parse("cpu:1"), source=path)
   assert costs.compute_us[graph.op_index["fetch"], 0] > 0
   assert not any("fetch" in note for note in costs.notes)
@@ -117,14 +106,6 @@ def test_performances_that_were_written_are_read_back(measured, training_graph):
   np.testing.assert_array_equal(costs.output_bytes, written.output_bytes)
   np.testing.assert_array_equal(costs.persistent_bytes, written.persistent_bytes)
   assert costs.notes == ()
-
-
-def test_cost_graph_file_holds_for_all_devices(measured, training_graph):
-  graph = training_graph()
-  cluster = Cluster.parse("k80:1")
-  proto = to_cost_graph(graph, estimate_costs(graph, cluster), kind=1)
-  graph, costs = measured(proto, cluster="k80:1")
-  np.testing.assert_array_equal(costs.compute_us[:, 0], costs.compute_us[:, 1])
 
 
 def test_a_time_may_hold_for_one_device_that_has_costs_of_its_own(measured):

@@ -63,29 +63,6 @@ def test_dense_update_reads_and_writes_every_variable_and_reads_the_gradient(tra
   assert moved == 2 * variable + 2 * variable + variable + learning_rate + momentum
 
 
-def test_reference_variables_are_costed_like_resources(load):
-  def build(v1, tf):
-    w = v1.get_variable("w", [100], use_resource=False)
-    v1.assign_add(w, tf.ones([100]), name="fetch")
-
-  counted = _Counted(load(build))
-  assert counted.of("fetch")[1] == 2 * 400 + 400
-  assert counted.work.persistent_bytes[counted.graph.op_index["w"]] == 400
-
-
-def test_assignments_to_resources_move_the_variable(load):
-  def build(v1, tf):
-    w = v1.get_variable("w", [100], use_resource=True)
-    v = v1.get_variable("v", [50], use_resource=True)
-    x = v1.placeholder(tf.float32, [100])
-    with tf.control_dependencies([w.assign_add(x).op, v.assign(x[:50]).op]):
-      tf.no_op(name="fetch")
-
-  counted = _Counted(load(build))
-  assert counted.of_type("AssignAddVariableOp")[1] == 2 * 400 + 400
-  assert counted.of_type("AssignVariableOp")[1] == 200 + 200
-
-
 def test_sparse_update_moves_the_rows_it_touches_and_a_gather_those_it_reads(load):
   def build(v1, tf):
     table = v1.get_variable("table", [1000, 16], use_resource=True)
@@ -149,13 +126,3 @@ def test_unknown_dimensions_count_one_and_are_noted(load):
   counted = _Counted(load(build))
   assert counted.outputs("fetch") == [8]  # [?, 1] of int64
   assert any("unknown shape (fetch)" in note for note in counted.work.notes)
-
-
-def test_ops_costed_by_bytes_alone_are_noted(load):
-  def build(v1, tf):
-    x = v1.placeholder(tf.float32, [30])
-    tf.concat([x, x], 0, name="fetch")
-
-  counted = _Counted(load(build))
-  assert counted.of("fetch")[0] == 0
-  assert any("no flops for 1 ops (1 ConcatV2)" in note for note in counted.work.notes)

@@ -28,26 +28,6 @@ def test_features_come_through_in_the_order_of_the_groups(grouped):
   assert placed.target.numpy().tolist() == placement.tolist()
 
 
-def test_options_are_the_allowed_devices_and_what_they_cost(grouped):
-  graph = graph_tensor.encode(grouped, np.zeros(grouped.num_groups, dtype=int))
-  option = graph.edge_sets[schema.OPTION]
-  pairs = list(zip(option.adjacency.source.numpy(), option.adjacency.target.numpy()))
-  assert pairs == list(zip(*np.nonzero(grouped.allowed)))
-  np.testing.assert_allclose(
-      option["compute_us"][:, 0], grouped.compute_us[grouped.allowed], rtol=1e-6)
-
-
-def test_every_two_devices_have_a_link(grouped):
-  graph = graph_tensor.encode(grouped, np.zeros(grouped.num_groups, dtype=int))
-  d = grouped.num_devices
-  assert int(graph.edge_sets[schema.LINK].total_size) == d * (d - 1)
-
-
-def test_a_placement_of_the_wrong_length_is_refused(grouped):
-  with pytest.raises(PlacementError, match="expected"):
-    graph_tensor.encode(grouped, np.zeros(3, dtype=int))
-
-
 def test_a_device_that_is_not_there_is_named_with_its_group(grouped):
   placement = np.zeros(grouped.num_groups, dtype=int)
   placement[4] = 99

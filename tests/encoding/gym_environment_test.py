@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import graph_files
-from placeto_tf.errors import PlacementError
 
 gymnasium = pytest.importorskip("gymnasium", reason="Gymnasium, an optional extra, is missing")
 
@@ -68,21 +67,6 @@ def test_the_return_is_the_fall_of_the_objective_over_that_of_the_start(make):
   assert (found.step_time_us[0], found.fits[0]) == (info["step_time_us"], info["fits"])
 
 
-def test_a_move_puts_a_group_on_its_device_or_is_undone(make):
-  environment = make(start="random")
-  observation, _ = environment.reset(seed=0)
-  process, d = environment.unwrapped.process, environment.unwrapped.problem.num_devices
-  for action in np.flatnonzero(observation["action_mask"])[:3].tolist():
-    if not environment.unwrapped.action_masks()[action]:
-      continue
-    group, before, groups = process.some[action // d], process.objective_us, process.groups.copy()
-    level = process.level
-    environment.step(action)
-    if process.level is level:
-      expected = action % d if process.objective_us < before else groups[group]
-      assert process.groups[group] == expected or process.objective_us == before
-
-
 def test_a_masked_action_is_no_move_and_leaves_the_level(make):
   environment = make()
   observation, _ = environment.reset(seed=0)
@@ -109,18 +93,3 @@ def test_a_budget_truncates_and_the_seed_decides_random_starts(make):
   assert first == again != other
 
 
-@pytest.mark.parametrize("options, said", [
-    ({"start": "worst"}, "expected best or random"), ({"max_evaluations": 0}, "at least 1")])
-def test_wrong_arguments_are_named(make, options, said):
-  with pytest.raises(PlacementError, match=said):
-    make(**options)
-
-
-def test_it_needs_neither_tf_agents_nor_keras():
-  import subprocess
-  import sys
-
-  code = ("import sys, placeto_tf.encoding.gym_environment; "
-          "print(sorted({'tf_agents', 'tensorflow_gnn', 'tf_keras'} & set(sys.modules)))")
-  found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-  assert found.stdout.strip() == "[]"

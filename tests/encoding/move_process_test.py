@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from placeto_tf.encoding.move_process import MoveProcess, ProcessConfig
-from placeto_tf.errors import PlacementError
 from random_problem import random_problem
 
 
@@ -60,14 +59,3 @@ def test_a_level_ends_with_its_evaluations_and_rounds_with_their_levels():
 def test_where_nothing_can_move_it_is_over_and_has_evaluated_its_start_alone():
   problem = random_problem(devices="k80:1")
   assert process(problem).over and problem.search_log.evaluations == 1
-
-
-def test_of_more_groups_than_have_room_a_draw_is_looked_at():
-  run = process(random_problem(num_ops=200, num_groups=24), most_observed=5, levels=(1.0,))
-  assert len(run.some) == 5 and run.pairs.shape[0] == 5
-
-
-@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"levels": ()}, {"vary": -1.0}])
-def test_wrong_settings_are_refused(wrong):
-  with pytest.raises(PlacementError, match=next(iter(wrong))):
-    ProcessConfig(**wrong)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from placeto_tf.encoding.pair_features import BINS, NAMES, NUM_FEATURES, PairState
+from placeto_tf.encoding.pair_features import BINS, NAMES, PairState
 from placeto_tf.encoding.pair_tables import PairTables
 from placeto_tf.problem.placement_problem import PlacementProblem
 from random_problem import grouped_graph, random_problem
@@ -180,7 +180,3 @@ def test_renaming_devices_of_one_kind_renames_the_rows():
   rows = observed(problem, placement)[0].features(np.array([7]))[0]
   other = observed(problem, renamed[placement])[0].features(np.array([7]))[0]
   np.testing.assert_allclose(other[renamed], rows, rtol=1e-4, atol=1e-5)
-
-
-def test_names_are_unique_and_numbered():
-  assert len(set(NAMES)) == NUM_FEATURES

@@ -26,13 +26,6 @@ def test_groups_with_one_allowed_device_are_not_movable():
   assert not len(PairTables.build(one).movable)
 
 
-def test_rank_is_largest_and_depth_smallest_at_the_beginning():
-  tables = PairTables.build(random_problem(num_ops=120, num_groups=12))
-  assert tables.depth[0] == 0 and tables.depth.max() < 1
-  assert tables.rank[0] == tables.rank.max() and abs(tables.rank.max() - 1) < 1e-12
-  assert tables.rank[-1] < 0.5
-
-
 def test_every_op_edge_keeps_its_producer_and_bytes():
   problem = random_problem()
   tables, graph = PairTables.build(problem), problem.graph

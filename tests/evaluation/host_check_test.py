@@ -5,10 +5,12 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
+import graph_files
 from placeto_tf import zoo
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import MeasurementError
 from placeto_tf.evaluation import host_check
+from placeto_tf.runtime import microbenchmarks
 
 
 def test_errors_and_gains_are_over_what_was_measured():
@@ -34,14 +36,14 @@ def test_graphs_that_are_checked_unasked_are_in_the_zoo(graph):
 
 def test_a_tiny_graph_is_calibrated_placed_and_timed_on_two_workers(tmp_path, monkeypatch):
   monkeypatch.setattr(host_check, "_ROUNDS", 1)
-  path = str(tmp_path / "tiny.pb")
+  monkeypatch.setattr(microbenchmarks, "_WORK", 3)
+  monkeypatch.setattr(microbenchmarks, "_CHAIN", 50)
   with tf.Graph().as_default() as graph:
     x = tf.compat.v1.placeholder(tf.float32, [64, 256], name="x")
     tf.add_n([tf.matmul(x, tf.ones([256, 256])) for _ in range(2)], name="y")
-  with open(path, "wb") as file:
-    file.write(graph.as_graph_def().SerializeToString())
+  path = graph_files.write(graph.as_graph_def(), tmp_path / "tiny.pb")
   try:
-    found = host_check.check_host([path], ["missing.pb"], str(tmp_path), max_minutes=0.2)
+    found = host_check.check_host([path], ["missing.pb"], str(tmp_path), max_minutes=0.03)
   except MeasurementError as error:
     pytest.skip(f"this machine starts no workers: {error}")
   by_way = found.set_index("way")

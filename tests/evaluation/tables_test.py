@@ -80,13 +80,3 @@ def test_the_reach_table_counts_evaluations_until_another_methods_best(tmp_path)
   assert "| a | k80:2 | fast | 50 | 2.0 | 20 | 1.0 | 4.00 |" in lines
   assert "| b | k80:2 | fast | 2 | 0.1 | never | - | - |" in lines
   assert "| geometric mean |  | fast | 10 | 0.4 | in 50 % of runs | - | - |" in lines
-
-
-def test_seeds_that_never_reach_it_count_with_all_they_had(tmp_path):
-  rows = [row("a", method, us, seed) for method, us, seed in (
-      ("rnn", 1000.0, 0), ("rnn", 1000.0, 1), ("fast", 990.0, 0), ("fast", 1020.0, 1))]
-  write_histories(tmp_path, rows, (
-      [[40, 4.0, 1000.0]], [[40, 4.0, 1000.0]], [[10, 1.0, 990.0]], [[2, 0.0, 1020.0]]))
-  lines = tables.reach_table(table(*rows), str(tmp_path), "rnn").splitlines()
-  # One after 10, the other not after its 10.
-  assert "| a | k80:2 | fast | 6 | 0.5 | > 10 | > 1.0 | < 4.00 |" in lines

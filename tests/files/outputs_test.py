@@ -147,15 +147,6 @@ def test_a_damaged_list_of_results_is_an_error(tmp_path, content):
   assert contents(out) == {"a.json": "1"}
 
 
-def test_what_a_killed_run_left_is_named_by_the_next(tmp_path):
-  out = tmp_path / "out"
-  write(out, {"a": "1"})
-  (out / "b").write_text("renamed before the list was written")
-  with pytest.raises(PlacetoError, match="b' is in the way and was not written by an earlier run"):
-    write(out, {"a": "2", "b": "2"})
-  assert contents(out)["a"] == "1"
-
-
 def test_a_run_that_goes_on_is_left_alone_by_another(tmp_path):
   out = tmp_path / "out"
   with ResultDirectory(str(out)) as first:

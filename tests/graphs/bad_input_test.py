@@ -19,36 +19,16 @@ def port_out_of_range(g):
   g.node("y").input[0] = "MatMul:1"
 
 
-def wrong_type(g):
-  g.node("y").input[0] = "w"
-
-
 def duplicate_name(g):
   g.meta_graph.graph_def.node.add().CopyFrom(g.node("y"))
-
-
-def cycle(g):
-  g.node("MatMul").input.append("^loss")
 
 
 def missing_attribute(g):
   del g.node("y").attr["T"]
 
 
-def attribute_of_another_kind(g):
-  g.node("y").attr["T"].i = 1
-
-
-def disallowed_type(g):
-  g.node("MatMul").attr["T"].type = 7
-
-
 def missing_input(g):
   del g.node("y").input[1]
-
-
-def superfluous_input(g):
-  g.node("y").input.append("MatMul")
 
 
 def unknown_function(g):
@@ -56,10 +36,6 @@ def unknown_function(g):
   node.attr["Tin"].list.type.append(1)
   node.attr["Tout"].list.type.append(1)
   node.attr["f"].func.name = "no_such_function"
-
-
-def negative_dimension(g):
-  g.node("x").attr["shape"].shape.dim[1].size = -7
 
 
 def overflowing_shape(g):
@@ -72,25 +48,11 @@ def short_constant(g):
   tensor.tensor_content = b"123"
 
 
-def future_version(g):
-  g.meta_graph.graph_def.versions.min_consumer = 1 << 30
-
-
-def empty(g):
-  del g.meta_graph.graph_def.node[:]
-
-
 @pytest.mark.parametrize("fault, culprit", [
     (unknown_op, "'NoSuchOp'"), (dangling_input, "'nowhere'"), (port_out_of_range, "output 1"),
-    (wrong_type, "DT_RESOURCE"), (duplicate_name, "'y' appears twice"),
-    (cycle, "cycle through op"), (missing_attribute, "lacks the attribute 'T'"),
-    (attribute_of_another_kind, "holds i, expected type"), (disallowed_type, "DT_STRING"),
-    (missing_input, "has 1 data inputs, expected 2"),
-    (superfluous_input, "has 3 data inputs, expected 2"),
-    (unknown_function, "'no_such_function'"), (negative_dimension, "dimension of -7"),
-    (overflowing_shape, "more than TensorFlow can hold"),
-    (short_constant, "holds 3 bytes"), (future_version, "install a newer TensorFlow"),
-    (empty, "is empty"),
+    (duplicate_name, "'y' appears twice"), (missing_attribute, "lacks the attribute 'T'"),
+    (missing_input, "has 1 data inputs, expected 2"), (unknown_function, "'no_such_function'"),
+    (overflowing_shape, "more than TensorFlow can hold"), (short_constant, "holds 3 bytes"),
 ], ids=lambda value: getattr(value, "__name__", ""))
 def test_a_fault_in_the_graph_is_named(training_graph, fault, culprit):
   fault(training_graph)
@@ -102,7 +64,7 @@ def test_a_fault_in_the_graph_is_named(training_graph, fault, culprit):
 
 @pytest.mark.parametrize("arguments, culprit", [
     (dict(fetches=["nope"]), "fetch 'nope'"), (dict(fetches=["y:3"]), "output 3"),
-    (dict(fetches=[]), "list of fetches is empty"), (dict(fetches=[3]), "3 cannot be"),
+    (dict(fetches=[]), "list of fetches is empty"),
     (dict(feeds=["nope:0"]), "feed 'nope:0'"), (dict(feeds=["train"]), "no output"),
     (dict(format="graph_def"), "leave format out"), (dict(trip_count=-1), "trip count"),
 ])

@@ -24,12 +24,6 @@ def test_a_reference_variable_is_with_what_assigns_it(training_graph):
   assert "y" not in together
 
 
-def test_the_label_is_the_smallest_index(training_graph):
-  graph = load_graph(training_graph.meta_graph, batch_size=32)
-  for i, label in enumerate(graph.colocation.tolist()):
-    assert label <= i and graph.colocation[label] == label
-
-
 def test_class_attributes_bind_also_to_an_op_that_is_pruned(training_graph):
   for name in ("y", "MatMul"):
     training_graph.node(name).attr["_class"].list.s.append(b"loc:@init")
@@ -39,8 +33,6 @@ def test_class_attributes_bind_also_to_an_op_that_is_pruned(training_graph):
 
 
 def test_handles_are_followed_through_ops_that_pass_them_on():
-  import tensorflow as tf
-
   with tf.Graph().as_default() as tf_graph:
     variable = tf.compat.v1.get_variable("v", [2], use_resource=True)
     handle = tf.identity(variable.handle, name="passed")
@@ -50,8 +42,6 @@ def test_handles_are_followed_through_ops_that_pass_them_on():
 
 
 def test_handles_of_one_resource_by_name_are_together_and_anonymous_ones_are_not():
-  import tensorflow as tf
-
   with tf.Graph().as_default() as tf_graph:
     reads = []
     for i, shared in enumerate(
@@ -67,8 +57,7 @@ def test_handles_of_one_resource_by_name_are_together_and_anonymous_ones_are_not
 
 
 def test_an_op_that_is_not_needed_can_tie_needed_ones_together():
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     one = tf.compat.v1.get_variable("one", [2], use_resource=True)
     other = tf.compat.v1.get_variable("other", [2], use_resource=True)
     tf.reduce_sum(one * other, name="loss")
@@ -85,8 +74,7 @@ def test_an_op_that_is_not_needed_can_tie_needed_ones_together():
 
 
 def test_an_op_that_is_not_needed_keeps_its_mates_from_where_it_has_no_kernel():
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     one = tf.compat.v1.get_variable("one", [2], use_resource=True)
     tf.reduce_sum(one, name="loss")
     tf.as_string(3.0, name="tie")

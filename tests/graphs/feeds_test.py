@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf import zoo
 from placeto_tf.errors import MeasurementError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.feeds import index_range, make_feeds
@@ -36,20 +35,6 @@ def _range(use):
 ])
 def test_ids_are_below_what_they_index(use, expected):
   assert _range(use) == expected
-
-
-@pytest.mark.parametrize("spec, ranges", [
-    ("rnnlm:batch=2:layers=1:steps=3:hidden=8:vocab=40", {40}),
-    ("nmt:batch=2:layers=1:steps=3:hidden=8:vocab=30", {30}),
-])
-def test_ids_of_the_zoo_are_those_of_its_vocabularies(spec, ranges):
-  model = zoo.build(spec)
-  graph = load_graph(model.meta_graph_def())
-  found = {index_range(model.graph.get_tensor_by_name(name)) for name in model.feeds}
-  assert found == ranges
-  feeds = make_feeds(graph, model.graph)
-  assert {value.dtype.name for value in feeds.values()} == {"int32"}
-  assert all(2 < value.max() < max(ranges) for value in feeds.values())
 
 
 def _graph_and_tf_graph(dtype):

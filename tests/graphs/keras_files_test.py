@@ -68,18 +68,6 @@ def test_what_is_no_model_is_named(tmp_path):
     load_graph(tmp_path / "text.keras", format="graph_def")
 
 
-def test_layers_of_one_s_own_are_for_the_caller_to_load(keras, tmp_path):
-
-  class Own(keras.layers.Layer):
-
-    def call(self, x):
-      return x
-
-  path = _saved(keras, tmp_path / "own.keras", Own())
-  with pytest.raises(GraphError, match="layers of your own"):
-    load_graph(path)
-
-
 def test_a_keras_that_is_not_installed_is_named(tmp_path, monkeypatch):
   path = pathlib.Path(tmp_path) / "old.keras"
   with zipfile.ZipFile(path, "w") as archive:
@@ -92,17 +80,3 @@ def test_a_keras_that_is_not_installed_is_named(tmp_path, monkeypatch):
   monkeypatch.setattr(keras_files.importlib, "import_module", missing)
   with pytest.raises(SetupError, match="Keras 2.13.1.*install tf_keras"):
     load_graph(path)
-
-
-def test_a_file_of_tf_keras_is_read_where_keras_2_was_imported_after_it(tmp_path):
-  tf_keras = pytest.importorskip("tf_keras")
-  keras = pytest.importorskip("keras")
-  if keras.__version__ >= "3":
-    pytest.skip("Keras 3 has names of its own")
-  path = _saved(tf_keras, tmp_path / "model.keras")
-  weights = tf_keras.models.load_model(path, compile=False).get_weights() if (
-      keras_files._makes_own_layers(tf_keras)) else None
-  model = keras_files.load_model(path)
-  assert {type(layer).__module__.partition(".")[0] for layer in model.layers} == {
-      type(model).__module__.partition(".")[0]}
-  assert weights is None or all(map(np.array_equal, weights, model.get_weights()))

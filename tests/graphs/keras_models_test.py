@@ -66,13 +66,6 @@ def test_updates_that_xla_compiles_on_gpus_are_traced_without_it(keras):
   assert optimizer.jit_compile is True
 
 
-def test_targets_follow_the_outputs(keras):
-  model = _model(keras)
-  model.compile("sgd", "mse")
-  graph = load_graph(training_function(model), batch_size=7)
-  assert sorted(graph.source.feed_shapes.values()) == [(7, 5), (7, 6, 6, 3)]
-
-
 def test_several_inputs_and_outputs(keras):
   inputs = {name: keras.Input([4], name=name) for name in ("left", "right")}
   left = keras.layers.Dense(2)(inputs["left"])

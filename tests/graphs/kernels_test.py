@@ -1,4 +1,5 @@
 import pytest
+import tensorflow as tf
 
 from placeto_tf.graphs import kernels, load_graph
 
@@ -6,8 +7,6 @@ from placeto_tf.graphs import kernels, load_graph
 @pytest.fixture
 def mixed_graph():
   """Ops with a kernel on both device types, on the CPU alone, and on the GPU alone."""
-  import tensorflow as tf
-
   with tf.Graph().as_default() as tf_graph:
     x = tf.compat.v1.placeholder(tf.float32, [2, 2], name="x")
     product = tf.matmul(x, x, name="product")
@@ -33,8 +32,6 @@ def test_kernels_are_looked_up_with_the_types_of_the_node(mixed_graph):
 
 
 def test_kernels_are_looked_up_with_texts_and_numbers_of_the_node():
-  import tensorflow as tf
-
   with tf.Graph().as_default() as tf_graph:
     x = tf.compat.v1.placeholder(tf.float32, [4, 8], name="x")
     tf.gather_nd(x, [[0], [2]], name="gathered")
@@ -54,24 +51,3 @@ def test_without_any_gpu_kernels_gpus_are_assumed_to_have_them(mixed_graph, monk
   assert support(graph, "product") == (True, True)
   assert support(graph, "write") == (True, False)
   assert kernels.NO_GPU_NOTE in graph.notes
-
-
-def test_a_call_of_a_library_function_runs_anywhere():
-  import tensorflow as tf
-  from tensorflow.core.framework import graph_pb2
-
-  @tf.function(input_signature=[tf.TensorSpec([2], tf.float32)])
-  def double(x):
-    return x + x
-
-  concrete = double.get_concrete_function()
-  graph_def = graph_pb2.GraphDef()
-  graph_def.library.function.add().CopyFrom(concrete.function_def)
-  name = concrete.function_def.signature.name
-  node = graph_def.node.add(name="x", op="Placeholder")
-  node.attr["dtype"].type = 1
-  node.attr["shape"].shape.dim.add().size = 2
-  graph_def.node.add(name="call", op=name, input=["x"])
-  graph = load_graph(graph_def)
-  assert graph.fetches == ("call:0",) or "call" in graph.fetches[0]
-  assert graph.has_kernel.all()

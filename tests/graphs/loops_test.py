@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.costs import estimate_costs
@@ -11,8 +12,6 @@ from placeto_tf.simulation import Simulator
 
 @pytest.fixture
 def v1():
-  import tensorflow as tf
-
   control_flow = tf.compat.v1.control_flow_v2_enabled()
   tf.compat.v1.disable_control_flow_v2()
   yield tf.compat.v1
@@ -30,8 +29,6 @@ def loops(graph):
 
 
 def test_a_loop_runs_as_often_as_its_constant_bound_says_and_stays_together(v1):
-  import tensorflow as tf
-
   with tf.Graph().as_default() as tf_graph:
     x = v1.placeholder(tf.float32, [2, 2], name="x")
     _, y = v1.while_loop(lambda i, _: i < 13, lambda i, h: (i + 3, tf.tanh(h)), [1, x])
@@ -49,8 +46,6 @@ def test_a_loop_runs_as_often_as_its_constant_bound_says_and_stays_together(v1):
 
 
 def test_back_edges_are_left_out_and_exits_wait_for_the_last_round(v1):
-  import tensorflow as tf
-
   with tf.Graph().as_default() as tf_graph:
     x = v1.placeholder(tf.float32, [2, 2], name="x")
     # One value depends on the other of the round before, by a back edge alone.
@@ -68,8 +63,6 @@ def test_back_edges_are_left_out_and_exits_wait_for_the_last_round(v1):
 
 
 def test_loops_that_need_one_another_gain_nothing_from_a_second_device(v1):
-  import tensorflow as tf
-
   with tf.Graph().as_default() as tf_graph:
     y = v1.placeholder(tf.float32, [256, 256], name="x")
     weights = tf.constant(1.0, shape=[256, 256])
@@ -86,8 +79,6 @@ def test_loops_that_need_one_another_gain_nothing_from_a_second_device(v1):
 
 
 def test_a_loop_without_a_bound_runs_a_stated_number_of_times(v1):
-  import tensorflow as tf
-
   with tf.Graph().as_default() as tf_graph:
     x = v1.placeholder(tf.float32, [2], name="x")
     y = v1.while_loop(lambda h: tf.reduce_sum(h) < 9.0, lambda h: tf.tanh(h), [x])
@@ -99,8 +90,6 @@ def test_a_loop_without_a_bound_runs_a_stated_number_of_times(v1):
 
 
 def test_nested_loops_multiply_and_gradient_loops_follow_the_forward_ones(v1):
-  import tensorflow as tf
-
   def body(i, h):
     _, h = v1.while_loop(lambda j, _: j < 3, lambda j, h: (j + 1, tf.tanh(h)), [0, h])
     return i + 1, h
@@ -118,8 +107,6 @@ def test_nested_loops_multiply_and_gradient_loops_follow_the_forward_ones(v1):
 
 
 def test_an_op_between_two_loops_is_refused(v1):
-  import tensorflow as tf
-
   with tf.Graph().as_default() as tf_graph:
     for name in "ab":
       v1.while_loop(lambda i: i < 3, lambda i: i + 1, [0], name=name)
@@ -128,11 +115,4 @@ def test_an_op_between_two_loops_is_refused(v1):
     if node.name == "b/add":
       node.input[0] = "a/Identity"
   with pytest.raises(GraphError, match="'b/add'.*different loops"):
-    load_graph(graph_def)
-
-
-def test_an_exit_without_a_loop_is_refused(chain):
-  graph_def = chain(3)
-  graph_def.node[1].op = "Exit"
-  with pytest.raises(GraphError, match="'op1'.*no Enter"):
     load_graph(graph_def)

@@ -7,7 +7,6 @@ from placeto_tf.graphs import shapes
 @pytest.mark.parametrize("declared, given, batch_size, expected", [
     ((2, 3), None, None, (2, 3)), ((-1, 3), None, 8, (8, 3)), ((-1, 3), (5, 3), 8, (5, 3)),
     (None, (4,), None, (4,)), ((), None, 8, ()), ((-1, -1), (2, 3), None, (2, 3)),
-    ((2, 3), None, 8, (2, 3)),
 ])
 def test_shapes_are_bound(declared, given, batch_size, expected):
   assert shapes.bind("x:0", declared, given, batch_size) == expected

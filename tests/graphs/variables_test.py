@@ -9,13 +9,6 @@ from placeto_tf.graphs import load_graph, variables
 v1 = tf.compat.v1
 
 
-def _import(graph_def):
-  tf_graph = tf.Graph()
-  with tf_graph.as_default():
-    tf.import_graph_def(graph_def, name="")
-  return tf_graph
-
-
 def _runs(graph, tf_graph):
   """The initialisers, after which the fetches ran."""
   ops, fed = variables.initializers(graph, tf_graph)
@@ -28,14 +21,14 @@ def _runs(graph, tf_graph):
 
 def test_collections_name_the_initializers():
   graph = load_graph(graph_files.meta_graph_def())
-  ops, fed = _runs(graph, _import(graph.source.graph_def))
+  ops, fed = _runs(graph, graph_files.imported(graph.source.graph_def))
   assert not fed and all(op.type == "AssignVariableOp" for op in ops)
 
 
 def test_a_graph_def_is_initialised_by_its_own_op():
   with graph_files.training_graph().as_default() as live:
     graph_def = live.as_graph_def()
-  tf_graph = _import(graph_def)
+  tf_graph = graph_files.imported(graph_def)
   with tf_graph.as_default(), tf.control_dependencies(
       [op for op in tf_graph.get_operations() if op.name.endswith("/Assign")]):
     tf.no_op(name="init")
@@ -47,7 +40,7 @@ def test_a_graph_def_is_initialised_by_its_own_op():
 def test_what_has_no_initializer_gets_random_values():
   graph_def = graph_files.graph_def()
   graph = load_graph(graph_def, fetches=["train"])
-  ops, fed = _runs(graph, _import(graph_def))
+  ops, fed = _runs(graph, graph_files.imported(graph_def))
   assert len(ops) == len(fed) == graph.op_types.count("VarHandleOp")
   assert all(value.min() >= 0 for value in fed.values())
 
@@ -63,7 +56,7 @@ def test_reference_variables_are_assigned_too(dtype):
       v1.enable_resource_variables()
     tf.identity(value, name="read")
   graph = load_graph(tf_graph.as_graph_def(), fetches=["read"])
-  imported = _import(tf_graph.as_graph_def())
+  imported = graph_files.imported(tf_graph.as_graph_def())
   ops, fed = variables.initializers(graph, imported)
   with v1.Session(graph=imported) as session:
     session.run(ops, fed)
@@ -74,7 +67,7 @@ def test_initializers_of_mirrored_variables_serve_all_replicas():
   from placeto_tf.replication import replicate
 
   graph = replicate(load_graph(graph_files.meta_graph_def()), 2, mirrored=True).graph
-  tf_graph = _import(graph.source.graph_def)
+  tf_graph = graph_files.imported(graph.source.graph_def)
   ops, fed = variables.initializers(graph, tf_graph)
   handles = [tf_graph.get_tensor_by_name(f"{name}:0") for name, kind in zip(
       graph.op_names, graph.op_types) if kind == "VarHandleOp"]

@@ -10,7 +10,6 @@ from placeto_tf.grouping.contraction import (
   TRANSFER_BYTES,
   contract,
   number_groups,
-  numbered,
   topological_rank,
 )
 
@@ -35,12 +34,6 @@ def test_a_tensor_counts_once_for_each_node_that_consumes_it():
   assert found.weight_us.tolist() == [1, 2, 7]
   assert list(zip(found.producers, found.consumers)) == [(0, 1), (0, 2)]
   assert found.traffic_bytes.tolist() == [1000 + TRANSFER_BYTES] * 2
-
-
-def test_weight_is_the_time_on_the_fastest_kind():
-  graph = _graph([], [0])
-  found = contract(graph, _costs([[5, 3]], []), np.ones((1, 2), bool), graph.colocation)
-  assert found.weight_us.tolist() == [3]
 
 
 def test_groups_are_numbered_by_their_first_op_in_topological_order():
@@ -75,7 +68,3 @@ def test_nodes_and_traffic_are_those_of_sorted_arrays(seed, n, nodes):
     assert found.rank[node] == rank[ops].min()
     assert plain_grouping.node_masks(found)[node] == sum(
         1 << d for d in np.flatnonzero(allowed[ops].all(axis=0)).tolist())
-
-
-def test_labels_far_apart_are_numbered_too():
-  assert numbered(np.array([5, -(2**40), 2**40, 5])).tolist() == [1, 0, 2, 1]

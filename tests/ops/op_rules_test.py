@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from op_examples import NOT_ALONE, Examples
 
+import sessions
 from placeto_tf.graphs import load_graph
 from placeto_tf.ops import members, op_rule, registered, rule_of
 from placeto_tf.replication.dataflow import analyse_dataflow
@@ -32,9 +33,7 @@ class Built:
     self.ops = examples.ops
     outputs = [each.name for op in self.ops.values() for each in op.outputs]
     self.flow = analyse_dataflow(load_graph(self.graph.as_graph_def(), fetches=outputs))
-    config = tf.compat.v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    self.session = tf.compat.v1.Session(graph=self.graph, config=config)
+    self.session = tf.compat.v1.Session(graph=self.graph, config=sessions.unoptimized())
 
 
 @pytest.fixture(scope="module", name="built")

@@ -1,15 +1,14 @@
 import tensorflow as tf
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.graphs import ComputationGraph, load_graph
+from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement, check
 
 v1 = tf.compat.v1
 
 
 def _graph():
-  tf_graph = tf.Graph()
-  with tf_graph.as_default():
+  with tf.Graph().as_default() as tf_graph:
     weights = v1.get_variable("weights", [2], use_resource=True)
     tf.strings.as_string(tf.reduce_sum(weights), name="text")
   return load_graph(tf_graph, fetches=["text"])
@@ -34,11 +33,3 @@ def test_each_kind_of_problem_is_said_once():
     assert words in found
   assert len(problems) == 5
   assert "'weights/Assign'" in problems[4] and "/CPU:0 and /GPU:0" in problems[4]
-
-
-def test_a_loop_that_is_run_must_stay_on_one_device():
-  graph = ComputationGraph.from_edges(
-      ("a", "b"), ("Op", "Op"), (1, 1), [(0, 0, 1)], colocation=[0, 0])
-  placement = Placement({"a": "/CPU:0", "b": "/CPU:1"}, ("/CPU:0", "/CPU:1"))
-  assert check(graph, placement, Cluster.parse("cpu:2")) == [
-      "ops 'a' and 'b' must share a device, but are on /CPU:0 and /CPU:1"]

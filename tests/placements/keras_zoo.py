@@ -16,8 +16,8 @@ APPLICATIONS = {  # name -> image size; all of them are too heavy for CI
     "MobileNetV2": 32, "MobileNetV3Small": 32, "EfficientNetB0": 32, "EfficientNetV2B0": 32,
     "DenseNet121": 32, "ResNet50V2": 32, "InceptionV3": 75, "Xception": 71, "NASNetMobile": 32,
     "VGG16": 32}
-PACKAGED = {"TFBert": "transformers", "TFGPT2": "transformers", "slim": "tf_slim"}
-SMALL = ("dense_branches", "functional", "subclassed", "gradient_tape")
+PACKAGED = {"TFBert": "transformers", "TFGPT2": "transformers"}
+SMALL = ("functional", "subclassed", "gradient_tape")
 
 
 @dataclasses.dataclass
@@ -42,8 +42,8 @@ def build(keras, name):
   if name in APPLICATIONS:
     return _application(keras, name)
   return {
-      "dense_branches": _dense_branches, "functional": _functional, "subclassed": _subclassed,
-      "gradient_tape": _gradient_tape, "TFBert": _bert, "TFGPT2": _gpt2, "slim": _slim,
+      "functional": _functional, "subclassed": _subclassed, "gradient_tape": _gradient_tape,
+      "TFBert": _bert, "TFGPT2": _gpt2,
   }[name](keras)
 
 
@@ -77,18 +77,6 @@ def _application(keras, name):
   return _compiled(
       keras, model, "sparse_categorical_crossentropy",
       (_rows([2, size, size, 3]), _rows([2], 10)), keras.optimizers.SGD(0.001, momentum=0.9))
-
-
-def _dense_branches(keras):
-  inputs = keras.Input([16])
-  branches = []
-  for _ in range(4):
-    x = inputs
-    for _ in range(3):
-      x = keras.layers.Dense(16, activation="relu")(x)
-    branches.append(x)
-  outputs = keras.layers.Dense(3)(keras.layers.Concatenate()(branches))
-  return _compiled(keras, keras.Model(inputs, outputs), "mse", (_rows([8, 16]), _rows([8, 3])))
 
 
 def _functional(keras):
@@ -220,35 +208,3 @@ def _hugging_face(keras, model, labels):
     return [*model.variables, *(own() if callable(own) else own)]
 
   return Case(function, (words, labels), variables)
-
-
-def _slim(keras):
-  """A network of variable scopes, made in a function that keeps its variables."""
-  del keras
-  import tf_slim as slim
-
-  def network(images, labels):
-    x = slim.conv2d(images, 8, [3, 3], scope="conv_1")
-    x = slim.max_pool2d(x, [2, 2], scope="pool_1")
-    x = slim.flatten(slim.conv2d(x, 8, [3, 3], scope="conv_2"))
-    logits = slim.fully_connected(x, 5, activation_fn=None, scope="logits")
-    return tf.reduce_mean(
-        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
-
-  batch = (_rows([2, 8, 8, 3]), _rows([2], 5))
-  specs = [tf.TensorSpec(value.shape, value.dtype) for value in batch]
-  loss_of = tf.compat.v1.wrap_function(network, specs)
-  # In the order of their names: theirs differs from one wrapped function to the next.
-  weights = sorted(loss_of.graph.variables, key=lambda variable: variable.name)
-
-  @tf.function
-  def step(images, labels):
-    with tf.GradientTape() as tape:
-      loss = loss_of(images, labels)
-    for weight, gradient in zip(weights, tape.gradient(loss, weights)):
-      weight.assign_sub(0.1 * gradient)
-    return loss
-
-  function = step.get_concrete_function(*specs)
-  function._keeps = (loss_of, weights)
-  return Case(function, batch, lambda: weights)

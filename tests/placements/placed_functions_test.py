@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import placeto_tf as placeto
 import subprograms
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError, PlacementError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement, place_function
+from placeto_tf.placements.applied import devices_now
 
 _PROGRAM = pathlib.Path(__file__).with_name("eager_devices.py")
 
@@ -20,22 +22,21 @@ def found_fixture():
 
 
 @pytest.mark.parametrize("case", [
-    "saved_model_0", "saved_model_1", "moved"])
+    "saved_model", "moved"])
 def test_results_stay_the_same_bit_for_bit(found, case):
   assert found[case]["equal"] == [True] * 4
 
 
-@pytest.mark.parametrize("case", ["saved_model_0", "saved_model_1", "moved"])
+@pytest.mark.parametrize("case", ["saved_model", "moved"])
 def test_every_op_runs_where_it_is_placed(found, case):
   assert found[case]["ops"] > 200
   assert 0.3 < found[case]["share"] < 0.7
   assert found[case]["elsewhere"] == [] and found[case]["unseen"] == []
 
 
-@pytest.mark.parametrize("case", ["saved_model_0", "saved_model_1"])
-def test_variables_of_a_loaded_model_are_on_their_devices(found, case):
-  assert found[case]["check"] == []
-  assert found[case]["variables"] == found[case]["wanted"]
+def test_variables_of_a_loaded_model_are_on_their_devices(found):
+  assert found["saved_model"]["check"] == []
+  assert found["saved_model"]["variables"] == found["saved_model"]["wanted"]
 
 
 def test_variables_move_to_where_they_are_placed_and_stay_the_model_s_own(found):
@@ -79,6 +80,50 @@ def test_ops_colocated_with_a_captured_variable_are_placed(found):
 
 def test_who_keeps_the_handle_of_a_moved_variable_is_told(found):
   assert len(found["held"]) == 1 and "kept" in found["held"][0]
+
+
+def test_what_is_promised_is_what_runs(found):
+  case = found["promise"]
+  assert case["promised"] < 0.9 * case["single"]
+  assert case["simulated"] == case["read_again"] == case["promised"] and case["kept"]
+  assert case["before"] >= case["promised"] and case["equal"]
+  assert case["moved"] > case["slots_moved"] > 0
+  assert "were predicted" in case["report"] and "before" in case["report"]
+
+
+def test_variables_that_a_pipeline_reads_are_planned_with_and_that_is_said(found):
+  case = found["pipeline"]
+  assert set(case["devices"]) == {"CPU:0"} and case["rows"] == 1
+  assert case["simulated"] == case["promised"]
+  assert any("tf.data pipeline" in note for note in case["notes"])
+
+
+def test_devices_that_variables_were_given_are_the_graph_s_own(found):
+  device, _, assigned = found["kept"]
+  assert device == assigned == "CPU:1"
+
+
+def _placed_by_place():
+  function = tf.function(lambda x: tf.tanh(x) + 1.0).get_concrete_function(tf.TensorSpec([2]))
+  return function, placeto.place(function, "cpu:1", method="single")
+
+
+def test_a_function_with_one_trace_is_applied_to_as_well():
+  function = tf.function(lambda x: x * 2.0)
+  function(tf.ones([2]))
+  result = placeto.place(function, "cpu:1", method="single")
+  np.testing.assert_array_equal(result.apply(function)(tf.ones([2])), [2.0, 2.0])
+  np.testing.assert_array_equal(result.placement.apply(function)(tf.ones([2])), [2.0, 2.0])
+
+
+def test_another_graph_than_that_of_the_function_is_refused():
+  function, result = _placed_by_place()
+  other = tf.function(lambda x: tf.exp(x)).get_concrete_function(tf.TensorSpec([2]))
+  placed = result.apply(function).function
+  with pytest.raises(PlacementError, match="has no op"):
+    devices_now(placed, load_graph(other), result.cluster)
+  with pytest.raises(PlacementError, match="is on ''"):
+    devices_now(function, result.graph, result.cluster)
 
 
 def _concrete(**options):

@@ -139,18 +139,6 @@ def test_other_signatures_and_the_objects_still_work(tmp_path):
     assert file.read() == "a\nb\n"
 
 
-def test_the_body_of_the_signature_holds_the_placed_ops(tmp_path):
-  graph = _load(_save_v2(str(tmp_path)))
-  placement = _placement(graph)
-  write_placed(graph, placement, str(tmp_path))
-  meta_graph = _load(str(tmp_path / "saved_model")).source.meta_graph
-  bodies = [f for f in meta_graph.graph_def.library.function
-            if "MatMul" in {node.op for node in f.node_def} and f.node_def[0].device]
-  assert len(bodies) == 1 and "signature_wrapper" in bodies[0].signature.name
-  for node in bodies[0].node_def:
-    assert node.device == placement[node.name].replace("/CPU", "/device:CPU")
-
-
 def test_a_model_that_is_gone_cannot_be_written(saved, tmp_path):
   graph = _load(saved)
   placement = _placement(graph)

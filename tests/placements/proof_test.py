@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import graph_files
 from placeto_tf import zoo
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.graphs import CONTROL, load_graph
@@ -26,7 +27,7 @@ _STEPS = 5
 # Small: a recurrent network, convolutions with batch normalization, attention, dilations.
 _SPECS = (
     "rnnlm:batch=4:layers=2:steps=4:hidden=16:vocab=40:dropout=20:optimizer=adam",
-    "resnet50:batch=2:image=32:optimizer=rmsprop",
+    "enas_conv:batch=4:image=8:cells=3:filters=8:nodes=4:classes=30:optimizer=rmsprop",
     "gnmt:batch=2:layers=3:steps=3:hidden=8:vocab=30",
     "transformer_xl:batch=2:segment=6:memory=4:heads=2:width=8:inner=24:vocab=40:dropout=10",
     "wavenet:batch=2:layers=5:samples=40:channels=8:levels=30",
@@ -35,7 +36,7 @@ _MORE = (
     "nmt:batch=2:layers=2:steps=3:hidden=8:vocab=30", "inception_v3:batch=2:image=75",
     "nasnet_mobile:batch=2:image=32", "amoebanet:batch=2:cells=3:filters=16:image=32",
     "bert:batch=2:size=tiny:steps=32:vocab=40:dropout=10",
-    "enas_conv:batch=4:image=8:cells=3:filters=8:nodes=4:classes=30",
+    "resnet50:batch=2:image=32",
     "enas_recurrent:batch=4:steps=3:hidden=16:vocab=40")
 
 
@@ -84,14 +85,7 @@ def _read(path):
   meta_graph = v1.MetaGraphDef()
   with open(path, "rb") as file:
     meta_graph.ParseFromString(file.read())
-  return _import(meta_graph.graph_def)
-
-
-def _import(graph_def):
-  tf_graph = tf.Graph()
-  with tf_graph.as_default():
-    tf.import_graph_def(graph_def, name="")
-  return tf_graph
+  return graph_files.imported(meta_graph.graph_def)
 
 
 def _part(name):
@@ -168,7 +162,7 @@ def test_the_proof_notices_an_op_that_ran_elsewhere():
   model, graph = _model(_SPECS[0])
   indices = _random_placement(graph, seed=2)
   placement = Placement.from_indices(graph, _cluster(), indices)
-  tf_graph = _import(placement.apply(graph.source.proto).graph_def)
+  tf_graph = graph_files.imported(placement.apply(graph.source.proto).graph_def)
   _, metadata = _train(tf_graph, model, _feeds(graph), num_cpus=2)
   moved = indices.copy()
   members = graph.colocation == graph.colocation[graph.op_index["softmax/kernel"]]
@@ -182,7 +176,8 @@ def test_a_live_graph_is_placed_in_place():
   built = zoo.build(_SPECS[0])
   graph = load_graph(built.graph)
   placement = Placement.from_indices(graph, _cluster(), _random_placement(graph, seed=3))
-  expected, _ = _train(_import(built.graph.as_graph_def()), built, _feeds(graph), num_cpus=1)
+  expected, _ = _train(
+      graph_files.imported(built.graph.as_graph_def()), built, _feeds(graph), num_cpus=1)
   assert placement.apply(built.graph) is built.graph
   losses, metadata = _train(built.graph, built, _feeds(graph), num_cpus=2)
   assert _unaccounted(graph, placement, metadata) == ([], [])
@@ -230,9 +225,9 @@ def test_reference_variables_and_loops_run_where_they_are_placed(split_loops):
     placement = Placement.from_indices(graph, _cluster(), _random_placement(graph, seed))
     assert check(graph, placement, _cluster()) == []
     feeds = {"inputs:0": np.arange(12, dtype=np.float32).reshape(3, 4) / 12}
-    placed = _import(placement.apply(graph.source.proto))
+    placed = graph_files.imported(placement.apply(graph.source.proto))
     losses, metadata = _train(placed, program, feeds, num_cpus=2)
-    expected, _ = _train(_import(graph.source.proto), program, feeds, num_cpus=1)
+    expected, _ = _train(graph_files.imported(graph.source.proto), program, feeds, num_cpus=1)
     np.testing.assert_array_equal(losses, expected)
     elsewhere, _ = _unaccounted(graph, placement, metadata)
     assert elsewhere == []
@@ -263,7 +258,7 @@ def test_loops_of_tf2_may_be_split_and_branches_run_where_they_are_placed():
   graph = load_graph(tf_graph.as_graph_def(), fetches=fetches, split_loops=True)
   feeds = {f"{name}:0": np.arange(12, dtype=np.float32).reshape(3, 4) / 12
            for name in (tensor.op.name for tensor in tf_graph.inputs)}
-  original = _import(graph.source.proto)
+  original = graph_files.imported(graph.source.proto)
   with v1.Session(graph=original, config=session_lib.session_config(num_cpus=1)) as session:
     expected = session.run(fetches, feeds)
   for seed in range(2):
@@ -272,7 +267,7 @@ def test_loops_of_tf2_may_be_split_and_branches_run_where_they_are_placed():
     placement = Placement.from_indices(graph, _cluster(), indices)
     assert check(graph, placement, _cluster()) == []
     metadata = v1.RunMetadata()
-    placed = _import(placement.apply(graph.source.proto))
+    placed = graph_files.imported(placement.apply(graph.source.proto))
     with v1.Session(graph=placed, config=session_lib.session_config(num_cpus=2)) as session:
       found = session.run(
           fetches, feeds, options=session_lib.trace_options(), run_metadata=metadata)
@@ -295,7 +290,7 @@ def test_check_reports_what_tensorflow_would_move_without_a_word():
   split = _with_moved(placement, update)
   problems = check(graph, split, _cluster())
   assert len(problems) == 1 and update in problems[0] and "share a device" in problems[0]
-  placed = _import(split.apply(graph.source.proto).graph_def)
+  placed = graph_files.imported(split.apply(graph.source.proto).graph_def)
   _, metadata = _train(placed, model, _feeds(graph), num_cpus=2)
   assert _unaccounted(graph, split, metadata) == ([update], [])
 
@@ -314,7 +309,7 @@ def test_check_reports_what_tensorflow_refuses_also_for_ops_that_are_not_run():
   placement = Placement.from_indices(graph, _cluster(), indices)
   problems = check(graph, placement, _cluster())
   assert len(problems) == 1 and "share a device" in problems[0]
-  placed = _import(placement.apply(graph.source.proto))
+  placed = graph_files.imported(placement.apply(graph.source.proto))
   with v1.Session(graph=placed, config=session_lib.session_config(num_cpus=2)) as session:
     with pytest.raises(tf.errors.InvalidArgumentError, match="olocat"):
       session.run(init.name)

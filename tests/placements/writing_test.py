@@ -4,8 +4,8 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from google.protobuf import text_format
 
+import graph_files
 import placeto_tf as placeto
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.graphs import load_graph
@@ -16,8 +16,7 @@ v1 = tf.compat.v1
 
 
 def _tf_graph():
-  tf_graph = tf.Graph()
-  with tf_graph.as_default():
+  with tf.Graph().as_default() as tf_graph:
     v1.add_to_collection("train_op", tf.add(tf.constant(1.0), tf.constant(2.0), name="train").op)
   return tf_graph
 
@@ -43,11 +42,7 @@ def _place(graph):
 @pytest.mark.parametrize("suffix", sorted(_protos()))
 def test_a_file_goes_out_in_the_format_it_came_in(suffix, tmp_path):
   proto = _protos()[suffix]
-  source = tmp_path / f"model{suffix}"
-  source.write_bytes(
-      text_format.MessageToString(proto).encode() if suffix.endswith("txt")
-      else proto.SerializeToString())
-  graph = load_graph(str(source))
+  graph = load_graph(graph_files.write(proto, tmp_path / f"model{suffix}"))
   path = write_placed(graph, _place(graph), str(tmp_path))
   assert os.path.basename(path) == "graph" + suffix
   placed = load_graph(path)
@@ -79,12 +74,10 @@ def _program_with_calls():
 def _run(graph_def):
   """The result, and op -> devices it ran on."""
   metadata = v1.RunMetadata()
-  with tf.Graph().as_default() as tf_graph:
-    tf.import_graph_def(graph_def, name="")
-    with v1.Session(graph=tf_graph, config=session_lib.session_config(num_cpus=2)) as session:
-      result = session.run(
-          "y:0", {"x:0": np.linspace(-1, 1, 4)}, options=session_lib.trace_options(),
-          run_metadata=metadata)
+  with v1.Session(graph=graph_files.imported(graph_def),
+                  config=session_lib.session_config(num_cpus=2)) as session:
+    result = session.run("y:0", {"x:0": np.linspace(-1, 1, 4)}, run_metadata=metadata,
+                         options=session_lib.trace_options())
   return result, session_lib.executed_devices(metadata)
 
 
@@ -92,8 +85,7 @@ def _run(graph_def):
 def test_function_calls_come_out_inlined_and_placed(suffix, tmp_path):
   meta_graph = _program_with_calls()
   proto = meta_graph if suffix == ".meta" else meta_graph.graph_def
-  (tmp_path / f"model{suffix}").write_bytes(proto.SerializeToString())
-  graph = load_graph(str(tmp_path / f"model{suffix}"), fetches=["y"])
+  graph = load_graph(graph_files.write(proto, tmp_path / f"model{suffix}"), fetches=["y"])
   indices = np.random.default_rng(0).integers(0, 2, graph.num_ops, np.int32)
   placement = Placement.from_indices(graph, Cluster.parse("cpu:2"), indices[graph.colocation])
   written = load_graph(write_placed(graph, placement, str(tmp_path))).source.proto
@@ -108,8 +100,7 @@ def test_function_calls_come_out_inlined_and_placed(suffix, tmp_path):
 
 
 def test_calls_of_a_live_graph_stay_calls_and_run_where_they_are_placed():
-  with tf.Graph().as_default() as tf_graph:
-    tf.import_graph_def(_program_with_calls().graph_def, name="")
+  tf_graph = graph_files.imported(_program_with_calls().graph_def)
   graph = load_graph(tf_graph, fetches=["y"])
   calls = [op.name for op in tf_graph.get_operations() if "Call" in op.type]
   indices = np.zeros(graph.num_ops, dtype=np.int32)

@@ -77,15 +77,6 @@ def test_a_seed_gives_the_same_placement_and_contributions_again(make_problem, m
   assert found[0] == found[1]
 
 
-def test_gains_add_up_from_the_first_placement_to_the_best(make_problem, make_cluster):
-  problem = _wide(make_problem, make_cluster)
-  log = _auto(problem, Budget(max_evaluations=900))
-  first_us = problem.search_log.history[0][2]
-  gained = sum(row.gain_us for row in log.method_runs)
-  assert first_us - gained == pytest.approx(problem.search_log.best_objective_us)
-  assert _rows(log)["annealing"].gain_us > 0
-
-
 def test_the_policy_and_annealing_get_their_shares(make_problem, make_cluster):
   problem = _wide(make_problem, make_cluster)
   seen = []
@@ -153,34 +144,11 @@ def test_it_stops_once_twice_the_search_gains_less_than_was_asked_for(
   assert used[0.9][0] <= used[0.001][0]
 
 
-@pytest.mark.parametrize("within, evaluations, doublings", [
-    (None, 10**6, 0), (0.01, 3999, 0), (0.01, 4000, 1), (0.01, 10**6, 3)])
-def test_the_search_is_divided_only_as_often_as_its_first_part_is_long_enough(
-    within, evaluations, doublings, make_problem, make_cluster):
-  budget = Budget(max_evaluations=evaluations, stop_within=within)
-  assert auto._doublings(_wide(make_problem, make_cluster), budget) == doublings
-
-
 def test_a_used_up_budget_leaves_rows_that_say_so(make_problem, make_cluster):
   rows = _rows(_auto(_wide(make_problem, make_cluster), Budget(max_evaluations=2),
                      policy=_policy(lambda *_: None)))
   assert [rows[method.name].evaluations for method in registry.references()] == [1, 1, 0, 0]
   assert rows["metis"].placement is None and rows["policy"].placement is None
-
-
-@pytest.mark.usefixtures("clock_of_looks")
-def test_one_device_is_answered_at_once(make_problem, make_cluster):
-  problem = make_problem(
-      [5.0] * 6, [(0, 1), (0, 2), (2, 5)], [10] * 6,
-      cluster=make_cluster(1, overhead=3.0, bus_gap_us=2.0))
-  run_auto(problem, Budget(max_seconds=30), 0, learned=False)
-  assert problem.search_log.seconds < 5
-
-
-def test_more_devices_than_groups(make_problem, make_cluster):
-  problem = make_problem([5.0, 4.0], [(0, 1)], [10, 10], cluster=make_cluster(5))
-  run_auto(problem, Budget(max_evaluations=200), 0, learned=False)
-  assert problem.search_log.best_objective_us == 9
 
 
 def test_groups_that_fit_nowhere_get_the_placement_that_exceeds_least(make_problem, make_cluster):

@@ -65,20 +65,6 @@ def test_auto_compiles_its_parts_without_touching_the_problem(
   assert problem.search_log.evaluations == 0 and {ops for _, ops in ran} == {40}
 
 
-@pytest.mark.parametrize("name", [
-    "placeto", "placeto_paper", "placeto_paper_zero_shot", "gdp", "rnn", "auto"])
-def test_policies_in_tensorflow_keep_no_code_and_are_left_out(
-    stages, monkeypatch, make_problem, make_cluster, name):
-  ran = []
-  monkeypatch.setattr(
-      compiling_ahead.running, "run", lambda problem, method, budget: ran.append(method.name))
-  problem = make_problem([1.0] * 30, cluster=make_cluster(3, host=True))
-  compile_ahead(problem, registry.find(name), _stage(stages))
-  assert {"single", "expert"} <= set(ran)
-  assert set(ran).isdisjoint({"placeto_paper", "placeto_paper_zero_shot", "gdp", "rnn"})
-  assert ("placeto" in ran) == (name in ("placeto", "auto"))
-
-
 @pytest.mark.parametrize("engine, extension", [
   ("ReferenceEngine", {}), ("ExtendedEngine", {"transfer_per_destination": True})])
 def test_all_parts_of_auto_really_run(

@@ -1,10 +1,6 @@
 """A Keras model that is compiled placed trains, evaluates, is saved and loaded as any other."""
 
-import os
 import pathlib
-import re
-import subprocess
-import sys
 
 import pytest
 
@@ -33,9 +29,8 @@ def test_the_step_takes_what_was_promised_on_both_devices(found, case):
   assert "placed as simulated" in found[case]["text"][1]
 
 
-@pytest.mark.parametrize("case", ["first_batch", "planned"])
-def test_a_saved_model_is_loaded_with_its_weights_and_trains_on(found, case):
-  assert found[case]["loaded"] and found[case]["loaded_trains_on"]
+def test_a_saved_model_is_loaded_with_its_weights_and_trains_on(found):
+  assert found["first_batch"]["loaded"] and found["first_batch"]["loaded_trains_on"]
 
 
 def test_a_step_is_placed_at_the_first_batch_and_a_partial_one_runs_on_the_same_devices(found):
@@ -99,10 +94,6 @@ def test_a_plan_for_devices_that_are_not_here_leaves_the_model_as_it_is(found):
   assert "plan_training" in case["elsewhere"] and "batch_size" in case["unsaid"]
 
 
-def test_absent_devices_are_named_before_anything_is_searched(found):
-  assert "but not /GPU:0, /GPU:1, /GPU:2" in found["changes"]["absent"]
-
-
 def test_batch_size_says_enough_or_an_example_batch_is_asked_for(found):
   case = found["batch_sizes"]
   assert case["named"] == {"a": [4, 3], "b": [4, 1]} and case["data"] == 4
@@ -138,26 +129,3 @@ def test_what_cannot_be_placed_is_refused(found):
   mirrored, bare, eager, number = found["changes"]["errors"]
   assert "MirroredStrategy" in mirrored and "compile it first" in bare
   assert "run_eagerly" in eager and "Keras model" in number
-
-
-def test_the_documented_example_runs(tmp_path):
-  if not subprograms.HAS_KERAS_3:
-    pytest.skip("Keras 3 is not installed")
-  root = pathlib.Path(__file__).resolve().parents[2]
-  text = (root / "docs" / "keras_models.md").read_text()
-  example = next(
-      found for found in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-      if "compile_placed" in found)
-  assert "max_seconds=20" in example
-  devices = (
-      "import tensorflow as tf\n"
-      "cpu = tf.config.list_physical_devices('CPU')[0]\n"
-      "tf.config.set_logical_device_configuration("
-      "cpu, [tf.config.LogicalDeviceConfiguration()] * 2)\n")
-  environment = {**os.environ, "PYTHONPATH": str(root)}
-  environment.pop("TF_USE_LEGACY_KERAS", None)
-  done = subprocess.run(
-      [sys.executable, "-c", devices + example.replace("max_seconds=20", "max_evaluations=30")],
-      capture_output=True, text=True, timeout=3600, cwd=tmp_path, env=environment, check=False)
-  assert done.returncode == 0, done.stderr[-2000:]
-  assert "Simulated:" in done.stdout and (tmp_path / "model.keras").exists()

@@ -119,15 +119,3 @@ def test_what_was_measured_before_the_workers_were_lost_for_good_counts(problem)
   with pytest.raises(MeasurementError, match="worker 1 ended as it started"):
     search_measured(problem, _LosesWorkers(problem.graph, problem.cluster, after=0),
                     _found(problem), max_measurements=9)
-
-
-def test_ctrl_c_keeps_what_was_measured(problem):
-  class Interrupted(_FakeMeasurer):
-    def try_measure(self, placement):
-      if len(self.measured) == 2:
-        raise KeyboardInterrupt
-      return super().try_measure(placement)
-
-  found = search_measured(
-      problem, Interrupted(problem.graph, problem.cluster), _found(problem), max_measurements=9)
-  assert found.measurements == 2 and found.stopped == "interrupted"

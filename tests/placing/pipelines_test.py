@@ -7,9 +7,8 @@ import tensorflow as tf
 from pipeline_graphs import BATCH, source
 
 import placeto_tf as placeto
-from placeto_tf.errors import GraphError, PlacementError
+from placeto_tf.errors import GraphError
 from placeto_tf.placing import pipeline_candidates
-from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.tables import replica_table
 from placeto_tf.replication.batches import ReplicaSource
 from placeto_tf.replication.replicated_graph import pipeline_strategy, strategy_name
@@ -93,8 +92,3 @@ def test_forms_are_read_as_they_are_named():
   assert pipeline_strategy("2x8") == (2, 8)
   for other in (4, "4", "auto", "4 mirrored", "0 x 8", "8 x 1", "x 8"):
     assert pipeline_strategy(other) is None
-
-
-def test_what_is_no_form_is_refused():
-  with pytest.raises(PlacementError, match="'2 x 8'"):
-    PlacingConfig(replicas="2 by 8")

@@ -9,7 +9,6 @@ import pytest
 
 import graph_files
 from placeto_tf import place, search
-from placeto_tf.errors import PlacementError
 from placeto_tf.evaluation import EvaluationConfig, evaluate
 from placeto_tf.placing import registry, reports, tables
 from placeto_tf.search import starts
@@ -44,9 +43,8 @@ def example():
 
 @pytest.fixture(name="graph", scope="module")
 def graph_fixture(tmp_path_factory):
-  path = tmp_path_factory.mktemp("graph") / "graph.meta"
-  path.write_bytes(graph_files.meta_graph_def().SerializeToString())
-  return str(path)
+  return graph_files.write(
+      graph_files.meta_graph_def(), tmp_path_factory.mktemp("graph") / "graph.meta")
 
 
 def test_the_example_is_placed_with_evaluated_and_shown(add, graph, tmp_path):
@@ -88,27 +86,3 @@ def test_a_construction_and_a_policy_with_a_part_in_auto_run_there(add, graph):
   assert "last_device" in rows and "last_policy" not in rows
   assert registry.policy_of_auto().name == "last_policy"
   assert starts.start_methods()[0].name == "last_device"
-
-
-def test_weights_that_a_method_needs_are_asked_for_and_handed_on(add, graph, tmp_path):
-  add("weighted", '''
-from placeto_tf.problem.method import Kind, Method, Weights, WithoutWeights
-
-SEEN = []
-
-def run(problem, budget, seed=0, *, weights=None):
-  SEEN.append(weights)
-  problem.evaluate_ops(problem.search_log.best_placement)
-  return problem.search_log.best_placement
-
-METHODS = (Method("weighted", Kind.POLICY, lambda: run,
-                  weights=Weights("some_policy", WithoutWeights.FAIL)),)
-''')
-  with pytest.raises(PlacementError, match="needs policy_weights.*--policy=some_policy"):
-    place(graph, "cpu:2", "weighted", max_evaluations=40)
-  place(graph, "cpu:2", "weighted", max_evaluations=40, policy_weights=str(tmp_path))
-  rows = evaluate(EvaluationConfig(
-      graphs=(graph,), clusters=("cpu:2",), methods=("weighted",), max_evaluations=40,
-      policy_weights={"some_policy": "there"}), str(tmp_path / "out"))
-  assert sys.modules["placeto_tf.search.weighted"].SEEN == [str(tmp_path), "there"]
-  assert rows["start_us"][0] == rows["step_time_us"][0]

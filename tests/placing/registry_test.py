@@ -1,10 +1,8 @@
 """What the registry says of the methods that are there."""
 
-import subprocess
-import sys
-
 import pytest
 
+import subprograms
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry
 
@@ -46,19 +44,11 @@ def test_controls_are_run_by_name_or_beside_their_methods_and_in_no_list():
   assert registry.find("placeto_uniform").control_of == ("placeto",)
 
 
-def test_policies_with_weights_are_those_that_methods_take():
-  assert registry.weighted_policies() == ("gdp", "placeto", "placeto_paper")
-  registry.check_weights(registry.find("placeto"), "somewhere")
-  with pytest.raises(PlacementError, match="'heft' takes no policy_weights"):
-    registry.check_weights(registry.find("heft"), "somewhere")
-
-
 def test_listing_methods_imports_nothing_heavy():
   code = ("import sys; from placeto_tf.placing import registry; registry.methods(); "
           "print([name for name in ('tensorflow', 'tf_agents', 'tensorflow_gnn', 'tf_keras', "
           "'keras') if name in sys.modules])")
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-  assert done.stdout.strip() == "[]", done.stderr
+  assert subprograms.python("-c", code).stdout.strip() == "[]"
 
 
 def test_weights_of_a_run_that_was_killed_get_a_note(tmp_path):

@@ -4,6 +4,7 @@ import json
 import types
 
 import pytest
+import tensorflow as tf
 
 import training_models as models
 from placeto_tf import place
@@ -15,17 +16,14 @@ from placeto_tf.placing.replica_search import with_replicas_of_spec
 from placeto_tf.placing.reports import report
 from placeto_tf.placing.tables import replica_table, table
 from placeto_tf.problem.search_log import SearchLog
-from placeto_tf.replication import ReplicaSource, load_replicas
+from placeto_tf.replication import ReplicaSource
 
 
 @pytest.fixture(scope="module", name="graph")
 def graph_fixture():
   """A deep perceptron with an unknown batch."""
-  import tensorflow as tf
-
   v1 = tf.compat.v1
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     value = v1.placeholder(tf.float32, [None, 512], name="x")
     for i in range(4):
       value = tf.nn.relu(tf.matmul(
@@ -89,10 +87,7 @@ def test_the_table_has_a_row_for_each_form_and_the_check(placed):
 
 
 def _baked(graph, batch):
-  import tensorflow as tf
-
-  baked = tf.Graph()
-  with baked.as_default():
+  with tf.Graph().as_default() as baked:
     x = tf.compat.v1.placeholder(tf.float32, [batch, 512], name="x")
     tf.graph_util.import_graph_def(graph, input_map={"x:0": x}, name="")
   return load_graph(baked.as_graph_def(), fetches=["train"])
@@ -104,12 +99,6 @@ def test_a_batch_that_is_baked_in_is_divided_where_it_can_be_and_else_grows(grap
   assert source.replicas(2).global_batch == 8 and not source.replicas(2).notes
   grown = source.replicas(3)
   assert grown.global_batch == 24 and "from 8 to 24" in grown.notes[0]
-
-
-def test_a_batch_that_is_free_is_divided(graph):
-  source = ReplicaSource(load_graph(graph, fetches=["train"], batch_size=24))
-  assert source.free_batch and source.replicas(3).global_batch == 24
-  assert source.replicas(3).graph.source.feed_shapes["x:0"] == (24, 512)
 
 
 def test_data_parallelism_keeps_as_many_devices_busy_as_the_batch_allows(graph):
@@ -150,14 +139,6 @@ def test_a_check_that_cannot_be_made_is_said(graph, monkeypatch):
       "not checked: with a few examples: ZeroDivisionError: division by zero")
 
 
-def test_a_spec_of_the_zoo_names_replicas():
-  spec = "zoo:rnnlm:layers=1:steps=2:batch=8:hidden=16:vocab=20"
-  with pytest.raises(PlacetoError, match="whole number"):
-    ReplicaSource(f"{spec}:replicas=x")
-  found = load_replicas(f"{spec}:replicas=2", 2)
-  assert found.global_batch == 8 and found.replicas == 2
-
-
 def test_a_spec_names_the_replicas_unless_the_options_do():
   def replicas(source, **options):
     return with_replicas_of_spec(PlacingConfig(**options), source).replicas
@@ -174,12 +155,6 @@ def test_a_spec_names_the_replicas_unless_the_options_do():
 def test_a_number_of_replicas_that_does_not_fit(graph, replicas, words):
   with pytest.raises(PlacementError, match=words):
     place(load_graph(graph, fetches=["train"], batch_size=8), "v100:2", replicas=replicas,
-          max_evaluations=10)
-
-
-def test_a_batch_that_replicas_do_not_divide(graph):
-  with pytest.raises(PlacetoError, match="batch of 9 examples of 'x:0' cannot be divided among 2"):
-    place(load_graph(graph, fetches=["train"], batch_size=9), "v100:2", replicas=2,
           max_evaluations=10)
 
 
@@ -209,8 +184,6 @@ def test_the_form_can_be_chosen(graph, mirrored, rows):
 
 
 def test_variables_of_a_function_are_shared_unless_that_is_refused():
-  import tensorflow as tf
-
   weights = tf.Variable(tf.ones([64, 8]))
   function = load_graph(models.function(weights, None), batch_size=8)
   options = {"replicas": 2, "max_evaluations": 20, "max_groups": 4}

@@ -3,12 +3,10 @@
 import base64
 import io
 import re
-import types
 
 import numpy as np
 import pytest
 from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import graph_files
 from placeto_tf import place
@@ -16,9 +14,8 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.errors import MeasurementError, PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement
-from placeto_tf.placing import measured_search, registry, reports, run, tables
+from placeto_tf.placing import measured_search, reports, run, tables
 from placeto_tf.placing.config import PlacingConfig
-from placeto_tf.placing.explaining import ms_text
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 
 
@@ -43,13 +40,6 @@ def test_auto_has_a_row_for_each_contributor(automatic):
       automatic.step_time_us)
 
 
-def test_auto_without_policies_has_the_other_rows(automatic, graph):
-  unlearned = place(graph, "k80:2", "auto_unlearned", max_evaluations=120, max_groups=8, seed=1)
-  assert set(automatic.baselines) - set(unlearned.baselines) == {"placeto"}
-  assert not any(registry.find(name).kind.learned for name in unlearned.baselines)
-  assert unlearned.placement.method == "auto_unlearned" and unlearned.evaluations <= 120
-
-
 def test_auto_is_no_worse_than_any_of_its_rows(automatic):
   assert automatic.fits
   assert automatic.lower_bound_us <= automatic.step_time_us <= min(
@@ -72,14 +62,6 @@ def test_one_method_runs_after_the_baselines(graph):
   assert result.evaluations == 90
 
 
-def test_progress_is_reported_while_a_search_runs(graph):
-  seen = []
-  place(graph, "k80:2", "annealing", max_evaluations=60, max_groups=8,
-        progress=lambda problem, stage: seen.append((stage, problem.search_log.evaluations)))
-  during = [evaluations for stage, evaluations in seen if stage == "annealing"]
-  assert len(set(during)) >= 4  # compiled loops report after 4, 8, 16 and 32 evaluations
-
-
 class _Terminal(io.StringIO):
 
   def isatty(self):
@@ -95,26 +77,6 @@ def test_a_bar_is_shown_where_somebody_sees_it_or_wants_it(
   place(graph, "k80:2", "annealing", max_evaluations=60, max_groups=8, progress=progress)
   assert ("placements" in stream.getvalue() and "best " in stream.getvalue()) == shown
   assert bool(stream.getvalue()) == shown
-
-
-def test_graphs_and_results_are_shown_in_a_line(graph, automatic):
-  assert repr(graph).startswith(f"ComputationGraph({graph.num_ops} ops, ")
-  assert "fetches=['train'], feeds=['features:0', 'labels:0']" in repr(graph)
-  assert f"{ms_text(automatic.step_time_us)} a step" in repr(automatic)
-  for shown in (graph, automatic, automatic.placement, graph.source):
-    assert len(repr(shown)) < 1000 and "\n" not in repr(shown)
-
-
-@pytest.mark.parametrize("step_time_us, begins", [
-    (400, "A step takes 0.400 ms instead of 0.500 ms (1.25x) after 40 placements evaluated; "),
-    (499, "Nothing to gain was found: the graph already takes 0.500 ms a step, "),
-    (502, "Nothing to gain was found: "),
-    (2000, "A step takes 2.0 ms instead of 0.500 ms (0.25x) after 40 placements evaluated; ")])
-def test_a_verdict_names_gains_and_losses(step_time_us, begins):
-  result = types.SimpleNamespace(
-      baselines={"current": types.SimpleNamespace(fits=True, step_time_us=500)}, proven=False,
-      step_time_us=step_time_us, lower_bound_us=400, seconds=1.0, ended="", evaluations=40)
-  assert tables.verdict(result).startswith(begins)
 
 
 def test_a_notebook_shows_the_table_and_the_timeline(automatic):
@@ -139,16 +101,6 @@ def test_what_a_method_began_from_and_what_it_was_to_keep_are_in_results(graph, 
   assert Placement.load(str(tmp_path / "placement.json")).options == kept
 
 
-def test_events_for_tensorboard_begin_with_the_step_time(graph, tmp_path):
-  place(graph, "k80:2", "local_search", max_evaluations=30, max_groups=8, root_dir=str(tmp_path))
-  events = EventAccumulator(str(tmp_path / "placing"))
-  events.Reload()
-  tags = events.Tags()
-  assert min(tags["scalars"]) == "StepTime/best_ms"
-  assert "Timeline/best" in tags["images"] and tags["graph"]
-  assert "_hparams_/session_start_info" in events.PluginTagToContent("hparams")
-
-
 def test_ctrl_c_keeps_what_was_found(graph):
   pressed_at = []
 
@@ -163,22 +115,6 @@ def test_ctrl_c_keeps_what_was_found(graph):
   assert result.evaluations < 5000
   assert result.baselines["annealing"].evaluations > 0
   assert result.step_time_us <= result.baselines["metis"].step_time_us
-
-
-def test_a_budget_that_ends_early_leaves_rows_without_a_time(graph):
-  result = place(graph, "k80:2", max_evaluations=1)
-  assert result.evaluations == 1
-  assert result.baselines["current"].step_time_us == result.step_time_us
-  assert result.baselines["metis"].step_time_us is None
-  assert result.baselines["placeto"].step_time_us is None
-
-
-@pytest.mark.parametrize("budget", [
-    dict(max_seconds=0), dict(max_seconds=-1.0), dict(max_evaluations=0),
-    dict(max_seconds=float("nan"))])
-def test_a_budget_of_nothing_is_refused(graph, budget):
-  with pytest.raises(PlacementError, match=next(iter(budget))):
-    place(graph, "k80:2", **budget)
 
 
 @pytest.mark.usefixtures("clock_of_looks")
@@ -196,25 +132,12 @@ def test_a_graph_that_fits_nowhere_is_refused_with_what_it_needs(graph):
     place(graph, Cluster.from_json(cluster), "annealing", max_evaluations=60)
 
 
-def test_pins_hold_for_every_method(graph):
-  result = place(
-      graph, "k80:2", "local_search", max_evaluations=80, pins=(("branch0/.*", "/GPU:1"),))
-  assert result.placement.op_devices["branch0/layer0/matmul"].endswith("GPU:1")
-
-
 @pytest.mark.parametrize("options, culprit", [
     (dict(method="magic"), "magic"), (dict(existing_devices="move"), "move"),
     (dict(pins=(("nothing", "/GPU:0"),)), "nothing"), (dict(grouping="magic"), "magic")])
 def test_options_that_are_wrong_are_refused(graph, options, culprit):
   with pytest.raises(PlacetoError, match=culprit):
     place(graph, "k80:2", **{"method": "single", **options})
-
-
-@pytest.mark.parametrize("method", [
-    "placeto_uniform", "placeto_untrained"])
-def test_variants_of_placeto_that_tables_name_are_methods(graph, method):
-  result = place(graph, "k80:2", method, max_evaluations=60, max_groups=8)
-  assert list(result.baselines)[-1] == method and result.evaluations <= 60
 
 
 def test_placeto_takes_weights_of_a_training_run(graph, tmp_path):

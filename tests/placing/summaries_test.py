@@ -1,6 +1,5 @@
 """TensorBoard events of a placing run."""
 
-import types
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.observing import Observer
 from placeto_tf.placing.run import place_with
 from placeto_tf.placing.summaries import Recorded
-from placeto_tf.problem.budget import Budget
 
 
 def _reload(directory):
@@ -55,16 +53,6 @@ def test_step_time_is_written_in_ms_while_the_search_runs(written):
   scalars = events.Scalars("StepTime/best_ms")
   assert [(each.step, pytest.approx(each.value * 1e3)) for each in scalars] == [
       (evaluations, us) for evaluations, _, us in result.history] + [(90, result.step_time_us)]
-
-
-def test_evaluations_a_second_are_those_since_they_were_written_last(tmp_path):
-  with Recorded(str(tmp_path)) as recorded, Observer(record=recorded.record).search(
-      Budget(1)) as progress:
-    for seconds, evaluations in ((1.0, 50), (4.0, 100), (5.0, 150), (14.0, 1100)):
-      progress(types.SimpleNamespace(search_log=types.SimpleNamespace(
-          history=[], seconds=seconds, evaluations=evaluations)), "annealing")
-  found = _reload(tmp_path / "placing").Scalars("Throughput/evaluations_a_second")
-  assert [(each.step, each.value) for each in found] == [(100, 25.0), (1100, 100.0)]
 
 
 def test_settings_are_values_for_the_hparams_tab(written):

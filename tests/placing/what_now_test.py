@@ -1,15 +1,13 @@
 """What a result directory says runs what is there, in a process without this package."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
-from google.protobuf import text_format
 
+import graph_files
 import placeto_tf as placeto
+import subprograms
 from placeto_tf.placements import write_placed
 from placeto_tf.placing import what_now
 from placeto_tf.programs import shared_flags
@@ -47,12 +45,7 @@ def _file(kind, folder):
   if kind == "saved_model":
     return _saved_model(str(folder / "source"))
   proto = _meta_graph() if "meta" in kind else _meta_graph().graph_def
-  path = folder / f"graph.{kind}"
-  if kind.endswith("pbtxt"):
-    path.write_text(text_format.MessageToString(proto))
-  else:
-    path.write_bytes(proto.SerializeToString())
-  return str(path)
+  return graph_files.write(proto, folder / f"graph.{kind}")
 
 
 def _place(kind, folder):
@@ -69,11 +62,7 @@ def _place(kind, folder):
 def _run(code, cwd):
   """Standard output of a fresh Python process that ran code and met nothing of this package."""
   code += "\nimport sys; assert not any(name.startswith('placeto') for name in sys.modules)\n"
-  environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd,
-                        env=environment, check=False, timeout=900)
-  assert done.returncode == 0, done.stderr[-3000:]
-  return done.stdout
+  return subprograms.python("-c", code, cwd=cwd, without=["PYTHONPATH"]).stdout
 
 
 @pytest.mark.parametrize("kinds", [["meta", "meta.pbtxt", "pb", "pbtxt"], ["saved_model"]])
@@ -108,19 +97,6 @@ def test_devices_of_workers_are_reached_through_the_first_of_them(tmp_path):
   graph = placeto.load_graph(_file("pb", tmp_path), batch_size=3, fetches=["y:0"])
   lines = what_now.run_lines(graph, ("/job:worker/task:0/device:CPU:0",))
   assert any(line.startswith('session = tf.Session("grpc://') for line in lines)
-
-
-def test_a_graph_def_may_lack_first_values_and_queue_runners(tmp_path):
-  for kind, says in (("pb", True), ("meta", False)):
-    graph, devices, _ = _place(kind, tmp_path)
-    assert ("export a MetaGraph" in what_now.readme(graph, devices)) is says
-
-
-def test_a_live_function_is_told_where_to_read_on():
-  weights = tf.Variable(tf.ones([4, 2]))
-  graph = placeto.load_graph(tf.function(lambda x: tf.matmul(x, weights)).get_concrete_function(
-      tf.TensorSpec([3, 4])))
-  assert "placement.apply(function)" in what_now.readme(graph, ["/CPU:0"])
 
 
 def test_the_readme_of_a_keras_model_traces_it_as_it_was_placed():
@@ -161,10 +137,9 @@ def _iterator_meta_graph():
 def test_the_lines_start_queues_iterators_and_tables(make, kinds, tmp_path):
   code = ""
   for kind in kinds:
-    path = tmp_path / f"graph.{kind}"
-    proto = make() if kind == "meta" else make().graph_def
-    path.write_bytes(proto.SerializeToString())
-    graph = placeto.load_graph(str(path), fetches=["mean:0"], batch_size=4)
+    path = graph_files.write(
+        make() if kind == "meta" else make().graph_def, tmp_path / f"graph.{kind}")
+    graph = placeto.load_graph(path, fetches=["mean:0"], batch_size=4)
     result = placeto.place(graph, "cpu:2", method="single")
     (tmp_path / kind).mkdir()
     write_placed(graph, result.placement, str(tmp_path / kind))

@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from placeto_tf import policies
 from placeto_tf.errors import PlacetoError
@@ -46,18 +45,6 @@ def test_its_method_is_found_and_draws_better_placements_as_it_learns(folder):
   assert np.mean(means[-5:]) < 0.9 * np.mean(means[:5])
 
 
-def test_gradients_reach_all_of_its_weights_and_masks_hold(folder):
-  module = importlib.import_module(f"{NAME}.policy")
-  problem = random_problem()
-  policy = module.PerceptronPolicy(problem, module.PerceptronConfig())
-  policy.create_variables()
-  sampled = policy.sample(np.random.default_rng(0), 50)
-  assert problem.allowed[np.arange(problem.num_groups), sampled].all()
-  with tf.GradientTape() as tape:
-    total = tf.reduce_sum(policy.log_prob(tf.constant(sampled)))
-  assert len(policy.trainable_variables) == 3
-  for gradient in tape.gradient(total, policy.trainable_variables):
-    assert np.abs(gradient).max() > 0
 
 
 def test_a_policy_of_another_package_is_found_by_its_entry_point_or_by_name(

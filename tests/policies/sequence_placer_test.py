@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.errors import PlacementError
 from placeto_tf.policies.sequence_placer import PlacerConfig, SequencePlacer
 
 G, F, D = 5, 3, 4
@@ -31,16 +30,6 @@ def test_attention_by_hand():
   context, weights = placer.attention(encoded, hidden)
   np.testing.assert_allclose(weights, [[[0.25, 0.75], [0.5, 0.5]]], rtol=1e-6)
   np.testing.assert_allclose(context, [[[0.25, 0.75], [0.5, 0.5]]], rtol=1e-6)
-
-
-def test_attention_over_encoder_states_of_each_placement_is_that_over_shared_ones():
-  placer = placer_of()
-  rng = np.random.default_rng(3)
-  encoded, hidden = (tf.constant(rng.normal(size=(b, G, 4)), tf.float32) for b in (1, 2))
-  shared, weights = placer.attention(encoded, hidden)
-  own, own_weights = placer.attention(tf.tile(encoded, [2, 1, 1]), hidden)
-  np.testing.assert_allclose(shared, own, atol=1e-6)
-  np.testing.assert_allclose(weights, own_weights, atol=1e-6)
 
 
 def test_a_device_depends_on_encoder_states_of_groups_before_and_after():
@@ -109,15 +98,6 @@ def test_each_device_is_drawn_in_the_light_of_those_before_it():
   np.testing.assert_allclose(log_probs[0, :-1], log_probs[1, :-1], atol=1e-6)
 
 
-def test_placements_of_a_batch_do_not_depend_on_one_another():
-  placer = placer_of(bidirectional=True)
-  features, allowed = inputs(3)
-  devices = tf.constant(np.random.default_rng(4).integers(0, D, (3, G)), tf.int32)
-  together = placer.log_prob(features, allowed, devices).numpy()
-  alone = placer.log_prob(features[1:2], allowed[1:2], devices[1:2]).numpy()
-  np.testing.assert_allclose(together[1:2], alone, atol=1e-6)
-
-
 def test_a_device_that_is_masked_is_never_drawn_and_one_that_is_left_is_certain():
   placer = placer_of()
   features, _ = inputs()
@@ -129,10 +109,3 @@ def test_a_device_that_is_masked_is_never_drawn_and_one_that_is_left_is_certain(
   log_probs = placer.log_prob(features, tf.constant(allowed), tf.constant(devices)).numpy()
   assert (devices[:, 1] == 1).all() and set(devices[:, 3]) == {0, 1}
   assert (log_probs[:, 1] == 0).all() and (log_probs[:, 3] < 0).all()
-
-
-def test_what_makes_no_sense_is_refused():
-  with pytest.raises(PlacementError, match="device_width is 0"):
-    PlacerConfig(device_width=0)
-  with pytest.raises(PlacementError, match="expected an even number"):
-    PlacerConfig(hidden=5, bidirectional=True)

@@ -1,37 +1,24 @@
-"""Calls here and on Ray give the same, also where a process dies in the middle."""
+"""Calls and runs of a search give the same here and on Ray, also where a process dies."""
 
-import contextlib
-import gc
 import os
 import signal
 
 import pandas as pd
 import pytest
+from ray_here import MARKS, on_ray_fixture, ray  # noqa: F401
 
 import graph_files
 from placeto_tf.errors import PlacementError, SetupError
 from placeto_tf.evaluation import EvaluationConfig, evaluate
-from placeto_tf.problem.executors import LOCAL, InProcess, executor_at, result_of
+from placeto_tf.graphs import load_graph
+from placeto_tf.placing import registry, running
+from placeto_tf.placing.run import place
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.executors import LOCAL, InProcess, OnRay, result_of
+from placeto_tf.search.independent_runs import Runs
 from placeto_tf.training.collecting import Collecting
 
-pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
-
-# Ray 2.51 leaves files open, and does not wait for processes that it has ended.
-pytestmark = [
-  pytest.mark.filterwarnings("ignore::ResourceWarning"),
-  pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-
-@pytest.fixture(scope="module", name="on_ray", autouse=True)
-def on_ray_fixture():
-  """Ray on this machine, for all tests of the module: it takes seconds to start."""
-  with contextlib.ExitStack() as stack:
-    stack.callback(gc.collect)  # what Ray leaves, while its warnings are ignored
-    try:
-      yield stack.enter_context(executor_at(LOCAL))
-    except SetupError as error:
-      pytest.skip(f"Ray does not start on this machine: {error}")
+pytestmark = [*MARKS, pytest.mark.usefixtures("on_ray")]
 
 
 @pytest.fixture(params=["here", "on Ray"], name="executor")
@@ -99,9 +86,7 @@ def test_an_interrupt_in_a_call_here_is_raised_where_it_was_submitted():
 
 
 def test_rows_are_equal_but_for_seconds_and_replay(tmp_path):
-  graph = str(tmp_path / "graph.meta")
-  with open(graph, "wb") as file:
-    file.write(graph_files.meta_graph_def().SerializeToString())
+  graph = graph_files.write(graph_files.meta_graph_def(), tmp_path / "graph.meta")
   config = EvaluationConfig(
       graphs=(graph,), clusters=("k80:2",), methods=("single", "annealing", "auto_unlearned"),
       seeds=(0, 1), max_evaluations=60, max_groups=6)
@@ -111,3 +96,41 @@ def test_rows_are_equal_but_for_seconds_and_replay(tmp_path):
                    progress=lambda done, total, row: seen.append((done, total)))
   assert [(done, 6) for done in range(1, 7)] == seen
   pd.testing.assert_frame_equal(here.drop(columns="seconds"), there.drop(columns="seconds"))
+
+
+def _anneal(problem, executor, budget=None):
+  placement = running.run(
+      problem, registry.find("annealing"), budget or Budget(max_evaluations=300), 0,
+      runs=Runs(3, executor))
+  return (placement.tolist(), problem.search_log.evaluations,
+          [(turn, objective_us) for turn, _, objective_us in problem.search_log.history])
+
+
+def test_runs_on_ray_find_what_they_find_on_threads(sixty_ops):
+  assert _anneal(sixty_ops(), OnRay(ray)) == _anneal(sixty_ops(), InProcess())
+
+
+def test_an_interrupt_ends_the_tasks(sixty_ops):
+  problem = sixty_ops()
+  problem.evaluate_ops(problem.allowed_ops.argmax(axis=1))
+
+  def interrupt(_):
+    raise KeyboardInterrupt
+
+  problem.search_log.observer = interrupt
+  with pytest.raises(KeyboardInterrupt):
+    _anneal(problem, OnRay(ray), Budget(max_seconds=6000.0))
+  assert problem.search_log.best_placement is not None
+
+
+def test_place_gives_the_same_placement_with_its_runs_on_ray(tmp_path):
+  graph = load_graph(graph_files.meta_graph_def())
+  options = dict(method="annealing", max_evaluations=60, independent_runs=2, max_groups=6)
+  here = place(graph, "k80:2", progress=False, **options)
+  # As the program calls it: what shows progress does not travel.
+  with open(tmp_path / "shown", "w", encoding="utf-8") as shown:
+    there = place(
+        graph, "k80:2", ray=LOCAL, progress=lambda *_: shown.write("."),
+        root_dir=str(tmp_path), **options)
+  assert there.indices.tolist() == here.indices.tolist()
+  assert there.evaluations == here.evaluations

@@ -2,10 +2,6 @@ import functools
 
 import pytest
 
-from placeto_tf.problem.budget import Budget
-from placeto_tf.search.metis import partition_ops
-from placeto_tf.search.simple import single
-
 
 def _everything_on(problem, device):
   def place():
@@ -40,14 +36,6 @@ def test_a_method_that_runs_twice_has_one_record(make_problem):
   records = problem.search_log.method_runs
   assert [(each.name, each.evaluations) for each in records] == [("one", 2), ("half", 1)]
   assert records[0].placement.tolist() == [1, 1] and records[0].start_us is None
-
-
-def test_a_method_that_found_the_budget_used_up_says_so(make_problem):
-  problem, budget = make_problem([7.0, 5.0]), Budget(max_evaluations=1)
-  problem.search_log.run("single", lambda: single(problem, budget))
-  problem.search_log.run("metis", lambda: partition_ops(problem, budget))
-  record = problem.search_log.method_runs[1]
-  assert (record.placement, record.evaluations) == (None, 0)
 
 
 def test_an_interrupted_method_keeps_its_record(make_problem):

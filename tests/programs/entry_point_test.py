@@ -2,11 +2,10 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
+import subprograms
 from placeto_tf.errors import PlacetoError
 from placeto_tf.programs import entry_point
 
@@ -57,6 +56,5 @@ def test_what_libraries_tell_is_shown_only_where_it_is_asked_for(given, shown):
       "  entry_point.import_tensorflow_quietly()\n"
       "  logging.info('sharding took a while')\n"
       "entry_point.run_program(main)\n")
-  done = subprocess.run(
-      [sys.executable, "-c", program, *given], capture_output=True, text=True, check=True)
+  done = subprograms.python("-c", program, *given)
   assert ("sharding took a while" in done.stderr) == shown

@@ -4,7 +4,9 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import sessions
 from training_models import mirrored_variables
 
 
@@ -29,12 +31,8 @@ def run(graph, init_op, feeds, fetches, steps=5):
     fetches: (train op, loss tensor).
     steps: how many.
   """
-  import tensorflow as tf
-
-  config = tf.compat.v1.ConfigProto()
-  config.graph_options.rewrite_options.disable_meta_optimizer = True
   copies = mirrored_variables(graph)
-  with tf.compat.v1.Session(graph=graph, config=config) as session:
+  with tf.compat.v1.Session(graph=graph, config=sessions.unoptimized()) as session:
     session.run(init_op)
     losses = [session.run(list(fetches), feeds(step))[1] for step in range(steps)]
     variables = graph.get_collection("variables")
@@ -58,14 +56,11 @@ def proof():
   `build(batch, dtype)` builds a training graph in the default graph and returns train op and loss;
   `inputs(batch, generator, dtype)` gives arrays by placeholder.
   """
-  import tensorflow as tf
-
   from placeto_tf.graphs import load_graph
   from placeto_tf.replication import replicate
 
   def built(build, size, dtype):
-    graph = tf.Graph()
-    with graph.as_default():
+    with tf.Graph().as_default() as graph:
       tf.compat.v1.set_random_seed(3)
       train, loss = build(size, dtype)
       tf.compat.v1.global_variables_initializer()

@@ -1,17 +1,21 @@
 """Replicas beside the graph, over a table of constructs: equal, or refused with a reason.
 
-Each is trained twice over: here, with sessions of the test, and by `compare_training`.
+Each is trained here, with sessions of the test, and if mirrored by `compare_training`, too.
 """
 
 import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import training_constructs as constructs
 from unhurried import compare_training
 
+import sessions
 from placeto_tf.errors import GraphError
 from placeto_tf.replication.batches import ReplicaSource
+
+v1 = tf.compat.v1
 
 EXAMPLES, STEPS = 12, 4
 FORMS = ((2, False), (3, True), (3, False), (2, True))
@@ -23,11 +27,7 @@ CASES = [pytest.param(name, *strategy, marks=[] if (i + k) % 4 == 0 else [pytest
 
 @functools.cache
 def built(name):
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     v1.set_random_seed(3)
     fetches = constructs.CONSTRUCTS[name]()
     variables = [*v1.global_variables(), *v1.local_variables()]
@@ -54,11 +54,6 @@ def examples(graph, step):
 
 def trained(graph, names, variables):
   """([steps][fetches], variable -> value) of a graph, from its own initial values."""
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
-  config = v1.ConfigProto()
-  config.graph_options.rewrite_options.disable_meta_optimizer = True
   reads = {}
   with graph.as_default(), tf.device(None):
     for name in variables:
@@ -66,7 +61,7 @@ def trained(graph, names, variables):
       reads[name] = handle.outputs[0] if handle.type != "VarHandleOp" else (
           tf.raw_ops.ReadVariableOp(
               resource=handle.outputs[0], dtype=handle.get_attr("dtype")))
-  with v1.Session(graph=graph, config=config) as session:
+  with v1.Session(graph=graph, config=sessions.unoptimized()) as session:
     session.run("init_all")
     return [session.run(names, examples(graph, step))[1:] for step in range(STEPS)], (
         session.run(reads))
@@ -90,9 +85,10 @@ def assert_close(expected, found):
 
 def prove(name, replicas, mirrored):
   graph, made = replicated(name, replicas, mirrored)
-  compared = compare_training(graph, made, STEPS)
-  assert compared.checked and compared.steps == STEPS and compared.variables
-  assert compared.largest_difference < 1e-4
+  if mirrored or name in constructs.DRAWS:
+    compared = compare_training(graph, made, STEPS)
+    assert compared.checked and compared.steps == STEPS and compared.variables
+    assert compared.largest_difference < 1e-4
   if name in constructs.DRAWS:
     return
   assert bool(made.own_statistics) == (name in constructs.OWN)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from placeto_tf.costs import guarded
 from placeto_tf.graphs import analysis_graph_def, load_graph
@@ -12,41 +13,24 @@ BATCH = 3
 
 def of_open_shape(x):
   """[batch, 4, 5], as a program computes it."""
-  import tensorflow as tf
-
   return tf.fill(tf.stack([tf.shape(x)[0], 4, 5]), 1.0)
 
 
 CASES = {
     "new axes": lambda value: value[:, None, 1, ..., None],
     "a step back": lambda value: value[::-1, 3:0:-2],
-    "einsum": lambda value: _einsum("bij,bkj->kbi", value, value),
-    "batched product": lambda value: _matmul(value, value[:, 1:], transpose_b=True),
-    "broadcast product": lambda value: _matmul(value[None], value[:, None], transpose_a=True),
+    "einsum": lambda value: tf.einsum("bij,bkj->kbi", value, value),
+    "batched product": lambda value: tf.raw_ops.BatchMatMulV2(
+        x=value, y=value[:, 1:], adj_y=True),
+    "broadcast product": lambda value: tf.raw_ops.BatchMatMulV2(
+        x=value[None], y=value[:, None], adj_x=True),
 }
-
-
-def _einsum(*arguments):
-  import tensorflow as tf
-
-  return tf.einsum(*arguments)
-
-
-def _matmul(*arguments, **options):
-  import tensorflow as tf
-
-  return tf.raw_ops.BatchMatMulV2(
-      x=arguments[0], y=arguments[1], adj_x=options.get("transpose_a", False),
-      adj_y=options.get("transpose_b", False))
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_where_inference_knows_nothing_a_shape_is_that_of_a_session(case):
-  import tensorflow as tf
-
   v1 = tf.compat.v1
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     x = v1.placeholder(tf.float32, [None, 1], name="x")
     result = tf.identity(CASES[case](of_open_shape(x)), name="result")
     with v1.Session() as session:

@@ -1,6 +1,7 @@
 """Replicas of a training graph do the step that the graph does with the whole batch."""
 
 import pytest
+import tensorflow as tf
 from unhurried import compare_training
 
 from placeto_tf.clusters import Cluster
@@ -17,12 +18,14 @@ from training_models import (
 )
 
 REPLICAS = (2, 3, 4)
-PAIRS = ((2, "float32"), (3, "float64"), (4, "float64"))
+each_strategy = pytest.mark.parametrize("replicas, dtype, mirrored", [
+    (2, "float32", False), (3, "float64", False), (4, "float64", False),
+    (2, "float32", True), (3, "float64", True)])
 
 
-@pytest.mark.parametrize("replicas, dtype", PAIRS)
-def test_a_perceptron(proof, replicas, dtype):
-  proof(perceptron("momentum"), dense_inputs, replicas, dtype)
+@each_strategy
+def test_a_perceptron(proof, replicas, dtype, mirrored):
+  proof(perceptron("momentum"), dense_inputs, replicas, dtype, mirrored=mirrored)
 
 
 @pytest.mark.parametrize("trainer", ("adam", "rmsprop", "sgd", "adagrad"))
@@ -33,9 +36,10 @@ def test_every_optimizer_of_tensorflow_1(proof, trainer):
   assert len(updates) == 3  # one for each variable, not one for each replica
 
 
-@pytest.mark.parametrize("replicas, dtype", PAIRS)
-def test_an_embedding_with_sparse_gradients(proof, replicas, dtype):
-  proof(embedding("momentum"), word_inputs, replicas, dtype)
+@each_strategy
+def test_an_embedding_with_sparse_gradients(proof, replicas, dtype, mirrored):
+  proof(embedding("adam" if mirrored else "momentum"), word_inputs, replicas, dtype,
+        mirrored=mirrored)
 
 
 @pytest.mark.parametrize("trainer", ("adam", "sgd", "adagrad", "rmsprop"))
@@ -48,16 +52,14 @@ def test_sparse_gradients_are_clipped_by_the_norm_of_all_replicas(proof, trainer
   proof(embedding(trainer, clip=0.01), word_inputs, 2)
 
 
-@pytest.mark.parametrize("replicas, dtype", PAIRS)
+@each_strategy
 @pytest.mark.parametrize("unrolled", (True, False))
-def test_an_lstm_with_clipping_by_the_global_norm(proof, replicas, dtype, unrolled):
-  proof(lstm("momentum", 0.01, unrolled), word_inputs, replicas, dtype)
+def test_an_lstm_with_clipping_by_the_global_norm(proof, replicas, dtype, mirrored, unrolled):
+  proof(lstm("momentum", 0.01, unrolled), word_inputs, replicas, dtype, mirrored=mirrored)
 
 
 def masked(batch, dtype):
   """Some positions of each example are picked, as for the masked words of BERT."""
-  import tensorflow as tf
-
   v1 = tf.compat.v1
   words = v1.placeholder(tf.int32, [batch, 6], name="ids")
   positions = v1.placeholder(tf.int32, [batch, 2], name="positions")

@@ -42,17 +42,6 @@ def test_a_time_is_on_the_line_between_two_sizes_of_the_batch(
     assert any("no measured cost" in note for note in costs.notes)
 
 
-def test_a_share_of_the_smallest_is_the_least(source, tmp_path):
-  """Times that grow faster than the batch would be below zero along the line."""
-  part, path = source.part(2), str(tmp_path / "costs.pb")
-  write_costs(
-      source.graph, CLUSTER, np.full((source.graph.num_ops, 2), 100.0), path,
-      (part, np.full((part.num_ops, 2), 20.0)), replicas=2)
-  made = source.replicas(8)
-  costs = replicated_costs(made, CLUSTER, path)
-  np.testing.assert_allclose(costs.compute_us[made.original_of_op >= 0], 5.0)
-
-
 def test_times_of_the_whole_batch_alone_say_nothing_of_replicas(source, tmp_path):
   path = str(tmp_path / "costs.pb")
   write_costs(source.graph, CLUSTER, np.full((source.graph.num_ops, 2), 100.0), path)

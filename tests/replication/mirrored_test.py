@@ -1,57 +1,33 @@
 """Replicas with variables of their own do the step of the global batch, and stay equal."""
 
-import dataclasses
 import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import graph_files
 import sessions
 import training_models as models
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement
-from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import ReplicaSource, packing, replicate, replicated_costs
 from placeto_tf.replication.layouts import layouts
 from placeto_tf.replication.replicated_graph import SHARED
-from placeto_tf.search.symmetric import anneal_symmetric, device_images, place_shares
+
+v1 = tf.compat.v1
 
 REPLICAS = (2, 3, 4)
-PAIRS = ((2, "float32"), (3, "float64"), (4, "float64"))
 
 
 def session_of(graph, **options):
-  import tensorflow as tf
-
   return tf.compat.v1.Session(graph=graph, config=sessions.unoptimized(**options))
-
-
-@pytest.mark.parametrize("replicas, dtype", PAIRS)
-@pytest.mark.parametrize("trainer", ("momentum", "adam"))
-def test_a_perceptron(proof, replicas, dtype, trainer):
-  proof(models.perceptron(trainer), models.dense_inputs, replicas, dtype, mirrored=True)
-
-
-@pytest.mark.parametrize("replicas, dtype", PAIRS)
-@pytest.mark.parametrize("trainer", ("momentum", "adam"))
-def test_an_embedding_with_sparse_gradients(proof, replicas, dtype, trainer):
-  proof(models.embedding(trainer), models.word_inputs, replicas, dtype, mirrored=True)
-
-
-@pytest.mark.parametrize("replicas, dtype", PAIRS)
-@pytest.mark.parametrize("unrolled", (True, False), ids=("unrolled", "loop"))
-def test_an_lstm_with_clipping_by_the_global_norm(proof, replicas, dtype, unrolled):
-  proof(models.lstm("adam", 0.01, unrolled), models.word_inputs, replicas, dtype, mirrored=True)
 
 
 def counted(batch, dtype):
   """A TF1 train op that counts steps, in reference variables, at a rate that falls with them."""
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
   x = v1.placeholder(dtype, [batch, 5], name="x")
   y = v1.placeholder(dtype, [batch, 3], name="y")
   step = v1.get_variable(
@@ -74,11 +50,7 @@ def test_reference_variables_and_a_count_of_steps(proof, replicas):
 
 def random_graph(use_resource):
   """A dense layer with weights drawn at random, moments, and a saver of its own."""
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     x = v1.placeholder(tf.float32, [4, 5], name="x")
     w = v1.get_variable("w", [5, 3], tf.float32, v1.random_normal_initializer(),
                         use_resource=use_resource)
@@ -103,8 +75,6 @@ def equal_copies(session, copies):
 
 @pytest.mark.parametrize("use_resource", (True, False), ids=("resource", "reference"))
 def test_initialising_and_restoring_serve_all_replicas(tmp_path, use_resource):
-  import tensorflow as tf
-
   graph, saver = random_graph(use_resource)
   replicated = replicate(load_graph(graph, fetches=["train", "loss:0"]), 3, mirrored=True)
   found = replicated.graph.source.tf_graph
@@ -141,9 +111,6 @@ def normalized(noise):
   """Batch normalization with moving averages, dropout, and gradients that noise is added to."""
 
   def build():
-    import tensorflow as tf
-
-    v1 = tf.compat.v1
     x = v1.placeholder(tf.float64, [4, 5], name="x")
     y = v1.placeholder(tf.float64, [4, 3], name="y")
     mean, variance = tf.nn.moments(x @ models.variable("w", [5, 6], "float64"), [0])
@@ -172,12 +139,9 @@ def normalized(noise):
 @pytest.mark.parametrize("noise", (False, True))
 def test_both_forms_do_the_same_step(noise):
   """Moving averages take the mean over replicas; noise of the update is one replica's draw."""
-  import tensorflow as tf
-
   found = {}
   for mirrored in (False, True):
-    graph = tf.Graph()
-    with graph.as_default():
+    with tf.Graph().as_default() as graph:
       tf.compat.v1.set_random_seed(3)
       normalized(noise)()
     loaded = load_graph(graph, fetches=["train", "loss:0"])
@@ -201,11 +165,7 @@ def test_both_forms_do_the_same_step(noise):
 
 def dense_graph():
   """Three wide layers, their gradients clipped by their norm."""
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     v1.set_random_seed(0)
     value = v1.placeholder(tf.float32, [4, 64], name="x")
     for i in range(3):
@@ -260,23 +220,6 @@ def test_costs_are_those_that_counting_the_work_gives(mirrored):
   assert derived.compute_us.sum() == pytest.approx(counted.compute_us.sum(), rel=0.02)
 
 
-def test_rows_of_all_replicas_cost_each_of_them(tmp_path):
-  import tensorflow as tf
-
-  graph = tf.Graph()
-  with graph.as_default():
-    models.embedding("momentum")(8, "float32")
-  loaded = load_graph(graph.as_graph_def(), fetches=["train", "loss"])
-  found = {}
-  cluster = Cluster.parse("k80:2")
-  for mirrored in (False, True):
-    replicated = replicate(loaded, 2, mirrored=mirrored)
-    updates = [op for op, kind in enumerate(replicated.graph.op_types)
-               if kind.startswith("ResourceSparseApply")]
-    found[mirrored] = replicated_costs(replicated, cluster).compute_us[updates].tolist()
-  assert found[True] == found[False] * 2
-
-
 def test_a_replicas_variables_start_on_its_device_and_means_on_all(mirrored):
   cluster = Cluster.parse("cpu:4")
   graph, owner = mirrored.graph, mirrored.replica_of_op
@@ -286,32 +229,9 @@ def test_a_replicas_variables_start_on_its_device_and_means_on_all(mirrored):
   assert {int(spread[op]) for op in sums} == {0, 1, 2, 3}
 
 
-def test_moved_together_variables_stay_with_their_replica():
-  cluster = Cluster.parse("k80:4")
-  loaded = load_graph(dense_graph().as_graph_def(), fetches=["train", "loss"])
-  replicated = replicate(loaded, 2, mirrored=True)
-  problem = PlacementProblem.build(
-      replicated.graph, cluster, costs=replicated_costs(replicated, cluster), max_groups=16)
-  problem = dataclasses.replace(problem, replicated=replicated)
-  start_us = problem.simulator.simulate(place_shares(problem)).step_time_us
-  found = anneal_symmetric(problem, Budget(max_evaluations=200), 0)
-  assert problem.simulator.simulate(found).step_time_us <= start_us
-  images = device_images([0, 1, 2, 3], problem.num_devices, 2)
-  places = {}
-  for op, (original, r) in enumerate(zip(replicated.original_of_op, replicated.replica_of_op)):
-    if replicated.graph.op_types[op] == "VarHandleOp":
-      places.setdefault(int(original), {})[int(r)] = int(found[op])
-  assert len(places) == 12
-  assert all(images[1, where[0]] == where[1] for where in places.values())
-
-
 def test_in_sessions_every_op_is_where_the_placement_says(mirrored):
-  import tensorflow as tf
-
   cluster = Cluster.parse("cpu:4")
-  graph = tf.Graph()
-  with graph.as_default():
-    tf.graph_util.import_graph_def(mirrored.graph.source.tf_graph.as_graph_def(), name="")
+  graph = graph_files.imported(mirrored.graph.source.tf_graph.as_graph_def())
   indices = layouts(mirrored, replicated_costs(mirrored, cluster), [0, 1, 2, 3])[1]
   placement = Placement.from_indices(mirrored.graph, cluster, indices)
   placement.apply(graph)
@@ -321,11 +241,7 @@ def test_in_sessions_every_op_is_where_the_placement_says(mirrored):
 
 def test_an_optimizer_that_is_not_run_writes_all_replicas(mirrored):
   """Its slots are no part of the step, but its updates reach the variables of the step."""
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     x = v1.placeholder(tf.float32, [4, 5], name="x")
     loss = tf.reduce_mean(x @ models.variable("w", [5, 3], "float32"))
     v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
@@ -343,8 +259,6 @@ def test_an_optimizer_that_is_not_run_writes_all_replicas(mirrored):
 
 
 def test_variables_of_a_function_are_not_mirrored():
-  import tensorflow as tf
-
   w = tf.Variable(tf.ones([5, 3]))
   function = models.function(w, 4)
   with pytest.raises(GraphError, match="ConcreteFunction are objects of the program"):
@@ -352,11 +266,8 @@ def test_variables_of_a_function_are_not_mirrored():
 
 
 def test_a_function_that_writes_the_variables_serves_all_replicas_if_it_can_be_inlined():
-  import tensorflow as tf
-
   def graph(call):
-    built = tf.Graph()
-    with built.as_default():
+    with tf.Graph().as_default() as built:
       w = models.variable("w", [5, 3], "float32")
 
       @tf.function
@@ -375,9 +286,7 @@ def test_a_function_that_writes_the_variables_serves_all_replicas_if_it_can_be_i
     tf.raw_ops.RemoteCall(target="/CPU:0", args=[handle], Tout=[tf.int32], f=function, name="call")
 
   found = replicate(graph(lambda function, handle: function(handle)), 2, mirrored=True)
-  placed = tf.Graph()
-  with placed.as_default():
-    tf.graph_util.import_graph_def(found.graph.source.graph_def, name="")
+  placed = graph_files.imported(found.graph.source.graph_def)
   copies = models.mirrored_variables(placed)
   with session_of(placed) as session:
     session.run("init")
@@ -420,10 +329,7 @@ def test_a_large_mean_is_taken_in_pieces_on_all_devices(proof, replicas, monkeyp
 
 def test_a_table_that_only_a_host_updates_stays_shared_on_gpus(proof):
   """SparseApplyMomentum has no kernel for GPUs: one host would do every replica's update."""
-  import tensorflow as tf
-
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     models.embedding("momentum")(8, "float32")
     tf.compat.v1.global_variables_initializer()
   source = ReplicaSource(load_graph(graph, fetches=["train", "loss:0"]))
@@ -434,17 +340,3 @@ def test_a_table_that_only_a_host_updates_stays_shared_on_gpus(proof):
   assert "replica_1/w" in on_cpus and "replica_1/table" in on_cpus
   proof(models.embedding("momentum", 0.01), models.word_inputs, 3, mirrored=True,
         single=("table", "table/Momentum"))
-
-
-def test_a_large_variable_costs_mirrored_replicas_less():
-  """Shared, it is sent to and from one device; mirrored, its mean is taken by all devices."""
-  source = ReplicaSource("zoo:rnnlm:layers=1:steps=4:batch=64:hidden=256:vocab=40000")
-  cluster = Cluster.parse("v100:4")
-  found = {}
-  for mirrored in (False, True):
-    replicated = source.replicas(4, mirrored, cluster)
-    problem = PlacementProblem.build(
-        replicated.graph, cluster, costs=replicated_costs(replicated, cluster), max_groups=16)
-    problem = dataclasses.replace(problem, replicated=replicated)
-    found[mirrored] = problem.simulator.simulate(place_shares(problem)).step_time_us
-  assert found[True] < found[False]

@@ -242,8 +242,7 @@ def in_a_graph(keras, name, batch):
   import tensorflow as tf
 
   v1 = tf.compat.v1
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     v1.set_random_seed(1)
     if name in GRAPHS:
       fetches = GRAPHS[name](batch)

@@ -17,7 +17,7 @@ REFUSED = [("ConvNeXtTiny", "free"), ("ConvNeXtTiny", "fixed")]
 CASES = [pytest.param(name, way, replicas, mirrored, marks=marks)
          for names, small in ((SMALL, True), (ordinary_models.APPLICATIONS, False))
          for name, way, replicas, mirrored in ordinary_models.wanted("2", names)
-         for marks in [[] if small and (replicas, mirrored) == (2, False) and way != "live" else [
+         for marks in [[] if small and (replicas, mirrored) == (2, False) and way == "free" else [
              pytest.mark.heavy]]]
 
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import sessions
 from placeto_tf.clusters import Cluster
@@ -25,11 +26,8 @@ from placeto_tf.search.symmetric import (
 
 def training_graph(batch=4):
   """Three dense layers wide enough that compute outweighs what is sent."""
-  import tensorflow as tf
-
   v1 = tf.compat.v1
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     v1.set_random_seed(0)
     value = v1.placeholder(tf.float32, [batch, 64], name="x")
     for i in range(3):

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.graphs import load_graph
@@ -11,7 +12,6 @@ from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import ReplicaSource, packing, replicate, replicated_costs
-from placeto_tf.replication.layouts import layouts
 from placeto_tf.replication.replicated_graph import SHARED
 from placeto_tf.search.symmetric import anneal_symmetric
 
@@ -20,11 +20,8 @@ REPLICAS, LAYERS = 3, 6
 
 def training_graph(clip=False):
   """Dense layers with biases; TensorFlow 1 puts a barrier behind each layer's gradients."""
-  import tensorflow as tf
-
   v1 = tf.compat.v1
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     value = v1.placeholder(tf.float32, [4, 8], name="x")
     for i in range(LAYERS):
       weights = v1.get_variable(f"w{i}", [8, 8], use_resource=True)
@@ -113,21 +110,3 @@ def test_packs_hold_what_is_ready_at_about_the_same_time_and_no_more_than_they_m
   depth = graph.depths
   ends = [depth[graph.op_index[name]] for name in packs]
   assert ends == sorted(ends) and ends[0] < ends[-1]
-
-
-def test_variables_of_one_pack_start_on_one_device(replicated):
-  cluster = Cluster.parse("k80:3")
-  graph, costs = replicated.graph, replicated_costs(replicated, cluster)
-  spread = layouts(replicated, costs, [0, 1, 2])[1]
-  variables = [op for op, kind in enumerate(graph.op_types) if kind == "VarHandleOp"]
-  assert {int(spread[op]) for op in variables} == {0, 1, 2}
-  split = [op for op, kind in enumerate(graph.op_types) if kind == "SplitV"]
-  for op in split:
-    below = {op}
-    for other in graph.topological_order.tolist():
-      reads = graph.edge_producers[graph.edge_consumers == other].tolist()
-      if any(producer in below for producer in reads) and graph.op_types[other] in (
-          "Reshape", "Identity", "Mul", "ResourceApplyGradientDescent"):
-        below.add(other)
-    updates = [other for other in below if graph.op_types[other].startswith("ResourceApply")]
-    assert updates and len({int(spread[other]) for other in updates}) == 1

@@ -2,38 +2,27 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import graph_files
 from placeto_tf.graphs import load_graph
 from placeto_tf.replication import replicate
 from placeto_tf.replication.batches import ReplicaSource
 
+v1 = tf.compat.v1
+
 
 def fetched(graph, fetches, feeds, init="init"):
-  import tensorflow as tf
-
   with tf.compat.v1.Session(graph=graph) as session:
     session.run(init)
     return [session.run(fetches, feed) for feed in feeds]
 
 
-def imported(graph):
-  import tensorflow as tf
-
-  found = tf.Graph()
-  with found.as_default():
-    tf.graph_util.import_graph_def(graph.origin.graph_def, name="")
-  return found
-
-
 def linear(x, name="w"):
-  import tensorflow as tf
-
   return x @ tf.compat.v1.get_variable(name, [x.shape[1], 3], initializer=tf.ones_initializer())
 
 
 def minimized(loss):
-  import tensorflow as tf
-
   tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
   tf.compat.v1.global_variables_initializer()
 
@@ -41,13 +30,9 @@ def minimized(loss):
 @pytest.fixture(name="queues")
 def queues_fixture(tmp_path):
   """(batch) -> path of a .meta that trains on batches of a queue, which a queue runner fills."""
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
 
   def make(batch):
-    graph = tf.Graph()
-    with graph.as_default():
+    with tf.Graph().as_default() as graph:
       number = v1.train.limit_epochs(tf.constant([1.0, 2.0, 3.0, 4.0]), name="source")
       rows = v1.train.batch([tf.reshape(number, [4])], batch, capacity=64)
       tf.reduce_mean(tf.square(linear(rows) - 1.0), name="loss")
@@ -62,14 +47,10 @@ def queues_fixture(tmp_path):
 
 @pytest.mark.parametrize("mirrored", (False, True))
 def test_collections_of_queue_runners_are_kept_and_variables_found_beside_them(queues, mirrored):
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
   replicated = replicate(load_graph(queues(2), fetches=["train", "loss:0"]), 2, mirrored=mirrored)
   losses = []
   for meta_graph in (queues(4), replicated.graph.source.proto):
-    graph = tf.Graph()
-    with graph.as_default(), v1.Session() as session:
+    with tf.Graph().as_default() as graph, v1.Session() as session:
       v1.train.import_meta_graph(meta_graph)
       assert v1.get_collection("queue_runners")
       session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
@@ -85,11 +66,7 @@ def test_collections_of_queue_runners_are_kept_and_variables_found_beside_them(q
 
 
 def test_a_scalar_fed_to_a_placeholder_of_unknown_rank_is_the_same_for_all_replicas():
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     x, keep = v1.placeholder(tf.float32, [None, 5], name="x"), v1.placeholder(
         tf.float32, name="keep")
     training = v1.placeholder(tf.bool, name="training")
@@ -101,17 +78,14 @@ def test_a_scalar_fed_to_a_placeholder_of_unknown_rank_is_the_same_for_all_repli
       "feed_shapes": {"keep": (), "training": ()}})
   feeds = [{"x:0": np.random.default_rng(i).random([8, 5]), "keep:0": 0.5, "training:0": i < 2}
            for i in range(3)]
-  found = [fetched(imported(each), ["loss:0", "train"], feeds)
+  found = [fetched(graph_files.imported(each.origin.graph_def), ["loss:0", "train"], feeds)
            for each in (source.graph, source.replicas(2).graph)]
   np.testing.assert_allclose(*[[loss for loss, _ in each] for each in found], rtol=1e-5)
 
 
 @pytest.mark.parametrize("mirrored", (False, True))
 def test_an_op_fetched_by_its_name_keeps_the_tensors_it_had(mirrored):
-  import tensorflow as tf
-
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     x = tf.compat.v1.placeholder(tf.float32, [None, 5], name="x")
     out = tf.identity(linear(x), name="out")
     tf.nn.moments(out, 0, name="both")
@@ -122,15 +96,14 @@ def test_an_op_fetched_by_its_name_keeps_the_tensors_it_had(mirrored):
       "fetches": ["train", "loss", "out", "columns"], "batch_size": 8})
   feeds = [{"x:0": np.random.default_rng(0).random([8, 5])}]
   names = ["loss:0", "out:0", "columns:0", "columns:2"]
-  found = [fetched(imported(each), [*names, "loss", "train"], feeds)[0][:4]
+  found = [fetched(graph_files.imported(each.origin.graph_def),
+                   [*names, "loss", "train"], feeds)[0][:4]
            for each in (source.graph, source.replicas(2, mirrored).graph)]
   for one, other in zip(*found):
     np.testing.assert_allclose(other, one, rtol=1e-5)
 
 
 def concrete(step, *specs):
-  import tensorflow as tf
-
   return tf.function(step).get_concrete_function(*specs)
 
 
@@ -148,8 +121,6 @@ def compare(function, replicated, variables, args):
 
 
 def test_tensors_tables_and_texts_that_a_function_captures():
-  import tensorflow as tf
-
   weights = tf.constant(np.random.default_rng(0).random(300), tf.float32)
   table = tf.lookup.StaticHashTable(
       tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([0, 1], tf.int64)), 2)
@@ -174,8 +145,6 @@ def test_tensors_tables_and_texts_that_a_function_captures():
 @pytest.mark.parametrize("batch", (512, 1024, 2048))
 def test_zeros_that_are_a_constant_for_a_part_of_the_batch_and_a_fill_for_all(batch):
   """TensorFlow writes fewer than 1,000 zeros or ones as a constant."""
-  import tensorflow as tf
-
   kernel = tf.Variable(np.random.default_rng(1).random([3, 1]).astype("f"))
 
   def step(x):

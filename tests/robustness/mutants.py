@@ -13,7 +13,6 @@ import json
 import os
 import random
 import tempfile
-import warnings
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
@@ -233,12 +232,6 @@ def _training_graph() -> Any:
     return v1.train.export_meta_graph(saver_def=v1.train.Saver().saver_def)
 
 
-def _graph_def() -> Kind:
-  graph_def = _training_graph().graph_def
-  return Kind({"graph.pb": graph_def.SerializeToString()},
-              lambda folder: _costed(os.path.join(folder, "graph.pb")), type(graph_def))
-
-
 def _meta_graph_def() -> Kind:
   meta_graph = _training_graph()
   return Kind({"graph.meta": meta_graph.SerializeToString()},
@@ -269,17 +262,6 @@ def _saved_model() -> Kind:
              "saved_model.pb"), _costed, saved_model_pb2.SavedModel)
 
 
-def _cost_graph_def() -> Kind:
-  from cost_protos import to_cost_graph
-  from placeto_tf.costs import estimate_costs
-  from placeto_tf.graphs import load_graph
-
-  graph, cluster = _graph_and_cluster()
-  proto = to_cost_graph(graph, estimate_costs(graph, cluster))
-  return Kind({"graph.cost_graph.pb": proto.SerializeToString()}, lambda folder: load_graph(
-      os.path.join(folder, "graph.cost_graph.pb")), type(proto))
-
-
 def _placement() -> Kind:
   from placeto_tf.placements import Placement
 
@@ -305,19 +287,6 @@ def _cluster() -> Kind:
               lambda folder: Cluster.parse(os.path.join(folder, "cluster.json")))
 
 
-def _costs() -> Kind:
-  from cost_protos import to_op_performances
-  from placeto_tf.costs import estimate_costs
-
-  graph, cluster = _graph_and_cluster()
-  proto = to_op_performances(graph, estimate_costs(graph, cluster), cluster)
-
-  def load(folder: str) -> None:
-    estimate_costs(graph, cluster, source=os.path.join(folder, "costs.pb"))
-
-  return Kind({"costs.pb": proto.SerializeToString()}, load, type(proto))
-
-
 def _feeds() -> Kind:
   file = io.BytesIO()
   np.savez(file, x=np.zeros((2, 3), np.float32), y=np.arange(4))
@@ -332,66 +301,7 @@ def _scorer_weights() -> Kind:
               ScorerWeights.load)
 
 
-def _run() -> Kind:
-  """A run of training that was stopped after two checkpoints."""
-  import tensorflow as tf
-
-  from placeto_tf.training import runs
-  from placeto_tf.training.checkpoints import Checkpoints
-
-  config = {"seed": 1, "graphs": ["a"], "learning_rate": 0.5}
-
-  def save(folder: str) -> None:
-    runs.claim(folder, config)
-    checkpoints = Checkpoints(os.path.join(folder, "train"), {}, weights=tf.Variable([1.0, 2.0]))
-    for iteration in (1, 2):
-      checkpoints.save(iteration, {"iteration": iteration, "rng": [1, 2]})
-    runs.finish(folder, 2, 0, {"loss": 0.5})
-
-  def load(folder: str) -> None:
-    runs.finished(folder, config)
-    found = Checkpoints(os.path.join(folder, "train"), {}, weights=tf.Variable([0.0, 0.0]))
-    assert found.restored, "the run was begun again"
-
-  return Kind(_saved(
-      save, "config.json", "done.json", "train/checkpoint", "train/ckpt-1.index",
-      "train/ckpt-1.data-00000-of-00001", "train/ckpt-2.index",
-      "train/ckpt-2.data-00000-of-00001"), load)
-
-
-def _manifest() -> Kind:
-  from placeto_tf.files.outputs import MANIFEST, ResultDirectory
-
-  def save(folder: str) -> None:
-    with ResultDirectory(folder) as results:
-      with open(os.path.join(results.path, "report.json"), "w", encoding="utf-8") as file:
-        file.write("{}\n")
-      results.publish()
-
-  def load(folder: str) -> None:
-    with ResultDirectory(folder) as results:
-      results.claim(["report.json"])
-
-  return Kind(_saved(save, MANIFEST, "report.json"), load)
-
-
-def _keras(name: str) -> Kind:
-  """A model in the format of the name's suffix, by the Keras that TensorFlow has."""
-  import tensorflow as tf
-
-  from placeto_tf.graphs import keras_files
-
-  layers = tf.keras.layers
-  model = tf.keras.Sequential([layers.Input([3]), layers.Dense(2, "relu"), layers.Dense(1)])
-  with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # HDF5 is no longer the format of choice
-    files = _saved(lambda folder: model.save(os.path.join(folder, name)), name)
-  return Kind(files, lambda folder: keras_files.load_model(os.path.join(folder, name)))
-
-
 # Name -> a function that makes the kind.
 KINDS: Dict[str, Callable[[], Kind]] = {
-    "graph_def": _graph_def, "meta_graph_def": _meta_graph_def, "saved_model": _saved_model,
-    "cost_graph_def": _cost_graph_def, "placement": _placement, "cluster": _cluster,
-    "costs": _costs, "feeds": _feeds, "scorer_weights": _scorer_weights, "run": _run,
-    "manifest": _manifest, "keras": lambda: _keras("model.keras")}
+    "meta_graph_def": _meta_graph_def, "saved_model": _saved_model, "placement": _placement,
+    "cluster": _cluster, "feeds": _feeds, "scorer_weights": _scorer_weights}

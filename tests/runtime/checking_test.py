@@ -17,8 +17,7 @@ from placeto_tf.runtime.comparing import compare_training
 def source_fixture():
   import tensorflow as tf
 
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     fetches = constructs.CONSTRUCTS["sum_loss"]()
     tf.compat.v1.global_variables_initializer()
   return ReplicaSource(

@@ -1,6 +1,7 @@
 """Examples of a comparison show what masks leave out, and what draws do."""
 
 import pytest
+import tensorflow as tf
 import training_constructs as constructs
 from unhurried import compare_training
 
@@ -12,10 +13,7 @@ BATCH = 8
 
 def by_mask(of_ids, full):
   """A mean over what a mask leaves; `full`: as if it left everything."""
-  import tensorflow as tf
-
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     if of_ids:
       ids = tf.compat.v1.placeholder(tf.int32, [None, 6], name="ids")
       table = tf.compat.v1.get_variable("table", [5000, 8])
@@ -40,10 +38,7 @@ def test_masks_of_padding_and_of_signs_leave_something_out(of_ids):
 
 @pytest.mark.parametrize("checked", (False, True))
 def test_what_takes_no_negative_numbers_is_given_none(checked):
-  import tensorflow as tf
-
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     x, y = constructs.inputs()
     logs = tf.math.log(x + 0.1)
     logs = tf.debugging.check_numerics(logs, "no logarithm") if checked else logs
@@ -57,11 +52,8 @@ def test_what_takes_no_negative_numbers_is_given_none(checked):
 @pytest.mark.parametrize("kept", (0.15, 0.85))
 def test_masks_that_are_drawn_are_full_once_and_empty_once(kept):
   """A loss that a masked language model has; `kept` is the mask's mean."""
-  import tensorflow as tf
-
   def masked(reduce):
-    graph = tf.Graph()
-    with graph.as_default():
+    with tf.Graph().as_default() as graph:
       x, y = constructs.inputs()
       errors = constructs.by_example(constructs.network(x), y)
       mask = tf.cast(tf.random.uniform(tf.shape(errors)) < kept, tf.float32)

@@ -5,23 +5,22 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import training_constructs as constructs
 from unhurried import compare_training
 
 from placeto_tf.errors import ReplicaMismatchError
 from placeto_tf.graphs import load_graph
-from placeto_tf.replication import propagation, replicate
+from placeto_tf.replication import axis_rules, propagation, replicate
 from placeto_tf.replication.batches import ReplicaSource
 from placeto_tf.replication.specs import Partial, Replicated
+from placeto_tf.runtime import side_by_side
 
 BATCH = 8
 
 
 def built(name):
-  import tensorflow as tf
-
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     tf.compat.v1.set_random_seed(3)
     fetches = constructs.CONSTRUCTS[name]()
     tf.compat.v1.global_variables_initializer()
@@ -40,8 +39,6 @@ def test_it_says_what_was_compared(mirrored):
 
 def half_precision(dtype):
   """The loss of a network in 16 bits, a mean over the examples that a mask leaves, scaled."""
-  import tensorflow as tf
-
   x, y = constructs.inputs()
   v1 = tf.compat.v1
   with v1.variable_scope("half", dtype=dtype):
@@ -60,13 +57,7 @@ def half_precision(dtype):
     ("bfloat16", "mean", True), ("float16", "mask", True), ("bfloat16", "mask", False)])
 def test_a_fault_in_16_bits_is_caught_and_roundings_are_none(monkeypatch, dtype, fault, double):
   """Gradients are averaged instead of added up, or each replica has its own mask's sum."""
-  import tensorflow as tf
-
-  from placeto_tf.replication import axis_rules
-  from placeto_tf.runtime import side_by_side
-
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     half_precision(dtype)
   source = ReplicaSource(graph, {"fetches": ["train"], "batch_size": BATCH})
   rule, op_type, wrong = {
@@ -109,8 +100,6 @@ def test_a_wrong_kind_is_caught(monkeypatch, wrong, name):
     found = right(self, op, kinds)
     return wrong if isinstance(found, Partial) else found
 
-  from placeto_tf.replication import axis_rules
-
   monkeypatch.setitem(axis_rules._RULES, {"sum_loss": "Sum", "largest_error": "Max"}.get(
       name, "Mean"), planted)
   replicated = replicate(part, 2, whole=source.graph)
@@ -130,8 +119,6 @@ def test_a_variable_that_is_off_by_a_little_is_caught_and_named(name):
   origin = replicated.graph.source
   damaged = type(origin.graph_def)()
   damaged.CopyFrom(origin.graph_def)
-  import tensorflow as tf
-
   node = next(each for each in damaged.node if each.op == "ResourceApplyMomentum")
   rate = damaged.node.add()
   rate.CopyFrom(next(each for each in damaged.node if each.name == node.input[2]))
@@ -172,10 +159,7 @@ def test_after_half_of_the_time_no_further_step_begins():
 
 
 def test_an_op_that_does_not_run_here_is_no_fault_of_the_replicas():
-  import tensorflow as tf
-
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     x, y = constructs.inputs()
     with tf.control_dependencies([tf.debugging.assert_less(x, -100.0)]):
       constructs.finish(constructs.square_error(constructs.network(x), y))
@@ -190,10 +174,7 @@ def test_an_op_that_does_not_run_here_is_no_fault_of_the_replicas():
     (2, 2, True), (3, 2, False), (2, 4, True)])
 def test_replicas_of_replicas_train_what_the_graph_trains(inner, outer, mirrored):
   """Micro-batches in data parallelism: the inner sum is taken before the outer one."""
-  import tensorflow as tf
-
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     fetches = constructs.CONSTRUCTS["masked"]()
   options = {"fetches": ["train", *(each.name for each in fetches)]}
   examples = 4 * inner * outer

@@ -48,15 +48,3 @@ def test_without_cores_the_speed_is_full():
   speed = CoreSpeed.of(InProcess())
   assert speed.time(lambda: 7) == (7, 1.0) and not speed.watches
   assert speed.full_speed_us is None
-
-
-def test_real_cores_are_probed(monkeypatch):
-  class Runtime:
-    cores = ((0,),)
-
-  monkeypatch.setattr(core_speed, "_LEARNING_SECONDS", 0.0)
-  speed = CoreSpeed.of(Runtime())
-  if not speed.watches:
-    pytest.skip("core 0 is not one of this process's")
-  speed.learn()
-  assert speed.full_speed_us > 10

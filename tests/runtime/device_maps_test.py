@@ -23,12 +23,6 @@ def test_devices_of_other_types_need_a_map():
       "/GPU:0": WORKERS[1], "/GPU:1": WORKERS[0]}
 
 
-def test_two_devices_may_share_a_real_one():
-  given = {"/GPU:0": "/CPU:0", "/GPU:1": "/CPU:0"}
-  assert set(match_devices(["/GPU:0", "/GPU:1"], ["/device:CPU:0"], given).values()) == {
-      "/device:CPU:0"}
-
-
 def test_maps_are_checked():
   with pytest.raises(PlacementError, match="names /device:GPU:7"):
     match_devices(["/GPU:0"], ["/device:CPU:0"], {"/GPU:0": "/CPU:0", "/GPU:7": "/CPU:0"})

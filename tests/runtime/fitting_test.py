@@ -39,19 +39,3 @@ def test_scaled_transfers_and_kernels_are_found(graph, idle, busy_slowdown, monk
 
   fitted = Simulator(graph, fitting._times(costs, fit.compute_scale), fit.cluster)
   assert error(fitted) < 0.3 * error(Simulator(graph, costs, idle))
-
-
-def test_placements_that_fail_are_left_out(graph, idle, monkeypatch):
-  monkeypatch.setattr(fitting, "_SEARCH_EVALUATIONS", 20)
-  costs = estimate_costs(graph, idle, cache=False)
-  fit = fitting.fit_transfers(graph, idle, costs, lambda placement: float("inf"), 4)
-  assert fit.seen == () and fit.cluster is idle and fit.compute_scale == 1
-
-
-@pytest.mark.parametrize("kind", [12, 0.3])
-def test_random_placements_obey_constraints(graph, idle, kind):
-  allowed = allowed_devices(graph, idle)
-  placement = fitting._random(graph, allowed, kind, np.random.default_rng(0))
-  assert allowed[np.arange(graph.num_ops), placement].all()
-  np.testing.assert_array_equal(placement, placement[graph.colocation])
-  assert len(set(placement.tolist())) == 2

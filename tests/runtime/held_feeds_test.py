@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+import graph_files
 from placeto_tf.runtime import held_feeds
 
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:"
@@ -34,8 +35,7 @@ def test_values_are_put_once_and_read_where_the_placeholder_was():
   assert held == {name: f"{name[:-2]}/held" for name in values}
   nodes = {node.name: node for node in placed.node}
   assert all(nodes[name[:-2]].device == nodes[held[name]].device == _CPU + "1" for name in values)
-  with tf.Graph().as_default() as graph:
-    tf.import_graph_def(placed, name="")
+  graph = graph_files.imported(placed)
   puts, fed = held_feeds.put(graph, held, values)
   config = tf.compat.v1.ConfigProto(device_count={"CPU": 2}, allow_soft_placement=False)
   with tf.compat.v1.Session(graph=graph, config=config) as session:

@@ -10,9 +10,11 @@ import pytest
 from placeto_tf.errors import MeasurementError, PlacementError
 from placeto_tf.placements import Placement
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig, measure
-from placeto_tf.runtime.workers import LocalWorkers
+from placeto_tf.runtime.workers import InProcess, LocalWorkers
+from worker_cluster import WORKER_CLUSTER
 
 one_process = pytest.mark.filterwarnings("ignore:2 CPU devices of one process")
+MAPS = {each["name"]: f"/CPU:{i}" for i, each in enumerate(WORKER_CLUSTER["devices"])}
 QUICK = MeasuringConfig(warmup_runs=2, min_runs=6, max_runs=8, max_seconds=5)
 
 
@@ -41,12 +43,10 @@ def test_on_a_calibrated_cluster_a_probe_of_the_cores_takes_the_place_of_a_refer
 def test_times_are_those_of_the_clock_and_repeat_until_they_are_known(graph, cluster, single):
   def run(times, **changes):
     values = iter(times)
-    from placeto_tf.runtime.workers import InProcess
-
     config = dataclasses.replace(QUICK, max_runs=40, max_seconds=1e6, **changes)
     with InProcess(2) as runtime, Measurer(
         graph, cluster, runtime, config, reference=False, clock=lambda _: next(values),
-        device_map={device.name: f"/CPU:{i}" for i, device in enumerate(cluster.devices)}
+        device_map=MAPS
     ) as measurer:
       return measurer.measure(single)
 
@@ -58,8 +58,7 @@ def test_times_are_those_of_the_clock_and_repeat_until_they_are_known(graph, clu
 
 
 def test_optimizers_fold_and_move_ops_only_where_they_are_let(graph, cluster, halves):
-  maps = {device.name: f"/CPU:{i}" for i, device in enumerate(cluster.devices)}
-  options = dict(device_map=maps, warmup_runs=2, min_runs=1, max_runs=1)
+  options = dict(device_map=MAPS, warmup_runs=2, min_runs=1, max_runs=1)
   with pytest.warns(UserWarning, match="2 CPU devices of one process share .*local:2"):
     assert measure(graph, halves, cluster, **options).folded_ops == 0
     assert measure(graph, halves, cluster, optimizations=True, **options).folded_ops > 0
@@ -69,13 +68,12 @@ def test_optimizers_fold_and_move_ops_only_where_they_are_let(graph, cluster, ha
 def test_an_op_that_ran_elsewhere_is_an_error_that_names_it(graph, cluster, halves, monkeypatch):
   from placeto_tf.runtime import session
 
-  maps = {device.name: f"/CPU:{i}" for i, device in enumerate(cluster.devices)}
   strayed = graph.op_names[graph.op_types.index("MatMul")]
   truth = session.executed_devices
   monkeypatch.setattr(
       session, "executed_devices", lambda metadata: {**truth(metadata), strayed: {"/device:CPU:7"}})
   with pytest.raises(PlacementError, match=f"op '{strayed}' ran on .*CPU:7"):
-    measure(graph, halves, cluster, device_map=maps, warmup_runs=1, min_runs=1, max_runs=1)
+    measure(graph, halves, cluster, device_map=MAPS, warmup_runs=1, min_runs=1, max_runs=1)
 
 
 @one_process
@@ -86,7 +84,7 @@ def test_a_placement_that_tensorflow_would_change_is_an_error(graph, cluster, ha
   devices[op] = next(name for name in halves.devices if name != devices[op])
   with pytest.raises(PlacementError, match="must share a device"):
     measure(graph, Placement(devices, halves.devices), cluster,
-            device_map={device.name: f"/CPU:{i}" for i, device in enumerate(cluster.devices)})
+            device_map=MAPS)
 
 
 @pytest.fixture(name="own_workers", scope="module")
@@ -115,7 +113,7 @@ class _At:
 def test_a_lost_worker_marks_the_placement_failed_and_the_next_is_timed(
     graph, cluster, halves, own_workers, task, what, said):
   clock = _At(3, lambda: os.kill(own_workers.processes[task].pid, what))
-  config = dataclasses.replace(QUICK, timeout_seconds=15.0)
+  config = dataclasses.replace(QUICK, timeout_seconds=8.0)
   with Measurer(
       graph, cluster, own_workers, config, clock=clock, reference=False) as measurer:
     before = [process.pid for process in own_workers.processes]
@@ -131,11 +129,8 @@ def test_a_step_that_does_not_fit_or_fails_is_a_measurement_error(graph, cluster
 
     raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
 
-  maps = {device.name: f"/CPU:{i}" for i, device in enumerate(cluster.devices)}
-  from placeto_tf.runtime.workers import InProcess
-
   with InProcess(2) as runtime, Measurer(
-      graph, cluster, runtime, QUICK, reference=False, clock=fail, device_map=maps) as measurer:
+      graph, cluster, runtime, QUICK, reference=False, clock=fail, device_map=MAPS) as measurer:
     with pytest.raises(MeasurementError, match="ResourceExhaustedError: OOM"):
       measurer.measure(single)
 

@@ -1,5 +1,6 @@
 import tensorflow as tf
 
+import graph_files
 from placeto_tf.runtime import session as session_lib
 
 v1 = tf.compat.v1
@@ -7,10 +8,9 @@ v1 = tf.compat.v1
 
 def _run(graph_def, fetch, feeds=None, **config):
   metadata = v1.RunMetadata()
-  with tf.Graph().as_default() as tf_graph:
-    tf.import_graph_def(graph_def, name="")
-    with v1.Session(graph=tf_graph, config=session_lib.session_config(**config)) as session:
-      session.run(fetch, feeds, options=session_lib.trace_options(), run_metadata=metadata)
+  with v1.Session(graph=graph_files.imported(graph_def),
+                  config=session_lib.session_config(**config)) as session:
+    session.run(fetch, feeds, options=session_lib.trace_options(), run_metadata=metadata)
   return metadata
 
 

@@ -1,6 +1,7 @@
 """Roundings are told from errors, and numbers that overflow from equal ones."""
 
 import pytest
+import tensorflow as tf
 from unhurried import compare_training
 
 from placeto_tf.errors import ReplicaMismatchError
@@ -15,10 +16,7 @@ def test_variables_that_hold_rounding_alone_are_said_and_not_in_the_difference()
 
   Neither the bias tells anything, nor the variable that keeps the gradient.
   """
-  import tensorflow as tf
-
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     x = tf.compat.v1.placeholder(tf.float32, [None, 6], name="x")
     weights = tf.compat.v1.get_variable("weights", initializer=tf.reshape(tf.range(24.0), [6, 4]))
     bias = tf.compat.v1.get_variable("bias", initializer=[0.1, 0.2, 0.3, 0.4])
@@ -36,13 +34,9 @@ def test_variables_that_hold_rounding_alone_are_said_and_not_in_the_difference()
   assert "of them tell nothing" in str(found)
 
 
-def deep(reduce=None, scale=1.0):
+def deep(reduce=tf.reduce_mean, scale=1.0):
   """Forty layers without a normalization: with weights as they are first tried, they overflow."""
-  import tensorflow as tf
-
-  reduce = reduce or tf.reduce_mean
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     hidden = scale * tf.compat.v1.placeholder(tf.float32, [None, 32], name="x")
     for layer in range(40):
       hidden = hidden @ tf.compat.v1.get_variable(f"weights_{layer}", [32, 32])
@@ -52,8 +46,6 @@ def deep(reduce=None, scale=1.0):
 
 
 def test_numbers_that_overflow_are_not_taken_for_equal_ones():
-  import tensorflow as tf
-
   of_mean, of_sum = deep(tf.reduce_mean), deep(tf.reduce_sum)
   found = compare_training(of_mean.graph, of_mean.replicas(2))
   assert found.checked and found.steps == 5 and not found.untold, found
@@ -62,8 +54,6 @@ def test_numbers_that_overflow_are_not_taken_for_equal_ones():
 
 
 def test_a_graph_that_always_overflows_is_not_checked():
-  import tensorflow as tf
-
   source = deep(tf.reduce_mean, 1e38)
   found = compare_training(source.graph, source.replicas(2))
   assert str(found) == "not checked: all variables overflow in the first step"
@@ -71,10 +61,7 @@ def test_a_graph_that_always_overflows_is_not_checked():
 
 def test_what_single_precision_rounds_away_is_told_by_double_precision():
   """Large sums over the batch cancel but for a small rest, which the order of adding decides."""
-  import tensorflow as tf
-
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     x = tf.compat.v1.placeholder(tf.float32, [None, 6], name="x")
     weights = tf.compat.v1.get_variable("weights", initializer=tf.range(6.0))
     loss = tf.reduce_mean(x * weights)
@@ -88,17 +75,13 @@ def test_what_single_precision_rounds_away_is_told_by_double_precision():
   assert found.checked and found.untold == 0 and found.largest_difference < 1e-6, found
 
 
-def wrong_by(factor, rate=0.1, act="tanh"):
+def wrong_by(factor, rate=0.1):
   """Two layers, of the first of which the gradient is multiplied."""
-  import tensorflow as tf
-
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     hidden = tf.compat.v1.placeholder(tf.float32, [None, 8], name="x")
     first = tf.compat.v1.get_variable("first", initializer=tf.fill([8, 8], 0.1))
     last = tf.compat.v1.get_variable("last", initializer=tf.fill([8, 2], 0.1))
-    act = {"tanh": tf.tanh, "none_positive": lambda x: tf.nn.relu(-1.0 - tf.abs(x))}[act]
-    loss = tf.reduce_mean(tf.square(act(hidden @ first) @ last - 1.0))
+    loss = tf.reduce_mean(tf.square(tf.tanh(hidden @ first) @ last - 1.0))
     gradients = tf.gradients(loss, [first, last])
     step = tf.compat.v1.train.GradientDescentOptimizer(rate).apply_gradients(
         [(factor * gradients[0], first), (gradients[1], last)])
@@ -115,17 +98,8 @@ def test_what_changes_by_little_may_differ_by_little(rate):
     compare_training(right.graph, wrong.replicas(2))
 
 
-def test_a_graph_whose_variables_no_step_changes_is_not_checked():
-  source = wrong_by(1.0, act="none_positive")
-  found = compare_training(source.graph, source.replicas(2))
-  assert str(found).startswith("not checked: no step changes a variable by more than")
-
-
 def test_lookup_tables_are_filled_before_both_train():
-  import tensorflow as tf
-
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     words = tf.compat.v1.placeholder(tf.string, [None, 3], name="words")
     table = tf.lookup.StaticVocabularyTable(tf.lookup.KeyValueTensorInitializer(
         tf.constant(["a", "b"]), tf.constant([0, 1], tf.int64)), 4)

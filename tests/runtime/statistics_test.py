@@ -13,11 +13,6 @@ def test_the_interval_is_made_of_order_statistics():
   assert statistics.median_interval(range(1, 11)) == (2, 9)
 
 
-def test_too_few_values_say_nothing():
-  assert statistics.median_interval([3, 3, 3, 3, 3]) == (0.0, math.inf)
-  assert statistics.relative_width([1.0]) == math.inf
-
-
 @pytest.mark.parametrize("n", [8, 25])
 def test_the_interval_holds_the_median_as_often_as_it_says(n):
   rng = np.random.default_rng(n)

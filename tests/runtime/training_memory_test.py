@@ -10,8 +10,7 @@ from placeto_tf.runtime import training_memory
 def test_variables_that_do_not_fit_into_memory_are_not_trained(monkeypatch):
   import tensorflow as tf
 
-  graph = tf.Graph()
-  with graph.as_default():
+  with tf.Graph().as_default() as graph:
     constructs.CONSTRUCTS["mean_loss"]()
   source = ReplicaSource(graph, {"fetches": ["train"], "batch_size": 8})
   monkeypatch.setattr(training_memory, "_free_bytes", lambda: 100.0)

@@ -68,6 +68,17 @@ def _start_parent():
   return parent, pid, port
 
 
+@pytest.fixture(name="customize")
+def customize_fixture(tmp_path, monkeypatch):
+  """Has the Python of workers run some code before anything else."""
+  def customize(code, patched=monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(code)
+    patched.setenv("PYTHONPATH", os.pathsep.join(
+        filter(None, [str(tmp_path), ROOT, os.environ.get("PYTHONPATH")])))
+
+  return customize
+
+
 @pytest.mark.usefixtures("socket_filters")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_no_worker_and_no_port_outlive_the_parent(how):
@@ -79,9 +90,8 @@ def test_no_worker_and_no_port_outlive_the_parent(how):
     assert _wait_until(lambda: not _alive(pid) and not _listens(port))
 
 
-def test_a_worker_that_does_not_come_up_in_time_is_an_error_and_is_gone(tmp_path, monkeypatch):
-  (tmp_path / "sitecustomize.py").write_text(HANG)
-  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+def test_a_worker_that_does_not_come_up_in_time_is_an_error_and_is_gone(customize):
+  customize(HANG)
   workers = LocalWorkers(1, startup_seconds=0.05)
   started = []
   original = workers._start_processes
@@ -126,15 +136,16 @@ def test_workers_elsewhere_that_do_not_answer_are_an_error_that_says_how_to_star
       RemoteWorkers([f"127.0.0.1:{port}"], startup_seconds=0.1).start()
 
 
-def _external_address():
-  """An address of this machine that is not loopback, or None."""
-  with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-    try:
-      probe.connect(("192.0.2.1", 9))  # sends nothing
-      address = probe.getsockname()[0]
-    except OSError:
-      return None
-  return None if address.startswith("127.") else address
+@pytest.fixture(name="address")
+def address_fixture(socket_filters):
+  """An address of this machine that is not loopback."""
+  address = "127.0.0.1"
+  with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+    probe.connect(("192.0.2.1", 9))  # sends nothing
+    address = probe.getsockname()[0]
+  if address.startswith("127."):
+    pytest.skip("this machine has no address but loopback")
+  return address
 
 
 def _listening_ports(pid):
@@ -153,11 +164,7 @@ def _listening_ports(pid):
   return found
 
 
-@pytest.mark.usefixtures("socket_filters")
-def test_local_workers_are_reached_over_loopback_alone():
-  address = _external_address()
-  if address is None:
-    pytest.skip("this machine has no address but loopback")
+def test_local_workers_are_reached_over_loopback_alone(address):
   with LocalWorkers(2) as workers:
     for pid, port in zip((process.pid for process in workers.processes), workers.ports):
       assert _listens(port)
@@ -167,12 +174,8 @@ def test_local_workers_are_reached_over_loopback_alone():
           assert probe.connect_ex((address, listening)) != 0
 
 
-@pytest.mark.usefixtures("socket_filters")
-def test_a_server_that_is_not_restricted_is_reached_from_elsewhere():
+def test_a_server_that_is_not_restricted_is_reached_from_elsewhere(address):
   # Else the test above would show nothing.
-  address = _external_address()
-  if address is None:
-    pytest.skip("this machine has no address but loopback")
   with socket.socket() as server:
     server.bind(("0.0.0.0", 0))
     server.listen()
@@ -192,43 +195,21 @@ def test_a_server_that_is_not_restricted_is_reached_from_elsewhere():
         assert connection.recv(3) == b"all"
 
 
-@pytest.mark.usefixtures("socket_filters")
-def test_connections_from_elsewhere_that_came_before_are_ended():
-  address = _external_address()
-  if address is None:
-    pytest.skip("this machine has no address but loopback")
-  with socket.socket() as server:
-    server.bind(("0.0.0.0", 0))
-    server.listen()
-    port = server.getsockname()[1]
-    with socket.create_connection((address, port), timeout=LONG_S):
-      connection, _ = server.accept()
-      with connection:
-        loopback.restrict(port)
-        assert connection.recv(1) == b""
-
-
-def test_a_worker_that_cannot_be_kept_to_loopback_does_not_start(tmp_path, monkeypatch):
-  (tmp_path / "sitecustomize.py").write_text(
-      "from placeto_tf.runtime import loopback\n"
-      "def attach(server):\n  raise OSError(92, 'Protocol not available')\n"
-      "loopback.attach = attach\n")
+def test_a_worker_that_cannot_be_kept_to_loopback_does_not_start(customize):
+  customize("from placeto_tf.runtime import loopback\n"
+            "def attach(server):\n  raise OSError(92, 'Protocol not available')\n"
+            "loopback.attach = attach\n")
   workers = LocalWorkers(1)
-  monkeypatch.setenv("PYTHONPATH", os.pathsep.join(
-      filter(None, [str(tmp_path), ROOT, os.environ.get("PYTHONPATH")])))
   with pytest.raises(MeasurementError, match="reached by other machines.*--workers"):
     workers.start()
   assert workers.closed
 
 
 @pytest.mark.usefixtures("socket_filters")
-def test_without_the_rights_to_schedule_and_to_bind_a_worker_runs_as_usual(tmp_path, monkeypatch):
-  (tmp_path / "sitecustomize.py").write_text(
-      "import os\n"
-      "def refuse(*_):\n  raise PermissionError(1, 'Operation not permitted')\n"
-      "os.sched_setscheduler = os.sched_setaffinity = refuse\n")
-  monkeypatch.setenv("PYTHONPATH", os.pathsep.join(
-      filter(None, [str(tmp_path), ROOT, os.environ.get("PYTHONPATH")])))
+def test_without_the_rights_to_schedule_and_to_bind_a_worker_runs_as_usual(customize):
+  customize("import os\n"
+            "def refuse(*_):\n  raise PermissionError(1, 'Operation not permitted')\n"
+            "os.sched_setscheduler = os.sched_setaffinity = refuse\n")
   with LocalWorkers(1) as workers:
     workers._logs[0].seek(0)
     said = workers._logs[0].read().decode()
@@ -248,15 +229,14 @@ def test_a_listener_that_is_no_worker_is_an_error_in_time():
 
 
 @pytest.mark.usefixtures("socket_filters")
-def test_a_worker_killed_as_it_starts_gets_another_try(tmp_path, monkeypatch):
-  (tmp_path / "sitecustomize.py").write_text(HANG)
+def test_a_worker_killed_as_it_starts_gets_another_try(customize, monkeypatch):
   workers = LocalWorkers(2)
   original, hurt = workers._start_processes, [signal.SIGKILL]
 
   def start_processes():
     with monkeypatch.context() as patched:
       if hurt:  # none may serve before it is hurt
-        patched.setenv("PYTHONPATH", str(tmp_path))
+        customize(HANG, patched)
       original()
     for process in workers.processes[::-1] if hurt else ():
       process.send_signal(hurt[0])
@@ -291,16 +271,3 @@ def test_cores_are_dealt_out_in_equal_shares(monkeypatch):
   assert workers_lib._deal_cores(3) == [(1,), (2,), (5,)]
   monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
   assert workers_lib._deal_cores(2) == [(3,), (3,)]
-
-
-def test_messages_go_ahead_of_ops_where_that_is_permitted():
-  try:
-    policy = os.sched_getscheduler(0)
-    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    os.sched_setscheduler(0, policy, os.sched_param(0))
-  except (AttributeError, OSError):
-    pytest.skip("real-time scheduling is not permitted here")
-  with LocalWorkers(1) as workers:
-    policies = _policies(workers.processes[0].pid)
-  # The thread that runs ops, and those that were there before TensorFlow came up.
-  assert 1 <= policies.count(os.SCHED_OTHER) < policies.count(os.SCHED_RR)

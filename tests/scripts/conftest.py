@@ -5,11 +5,17 @@ import importlib.util
 import pathlib
 import sys
 
+import numpy as np
 import pytest
 from absl import flags
 
+from placeto_tf.clusters import Cluster
+from placeto_tf.costs import guarded
+from placeto_tf.graphs import load_graph
+from placeto_tf.placements import Placement
 from placeto_tf.programs import entry_point
 from placeto_tf.zoo import families
+from tracing import eagerly, without_saved_models  # noqa: F401
 
 _SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 _PREFIX = "program_under_test_"  # of the modules' names: absl files flags under them
@@ -24,16 +30,9 @@ def tiny_family(monkeypatch):
 
 
 @pytest.fixture(name="cheaply")
-def cheaply_fixture(monkeypatch):
+def cheaply_fixture(monkeypatch, eagerly):  # noqa: F811
   """Training without tracing, and without a SavedModel: both take longer than two iterations."""
-  import tensorflow as tf
-
-  from placeto_tf.policies.placeto.published import training as published_training
-
-  monkeypatch.setattr(published_training, "save_policy", lambda policy, directory: None)
-  tf.config.run_functions_eagerly(True)
-  yield
-  tf.config.run_functions_eagerly(False)
+  without_saved_models(monkeypatch)
 
 
 @dataclasses.dataclass
@@ -79,6 +78,8 @@ def load_program_fixture():
 @pytest.fixture(name="run_program")
 def run_program_fixture(monkeypatch, capfd, signal_handlers_kept):
   """`run_program("place", "--flag=value", ...)` -> exit code and what was printed."""
+  # A fork of this process, in which TensorFlow has run, waits for its threads until it is stopped.
+  monkeypatch.setattr(guarded, "prepare", lambda: None)
 
   def run(program, *args):
     _forget_programs()
@@ -96,3 +97,19 @@ def run_program_fixture(monkeypatch, capfd, signal_handlers_kept):
   _forget_programs()
   if not flags.FLAGS.is_parsed():
     flags.FLAGS.mark_as_parsed()
+
+
+@pytest.fixture(name="placed_files")
+def placed_files_fixture(tmp_path):
+  """Writes a graph and two of its placements on two devices: small.meta, one.json, two.json."""
+  import graph_files
+
+  def write(text):
+    (tmp_path / "small.meta").write_bytes(graph_files.meta_graph_def().SerializeToString())
+    graph, cluster = load_graph(str(tmp_path / "small.meta")), Cluster.parse(text)
+    samples = np.random.default_rng(0).integers(0, 2, graph.num_ops, np.int32)[graph.colocation]
+    for name, indices in (("one", np.zeros_like(samples)), ("two", samples)):
+      Placement.from_indices(graph, cluster, indices).save(str(tmp_path / f"{name}.json"))
+    return tmp_path
+
+  return write

@@ -25,9 +25,7 @@ def test_it_describes_graphs_as_a_table(run_program):
 @pytest.mark.parametrize("flags, message", [
     ((), "--family is missing"),
     (("--family=tiny",), "--out is missing"),
-    (("--family=cifar100", "--out={out}"), "no family 'cifar100'"),
     (("--family=tiny", "--out={out}", "--cluster=k81:2"), "k81"),
-    (("--family=tiny", "--out={out}", "--grouping=x"), "no grouping called 'x'"),
     (("--describe=bert,brt",), "'brt'"),
 ])
 def test_bad_input_ends_in_one_sentence(run_program, tmp_path, flags, message):

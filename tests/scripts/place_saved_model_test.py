@@ -58,10 +58,3 @@ def test_a_saved_model_goes_in_and_comes_out_placed(place_it, saved_model, tmp_p
   np.testing.assert_array_equal(
       _answer(placeto_tf.load_placed(str(out)), "serving_default", value),
       _answer(tf.saved_model.load(saved_model), "serving_default", value))
-
-
-def test_signature_and_tags_choose_what_is_placed(place_it, tmp_path):
-  done = place_it("--signature=double", "--tags=serve", "--format=saved_model")
-  assert done.code == 0, done.err
-  ops = json.loads((tmp_path / "placed" / "report.json").read_text())["graph"]
-  assert ops["ops"] < 25  # without the loop

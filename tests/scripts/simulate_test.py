@@ -2,10 +2,8 @@
 
 import json
 
-import numpy as np
 import pytest
 
-import graph_files
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.graphs import load_graph
@@ -14,14 +12,8 @@ from placeto_tf.simulation import Simulator
 
 
 @pytest.fixture(name="files")
-def files_fixture(tmp_path):
-  """A graph and two placements of it on two GPUs."""
-  (tmp_path / "small.meta").write_bytes(graph_files.meta_graph_def().SerializeToString())
-  graph, cluster = load_graph(str(tmp_path / "small.meta")), Cluster.parse("k80:2")
-  draws = np.random.default_rng(0).integers(0, 2, graph.num_ops, np.int32)[graph.colocation]
-  for name, indices in (("one", np.zeros_like(draws)), ("two", draws)):
-    Placement.from_indices(graph, cluster, indices).save(str(tmp_path / f"{name}.json"))
-  return tmp_path
+def files_fixture(placed_files):
+  return placed_files("k80:2")
 
 
 def test_each_placement_is_a_line_with_what_the_simulator_says(run_program, files):

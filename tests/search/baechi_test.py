@@ -12,10 +12,3 @@ def test_m_etf_leaves_a_full_device_alone(make_problem, make_cluster):
   problem = make_problem(
       [10.0, 10.0], [(0, 1)], persistent_bytes=[60, 60], cluster=make_cluster(2, memory=100))
   assert sorted(m_etf(problem).tolist()) == [0, 1]
-
-
-def test_ops_without_a_kernel_are_scheduled_on_the_host(make_problem, make_cluster):
-  problem = make_problem(
-      [1.0] * 4, [(0, 1), (1, 2), (2, 3)], cluster=make_cluster(2, host=True), host_ops=[1])
-  found = m_etf(problem).tolist()
-  assert found[1] == 2 and 2 not in found[:1] + found[2:]

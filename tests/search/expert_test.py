@@ -5,13 +5,8 @@ from placeto_tf.search.expert import balanced_boundaries, place_by_hand
 
 
 @pytest.mark.parametrize("weight, shares, boundaries", [
-    ([1, 1, 1, 1], [0.5, 0.5], [2]),
-    ([3, 1, 1, 1], [0.5, 0.5], [1]),
-    ([1, 1, 1, 3], [0.5, 0.5], [3]),
-    ([1, 1, 1, 1], [0.75, 0.25], [3]),
-    ([2, 2, 2], [0.25] * 4, [1, 2, 3]),
-    ([5], [0.5, 0.5], [1]),
-    ([0, 0], [0.5, 0.5], [2]),
+    ([3, 1, 1, 1], [0.5, 0.5], [1]), ([1, 1, 1, 1], [0.75, 0.25], [3]),
+    ([2, 2, 2], [0.25] * 4, [1, 2, 3]), ([0, 0], [0.5, 0.5], [2]),
 ])
 def test_boundaries_balance_the_pieces(weight, shares, boundaries):
   assert balanced_boundaries(np.array(weight, float), np.array(shares)).tolist() == boundaries
@@ -51,23 +46,10 @@ def test_forward_and_backward_of_a_layer_stay_together(make_problem):
   assert _tried(problem)[0] == {"0000", "0110"}
 
 
-def test_the_host_gets_no_layers(make_problem, make_cluster):
-  problem = make_problem(
-      [1.0] * 5, [(i, i + 1) for i in range(4)], cluster=make_cluster(2, host=True), host_ops=[0])
-  assert _tried(problem)[0] == {"20000", "20011"}
-
-
 def test_a_faster_device_gets_more_layers(make_problem, make_cluster):
   problem = make_problem(
       [[1.0, 3.0]] * 8, [(i, i + 1) for i in range(7)], cluster=make_cluster(2, speeds=[0, 1]))
   assert _tried(problem)[0] == {"00000000", "00000011"}
-
-
-def test_the_fastest_devices_are_those_that_stay(make_problem, make_cluster):
-  cluster = make_cluster(3, speeds=[0, 1, 1])
-  problem = make_problem(
-      np.array([[8.0, 4.0]] * 4), [(0, 1), (1, 2), (2, 3)], cluster=cluster)
-  assert _tried(problem)[0] >= {"1111", "1122"}
 
 
 def test_branches_lie_side_by_side_and_the_stem_on_one_device(make_problem):

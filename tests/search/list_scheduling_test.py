@@ -39,13 +39,6 @@ def _fork(make_problem, **fields):
   return problem
 
 
-def test_as_published_every_transfer_has_the_link_to_itself(make_problem, late):
-  schedule = Schedule(_fork(make_problem, cluster=late), links=False)
-  schedule.place(0, 0, 0.0)
-  assert schedule.data_ready_us(1, 1) == pytest.approx(10 + 5 + 1)
-  assert schedule.data_ready_us(1, 0) == 10
-
-
 def test_with_links_a_tensor_is_sent_once(make_problem, late):
   schedule = Schedule(_fork(make_problem, cluster=late), links=True)
   schedule.place(0, 0, 0.0)
@@ -68,14 +61,6 @@ def test_with_links_the_second_tensor_waits_as_transfers_queue(
   schedule.place(1, 0, 0.0)
   schedule.end_us[1] = 12.0
   assert (schedule.data_ready_us(3, 1), schedule.data_ready_us(3, 2)) == (same, other)
-
-
-def test_with_links_devices_pay_the_overhead(make_problem, make_cluster):
-  problem = make_problem([10.0, 10.0], cluster=make_cluster(2, overhead=3.0))
-  schedule = Schedule(problem, links=True)
-  schedule.place(0, 0, 0.0)
-  schedule.place(1, 0, 0.0)
-  assert schedule.end_us == [10, 23]
 
 
 def test_colocated_ops_follow_the_first(make_problem):

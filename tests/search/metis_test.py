@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from placeto_tf.grouping.contraction import contract
 from placeto_tf.problem.budget import Budget
-from placeto_tf.search.metis import partition_ops
+from placeto_tf.search.metis import partition_ops, partitions
 
 
 def _two_cliques():
@@ -33,8 +34,6 @@ def test_unequal_devices_get_work_by_their_speed(make_problem, make_cluster):
   problem = make_problem(
       np.tile([1.0, 3.0], (80, 1)), [(i, i + 1) for i in range(79)],
       cluster=make_cluster(2, speeds=[0, 1]))
-  from placeto_tf.grouping.contraction import contract
-  from placeto_tf.search.metis import partitions
   contraction = contract(problem.graph, problem.costs, problem.allowed_ops, np.arange(80))
   parts = next(partitions(problem, contraction, [0, 1], 0))
   assert 52 <= (parts == 0).sum() <= 68

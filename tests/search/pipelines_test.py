@@ -12,12 +12,10 @@ from unhurried import compare_training
 from placeto_tf.clusters import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.replication import ReplicaSource, replicated_costs
 from placeto_tf.replication.replicated_graph import SHARED
 from placeto_tf.search import micro_batch_order, pipelines
-from placeto_tf.search.pipeline_stages import Stages
 from placeto_tf.simulation import Simulator
 
 SLOW = Cluster.parse("k80:2")
@@ -196,13 +194,6 @@ def test_branches_are_refused():
     pipelines.pipeline(replicated, costs, SLOW, allowed_devices(replicated.graph, SLOW))
 
 
-def test_micro_batches_share_variables_and_fill_groups():
-  with pytest.raises(GraphError, match="no groups of 3"):
-    source().replicas(4, micro_batches=3)
-  with pytest.raises(GraphError, match="leave out mirrored"):
-    source().replicas(4, True, micro_batches=2)
-
-
 def test_a_pipeline_is_promising_where_its_estimate_is_lower():
   part = source(batch=65536).part(4)
   alone = ReplicaSource(training_graph(), {
@@ -216,18 +207,6 @@ def test_a_pipeline_is_promising_where_its_estimate_is_lower():
   assert pipelines.promising(part, repeated, SLOW, 1, 4, single_us)
   assert not pipelines.promising(part, repeated, SLOW, 1, 4, single_us / 4)
   assert not pipelines.promising(part, repeated, SLOW, 2, 2, np.inf)  # two devices, two groups
-
-
-def test_moves_of_stages_only_shorten_the_estimate():
-  part = load_graph(training_graph(), fetches=["train", "loss:0"], batch_size=64)
-  from placeto_tf.costs import estimate_costs
-
-  stages = Stages(part, estimate_costs(part, SLOW), SLOW, [0, 2],
-                  np.ones(part.num_ops, dtype=bool), 4)
-  stage = stages.divide()
-  better = stages.improved(stage)
-  assert stages.estimate_us(better) <= stages.estimate_us(stage)
-  assert stages.estimate_us(better, waits=False) <= stages.estimate_us(better)
 
 
 @pytest.mark.parametrize("transfers, expected_us", [

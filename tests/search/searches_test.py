@@ -87,11 +87,6 @@ def test_supernodes_follow_a_placement_of_any_ops(seed, random_problem):
     assert supernodes.allowed[np.arange(len(supernodes)), supernodes.devices(placement)].all()
 
 
-def test_levels_end_at_single_ops(make_problem):
-  problem = make_problem([1.0] * 100, max_groups=4, method="heavy_edge")
-  assert level_counts(problem) == [4, 16, 64, 100]
-
-
 @numba.njit
 def _proposed(moves, rng, devices):
   """Only compiled code may call `propose`."""

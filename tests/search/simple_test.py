@@ -6,20 +6,9 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.search.simple import current, random, single
 
 
-def test_current_is_the_first_device_where_the_graph_says_nothing(make_problem):
-  assert current(make_problem([1.0] * 3)).tolist() == [0, 0, 0]
-
-
 def test_current_takes_the_first_device_for_one_the_cluster_lacks(make_problem):
   problem = make_problem([1.0] * 2, assigned_devices=("/GPU:7", "/GPU:1"))
   assert current(problem).tolist() == [0, 1]
-
-
-def test_current_sends_ops_without_a_kernel_to_the_host(make_problem, make_cluster):
-  problem = make_problem(
-      [1.0] * 2, cluster=make_cluster(2, host=True), host_ops=[1],
-      assigned_devices=("/GPU:1", "/GPU:1"))
-  assert current(problem).tolist() == [1, 2]
 
 
 def test_current_is_on_the_host_where_the_graph_is_and_counts_no_pins(make_problem, make_cluster):
@@ -43,17 +32,6 @@ def test_single_takes_the_faster_kind(make_problem, make_cluster):
   problem = make_problem([[30.0, 10.0]] * 2, [(0, 1)], cluster=make_cluster(2, speeds=[0, 1]))
   assert single(problem).tolist() == [1, 1]
   assert problem.search_log.evaluations == 2
-
-
-def test_single_takes_the_device_that_has_the_memory(make_problem, make_cluster):
-  problem = make_problem(
-      [1.0], persistent_bytes=[100], cluster=make_cluster(2, memory=[50, 200]))
-  assert single(problem).tolist() == [1]
-
-
-def test_single_leaves_ops_without_a_kernel_on_the_host(make_problem, make_cluster):
-  problem = make_problem([1.0] * 3, cluster=make_cluster(2, host=True), host_ops=[1])
-  assert single(problem).tolist() == [0, 2, 0]
 
 
 def test_random_uses_its_evaluations_and_every_device(make_problem):

@@ -47,12 +47,6 @@ def test_code_is_kept_in_a_folder_of_its_own_and_not_beside_the_source(tmp_path)
   assert own.stat().st_mode & 0o777 == 0o700
 
 
-def test_numbas_own_variable_chooses_another_place(tmp_path):
-  (tmp_path / "other").mkdir(mode=0o755)
-  assert _run(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "other")).stdout == "4\n"
-  assert _kept(tmp_path) == _kept(tmp_path / "other") != []
-
-
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="has no modes")
 def test_a_place_that_others_may_write_to_is_refused_if_it_was_chosen_and_else_not_used(tmp_path):
   shared = tmp_path / "shared"

@@ -15,7 +15,7 @@ from properties import examples
 from random_cases import make_cluster, make_costs, random_case, with_cluster
 from unlimited_oracle import step_time_us
 
-from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.simulation.engines import ExtendedEngine
 from placeto_tf.simulation.simulator import Simulator
 
@@ -57,14 +57,6 @@ def test_how_transfers_queue(transfers, sent):
   assert found == sent
 
 
-def test_one_transfer_a_destination_keeps_the_output_until_the_last_has_ended():
-  # Sent 1-5 to device 1 and 5-9 to device 2; op3@6-7 on 0 finds the 4 bytes still there.
-  result = simulate(
-      [1, 1, 1, 6], [(0, 0, 1), (0, 0, 2), (0, CONTROL, 3)], [0, 1, 2, 0], sizes=[4, 1, 1, 2],
-      transfer_per_destination=True)
-  assert result.peak_memory_bytes.tolist() == [6, 5, 5]
-
-
 def test_packing_takes_compute_time_of_the_sender_before_the_bus():
   # op0@0-1 on 0; op1, ready since 0, @1-3. Packing (2 + 0.5 * 4 = 4 us) queues behind it: 3-7.
   # The 4 bytes take 7-11; op2@11-12.
@@ -88,13 +80,6 @@ def test_unpacking_takes_compute_time_of_the_receiver_before_the_consumers():
   assert (result.jobs.packing.tolist(), result.jobs.devices.tolist()) == ([False], [1])
   assert (result.jobs.start_us.tolist(), result.jobs.end_us.tolist()) == ([6], [11])
   assert result.peak_memory_bytes.tolist() == [4, 5]
-
-
-def test_control_transfers_pay_per_transfer_as_well():
-  # op0@0-1, packing 1-3, transfer 3-3, unpacking 3-4, op1@4-5.
-  result = simulate(
-      [1, 1], [(0, CONTROL, 1)], [0, 1], sender_us_per_transfer=2.0, receiver_us_per_transfer=1.0)
-  assert result.start_us.tolist() == [0, 4]
 
 
 @examples(1000)
@@ -129,19 +114,6 @@ def test_executor_goes_depth_first_into_what_was_made_ready_last():
   # ready, which is inline before them.
   result = executor_result([1] * 5, [(0, 0, 1), (0, 0, 2), (0, 0, 3), (3, 0, 4)], [0] * 5)
   assert result.start_us.tolist() == [0, 4, 3, 1, 2]
-
-
-def test_executor_runs_inline_types_first_and_then_nothing_else_inline():
-  # op1 is inline, so op3 is not; the deque then holds op3 before op2.
-  result = executor_result(
-      [1] * 4, [(0, 0, 1), (0, 0, 2), (0, 0, 3)], [0] * 4, op_types=["X", "I", "X", "X"])
-  assert result.start_us.tolist() == [0, 1, 3, 2]
-
-
-def test_executor_takes_consumers_of_data_before_those_of_control():
-  # By index op2 would be the last, and inline; but op1, which waits by control, comes after it.
-  result = executor_result([1] * 3, [(0, CONTROL, 1), (0, 0, 2)], [0] * 3)
-  assert result.start_us.tolist() == [0, 1, 2]
 
 
 def test_executor_takes_what_arrives_after_all_that_was_made_ready_here():

@@ -171,11 +171,3 @@ def test_placements_are_left_as_they_are_and_may_be_of_any_integer_type():
   assert simulator.simulate_many(placement)[0].tolist() == [result.step_time_us]
   assert simulator.simulate(placement.tolist()).step_time_us == result.step_time_us
   assert placement.tolist() == (np.arange(100) % 4).tolist()
-
-
-def test_single_op_and_op_without_outputs():
-  graph = ComputationGraph.from_edges(["only"], ["X"], [0], [])
-  result = Simulator(graph, make_costs([3], []), make_cluster(1)).simulate([0])
-  assert result.step_time_us == 3
-  assert result.peak_memory_bytes.tolist() == [0]
-  assert len(result.transfers) == 0

@@ -77,15 +77,6 @@ def test_memory_is_a_counter_that_reaches_the_peak():
     assert max(held for _, held in counted) == result.peak_memory_bytes[d]
 
 
-def test_packing_is_on_the_track_of_what_computes():
-  events = timeline_events(*small_case(sender_us_per_transfer=1.0))
-  names = {event["args"]["name"] for event in of_phase(events, "M")
-           if event["name"] == "thread_name"}
-  assert names == {"compute", "bus"}
-  assert {event["name"] for event in of_phase(events, "X") if event["cat"] == "pack"} == {
-      "pack a", "pack ^a"}
-
-
 def test_slices_of_one_track_do_not_overlap():
   for seed in range(20):
     graph, costs, cluster, placements = random_case(
@@ -106,14 +97,6 @@ def test_picture_is_not_blank(with_memory):
   options = dict(graph=graph, costs=costs) if with_memory else {}
   image = np.array(Image.open(io.BytesIO(timeline_png(result, title="a title", **options))))
   assert len(np.unique(image.reshape(-1, image.shape[2]), axis=0)) > 5
-
-
-def test_a_picture_of_many_devices_shows_the_busiest():
-  graph, costs, result = small_case(devices=50)
-  figure = timeline_figure(result, graph=graph, costs=costs)
-  lanes = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-  assert len(lanes) == 2 * 32 and {"/GPU:0", "/GPU:1"} < set(lanes)
-  assert "the 32 busiest of 50 devices" in [text.get_text() for text in figure.axes[0].texts]
 
 
 def test_a_picture_shows_the_step_before_above_on_the_same_axis():

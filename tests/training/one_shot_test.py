@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.errors import PlacementError
 from placeto_tf.problem.budget import Budget
 from placeto_tf.training import one_shot
 from placeto_tf.training.one_shot import ReinforceConfig, ReinforceLearner
@@ -119,26 +118,3 @@ def test_a_search_stays_within_its_budget_and_the_problem_remembers_the_best(eva
   assert problem.search_log.evaluations == evaluations - evaluations % environment.batch_size
   step_time_us = problem.simulator.simulate(problem.search_log.best_placement).step_time_us
   assert step_time_us == problem.search_log.best_objective_us
-
-
-def test_the_same_seed_gives_the_same_search_and_another_seed_another():
-  (first, _), (second, _), (third, _) = (
-      search(Budget(max_evaluations=80), seed) for seed in (1, 1, 2))
-  histories = [
-      [row[::2] for row in problem.search_log.history] for problem in (first, second, third)]
-  assert histories[0] == histories[1] != histories[2]
-
-
-def test_a_search_writes_summaries(tmp_path):
-  search(Budget(max_evaluations=40), root_dir=str(tmp_path))
-  tags = set()
-  for path in (tmp_path / "train").iterdir():
-    for record in tf.data.TFRecordDataset(str(path)):
-      tags.update(
-          value.tag for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value)
-  assert {"StepTime/best_us", "Metrics/AverageReturn", "Metrics/fitting", "Losses/loss"} <= tags
-
-
-def test_what_makes_no_sense_is_refused():
-  with pytest.raises(PlacementError, match="baseline is 'median'"):
-    ReinforceConfig(baseline="median")

@@ -2,12 +2,8 @@ import types
 
 import numpy as np
 import pytest
-from tf_agents.drivers import py_driver
 from tf_agents.environments import utils
-from tf_agents.policies import random_py_policy
-from tf_agents.specs import array_spec
 
-from placeto_tf.errors import PlacementError
 from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
 from random_problem import grouped_graph, random_problem
 
@@ -66,10 +62,6 @@ def test_the_last_group_is_placed_too():
   assert environment.best_placement.tolist() == [1, 1]
 
 
-def test_the_final_reward_is_minus_the_last_objective():
-  assert play(two_groups(reward="final"), [1, 1]) == pytest.approx([0.0, -0.5])
-
-
 @pytest.mark.parametrize("rules", [
     {}, {"order": "random"}, {"start": "random"}])
 def test_returns_add_up_to_the_fall_of_the_objective(rules):
@@ -120,37 +112,10 @@ def test_episodes_side_by_side_do_not_touch_each_other():
   np.testing.assert_allclose(reward, [0.3, -0.2], atol=1e-6)
 
 
-@pytest.mark.parametrize("rules,message", [
-    ({"order": "alphabetical"}, "order is 'alphabetical'; expected one of"),
-    ({"num_episodes": 0}, "num_episodes is 0")])
-def test_wrong_rules_are_named(rules, message):
-  with pytest.raises(PlacementError, match=message):
-    EnvironmentConfig(**rules)
-
-
 @pytest.mark.parametrize("rules", [
     {}, {"order": "random"}, {"reward": "final", "start": "random"}, {"start": "best"}])
 def test_tf_agents_finds_the_environment_valid(rules):
   utils.validate_py_environment(simulated(**rules), episodes=2)
-
-
-def test_every_time_step_a_driver_sees_is_as_the_spec_says():
-  environment = two_groups(num_episodes=2)
-  spec = array_spec.add_outer_dims_nest(environment.time_step_spec(), (2,))
-  seen = []
-
-  def observe(transition):
-    time_step, _, next_time_step = transition
-    for step in (time_step, next_time_step):
-      assert array_spec.check_arrays_nest(step, spec)
-    seen.append(next_time_step)
-
-  policy = random_py_policy.RandomPyPolicy(
-      environment.time_step_spec(), environment.action_spec(), seed=0)
-  driver = py_driver.PyDriver(
-      environment, policy, observers=[], transition_observers=[observe], max_episodes=4)
-  driver.run(environment.reset())
-  assert sum(int(step.is_last().all()) for step in seen) == 2
 
 
 def test_observations_are_padded_and_name_their_graph():

@@ -69,11 +69,8 @@ def test_checks_see_all_new_values_at_once_and_the_last_one_counts():
 @pytest.mark.parametrize("setting, message", [
     ("width", "expected field=value"),
     ("network.widht=3", r"did you mean network.width .*the fields are graphs, sizes"),
-    ("netwrk.squash=true", "did you mean network.squash"),
     ("low=1.5", "low is '1.5', expected a whole number; it is 0 by default"),
-    ("network.rate=fast", "expected a number"),
     ("network.squash=yes", "expected true or false"),
-    ("target=near", "expected a number"),
     ("sizes=1,x", "expected a whole number"),
 ])
 def test_what_is_wrong_is_named(setting, message):

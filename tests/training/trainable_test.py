@@ -30,7 +30,3 @@ def test_a_preset_is_another_way_to_train_a_policy():
     POLICIES["gdp"]().preset("paper")
 
 
-@pytest.mark.parametrize("field", ["iterations", "checkpoint_every", "watch_every"])
-def test_counts_below_one_are_refused(field):
-  with pytest.raises(PlacetoError, match=f"{field} is 0; expected at least 1"):
-    RunConfig(("a",), **{field: 0})

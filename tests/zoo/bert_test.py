@@ -38,12 +38,3 @@ def test_masked_words_are_found_where_the_positions_say(built):
     value, found = session.run([value, found], feeds)
   expected = np.concatenate([value[row, positions[row]] for row in range(2)])
   np.testing.assert_array_equal(found, expected)
-
-
-def test_labels_of_masked_words_are_predicted_with_the_table_of_words(built):
-  tables = [v for v in built.graph.get_collection("trainable_variables")
-            if v.shape.as_list() == [40, 128]]
-  assert [v.op.name for v in tables] == ["embeddings/words"]
-  kinds = {op.type for op in built.graph.get_operations() if "embeddings/words" in op.name}
-  assert "ResourceApplyMomentum" in kinds  # dense, as the softmax needs it
-  assert tf.as_dtype(tables[0].dtype).base_dtype == tf.float32

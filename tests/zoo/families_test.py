@@ -1,10 +1,9 @@
 import ast
 import random
-import subprocess
-import sys
 
 import pytest
 
+import subprograms
 from placeto_tf import zoo
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
@@ -20,11 +19,7 @@ def test_a_slice_expands_to_its_graphs_and_other_specs_to_themselves():
 
 @pytest.mark.parametrize("spec, culprit", [
     ("family:cifar100[0]", "'cifar100'"),
-    ("family:", "''"),
     ("family:ptb", "family:ptb[3]"),
-    ("family:ptb:seed=1[0]", "family:ptb[3]"),
-    ("family:ptb[0:]", "family:ptb[3]"),
-    ("family:ptb[-1]", "family:ptb[3]"),
     ("family:ptb[4:4]", "ends after its start"),
     ("family:ptb[0:9999999]", "1000000"),
 ])
@@ -61,19 +56,10 @@ def test_members_kept_for_tests_share_no_structure_with_others(name):
   assert not kept & set(map(_structure, others))
 
 
-def test_translation_is_tested_on_deeper_models_than_others_have():
-  def deepest(members):
-    return max(_structure(spec)[0] for spec in zoo.expand(f"family:nmt[{members}]"))
-
-  assert deepest("0:24") == deepest("32:300") == 4
-  assert deepest("24:32") == 6
-
-
 def test_a_member_is_the_same_in_every_process():
   specs = [f"family:{name}[5]" for name in zoo.family_names()]
   program = f"from placeto_tf.zoo import families\nprint([families.member(s) for s in {specs}])"
-  printed = subprocess.run(
-      [sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+  printed = subprograms.python("-c", program).stdout
   assert ast.literal_eval(printed) == [families.member(spec) for spec in specs]
 
 

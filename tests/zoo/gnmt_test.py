@@ -31,14 +31,6 @@ def test_the_first_layer_reads_both_ways(built):
       assert (run(changed)[others] != before[others]).any(axis=1).all()
 
 
-def test_layers_from_the_third_on_add_what_they_were_given(built):
-  names = {op.name for op in built.graph.get_operations()}
-  residual = {name.split("/")[1] for name in names
-              if name.startswith("decoder/level_") and name.rpartition("/")[2].startswith("add")
-              and "layer_0" not in name}
-  assert residual == {"level_2"}
-
-
 def test_attention_reaches_every_layer_of_the_decoder(built):
   shapes = {variable.op.name: variable.shape.as_list()
             for variable in built.graph.get_collection("trainable_variables")}

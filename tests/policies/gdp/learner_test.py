@@ -5,7 +5,6 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp.learner import GdpLearner, PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
@@ -75,13 +74,6 @@ def test_graphs_count_alike_whatever_their_size_and_each_by_its_own_rewards(lear
   assert learner.learn(steps, 0.0)["loss"] == pytest.approx(expected, abs=1e-4)
 
 
-def test_where_all_placements_earn_the_same_nothing_is_learned(learner):
-  weights = [variable.numpy() for variable in learner.policy.variables]
-  assert learner.learn([played(learner, 0, [-2.0, -2.0])], 0.0)["loss"] == 0
-  for variable, value in zip(learner.policy.variables, weights):
-    np.testing.assert_array_equal(variable, value)
-
-
 def test_the_bonus_is_the_mean_entropy_of_a_node(learner):
   learner._agent.entropy_coefficient.assign(0.0)
   config = PpoConfig(epochs=1, entropy=0.5)
@@ -89,8 +81,3 @@ def test_the_bonus_is_the_mean_entropy_of_a_node(learner):
   p = tf.nn.softmax(learner.policy.logits(0)).numpy()[:, :3]
   loss = other.learn([played(other, 0, [-2.0, -2.0])], 0.0)["loss"]
   assert loss == pytest.approx(0.5 * (p * np.log(p)).sum(axis=1).mean(), rel=1e-4)
-
-
-def test_what_makes_no_sense_is_refused():
-  with pytest.raises(PlacementError, match="epochs is 0"):
-    PpoConfig(epochs=0)

@@ -1,11 +1,9 @@
 import dataclasses
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp import node_inputs as inputs_lib
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import NodeTable, node_inputs, node_problem
@@ -40,12 +38,6 @@ def test_graphs_side_by_side_have_the_logits_of_each_alone():
   np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
-def test_an_untrained_network_tells_nodes_apart():
-  logits = GdpNetwork(SMALL)(tensors(inputs_of(num_ops=50))).numpy()[:, :3]
-  assert (logits.std(axis=0) > 1).all()
-  assert len(np.unique(logits.argmax(axis=1))) > 1
-
-
 def test_superposition_places_equal_nodes_otherwise_in_another_graph():
   # A cluster of other links changes no node, only the vector that gates the layers.
   inputs = inputs_of(num_ops=30)
@@ -65,13 +57,6 @@ def test_every_weight_has_a_gradient():
   assert not quiet
 
 
-def test_the_same_seed_gives_the_same_network_and_another_one_another():
-  inputs = tensors(inputs_of())
-  one, same, other = (GdpNetwork(SMALL, seed)(inputs).numpy() for seed in (1, 1, 2))
-  np.testing.assert_array_equal(one, same)
-  assert not np.array_equal(one, other)
-
-
 def test_nodes_are_what_must_share_a_device_with_the_features_of_all_its_ops():
   problem = node_problem(random_problem(num_ops=40, num_groups=4))
   assert problem.num_groups == 40
@@ -81,14 +66,3 @@ def test_nodes_are_what_must_share_a_device_with_the_features_of_all_its_ops():
   assert (inputs["sources"] < inputs["targets"]).all()  # topological order
   assert inputs["mask"].sum(axis=1).tolist() == [3] * 40  # neither the host nor padding
   assert inputs["devices"][:, 0].tolist() == [1, 1, 1, 1, 0, 0]
-
-
-def test_a_cluster_of_too_many_devices_is_refused():
-  with pytest.raises(PlacementError, match="has 9 devices.*made for 5"):
-    inputs_of(devices="k80:8")
-
-
-@pytest.mark.parametrize("wrong", [{"width": 0}, {"heads": 3}, {"segment": 0}])
-def test_wrong_sizes_are_refused(wrong):
-  with pytest.raises(PlacementError, match=next(iter(wrong))):
-    dataclasses.replace(SMALL, **wrong)

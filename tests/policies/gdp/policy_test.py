@@ -100,15 +100,6 @@ def test_log_probabilities_and_entropies_of_what_was_drawn(policy):
         entropy, np.broadcast_to(-(p * np.log(p)).sum(axis=1), (3, m)), rtol=1e-3, atol=1e-5)
 
 
-def test_the_likeliest_devices(policy):
-  np.testing.assert_array_equal(
-      policy.greedy(0), policy.logits(0)[:, :3].argmax(axis=1))
-
-
-def test_all_that_is_trained_is_found(policy):
-  assert len(policy.trainable_variables) == len(policy.network.trainable_variables)
-
-
 def test_weights_go_out_and_come_back(tmp_path):
   network = GdpNetwork(SMALL, seed=3)
   save_weights(network, str(tmp_path), iteration=7)
@@ -135,12 +126,4 @@ def test_wrong_weights_are_refused(tmp_path):
   content["network"].update(width=2**20, heads=1)  # would take terabytes
   sidecar.write_text(json.dumps(content))
   with pytest.raises(PlacementError, match="larger than its arrays"):
-    load_network(str(tmp_path))
-
-
-def test_weights_that_are_not_numbers_are_refused(tmp_path):
-  network = GdpNetwork(SMALL)
-  network.variables[0].assign(network.variables[0] * np.nan)
-  save_weights(network, str(tmp_path))
-  with pytest.raises(PlacementError, match="NaN"):
     load_network(str(tmp_path))

@@ -59,16 +59,6 @@ def test_zero_shot_of_one_evaluation_is_the_likeliest_devices(weights):
   np.testing.assert_array_equal(*(problem.search_log.best_placement for problem in problems))
 
 
-def test_from_scratch_with_weights_goes_on_from_them(weights, eagerly):
-  histories = []
-  for way in ("scratch", "fine_tune"):
-    problem = random_problem()
-    search_gdp(
-        problem, Budget(max_evaluations=10), 0, way=way, weights=weights, **SMALL)
-    histories.append([row[::2] for row in problem.search_log.history])
-  assert histories[0] == histories[1]
-
-
 def test_place_offers_the_methods_and_says_what_they_need(weights):
   assert {"gdp", *(f"gdp_{way}" for way in WAYS[1:])} <= set(registry.names())
   with pytest.raises(PlacementError, match="needs policy_weights.*--policy=gdp"):

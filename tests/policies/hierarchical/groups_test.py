@@ -75,9 +75,3 @@ def test_draws_follow_the_table():
   for u, row in enumerate(np.exp(table)):
     found = np.bincount(columns[:, u], minlength=3) / 20000
     np.testing.assert_allclose(found, row, atol=0.012)
-
-
-def test_shares_follow_the_compute_time_of_what_can_be_moved():
-  parts = Parts(chain(has_kernel=[[True, True], [True, False], [True, True], [True, True]]))
-  # From the end: d, c, b, a; b is on the host and takes no share.
-  np.testing.assert_allclose(parts.share[[3, 2, 0]], [1 / 6, 3 / 6, 5 / 6], rtol=1e-6)

@@ -1,8 +1,6 @@
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from placeto_tf.errors import PlacementError
 from placeto_tf.grouping import group_ops
 from placeto_tf.policies.hierarchical.groups import Parts
 from placeto_tf.policies.hierarchical.policy import HierarchicalConfig, HierarchicalPolicy
@@ -89,15 +87,6 @@ def test_an_empty_group_is_no_decision():
   assert (of_groups[:, 2] == 0).all() and (of_groups[:, [0, 1, 3, 4]] < 0).all()
 
 
-def test_the_larger_the_groupers_scale_the_surer_it_starts():
-  sure = []
-  for scale in (0.0, 1.0):
-    _, policy, decisions = sampled(config=HierarchicalConfig(
-        num_groups=5, grouper_scale=scale, stretches=0.0, placer=SMALL.placer))
-    sure.append(policy.log_prob(tf.constant(decisions)).numpy()[:, :-5].min())
-  assert sure[0] == pytest.approx(np.log(0.2), abs=0.2) and sure[1] < sure[0]
-
-
 def test_the_grouper_starts_with_stretches_of_the_walk():
   problem = units_problem()
   policy = HierarchicalPolicy(problem, HierarchicalConfig(
@@ -107,8 +96,3 @@ def test_the_grouper_starts_with_stretches_of_the_walk():
   np.testing.assert_array_equal(likeliest, np.minimum(share * 5, 4).astype(int))
   weight = np.bincount(likeliest, weights=problem.costs.compute_us[:, 0])
   assert weight.max() < 2 * weight.mean()
-
-
-def test_what_makes_no_sense_is_refused():
-  with pytest.raises(PlacementError, match="num_groups is 0"):
-    HierarchicalConfig(num_groups=0)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from placeto_tf.encoding.pair_features import NAMES
-from placeto_tf.encoding.placed_groups import group_counts
 from placeto_tf.policies.placeto import best_first, placers
 from placeto_tf.policies.placeto.best_first import BestFirst, BestFirstConfig
 from placeto_tf.policies.placeto.placers import search
@@ -122,14 +121,6 @@ def test_several_groups_move_at_once_at_first_more_after_a_gain_and_fewer_after_
   assert moved[1:] == [2] if not gains else moved[1] in (16, len(run.tables.movable))
 
 
-def test_moves_that_promise_too_little_are_made_one_at_a_time():
-  problem = random_problem(num_ops=400, num_groups=64)
-  run = on_a_level(problem, 64, several=21, least_score=11.0)  # no score is above 10
-  before = problem.search_log.evaluations
-  run.several_moves(Budget())
-  assert problem.search_log.evaluations == before
-
-
 @pytest.mark.parametrize("evaluations", [2, 40, 400])
 def test_the_budget_is_kept_and_the_result_never_worse_than_the_start(evaluations):
   problem = random_problem(num_ops=200, num_groups=24)
@@ -176,46 +167,6 @@ def test_without_limits_the_rounds_end(monkeypatch):
   found = search(problem, start_of(problem), balancer(), Budget(), config=config, annealing=False)
   assert problem.search_log.evaluations <= 1 + 5 + 5 + 20
   assert problem.evaluate_ops(found).objective_us[0] == problem.search_log.best_objective_us
-
-
-def test_equal_seeds_give_equal_placements_and_others_other_draws():
-  def run(seed):
-    problem = random_problem(num_ops=200, num_groups=24, devices="p100:2+k80:2")
-    search(problem, start_of(problem), ScorerWeights.untrained(), Budget(max_evaluations=300), seed,
-           annealing=False)
-    return [row[::2] for row in problem.search_log.history]
-
-  assert run(1) == run(1) != run(2)
-
-
-def test_short_rounds_go_through_all_levels_and_the_long_one_through_its_own():
-  class Levels(BestFirst):
-    def level_search(self, budget, temperature=0.0):
-      seen.append((self.level.num_groups, temperature, budget.max_evaluations))
-      super().level_search(budget, temperature)
-
-  problem = random_problem(num_ops=200, num_groups=24)
-  run = Levels(problem, start_of(problem), balancer(), config=BestFirstConfig(
-      rounds=(20, 20), levels=(0.25, 1.0), vary=0.0, long_levels=((0.5, 0.5), (1.0, 0.5)),
-      temperature=0.1))
-  seen = []
-  run.run(Budget(200))
-  counts, temperatures, ends = zip(*seen)
-  assert temperatures == (0.0,) * 4 + (0.1,) * 2
-  assert counts[0] < counts[1] == counts[5] and counts[0] < counts[4] < counts[1]
-  assert ends[0] == 1 + 10 and ends[1] <= 1 + 20 and sorted(ends) == list(ends)
-
-
-def test_where_nothing_can_move_the_start_comes_back():
-  problem = random_problem(devices="k80:1")
-  found = search(problem, start_of(problem), ScorerWeights.untrained(), Budget(max_evaluations=50))
-  np.testing.assert_array_equal(found, start_of(problem))
-
-
-def test_group_counts_stay_between_the_devices_and_what_can_be_moved():
-  problem = random_problem(num_ops=200, num_groups=24)
-  finest = len(np.unique(problem.graph.colocation))
-  assert group_counts(problem, (1e-3, 0.5, 1.0, 1e3)) == [problem.num_devices, 12, 24, finest]
 
 
 def test_until_a_placement_fits_moves_off_full_devices_come_first():

@@ -55,17 +55,6 @@ def test_scores_and_actions_of_the_compiled_policy_are_those_of_tf_agents(weight
       time_step = environment.step(np.int32(rng.integers(count)))
 
 
-def test_equal_devices_have_equal_scores():
-  problem = random_problem(devices="k80:3")
-  environment = PlacetoEnvironment([with_starts(problem)], PROCESS, arms=128)
-  environment.reset()
-  process = environment.process
-  elsewhere = np.setdiff1d(np.arange(3), np.unique(process.groups))
-  if len(elsewhere) == 2:  # both are empty
-    scores = pretrained().scores(process.pairs.reshape(-1, 32)).reshape(-1, 4)
-    np.testing.assert_array_equal(*scores[:, elsewhere].T)
-
-
 def test_messages_that_begin_as_nothing_leave_scores_as_they_are():
   plain = ScorerWeights.untrained(3, 16)
   more = ScorerWeights.untrained(3, 16, rounds=2)

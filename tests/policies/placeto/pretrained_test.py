@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+import subprograms
 from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry, running
@@ -55,8 +54,7 @@ def test_inference_imports_no_tensorflow():
   code = ("import sys; from placeto_tf.policies.placeto import placers; "
           "from placeto_tf.policies.placeto import scorer; "
           "scorer.pretrained(); print('tensorflow' in sys.modules or 'tf_keras' in sys.modules)")
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-  assert done.stdout.strip() == "False", done.stderr
+  assert subprograms.python("-c", code).stdout.strip() == "False"
 
 
 def test_a_copy_without_weights_says_so(monkeypatch):

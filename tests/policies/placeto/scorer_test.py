@@ -32,21 +32,6 @@ def test_weights_come_back_from_a_directory(tmp_path):
   assert json.loads((tmp_path / "weights.json").read_text())["commit"] == "abc"
 
 
-def test_weights_are_found_in_the_directory_of_a_training_run(tmp_path):
-  weights = ScorerWeights.untrained()
-  weights.save(str(tmp_path / "weights"))
-  np.testing.assert_array_equal(ScorerWeights.load(str(tmp_path)).output, weights.output)
-
-
-def test_weights_of_other_features_are_refused(tmp_path):
-  ScorerWeights.untrained().save(str(tmp_path))
-  sidecar = json.loads((tmp_path / "weights.json").read_text())
-  sidecar["features"][0] = "another"
-  (tmp_path / "weights.json").write_text(json.dumps(sidecar))
-  with pytest.raises(PlacementError, match="another list of features"):
-    ScorerWeights.load(str(tmp_path))
-
-
 def test_a_damaged_file_and_a_missing_one_are_named(tmp_path):
   with pytest.raises(PlacementError, match="weights.json.*No such file"):
     ScorerWeights.load(str(tmp_path))
@@ -54,11 +39,3 @@ def test_a_damaged_file_and_a_missing_one_are_named(tmp_path):
   (tmp_path / "weights.npz").write_bytes(b"not an archive")
   with pytest.raises(PlacementError, match="weights.npz.*is damaged"):
     ScorerWeights.load(str(tmp_path))
-
-
-def test_nan_and_wrong_shapes_are_refused():
-  good = ScorerWeights.untrained()
-  with pytest.raises(PlacementError, match="bias_1 of the scorer holds NaN"):
-    dataclasses.replace(good, bias_1=np.full(32, np.nan))
-  with pytest.raises(PlacementError, match="hidden_1 of the scorer has shape"):
-    dataclasses.replace(good, hidden_1=np.zeros((3, 32)))

@@ -1,47 +1,25 @@
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from training_runs import PLACETO, placeto, served
 
 from placeto_tf.encoding import graph_tensor
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.encoding.move_process import ProcessConfig
 from placeto_tf.encoding.placed_groups import PlacedGroups
-from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.placeto.scorer import ScorerWeights
-from placeto_tf.policies.placeto.training import PlacetoTraining, PlacetoTrainingConfig
-from placeto_tf.training.problems import with_starts
-from placeto_tf.training.trainer import Trainer
 from random_problem import random_problem
 
 import tensorflow_gnn as tfgnn  # isort: skip
-
-CONFIG = PlacetoTrainingConfig(
-    graphs=("a", "b"), clusters=("k80:3",), iterations=5, checkpoint_every=2, watch_every=3,
-    width=8, steps=3, batch=32, arms=64, capacity=1000,
-    process=ProcessConfig(rounds=1, levels=(0.5, 1.0), evaluations=20))
-
-
-def problems():
-  return [with_starts(random_problem(num_ops=80, num_groups=16, devices=text, seed=i))
-          for i, text in enumerate(("k80:3", "p100:2+k80:2"))]
-
-
-def trainer(root_dir, config=CONFIG, **options):
-  return Trainer(PlacetoTraining, config, str(root_dir), problems=problems(),
-                 held_out=problems()[:1], **options)
 
 
 @pytest.fixture(name="whole", scope="module")
 def whole_fixture(tmp_path_factory):
   """A run from its beginning to its end, its directory, its first weights, and its figures."""
   root_dir = tmp_path_factory.mktemp("whole")
-  run = trainer(root_dir)
+  run = placeto(root_dir)
   first = run.learner.weights
   return run, root_dir, first, run.run()
 
@@ -55,35 +33,14 @@ def test_a_run_learns_writes_weights_and_says_that_it_is_done(whole):
   np.testing.assert_array_equal(weights.hidden_1, run.learner.weights.hidden_1)
 
 
-def test_a_run_that_was_stopped_and_resumed_ends_with_the_same_bits(whole, tmp_path, unsaved):
-  trainer(tmp_path).run(until=3)  # the last checkpoint is of iteration 2
-  resumed = trainer(tmp_path)
-  assert resumed.iteration == 2
-  resumed.run()
-  for one, other in zip(whole[0].learner.weights.arrays, resumed.learner.weights.arrays):
-    np.testing.assert_array_equal(one, other)
-
-
 def test_the_saved_model_scores_option_edges_in_a_process_without_this_package(whole, tmp_path):
   run, root_dir, *_ = whole
   problem = random_problem(num_ops=30, num_groups=6, devices="k80:5", seed=9)  # of another size
   placed = PlacedGroups(problem, problem.allowed_ops.argmax(axis=1).astype(np.int32), 6)
   grouped = GroupedGraph.of(placed.level)
   pairs = placed.state.features(np.arange(grouped.num_groups, dtype=np.int32))
-  (tmp_path / "example").write_bytes(tfgnn.write_example(graph_tensor.encode(
-      grouped, placed.groups, pairs=pairs)).SerializeToString())
-  done = subprocess.run(
-      [sys.executable, "-c", f"""
-import json, sys
-import tensorflow as tf
-loaded = tf.saved_model.load({str(root_dir / "policies" / "policy")!r})
-found = loaded.place(open({str(tmp_path / "example")!r}, "rb").read())
-assert not any(name.startswith(("placeto_tf", "tensorflow_gnn")) for name in sys.modules)
-print(json.dumps({{name: value.numpy().tolist() for name, value in found.items()}}))
-"""], cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True,
-      check=False)
-  assert done.returncode == 0, done.stderr
-  found = json.loads(done.stdout)
+  found = served(root_dir, tfgnn.write_example(graph_tensor.encode(
+      grouped, placed.groups, pairs=pairs)), tmp_path)
   assert list(zip(found["group"], found["device"])) == list(zip(*np.nonzero(grouped.allowed)))
   np.testing.assert_allclose(
       found["score"], run.learner.weights.scores(pairs[grouped.allowed]), atol=1e-5)
@@ -106,8 +63,8 @@ def test_the_policy_saved_by_tf_agents_acts_like_the_compiled_scores(whole):
 
 
 def test_regression_finds_what_gains_are_made_of(tmp_path):
-  learner = trainer(
-      tmp_path, dataclasses.replace(CONFIG, steps=25, batch=128, learning_rate=2e-2)).learner
+  learner = placeto(
+      tmp_path, dataclasses.replace(PLACETO, steps=25, batch=128, learning_rate=2e-2)).learner
   played = learner.collector(learner.portable(None))(learner.weights, learner.specs(1)[0])
   rng = np.random.default_rng(0)
   pairs = rng.normal(size=(2000, 32)).astype(np.float32)
@@ -122,24 +79,11 @@ def test_regression_finds_what_gains_are_made_of(tmp_path):
 def test_messages_are_learned_from_whole_observations_and_begin_as_nothing(tmp_path, unsaved):
   plain = ScorerWeights.untrained(0, 8)
   plain.save(str(tmp_path / "plain"))
-  config = dataclasses.replace(CONFIG, messages=1, iterations=2)
-  run = trainer(tmp_path / "run", config, warm_start=str(tmp_path / "plain"))
+  config = dataclasses.replace(PLACETO, messages=1, iterations=2)
+  run = placeto(tmp_path / "run", config, warm_start=str(tmp_path / "plain"))
   first = run.learner.weights
   np.testing.assert_array_equal(first.hidden_1, plain.hidden_1)
   assert not first.messages[2].any()
   run.run()
   trained = ScorerWeights.load(str(tmp_path / "run"))
   assert len(trained.messages) == 3 and trained.messages[2].any()
-
-
-def test_weights_of_another_network_do_not_begin_a_run(tmp_path):
-  ScorerWeights.untrained(0, 4).save(str(tmp_path / "narrow"))
-  with pytest.raises(PlacetoError, match="have width 4 .* expected 8 and 0; set width"):
-    trainer(tmp_path / "run", warm_start=str(tmp_path / "narrow"))
-
-
-@pytest.mark.parametrize("wrong", [
-    {"iterations": 0}, {"arms": 0}, {"messages": -1}, {"learning_rate": 0.0}])
-def test_wrong_settings_are_refused(wrong):
-  with pytest.raises(PlacetoError, match=next(iter(wrong))):
-    dataclasses.replace(CONFIG, **wrong)

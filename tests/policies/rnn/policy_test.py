@@ -22,18 +22,6 @@ def test_what_is_drawn_is_allowed_and_the_network_gives_its_probability():
       policy.log_prob(tf.constant(sampled)), atol=1e-6)
 
 
-def test_seeds_decide_weights_and_draws_and_nothing_else_does():
-  problem = random_problem()
-  policies = []
-  for weights in (0, 0, 1):
-    tf.random.set_seed(len(policies))
-    policies.append(RnnPolicy(problem, SMALL, weights))
-  first, again, other = (policy.sample(np.random.default_rng(0), 4) for policy in policies)
-  np.testing.assert_array_equal(first, again)
-  assert (first != other).any()
-  assert (policies[0].sample(np.random.default_rng(1), 4) != first).any()
-
-
 def test_gradients_reach_the_op_types_the_encoder_and_the_decoder():
   problem = random_problem()
   for own_scale in (3.0, 0.0):
@@ -47,10 +35,3 @@ def test_gradients_reach_the_op_types_the_encoder_and_the_decoder():
     gradients = tape.gradient(loss, policy.trainable_variables)
     for variable, gradient in zip(policy.trainable_variables, gradients):
       assert np.abs(gradient).max() > 0, variable.name
-
-
-def test_groups_are_told_apart_by_types_sizes_and_neighbours():
-  problem = random_problem()
-  features = RnnPolicy(problem, dataclasses.replace(SMALL, standardize=False)).features().numpy()
-  assert features.shape == (1, problem.num_groups, 3 + 6 + 2 * problem.num_groups)
-  assert len(np.unique(features[0], axis=0)) == problem.num_groups

@@ -3,6 +3,8 @@
 import pytest
 import tensorflow as tf
 
+import graph_files
+
 
 @pytest.fixture(name="gpu_kernels")
 def gpu_kernels_fixture(load_program):
@@ -18,9 +20,7 @@ def _graph(tmp_path):
         "weights", [10, 8 * 8 * 32]), transpose_b=True)
     loss = tf.reduce_mean(logits)
     tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
-  path = tmp_path / "graph.pb"
-  path.write_bytes(graph.as_graph_def().SerializeToString())
-  return str(path)
+  return graph_files.write(graph.as_graph_def(), tmp_path / "graph.pb")
 
 
 def test_kernels_have_the_shapes_of_their_ops(gpu_kernels, tmp_path):

@@ -65,15 +65,6 @@ def test_the_gradient_of_the_loss_is_the_one_worked_out_by_hand(two_groups):
   assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_loss_is_minus_the_mean_of_advantage_times_log_probability(two_groups):
-  agent, network, observation = two_groups
-  action, advantage = np.array([[0], [1], [0]], dtype=np.int32), np.array([2.0, -1.0, 0.5])
-  experience = singles(observation, action, advantage)
-  loss = agent.total_loss(experience, experience.reward, weights=None)
-  chosen = np.take_along_axis(probabilities(network, observation)[:, 0], action, axis=1)[:, 0]
-  assert float(loss.loss) == pytest.approx(-np.mean(advantage * np.log(chosen)), rel=1e-4)
-
-
 def test_the_entropy_bonus_follows_its_coefficient(two_groups):
   agent, network, observation = two_groups
   agent.entropy_coefficient.assign(0.5)
@@ -81,15 +72,6 @@ def test_the_entropy_bonus_follows_its_coefficient(two_groups):
   loss = agent.total_loss(experience, experience.reward, weights=None)
   p = probabilities(network, observation)[:, 0, :2]
   assert float(loss.loss) == pytest.approx(0.5 * np.mean((p * np.log(p)).sum(axis=1)), rel=1e-4)
-
-
-def test_what_paid_becomes_likelier_and_what_cost_less_likely(two_groups):
-  agent, network, observation = two_groups
-  before = probabilities(network, observation)[0, 0, 1]
-  for _ in range(5):
-    agent.train(singles(
-        observation, np.array([[1], [0], [1]], dtype=np.int32), np.array([1.0, -1.0, 1.0])))
-  assert probabilities(network, observation)[0, 0, 1] > before + 0.05
 
 
 def test_the_baseline_of_the_graph_and_the_step_is_taken_off_the_return():

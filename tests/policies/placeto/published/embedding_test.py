@@ -71,37 +71,3 @@ def test_pooling_puts_a_group_beside_sums_over_its_relatives(grouped):
     total = two_layers_by_hand(f, x)[mask].sum(axis=0, keepdims=True)
     np.testing.assert_allclose(
         found[4 * (i + 1):4 * (i + 2)], two_layers_by_hand(g, total)[0], rtol=1e-4, atol=1e-5)
-
-
-def shared_summands(graph):
-  """AddN ops of three and more summands of which something else holds one too.
-
-  AddN begins with whichever summand nobody else holds by then, so that the order is left to chance.
-  """
-  def holders(tensor):
-    for op in tensor.consumers():
-      yield from holders(op.outputs[0]) if op.type in ("Identity", "Reshape") else (op,)
-
-  def held(tensor):
-    while tensor.op.type in ("Identity", "Reshape"):  # the same memory
-      tensor = tensor.op.inputs[0]
-    return tensor
-
-  return [op.name for op in graph.get_operations() if op.type == "AddN" and len(op.inputs) > 2
-          and any(len(list(holders(held(tensor)))) > 1 for tensor in op.inputs)]
-
-
-def test_gradients_do_not_depend_on_the_order_in_which_threads_come(grouped):
-  layer = embedding.MessagePassing(4, 5, Seeds(0), forward=True)
-  arrays = tables(grouped)
-
-  def gradients(raw):
-    with tf.GradientTape() as tape:
-      loss = tf.reduce_sum(layer(embedding.group_graph(arrays, raw)) ** 2)
-    return [tf.convert_to_tensor(g) for g in tape.gradient(loss, layer.trainable_weights)]
-
-  raw = tf.constant(raw_features(grouped, 2))
-  layer(embedding.group_graph(arrays, raw))  # makes the weights
-  traced = tf.function(gradients, autograph=False).get_concrete_function(
-      tf.TensorSpec(raw.shape, raw.dtype))
-  assert shared_summands(traced.graph) == []

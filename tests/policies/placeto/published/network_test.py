@@ -68,13 +68,6 @@ def test_a_device_that_is_not_allowed_is_never_chosen(grouped):
   np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
 
 
-def test_placements_side_by_side_do_not_touch_each_other(grouped):
-  network, observation = network_for(grouped), observe(grouped, batch=4)
-  alone = {name: value[2:3] for name, value in observation.items()}
-  np.testing.assert_allclose(
-      probabilities(network, observation)[2:3], probabilities(network, alone), rtol=1e-5)
-
-
 def test_time_and_batch_dimensions_are_both_taken(grouped):
   network, observation = network_for(grouped), observe(grouped, batch=6)
   deep = {name: value.reshape((2, 3) + value.shape[1:]) for name, value in observation.items()}
@@ -83,27 +76,11 @@ def test_time_and_batch_dimensions_are_both_taken(grouped):
   np.testing.assert_allclose(found.reshape(flat.shape), flat, rtol=1e-5)
 
 
-def test_two_networks_of_one_seed_are_equal_and_of_another_are_not(grouped):
-  weights = [
-      np.concatenate([v.numpy().ravel() for v in network_for(grouped, seed=s).variables])
-      for s in (1, 1, 2)]
-  np.testing.assert_array_equal(weights[0], weights[1])
-  assert (weights[0] != weights[2]).any()
-
-
 def with_larger_head(network):
   """The network with a head whose scores differ visibly, unlike those it starts with."""
   last = network._head.layers[-1]
   last.set_weights([3 * value for value in last.get_weights()])
   return network
-
-
-def test_the_papers_network_has_to_learn_each_device_for_itself(grouped):
-  network, observation = with_larger_head(network_for(grouped)), observe(grouped)
-  renamed = np.array([2, 0, 1])
-  moved = dict(observation, placement=renamed[observation["placement"]].astype(np.int32))
-  plain, other = probabilities(network, observation), probabilities(network, moved)
-  assert np.abs(other[..., renamed] - plain[..., :3]).max() > 1e-3
 
 
 def test_a_group_that_hears_from_nobody_gets_no_message():

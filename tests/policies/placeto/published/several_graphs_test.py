@@ -73,11 +73,6 @@ def test_graphs_that_do_not_fit_are_refused():
     GraphTable([graphs()[0], other])
 
 
-def test_an_unknown_embedding_is_named():
-  with pytest.raises(PlacetoError, match="embedding is 'magic'"):
-    NetworkConfig(embedding="magic")
-
-
 def test_episodes_of_several_graphs_are_decided_on_as_one_at_a_time():
   together, rng = network(graphs(), 12, SMALL), np.random.default_rng(0)
   observation = {

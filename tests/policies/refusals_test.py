@@ -1,0 +1,53 @@
+"""Settings and weights of policies that cannot be, and the words that say so."""
+
+import json
+
+import numpy as np
+import pytest
+
+from placeto_tf.errors import PlacetoError
+from placeto_tf.policies.gdp.learner import PpoConfig
+from placeto_tf.policies.gdp.network import GdpConfig
+from placeto_tf.policies.gdp.training import GdpTrainingConfig
+from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
+from placeto_tf.policies.placeto.best_first import BestFirstConfig
+from placeto_tf.policies.placeto.published.network import NetworkConfig
+from placeto_tf.policies.placeto.published.training import PublishedTrainingConfig
+from placeto_tf.policies.placeto.published.weights import PublishedWeights
+from placeto_tf.policies.placeto.scorer import ScorerWeights
+from placeto_tf.policies.placeto.training import PlacetoTrainingConfig
+from placeto_tf.policies.sequence_placer import PlacerConfig
+
+GRAPHS = {"graphs": ("a",)}
+
+
+@pytest.mark.parametrize("config, wrong", [
+    (PpoConfig, {"epochs": 0}), (GdpConfig, {"width": 0}), (GdpConfig, {"heads": 3}),
+    (GdpTrainingConfig, {**GRAPHS, "iterations": 0}), (HierarchicalConfig, {"num_groups": 0}),
+    (BestFirstConfig, {"rounds": (0,)}), (BestFirstConfig, {"long_levels": ((0.0, 1.0),)}),
+    (BestFirstConfig, {"temperature": -1.0}), (NetworkConfig, {"embedding": "magic"}),
+    (PublishedTrainingConfig, {**GRAPHS, "max_groups": 0}),
+    (PlacetoTrainingConfig, {**GRAPHS, "arms": 0}), (PlacerConfig, {"device_width": 0}),
+    (PlacerConfig, {"bidirectional": True, "hidden": 5})])
+def test_a_setting_that_makes_no_sense_is_named(config, wrong):
+  with pytest.raises(PlacetoError, match=list(wrong)[-1]):
+    config(**wrong)
+
+
+def test_weights_of_other_features_are_refused(tmp_path):
+  ScorerWeights.untrained().save(str(tmp_path))
+  sidecar = tmp_path / "weights.json"
+  sidecar.write_text(json.dumps({**json.loads(sidecar.read_text()), "features": ["another"]}))
+  with pytest.raises(PlacetoError, match="another list of features"):
+    ScorerWeights.load(str(tmp_path))
+
+
+def test_weights_that_are_none_are_refused(tmp_path):
+  with pytest.raises(PlacetoError, match="cannot read the description of weights"):
+    PublishedWeights.load(str(tmp_path))
+  good = ScorerWeights.untrained()
+  arrays = dict(zip(("hidden_1", "bias_1", "hidden_2", "bias_2", "output"), good.arrays))
+  for name, value, said in (("bias_1", np.full(32, np.nan), "bias_1 of the scorer holds NaN"),
+                            ("hidden_1", np.zeros((3, 32)), "hidden_1 of the scorer has shape")):
+    with pytest.raises(PlacetoError, match=said):
+      ScorerWeights(**{**arrays, name: value})

@@ -1,0 +1,94 @@
+"""Small training runs of the policies for many graphs, on problems of their own."""
+
+import dataclasses
+import json
+
+import numpy as np
+
+import graph_files
+import subprograms
+from placeto_tf.encoding.move_process import ProcessConfig
+from placeto_tf.policies.gdp.learner import PpoConfig
+from placeto_tf.policies.gdp.network import GdpConfig
+from placeto_tf.policies.gdp.node_inputs import node_problem
+from placeto_tf.policies.gdp.training import GdpTraining, GdpTrainingConfig
+from placeto_tf.policies.placeto.published.config import PublishedConfig
+from placeto_tf.policies.placeto.published.network import NetworkConfig
+from placeto_tf.policies.placeto.published.training import (
+  PublishedTraining,
+  PublishedTrainingConfig,
+)
+from placeto_tf.policies.placeto.training import PlacetoTraining, PlacetoTrainingConfig
+from placeto_tf.training.placement_environment import EnvironmentConfig
+from placeto_tf.training.problems import StartedProblem, with_starts
+from placeto_tf.training.trainer import Trainer
+from random_problem import random_problem
+
+PLACETO = PlacetoTrainingConfig(
+    graphs=("a", "b"), clusters=("k80:3",), iterations=5, checkpoint_every=2, watch_every=3,
+    width=8, steps=3, batch=32, arms=64, capacity=1000,
+    process=ProcessConfig(rounds=1, levels=(0.5, 1.0), evaluations=20))
+PUBLISHED = PublishedTrainingConfig(
+    graphs=("a", "b"), max_groups=5, iterations=6, checkpoint_every=2, watch_every=3,
+    placeto=PublishedConfig(
+        environment=EnvironmentConfig(num_episodes=2, start="best", order="random"),
+        network=NetworkConfig(rounds=1, width=3)))
+# Takes less time than the paper's network, where the network does not matter.
+AGGREGATOR = dataclasses.replace(PUBLISHED, iterations=4, placeto=dataclasses.replace(
+    PUBLISHED.placeto, network=NetworkConfig(embedding="simple_aggregator", width=3)))
+GDP = GdpTrainingConfig(
+    graphs=("a", "b"), iterations=4, checkpoint_every=2, watch_every=3,
+    network=GdpConfig(max_devices=5, width=8, rounds=1, layers=1, heads=2, segment=16),
+    training=PpoConfig(batch_size=4, epochs=1))
+
+
+def _run(kind, config, root_dir, problems, options):
+  """A run that watches its first problem, too."""
+  return Trainer(kind, config, str(root_dir), problems=problems, held_out=problems[:1], **options)
+
+
+def placeto(root_dir, config=PLACETO, **options):
+  return _run(PlacetoTraining, config, root_dir, [
+      with_starts(random_problem(num_ops=80, num_groups=16, devices=text, seed=i))
+      for i, text in enumerate(("k80:3", "p100:2+k80:2"))], options)
+
+
+def published(root_dir, config=PUBLISHED, **options):
+  problems = []
+  for groups in (3, 4):
+    problem = random_problem(num_ops=20, num_groups=groups, devices="k80:2", seed=groups)
+    start = problem.allowed.argmax(axis=1).astype(np.int32)
+    problems.append(StartedProblem(f"random[{groups}]", problem, start[None]))
+  return _run(PublishedTraining, config, root_dir, problems, options)
+
+
+def gdp(root_dir, config=GDP, **options):
+  return _run(GdpTraining, config, root_dir, [
+      node_problem(random_problem(num_ops=30, devices=text, seed=i))
+      for i, text in enumerate(("k80:3", "k80:2"))], options)
+
+
+def bits(run):
+  return [variable.numpy().tobytes() for variable in run.learner.variables]
+
+
+def served(root_dir, example, folder):
+  """Asks the SavedModel of a run, in a process without this package.
+
+  Args:
+    root_dir: of the run.
+    example: tf.train.Example of a GraphTensor.
+    folder: an empty one.
+
+  Returns:
+    The answer's values by name, as lists.
+  """
+  graph_files.write(example, folder / "example")
+  return json.loads(subprograms.python("-c", f"""
+import json, sys
+import tensorflow as tf
+loaded = tf.saved_model.load({str(root_dir / "policies" / "policy")!r})
+found = loaded.place(open("example", "rb").read())
+assert not any(name.startswith(("placeto_tf", "tensorflow_gnn")) for name in sys.modules)
+print(json.dumps({{name: value.numpy().tolist() for name, value in found.items()}}))
+""", cwd=folder, PYTHONPATH="").stdout)
