@@ -66,7 +66,8 @@ _DEAREST = (
     "placing/compiling_test.py", "replication/constructs_test.py", "ops/op_rules_test.py",
     "replication/ordinary_models_test.py", "replication/keras_constructs_test.py",
     "placements/keras_proof_test.py", "policies/ray_training_test.py", "examples_test.py",
-    "policies/placeto/published/training_test.py", "scripts/benchmarks/placeto_figures_test.py",
+    "policies/placeto/published/training_test.py", "policies/resume_test.py",
+    "replication/keras_test.py", "scripts/benchmarks/placeto_figures_test.py",
     "evaluation/host_check_test.py", "encoding/training_packages_test.py",
     "runtime/comparing_test.py", "placing/what_now_test.py", "scripts/train_test.py",
     "placements/proof_test.py", "runtime/measuring_test.py", "runtime/workers_test.py")
