@@ -8,10 +8,7 @@ from cost_protos import to_cost_graph, to_op_performances
 from placeto_tf import graphs
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
-from placeto_tf.costs.cost_graph import (
-    device_type,
-    of_op_performances,
-)
+from placeto_tf.costs.cost_graph import device_type, of_op_performances
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import CostError
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph

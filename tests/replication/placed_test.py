@@ -16,12 +16,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import data_parallel, replicate, replicated_costs
 from placeto_tf.replication.layouts import layouts, shares
 from placeto_tf.replication.replicated_graph import SHARED
-from placeto_tf.search.symmetric import (
-  anneal_symmetric,
-  device_images,
-  device_orders,
-  place_shares,
-)
+from placeto_tf.search.symmetric import anneal_symmetric, device_images, device_orders, place_shares
 
 
 def training_graph(batch=4):

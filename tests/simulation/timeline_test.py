@@ -7,11 +7,7 @@ from random_cases import make_cluster, make_costs, random_case
 
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.simulation.simulator import Simulator
-from placeto_tf.simulation.timeline import (
-    timeline_events,
-    timeline_figure,
-    timeline_png,
-)
+from placeto_tf.simulation.timeline import timeline_events, timeline_figure, timeline_png
 
 
 def small_case(devices=2, **cluster_fields):
