@@ -44,7 +44,7 @@ def test_bad_input_ends_in_one_sentence(run_program, tmp_path, flags, message):
 @pytest.mark.parametrize("method, shown, flags, fields", [
     ("placeto_paper_zero_shot", "held_out_greedy",
      ("--preset=paper", "--held_out=family:tiny[3]"), (
-        "watch_cluster=k80:2", "max_groups=6", "num_episodes=2", "network.rounds=1", "order=random",
+        "watch_cluster=k80:2", "max_groups=4", "num_episodes=2", "network.rounds=1", "order=random",
         "environment.start=random", "reward=final", "transform_layers=3")),
     ("gdp_zero_shot", "over_single", ("--policy=gdp",), (
         "max_devices=3", "segment=64", "batch_size=2", "epochs=1", "width=8", "rounds=1",
@@ -57,6 +57,6 @@ def test_policies_train_on_a_family_and_their_weights_place_another_graph(
   assert method.startswith("gdp") or sidecar["placeto"]["environment"]["reward"] == "final"
   placed = run_program(
       "place", "--graph=family:tiny[4]", "--cluster=k80:2", f"--method={method}",
-      f"--policy_weights={tmp_path / 'run'}", "--max_groups=6", "--max_evaluations=40",
+      f"--policy_weights={tmp_path / 'run'}", "--max_groups=4", "--max_evaluations=40",
       f"--out={tmp_path / 'placed'}")
   assert placed.code == 0 and method in placed.out, placed.err
