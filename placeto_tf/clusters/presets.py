@@ -23,7 +23,7 @@ Where the figures come from:
   Links of `k80`, its overhead and its memory: the machine of Placeto's authors (Addanki et al.
     2019): 7,600 bytes/us, 5.7 us per op, 12 GB per die, and 25 us that their simulator leaves on a
     bus after a transfer, which does not delay consumers (`bus_gap_us`).
-  Kernels of `h100`, its copies from and to the host: measured on a card (`_H100_KERNELS`).
+  Kernels of `h100`, its copies from and to the host: measured on a card (`H100_KERNELS`).
   Other links: three quarters, by assumption, of the rated speed in one direction:
     PCIe 3/4/5 x16 (15.75, 31.5, 63 GB/s), one NVLink 2 between two V100s (25 GB/s), NVLink 3, 4
     and 5 through NVSwitch (300, 450, 900 GB/s). A preset has NVLink where every card of its name is
@@ -64,7 +64,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -92,21 +92,40 @@ _BETWEEN_HOSTS = Link(2_200.0, 90.0)
 _BYTES_PER_US_PER_GBIT = 0.75 * 125.0  # three quarters of the rated rate
 _TF32 = 0.55  # efficiency of A100
 _HALF = 0.64  # of products of half precision
-# Efficiency, us beside the work, and op types: fitted to 148 times of 74 kernels on an NVIDIA H100
-# 80GB HBM3 (PyTorch 2.11.0, CUDA 13.0, cuDNN 9.19, float32 as TF32 and bfloat16), by
+# Kind of op -> efficiency, us beside the work, op types: fitted to 148 times of 74 kernels on an
+# NVIDIA H100 80GB HBM3 (PyTorch 2.11.0, CUDA 13.0, cuDNN 9.19, float32 as TF32 and bfloat16), by
 # scripts/benchmarks/gpu_kernels.py; docs/results/h100_kernels.md has the errors. Types that differ
-# from a timed one by their name or function alone are with it; pooling, softmax, reductions and
-# ops that move data were not timed, and have the efficiency of A100.
-_H100_KERNELS = (
-    (0.90, 2.5, "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum _FusedMatMul"),
-    (0.62, 4.5, "Conv2D Conv3D _FusedConv2D"),
-    (0.71, 4.5, """Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2
-                   Conv3DBackpropFilterV2"""),
-    (0.46, 6.1, """FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad
-                   FusedBatchNormGradV2 FusedBatchNormGradV3"""),
-    (0.90, 1.5, """Add AddV2 AddN Sub Mul RealDiv Maximum Minimum Neg Abs Square Sqrt Rsqrt Exp Log
-                   SquaredDifference BiasAdd Cast Select SelectV2 Relu ReluGrad Relu6 Relu6Grad
-                   LeakyRelu LeakyReluGrad Elu EluGrad Tanh TanhGrad Sigmoid SigmoidGrad"""))
+# from a timed one by their name or function alone are with it.
+H100_KERNELS: Mapping[str, Tuple[float, float, str]] = {
+    "product": (0.90, 2.5, "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum _FusedMatMul"),
+    "convolution": (0.62, 4.5, "Conv2D Conv3D _FusedConv2D"),
+    "gradient of a convolution": (0.71, 4.5, """
+        Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 Conv3DBackpropFilterV2"""),
+    "batch norm": (0.46, 6.1, """
+        FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad FusedBatchNormGradV2
+        FusedBatchNormGradV3"""),
+    "element-wise": (0.90, 1.5, """
+        Add AddV2 AddN Sub Mul RealDiv Maximum Minimum Neg Abs Square Sqrt Rsqrt Exp Log
+        SquaredDifference BiasAdd Cast Select SelectV2 Relu ReluGrad Relu6 Relu6Grad LeakyRelu
+        LeakyReluGrad Elu EluGrad Tanh TanhGrad Sigmoid SigmoidGrad Pow Greater GreaterEqual Less
+        LessEqual Equal NotEqual"""),
+    "reduction": (_TF32, 0.0, "Sum Mean Prod Max Min BiasAddGrad L2Loss"),
+    "softmax": (_TF32, 0.0, """
+        Softmax LogSoftmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits"""),
+    "pooling": (_TF32, 0.0, "MaxPool AvgPool"),
+    "gradient of pooling": (_TF32, 0.0, "MaxPoolGrad AvgPoolGrad"),
+    "move": (_TF32, 0.0, """
+        Transpose Concat ConcatV2 Split SplitV Pack Unpack Slice StridedSlice StridedSliceGrad Pad
+        PadV2 Tile Fill ZerosLike OnesLike BroadcastTo"""),
+    "lookup": (_TF32, 0.0, """
+        Gather GatherV2 ResourceGather ResourceSparseApplyMomentum ResourceSparseApplyKerasMomentum
+        ResourceScatterAdd UnsortedSegmentSum"""),
+    "update": (_TF32, 0.0, """
+        ResourceApplyMomentum ResourceApplyKerasMomentum ResourceApplyAdam ResourceApplyRMSProp
+        ResourceApplyGradientDescent"""),
+    "random": (_TF32, 0.0, """
+        RandomUniform RandomStandardNormal TruncatedNormal StatelessRandomUniformV2
+        StatelessRandomNormalV2 StatelessTruncatedNormalV2""")}
 _LAUNCH_US = 3.0  # the part of an op's overhead that the driver does under a lock
 
 
@@ -114,7 +133,7 @@ _LAUNCH_US = 3.0  # the part of an op's overhead that the driver does under a lo
 class Preset:
   """One kind of device: `peer` links two of them, `host` links it to the rest of its machine.
 
-  `kernels` has rows (efficiency, us beside the work, op types) of op types that were measured.
+  `kernels` has (efficiency, us beside the work, op types) of each kind of op that was measured.
   """
 
   type: str
@@ -127,7 +146,7 @@ class Preset:
   bus_gap_us: float = 0.0
   launch_us: float = 0.0
   product_peaks: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
-  kernels: Sequence[Tuple[float, float, str]] = ()
+  kernels: Mapping[str, Tuple[float, float, str]] = dataclasses.field(default_factory=dict)
 
   def device(self, name: str, **fields: Any) -> Device:
     """Returns a device of this preset.
@@ -140,7 +159,8 @@ class Preset:
       The device.
     """
     # [op types of all rows], each with its efficiency and start.
-    rows = [(op_type, efficiency, start_us) for efficiency, start_us, op_types in self.kernels
+    rows = [(op_type, efficiency, start_us)
+            for efficiency, start_us, op_types in self.kernels.values()
             for op_type in op_types.split()]
     return Device(name, self.type, **{
         "memory_bytes": self.memory_bytes, "efficiency": self.efficiency,
@@ -152,7 +172,7 @@ class Preset:
 def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidth_gb: float,
          memory_gb: int, efficiency: float, peer: Link, host: Link, half: float = 0.0,
          bus_gap_us: float = 0.0, launch_us: float = _LAUNCH_US,
-         kernels: Sequence[Tuple[float, float, str]] = ()) -> Preset:
+         kernels: Optional[Mapping[str, Tuple[float, float, str]]] = None) -> Preset:
   """Describes a GPU.
 
   Args:
@@ -175,7 +195,7 @@ def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidt
   kinds = ("float16", "bfloat16")[:0 if not half else 1 if float(architecture) < 8 else 2]
   peaks = {kind: {"flops_per_us": half * 1e6, "efficiency": _HALF} for kind in kinds}
   return Preset("GPU", memory_gb * _GB, efficiency, properties, peer, host, bus_gap_us=bus_gap_us,
-                launch_us=launch_us, product_peaks=peaks, kernels=kernels)
+                launch_us=launch_us, product_peaks=peaks, kernels=kernels or {})
 
 
 _PRESETS: Dict[str, Preset] = {
@@ -202,7 +222,7 @@ _PRESETS: Dict[str, Preset] = {
                       Link(225_000.0, 25.0), _PCIE_4, half=312),
     # TF32 again (495 TFLOPS without sparsity, at 1,830 MHz; 989 in half precision).
     "h100": _gpu("NVIDIA H100 80GB HBM3", "9.0", 16 * 132, 1830, 3350, 80, _TF32,
-                 Link(337_000.0, 25.0), Link(55_000.0, 25.0), half=989, kernels=_H100_KERNELS),
+                 Link(337_000.0, 25.0), Link(55_000.0, 25.0), half=989, kernels=H100_KERNELS),
     # "NVIDIA H100 Tensor Core GPU" data sheet, H100 PCIe: TF32 756 TFLOPS with sparsity (half
     # precision 1,513), 2 TB/s.
     "h100_pcie": _gpu("NVIDIA H100 PCIe", "9.0", 16 * 114, 1620, 2000, 80, _TF32, _PCIE_5, _PCIE_5,

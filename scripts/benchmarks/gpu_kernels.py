@@ -13,8 +13,9 @@ each kind reaches, and what a fit of the preset to half of the kernels says of t
 from __future__ import annotations
 
 import json
+import re
 import textwrap
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import pandas as pd
@@ -24,40 +25,42 @@ from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("graphs", [
-    f"zoo:{model}:batch={batch}" for model, batches in (
-        ("inception_v3", (8, 64)), ("resnet50", (8, 64)), ("bert", (4, 32)), ("nmt", (16, 128)),
-        ("rnnlm", (16, 128))) for batch in batches], "Graphs whose ops are listed.")
-flags.DEFINE_integer("each", 8, "Kernels of each graph.", lower_bound=1)
+    "zoo:wavenet", "zoo:transformer_xl", "zoo:amoebanet", "zoo:bert:batch=32:optimizer=adam",
+    "zoo:bert:batch=4:dropout=10", *(
+        f"zoo:{model}:batch={batch}" for model, batches in (
+            ("inception_v3", (8, 64)), ("resnet50", (8, 64)), ("nmt", (16, 128)),
+            ("rnnlm", (16, 128))) for batch in batches)], "Graphs whose ops are listed.")
+flags.DEFINE_integer("each", 4, "Kernels of each type of op, and of each window and strides.",
+                     lower_bound=1)
 flags.DEFINE_string("kernels", None, "The list that is written.")
-flags.DEFINE_string("measured", None, "What time_kernels.py wrote.")
+flags.DEFINE_list("measured", None, "What time_kernels.py and time_steps.py wrote.")
 flags.DEFINE_string("preset", "h100", "The preset that is compared.")
 flags.DEFINE_string("page", None, "The page that is written.")
 
-# Op type -> the name under which it is timed.
-_TIMED = {**{name: name for name in (
-    "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", "MatMul", "BatchMatMul", "Relu",
-    "Softmax", "Tanh", "Sigmoid", "AddV2", "Mul", "MaxPool", "FusedBatchNorm")},
-          "BatchMatMulV2": "BatchMatMul", "BatchMatMulV3": "BatchMatMul",
-          "FusedBatchNormV2": "FusedBatchNorm", "FusedBatchNormV3": "FusedBatchNorm",
-          "FusedBatchNormGradV2": "FusedBatchNormGrad",
-          "FusedBatchNormGradV3": "FusedBatchNormGrad"}
-# Op -> its kind, of which all have one efficiency and one start in the preset; else element-wise.
-_KINDS = {"MatMul": "product", "BatchMatMul": "product", "Conv2D": "convolution",
-          "Conv2DBackpropInput": "gradient of a convolution",
-          "Conv2DBackpropFilter": "gradient of a convolution",
-          "FusedBatchNorm": "batch norm", "FusedBatchNormGrad": "batch norm"}
+_OUT, _ALL = -1, -2
+# Op without its version -> the inputs, or the output, that make up its kernel.
+_TENSORS = {op: tensors for tensors, ops in {
+    (): "Fill RandomUniform", (_ALL,): "AddN Concat", (_OUT,): "AvgPoolGrad",
+    (_OUT, 1): "Conv2DBackpropInput", (0, _OUT): "Conv2DBackpropFilter", (0, 1, 2): "Select",
+    (0, 1): """MatMul BatchMatMul Conv2D Add Sub Mul RealDiv Greater Pow BiasAdd ReluGrad TanhGrad
+               SigmoidGrad""",
+    (0,): """Relu Softmax Tanh Sigmoid Neg Log L2Loss BiasAddGrad MaxPool AvgPool MaxPoolGrad
+             FusedBatchNorm Slice StridedSlice Pad Tile Transpose Sum Mean ResourceGather Gather
+             SparseSoftmaxCrossEntropyWithLogits""",
+    (1,): "FusedBatchNormGrad Split", (3,): "ResourceApplyMomentum", (4,): "StridedSliceGrad",
+    (9,): "ResourceApplyAdam", (0, 3): "ResourceSparseApplyMomentum"}.items() for op in ops.split()}
+_SAME_RANK = ("Slice", "StridedSlice", "StridedSliceGrad", "Pad", "Tile", "Split", "Concat")
 
 
-def kernels_of(spec: str, most: int) -> List[Dict[str, Any]]:
-  """Returns the kernels of a graph that take most of its step on an H100 by the estimate.
+def kernels_of(spec: str) -> List[Dict[str, Any]]:
+  """Returns the kernels of a graph that can be timed.
 
   Args:
     spec: of the graph.
-    most: number of kernels.
 
   Returns:
-    Rows as time_kernels.py reads them, with "graph", "count" (ops of this shape), "flops",
-    "moved_bytes" and "product" (whether tensor cores do it).
+    Rows as time_kernels.py reads them, with "graph", "count" (ops of this shape), "us" (of an op,
+    on an H100 by the estimate), "flops", "moved_bytes" and "product" (whether tensor cores do it).
   """
   from placeto_tf import graphs
   from placeto_tf.clusters import Cluster
@@ -71,59 +74,79 @@ def kernels_of(spec: str, most: int) -> List[Dict[str, Any]]:
   nodes = {node.name: node for node in graph_def.node}
   found: Dict[str, Dict[str, Any]] = {}
   for i, name in enumerate(graph.op_names):
-    described = _describe(nodes[name], nodes, outputs)
-    if described is None or not us[i]:
-      continue
-    row = found.setdefault(json.dumps(described), {
-        **described, "graph": spec, "count": 0, "us": 0.0, "flops": float(work.flops[i]),
-        "moved_bytes": float(work.moved_bytes[i]), "product": bool(work.product_types[i])})
-    row["count"] += 1
-    row["us"] += float(us[i])
-  rows = sorted(found.values(), key=lambda row: -row.pop("us"))
-  return rows[:most]
+    described = _describe(nodes[name], nodes, outputs) if us[i] else None
+    if described is not None:
+      found.setdefault(json.dumps(described), {
+          **described, "graph": spec, "count": 0, "us": float(us[i]),
+          "flops": float(work.flops[i]), "moved_bytes": float(work.moved_bytes[i]),
+          "product": bool(work.product_types[i])})["count"] += 1
+  return list(found.values())
 
 
 def _describe(
     node: Any, nodes: Mapping[str, Any], outputs: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
   """Returns an op's kernel without its name; None if it is not timed or a shape is not known."""
-  op = _TIMED.get(node.op)
-  if op is None:
-    return None
-
-  def shape(text: str) -> Optional[List[int]]:
-    name, _, port = text.partition(":")
-    known = outputs.get(name, ())
-    if int(port or 0) >= len(known):
-      return None
-    sizes = [dim.size for dim in known[int(port or 0)].shape.dim]
-    return sizes if min(sizes, default=1) > 0 else None
-
+  op = re.sub(r"V\d$", "", node.op)
   inputs = [text for text in node.input if not text.startswith("^")]
-  if op == "Conv2DBackpropInput":  # of sizes, filter, gradient: the input is what comes out
-    shapes = [shape(node.name), shape(inputs[1])]
-  elif op == "Conv2DBackpropFilter":  # of input, sizes, gradient: the filter is what comes out
-    shapes = [shape(inputs[0]), shape(node.name)]
-  elif op == "FusedBatchNormGrad":
-    shapes = [shape(inputs[1])]
-  else:
-    shapes = [shape(text) for text in inputs[:2 if op in (
-        "Conv2D", "MatMul", "BatchMatMul", "AddV2", "Mul") else 1]]
-  if None in shapes or [] in shapes or op.startswith("Conv") and any(
-      len(each) != 4 for each in shapes):  # type: ignore[arg-type]
+
+  def shape(text: str) -> List[int]:
+    name, _, port = text.partition(":")
+    if name in nodes and "shape" in nodes[name].attr and nodes[name].op == "VarHandleOp":
+      return [dim.size for dim in nodes[name].attr["shape"].shape.dim]
+    return [dim.size for dim in outputs[name][int(port or 0)].shape.dim]
+
+  result = outputs.get(node.name, ())
+  if op not in _TENSORS or result and result[0].dtype not in (1, 10):  # float32, bool
     return None
-  found = [list(each) for each in shapes]  # type: ignore[arg-type]
+  if op == "Concat":
+    inputs = inputs[:-1]  # the last is the axis
+  if op == "AddN" and len(inputs) != 2:
+    return None
+  tensors = _TENSORS[op] if _TENSORS[op] != (_ALL,) else range(len(inputs))
+  out = shape(node.name) if result else []
+  shapes = [out if i == _OUT else shape(inputs[i]) for i in tensors]
+  if min((size for each in [*shapes, out] for size in each), default=1) <= 0 or (
+      op in _SAME_RANK and len(shapes[0]) != len(out)) or (
+          op.endswith("Gather") and len(shapes[0]) != 2):  # of rows, not of batches
+    return None
   for i, names in enumerate((("transpose_a", "adj_x"), ("transpose_b", "adj_y"))):
     if any(node.attr[name].b for name in names if name in node.attr):
-      found[i][-2:] = found[i][:-3:-1]
-  row: Dict[str, Any] = {"op": op, "shapes": found}
-  if op.startswith("Conv"):
-    if node.attr["data_format"].s not in (b"", b"NHWC"):
-      return None
+      shapes[i][-2:] = shapes[i][:-3:-1]
+  row: Dict[str, Any] = {"op": op, "shapes": shapes, "out": out}
+  if node.attr["data_format"].s not in (b"", b"NHWC"):
+    return None
+  if op.startswith(("Conv2D", "MaxPool", "AvgPool")):
     row.update(strides=list(node.attr["strides"].list.i)[1:3],
+               window=shapes[1][:2] if len(shapes) > 1 else list(node.attr["ksize"].list.i)[1:3],
                padding=node.attr["padding"].s.decode())
     if row["padding"] not in ("SAME", "VALID"):
       return None
   return row
+
+
+def chosen(rows: Sequence[Mapping[str, Any]], each: int) -> List[Mapping[str, Any]]:
+  """Returns kernels of all sizes, for every type of op, window and strides.
+
+  Args:
+    rows: of `kernels_of`, of all graphs.
+    each: number of kernels of one type, window and strides, twice as many of more than 20, evenly
+      spread over the estimated times of those above 1 us; the dearest if none is.
+
+  Returns:
+    The rows, the dearest of each type first.
+  """
+  groups: Dict[str, Dict[str, Mapping[str, Any]]] = {}
+  for row in rows:
+    own = groups.setdefault(f"{row['op']} {row.get('window')} {row.get('strides')}", {})
+    own.setdefault(json.dumps([row["shapes"], row["out"]]), row)
+  found = []
+  for group in groups.values():
+    ordered = sorted(group.values(), key=lambda row: -row["us"])
+    ordered = [row for row in ordered if row["us"] >= 1] or ordered[:1]
+    count = min(each * (1 + (len(ordered) > 20)), len(ordered))
+    places = np.linspace(0, len(ordered) - 1, count).astype(int)
+    found += [(i, ordered[place]) for i, place in enumerate(places)]
+  return [row for _, row in sorted(found, key=lambda pair: pair[0])]
 
 
 def compare(measured: Mapping[str, Any], preset: str) -> pd.DataFrame:
@@ -140,8 +163,10 @@ def compare(measured: Mapping[str, Any], preset: str) -> pd.DataFrame:
     measured_us).
   """
   from placeto_tf.clusters import Cluster
+  from placeto_tf.clusters.presets import H100_KERNELS
   from placeto_tf.costs.roofline import peak
 
+  kinds = {op: kind for kind, (_, _, ops) in H100_KERNELS.items() for op in ops.split()}
   device = next(each for each in Cluster.parse(f"{preset}:1").devices if not each.host)
   best, rows = peak(device), []
   for kernel in measured["kernels"]:
@@ -155,7 +180,7 @@ def compare(measured: Mapping[str, Any], preset: str) -> pd.DataFrame:
       peak_us = (kernel["flops"] / fields.get("flops_per_us", best.flops_per_us)
                  + size * kernel["moved_bytes"] / best.bytes_per_us)
       rows.append({
-          "op": kernel["op"], "kind": _KINDS.get(kernel["op"], "element-wise"), "type": kind,
+          "op": kernel["op"], "kind": kinds[kernel["op"]], "type": kind,
           "size": (kernel["flops"], kernel["moved_bytes"]), "peak_us": peak_us,
           "preset_us": peak_us / efficiency + device.op_start_us.get(kernel["op"], 0.0),
           "plain_us": peak_us / plain, "measured_us": kernel[column]})
@@ -171,7 +196,7 @@ def fit(rows: pd.DataFrame) -> Tuple[float, float]:
   Returns:
     The efficiency and start_us of the least sum of errors of the logarithm, to two and one digits.
   """
-  efficiency, start_us = np.meshgrid(np.arange(20, 101) / 100, np.arange(0, 151) / 10)
+  efficiency, start_us = np.meshgrid(np.arange(5, 101) / 100, np.arange(0, 151) / 10)
   # [rows, starts, efficiencies]
   found = rows["peak_us"].to_numpy()[:, None, None] / efficiency + start_us
   error = np.abs(np.log(found / rows["measured_us"].to_numpy()[:, None, None])).sum(axis=0)
@@ -209,6 +234,39 @@ def fits(found: pd.DataFrame) -> pd.DataFrame:
   return pd.DataFrame(rows).round(2)
 
 
+def whole_steps(steps: Sequence[Mapping[str, Any]], preset: str) -> pd.DataFrame:
+  """Returns a row for each training step that was measured, beside the zoo's graph of its model.
+
+  Args:
+    steps: as time_steps.py wrote them.
+    preset: name of a preset.
+
+  Returns:
+    Kernels, and the time in which one runs, of the graph by the estimate and of PyTorch.
+  """
+  from placeto_tf import graphs
+  from placeto_tf.clusters import Cluster
+  from placeto_tf.costs.estimate import from_work, work_of
+  from placeto_tf.costs.op_costs import launches_between_us
+
+  cluster, rows = Cluster.parse(f"{preset}:1"), []
+  for step in steps:
+    if "busy_us" not in step:
+      continue
+    row = {"step": f"`{step['graph']}`", "kernels": "", "kernels of PyTorch": step["kernels"],
+           "busy, ms": "", "measured busy, ms": step["busy_us"] / 1e3, "ratio": "",
+           "measured step, ms": step["wall_us"] / 1e3}
+    if step["graph"].startswith("zoo:"):
+      graph = graphs.load_graph(step["graph"])
+      work = work_of(graph)
+      us = from_work(graph, cluster, work).compute_us
+      busy_us = (us - launches_between_us(us, work.launched, cluster))[:, 0].sum()
+      row.update({"kernels": int(work.launched[us[:, 0] > 0].sum()), "busy, ms": busy_us / 1e3,
+                  "ratio": busy_us / step["busy_us"]})
+    rows.append(row)
+  return pd.DataFrame(rows).round(2)
+
+
 def page(measured: Mapping[str, Any], preset: str) -> str:
   """Returns the page, in Markdown. Args: see `compare`."""
   from placeto_tf.clusters import Cluster
@@ -237,6 +295,8 @@ def page(measured: Mapping[str, Any], preset: str) -> str:
           {"figure": "on the device, GB/s (read and written)",
            "preset": f"{float(cluster.devices[0].properties['bandwidth']) / 1e6:,.0f}",
            "measured": f"{machine['on_device'] / 1e3:,.0f}"}])))]
+  if measured.get("steps"):
+    parts.append(("Whole steps", markdown(whole_steps(measured["steps"], preset))))
   total = found["ratio"]
   return "\n".join([
       f"# `{preset}` beside a real {machine['name']}", "",
@@ -265,22 +325,22 @@ def main() -> None:
 
   entry_point.import_tensorflow_quietly()
   if FLAGS.kernels:
-    rows: Dict[str, Dict[str, Any]] = {}
-    for spec in FLAGS.graphs:
-      for row in kernels_of(spec, FLAGS.each):
-        key = json.dumps([row[name] for name in ("op", "shapes")] + [row.get("strides")])
-        rows.setdefault(key, row)
+    rows = chosen([row for spec in FLAGS.graphs for row in kernels_of(spec)], FLAGS.each)
     with open(FLAGS.kernels, "w", encoding="utf-8") as file:
-      json.dump(list(rows.values()), file, indent=1)
+      json.dump(rows, file, indent=1)
     print(f"Done: {len(rows)} kernels in {FLAGS.kernels}.")
   elif FLAGS.measured and FLAGS.page:
-    with open(FLAGS.measured, encoding="utf-8") as file:
-      text = page(json.load(file), FLAGS.preset)
+    measured: Dict[str, Any] = {"kernels": [], "steps": []}
+    for path in FLAGS.measured:
+      with open(path, encoding="utf-8") as file:
+        for name, value in json.load(file).items():
+          measured[name] = measured.get(name, []) + value if isinstance(value, list) else value
+    text = page(measured, FLAGS.preset)
     with open(FLAGS.page, "w", encoding="utf-8") as file:
       file.write(text)
     print(text)
   else:
-    raise PlacetoError("give --kernels=FILE, or --measured=FILE and --page=FILE")
+    raise PlacetoError("give --kernels=FILE, or --measured=FILES and --page=FILE")
 
 
 if __name__ == "__main__":
