@@ -23,7 +23,8 @@ Where the figures come from:
   Links of `k80`, its overhead and its memory: the machine of Placeto's authors (Addanki et al.
     2019): 7,600 bytes/us, 5.7 us per op, 12 GB per die, and 25 us that their simulator leaves on a
     bus after a transfer, which does not delay consumers (`bus_gap_us`).
-  Kernels of `h100`, its copies from and to the host: measured on a card (`H100_KERNELS`).
+  Kernels of `h100`, its copies from and to the host: measured on a card (`H100_KERNELS`). An H200
+    has the same multiprocessors: the fit predicts its kernels as well, and `h200` has it, too.
   Other links: three quarters, by assumption, of the rated speed in one direction:
     PCIe 3/4/5 x16 (15.75, 31.5, 63 GB/s), one NVLink 2 between two V100s (25 GB/s), NVLink 3, 4
     and 5 through NVSwitch (300, 450, 900 GB/s). A preset has NVLink where every card of its name is
@@ -92,38 +93,40 @@ _BETWEEN_HOSTS = Link(2_200.0, 90.0)
 _BYTES_PER_US_PER_GBIT = 0.75 * 125.0  # three quarters of the rated rate
 _TF32 = 0.55  # efficiency of A100
 _HALF = 0.64  # of products of half precision
-# Kind of op -> efficiency, us beside the work, op types: fitted to 148 times of 74 kernels on an
+# Kind of op -> efficiency, us beside the work, op types: fitted to 888 times of 444 kernels on an
 # NVIDIA H100 80GB HBM3 (PyTorch 2.11.0, CUDA 13.0, cuDNN 9.19, float32 as TF32 and bfloat16), by
 # scripts/benchmarks/gpu_kernels.py; docs/results/h100_kernels.md has the errors. Types that differ
-# from a timed one by their name or function alone are with it.
+# from a timed one by their name or function alone are with it. Updates have the figures of
+# element-wise ops, because PyTorch's fused updates are not TensorFlow's kernels.
 H100_KERNELS: Mapping[str, Tuple[float, float, str]] = {
-    "product": (0.90, 2.5, "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum _FusedMatMul"),
-    "convolution": (0.62, 4.5, "Conv2D Conv3D _FusedConv2D"),
-    "gradient of a convolution": (0.71, 4.5, """
+    "product": (0.95, 3.1, "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum _FusedMatMul"),
+    "convolution": (0.85, 10.1, "Conv2D Conv3D _FusedConv2D"),
+    "gradient of a convolution": (0.61, 8.4, """
         Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 Conv3DBackpropFilterV2"""),
-    "batch norm": (0.46, 6.1, """
+    "batch norm": (0.48, 8.0, """
         FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad FusedBatchNormGradV2
         FusedBatchNormGradV3"""),
-    "element-wise": (0.90, 1.5, """
+    "element-wise": (0.91, 1.7, """
         Add AddV2 AddN Sub Mul RealDiv Maximum Minimum Neg Abs Square Sqrt Rsqrt Exp Log
         SquaredDifference BiasAdd Cast Select SelectV2 Relu ReluGrad Relu6 Relu6Grad LeakyRelu
         LeakyReluGrad Elu EluGrad Tanh TanhGrad Sigmoid SigmoidGrad Pow Greater GreaterEqual Less
         LessEqual Equal NotEqual"""),
-    "reduction": (_TF32, 0.0, "Sum Mean Prod Max Min BiasAddGrad L2Loss"),
-    "softmax": (_TF32, 0.0, """
-        Softmax LogSoftmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits"""),
-    "pooling": (_TF32, 0.0, "MaxPool AvgPool"),
-    "gradient of pooling": (_TF32, 0.0, "MaxPoolGrad AvgPoolGrad"),
-    "move": (_TF32, 0.0, """
+    "reduction": (0.91, 4.5, "Sum Mean Prod Max Min BiasAddGrad L2Loss"),
+    "softmax": (0.92, 2.2, "Softmax LogSoftmax"),
+    "loss": (0.33, 6.6, "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits"),
+    "pooling": (0.24, 13.9, "MaxPool AvgPool"),
+    "gradient of pooling": (0.13, 16.3, "MaxPoolGrad AvgPoolGrad"),
+    "move": (0.58, 1.5, """
         Transpose Concat ConcatV2 Split SplitV Pack Unpack Slice StridedSlice StridedSliceGrad Pad
         PadV2 Tile Fill ZerosLike OnesLike BroadcastTo"""),
-    "lookup": (_TF32, 0.0, """
-        Gather GatherV2 ResourceGather ResourceSparseApplyMomentum ResourceSparseApplyKerasMomentum
-        ResourceScatterAdd UnsortedSegmentSum"""),
-    "update": (_TF32, 0.0, """
+    "lookup": (1.0, 1.5, "Gather GatherV2 ResourceGather"),
+    "update of rows": (0.56, 9.4, """
+        ResourceSparseApplyMomentum ResourceSparseApplyKerasMomentum ResourceScatterAdd
+        UnsortedSegmentSum"""),
+    "update": (0.91, 1.7, """
         ResourceApplyMomentum ResourceApplyKerasMomentum ResourceApplyAdam ResourceApplyRMSProp
         ResourceApplyGradientDescent"""),
-    "random": (_TF32, 0.0, """
+    "random": (1.0, 5.5, """
         RandomUniform RandomStandardNormal TruncatedNormal StatelessRandomUniformV2
         StatelessRandomNormalV2 StatelessTruncatedNormalV2""")}
 _LAUNCH_US = 3.0  # the part of an op's overhead that the driver does under a lock
@@ -228,8 +231,8 @@ _PRESETS: Dict[str, Preset] = {
     "h100_pcie": _gpu("NVIDIA H100 PCIe", "9.0", 16 * 114, 1620, 2000, 80, _TF32, _PCIE_5, _PCIE_5,
                       half=756),
     # "NVIDIA H200 Tensor Core GPU" data sheet, SXM: H100's peak, 141 GB at 4.8 TB/s.
-    "h200": _gpu("NVIDIA H200", "9.0", 16 * 132, 1830, 4800, 141, _TF32,
-                 Link(337_000.0, 25.0), _PCIE_5, half=989),
+    "h200": _gpu("NVIDIA H200", "9.0", 16 * 132, 1830, 4800, 141, _TF32, Link(337_000.0, 25.0),
+                 Link(55_000.0, 25.0), half=989, kernels=H100_KERNELS),
     # "NVIDIA HGX B200" data sheet, an eighth of its eight GPUs: TF32 18 PFLOPS with sparsity (1.1
     # per GPU without), half precision 36 (2.25), 1.44 TB, 62 TB/s; NVLink 5 of 1.8 TB/s both ways.
     # The sheet has no clock: 1,940 MHz and 30 times its 148 multiprocessors give the peak. Grappler
