@@ -33,7 +33,7 @@ flags.DEFINE_list("graphs", [
 flags.DEFINE_integer("each", 4, "Kernels of each type of op, and of each window and strides.",
                      lower_bound=1)
 flags.DEFINE_string("kernels", None, "The list that is written.")
-flags.DEFINE_list("measured", None, "What time_kernels.py and time_steps.py wrote.")
+flags.DEFINE_list("measured", None, "Files that time_kernels.py wrote, and of whole steps.")
 flags.DEFINE_string("preset", "h100", "The preset that is compared.")
 flags.DEFINE_string("page", None, "The page that is written.")
 
@@ -196,7 +196,7 @@ def fit(rows: pd.DataFrame) -> Tuple[float, float]:
   Returns:
     The efficiency and start_us of the least sum of errors of the logarithm, to two and one digits.
   """
-  efficiency, start_us = np.meshgrid(np.arange(5, 101) / 100, np.arange(0, 151) / 10)
+  efficiency, start_us = np.meshgrid(np.arange(5, 101) / 100, np.arange(0, 201) / 10)
   # [rows, starts, efficiencies]
   found = rows["peak_us"].to_numpy()[:, None, None] / efficiency + start_us
   error = np.abs(np.log(found / rows["measured_us"].to_numpy()[:, None, None])).sum(axis=0)
@@ -205,14 +205,15 @@ def fit(rows: pd.DataFrame) -> Tuple[float, float]:
 
 
 def fits(found: pd.DataFrame) -> pd.DataFrame:
-  """Returns what a fit by kind of op says of kernels that it did not see.
+  """Returns errors of fits by kind of op, for kernels that a fit did not see.
 
   Args:
     found: of `compare`. Of each op's sizes in order, the first and the last of every four are one
       half, the second and the third the other; each half is predicted by the fit of the other.
 
   Returns:
-    A row for each kind: kernels, the fit of all of them, and errors (shares) before and after.
+    A row for each kind: timings, the fit of all of them, and errors (shares of the measured time)
+    of one efficiency for all ops and of the fit.
   """
   rows = []
   for kind, members in (*found.groupby("kind"), ("all", found)):
@@ -228,9 +229,11 @@ def fits(found: pd.DataFrame) -> pd.DataFrame:
     plain = np.abs(members["plain_us"] / members["measured_us"] - 1)
     fitted = fit(members) if kind != "all" else ("", "")
     rows.append({
-        "kind of op": kind, "kernels": len(members), "efficiency": fitted[0],
-        "start, us": fitted[1], "error before, median": plain.median(), "worst": plain.max(),
-        "error on the other half, median": errors.median(), "its worst": errors.max()})
+        "kind of op": kind, "timings": len(members), "efficiency": fitted[0],
+        "start, us": fitted[1], "one efficiency: median error": plain.median(),
+        "one efficiency: largest error": plain.max(),
+        "fit to the other half: median error": errors.median(),
+        "fit to the other half: largest error": errors.max()})
   return pd.DataFrame(rows).round(2)
 
 
@@ -238,7 +241,8 @@ def whole_steps(steps: Sequence[Mapping[str, Any]], preset: str) -> pd.DataFrame
   """Returns a row for each training step that was measured, beside the zoo's graph of its model.
 
   Args:
-    steps: as time_steps.py wrote them.
+    steps: {"graph", "kernels", "busy_us": sum of the times of all kernels, "wall_us"}, of one step;
+      a graph that is not the zoo's has no estimate and is left out.
     preset: name of a preset.
 
   Returns:
@@ -251,19 +255,17 @@ def whole_steps(steps: Sequence[Mapping[str, Any]], preset: str) -> pd.DataFrame
 
   cluster, rows = Cluster.parse(f"{preset}:1"), []
   for step in steps:
-    if "busy_us" not in step:
+    if not step["graph"].startswith("zoo:"):
       continue
-    row = {"step": f"`{step['graph']}`", "kernels": "", "kernels of PyTorch": step["kernels"],
-           "busy, ms": "", "measured busy, ms": step["busy_us"] / 1e3, "ratio": "",
-           "measured step, ms": step["wall_us"] / 1e3}
-    if step["graph"].startswith("zoo:"):
-      graph = graphs.load_graph(step["graph"])
-      work = work_of(graph)
-      us = from_work(graph, cluster, work).compute_us
-      busy_us = (us - launches_between_us(us, work.launched, cluster))[:, 0].sum()
-      row.update({"kernels": int(work.launched[us[:, 0] > 0].sum()), "busy, ms": busy_us / 1e3,
-                  "ratio": busy_us / step["busy_us"]})
-    rows.append(row)
+    graph = graphs.load_graph(step["graph"])
+    work = work_of(graph)
+    us = from_work(graph, cluster, work).compute_us
+    busy_us = (us - launches_between_us(us, work.launched, cluster))[:, 0].sum()
+    rows.append({
+        "graph": f"`{step['graph']}`", "kernels": int(work.launched[us[:, 0] > 0].sum()),
+        "kernels of PyTorch": round(step["kernels"]), "estimated, ms": busy_us / 1e3,
+        "measured, ms": step["busy_us"] / 1e3, "estimated / measured": busy_us / step["busy_us"],
+        "whole step by the clock, ms": step["wall_us"] / 1e3})
   return pd.DataFrame(rows).round(2)
 
 
@@ -275,15 +277,17 @@ def page(measured: Mapping[str, Any], preset: str) -> str:
   found = compare(measured, preset)
   machine, cluster = measured["machine"], Cluster.parse(f"{preset}:1")
   graphs = sorted({f"`{kernel['graph']}`" for kernel in measured["kernels"]})
-
-  grouped = found.groupby(["op", "type"])
+  grouped = found.groupby("op")["ratio"]
   by_op = pd.DataFrame({
-      "kernels": grouped.size(), "preset / measured, median": grouped["ratio"].median().round(2),
-      "lowest": grouped["ratio"].min().round(2), "highest": grouped["ratio"].max().round(2),
-      "share of the peak, median": grouped["efficiency"].median().round(2)}).reset_index()
+      "timings": grouped.size(),
+      # [ops, types]: medians of float32 (TF32) and of bfloat16.
+      **found.pivot_table("ratio", "op", "type", "median").add_suffix(": median"),
+      "lowest": grouped.min(), "highest": grouped.max()}).round(2).reset_index()
   host, bandwidth = cluster.num_devices - 1, cluster.bandwidth_bytes_per_us
+  by_kind, total = fits(found), found["ratio"]
+  last = by_kind.iloc[-1]
   parts: List[Tuple[str, str]] = [
-      ("By kind of op", markdown(fits(found))),
+      ("By kind of op", markdown(by_kind)),
       ("Kernels", markdown(by_op)),
       ("Launches and copies", markdown(pd.DataFrame([
           {"figure": "launch of an op, us", "preset": f"{cluster.op_overhead_us:g}",
@@ -297,26 +301,24 @@ def page(measured: Mapping[str, Any], preset: str) -> str:
            "measured": f"{machine['on_device'] / 1e3:,.0f}"}])))]
   if measured.get("steps"):
     parts.append(("Whole steps", markdown(whole_steps(measured["steps"], preset))))
-  total = found["ratio"]
   return "\n".join([
       f"# `{preset}` beside a real {machine['name']}", "",
       *textwrap.wrap(
-          f"{len(measured['kernels'])} kernels, the dearest of {', '.join(graphs)}, "
-          f"timed alone by `scripts/benchmarks/time_kernels.py` (PyTorch {machine['torch']}, CUDA "
-          f"{machine.get('cuda')}, cuDNN {machine.get('cudnn')}). \"Preset / measured\" is the "
-          "estimated time over the measured one: above 1 the preset is slower than the card. The "
-          f"median of all kernels is {total.median():.2f}; half of them lie between "
-          f"{total.quantile(0.25):.2f} and {total.quantile(0.75):.2f}. The share of the peak is "
-          "the efficiency that an estimate without a start would need; products of float32 are "
-          "TF32. Launches are not part of these times.", 118), "",
+          "Fits of the preset's form predict kernels that they did not see with a median error of "
+          f"{last['fit to the other half: median error']:.0%}; one efficiency without a start gave "
+          f"{last['one efficiency: median error']:.0%}. Estimated time over measured time is "
+          f"{total.median():.2f} in the median, and half of the timings lie between "
+          f"{total.quantile(0.25):.2f} and {total.quantile(0.75):.2f} (below 1 the preset is "
+          "faster than the card).", 118), "",
       *textwrap.wrap(
-          "\"By kind of op\" fits measured time = time at the peak / efficiency + start, which the "
-          "preset has, to all kernels of a kind. \"Before\" has one efficiency and no start. For "
-          "\"the other half\" each half of the sizes of an op was predicted by a fit of the other.",
-          118), "",
-      *(line for title, text in parts for line in (f"## {title}", "", text, "")),
+          f"{len(measured['kernels'])} kernels of {', '.join(graphs)} were timed alone by "
+          f"`scripts/benchmarks/time_kernels.py` ({len(found)} timings in float32 and bfloat16; "
+          f"PyTorch {machine['torch']}, CUDA {machine.get('cuda')}, cuDNN {machine.get('cudnn')}, "
+          f"driver {machine.get('driver')}). Products of float32 are TF32. Launches are not part "
+          "of these times.", 118), "",
       "```sh", *(__doc__ or "").split("\n\n")[1].replace("  scripts", "scripts").replace(
-          "  python", "python").splitlines(), "```", ""])
+          "  python", "python").splitlines(), "```", "",
+      *(line for title, text in parts for line in (f"## {title}", "", text, ""))])
 
 
 def main() -> None:
