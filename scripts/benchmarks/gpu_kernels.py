@@ -48,7 +48,7 @@ _TENSORS = {op: tensors for tensors, ops in {
              FusedBatchNorm Slice StridedSlice Pad Tile Transpose Sum Mean ResourceGather Gather
              SparseSoftmaxCrossEntropyWithLogits""",
     (1,): "FusedBatchNormGrad Split", (3,): "ResourceApplyMomentum", (4,): "StridedSliceGrad",
-    (9,): "ResourceApplyAdam", (0, 3): "ResourceSparseApplyMomentum"}.items() for op in ops.split()}
+    (0, 3): "ResourceSparseApplyMomentum"}.items() for op in ops.split()}
 _SAME_RANK = ("Slice", "StridedSlice", "StridedSliceGrad", "Pad", "Tile", "Split", "Concat")
 
 

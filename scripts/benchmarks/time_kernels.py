@@ -136,17 +136,9 @@ def _of_rows(op, out, arrays):
       logarithms = torch.log_softmax(x, 1)
       return logarithms.gather(1, labels), logarithms.exp().scatter_add_(1, labels, less)
     return loss
-  if op == "ResourceApplyMomentum":
-    state = [[torch.ones_like(x)] for _ in range(2)]
-    return lambda: torch._fused_sgd_(
-        state[0], [x], state[1], weight_decay=0.0, momentum=0.9, lr=0.01, dampening=0.0,
-        nesterov=False, maximize=False, is_first_step=False)
-  if op == "ResourceApplyAdam":
-    state = [[torch.ones_like(x)] for _ in range(3)]
-    steps = [torch.ones([], device=DEVICE)]
-    return lambda: torch._fused_adam_(
-        state[0], [x], state[1], state[2], [], steps, lr=0.001, beta1=0.9, beta2=0.999,
-        weight_decay=0.0, eps=1e-7, amsgrad=False, maximize=False)
+  if op == "ResourceApplyMomentum":  # two element-wise kernels, as in TensorFlow
+    variable, slot = torch.ones_like(x), torch.ones_like(x)
+    return lambda: (torch.add(x, slot, alpha=0.9, out=slot), variable.add_(slot, alpha=-0.01))
   # Rows of a table, [vocabulary, width]; the other input or the output has as many as are used.
   rows = arrays[1] if op.startswith("ResourceSparse") else None
   count = len(rows) if rows is not None else math.prod(out[:-1])
