@@ -1,13 +1,13 @@
-"""Lists the dearest kernels of five models, and compares a preset with their times on a real GPU.
+"""Lists kernels of the zoo's models, and compares a preset with their times on a real GPU.
 
   scripts/with_env python scripts/benchmarks/gpu_kernels.py --kernels=kernels.json
   python scripts/benchmarks/time_kernels.py kernels.json measured.json   # where the GPU is
   scripts/with_env python scripts/benchmarks/gpu_kernels.py --measured=measured.json \\
       --preset=h100 --page=gpu_kernels.md
 
-The first writes the dearest ops of each graph with the work that costs are estimated from; the last
-writes a page: the preset's time over the measured one by kind of op, the share of the peak that
-each kind reaches, and what a fit of the preset to half of the kernels says of the other half.
+The first writes kernels of all sizes for each type of op, with the work that costs are estimated
+from; the last writes a page: fits of the preset by kind of op, what a fit to half of the kernels
+says of the other half, the preset's time over the measured one, and whole steps.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TENSORS = {op: tensors for tensors, ops in {
              FusedBatchNorm Slice StridedSlice Pad Tile Transpose Sum Mean ResourceGather Gather
              SparseSoftmaxCrossEntropyWithLogits""",
     (1,): "FusedBatchNormGrad Split", (3,): "ResourceApplyMomentum", (4,): "StridedSliceGrad",
-    (0, 3): "ResourceSparseApplyMomentum"}.items() for op in ops.split()}
+    (9,): "ResourceApplyAdam", (0, 3): "ResourceSparseApplyMomentum"}.items() for op in ops.split()}
 _SAME_RANK = ("Slice", "StridedSlice", "StridedSliceGrad", "Pad", "Tile", "Split", "Concat")
 
 
@@ -305,11 +305,11 @@ def page(measured: Mapping[str, Any], preset: str) -> str:
       f"# `{preset}` beside a real {machine['name']}", "",
       *textwrap.wrap(
           "Fits of the preset's form predict kernels that they did not see with a median error of "
-          f"{last['fit to the other half: median error']:.0%}; one efficiency without a start gave "
-          f"{last['one efficiency: median error']:.0%}. Estimated time over measured time is "
-          f"{total.median():.2f} in the median, and half of the timings lie between "
-          f"{total.quantile(0.25):.2f} and {total.quantile(0.75):.2f} (below 1 the preset is "
-          "faster than the card).", 118), "",
+          f"{100 * last['fit to the other half: median error']:.0f} %; one efficiency without a "
+          f"start gave {100 * last['one efficiency: median error']:.0f} %. Estimated time over "
+          f"measured time is {total.median():.2f} in the median, and half of the timings lie "
+          f"between {total.quantile(0.25):.2f} and {total.quantile(0.75):.2f} (below 1 the preset "
+          "is faster than the card).", 118), "",
       *textwrap.wrap(
           f"{len(measured['kernels'])} kernels of {', '.join(graphs)} were timed alone by "
           f"`scripts/benchmarks/time_kernels.py` ({len(found)} timings in float32 and bfloat16; "
