@@ -34,9 +34,10 @@ def test_no_file_is_read_for_a_shape(graph_def):
 
 def test_the_debuggers_ops_write_nothing(tmp_path):
   with tf.Graph().as_default() as graph:
-    dims = tf.raw_ops.DebugIdentity(
-        input=tf.constant([3, 3]), device_name="", tensor_name="dims:0",
-        debug_urls=[f"file://{tmp_path / 'dumped'}"], gated_grpc=False)
-    tf.fill(dims, 1.0, name="fetch")
-  found = analyse(graph.as_graph_def()).outputs["fetch"][0]
+    tf.fill(tf.identity([3, 3], name="debugged"), 1.0, name="fetch")
+  graph_def = graph.as_graph_def()
+  node = next(each for each in graph_def.node if each.name == "debugged")
+  node.op = "DebugIdentity"  # which TensorFlow would run as it adds the op
+  node.attr["debug_urls"].list.s.append(f"file://{tmp_path / 'dumped'}".encode())
+  found = analyse(graph_def).outputs["fetch"][0]
   assert not (tmp_path / "dumped").exists() and len(found.shape.dim) in (0, 2)

@@ -10,7 +10,6 @@ from placeto_tf.policies.gdp.learner import PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig
 from placeto_tf.policies.gdp.training import GdpTrainingConfig
 from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
-from placeto_tf.policies.placeto.best_first import BestFirstConfig
 from placeto_tf.policies.placeto.published.network import NetworkConfig
 from placeto_tf.policies.placeto.published.training import PublishedTrainingConfig
 from placeto_tf.policies.placeto.published.weights import PublishedWeights
@@ -24,8 +23,7 @@ GRAPHS = {"graphs": ("a",)}
 @pytest.mark.parametrize("config, wrong", [
     (PpoConfig, {"epochs": 0}), (GdpConfig, {"width": 0}), (GdpConfig, {"heads": 3}),
     (GdpTrainingConfig, {**GRAPHS, "iterations": 0}), (HierarchicalConfig, {"num_groups": 0}),
-    (BestFirstConfig, {"rounds": (0,)}), (BestFirstConfig, {"long_levels": ((0.0, 1.0),)}),
-    (BestFirstConfig, {"temperature": -1.0}), (NetworkConfig, {"embedding": "magic"}),
+    (NetworkConfig, {"embedding": "magic"}),
     (PublishedTrainingConfig, {**GRAPHS, "max_groups": 0}),
     (PlacetoTrainingConfig, {**GRAPHS, "arms": 0}), (PlacerConfig, {"device_width": 0}),
     (PlacerConfig, {"bidirectional": True, "hidden": 5})])
