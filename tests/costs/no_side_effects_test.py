@@ -34,10 +34,11 @@ def test_no_file_is_read_for_a_shape(graph_def):
 
 def test_the_debuggers_ops_write_nothing(tmp_path):
   with tf.Graph().as_default() as graph:
-    tf.fill(tf.identity([3, 3], name="debugged"), 1.0, name="fetch")
+    tf.fill(tf.identity([3, 3], name="dims"), 1.0, name="fetch")
   graph_def = graph.as_graph_def()
-  node = next(each for each in graph_def.node if each.name == "debugged")
-  node.op = "DebugIdentity"  # which TensorFlow would run as it adds the op
+  # Only in the GraphDef: TensorFlow would run the op for a shape while the graph is built.
+  node = next(node for node in graph_def.node if node.name == "dims")
+  node.op, node.attr["tensor_name"].s = "DebugIdentity", b"dims:0"
   node.attr["debug_urls"].list.s.append(f"file://{tmp_path / 'dumped'}".encode())
   found = analyse(graph_def).outputs["fetch"][0]
   assert not (tmp_path / "dumped").exists() and len(found.shape.dim) in (0, 2)
