@@ -2,7 +2,7 @@
 
 Every setting gets a process that is forked from this one, which has imported everything and run no
 TensorFlow op. The result of each: numbers as they are to the last bit, and the settings before and
-after. Argument: the version of Keras.
+after. Arguments: the version of Keras, with 3 for the parts alone that touch a model; the settings.
 """
 
 import asyncio
@@ -76,8 +76,8 @@ SETTINGS = {
     "other_thread": lambda: None,
 }
 FLOATS = ("mixed_float16", "mixed_bfloat16", "floatx")
-# Models have no step that is a graph there, or belong to the strategy.
-GRAPHS_ALONE = ("v1", "graph_mode", "eagerly", "strategy_scope")
+# Models are refused there: calls are no eager ones, or the scope is a strategy's.
+GRAPHS_ALONE = ("v1", "graph_mode", "strategy_scope")
 
 
 def graph_def():
@@ -99,7 +99,7 @@ def model():
   hidden = [keras.layers.Dense(8, "tanh", dtype="float32", name=f"h{i}")(x) for i in range(2)]
   made = keras.Model(
       x, keras.layers.Dense(1, dtype="float32")(keras.layers.Add(dtype="float32")(hidden)))
-  made.compile(keras.optimizers.SGD(0.1), "mse")
+  made.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=False, jit_compile=False)
   rng = np.random.default_rng(0)
   made.set_weights([rng.normal(size=each.shape).astype("float32") for each in made.get_weights()])
   return made
@@ -122,14 +122,15 @@ def on_graphs(found):
   found["replicas"] = [replicas.step_time_us, replicas.replication.check.checked]
 
 
-def on_models(found, planned=None, trained=None):
-  """Plans and compiles two models, and trains a batch."""
-  plan = placeto.plan_training(planned or model(), "v100:2", batch_size=16, max_evaluations=20)
+def on_models(found, models):
+  """Plans a model, and trains a placed and an unplaced one for a batch each."""
+  planned, placed, unplaced = models or [model() for _ in range(3)]
+  plan = placeto.plan_training(planned, "v100:2", batch_size=16, max_evaluations=20)
   found["plan"] = plan.step_time_us
-  trained = trained or model()
-  placeto.compile_placed(trained, "local", batch_size=16, max_evaluations=20, verify=False)
-  trained.train_on_batch(*batch())
-  found["weights"] = [_digest(each.tolist()) for each in trained.get_weights()]
+  placeto.compile_placed(placed, "local", batch_size=16, max_evaluations=20, verify=False)
+  for name, trained in (("weights", placed), ("unplaced", unplaced)):
+    trained.train_on_batch(*batch())
+    found[name] = [_digest(each.tolist()) for each in trained.get_weights()]
 
 
 def settings():
@@ -163,17 +164,16 @@ def _run(name, found):
   tf.config.set_logical_device_configuration(
       tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
   # The policy of floats decides what a model is, so models come before it.
-  models = [model(), model()] if name in FLOATS else []
+  models = [model() for _ in range(3)] if name in FLOATS else []
   SETTINGS[name]()
   before = settings()
-  parts = [on_graphs] if name in GRAPHS_ALONE else [
-      on_graphs, lambda found: on_models(found, *models)]
-  for part in parts:
-    try:
-      part(found)
-    except Exception as error:
-      found["error"] = f"{type(error).__name__}: {error} {traceback.format_exc()[-1500:]}"
-      break
+  try:
+    if KERAS == "2":
+      on_graphs(found)
+    if name not in GRAPHS_ALONE:
+      on_models(found, models)
+  except Exception as error:
+    found["error"] = f"{type(error).__name__}: {error} {traceback.format_exc()[-1500:]}"
   found["changed"] = [[was, now] for was, now in zip(before, settings()) if was != now]
 
 
@@ -195,8 +195,9 @@ def _in_process(name, pipe):
 def main():
   """Runs the settings one by one."""
   processes, found = multiprocessing.get_context("fork"), {}
-  names = sys.argv[2].split(",") if len(sys.argv) > 2 else list(SETTINGS)
-  for name in names:
+  for name in sys.argv[2].split(",") if len(sys.argv) > 2 else list(SETTINGS):
+    if KERAS == "3" and name in GRAPHS_ALONE:
+      continue
     ours, theirs = processes.Pipe(duplex=False)
     process = processes.Process(target=_in_process, args=(name, theirs))
     process.start()
