@@ -124,9 +124,13 @@ class ReplicaSource:
     smaller = part.origin.feed_shapes
     batch = next((shape[0] for name, shape in whole.origin.feed_shapes.items()
                   if shape and smaller.get(name, (0,))[:1] == (shape[0] // made,)), 0)
-    # At least two examples for each replica, and a batch that divides.
-    for examples in (2, 3, 4):
-      times = batch // (count * examples)
+    # At least two examples for each replica, and a batch that divides. A spec takes long to load
+    # again: first, the replica that is there is divided, if it is small.
+    sizes = [2, 3, 4]
+    if self._spec is not None and batch // made <= 8 * count:
+      sizes.insert(0, batch // (made * count))
+    for examples in sizes:
+      times = batch // (count * examples) if examples > 1 else 0
       if times < 2 or batch % (count * examples):
         continue
       try:

@@ -113,12 +113,9 @@ def _compare(
           replicated.original, replicated.replicas, whole=graph, mirrored=replicated.mirrored,
           single=replicated.single, batch_norm=SYNCHRONIZED,
           micro_batches=replicated.micro_batches), replicated.order)
-    comparison = SideBySide(graph, replicated, seed, norms=own is not None)
-  except ReplicaMismatchError:
-    raise
   except GraphError as problem:
-    raise NotRunnable(
-        f"with synchronized statistics: {problem}" if own is not None else str(problem)) from None
+    raise NotRunnable(f"with synchronized statistics: {problem}") from None
+  comparison = SideBySide(graph, replicated, seed, norms=own is not None)
   deadline = started + time_limit_s
   too_long = f"it takes more than {time_limit_s:g} s on this machine"
   try:
@@ -126,6 +123,10 @@ def _compare(
     own_run = own is None or comparison.run_own(own, started, deadline)
   except tf.errors.DeadlineExceededError:
     raise NotRunnable(too_long) from None
+  except ReplicaMismatchError:
+    raise
+  except GraphError as problem:
+    raise NotRunnable(str(problem)) from None
   except (tf.errors.OpError, MemoryError) as problem:
     said = one_line(problem)
     # The graph itself has done this step, so the fault is the replicas'.

@@ -13,6 +13,7 @@ steps are like the first one. A later step with overflow is not counted.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from typing import Optional, Sequence, Set, Tuple
 
@@ -35,7 +36,6 @@ class SideBySide:
   """Trains a graph and its replicas and compares their variables and fetches.
 
   Attributes:
-    pair: the graph and its replicas.
     in_replicas: whether an error is one of the replicas.
     overflow_step: the first in which numbers overflow; None if they do not.
     hurried: whether time was too short to look at small changes in double precision.
@@ -44,7 +44,7 @@ class SideBySide:
   def __init__(
       self, graph: ComputationGraph, replicated: ReplicatedGraph, seed: int, norms: bool = False,
       double: bool = False, repeated: bool = False):
-    """Makes the runnable graphs and the examples.
+    """Keeps what is compared.
 
     Args:
       graph: at the global batch.
@@ -56,15 +56,32 @@ class SideBySide:
         global batch's (corrections for the number of examples are left out).
     """
     self._seed, self._norms, self._double, self._repeated = seed, norms, double, repeated
+    self._graph, self._replicated = graph, replicated
     self._doubled: Optional[Tuple[float, int]] = None  # what `_in_double` gives, once it has run
-    self.pair = TrainedPair(graph, replicated, double=double, repeated=repeated)
-    self._examples = ComparedExamples(self.pair, seed, repeated)
-    self._noise = RoundingNoise(self.pair, self._examples, seed, plain=norms and not double)
+    self._again: Optional[SideBySide] = None  # of the same in double precision
     self.in_replicas = False
     self.overflow_step: Optional[int] = None
     self.hurried = False
     self._blurred: Set[str] = set()  # variables that hold little but rounding, or overflow
     self._moved: Set[str] = set()  # variables that steps changed by more than rounding
+
+  # Made when they are needed: both graphs are imported for a pair, which takes seconds.
+  @functools.cached_property
+  def pair(self) -> TrainedPair:
+    """Returns the graph and its replicas, runnable."""
+    return TrainedPair(
+        self._graph, self._replicated, double=self._double, repeated=self._repeated)
+
+  @functools.cached_property
+  def _examples(self) -> ComparedExamples:
+    """Returns the examples that feed the pair."""
+    return ComparedExamples(self.pair, self._seed, self._repeated)
+
+  @functools.cached_property
+  def _noise(self) -> RoundingNoise:
+    """Returns the noise of the pair, which is measured where a difference needs it."""
+    return RoundingNoise(
+        self.pair, self._examples, self._seed, plain=self._norms and not self._double)
 
   @property
   def untold(self) -> Set[str]:
@@ -95,7 +112,8 @@ class SideBySide:
       except ReplicaMismatchError:
         # Shares such as 1/3 were rounded to single precision, which may agree all the same.
         self._doubled, found = None, (0.0, 0)
-      if found[1]:
+      if found[1] and self._again is not None:
+        self.pair = self._again.pair
         return found
     found = self._run(steps, started, deadline)
     # Overflow in the first step: again, with smaller weights.
@@ -132,7 +150,7 @@ class SideBySide:
       return False
     with contextlib.suppress(NotRunnable, MemoryError, tf.errors.OpError):
       try:
-        SideBySide(self.pair.graph, replicated, self._seed, repeated=True).run(
+        SideBySide(self._graph, replicated, self._seed, repeated=True).run(
             1, started, deadline)
       except ReplicaMismatchError:
         raise
@@ -143,7 +161,7 @@ class SideBySide:
   def _run_alone(self, replicated: ReplicatedGraph, deadline: float) -> None:
     """Runs a step of replicas with statistics of their own, of any examples."""
     self.in_replicas = True
-    alone = TrainedPair(self.pair.whole.graph, replicated, self.pair.whole)
+    alone = TrainedPair(self._graph, replicated)
     examples = ComparedExamples(alone, self._seed)
     try:
       alone.begin(self._seed)
@@ -245,8 +263,8 @@ class SideBySide:
         return self._doubled
       with contextlib.suppress(NotRunnable, MemoryError, tf.errors.UnimplementedError,
                                tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError):
-        again = SideBySide(
-            self.pair.graph, self.pair.replicated, self._seed, norms=self._norms, double=True,
+        self._again = again = SideBySide(
+            self._graph, self._replicated, self._seed, norms=self._norms, double=True,
             repeated=self._repeated)
         self._doubled = again.run(steps, started, deadline)
         self._blurred |= again._blurred

@@ -52,14 +52,13 @@ class TrainedPair:
   """
 
   def __init__(
-      self, graph: ComputationGraph, replicated: ReplicatedGraph,
-      whole: Optional[TrainableGraph] = None, double: bool = False, repeated: bool = False):
+      self, graph: ComputationGraph, replicated: ReplicatedGraph, double: bool = False,
+      repeated: bool = False):
     """Makes both runnable, and finds the copies of each variable.
 
     Args:
       graph: at the global batch.
       replicated: its replicas.
-      whole: the graph, if it was made runnable before; else None.
       double: whether both are in double precision, with written out batch normalizations.
       repeated: whether batch normalizations are written out without the corrections by how many
         examples there are.
@@ -75,9 +74,8 @@ class TrainedPair:
       return with_plain_batch_norm(each, corrected=not repeated) if double or repeated else each
 
     self.graph, self.replicated = graph, replicated
-    if whole is None:
-      check_memory(graph, replicated, 2.0 if double else 1.0)
-    self.whole = whole.again() if whole is not None else TrainableGraph(written(graph), double)
+    check_memory(graph, replicated, 2.0 if double else 1.0)
+    self.whole = TrainableGraph(written(graph), double)
     try:
       self.parts = TrainableGraph(written(replicated.graph), double)
     except GraphError as problem:
@@ -92,8 +90,7 @@ class TrainedPair:
     self.copies = self._find_copies()
     changed = _updated(replicated.graph, self.parts.tf_graph)  # where functions are expanded
     self.updated = {name for name, copies in self.copies.items() if not changed.isdisjoint(copies)}
-    if whole is None:
-      self.whole.add(self.variables)
+    self.whole.add(self.variables)
     self.parts.add(each for name in self.variables for each in self.copies[name])
     self.chunks = self._in_chunks()
 
