@@ -12,8 +12,6 @@ from placeto_tf.replication.mirroring import Plan
 from placeto_tf.replication.nodes import tensor_name
 from placeto_tf.replication.op_partition import FIRST, ROWS
 
-COLLECTIVES = ("all_reduce", "all_gather", "whole_batch")
-
 
 class Names:
   """Names of copies, of single and mirrored ops, and of all-reduces.
@@ -32,7 +30,7 @@ class Names:
     taken = {node.name.partition("/")[0] for node in self._flow.graph.origin.graph_def.node}
     self.prefixes = [_fresh(f"replica_{r}", taken) for r in range(plan.scaling.replicas)]
     self.all_reduce, self.all_gather, self.whole_batch = (
-        _fresh(name, taken) for name in COLLECTIVES)
+        _fresh(name, taken) for name in ("all_reduce", "all_gather", "whole_batch"))
 
   def is_copy(self, name: str) -> bool:
     """Returns whether an op of the original graph exists only as replicas' copies."""
