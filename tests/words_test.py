@@ -24,12 +24,15 @@ WORDS = {
 WORDS_OF_REPLICATION = {"kind": "spec or op_type", "kinds": "specs or op_types"}
 CLASSES = {"Whole": "Replicated", "Own": "Sharded"}
 # A name that is an exception -> the reason.
-EXCEPTIONS = {"_draw_lanes": "a picture is drawn", "_join": "a layer, whose name is in weights"}
+EXCEPTIONS = {
+    "_draw_lanes": "a picture is drawn", "draw": "a picture is drawn",
+    "_join": "a layer, whose name is in weights", "units": "of a layer, as Keras has it"}
 # The words as pages, docstrings and comments would use them.
 TEXT = re.compile(
     r"\b(islands?|ledgers?|twins?|dialects?|joins (?:of|across|over) replicas|what is joined"
     r"|powers? of (?:a|the) (?:tensor|spec)|other rooms|legend:)\b", re.IGNORECASE)
-SOURCES = sorted((ROOT / "placeto_tf").rglob("*.py"))
+SOURCES = sorted(path for folder in ("placeto_tf", "scripts", "examples")
+                 for path in (ROOT / folder).rglob("*.py"))
 
 
 def words_of(name):

@@ -39,8 +39,8 @@ def _towers(count: int, width: int, depth: int) -> Build:
       for _ in range(depth):
         x = keras.layers.Dense(width, "relu")(x)
       towers.append(x)
-    joined = keras.layers.Concatenate()(towers) if count > 1 else towers[0]
-    return keras.Model(inputs, keras.layers.Dense(10, "softmax")(joined)), (width,), 64
+    merged = keras.layers.Concatenate()(towers) if count > 1 else towers[0]
+    return keras.Model(inputs, keras.layers.Dense(10, "softmax")(merged)), (width,), 64
 
   return build
 

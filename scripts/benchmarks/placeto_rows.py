@@ -59,7 +59,7 @@ def rows(
     found[row] = list(zip((session.last_us() / best_us).tolist(), counts))
     if start == "random":
       found["uniform placements"] = [
-          (_best_of_draws(p, rng, count) / us, count)
+          (_best_of_samples(p, rng, count) / us, count)
           for p, us, count in zip(first, best_us, counts)]
   searches = [("zero-shot", weights.arrays, False)]
   if rivals:
@@ -128,7 +128,7 @@ def _uniform(problem, observation) -> np.ndarray:
   return np.where(problem.allowed[observation["current"]], 0.0, -np.inf)
 
 
-def _best_of_draws(problem, rng: np.random.Generator, count: int) -> float:
+def _best_of_samples(problem, rng: np.random.Generator, count: int) -> float:
   """Returns the best of `count` uniformly random placements, as geometric mean over trials."""
   trials = [
       problem.evaluate(_random(problem, rng, count)).objective_us.min()
@@ -138,5 +138,5 @@ def _best_of_draws(problem, rng: np.random.Generator, count: int) -> float:
 
 def _random(problem, rng: np.random.Generator, count: int) -> np.ndarray:
   """Samples [count, G] uniformly random allowed devices."""
-  draws = np.where(problem.allowed, rng.random((count,) + problem.allowed.shape), -1.0)
-  return draws.argmax(axis=2).astype(np.int32)
+  scores = np.where(problem.allowed, rng.random((count,) + problem.allowed.shape), -1.0)
+  return scores.argmax(axis=2).astype(np.int32)

@@ -212,18 +212,18 @@ def choose_placements(
       chosen.append(("near", near))
   while len(chosen) < 1 + config.placements:
     k = len(chosen)
-    draws = rng.integers(0, cluster.num_devices, graph.num_ops).astype(np.int32)
+    sampled = rng.integers(0, cluster.num_devices, graph.num_ops).astype(np.int32)
     kind = ("op", "group", "block")[k % 3]
     if kind == "group":
-      draws = draws[grouping.group_of_op]
+      sampled = sampled[grouping.group_of_op]
     elif kind == "block":  # stretches of the topological order
-      draws = draws[fitting.stretch_of_op(graph, _BLOCKS[k % len(_BLOCKS)])]
+      sampled = sampled[fitting.stretch_of_op(graph, _BLOCKS[k % len(_BLOCKS)])]
     else:
       # All ops at random would cross at every edge; most stay with the first device.
-      draws[rng.random(graph.num_ops) < rng.uniform(0.5, 0.98)] = 0
-    draws = draws[graph.colocation]
-    if not any((draws == other).all() for other in seen):
-      chosen.append((f"random_{kind}", draws))
+      sampled[rng.random(graph.num_ops) < rng.uniform(0.5, 0.98)] = 0
+    sampled = sampled[graph.colocation]
+    if not any((sampled == other).all() for other in seen):
+      chosen.append((f"random_{kind}", sampled))
   return chosen[:1 + config.placements]
 
 
