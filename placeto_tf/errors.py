@@ -50,6 +50,19 @@ def listed(items: Sequence[str], most: int = 3) -> str:
   return ", ".join(items[:most]) + more
 
 
+def counted(count: int, noun: str) -> str:
+  """Returns a number with its noun, such as "1 op" or "2,000 ops".
+
+  Args:
+    count: the number.
+    noun: in the singular, with a plural in s.
+
+  Returns:
+    The text.
+  """
+  return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def one_line(error: BaseException, most: int = 200) -> str:
   """Returns the cause that an exception of somebody else's code names, in a line not too long.
 

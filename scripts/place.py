@@ -10,6 +10,7 @@ import time
 
 from absl import flags
 
+from placeto_tf.errors import PlacementError
 from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
@@ -19,7 +20,7 @@ shared_flags.define_cluster_flag()
 shared_flags.define_budget_flags(max_seconds=60)
 shared_flags.define_stop_within_flag()
 flags.DEFINE_string("out", None, "Directory of the results. Earlier results in it are replaced "
-                    "once all new ones are complete.", required=True)
+                    "once all new ones are complete. With --why it may be left out.")
 flags.DEFINE_string("method", "auto", "Placer: auto, auto_unlearned (auto without policies), or "
                     "the name of a placer. The error of an unknown name lists all names.")
 flags.DEFINE_integer("seed", 0, "Seed of the searches and policies.",
@@ -61,6 +62,9 @@ def main() -> None:
   from placeto_tf.placing.config import PlacingConfig
   from placeto_tf.placing.observing import Observer
 
+  if FLAGS.out is None and FLAGS.why is None:
+    raise PlacementError("--out is missing; expected --out=VALUE (a directory to write), or "
+                         "--why=REGEX, which may print without writing")
   started = time.monotonic()
   shared_flags.import_policies()
   config = PlacingConfig(
@@ -85,6 +89,8 @@ def main() -> None:
   print(tables.table(result, verbose=FLAGS.verbose))
   if FLAGS.why:
     print("\n".join(what_if.why_lines(result, FLAGS.why)))
+  if FLAGS.out is None:
+    return
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.")
   print(what_now.last_lines(result.graph, result.placement.devices, FLAGS.out), flush=True)
 

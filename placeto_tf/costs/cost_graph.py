@@ -32,7 +32,7 @@ import numpy as np
 from placeto_tf import graphs
 from placeto_tf.clusters import Cluster
 from placeto_tf.costs.op_costs import OpCosts
-from placeto_tf.errors import CostError
+from placeto_tf.errors import CostError, counted, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 if TYPE_CHECKING:
@@ -164,5 +164,5 @@ def _of_cost_node(node: CostGraphDef.Node, unknown: List[str]) -> Measurement:
 def _unknown_sizes(names: List[str]) -> Tuple[str, ...]:
   if not names:
     return ()
-  return (f"{len(names)} ops ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}) have "
-          "outputs whose size the CostGraphDef does not know (-1): taken as 0 bytes",)
+  return (f"outputs of {counted(len(names), 'op')} ({listed(names)}) have sizes that the "
+          "CostGraphDef does not know (-1): taken as 0 bytes",)

@@ -43,7 +43,7 @@ _OWN_STATE = re.compile(
     "|(LogUniform|Uniform|LearnedUnigram|FixedUnigram|All|ThreadUnsafeUnigram)CandidateSampler"
     "|TensorArray|Stack|TensorList|Assert|Placeholder|FakeParam|Cudnn|Dropout|AnonymousSeed"
     "|DeleteSeed|Merge|Switch|Enter|Exit|NextIteration|If|While|Case|PartitionedCall"
-    "|StatefulPartitionedCall|_Arg|_Retval|Timestamp|MutexV2|IdentityN?$)")
+    "|StatefulPartitionedCall|CheckNumerics|LookupTable(Find|Size)|_Arg|_Retval|Timestamp|MutexV2|IdentityN?$)")
 
 
 def may_act(node: Any) -> bool:

@@ -32,7 +32,7 @@ from placeto_tf.costs.cost_graph import (
   of_op_performances,
 )
 from placeto_tf.costs.op_costs import OpCosts, launches_between_us
-from placeto_tf.errors import CostError
+from placeto_tf.errors import CostError, counted, listed
 from placeto_tf.files import user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
@@ -102,7 +102,7 @@ def apply(
   temporary, persistent = estimated.temporary_bytes.copy(), estimated.persistent_bytes.copy()
   executions = (graph.executions if estimated.executions is None else estimated.executions).copy()
   covered = np.zeros(compute_us.shape, dtype=bool)
-  counted = np.zeros((graph.num_ops, 1), dtype=bool)
+  with_times = np.zeros((graph.num_ops, 1), dtype=bool)
   # [N, K]: mean of the times that hold for an op and a kind of device.
   for name, measurements in measured.items():
     i = graph.op_index[name]
@@ -124,18 +124,18 @@ def apply(
       _apply_memory(graph, i, same[0], output_bytes, temporary, persistent)
     runs = [m.executions for m in same if m.executions is not None]
     if runs:
-      executions[i], counted[i] = max(runs), True
+      executions[i], with_times[i] = max(runs), True
   # Times of kernels alone need the launches between them; other files have them already.
   compute_us += np.where(
-      covered & counted, launches_between_us(compute_us, executions, cluster), 0.0)
+      covered & with_times, launches_between_us(compute_us, executions, cluster), 0.0)
   notes = list(estimated.notes) if not covered.all() else []
   # A time is missing only if the estimate is above 0: ops without a kernel need no time.
   for k, device in enumerate(cluster.kind_devices):
     missing = np.flatnonzero(~covered[:, k] & (estimated.compute_us[:, k] > 0))
     if len(missing):
-      names = ", ".join([graph.op_names[i] for i in missing[:3]] + ["..."] * (len(missing) > 3))
-      notes.append(f"{len(missing)} ops ({names}) have no measured cost on a {device.type} such as "
-                   f"{device.name}: estimated instead")
+      names = listed([graph.op_names[i] for i in missing])
+      notes.append(f"costs of {counted(len(missing), 'op')} ({names}) were not measured on a "
+                   f"{device.type} such as {device.name}: estimated instead")
   return OpCosts(compute_us, output_bytes, persistent, temporary, tuple(notes), executions,
                  "" if covered.all() else estimated.unknown)
 

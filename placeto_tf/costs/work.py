@@ -34,7 +34,7 @@ from placeto_tf.costs.look import Seen
 from placeto_tf.costs.loop_rounds import notes_of
 from placeto_tf.costs.shape_guesses import POPS
 from placeto_tf.costs.tensor_sizes import VARIABLES, VariableSizes, num_elements, tensor_bytes
-from placeto_tf.errors import CostError, listed
+from placeto_tf.errors import CostError, counted, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
 
@@ -299,8 +299,8 @@ def _unknown(counter: _Counter, rounds: Mapping[str, Optional[int]]) -> str:
   names = [*counter.unknown_shapes, *counter.unknown_variables]
   loops = [name for name, trips in rounds.items() if trips is None]
   return " and ".join(
-      f"the {what} of {len(found)} {kind} are unknown (the first: {found[0]})"
-      for what, kind, found in (("shapes", "ops", names), ("rounds", "loops", loops)) if found)
+      f"the {what} of {counted(len(found), kind)} are unknown (the first: {found[0]})"
+      for what, kind, found in (("shapes", "op", names), ("rounds", "loop", loops)) if found)
 
 
 def _notes(graph: ComputationGraph, flops: np.ndarray, launches: np.ndarray,
@@ -310,19 +310,19 @@ def _notes(graph: ComputationGraph, flops: np.ndarray, launches: np.ndarray,
   types = graph.op_types
   if unestimated:
     notes.append(
-        f"grappler gives no estimate for {len(unestimated)} ops "
+        f"grappler gives no estimate for {counted(len(unestimated), 'op')} "
         f"({_most(types[i] for i in unestimated)}): costed by the bytes of their inputs and "
         "outputs and one flop an element")
   calls = [i for i, op_type in enumerate(types) if op_type in _CALLS]
   if calls:
     notes.append(
-        f"{len(calls)} ops call functions ({_most(types[i] for i in calls)}): costed as if they "
+        f"calls of functions ({_most(types[i] for i in calls)}) are costed as if they "
         "only moved their inputs and outputs, so inline them for costs that can be relied on")
   skipped = set(unestimated).union(calls)
   bytes_only = [i for i in np.flatnonzero(launches & (flops == 0)) if i not in skipped]
   if bytes_only:
     notes.append(
-        f"grappler counts no flops for {len(bytes_only)} ops "
+        f"grappler counts no flops for {counted(len(bytes_only), 'op')} "
         f"({_most(types[i] for i in bytes_only)}): costed by the bytes they move")
   # Leave out the reserve of a batch normalization, which nothing reads.
   assumed = [name for name, _ in guessed
@@ -331,15 +331,13 @@ def _notes(graph: ComputationGraph, flops: np.ndarray, launches: np.ndarray,
     notes.append(
         f"{len(assumed)} outputs have shapes that are only known when the step runs "
         f"({listed(assumed)}): the most likely ones are assumed, or the largest possible")
-  for names, what in ((counter.unknown_shapes, "ops have outputs"),
-                      (counter.unknown_variables, "variables are")):
+  for names, what in ((counter.unknown_shapes, "op"), (counter.unknown_variables, "variable")):
     if names:
       notes.append(
-          f"{len(names)} {what} of unknown shape ({listed(list(names))}): unknown dimensions count "
-          "as 1")
+          f"unknown dimensions of {counted(len(names), what)} ({listed(list(names))}) count as 1")
   return tuple(notes)
 
 
 def _most(op_types: Iterable[str]) -> str:
-  counted = collections.Counter(op_types).most_common()
-  return listed([f"{count} {name}" for name, count in counted], most=6)
+  found = collections.Counter(op_types).most_common()
+  return listed([f"{count} {name}" for name, count in found], most=6)

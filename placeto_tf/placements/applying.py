@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, List, Mapping, Tuple
 
 from placeto_tf.clusters import device_names
-from placeto_tf.errors import PlacementError, listed
+from placeto_tf.errors import PlacementError, counted, listed
 from placeto_tf.graphs.computation_graph import shapes_of_interface
 from placeto_tf.graphs.concrete_functions import (
   concrete_of,
@@ -96,7 +96,7 @@ class DeviceReport:
   absent: Tuple[str, ...]
 
   def __str__(self) -> str:
-    lines = [f"{self.placed} ops are on their devices"]
+    lines = [f"{counted(self.placed, 'op')} on their devices"]
     if self.missed:
       lines.append(
           f"the scope did not reach {_ops(self.missed)}; call place_missed(graph) of the device "
@@ -156,4 +156,4 @@ class DeviceFunction:
 
 
 def _ops(names: Tuple[str, ...]) -> str:
-  return f"{len(names)} ops ({listed(names)})"
+  return f"{counted(len(names), 'op')} ({listed(names)})"

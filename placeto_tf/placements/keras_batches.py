@@ -103,42 +103,6 @@ def random_by_trace(model: keras.Model) -> bool:
       hasattr(layer, "_random_generator") for layer in getattr(model, "submodules", ()))
 
 
-def cast_like(batch: Batch, specs: Specs) -> Batch:
-  """Casts the floating-point tensors of a batch to the dtypes of specs.
-
-  Args:
-    batch: tensors.
-    specs: of the same nest.
-
-  Returns:
-    The batch with other dtypes; the unchanged batch if the nests differ.
-  """
-  import tensorflow as tf
-
-  try:
-    tf.nest.assert_same_structure(batch, specs)
-  except (TypeError, ValueError):
-    return batch
-
-  def cast(value: object, spec: Any) -> Any:
-    """Casts a floating-point tensor.
-
-    Args:
-      value: of the batch.
-      spec: of the value.
-
-    Returns:
-      The tensor in the spec's dtype; any other value unchanged.
-    """
-    wanted = getattr(spec, "dtype", None)
-    if isinstance(value, tf.Tensor) and wanted is not None and value.dtype != wanted and (
-        value.dtype.is_floating and wanted.is_floating):
-      return tf.cast(value, wanted)
-    return value
-
-  return tf.nest.map_structure(cast, batch, specs)
-
-
 def check_trainable(model: object) -> None:
   """Raises GraphError unless the argument is a Keras model whose training can be placed."""
   check_eager()
@@ -186,8 +150,14 @@ class KerasStep(TracedStep):
   remedy = "check that model.fit runs with this data"
 
   def __init__(self, model: keras.Model):
-    """Makes the step from the `train_step` of a compiled model."""
+    """Checks a compiled model, and holds its step.
+
+    Raises:
+      GraphError: the model's training cannot be placed.
+    """
     from tensorflow.python.eager.polymorphic_function import autograph_util
+
+    check_trainable(model)
 
     def step(data: Batch) -> Any:
       return model.train_step(data)
@@ -199,7 +169,7 @@ class KerasStep(TracedStep):
         autograph_util.py_func_from_autograph(step) if convert else step,
         (model, model.optimizer), convert)
     self.model = model
-    self.wide = random_by_trace(model)
+    self.wide = random_by_trace(model)  # not if replicas divide the batches
 
   @property
   def floatx(self) -> str:
@@ -227,14 +197,13 @@ def steps_per_execution(model: keras.Model) -> int:
 
 
 def read_example(
-    step: KerasStep, batch_size: Optional[int], data: Any, *, wide: bool = False,
+    step: KerasStep, batch_size: Optional[int], data: Any,
 ) -> Optional[Tuple[Specs, Sequence[Tuple[int, ...]]]]:
   """Reads the batches that a user describes.
 
   Args:
     step: of the model.
     batch_size, data: as for `compile_placed`.
-    wide: whether the specs leave the batch size open.
 
   Returns:
     (specs, shapes of the tensors or [] if unknown); None if neither argument is given.
@@ -259,7 +228,7 @@ def read_example(
           "say; give data=, an example batch, or its specs with your sizes for None, and targets "
           f"as your loss takes them: {specs}")
     # A wide trace takes all batch sizes, but the shapes have this batch size.
-    return (tuple(keras_models.step_specs(model, None)) if wide else specs), shapes
+    return (tuple(keras_models.step_specs(model, None)) if step.wide else specs), shapes
   element_spec = None
   if isinstance(data, tf.data.Dataset):
     # One element shows the shapes; the spec shows which dimensions differ.
@@ -267,4 +236,4 @@ def read_example(
   if any(isinstance(leaf, tf.TypeSpec) for leaf in tf.nest.flatten(data)):
     return tuple(data), component_shapes(data)
   batch = as_batch(data, step.floatx)
-  return specs_of(batch, data, element_spec, wide=wide), component_shapes(batch)
+  return specs_of(batch, data, element_spec, wide=step.wide), component_shapes(batch)

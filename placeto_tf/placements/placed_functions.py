@@ -11,7 +11,7 @@ import dataclasses
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
 
-from placeto_tf.errors import PlacementError, listed, one_line
+from placeto_tf.errors import PlacementError, counted, listed, one_line
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES, read_concrete_function
 from placeto_tf.graphs.functions import inline_functions
@@ -57,10 +57,9 @@ class PlacedFunction:
     return self.function(*args, **kwargs)
 
   def __str__(self) -> str:
-    lines = [f"{len(self.in_place)} variables were where the placement wants them"]
-    if self.moved:
-      lines.append(f"{len(self.moved)} were moved there ({_names(self.moved)})")
-    return "; ".join(lines)
+    moved = f" ({_names(self.moved)})" if self.moved else ""
+    return (f"{counted(len(self.in_place), 'variable')} in place, "
+            f"{counted(len(self.moved), 'variable')} moved there{moved}")
 
 
 def place_function(placement: Mapping[str, str], function: ConcreteFunction) -> PlacedFunction:

@@ -74,11 +74,12 @@ class TracedStep:
     from tensorflow.python.autograph.core import ag_ctx
 
     leaves = tf.nest.flatten(specs)
-
     status = ag_ctx.Status.ENABLED if self._convert else ag_ctx.Status.DISABLED
+    graphs = []  # of this trace; also known if the trace fails
 
     # Takes the tensors as a flat tuple; other leaves are built into the trace.
     def flat(tensors: Sequence[Any]) -> Any:
+      graphs.append(tf.compat.v1.get_default_graph())
       given = iter(tensors)
       batch = tf.nest.pack_sequence_as(specs, [
           next(given) if isinstance(leaf, tf.TypeSpec) else leaf for leaf in leaves])
@@ -92,25 +93,23 @@ class TracedStep:
     except PlacetoError:
       raise
     except Exception as error:  # whatever the user's code raises
+      self._check_strategy(graphs)
       cause = keras_models.cause_of(error)
       # Variables of a strategy cannot be updated outside of its scope, or of its replicas.
       remedy = _OUTSIDE if re.search(r"Strategy|strategy\.|replica context", cause) else self.remedy
       raise GraphError(
           f"the training step {self.name!r} cannot be traced ({cause}); {remedy}") from error
-    self._check_strategy(function)
+    self._check_strategy(graphs)
     # Keep the owners alive, because TensorFlow's graphs have weak references to variables.
     function._placeto_model = self.owners
     return function
 
-  def _check_strategy(self, function: ConcreteFunction) -> None:
-    """Raises GraphError if a distribution strategy owns a variable of the step."""
-    try:
-      variables = function.graph.variables
-    except AssertionError:  # a variable was deleted; reading the graph reports it
-      return
+  def _check_strategy(self, graphs: Sequence[Any]) -> None:
+    """Raises GraphError if a distribution strategy owns a variable of the traced FuncGraphs."""
     # Plain variables belong to no strategy (None).
-    strategies = {type(getattr(variable, "_distribute_strategy", None)).__name__
-                  for variable in variables} - {"NoneType"}
+    strategies = {
+        type(getattr(variable, "_distribute_strategy", None)).__name__
+        for graph in graphs for variable in graph._watched_variables} - {"NoneType"}
     if strategies:
       raise GraphError(
           f"the training step {self.name!r} belongs to a {sorted(strategies)[0]}, which places its "
@@ -333,7 +332,7 @@ def opened(specs: Specs, others: Specs) -> Specs:
     specs, others: two nests of specs.
 
   Returns:
-    The specs with unknown dimensions; unchanged if the nests differ.
+    The specs with unknown dimensions; unchanged if the nests or ranks differ.
   """
   import tensorflow as tf
 
@@ -381,24 +380,27 @@ def size_of_shapes(shapes: Sequence[Tuple[int, ...]]) -> Optional[int]:
   return max(sizes, key=sizes.count) if sizes else None
 
 
-def open_batch(specs: Specs, size: Optional[int]) -> Specs:
-  """Makes the first dimension of specs unknown if it is the batch size.
+def with_batch(specs: Specs, size: Optional[int], other: Optional[int]) -> Specs:
+  """Replaces the first dimension of specs where it is the batch size.
+
+  A tensor with another first dimension, such as class weights or a scalar, is the same for all.
 
   Args:
     specs: of a batch.
-    size: of the batch.
+    size: its batch size.
+    other: the new batch size; None for an unknown one.
 
   Returns:
     The specs, in the same nest.
   """
   import tensorflow as tf
 
-  def opened_one(spec: Any) -> Any:
+  def changed(spec: Any) -> Any:
     if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank or spec.shape[0] != size:
       return spec
-    return tf.TensorSpec([None, *spec.shape.as_list()[1:]], spec.dtype, spec.name)
+    return tf.TensorSpec([other, *spec.shape.as_list()[1:]], spec.dtype, spec.name)
 
-  return tf.nest.map_structure(opened_one, specs)
+  return tf.nest.map_structure(changed, specs)
 
 
 def check_divides(size: Optional[int], replicas: int) -> int:
@@ -428,8 +430,6 @@ def check_divides(size: Optional[int], replicas: int) -> int:
 def divided(specs: Specs, replicas: int) -> Specs:
   """Divides the specs of a batch among R replicas.
 
-  A tensor with another first dimension, such as class weights or a scalar, is the same for all.
-
   Args:
     specs: of the whole batch.
     replicas: R.
@@ -443,16 +443,8 @@ def divided(specs: Specs, replicas: int) -> Specs:
   import tensorflow as tf
 
   size = check_divides(size_of(specs), replicas)
-
-  def part(spec: Any) -> Any:
-    if not isinstance(spec, tf.TypeSpec):
-      return spec
-    if not isinstance(spec, tf.TensorSpec):
+  for spec in tf.nest.flatten(specs):
+    if isinstance(spec, tf.TypeSpec) and not isinstance(spec, tf.TensorSpec):
       raise GraphError(
           f"{spec} of a batch of {size} is not divided among replicas; expected dense tensors")
-    dims = spec.shape.as_list()
-    # Only the first dimension is divided, and only where it is the batch size.
-    return tf.TensorSpec([size // replicas, *dims[1:]], spec.dtype, spec.name) if (
-        dims and dims[0] == size) else spec
-
-  return tf.nest.map_structure(part, specs)
+  return with_batch(specs, size, size // replicas)

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any, Callable, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Mapping, Optional, Sequence
 
-from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.errors import PlacementError
-from placeto_tf.placements import Placement, keras_batches
+from placeto_tf.placements import keras_batches
 from placeto_tf.placements.traced_steps import FunctionStep
 from placeto_tf.placing import training_plans
 from placeto_tf.placing.placed_training import PlacedStep, PlacedTraining
-from placeto_tf.placing.training_plans import TrainingPlan
-
-_Found = Union[Placement, TrainingPlan, str, None]
+from placeto_tf.placing.training_plans import Devices, Found
 
 
 def compile_step(
     train_step: Callable,
-    cluster: Union[Cluster, str, None] = None,
+    cluster: Devices = None,
     *,
     args: Optional[Sequence[Any]] = None,
     kwargs: Optional[Mapping[str, Any]] = None,
     input_signature: Optional[Sequence[Any]] = None,
     batch_size: Optional[int] = None,
-    placement: _Found = None,
+    placement: Found = None,
     verify: bool = True,
     **options: Any,
 ) -> PlacedStep:
@@ -63,12 +58,9 @@ def compile_step(
   Raises:
     PlacetoError: the step cannot be traced or placed, belongs to a distribution strategy, or does
       not take these arguments; or this process lacks a device.
+    TypeError: `place()` has no such option.
   """
-  # Check cluster and placement before the step is traced.
   step = FunctionStep(train_step, input_signature, batch_size)
-  placement = _placement(placement, options)
-  cluster = training_plans.as_cluster(cluster, placement)
-  training_plans.check_devices(cluster)
   placed = PlacedStep(step, cluster, options, placement=placement, verify=verify)
   # With example arguments, plan now; else with the first batch.
   if args is not None or kwargs is not None:
@@ -78,11 +70,11 @@ def compile_step(
 
 def compile_placed(
     model: Any,
-    cluster: Union[Cluster, str, None] = None,
+    cluster: Devices = None,
     *,
     batch_size: Optional[int] = None,
     data: Any = None,
-    placement: _Found = None,
+    placement: Found = None,
     verify: bool = True,
     **options: Any,
 ) -> PlacedTraining:
@@ -107,36 +99,13 @@ def compile_placed(
   Raises:
     PlacetoError: the model is not compiled, belongs to a distribution strategy, or its step cannot
       be traced or placed; or this process lacks a device.
+    TypeError: `place()` has no such option.
   """
-  keras_batches.check_trainable(model)
-  placement = _placement(placement, options)
-  cluster = training_plans.as_cluster(cluster, placement)
-  training_plans.check_devices(cluster)
-  # If the model is placed already, restore its own train function first.
-  previous = getattr(model.__dict__.get("make_train_function"), "__self__", None)
-  if isinstance(previous, PlacedTraining):
-    previous.undo()
   # This turns XLA off in the model; `undo` turns it on again.
   training = PlacedTraining(model, cluster, options, placement=placement, verify=verify)
-  example = keras_batches.read_example(training.step, batch_size, data, wide=training.wide)
+  example = keras_batches.read_example(training.step, batch_size, data)
   if example is not None:
     training.make_plan(*example)
   # Bypass __setattr__, so that Keras does not track and save this attribute.
   model.__dict__["make_train_function"] = training.make_train_function
   return training
-
-
-def _placement(placement: _Found, options: Mapping[str, Any]) -> Optional[Placement]:
-  """Returns the given placement, loaded from its file if it is a path.
-
-  Raises:
-    PlacementError: the placement cannot be read, or options of a search are given, too.
-  """
-  if placement is not None and options:
-    raise PlacementError(
-        f"a placement that was found before is not searched for; leave out {', '.join(options)}")
-  if isinstance(placement, TrainingPlan):
-    return placement.placement
-  if placement is None or isinstance(placement, Placement):
-    return placement
-  return Placement.load(os.fspath(placement))

@@ -12,42 +12,32 @@ moved variables.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
+import functools
 import time
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.errors import GraphError, PlacetoError, listed
-from placeto_tf.placements import Placement, keras_batches, place_function
+from placeto_tf.clusters.device_names import short_name
+from placeto_tf.costs import no_side_effects
+from placeto_tf.errors import GraphError, PlacementError, PlacetoError, counted, listed
+from placeto_tf.placements import Placement, keras_batches, place_function, traced_steps
 from placeto_tf.placements.applied import AppliedFunction
-from placeto_tf.placements.following import placed_alike
 from placeto_tf.placements.keras_batches import KerasStep
 from placeto_tf.placements.placed_functions import trial_function
-from placeto_tf.placements.traced_steps import (
-  Batch,
-  FunctionStep,
-  Specs,
-  TracedStep,
-  check_eager,
-  component_shapes,
-  opened,
-  size_of_shapes,
-  takes,
-  tensors_of,
-)
+from placeto_tf.placements.traced_steps import Batch, FunctionStep, Specs, TracedStep
 from placeto_tf.placing import training_plans
 from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.result import PlacingResult
-from placeto_tf.placing.training_plans import Shapes, TrainingPlan
-from placeto_tf.replication.op_roles import PIPELINES, may_be_copied
+from placeto_tf.placing.training_plans import Devices, Found, Shapes, TrainingPlan
 from placeto_tf.runtime.step_trial import StepTrial, in_turns
 
 if TYPE_CHECKING:
   import keras
   from tensorflow.types.experimental import ConcreteFunction
 
-_CALLS = frozenset("If While Case PartitionedCall StatefulPartitionedCall".split())
 _NO_GAIN = 0.999  # share of the unplaced step time; a plan above it is not timed
 _MOST_SHAPES = 3  # shapes with a trace of their own; one trace serves all others
 
@@ -57,20 +47,30 @@ class BatchStep:
   """The step for batches of equal specs.
 
   Attributes:
-    batch_size: batch size of the first such batch; None if unknown.
     specs: specs of the batches.
+    shapes: shapes of the first such batch's tensors.
     function: function of the tensors of a batch.
     how: "placed" by a plan, "alike" (with the devices of the plan), or "unplaced".
     replicas: number of replicas that divide the batch.
-    shapes: shapes of the tensors, if replicas divide them; else [].
   """
 
-  batch_size: Optional[int]
   specs: Specs
+  shapes: Shapes
   function: Callable[[Tuple[Any, ...]], Any]
   how: str
   replicas: int = 1
-  shapes: Shapes = ()
+
+  @property
+  def batch_size(self) -> Optional[int]:
+    """Returns the batch size of the first such batch; None if unknown."""
+    return traced_steps.size_of_shapes(self.shapes)
+
+  def text(self, replicas: int) -> str:
+    """Returns the way to run such batches, where the planned batch has this many replicas."""
+    if self.how != "alike":
+      return self.how
+    return "whole, on the devices of one replica" if self.replicas < replicas else (
+        "on the same devices")
 
   def takes(self, specs: Specs, shapes: Shapes) -> bool:
     """Returns whether the step takes batches of these specs and shapes.
@@ -82,13 +82,16 @@ class BatchStep:
     Returns:
       True if the step takes the batch.
     """
-    return takes(self.specs, specs) and (self.replicas == 1 or list(self.shapes) == list(shapes))
+    return traced_steps.takes(self.specs, specs) and (
+        self.replicas == 1 or list(self.shapes) == list(shapes))
 
 
 class PlacedStep:
   """A training step with the arguments of the original step that runs placed; see `compile_step`.
 
   Attributes:
+    name: of the step, or of the model.
+    root_dir: directory of the search's TensorBoard events; None without events.
     cluster: the devices.
     plan: the plan of the placed step; None before the first batch is known.
     trial: the measured times of the unplaced and the placed step; None without a trial.
@@ -98,46 +101,40 @@ class PlacedStep:
   """
 
   def __init__(
-      self, step: TracedStep, cluster: Cluster, options: Dict[str, Any], *,
-      placement: Optional[Placement] = None, verify: bool = True,
+      self, step: TracedStep, cluster: Devices, options: Dict[str, Any], *,
+      placement: Found = None, verify: bool = True,
       clock: Callable[[], float] = time.perf_counter):
-    """Prepares a step; nothing is traced yet.
+    """Checks devices, placement and options; nothing is traced yet.
 
     Args:
       step: the step to place.
       clock: clock of the trial, in seconds.
       cluster, options, placement, verify: see `compile_step`.
     """
-    self.cluster = cluster
+    self._placement = training_plans.loaded(placement, options)
+    training_plans.check_options(options)
+    self.cluster = training_plans.as_cluster(cluster, self._placement)
+    training_plans.check_devices(self.cluster, self._placement)
+    self.name, self.root_dir = step.name, options.get("root_dir")
     self.plan: Optional[TrainingPlan] = None
     self.trial: Optional[StepTrial] = None
     self.verdict = ""
     self.applied: Optional[AppliedFunction] = None
     self.steps: List[BatchStep] = []
-    self._step, self._options, self._placement = step, options, placement
+    self._step, self._options = step, options
     self._verify, self._clock = verify, clock
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
     """Trains on one batch; takes the arguments of the step and returns its results."""
     assert isinstance(self._step, FunctionStep)
-    check_eager()
+    traced_steps.check_eager()
     batch = self._step.batch(args, kwargs)
     return self._run(batch, self._step.specs(batch))
-
-  @property
-  def name(self) -> str:
-    """Returns the name of the step, or of the model."""
-    return self._step.name
 
   @property
   def result(self) -> Optional[PlacingResult]:
     """Returns the result of `place()`; None before the search, and for a loaded placement."""
     return None if self.plan is None else self.plan.result
-
-  @property
-  def root_dir(self) -> Optional[str]:
-    """Returns the directory of the search's TensorBoard events; None without events."""
-    return self._options.get("root_dir")
 
   def __repr__(self) -> str:
     waiting = "the training step is placed when the first batch comes" if self.plan is None else (
@@ -147,9 +144,37 @@ class PlacedStep:
             f"{self.verdict or waiting})")
 
   def __str__(self) -> str:
-    from placeto_tf.placing import training_texts
-
-    return training_texts.describe(self)
+    """Returns ten lines at most; the first one says which step runs, and why."""
+    plan = self.plan
+    if plan is None:
+      return repr(self)
+    before, result = plan.before_us, plan.result
+    gain = f", {ms_text(before)} as it was ({before / plan.step_time_us:.2f}x)" if (
+        before and plan.step_time_us) else ""
+    bound = f", no placement is below {ms_text(result.lower_bound_us)}" if result else ""
+    lines = [
+        f"Training step of {self.name!r}. "
+        f"{self.verdict or f'{plan!r}: measured when the first batch comes.'}",
+        f"Simulated: {ms_text(plan.step_time_us)} placed{gain}{bound}; batches of "
+        f"{plan.batch_size or 'varying size'}, {counted(plan.graph.num_ops, 'op')} on "
+        f"{training_plans.short_names(self.cluster)}."]
+    if result is not None:
+      lines += [f"{result.caveat}."] if result.caveat else []
+      lines.append(f"What bounds it, as simulated: {result.explanation.causes}.")
+    lines += _replicas_line(plan)
+    if self.applied is not None:
+      placed = self.applied.placed
+      counts = collections.Counter(short_name(variable.wanted) for variable in placed.moved)
+      to = ", ".join(f"{count} to {name}" for name, count in sorted(counts.items()))
+      lines.append(f"Variables: {len(placed.moved)} moved{to and f' ({to})'}, "
+                   f"{len(placed.in_place)} were in place.")
+    # The first entry is the step that was planned.
+    others = dict.fromkeys(
+        f"{step.batch_size} run {step.text(plan.replicas)}" for step in self.steps[1:])
+    lines += [f"Batches of {listed([*others])}."] if others else []
+    last = [f"To look at it: tensorboard --logdir={self.root_dir}"] if self.root_dir else []
+    notes = [f"Note: {note}" for note in (result.notes if result else ())]
+    return "\n".join([*lines, *notes[:10 - len(lines) - len(last)], *last])
 
   def save(self, path: str) -> None:
     """Writes the placement, for `placement=path` in another process.
@@ -173,25 +198,33 @@ class PlacedStep:
       self.plan = training_plans.search(self._step, specs, shapes, self.cluster, self._options)
     else:
       self.plan = training_plans.follow(self._step, specs, shapes, self.cluster, self._placement)
-    reason = self._not_timed(self.plan)
-    if reason is not None:
-      self._place(self.plan, f"Not measured, because {reason}; placed as simulated.")
+    plan, reason = self.plan, self._not_timed(self.plan)
+    if reason is None:
+      return
+    verdict = f"Not measured, because {reason}; placed as simulated."
+    # Only replicas or pins that were asked for can be slower than the unplaced step.
+    if plan.before_us is not None and plan.step_time_us > plan.before_us:
+      verdict = (f"The placed step is simulated to be slower, {ms_text(plan.step_time_us)} instead "
+                 f"of {ms_text(plan.before_us)}. {verdict}")
+      remedy = " replicas=\"auto\" places no slower step." if plan.replicas > 1 else ""
+      warnings.warn(verdict + remedy, stacklevel=3)
+    self._place(plan, verdict)
 
   def _run(self, batch: Batch, specs: Specs) -> Any:
     """Trains on one batch of these specs."""
-    shapes = component_shapes(batch)
+    shapes = traced_steps.component_shapes(batch)
     if self.plan is None:
       self.make_plan(specs, shapes)
     assert self.plan is not None
     # The first batch decides which step runs, for all batches.
     if not self.verdict:
-      self._decide(self._plan_for(self.plan, specs, shapes), tensors_of(batch))
+      self._decide(self._plan_for(self.plan, specs, shapes), traced_steps.tensors_of(batch))
     # The step for this spec of batch; a new spec gets the devices of the first one.
     step = next((each for each in self.steps if each.takes(specs, shapes)), None)
     if step is None:
       step = self._follow(self.plan, specs, shapes)
       self.steps.append(step)
-    return step.function(tensors_of(batch))
+    return step.function(traced_steps.tensors_of(batch))
 
   def _not_timed(self, plan: TrainingPlan) -> Optional[str]:
     """Returns the reason why the placed step is not timed beside the unplaced one, or None."""
@@ -201,13 +234,14 @@ class PlacedStep:
     if current is not None and not current.fits:
       return "the step as it is does not fit in memory"
     # A trial runs steps twice, and so would repeat ops that print or read data.
-    effects = _effects(plan.function)
-    return f"each step has effects that cannot be undone ({listed(effects)})" if effects else None
+    graph_def = plan.function.graph.as_graph_def()
+    kinds = sorted({op.op for op in no_side_effects.acting(graph_def.node, graph_def.library)})
+    return f"each step has effects that cannot be undone ({listed(kinds)})" if kinds else None
 
   def _plan_for(self, plan: TrainingPlan, specs: Specs, shapes: Shapes) -> TrainingPlan:
     """Returns the plan for the first batch; if its specs differ, the plan's placement is reused."""
     # The plan was made for example arguments with other specs than the first batch.
-    if not takes(plan.specs, specs):
+    if not traced_steps.takes(plan.specs, specs):
       try:
         self.plan = dataclasses.replace(
             training_plans.follow(self._step, specs, shapes, self.cluster, plan.placement),
@@ -231,7 +265,7 @@ class PlacedStep:
       before, after = trial_function(plan.function), trial_function(
           plan.placed_function, plan.placement)
       self.trial = in_turns(
-          _synchronous(before, tensors, xla=self._compiled), _synchronous(after, tensors),
+          _synchronous(self._unplaced(before), tensors), _synchronous(after, tensors),
           clock=self._clock)
     except Exception as error:  # such as too little memory, or a missing kernel
       self._place(plan, "Not measured, because the trial failed ("
@@ -255,7 +289,7 @@ class PlacedStep:
     """Moves the variables, and uses the placed step from now on."""
     self.applied, self.verdict = plan.apply(), verdict
     self.steps.append(BatchStep(
-        plan.batch_size, plan.specs, self.applied.function, "placed", plan.replicas, plan.shapes))
+        plan.specs, plan.shapes, self.applied.function, "placed", plan.replicas))
 
   def _leave(self, plan: TrainingPlan, verdict: str) -> None:
     """Uses the unplaced step from now on.
@@ -264,7 +298,7 @@ class PlacedStep:
     """
     self.verdict = verdict
     self.steps.append(
-        BatchStep(plan.batch_size, plan.specs, self._unplaced(plan.function), "unplaced"))
+        BatchStep(plan.specs, plan.shapes, self._unplaced(plan.function), "unplaced"))
 
   def _unplaced(self, function: ConcreteFunction) -> Callable:
     """Returns the unplaced step, compiled by XLA if it was before."""
@@ -274,62 +308,44 @@ class PlacedStep:
 
   def _follow(self, plan: TrainingPlan, specs: Specs, shapes: Shapes) -> BatchStep:
     """Returns the step for another shape, such as a partial last batch."""
-    size = size_of_shapes(shapes)
+    size = traced_steps.size_of_shapes(shapes)
     # A batch that the replicas divide gets as many replicas, for up to `_MOST_SHAPES` shapes.
     if self.applied is not None and plan.replicas > 1 and size is not None and (
         size % plan.replicas == 0) and len(self.steps) <= _MOST_SHAPES:
-      source, _ = training_plans.replica_source(
-          self._step, specs, shapes, [plan.replicas], self._options.get("batch_norm", "replica"))
-      try:
-        function = training_plans.function_of(source.replicas(plan.replicas).graph)
-        step = self._alike(plan.placement, specs, function, size, plan.replicas, shapes)
-        if step is not None:
-          return step
-      except GraphError:
-        pass  # one replica takes such a batch
+      with contextlib.suppress(GraphError, PlacementError):  # one replica takes such a batch
+        return self._alike(plan.placement, specs, shapes)
     specs, function = self._traced(plan, specs)
-    if self.applied is None:
-      return BatchStep(size, specs, self._unplaced(function), "unplaced")
-    # Other batches run on one replica, with the devices of the first.
-    placement = training_plans.of_first_replica(plan) if plan.replicas > 1 else plan.placement
-    step = self._alike(placement, specs, function, size, 1, shapes)
-    if step is None:
-      warnings.warn(
-          f"batches such as {specs} need a step of their own, which runs unplaced, because most of "
-          "its ops are not in the placed step; train with batches as at the first step",
-          stacklevel=4)
-      step = BatchStep(size, specs, function, "unplaced")
-    return step
+    if self.applied is not None:
+      try:
+        # Other batches run on one replica, with the devices of the first.
+        return self._alike(training_plans.of_first_replica(plan.placement), specs, shapes, function)
+      except PlacementError as error:
+        warnings.warn(
+            f"batches such as {specs} need a step of their own, which runs unplaced ({error}); "
+            "train with batches as at the first step", stacklevel=4)
+    return BatchStep(specs, shapes, self._unplaced(function), "unplaced")
 
   def _traced(self, plan: TrainingPlan, specs: Specs) -> Tuple[Specs, ConcreteFunction]:
     """Returns a trace for batches of these specs, and the specs that it takes.
 
     After some shapes, the next trace has unknown dimensions where earlier batches differed.
     """
-    if plan.replicas > 1 and takes(plan.traced, specs):
+    if plan.replicas > 1 and traced_steps.takes(plan.traced, specs):
       return plan.traced, self._step.trace(plan.traced)
     if len(self.steps) > _MOST_SHAPES and not isinstance(self._step, KerasStep):
-      # Dimensions that differed between earlier batches become unknown.
-      wide = specs
-      for step in self.steps:
-        wide = opened(wide, step.specs)
-      try:
+      wide = functools.reduce(traced_steps.opened, (step.specs for step in self.steps), specs)
+      with contextlib.suppress(GraphError):  # the step may need known dimensions
         return wide, self._step.trace(wide)
-      except GraphError:
-        pass  # the step cannot be traced with unknown dimensions
     return specs, self._step.trace(specs)
 
   def _alike(
-      self, placement: Placement, specs: Specs, function: ConcreteFunction, size: Optional[int],
-      replicas: int, shapes: Shapes) -> Optional[BatchStep]:
-    """Returns a trace with the first one's devices; None if most of its ops have other names."""
-    graph = training_plans.graph_of(self._step, function, shapes)
-    found, known = placed_alike(placement, graph, function, self.cluster)
-    # Too few ops have known names: the trace is of another step.
-    if known < training_plans.ENOUGH:
-      return None
-    return BatchStep(
-        size, specs, place_function(found, function).function, "alike", replicas, shapes)
+      self, placement: Placement, specs: Specs, shapes: Shapes,
+      function: Optional[ConcreteFunction] = None) -> BatchStep:
+    """Returns the step of another batch, with devices of a placement where variables are now."""
+    found = training_plans.follow(
+        self._step, specs, shapes, self.cluster, placement, function=function, keep_variables=True)
+    placed = place_function(found.placement, found.placed_function)
+    return BatchStep(specs, shapes, placed.function, "alike", found.replicas)
 
 
 class PlacedTraining(PlacedStep):
@@ -340,21 +356,25 @@ class PlacedTraining(PlacedStep):
   """
 
   def __init__(
-      self, model: keras.Model, cluster: Cluster, options: Dict[str, Any], *,
-      placement: Optional[Placement] = None, **more: Any):
+      self, model: keras.Model, cluster: Devices, options: Dict[str, Any], *,
+      placement: Found = None, **more: Any):
     """Prepares a model's training, without XLA; nothing is traced yet.
 
     Args:
-      model: a compiled model.
+      model: a compiled model; an earlier placed training of it is undone.
       cluster, options, placement, **more: see `PlacedStep`.
     """
-    step = KerasStep(model)
-    super().__init__(step, cluster, options, placement=placement, **more)
+    self.step = KerasStep(model)
+    super().__init__(self.step, cluster, options, placement=placement, **more)
     self.model = model
-    self.step = step
+    # Replicas divide batches of one size.
+    if training_plans.is_divided(options) or self._placement is not None and (
+        self._placement.replicas not in (None, 1)):
+      self.step.wide = False
+    previous = getattr(model.__dict__.get("make_train_function"), "__self__", None)
+    if isinstance(previous, PlacedTraining):
+      previous.undo()
     self._state = keras_batches.compiled_state(model)
-    self.wide = step.wide and not training_plans.is_divided(options) and (
-        placement is None or placement.replicas in (None, 1))
     self._jit_compile = keras_batches.without_xla(model)
 
   @property
@@ -372,10 +392,8 @@ class PlacedTraining(PlacedStep):
       The logs of the model's `train_step`.
     """
     batch = keras_batches.as_batch(data, self.step.floatx)
-    if self.plan is not None:
-      batch = keras_batches.cast_like(batch, self.plan.specs)
     logs = self._run(
-        batch, keras_batches.specs_of(batch, data, element_spec, wide=self.wide))
+        batch, keras_batches.specs_of(batch, data, element_spec, wide=self.step.wide))
     # Keras counts steps in its own train function, which does not run here.
     counter = getattr(self.model, "_train_counter", None)  # of Keras 2
     if counter is not None:
@@ -426,13 +444,23 @@ class PlacedTraining(PlacedStep):
       self.model.make_train_function()
 
 
-def _synchronous(
-    function: Callable, tensors: Tuple[Any, ...], xla: bool = False) -> Callable[[], None]:
+def _replicas_line(plan: TrainingPlan) -> List[str]:
+  """Returns a line on the replicas that divide each batch, or the reason why there are none."""
+  found = None if plan.result is None else plan.result.replication
+  if plan.replicas > 1:
+    check = f"; {found.check}" if found is not None and found.check is not None else ""
+    return [f"Replicas: {plan.replicas} replicas share each batch{check}."]
+  if found is None:
+    return []
+  tried = {row.replicas: row.step_time_us for row in found.rows.values() if row.replicas > 1}
+  others = ", ".join(f"{count} take {ms_text(us)}" for count, us in sorted(tried.items()))
+  why = found.refused or others
+  return [f"Replicas: one, each batch whole{why and f' ({why})'}."]
+
+
+def _synchronous(function: Callable, tensors: Tuple[Any, ...]) -> Callable[[], None]:
   """Returns a callable that runs one step on a batch and waits until the step has ended."""
   import tensorflow as tf
-
-  if xla:
-    function = tf.function(function, jit_compile=True)
 
   def step() -> None:
     function(tensors)
@@ -440,14 +468,3 @@ def _synchronous(
     tf.test.experimental.sync_devices()
 
   return step
-
-
-def _effects(function: ConcreteFunction) -> List[str]:
-  """Returns types of ops with effects besides variables, such as a py_function or an iterator."""
-  graph_def = function.graph.as_graph_def()
-  bodies = graph_def.library.function
-  # Types of ops in the graph and in its functions, without calls of these functions.
-  kinds = {node.op for nodes in (graph_def.node, *(each.node_def for each in bodies))
-           for node in nodes} - {each.signature.name for each in bodies}
-  return sorted(kind for kind in kinds if kind in PIPELINES or kind.startswith("Print")
-                or not (may_be_copied(kind) or kind in _CALLS or kind.startswith("CudnnRNN")))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Mapping
+from typing import Any, Mapping, Optional
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.files import outputs
@@ -28,31 +28,35 @@ _NAMES = ("README.md", "placement.json", "report.json", "timeline.json", "timeli
 
 
 def place_into(
-    out: str, graph: str, cluster: str, config: PlacingConfig, *, loading: Mapping[str, Any],
-    observer: Observer,
+    out: Optional[str], graph: str, cluster: str, config: PlacingConfig, *,
+    loading: Mapping[str, Any], observer: Observer,
 ) -> PlacingResult:
   """Places a graph and writes the results into a directory, all of them or none.
 
   Args:
-    out: the directory; earlier results are replaced when all new files are complete.
+    out: the directory; earlier results are replaced when all new files are complete. None writes
+      nothing.
     graph, cluster: specs, as in the flags of `place.py`.
     config: the options.
     loading: options of `load_graph`.
     observer: receives the progress.
 
   Returns:
-    The result that was written.
+    The result.
 
   Raises:
     PlacetoError: the graph, cluster or an option is wrong, nothing fits, or `out` is in use.
   """
   devices = Cluster.parse(cluster)
   # Check before the graph is loaded, which may take minutes.
-  outputs.check(out)
+  if out is not None:
+    outputs.check(out)
   with observer.stage(f"Loading {graph}"):
     loaded = run.load(graph, config, loading)
   whole = loaded.graph if isinstance(loaded, ReplicaSource) else loaded
   observer.say(reports.step_line(whole))
+  if out is None:
+    return run.place_with(loaded, devices, config, observer=observer)
   inputs = [graph, cluster, str(config.costs), config.policy_weights or ""]
   with outputs.ResultDirectory(out, inputs) as workspace:
     # Check names and permissions before the search; other files in the directory are kept.

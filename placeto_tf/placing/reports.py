@@ -7,7 +7,7 @@ from typing import Any, Dict
 
 import numpy as np
 
-from placeto_tf.errors import listed
+from placeto_tf.errors import counted, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placing import tables, what_if
 from placeto_tf.placing.measured_search import MeasuredSearch
@@ -98,8 +98,8 @@ def step_line(graph: ComputationGraph) -> str:
   if len(effects) > 4:
     computes = f"A step computes {listed(results, most=4)} and" if results else "A step"
     runs = f"{computes} runs {len(effects)} ops for their effects, such as {effects[0]}"
-  return (runs
-          + (f", fed {listed(feeds, most=4)}" if feeds else "") + f": {graph.num_ops:,} ops.")
+  fed = f", fed {listed(feeds, most=4)}" if feeds else ""
+  return f"{runs}{fed}: {counted(graph.num_ops, 'op')}."
 
 
 def _computed(graph: ComputationGraph, fetch: str) -> str:

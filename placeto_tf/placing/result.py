@@ -12,6 +12,7 @@ import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts
+from placeto_tf.errors import counted
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placements import Placement
 from placeto_tf.placing import placed_targets, tables
@@ -260,9 +261,13 @@ class PlacingResult:
     least = f"{self.caveat}; " if self.caveat else f"{ms_text(self.step_time_us)} a step{per}, "
     return (f"PlacingResult({least}{gain}"
             f"at best {ms_text(self.lower_bound_us)}; method={self.config.method!r}, "
-            f"{self.graph.num_ops:,} ops on {', '.join(self.cluster.device_names[:4])}"
+            f"{counted(self.graph.num_ops, 'op')} on {', '.join(self.cluster.device_names[:4])}"
             f"{', ...' if self.cluster.num_devices > 4 else ''}, "
-            f"{self.evaluations:,} placements evaluated)")
+            f"{counted(self.evaluations, 'placement')} evaluated)")
+
+  def __str__(self) -> str:
+    """Returns a few lines, of which the first have the step time, unknowns and a grown batch."""
+    return tables.summary(self)
 
   def _repr_html_(self) -> str:
     """Returns the table and the timeline as HTML, for a notebook."""

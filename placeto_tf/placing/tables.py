@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional
 
 import pandas as pd
 
+from placeto_tf.errors import counted
 from placeto_tf.placing import registry
 from placeto_tf.placing.explaining import LEAST_US, ms_text
 from placeto_tf.placing.registry import DATA_PARALLEL
@@ -41,12 +42,22 @@ def table(result: Any, *, verbose: bool = False) -> str:
   return "\n".join([*found, "", *_lines(result)])
 
 
+def summary(result: Any) -> str:
+  """Returns what `print(result)` shows: the step time, after what is unknown or has grown."""
+  return "\n".join(_first_lines(result) + _lines(result))
+
+
+def _first_lines(result: Any) -> List[str]:
+  """Returns the lines on unknown shapes and trip counts, and on a batch that grew."""
+  caveat = [result.caveat[:1].upper() + result.caveat[1:] + "."] if result.caveat else []
+  return caveat + batch_lines(result.replication)
+
+
 def html(result: Any) -> str:
   """Returns the comparison and the picture of the step, for a notebook."""
-  lines = batch_lines(result.replication) + _lines(result)
-  first = [f"<p>{escape(result.caveat)}</p>"] if result.caveat else []
-  found = [*first, frame(result).to_html(index=False, border=0),
-           *(f"<p>{escape(line)}</p>" for line in lines)]
+  first, last = ([f"<p>{escape(line)}</p>" for line in lines] for lines in (
+      _first_lines(result), _lines(result)))
+  found = [*first, frame(result).to_html(index=False, border=0), *last]
   if result.graph.num_ops <= timeline.MAX_PICTURED_OPS:
     found.append('<img style="max-width: 100%" alt="One simulated step, by device" '
                  f'src="data:image/png;base64,{base64.b64encode(picture(result)).decode()}">')
@@ -185,7 +196,7 @@ def verdict(result: Any) -> str:
             f"step, the best placement found {_ms(result.step_time_us)}; {bound}.{stopped}")
   return (f"A step takes {_ms(result.step_time_us)} instead of {_ms(current.step_time_us)} "
           f"({ratio(current.step_time_us, result.step_time_us):.2f}x) after "
-          f"{result.evaluations:,} placements evaluated; {bound}.{stopped}")
+          f"{counted(result.evaluations, 'placement')} evaluated; {bound}.{stopped}")
 
 
 def above(result: Any) -> float:

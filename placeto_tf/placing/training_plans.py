@@ -7,45 +7,40 @@ A plan can be made for devices that this process lacks. It is saved to a file, a
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
 from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple, Union
-
-import numpy as np
 
 from placeto_tf.clusters import device_names
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.costs.op_costs import OpCosts
-from placeto_tf.errors import ClusterError, GraphError, PlacementError, listed
+from placeto_tf.errors import ClusterError, GraphError, PlacementError, counted, listed
 from placeto_tf.graphs import ComputationGraph, analysis_graph_def, keras_models, load_graph
-from placeto_tf.placements import Placement, keras_batches
+from placeto_tf.placements import Placement, keras_batches, traced_steps
 from placeto_tf.placements.applied import AppliedFunction, apply_checked
 from placeto_tf.placements.following import placed_alike
 from placeto_tf.placements.keras_batches import KerasStep
-from placeto_tf.placements.traced_steps import (
-  FunctionStep,
-  Specs,
-  TracedStep,
-  check_divides,
-  component_shapes,
-  divided,
-  open_batch,
-  size_of,
-  size_of_shapes,
-)
+from placeto_tf.placements.traced_steps import FunctionStep, Specs, TracedStep
 from placeto_tf.placing import tables
+from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
 from placeto_tf.replication import ReplicaSource, ReplicatedGraph, replicated_costs
 from placeto_tf.replication.reloading import check_shapes
-from placeto_tf.simulation import Simulator
+from placeto_tf.simulation import SimulationResult, Simulator, timeline
 
 if TYPE_CHECKING:
   import keras
   from tensorflow.types.experimental import ConcreteFunction
 
-ENOUGH = 0.9  # least share of ops with known names in another trace of the same step
+_FIRST = "replica_0/"  # begins the names of replica 0's ops
+_ENOUGH = 0.9  # least share of ops with known names in another trace of the same step
+_OF_PLACE = ("root_dir", "progress")  # options of `place()` that no `PlacingConfig` has
 
+Devices = Union[Cluster, str, None]  # a cluster, or text for `Cluster.parse`
+Found = Union[Placement, "TrainingPlan", str, None]  # the result of an earlier search
 Shapes = Sequence[Tuple[int, ...]]
 
 
@@ -58,29 +53,21 @@ class TrainingPlan:
       function; TensorSpecs for tensors, and other arguments unchanged.
     shapes: shapes of the tensors of the batch; [] if unknown.
     function: the unplaced step, a ConcreteFunction of the batch's tensors.
-    placed_function: the function to place: the same function, or the function with several
-      replicas.
-    graph, costs, cluster: the placed graph, its costs, and the devices.
+    graph, cluster: the placed graph (of the function, or of its replicas), and the devices.
     placement: op name -> device name.
     replicated: the replicas that divide a batch; None for one replica.
     traced: the specs with which the graph to place or replicate was traced.
-    step_time_us: simulated step time.
-    before_us: simulated time of the unplaced step; None if not simulated.
     result: the result of the search; None for a loaded placement.
   """
 
   specs: Specs
   shapes: Shapes
   function: ConcreteFunction
-  placed_function: ConcreteFunction
   graph: ComputationGraph
-  costs: OpCosts
   cluster: Cluster
   placement: Placement
   replicated: Optional[ReplicatedGraph]
   traced: Specs
-  step_time_us: float
-  before_us: Optional[float] = None
   result: Optional[PlacingResult] = None
 
   @property
@@ -91,7 +78,43 @@ class TrainingPlan:
   @property
   def batch_size(self) -> Optional[int]:
     """Returns the examples of a step; None if unknown."""
-    return size_of_shapes(self.shapes)
+    return traced_steps.size_of_shapes(self.shapes)
+
+  @property
+  def placed_function(self) -> ConcreteFunction:
+    """Returns the function to place: the step, or the step with several replicas."""
+    assert self.graph.source is not None
+    return self.graph.source.tf_graph
+
+  @property
+  def _searched(self) -> Optional[PlacingResult]:
+    """Returns the result of the search if it is of this plan's graph, not of another batch's."""
+    return self.result if self.result is not None and self.result.graph is self.graph else None
+
+  @functools.cached_property
+  def costs(self) -> OpCosts:
+    """Returns the costs of the placed graph's ops."""
+    if self._searched is not None:
+      return self._searched.costs
+    return estimate_costs(self.graph, self.cluster) if self.replicated is None else (
+        replicated_costs(self.replicated, self.cluster))
+
+  @functools.cached_property
+  def simulated(self) -> SimulationResult:
+    """Returns the simulated placed step."""
+    indices = self.placement.indices(self.graph, self.cluster)
+    return Simulator(self.graph, self.costs, self.cluster).simulate(indices)
+
+  @property
+  def step_time_us(self) -> float:
+    """Returns the simulated time of the placed step."""
+    return self.simulated.step_time_us
+
+  @property
+  def before_us(self) -> Optional[float]:
+    """Returns the simulated time of the unplaced step; None for a loaded placement."""
+    found = self._searched
+    return None if found is None else found.baselines["current"].step_time_us
 
   def save(self, path: str) -> None:
     """Writes the placement, for `placement=path` of `compile_step` or `compile_placed`.
@@ -99,7 +122,7 @@ class TrainingPlan:
     Raises:
       PlacementError: the file cannot be written.
     """
-    self.placement.save(path)
+    dataclasses.replace(self.placement, step_time_us=self.step_time_us).save(path)
 
   def apply(self) -> AppliedFunction:
     """Moves the variables to their devices; returns the placed step."""
@@ -109,17 +132,12 @@ class TrainingPlan:
 
   def write_timeline(self, path: str) -> None:
     """Writes the simulated step as a Chrome trace, which opens in Perfetto."""
-    from placeto_tf.simulation import timeline
-
-    indices = self.placement.indices(self.graph, self.cluster)
-    timeline.write_timeline(
-        self.graph, self.costs, Simulator(self.graph, self.costs, self.cluster).simulate(indices),
-        path)
+    timeline.write_timeline(self.graph, self.costs, self.simulated, path)
 
   def __repr__(self) -> str:
     before = "" if self.before_us is None else f" instead of {ms_text(self.before_us)}"
     return (f"TrainingPlan({ms_text(self.step_time_us)} a step{before}, simulated; "
-            f"{self.replicas} replica{'s' * (self.replicas > 1)}, {self.graph.num_ops:,} ops on "
+            f"{counted(self.replicas, 'replica')}, {counted(self.graph.num_ops, 'op')} on "
             f"{short_names(self.cluster)})")
 
   def __str__(self) -> str:
@@ -153,11 +171,12 @@ def plan_training(
 
   Raises:
     PlacetoError: the model is not compiled, its step cannot be traced or placed, or nothing fits.
+    TypeError: `place()` has no such option.
   """
-  keras_batches.check_trainable(model)
+  check_options(options)
   step = KerasStep(model)
-  example = keras_batches.read_example(
-      step, batch_size, data, wide=step.wide and not is_divided(options))
+  step.wide = step.wide and not is_divided(options)
+  example = keras_batches.read_example(step, batch_size, data)
   if example is None:
     raise GraphError(
         "a plan needs to know the batches; give batch_size=, or data=, an example batch")
@@ -190,7 +209,9 @@ def plan_step(
 
   Raises:
     PlacetoError: the step cannot be traced or placed, or nothing fits.
+    TypeError: `place()` has no such option.
   """
+  check_options(options)
   step = FunctionStep(train_step, input_signature, batch_size)
   return search(step, *read_arguments(step, args, kwargs), as_cluster(cluster), options)
 
@@ -216,7 +237,23 @@ def read_arguments(
     raise GraphError(
         f"the step {step.name!r} does not take these arguments ({error}); give args=, the "
         "arguments of one call, in a tuple") from None
-  return step.specs(batch), component_shapes(batch)
+  return step.specs(batch), traced_steps.component_shapes(batch)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+  """Checks options of `place()` before a step is traced, which may take minutes.
+
+  Raises:
+    TypeError: `place()` has no such option.
+    PlacementError: an option has a wrong value.
+  """
+  known = [field.name for field in dataclasses.fields(PlacingConfig)] + list(_OF_PLACE)
+  for name in options:
+    if name not in known:
+      raise TypeError(
+          f"there is no option {name!r}; expected one of {', '.join(sorted(known))}; an example "
+          f"keyword argument of the step goes in kwargs={{{name!r}: ...}}")
+  PlacingConfig(**{name: value for name, value in options.items() if name not in _OF_PLACE})
 
 
 def search(
@@ -238,50 +275,53 @@ def search(
   Raises:
     PlacetoError: the step cannot be traced or placed, or nothing fits.
   """
-  function = step.trace(specs)
-  graph: Union[ComputationGraph, ReplicaSource] = graph_of(step, function, shapes)
-  traced = specs
+  function, traced = step.trace(specs), specs
+  graph = graph_of(step, function, shapes)
+  source: Union[ComputationGraph, ReplicaSource] = graph
+  batch_norm = options.get("batch_norm", "replica")
   if is_divided(options):
-    graph, traced = replica_source(
-        step, specs, shapes, counts_of(options["replicas"], cluster),
-        batch_norm=options.get("batch_norm", "replica"))
-  # A `ReplicaSource` if the batch may be divided, else the graph itself.
-  result = place(graph, cluster, **options)
+    source, traced = replica_source(
+        step, graph, specs, shapes, counts_of(options["replicas"], cluster), batch_norm)
+  result = place(source, cluster, **options)
   made = None if result.replication is None else result.replication.chosen
   made = None if made is None or made.replicas == 1 else made
-  # Simulate the unplaced step, for the verdict before a trial.
-  current = result.baselines.get("current")
+  placement = dataclasses.replace(result.placement, replicas=1)
+  if made is not None:
+    # `follow` makes the same replicas again.
+    placement = dataclasses.replace(placement, replicas=made.replicas, options={
+        **placement.options, "batch_norm": batch_norm})
   return TrainingPlan(
-      specs, shapes, function, function_of(result.graph), result.graph, result.costs, cluster,
-      dataclasses.replace(result.placement, replicas=1 if made is None else made.replicas), made,
-      traced, result.step_time_us, None if current is None else current.step_time_us, result)
+      specs, shapes, function, result.graph, cluster, placement, made, traced, result)
 
 
 def follow(
-    step: TracedStep, specs: Specs, shapes: Shapes, cluster: Cluster, placement: Placement,
+    step: TracedStep, specs: Specs, shapes: Shapes, cluster: Cluster, placement: Placement, *,
+    function: Optional[ConcreteFunction] = None, keep_variables: bool = False,
 ) -> TrainingPlan:
-  """Makes the plan of an earlier placement, perhaps from another process.
+  """Makes the plan of an earlier placement, of another batch or perhaps of another process.
 
   Args:
     step, specs, shapes, cluster: see `search`.
     placement: a placement of the same step.
+    function: a trace of the step for such batches; by default a new one.
+    keep_variables: whether variables keep their present devices instead of the placement's.
 
   Returns:
-    The plan, with its simulated step time.
+    The plan.
 
   Raises:
+    GraphError: the step cannot be traced, or its batch cannot be divided.
     PlacementError: the placement is for another step or for other devices.
   """
-  function = step.trace(specs)
+  function = step.trace(specs) if function is None else function
   made, replicas, traced = None, placement.replicas or 1, specs
+  graph = graph_of(step, function, shapes)
   # Make the replicas again, with the names in the placement.
   if replicas > 1:
-    source, traced = replica_source(step, specs, shapes, [replicas])
+    source, traced = replica_source(
+        step, graph, specs, shapes, [replicas], placement.options.get("batch_norm", "replica"))
     made = source.replicas(replicas)
-    placed, graph, costs = function_of(made.graph), made.graph, replicated_costs(made, cluster)
-  else:
-    placed, graph = function, graph_of(step, function, shapes)
-    costs = estimate_costs(graph, cluster)
+    graph = made.graph
   # Devices of the placement that the cluster lacks, under any name.
   missing = sorted(
       device for device, i in device_names.match(
@@ -291,24 +331,20 @@ def follow(
         f"the placement uses {listed(missing)}, expected devices of the cluster, "
         f"{', '.join(cluster.device_names)}; give the cluster that it was made for")
   # Names of ops differ slightly between traces; most of them must be in the placement.
-  found, known = placed_alike(placement, graph, placed, cluster, keep_variables=False)
-  if known < ENOUGH:
+  found, known = placed_alike(
+      placement, graph, graph.origin.tf_graph, cluster, keep_variables=keep_variables)
+  if known < _ENOUGH:
     raise PlacementError(
-        f"the placement knows {known:.0%} of the {graph.num_ops:,} ops of the training step of "
-        f"{step.name!r}; it is of another model, or one compiled otherwise: plan it again")
-  simulator = Simulator(graph, costs, cluster)
-  # Simulate again, because the file may have been made with other costs.
-  step_us = simulator.simulate(found.indices(graph, cluster)).step_time_us
-  return TrainingPlan(
-      specs, shapes, function, placed, graph, costs, cluster,
-      dataclasses.replace(
-          found, replicas=placement.replicas, step_time_us=step_us, method=placement.method), made,
-      traced, step_us)
+        f"the placement knows {known:.0%} of the {counted(graph.num_ops, 'op')} of the training "
+        f"step of {step.name!r}; it is of another model, or one compiled otherwise: plan it again")
+  found = dataclasses.replace(
+      found, replicas=placement.replicas, method=placement.method, options=placement.options)
+  return TrainingPlan(specs, shapes, function, graph, cluster, found, made, traced)
 
 
 def replica_source(
-    step: TracedStep, specs: Specs, shapes: Shapes, counts: Sequence[int],
-    batch_norm: str = "replica") -> Tuple[ReplicaSource, Specs]:
+    step: TracedStep, whole: ComputationGraph, specs: Specs, shapes: Shapes, counts: Sequence[int],
+    batch_norm: str) -> Tuple[ReplicaSource, Specs]:
   """Makes the source of replicas that divide a step's batch; the batch never grows.
 
   The step is traced with an unknown batch size, or with the batch size of one replica. If its code
@@ -316,49 +352,32 @@ def replica_source(
 
   Args:
     step, specs, shapes: see `search`.
+    whole: the graph of the step, traced with these specs.
     counts: numbers of replicas, at least one of which must divide the batch.
     batch_norm: see `replicate`.
 
   Returns:
     The source, and the specs with which the graph of one replica was traced. If no number divides
     the batch, the source raises an error for every number of replicas.
-
-  Raises:
-    GraphError: the step cannot be traced.
   """
-  size = size_of_shapes(shapes)
+  size = traced_steps.size_of_shapes(shapes)
   problems: List[GraphError] = []
-
-  def retraced() -> Tuple[ReplicaSource, Specs]:
-    # A trace for the global batch, and another trace for the part of one replica.
-    whole = graph_of(step, step.trace(specs), shapes)
-    return ReplicaSource(
-        whole, part=lambda count: _part_of(step, specs, count), batch_norm=batch_norm), specs
-
-  def with_open_batch() -> Tuple[ReplicaSource, Specs]:
-    # A single trace with an unknown batch size, unless the code contains the size.
-    wide = open_batch(specs, size)
-    source = ReplicaSource(graph_of(step, step.trace(wide), shapes), batch_norm=batch_norm)
-    try:
-      check_shapes(analysis_graph_def(source.part(count)))
-    except ValueError as error:
-      raise GraphError(
-          f"the step {step.name!r} states the batch size ({keras_models.cause_of(error)}); leave "
-          "it out of its code, or train with one replica") from error
-    return source, wide
-
-  def rewritten() -> Tuple[ReplicaSource, Specs]:
-    return ReplicaSource(
-        graph_of(step, step.trace(specs), shapes), batch_norm=batch_norm), specs
-
+  # (specs of the trace, function that makes the graph of one of R replicas, or None)
+  ways: List[Tuple[Specs, Optional[Callable[[int], ComputationGraph]]]] = [
+      (traced_steps.with_batch(specs, size, None), None),
+      (specs, functools.partial(_part_of, step, specs)), (specs, None)]
   # The step of a Keras model is traced for one size, like `fit` does; no user code fixes a size.
-  ways = [retraced, with_open_batch, rewritten] if isinstance(step, KerasStep) else [
-      with_open_batch, retraced, rewritten]
-  for way in ways:
+  if isinstance(step, KerasStep):
+    ways = [ways[1], ways[0], ways[2]]
+  for traced, part in ways:
     for count in counts:
       try:
-        check_divides(size, count)
-        source, traced = way()
+        traced_steps.check_divides(size, count)
+        source = ReplicaSource(
+            whole if traced is specs else graph_of(step, step.trace(traced), shapes), part=part,
+            batch_norm=batch_norm)
+        # The trace of an unknown batch size may contain the whole batch's size.
+        check_shapes(analysis_graph_def(source.part(count)))
         # If the batch grows, it is not divided.
         if source.replicas(count).global_batch == size:
           return source, traced
@@ -367,7 +386,8 @@ def replica_source(
       except Exception as error:  # the user's code may raise anything
         problems.append(GraphError(
             f"the step {step.name!r} cannot be divided among {count} replicas "
-            f"({keras_models.cause_of(error)}); train with one replica"))
+            f"({keras_models.cause_of(error)}); leave the batch size out of its code, or train "
+            "with one replica"))
   said = problems[0] if problems else GraphError(
       f"the step {step.name!r} has fixed shapes that do not divide; leave the batch size out of "
       "its code, or train with one replica")
@@ -375,8 +395,7 @@ def replica_source(
   def refused(count: int) -> ComputationGraph:
     raise said
 
-  return ReplicaSource(
-      graph_of(step, step.trace(specs), shapes), part=refused, batch_norm=batch_norm), specs
+  return ReplicaSource(whole, part=refused, batch_norm=batch_norm), specs
 
 
 def _part_of(step: TracedStep, specs: Specs, replicas: int) -> ComputationGraph:
@@ -386,14 +405,15 @@ def _part_of(step: TracedStep, specs: Specs, replicas: int) -> ComputationGraph:
     GraphError: R does not divide the batch, or the step takes no smaller batch.
   """
   # Specs with the batch dimension divided by the number of replicas.
-  part = divided(specs, replicas)
+  part = traced_steps.divided(specs, replicas)
   try:
     return load_graph(step.trace(part))
   except GraphError as problem:
     raise GraphError(
-        f"{step.name!r} takes batches of {size_of(specs)} examples, but none of {size_of(part)}, "
-        f"which each of {replicas} replicas would have: it or a layer states the batch size, as "
-        "stateful layers do; leave it out of them, or train with one replica") from problem
+        f"{step.name!r} takes batches of {traced_steps.size_of(specs)} examples, but none of "
+        f"{traced_steps.size_of(part)}, which each of {replicas} replicas would have: it or a "
+        "layer states the batch size, as stateful layers do; leave it out of them, or train with "
+        "one replica") from problem
 
 
 def counts_of(replicas: Union[int, str], cluster: Cluster) -> Sequence[int]:
@@ -417,8 +437,31 @@ def is_divided(options: Mapping[str, Any]) -> bool:
   return options.get("replicas", 1) != 1
 
 
+def loaded(placement: Found, options: Mapping[str, Any]) -> Optional[Placement]:
+  """Returns an earlier placement, read from its file if it is a path.
+
+  Args:
+    placement: see `compile_step`.
+    options: of a search, which must not be given besides a placement.
+
+  Returns:
+    The placement, or None.
+
+  Raises:
+    PlacementError: the placement cannot be read, or options are given, too.
+  """
+  if placement is not None and options:
+    raise PlacementError(
+        f"a placement that was found before is not searched for; leave out {', '.join(options)}")
+  if isinstance(placement, TrainingPlan):
+    return placement.placement
+  if placement is None or isinstance(placement, Placement):
+    return placement
+  return Placement.load(os.fspath(placement))
+
+
 def as_cluster(
-    cluster: Union[Cluster, str, None], placement: Optional[Placement] = None) -> Cluster:
+    cluster: Devices, placement: Optional[Placement] = None) -> Cluster:
   """Returns the given cluster, or the cluster of the placement.
 
   Args:
@@ -440,25 +483,28 @@ def as_cluster(
   return Cluster.from_json(placement.cluster)
 
 
-def check_devices(cluster: Cluster) -> None:
-  """Raises ClusterError where this process lacks a device of the cluster."""
+def check_devices(cluster: Cluster, placement: Optional[Placement] = None) -> None:
+  """Raises ClusterError where this process lacks a device of a cluster, or of a loaded placement.
+
+  Args:
+    cluster: the devices to place on.
+    placement: the loaded placement, or None before a search.
+  """
   import tensorflow as tf
 
   present = [device.name for device in tf.config.list_logical_devices()]
   # Compare canonical names.
   absent = [name for name in cluster.device_names
             if device_names.find_device(present, name) is None]
-  if absent:
-    here = ", ".join(device_names.short_name(name) for name in present)
-    raise ClusterError(
-        f"this process has {here}, but not {listed(absent)}; place on its own devices with "
-        "\"local\", or plan for devices elsewhere with placeto_tf.plan_training or plan_step")
-
-
-def function_of(graph: ComputationGraph) -> ConcreteFunction:
-  """Returns the ConcreteFunction that a graph was read from."""
-  assert graph.source is not None
-  return graph.source.tf_graph
+  if not absent:
+    return
+  here = ", ".join(device_names.short_name(name) for name in present)
+  raise ClusterError(
+      f"this process has {here}, but not {listed(absent)}; place on its own devices with "
+      "\"local\", or plan for devices elsewhere with placeto_tf.plan_training or plan_step"
+      if placement is None else
+      f"the placement is for {short_names(cluster)}, but this process has {here}; load it in a "
+      "process with those devices, or search for these: give \"local\" and no placement=")
 
 
 def short_names(cluster: Cluster) -> str:
@@ -482,14 +528,8 @@ def graph_of(step: TracedStep, function: ConcreteFunction, shapes: Shapes) -> Co
   return load_graph(function, feed_shapes=feeds or None, batch_size=step.batch_size)
 
 
-def of_first_replica(plan: TrainingPlan) -> Placement:
-  """Returns op of the unreplicated graph -> device of the shared op, or of replica 0's copy."""
-  made, indices = plan.replicated, plan.placement.indices(plan.graph, plan.cluster)
-  assert made is not None
-  known = np.flatnonzero(made.original_of_op >= 0)
-  # Shared ops come last and count.
-  order = known[np.argsort(-made.replica_of_op[known], kind="stable")]
-  found = np.zeros(made.original.num_ops, dtype=np.int32)
-  # Later entries overwrite earlier ones, so replica R - 1 comes first and shared ops come last.
-  found[made.original_of_op[order]] = indices[order]
-  return Placement.from_indices(made.original, plan.cluster, found)
+def of_first_replica(placement: Placement) -> Placement:
+  """Returns the devices for a whole batch: of ops that replicas share, and of replica 0."""
+  return dataclasses.replace(placement, replicas=1, op_devices={
+      op[len(_FIRST):] if op.startswith(_FIRST) else op: device
+      for op, device in placement.items()})

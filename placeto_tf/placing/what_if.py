@@ -15,7 +15,7 @@ import numpy as np
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.device_names import short_name
 from placeto_tf.clusters.pins import device_index, matching_ops
-from placeto_tf.errors import PlacementError, listed
+from placeto_tf.errors import PlacementError, counted, listed
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placing.explaining import Explanation, explain, ms_text
 from placeto_tf.simulation import SimulationResult, Simulator, memory_report
@@ -51,7 +51,7 @@ class WhatIf:
     ratio = self.changed_us / self.step_time_us if self.step_time_us else 1.0
     return (
         f"{ms_text(self.changed_us)} a step instead of {ms_text(self.step_time_us)} ({ratio:.2f} "
-        f"times as long) with {len(self.moved):,} ops moved ({listed(self.moved)})"
+        f"times as long) with {counted(len(self.moved), 'op')} moved ({listed(self.moved)})"
         f"{f'; it does not fit: {self.problem}' if self.problem else ''}\n"
         f"  now:  {self.before.causes}\n  then: {self.after.causes}")
 
@@ -145,8 +145,7 @@ def small_step_note(graph: ComputationGraph, simulated: SimulationResult) -> str
     return ""
   return (
       f"launches of kernels are {share:.0%} of the step: its kernels are too small for several "
-      "devices, because one process launches all of them; a larger batch helps, or fewer kernels "
-      "(jit_compile=True)")
+      "devices, because one process launches all of them; a larger batch helps, or fewer kernels")
 
 
 def notable(result: Any) -> List[int]:
@@ -180,7 +179,7 @@ def why_lines(result: Any, regex: str) -> List[str]:
         f"{short_name(name)} {ms_text(found['step_time_us'])}"
         f"{'' if found['fits'] else ' (does not fit)'}"
         for name, found in each["elsewhere"].items())
-    mates = f" with {each['colocated']:,} ops colocated" if each["colocated"] else ""
+    mates = f" with {counted(each['colocated'], 'op')} colocated" if each["colocated"] else ""
     lines.append(
         f"{each['op']} is on {short_name(each['device'])}{mates}: " + (
             f"{ms_text(result.simulated.step_time_us)} a step; if it moved: {others}" if others else

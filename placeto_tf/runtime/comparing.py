@@ -15,7 +15,7 @@ import dataclasses
 import time
 from typing import Optional
 
-from placeto_tf.errors import GraphError, ReplicaMismatchError, one_line
+from placeto_tf.errors import GraphError, ReplicaMismatchError, counted, one_line
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
@@ -61,10 +61,10 @@ class TrainingComparison:
     if not self.checked:
       return f"not checked: {self.reason}"
     untold = f" ({self.untold} of them tell nothing)" if self.untold else ""
-    steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
     some = f" with {self.replicas} of {self.of} replicas" if self.replicas < self.of else ""
     own = "" if self.own_statistics else ", replicas' own statistics not run"
-    return (f"checked{some}: {steps}, {self.variables} variables{untold}, largest difference "
+    return (f"checked{some}: {counted(self.steps, 'step')}, "
+            f"{counted(self.variables, 'variable')}{untold}, largest difference "
             f"{self.largest_difference:.0e}{own}, {self.seconds:.0f} s")
 
 

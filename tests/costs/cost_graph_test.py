@@ -43,7 +43,7 @@ def test_size_unknown_to_tensorflow_counts_nothing_and_is_noted():
   proto.node[0].output_info[1].size = -1
   costs = estimate_costs(graphs.load_graph(proto), _CLUSTER)
   assert costs.output_bytes.tolist() == [10, 0, 0, 40]
-  assert "1 ops (a) have outputs whose size" in costs.notes[0]
+  assert "outputs of 1 op (a) have sizes" in costs.notes[0]
 
 
 def test_negative_size_is_refused():

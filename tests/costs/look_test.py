@@ -40,7 +40,7 @@ def test_rounds_are_those_of_the_run():
   _, work, runs = _work(_until, "auto")
   assert runs["Exp"] == 6 and runs["Less"] == 7 and not work.unknown
   _, work, runs = _work(_until, "no")
-  assert runs["Exp"] == 10 and "the rounds of 1 loops" in work.unknown
+  assert runs["Exp"] == 10 and "the rounds of 1 loop" in work.unknown
 
 
 def test_shapes_are_those_of_the_run():

@@ -63,7 +63,7 @@ def test_what_was_not_measured_is_estimated_and_noted(measured):
   estimated = estimate_costs(graph, Cluster.parse("cpu:1"))
   others = np.arange(graph.num_ops) != graph.op_index["MatMul"]
   np.testing.assert_array_equal(costs.compute_us[others], estimated.compute_us[others])
-  assert any("have no measured cost on a CPU such as /CPU:0" in note for note in costs.notes)
+  assert any("were not measured on a CPU such as /CPU:0" in note for note in costs.notes)
 
 
 def test_time_holds_for_devices_of_its_type_alone(measured):

@@ -103,8 +103,8 @@ def test_the_report_names_ops_that_only_one_side_has():
   assert (report.placed, report.missed) == (1, ())
   assert (report.unknown, report.absent) == (("new",), ("gone",))
   assert tf_graph.get_operation_by_name("new").device == "/device:CPU:0"
-  assert "no device for 1 ops (new)" in str(report)
-  assert "does not have 1 ops (gone)" in str(report)
+  assert "no device for 1 op (new)" in str(report)
+  assert "does not have 1 op (gone)" in str(report)
 
 
 def test_a_colocation_with_an_op_that_is_gone_is_not_written_back(tmp_path):

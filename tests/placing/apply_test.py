@@ -7,7 +7,7 @@ import tensorflow as tf
 import graph_files
 import placeto_tf as placeto
 from placeto_tf.clusters.constraints import own_devices
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import GraphError, PlacementError
 from placeto_tf.placing import tables
 from placeto_tf.simulation import Simulator
 
@@ -76,12 +76,16 @@ def _trained(graph, feed="x:0"):
     return first, session.run("loss:0", {feed: values})
 
 
-def _simulated_us(placed, result):
-  """The step time of a placed graph by the devices that are set in it."""
-  graph = placeto.load_graph(placed, fetches=["train", "loss:0"], batch_size=_BATCH)
+def _check_promise(result, placed, **loading):
+  """Loads what `apply` returned, and simulates it with the devices that are set in it.
+
+  Work of a part of the batch is counted anew, and was derived from the whole's for the promise.
+  """
+  graph = placeto.load_graph(placed, **loading)
   costs = placeto.estimate_costs(graph, result.cluster)
-  return Simulator(graph, costs, result.cluster).simulate(
-      own_devices(graph, result.cluster).astype(np.int32)).step_time_us
+  found = Simulator(graph, costs, result.cluster).simulate(
+      own_devices(graph, result.cluster).astype(np.int32))
+  assert found.step_time_us == pytest.approx(result.step_time_us, rel=1e-9)
 
 
 # Every kind with replicas, every way with one kind, and what a graph changes in place.
@@ -101,8 +105,7 @@ def test_the_placed_graph_takes_the_time_that_was_promised_and_trains_the_same(
   products = [op.name for op in graph.get_operations() if "product0" in op.name]
   assert len([name for name in products if "grad" not in name]) >= (
       2 if "replicas" in _WAYS[way] else 1)
-  # Work of a part of the batch is counted anew here, and derived from the whole's for the promise.
-  assert _simulated_us(graph, result) == pytest.approx(result.step_time_us, rel=1e-9)
+  _check_promise(result, graph, fetches=["train", "loss:0"], batch_size=_BATCH)
   assert _trained(graph) == pytest.approx(_trained(_graph()), rel=1e-5)
   if kind in ("MetaGraphDef", "Graph"):
     assert {op.name for op in graph.get_collection("train_op")} == {"train"}
@@ -131,31 +134,42 @@ def _step():
   return step, weights
 
 
+# This process has one CPU device: all is pinned to it, replicas included.
 @pytest.mark.parametrize("kind, options", [
-    ("tf.function", {}), ("tf.function", {"replicas": 2}), ("ConcreteFunction", {"replicas": 2}),
-    ("ConcreteFunction", {"pins": ((".*MatMul.*", "/CPU:0"), (".*", "/CPU:0"))})])
+    ("tf.function", {}), ("tf.function", {"replicas": 2}), ("ConcreteFunction", {}),
+    ("ConcreteFunction", {"replicas": 2})])
 def test_a_function_is_called_with_the_whole_batch_and_trains_its_variables(kind, options):
   values = tf.constant(np.random.default_rng(0).random([_BATCH, 16], np.float32))
   (step, weights), (expected_step, expected) = _step(), _step()
   losses = [float(expected_step(values)["loss"]) for _ in range(2)]
   target = step if kind == "tf.function" else step.get_concrete_function()
-  # This process has one CPU device: all is pinned to it, replicas included.
-  result = placeto.place(
-      target, "cpu:2", "auto", max_evaluations=12, batch_size=_BATCH, check_replicas=False,
-      **{"pins": ((".*", "/CPU:0"),), **options})
+  result = _place(target, batch_size=_BATCH, check_replicas=False, pins=((".*", "/CPU:0"),),
+                  **options)
   applied = result.apply(target)
   assert applied.kept and applied.step_time_us == pytest.approx(result.step_time_us)
+  _check_promise(result, applied.function, batch_size=_BATCH)
   assert [float(applied(values)["loss"]) for _ in range(2)] == pytest.approx(losses, rel=1e-5)
   assert np.allclose(weights, expected, atol=1e-6)
 
 
-def test_a_keras_model_gives_its_inference():
+def test_micro_batches_of_a_function_are_refused():
+  step, _ = _step()
+  with pytest.raises(GraphError, match="give the number of replicas alone, or the graph"):
+    _place(step, batch_size=_BATCH, replicas="1 x 2")
+  assert _place(step.get_concrete_function().graph, batch_size=_BATCH, check_replicas=False,
+                replicas="1 x 2").replication.chosen.micro_batches == 2  # as it says
+
+
+@pytest.mark.parametrize("options", [{}, {"replicas": 2}])
+def test_a_keras_model_gives_its_inference(options):
   model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(2)])
-  result = placeto.place(model, "cpu:1", "single", batch_size=3)
-  values = tf.ones([3, 4])
+  result = _place(model, batch_size=_BATCH, check_replicas=False, pins=((".*", "/CPU:0"),),
+                  **options)
+  values = tf.ones([_BATCH, 4])
   for target in (model, result.graph.source.tf_graph):
-    found = tf.nest.flatten(result.apply(target)(values))[0]
-    assert np.allclose(found, model(values), atol=1e-6)
+    applied = result.apply(target)
+    assert np.allclose(tf.nest.flatten(applied(values))[0], model(values), atol=1e-6)
+    _check_promise(result, applied.function, batch_size=_BATCH)
 
 
 def test_a_saved_model_is_written_where_it_is_said(tmp_path):
@@ -169,15 +183,25 @@ def test_a_saved_model_is_written_where_it_is_said(tmp_path):
 
   model, path = Model(), str(tmp_path / "model")
   tf.saved_model.save(model, path, signatures=model.serve)
-  result = placeto.place(path, "cpu:1", "single")
+  result = _place(path, pins=((".*", "/CPU:0"),))
   with pytest.raises(PlacementError, match="out_dir="):
     result.apply(path)
   written = result.apply(path, out_dir=str(tmp_path / "placed"))
+  _check_promise(result, written)
   loaded = placeto.load_placed(written)
   found = loaded.signatures["serving_default"](x=tf.ones([2, 4]))["y"]
   assert np.array_equal(found, np.full([2, 2], 4.0))
   with pytest.raises(PlacementError, match="is not the file that was placed"):
     result.apply(str(tmp_path), out_dir=str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("options", [{}, {"replicas": 2}])
+def test_a_spec_of_the_zoo_gives_its_graph(options):
+  spec = "zoo:rnnlm:batch=4:steps=2:layers=1:hidden=8:vocab=16"
+  result = _place(spec, check_replicas=False, **options)
+  placed = result.apply(spec)
+  assert all(node.device for node in placed.graph_def.node)
+  _check_promise(result, placed)
 
 
 def test_the_placement_of_replicas_says_what_to_call_instead():
@@ -195,4 +219,5 @@ def test_graphs_of_two_ops_are_placed_and_no_speed_up_is_made_of_times_that_no_s
     tf.identity(v1.placeholder(tf.float32, [4], name="x"), name="y")
   result = placeto.place(graph, cluster, fetches=["y:0"], max_evaluations=10)
   assert result.step_time_us < 1 and "x of" not in repr(result).replace("1.00x of", "")
+  assert "a step" in str(result).split("\n", maxsplit=1)[0]
   assert tables.ratio(6.0, 0.003) == 6.0 and tables.ratio(0.006, 0.003) == 1.0

@@ -68,6 +68,23 @@ def test_a_saved_plan_is_carried_out_by_a_step_of_the_kind(found):
   case = found["cases"]["plan"]
   assert abs(case["equal"]) < 1e-6 and case["replicas"] == 2 and "2 replicas" in case["repr"]
   assert "plan_step" in case["elsewhere"]
+  assert "for GPU:0, GPU:1, CPU:0, but this process has CPU:0, CPU:1; load it" in case["loaded"]
+  assert "Batches of 7 run whole, on the devices of one replica." in case["whole"]
+
+
+def test_a_saved_plan_keeps_its_statistics_of_batch_normalization(found):
+  assert found["cases"]["plan"]["normalized"] == pytest.approx(1.0, rel=1e-5)
+
+
+def test_replicas_that_are_asked_for_and_not_timed_run_with_a_warning_if_they_are_slower(found):
+  case = found["cases"]["untimed"]
+  assert case["times"][0] < case["times"][1]
+  assert "simulated to be slower" in case["first"] and len(case["warned"]) == 1
+
+
+def test_an_unknown_option_is_refused_before_the_step_is_traced(found):
+  for error in found["cases"]["unknown"]:  # and nothing that the step was called with
+    assert "there is no option 'noise'" in error and "kwargs={'noise': ...}" in error
 
 
 def test_arguments_are_bound_and_checkpoints_and_summaries_go_on(found):
@@ -86,8 +103,9 @@ def test_the_faster_step_is_kept(found):
 
 
 def test_a_step_that_cannot_be_placed_is_refused_with_a_remedy(found):
-  strategy, model, few, shape, odd = found["cases"]["refused"]
-  assert "MirroredStrategy" in strategy and "leave strategy.run out" in strategy
+  *strategies, model, few, shape, odd = found["cases"]["refused"]
+  for error in strategies:
+    assert "MirroredStrategy" in error and "leave strategy.run out" in error
   assert "compile_placed" in model and "give args=" in few
   assert "check that it runs" in shape
   assert "the batch of 7 examples cannot be divided among 2 replicas" in odd

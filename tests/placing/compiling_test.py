@@ -38,7 +38,7 @@ def test_a_step_is_placed_at_the_first_batch_and_a_partial_one_runs_on_the_same_
   assert "when the first batch comes" in case["text"][0]
   assert case["steps"][:2] == [[8, "placed"], [6, "alike"]]
   assert {how for _, how in case["steps"][1:]} == {"alike"}
-  assert "Batches of 6 run alike" in case["text"][1]
+  assert "Batches of 6 run on the same devices" in case["text"][1]
 
 
 def test_several_steps_are_run_in_one_execution(found):

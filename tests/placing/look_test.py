@@ -36,5 +36,5 @@ def test_what_stays_unknown_is_said_first(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   result = _place(_until(1000.0), "no")
   first = tables.table(result).splitlines()[0]
-  assert first.startswith("At least ") and "the rounds of 1 loops are unknown" in first
+  assert first.startswith("At least ") and "the rounds of 1 loop are unknown" in first
   assert "--look=yes" in first and "PlacingResult(at least " in repr(result)

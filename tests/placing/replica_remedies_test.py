@@ -129,6 +129,10 @@ def test_a_batch_that_grew_stays_where_it_is_left_open():
   found = _replicas(_graph(8), 3)
   assert any("leave the first dimension of the feeds open, with None, to keep it" in note
              for note in found.notes)
+  result = placeto.place(_graph(8), "k80:3", replicas=3, max_evaluations=5, check_replicas=False,
+                         **TRAIN)
+  assert "of 24 examples (the graph's own step has 8)" in repr(result)
+  assert str(result).startswith("The batch grew from 8 to 24 examples a step")
   found = _replicas(_graph(None), 3, batch_size=9)
   assert found.global_batch == 9 and not any("grew" in note for note in found.notes)
 

@@ -1,8 +1,12 @@
 """Run as a program: trains loops as they are and by `compile_step` on two CPU devices, and prints
-for each loop and mode what differs as JSON. A process of its own, because devices are fixed when
-TensorFlow first runs.
+for each loop and mode what differs: a line each to stderr, and all as JSON. A process of its own,
+because devices are fixed when TensorFlow first runs.
 
-  python tests/placing/train_loops.py KERAS MODES LOOPS
+  scripts/with_env python tests/placing/train_loops.py KERAS MODES [LOOPS]
+
+KERAS is 2 or 3. MODES are of placed, partial, replicas, replicas-partial and cases, or all, which
+trains all loops placed, with replicas, and with replicas and a smaller last batch. The table of
+docs/training_loops.md is from `2 all` and `3 all`.
 """
 
 import dataclasses
@@ -11,7 +15,7 @@ import json
 import os
 import sys
 import tempfile
-import traceback
+import warnings
 
 import numpy as np
 import tensorflow as tf
@@ -34,12 +38,15 @@ def numbers(results):
 
 
 def train(keras, name, compile_step, partial):
-  """Losses and variables after a loop, and its steps."""
+  """Losses and variables after a loop, and its step."""
   keras.utils.set_random_seed(3)
-  steps, run, variables = training_loops.LOOPS[name](keras, partial)
-  steps = [compile_step(step) for step in steps]
-  losses = run(steps)
-  return numbers(losses), numbers([each.numpy() for each in variables()]), steps
+  step, batches, variables, *after = training_loops.LOOPS[name](keras, partial)
+  step, losses = compile_step(step), []
+  for i, batch in enumerate(batches):
+    losses.append(step(**batch) if isinstance(batch, dict) else step(*batch))
+    for each in after:
+      each(i)
+  return numbers(losses), numbers([each.numpy() for each in variables()]), step
 
 
 @functools.cache
@@ -56,25 +63,29 @@ def compared(keras, name, mode):
     options["replicas"] = 2
   losses, variables = plain(keras, name, partial)
   try:
-    placed_losses, placed, steps = train(
+    placed_losses, placed, step = train(
         keras, name, lambda step: placeto.compile_step(step, "cpu:2", **options), partial)
   except placeto.PlacetoError as error:
     return {"refused": str(error)}
   except Exception as error:
-    if os.environ.get("TRACEBACKS"):
-      traceback.print_exc()
     return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:1500]}"}
   if len(variables) != len(placed):
     return {"error": f"{len(placed)} variables instead of {len(variables)}"}
   far = [max((float(np.abs(a - b).max() / max(1.0, np.abs(a).max()))
               for a, b in zip(one, other) if a.size), default=0.0)
          for one, other in ((losses, placed_losses), (variables, placed))]
-  plan = steps[0].plan
+  plan = step.plan
   return {
       "losses": far[0], "variables": far[1], "replicas": plan.replicas,
-      "steps": [[each.how, each.replicas] for each in steps[0].steps],
-      "devices": len(set(plan.placement.values())), "verdict": steps[0].verdict,
-      "notes": list(plan.result.notes)[:2]}
+      "steps": [[each.how, each.replicas] for each in step.steps],
+      "devices": len(set(plan.placement.values()))}
+
+
+def line(case):
+  """What was found of a loop, for a reader."""
+  if "losses" in case:
+    return f"{max(case['losses'], case['variables']):.1e} with {case['replicas']} replicas"
+  return f"refused: {case['refused']}" if "refused" in case else f"FAILED: {case['error']}"
 
 
 def cases(keras):
@@ -87,7 +98,7 @@ def cases(keras):
 
   def made():
     keras.utils.set_random_seed(3)
-    (step,), _, variables = training_loops.LOOPS["subclassed"](keras, False)
+    step, _, variables = training_loops.LOOPS["subclassed"](keras, False)
     return step, variables
 
   def labels(size):
@@ -112,9 +123,33 @@ def cases(keras):
   found["plan"] = {
       "repr": repr(plan), "equal": float(step(*labels(8))) - float(
           placed(*labels(8)))}
-  found["plan"]["replicas"] = placed.plan.replicas
-  found["plan"]["elsewhere"] = error_of(
-      lambda: placeto.compile_step(step, "v100:2", args=labels(8)))
+  placed(*labels(7))
+  found["plan"].update(replicas=placed.plan.replicas, whole=str(placed), elsewhere=error_of(
+      lambda: placeto.compile_step(step, "v100:2", args=labels(8))))
+  placeto.plan_step(step, "v100:2", args=labels(8), max_evaluations=5).save("gpus.json")
+  found["plan"]["loaded"] = error_of(lambda: placeto.compile_step(step, placement="gpus.json"))
+
+  # Statistics of a plan's batch normalization are those of the plan, in another process, too.
+  def normalized():
+    layer = keras.layers.BatchNormalization()
+    layer.build([None, 5])
+    return tf.function(lambda x: tf.reduce_sum(layer(x * x, training=True) ** 4))
+
+  x = tf.reshape(tf.range(40.0), [8, 5])
+  placeto.plan_step(normalized(), "cpu:2", args=[x], replicas=2, max_evaluations=5,
+                    batch_norm="synchronized").save("synchronized.json")
+  placed = placeto.compile_step(normalized(), placement="synchronized.json", verify=False)
+  found["plan"]["normalized"] = float(placed(x)) / float(normalized()(x))
+
+  # A step of few examples is slower with replicas, which run if they are asked for and not timed.
+  with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    placed = placeto.compile_step(made()[0], "cpu:2", args=labels(8), replicas=2, **options)
+  warned = [str(each.message) for each in seen]
+  found["untimed"] = {
+      "times": [placed.plan.before_us, placed.plan.step_time_us],
+      "first": str(placed).split("\n")[0],
+      "warned": [text for text in warned if "simulated to be slower" in text]}
 
   # Checkpoints and summaries of the loop go on.
   net = tf.Module()
@@ -167,6 +202,8 @@ def cases(keras):
 
   with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
     weight = tf.Variable(1.0)
+    mirrored_model = training_loops.dense(keras, 1)
+    mirrored_optimizer = keras.optimizers.SGD(0.1)
   strategy = weight.distribute_strategy
 
   @tf.function
@@ -174,8 +211,20 @@ def cases(keras):
     strategy.run(lambda: weight.assign_add(tf.reduce_sum(x)))
     return x
 
+  @tf.function
+  def called_directly(x):
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_sum(mirrored_model(x))
+    training_loops.update(tape, loss, mirrored_optimizer, mirrored_model)
+    return loss
+
+  traced = []
+  found["unknown"] = [
+      error_of(lambda call=call: call(traced.append, "cpu:2", args=[x], noise=3))
+      for call in (placeto.compile_step, placeto.plan_step)] + traced
   found["refused"] = [
       error_of(lambda: placeto.compile_step(distributed, "cpu:2", args=[x])),
+      error_of(lambda: placeto.compile_step(called_directly, "cpu:2", args=[x])),
       error_of(lambda: placeto.compile_step(keras.Sequential(), "cpu:2")),
       error_of(lambda: placeto.compile_step(made()[0], "cpu:2", args=[x])),
       error_of(lambda: placeto.compile_step(
@@ -188,7 +237,7 @@ def cases(keras):
 def error_of(call):
   try:
     call()
-  except placeto.PlacetoError as error:
+  except (placeto.PlacetoError, TypeError) as error:
     return str(error)
   return ""
 
@@ -199,13 +248,14 @@ def main(version, modes, names=""):
   tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
   keras = the_keras(version)
   found = {}
+  modes = ["placed", "replicas", "replicas-partial"] if modes == "all" else modes.split(",")
   for name in names.split(",") if names else training_loops.LOOPS:
-    for mode in modes.split(","):
+    for mode in modes:
       if mode == "cases":
         continue
-      found[f"{name} {mode}"] = compared(keras, name, mode)
-      print(f"{name} {mode}", str(found[f"{name} {mode}"])[:600], file=sys.stderr, flush=True)
-  if not names or "cases" in modes:
+      case = found[f"{name} {mode}"] = compared(keras, name, mode)
+      print(f"{name} {mode}, Keras {version}: {line(case)}", file=sys.stderr, flush=True)
+  if "cases" in modes:
     os.chdir(tempfile.mkdtemp())
     found["cases"] = cases(keras)
   print(json.dumps(found))

@@ -1,7 +1,8 @@
-"""Training loops in the forms of tutorials, for `compile_step_test`.
+"""Training loops in the forms of tutorials, for `train_loops.py`.
 
-A loop is a function of a Keras that builds all anew and returns (steps, run, variables): the steps
-as their user wrote them, the loop over batches given the steps to call, and all variables.
+A loop is a function of a Keras that builds all anew and returns (step, batches, variables): the
+step as its user wrote it, the arguments of each call, and a function that returns all variables. A
+fourth value, if there is one, is called with the number of each batch after its step.
 """
 
 import numpy as np
@@ -17,17 +18,19 @@ def loop(function):
   return function
 
 
-def batches(*shapes, count=3, classes=None, partial=False):
-  """Batches of float32 arrays of examples, the last of them smaller, and of labels."""
+def arrays(partial, *parts, count=3):
+  """Batches of arrays: a part is a shape of floats, or (shape, number of classes)."""
   rng = np.random.default_rng(7)
-  found = []
   for i in range(count):
     size = PARTIAL if partial and i == count - 1 else BATCH
-    batch = [tf.constant(rng.random([size, *shape]), tf.float32) for shape in shapes]
-    if classes:
-      batch.append(tf.constant(rng.integers(0, classes, [size]), tf.int32))
-    found.append(tuple(batch))
-  return found
+    yield tuple(
+        rng.integers(0, part[1], [size, *part[0]]).astype(np.int32) if isinstance(part, tuple) else
+        np.float32(rng.random([size, *part])) for part in parts)
+
+
+def tensors(partial, *parts, count=3):
+  """Batches as `arrays` has them, of tensors."""
+  return [tuple(map(tf.constant, batch)) for batch in arrays(partial, *parts, count=count)]
 
 
 def inner(variable):
@@ -46,6 +49,23 @@ def values(*owners):
     return found
 
   return get
+
+
+def dense(keras, *units, inputs=5):
+  """A perceptron with these layers, the last one linear."""
+  hidden = [keras.layers.Dense(each, activation="relu") for each in units[:-1]]
+  return keras.Sequential([keras.Input([inputs]), *hidden, keras.layers.Dense(units[-1])])
+
+
+def update(tape, loss, optimizer, *owners):
+  """Applies the gradients of models or layers."""
+  variables = [variable for owner in owners for variable in owner.trainable_variables]
+  optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+
+def squares(predicted, y):
+  """The mean squared error."""
+  return tf.reduce_mean((predicted - y) ** 2)
 
 
 @loop
@@ -71,16 +91,12 @@ def subclassed(keras, partial):
     with tf.GradientTape() as tape:
       logits = model(x, training=True)
       loss = loss_of(y, logits)
-    gradients = tape.gradient(loss, model.trainable_variables)
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    update(tape, loss, optimizer, model)
     mean.update_state(loss)
     accuracy.update_state(y, logits)
     return loss
 
-  def run(steps):
-    return [steps[0](x, y) for x, y in batches([5], classes=4, partial=partial)]
-
-  return [train_step], run, values(model, optimizer, mean, accuracy)
+  return train_step, tensors(partial, [5], ([], 4)), values(model, optimizer, mean, accuracy)
 
 
 @loop
@@ -105,17 +121,12 @@ def gan(keras, partial):
       real, fake = discriminator(images, training=True), discriminator(generated, training=True)
       gen_loss = entropy(tf.ones_like(fake), fake)
       disc_loss = entropy(tf.ones_like(real), real) + entropy(tf.zeros_like(fake), fake)
-    for tape, loss, model, optimizer in (
-        (gen_tape, gen_loss, generator, of_generator),
-        (disc_tape, disc_loss, discriminator, of_discriminator)):
-      optimizer.apply_gradients(zip(
-          tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    update(gen_tape, gen_loss, of_generator, generator)
+    update(disc_tape, disc_loss, of_discriminator, discriminator)
     return gen_loss, disc_loss
 
-  def run(steps):
-    return [steps[0](images) for images, in batches([8, 8, 1], partial=partial)]
-
-  return [train_step], run, values(generator, discriminator, of_generator, of_discriminator)
+  return train_step, tensors(partial, [8, 8, 1]), values(
+      generator, discriminator, of_generator, of_discriminator)
 
 
 @loop
@@ -141,32 +152,26 @@ def pix2pix(keras, partial):
       real, fake = critic([image, target], training=True), critic([image, made], training=True)
       gen_loss = entropy(tf.ones_like(fake), fake) + 100 * tf.reduce_mean(tf.abs(target - made))
       disc_loss = entropy(tf.ones_like(real), real) + entropy(tf.zeros_like(fake), fake)
-    optimizers[0].apply_gradients(zip(
-        gen_tape.gradient(gen_loss, generator.trainable_variables), generator.trainable_variables))
-    optimizers[1].apply_gradients(zip(
-        disc_tape.gradient(disc_loss, critic.trainable_variables), critic.trainable_variables))
+    update(gen_tape, gen_loss, optimizers[0], generator)
+    update(disc_tape, disc_loss, optimizers[1], critic)
     return {"gen": gen_loss, "disc": disc_loss, "step": step + 1}
 
-  def run(steps):
-    return [steps[0](a, b, tf.constant(i, tf.int64))
-            for i, (a, b) in enumerate(batches([8, 8, 2], [8, 8, 2], partial=partial))]
-
-  return [train_step], run, values(generator, critic, *optimizers)
+  batches = [(*batch, tf.constant(i, tf.int64))
+             for i, batch in enumerate(tensors(partial, [8, 8, 2], [8, 8, 2]))]
+  return train_step, batches, values(generator, critic, *optimizers)
 
 
 @loop
 def seq2seq(keras, partial):
   """Attention, a decoder that is unrolled in Python, masked loss, a hidden state as argument."""
   vocab, units, length = 12, 8, 4
-  encoder_embedding = keras.layers.Embedding(vocab, 6)
-  encoder_gru = keras.layers.GRU(units, return_sequences=True, return_state=True)
-  decoder_embedding = keras.layers.Embedding(vocab, 6)
-  decoder_gru = keras.layers.GRU(units, return_sequences=True, return_state=True)
+  encoder_embedding, decoder_embedding = (keras.layers.Embedding(vocab, 6) for _ in range(2))
+  encoder_gru, decoder_gru = (
+      keras.layers.GRU(units, return_sequences=True, return_state=True) for _ in range(2))
   w1, w2, v, out = (keras.layers.Dense(n) for n in (units, units, 1, vocab))
-  all_layers = [encoder_embedding, encoder_gru, decoder_embedding, decoder_gru, w1, w2, v, out]
+  layers = [encoder_embedding, encoder_gru, decoder_embedding, decoder_gru, w1, w2, v, out]
   optimizer = keras.optimizers.Adam()
   loss_object = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
-  built = []
 
   def decode(x, hidden, encoded):
     score = v(tf.nn.tanh(w1(encoded) + w2(tf.expand_dims(hidden, 1))))
@@ -186,41 +191,26 @@ def seq2seq(keras, partial):
         mask = tf.cast(tf.not_equal(targ[:, t], 0), tf.float32)
         loss += tf.reduce_mean(loss_object(targ[:, t], predicted) * mask)
         x = tf.expand_dims(targ[:, t], 1)
-    variables = [variable for layer in all_layers for variable in layer.trainable_variables]
-    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
-    built[:] = variables
+    update(tape, loss, optimizer, *layers)
     return loss / length
 
-  def run(steps):
-    rng = np.random.default_rng(1)
-    losses = []
-    for i in range(3):
-      size = PARTIAL if partial and i == 2 else BATCH
-      inp, targ = (tf.constant(rng.integers(0, vocab, [size, length]), tf.int32) for _ in range(2))
-      losses.append(steps[0](inp, targ, tf.zeros([size, units])))
-    return losses
-
-  return [train_step], run, values(*all_layers, optimizer)
+  batches = [(*batch, tf.zeros([batch[0].shape[0], units]))
+             for batch in tensors(partial, ([length], vocab), ([length], vocab))]
+  return train_step, batches, values(*layers, optimizer)
 
 
 @loop
 def vae(keras, partial):
   """A VAE whose step takes the model and the optimizer; the noise has the size of the batch."""
-  layers = keras.layers
 
   class CVAE(keras.Model):
 
     def __init__(self):
       super().__init__()
-      self.encoder = keras.Sequential([keras.Input([12]), layers.Dense(10, activation="relu"),
-                                       layers.Dense(4)])
-      self.decoder = keras.Sequential([keras.Input([2]), layers.Dense(10, activation="relu"),
-                                       layers.Dense(12)])
+      self.encoder, self.decoder = dense(keras, 10, 4, inputs=12), dense(keras, 10, 12, inputs=2)
 
     def call(self, x):
       return self.decoder(self.encoder(x)[:, :2])
-
-  model, optimizer = CVAE(), keras.optimizers.Adam(1e-3)
 
   def normal_log(sample, mean, logvar):
     return tf.reduce_sum(
@@ -234,22 +224,18 @@ def vae(keras, partial):
       entropy = tf.nn.sigmoid_cross_entropy_with_logits(logits=model.decoder(z), labels=x)
       loss = -tf.reduce_mean(
           -tf.reduce_sum(entropy, axis=1) + normal_log(z, 0., 0.) - normal_log(z, mean, logvar))
-    optimizer.apply_gradients(zip(
-        tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    update(tape, loss, optimizer, model)
     return loss
 
-  def run(steps):
-    return [steps[0](model, x, optimizer) for x, in batches([12], partial=partial)]
-
-  return [train_step], run, values(model, optimizer)
+  model, optimizer = CVAE(), keras.optimizers.Adam(1e-3)
+  return train_step, [(model, x, optimizer) for x, in tensors(partial, [12])], values(
+      model, optimizer)
 
 
 @loop
 def simclr(keras, partial):
   """Contrastive loss over all pairs of the batch."""
-  model = keras.Sequential([keras.Input([10]), keras.layers.Dense(8, activation="relu"),
-                            keras.layers.Dense(4)])
-  optimizer = keras.optimizers.Adam(1e-2)
+  model, optimizer = dense(keras, 8, 4, inputs=10), keras.optimizers.Adam(1e-2)
 
   @tf.function
   def train_step(one, two):
@@ -261,14 +247,10 @@ def simclr(keras, partial):
       loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, similarity)) + (
           tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(
               labels, tf.transpose(similarity))))
-    optimizer.apply_gradients(zip(
-        tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    update(tape, loss, optimizer, model)
     return loss
 
-  def run(steps):
-    return [steps[0](*pair) for pair in batches([10], [10], partial=partial)]
-
-  return [train_step], run, values(model, optimizer)
+  return train_step, tensors(partial, [10], [10]), values(model, optimizer)
 
 
 @loop
@@ -285,51 +267,36 @@ def text_generation(keras, partial):
     inputs, labels = inputs
     with tf.GradientTape() as tape:
       loss = loss_of(labels, model(inputs, training=True))
-    optimizer.apply_gradients(zip(
-        tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    update(tape, loss, optimizer, model)
     return {"loss": loss}
 
-  def run(steps):
-    rng = np.random.default_rng(1)
-    losses = []
-    for i in range(3):
-      size = PARTIAL if partial and i == 2 else BATCH
-      text = rng.integers(0, 11, [size, 6])
-      losses.append(steps[0]((text[:, :-1], text[:, 1:])))
-    return losses
-
-  return [train_step], run, values(model, optimizer)
+  batches = [((text[:, :-1], text[:, 1:]),) for text, in arrays(partial, ([6], 11))]
+  return train_step, batches, values(model, optimizer)
 
 
 @loop
 def actor_critic(keras, partial):
   """A2C: an episode in NumPy inside a loop, in TensorArrays that grow; a loop over its length."""
-  layers = keras.layers
-  state = keras.Input([3])
-  common = layers.Dense(8, activation="relu")(state)
-  model = keras.Model(state, [layers.Dense(2)(common), layers.Dense(1)(common)])
-  optimizer = keras.optimizers.Adam(0.01)
-  huber = keras.losses.Huber(reduction="sum")
+  state = keras.Input([4])
+  common = keras.layers.Dense(8, activation="relu")(state)
+  model = keras.Model(state, [keras.layers.Dense(2)(common), keras.layers.Dense(1)(common)])
+  optimizer, huber = keras.optimizers.Adam(0.01), keras.losses.Huber(reduction="sum")
 
   def env_step(action, state):
     new = np.float32(state * 0.9 + (0.1 if action else -0.1))
-    return new, np.float32(1 - abs(new).sum() / 3), np.int32(abs(new).sum() < 0.3)
-
-  def tf_env_step(action, state):
-    found = tf.numpy_function(env_step, [action, state], [tf.float32, tf.float32, tf.int32])
-    return found
+    return new, np.float32(1 - abs(new).sum() / 4), np.int32(abs(new).sum() < 0.3)
 
   def run_episode(initial, max_steps):
-    probs = tf.TensorArray(tf.float32, size=0, dynamic_size=True)
-    critics = tf.TensorArray(tf.float32, size=0, dynamic_size=True)
-    rewards = tf.TensorArray(tf.float32, size=0, dynamic_size=True)
+    probs, critics, rewards = (
+        tf.TensorArray(tf.float32, size=0, dynamic_size=True) for _ in range(3))
     shape, state = initial.shape, initial
     for t in tf.range(max_steps):
       logits, value = model(tf.expand_dims(state, 0))
       action = tf.argmax(logits, axis=1, output_type=tf.int32)[0]
       probs = probs.write(t, tf.nn.softmax(logits)[0, action])
       critics = critics.write(t, tf.squeeze(value))
-      state, reward, done = tf_env_step(action, state)
+      state, reward, done = tf.numpy_function(
+          env_step, [action, state], [tf.float32, tf.float32, tf.int32])
       state.set_shape(shape)
       reward.set_shape([])
       rewards = rewards.write(t, reward)
@@ -357,22 +324,17 @@ def actor_critic(keras, partial):
       returns = expected_return(rewards)
       probs, critics, returns = [tf.expand_dims(x, 1) for x in (probs, critics, returns)]
       loss = -tf.math.reduce_sum(tf.math.log(probs) * (returns - critics)) + huber(critics, returns)
-    optimizer.apply_gradients(zip(
-        tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    update(tape, loss, optimizer, model)
     return tf.math.reduce_sum(rewards)
 
-  def run(steps):
-    return [steps[0](tf.constant([1.0, -0.5, i / 3], tf.float32), 6) for i in range(3)]
-
-  return [train_step], run, values(model, optimizer)
+  starts = [(tf.constant([1.0, -0.5, i / 3, 0.2], tf.float32), 6) for i in range(3)]
+  return train_step, starts, values(model, optimizer)
 
 
 @loop
 def accumulation(keras, partial):
-  """Gradients are added up in variables; every second step applies them."""
-  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(8, activation="relu"),
-                            keras.layers.Dense(1)])
-  optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+  """Gradients are added up in variables; a function that is not placed applies every second."""
+  model, optimizer = dense(keras, 8, 1), keras.optimizers.SGD(0.1, momentum=0.9)
   sums = [tf.Variable(tf.zeros_like(inner(variable)), trainable=False)
           for variable in model.trainable_variables]
   count = tf.Variable(0, trainable=False)
@@ -380,7 +342,7 @@ def accumulation(keras, partial):
   @tf.function
   def train_step(x, y):
     with tf.GradientTape() as tape:
-      loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+      loss = squares(model(x, training=True), y)
     for total, gradient in zip(sums, tape.gradient(loss, model.trainable_variables)):
       total.assign_add(gradient)
     count.assign_add(1)
@@ -395,24 +357,14 @@ def accumulation(keras, partial):
       total.assign(tf.zeros_like(total))
     count.assign(0)
 
-  def run(steps):
-    losses = []
-    for i, (x, y) in enumerate(batches([5], [1], count=4, partial=partial)):
-      losses.append(steps[0](x, y))
-      if i % 2:
-        apply()
-    return losses
-
-  def variables():
-    return [*values(model, optimizer)(), *sums, count]
-
-  return [train_step], run, variables
+  return train_step, tensors(partial, [5], [1], count=4), lambda: [
+      *values(model, optimizer)(), *sums, count], lambda i: i % 2 and apply()
 
 
 @loop
 def accumulation_inside(keras, partial):
   """Gradients are added up in variables, and a condition on a counter applies them."""
-  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
+  model = dense(keras, 1)
   variables_of = [inner(variable) for variable in model.trainable_variables]
   sums = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in variables_of]
   count = tf.Variable(0, trainable=False)
@@ -420,7 +372,7 @@ def accumulation_inside(keras, partial):
   @tf.function
   def train_step(x, y):
     with tf.GradientTape() as tape:
-      loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+      loss = squares(model(x, training=True), y)
     for total, gradient in zip(sums, tape.gradient(loss, variables_of)):
       total.assign_add(gradient)
     count.assign_add(1)
@@ -430,42 +382,37 @@ def accumulation_inside(keras, partial):
         total.assign(tf.zeros_like(total))
     return loss
 
-  def run(steps):
-    return [steps[0](x, y) for x, y in batches([5], [1], count=4, partial=partial)]
-
-  return [train_step], run, lambda: [*variables_of, *sums, count]
+  return train_step, tensors(partial, [5], [1], count=4), lambda: [*variables_of, *sums, count]
 
 
 @loop
 def mixed_precision(keras, partial):
   """float16 with a LossScaleOptimizer."""
-  policy = keras.mixed_precision.global_policy() if hasattr(
-      keras.mixed_precision, "global_policy") else keras.mixed_precision.dtype_policy()
-  keras.mixed_precision.set_global_policy("mixed_float16")
+  policies = keras.mixed_precision
+  policy = policies.global_policy() if hasattr(policies, "global_policy") else (
+      policies.dtype_policy())
+  policies.set_global_policy("mixed_float16")
   try:
     model = keras.Sequential([
         keras.Input([5]), keras.layers.Dense(8, activation="relu"),
         keras.layers.Dense(1, dtype="float32")])
   finally:
-    keras.mixed_precision.set_global_policy(policy)
-  optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.Adam(0.01))
+    policies.set_global_policy(policy)
+  optimizer = policies.LossScaleOptimizer(keras.optimizers.Adam(0.01))
+  legacy = hasattr(optimizer, "get_scaled_loss")
 
   @tf.function
   def train_step(x, y):
     with tf.GradientTape() as tape:
-      loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
-      scaled = optimizer.get_scaled_loss(loss) if hasattr(
-          optimizer, "get_scaled_loss") else optimizer.scale_loss(loss)
+      loss = squares(model(x, training=True), y)
+      scaled = optimizer.get_scaled_loss(loss) if legacy else optimizer.scale_loss(loss)
     gradients = tape.gradient(scaled, model.trainable_variables)
-    if hasattr(optimizer, "get_unscaled_gradients"):
+    if legacy:
       gradients = optimizer.get_unscaled_gradients(gradients)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     return loss
 
-  def run(steps):
-    return [steps[0](x, y) for x, y in batches([5], [1], partial=partial)]
-
-  return [train_step], run, values(model, optimizer)
+  return train_step, tensors(partial, [5], [1]), values(model, optimizer)
 
 
 @loop
@@ -481,20 +428,12 @@ def recommender(keras, partial):
       scores = tf.linalg.matmul(one, two, transpose_b=True)
       loss = tf.reduce_sum(tf.nn.softmax_cross_entropy_with_logits(
           tf.eye(tf.shape(scores)[0]), scores))
-    variables = users.trainable_variables + items.trainable_variables
-    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    update(tape, loss, optimizer, users, items)
     return loss
 
-  def run(steps):
-    rng = np.random.default_rng(1)
-    losses = []
-    for i in range(3):
-      size = PARTIAL if partial and i == 2 else BATCH
-      losses.append(steps[0]({
-          "user": rng.integers(0, 20, [size]), "item": rng.integers(0, 30, [size])}))
-    return losses
-
-  return [train_step], run, values(users, items, optimizer)
+  batches = [({"user": user, "item": item},)
+             for user, item in arrays(partial, ([], 20), ([], 30))]
+  return train_step, batches, values(users, items, optimizer)
 
 
 @loop
@@ -506,27 +445,17 @@ def embedding_rows(keras, partial):
   @tf.function
   def train_step(words, y):
     with tf.GradientTape() as tape:
-      loss = tf.reduce_mean((out(tf.reduce_mean(table(words), axis=1)) - y) ** 2)
-    variables = table.trainable_variables + out.trainable_variables
-    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+      loss = squares(out(tf.reduce_mean(table(words), axis=1)), y)
+    update(tape, loss, optimizer, table, out)
     return loss
 
-  def run(steps):
-    rng = np.random.default_rng(1)
-    losses = []
-    for i in range(3):
-      size = PARTIAL if partial and i == 2 else BATCH
-      losses.append(steps[0](rng.integers(0, 20, [size, 3]), np.float32(rng.random([size, 1]))))
-    return losses
-
-  return [train_step], run, values(table, out, optimizer)
+  return train_step, list(arrays(partial, ([3], 20), [1])), values(table, out, optimizer)
 
 
 @loop
 def several_steps(keras, partial):
   """A stack of batches, over which the step goes in a loop of its own."""
-  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
-  optimizer = keras.optimizers.SGD(0.1)
+  model, optimizer = dense(keras, 1), keras.optimizers.SGD(0.1)
   optimizer.build(model.trainable_variables)
 
   @tf.function
@@ -534,21 +463,12 @@ def several_steps(keras, partial):
     loss = tf.constant(0.0)
     for i in tf.range(tf.shape(xs)[0]):
       with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((model(xs[i], training=True) - ys[i]) ** 2)
-      optimizer.apply_gradients(zip(
-          tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        loss = squares(model(xs[i], training=True), ys[i])
+      update(tape, loss, optimizer, model)
     return loss
 
-  def run(steps):
-    rng = np.random.default_rng(1)
-    losses = []
-    for i in range(3):
-      size = PARTIAL if partial and i == 2 else BATCH
-      losses.append(steps[0](np.float32(rng.random([2, size, 5])),
-                             np.float32(rng.random([2, size, 1]))))
-    return losses
-
-  return [train_step], run, values(model, optimizer)
+  stacks = [(np.stack([x, x[::-1]]), np.stack([y, y])) for x, y in arrays(partial, [5], [1])]
+  return train_step, stacks, values(model, optimizer)
 
 
 @loop
@@ -580,79 +500,67 @@ def module(keras, partial):
 
   def train_step(x, y, rate=0.1):
     with tf.GradientTape() as tape:
-      loss = tf.reduce_mean((net(x) - y) ** 2)
+      loss = squares(net(x), y)
     for variable, gradient in zip(
         net.trainable_variables, tape.gradient(loss, net.trainable_variables)):
       variable.assign_sub(rate * gradient)
     return loss
 
-  def run(steps):
-    return [steps[0](x, y) for x, y in batches([5], [1], partial=partial)]
-
-  return [train_step], run, lambda: list(net.trainable_variables)
+  return train_step, tensors(partial, [5], [1]), lambda: list(net.trainable_variables)
 
 
 @loop
 def minimize(keras, partial):
-  """`optimizer.minimize` of a method, where Keras has it."""
+  """`optimizer.minimize` of a method, where Keras has it; called by keywords."""
 
   class Trainer:
 
     def __init__(self):
-      self.model = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
-      self.optimizer = keras.optimizers.SGD(0.1)
+      self.model, self.optimizer = dense(keras, 1), keras.optimizers.SGD(0.1)
 
     @tf.function
     def step(self, x, y, weight=1.0):
       if not hasattr(self.optimizer, "minimize"):
         with tf.GradientTape() as tape:
-          loss = weight * tf.reduce_mean((self.model(x) - y) ** 2)
+          loss = weight * squares(self.model(x), y)
         self.optimizer.apply(tape.gradient(loss, self.model.trainable_variables),
                              self.model.trainable_variables)
         return loss
       self.optimizer.minimize(
-          lambda: weight * tf.reduce_mean((self.model(x) - y) ** 2), self.model.trainable_variables)
-      return tf.reduce_mean((self.model(x) - y) ** 2)
+          lambda: weight * squares(self.model(x), y), self.model.trainable_variables)
+      return squares(self.model(x), y)
 
-  trainer = Trainer()
-
-  def run(steps):
-    return [steps[0](x, y=y) for x, y in batches([5], [1], partial=partial)] + [trainer is None]
-
-  return [trainer.step], run, values(trainer.model, trainer.optimizer)
+  trainer = Trainer()  # `values` keeps it alive, as a loop of a program does
+  return trainer.step, [{"x": x, "y": y} for x, y in tensors(partial, [5], [1])], lambda: values(
+      trainer.model, trainer.optimizer)()
 
 
 @loop
 def iterator(keras, partial):
   """The step takes the iterator of a tf.data pipeline, and the next batch from it."""
-  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
-  optimizer = keras.optimizers.Adam(0.01)
+  model, optimizer = dense(keras, 1), keras.optimizers.Adam(0.01)
 
   @tf.function
   def train_step(batches_of):
     x, y = next(batches_of)
     with tf.GradientTape() as tape:
-      loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
-    optimizer.apply_gradients(zip(
-        tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+      loss = squares(model(x, training=True), y)
+    update(tape, loss, optimizer, model)
     return loss
 
-  def run(steps):
-    rng = np.random.default_rng(1)
-    rows = 3 * BATCH - (BATCH - PARTIAL if partial else 0)
-    data = tf.data.Dataset.from_tensor_slices(
-        (np.float32(rng.random([rows, 5])), np.float32(rng.random([rows, 1])))).batch(BATCH)
-    each = iter(data)
-    return [steps[0](each) for _ in range(3)]
+  return train_step, [(iter(_dataset(partial, [5], [1])),)] * 3, values(model, optimizer)
 
-  return [train_step], run, values(model, optimizer)
+
+def _dataset(partial, *parts):
+  """The batches of a `tf.data` pipeline; the last is smaller if it is partial."""
+  columns = (np.concatenate(column) for column in zip(*arrays(partial, *parts)))
+  return tf.data.Dataset.from_tensor_slices(tuple(columns)).batch(BATCH)
 
 
 @loop
 def class_weights(keras, partial):
   """Class weights and a mask that are captured eager tensors, from a tf.data loop."""
-  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(4)])
-  optimizer = keras.optimizers.SGD(0.1)
+  model, optimizer = dense(keras, 4), keras.optimizers.SGD(0.1)
   weights = tf.constant(np.linspace(0.5, 2, 4), tf.float32)
   mask = tf.constant(np.random.default_rng(1).random([5, 400]) < 0.7, tf.float32)
 
@@ -662,38 +570,26 @@ def class_weights(keras, partial):
       logits = model(x * tf.reduce_mean(mask, axis=1), training=True)
       loss = tf.reduce_mean(tf.gather(weights, y) * (
           tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)))
-    optimizer.apply_gradients(zip(
-        tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    update(tape, loss, optimizer, model)
     return loss
 
-  def run(steps):
-    parts = batches([5], classes=4, partial=partial)
-    x, y = (tf.concat(column, 0) for column in zip(*parts))
-    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
-    return [steps[0](x, y) for x, y in data]
-
-  return [train_step], run, values(model, optimizer)
+  return train_step, list(_dataset(partial, [5], ([], 4))), values(model, optimizer)
 
 
 @loop
 def batch_size_in_code(keras, partial):
-  """A loss over a batch size that is a number of the program, and a scale by it."""
-  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
-  optimizer = keras.optimizers.SGD(0.1)
+  """A loss over a batch size that is a number of the program; no batch can be partial."""
+  model, optimizer = dense(keras, 1), keras.optimizers.SGD(0.1)
 
   @tf.function
   def train_step(x, y):
     x = tf.reshape(x, [BATCH, 5])
     with tf.GradientTape() as tape:
       loss = tf.reduce_sum((tf.reshape(model(x), [BATCH]) - y[:, 0]) ** 2) * (1.0 / BATCH)
-    optimizer.apply_gradients(zip(
-        tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    update(tape, loss, optimizer, model)
     return loss
 
-  def run(steps):
-    return [steps[0](x, y) for x, y in batches([5], [1])]
-
-  return [train_step], run, values(model, optimizer)
+  return train_step, tensors(False, [5], [1]), values(model, optimizer)
 
 
 @loop
@@ -706,18 +602,10 @@ def open_signature(keras, partial):
       tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, 1], tf.float32)])
   def train_step(words, y):
     with tf.GradientTape() as tape:
-      loss = tf.reduce_mean((out(gru(table(words))) - y) ** 2)
-    variables = [each for layer in (table, gru, out) for each in layer.trainable_variables]
-    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+      loss = squares(out(gru(table(words))), y)
+    update(tape, loss, optimizer, table, gru, out)
     return loss
 
-  def run(steps):
-    rng = np.random.default_rng(1)
-    losses = []
-    for i, length in enumerate((5, 5, 3, 4, 7)):
-      size = PARTIAL if partial and i == 4 else BATCH
-      losses.append(steps[0](rng.integers(0, 20, [size, length]).astype(np.int32),
-                             np.float32(rng.random([size, 1]))))
-    return losses
-
-  return [train_step], run, values(table, gru, out, optimizer)
+  batches = [(words[:, :length], y) for length, (words, y) in zip(
+      (5, 5, 3, 4, 7), arrays(partial, ([7], 20), [1], count=5))]
+  return train_step, batches, values(table, gru, out, optimizer)

@@ -56,5 +56,5 @@ def test_what_the_graph_has_on_the_host_is_offered_it_and_told(moved, make_probl
   assert problem.allowed_ops[[0, 2, 6], 2].all() and not problem.allowed_ops[4, 2]
   placement = np.array([2, 2, 2, 0, 0, 0, 2]) * (not moved)
   note = own_host_note(problem.graph, problem.cluster, problem.costs, placement)
-  assert note.startswith("the graph has 1 ops on the host, such as 'table'; the placement ")
+  assert note.startswith("the graph has 1 op on the host, such as 'table'; the placement ")
   assert ("moves 1 of them" in note) == moved and ("leaves them there" in note) == (not moved)

@@ -62,6 +62,13 @@ def test_a_training_graph_comes_out_placed_with_all_its_reports(place_it, meta, 
       "launches_us"] + parts["waiting_us"] == pytest.approx(report["step_time_us"])
 
 
+def test_why_prints_without_writing(run_program, meta):
+  done = run_program(
+      "place", "--cluster=k80:2", "--max_evaluations=40", f"--graph={meta}", "--why=train")
+  assert done.code == 0, done.err
+  assert "\ntrain is on " in done.out and "Written to" not in done.out
+
+
 def test_results_that_no_earlier_run_wrote_and_inputs_are_never_written_over(
     place_it, tmp_path):
   out = tmp_path / "placed"
