@@ -68,7 +68,6 @@ def test_a_saved_plan_is_carried_out_by_a_step_of_the_kind(found):
   case = found["cases"]["plan"]
   assert abs(case["equal"]) < 1e-6 and case["replicas"] == 2 and "2 replicas" in case["repr"]
   assert "plan_step" in case["elsewhere"]
-  assert "for GPU:0, GPU:1, CPU:0, but this process has CPU:0, CPU:1; load it" in case["loaded"]
   assert "Batches of 7 run whole, on the devices of one replica." in case["whole"]
 
 

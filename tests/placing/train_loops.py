@@ -126,8 +126,6 @@ def cases(keras):
   placed(*labels(7))
   found["plan"].update(replicas=placed.plan.replicas, whole=str(placed), elsewhere=error_of(
       lambda: placeto.compile_step(step, "v100:2", args=labels(8))))
-  placeto.plan_step(step, "v100:2", args=labels(8), max_evaluations=5).save("gpus.json")
-  found["plan"]["loaded"] = error_of(lambda: placeto.compile_step(step, placement="gpus.json"))
 
   # Statistics of a plan's batch normalization are those of the plan, in another process, too.
   def normalized():
