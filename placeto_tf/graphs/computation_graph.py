@@ -292,20 +292,11 @@ def shapes_of_interface(nodes: Iterable[NodeDef]) -> Dict[str, Tuple[int, ...]]:
 
 def _unique_rows(rows: np.ndarray) -> np.ndarray:
   """Returns the distinct rows of (producer, port, consumer), sorted."""
-  if not len(rows):
-    return rows
-  # Keys of all three columns have to fit in 63 bits.
-  low = rows.min(axis=0)
-  width = (rows.max(axis=0) - low + 1).tolist()
-  if width[0] * width[1] * width[2] >= 1 << 63:
-    return np.unique(rows, axis=0)
-  # One integer per row: sorting those is many times faster than sorting rows.
-  shifted = rows - low
-  keys = np.unique((shifted[:, 0] * width[1] + shifted[:, 1]) * width[2] + shifted[:, 2])
-  # The inverse of the key: (producer * ports + port) * consumers + consumer.
-  rest, consumers = np.divmod(keys, width[2])
-  producers, ports = np.divmod(rest, width[1])
-  return np.stack([producers, ports, consumers], axis=1) + low
+  # The last key of a lexsort is the primary one. It is many times faster than np.unique of rows.
+  rows = rows[np.lexsort(rows.T[::-1])]
+  differs = np.ones(len(rows), dtype=bool)
+  differs[1:] = (rows[1:] != rows[:-1]).any(axis=1)
+  return rows[differs]
 
 
 def _first(names: Sequence[str], count: int = 3) -> str:

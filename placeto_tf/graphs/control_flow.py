@@ -83,16 +83,18 @@ def _while(inliner, node, site, inner):
   trips = node.attr["parallel_iterations"].i if "parallel_iterations" in node.attr else 10
   # Ops inside the loop's frame, and ops after the loop.
   inside, outside = [], []
+
+  def add(what, op, inputs, dtype, nodes=inside, **attrs):
+    nodes.append(inliner.node(
+        f"{name}/{what}", op, inputs, device, T=("type", dtype), **attrs))
+    return nodes[-1].name
+
   for i, dtype in enumerate(types):
-    inside.append(inliner.node(
-        f"{name}/enter_{i}", "Enter", [data[i], *controls], device, T=("type", dtype),
-        frame_name=("s", name.encode()), is_constant=("b", constant[i]),
-        parallel_iterations=("i", trips)))
+    add(f"enter_{i}", "Enter", [data[i], *controls], dtype, frame_name=("s", name.encode()),
+        is_constant=("b", constant[i]), parallel_iterations=("i", trips))
   # Inputs of a Merge: the entering value, then the back edge.
   for i in varying:
-    inside.append(inliner.node(
-        f"{name}/merge_{i}", "Merge", [f"{name}/enter_{i}", f"{name}/next_{i}"], device,
-        T=("type", types[i]), N=("i", 2)))
+    add(f"merge_{i}", "Merge", [f"{name}/enter_{i}", f"{name}/next_{i}"], types[i], N=("i", 2))
   # The cond reads the values of this iteration.
   cond_inputs = [f"{name}/{'enter' if constant[i] else 'merge'}_{i}" for i in range(len(types))]
   cond_function = inliner.op_defs.functions[cond.name]
@@ -103,17 +105,12 @@ def _while(inliner, node, site, inner):
       device))
   decides = f"{name}/cond"
   if cond_type != _BOOL:
-    inside.append(inliner.node(
-        f"{name}/to_bool", "ToBool", [decides], device, T=("type", cond_type)))
-    decides = f"{name}/to_bool"
+    decides = add("to_bool", "ToBool", [decides], cond_type)
   inside.append(inliner.node(f"{name}/loop_cond", "LoopCond", [decides], device))
   # Port 1 of a Switch continues the loop, port 0 leaves it.
   for i in varying:
-    inside.append(inliner.node(
-        f"{name}/switch_{i}", "Switch", [f"{name}/merge_{i}", f"{name}/loop_cond"], device,
-        T=("type", types[i])))
-    inside.append(inliner.node(
-        f"{name}/identity_{i}", "Identity", [f"{name}/switch_{i}:1"], device, T=("type", types[i])))
+    add(f"switch_{i}", "Switch", [f"{name}/merge_{i}", f"{name}/loop_cond"], types[i])
+    add(f"identity_{i}", "Identity", [f"{name}/switch_{i}:1"], types[i])
   # The body reads port 1 of the switches.
   body_inputs = [f"{name}/{'enter' if constant[i] else 'identity'}_{i}" for i in range(len(types))]
   inside.append(_call(
@@ -121,13 +118,10 @@ def _while(inliner, node, site, inner):
       device))
   effects = inliner.is_effectful(body_function)
   for i in varying:
-    inputs = [f"{name}/body:{i}"]
-    if effects and i == first:  # the next iteration waits for the side effects of this one
-      inputs.append(f"^{name}/body")
-    inside.append(inliner.node(
-        f"{name}/next_{i}", "NextIteration", inputs, device, T=("type", types[i])))
-    outside.append(inliner.node(
-        f"{name}/exit_{i}", "Exit", [f"{name}/switch_{i}"], device, T=("type", types[i])))
+    # The next iteration waits for the side effects of this one.
+    waits = [f"^{name}/body"] if effects and i == first else []
+    add(f"next_{i}", "NextIteration", [f"{name}/body:{i}", *waits], types[i])
+    add(f"exit_{i}", "Exit", [f"{name}/switch_{i}"], types[i], outside)
   # The result of an unchanged variable is the entering value.
   tensors = [data[i] if constant[i] else f"{name}/exit_{i}" for i in range(len(types))]
   done = inliner.node(

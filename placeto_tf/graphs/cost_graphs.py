@@ -20,14 +20,18 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs import tensor_names, traversal
+from placeto_tf.graphs import traversal
 from placeto_tf.graphs.computation_graph import (
   CONTROL,
   ComputationGraph,
   GraphSource,
   check_unique,
 )
+from placeto_tf.graphs.fetches import Endpoint, find_endpoint
 from placeto_tf.graphs.kernels import KERNEL_TYPES
+from placeto_tf.graphs.node_table import NodeTable
+from placeto_tf.graphs.op_defs import OpDefs
+from placeto_tf.graphs.pruning import prune
 
 UNKNOWN_TYPE = "Unknown"
 _BORDERS = ("_SOURCE", "_SINK")
@@ -61,7 +65,6 @@ def from_cost_graph(source: GraphSource, fetches: Optional[Sequence[str]]) -> Co
   if not nodes:
     raise GraphError("the graph has no ops but _SOURCE and _SINK; expected the ops of a step")
   names = [node.name for node in nodes]
-  index = {name: i for i, name in enumerate(names)}
   check_unique(names)
   _check_sizes(nodes)
   # [E] each, by index among the nodes without borders.
@@ -74,35 +77,35 @@ def from_cost_graph(source: GraphSource, fetches: Optional[Sequence[str]]) -> Co
       ahead = ~goes_round
       producers, ports, consumers = producers[ahead], ports[ahead], consumers[ahead]
       notes = ("the edges that go round loops are left out: ops of loops are costed as they are",)
-  widths = np.array([len(node.output_info) for node in nodes], dtype=np.int64)
-  # (node, output or None) of each fetch.
-  fetched = _fetched(nodes, names, index, widths, fetches)
-  keep = np.ones(len(nodes), dtype=bool)
-  if fetches is not None:
-    keep = traversal.ancestors(len(nodes), producers, consumers, [i for i, _ in fetched])
-  positions = np.flatnonzero(keep)
-  # Index in the file -> index among the kept ops.
-  new_index = np.cumsum(keep) - 1
-  inside = keep[consumers] if len(consumers) else np.zeros(0, dtype=bool)
-  # Outputs of the kept ops, numbered from one to the next.
-  offsets = np.concatenate([[0], np.cumsum(widths[positions])])
-  outputs = np.zeros(int(offsets[-1]), dtype=bool)
-  for i, port in fetched:
-    start = int(offsets[new_index[i]])
-    if port is None:
-      outputs[start:start + int(widths[i])] = True
-    else:
-      outputs[start + port] = True
+  types = [UNKNOWN_TYPE] * len(nodes)
+  widths = [len(node.output_info) for node in nodes]
+  table = NodeTable(
+      nodes, names, types, {name: i for i, name in enumerate(names)}, OpDefs(),
+      np.concatenate([[0], np.cumsum(widths, dtype=np.int64)]),
+      np.zeros(sum(widths), dtype=np.int32), producers, ports, consumers,
+      np.zeros(len(producers), dtype=np.int32))
+  if fetches is not None and not fetches:
+    raise GraphError("the list of fetches is empty; name at least one op or tensor with --fetches")
+  # The name of an op stands for all of its outputs.
+  wanted: List[Endpoint] = []
+  for end in [find_endpoint(table, name, "fetch") for name in (
+      fetches or [node.name for node in nodes if node.is_final])]:
+    wanted += [end] if end.port is not None else [
+        Endpoint(end.name, end.node, port) for port in (None, *range(widths[end.node]))]
+  if fetches is None:  # no op is left out
+    wanted += [Endpoint(name, i, None) for i, name in enumerate(names)]
+  step = prune(table, tuple(wanted), ())
+  positions = step.positions.tolist()
   return ComputationGraph.from_edges(
-      [names[i] for i in positions.tolist()],
-      [UNKNOWN_TYPE] * len(positions),
-      widths[positions],
-      np.stack([new_index[producers[inside]], ports[inside], new_index[consumers[inside]]], axis=1),
+      [names[i] for i in positions],
+      types[:len(positions)],
+      table.num_outputs[step.positions],
+      np.stack([step.producers, step.ports, step.consumers], axis=1),
       kernel_types=KERNEL_TYPES,
-      fetched_outputs=outputs,
-      assigned_devices=tuple(nodes[i].device for i in positions.tolist()),
+      fetched_outputs=step.fetched_outputs(table),
+      assigned_devices=tuple(nodes[i].device for i in positions),
       fetches=tuple(fetches) if fetches is not None else (),
-      source=dataclasses.replace(source, positions=in_file[positions]),
+      source=dataclasses.replace(source, positions=in_file[step.positions]),
       notes=notes,
   )
 
@@ -206,27 +209,3 @@ def _dangling(node, missing) -> GraphError:
   return GraphError(
       f"op {node.name!r} has an input from id {missing}, which no op of the graph has; export the "
       "graph with all the ops that it needs")
-
-
-def _fetched(nodes, names, index, widths, fetches) -> List[Tuple[int, Optional[int]]]:
-  """Returns (node, output or None for all) of the fetches."""
-  if fetches is None:
-    return [(i, None) for i, node in enumerate(nodes) if node.is_final]
-  if not fetches:
-    raise GraphError("the list of fetches is empty; name at least one op or tensor with --fetches")
-  found = []
-  for name in fetches:
-    port: Optional[int] = None
-    op_name = name
-    if name not in index:
-      op_name, port = tensor_names.parse(name)
-    i = index.get(op_name)
-    if i is None:
-      raise GraphError(
-          f"fetch {name!r} names no op of the graph; pass the name of an op or tensor with "
-          "--fetches")
-    if port is not None and port >= widths[i]:
-      raise GraphError(
-          f"fetch {name!r} asks for output {port} of an op with {int(widths[i])} outputs")
-    found.append((i, port))
-  return found

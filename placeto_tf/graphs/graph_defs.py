@@ -102,14 +102,13 @@ def from_graph_def(
   edges = np.concatenate([edges, np.insert(loops.ends, 1, CONTROL, axis=1)])
   if split_loops:
     edges = np.concatenate([edges, np.insert(loops.signals, 1, CONTROL, axis=1)])
-  widths = table.num_outputs[positions]
   return ComputationGraph.from_edges(
       [node.name for node in nodes],
       [node.op for node in nodes],
-      widths,
+      table.num_outputs[positions],
       edges,
       kernel_types=KERNEL_TYPES,
-      fetched_outputs=_fetched_outputs(step, widths),
+      fetched_outputs=step.fetched_outputs(table),
       colocation=colocation,
       has_kernel=has_kernel,
       executions=loops.executions,
@@ -140,17 +139,6 @@ def _loops(table: NodeTable, step: Step, trips: int) -> Loops:
   return find_loops(
       nodes, producers, step.ports[ahead], consumers, order,
       lambda frames: [float(trips)] * len(frames.names))
-
-
-def _fetched_outputs(step: Step, widths: np.ndarray) -> np.ndarray:
-  """Returns [O] bool, the outputs of needed ops that are fetched."""
-  # [N+1] first output of each op; port p of op i is offsets[i] + p.
-  offsets = np.concatenate([[0], np.cumsum(widths)])
-  fetched = np.zeros(int(offsets[-1]), dtype=bool)
-  for endpoint in step.wanted:
-    if endpoint.port is not None:
-      fetched[offsets[step.index[endpoint.node]] + endpoint.port] = True
-  return fetched
 
 
 def _constraints(

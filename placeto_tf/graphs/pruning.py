@@ -43,6 +43,16 @@ class Step:
   consumers: np.ndarray  # [E]
   goes_round: np.ndarray  # [E]
 
+  def fetched_outputs(self, table: NodeTable) -> np.ndarray:
+    """Returns [O] bool, the outputs of needed ops that are fetched."""
+    # [N+1] first output of each op; port p of op i is offsets[i] + p.
+    offsets = np.concatenate([[0], np.cumsum(table.num_outputs[self.positions])])
+    fetched = np.zeros(int(offsets[-1]), dtype=bool)
+    for endpoint in self.wanted:
+      if endpoint.port is not None:
+        fetched[offsets[self.index[endpoint.node]] + endpoint.port] = True
+    return fetched
+
 
 def prune(table: NodeTable, wanted: Tuple[Endpoint, ...], feeds: Sequence[str]) -> Step:
   """Keeps the ops that the fetches need.

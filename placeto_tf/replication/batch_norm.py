@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, List
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.exported_protos import with_nodes
 from placeto_tf.graphs.graph_defs import ReadGraph, from_graph_def
-from placeto_tf.graphs.tensor_names import control_inputs, control_of, data_inputs, parse
 from placeto_tf.replication.reloading import reloaded
 
 if TYPE_CHECKING:
   import tensorflow as tf
-  from tensorflow.core.framework.graph_pb2 import GraphDef
+  from tensorflow.core.framework.function_pb2 import FunctionDef
   from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _FORWARD = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
@@ -39,28 +38,25 @@ def with_plain_batch_norm(graph: ComputationGraph, corrected: bool = True) -> Co
     The graph itself where nothing is written out.
   """
   source = graph.origin
-  graph_def = _written_out(source.graph_def, corrected)
-  if graph_def is None:
+  graph_def = type(source.graph_def)()
+  graph_def.CopyFrom(source.graph_def)
+  functions = {}
+  for node in graph_def.node:
+    if _is_training(node):
+      # The op becomes a call of a function; loading puts the ops of the function in its place.
+      function = _plain_function(node, corrected)
+      functions[function.signature.name] = function
+      node.op = function.signature.name
+      node.attr.clear()
+  if not functions:
     return graph
+  graph_def.library.function.extend(functions.values())
   if source.format != "concrete_function":
     return reloaded(graph, with_nodes(source, graph_def))
   return from_graph_def(
       ReadGraph(dataclasses.replace(source, proto=graph_def, graph_def=graph_def)),
       fetches=graph.fetches, feeds=graph.feeds, feed_shapes={
           name.rpartition(":")[0]: shape for name, shape in source.feed_shapes.items()})
-
-
-def _written_out(graph_def: GraphDef, corrected: bool) -> Optional[GraphDef]:
-  """Returns a new GraphDef, or None if there is nothing to write out."""
-  if not any(_is_training(node) for node in graph_def.node):
-    return None
-  result = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
-  for node in graph_def.node:
-    if _is_training(node):
-      _write_out(result, node, corrected)
-    else:
-      result.node.add().CopyFrom(node)
-  return result
 
 
 def _is_training(node: NodeDef) -> bool:
@@ -75,40 +71,20 @@ def _of_single_examples(node: NodeDef) -> bool:
       "layer_norm" in node.name.lower())
 
 
-def _write_out(graph_def: GraphDef, node: NodeDef, corrected: bool) -> None:
-  """Adds the plain ops of a fused one; the last of them has its name and outputs."""
-  data, attr = data_inputs(node), node.attr
-  plain = _plain_ops(
+def _plain_function(node: NodeDef, corrected: bool) -> FunctionDef:
+  """Returns the plain ops of a fused one, as a function with its inputs and outputs."""
+  attr = node.attr
+  return _traced(
       node.op, attr["T"].type, attr["U"].type if "U" in attr else attr["T"].type,
       attr["data_format"].s if "data_format" in attr else b"NHWC",
       attr["epsilon"].f if "epsilon" in attr else 1e-4,
       attr["exponential_avg_factor"].f if "exponential_avg_factor" in attr else 1.0, corrected)
-  # Name in the template -> tensor or op here.
-  names = {each.name: f"{node.name}/written_out/{each.name}" for each in plain.node}
-  names.update({f"input_{i}": text for i, text in enumerate(data)}, outputs=node.name)
-  for each in plain.node:
-    if each.op == "Placeholder":
-      continue
-    copy = graph_def.node.add()
-    copy.CopyFrom(each)
-    copy.name = names[each.name]
-    # A placeholder has a single output; any output of another op can take its place.
-    copy.input[:] = [
-        names[op] + (f":{port}" if port else "") for op, port in map(parse, each.input)]
-    # A control input puts the constants into the loop or branch of the op.
-    if each.op == "Const":
-      copy.input.append(control_of(data[0]))
-  copy.input.extend(control_inputs(node))
-  copy.device = node.device
-  if "_class" in attr:
-    copy.attr["_class"].CopyFrom(attr["_class"])
 
 
 @functools.lru_cache(maxsize=64)
-def _plain_ops(
+def _traced(
     op: str, of_data: int, of_statistics: int, layout: bytes, epsilon: float, factor: float,
-    corrected: bool) -> GraphDef:
-  """Traces the plain ops of a fused one: from placeholders `input_i` to an IdentityN `outputs`."""
+    corrected: bool) -> FunctionDef:
   import tensorflow as tf
 
   rank = 5 if layout in (b"NDHWC", b"NCDHW") else 4
@@ -122,10 +98,8 @@ def _plain_ops(
     return tf.reduce_mean(value, axes, keepdims=True)
 
   forward = op in _FORWARD
-  with tf.Graph().as_default() as graph:
-    # x, scale, offset, mean, variance; or dy, x, scale.
-    types = [dtype, *[wider] * 4] if forward else [dtype, dtype, wider]
-    given = [tf.compat.v1.placeholder(each, name=f"input_{i}") for i, each in enumerate(types)]
+
+  def plain(*given: tf.Tensor) -> List[tf.Tensor]:
     x = tf.cast(given[0 if forward else 1], wider)
     # mean = E[x], variance = E[(x - mean)^2], normal = (x - mean) / sqrt(variance + epsilon)
     mean = average(x)
@@ -155,6 +129,10 @@ def _plain_ops(
           inverse * tf.reshape(given[2], wide))
       outputs = [tf.cast(dx, dtype), of_scale, of_offset, zero, zero]
     # The sixth output of the third version serves cuDNN alone.
-    outputs += [tf.constant(0.0, wider)] * (op == "FusedBatchNormV3")
-    tf.raw_ops.IdentityN(input=outputs, name="outputs")
-  return graph.as_graph_def()
+    return outputs + [tf.constant(0.0, wider)] * (op == "FusedBatchNormV3")
+
+  # x, scale, offset, mean, variance; or dy, x, scale; and inputs of later versions are unread.
+  types = [dtype, *[wider] * 4] if forward else [dtype, dtype, *[wider] * (
+      4 if op.endswith("V3") else 3)]
+  return tf.function(plain, autograph=False).get_concrete_function(
+      *[tf.TensorSpec(None, each) for each in types]).function_def

@@ -93,11 +93,8 @@ class _Mirrored:
     self._replicated, self._costs, self._devices = replicated, costs, list(devices)
     self._hosts, self._bucket_bytes = host_of_op, bucket_bytes
     self.reduced_bytes = 0.0
-    self._names: List[str] = []
-    self._types: List[str] = []
-    self._outputs: List[List[float]] = []  # bytes
-    self._origin: List[int] = []  # op of the replicated graph whose costs apply, or -1
-    self._place: List[int] = []
+    # (name, type, bytes of outputs, op of the replicated graph whose costs apply or -1, device)
+    self._ops: List[Tuple[str, str, List[float], int, int]] = []
     self._edges: List[Tuple[int, int, int]] = []
     self._image: Dict[Tuple[int, int], int] = {}  # (op, replica) -> op here
     # (op of the original, replica) -> op of the replicated graph.
@@ -154,15 +151,11 @@ class _Mirrored:
   def _collectives(self):
     """Returns the ops that all-reduce, and the ops that all-gather rows."""
     replicated, graph = self._replicated, self._replicated.graph
-    sums, gathers = set(), set()
-    for op in np.flatnonzero((replicated.original_of_op < 0)
-                             & (replicated.replica_of_op == SHARED)).tolist():
-      # The rewriting writes sums as AddN, gathered rows as ConcatV2.
-      if graph.op_types[op] == "AddN":
-        sums.add(op)
-      elif graph.op_types[op] == "ConcatV2":
-        gathers.add(op)
-    return sums, gathers
+    added = np.flatnonzero((replicated.original_of_op < 0)
+                           & (replicated.replica_of_op == SHARED)).tolist()
+    # The rewriting writes sums as AddN, gathered rows as ConcatV2.
+    return [{op for op in added if graph.op_types[op] == op_type}
+            for op_type in ("AddN", "ConcatV2")]
 
   def _reduce(self, sums, reduced) -> Dict[int, List[Tuple[int, int]]]:
     """Adds a ring all-reduce for each bucket; returns op -> [R] tensors of the sum."""
@@ -267,33 +260,23 @@ class _Mirrored:
     return host if host >= 0 else self._devices[r]
 
   def _add(self, name: str, op_type: str, outputs: List[float], origin: int, device: int) -> int:
-    self._names.append(name)
-    self._types.append(op_type)
-    self._outputs.append(outputs)
-    self._origin.append(origin)
-    self._place.append(device)
-    return len(self._names) - 1
+    self._ops.append((name, op_type, outputs, origin, device))
+    return len(self._ops) - 1
 
   def _finish(self) -> None:
-    origin = np.array(self._origin)
-    # Ops of the rings cost no compute time.
-    known = origin >= 0
-    costs = self._costs
-    compute = np.zeros((len(origin), costs.num_kinds))
-    persistent, temporary = np.zeros(len(origin)), np.zeros(len(origin))
-    compute[known] = costs.compute_us[origin[known]]
+    names, op_types, outputs, origins, places = zip(*self._ops)
+    # Ops of the rings, of origin -1, cost nothing: a row of zeros behind the costs.
+    compute, persistent, temporary = (
+        np.append(values, np.zeros_like(values[:1]), axis=0)[list(origins)] for values in (
+            self._costs.compute_us, self._costs.persistent_bytes, self._costs.temporary_bytes))
     # Packing is free here, in favor of the baseline.
-    packing = np.array([
-        start >= 0 and op_type in ("ConcatV2", "SplitV") and
-        self._replicated.original_of_op[start] < 0 and start not in self._gathers
-        for start, op_type in zip(self._origin, self._types)])
-    compute[packing] = 0
-    persistent[known] = costs.persistent_bytes[origin[known]]
-    temporary[known] = costs.temporary_bytes[origin[known]]
+    compute[[
+        op for op, (origin, op_type) in enumerate(zip(origins, op_types))
+        if origin >= 0 and op_type in ("ConcatV2", "SplitV") and
+        self._replicated.original_of_op[origin] < 0 and origin not in self._gathers]] = 0
     self.graph = ComputationGraph.from_edges(
-        self._names, self._types, [len(outputs) for outputs in self._outputs],
+        names, op_types, [len(each) for each in outputs],
         np.array(self._edges, dtype=np.int64).reshape(-1, 3))
     self.costs = OpCosts(
-        compute, np.array([size for outputs in self._outputs for size in outputs]), persistent,
-        temporary)
-    self.placement = np.array(self._place, dtype=np.int32)
+        compute, np.array([size for each in outputs for size in each]), persistent, temporary)
+    self.placement = np.array(places, dtype=np.int32)

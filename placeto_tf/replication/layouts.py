@@ -15,6 +15,7 @@ from typing import List, Optional, Sequence
 import numpy as np
 
 from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.graphs.traversal import UnionFind
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 
 _SCALAR_BYTES = 8.0
@@ -149,16 +150,9 @@ def _packed_together(
     replicated: ReplicatedGraph, weight: np.ndarray, output_bytes: np.ndarray) -> np.ndarray:
   """Returns the label of each colocation set, [N]; variables of one pack share a label."""
   graph = replicated.graph
-  head = np.arange(graph.num_ops)
+  sets = UnionFind(graph.num_ops)
   outputs = _neighbours(graph.edge_producers, graph.edge_consumers, graph.num_ops)
   shared = replicated.replica_of_op == SHARED
-
-  # Union-find without ranks, because few labels are merged.
-  def find(label):
-    while head[label] != label:
-      label = head[label]
-    return label
-
   for op, op_type in enumerate(graph.op_types):
     if op_type != "SplitV" or not shared[op] or replicated.original_of_op[op] >= 0:
       continue
@@ -171,11 +165,11 @@ def _packed_together(
         seen.add(other)
         label = int(graph.colocation[other])
         if weight[label] > 0:
-          first = find(label) if first < 0 else first
-          head[find(label)] = first
+          first = label if first < 0 else first
+          sets.union(first, label)
         elif output_bytes[other] > _SCALAR_BYTES:  # not past a global norm, which all packs feed
           pending.append(other)
-  return np.array([find(label) for label in range(graph.num_ops)])
+  return sets.labels()
 
 
 def _neighbours(ends: np.ndarray, others: np.ndarray, count: int):

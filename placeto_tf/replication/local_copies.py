@@ -8,10 +8,11 @@ the initializers of `local_variables` after it has restored a checkpoint, as
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Mapping, Tuple
+from typing import TYPE_CHECKING, List, Mapping, Sequence
 
 from placeto_tf.graphs.variable_defs import variable_defs
 from placeto_tf.replication import op_roles
+from placeto_tf.replication.nodes import NodeWriter
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -46,24 +47,11 @@ def _local_copy(graph_def: GraphDef, variable: VariableDef, original: VariableDe
 
   source, name = original.variable_name.rpartition(":")[0], variable.name
   resource = variable.op == "VarHandleOp"
-  dtype = variable.attr["dtype"].type
+  dtype, writer = variable.attr["dtype"].type, NodeWriter(graph_def)
 
-  def new(suffix: str, op: str, inputs: Tuple[str, ...], **types: int) -> str:
-    """Adds a node below the variable's name.
-
-    Args:
-      suffix: of the name, behind "/copy".
-      op: op type.
-      inputs: names of input tensors.
-      **types: attributes that are types.
-
-    Returns:
-      The name of the node.
-    """
-    node = graph_def.node.add(name=f"{name}/copy{suffix}", op=op, input=inputs)
-    for key, value in types.items():
-      node.attr[key].type = value
-    return node.name
+  def new(suffix: str, op: str, inputs: Sequence[str], **types: int) -> str:
+    """Adds a node below the variable's name and returns its name."""
+    return writer.new(f"{name}/copy{suffix}", op, inputs, **types).name
 
   # The original may be initialized in the same run: then both get the same initial value.
   if resource:
