@@ -12,7 +12,7 @@ import tensorflow as tf
 
 v1 = tf.compat.v1
 CONSTRUCTS = {}
-DRAWS = set()  # whose results differ from run to run
+SAMPLING = set()  # whose results differ from run to run
 OWN = set()  # that keep each replica's statistics
 REFUSED = {}  # what is said of an op
 
@@ -24,8 +24,8 @@ def construct(function):
   return function
 
 
-def draws(function):
-  DRAWS.add(function.__name__)
+def samples(function):
+  SAMPLING.add(function.__name__)
   return construct(function)
 
 
@@ -910,19 +910,19 @@ def fused_batch_normalization(x, y):
 # Draws.
 
 
-@draws
+@samples
 @loss
 def dropout(x, y, p):
   return square_error(tf.nn.dropout(p, rate=0.3), y)
 
 
-@draws
+@samples
 @loss
 def dropout_with_a_seed(x, y, p):
   return square_error(tf.nn.dropout(p, rate=0.3, seed=5), y)
 
 
-@draws
+@samples
 @loss
 def dropped_paths(x, y, p):
   """One draw for each example, as in stochastic depth."""
@@ -930,7 +930,7 @@ def dropped_paths(x, y, p):
   return square_error(p + kept_paths, y)
 
 
-@draws
+@samples
 def stateless_dropout(x, y):
   step = kept("steps", [], 0, tf.int32)
   with tf.control_dependencies([v1.assign_add(step, 1)]):
@@ -939,13 +939,13 @@ def stateless_dropout(x, y):
   return finish(square_error(network(x * tf.cast(noise > 0.2, tf.float32)), y))
 
 
-@draws
+@samples
 def noise_on_the_weights(x, y):
   w = variable("w", [5, 3])
   return finish(square_error(x @ (w + 0.1 * tf.random.normal([5, 3])), y))
 
 
-@draws
+@samples
 def noise_on_the_gradients(x, y):
   loss = square_error(network(x), y)
   optimizer = descent(0.1)
@@ -954,7 +954,7 @@ def noise_on_the_gradients(x, y):
   return [tf.identity(loss, name="loss")]
 
 
-@draws
+@samples
 @loss
 def rows_that_are_drawn(x, y, p):
   negatives = tf.random.uniform([6], 0, 11, tf.int32)
@@ -967,14 +967,14 @@ def network_again(x):
   return x @ variable("direct", [5, 3])
 
 
-@draws
+@samples
 @loss
 def a_layer_dropped_for_all_examples(x, y, p):
   keep = tf.cast(tf.random.uniform([]) > 0.5, tf.float32)
   return square_error(p * keep + network_again(x), y)
 
 
-@draws
+@samples
 def generator_and_critic():
   x = v1.placeholder(tf.float32, [None, 5], name="x")
   noise = tf.random.normal([tf.shape(x)[0], 4])

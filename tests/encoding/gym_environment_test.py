@@ -43,7 +43,7 @@ def test_gymnasium_s_own_checker_passes(make, start):
     check_env(make(start=start).unwrapped)
 
 
-def draws(seed=0):
+def samples(seed=0):
   """Chooses moves that are left to be tried."""
   rng = np.random.default_rng(seed)
   return lambda observation: int(rng.choice(np.flatnonzero(observation["action_mask"])))
@@ -54,7 +54,7 @@ def test_the_return_is_the_fall_of_the_objective_over_that_of_the_start(make):
   problem = environment.unwrapped.problem
   observation, info = environment.reset(seed=1)
   first_us, total, over = environment.unwrapped.process.objective_us, 0.0, False
-  choose = draws()
+  choose = samples()
   while not over:
     before_us = environment.unwrapped.process.objective_us
     observation, reward, over, _, info = environment.step(choose(observation))
@@ -85,7 +85,7 @@ def test_a_budget_truncates_and_the_seed_decides_random_starts(make):
   environment = make(start="random")
   used = environment.unwrapped.problem.search_log.evaluations
   limited = make(start="random", max_evaluations=used + 2)
-  *_, truncated = _episode(limited, draws(), seed=3)
+  *_, truncated = _episode(limited, samples(), seed=3)
   assert truncated
   first, again, other = (
       environment.reset(seed=seed) and environment.unwrapped.process.placement.tolist()

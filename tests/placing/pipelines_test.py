@@ -86,7 +86,7 @@ def test_live_functions_get_no_pipeline():
     pipeline_candidates.make(live, 1, 2, cluster, lambda replicated: None)
 
 
-def test_forms_are_read_as_they_are_named():
+def test_strategies_are_read_as_they_are_named():
   for groups, count in ((1, 8), (2, 4)):
     assert pipeline_strategy(strategy_name(groups * count, False, count)) == (groups, count)
   assert pipeline_strategy("2x8") == (2, 8)

@@ -38,7 +38,7 @@ def placed_fixture(graph):
                max_evaluations=400, max_groups=8)
 
 
-def test_auto_has_a_row_for_every_divisor_of_the_devices_and_form(placed):
+def test_auto_has_a_row_for_every_divisor_of_the_devices_and_strategy(placed):
   rows = placed.replication.rows
   assert list(rows) == ["1", "2", "2 mirrored"]
   assert all(row.global_batch == 4096 for row in rows.values())
@@ -75,7 +75,7 @@ def test_the_report_says_that_the_feeds_stay_and_that_replicas_were_checked(plac
   assert found["rows"][chosen.strategy]["check"] == check["text"]
 
 
-def test_the_table_has_a_row_for_each_form_and_the_check(placed):
+def test_the_table_has_a_row_for_each_strategy_and_the_check(placed):
   lines = replica_table(placed.replication)
   assert [line.split("  ")[0] for line in lines[2:]] == ["1", "2", "2 mirrored", "data parallelism"]
   assert [line.split("  ")[0] for line in lines if "placed; checked: 5 steps" in line] == [
@@ -112,7 +112,7 @@ def test_data_parallelism_keeps_as_many_devices_busy_as_the_batch_allows(graph):
 
 @pytest.mark.parametrize("error", (
     GraphError("op 'a' (B) cannot be divided"), ValueError("Dimensions must be equal\nTraceback")))
-def test_auto_goes_on_without_a_form_that_cannot_be_made_and_says_so(graph, monkeypatch, error):
+def test_auto_goes_on_without_a_strategy_that_cannot_be_made_and_says_so(graph, monkeypatch, error):
   source = ReplicaSource(load_graph(graph, fetches=["train"], batch_size=64))
   made = source.replicas
 
@@ -173,7 +173,7 @@ def test_replicas_are_searched_with_auto_only(graph):
 
 
 @pytest.mark.parametrize("mirrored, rows", [(True, ["1", "2 mirrored"]), (False, ["1", "2"])])
-def test_the_form_can_be_chosen(graph, mirrored, rows):
+def test_the_strategy_can_be_chosen(graph, mirrored, rows):
   found = place(load_graph(graph, fetches=["train"], batch_size=8), "v100:2", replicas=2,
                 mirrored_variables=mirrored, max_evaluations=30, max_groups=4)
   assert list(found.replication.rows) == rows

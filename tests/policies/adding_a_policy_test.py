@@ -36,7 +36,7 @@ def folder_fixture(tmp_path, monkeypatch, eagerly):
   vars(policies).pop("perceptron", None)
 
 
-def test_its_method_is_found_and_draws_better_placements_as_it_learns(folder):
+def test_its_method_is_found_and_samples_better_placements_as_it_learns(folder):
   problem = random_problem()
   means = means_of_samples(problem)
   placement = running.run(

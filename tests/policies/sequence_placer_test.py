@@ -59,7 +59,7 @@ def test_an_encoder_of_one_direction_does_not_see_what_comes_and_one_of_two_does
 @pytest.mark.parametrize("options", [
     {}, {"own_scale": 0.0}, {"bidirectional": True}])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_the_probability_of_what_was_drawn_is_the_one_it_was_drawn_with(options, batch):
+def test_the_probability_of_what_was_sampled_is_the_one_it_was_sampled_with(options, batch):
   placer = placer_of(**options)
   features, allowed = inputs(batch)
   noise = tf.constant(np.random.default_rng(2).gumbel(size=(3, G, D)), tf.float32)
@@ -87,7 +87,7 @@ def test_a_groups_own_embedding_is_behind_its_decision_where_it_is_asked_for(own
   assert (np.abs(first - second) > 1e-4).tolist() == [g == 2 and own_scale > 0 for g in range(G)]
 
 
-def test_each_device_is_drawn_in_the_light_of_those_before_it():
+def test_each_device_is_sampled_in_the_light_of_those_before_it():
   placer = placer_of(own_scale=0.5)
   features, allowed = inputs()
   ones = tf.constant([[0, 0, 0, 0, 0], [3, 0, 0, 0, 0]])
@@ -98,7 +98,7 @@ def test_each_device_is_drawn_in_the_light_of_those_before_it():
   np.testing.assert_allclose(log_probs[0, :-1], log_probs[1, :-1], atol=1e-6)
 
 
-def test_a_device_that_is_masked_is_never_drawn_and_one_that_is_left_is_certain():
+def test_a_device_that_is_masked_is_never_sampled_and_one_that_is_left_is_certain():
   placer = placer_of()
   features, _ = inputs()
   allowed = np.ones((1, G, D), dtype=bool)

@@ -13,7 +13,7 @@ from random_problem import random_problem
 
 @hypothesis.given(st.integers(0, 2**32 - 1), st.integers(1, 40))
 @examples(60)
-def test_units_are_those_of_sorted_arrays(seed, count):
+def test_supernodes_are_those_of_sorted_arrays(seed, count):
   problem = random_problem(num_ops=60, seed=seed % 10)
   labels = np.random.default_rng(seed).integers(0, count, 60)
   supernodes = Supernodes(problem, labels)
@@ -30,7 +30,7 @@ def test_units_are_those_of_sorted_arrays(seed, count):
 
 @hypothesis.given(st.integers(0, 2**32 - 1), st.integers(2, 60))
 @examples(60)
-def test_placed_units_are_the_groups_of_devices_that_each_have_a_copy_of_all(seed, count):
+def test_placed_supernodes_are_the_groups_of_devices_that_each_have_a_copy_of_all(seed, count):
   problem = random_problem(num_ops=60, seed=seed % 10)
   placement = np.random.default_rng(seed).integers(0, problem.num_devices, 60).astype(np.int32)
   here = np.arange(problem.num_devices) == placement[:, None]

@@ -18,11 +18,11 @@ from placeto_tf.replication.batches import ReplicaSource
 v1 = tf.compat.v1
 
 EXAMPLES, STEPS = 12, 4
-FORMS = ((2, False), (3, True), (3, False), (2, True))
+STRATEGIES = ((2, False), (3, True), (3, False), (2, True))
 NAMES = sorted(set(constructs.CONSTRUCTS) - set(constructs.REFUSED))
 # One form of each construct every day, all of them with `-m heavy`.
 CASES = [pytest.param(name, *strategy, marks=[] if (i + k) % 4 == 0 else [pytest.mark.heavy])
-         for i, name in enumerate(NAMES) for k, strategy in enumerate(FORMS)]
+         for i, name in enumerate(NAMES) for k, strategy in enumerate(STRATEGIES)]
 
 
 @functools.cache
@@ -85,11 +85,11 @@ def assert_close(expected, found):
 
 def prove(name, replicas, mirrored):
   graph, made = replicated(name, replicas, mirrored)
-  if mirrored or name in constructs.DRAWS:
+  if mirrored or name in constructs.SAMPLING:
     compared = compare_training(graph, made, STEPS)
     assert compared.checked and compared.steps == STEPS and compared.variables
     assert compared.largest_difference < 1e-4
-  if name in constructs.DRAWS:
+  if name in constructs.SAMPLING:
     return
   assert bool(made.own_statistics) == (name in constructs.OWN)
   if name in constructs.OWN:

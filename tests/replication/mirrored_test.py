@@ -84,9 +84,9 @@ def test_initialising_and_restoring_serve_all_replicas(tmp_path, use_resource):
   names = saver.as_saver_def()
   with session_of(found) as session:
     session.run("init")
-    drawn = equal_copies(session, copies)
-    assert set(drawn) >= {"w:0", "b:0", "w/Adam:0", "w/Adam_1:0", "beta1_power:0"}
-    assert np.abs(drawn["w:0"]).min() > 0
+    sampled = equal_copies(session, copies)
+    assert set(sampled) >= {"w:0", "b:0", "w/Adam:0", "w/Adam_1:0", "beta1_power:0"}
+    assert np.abs(sampled["w:0"]).min() > 0
     path = session.run(names.save_tensor_name,
                        {names.filename_tensor_name: str(tmp_path / "saved")}).decode()
     x = np.random.default_rng(0).normal(size=[12, 5])
@@ -94,17 +94,17 @@ def test_initialising_and_restoring_serve_all_replicas(tmp_path, use_resource):
       session.run(list(replicated.graph.fetches), replicated.feed({"x:0": x}))
     session.run("tripled" if use_resource else "tripled:0")
     changed = equal_copies(session, copies)
-    assert np.abs(changed["w:0"] - drawn["w:0"]).max() > 0.1
+    assert np.abs(changed["w:0"] - sampled["w:0"]).max() > 0.1
     session.run(names.restore_op_name, {names.filename_tensor_name: path})
     for name, value in equal_copies(session, copies).items():
-      np.testing.assert_array_equal(value, drawn[name], err_msg=name)
+      np.testing.assert_array_equal(value, sampled[name], err_msg=name)
     session.run(later)  # made after the replicas
-    assert np.abs(equal_copies(session, copies)["w:0"] - drawn["w:0"]).max() > 0
+    assert np.abs(equal_copies(session, copies)["w:0"] - sampled["w:0"]).max() > 0
   # The checkpoint is one of the graph before.
   with session_of(graph) as session:
     saver.restore(session, path)
     read = "b/Read/ReadVariableOp:0" if use_resource else "b:0"
-    np.testing.assert_array_equal(session.run(read), drawn["b:0"])
+    np.testing.assert_array_equal(session.run(read), sampled["b:0"])
 
 
 def normalized(noise):
@@ -137,7 +137,7 @@ def normalized(noise):
 
 
 @pytest.mark.parametrize("noise", (False, True))
-def test_both_forms_do_the_same_step(noise):
+def test_both_strategies_do_the_same_step(noise):
   """Moving averages take the mean over replicas; noise of the update is one replica's draw."""
   found = {}
   for mirrored in (False, True):

@@ -17,7 +17,7 @@ import time
 
 import keras_step
 
-FORMS = ((2, False), (4, False), (2, True), (4, True))
+STRATEGIES = ((2, False), (4, False), (2, True), (4, True))
 PER_REPLICA = 2
 MODELS = {}
 GRAPHS = {}
@@ -319,7 +319,7 @@ def wanted(version, names):
     ways = ("free", "fixed") if name in GRAPHS else ("live", "free", "fixed") if (
         version == "2") else ("live",)
     for each in ways:
-      for replicas, mirrored in FORMS:
+      for replicas, mirrored in STRATEGIES:
         asked = f"{replicas}{' mirrored' if mirrored else ''}"
         if way in ("", each) and strategy in ("", asked) and (
             each != "live" or not mirrored):  # a function's variables are shared

@@ -50,7 +50,7 @@ def test_what_takes_no_negative_numbers_is_given_none(checked):
 
 
 @pytest.mark.parametrize("kept", (0.15, 0.85))
-def test_masks_that_are_drawn_are_full_once_and_empty_once(kept):
+def test_masks_that_are_sampled_are_full_once_and_empty_once(kept):
   """A loss that a masked language model has; `kept` is the mask's mean."""
   def masked(reduce):
     with tf.Graph().as_default() as graph:

@@ -16,7 +16,7 @@ def test_the_interval_is_made_of_order_statistics():
 @pytest.mark.parametrize("n", [8, 25])
 def test_the_interval_holds_the_median_as_often_as_it_says(n):
   rng = np.random.default_rng(n)
-  draws = rng.exponential(1.0, (4000, n))  # median log 2
+  samples = rng.exponential(1.0, (4000, n))  # median log 2
   held = np.mean([low <= math.log(2) <= high
-                  for low, high in map(statistics.median_interval, draws)])
+                  for low, high in map(statistics.median_interval, samples)])
   assert 0.95 - 0.01 < held < 0.995

@@ -21,8 +21,8 @@ def test_work_is_divided_and_fewer_bytes_are_cut_than_by_chance():
     apart = placement[problem.graph.edge_producers] != placement[problem.graph.edge_consumers]
     return problem.costs.edge_bytes(problem.graph)[apart].sum()
 
-  drawn = np.random.default_rng(0).integers(0, 3, 300)
-  assert cut_bytes(found) < 0.8 * cut_bytes(drawn)
+  sampled = np.random.default_rng(0).integers(0, 3, 300)
+  assert cut_bytes(found) < 0.8 * cut_bytes(sampled)
   assert problem.search_log.evaluations == 1
 
 

@@ -97,12 +97,12 @@ def test_moves_change_something_and_stay_allowed(random_problem):
   problem = random_problem(9)
   supernodes, rng = Supernodes(problem), stream(0)
   moves, devices = Moves.of(supernodes), problem.allowed.argmax(axis=1).astype(np.int32)
-  drawn = []
+  sampled = []
   for _ in range(500):
     count = _proposed(moves, rng, devices)
-    drawn.append(list(zip(moves.supernodes[:count].tolist(), moves.devices[:count].tolist())))
-  assert sum(bool(move) for move in drawn) > 100
-  for move in drawn:
+    sampled.append(list(zip(moves.supernodes[:count].tolist(), moves.devices[:count].tolist())))
+  assert sum(bool(move) for move in sampled) > 100
+  for move in sampled:
     assert len({supernode for supernode, _ in move}) == len(move)
     for supernode, device in move:
       assert supernodes.allowed[supernode, device] and device != devices[supernode]

@@ -31,7 +31,7 @@ def test_an_episode_in_each_row_is_played_to_its_end():
   np.testing.assert_array_equal(steps.observation["placement"][:, 1:, first], 1)
 
 
-def test_draws_follow_the_probabilities_and_the_generator_alone():
+def test_samples_follow_the_probabilities_and_the_generator_alone():
   each, sampled = environment(), []
   for seed in (0, 0, 1):
     act = driving.drawing(preferring(2, 3.0), np.random.default_rng(seed))

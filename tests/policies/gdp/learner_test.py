@@ -55,7 +55,7 @@ def test_the_clipped_objective_by_hand(learner):
   assert loss == pytest.approx(-(1.2 + 19 - np.exp(0.5) - 19) / 2 / 20, abs=1e-5)
 
 
-def test_the_ratio_of_what_was_drawn_together_is_clipped_as_one(learner):
+def test_the_ratio_of_what_was_sampled_together_is_clipped_as_one(learner):
   # Four nodes that are e^0.5 times as likely now, in the mean, as one stretch: 4 of 20 nodes.
   stretches = np.repeat(np.int32([0, 1]), [4, 16])
   before = np.repeat([-0.5, 0.0], [4, 16])

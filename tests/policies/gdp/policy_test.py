@@ -29,7 +29,7 @@ def policy_fixture():
   return GdpPolicy(graphs, GdpNetwork(SMALL))
 
 
-def test_draws_have_the_probabilities_the_network_gives(policy):
+def test_samples_have_the_probabilities_the_network_gives(policy):
   placements, _ = policy.sample(np.random.default_rng(0), 4000, graph=0)
   assert placements.shape == (4000, 20) and placements.max() < 3
   sampled = np.stack([(placements == d).mean(axis=0) for d in range(5)], axis=1)
@@ -62,7 +62,7 @@ def test_softened_logits_lie_as_far_apart_as_asked_and_prefer_the_same_devices()
   np.testing.assert_array_equal(after < -1e9, inputs["mask"] == 0)
 
 
-def test_what_is_drawn_together_shares_its_noise(policy):
+def test_what_is_sampled_together_shares_its_noise(policy):
   placements, info = policy.sample(np.random.default_rng(2), 50, graph=1)
   logits = policy.logits(1)
   for devices, stretches in zip(placements, info[STRETCH]):
@@ -86,7 +86,7 @@ def distribution(policy, stretches, graph):
       tf.constant(np.pad(actions, [(0, 0), (0, room)]))).numpy()
 
 
-def test_log_probabilities_and_entropies_of_what_was_drawn(policy):
+def test_log_probabilities_and_entropies_of_what_was_sampled(policy):
   for graph, m in ((0, 20), (1, 35)):
     placements, info = policy.sample(np.random.default_rng(0), 3, graph=graph)
     found, log_probs_of = distribution(policy, info[STRETCH], graph)

@@ -23,7 +23,7 @@ def weights_fixture(tmp_path_factory):
   return str(root_dir)
 
 
-def test_two_chains_are_put_on_two_devices_and_late_draws_are_better_than_first_ones(two_chains):
+def test_two_chains_are_put_on_two_devices_and_late_samples_are_better_than_first_ones(two_chains):
   problem = two_chains
   means = means_of_samples(problem)
   search_gdp(problem, Budget(max_evaluations=400), 0, **SMALL)

@@ -68,7 +68,7 @@ def test_ops_that_must_share_a_device_are_one_unit():
   assert of_ops[0] == of_ops[2]
 
 
-def test_draws_follow_the_table():
+def test_samples_follow_the_table():
   table = np.log(np.array([[0.5, 0.25, 0.25], [1e-30, 1.0, 1e-30], [0.1, 0.1, 0.8]]))
   columns = sample(np.random.default_rng(0), table, 20000)
   assert columns.shape == (20000, 3) and (columns[:, 1] == 1).all()

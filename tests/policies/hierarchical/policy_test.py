@@ -25,7 +25,7 @@ def sampled(count=4, config=SMALL):
   return problem, policy, policy.sample(np.random.default_rng(0), count)
 
 
-def test_what_is_drawn_is_allowed_and_the_network_gives_its_probability():
+def test_what_is_sampled_is_allowed_and_the_network_gives_its_probability():
   problem, policy, decisions = sampled()
   u = problem.num_groups
   assert decisions.shape == (4, u + 5) == (4, *policy.decisions.shape)
@@ -36,7 +36,7 @@ def test_what_is_drawn_is_allowed_and_the_network_gives_its_probability():
       policy.log_prob(tf.constant(decisions)), atol=1e-6)
 
 
-def test_units_of_one_group_share_a_device():
+def test_sets_of_one_group_share_a_device():
   problem, policy, decisions = sampled()
   groups, devices = np.split(decisions, [problem.num_groups], axis=1)
   np.testing.assert_array_equal(

@@ -10,7 +10,7 @@ from random_problem import random_problem
 SMALL = RnnConfig(placer=PlacerConfig(hidden=8), type_width=3)
 
 
-def test_what_is_drawn_is_allowed_and_the_network_gives_its_probability():
+def test_what_is_sampled_is_allowed_and_the_network_gives_its_probability():
   problem = random_problem()
   policy = RnnPolicy(problem, SMALL)
   sampled = policy.sample(np.random.default_rng(0), 6)
