@@ -96,9 +96,7 @@ def _replace_handle(variable: tf.Variable, device: str) -> tf.Tensor:
   with tf.init_scope(), tf.device(device):
     try:
       if bool(variable.is_initialized()):
-        copy = tf.Variable(
-            variable.read_value(), trainable=variable.trainable, dtype=variable.dtype,
-            shape=variable.shape, name=variable.name.partition(":")[0])
+        copy = copied(variable, device)
         new = copy.handle
       else:
         new = _empty_handle(variable)
@@ -116,6 +114,17 @@ def _replace_handle(variable: tf.Variable, device: str) -> tf.Tensor:
   if getattr(variable, "_cached_value", None) is not None:
     variable._cached_value = variable.read_value()
   return new
+
+
+def copied(variable: tf.Variable, device: str) -> tf.Variable:
+  """Returns a variable with the same value on another device."""
+  import tensorflow as tf
+
+  # Run eagerly, even if the caller is tracing a function.
+  with tf.init_scope(), tf.device(device):
+    return tf.Variable(
+        variable.read_value(), trainable=variable.trainable, dtype=variable.dtype,
+        shape=variable.shape, name=variable.name.partition(":")[0])
 
 
 def _empty_handle(variable: tf.Variable) -> tf.Tensor:

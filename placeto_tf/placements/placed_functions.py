@@ -142,23 +142,13 @@ def trial_function(
     for each in resource_captures(function):
       name = names.get(each.op, each.op)
       if each.variable is not None:
-        copies[name] = _copy(each.variable, devices.get(name, each.device))
+        copies[name] = moving.copied(each.variable, devices.get(name, each.device))
         captures[name] = copies[name].handle
   except tf.errors.OpError as error:
     raise PlacementError(
         f"there is no room for copies of the variables ({one_line(error, 100)}); place without a "
         "trial") from error
   return rebuilt_function(function, graph_def, captures=captures, copies=list(copies.values()))
-
-
-def _copy(variable: tf.Variable, device: str) -> tf.Variable:
-  """Returns a variable with the same value on another device."""
-  import tensorflow as tf
-
-  with tf.init_scope(), tf.device(device):
-    return tf.Variable(
-        variable.read_value(), trainable=variable.trainable, dtype=variable.dtype,
-        shape=variable.shape, name=variable.name.partition(":")[0])
 
 
 def _names(variables: Tuple[CapturedVariable, ...]) -> str:
