@@ -309,24 +309,17 @@ def _start(problem: PlacementProblem, methods: Tuple[str, ...]) -> Optional[np.n
   return problem.search_log.best_placement
 
 
-def _config_path(out: str) -> str:
-  return os.path.join(out, "config.json")
-
-
-def _stored(out: str) -> Dict[str, Any]:
-  return user_files.read_json_object(
-      _config_path(out), what="the evaluation's configuration", remedy="choose another directory")
-
-
 def _claim(out: str, config: EvaluationConfig) -> None:
   """Writes config.json, or compares it, because settings on which all rows depend must not change.
 
   Graphs, clusters, methods, seeds and budgets may grow.
   """
-  if not os.path.lexists(_config_path(out)):
-    outputs.write_json(_config_path(out), config.to_json())
+  path = os.path.join(out, "config.json")
+  if not os.path.lexists(path):
+    outputs.write_json(path, config.to_json())
     return
-  stored = _stored(out)
+  stored = user_files.read_json_object(
+      path, what="the evaluation's configuration", remedy="choose another directory")
   for name, value in config.to_json().items():
     # Compared as they were stored, as JSON.
     if name not in ("graphs", "clusters", "methods", "seeds", "budgets") and (
