@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -222,53 +222,37 @@ def _calibrated(
     return dataclasses.replace(
         cluster, op_overhead_us=overhead_us, ready_order="executor",
         inline_op_types=INLINE_OP_TYPES)
-  parts = {pair: split_hop(times) for pair, times in links.items()}
   bandwidth, latency_us = np.array(cluster.bandwidth_bytes_per_us), np.array(cluster.latency_us)
-  for (i, j), part in parts.items():
-    latency_us[i, j] = part["wire"][0]
+  parts = {pair: split_hop(times) for pair, times in links.items()}
+  for (i, j), (_, _, (wire_us, wire_us_per_byte)) in parts.items():
+    latency_us[i, j] = wire_us
     # A slope of 0, as noise may give, would be an infinite bandwidth.
-    per_byte = max(part["wire"][1], 1 / _FASTEST_BYTES_PER_US)
+    per_byte = max(wire_us_per_byte, 1 / _FASTEST_BYTES_PER_US)
     bandwidth[i, j] = max(1 / per_byte, _SLOWEST_BYTES_PER_US)
-
-  def mean(what: str, k: int) -> float:
-    """Returns the mean over all links of a cost of one part of a hop.
-
-    Args:
-      what: "pack", "unpack" or "wire".
-      k: 0 for us per transfer, 1 for us per byte.
-
-    Returns:
-      The mean, in us or us per byte.
-    """
-    return float(np.mean([part[what][k] for part in parts.values()]))
-
+  # Packing and unpacking, us per transfer and us per byte: means over all links.
+  pack, unpack, _ = np.mean(list(parts.values()), axis=0).tolist()
   return dataclasses.replace(
       cluster, bandwidth_bytes_per_us=bandwidth, latency_us=latency_us, bus_gap_us=0.0,
       op_overhead_us=overhead_us, transfer_per_destination=True,
-      sender_us_per_transfer=mean("pack", 0), sender_us_per_byte=mean("pack", 1),
-      receiver_us_per_transfer=mean("unpack", 0), receiver_us_per_byte=mean("unpack", 1),
+      sender_us_per_transfer=pack[0], sender_us_per_byte=pack[1],
+      receiver_us_per_transfer=unpack[0], receiver_us_per_byte=unpack[1],
       ready_order="executor", inline_op_types=INLINE_OP_TYPES)
 
 
-def split_hop(times: LinkTimes) -> Dict[str, Tuple[float, float]]:
-  """Returns {"pack", "unpack", "wire"}: us per transfer and us per byte of each part of a hop.
+def split_hop(times: LinkTimes) -> np.ndarray:
+  """Returns us per transfer and us per byte, [3, 2], of packing, unpacking and the wire.
 
   The parts are not negative and add up to the hop. In disturbed runs packing and unpacking together
   may seem to take longer than the whole hop; then they share the hop.
   """
-  small: List[float] = []
-  large: List[float] = []
-  for k, found in ((0, small), (1, large)):
-    pack, unpack, hop = times.pack_us[k], times.unpack_us[k], times.hop_us[k]
-    # pack + unpack + wire = hop, none of them negative.
-    shrink = min(1.0, hop / (pack + unpack)) if pack + unpack > 0 else 1.0
-    found += [pack * shrink, unpack * shrink, hop - (pack + unpack) * shrink]
-  result = {}
-  for k, name in enumerate(("pack", "unpack", "wire")):
-    # A line through the two sizes: t = per_transfer + per_byte * bytes.
-    per_byte = max(0.0, (large[k] - small[k]) / (LARGE_BYTES - SMALL_BYTES))
-    result[name] = (max(0.0, small[k] - per_byte * SMALL_BYTES), per_byte)
-  return result
+  # [2 sizes, 2] packing and unpacking; pack + unpack + wire = hop, none of them negative.
+  ends_us, hop_us = np.transpose([times.pack_us, times.unpack_us]), np.array(times.hop_us)
+  both_us = ends_us.sum(axis=1)
+  shrink = np.minimum(1.0, hop_us / np.maximum(both_us, 1e-12))
+  parts_us = np.column_stack([ends_us * shrink[:, None], hop_us - both_us * shrink])
+  # A line through the two sizes: t = per_transfer + per_byte * bytes.
+  per_byte = np.maximum(0.0, (parts_us[1] - parts_us[0]) / (LARGE_BYTES - SMALL_BYTES))
+  return np.stack([np.maximum(0.0, parts_us[0] - per_byte * SMALL_BYTES), per_byte], axis=1)
 
 
 def _graph_costs(
