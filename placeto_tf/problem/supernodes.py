@@ -14,7 +14,6 @@ import numpy as np
 
 from placeto_tf.grouping.contraction import contract
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.simulation.compiling import compiled
 
 # Levels of a search, (number of supernodes divided by the number of groups, share of the budget):
 # first a handful of large supernodes, which moves whole layers at once.
@@ -61,7 +60,8 @@ class Supernodes:
     contraction = contract(problem.graph, problem.costs, problem.allowed_ops, supernode_of_op)
     self.supernode_of_op = contraction.node_of_op
     count = contraction.num_nodes
-    self._op_offsets, self._op_order = _ops_by_supernode(self.supernode_of_op, count)
+    self._op_offsets = _offsets(np.bincount(self.supernode_of_op, minlength=count))
+    self._op_order = np.argsort(self.supernode_of_op, kind="stable").astype(np.int32)
     self.weight_us = contraction.weight_us
     # [patterns, D] bool from bit masks; [U, D] by the pattern of each supernode.
     of_mask = np.array([[mask >> d & 1 for d in range(problem.num_devices)]
@@ -98,62 +98,30 @@ class Supernodes:
     return placement[self._op_order[self._op_offsets[:-1]]].tolist()
 
 
-@compiled(nogil=True)
-def _ops_by_supernode(supernode_of_op, count):
-  """Returns offsets [U+1] into all ops, supernode by supernode, [N]; both int32."""
-  # Counting sort: count, accumulate, fill.
-  offsets, ops = np.zeros(count + 1, np.int32), np.empty(supernode_of_op.shape[0], np.int32)
-  for supernode in supernode_of_op:
-    offsets[supernode + 1] += 1
-  for supernode in range(count):
-    offsets[supernode + 1] += offsets[supernode]
-  filled = offsets.copy()
-  for op in range(supernode_of_op.shape[0]):
-    ops[filled[supernode_of_op[op]]] = op
-    filled[supernode_of_op[op]] += 1
-  return offsets, ops
+def _offsets(counts: np.ndarray) -> np.ndarray:
+  """Returns the start of each supernode's run, [U+1] int32, by the lengths of all runs."""
+  return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
-@compiled(nogil=True)
-def _neighbours(producers, consumers, count):
-  """Returns offsets [U+1] into an array of each supernode's neighbours, in order of the first edge.
+def _neighbours(
+    producers: np.ndarray, consumers: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
+  """Lists each supernode's neighbours, none twice, in the order of the first edge between them.
 
-  Args: producers, consumers: int32 pairs of supernodes, in order.
+  Args:
+    producers, consumers: int32 pairs of supernodes, in order.
+    count: U.
+
+  Returns:
+    Offsets [U+1] into the neighbours, and the neighbours, both int32.
   """
-  # [U+1] where the pairs of each producer begin; pairs are sorted.
-  begin = np.zeros(count + 1, np.int64)
-  for u in producers:
-    begin[u + 1] += 1
-  for supernode in range(count):
-    begin[supernode + 1] += begin[supernode]
-  first = np.ones(producers.shape[0], np.bool_)
-  offsets = np.zeros(count + 1, np.int32)
-  for e in range(producers.shape[0]):
-    u, v = producers[e], consumers[e]
-    if v < u:  # the opposite edge, if there is one, came before
-      # Binary search for the pair (v, u) among the consumers of v.
-      low, high = begin[v], begin[v + 1]
-      while low < high:
-        middle = (low + high) // 2
-        if consumers[middle] < u:
-          low = middle + 1
-        else:
-          high = middle
-      first[e] = low == begin[v + 1] or consumers[low] != u
-    if first[e]:
-      offsets[u + 1] += 1
-      offsets[v + 1] += 1
-  for supernode in range(count):
-    offsets[supernode + 1] += offsets[supernode]
+  # Of a pair and the opposite pair, the first one.
+  ends = np.sort(np.stack([producers, consumers], axis=1), axis=1).astype(np.int64)
+  first = np.sort(np.unique(ends[:, 0] * count + ends[:, 1], return_index=True)[1])
   # Each pair once in the list of both of its ends.
-  filled, others = offsets.copy(), np.empty(offsets[count], np.int32)
-  for e in range(producers.shape[0]):
-    if first[e]:
-      u, v = producers[e], consumers[e]
-      others[filled[u]], others[filled[v]] = v, u
-      filled[u] += 1
-      filled[v] += 1
-  return offsets, others
+  owners = np.stack([producers[first], consumers[first]], axis=1).ravel()
+  others = np.stack([consumers[first], producers[first]], axis=1).ravel()
+  return (_offsets(np.bincount(owners, minlength=count)),
+          others[np.argsort(owners, kind="stable")].astype(np.int32))
 
 
 def placed_supernodes(problem: PlacementProblem, placement: np.ndarray, count: int) -> Supernodes:
