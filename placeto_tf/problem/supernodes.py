@@ -75,12 +75,11 @@ class Supernodes:
     """Returns the arrays that compiled loops read."""
     # Row-major, so the choices of one supernode are consecutive.
     choices = np.nonzero(self.allowed)[1]
-    offsets = np.concatenate([[0], np.cumsum(self.allowed.sum(axis=1))])  # [U+1] into choices
     images, op_images = self._images(self.allowed.shape[1])
     neighbour_offsets, neighbours = self._neighbours
     return SupernodeTables(
         self._op_offsets, self._op_order, op_images, images, neighbour_offsets, neighbours,
-        offsets.astype(np.int32), choices.astype(np.int32), self.allowed,
+        _offsets(self.allowed.sum(axis=1)), choices.astype(np.int32), self.allowed,
         np.array(self.movable, dtype=np.int32))
 
   def _images(self, num_devices: int) -> Tuple[np.ndarray, np.ndarray]:
