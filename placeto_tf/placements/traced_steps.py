@@ -24,6 +24,7 @@ Batch = Any  # tensors and other objects, nested as the step takes them
 Specs = Any  # the same nest with a `tf.TypeSpec` for each tensor
 
 _PLAIN = (bool, int, float, complex, str, bytes)
+_OF_STRATEGIES = r"Strategy|strategy\.|replica context|(Mirrored|OnRead)Variable"
 _OUTSIDE = ("make model and optimizer outside of the strategy's scope, leave strategy.run out of "
             "the step, and give replicas= instead")
 
@@ -96,7 +97,7 @@ class TracedStep:
       self._check_strategy(graphs)
       cause = keras_models.cause_of(error)
       # Variables of a strategy cannot be updated outside of its scope, or of its replicas.
-      remedy = _OUTSIDE if re.search(r"Strategy|strategy\.|replica context", cause) else self.remedy
+      remedy = _OUTSIDE if re.search(_OF_STRATEGIES, cause) else self.remedy
       raise GraphError(
           f"the training step {self.name!r} cannot be traced ({cause}); {remedy}") from error
     self._check_strategy(graphs)

@@ -3,8 +3,9 @@
 If the batch is free, the global batch keeps its size and is divided among the replicas: a graph of
 the zoo is built with the smaller batch, and a graph whose feeds have an unknown first dimension is
 read with the smaller batch. If the batch is baked into shapes, the shapes are rewritten for the
-smaller batch. Where shapes cannot be rewritten, the unchanged graph becomes one replica, and the
-global batch grows.
+smaller batch, and so is the number of examples that a step takes from a queue. Where shapes cannot
+be rewritten, and with iterators, the unchanged graph becomes one replica, and the global batch
+grows.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication.mirroring import host_variables
+from placeto_tf.replication.op_roles import PIPELINES
 from placeto_tf.replication.rebatching import divided_graph
 from placeto_tf.replication.reloading import at_batch, unknown_batch
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
@@ -97,9 +99,12 @@ class ReplicaSource:
           single=single, batch_norm=self.batch_norm, micro_batches=micro_batches)
       if part is self.graph and count > 1:
         made = dataclasses.replace(made, notes=(
-            f"the batch grew from {made.global_batch // count} to {made.global_batch} examples: it "
-            f"is baked into the graph, and each of {count} replicas has it whole; leave the first "
-            "dimension of the feeds open, with None, to keep it", *made.notes))
+            f"the batch grew from {made.global_batch // count} to {made.global_batch} examples: "
+            + (f"each of {count} replicas takes a batch of the input pipeline; divide the "
+               f"pipeline's batch size by {count} to keep it"
+               if PIPELINES.intersection(part.op_types) else
+               f"it is baked into the graph, and each of {count} replicas has it whole; leave the "
+               "first dimension of the feeds open, with None, to keep it"), *made.notes))
       self._made[key] = made
     return self._made[key]
 

@@ -41,6 +41,7 @@ _CONTRACTIONS = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3".split
 _CONCATENATING = frozenset("ConcatV2 Concat Pack".split())
 # Op types whose result and first input have the examples along different axes.
 _MOVING = frozenset("ExpandDims Squeeze Reshape StridedSlice Sum Mean Max Min".split())
+_TAKEN = "QueueDequeue"  # first part of the types of ops whose second input is the batch size
 _MAX_ROUNDS = 3
 
 
@@ -80,6 +81,8 @@ class Rebatching:
     for op in sorted(self._found.sources):
       if flow.types[op] in PLACEHOLDERS:
         self._resize_feed(op)
+      elif flow.types[op].startswith(_TAKEN):
+        self._want_entry(flow.inputs[op][1], None)
 
   def _check_reshapes(self) -> None:
     """Raises GraphError where the axis of the examples after a reshape is ambiguous."""
@@ -510,6 +513,11 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
   try:
     changed = _rebatched_nodes(flow, 1, replicas, counts=False)
   except GraphError:
+    return None
+  # Batches of a queue can be divided where a constant tells their size, those of iterators cannot.
+  if any(kind in op_roles.PIPELINES and not (
+      kind.startswith(_TAKEN) and flow.inputs[op][1][0] in changed)
+         for op, kind in enumerate(flow.types)):
     return None
   graph_def = type(source.graph_def)()
   graph_def.CopyFrom(source.graph_def)

@@ -146,7 +146,7 @@ class _Writer:
     node.input.extend(data)
     node.input.extend(dict.fromkeys(controls))
     if op in self._propagated.copied:
-      self._colocate(node, lambda mate: self._names.in_replica(mate, r))
+      self._colocate(node, lambda mate: self._names.in_replica(mate, r), True)
     elif "_class" in node.attr:  # a replica's constant may be on any device of the replica
       del node.attr["_class"]
     # A loop that runs once for all replicas keeps its frame name.
@@ -278,7 +278,8 @@ class _Writer:
     node.input.extend(data)
     node.input.extend(dict.fromkeys(controls))
     names = self._names
-    self._colocate(node, lambda mate: None if names.is_copy(mate) else names.once(mate, r))
+    self._colocate(
+        node, lambda mate: None if names.is_copy(mate) else names.once(mate, r), len(owners) > 1)
     return node
 
   def _input(self, op: int, r: int, text: str) -> Sequence[str]:
@@ -356,14 +357,24 @@ class _Writer:
         self._writer.new(name, "NoOp", [f"^{prefix}/{name}" for prefix in self._names.prefixes])
         self._writer.original_of[name] = name
 
-  def _colocate(self, node: NodeDef, translate: Callable[[str], Optional[str]]) -> None:
-    """Keeps colocation with ops that still exist."""
+  def _colocate(
+      self, node: NodeDef, translate: Callable[[str], Optional[str]], repeated: bool) -> None:
+    """Keeps colocation with ops that still exist.
+
+    Args:
+      node: changed in place.
+      translate: returns the present name of an op, or None.
+      repeated: whether other replicas have the same op.
+    """
     if "_class" not in node.attr:
       return
     classes = list(node.attr["_class"].list.s)
     kept = []
     for value in classes:
-      mate = translate(value[len(_COLOCATED):].decode("utf-8", "replace"))
+      name = value[len(_COLOCATED):].decode("utf-8", "replace")
+      # An op outside of the step that exists once would bind all replicas to its device.
+      once = name not in self._flow.graph.op_index and name not in self._mirrors
+      mate = None if repeated and once else translate(name)
       if mate is not None:
         kept.append(_COLOCATED + mate.encode())
     del node.attr["_class"]

@@ -107,6 +107,13 @@ def test_pins_are_put_right_as_their_messages_say():
   device = re.search(r"pin it to (\S+)", said).group(1)
   assert placeto.place(graph, "k80:2", "single", pins=(("text", device),),
                        fetches=["text"]).placement["text"] == device
+  with tf.Graph().as_default() as graph, tf.device("/GPU:0"):
+    tf.strings.as_string(v1.placeholder(tf.float32, [2], name="x"), name="text")
+  for how, given in (("let the placement start from", {"existing_devices": "keep"}),
+                     ("pin it to /CPU:0", {"allowed": {"text": ["/GPU:0"]}})):
+    assert how in _said(placeto.place, graph, "k80:2", "single", fetches=["text"], **given)
+  assert placeto.place(graph, "k80:2", "single", fetches=["text"], existing_devices="start",
+                       pins=(("text", "/CPU:0"),)).placement["text"] == "/CPU:0"
 
 
 @pytest.mark.parametrize("looped", (False, True), ids=("branches", "loop"))
@@ -143,11 +150,14 @@ def test_training_is_placed_outside_of_graphs_and_scopes(scope, remedy):
   assert placeto.plan_training(model, "cpu:2", **options).step_time_us
 
 
-def test_a_step_of_a_strategy_is_placed_where_its_model_is_made_outside():
+@pytest.mark.parametrize("inside", (True, False))
+def test_a_step_of_a_strategy_is_placed_where_its_model_is_made_outside(inside):
+  """With the optimizer inside of the scope, too, or outside, so that it cannot be traced."""
   def step_of(scope):
     with scope:
       model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=[4])])
-      optimizer = tf.keras.optimizers.SGD(0.1)
+      optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9) if inside else None
+    optimizer = optimizer or tf.keras.optimizers.SGD(0.1, momentum=0.9)
 
     @tf.function
     def step(x):
@@ -162,7 +172,7 @@ def test_a_step_of_a_strategy_is_placed_where_its_model_is_made_outside():
   options = {"args": (tf.ones([8, 4]),), "replicas": 2, "max_evaluations": 5}
   strategy = tf.distribute.MirroredStrategy(["/CPU:0"])
   said = _said(placeto.plan_step, step_of(strategy.scope()), "cpu:2", **options)
-  assert "MirroredStrategy" in said and "make model and optimizer outside" in said
+  assert ("cannot be traced" in said) != inside and "make model and optimizer outside" in said
   assert placeto.plan_step(step_of(contextlib.nullcontext()), "cpu:2", **options).step_time_us
 
 

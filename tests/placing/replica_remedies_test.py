@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -86,8 +87,8 @@ def test_a_feed_that_is_no_batch_becomes_a_constant_or_the_others_are_left_open(
     return _graph(rows, make)
 
   said = _said(_replicas, weighted(8, True))
-  assert "make what is no batch a constant or a variable of the graph" in said
-  assert "leave the first dimension of batches alone open, with None" in said
+  assert "turn feeds that are no batch into constants or variables of the graph" in said
+  assert "leave only the first dimension of batches open, with None" in said
   assert _replicas(weighted(8, False)).replicas == 2
   assert _replicas(weighted(None, True), batch_size=8).replicas == 2
 
@@ -135,6 +136,20 @@ def test_a_batch_that_grew_stays_where_it_is_left_open():
   assert str(result).startswith("The batch grew from 8 to 24 examples a step")
   found = _replicas(_graph(None), 3, batch_size=9)
   assert found.global_batch == 9 and not any("grew" in note for note in found.notes)
+
+
+def test_a_batch_of_an_iterator_is_kept_where_the_iterator_gives_a_smaller_one():
+  def iterated(size):
+    def taken(x):
+      data = tf.data.Dataset.from_tensors(np.ones(4, np.float32)).repeat()
+      data = data.batch(size, drop_remainder=True)
+      return v1.data.make_one_shot_iterator(data).get_next()
+    return _graph(None, taken)
+
+  found = _replicas(iterated(8))
+  said = re.search(r"divide the pipeline's batch size by (\d+) to keep it", found.notes[0])
+  assert found.global_batch == 16
+  assert _replicas(iterated(8 // int(said.group(1)))).global_batch == 8
 
 
 def _function():

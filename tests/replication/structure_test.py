@@ -64,6 +64,20 @@ def test_no_replica_waits_for_another_one(replicated):
     assert replicas <= {SHARED, int(replicated.replica_of_op[op])}, graph.op_names[op]
 
 
+@pytest.mark.parametrize("mirrored", (False, True))
+def test_the_gradients_of_a_called_function_bind_no_replicas_to_one_device(mirrored):
+  """They are colocated with the call, of which only an op outside of the step has the name."""
+  with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder(tf.float32, [4, 8], name="x")
+    weights = tf.compat.v1.get_variable("w", [8, 8], use_resource=True)
+    called = tf.function(lambda x, w: tf.tanh(x @ w))(x, weights)
+    tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(called), name="train")
+  replicated = replicate(load_graph(graph.as_graph_def(), fetches=["train"]), 2, mirrored=mirrored)
+  for label in np.unique(replicated.graph.colocation):
+    of_op = set(replicated.replica_of_op[replicated.graph.colocation == label].tolist())
+    assert SHARED in of_op or len(of_op) == 1
+
+
 def test_every_replica_has_its_own_constants(replicated):
   graph, of_op = replicated.graph, replicated.replica_of_op
   assert sum(name.endswith("wanted") for name in graph.op_names) == REPLICAS

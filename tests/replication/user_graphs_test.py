@@ -45,24 +45,45 @@ def queues_fixture(tmp_path):
   return make
 
 
+def losses_of_queues(meta_graph):
+  """The losses of three steps of a graph whose queues are filled by its queue runners."""
+  with tf.Graph().as_default() as graph, v1.Session() as session:
+    v1.train.import_meta_graph(meta_graph)
+    assert v1.get_collection("queue_runners")
+    session.run([v1.global_variables_initializer(), v1.local_variables_initializer(),
+                 v1.tables_initializer()])
+    coordinator = v1.train.Coordinator()
+    threads = v1.train.start_queue_runners(session, coordinator)
+    losses = [session.run(["loss:0", "train"])[0] for _ in range(3)]
+    coordinator.request_stop()
+    session.run([op for op in graph.get_operations() if op.type == "QueueCloseV2"
+                 and op.get_attr("cancel_pending_enqueues")])
+    coordinator.join(threads, ignore_live_threads=True)
+  assert losses[0] != losses[1]
+  return losses
+
+
 @pytest.mark.parametrize("mirrored", (False, True))
 def test_collections_of_queue_runners_are_kept_and_variables_found_beside_them(queues, mirrored):
   replicated = replicate(load_graph(queues(2), fetches=["train", "loss:0"]), 2, mirrored=mirrored)
-  losses = []
-  for meta_graph in (queues(4), replicated.graph.source.proto):
-    with tf.Graph().as_default() as graph, v1.Session() as session:
-      v1.train.import_meta_graph(meta_graph)
-      assert v1.get_collection("queue_runners")
-      session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
-      coordinator = v1.train.Coordinator()
-      threads = v1.train.start_queue_runners(session, coordinator)
-      losses.append([session.run(["loss:0", "train"])[0] for _ in range(3)])
-      coordinator.request_stop()
-      session.run([op for op in graph.get_operations() if op.type == "QueueCloseV2"
-                   and op.get_attr("cancel_pending_enqueues")])
-      coordinator.join(threads, ignore_live_threads=True)
-  np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
-  assert losses[0][0] != losses[0][1]
+  np.testing.assert_allclose(
+      losses_of_queues(replicated.graph.source.proto), losses_of_queues(queues(4)), rtol=1e-5)
+
+
+def test_a_batch_of_a_queue_is_divided_as_the_shapes_that_hold_it_are():
+  """The gradient of an embedding holds the batch of ids, whose shape a table does not tell."""
+  with tf.Graph().as_default():
+    words = v1.train.limit_epochs(tf.constant(["a", "b", "c", "b"]), name="source")
+    table = tf.lookup.StaticVocabularyTable(tf.lookup.KeyValueTensorInitializer(
+        ["a", "b", "c"], tf.range(3, dtype=tf.int64)), 2)
+    rows = v1.get_variable("rows", initializer=tf.reshape(tf.range(20.0), [5, 4]) / 20.0)
+    ids = table.lookup(v1.train.batch([words], 4, capacity=64, enqueue_many=True))
+    minimized(tf.reduce_mean(tf.square(tf.nn.embedding_lookup(rows, ids)), name="loss"))
+    meta_graph = v1.train.export_meta_graph()
+  replicated = ReplicaSource(meta_graph, {"fetches": ["train", "loss:0"]}).replicas(2)
+  assert replicated.global_batch == 4 and not replicated.notes
+  np.testing.assert_allclose(
+      losses_of_queues(replicated.graph.source.proto), losses_of_queues(meta_graph), rtol=1e-5)
 
 
 def test_a_scalar_fed_to_a_placeholder_of_unknown_rank_is_the_same_for_all_replicas():
