@@ -6,7 +6,7 @@ because devices are fixed when TensorFlow first runs.
 
 KERAS is 2 or 3. MODES are of placed, partial, replicas, replicas-partial and cases, or all, which
 trains all loops placed, with replicas, and with replicas and a smaller last batch. The table of
-docs/training_loops.md is from `2 all` and `3 all`.
+docs/training_loops.md is from `3 all`.
 """
 
 import dataclasses
