@@ -1,12 +1,9 @@
 """Small training runs of the policies for many graphs, on problems of their own."""
 
 import dataclasses
-import json
 
 import numpy as np
 
-import graph_files
-import subprograms
 from placeto_tf.encoding.move_process import ProcessConfig
 from placeto_tf.policies.gdp.learner import PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig
@@ -70,25 +67,3 @@ def gdp(root_dir, config=GDP, **options):
 
 def bits(run):
   return [variable.numpy().tobytes() for variable in run.learner.variables]
-
-
-def served(root_dir, example, folder):
-  """Asks the SavedModel of a run, in a process without this package.
-
-  Args:
-    root_dir: of the run.
-    example: tf.train.Example of a GraphTensor.
-    folder: an empty one.
-
-  Returns:
-    The answer's values by name, as lists.
-  """
-  graph_files.write(example, folder / "example")
-  return json.loads(subprograms.python("-c", f"""
-import json, sys
-import tensorflow as tf
-loaded = tf.saved_model.load({str(root_dir / "policies" / "policy")!r})
-found = loaded.place(open("example", "rb").read())
-assert not any(name.startswith(("placeto_tf", "tensorflow_gnn")) for name in sys.modules)
-print(json.dumps({{name: value.numpy().tolist() for name, value in found.items()}}))
-""", cwd=folder, PYTHONPATH="").stdout)

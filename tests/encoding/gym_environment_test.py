@@ -91,5 +91,3 @@ def test_a_budget_truncates_and_the_seed_decides_random_starts(make):
       environment.reset(seed=seed) and environment.unwrapped.process.placement.tolist()
       for seed in (3, 3, 4))
   assert first == again != other
-
-

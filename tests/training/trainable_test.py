@@ -28,5 +28,3 @@ def test_a_preset_is_another_way_to_train_a_policy():
     policy.preset("papers")
   with pytest.raises(PlacetoError, match="gdp has no preset 'paper'; expected none"):
     POLICIES["gdp"]().preset("paper")
-
-

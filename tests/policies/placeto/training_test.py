@@ -4,8 +4,10 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_runs import PLACETO, placeto, served
+from training_runs import PLACETO, placeto
 
+import graph_files
+import subprograms
 from placeto_tf.encoding import graph_tensor
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.encoding.placed_groups import PlacedGroups
@@ -39,8 +41,16 @@ def test_the_saved_model_scores_option_edges_in_a_process_without_this_package(w
   placed = PlacedGroups(problem, problem.allowed_ops.argmax(axis=1).astype(np.int32), 6)
   grouped = GroupedGraph.of(placed.level)
   pairs = placed.state.features(np.arange(grouped.num_groups, dtype=np.int32))
-  found = served(root_dir, tfgnn.write_example(graph_tensor.encode(
-      grouped, placed.groups, pairs=pairs)), tmp_path)
+  graph_files.write(tfgnn.write_example(
+      graph_tensor.encode(grouped, placed.groups, pairs=pairs)), tmp_path / "example")
+  found = json.loads(subprograms.python("-c", f"""
+import json, sys
+import tensorflow as tf
+loaded = tf.saved_model.load({str(root_dir / "policies" / "policy")!r})
+found = loaded.place(open("example", "rb").read())
+assert not any(name.startswith(("placeto_tf", "tensorflow_gnn")) for name in sys.modules)
+print(json.dumps({{name: value.numpy().tolist() for name, value in found.items()}}))
+""", cwd=tmp_path, PYTHONPATH="").stdout)
   assert list(zip(found["group"], found["device"])) == list(zip(*np.nonzero(grouped.allowed)))
   np.testing.assert_allclose(
       found["score"], run.learner.weights.scores(pairs[grouped.allowed]), atol=1e-5)
