@@ -515,9 +515,9 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
   except GraphError:
     return None
   # Batches of a queue can be divided where a constant tells their size, those of iterators cannot.
-  if any(kind in op_roles.PIPELINES and not (
-      kind.startswith(_TAKEN) and flow.inputs[op][1][0] in changed)
-         for op, kind in enumerate(flow.types)):
+  if any(op_type in op_roles.PIPELINES and not (
+      op_type.startswith(_TAKEN) and flow.inputs[op][1][0] in changed)
+         for op, op_type in enumerate(flow.types)):
     return None
   graph_def = type(source.graph_def)()
   graph_def.CopyFrom(source.graph_def)
