@@ -17,7 +17,7 @@ def find_device(names: Sequence[str], text: str) -> Optional[int]:
   without a device ("/job:worker") agree with the first device of their job.
 
   Args:
-    names: of the cluster's devices.
+    names: names of the cluster's devices.
     text: the device string.
 
   Returns:

@@ -110,7 +110,7 @@ def narrowed_by_pins(
 
 
 def _elsewhere(cluster: Cluster, allowed: np.ndarray) -> str:
-  """Returns the advice to pin an op to one of the devices that it may use."""
+  """Returns advice that names devices to which an op can be pinned."""
   names = [name for name, may in zip(cluster.device_names, allowed) if may]
   return f"pin it to {listed(names, most=4)}"
 

@@ -47,7 +47,7 @@ _OWN_STATE = re.compile(
 
 
 def may_act(node: Any) -> bool:
-  """Returns whether an op may do more than compute, sample, or change a variable of its graph."""
+  """Returns whether an op may have effects besides results, samples and changed variables."""
   op_def = registered_op_def(node.op)
   return (node.op in _NAMING_INPUTS or node.op in _NAMING_ATTRIBUTES or op_def is None
           or op_def.is_stateful and not _OWN_STATE.match(node.op))

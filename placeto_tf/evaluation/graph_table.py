@@ -17,11 +17,11 @@ def describe(spec: str, cluster: str = "k80:1") -> Dict[str, str]:
   """Builds a graph and simulates it on one device.
 
   Args:
-    spec: of the graph, "bert:size=large" or "family:ptb[3]".
+    spec: the spec of the graph, such as "bert:size=large" or "family:ptb[3]".
     cluster: spec of the cluster for `Cluster.parse`.
 
   Returns:
-    A row for `tables.markdown`: sizes of the graph, and its step on the best single device.
+    A row for `tables.markdown`: sizes of the graph, and the step time on the best single device.
 
   Raises:
     GraphError: the spec is wrong.

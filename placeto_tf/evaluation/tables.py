@@ -73,11 +73,12 @@ def step_time_table(rows: pd.DataFrame) -> str:
 def budget_tables(rows: pd.DataFrame, out: str) -> str:
   """Returns Markdown tables of each method's result with each budget, for each cluster.
 
-  Results are objectives, which have a penalty for placements that do not fit. Each cluster has two
-  tables, and so have all clusters together if there are several. The first table has each method's
-  objective divided by the start's, as geometric mean over graphs with its deviation over seeds. The
-  second has the objective divided by the best of the methods that need no search, and the share of
-  runs that are better than that.
+  Results are objectives: step times, with a penalty for placements that do not fit. There are two
+  tables for each cluster, and two for all clusters together if there are several clusters. Lower
+  ratios are better. The first table has the objective of each method divided by the objective of
+  the start: the geometric mean over graphs, with the deviation over seeds. The second table has the
+  objective divided by the best objective of the methods that need no search, and the share of runs
+  that are better than this best objective.
 
   Args:
     rows: of an evaluation with budgets; methods that do not search have rows for the largest

@@ -1,4 +1,4 @@
-"""Shapes of feeds: from the graph, with unknown dimensions bound by the user."""
+"""Shapes of feeds: read from the graph; the user gives the sizes of unknown dimensions."""
 
 from __future__ import annotations
 

@@ -202,15 +202,15 @@ def _add_edges(sets, producers, consumers, traffic_bytes):
 
 @part
 def may_merge(sets, u, v, cap_us):
-  """Returns whether two sets have equal devices and stay under the cap together.
+  """Returns whether two sets have the same allowed devices and together stay under the cap.
 
   Args:
-    sets: the sets.
-    u, v: their roots.
+    sets: all sets.
+    u, v: the roots of the two sets.
     cap_us: the largest compute time of a merged set.
 
   Returns:
-    bool.
+    bool, True if the two sets may be merged.
   """
   return sets.pattern[u] == sets.pattern[v] and sets.weight_us[u] + sets.weight_us[v] <= cap_us
 

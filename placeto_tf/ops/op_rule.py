@@ -27,15 +27,18 @@ HARMLESS = "harmless"  # stateful, but each replica may run the op
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-  """The factor of an op's results if its inputs are multiplied by numbers.
+  """The rule by which an op's results scale if inputs of the op are multiplied by numbers.
 
   Attributes:
-    kind: "factor": results scale with one input, for any values of the others; "gradient": with one
-      input, if the others are not scaled; "alike": with several inputs that are all multiplied by
-      the same number; "product": with all inputs; "quotient": with the first input, and inversely
-      with the second; "shape": results do not scale.
-    inputs: numbers of these inputs; or `ALL`, `BUT_LAST`, `BUT_FIRST`.
-    degree: the exponent: inputs times f give results times f^degree.
+    kind: the inputs with which results scale:
+      "factor": one input, for any values of the other inputs;
+      "gradient": one input, if the other inputs are not multiplied;
+      "alike": several inputs that are all multiplied by the same number;
+      "product": all inputs;
+      "quotient": the first input, and inversely the second input;
+      "shape": no input.
+    inputs: indices of the inputs with which results scale; or `ALL`, `BUT_LAST`, `BUT_FIRST`.
+    degree: the exponent: inputs multiplied by f give results multiplied by f^degree.
   """
 
   kind: str

@@ -48,7 +48,7 @@ def summary(result: Any) -> str:
 
 
 def _first_lines(result: Any) -> List[str]:
-  """Returns the lines on unknown shapes and trip counts, and on a batch that grew."""
+  """Returns the lines that report unknown shapes, unknown trip counts and a batch that grew."""
   caveat = [result.caveat[:1].upper() + result.caveat[1:] + "."] if result.caveat else []
   return caveat + batch_lines(result.replication)
 

@@ -399,7 +399,7 @@ def replica_source(
 
 
 def _part_of(step: TracedStep, specs: Specs, replicas: int) -> ComputationGraph:
-  """Returns the graph of one of R replicas, after the whole batch was traced.
+  """Traces the step of one of R replicas, with a share of the batch, and returns the graph.
 
   Raises:
     GraphError: R does not divide the batch, or the step takes no smaller batch.

@@ -93,8 +93,8 @@ class InProcess(concurrent.futures.Executor):
   """Runs each call when it is submitted, in the thread that submits it.
 
   Attributes:
-    cores: of this machine.
-    elsewhere: whether calls run in other processes, each on a core of its own.
+    cores: number of cores of this machine.
+    elsewhere: whether calls run in other processes, one core per call.
   """
 
   elsewhere = False

@@ -92,9 +92,8 @@ class Weights:
   Attributes:
     policy: the policy whose training gives the weights.
     without: the method's behaviour without weights.
-    load: returns a function that reads weights from a directory and raises PlacetoError if it
-      cannot, so that damaged weights are found before the search begins; None leaves this to the
-      method.
+    load: returns a function that reads weights from a directory, or raises PlacetoError, so that
+      damaged weights are found before the search begins; None if the method reads the weights.
     flags: of scripts/train.py for training such weights; by default `--policy=POLICY`.
   """
 

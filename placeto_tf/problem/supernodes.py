@@ -83,7 +83,7 @@ class Supernodes:
         np.array(self.movable, dtype=np.int32))
 
   def _images(self, num_devices: int) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns `SupernodeTables.images` and `.op_images`: ops are where their supernodes are."""
+    """Returns `SupernodeTables.images` and `.op_images`: ops have the devices of supernodes."""
     # One row of images, the identity: R = 1.
     return (np.arange(num_devices, dtype=np.int32)[None].copy(),
             np.zeros(len(self.supernode_of_op), dtype=np.int32))

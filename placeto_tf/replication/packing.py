@@ -44,14 +44,14 @@ def find_packs(plan: Plan, in_pieces: bool) -> List[Pack]:
   """Returns packs of all-reduced tensors, in the order of readiness.
 
   If there is enough to pack, there are at least as many packs as replicas, so that every device
-  can compute one.
+  can compute the mean of one pack.
 
   Args:
-    plan: of the replicas; tensors that are fetched are in no pack.
+    plan: the plan of the replicas; tensors that are fetched are in no pack.
     in_pieces: whether large tensors may be divided into pieces.
 
   Returns:
-    The packs; a tensor in no pack has an all-reduce of its own.
+    The packs; a tensor that is in no pack has a separate all-reduce.
   """
   flow, partition, replicas = plan.flow, plan.partition, plan.scaling.replicas
   if any(flow.frames[op] for op in partition.shared):

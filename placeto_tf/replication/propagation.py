@@ -514,7 +514,7 @@ class _Propagation:
     return dataclasses.replace(spec, local=Positions(spec.local.span * numbers, spec.local.slack))
 
   def _of_containers(self, view: Inputs, width: int) -> List[Spec]:
-    """Returns the specs of containers that an op makes from other containers."""
+    """Returns the specs of an op's output containers, derived from its input containers."""
     containers = [each for each in view.specs if isinstance(each, Container)]
     if self._flow.types[view.op] == "ZerosLike":
       content = containers[0].content
@@ -541,7 +541,7 @@ class _Propagation:
         view.slice(i, axes[0])
 
   def _grows(self, tensor: Tensor) -> bool:
-    """Returns whether a tensor has more elements at a larger batch."""
+    """Returns whether a tensor has more elements if the batch is larger."""
     return self._scaling.axes(tensor) not in (None, [], ODD)
 
   def _update(self, view: Inputs, width: int) -> List[Spec]:
@@ -604,7 +604,7 @@ class _Propagation:
     return result
 
   def _either(self, op: int, given: Sequence[Spec]) -> Optional[Container]:
-    """Returns the spec of a container that each branch of a cond fills for its own gradient."""
+    """Returns the spec of a container: each branch of a cond fills it for the branch's gradient."""
     flow = self._flow
     predicate = self._predicate(op)
     if predicate is None or len(given) != 2 or flow.frames[op]:

@@ -127,7 +127,7 @@ class ReplicatedGraph:
             for name, array in batch.items()}
 
   def describe(self) -> Mapping[str, Any]:
-    """Returns the entry of a report, as JSON values."""
+    """Returns the description of the replicas for a report, as JSON values."""
     return {
         "strategy": self.strategy, "replicas": self.replicas, "groups": self.groups,
         "micro_batches": self.micro_batches, "mirrored_variables": self.mirrored,

@@ -120,7 +120,7 @@ class Scaling:
     return None if one is None or all_ is None else (np.asarray(one), np.asarray(all_))
 
   def number(self, tensor: Tensor) -> Optional[Spec]:
-    """Returns the spec of a tensor of known whole numbers; None for other tensors."""
+    """Returns the spec of a tensor if all elements are known whole numbers, otherwise None."""
     values = self._values(tensor)
     return None if values is None else self._of_numbers(tensor[0], *values)
 

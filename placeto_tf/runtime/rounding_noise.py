@@ -49,13 +49,13 @@ class RoundingNoise:
   def allowed(
       self, seen: Sequence[SeenDifference], fetched: Sequence[Sequence[np.ndarray]], step: int,
       deadline: float) -> List[SeenDifference]:
-    """Returns the same differences, with tolerances for the noise of those that are wrong.
+    """Returns the differences; tolerances of wrong differences are raised to the rounding noise.
 
     Args:
-      seen: after a step.
-      fetched: values of the fetches of the graph and of its replicas in it.
-      step: its number.
-      deadline: by which it has to be done.
+      seen: differences after a step.
+      fetched: values of the fetches in this step: of the graph, and of its replicas.
+      step: the number of the step.
+      deadline: the time by which the measurement of noise has to end.
 
     Returns:
       The differences in the same order.

@@ -85,7 +85,7 @@ class SideBySide:
 
   @property
   def untold(self) -> Set[str]:
-    """Returns the variables that hold little but rounding, overflow, or are not changed."""
+    """Returns the variables that cannot be compared: rounding only, overflow, or no change."""
     return self._blurred | (self.pair.updated - self._moved)
 
   def run(self, steps: int, started: float, deadline: float) -> Tuple[float, int]:

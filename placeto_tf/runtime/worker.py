@@ -104,7 +104,7 @@ def _schedule(policy: Optional[int], priority: int) -> bool:
 
 
 def _compute_at_leisure(target: str, task: int) -> None:
-  """Resets the scheduling of the thread that runs ops, by an op that runs on it."""
+  """Gives the thread that runs ops the default scheduling policy, by an op on that thread."""
   import tensorflow as tf
 
   v1 = tf.compat.v1

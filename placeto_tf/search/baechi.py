@@ -20,10 +20,10 @@ from placeto_tf.search.list_scheduling import Schedule, better_plan, upward_rank
 
 
 def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
-  """Makes a plan: repeatedly places the pair of op and device that can start first.
+  """Makes a plan: repeatedly places the pair of a ready op and a device with the earliest start.
 
   Args:
-    problem: of N ops.
+    problem: the problem, with N ops.
     links: whether transfers queue on links; False computes times as published, without queues.
 
   Returns:

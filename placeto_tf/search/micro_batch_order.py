@@ -107,8 +107,8 @@ def with_edges(graph: ComputationGraph, edges: List[Tuple[int, int]]) -> Computa
   """Returns a copy of the graph's arrays with more control edges; the source is not changed.
 
   Args:
-    graph: of N ops.
-    edges: (op, op that waits for the first op) of each new edge.
+    graph: arrays of a graph with N ops.
+    edges: (op, op that waits for the first op) for each new edge.
 
   Returns:
     A graph of N ops whose edges are sorted and distinct.

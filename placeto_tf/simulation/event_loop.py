@@ -249,7 +249,7 @@ def _land(until, now, first, last, tables, state, ready_count):
 
 @inlined
 def _end_transfer(bus, now, d_count, tables, state, ready_count, first, last):
-  """Delivers a tensor that a bus has sent to consumers on other devices; allocates copies there."""
+  """Delivers a sent tensor to consumers on other devices; allocates one copy on each device."""
   source = bus - d_count
   s = state.current[bus]
   output = tables.segment_outputs[s]

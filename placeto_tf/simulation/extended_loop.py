@@ -467,7 +467,7 @@ def _release_memory(i, device, tables, w):
 
 @inlined
 def _send(i, s, device, target, late, place, tables, extensions, w):
-  """Adds a transfer of segment s to the target, -1 for all, and sends it, or has it packed."""
+  """Adds a transfer of segment s to a target (-1: to all), and sends it, or packs it first."""
   t = w.counts[TRANSFERS]
   w.counts[TRANSFERS] = t + 1
   w.transfer_ints[t, 0] = s

@@ -29,7 +29,7 @@ def longest_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
 
 
 def remaining_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
-  """Returns the time of the longest path that starts with each op, itself included.
+  """Returns the time of the longest path that starts with each op, including the op itself.
 
   Args:
     graph: N ops.

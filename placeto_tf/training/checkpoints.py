@@ -53,7 +53,7 @@ class Checkpoints:
 
   @property
   def state(self) -> Dict[str, Any]:
-    """Returns the state that was saved last; in a new run the given state."""
+    """Returns the last saved state; in a new run, the state that the constructor received."""
     return json.loads(self._stored.numpy().decode())
 
   def save(self, iteration: int, state: Dict[str, Any]) -> None:

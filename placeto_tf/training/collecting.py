@@ -41,14 +41,14 @@ class Collecting:
     self._executor.shutdown()  # episodes of an update that failed
 
   def collect(self, weights: Any, specs: Sequence[Any]) -> List[Any]:
-    """Collects the experience of an update.
+    """Runs the episodes of an update and returns their experience.
 
     Args:
-      weights: of the policy.
-      specs: of the episodes.
+      weights: the weights of the policy.
+      specs: the specs of the episodes.
 
     Returns:
-      The experience of each spec, in their order.
+      The experience of each episode, in the order of the specs.
     """
     # Weights are shared once per update, however many episodes use them.
     shared = self._executor.share(weights)

@@ -154,8 +154,8 @@ def _products(rng: np.random.Generator) -> _Sampled:
     """Adds an op to the graph.
 
     Args:
-      cost: of the op, in units of one product of blocks.
-      inputs: numbers of the ops that it reads.
+      cost: the work of the new op, in units of one product of blocks.
+      inputs: numbers of the ops that the new op reads.
 
     Returns:
       The number of the op.

@@ -132,7 +132,7 @@ class PlacementEnvironment(py_environment.PyEnvironment):
 
   @property
   def batched(self) -> bool:
-    """Returns that episodes come in batches."""
+    """Returns True, because an environment runs episodes in batches."""
     return True
 
   @property

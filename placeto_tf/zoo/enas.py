@@ -75,7 +75,7 @@ def _sample_conv_cell(rng: random.Random, nodes: int) -> _ConvCell:
 def _conv_cell(
     norms: layers.BatchNorms, shape: _ConvCell, before: tf.Tensor, last: tf.Tensor, filters: int,
     stride: int) -> tf.Tensor:
-  """Builds a cell; returns the concatenation of the states that none of its nodes reads."""
+  """Builds a cell; returns the concatenated states that no node of the cell reads."""
   import tensorflow as tf
 
   read = {state for halves in shape for state, _ in halves}

@@ -80,7 +80,7 @@ def _add(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> List[tf.Tenso
 def _decode(
     words: Sequence[tf.Tensor], attention: AdditiveAttention, layers: int, batch: int, hidden: int,
     drop: float) -> List[tf.Tensor]:
-  """Returns the top layer's output of every step, [B, H] each."""
+  """Returns the output of the top layer in every step: one tensor [B, H] per step."""
   import tensorflow as tf
 
   stacks = []

@@ -61,12 +61,12 @@ def embed(ids: tf.Tensor, vocab: int, hidden: int) -> List[tf.Tensor]:
 
 
 def cross_entropy(outputs: Sequence[tf.Tensor], labels: tf.Tensor, vocab: int) -> tf.Tensor:
-  """Computes the mean loss of outputs that are projected to the vocabulary at once.
+  """Projects the outputs of all steps to the vocabulary in one product; returns the mean loss.
 
   Args:
     outputs: T tensors [B, H].
     labels: [B, T] int32.
-    vocab: V.
+    vocab: V, the size of the vocabulary.
 
   Returns:
     A scalar.

@@ -140,15 +140,15 @@ class GdpTraining(Learner):
   def __init__(
       self, config: GdpTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
       **given: Any):
-    """See the base class.
+    """Makes the network, and loads initial weights if there are any. See the base class.
 
     Args:
-      config, root_dir: of the run.
-      warm_start: directory of weights to begin with.
+      config, root_dir: configuration and directory of the run.
+      warm_start: directory of the initial weights.
       **given: problems made by `node_problem`.
 
     Raises:
-      PlacetoError: the warm start is of another network; and what the base class raises.
+      PlacetoError: the weights in `warm_start` are of another network, or the base class raises.
     """
     super().__init__(config, root_dir, **given)
     self.network = GdpNetwork(config.network, config.seed)

@@ -189,7 +189,7 @@ class PublishedTraining(Learner):
     return self.learner.weights
 
   def specs(self, iteration: int) -> List[EpisodesSpec]:
-    """See the base class."""
+    """Returns one spec of episodes for each graph of an iteration; see the base class."""
     # Each graph has a seed of its own and its best placement so far.
     return [EpisodesSpec(graph, int(self.rng.integers(2**31)), self._best[graph][0])
             for graph in self.turn(iteration)]
