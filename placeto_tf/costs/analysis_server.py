@@ -1,15 +1,16 @@
 """A process that analyses graphs, one after the other, for `guarded`.
 
 A request is two messages: JSON ("options" of the analysis, or "step" in them for a run of one,
-"limit_s" of CPU time), and the GraphDef. The answer is JSON ("error", or "estimates" as {name:
-[flops, moved, temporary]}, "guessed", "executions", "rounds" and "capped"), a zero byte, and the
-outputs as an OpPerformanceList.
+"limit_s" of CPU time), and the GraphDef. The answer is JSON ("error", or the fields of the
+`Analysis` but its outputs, each estimate as a list), a zero byte, and the outputs as an
+OpPerformanceList.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import json
 import math
 import os
@@ -85,13 +86,11 @@ def _answer(graph_def: Any, options: Any) -> bytes:
   outputs = op_performance_data_pb2.OpPerformanceList()
   for name, tensors in found.outputs.items():
     outputs.op_performance.add(node=name).op.outputs.extend(tensors)
-  head = {
-      "estimates": {
-          name: [each.flops, each.moved_bytes, each.temporary_bytes]
-          for name, each in found.estimates.items()},
-      "guessed": list(found.guessed), "executions": found.executions, "rounds": found.rounds,
-      "capped": list(found.capped), "growing": list(found.growing),
-      "sums": list(found.sums)}
+  # All fields but the outputs, which are protos.
+  head = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)
+          if field.name != "outputs"}
+  head["estimates"] = {
+      name: dataclasses.astuple(each) for name, each in found.estimates.items()}
   return _framed(head) + outputs.SerializeToString()
 
 

@@ -8,10 +8,11 @@ unknown. The more expensive side is assumed to run, so that a step takes at most
 
 from __future__ import annotations
 
-from typing import Dict, FrozenSet, List, Mapping, Tuple
+from typing import Dict, FrozenSet, Iterator, List, Mapping, Tuple
 
 import numpy as np
 
+from placeto_tf.graphs import traversal
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
 
@@ -56,6 +57,16 @@ def untaken(graph: ComputationGraph, nodes: Mapping, cost: np.ndarray) -> np.nda
   return found
 
 
+def inputs_in_order(graph: ComputationGraph) -> Iterator[Tuple[int, List[Tuple[int, int]]]]:
+  """Yields each op in topological order, and the (producer, port) of each edge into it."""
+  # Edges by consumer: those into op i are tensors[starts[i]:starts[i + 1]].
+  order = np.argsort(graph.edge_consumers, kind="stable")
+  starts = traversal.slices(graph.edge_consumers[order], graph.num_ops).tolist()
+  tensors = list(zip(graph.edge_producers[order].tolist(), graph.edge_ports[order].tolist()))
+  for op in graph.topological_order.tolist():
+    yield op, tensors[starts[op]:starts[op + 1]]
+
+
 def _predicates(graph: ComputationGraph, nodes: Mapping) -> Dict[int, Tensor]:
   """Returns Switch -> its predicate, before ops that pass it on; Switches of loops are left out."""
   found = {}
@@ -73,16 +84,11 @@ def _predicates(graph: ComputationGraph, nodes: Mapping) -> Dict[int, Tensor]:
 def _conditions(
     graph: ComputationGraph, predicates: Mapping[int, Tensor]) -> List[FrozenSet[_Side]]:
   """Returns [N] the sides that have to be taken for each op to run."""
-  # Edges by consumer: those into op i are order[starts[i]:starts[i + 1]].
-  order = np.argsort(graph.edge_consumers, kind="stable")
-  starts = np.searchsorted(graph.edge_consumers[order], np.arange(graph.num_ops + 1)).tolist()
-  producers, ports = graph.edge_producers[order].tolist(), graph.edge_ports[order].tolist()
   always: FrozenSet[_Side] = frozenset()
   found = [always] * graph.num_ops
-  for op in graph.topological_order.tolist():
+  for op, tensors in inputs_in_order(graph):
     behind = []
-    for edge in range(starts[op], starts[op + 1]):
-      producer, port = producers[edge], ports[edge]
+    for producer, port in tensors:
       sides = found[producer]
       if producer in predicates and port != CONTROL:
         # Behind a Switch the op also needs this side of its predicate.

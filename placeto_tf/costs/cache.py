@@ -1,10 +1,9 @@
 """Cache of counted work on disk, for graphs whose costs were estimated before.
 
-An entry holds a SHA-256 of its content, followed by the content: the `OpWork` of one graph as NumPy
-arrays, or the result of a look at its step as JSON. The key covers all inputs of the counts: the
-order of the ops, their NodeDefs with the bound shapes, the trip counts of loops, the result of a
-look, TensorFlow's version, and `_FORMAT`. Work does not depend on devices, so one entry serves
-every cluster.
+An entry holds the `OpWork` of one graph as NumPy arrays, in a zip file with checksums, or the
+result of a look at its step as JSON. The key covers all inputs of the counts: the order of the ops,
+their NodeDefs with the bound shapes, the trip counts of loops, the result of a look, TensorFlow's
+version, and `_FORMAT`. Work does not depend on devices, so one entry serves every cluster.
 
 Entries are written under another name and renamed. A damaged entry counts as missing, and an entry
 that cannot be written is left out, because a cache must never make a run fail.
@@ -30,10 +29,9 @@ from placeto_tf.errors import CostError, PlacetoError
 from placeto_tf.files import outputs, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
-_FORMAT = 12  # increase it whenever ops are counted differently
+_FORMAT = 13  # increase it whenever ops are counted differently
 _MAX_ENTRIES = 100  # a few hundred kB each
 _SUFFIX, _SEEN_SUFFIX = ".work", ".seen"
-_DIGEST_BYTES = 32
 _MOST_BYTES = 256 * 2**20
 _DTYPES = {"launches": bool, "launches_on_gpu": bool, "product_types": np.int32}
 _TEXTS = ("notes", "unknown", "unsure")
@@ -148,10 +146,6 @@ def _read(path: str) -> Optional[bytes]:
         path, what="the cached work", remedy="remove it", most_bytes=_MOST_BYTES)
   except (PlacetoError, OSError):
     return None
-  # The digest comes first; a truncated or changed entry does not match it.
-  digest, content = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-  if hashlib.sha256(content).digest() != digest:
-    return None
   with contextlib.suppress(OSError):
     os.utime(path)  # the oldest entries are removed first
   return content
@@ -175,9 +169,7 @@ def store(folder: str, key: str, work: OpWork) -> None:
 def _write(folder: str, key: str, suffix: str, content: bytes) -> None:
   with contextlib.suppress(OSError, CostError):
     os.makedirs(folder, exist_ok=True)
-    outputs.write(
-        path_of(folder, key, suffix), hashlib.sha256(content).digest() + content,
-        error_type=CostError)
+    outputs.write(path_of(folder, key, suffix), content, error_type=CostError)
     entries = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(suffix)]
     # The most recently used entries are last, and are kept.
     for path in sorted(entries, key=os.path.getmtime)[:-_MAX_ENTRIES]:

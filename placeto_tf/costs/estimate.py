@@ -21,8 +21,7 @@ from placeto_tf.clusters import Cluster, Device
 from placeto_tf.clusters.device import PRODUCT_TYPES
 from placeto_tf.costs import cache as cache_files
 from placeto_tf.costs import look as looks
-from placeto_tf.costs import traces
-from placeto_tf.costs.cost_graph import own_costs
+from placeto_tf.costs import measured_costs
 from placeto_tf.costs.op_costs import OpCosts, launches_between_us
 from placeto_tf.costs.roofline import peak
 from placeto_tf.costs.work import OpWork, count_work
@@ -47,9 +46,8 @@ def estimate_costs(
   Args:
     graph: the graph; with source "grappler", a graph from a CostGraphDef keeps its own costs.
     cluster: the devices to estimate costs for.
-    source: "grappler"; the path of an OpPerformanceList, RunMetadata, StepStats or CostGraphDef
-      file, whose times are used unchanged (missing times are estimated); or a callable
-      `(graph, cluster) -> OpCosts`.
+    source: "grappler"; the path of an OpPerformanceList, whose times are used unchanged (missing
+      times are estimated); or a callable `(graph, cluster) -> OpCosts`.
     cache: whether to store grappler's counts in the user's cache folder; or another folder for
       them.
 
@@ -72,17 +70,13 @@ def estimate_costs(
     raise CostError(f"the source of costs is {source!r:.60}; expected \"grappler\", the path of a "
                     "file, or a callable")
   # Read the file first, so that a wrong path is reported at once.
-  measured = None if source == "grappler" else traces.read(
+  measured = None if source == "grappler" else measured_costs.read(
       os.fspath(source), graph.op_index)
   if graph.source is not None and graph.source.format == "cost_graph_def":
-    costs = own_costs(graph, cluster)
+    costs = measured_costs.own_costs(graph, cluster)
   else:
     costs = from_work(graph, cluster, work_of(graph, cache))
-  if measured is not None:
-    found, notes = measured
-    costs = traces.apply(graph, cluster, found, costs)
-    costs = dataclasses.replace(costs, notes=costs.notes + notes)
-  return costs
+  return costs if measured is None else measured_costs.apply(graph, cluster, measured, costs)
 
 
 def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
@@ -109,7 +103,10 @@ def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
   work = _counted(graph, graph_def, folder, key, seen)
   # Try a look that failed before only again with "yes".
   if mode != "no" and work.unsure and (seen is None or isinstance(seen, str) and mode == "yes"):
-    seen = _look(graph, graph_def, work, mode)
+    try:
+      seen = looks.refused(graph_def, work, mode) or looks.look(graph, mode)
+    except CostError as error:
+      seen = str(error)
     if folder:
       cache_files.store_seen(folder, key, seen)
     work = _counted(graph, graph_def, folder, key, seen)
@@ -136,17 +133,6 @@ def _counted(
     if folder:
       cache_files.store(folder, key, work)
   return work
-
-
-def _look(
-    graph: ComputationGraph, graph_def: GraphDef, work: OpWork, mode: str
-) -> Union[looks.Seen, str]:
-  """Runs the step if it may be run; otherwise returns the reason why it was not run."""
-  reason = looks.refused(graph_def, work, mode)
-  try:
-    return reason or looks.look(graph, mode)
-  except CostError as error:
-    return str(error)
 
 
 def _check_given(graph: ComputationGraph, cluster: Cluster, costs: object) -> None:

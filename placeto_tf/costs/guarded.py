@@ -257,12 +257,10 @@ def _decode(answer: bytes) -> shape_analysis.Analysis:
   text, _, tensors = answer.partition(b"\0")
   head = _checked(json.loads(text))
   outputs = op_performance_data_pb2.OpPerformanceList.FromString(tensors)
+  head["estimates"] = {name: OpEstimate(*numbers) for name, numbers in head["estimates"].items()}
+  head["guessed"] = tuple((name, port) for name, port in head["guessed"])  # lists in JSON
   return shape_analysis.Analysis(
-      {name: OpEstimate(*numbers) for name, numbers in head["estimates"].items()},
-      {each.node: list(each.op.outputs) for each in outputs.op_performance},
-      # Lists of JSON become tuples again.
-      tuple((name, port) for name, port in head["guessed"]), head["executions"], head["rounds"],
-      head["capped"], head["growing"], head["sums"])
+      outputs={each.node: list(each.op.outputs) for each in outputs.op_performance}, **head)
 
 
 def _failure(code: int, limit_s: float, lines: Sequence[str]) -> CostError:

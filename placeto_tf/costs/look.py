@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, Sequen
 import numpy as np
 
 from placeto_tf.costs import guarded, no_side_effects
+from placeto_tf.costs.branches import inputs_in_order
 from placeto_tf.errors import CostError
 from placeto_tf.graphs import variables
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
@@ -66,18 +67,14 @@ class Seen:
     Returns:
       [N] float64.
     """
-    # Edges by consumer: those into op i are order[starts[i]:starts[i + 1]].
-    order = np.argsort(graph.edge_consumers, kind="stable")
-    starts = np.searchsorted(graph.edge_consumers[order], np.arange(graph.num_ops + 1)).tolist()
-    producers, ports = graph.edge_producers[order].tolist(), graph.edge_ports[order].tolist()
     found = otherwise.astype(np.float64)
-    for op in graph.topological_order.tolist():
+    for op, tensors in inputs_in_order(graph):
       if graph.op_names[op] in self.executions:
         found[op] = self.executions[graph.op_names[op]]
-      elif starts[op] < starts[op + 1]:
+      elif tensors:
         # [edges into op]: how often each producer ran, 0 if it gave nothing at that port.
-        there = [found[producers[edge]] * self._gave(graph.op_names[producers[edge]], ports[edge])
-                 for edge in range(starts[op], starts[op + 1])]
+        there = [found[producer] * self._gave(graph.op_names[producer], port)
+                 for producer, port in tensors]
         # A Merge runs when any input comes, any other op when all have come.
         found[op] = max(there) if graph.op_types[op] in MERGE else min(there)
     return found

@@ -25,20 +25,8 @@ from typing import (
 
 import numpy as np
 
-from placeto_tf.graphs import traversal
+from placeto_tf.graphs import loops, traversal
 from placeto_tf.graphs.computation_graph import CONTROL
-from placeto_tf.graphs.loops import (
-  DEFAULT_TRIPS,
-  EXIT,
-  MAX_TRIPS,
-  MERGE,
-  NEXT,
-  PASSING,
-  Frames,
-  Inputs,
-  Loops,
-  find_loops,
-)
 from placeto_tf.graphs.tensor_names import Tensor, op_of, parse
 
 if TYPE_CHECKING:
@@ -72,8 +60,8 @@ class LoopRounds:
     self._index = {node.name: i for i, node in enumerate(nodes)}
     self._edges = self._read_edges()
     self._evaluate: Evaluate = lambda tensor: None
-    self._frames: Frames = self._find(None)[1]
-    self._inputs: Inputs = self._frames.inputs
+    self._frames: loops.Frames = self._find(None)[1]
+    self._inputs: loops.Inputs = self._frames.inputs
     self.names: List[str] = self._frames.names
     self.trips: List[Optional[int]] = [None] * len(self.names)
     self.capped: Set[int] = set()
@@ -83,7 +71,7 @@ class LoopRounds:
         self._conditions.setdefault(self._frames.of_op[op], self._inputs.data(op))
     self.invariants: List[str] = [
         node.name for op, node in enumerate(nodes)
-        if node.op in MERGE and self._round_trip(op) == (op, 0)]
+        if node.op in loops.MERGE and self._round_trip(op) == (op, 0)]
 
   def infer(self, evaluate: Evaluate) -> None:
     """Finds the rounds of loops whose rounds are not known yet, by evaluating their conditions."""
@@ -93,7 +81,7 @@ class LoopRounds:
         self.capped.discard(frame)
         # The first comparison that fails ends the loop: take the least of all counts.
         counts = [count for op, _ in conditions for count in self._of_condition(op, 0)]
-        known = [count for count in counts if count is not None and count <= MAX_TRIPS]
+        known = [count for count in counts if count is not None and count <= loops.MAX_TRIPS]
         self.trips[frame] = min(known, default=None)
         if len(known) < len(counts):
           self.capped.add(frame)
@@ -102,10 +90,10 @@ class LoopRounds:
     """Returns the final values of counters of loops with known trip counts."""
     found = {}
     for op, op_type in enumerate(self._types):
-      trips = self.trips[self._frames.of_op[op]] if op_type in EXIT else None
+      trips = self.trips[self._frames.of_op[op]] if op_type in loops.EXIT else None
       # The counter behind an Exit: Merge, Switch and Exit pass it on.
-      merge = self._origin((op, 0), EXIT + PASSING)[0] if trips is not None else op
-      if trips is not None and self._types[merge] in MERGE:
+      merge = self._origin((op, 0), loops.EXIT + loops.PASSING)[0] if trips is not None else op
+      if trips is not None and self._types[merge] in loops.MERGE:
         start, step = self._start(merge), self._step(merge)
         if start is not None and step is not None:
           found[self._nodes[op].name, 0] = start + trips * step
@@ -121,15 +109,15 @@ class LoopRounds:
         consumers.setdefault(producer, []).append(consumer)
     found = []
     for merge, op_type in enumerate(self._types):
-      behind = self._round_trip(merge) if op_type in MERGE else None
+      behind = self._round_trip(merge) if op_type in loops.MERGE else None
       if behind is None or self._types[behind[0]] not in (*_ADD, "AddN"):
         continue
       readers, waiting = set(), [merge]
       while waiting:
         for op in consumers.get(waiting.pop(), ()):
-          if self._types[op] in PASSING:
+          if self._types[op] in loops.PASSING:
             waiting.append(op)
-          elif self._types[op] not in EXIT:
+          elif self._types[op] not in loops.EXIT:
             readers.add(op)
       if readers == {behind[0]}:
         found.append(self._nodes[behind[0]].name)
@@ -137,21 +125,22 @@ class LoopRounds:
 
   def executions(self, trip_count: Optional[int] = None) -> Dict[str, float]:
     """Returns op name -> runs in a step; `trip_count` replaces the rounds of every loop."""
-    assumed = [trip_count if trip_count is not None else DEFAULT_TRIPS if trips is None else trips
-               for trips in self.trips]
-    loops, _ = self._find([float(trips) for trips in assumed])
-    return dict(zip(self._index, loops.executions.tolist()))
+    assumed = [loops.DEFAULT_TRIPS if trips is None else trips for trips in self.trips]
+    if trip_count is not None:
+      assumed = [trip_count] * len(assumed)
+    found, _ = self._find([float(trips) for trips in assumed])
+    return dict(zip(self._index, found.executions.tolist()))
 
-  def _find(self, trips: Optional[Sequence[float]]) -> Tuple[Loops, Frames]:
+  def _find(self, trips: Optional[Sequence[float]]) -> Tuple[loops.Loops, loops.Frames]:
     """Returns the loops and their frames, with `trips` [F] rounds; None: one round each."""
-    seen: List[Frames] = []
+    seen: List[loops.Frames] = []
 
-    def remember(frames: Frames) -> Sequence[float]:
+    def remember(frames: loops.Frames) -> Sequence[float]:
       seen.append(frames)
       return [1.0] * len(frames.names) if trips is None else trips
 
     order, _ = traversal.topological_order(len(self._nodes), self._edges[0], self._edges[2])
-    return find_loops(self._nodes, *self._edges, order, remember), seen[0]
+    return loops.find_loops(self._nodes, *self._edges, order, remember), seen[0]
 
   def _read_edges(self) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns [E] producers, ports and consumers, back edges left out."""
@@ -161,7 +150,7 @@ class LoopRounds:
         name, port = parse(text)
         producer = self._index[name]
         # NextIteration -> Merge closes a loop; without these edges the graph is acyclic.
-        if not (node.op in MERGE and self._types[producer] in NEXT):
+        if not (node.op in loops.MERGE and self._types[producer] in loops.NEXT):
           rows.append((producer, CONTROL if text.startswith("^") else port, op))
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
     return table[:, 0], table[:, 1], table[:, 2]
@@ -199,7 +188,7 @@ class LoopRounds:
 
   def _start(self, op: int) -> Optional[int]:
     """Returns the first value of a counter: Merge(Enter(start), NextIteration)."""
-    data = self._inputs.data(op) if self._types[op] in MERGE else []
+    data = self._inputs.data(op) if self._types[op] in loops.MERGE else []
     return self._scalar(data[0]) if data else None
 
   def _step(self, merge: int) -> Optional[int]:
@@ -225,11 +214,11 @@ class LoopRounds:
     """Returns the tensor of a Merge's back edge, before ops that only pass it on."""
     inputs = self._nodes[merge].input
     op = self._index.get(op_of(inputs[1])) if len(inputs) > 1 else None
-    if op is None or self._types[op] not in NEXT:
+    if op is None or self._types[op] not in loops.NEXT:
       return None
-    return self._origin((op, 0), NEXT + PASSING)
+    return self._origin((op, 0), loops.NEXT + loops.PASSING)
 
-  def _origin(self, tensor: _Tensor, passing: Sequence[str] = PASSING) -> _Tensor:
+  def _origin(self, tensor: _Tensor, passing: Sequence[str] = loops.PASSING) -> _Tensor:
     """Returns the tensor before all ops that only pass it on."""
     while self._types[tensor[0]] in passing:
       data = self._inputs.data(tensor[0])
@@ -258,7 +247,7 @@ def notes_of(
     return (f"every loop is taken to run {trip_count} times, as given",) if rounds else ()
   return tuple(
       f"loop {name!r} runs as often as it did then" if seen and (trips is None or name in capped)
-      else f"loop {name!r} is assumed to run {DEFAULT_TRIPS} times" if trips is None
+      else f"loop {name!r} is assumed to run {loops.DEFAULT_TRIPS} times" if trips is None
       else f"loop {name!r} runs {'at most ' if name in capped else ''}{trips} times, by the bound "
       "of its condition"
       for name, trips in rounds.items())

@@ -78,21 +78,20 @@ def acting(nodes: Iterable[Any], library: Any) -> Iterator[Any]:
 
 def removed(graph_def: Any) -> Any:
   """Takes names of files and servers from a GraphDef and its functions, in place."""
-  sources = []
-  for node in graph_def.node:
-    for position in _naming(node):
-      # A source of its own, because the shapes that ops ask for differ.
-      sources.append(f"{node.name}/name_{position}")
-      node.input[position] = sources[-1]
-  _add_sources(graph_def.node, sources)
   # In functions inputs are written "op:output:index".
-  for function in graph_def.library.function:
-    sources = []
-    for node in function.node_def:
+  bodies = [(function.node_def, ":output:0") for function in graph_def.library.function]
+  for nodes, output in ((graph_def.node, ""), *bodies):
+    names = {node.name for node in nodes}  # a source may be there from an earlier pass
+    for node in list(nodes):
       for position in _naming(node):
-        sources.append(f"{node.name}/name_{position}")
-        node.input[position] = f"{sources[-1]}:output:0"
-    _add_sources(function.node_def, sources)
+        # A source of text of unknown value for each input, because the shapes that ops ask for
+        # differ.
+        name = f"{node.name}/name_{position}"
+        node.input[position] = name + output
+        if name not in names:
+          source = nodes.add(name=name, op="FakeParam")
+          source.attr["dtype"].type = _DT_STRING
+          source.attr["shape"].shape.unknown_rank = True
   return graph_def
 
 
@@ -109,14 +108,3 @@ def _naming(node: Any) -> Iterator[int]:
   for position in _NAMING_INPUTS.get(node.op, ()):
     if position < len(node.input) and not node.input[position].startswith("^"):
       yield position
-
-
-def _add_sources(nodes: Any, names: Any) -> None:
-  """Adds sources of text of unknown value and shape."""
-  # One source for each name; a source may be there from an earlier pass.
-  taken = {node.name for node in nodes}
-  for name in names:
-    if name not in taken:
-      node = nodes.add(name=name, op="FakeParam")
-      node.attr["dtype"].type = _DT_STRING
-      node.attr["shape"].shape.unknown_rank = True

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Mapping
 
 from placeto_tf.clusters import Device
 from placeto_tf.errors import ClusterError
@@ -30,10 +29,9 @@ def peak(device: Device) -> Peak:
   Raises:
     ClusterError: a property is missing or is not a number, so that ops would cost nothing.
   """
-  properties = device.properties
   cores, megahertz = _number(device, "numCores"), _number(device, "frequency")
   if device.type == "GPU":
-    capability = _capability(device, properties.get("environment", {}))
+    capability = _number(device, "environment.architecture")
     # numCores counts multiprocessors; each of their cores does a multiply-add, two flops, a cycle.
     factor = 2 * next(count for limit, count in _CORES_OF_MULTIPROCESSOR if capability < limit)
   else:
@@ -42,18 +40,10 @@ def peak(device: Device) -> Peak:
   return Peak(cores * megahertz * factor, _number(device, "bandwidth") * 1e-3)
 
 
-def _capability(device: Device, environment: Mapping[str, Any]) -> float:
-  value = environment.get("architecture")
-  try:
-    return float("" if value is None else value)
-  except (TypeError, ValueError):
-    raise ClusterError(
-        f"environment.architecture of {device.name} is {value!r}; expected a compute capability "
-        "such as \"7.0\" in its properties") from None
-
-
 def _number(device: Device, name: str) -> float:
-  value = device.properties.get(name)
+  """Returns a property, or "environment.PROPERTY", that is a number above 0."""
+  folder, _, last = name.rpartition(".")
+  value = (device.properties.get(folder, {}) if folder else device.properties).get(last)
   try:
     number = float("" if value is None else value)  # proto JSON writes 64-bit integers as strings
   except (TypeError, ValueError):

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, 
 from placeto_tf.costs import no_side_effects
 from placeto_tf.costs.grappler import OpEstimate, Question
 from placeto_tf.costs.loop_rounds import LoopRounds
-from placeto_tf.costs.shape_guesses import Guesser
-from placeto_tf.costs.tensor_sizes import tensor_bytes
+from placeto_tf.costs.shape_guesses import Guesser, known_dims
+from placeto_tf.costs.tensor_sizes import properties, tensor_bytes
 from placeto_tf.errors import CostError, one_line
 from placeto_tf.graphs import shapes
 from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT
@@ -183,7 +183,7 @@ class _Inference:
     for name, port in unknown:
       tensor = self._tensor((name, port))
       if tensor is not None and tensor.shape.is_fully_defined():
-        found[name, port] = _properties(outputs[name][port].dtype, tensor.shape.as_list())
+        found[name, port] = properties(outputs[name][port].dtype, tensor.shape.as_list())
     return found
 
   def number(self, name: Tensor) -> Optional[int]:
@@ -270,7 +270,7 @@ def _lists(
       found[node.name, 0] = length
     elif length is not None and tensor.shape.dim and all(
         dim.size >= 0 for dim in tensor.shape.dim[1:]):
-      found[node.name, 0] = _properties(
+      found[node.name, 0] = properties(
           tensor.dtype, [length, *(dim.size for dim in tensor.shape.dim[1:])])
   return found
 
@@ -308,13 +308,12 @@ def _growing(
     rounds: Mapping[str, Tuple[Tensor, Tensor]],
     outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]) -> List[str]:
   """Returns the Merge ops of loop variables whose shape changes between iterations."""
-  def dims(tensor: Tensor) -> Optional[List[int]]:
-    found = outputs.get(tensor[0], ())[tensor[1]:tensor[1] + 1]
-    known = found and tensor_bytes(found[0])[1]
-    return [dim.size for dim in found[0].shape.dim] if known else None
-
-  return [merge for merge, (entering, coming) in rounds.items()
-          if None not in (dims(entering), dims(coming)) and dims(entering) != dims(coming)]
+  found = []
+  for merge, (entering, coming) in rounds.items():
+    before, after = known_dims(outputs, entering), known_dims(outputs, coming)
+    if before is not None and after is not None and before != after:
+      found.append(merge)
+  return found
 
 
 def _seen_shapes(
@@ -327,16 +326,8 @@ def _seen_shapes(
     shapes_seen = seen.get(name, ())
     dims = shapes_seen[port] if port < len(shapes_seen) else None
     if dims is not None:
-      found[name, port] = _properties(outputs[name][port].dtype, dims)
+      found[name, port] = properties(outputs[name][port].dtype, dims)
   return found
-
-
-def _properties(dtype: int, dims: Sequence[int]) -> OpInfo.TensorProperties:
-  from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
-
-  tensor = OpInfo.TensorProperties(dtype=dtype)
-  shapes.write_shape(tensor.shape, tuple(dims))
-  return tensor
 
 
 def _without_feeds(graph_def: GraphDef) -> GraphDef:

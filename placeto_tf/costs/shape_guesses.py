@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence
 
-from placeto_tf.costs.tensor_sizes import num_elements, origin, passed_on
+from placeto_tf.costs.tensor_sizes import num_elements, origin, passed_on, properties
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
 
 if TYPE_CHECKING:
@@ -61,11 +61,7 @@ class Guesser:
           continue
         dims = self._dims(node, port, outputs)
         if dims is not None:
-          guess = type(tensor)()
-          guess.dtype = tensor.dtype
-          for size in dims:
-            guess.shape.dim.add(size=size)
-          found[node.name, port] = guess
+          found[node.name, port] = properties(tensor.dtype, dims)
     return found
 
   def _dims(self, node: NodeDef, port: int, outputs: _Outputs) -> Optional[List[int]]:
@@ -76,20 +72,20 @@ class Guesser:
     if node.op == "OptionalGetValue":  # a tensor that a branch kept for its gradient
       kept = self._nodes.get(self._trace(node.input[0], ("OptionalFromValue",)))
       parts = data_inputs(kept) if kept is not None else []
-      return _known_dims(outputs, parse(parts[port])) if port < len(parts) else None
+      return known_dims(outputs, parse(parts[port])) if port < len(parts) else None
     if node.op in POPS:
       element = self.pushed(node)
-      return _known_dims(outputs, element) if element else None
+      return known_dims(outputs, element) if element else None
     inputs = [parse(text) for text in data_inputs(node)]
     if node.op in _LOOKUPS:  # (table, keys, default value); the table's content is not known
-      keys, value = (_known_dims(outputs, tensor) for tensor in inputs[1:3])
+      keys, value = (known_dims(outputs, tensor) for tensor in inputs[1:3])
       return None if keys is None or value is None else keys + value
-    data = _known_dims(outputs, inputs[0]) if inputs else None
+    data = known_dims(outputs, inputs[0]) if inputs else None
     if data is None:
       return None
     if node.op in _UNIQUE:
       return data if port == 0 else None
-    indices = _known_dims(outputs, inputs[1])
+    indices = known_dims(outputs, inputs[1])
     if indices is None:
       return None
     # Segments: one row for each index, followed by the other dimensions of the data.
@@ -137,7 +133,16 @@ def _same_length(node: NodeDef, port: int) -> List[Tensor]:
   return [parse(node.input[0])] if node.op == "TensorListSetItem" else passed_on(node, port)
 
 
-def _known_dims(outputs: _Outputs, tensor: Tensor) -> Optional[List[int]]:
+def known_dims(outputs: _Outputs, tensor: Tensor) -> Optional[List[int]]:
+  """Returns the dimensions of a tensor, None if they are not all known.
+
+  Args:
+    outputs: op name -> TensorProperties of each output, as far as known.
+    tensor: (op, port).
+
+  Returns:
+    The dimensions.
+  """
   name, port = tensor
   tensors = outputs.get(name, ())
   if not 0 <= port < len(tensors) or not num_elements(tensors[port].shape)[1]:

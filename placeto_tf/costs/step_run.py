@@ -66,7 +66,7 @@ def _initialize(
   ops, feed = variables.initializers_of(tf_graph, names, request["initializers"])
   # Initializers that read files or ask servers are not run; made-up numbers stand in.
   try:
-    if next(no_side_effects.acting((op.node_def for op in _needed(ops)), library), None) is None:
+    if not _effects(ops, library):
       session.run(ops, feed)
       return
   except tf.errors.OpError:
@@ -80,21 +80,14 @@ def _restore(session: Any, tf_graph: Any, library: Any, op: str, tensor: str, pa
   import tensorflow as tf
 
   with contextlib.suppress(KeyError, ValueError, tf.errors.OpError):
-    needed = _needed([tf_graph.get_operation_by_name(op)])
-    effects = no_side_effects.acting((each.node_def for each in needed), library)
-    if all(node.op == "RestoreV2" for node in effects):
+    if _effects([tf_graph.get_operation_by_name(op)], library) <= {"RestoreV2"}:
       session.run(op, {tensor: path})
 
 
-def _needed(ops: Sequence[Any]) -> Set[Any]:
-  """Returns the ops and all ops that they depend on."""
-  found, waiting = set(), list(ops)
-  while waiting:
-    op = waiting.pop()
-    if op not in found:
-      found.add(op)
-      waiting.extend([*op.control_inputs, *(tensor.op for tensor in op.inputs)])
-  return found
+def _effects(ops: Sequence[Any], library: Any) -> Set[str]:
+  """Returns the types of ops that may do more than compute, of all that a run of `ops` needs."""
+  nodes = (op.node_def for op in variables.needed_by(ops))
+  return {node.op for node in no_side_effects.acting(nodes, library)}
 
 
 def _of_trace(step_stats: Any) -> Dict[str, Any]:

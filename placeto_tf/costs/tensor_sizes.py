@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Callable, Container, Dict, List, Mapping, Sequence, Tuple
 
+from placeto_tf.graphs import shapes
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
 
 if TYPE_CHECKING:
@@ -56,6 +57,15 @@ def tensor_bytes(tensor: OpInfo.TensorProperties) -> Tuple[int, bool]:
     return 0, True
   elements, known = num_elements(tensor.shape)
   return elements * size, known
+
+
+def properties(dtype: int, dims: Sequence[int]) -> OpInfo.TensorProperties:
+  """Returns the proto of a tensor. Args: dtype: a `DataType` value; dims: all known."""
+  from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
+
+  tensor = OpInfo.TensorProperties(dtype=dtype)
+  shapes.write_shape(tensor.shape, tuple(dims))
+  return tensor
 
 
 class VariableSizes:

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+import re
+from typing import TYPE_CHECKING, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -53,6 +54,11 @@ _PRODUCTS = {"BatchMatMulV3": "Ta", "SparseMatMul": "Ta", **dict.fromkeys("""
     Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2 CudnnRNN CudnnRNNV2 CudnnRNNV3
     CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3 _FusedMatMul _FusedConv2D
     """.split(), "T")}
+# Kinds of accesses to variables, by the beginning of the op type; the first that fits holds.
+_ACCESSES = (
+    ("assign", "Assign(VariableOp)?$"), ("gather", "ResourceGather(Nd)?$"),
+    ("sparse", ".*SparseApply|(?!ScatterNd(NonAliasingAdd)?$)(Resource)?Scatter"),
+    ("dense", "(Resource)?Apply|ResourceAccumulatorApply|Assign(Add|Sub)"))
 _OF_PREDICATES = ("LogicalAnd", "LogicalOr", "LogicalNot")
 # A pushed tensor has the shape of the popped one; the reserve of a batch normalization is empty.
 _SURE_GUESSES = (*POPS, "OptionalGetValue", "FusedBatchNormV3")
@@ -132,7 +138,6 @@ def count_work(
       [answer.executions.get(name, runs) for name, runs in zip(graph.op_names, graph.executions)])
   if seen is not None:
     executions = seen.of_ops(graph, executions)
-  unestimated: List[int] = []
   variables_seen = set()
   for i, name in enumerate(graph.op_names):
     node = nodes[name]
@@ -166,11 +171,10 @@ def count_work(
       flops[i], moved[i] = estimate.flops, estimate.moved_bytes
     else:
       flops[i], moved[i] = counter.elementwise(node)
-      unestimated.append(i)
     if flops[i] + moved[i] <= 0:
       moved[i] = _SCALAR_BYTES
   notes = notes_of(answer.rounds, answer.capped, trip_count, seen is not None) + _notes(
-      graph, flops, launches, unestimated, counter, answer.guessed)
+      graph, answer.guessed)
   counter.unknown_shapes.update(dict.fromkeys(answer.growing))
   if seen is not None:  # ops that did not run have no shapes
     for i in np.flatnonzero(executions == 0).tolist():
@@ -241,7 +245,7 @@ class _Counter:
 
   def variable_access(self, node: NodeDef) -> Optional[Tuple[float, float]]:
     """Returns (flops, bytes) of an op that reads or updates variables, None for any other op."""
-    kind = _access_kind(node.op)
+    kind = next((kind for kind, pattern in _ACCESSES if re.match(pattern, node.op)), None)
     if kind is None:
       return None
     # Handles stand for their variables, other inputs for themselves.
@@ -253,10 +257,8 @@ class _Counter:
       else:
         others.append(self.tensor(*parse(name)))
     if kind == "gather":
-      # Reads the rows it yields.
-      # 2 *: rows are read and written; the indices are read.
-      moved = 2 * self.tensor(node.name, 0) + sum(others)
-      return 0.0, moved
+      # 2 *: the rows that it yields are read and written; the indices are read.
+      return 0.0, 2 * self.tensor(node.name, 0) + sum(others)
     if kind == "assign":
       return 0.0, sum(variables) + sum(others)
     if kind == "sparse":
@@ -274,20 +276,6 @@ class _Counter:
     return port >= len(tensors) or tensors[port].dtype == 20 or tensors[port].dtype > 100
 
 
-def _access_kind(op: str) -> Optional[str]:
-  if op in ("AssignVariableOp", "Assign"):
-    return "assign"
-  if op in ("ResourceGather", "ResourceGatherNd"):
-    return "gather"
-  if "SparseApply" in op or op.startswith(("ResourceScatter", "Scatter")) and op not in (
-      "ScatterNd", "ScatterNdNonAliasingAdd"):
-    return "sparse"
-  if op.startswith(("ResourceApply", "Apply", "ResourceAccumulatorApply", "AssignAdd",
-                    "AssignSub")):
-    return "dense"
-  return None
-
-
 def _identity(node: NodeDef) -> Tuple[str, ...]:
   shared = node.attr["shared_name"].s.decode("utf-8", "replace")
   # Without a shared name, the name of the op identifies the variable.
@@ -303,41 +291,20 @@ def _unknown(counter: _Counter, rounds: Mapping[str, Optional[int]]) -> str:
       for what, kind, found in (("shapes", "op", names), ("rounds", "loop", loops)) if found)
 
 
-def _notes(graph: ComputationGraph, flops: np.ndarray, launches: np.ndarray,
-           unestimated: List[int], counter: _Counter,
-           guessed: Sequence[Tensor]) -> Tuple[str, ...]:
+def _notes(graph: ComputationGraph, guessed: Sequence[Tensor]) -> Tuple[str, ...]:
+  """Returns sentences on calls of functions, and on assumed shapes."""
   notes = []
-  types = graph.op_types
-  if unestimated:
-    notes.append(
-        f"grappler gives no estimate for {counted(len(unestimated), 'op')} "
-        f"({_most(types[i] for i in unestimated)}): costed by the bytes of their inputs and "
-        "outputs and one flop an element")
-  calls = [i for i, op_type in enumerate(types) if op_type in _CALLS]
+  calls = collections.Counter(op_type for op_type in graph.op_types if op_type in _CALLS)
   if calls:
+    named = listed([f"{count} {name}" for name, count in calls.most_common()], most=6)
     notes.append(
-        f"calls of functions ({_most(types[i] for i in calls)}) are costed as if they "
-        "only moved their inputs and outputs, so inline them for costs that can be relied on")
-  skipped = set(unestimated).union(calls)
-  bytes_only = [i for i in np.flatnonzero(launches & (flops == 0)) if i not in skipped]
-  if bytes_only:
-    notes.append(
-        f"grappler counts no flops for {counted(len(bytes_only), 'op')} "
-        f"({_most(types[i] for i in bytes_only)}): costed by the bytes they move")
+        f"calls of functions ({named}) are costed as if they only moved their inputs and outputs, "
+        "so inline them for costs that can be relied on")
   # Leave out the reserve of a batch normalization, which nothing reads.
   assumed = [name for name, _ in guessed
-             if types[graph.op_index[name]] != "FusedBatchNormV3"] if guessed else []
+             if graph.op_types[graph.op_index[name]] != "FusedBatchNormV3"]
   if assumed:
     notes.append(
         f"{len(assumed)} outputs have shapes that are only known when the step runs "
         f"({listed(assumed)}): the most likely ones are assumed, or the largest possible")
-  for names, what in ((counter.unknown_shapes, "op"), (counter.unknown_variables, "variable")):
-    if names:
-      notes.append(
-          f"unknown dimensions of {counted(len(names), what)} ({listed(list(names))}) count as 1")
   return tuple(notes)
-
-
-def _most(op_types: Iterable[str]) -> str:
-  found = collections.Counter(op_types).most_common()
-  return listed([f"{count} {name}" for name, count in found], most=6)

@@ -7,7 +7,7 @@ values, which is added to the graph on the variable's device.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -98,13 +98,20 @@ def _find(tf_graph: tf.Graph, name: Optional[str]) -> Optional[tf.Operation]:
 
 def _not_reached(names: List[str], ops: List[tf.Operation]) -> List[str]:
   """Returns the names of ops that none of `ops` depends on."""
-  seen, waiting = set(), list(ops)
+  seen = {op.name for op in needed_by(ops)}
+  return [name for name in names if name not in seen]
+
+
+def needed_by(ops: Sequence[tf.Operation]) -> Set[tf.Operation]:
+  """Returns the ops and all ops that they depend on."""
+  found: Set[tf.Operation] = set()
+  waiting = list(ops)
   while waiting:
     op = waiting.pop()
-    if op.name not in seen:
-      seen.add(op.name)
-      waiting.extend(list(op.control_inputs) + [value.op for value in op.inputs])
-  return [name for name in names if name not in seen]
+    if op not in found:
+      found.add(op)
+      waiting.extend([*op.control_inputs, *(tensor.op for tensor in op.inputs)])
+  return found
 
 
 def _assign_random(tf_graph: tf.Graph, name: str, fed: Dict[tf.Tensor, np.ndarray]) -> tf.Operation:

@@ -27,8 +27,7 @@ def define_graph_flags() -> None:
       "family:NAME[index].",
       required=True)
   flags.DEFINE_string("costs", "grappler", "Source of the ops' costs: 'grappler' (estimates), or "
-                      "a file of measured costs (OpPerformanceList, RunMetadata, StepStats or "
-                      "CostGraphDef).")
+                      "an OpPerformanceList file of measured costs.")
   define_reading_flags()
 
 

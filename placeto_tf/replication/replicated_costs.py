@@ -7,7 +7,7 @@ whole batch; the op that divides the batch, and the parts that are sent, cost th
 written graph is read and estimated.
 
 Times measured for the unreplicated graph, or for one replica of several, hold for every copy; see
-`placeto_tf.costs.traces`.
+`placeto_tf.costs.measured_costs`.
 
 Dimensions: N ops of the replicated graph, O its outputs, R replicas.
 """
@@ -19,7 +19,7 @@ import dataclasses
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.costs import OpCosts, estimate_costs, traces
+from placeto_tf.costs import OpCosts, estimate_costs, measured_costs
 from placeto_tf.costs.estimate import from_work, work_of
 from placeto_tf.costs.work import OpWork
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
@@ -51,7 +51,7 @@ def replicated_costs(
     return estimate_costs(graph, cluster, source=source)
   if source == "grappler":
     return from_work(graph, cluster, replicated_work(replicated, work_of(original)))
-  measured, notes = traces.read(source, {*graph.op_names, *original.op_names})
+  measured = measured_costs.read(source, {*graph.op_names, *original.op_names})
   # Times that were measured for the replicated graph need no mapping.
   if any(name not in original.op_index for name in measured):  # of the replicated graph
     return estimate_costs(graph, cluster, source=source)
@@ -65,8 +65,7 @@ def replicated_costs(
       graph.op_names[op]: measured[original.op_names[origin]]
       for op, origin in enumerate(replicated.original_of_op.tolist())
       if origin >= 0 and original.op_names[origin] in measured}
-  found = traces.apply(graph, cluster, of_copies, estimated, replicated.replicas)
-  return dataclasses.replace(found, notes=(*found.notes, *notes))
+  return measured_costs.apply(graph, cluster, of_copies, estimated, replicated.replicas)
 
 
 def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:

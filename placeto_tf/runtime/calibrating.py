@@ -337,18 +337,22 @@ def kernel_times_us(graph: ComputationGraph, metadata: Any) -> Tuple[np.ndarray,
     [N] float64 us of all runs, NaN for ops that are not in the trace, and [N] float64 their number.
   """
   found, runs = np.full(graph.num_ops, np.nan), np.zeros(graph.num_ops)
+  kernels = found.copy()  # on the streams of GPUs
   index = graph.op_index
   for stats in metadata.step_stats.dev_stats:
-    # Streams of a GPU repeat the kernels of their device.
-    if "/stream:" in stats.device:
+    # Each kernel is listed under its own stream and under "all", as "op:OpType".
+    streams = "/stream:" in stats.device
+    if streams and not stats.device.endswith("/stream:all"):
       continue
     for node in stats.node_stats:
-      op = index.get(node.node_name)
+      op = index.get(node.node_name.rpartition(":")[0] if streams else node.node_name)
       if op is not None:
+        times = kernels if streams else found
         spent = max(0, node.op_end_rel_nanos - node.op_start_rel_nanos) * 1e-3
-        found[op] = spent + (0.0 if np.isnan(found[op]) else found[op])
-        runs[op] += 1
-  return found, runs
+        times[op] = spent + (0.0 if np.isnan(times[op]) else times[op])
+        runs[op] += not streams
+  # A GPU's own entry has the times of launching, which those of the kernels replace.
+  return np.where(np.isnan(kernels), found, kernels), runs
 
 
 def write_costs(
@@ -367,7 +371,7 @@ def write_costs(
     compute_us: [N, D] float64 us; NaN on devices that an op may not use.
     path: of the file.
     part: the graph of one replica and its `compute_us`, written with the graph's; see
-      `placeto_tf.costs.traces`.
+      `placeto_tf.costs.measured_costs`.
     replicas: R; `part` is the graph of one of them.
 
   Raises:

@@ -1,4 +1,4 @@
-"""Tests for placeto_tf.costs.cost_graph."""
+"""Costs in a CostGraphDef, and in an OpPerformanceList made of them."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from cost_protos import to_cost_graph, to_op_performances
 from placeto_tf import graphs
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
-from placeto_tf.costs.cost_graph import device_type, of_op_performances
+from placeto_tf.costs.measured_costs import of_op_performances
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import CostError
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
@@ -60,12 +60,6 @@ def test_performances_survive_the_round_trip_to_the_nanosecond():
   assert [measured.device_type for measured in found["a"]] == ["GPU", "CPU"]
   assert [measured.compute_us for measured in found["c"]] == pytest.approx([7.123, 70.0])
   assert found["a"][0].compute_us > 0 and found["b"][0].compute_us == 0
-  assert list(found["a"][0].output_bytes) == [10, 20]
-  assert found["b"][0].persistent_bytes == 500 and found["c"][0].temporary_bytes == 3
-
-
-@pytest.mark.parametrize("name, expected", [
-    ("/job:localhost/replica:0/task:0/device:GPU:0", "GPU"), ("/GPU:1", "GPU"), ("/cpu:0", "CPU"),
-    ("/job:worker", ""), ("", "")])
-def test_device_type_of_a_name(name, expected):
-  assert device_type(name) == expected
+  assert list(found["a"][0].memory.output_memory) == [10, 20]
+  assert found["b"][0].memory.persistent_memory == 500
+  assert found["c"][0].memory.temp_memory == 3

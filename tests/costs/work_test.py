@@ -118,11 +118,11 @@ def test_what_only_passes_on_does_no_work_and_what_launches_does_some(training_g
   assert ((work.flops + work.moved_bytes > 0) == work.launches).all()
 
 
-def test_unknown_dimensions_count_one_and_are_noted(load):
+def test_unknown_dimensions_count_one_and_are_named(load):
   def build(v1, tf):
     x = v1.placeholder(tf.bool, [30])
     tf.where(x, name="fetch")
 
   counted = _Counted(load(build))
   assert counted.outputs("fetch") == [8]  # [?, 1] of int64
-  assert any("unknown shape (fetch)" in note for note in counted.work.notes)
+  assert counted.work.unknown == "the shapes of 1 op are unknown (the first: fetch)"

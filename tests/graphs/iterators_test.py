@@ -26,7 +26,7 @@ def meta_graph_fixture():
 
 def _costs(graph):
   costs = placeto.estimate_costs(graph, placeto.Cluster.parse("k80:1"), cache=False)
-  return costs.compute_us[graph.op_index["product"], 0], costs.notes
+  return costs.compute_us[graph.op_index["product"], 0], (*costs.notes, costs.unknown)
 
 
 def test_the_batch_size_counts_for_what_an_iterator_gives(meta_graph):

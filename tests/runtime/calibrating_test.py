@@ -1,6 +1,8 @@
 """What calibration makes of measured times; and a calibration of two real workers."""
 
+import numpy as np
 import pytest
+from tensorflow.core.protobuf import config_pb2
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
@@ -44,6 +46,21 @@ def test_links_by_pair_and_overheads_go_into_the_cluster(cluster):
   assert fitted.op_overhead_us == 1.5 and fitted.ready_order == "executor"
   again = Cluster.from_json(fitted.to_json())
   assert again.to_json() == fitted.to_json() and "Identity" in again.inline_op_types
+
+
+def test_the_times_of_kernels_replace_those_of_launching_them(graph):
+  metadata = config_pb2.RunMetadata()
+  gpu = "/job:worker/replica:0/task:0/device:GPU:0"
+  one, other = graph.op_names[:2]
+  # Two runs of 9 us, whose kernels take 40 us; another op has no kernel.
+  for device, name, us in ((gpu, one, 9), (gpu, one, 9), (gpu, other, 2),
+                           (gpu + "/stream:all", f"{one}:MatMul", 40),
+                           (gpu + "/stream:12", f"{one}:MatMul", 40)):
+    metadata.step_stats.dev_stats.add(device=device).node_stats.add(
+        node_name=name, op_end_rel_nanos=us * 1000)
+  times_us, runs = calibrating.kernel_times_us(graph, metadata)
+  assert times_us[:2].tolist() == [40, 2] and runs[:2].tolist() == [2, 1]
+  assert np.isnan(times_us[2:]).all() and not runs[2:].any()
 
 
 def test_real_workers_are_calibrated_and_the_costs_replay_the_step(
