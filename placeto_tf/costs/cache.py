@@ -62,20 +62,6 @@ def key_of(graph: ComputationGraph, graph_def: Any) -> str:
   return digest.hexdigest()[:40]
 
 
-def path_of(folder: str, key: str, suffix: str = _SUFFIX) -> str:
-  """Returns the path of an entry.
-
-  Args:
-    folder: of the cache.
-    key: of the graph, from `key_of`.
-    suffix: of the kind of entry.
-
-  Returns:
-    The path, whether or not the file exists.
-  """
-  return os.path.join(folder, key + suffix)
-
-
 def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
   """Reads an entry of counted work.
 
@@ -87,7 +73,7 @@ def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
   Returns:
     The work, or None where there is no entry that fits the graph.
   """
-  content = _read(path_of(folder, key))
+  content = _read(os.path.join(folder, key + _SUFFIX))
   if content is None:
     return None
   try:
@@ -119,7 +105,7 @@ def load_seen(folder: str, key: str) -> Union[Seen, str, None]:
   Returns:
     The result of the look, the reason why it failed, or None if there is no entry.
   """
-  content = _read(path_of(folder, key, _SEEN_SUFFIX))
+  content = _read(os.path.join(folder, key + _SEEN_SUFFIX))
   try:
     found = json.loads(content) if content is not None else None
     return Seen(**found) if isinstance(found, dict) else found
@@ -169,7 +155,7 @@ def store(folder: str, key: str, work: OpWork) -> None:
 def _write(folder: str, key: str, suffix: str, content: bytes) -> None:
   with contextlib.suppress(OSError, CostError):
     os.makedirs(folder, exist_ok=True)
-    outputs.write(path_of(folder, key, suffix), content, error_type=CostError)
+    outputs.write(os.path.join(folder, key + suffix), content, error_type=CostError)
     entries = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(suffix)]
     # The most recently used entries are last, and are kept.
     for path in sorted(entries, key=os.path.getmtime)[:-_MAX_ENTRIES]:
