@@ -77,7 +77,7 @@ def test_the_readmes_first_lines_of_python_run(tmp_path, monkeypatch, capsys):
   few = first.replace("zoo:inception_v3", "zoo:rnnlm:steps=4:hidden=64").replace("20000", "40")
   names = {}
   exec(compile(few, "README.md", "exec"), names)
-  assert capsys.readouterr().out.startswith("PlacingResult(")
+  assert "A step takes" in capsys.readouterr().out
   placement = json.loads((tmp_path / "placement.json").read_text())
   assert len(placement["placement"]) > names["graph"].num_ops - 1
 
