@@ -161,8 +161,7 @@ def look(graph: ComputationGraph, mode: str) -> Seen:
 
 
 def _checkpoint(source: GraphSource) -> Optional[List[str]]:
-  """Returns the op that restores variables, its input for the path, and the path of a checkpoint;
-  None if the source has no checkpoint."""
+  """Returns the op that restores variables, its input for the path, and the path; None without."""
   saver = getattr(source.meta_graph or source.proto, "saver_def", None)
   path = source.path or ""
   path = (os.path.join(path, "variables", "variables") if source.format == "saved_model"

@@ -131,11 +131,11 @@ class ReplicaSource:
                   if shape and smaller.get(name, (0,))[:1] == (shape[0] // made,)), 0)
     # At least two examples for each replica, and a batch that divides. A spec takes long to load
     # again: first, the replica that is there is divided, if it is small.
-    sizes = [2, 3, 4]
-    if self._spec is not None and batch // made <= 8 * count:
-      sizes.insert(0, batch // (made * count))
+    sizes: Tuple[int, ...] = (2, 3, 4)
+    if self._spec is not None and 2 * count <= batch // made <= 8 * count:
+      sizes = (batch // (made * count), *sizes)
     for examples in sizes:
-      times = batch // (count * examples) if examples > 1 else 0
+      times = batch // (count * examples)
       if times < 2 or batch % (count * examples):
         continue
       try:

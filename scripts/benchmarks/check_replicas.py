@@ -45,7 +45,7 @@ def checked(graph: str, strategy: str, limit_s: float) -> Dict[str, Any]:
 
   Args:
     graph: anything that `load_graph` takes.
-    form: number of replicas, and "mirrored" where each has variables of its own.
+    strategy: number of replicas, and "mirrored" where each has variables of its own.
     limit_s: seconds of the check.
 
   Returns:
