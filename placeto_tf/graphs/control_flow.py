@@ -82,7 +82,8 @@ def _while(inliner, node, site, inner):
   first = varying[0]
   trips = node.attr["parallel_iterations"].i if "parallel_iterations" in node.attr else 10
   # Ops inside the loop's frame, and ops after the loop.
-  inside, outside = [], []
+  inside: List[NodeDef] = []
+  outside: List[NodeDef] = []
 
   def add(what, op, inputs, dtype, nodes=inside, **attrs):
     nodes.append(inliner.node(
