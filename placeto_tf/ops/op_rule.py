@@ -66,7 +66,6 @@ class OpRule:
     role: see the constants of this module; "" for an op that computes.
     key: whether the op makes keys for random ops that sample from a key.
     shape_input: the data input that holds the shape of the output.
-    element_input: the data input that holds the shape of a container's tensors.
     puts: (number of the container input or None, number of the tensor input, number of axes that
       the tensor gains in the container).
     takes: (number of the container input, number of axes that the tensor gains outside of the
@@ -77,7 +76,6 @@ class OpRule:
       at the same index; "some": results are sizes, too; "": results may be anything.
     bends: whether the op may turn a multiple of the number of examples into another number.
     shaped: whether an input is the output's shape, or a tensor of the same shape.
-    passes_on: whether the op passes an input on unchanged.
     scales_rows: whether optimizers use the op on rows of a gradient before they apply the rows.
     averages: whether the op may be between statistics and their moving average.
   """
@@ -90,14 +88,12 @@ class OpRule:
   role: str = ""
   key: bool = False
   shape_input: Optional[int] = None
-  element_input: Optional[int] = None
   puts: Optional[Tuple[Optional[int], int, int]] = None
   takes: Optional[Tuple[int, int, int]] = None
   any_number: Optional[Tuple[int, ...]] = None
   sizes: str = ""
   bends: bool = False
   shaped: bool = False
-  passes_on: bool = False
   scales_rows: bool = False
   averages: bool = False
 

@@ -236,9 +236,6 @@ register(
     "Fill Conv2DBackpropInput Conv2DBackpropInputV2 Conv3DBackpropInputV2 "
     "DepthwiseConv2dNativeBackpropInput AvgPoolGrad AvgPool3DGrad StridedSliceGrad", shape_input=0)
 register("ScatterNd Slice UnsortedSegmentSum", shape_input=2)
-register("TensorListReserve EmptyTensorList", element_input=0)
-register("TensorListPopBack TensorListStack TensorListFromTensor", element_input=1)
-register("TensorListGetItem TensorListGather", element_input=2)
 register("Fill BroadcastTo Tile Reshape Range OneHot ZerosLike OnesLike", shaped=True)
 
 # Containers.
@@ -273,11 +270,7 @@ register(
     "BroadcastArgs", sizes="some")
 register("FloorDiv FloorMod Mod TruncateDiv Minimum Maximum Add AddV2 Sub", bends=True)
 
-# Ops that pass an input on unchanged, and ops of optimizers and moving averages.
-register(
-    "Identity Switch Merge Enter Exit NextIteration StopGradient Cast Snapshot "
-    "PreventGradient CheckNumerics CheckNumericsV2 RefSwitch RefMerge RefEnter RefExit "
-    "RefNextIteration EnsureShape", passes_on=True)
+# Ops of optimizers and moving averages.
 register(
     "Identity Mul RealDiv Div DivNoNan Neg Cast Square Sub Add AddV2 Select SelectV2 "
     "Maximum Minimum ClipByValue Sqrt Rsqrt Pow StopGradient Abs Sign", scales_rows=True)

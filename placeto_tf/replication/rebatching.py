@@ -1,20 +1,22 @@
 """Rewrites a graph whose batch is baked into its constants for another batch.
 
-The shapes in such a graph (of reshapes, of initial states, of random ops) are constants. The search
-for constants that must change with the batch starts at tensors that hold examples. It goes forwards
-from the feeds, and backwards from ops that read both a tensor that depends on a feed and a tensor
-that does not.
+The shapes in such a graph (of reshapes, of initial states, of random ops) are constants. The graph
+is built again, op by op, with feeds of the other batch. TensorFlow's shape functions check every
+op. If the inputs of an op do not fit together, a constant before the op still has the old batch:
+the nearest constant with which the op fits is changed. A wrong guess does no harm, because sharding
+propagation compares the graphs at both batches and refuses replicas that would differ.
 
-Constants that count examples (the divisor of a mean's gradient) are treated separately. When a
-batch is divided among replicas, these constants do not change, because the divisor is the number of
+Constants that count examples (the divisor of a mean's gradient) do not show in shapes. When a batch
+is divided among replicas, these constants do not change, because the divisor is the number of
 examples of the whole batch. When the graph is guessed at a larger batch, they grow. A divisor
-counts examples if it is a multiple of the batch and divides examples or a sum over examples.
+counts examples if it is a multiple of the batch and divides examples, or something computed from
+the feeds.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 
@@ -22,429 +24,337 @@ from placeto_tf.errors import CostError, GraphError
 from placeto_tf.graphs import analysis_graph_def
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.exported_protos import with_nodes
+from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT
+from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.shapes import PLACEHOLDERS, set_shape
-from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
-from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow
-from placeto_tf.replication.propagation import propagate
+from placeto_tf.replication.dataflow import (
+  Dataflow,
+  Shape,
+  Tensor,
+  analyse_dataflow,
+  closure,
+  known_dims,
+)
 from placeto_tf.replication.reloading import check_shapes, frozen, reloaded
-from placeto_tf.replication.scaling import Scaling, empty
-from placeto_tf.replication.sparse_updates import sparse_updates
-from placeto_tf.replication.specs import Container, Gathered, Partial, Sharded, Spec
+from placeto_tf.replication.scaling import empty
 
 if TYPE_CHECKING:
+  import tensorflow as tf
   from tensorflow.core.framework.graph_pb2 import GraphDef
   from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+# A change of a constant: (whether it holds rows of examples, the number of the axis or entry).
+Change = Tuple[bool, int]
 _QUOTIENTS = frozenset("RealDiv Div DivNoNan".split())
-_CONTRACTIONS = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3".split())
-_CONCATENATING = frozenset("ConcatV2 Concat Pack".split())
-# Op types whose result and first input have the examples along different axes.
-_MOVING = frozenset("ExpandDims Squeeze Reshape StridedSlice Sum Mean Max Min".split())
 _TAKEN = "QueueDequeue"  # first part of the types of ops whose second input is the batch size
-_MAX_ROUNDS = 3
+# Ops of loops and branches, which pass a value on; the graph is built without loops.
+_PASSING = (*ENTER, *EXIT, *NEXT, "Switch", "RefSwitch")
+_STALE = ("_class", "_output_shapes")  # attributes of the ops and shapes of the original graph
+_MAX_ENTRIES = 64  # of a constant that may be a shape
+_MAX_CONSTANTS = 50  # that are tried for one input of an op
+_MAX_BUILT = 100_000  # ops that are built in all, in about 15 seconds
 
 
 class Rebatching:
-  """Constants and shapes that another batch changes.
+  """The ops of a graph at another batch.
 
   Attributes:
-    nodes: op -> its NodeDef at the other batch.
-    followed: whether examples could be followed through all ops.
+    nodes: constant or feed -> its NodeDef at the other batch.
   """
 
-  def __init__(self, flow: Dataflow, times: int, per: int, counts: bool, scaling: Scaling):
-    """Rewrites the graph for another batch.
+  def __init__(self, flow: Dataflow, times: int, per: int, counts: bool):
+    """Builds the graph.
 
     Args:
       flow: the graph.
       times, per: the other batch is `times / per` times as large.
       counts: whether constants that count examples change, too.
-      scaling: the known parts of the graph at a larger batch.
+
+    Raises:
+      GraphError: the ops do not fit together at the other batch, whatever constant changes.
     """
-    self._flow, self._times, self._per = flow, times, per
-    self._batch = op_roles.batch_feeds(flow, scaling)[0]
-    self._found = propagate(flow, sparse_updates(flow), scaling)
-    self._axes: Dict[Tensor, int] = {}  # tensors that depend on no feed -> axis of examples
-    self._pending: List[Tuple[Tensor, int]] = []
-    self._entries: Set[Tuple[Tensor, Optional[int]]] = set()
+    import tensorflow as tf
+
+    self._flow = flow
+    self._batch, sources = op_roles.batch_feeds(flow, empty(flow))
+    self._times, self._per = self._target = times, per
+    # One example would fit any number, as broadcasting does: build the graph at twice the batch.
+    if self._batch * times == per:
+      self._times, self._per = 2, 1
+    self._sources = frozenset(sources)
+    self._fed = self._sources.union(
+        flow.graph.op_index[name.rpartition(":")[0]] for name in flow.graph.origin.feed_shapes)
+    self._graph = tf.Graph()
+    self._made: Dict[int, List[tf.Tensor]] = {}  # op -> its outputs at the other batch
+    self._built = 0  # how often an op was built
+    self._repairing: Set[int] = set()  # ops that do not fit yet
+    self._place = {op: i for i, op in enumerate(flow.order)}
+    # Readers of each op; the graph is built without the back edges of loops.
+    self._readers = [[] if op_type in NEXT else readers
+                     for op_type, readers in zip(flow.types, flow.consumers)]
+    self._changes: Dict[int, Change] = {}  # constant -> how it changes
+    for op in sources:
+      if flow.types[op].startswith(_TAKEN) and flow.constant(flow.inputs[op][1][0]) is not None:
+        self._changes[flow.inputs[op][1][0]] = (False, 0)
+    for op in flow.order:
+      if not self._build(op):
+        raise self._unfit(op)
+    self._times, self._per = self._target
     self.nodes: Dict[int, NodeDef] = {}
-    self.followed = not self._found.refused
-    # Forwards: the shape inputs of tensors with examples. Backwards: the other inputs of their ops.
-    self._check_reshapes()
-    for op in range(len(flow.types)):
-      self._look_at(op)
-      if counts:
-        self._count(op)
-    while self._pending:
-      self._follow(*self._pending.pop())
-    for op in sorted(self._found.sources):
+    for op in self._changes:
+      self._set(op, self._changed(op))
+    for op in sorted(self._sources):
       if flow.types[op] in PLACEHOLDERS:
         self._resize_feed(op)
-      elif flow.types[op].startswith(_TAKEN):
-        self._want_entry(flow.inputs[op][1], None)
-
-  def _check_reshapes(self) -> None:
-    """Raises GraphError where the axis of the examples after a reshape is ambiguous."""
-    flow = self._flow
-    for op, why in self._found.refused.items():
-      if why.op == op and flow.types[op] == "Reshape" and isinstance(
-          self._spec(flow.inputs[op][0]), Sharded):
-        raise GraphError(
-            f"op {flow.graph.op_names[op]!r} (Reshape) {why.reason}, and the batch is baked into "
-            "the graph; leave the first dimension of the feeds open, with None")
+    if counts:
+      reached = closure(set(self._sources), flow.consumers)
+      for op in flow.order:
+        self._count(op, reached)
 
   def _resized(self, size: int) -> int:
     """Returns the size of an axis of examples at the other batch."""
-    # -1, an open dimension, fits any batch.
-    if size < 0:
-      return size
     if size * self._times % self._per:
       raise GraphError(f"a dimension of {size} examples cannot be divided by {self._per}")
     return size * self._times // self._per
 
-  def _spec(self, tensor: Tensor) -> Spec:
-    return self._found.spec(tensor)
+  # Building.
 
-  def _axis(self, tensor: Tensor) -> Optional[int]:
-    spec = self._spec(tensor)
-    # A gathered tensor is assumed to have the examples along its first axis.
-    if isinstance(spec, Gathered) and self._has_batch(tensor):
-      return 0
-    return spec.axis if isinstance(spec, Sharded) else self._axes.get(tensor)
+  def _build(self, op: int) -> bool:
+    """Builds an op, and changes constants before it where needed; returns whether it fits."""
+    return self._fits(op) or op not in self._repairing and self._repair(op)
 
-  def _want(self, tensor: Tensor, axis: int) -> None:
-    """Notes that a tensor must hold examples along an axis, and changes the ops before it."""
-    shape = self._flow.shape(tensor)
-    if not isinstance(self._spec(tensor), Sharded) and tensor not in self._axes and (
-        shape is None or axis < len(shape)):
-      self._axes[tensor] = axis
-      self._pending.append((tensor, axis))
-
-  def _look_at(self, op: int) -> None:
-    """Changes the inputs of an op that holds examples."""
-    flow = self._flow
-    op_type = flow.types[op]
-    for tensor in flow.outputs(op):
-      axis = self._axis(tensor)
-      if axis is not None:
-        self._shape_argument(op, tensor, axis)
-        self._beside(op, tensor, axis)
-    element = rule_of(op_type).element_input
-    if element is not None:
-      for tensor in (*flow.outputs(op), *flow.inputs[op]):
-        found = self._spec(tensor)
-        if isinstance(found, Container) and isinstance(found.content, Sharded):
-          self._want_entry(flow.inputs[op][element], found.content.axis)
-          break
-    if op_type in ("TensorListPushBack", "TensorListSetItem"):
-      box = self._spec((op, 0))
-      if isinstance(box, Container) and isinstance(box.content, Sharded):
-        self._want(flow.inputs[op][-1], box.content.axis)
-      made, axis = flow.list_of(flow.inputs[op][0]), self._axis(flow.inputs[op][-1])
-      # The list's element shape grows with its elements.
-      if axis is not None and flow.types[made] in ("EmptyTensorList", "TensorListReserve"):
-        self._want_entry(flow.inputs[made][0], axis)
-    if op_type == "TensorListPopBack":
-      axis = self._axis((op, 1))
-      if axis is not None:
-        self._want_entry(flow.inputs[op][1], axis)
-    if op_type in _CONTRACTIONS:
-      self._contraction(op)
-
-  def _contraction(self, op: int) -> None:
-    flow = self._flow
-    first, second = flow.inputs[op]
-    names = ("transpose_a", "transpose_b") if flow.types[op] == "MatMul" else ("adj_x", "adj_y")
-    flags = [attr is not None and attr.b for attr in (flow.attr(op, name) for name in names)]
-    shapes = [flow.shape(tensor) for tensor in (first, second)]
-    if shapes[0] is None or shapes[1] is None:
-      return
-    # The axis of each input that is summed over, counted from the first axis.
-    summed = (len(shapes[0]) - (2 if flags[0] else 1), len(shapes[1]) - (1 if flags[1] else 2))
-    for i, (one, other) in enumerate(((first, second), (second, first))):
-      # If the summed axis of one factor holds examples, the summed axis of the other does, too.
-      if self._axis(one) == summed[i]:
-        self._want(other, summed[1 - i])
-
-  def _beside(self, op: int, tensor: Tensor, axis: int) -> None:
-    """Makes the inputs of an op hold as many examples as its result."""
-    flow, shape = self._flow, self._flow.shape(tensor)
-    op_type = flow.types[op]
-    if shape is None:
-      return
-    rule = rule_of(op_type)
-    if rule.axes == "elementwise" or rule.passes_on or op_type == "Softmax" or (
-        op_type in _CONCATENATING):
-      for i, each in enumerate(flow.inputs[op]):
-        given = flow.shape(each)
-        if given is None or op_type in ("Switch", "RefSwitch") and i == 1:
-          continue
-        # Axes are aligned from the last one, as in broadcasting.
-        at = axis - len(shape) + len(given)
-        if op_type == "Pack":
-          packed = (flow.attr(op, "axis").i if flow.attr(op, "axis") is not None else 0)
-          # Pack adds an axis: the numbers of later axes are one less in the inputs.
-          at = axis - (packed % len(shape) < axis)
-        # The axis has the same size as in the result, so it is not broadcast.
-        if 0 <= at < len(given) and given[at] == shape[axis] and (given[at] or 0) > 1:
-          self._want(each, at)
-
-  def _follow(self, tensor: Tensor, axis: int) -> None:
-    """Changes the op that computes a tensor so that the tensor has the other number of examples."""
-    flow, op = self._flow, tensor[0]
-    op_type, data = flow.types[op], flow.inputs[op]
-    if op_type == "Const":
-      self._resize_constant(op, axis)
-      return
-    if op_type in op_roles.VARIABLES or op_type == "ReadVariableOp":
-      variable = flow.origin(data[0])[0] if data else op
-      raise GraphError(
-          f"variable {flow.graph.op_names[variable]!r} keeps examples of a batch "
-          "that is fixed, so that replicas cannot divide it; put the batch into the first "
-          "dimension of the feeds if it is elsewhere, take the variable out of the training step, "
-          "or train with one replica")
-    self._shape_argument(op, tensor, axis)
-    self._beside(op, tensor, axis)
-    if op_type == "Transpose":
-      order = flow.value(data[1])
-      if order is not None:
-        self._want(data[0], int(order[axis]))
-    elif op_type in _MOVING or op_type in _CONTRACTIONS:
-      self._want_elements(data[0], tensor, axis)
-    elif op_type in ("ZerosLike", "OnesLike", "OneHot"):
-      self._want(data[0], axis)
-    elif op_type == "Range":
-      self._want_entry(data[1], None)
-    elif op_type in ("Gather", "ResourceGather", "GatherV2"):
-      indices = flow.shape(data[1])
-      first = op_type != "GatherV2" or np.all(flow.value(data[2]) == 0)
-      if first and indices is not None and axis < len(indices):
-        self._want(data[1], axis)
-
-  def _want_elements(self, source: Tensor, result: Tensor, axis: int) -> None:
-    """Finds the axis of the examples in the input of an op that only moves axes."""
-    given, shape = self._flow.shape(source), self._flow.shape(result)
-    if given is None or shape is None:
-      return
-    # The same axis with the same size, else the first axis that is a multiple of the batch.
-    if axis < len(given) and given[axis] == shape[axis]:
-      self._want(source, axis)
-      return
-    for at, size in enumerate(given):
-      if size and size % self._batch == 0:
-        self._want(source, at)
-        return
-
-  def _shape_argument(self, op: int, tensor: Tensor, axis: int) -> None:
-    flow = self._flow
-    op_type, data = flow.types[op], flow.inputs[op]
-    i = rule_of(op_type).shape_input
-    if i is not None:
-      self._want_entry(data[i], None if op_type == "UnsortedSegmentSum" else axis)
-    elif op_type == "Tile":
-      given, shape = flow.shape(data[0]), flow.shape(tensor)
-      if given is None or axis >= len(given) or self._axis(data[0]) == axis:
-        return
-      if shape is not None and (given[axis] or 0) > 1 and given[axis] == shape[axis]:
-        self._want(data[0], axis)
-      else:
-        self._want_entry(data[1], axis)
-    elif op_type == "StridedSlice":
-      end = flow.value(data[2])
-      given = flow.shape(data[0])
-      if end is not None and given is not None and axis < len(end) and end[axis] == given[axis]:
-        self._want_entry(data[2], axis)
-
-  def _want_entry(self, tensor: Tensor, index: Optional[int]) -> None:
-    """Scales one entry of a vector of whole numbers to the other batch.
-
-    If the entry is None, it is the first entry that is a multiple of the batch.
-    """
-    flow = self._flow
-    # Look at each entry once, because shape arithmetic in a loop would recurse for ever.
-    if (tensor, index) in self._entries:
-      return
-    self._entries.add((tensor, index))
-    op = tensor[0]
-    op_type, data = flow.types[op], flow.inputs[op]
-    if op in self._found.copied and op_type not in ("Pack", "ConcatV2", "Const"):
-      return  # computed from feeds
-    if op_type == "Const":
-      self._resize_entry(op, index)
-    elif op_type in ("Identity", "Cast", "Squeeze", "ExpandDims", "Reshape", "Enter", "Prod",
-                  "FloorDiv", "RealDiv"):
-      # A product does not tell which of its factors grows.
-      self._want_entry(data[0], None if op_type == "Prod" else index)
-    elif op_type == "Pack" and index is not None and index < len(data):
-      self._want_entry(data[index], None)
-    elif op_type == "StridedSlice":
-      self._want_entry(data[0], self._sliced_entry(op, index))
-    elif op_type == "Slice" and index is not None:
-      begin = flow.value(data[1])
-      if begin is not None and np.size(begin) == 1:
-        self._want_entry(data[0], index + int(np.ravel(begin)[0]))
-    elif op_type in ("Maximum", "Mul"):
-      for each in data:
-        value = flow.value(each)
-        if value is not None and value.size and int(np.max(value)) % self._batch == 0:
-          self._want_entry(each, index)
-          return
-    elif op_type == "ConcatV2" and index is not None:
-      for each in data[:-1]:
-        value = flow.value(each)
-        size = int(np.size(value)) if value is not None else len(flow.shape(each) or (0,))
-        if index < size:
-          self._want_entry(each, index)
-          return
-        # The entry is now counted from the beginning of the next part.
-        index -= size
-
-  def _sliced_entry(self, op: int, index: Optional[int]) -> Optional[int]:
-    """Returns the entry of a vector that a StridedSlice takes, or None if it takes several."""
-    begin, step = (self._flow.value(self._flow.inputs[op][i]) for i in (1, 3))
-    if begin is None or step is None or np.size(begin) != 1:
-      return None
-    shrinks, masked = (attr is not None and attr.i == 1 for attr in (
-        self._flow.attr(op, name) for name in ("shrink_axis_mask", "begin_mask")))
-    first = 0 if masked else int(np.ravel(begin)[0])
-    if shrinks:
-      return first if first >= 0 else None
-    return None if index is None or first < 0 else first + index * int(np.ravel(step)[0])
-
-  def _resize_entry(self, op: int, index: Optional[int]) -> None:
+  def _fits(self, op: int) -> bool:
+    """Builds an op on the tensors before it, and returns whether their shapes fit."""
     import tensorflow as tf
 
-    node = self._node(op)
-    value = np.array(tf.make_ndarray(node.attr["value"].tensor))
-    # The entry is a multiple of the batch; make it the same multiple of the other batch.
-    flat = value.reshape(-1)
-    before = np.array(tf.make_ndarray(self._flow.nodes[op].attr["value"].tensor)).reshape(-1)
-    # Only whole numbers are sizes.
-    if value.dtype.kind not in "iu":
-      return
-    if index is None:
-      index = next((i for i, each in enumerate(before.tolist())
-                    if each > 0 and each % self._batch == 0), None)
-    if index is None or index >= len(flat) or before[index] % self._batch or before[index] <= 0:
-      return
-    flat[index] = self._resized(int(before[index]))
-    self._set(node, flat.reshape(value.shape))
+    self._built += 1
+    try:
+      self._made[op] = self._make(op)
+      return self._built <= _MAX_BUILT + len(self._place) and self._keeps_order(op)
+    except (ValueError, TypeError, tf.errors.OpError):
+      return False
 
-  def _resize_constant(self, op: int, axis: int) -> None:
-    node, value = self._node(op), self._flow.constant(op)
-    if value is None or axis >= value.ndim or value.shape[axis] % self._batch:
-      return
-    size = self._resized(value.shape[axis])
-    # Extend evenly spaced whole numbers by the same step; repeat other numbers.
-    if value.dtype.kind in "iu" and value.size == value.shape[axis] > 1:
-      first, second = (int(each) for each in value.reshape(-1)[:2])
-      # numbers = first + step * (0, 1, 2, ...), as many as the larger of both sizes.
-      numbers = first + (second - first) * np.arange(max(size, value.size))
-      if np.array_equal(value.reshape(-1), numbers[:value.size]):
-        shape = [size if i == axis else each for i, each in enumerate(value.shape)]
-        self._set(node, numbers[:size].astype(value.dtype).reshape(shape))
-        return
-    if value.dtype.kind in "iu" and size > value.shape[axis] and np.ptp(value):
-      raise GraphError(
-          f"op {self._flow.graph.op_names[op]!r} (Const) holds an integer for each example of "
-          "the batch that is baked into the graph, and the integers of more examples are unknown; "
-          "leave the first dimension of the feeds open, with None")
-    # Repeat the rows often enough for the other batch, then take as many as it has.
-    repeated = np.concatenate([value] * max(1, math.ceil(size / value.shape[axis])), axis=axis)
-    self._set(node, np.take(repeated, np.arange(size), axis=axis))
+  def _keeps_order(self, op: int) -> bool:
+    """Returns whether a Reshape may keep the examples in order, as its sizes alone do not tell."""
+    if self._flow.types[op] != "Reshape":
+      return True
+    axis, now = self._changed_axis(self._flow.inputs[op][0]), self._changed_axis((op, 0))
+    given, shape = self._flow.shape(self._flow.inputs[op][0]), self._flow.shape((op, 0))
+    if axis is None or now is None or given is None or shape is None or None in (*given, *shape):
+      return True
+    # [before, outer * b, ...] -> [before * outer, b, ...]: elements before the examples stay there.
+    before = math.prod(known_dims(given)[:axis])
+    most = before * known_dims(given)[axis] // self._batch
+    return before <= math.prod(known_dims(shape)[:now]) <= most
 
-  def _count(self, op: int) -> None:
-    """Changes the divisor of a sum over examples if the divisor is the number of examples."""
+  def _make(self, op: int) -> List[tf.Tensor]:
+    import tensorflow as tf
+
+    flow, op_type = self._flow, self._flow.types[op]
+    # Back edges of loops are left out: their ops come later.
+    inputs = [tensor for tensor in flow.inputs[op] if flow.types[tensor[0]] not in NEXT]
+    data = [self._made[producer][port] for producer, port in inputs]
+    node, tensors = flow.nodes[op], flow.outputs(op)
+    if op in self._changes:
+      with self._graph.as_default():
+        return [tf.constant(self._changed(op))]
+    if op in self._fed:
+      return [self._source(tensor, self._fed_shape(tensor)) for tensor in tensors]
+    if op_type in _PASSING or op_type in MERGE:
+      if op_type in NEXT:
+        inputs += [(merge, 0) for merge in flow.consumers[op]]
+      # A loop or branch keeps the number of examples: Pack refuses tensors of different shapes.
+      shapes = {flow.shape(tensor) for tensor in inputs}
+      if op_type in (*NEXT, *MERGE) and len(shapes) == 1 and None not in shapes:
+        with self._graph.as_default():
+          tf.stack([self._made[producer][port] for producer, port in inputs])
+      if op_type not in MERGE:
+        return [data[0]] * len(tensors)
+      # The values of a Merge are not known. A handle tells the shapes of the tensors behind it.
+      return [data[0] if data[0].dtype in (tf.resource, tf.variant) else self._source(
+          tensors[0], data[0].shape if len(shapes) == 1 else None),
+              *(self._source(tensor, ()) for tensor in tensors[1:])]
+    if registered_op_def(op_type) is None or any(
+        attr.HasField("func") or attr.list.func for attr in node.attr.values()):
+      return [self._source(tensor, None) for tensor in tensors]
+    attrs = {key: value for key, value in node.attr.items() if key not in _STALE}
+    made = list(self._graph.create_op(op_type, data, attrs=attrs).outputs)
+    # Kernels compare these shapes, though shape functions do not.
+    if op_type == "StridedSliceGrad":
+      part = self._graph.create_op("StridedSlice", [made[0], *data[1:4]], attrs=attrs).outputs[0]
+      part.shape.assert_is_compatible_with(data[4].shape)
+    if op_type == "ConcatOffset":
+      with self._graph.as_default():
+        tf.concat([tf.fill(shape, 0) for shape in data[1:]], data[0])
+    return made
+
+  def _source(self, tensor: Tensor, shape: Any) -> tf.Tensor:
+    """Returns a tensor of this shape and of unknown values."""
+    import tensorflow as tf
+
+    with self._graph.as_default():
+      return tf.compat.v1.placeholder(self._flow.dtype(tensor) % 100, shape)
+
+  def _fed_shape(self, tensor: Tensor) -> Shape:
+    shape = self._flow.shape(tensor)
+    if tensor[0] not in self._sources or not shape or shape[0] is None:
+      return shape
+    return (self._resized(shape[0]), *shape[1:])
+
+  def _changed_axis(self, tensor: Tensor) -> Optional[int]:
+    """Returns the first axis of a tensor with another size than in the original graph, or None."""
+    before = self._flow.shape(tensor) if tensor[0] in self._made else None
+    if before is None or self._made[tensor[0]][tensor[1]].shape.rank != len(before):
+      return None
+    now = self._made[tensor[0]][tensor[1]].shape
+    return next((axis for axis, pair in enumerate(zip(before, now.as_list()))
+                 if None not in pair and pair[0] != pair[1]), None)
+
+  # Repairing.
+
+  def _repair(self, op: int) -> bool:
+    """Changes constants before an op until its inputs fit; returns whether they fit."""
+    start = dict(self._made), dict(self._changes)
+    inputs = self._flow.inputs[op]
+    axes = {self._changed_axis(tensor) for tensor in inputs} - {None}
+    self._repairing.add(op)
+    try:
+      for tensor in inputs:
+        if tensor[0] not in self._made or self._changed_axis(tensor) is not None:
+          continue
+        kept = None
+        for constant, change in self._candidates(tensor):
+          before = dict(self._made), dict(self._changes)
+          if self._change(constant, change):
+            if self._fits(op):
+              return True
+            # Perhaps another input has to change, too, along the same axis.
+            if kept is None and self._changed_axis(tensor) in axes:
+              kept = self._made, self._changes
+          self._made, self._changes = before
+        self._made, self._changes = kept or (self._made, self._changes)
+      self._made, self._changes = start
+      return False
+    finally:
+      self._repairing.discard(op)
+
+  def _change(self, constant: int, change: Change) -> bool:
+    """Changes a constant, and builds the ops behind it again; returns whether they fit."""
+    self._changes[constant] = change
+    # An op that does not fit yet is built later, and so are the ops behind it.
+    waiting = set(self._repairing)
+    for op in sorted(closure({constant}, self._readers) & self._made.keys(),
+                     key=self._place.__getitem__):
+      if op in waiting:
+        waiting.update(self._readers[op])
+      elif not self._build(op):
+        return False
+    return True
+
+  def _candidates(self, tensor: Tensor) -> Iterator[Tuple[int, Change]]:
+    """Yields constants behind an input of an op, the nearest first, with changes to try."""
+    flow = self._flow
+    queue, seen = [tensor[0]], {tensor[0]}
+    constants = 0
+    for at in queue:  # the list grows during the loop
+      value = flow.constant(at) if at not in self._changes else None
+      if value is not None:
+        # A size: an entry that is a multiple of the batch. Or rows: an axis that is one.
+        entries = np.flatnonzero((value > 0) & (value % self._batch == 0)).tolist() if (
+            value.dtype.kind in "iu" and value.size <= _MAX_ENTRIES) else []
+        yield from ((at, (False, i)) for i in entries)
+        for axis, size in enumerate(value.shape):
+          if value.size and not size % self._batch:
+            yield at, (True, axis)
+        constants += 1
+        if constants == _MAX_CONSTANTS:
+          return
+      for producer, _ in flow.inputs[at]:
+        if producer not in seen and producer in self._made:
+          seen.add(producer)
+          queue.append(producer)
+
+  def _changed(self, constant: int) -> np.ndarray:
+    """Returns the value of a constant at the other batch; ValueError if it cannot be told."""
+    value, (is_axis, i) = self._flow.constant(constant), self._changes[constant]
+    assert value is not None
+    if not is_axis:
+      flat = value.reshape(-1).copy()
+      flat[i] = self._resized(int(flat[i]))
+      return flat.reshape(value.shape)
+    whole, size, wanted = value.dtype.kind in "iu", value.shape[i], self._resized(value.shape[i])
+    steps = np.diff(value.reshape(-1)) if whole and value.size == size > 1 else np.zeros(0)
+    # Extend evenly spaced whole numbers by the same step; repeat other rows.
+    if len(set(steps.tolist())) == 1:
+      shape = [wanted if axis == i else each for axis, each in enumerate(value.shape)]
+      numbers = value.reshape(-1)[0] + steps[0] * np.arange(wanted)
+      return numbers.astype(value.dtype).reshape(shape)
+    # Varied whole numbers, such as labels, cannot be told for more examples.
+    if whole and self._target[0] > self._target[1] and np.ptp(value):
+      raise ValueError("varied whole numbers")
+    return np.take(value, np.arange(wanted) % size, axis=i)
+
+  def _unfit(self, op: int) -> GraphError:
+    """Returns the error of an op that does not fit at the other batch."""
+    flow, names = self._flow, self._flow.graph.op_names
+    for tensor in flow.inputs[op]:
+      variable = flow.origin(tensor)[0]
+      if flow.types[variable] == "ReadVariableOp":
+        variable = flow.origin(flow.inputs[variable][0])[0]
+      if flow.types[variable] in op_roles.VARIABLES and self._changed_axis(tensor) is None:
+        return GraphError(
+            f"variable {names[variable]!r} keeps examples of a batch "
+            "that is fixed, so that replicas cannot divide it; put the batch into the first "
+            "dimension of the feeds if it is elsewhere, take the variable out of the training "
+            "step, or train with one replica")
+    return GraphError(
+        f"the inputs of op {names[op]!r} ({flow.types[op]}) do not fit together at another batch, "
+        "and the batch is baked into the graph; leave the first dimension of the feeds open, with "
+        "None")
+
+  # Constants that count examples, and feeds.
+
+  def _count(self, op: int, reached: Set[int]) -> None:
+    """Changes the divisor of an op if it is the number of examples."""
     flow, data = self._flow, self._flow.inputs[op]
     # A divisor is the second input of a division, or a factor of a product that is a reciprocal.
     reciprocal = flow.types[op] == "Mul"
     places = ((1, 0), (0, 1)) if reciprocal else ((1, 0),) if flow.types[op] in _QUOTIENTS else ()
     for i, other in places:
-      number = self._scalar(data[i])
-      if number is None or reciprocal and not 0 < abs(number) < 1 or not (
-          isinstance(self._spec(data[other]), (Sharded, Partial)) or data[other] in self._axes or (
-              self._has_batch(data[other]))):
+      constant = flow.origin(data[i])[0]
+      value = flow.constant(constant)
+      if value is None or value.size != 1 or data[other][0] not in reached and (
+          self._changed_axis(data[other]) is None):
+        continue
+      number = float(value.reshape(-1)[0])
+      if not number or reciprocal and not abs(number) < 1:
         continue
       # The number of examples that the constant counts; up to rounding, a multiple of the batch.
       count = 1 / number if reciprocal else number
       if abs(count - round(count)) < 1e-3 * abs(count) and round(count) % self._batch == 0:
-        self._resize_count(flow.origin(data[i]), reciprocal)
-
-  def _has_batch(self, tensor: Tensor) -> bool:
-    shape = self._flow.shape(tensor)
-    first = shape[0] if shape else None
-    return first is not None and first > 0 and first % self._batch == 0
-
-  def _scalar(self, tensor: Tensor) -> Optional[float]:
-    flow = self._flow
-    op = flow.origin(tensor)[0]
-    if op in self._found.copied:
-      return None
-    value = flow.value(tensor)
-    if value is None:
-      value = flow.constant(op)
-    if value is None or np.size(value) != 1:
-      return None
-    return float(np.reshape(value, -1)[0])
-
-  def _resize_count(self, tensor: Tensor, reciprocal: bool) -> None:
-    value = self._flow.constant(tensor[0])
-    if value is None:
-      self._want_entry(tensor, None)
-      return
-    # A reciprocal shrinks as the count grows.
-    factor = self._times / self._per
-    found = value / factor if reciprocal else value * factor
-    self._set(self._node(tensor[0]), found.astype(value.dtype))
+        # A reciprocal shrinks as the count grows.
+        factor = self._times / self._per
+        found = value / factor if reciprocal else value * factor
+        self._set(constant, found.astype(value.dtype))
 
   def _resize_feed(self, op: int) -> None:
-    node = self._node(op)
-    shape = self._flow.shape((op, 0))
+    shape = self._fed_shape((op, 0))
     if shape is not None:
-      set_shape(node.attr["shape"], tuple(
-          -1 if size is None else self._resized(size) if not i else size
-          for i, size in enumerate(shape)))
+      set_shape(self._node(op).attr["shape"], tuple(-1 if size is None else size for size in shape))
 
-  def _node(self, op: int) -> NodeDef:
-    if op not in self.nodes:
-      self.nodes[op] = type(self._flow.nodes[op])()
-      self.nodes[op].CopyFrom(self._flow.nodes[op])
-      if "_output_shapes" in self.nodes[op].attr:
-        del self.nodes[op].attr["_output_shapes"]
-    return self.nodes[op]
-
-  def _set(self, node: NodeDef, value: np.ndarray) -> None:
+  def _set(self, constant: int, value: np.ndarray) -> None:
     import tensorflow as tf
 
-    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+    self._node(constant).attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
 
-
-def _rebatched_nodes(flow: Dataflow, times: int, per: int, counts: bool) -> Dict[int, NodeDef]:
-  """Returns op -> its NodeDef at another batch; for the arguments see `Rebatching`.
-
-  Where examples cannot be followed, for instance through a function, the shapes of the graph at
-  twice the batch show which tensors grow, as far as that graph is known.
-
-  Raises:
-    GraphError: the axis of the examples is ambiguous.
-  """
-  scaling = empty(flow)
-  nodes: Dict[int, NodeDef] = {}
-  twice: Dict[int, NodeDef] = {}
-  # Each round at twice the batch makes more shapes known, until nothing new is found.
-  for _ in range(_MAX_ROUNDS):
-    found = Rebatching(flow, times, per, counts, scaling)
-    known = len(nodes)
-    nodes.update(found.nodes)
-    if found.followed or len(nodes) == known:
-      break
-    try:
-      twice.update(Rebatching(flow, 2, 1, True, scaling).nodes)
-      scaling = Scaling(flow, _with_nodes(flow, twice), 2)
-    except CostError:
-      break
-  return nodes
+  def _node(self, op: int) -> NodeDef:
+    """Returns a new copy of an op's node, which stands for it at the other batch."""
+    self.nodes[op] = type(self._flow.nodes[op])()
+    self.nodes[op].CopyFrom(self._flow.nodes[op])
+    if "_output_shapes" in self.nodes[op].attr:
+      del self.nodes[op].attr["_output_shapes"]
+    return self.nodes[op]
 
 
 def _with_nodes(flow: Dataflow, changed: Dict[int, NodeDef]) -> Dataflow:
@@ -486,7 +396,7 @@ def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
     GraphError: the axis of the examples is ambiguous, or the ops reject the larger batch.
   """
   try:
-    return _with_nodes(flow, _rebatched_nodes(flow, replicas, 1, counts=True))
+    return _with_nodes(flow, Rebatching(flow, replicas, 1, counts=True).nodes)
   except CostError as error:
     raise GraphError(
         "the batch is baked into the graph, and its ops do not fit together at a batch "
@@ -511,7 +421,7 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
     return None
   flow = analyse_dataflow(graph)
   try:
-    changed = _rebatched_nodes(flow, 1, replicas, counts=False)
+    changed = Rebatching(flow, 1, replicas, counts=False).nodes
   except GraphError:
     return None
   # Batches of a queue can be divided where a constant tells their size, those of iterators cannot.

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import training_constructs
+from unhurried import compare_training
 
 from placeto_tf.errors import GraphError
 from placeto_tf.replication import check_specs, load_replicas, load_with_replicas
@@ -65,3 +66,21 @@ def test_positions_in_a_batch_that_grows_are_counted_on():
       trained.append(session.run(tf.raw_ops.ReadVariableOp(
           resource=graph.get_tensor_by_name("w:0"), dtype=tf.float32)))
   np.testing.assert_allclose(*trained, rtol=1e-5)
+
+
+def test_a_fixed_batch_is_told_from_other_sizes_that_are_multiples_of_it():
+  with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder(tf.float32, [4, 8, 4], name="x")
+    w = training_constructs.variable("w", [4, 4])
+    rows = tf.reshape(tf.reshape(x, [32, 4]) @ w, [4, 8, 4])
+    steps = tf.unstack(tf.reshape(tf.transpose(rows, [1, 0, 2]), [8, 16, 1]))
+    state = tf.zeros([4, 8])
+    for step in steps:
+      state = tf.tanh(state + tf.concat([tf.reshape(step, [4, 4]), tf.zeros([4, 4])], 1))
+    training_constructs.finish(tf.reduce_sum(tf.square(state)) / 4.0)
+  source = ReplicaSource(graph, {"fetches": ["train", "loss:0"]})
+  for replicas in (2, 4):
+    made = source.replicas(replicas)
+    assert made.global_batch == 4
+    found = compare_training(source.graph, made, 2)
+    assert found.checked and found.largest_difference < 1e-5
