@@ -65,16 +65,6 @@ def test_the_example_is_placed_with_evaluated_and_shown(add, graph, tmp_path):
   assert rows["start_us"][0] == rows["step_time_us"][1] and rows["evaluations"][1] == 1
 
 
-def test_a_baseline_is_held_against_every_method_and_has_its_title(add, graph):
-  add("last_device", example().replace(
-      "Kind.CONSTRUCTION, unseeded(last_device)",
-      'Kind.BASELINE, unseeded(last_device), title="last device"'))
-  result = place(graph, "cpu:3", "annealing", max_evaluations=40, max_groups=8)
-  assert list(result.baselines) == [
-      "current", "single", "expert", "metis", "last_device", "annealing"]
-  assert re.search(r"^last device  ", tables.table(result, verbose=True), re.MULTILINE)
-
-
 def test_a_construction_and_a_policy_with_a_part_in_auto_run_there(add, graph):
   add("last_device", example().replace(
       "Kind.CONSTRUCTION, unseeded(last_device)",

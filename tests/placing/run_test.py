@@ -13,8 +13,7 @@ from placeto_tf import place
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import MeasurementError, PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
-from placeto_tf.placements import Placement
-from placeto_tf.placing import measured_search, reports, run, tables
+from placeto_tf.placing import measured_search, run
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 
@@ -62,23 +61,6 @@ def test_one_method_runs_after_the_baselines(graph):
   assert result.evaluations == 90
 
 
-class _Terminal(io.StringIO):
-
-  def isatty(self):
-    return True
-
-
-@pytest.mark.parametrize("progress, terminal, shown", [
-    (None, False, False), (None, True, True), (True, False, True), (False, True, False)])
-def test_a_bar_is_shown_where_somebody_sees_it_or_wants_it(
-    graph, monkeypatch, progress, terminal, shown):
-  stream = _Terminal() if terminal else io.StringIO()
-  monkeypatch.setattr("sys.stderr", stream)
-  place(graph, "k80:2", "annealing", max_evaluations=60, max_groups=8, progress=progress)
-  assert ("placements" in stream.getvalue() and "best " in stream.getvalue()) == shown
-  assert bool(stream.getvalue()) == shown
-
-
 def test_a_notebook_shows_the_table_and_the_timeline(automatic):
   shown = automatic._repr_html_()
   assert re.findall(r"<th>(.*?)</th>", shown)[:4] == ["placer", "step time", "speed-up", "fits"]
@@ -86,19 +68,6 @@ def test_a_notebook_shows_the_table_and_the_timeline(automatic):
   assert "What bounds the step" in shown
   png = base64.b64decode(re.search(r'src="data:image/png;base64,(.*?)"', shown).group(1))
   assert Image.open(io.BytesIO(png)).size[0] > 500
-
-
-def test_what_a_method_began_from_and_what_it_was_to_keep_are_in_results(graph, tmp_path):
-  result = place(graph, "k80:2", "annealing", max_evaluations=40, max_groups=8,
-                 existing_devices="ignore", pins=(("branch0/layer0/matmul", "/GPU:1"),))
-  row = result.baselines["annealing"]
-  assert row.start_us >= row.step_time_us and result.baselines["current"].start_us is None
-  shown = tables.frame(result).set_index("placer")
-  assert shown["from"]["annealing"] == tables._ms(row.start_us)
-  kept = {"existing_devices": "ignore", "pins": {"branch0/layer0/matmul": "/GPU:1"}}
-  assert kept.items() <= reports.report(result).items()
-  result.placement.save(str(tmp_path / "placement.json"))
-  assert Placement.load(str(tmp_path / "placement.json")).options == kept
 
 
 def test_ctrl_c_keeps_what_was_found(graph):

@@ -1,7 +1,6 @@
 """evaluate.py: results and tables."""
 
 import csv
-import importlib
 import pathlib
 import re
 
@@ -31,22 +30,3 @@ def test_the_comparison_of_held_out_graphs_is_a_file_of_flags(run_program, tmp_p
       "--budgets=5,10", "--seeds=0", "--methods=single,local_search", f"--out={tmp_path / 'out'}")
   assert done.code == 0 and "| local_search | " in done.out, done.err
   assert "3 rows" in done.out and "| method | 5 evaluations | 10 evaluations |" in done.out
-
-
-def test_after_ctrl_c_the_rows_that_are_done_are_shown(run_program, tmp_path, monkeypatch):
-  module = importlib.import_module("placeto_tf.evaluation.evaluate")
-  tell, seen = module._Evaluation._write, []
-
-  def interrupt(*args, **figures):
-    tell(*args, **figures)
-    seen.append(args)
-    if len(seen) == 2:
-      raise KeyboardInterrupt
-
-  monkeypatch.setattr(module._Evaluation, "_write", interrupt)
-  command = ("evaluate", "--graphs=family:tiny[0]", "--clusters=k80:2", "--methods=single,metis",
-             "--seeds=0,1", "--max_evaluations=10", f"--out={tmp_path / 'out'}")
-  done = run_program(*command)
-  assert done.code == 130 and "| geometric mean over the best |" in done.out
-  assert "the same command goes on" in done.out
-  assert run_program(*command).code == 0 and len(seen) == 4

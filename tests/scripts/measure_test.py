@@ -1,17 +1,11 @@
 """measure.py, calibrate.py and place.py --cost=measured, in sessions of this process."""
 
-import functools
 import json
-import os
-import signal
 
 import pytest
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.placements import Placement
-from placeto_tf.placing import measured_search
-from placeto_tf.runtime import measuring, workers
-from worker_cluster import WORKER_CLUSTER
 
 
 @pytest.fixture(name="files")
@@ -79,42 +73,3 @@ def test_place_lets_real_sessions_decide(run_program, files):
   times = [row["step_time_us"] for row in measured["history"]]
   assert times == sorted(times, reverse=True) and min(times) > 0 and measured["placers"]
   Placement.load(str(files / "placed" / "placement.json"))
-
-
-@pytest.mark.usefixtures("socket_filters")
-def test_workers_that_do_not_come_back_lose_nothing_of_the_search(
-    run_program, files, monkeypatch):
-  # The first worker is killed in the first step that is timed, and the second one whenever the
-  # two are started again.
-  (files / "cluster.json").write_text(json.dumps(WORKER_CLUSTER))
-  start, step = workers.LocalWorkers._start_processes, measuring.Measurer._step_us
-  started = []
-
-  def start_processes(self):
-    start(self)
-    started.append(self.processes)
-    if len(started) > 1:
-      self.processes[1].kill()
-
-  def step_us(self, run):
-    os.kill(started[0][0].pid, signal.SIGKILL)
-    return step(self, run)
-
-  monkeypatch.setattr(workers.LocalWorkers, "_start_processes", start_processes)
-  monkeypatch.setattr(measuring.Measurer, "_step_us", step_us)
-  monkeypatch.setattr(measured_search, "MeasuringConfig", functools.partial(
-      measuring.MeasuringConfig, timeout_seconds=8.0))  # TensorFlow asks a lost worker that long
-  done = run_program(
-      "place", f"--graph={files / 'small.meta'}", f"--cluster={files / 'cluster.json'}",
-      "--workers=local:2", "--method=metis", "--max_evaluations=50", "--cost=measured",
-      "--max_measurements=4", f"--out={files / 'placed'}")
-  assert done.code == 0, done.err
-  assert len(started) == 1 + workers._ATTEMPTS
-  assert all(process.poll() is not None for processes in started for process in processes)
-  report = json.loads((files / "placed" / "report.json").read_text())
-  assert report["measured"] is None and any(
-      "simulated steps decided" in note and "worker 1 did not come up" in note
-      for note in report["notes"])
-  placement = Placement.load(str(files / "placed" / "placement.json"))
-  assert placement.step_time_us == min(
-      row["step_time_us"] for row in report["baselines"].values() if row["fits"])
