@@ -34,17 +34,6 @@ def test_seeds_stand_as_mean_and_deviation_and_policies_with_their_gain():
   assert "0.8 ± 0.1 (-20.0 %)" in text
 
 
-def test_plots_are_written_for_methods_with_different_histories(tmp_path):
-  rows = [row("a", "single", 2000.0), row("a", "metis", 1000.0)]
-  (tmp_path / "histories").mkdir()
-  (tmp_path / "histories" / "a-single-0-100.json").write_text(json.dumps([[1, 0.1, 2000.0]]))
-  (tmp_path / "histories" / "a-metis-0-100.json").write_text(
-      json.dumps([[1, 0.1, 1500.0], [7, 0.3, 1000.0]]))
-  for path in tables.write_plots(table(*rows), str(tmp_path)):
-    with open(path, "rb") as file:
-      assert file.read(8) == b"\x89PNG\r\n\x1a\n"
-
-
 def test_budget_tables_have_what_each_method_reaches_with_each_budget(tmp_path):
   rows = [row("a", "single", 2000.0), row("a", "metis", 1600.0)]
   found = [[[1, 0.1, 2000.0]], [[24, 0.1, 1600.0]]]

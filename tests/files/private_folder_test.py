@@ -34,14 +34,6 @@ def test_a_folder_that_others_may_write_to_is_refused(folder, which, mode):
     outputs.make_private(str(folder))
 
 
-def test_a_sticky_folder_above_is_no_danger_but_is_none_to_use(folder):
-  folder.parent.chmod(0o1777)
-  outputs.make_private(str(folder))
-  folder.chmod(0o1777)
-  with pytest.raises(SetupError):
-    outputs.make_private(str(folder))
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
 def test_a_folder_of_somebody_else_is_refused(folder):
   folder.mkdir(mode=0o700)

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import socket
 import zipfile
 
 import numpy as np
@@ -42,14 +41,6 @@ def loop(path):
   os.symlink(path, path)
 
 
-@pytest.fixture(name="unix_socket")
-def unix_socket_fixture(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)  # the name of a socket is short
-  with socket.socket(socket.AF_UNIX) as server:
-    server.bind("socket")
-    yield str(tmp_path / "socket")
-
-
 @pytest.mark.parametrize("make, said", [
     (fifo, "it is a pipe"), (device, "it is a device"), (folder, "it is a directory"),
     (huge, "holds more than"), (loop, "symbolic links")])
@@ -69,13 +60,6 @@ def test_what_other_code_is_going_to_open_is_checked_first(tmp_path):
   with pytest.raises(PlacementError, match="it is a pipe"):
     user_files.check_regular(path, **OPTIONS)
   user_files.check_regular(str(tmp_path / "absent"), **OPTIONS)
-
-
-def test_a_socket_and_a_name_that_cannot_be_one_are_refused(unix_socket):
-  with pytest.raises(PlacementError, match="it is a socket"):
-    user_files.read_bytes(unix_socket, **OPTIONS)
-  with pytest.raises(PlacementError, match="null"):
-    user_files.read_bytes("a\0b", **OPTIONS)
 
 
 @pytest.mark.parametrize("make", [fifo, device, huge])

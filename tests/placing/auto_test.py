@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from placeto_tf.placing import auto, registry, running
+from placeto_tf.placing import auto, registry
 from placeto_tf.placing.auto import run_auto
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Kind, Method, plain
-from placeto_tf.search.local_search import search_locally
 from placeto_tf.search.lower_bounds import lower_bound_us
 
 
@@ -37,20 +36,6 @@ def _wide(make_problem, make_cluster, count=60, gpus=3, **fields):
   return make_problem(
       rng.integers(5, 50, count).astype(float), edges, rng.integers(100, 5000, count),
       cluster=make_cluster(gpus), max_groups=30, method="heavy_edge", **fields)
-
-
-def _skip_annealing(monkeypatch):
-  """Has annealing do nothing; returns a list of the starts [N], or None, that it gets."""
-  began, run_method = [], running.run
-
-  def run(problem, method, budget, seed, **own):
-    if method.name == "annealing":
-      began.append(own.get("start"))
-      return problem.search_log.best_known
-    return run_method(problem, method, budget, seed, **own)
-
-  monkeypatch.setattr(auto.running, "run", run)
-  return began
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -100,23 +85,6 @@ def test_a_start_takes_one_evaluation_where_there_are_few(evaluations, make_prob
   starts = [row.evaluations for name, row in _rows(log).items() if name != "annealing"]
   assert len(starts) == 7 and max(starts) <= max(1, evaluations / 50)
   assert _rows(log)["annealing"].evaluations == evaluations - sum(starts)
-
-
-@pytest.mark.parametrize("evaluations, anew", [(1500, False), (9000, True)])
-def test_annealing_begins_where_policies_began_if_much_is_left(
-    make_problem, make_cluster, monkeypatch, evaluations, anew):
-  problem = _wide(make_problem, make_cluster)
-  began, at_policy = _skip_annealing(monkeypatch), []
-
-  def policy(problem, budget, seed):
-    at_policy.append(problem.search_log.best_known.copy())
-    return search_locally(problem, budget.at_most(problem.search_log, 300), seed)
-
-  _auto(problem, Budget(max_evaluations=evaluations), policy=_policy(policy))
-  assert not np.array_equal(at_policy[0], problem.search_log.best_known)
-  assert (began[0] is not None) == anew and began[1:] == [None] * len(began[1:])
-  if anew:
-    np.testing.assert_array_equal(began[0], at_policy[0])
 
 
 def test_it_stops_when_the_bound_is_met(make_problem, make_cluster):

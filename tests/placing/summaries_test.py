@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorflow.core.framework import graph_pb2
 
 import graph_files
@@ -53,17 +52,6 @@ def test_step_time_is_written_in_ms_while_the_search_runs(written):
   scalars = events.Scalars("StepTime/best_ms")
   assert [(each.step, pytest.approx(each.value * 1e3)) for each in scalars] == [
       (evaluations, us) for evaluations, _, us in result.history] + [(90, result.step_time_us)]
-
-
-def test_settings_are_values_for_the_hparams_tab(written):
-  content = written[1].PluginTagToContent("hparams")
-  hparams = plugin_data_pb2.HParamsPluginData.FromString(
-      content["_hparams_/session_start_info"]).session_start_info.hparams
-  assert hparams["method"].string_value == "annealing"
-  assert hparams["max_evaluations"].number_value == 90
-  assert hparams["devices"].number_value == 3
-  assert "branch0/layer0/matmul" in hparams["pins"].string_value
-  assert hparams["existing_devices"].string_value == "start"
 
 
 def test_the_step_is_a_picture(written):

@@ -51,15 +51,6 @@ def _wait_until(condition, seconds=LONG_S):
   return condition()
 
 
-def _policies(pid):
-  """How each thread of a process is scheduled."""
-  found = []
-  for thread in os.listdir(f"/proc/{pid}/task"):
-    with contextlib.suppress(ProcessLookupError):  # it has ended in between
-      found.append(os.sched_getscheduler(int(thread)))
-  return found
-
-
 def _start_parent():
   parent = subprocess.Popen(
       [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -206,20 +197,6 @@ def test_a_worker_that_cannot_be_kept_to_loopback_does_not_start(customize):
 
 
 @pytest.mark.usefixtures("socket_filters")
-def test_without_the_rights_to_schedule_and_to_bind_a_worker_runs_as_usual(customize):
-  customize("import os\n"
-            "def refuse(*_):\n  raise PermissionError(1, 'Operation not permitted')\n"
-            "os.sched_setscheduler = os.sched_setaffinity = refuse\n")
-  with LocalWorkers(1) as workers:
-    workers._logs[0].seek(0)
-    said = workers._logs[0].read().decode()
-    policies = set(_policies(workers.processes[0].pid))
-  assert "binding it to cores is refused" in said
-  assert "real-time scheduling is not permitted" in said
-  assert policies == {os.SCHED_OTHER}
-
-
-@pytest.mark.usefixtures("socket_filters")
 def test_a_listener_that_is_no_worker_is_an_error_in_time():
   with socket.socket() as listener:  # accepts, and says nothing
     listener.bind(("127.0.0.1", 0))
@@ -263,11 +240,3 @@ def test_a_number_of_workers_beyond_reason_is_refused(text, cluster):
 def test_addresses_are_checked(address):
   with pytest.raises(MeasurementError, match="expected host:port"):
     RemoteWorkers([address])
-
-
-def test_cores_are_dealt_out_in_equal_shares(monkeypatch):
-  monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 2, 5, 7})
-  assert workers_lib._deal_cores(2) == [(1, 2), (5, 7)]
-  assert workers_lib._deal_cores(3) == [(1,), (2,), (5,)]
-  monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
-  assert workers_lib._deal_cores(2) == [(3,), (3,)]

@@ -1,6 +1,5 @@
 """The simulator against the oracle and against what must hold for any schedule."""
 
-import threading
 import tracemalloc
 
 import hypothesis
@@ -115,22 +114,6 @@ def test_results_do_not_depend_on_threads_or_on_what_else_is_in_the_batch():
     assert step_time_us[b] == result.step_time_us
     assert start_us[b].tolist() == result.start_us.tolist()
     assert peak_bytes[b].tolist() == result.peak_memory_bytes.tolist()
-
-
-def test_one_simulator_serves_several_threads():
-  graph, costs, cluster = layered_case(500)
-  placements = np.random.default_rng(1).integers(0, 4, (8, graph.num_ops)).astype(np.int32)
-  simulator = Simulator(graph, costs, cluster, num_threads=2)
-  expected, _ = simulator.simulate_many(placements)
-  found = []
-  threads = [
-      threading.Thread(target=lambda: found.append(simulator.simulate_many(placements)[0]))
-      for _ in range(4)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  assert [steps.tolist() for steps in found] == [expected.tolist()] * 4
 
 
 def test_simulate_many_allocates_nothing_for_a_placement():

@@ -44,12 +44,6 @@ def test_a_layer_sees_its_segment_and_the_one_before():
       changed_by(make_placer(layers=1), x, 5), [False] * 4 + [True] * 8)
 
 
-def test_memory_is_carried_further_with_every_layer():
-  x = nodes(16)
-  np.testing.assert_array_equal(
-      changed_by(make_placer(layers=2), x, 0), [True] * 12 + [False] * 4)
-
-
 def test_memory_is_not_differentiated_through():
   placer, x = make_placer(), tf.constant(nodes(12))
   with tf.GradientTape() as tape:
@@ -99,16 +93,6 @@ def test_padding_is_not_seen():
   _, visible = with_memory(tf.zeros((2, 4, 1)), valid, tf.constant([True, False]))
   np.testing.assert_array_equal(visible, [[0] * 4 + [1] * 4, [1] * 4 + [1, 1, 0, 0]])
   assert np.abs(out[4:] - placed(placer, whole).numpy()[4:6]).max() > 1e-4
-
-
-def test_the_condition_gates_every_layer():
-  placer, x = make_placer(), nodes(6)
-  assert np.abs((placed(placer, x) - placed(placer, x, -CONDITION)).numpy()).max() > 1e-2
-  with tf.GradientTape() as tape:
-    total = tf.reduce_sum(placed(placer, x) ** 3)
-  gates = [gate._gate.kernel for layer in placer._layers for gate in layer._gates]
-  assert len(gates) == 4
-  assert all(np.abs(each).max() > 1e-4 for each in tape.gradient(total, gates))
 
 
 def test_a_gate_by_hand():

@@ -98,29 +98,6 @@ def test_a_level_ends_where_no_move_makes_the_placement_better():
             run.level.grouping.expand(moved)).objective_us[0] >= run.objective_us
 
 
-@pytest.mark.parametrize("gains", [True, False])
-def test_several_groups_move_at_once_at_first_more_after_a_gain_and_fewer_after_a_loss(
-    monkeypatch, gains):
-  problem = random_problem(num_ops=400, num_groups=64, devices="k80:4")
-  run, moved = on_a_level(problem, 64, several=21), []
-  keep = run.keep_if_no_worse
-
-  def kept(placement):
-    groups = run.level.project(placement)
-    moved.append(int((groups != run.groups).sum()))
-    if not gains:
-      return False
-    run.objective_us *= 1.001  # so that all of them gain
-    keep(placement)
-    run.placement, run.objective_us = placement, run.objective_us - 1e-6
-    return True
-
-  monkeypatch.setattr(run, "keep_if_no_worse", kept)
-  run.several_moves(Budget())
-  assert moved[0] == 8 and len(moved) <= 21
-  assert moved[1:] == [2] if not gains else moved[1] in (16, len(run.tables.movable))
-
-
 @pytest.mark.parametrize("evaluations", [2, 40, 400])
 def test_the_budget_is_kept_and_the_result_never_worse_than_the_start(evaluations):
   problem = random_problem(num_ops=200, num_groups=24)

@@ -1,4 +1,3 @@
-import dataclasses
 
 import numpy as np
 import tensorflow as tf
@@ -20,18 +19,3 @@ def test_what_is_sampled_is_allowed_and_the_network_gives_its_probability():
   np.testing.assert_allclose(
       distribution.log_prob(tf.constant(sampled[:, None]))[:, 0],
       policy.log_prob(tf.constant(sampled)), atol=1e-6)
-
-
-def test_gradients_reach_the_op_types_the_encoder_and_the_decoder():
-  problem = random_problem()
-  for own_scale in (3.0, 0.0):
-    config = dataclasses.replace(
-        SMALL, placer=dataclasses.replace(SMALL.placer, own_scale=own_scale), standardize=False)
-    policy = RnnPolicy(problem, config)
-    policy.create_variables()
-    sampled = policy.sample(np.random.default_rng(0), 3)
-    with tf.GradientTape() as tape:
-      loss = tf.reduce_sum(policy.log_prob(tf.constant(sampled)))
-    gradients = tape.gradient(loss, policy.trainable_variables)
-    for variable, gradient in zip(policy.trainable_variables, gradients):
-      assert np.abs(gradient).max() > 0, variable.name

@@ -71,22 +71,3 @@ def test_graphs_that_do_not_fit_are_refused():
   other = grouped_graph(random_problem(devices="k80:2"))
   with pytest.raises(PlacetoError, match="graph 1 is on 3 devices, graph 0 on 4"):
     GraphTable([graphs()[0], other])
-
-
-def test_episodes_of_several_graphs_are_decided_on_as_one_at_a_time():
-  together, rng = network(graphs(), 12, SMALL), np.random.default_rng(0)
-  observation = {
-      "placement": rng.integers(0, 3, (2, 5, 12)).astype(np.int32),
-      "current": rng.integers(0, 7, (2, 5, 1)).astype(np.int32),
-      "visited": np.ones((2, 5, 12), np.float32),
-      "start": rng.random((2, 5, 12)).astype(np.float32),
-      "graph": np.repeat([[1], [0]], 5, axis=1).astype(np.int32)[..., None]}
-
-  def probabilities(part):
-    return together({k: tf.constant(v) for k, v in part.items()})[0].probs_parameter().numpy()
-
-  found = probabilities(observation)
-  for row in range(2):
-    for t in range(5):
-      alone = probabilities({name: value[row, t][None] for name, value in observation.items()})
-      np.testing.assert_allclose(found[row, t], alone[0], rtol=1e-4, atol=1e-6)
