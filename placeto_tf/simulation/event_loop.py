@@ -425,62 +425,18 @@ def _settle_peaks(now, d_count, tables, state, peak_bytes):
 
 
 @inlined
-def _simulate(tables, state, peak_bytes):
-  """Simulates one placement; returns its step time and fills `state.starts` and peak_bytes [D]."""
-  d_count = np.uint64(tables.kinds.shape[0])
-  # `left` counts the ops that have not ended; the step ends with the last of them.
-  left = tables.in_degrees.shape[0]
-  ready_count = _reset(tables, state)
-  count = np.uint64(0)
-  first = np.uint64(0)  # dependencies in flight are first:last
-  last = np.uint64(0)
-  now = 0.0
-  while True:
-    # One round: first, ended ops and transfers, and arrivals, remove dependencies ...
-    startable_count = np.uint64(0)
-    for k in range(count):
-      x = state.ended[k]
-      # Dependencies in flight of earlier segments are removed before those of this segment.
-      if first < last:
-        s = state.current[x] if x >= d_count else tables.op_segments[state.current[x]]
-        first, ready_count = _land(
-            tables.segment_edges[s], now, first, last, tables, state, ready_count)
-      if state.waking[x]:
-        _wake(x, now, d_count, state)
-        continue
-      state.idle[x] = True
-      state.due[x] = np.inf
-      state.free_us[x] = now + state.pause_us[x]
-      state.startable[startable_count] = x
-      startable_count += np.uint64(1)
-      if x < d_count:
-        left -= 1
-        i = state.current[x]
-        _release_memory(i, x, now, tables, state)
-        for s in range(tables.op_segments[i], tables.op_segments[i + 1]):
-          ready_count, startable_count = _deliver_locally(
-              x, s, d_count, tables, state, ready_count, startable_count)
-      else:
-        ready_count, last = _end_transfer(
-            x, now, d_count, tables, state, ready_count, first, last)
-    first, ready_count = _land(END, now, first, last, tables, state, ready_count)
-    if left == 0:
-      break
-    if tables.launch_us > 0.0:
-      _launch(count, now, d_count, tables, state)
-    # ... then ops that became ready are queued ...
-    startable_count = _queue_ready(ready_count, state, startable_count)
-    ready_count = np.uint64(0)
-    # ... and buses and devices start the next items, now or once they are free.
-    for k in range(startable_count):
-      x = state.startable[k]
-      if state.idle[x] and state.head[x] != END:
-        _start_next(x, now, d_count, tables, state)
-    now, count = _next_round(d_count, tables, state, first, last)
-  _settle_peaks(now, d_count, tables, state, peak_bytes)
-  return now
+def _state(b, placements, starts, w):
+  """Returns the state of placement b, whose arrays are rows of the workspace's."""
+  return _State(
+      placements[b], starts, w.missing, w.ready, w.next_op, w.next_segment, w.references,
+      w.segment_us, w.segment_start_us, w.flight_us, w.flight_edges, w.slot_us[0], w.slot_us[1],
+      w.slot_us[2], w.slot_items[0], w.slot_items[1], w.slot_items[2], w.slot_flags[0],
+      w.slot_flags[1], w.round_items[0], w.round_items[1], w.round_items[2], w.device_state[0],
+      w.device_state[1], w.device_state[2], w.device_state[3], w.device_state[4])
 
 
+# The loop is not an inlined function: for each block of an inlined function numba copies all of its
+# variables, so that inlining one of this size takes as long as compiling the rest.
 @compiled(nogil=True, _nrt=False)
 def simulate_range(placements, first, last, tables, workspace, start_us, step_time_us, peak_bytes):
   """Simulates placements[first:last] one after the other; allocates nothing.
@@ -494,14 +450,58 @@ def simulate_range(placements, first, last, tables, workspace, start_us, step_ti
     step_time_us: [B] float64, filled.
     peak_bytes: [B, D] float64, filled.
   """
-  w = workspace
   keep_starts = start_us.shape[0] == placements.shape[0]
+  d_count = np.uint64(tables.kinds.shape[0])
   for b in range(first, last):
-    state = _State(
-        placements[b], start_us[b if keep_starts else 0], w.missing, w.ready, w.next_op,
-        w.next_segment, w.references, w.segment_us, w.segment_start_us, w.flight_us,
-        w.flight_edges, w.slot_us[0], w.slot_us[1], w.slot_us[2], w.slot_items[0], w.slot_items[1],
-        w.slot_items[2], w.slot_flags[0], w.slot_flags[1], w.round_items[0], w.round_items[1],
-        w.round_items[2], w.device_state[0], w.device_state[1], w.device_state[2],
-        w.device_state[3], w.device_state[4])
-    step_time_us[b] = _simulate(tables, state, peak_bytes[b])
+    state = _state(b, placements, start_us[b if keep_starts else 0], workspace)
+    # `left` counts the ops that have not ended; the step ends with the last of them.
+    left = tables.in_degrees.shape[0]
+    ready_count = _reset(tables, state)
+    count = np.uint64(0)
+    begin = np.uint64(0)  # dependencies in flight are begin:end
+    end = np.uint64(0)
+    now = 0.0
+    while True:
+      # One round: first, ended ops and transfers, and arrivals, remove dependencies ...
+      startable_count = np.uint64(0)
+      for k in range(count):
+        x = state.ended[k]
+        # Dependencies in flight of earlier segments are removed before those of this segment.
+        if begin < end:
+          s = state.current[x] if x >= d_count else tables.op_segments[state.current[x]]
+          begin, ready_count = _land(
+              tables.segment_edges[s], now, begin, end, tables, state, ready_count)
+        if state.waking[x]:
+          _wake(x, now, d_count, state)
+          continue
+        state.idle[x] = True
+        state.due[x] = np.inf
+        state.free_us[x] = now + state.pause_us[x]
+        state.startable[startable_count] = x
+        startable_count += np.uint64(1)
+        if x < d_count:
+          left -= 1
+          i = state.current[x]
+          _release_memory(i, x, now, tables, state)
+          for s in range(tables.op_segments[i], tables.op_segments[i + 1]):
+            ready_count, startable_count = _deliver_locally(
+                x, s, d_count, tables, state, ready_count, startable_count)
+        else:
+          ready_count, end = _end_transfer(
+              x, now, d_count, tables, state, ready_count, begin, end)
+      begin, ready_count = _land(END, now, begin, end, tables, state, ready_count)
+      if left == 0:
+        break
+      if tables.launch_us > 0.0:
+        _launch(count, now, d_count, tables, state)
+      # ... then ops that became ready are queued ...
+      startable_count = _queue_ready(ready_count, state, startable_count)
+      ready_count = np.uint64(0)
+      # ... and buses and devices start the next items, now or once they are free.
+      for k in range(startable_count):
+        x = state.startable[k]
+        if state.idle[x] and state.head[x] != END:
+          _start_next(x, now, d_count, tables, state)
+      now, count = _next_round(d_count, tables, state, begin, end)
+    _settle_peaks(now, d_count, tables, state, peak_bytes[b])
+    step_time_us[b] = now

@@ -745,44 +745,7 @@ def _next_round(now, peak, tables, w):
   return instant, count
 
 
-@inlined
-def _simulate(place, starts, peak, tables, extensions, w):
-  """Simulates one placement; returns its step time and fills starts [N] and peak [D]."""
-  left = tables.in_degrees.shape[0]
-  _reset(place, peak, tables, extensions, w)
-  now = 0.0
-  count = 0
-  while True:
-    # One round: first, ended items remove dependencies ...
-    for k in range(count):
-      x = w.ended[k]
-      if x >= w.due.shape[0]:
-        _happen(x - w.due.shape[0], now, place, tables, extensions, w)
-      elif w.state[x] == COOLING:
-        w.state[x] = IDLE
-        w.due[x] = np.inf
-      else:
-        left -= _end(x, now, place, tables, extensions, w)
-    if left == 0:
-      break
-    # Devices whose ops ended wait until their process has launched to all of them.
-    for k in range(count):
-      x = w.ended[k]
-      if x < tables.kinds.shape[0] and w.state[x] == COOLING:
-        w.due[x] = max(w.due[x], w.launched_us[tables.launchers[x]])
-    # ... then items that became ready are queued ...
-    if extensions.executor:
-      _queue_as_executor(place, tables, extensions, w)
-    else:
-      _queue_by_arrival(place, tables, w)
-    _queue_transfers(now, place, tables, extensions, w)
-    # ... and idle devices start, with ops and unpacking.
-    _start(now, starts, tables, extensions, w)
-    now, count = _next_round(now, peak, tables, w)
-  finish(place, tables, w.references, w.usage, peak)
-  return now
-
-
+# The loop is not an inlined function, for the reason that `event_loop` states.
 @compiled(nogil=True, _nrt=False)
 def simulate_range(
     placements, first, last, tables, extensions, workspace, start_us, step_time_us, peak_bytes):
@@ -798,8 +761,41 @@ def simulate_range(
     step_time_us: [B] float64, filled.
     peak_bytes: [B, D] float64, filled.
   """
+  w = workspace
   keep_starts = start_us.shape[0] == placements.shape[0]
   for b in range(first, last):
-    step_time_us[b] = _simulate(
-        placements[b], start_us[b if keep_starts else 0], peak_bytes[b], tables, extensions,
-        workspace)
+    place, peak = placements[b], peak_bytes[b]
+    starts = start_us[b if keep_starts else 0]
+    left = tables.in_degrees.shape[0]
+    _reset(place, peak, tables, extensions, w)
+    now = 0.0
+    count = 0
+    while True:
+      # One round: first, ended items remove dependencies ...
+      for k in range(count):
+        x = w.ended[k]
+        if x >= w.due.shape[0]:
+          _happen(x - w.due.shape[0], now, place, tables, extensions, w)
+        elif w.state[x] == COOLING:
+          w.state[x] = IDLE
+          w.due[x] = np.inf
+        else:
+          left -= _end(x, now, place, tables, extensions, w)
+      if left == 0:
+        break
+      # Devices whose ops ended wait until their process has launched to all of them.
+      for k in range(count):
+        x = w.ended[k]
+        if x < tables.kinds.shape[0] and w.state[x] == COOLING:
+          w.due[x] = max(w.due[x], w.launched_us[tables.launchers[x]])
+      # ... then items that became ready are queued ...
+      if extensions.executor:
+        _queue_as_executor(place, tables, extensions, w)
+      else:
+        _queue_by_arrival(place, tables, w)
+      _queue_transfers(now, place, tables, extensions, w)
+      # ... and idle devices start, with ops and unpacking.
+      _start(now, starts, tables, extensions, w)
+      now, count = _next_round(now, peak, tables, w)
+    finish(place, tables, w.references, w.usage, peak)
+    step_time_us[b] = now
