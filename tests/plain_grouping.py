@@ -12,22 +12,21 @@ from placeto_tf.grouping.heavy_edge import CAP_OVER_MEAN, CHEAP_OVER_MEAN
 
 
 def traffic_between(graph, costs, node_of_op, m):
-  """Sums bytes by pair of nodes; a tensor counts once for each node that consumes it."""
-  producers = node_of_op[graph.edge_producers].astype(np.int64)
-  consumers = node_of_op[graph.edge_consumers].astype(np.int64)
-  control = graph.edge_ports == CONTROL
-  # Control edges of one producer to one node are one signal, hence a negative id by producer.
-  tensors = np.where(control, -1 - graph.edge_producers.astype(np.int64), graph.edge_outputs)
-  apart = producers != consumers
-  keys = tensors[apart] * m + consumers[apart]  # unique: a tensor has one producer
-  _, first = np.unique(keys, return_index=True)
-  index = np.flatnonzero(apart)[first]
-  output_bytes = costs.output_bytes if len(costs.output_bytes) else np.zeros(1)
-  weight = np.where(
-      control[index], CONTROL_BYTES, output_bytes[np.maximum(tensors[index], 0)] + TRANSFER_BYTES)
-  pairs, inverse = np.unique(producers[index] * m + consumers[index], return_inverse=True)
-  traffic = np.bincount(inverse.reshape(-1), weight, minlength=len(pairs))
-  return (pairs // m).astype(np.int32), (pairs % m).astype(np.int32), traffic
+  """Sums bytes by pair of nodes of m; a tensor counts once for each node that consumes it."""
+  del m
+  found, seen = {}, set()
+  # Control edges of one producer to one node are one signal, hence a negative number by producer.
+  for tensor, producer, consumer in sorted(
+      (int(output) if port != CONTROL else -1 - int(producer), producer, consumer)
+      for producer, port, consumer, output in zip(
+          graph.edge_producers, graph.edge_ports, graph.edge_consumers, graph.edge_outputs)):
+    u, v = int(node_of_op[producer]), int(node_of_op[consumer])
+    if u != v and (tensor, v) not in seen:
+      seen.add((tensor, v))
+      weight = CONTROL_BYTES if tensor < 0 else costs.output_bytes[tensor] + TRANSFER_BYTES
+      found[u, v] = found.get((u, v), 0.0) + weight
+  pairs = np.array(sorted(found), np.int32).reshape(-1, 2)
+  return pairs[:, 0], pairs[:, 1], np.array([found[u, v] for u, v in pairs.tolist()])
 
 
 def node_masks(contraction) -> List[int]:

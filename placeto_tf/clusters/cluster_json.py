@@ -252,12 +252,8 @@ def _links_to_json(names: Sequence[str], matrices: Sequence[np.ndarray]) -> Dict
   apart = ~np.eye(len(names), dtype=bool)
   if not apart.any():
     return {}
-  # [D, D] number of each link's kind: there are few kinds, but maybe millions of links.
-  kinds = np.zeros(apart.shape, dtype=np.int64)
-  for matrix in matrices:
-    # Mixed radix: the kinds so far, times the values of this matrix.
-    values, number = np.unique(matrix, return_inverse=True)
-    kinds = kinds * len(values) + number.reshape(apart.shape)
+  # [D, D] complex, both fields in one number: there are few kinds, but maybe millions of links.
+  kinds = matrices[0] + 1j * matrices[1]
   known, first, count = np.unique(kinds[apart], return_index=True, return_counts=True)
   most = known[np.lexsort((first, -count))[0]]  # of equally frequent kinds the first one
 
@@ -272,7 +268,7 @@ def _links_to_json(names: Sequence[str], matrices: Sequence[np.ndarray]) -> Dict
     """
     return dict(zip(_LINK_FIELDS, (float(matrix[i, j]) for matrix in matrices)))
 
-  found: Dict[str, Any] = {"default": link(*np.argwhere(apart & (kinds == most))[0])}
+  found: Dict[str, Any] = {"default": dict(zip(_LINK_FIELDS, (most.real, most.imag)))}
   # Every link of another kind is listed in full.
   pairs = [{"from": names[i], "to": names[j], **link(i, j)}
            for i, j in np.argwhere(apart & (kinds != most)).tolist()]

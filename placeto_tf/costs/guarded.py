@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequen
 from placeto_tf.costs import analysis_server, shape_analysis
 from placeto_tf.costs.grappler import OpEstimate
 from placeto_tf.errors import CostError
-from placeto_tf.graphs.functions import recursive_function
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -56,11 +55,6 @@ def analyse(graph_def: GraphDef, counts: bool = True, **options: Any) -> shape_a
   Raises:
     CostError: grappler cannot read the graph, crashes on it, or does not end.
   """
-  recursive = recursive_function(graph_def)
-  if recursive is not None:
-    raise CostError(
-        f"function {recursive!r} calls itself, which TensorFlow's analysis does not survive; give "
-        "measured costs instead, or place the graph without it")
   if not hasattr(os, "fork"):
     return shape_analysis.analyse(graph_def, counts, **options)
   limit_s = _LIMIT_S + _LIMIT_PER_OP_S * len(graph_def.node)

@@ -60,7 +60,8 @@ class LoopRounds:
     self._index = {node.name: i for i, node in enumerate(nodes)}
     self._edges = self._read_edges()
     self._evaluate: Evaluate = lambda tensor: None
-    self._frames: loops.Frames = self._find(None)[1]
+    order, _ = traversal.topological_order(len(nodes), self._edges[0], self._edges[2])
+    self._frames: loops.Frames = loops.frames_of(nodes, *self._edges, order)
     self._inputs: loops.Inputs = self._frames.inputs
     self.names: List[str] = self._frames.names
     self.trips: List[Optional[int]] = [None] * len(self.names)
@@ -128,19 +129,8 @@ class LoopRounds:
     assumed = [loops.DEFAULT_TRIPS if trips is None else trips for trips in self.trips]
     if trip_count is not None:
       assumed = [trip_count] * len(assumed)
-    found, _ = self._find([float(trips) for trips in assumed])
+    found = loops.loops_of(self._frames, [float(trips) for trips in assumed])
     return dict(zip(self._index, found.executions.tolist()))
-
-  def _find(self, trips: Optional[Sequence[float]]) -> Tuple[loops.Loops, loops.Frames]:
-    """Returns the loops and their frames, with `trips` [F] rounds; None: one round each."""
-    seen: List[loops.Frames] = []
-
-    def remember(frames: loops.Frames) -> Sequence[float]:
-      seen.append(frames)
-      return [1.0] * len(frames.names) if trips is None else trips
-
-    order, _ = traversal.topological_order(len(self._nodes), self._edges[0], self._edges[2])
-    return loops.find_loops(self._nodes, *self._edges, order, remember), seen[0]
 
   def _read_edges(self) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns [E] producers, ports and consumers, back edges left out."""

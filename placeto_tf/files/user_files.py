@@ -63,19 +63,12 @@ def read_bytes(
   def refused(reason: str) -> PlacetoError:
     return error_type(f"cannot read {what} {path!r} ({reason}); {remedy}")
 
-  special = _special(path)
-  if special:
-    raise refused(special)  # opening a device may have an effect
+  check_regular(path, what=what, remedy=remedy, error_type=error_type)
   try:
-    # Without waiting: in the meantime it may have become a pipe that nobody writes to.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-      status = os.fstat(descriptor)
-      if not stat.S_ISREG(status.st_mode):
-        raise refused(f"it is {kind_of(status.st_mode)}, expected a regular file")
+    with open(path, "rb") as file:
       # Files such as those of /proc have a size of 0 and may still be endless.
       # One byte more than allowed tells that there is more.
-      content = file.read(most_bytes + 1) if status.st_size <= most_bytes else None
+      content = file.read(most_bytes + 1) if os.path.getsize(path) <= most_bytes else None
   except OSError as error:
     raise refused(error.strerror or str(error)) from None
   except ValueError as error:  # a name with a null character
@@ -220,14 +213,17 @@ def check_regular(path: Path, *, what: str, remedy: str,
   Raises:
     error_type: the path leads to a directory, a pipe, a device or another special file.
   """
-  special = _special(os.fspath(path))
-  if special:
-    raise error_type(f"cannot read {what} {os.fspath(path)!r} ({special}); {remedy}")
-
-
-def kind_of(mode: int) -> str:
-  """Returns the kind of a file that is not a regular one, by its `st_mode`."""
-  return next((name for test, name in _KINDS if test(mode)), "a special file")
+  try:
+    mode = os.stat(path).st_mode
+  # Refuse only circular links here; opening the file gives better messages for other errors.
+  except (OSError, ValueError) as error:
+    looping = isinstance(error, OSError) and error.errno == errno.ELOOP
+    reason = os.strerror(errno.ELOOP) if looping else ""
+  else:
+    kind = next((name for test, name in _KINDS if test(mode)), "a special file")
+    reason = "" if stat.S_ISREG(mode) else f"it is {kind}, expected a regular file"
+  if reason:
+    raise error_type(f"cannot read {what} {os.fspath(path)!r} ({reason}); {remedy}")
 
 
 def brief(value: object) -> str:
@@ -238,16 +234,6 @@ def brief(value: object) -> str:
   except (RecursionError, ValueError):
     text = type(value).__name__
   return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _special(path: str) -> Optional[str]:
-  try:
-    mode = os.stat(path).st_mode
-  # Refuse only circular links here; opening the file gives better messages for other errors.
-  except (OSError, ValueError) as error:
-    looping = isinstance(error, OSError) and error.errno == errno.ELOOP
-    return os.strerror(errno.ELOOP) if looping else None
-  return None if stat.S_ISREG(mode) else f"it is {kind_of(mode)}, expected a regular file"
 
 
 def _error(options: Dict[str, Any]) -> Type[PlacetoError]:

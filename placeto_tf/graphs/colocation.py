@@ -26,7 +26,7 @@ import numpy as np
 from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.graphs.node_table import NodeTable
 from placeto_tf.graphs.op_defs import REF
-from placeto_tf.graphs.traversal import UnionFind
+from placeto_tf.graphs.traversal import components
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -53,7 +53,6 @@ def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray
     [M] int32, the smallest index of each op's set.
   """
   nodes, producers, consumers = table.nodes, table.producers, table.consumers
-  sets = UnionFind(len(nodes))
   data = np.flatnonzero(table.ports != CONTROL)
   # [data edges] type of the tensor on each.
   given = table.output_types[table.output_offsets[producers[data]] + table.ports[data]]
@@ -61,30 +60,30 @@ def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray
   is_dataset = np.array(["Dataset" in kind for kind in table.types], dtype=bool)
   bound = data[(given % REF == RESOURCE) | ((given >= REF) & (table.input_types[data] >= REF))
                | ((given == _VARIANT) & is_dataset[producers[data]])]
-  sets.union_all(zip(producers[bound].tolist(), consumers[bound].tolist()))
-  sets.union_all(_moved(nodes, producers[data], consumers[data]))
+  pairs = list(zip(producers[bound].tolist(), consumers[bound].tolist()))
+  pairs += _moved(nodes, producers[data], consumers[data])
   # Key of a set -> its first op; other ops with the key are united with this op.
   firsts: Dict[Hashable, int] = {}
   handed_on = any(kind in _FROM_HANDLES for kind in table.types)
   for i, node in enumerate(nodes):
     if handed_on and node.op in (*_FROM_HANDLES, "IteratorToStringHandle"):
-      sets.union(i, firsts.setdefault(_FROM_HANDLES, i))
+      pairs.append((i, firsts.setdefault(_FROM_HANDLES, i)))
     attrs = node.attr
     if "_class" in attrs:
       for value in attrs["_class"].list.s:
         if value.startswith(_PREFIX):
           name = value[len(_PREFIX):].decode("utf-8", "replace")
           # Ops that name the same op belong together, even if the named op is pruned.
-          sets.union(i, firsts.setdefault(name, table.index.get(name, i)))
+          pairs.append((i, firsts.setdefault(name, table.index.get(name, i))))
     if "shared_name" in attrs:
       shared = attrs["shared_name"].s
       if shared and shared != ANONYMOUS:
         container = attrs["container"].s if "container" in attrs else b""
-        sets.union(i, firsts.setdefault((node.op, container, shared), i))
+        pairs.append((i, firsts.setdefault((node.op, container, shared), i)))
   if loops is not None:
     for i in np.flatnonzero(loops >= 0).tolist():
-      sets.union(i, firsts.setdefault(("loop", int(loops[i])), i))
-  return sets.labels()
+      pairs.append((i, firsts.setdefault(("loop", int(loops[i])), i)))
+  return components(len(nodes), pairs)
 
 
 def _moved(

@@ -12,7 +12,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Mapping, Sequence, Tuple
 
 from placeto_tf.errors import GraphError, listed
-from placeto_tf.graphs import captures, keras_models
+from placeto_tf.graphs import captures, keras_models, shapes
 from placeto_tf.graphs.computation_graph import GraphSource
 from placeto_tf.graphs.graph_defs import ReadGraph
 
@@ -116,9 +116,8 @@ def read_concrete_function(
 
   def shape_hint(name):
     op, _, port = name.rpartition(":")
-    shape = graph.get_tensor_by_name(f"{current.get(op, op)}:{port}").shape
-    return None if shape.rank is None else tuple(
-        -1 if dim is None else dim for dim in shape.as_list())
+    return shapes.dimensions(
+        graph.get_tensor_by_name(f"{current.get(op, op)}:{port}").shape.as_proto())
 
   fixed = [each for each in found if each.fixed]
   read = ReadGraph(

@@ -16,6 +16,7 @@ The cond, body and branches become calls, which the inliner replaces next.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 
 from placeto_tf.graphs.op_defs import REF
@@ -66,6 +67,13 @@ def _call(inliner, name, func, inputs, in_types, out_types, device):
       Tin=("types", in_types), Tout=("types", out_types))
 
 
+def _add(inliner, nodes, node, what, op, inputs, dtype, **attrs) -> str:
+  """Adds an op of one DataType, named after a call, to nodes; returns its name."""
+  nodes.append(inliner.node(
+      f"{node.name}/{what}", op, inputs, node.device, T=("type", dtype), **attrs))
+  return nodes[-1].name
+
+
 def _while(inliner, node, site, inner):
   data, controls = data_inputs(node), control_inputs(node)
   name, device = node.name, node.device
@@ -84,12 +92,7 @@ def _while(inliner, node, site, inner):
   # Ops inside the loop's frame, and ops after the loop.
   inside: List[NodeDef] = []
   outside: List[NodeDef] = []
-
-  def add(what, op, inputs, dtype, nodes=inside, **attrs):
-    nodes.append(inliner.node(
-        f"{name}/{what}", op, inputs, device, T=("type", dtype), **attrs))
-    return nodes[-1].name
-
+  add = functools.partial(_add, inliner, inside, node)
   for i, dtype in enumerate(types):
     add(f"enter_{i}", "Enter", [data[i], *controls], dtype, frame_name=("s", name.encode()),
         is_constant=("b", constant[i]), parallel_iterations=("i", trips))
@@ -122,7 +125,7 @@ def _while(inliner, node, site, inner):
     # The next iteration waits for the side effects of this one.
     waits = [f"^{name}/body"] if effects and i == first else []
     add(f"next_{i}", "NextIteration", [f"{name}/body:{i}", *waits], types[i])
-    add(f"exit_{i}", "Exit", [f"{name}/switch_{i}"], types[i], outside)
+    _add(inliner, outside, node, f"exit_{i}", "Exit", [f"{name}/switch_{i}"], types[i])
   # The result of an unchanged variable is the entering value.
   tensors = [data[i] if constant[i] else f"{name}/exit_{i}" for i in range(len(types))]
   done = inliner.node(
@@ -138,11 +141,10 @@ def _if(inliner, node, site, inner):
   dtype = inliner.op_defs.signature(node).inputs[0] % REF
   if not data:
     return None
-  nodes, pred = [], data[0]
+  nodes: List[NodeDef] = []
+  pred = data[0]
   if dtype != _BOOL:
-    nodes.append(inliner.node(
-        f"{node.name}/to_bool", "ToBool", [pred], node.device, T=("type", dtype)))
-    pred = f"{node.name}/to_bool"
+    pred = _add(inliner, nodes, node, "to_bool", "ToBool", [pred], dtype)
   branches = [(branch, node.attr[f"{branch}_branch"].func) for branch in ("then", "else")]
   return _branches(inliner, node, site, inner, nodes, [pred], branches)
 
@@ -193,62 +195,31 @@ def _branches(
   if len(arguments) != len(in_types):
     return None
 
-  def switch(stage, what, inputs, dtype):
-    """Adds a Switch; port 1 is this stage's branch, port 0 all later ones.
-
-    Args:
-      stage: number of the branch.
-      what: number of the argument, or "pred".
-      inputs: (tensor, predicate), and control inputs.
-      dtype: DataType of the tensor.
-
-    Returns:
-      The name of the Switch.
-    """
-    nodes.append(inliner.node(
-        f"{name}/switch_{what}" + (f"_at_{stage}" if stage else ""), "Switch", inputs, device,
-        T=("type", dtype)))
-    return nodes[-1].name
-
-  def passed(made, tensor, dtype):
-    # A control edge from a Switch is signalled for both branches, one from an op after it is not.
-    """Adds an Identity behind a Switch.
-
-    Args:
-      made: name of the Identity below the site.
-      tensor: the output of the Switch.
-      dtype: DataType of the tensor.
-
-    Returns:
-      The name of the Identity.
-    """
-    nodes.append(inliner.node(f"{name}/{made}", "Identity", [tensor], device, T=("type", dtype)))
-    return nodes[-1].name
-
+  add = functools.partial(_add, inliner, nodes, node)
   effects, last = False, len(branches) - 1
   for stage, (branch, function) in enumerate(branches):
     if stage < last:
-      pred = preds[stage]
-      decided = switch(stage, "pred", [pred, pred, *controls], _BOOL)
+      # Port 1 of a Switch is this stage's branch, port 0 all later ones.
+      pred, at = preds[stage], f"_at_{stage}" if stage else ""
+      decided = add(f"switch_pred{at}", "Switch", [pred, pred, *controls], _BOOL)
       switches = [
-          switch(stage, i, [argument, pred], dtype)
+          add(f"switch_{i}{at}", "Switch", [argument, pred], dtype)
           for i, (argument, dtype) in enumerate(zip(arguments, in_types))]
     # A branch reads port 1 of its switches; the last branch reads port 0 of the switches before.
     port = 1 if stage < last else 0
-    pivot = passed(f"{branch}_pivot", f"{decided}:{port}", _BOOL)
+    # A control edge from a Switch is signalled for both branches, one from an Identity is not.
+    pivot = add(f"{branch}_pivot", "Identity", [f"{decided}:{port}"], _BOOL)
     taken = [
-        passed(f"{branch}_arg_{i}", f"{found}:{port}", dtype)
+        add(f"{branch}_arg_{i}", "Identity", [f"{found}:{port}"], dtype)
         for i, (found, dtype) in enumerate(zip(switches, in_types))]
     # The next switch runs only if this branch is not selected.
     if stage < last - 1:
-      controls = [f"^{passed(f'after_{branch}', f'{decided}:0', _BOOL)}"]
+      controls = ["^" + add(f"after_{branch}", "Identity", [f"{decided}:0"], _BOOL)]
       arguments = [f"{found}:0" for found in switches]
     effects |= inliner.is_effectful(inliner.op_defs.functions[function.name])
     nodes.append(_call(
         inliner, f"{name}/{branch}", function, [*taken, f"^{pivot}"], in_types, out_types, device))
-    nodes.append(inliner.node(
-        f"{name}/{branch}_done", "Identity", [pivot, f"^{name}/{branch}"], device,
-        T=("type", _BOOL)))
+    add(f"{branch}_done", "Identity", [pivot, f"^{name}/{branch}"], _BOOL)
   names = [f"{name}/{branch}" for branch, _ in branches]
   merges = [
       inliner.node(

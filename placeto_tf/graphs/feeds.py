@@ -14,7 +14,6 @@ from typing import (
   Any,
   Callable,
   Dict,
-  List,
   Mapping,
   Optional,
   Sequence,
@@ -93,7 +92,7 @@ def make_feeds(
   """
   feeds = read_feeds(graph, feeds)
   if isinstance(feeds, str):
-    return random_feeds(tf_graph, _shapes(graph), seed)
+    return random_feeds(tf_graph, shapes_of(graph), seed)
   return _checked(graph, feeds() if callable(feeds) else feeds)
 
 
@@ -146,21 +145,15 @@ def with_masks(
   return found
 
 
-def names(graph: ComputationGraph) -> List[str]:
-  """Returns the names of all tensors that are fed."""
-  return list(_shapes(graph))
-
-
-def _shapes(graph: ComputationGraph) -> Dict[str, Tuple[int, ...]]:
+def shapes_of(graph: ComputationGraph) -> Mapping[str, Tuple[int, ...]]:
   """Returns tensor name -> shape of every feed."""
-  known = graph.source.feed_shapes if graph.source is not None else {}
-  return {_tensor_name(name): shape for name, shape in known.items()}
+  return graph.source.feed_shapes if graph.source is not None else {}
 
 
 def _checked(graph: ComputationGraph, given: Mapping[str, Any]) -> Dict[str, np.ndarray]:
   """Returns tensor name -> value of the user's feeds, checked; raises as `make_feeds` does."""
-  shapes = _shapes(graph)
-  given = {_tensor_name(name): np.asarray(value) for name, value in given.items()}
+  shapes = shapes_of(graph)
+  given = {name if ":" in name else f"{name}:0": np.asarray(value) for name, value in given.items()}
   unknown, missing = sorted(set(given) - set(shapes)), sorted(set(shapes) - set(given))
   if unknown or missing:
     raise MeasurementError(
@@ -172,10 +165,6 @@ def _checked(graph: ComputationGraph, given: Mapping[str, Any]) -> Dict[str, np.
       raise MeasurementError(
           f"feed {name!r} has shape {value.shape}; expected {tuple(shapes[name])}")
   return dict(given)
-
-
-def _tensor_name(name: str) -> str:
-  return name if ":" in name else f"{name}:0"
 
 
 def _random(

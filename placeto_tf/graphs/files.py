@@ -88,11 +88,11 @@ def file_format(path: str, format: Optional[str]) -> Tuple[str, bool]:
 
 
 def parse(content: bytes, format: str, text: bool, where: str) -> Message:
-  """Parses and checks the content of a graph file.
+  """Parses and checks the content of a graph file; graphs of a SavedModel are MetaGraphDefs.
 
   Args:
     content: of the file.
-    format: one of `FORMATS`.
+    format: one of `FORMATS`, or "saved_model".
     text: whether the content is in text form.
     where: the file's name, for errors.
 
@@ -105,37 +105,16 @@ def parse(content: bytes, format: str, text: bool, where: str) -> Message:
   proto, problem = _try_parse(content, format, text)
   if not problem:
     return proto
-  message = f"{where!r} is not a {TITLES[format]} in {'text' if text else 'binary'} form: {problem}"
+  message = (f"{where!r} is not a {TITLES.get(format, 'SavedModel')} in "
+             f"{'text' if text else 'binary'} form: {problem}")
   # The content has another format: try which one.
-  for other in FORMATS:
+  for other in FORMATS if format in FORMATS else ():
     if other != format and not _try_parse(content, other, text)[1]:
       raise GraphError(f"{message}; it looks like a {TITLES[other]}: pass "
                        f"format={other!r} (--format={other})")
   if not text and _looks_like_text(content):
     raise GraphError(f"{message}; it looks like text: give it a name that ends with .pbtxt")
   raise GraphError(f"{message}; the file is damaged or of another kind: export the graph again")
-
-
-def parse_saved_model(content: bytes, text: bool, where: str) -> Message:
-  """Parses and checks a SavedModel; its graphs are checked like MetaGraphDefs.
-
-  Args:
-    content: of the file.
-    text: whether the content is in text form.
-    where: the file's name, for errors.
-
-  Returns:
-    The SavedModel proto.
-
-  Raises:
-    GraphError: the content is no SavedModel.
-  """
-  proto, problem = _try_parse(content, "saved_model", text)
-  if problem:
-    raise GraphError(
-        f"{where!r} is not a SavedModel: {problem}; the file is damaged or of another kind: export "
-        "the model again")
-  return proto
 
 
 def new_proto(format: str) -> Message:
@@ -182,12 +161,7 @@ def implausible(proto: Message, format: str) -> str:
     return implausible(proto.graph_def, "graph_def")
   if not proto.node:
     return "it has no nodes"
-  judge = _implausible_costs if format == "cost_graph_def" else _implausible_op
-  for i, node in enumerate(proto.node):
-    reason = judge(node) if node.name else f"node {i} has no name"
-    if reason:
-      return reason
-  return ""
+  return next(filter(None, (_implausible_node(node) for node in proto.node)), "")
 
 
 def _try_parse(content: bytes, format: str, text: bool) -> Tuple[Message, str]:
@@ -211,22 +185,22 @@ def _try_parse(content: bytes, format: str, text: bool) -> Tuple[Message, str]:
   return proto, implausible(proto, format)
 
 
-def _implausible_op(node: Message) -> str:
+def _implausible_node(node: Message) -> str:
+  """Returns the reason why a node of a GraphDef or CostGraphDef cannot be one, or ""."""
   name = repr(node.name[:80])
-  if not node.op:
-    return f"node {name} has no op type"
-  if not _OP_TYPE.match(node.op):
-    return f"node {name} has {node.op[:80]!r} where an op type should be"
-  return f"some fields of node {name} are of another proto" if _misread_fields(node) else ""
-
-
-def _implausible_costs(node: Message) -> str:
-  name = repr(node.name[:80])
-  if node.device and "/" not in node.device and ":" not in node.device:
+  if not node.name:
+    return "a node has no name"
+  if hasattr(node, "op"):  # a NodeDef
+    if not _OP_TYPE.match(node.op):
+      return f"node {name} has {node.op[:80]!r} where an op type should be"
+    parts = [node]
+  else:
     # Names of devices contain a / or a :; other texts are fields of another proto.
-    return f"node {name} has {node.device[:80]!r} where a device should be"
-  misread = _misread_fields(node) or any(map(_misread_fields, node.output_info))
-  return f"some fields of node {name} are of another proto" if misread else ""
+    if node.device and not re.search("[/:]", node.device):
+      return f"node {name} has {node.device[:80]!r} where a device should be"
+    parts = [node, *node.output_info]
+  return f"some fields of node {name} are of another proto" if any(
+      map(_misread_fields, parts)) else ""
 
 
 def _misread_fields(proto: Message) -> bool:

@@ -7,21 +7,23 @@ graph itself, not in a function, also keeps an op of its name that gathers the r
 fetches and signatures may name the call. `While`, `If` and `Case` are lowered in the same pass
 (`control_flow`).
 
-A call is not inlined if inlining would not end (recursion), or if XLA compiles the call.
+A call is not inlined if XLA compiles the call. Functions that call themselves, and functions with
+attributes of their own, which TensorFlow's Python cannot import, are refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import graphlib
 import re
 import typing
 from typing import (
   Container,
   Dict,
-  FrozenSet,
   Iterable,
   Iterator,
   List,
+  Mapping,
   Optional,
   Sequence,
   Set,
@@ -34,14 +36,12 @@ from placeto_tf.graphs.op_defs import REF, OpDefs
 from placeto_tf.graphs.tensor_names import control_inputs, control_of, data_inputs, op_of, parse
 
 if typing.TYPE_CHECKING:
-  from tensorflow.core.framework.attr_value_pb2 import AttrValue
   from tensorflow.core.framework.function_pb2 import FunctionDef
   from tensorflow.core.framework.graph_pb2 import GraphDef
   from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _WHOLE_DEVICE = re.compile(r"(?i)/(device:\w+|[cgt]pu):\d+\Z")
-MAX_DEPTH = 200
 MAX_NODES = 1 << 20  # ops of functions; functions that call others twice, and so on, may give more
 
 _READS = ("ReadVariableOp", "NoOp", "Identity", "VarHandleOp")
@@ -54,14 +54,12 @@ class Site:
   """The place of a node.
 
   Attributes:
-    calls: the functions whose bodies enclose the node.
-    depth: the number of calls and loops that enclose the node.
+    inside: whether a call, loop or branch encloses the node.
     anchored: whether an op without inputs would run outside of its loop or branch.
     call: the op of the graph itself that the node comes from, "" for that op itself.
   """
 
-  calls: FrozenSet[str] = frozenset()
-  depth: int = 0
+  inside: bool = False
   anchored: bool = False
   call: str = ""
 
@@ -83,8 +81,8 @@ def inline_functions(
     inlined.
 
   Raises:
-    GraphError: a call does not fit its function, a body is inconsistent, or the result would be
-      larger than `MAX_NODES`.
+    GraphError: a call does not fit its function, a body is inconsistent, a function calls itself or
+      has attributes of its own, or the result would be larger than `MAX_NODES`.
   """
   op_defs = OpDefs(graph_def.library)
   types = {node.op for node in graph_def.node}
@@ -92,39 +90,6 @@ def inline_functions(
       op_defs.is_function(op_type) for op_type in types):
     return graph_def, ()
   return Inliner(graph_def, op_defs, own_devices).run()
-
-
-def recursive_function(graph_def: GraphDef) -> Optional[str]:
-  """Returns the name of a function that calls itself, directly or through others, or None."""
-  return _callees_first({each.signature.name: each for each in graph_def.library.function})[1]
-
-
-def _callees_first(functions: Dict[str, FunctionDef]) -> Tuple[List[str], Optional[str]]:
-  """Returns functions, callees first, and the first function that calls itself, or None."""
-  order: Dict[str, None] = {}
-  recursive = None
-  for first in functions:
-    # `path` is a chain of calls that begins at `first`: function -> callees not yet visited.
-    path: Dict[str, Iterator[str]] = {}
-    pending = [first]
-    while pending:
-      name = pending[-1]
-      if name in order:
-        pending.pop()
-        continue
-      following = path.setdefault(name, iter(sorted({
-          callee for node in functions[name].node_def for callee in named_functions(node)
-          if callee in functions})))
-      callee = next((each for each in following if each not in order), None)
-      if callee is None:
-        path.pop(name)
-        order[name] = None
-      # A callee on the path calls itself through the functions after it.
-      elif callee in path:
-        recursive = recursive or callee
-      else:
-        pending.append(callee)
-  return list(order), recursive
 
 
 class Inliner:
@@ -257,7 +222,7 @@ class Inliner:
     Returns:
       (node, site), in a list; an empty list inside of functions.
     """
-    if site.depth:
+    if site.inside:
       return []
     keep = self.node(node.name, "IdentityN", [*tensors, f"^{control}"], node.device,
                      T=("types", [dtype % REF for dtype in types]))
@@ -271,12 +236,20 @@ class Inliner:
   def _check_size(self) -> None:
     """Raises GraphError if inlining would not end in reasonable time."""
     functions = self.op_defs.functions
+    calls = {name: [callee for node in function.node_def for callee in _callees(node)
+                    if callee in functions] for name, function in functions.items()}
     sizes: Dict[str, int] = {}
-    for name in _callees_first(functions)[0]:
-      # An upper bound of the ops that a call adds: the ops of the function and of its callees.
-      sizes[name] = sum(
-          1 + _switches(node) + sum(sizes.get(callee, 0) for callee in _callees(node))
-          for node in functions[name].node_def)
+    try:
+      # Callees come first.
+      for name in graphlib.TopologicalSorter(calls).static_order():
+        # An upper bound of the ops that a call adds: the ops of the function and of its callees.
+        nodes = functions[name].node_def
+        sizes[name] = len(nodes) + sum(map(_switches, nodes)) + (
+            sum(sizes[callee] for callee in calls[name]))
+    except graphlib.CycleError as error:
+      raise GraphError(
+          f"function {error.args[1][0]!r} calls itself, so its ops cannot be placed one by one; "
+          "write it as a loop (tf.while_loop)") from None
     total = 0
     for node in self._graph_def.node:
       total += _switches(node) + sum(sizes.get(callee, 0) for callee in _callees(node))
@@ -287,53 +260,36 @@ class Inliner:
 
   def _expand(self, node: NodeDef, site: Site) -> Optional[List[Tuple[NodeDef, Site]]]:
     """Returns the nodes that replace the node, or None if it is no call to inline."""
-    name = node.op
-    # PartitionedCall names its function in an attribute. The op type of other calls is the name of
-    # the function.
-    if name in CALLS:
-      name = node.attr["f"].func.name if "f" in node.attr else ""
-    elif name in control_flow.LOWERED:
+    if node.op in control_flow.LOWERED:
       return self._lower(node, site)
-    function = self.op_defs.functions.get(name)
+    function = self.op_defs.functions.get(next(iter(_callees(node)), ""))
     if function is None:
       return None
     if _COMPILED in node.attr and node.attr[_COMPILED].b:
       self._whole[node.name] = "it is compiled by XLA"
       return None
-    if not self._enters(node, site, name):
-      return None
+    if function.signature.attr:
+      raise GraphError(
+          f"function {function.signature.name!r} has attributes of its own, with which TensorFlow "
+          "does not import it into Python; trace it with tf.function, and export the graph again")
     return self._inline(node, function, site)
 
   def _lower(self, node: NodeDef, site: Site) -> Optional[List[Tuple[NodeDef, Site]]]:
     self.op_defs.signature(node)
-    functions = control_flow.functions_of(node)
-    for name in functions:
-      if name not in self.op_defs.functions or not self._enters(node, site, name):
-        return None
+    if not all(name in self.op_defs.functions for name in control_flow.functions_of(node)):
+      return None
     # Anchored: ops without inputs would run outside of the loop or branch.
-    inner = Site(site.calls, site.depth + 1, True)
-    lowered = control_flow.lower(self, node, site, inner)
+    lowered = control_flow.lower(self, node, site, Site(inside=True, anchored=True))
     if lowered is None:
       self._whole[node.name] = (
           "it has a single branch" if node.op in control_flow.CASE
           else "its loop has no variable that changes")
     return lowered
 
-  def _enters(self, node: NodeDef, site: Site, name: str) -> bool:
-    if name in site.calls:
-      self._whole[node.name] = f"the function {name!r} calls itself"
-      return False
-    if site.depth >= MAX_DEPTH:
-      raise GraphError(
-          f"function calls at {node.name[-80:]!r} are nested more than {MAX_DEPTH} deep; flatten "
-          "the graph before placing it")
-    return True
-
   def _inline(self, node: NodeDef, function: FunctionDef, site: Site) -> List[Tuple[NodeDef, Site]]:
     data, controls = data_inputs(node), control_inputs(node)
     body = _Body(self, node, function, data)
-    inner = Site(
-        site.calls | {function.signature.name}, site.depth + 1, site.anchored)
+    inner = Site(inside=True, anchored=site.anchored)
     expanded = []
     # Ops without inputs from the body wait for one op instead of all control inputs of the call.
     if len(controls) > 1:
@@ -353,7 +309,7 @@ class Inliner:
           f"{function.signature.name!r}, which has {len(tensors)}; export the graph again")
     # "done" waits for all results and side effects.
     waits = list(dict.fromkeys([control_of(tensor) for tensor in tensors] + body.side_effects()))
-    at_top_without_results = not types and not site.depth
+    at_top_without_results = not types and not site.inside
     done = self.node(
         node.name if at_top_without_results else self.fresh(f"{node.name}/done"), "NoOp",
         waits or controls, node.device)
@@ -421,33 +377,21 @@ class _Body:
     self._prefix = inliner.prefix(
         call.name, [node.name for node in function.node_def])
     self.anchor_constants_only = False
-    if call.op in CALLS:
-      self._values = dict(call.attr["f"].func.attr)
-    else:
-      self._values = dict(call.attr)
-    # A node with the call's attributes gives numbers and types of the function's arguments.
-    probe = inliner.node(call.name, function.signature.name, data)
-    for key, value in self._values.items():
-      probe.attr[key].CopyFrom(value)
-    # Argument -> tensors that the call passes; an argument may be a list of tensors.
-    self._arguments = {}
-    total = 0
-    for name, (start, count) in inliner.op_defs.input_ranges(probe).items():
-      self._arguments[name] = data[start:start + count]
-      total += count
-    if total != len(data):
+    names = [arg.name for arg in function.signature.input_arg]
+    if len(names) != len(data):
       raise GraphError(
           f"op {call.name!r} ({call.op}) gives {len(data)} inputs to function "
-          f"{function.signature.name!r}, which takes {total}; export the graph again")
+          f"{function.signature.name!r}, which takes {len(names)}; export the graph again")
+    self._arguments = dict(zip(names, data))  # argument -> tensor that the call passes
     # Node -> output argument -> (first output, number of outputs).
-    self._ranges: Dict[str, Dict[str, Tuple[int, int]]] = {}
+    self._ranges: Dict[str, Mapping[str, Tuple[int, int]]] = {}
     self._copies = [self._copy(node) for node in function.node_def]
     for node, copy in zip(function.node_def, self._copies):
       if node.name in self._ranges:
         raise GraphError(
             f"op name {node.name!r} appears twice in function {function.signature.name!r}; names "
             "must be unique")
-      self._ranges[node.name] = inliner.op_defs.output_ranges(copy)
+      self._ranges[node.name] = inliner.op_defs.signature(copy).output_ranges
 
   def nodes(self, controls: List[str]) -> List[NodeDef]:
     """Returns the ops of the body; ops without inputs from the body wait for the controls."""
@@ -468,19 +412,8 @@ class _Body:
 
   def results(self) -> List[str]:
     """Returns the tensors that are the function's outputs."""
-    tensors = []
-    # A node with the call's attributes gives the numbers of the function's results.
-    probe = self._inliner.node(self._prefix, self._function.signature.name)
-    for key, value in self._values.items():
-      probe.attr[key].CopyFrom(value)
-    ranges = self._inliner.op_defs.output_ranges(probe)
-    for arg in self._function.signature.output_arg:
-      if arg.name not in self._function.ret or ranges[arg.name][1] != 1:
-        raise GraphError(
-            f"function {self._function.signature.name!r} does not return its output {arg.name!r}; "
-            "export the graph again")
-      tensors.append(self._translate(self._function.ret[arg.name])[0])
-    return tensors
+    return [self._translate(self._function.ret.get(arg.name, ""))[0]
+            for arg in self._function.signature.output_arg]
 
   def side_effects(self) -> List[str]:
     """Returns the control inputs of the ops that run for their effects."""
@@ -492,22 +425,19 @@ class _Body:
       name = text[1:]
       if name in self._ranges:
         return f"^{self._prefix}/{name}", True
-      if self._arguments.get(name):
-        return control_of(self._arguments[name][0]), False
+      if name in self._arguments:
+        return control_of(self._arguments[name]), False
       raise self._dangling(text)
-    # In bodies an input is "argument", "argument:index" or "node:output:index".
+    # In bodies an input is "argument", "argument:0" or "node:output:index".
     name, _, rest = text.partition(":")
-    argument, _, port = rest.partition(":")
-    if name in self._arguments and not port:
-      index = int(argument) if argument.isdecimal() and len(argument) < 10 else 0
-      if index < len(self._arguments[name]):
-        return self._arguments[name][index], False
-    elif argument in self._ranges.get(name, ()):
-      start, count = self._ranges[name][argument]
-      index = int(port) if port.isdecimal() and len(port) < 10 else 0
-      if index < count:
-        return f"{self._prefix}/{name}:{start + index}", True
-    raise self._dangling(text)
+    if name in self._arguments and rest in ("", "0"):
+      return self._arguments[name], False
+    output, _, port = rest.partition(":")
+    start, count = self._ranges.get(name, {}).get(output, (0, 0))
+    index = int(port) if port.isdecimal() and len(port) < 10 else 0
+    if index >= count:
+      raise self._dangling(text)
+    return f"{self._prefix}/{name}:{start + index}", True
 
   def _dangling(self, text: str) -> GraphError:
     return GraphError(
@@ -524,15 +454,6 @@ class _Body:
     if self._inliner.own_devices is not None and _WHOLE_DEVICE.search(node.device):
       self._inliner.own_devices[copy.name] = node.device
     del copy.input[:]
-    # Attributes that refer to the function's parameters get the values of the call.
-    for key, value in node.attr.items():
-      kind = value.WhichOneof("value")
-      if kind == "placeholder":
-        self._fill(copy, copy.attr[key], value.placeholder)
-      elif kind == "func":
-        for inner in copy.attr[key].func.attr.values():
-          if inner.WhichOneof("value") == "placeholder":
-            self._fill(copy, inner, inner.placeholder)
     # Colocation with ops of the body, under their new names.
     if "_class" in copy.attr:
       inside = {other.name.encode() for other in self._function.node_def}
@@ -548,13 +469,6 @@ class _Body:
       # Calls share resources that are named only by their op.
       copy.attr["shared_name"].s = node.name.encode()
     return copy
-
-  def _fill(self, copy: AttrValue, value: AttrValue, name: str) -> None:
-    if name not in self._values:
-      raise GraphError(
-          f"op {copy.name!r} ({copy.op}) needs the attribute {name!r} of the call of function "
-          f"{self._function.signature.name!r}, which does not have it; export the graph again")
-    value.CopyFrom(self._values[name])
 
 
 def _callees(node: NodeDef) -> List[str]:

@@ -20,7 +20,7 @@ from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, Graph
 from placeto_tf.graphs.fetches import choose_fetches
 from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.kernels import KERNEL_TYPES, NO_GPU_NOTE, KernelSupport
-from placeto_tf.graphs.loops import DEFAULT_TRIPS, Loops, find_loops
+from placeto_tf.graphs.loops import DEFAULT_TRIPS, Loops, frames_of, loops_of
 from placeto_tf.graphs.node_table import NodeTable, read_nodes
 from placeto_tf.graphs.pruning import Step, bind_feeds, fed_defaults, prune
 
@@ -130,15 +130,13 @@ def from_graph_def(
 
 def _loops(table: NodeTable, step: Step, trips: int) -> Loops:
   """Finds the loops; all of them are assumed to have the trip count `trips`."""
-  n, ahead = len(step.positions), ~step.goes_round
+  ahead = ~step.goes_round
   producers, consumers = step.producers[ahead], step.consumers[ahead]
-  order, _ = traversal.topological_order(n, producers, consumers)
-  if len(order) < n:  # ComputationGraph names the op on the cycle
-    return Loops(np.full(n, -1), np.ones(n))
+  # Ops on a cycle are not in the order; ComputationGraph names one of them.
+  order, _ = traversal.topological_order(len(step.positions), producers, consumers)
   nodes = [table.nodes[i] for i in step.positions.tolist()]
-  return find_loops(
-      nodes, producers, step.ports[ahead], consumers, order,
-      lambda frames: [float(trips)] * len(frames.names))
+  frames = frames_of(nodes, producers, step.ports[ahead], consumers, order)
+  return loops_of(frames, [float(trips)] * len(frames.names))
 
 
 def _constraints(

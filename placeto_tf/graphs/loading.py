@@ -18,6 +18,7 @@ from placeto_tf.graphs import (
   keras_files,
   keras_models,
   saved_model_reading,
+  shapes,
 )
 from placeto_tf.graphs import fetches as fetches_lib
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
@@ -175,11 +176,9 @@ def _read_zoo(spec: str) -> ReadGraph:
 def _read_tf_graph(tf_graph: Any) -> ReadGraph:
   def shape_hint(name):
     try:
-      shape = tf_graph.get_tensor_by_name(name).shape
+      return shapes.dimensions(tf_graph.get_tensor_by_name(name).shape.as_proto())
     except KeyError:  # an op of a function
       return None
-    return None if shape.rank is None else tuple(
-        -1 if dim is None else dim for dim in shape.as_list())
 
   graph_def = tf_graph.as_graph_def()
   return ReadGraph(

@@ -10,7 +10,7 @@ Dimensions: N ops, F frames; frame -1 is outside all loops.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -45,8 +45,8 @@ class Loops:
 
   outermost: np.ndarray  # [N]
   executions: np.ndarray  # [N]
-  signals: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 2), np.int64))
-  ends: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 2), np.int64))
+  signals: np.ndarray
+  ends: np.ndarray
 
 
 class Inputs:
@@ -78,12 +78,14 @@ class Frames:
   """The frames of a graph's loops.
 
   Attributes:
+    types: [N] of the ops.
     of_op: [N] the frame of each op (for an Exit, the frame that it leaves), -1 for none.
     parents: [F] the enclosing frame of each frame, which has a smaller index; -1 for none.
     names: [F].
     inputs: of the ops, back edges left out.
   """
 
+  types: List[str]
   of_op: List[int]
   parents: List[int]
   names: List[str]
@@ -107,53 +109,29 @@ def back_edges(
   return goes_round[producers] & merges[consumers]
 
 
-def find_loops(
-    nodes: Sequence[NodeDef],
-    producers: np.ndarray,
-    ports: np.ndarray,
-    consumers: np.ndarray,
-    order: np.ndarray,
-    trips: Callable[[Frames], Sequence[float]] = lambda frames: [1.0] * len(frames.names),
-) -> Loops:
-  """Assigns ops to frames.
+def loops_of(frames: Frames, trips: Sequence[float]) -> Loops:
+  """Returns the numbers of runs of ops, and the edges that loops need.
 
   Args:
-    nodes: [N] NodeDefs.
-    producers: [E] op indices, edges sorted by consumer and in the order of its inputs, back edges
-      left out.
-    ports: [E].
-    consumers: [E].
-    order: [N] op indices, producers first.
-    trips: function from frames to [F] trip counts; by default all are 1.
+    frames: of N ops, F frames.
+    trips: [F] trip counts.
 
   Returns:
-    The outermost frame and the number of runs of each op, [N], and the edges that loops need.
-
-  Raises:
-    GraphError: an op has inputs from two frames, or an Exit is outside a loop.
+    The loops.
   """
-  n = len(nodes)
-  types = [node.op for node in nodes]
-  if not any(op_type in ENTER for op_type in types):
-    stray = next((i for i, op_type in enumerate(types) if op_type in EXIT), None)
-    if stray is not None:
-      raise _stray_exit(nodes[stray])
-    return Loops(np.full(n, -1), np.ones(n))
-  inputs = Inputs(producers, ports, consumers, n)
-  found = frames_of(nodes, types, inputs, order)
-  rounds, frames, parents = trips(found), found.of_op, found.parents
+  types, parents = frames.types, frames.parents
   executions_of: List[float] = []
   outermost_of: List[int] = []
   # Trip counts multiply from the outermost frame inwards, up to a bound.
   for frame, parent in enumerate(parents):  # a parent comes before its children
     above = 1.0 if parent < 0 else executions_of[parent]
-    executions_of.append(min(above * rounds[frame], MAX_TRIPS))
+    executions_of.append(min(above * trips[frame], MAX_TRIPS))
     outermost_of.append(frame if parent < 0 else outermost_of[parent])
-  executions, outermost = np.ones(n), np.full(n, -1)
+  executions, outermost = np.ones(len(types)), np.full(len(types), -1)
   # The condition of a loop runs once more than its body.
-  deciders = _deciders(types, inputs, frames)
+  deciders = _deciders(types, frames.inputs, frames.of_op)
   deciding = set().union(*deciders.values())
-  for op, frame in enumerate(frames):
+  for op, frame in enumerate(frames.of_op):
     if frame >= 0:
       outermost[op] = outermost_of[frame]
       # Enter and Exit run once for each run of the loop.
@@ -162,7 +140,8 @@ def find_loops(
       executions[op] = 1.0 if around < 0 else executions_of[around]
       if op in deciding and not outside:
         executions[op] += 1.0 if parents[frame] < 0 else executions_of[parents[frame]]
-  return Loops(outermost, executions, _signals(types, deciders, frames), _ends(types, frames))
+  return Loops(outermost, executions, _signals(types, deciders, frames.of_op),
+               _ends(types, frames.of_op))
 
 
 def _ends(types: Sequence[str], frames: Sequence[int]) -> np.ndarray:
@@ -210,19 +189,17 @@ def _signals(
   return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 
-def _stray_exit(node: NodeDef) -> GraphError:
-  return GraphError(
-      f"op {node.name!r} ({node.op}) leaves a loop that no Enter op opens; export the graph again")
-
-
 def frames_of(
-    nodes: Sequence[NodeDef], types: Sequence[str], inputs: Inputs, order: np.ndarray) -> Frames:
+    nodes: Sequence[NodeDef], producers: np.ndarray, ports: np.ndarray, consumers: np.ndarray,
+    order: np.ndarray) -> Frames:
   """Finds the frame of each op.
 
   Args:
     nodes: [N] NodeDefs.
-    types: [N] op types.
-    inputs: of the ops, back edges left out.
+    producers: [E] op indices, edges sorted by consumer and in the order of its inputs, back edges
+      left out.
+    ports: [E].
+    consumers: [E].
     order: [N] op indices, producers first.
 
   Returns:
@@ -231,12 +208,15 @@ def frames_of(
   Raises:
     GraphError: an op has inputs from two frames, or an Exit is outside a loop.
   """
+  types = [node.op for node in nodes]
+  inputs = Inputs(producers, ports, consumers, len(nodes))
   frames = [-1] * len(nodes)
   gives = [-1] * len(nodes)  # the frame of an op's outputs
   ids: Dict[Tuple[int, bytes], int] = {}
   parents: List[int] = []
   names: List[str] = []
-  for op in order.tolist():
+  looped = any(op_type in ENTER + EXIT for op_type in types)
+  for op in order.tolist() if looped else ():
     # All inputs of an op are values of one frame.
     frame, source = -1, None
     for producer in inputs.all(op):
@@ -256,9 +236,11 @@ def frames_of(
       frames[op] = gives[op] = ids[key]
     elif types[op] in EXIT:
       if frame < 0:
-        raise _stray_exit(nodes[op])
+        raise GraphError(
+            f"op {nodes[op].name!r} ({types[op]}) leaves a loop that no Enter op opens; export the "
+            "graph again")
       # The outputs of an Exit belong to the enclosing frame.
       frames[op], gives[op] = frame, parents[frame]
     else:
       frames[op] = gives[op] = frame
-  return Frames(frames, parents, names, inputs)
+  return Frames(types, frames, parents, names, inputs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Dict, Hashable, Iterable, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Hashable, List, Mapping, Optional, Tuple
 
 from placeto_tf.errors import GraphError
 
@@ -34,29 +34,23 @@ _FIELDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-  """Types of the in- and outputs of one node; types above `REF` are references."""
+  """Types of the in- and outputs of one node; types above `REF` are references.
+
+  Attributes:
+    inputs, outputs: DataTypes.
+    output_ranges: name of each output argument -> its first output and their number.
+  """
 
   inputs: Tuple[int, ...]
   outputs: Tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Attribute:
-  name: str
-  kind: str  # AttrDef.type without "list()"
-  is_list: bool
-  required: bool
-  allowed: Optional[frozenset]  # of types
-  minimum: Optional[int]  # of an int, or of the length of a list
+  output_ranges: Mapping[str, Tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Schema:
   op_def: OpDef
-  attributes: Tuple[_Attribute, ...]
-  signature_attributes: Tuple[str, ...]
+  signature_attributes: Tuple[str, ...]  # that decide numbers and types of in- and outputs
   defaults: Dict[str, AttrValue]
-  is_function: bool
 
 
 class OpDefs:
@@ -100,25 +94,12 @@ class OpDefs:
           f"op {node.name!r} has the unknown type {node.op!r}; expected an op of this TensorFlow "
           "or a function of the graph's library: import the library that defines it, or use the "
           "TensorFlow version that wrote the graph")
-    attributes = []
-    for attr in op_def.attr:
-      is_list = attr.type.startswith("list(")
-      # "list(type)" -> "type".
-      kind = attr.type[5:-1] if is_list else attr.type
-      allowed = None
-      if kind == "type" and attr.HasField("allowed_values"):
-        allowed = frozenset(attr.allowed_values.list.type)
-      attributes.append(_Attribute(
-          attr.name, kind, is_list, not attr.HasField("default_value"), allowed,
-          attr.minimum if attr.has_minimum else None))
     # Attributes on which the numbers and types of in- and outputs depend.
-    used = []
-    for arg in (*op_def.input_arg, *op_def.output_arg):
-      used += [name for name in (arg.number_attr, arg.type_attr, arg.type_list_attr) if name]
+    used = [name for arg in (*op_def.input_arg, *op_def.output_arg)
+            for name in (arg.number_attr, arg.type_attr, arg.type_list_attr) if name]
     defaults = {
         attr.name: attr.default_value for attr in op_def.attr if attr.HasField("default_value")}
-    return _Schema(
-        op_def, tuple(attributes), tuple(dict.fromkeys(used)), defaults, function is not None)
+    return _Schema(op_def, tuple(dict.fromkeys(used)), defaults)
 
   def signature(self, node: NodeDef) -> Signature:
     """Returns the types of the node's in- and outputs.
@@ -127,7 +108,7 @@ class OpDefs:
       GraphError: an unknown op, or an attribute that is missing or wrong.
     """
     schema = self.schema(node)
-    self.check_attributes(node, schema)
+    self._check_attributes(node, schema)
     attrs = node.attr
     parts = [node.op]
     for name in schema.signature_attributes:
@@ -142,90 +123,56 @@ class OpDefs:
     found = self._signatures.get(key)
     if found is None:
       values = dict(zip(schema.signature_attributes, key[1:]))
-      found = Signature(
-          _argument_types(node, schema.op_def.input_arg, values),
-          _argument_types(node, schema.op_def.output_arg, values))
-      self._signatures[key] = found
+      inputs = [dtype for arg in schema.op_def.input_arg
+                for dtype in _argument_types(node, arg, values)]
+      outputs: List[int] = []
+      ranges = {}
+      for arg in schema.op_def.output_arg:
+        types = _argument_types(node, arg, values)
+        ranges[arg.name] = (len(outputs), len(types))
+        outputs += types
+      found = self._signatures[key] = Signature(tuple(inputs), tuple(outputs), ranges)
     return found
 
-  def output_ranges(self, node: NodeDef) -> Dict[str, Tuple[int, int]]:
-    """Returns the name of each output argument -> its first output and their number.
-
-    Raises:
-      GraphError: as `signature`.
-    """
-    return self._ranges(node, self.schema(node).op_def.output_arg)
-
-  def input_ranges(self, node: NodeDef) -> Dict[str, Tuple[int, int]]:
-    """Returns the name of each input argument -> its first input and their number."""
-    return self._ranges(node, self.schema(node).op_def.input_arg)
-
-  def _ranges(self, node: NodeDef, args: Iterable[OpDef.ArgDef]) -> Dict[str, Tuple[int, int]]:
-    self.signature(node)  # checks the attributes
-    schema = self.schema(node)
-    values = {
-        name: _plain(node.attr[name] if name in node.attr else schema.defaults[name])
-        for name in schema.signature_attributes}
-    # Each argument begins where the one before ends.
-    ranges, start = {}, 0
-    for arg in args:
-      count = len(_argument_types(node, (arg,), values))
-      ranges[arg.name] = (start, count)
-      start += count
-    return ranges
-
-  def check_attributes(self, node: NodeDef, schema: _Schema) -> None:
-    """Checks that each attribute exists and has the type that the op expects.
-
-    Args:
-      node: with the attributes.
-      schema: of its op.
-
-    Raises:
-      GraphError: an attribute is missing or has another type, or TensorFlow would abort on it.
-    """
+  def _check_attributes(self, node: NodeDef, schema: _Schema) -> None:
+    """Raises GraphError where an attribute is missing or wrong, or TensorFlow would abort on it."""
     attrs = node.attr
-    for attribute in schema.attributes:
+    for attribute in schema.op_def.attr:
       name = attribute.name
+      is_list = attribute.type.startswith("list(")
+      kind = attribute.type[5:-1] if is_list else attribute.type  # "list(type)" -> "type"
       if name not in attrs:
-        if attribute.required:
+        if name not in schema.defaults:
           raise GraphError(
               f"op {node.name!r} ({node.op}) lacks the attribute {name!r}; expected a value of "
-              f"kind {attribute.kind!r}: write the graph again")
+              f"kind {kind!r}: write the graph again")
         continue
       value = attrs[name]
       held = value.WhichOneof("value")
-      expected = "list" if attribute.is_list else _FIELDS.get(attribute.kind)
+      expected = "list" if is_list else _FIELDS.get(kind)
       if expected is not None and held != expected:
         raise GraphError(
             f"attribute {name!r} of op {node.name!r} ({node.op}) holds {held or 'nothing'}, "
             f"expected {expected}: write the graph again")
-      if attribute.kind == "type":
-        self._check_types(node, attribute, value.list.type if attribute.is_list else (value.type,))
-      elif attribute.kind == "func":
-        for func in value.list.func if attribute.is_list else (value.func,):
-          self._check_function(node, name, func)
-      elif attribute.kind == "shape":
-        for shape in value.list.shape if attribute.is_list else (value.shape,):
-          check_shape(node, name, shape)
-      elif attribute.kind == "tensor" and not attribute.is_list:
-        check_tensor(node, name, value.tensor)
-      if attribute.minimum is not None and attribute.kind == "int" and not attribute.is_list:
-        if value.i < attribute.minimum:
+      if expected is None:
+        continue
+      allowed = attribute.allowed_values.list.type
+      # The value, or all members of a list.
+      for each in getattr(value.list, _FIELDS[kind]) if is_list else (getattr(value, held),):
+        if kind == "type" and (not 0 < each < REF or allowed and each not in allowed):
           raise GraphError(
-              f"attribute {name!r} of op {node.name!r} ({node.op}) is {value.i}, expected at "
+              f"attribute {name!r} of op {node.name!r} ({node.op}) is {type_name(each)}, which the "
+              "op does not allow")
+        if kind == "func":
+          self._check_function(node, name, each)
+        elif kind == "shape":
+          check_shape(node, name, each)
+        elif kind == "tensor":
+          check_tensor(node, name, each)
+        elif kind == "int" and not is_list and attribute.has_minimum and each < attribute.minimum:
+          raise GraphError(
+              f"attribute {name!r} of op {node.name!r} ({node.op}) is {each}, expected at "
               f"least {attribute.minimum}")
-
-  def _check_types(self, node, attribute, types) -> None:
-    for value in types:
-      if attribute.allowed is not None and value not in attribute.allowed:
-        raise GraphError(
-            f"attribute {attribute.name!r} of op {node.name!r} ({node.op}) is {type_name(value)}, "
-            "which the op does not allow")
-      if not 0 < value < REF:
-        raise GraphError(
-            f"attribute {attribute.name!r} of op {node.name!r} ({node.op}) is {type_name(value)}, "
-            "expected a type of tensors")
 
   def _check_function(self, node, name, func) -> None:
     # An empty name stands for no function, which is the default of some attributes.
@@ -326,28 +273,21 @@ def _plain(value: AttrValue) -> Hashable:
   return tuple(value.list.type) if kind == "list" else getattr(value, kind or "i")
 
 
-def _argument_types(node, args, values) -> Tuple[int, ...]:
-  """Returns the types of all tensors of the arguments, by their ArgDefs."""
-  types = []
-  # An argument is a list of types, or `count` tensors of one type.
-  for arg in args:
-    if arg.type_list_attr:
-      listed = values[arg.type_list_attr]
-      found = list(listed) if isinstance(listed, tuple) else None
-    else:
-      dtype = values[arg.type_attr] if arg.type_attr else arg.type
-      count = values[arg.number_attr] if arg.number_attr else 1
-      found = None
-      if isinstance(dtype, int) and isinstance(count, int):
-        if not 0 <= count <= MAX_ARGUMENTS:
-          raise GraphError(
-              f"attribute {arg.number_attr!r} of op {node.name!r} ({node.op}) gives the op "
-              f"{count} tensors, expected 0 to {MAX_ARGUMENTS}")
-        found = [dtype] * count
-    if found is None:
+def _argument_types(
+    node: NodeDef, arg: OpDef.ArgDef, values: Mapping[str, Hashable]) -> List[int]:
+  """Returns the types of all tensors of an argument: a list of types, or a number of one type."""
+  found: Any = values.get(arg.type_list_attr)
+  dtype = values[arg.type_attr] if arg.type_attr else arg.type
+  count = values[arg.number_attr] if arg.number_attr else 1
+  if not arg.type_list_attr and isinstance(dtype, int) and isinstance(count, int):
+    if not 0 <= count <= MAX_ARGUMENTS:
       raise GraphError(
-          f"argument {arg.name!r} of op {node.name!r} ({node.op}) has attributes of the wrong "
-          "kind; write the graph again")
-    # A reference has the type of its value plus 100.
-    types += [dtype + REF if arg.is_ref else dtype for dtype in found]
-  return tuple(types)
+          f"attribute {arg.number_attr!r} of op {node.name!r} ({node.op}) gives the op "
+          f"{count} tensors, expected 0 to {MAX_ARGUMENTS}")
+    found = (dtype,) * count
+  if not isinstance(found, tuple):
+    raise GraphError(
+        f"argument {arg.name!r} of op {node.name!r} ({node.op}) has attributes of the wrong "
+        "kind; write the graph again")
+  # A reference has the type of its value plus 100.
+  return [each + REF if arg.is_ref else each for each in found]

@@ -66,7 +66,7 @@ def prune(table: NodeTable, wanted: Tuple[Endpoint, ...], feeds: Sequence[str]) 
     N needed ops and E edges between them.
 
   Raises:
-    GraphError: a feed does not exist.
+    GraphError: a feed does not exist, or an op is needed that only the body of a function can have.
   """
   fed = _fed_ports(table, feeds)
   fully_fed = _fully_fed(table, fed)
@@ -75,6 +75,7 @@ def prune(table: NodeTable, wanted: Tuple[Endpoint, ...], feeds: Sequence[str]) 
   keep = traversal.ancestors(
       table.num_nodes, table.producers[followed], table.consumers[followed],
       [endpoint.node for endpoint in wanted])
+  _check_runnable(table, keep, fed)
   # Edges between needed ops, in the order of the file.
   inside = followed & keep[table.consumers]
   # Index in the file -> index among the needed ops.
@@ -83,6 +84,20 @@ def prune(table: NodeTable, wanted: Tuple[Endpoint, ...], feeds: Sequence[str]) 
       wanted, fed, fully_fed, np.flatnonzero(keep), index, index[table.producers[inside]],
       table.ports[inside], index[table.consumers[inside]],
       back_edges(table.types, table.producers, table.consumers)[inside])
+
+
+def _check_runnable(table: NodeTable, keep: np.ndarray, fed: Mapping[int, Set[int]]) -> None:
+  """Raises GraphError if a session could not run one of the ops to keep, [M] bool."""
+  for i in np.flatnonzero(keep).tolist():
+    name, kind = table.names[i], table.types[i]
+    if kind == "_Arg" and i not in fed:
+      raise GraphError(
+          f"op {name!r} (_Arg) is an argument of a function, which no session runs without a "
+          f"value; feed it with feeds=[..., '{name}:0'] (--feeds={name}:0)")
+    if kind == "_Retval":
+      raise GraphError(
+          f"op {name!r} (_Retval) is a result of a function, which no session runs; fetch "
+          f"{table.nodes[i].input[0]!r} instead, with fetches=[...] (--fetches)")
 
 
 def fed_defaults(

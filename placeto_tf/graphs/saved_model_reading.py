@@ -59,13 +59,9 @@ def read_saved_model(
 
 def _read_proto(path: str, tags: Optional[Sequence[str]]) -> Tuple[SavedModel, bool, MetaGraphDef]:
   """Returns the SavedModel, whether it is text, and the MetaGraph of the tags."""
-  name, text = next(
-      (found for found in FILES if os.path.exists(os.path.join(path, found[0]))), (None, False))
-  if name is None:
-    raise GraphError(
-        f"{path!r} is a directory without {FILES[0][0]}; expected a SavedModel or a graph file")
+  name, text = next(found for found in FILES if os.path.exists(os.path.join(path, found[0])))
   file = os.path.join(path, name)
-  proto = files.parse_saved_model(files.read_bytes(file), text, file)
+  proto = files.parse(files.read_bytes(file), "saved_model", text, file)
   return proto, text, _choose_meta_graph(proto, tags, path)
 
 

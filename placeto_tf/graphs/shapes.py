@@ -92,19 +92,19 @@ def declared_shape(node: NodeDef, port: int = 0) -> Shape:
   """
   attrs = node.attr
   if node.op == "Const" and "value" in attrs:
-    return _dimensions(attrs["value"].tensor.tensor_shape)
+    return dimensions(attrs["value"].tensor.tensor_shape)
   if node.op == WITH_DEFAULT and "shape" in attrs:
-    return _dimensions(attrs["shape"].shape)
+    return dimensions(attrs["shape"].shape)
   if node.op in PLACEHOLDERS and "shape" in attrs:
     shape = attrs["shape"].shape
     if shape.dim or node.op == "PlaceholderV2":
-      return _dimensions(shape)
+      return dimensions(shape)
     if not shape.unknown_rank and "_output_shapes" not in attrs:
       return ()
   if "_output_shapes" in attrs:
     shapes = attrs["_output_shapes"].list.shape
     if port < len(shapes):
-      return _dimensions(shapes[port])
+      return dimensions(shapes[port])
   return None
 
 
@@ -141,7 +141,7 @@ def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) ->
 
 def stated_by_iterator(node: NodeDef) -> Tuple[Shape, ...]:
   """Returns the declared output shapes of an op that takes the next batch of an iterator."""
-  return tuple(_dimensions(shape) for shape in node.attr["output_shapes"].list.shape)
+  return tuple(dimensions(shape) for shape in node.attr["output_shapes"].list.shape)
 
 
 def with_batch(
@@ -227,7 +227,8 @@ def format_shape(shape: Shape) -> str:
   return "[" + ", ".join("?" if dim < 0 else str(dim) for dim in shape) + "]"
 
 
-def _dimensions(shape: TensorShapeProto) -> Shape:
+def dimensions(shape: TensorShapeProto) -> Shape:
+  """Returns the dimensions, -1 for an unknown one; None for an unknown rank."""
   if shape.unknown_rank:
     return None
   return tuple(dim.size for dim in shape.dim)

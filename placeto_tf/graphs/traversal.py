@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Iterable, Tuple
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse import csgraph
 
 
 def slices(sorted_ends: np.ndarray, num_ops: int) -> np.ndarray:
@@ -36,23 +38,14 @@ def ancestors(
   Returns:
     [N] bool.
   """
-  # Edges by consumer: the inputs of op i are inputs[starts[i]:starts[i + 1]].
-  order = np.argsort(consumers, kind="stable")
-  starts = slices(consumers[order], num_ops).tolist()
-  inputs = producers[order].tolist()
-  needed = bytearray(num_ops)
-  stack = []
-  for target in targets:
-    if not needed[target]:
-      needed[target] = 1
-      stack.append(target)
-  while stack:
-    op = stack.pop()
-    for producer in inputs[starts[op]:starts[op + 1]]:
-      if not needed[producer]:
-        needed[producer] = 1
-        stack.append(producer)
-  return np.frombuffer(needed, dtype=np.uint8).astype(bool)
+  targets = np.fromiter(targets, np.int64)
+  # Row i has the inputs of op i; one more row has the targets, from which the search starts.
+  rows = np.concatenate([consumers, np.full(len(targets), num_ops)])
+  columns = np.concatenate([producers, targets])
+  needed = np.zeros(num_ops + 1, dtype=bool)
+  needed[csgraph.breadth_first_order(
+      _matrix(num_ops + 1, rows, columns), num_ops, return_predecessors=False)] = True
+  return needed[:-1]
 
 
 def topological_order(
@@ -89,39 +82,24 @@ def topological_order(
   return np.array(order, dtype=np.int64), np.array(depths, dtype=np.int32)
 
 
-class UnionFind:
-  """Disjoint sets of ops; the label of a set is its smallest member."""
+def components(num_ops: int, pairs: Iterable[Tuple[int, int]]) -> np.ndarray:
+  """Merges the sets of each pair of ops.
 
-  def __init__(self, num_ops: int):
-    self._parents = list(range(num_ops))
+  Args:
+    num_ops: N; each op is a set of its own at first.
+    pairs: op indices.
 
-  def find(self, op: int) -> int:
-    """Returns the smallest member of the op's set."""
-    parents = self._parents
-    while parents[op] != op:
-      # Path halving makes later searches short.
-      parents[op] = parents[parents[op]]
-      op = parents[op]
-    return op
+  Returns:
+    [N] int32, the smallest member of each op's set.
+  """
+  ends = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
+  _, sets = csgraph.connected_components(_matrix(num_ops, ends[:, 0], ends[:, 1]), directed=False)
+  # [sets] the first op of each.
+  _, first = np.unique(sets, return_index=True)
+  return first[sets].astype(np.int32)
 
-  def union(self, a: int, b: int) -> None:
-    """Merges the sets of two ops.
 
-    Args:
-      a, b: op indices.
-    """
-    # Keep the smaller root, so that the root is the smallest member.
-    a, b = self.find(a), self.find(b)
-    if a < b:
-      self._parents[b] = a
-    elif b < a:
-      self._parents[a] = b
-
-  def union_all(self, pairs: Iterable[Tuple[int, int]]) -> None:
-    """Merges the sets of each pair."""
-    for a, b in pairs:
-      self.union(a, b)
-
-  def labels(self) -> np.ndarray:
-    """Returns [N] int32, the smallest member of each op's set."""
-    return np.array([self.find(op) for op in range(len(self._parents))], dtype=np.int32)
+def _matrix(num_ops: int, rows: np.ndarray, columns: np.ndarray) -> sparse.csr_matrix:
+  """Returns the adjacency matrix of edges, [N, N]."""
+  return sparse.csr_matrix(
+      (np.ones(len(rows), np.int32), (rows, columns)), shape=(num_ops, num_ops))

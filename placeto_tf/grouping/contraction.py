@@ -104,7 +104,7 @@ def contract(
   rows, pattern = _distinct_rows(allowed)
   masks = tuple(sum(1 << int(d) for d in np.flatnonzero(row)) for row in rows)
   producers, consumers, traffic = _traffic(
-      node_of_op, m, *graph.edges_by_tensor, _as(costs.output_bytes, np.float64))
+      node_of_op, m, *graph.edges_by_tensor, np.asarray(costs.output_bytes, np.float64))
   return Contraction(
       node_of_op, np.bincount(node_of_op, costs.compute_us.min(axis=1), minlength=m),
       pattern, masks, producers, consumers, traffic, rank)
@@ -146,33 +146,11 @@ def _as(array: np.ndarray, dtype: type) -> np.ndarray:
 
 def _distinct_rows(allowed: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
   """Finds the distinct rows of [M, D] bool in lexicographic order, and each row's index, int32."""
-  first, found = _patterns(allowed)
-  rows = allowed[first]
-  order = np.lexsort(rows.T[::-1])
-  place = np.empty(len(order), dtype=np.int32)
-  place[order] = np.arange(len(order), dtype=np.int32)
-  return rows[order], place[found]
-
-
-@compiled(nogil=True)
-def _patterns(allowed):
-  """Finds the distinct rows of [M, D] bool, in order, and the index of each row among them."""
-  m = allowed.shape[0]
-  first, found, count = np.empty(m, np.int64), np.empty(m, np.int64), 0
-  for i in range(m):
-    k = 0
-    while k < count:
-      same = True
-      for d in range(allowed.shape[1]):
-        same = same and allowed[i, d] == allowed[first[k], d]
-      if same:
-        break
-      k += 1
-    if k == count:
-      first[count] = i
-      count += 1
-    found[i] = k
-  return first[:count], found
+  # [M] texts of bits, the first device first: they sort as the rows do.
+  bits = np.packbits(allowed, axis=1)
+  _, first, found = np.unique(
+      bits.view(f"S{bits.shape[1]}").reshape(-1), return_index=True, return_inverse=True)
+  return allowed[first], found.reshape(-1).astype(np.int32)
 
 
 @compiled(nogil=True, _nrt=False)
@@ -185,8 +163,10 @@ def _add_up(node_of_op, allowed_ops, rank_of_op, allowed, rank):
       allowed[node, d] &= allowed_ops[op, d]
 
 
-@compiled(nogil=True)
-def _traffic(node_of_op, m, edge_producers, edge_consumers, edge_tensors, output_bytes):
+def _traffic(
+    node_of_op: np.ndarray, m: int, edge_producers: np.ndarray, edge_consumers: np.ndarray,
+    edge_tensors: np.ndarray, output_bytes: np.ndarray,
+) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Sums bytes by pair of nodes; a tensor counts once for each node that consumes it.
 
   Args:
@@ -198,45 +178,17 @@ def _traffic(node_of_op, m, edge_producers, edge_consumers, edge_tensors, output
   Returns:
     Producers and consumers, int32, and bytes, float64, of pairs in order.
   """
-  count, begun = 0, 0
-  producers = np.empty(edge_tensors.shape[0], np.int32)
-  consumers = np.empty(edge_tensors.shape[0], np.int32)
-  weights = np.empty(edge_tensors.shape[0])
-  last_seen = np.full(m, -1, np.int64)  # index of the first edge of the node's last tensor
-  for e in range(edge_tensors.shape[0]):
-    if edge_tensors[e] != edge_tensors[begun]:
-      begun = e
-    u, v = node_of_op[edge_producers[e]], node_of_op[edge_consumers[e]]
-    if u == v or last_seen[v] == begun:
-      continue
-    last_seen[v] = begun
-    producers[count], consumers[count] = u, v
-    control = edge_tensors[e] < 0
-    weights[count] = CONTROL_BYTES if control else output_bytes[edge_tensors[e]] + TRANSFER_BYTES
-    count += 1
-  order = np.empty(count, np.int64)
-  for k in range(count):
-    order[k] = k
-  for nodes in (consumers, producers):  # a counting sort by each: pairs keep the order of tensors
-    ends = np.zeros(m + 1, np.int64)
-    for k in range(count):
-      ends[nodes[k] + 1] += 1
-    for node in range(m):
-      ends[node + 1] += ends[node]
-    before, order = order, np.empty(count, np.int64)
-    for k in before:
-      order[ends[nodes[k]]] = k
-      ends[nodes[k]] += 1
-  pairs = 0
-  traffic = np.zeros(count)
-  firsts, seconds = np.empty(count, np.int32), np.empty(count, np.int32)
-  for k in order:
-    u, v = producers[k], consumers[k]
-    if pairs == 0 or firsts[pairs - 1] != u or seconds[pairs - 1] != v:
-      firsts[pairs], seconds[pairs] = u, v
-      pairs += 1
-    traffic[pairs - 1] += weights[k]
-  return firsts[:pairs], seconds[:pairs], traffic[:pairs]
+  producers, consumers = node_of_op[edge_producers].astype(np.int64), node_of_op[edge_consumers]
+  # The first edge of each tensor to each node; tensors are numbered from 0 in their order.
+  tensor = np.cumsum(np.diff(edge_tensors, prepend=edge_tensors[:1]) != 0)
+  _, first = np.unique(tensor * m + consumers, return_index=True)
+  first = np.sort(first[producers[first] != consumers[first]])
+  # [pairs' edges] bytes: those of a tensor, or of a control signal.
+  weights, sent = np.full(len(first), CONTROL_BYTES), edge_tensors[first]
+  weights[sent >= 0] = output_bytes[sent[sent >= 0]] + TRANSFER_BYTES
+  pairs, pair = np.unique(producers[first] * m + consumers[first], return_inverse=True)
+  return ((pairs // m).astype(np.int32), (pairs % m).astype(np.int32),
+          np.bincount(pair.reshape(-1), weights, minlength=len(pairs)))
 
 
 def number_groups(labels: np.ndarray, rank: np.ndarray) -> Grouping:

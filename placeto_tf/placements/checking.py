@@ -56,11 +56,11 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
       devices[i] = at
   problems = unknown + missing + strange + _without_kernel(ops, devices, cluster)
   # The graph's own sets also contain its loops, which TensorFlow allows on several devices.
-  sets = traversal.UnionFind(len(ops.names))
   # Merge the sets of TensorFlow's colocation with the graph's sets.
-  sets.union_all(enumerate(ops.colocation.tolist()))
-  sets.union_all(zip(ops.positions.tolist(), ops.positions[np.asarray(graph.colocation)].tolist()))
-  return problems + _split(ops.names, sets.labels(), devices, cluster)
+  sets = traversal.components(len(ops.names), [
+      *enumerate(ops.colocation.tolist()),
+      *zip(ops.positions.tolist(), ops.positions[np.asarray(graph.colocation)].tolist())])
+  return problems + _split(ops.names, sets, devices, cluster)
 
 
 def _without_kernel(ops: FileOps, devices: np.ndarray, cluster: Cluster) -> List[str]:

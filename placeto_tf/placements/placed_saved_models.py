@@ -286,7 +286,7 @@ class _Body:
       return given[tensor]
     name, port = parse(tensor)
     # Nodes number their outputs through all results, bodies within each result.
-    for result, (start, count) in self._op_defs.output_ranges(self._nodes[name]).items():
+    for result, (start, count) in self._op_defs.signature(self._nodes[name]).output_ranges.items():
       if start <= port < start + count:
         return f"{name}:{result}:{port - start}"
     raise PlacementError(f"the graph has no tensor {tensor!r}; load the SavedModel again")

@@ -135,8 +135,7 @@ class Dataflow:
     producers, ports, consumers = (ends[by_consumer] for ends in (
         graph.edge_producers, graph.edge_ports, graph.edge_consumers))
     found = loops.frames_of(
-        self.nodes, self.types, loops.Inputs(producers, ports, consumers, graph.num_ops),
-        graph.topological_order)
+        self.nodes, producers, ports, consumers, graph.topological_order)
     names = [*found.names, ""]  # frame -1 is outside of all loops
     return [names[frame] for frame in found.of_op], {
         name: names[parent] for name, parent in zip(found.names, found.parents)}

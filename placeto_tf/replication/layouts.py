@@ -15,7 +15,7 @@ from typing import List, Optional, Sequence
 import numpy as np
 
 from placeto_tf.costs.op_costs import OpCosts
-from placeto_tf.graphs.traversal import UnionFind
+from placeto_tf.graphs.traversal import components
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 
 _SCALAR_BYTES = 8.0
@@ -150,7 +150,7 @@ def _packed_together(
     replicated: ReplicatedGraph, weight: np.ndarray, output_bytes: np.ndarray) -> np.ndarray:
   """Returns the label of each colocation set, [N]; variables of one pack share a label."""
   graph = replicated.graph
-  sets = UnionFind(graph.num_ops)
+  pairs = []
   outputs = _neighbours(graph.edge_producers, graph.edge_consumers, graph.num_ops)
   shared = replicated.replica_of_op == SHARED
   for op, op_type in enumerate(graph.op_types):
@@ -166,10 +166,10 @@ def _packed_together(
         label = int(graph.colocation[other])
         if weight[label] > 0:
           first = label if first < 0 else first
-          sets.union(first, label)
+          pairs.append((first, label))
         elif output_bytes[other] > _SCALAR_BYTES:  # not past a global norm, which all packs feed
           pending.append(other)
-  return sets.labels()
+  return components(graph.num_ops, pairs)
 
 
 def _neighbours(ends: np.ndarray, others: np.ndarray, count: int):

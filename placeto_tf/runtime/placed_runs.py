@@ -76,7 +76,7 @@ class PlacedRun:
         tuple(dict.fromkeys(devices.values())))
     self.tf_graph, placed = tf.Graph(), mapped.apply(source.graph_def)
     # Before the import: placeholders on CPUs become reads of variables.
-    held = held_feeds.hold(placed, feeds_lib.names(graph))
+    held = held_feeds.hold(placed, feeds_lib.shapes_of(graph))
     with self.tf_graph.as_default():
       tf.import_graph_def(placed, name="")
     initializers, initial_values = variables.initializers(graph, self.tf_graph)

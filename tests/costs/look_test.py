@@ -75,6 +75,29 @@ def test_variables_have_their_initializers_values():
   assert work.executions[graph.op_types.index("Mul")] == 4  # 12, 24, 48, 96, 192
 
 
+def test_an_initializer_whose_function_uses_files_is_not_run(tmp_path):
+  path = str(tmp_path / "written")
+
+  @tf.function
+  def filled(*_, **__):
+    with tf.control_dependencies([tf.io.write_file(path, "run")]):
+      return tf.fill([4], 3.0)
+
+  with tf.Graph().as_default():
+    start = v1.get_variable("start", [4], initializer=filled, use_resource=True)
+    tf.identity(tf.while_loop(
+        lambda a: tf.reduce_sum(a) < 100.0, lambda a: a * 2.0, [start + 0.0]), name="y")
+    meta_graph = v1.train.export_meta_graph()
+  assert any(node.op == "WriteFile" for function in meta_graph.graph_def.library.function
+             for node in function.node_def)
+  graph = load_graph(meta_graph, fetches=["y:0"])
+  with looking("auto"):
+    work = estimate.work_of(graph, cache=False)
+  # Small numbers stand in: 4 of 0.05 at most need 9 rounds at least, those of the file need 4.
+  assert work.executions[graph.op_types.index("Mul")] >= 9 and not work.unknown
+  assert not os.path.exists(path)
+
+
 def test_a_saved_model_is_run_with_the_values_of_its_checkpoint(tmp_path):
   class Model(tf.Module):
     def __init__(self):

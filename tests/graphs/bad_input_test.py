@@ -1,8 +1,13 @@
 """Each fault ends in a GraphError that names the culprit, in one line."""
 
+import re
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
+import graph_files
+import placeto_tf as placeto
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 
@@ -72,3 +77,24 @@ def test_a_wrong_argument_is_named(training_graph, arguments, culprit):
   with pytest.raises(GraphError) as raised:
     load_graph(training_graph.meta_graph, batch_size=32, **arguments)
   assert culprit in str(raised.value)
+
+
+def test_ops_of_a_functions_body_are_fed_and_fetched_as_their_messages_say():
+  v1 = tf.compat.v1
+  graph_def = v1.GraphDef()
+  for name, op, inputs in (("a", "_Arg", ()), ("b", "Tanh", ("a",)), ("r", "_Retval", ("b",))):
+    node = graph_def.node.add(name=name, op=op, input=inputs)
+    node.attr["T"].type = 1
+    if op != "Tanh":
+      node.attr["index"].i = 0
+  given = {"feed_shapes": {"a": (3,)}}
+  with pytest.raises(GraphError, match="feed it with feeds=") as raised:
+    load_graph(graph_def, **given)
+  given["feeds"] = re.search(r"--feeds=(\S+)\)", str(raised.value)).group(1)
+  with pytest.raises(GraphError, match="fetch '.*' instead") as raised:
+    load_graph(graph_def, **given)
+  given["fetches"] = re.search(r"fetch '(\S+)' instead", str(raised.value)).group(1)
+  placed = placeto.place(load_graph(graph_def, **given), "cpu:1", "single").apply(graph_def)
+  with v1.Session(graph=graph_files.imported(placed)) as session:
+    found = session.run(f"{given['fetches']}:0", {given["feeds"]: np.ones(3)})
+  np.testing.assert_allclose(found, np.tanh(np.ones(3)), rtol=1e-6)

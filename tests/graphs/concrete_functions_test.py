@@ -66,3 +66,18 @@ def test_reads_of_variables_are_no_results(module):
   graph = load_graph(module.__call__.get_concrete_function(), batch_size=3)
   assert {graph.op_types[graph.op_index[name.partition(":")[0]]] for name in graph.fetches} == {
       "Identity", "AssignSubVariableOp"}
+
+
+def test_a_value_that_is_known_at_the_call_is_an_argument_instead():
+  x, rate = tf.ones([4]), tf.TensorSpec([])
+
+  def late(x):
+    return x * tf.compat.v1.get_default_graph().capture_call_time_value(
+        lambda: tf.constant(2.0), rate)
+
+  function = tf.function(late).get_concrete_function(x)
+  with pytest.raises(GraphError, match="pass them as arguments"):
+    load_graph(function)
+  asked = tf.function(lambda x, rate: x * rate).get_concrete_function(x, rate)
+  placed = placeto.place(asked, "cpu:1", "single").apply(asked)
+  assert np.array_equal(placed(x, tf.constant(2.0)), function(x))

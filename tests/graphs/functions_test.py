@@ -8,7 +8,7 @@ import graph_files
 import sessions
 from placeto_tf.costs.estimate import work_of
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs import functions, load_graph, rewritten_proto
+from placeto_tf.graphs import load_graph, rewritten_proto
 from placeto_tf.graphs.functions import CALLS, inline_functions
 
 
@@ -244,37 +244,55 @@ def test_a_meta_graph_goes_out_inlined():
   assert set(graph.op_names) <= {node.name for node in proto.graph_def.node}
 
 
-def test_recursion_stays_one_op():
-  graph_def, fetches = build(tf.tanh)
-  function = graph_def.library.function[0]
-  call = function.node_def.add(name="again", op=function.signature.name)
-  call.input.append(function.signature.input_arg[0].name)
-  graph = load_graph(graph_def, fetches=fetches)
-  assert any("calls itself" in note for note in graph.notes)
+def _calls(**callees):
+  """A GraphDef whose op `c` calls the first of the functions; each passes its argument to another.
 
-
-def _library(**callees):
-  """A GraphDef whose functions call one another, as an op or by an attribute."""
-  from tensorflow.core.framework import graph_pb2
-
-  graph_def = graph_pb2.GraphDef()
-  for name, called in callees.items():
+  A function whose callee is "" takes the tangent.
+  """
+  graph_def = tf.compat.v1.GraphDef()
+  x = graph_def.node.add(name="x", op="Placeholder")
+  x.attr["dtype"].type = 1
+  x.attr["shape"].shape.SetInParent()
+  graph_def.node.add(name="c", op=next(iter(callees)), input=["x"])
+  for name, callee in callees.items():
     function = graph_def.library.function.add()
     function.signature.name = name
-    for i, callee in enumerate(called):
-      node = function.node_def.add(name=f"call_{i}", op=callee if i % 2 else "PartitionedCall")
-      if not i % 2:
-        node.attr["f"].func.name = callee
+    function.signature.input_arg.add(name="a", type=1)
+    function.signature.output_arg.add(name="r", type=1)
+    node = function.node_def.add(name="c", op=callee or "Tanh", input=["a"])
+    if not callee:
+      node.attr["T"].type = 1
+    function.ret["r"] = "c:r:0" if callee else "c:y:0"
   return graph_def
 
 
-@pytest.mark.parametrize("callees, expected", [
-    ({"f": ["g", "g"], "g": ["h"], "h": []}, {None}), ({"f": ["f"]}, {"f"}),
-    ({"a": ["b"], "b": ["c", "d"], "c": [], "d": ["a"]}, {"a", "b", "d"}),
-    ({"a": ["b", "c"], "b": [], "c": ["missing", "c"]}, {"c"}),
-    ({f"f{i}": [f"f{i + 1}"] for i in range(5000)}, {None})])
-def test_functions_that_call_themselves_are_found(callees, expected):
-  assert functions.recursive_function(_library(**callees)) in expected
+@pytest.mark.parametrize("callees", [{"f": "f"}, {"f": "g", "g": "h", "h": "g"}])
+def test_functions_that_call_themselves_are_refused(callees):
+  with pytest.raises(GraphError, match="function '[fgh]' calls itself"):
+    load_graph(_calls(**callees))
+
+
+def test_calls_may_be_nested_as_deeply_as_tensorflow_runs_them():
+  graph_def = _calls(**{f"f{i}": f"f{i + 1}" if i < 499 else "" for i in range(500)})
+  inlined, _ = inline_functions(graph_def)
+  with tf.compat.v1.Session(graph=graph_files.imported(inlined)) as session:
+    np.testing.assert_allclose(session.run("c:0", {"x:0": 1.0}), np.tanh(1.0), rtol=1e-6)
+  assert load_graph(graph_def, fetches=["c:0"]).op_types.count("Tanh") == 1
+
+
+def test_a_function_with_attributes_of_its_own_is_refused_as_by_tensorflow():
+  graph_def = _calls(f="")
+  function = graph_def.library.function[0]
+  function.signature.attr.add(name="T", type="type")
+  for arg in (function.signature.input_arg[0], function.signature.output_arg[0]):
+    arg.ClearField("type")
+    arg.type_attr = "T"
+  function.node_def[0].attr["T"].placeholder = "T"
+  graph_def.node[1].attr["T"].type = 1
+  with pytest.raises(GraphError, match="function 'f' has attributes of its own"):
+    load_graph(graph_def)
+  with pytest.raises(TypeError):
+    graph_files.imported(graph_def)
 
 
 def dangling(graph_def, function):

@@ -37,10 +37,9 @@ def test_signatures_follow_the_attributes(given, inputs, outputs):
 
 
 def test_arguments_have_ranges_of_outputs():
-  ranges = OpDefs().output_ranges(node("FusedBatchNormV3", T=FLOAT, U=FLOAT))
+  ranges = OpDefs().signature(node("FusedBatchNormV3", T=FLOAT, U=FLOAT)).output_ranges
   assert ranges["y"] == (0, 1) and ranges["batch_variance"] == (2, 1)
-  assert OpDefs().input_ranges(node("Concat", T=FLOAT, N=3)) == {
-      "concat_dim": (0, 1), "values": (1, 3)}
+  assert OpDefs().signature(node("Unpack", T=FLOAT, num=3)).output_ranges == {"output": (0, 3)}
 
 
 def test_a_number_below_its_minimum_is_refused():

@@ -42,8 +42,6 @@ def test_ancestors_are_what_is_reached_backwards(seed):
 
 
 def test_sets_are_known_by_their_smallest_member():
-  sets = traversal.UnionFind(6)
-  sets.union_all([(5, 3), (3, 4), (1, 2)])
-  assert sets.labels().tolist() == [0, 1, 1, 3, 3, 3]
-  sets.union(2, 5)
-  assert sets.labels().tolist() == [0, 1, 1, 1, 1, 1]
+  for pairs, expected in (((), [0, 1, 2, 3, 4, 5]), ([(5, 3), (3, 4), (1, 2)], [0, 1, 1, 3, 3, 3]),
+                          ([(5, 3), (3, 4), (1, 2), (2, 5)], [0, 1, 1, 1, 1, 1])):
+    assert traversal.components(6, pairs).tolist() == expected

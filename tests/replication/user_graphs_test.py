@@ -124,6 +124,36 @@ def test_an_op_fetched_by_its_name_keeps_the_tensors_it_had(mirrored):
     np.testing.assert_allclose(other, one, rtol=1e-5)
 
 
+@pytest.mark.parametrize("mirrored", (False, True))
+def test_a_called_function_whose_ops_are_colocated_with_an_op_outside_of_it(mirrored):
+  with tf.Graph().as_default() as graph:
+    hidden = linear(v1.placeholder(tf.float32, [None, 5], name="x"))
+
+    @tf.function
+    def called(value):
+      with v1.colocate_with(hidden.op):
+        return tf.tanh(value) * 2.0
+
+    minimized(tf.reduce_mean(tf.square(linear(called(hidden), "u") - 1.0), name="loss"))
+  assert any("loc:@MatMul" in str(node.attr["_class"]) for function in (
+      graph.as_graph_def().library.function) for node in function.node_def)
+  source = ReplicaSource(graph, {"fetches": ["train", "loss"], "batch_size": 8})
+  rng, found = np.random.default_rng(0), []
+  feeds = [{"x:0": rng.random([8, 5])} for _ in range(3)]
+  for each in (source.graph, source.replicas(2, mirrored).graph):
+    with graph_files.imported(each.origin.graph_def).as_default() as run:
+      values = [tf.raw_ops.ReadVariableOp(
+          resource=run.get_tensor_by_name(f"{name}:0"), dtype=tf.float32) for name in "wu"]
+      with v1.Session() as session:
+        session.run("init")
+        found.append([session.run([*values, "train"], feed)[:2] for feed in feeds])
+        found[-1].append(session.run(values))
+  for one, other in zip(*found):
+    for left, right in zip(one, other):
+      np.testing.assert_allclose(right, left, rtol=1e-5)
+  assert np.abs(found[0][0][0] - found[0][-1][0]).max() > 0.01
+
+
 def concrete(step, *specs):
   return tf.function(step).get_concrete_function(*specs)
 
