@@ -15,7 +15,6 @@ from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping.grouping import Grouping
-from placeto_tf.simulation.compiling import compiled
 
 # The fixed time of a transfer, as the bytes that a link could move in that time: 10 us at 6.5 GB/s.
 # Otherwise edges with scalars would have no weight, and groups would be divided at any of them.
@@ -95,9 +94,12 @@ def contract(
   """
   node_of_op = numbered(labels)
   m = int(node_of_op.max()) + 1
-  allowed = np.ones((m, allowed_ops.shape[1]), dtype=bool)
-  rank = np.full(m, graph.num_ops, dtype=np.int64)
-  _add_up(node_of_op, _as(allowed_ops, np.bool_), topological_rank(graph), allowed, rank)
+  # Ops by node; ops of node i begin at starts[i].
+  order = np.argsort(node_of_op, kind="stable")
+  starts = np.searchsorted(node_of_op[order], np.arange(m))
+  # [M, D] devices that all ops of a node may use, and [M] the first rank of its ops.
+  allowed = np.logical_and.reduceat(allowed_ops[order], starts, axis=0)
+  rank = np.minimum.reduceat(topological_rank(graph)[order], starts)
   stuck = np.flatnonzero(~allowed.any(axis=1))
   if len(stuck):
     raise_stuck(graph, node_of_op, int(stuck[0]))
@@ -139,11 +141,6 @@ def numbered(labels: np.ndarray) -> np.ndarray:
   return (np.cumsum(known, dtype=np.int32) - 1)[labels - least]
 
 
-def _as(array: np.ndarray, dtype: type) -> np.ndarray:
-  """Returns the array contiguous and writable, because numba would compile again for others."""
-  return np.require(array, dtype, ["C", "W"])
-
-
 def _distinct_rows(allowed: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
   """Finds the distinct rows of [M, D] bool in lexicographic order, and each row's index, int32."""
   # [M] texts of bits, the first device first: they sort as the rows do.
@@ -151,16 +148,6 @@ def _distinct_rows(allowed: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
   _, first, found = np.unique(
       bits.view(f"S{bits.shape[1]}").reshape(-1), return_index=True, return_inverse=True)
   return allowed[first], found.reshape(-1).astype(np.int32)
-
-
-@compiled(nogil=True, _nrt=False)
-def _add_up(node_of_op, allowed_ops, rank_of_op, allowed, rank):
-  """Fills `allowed` [M, D]: devices that all ops of a node may use; `rank` [M]: its first rank."""
-  for op in range(node_of_op.shape[0]):
-    node = node_of_op[op]
-    rank[node] = min(rank[node], rank_of_op[op])
-    for d in range(allowed.shape[1]):
-      allowed[node, d] &= allowed_ops[op, d]
 
 
 def _traffic(
