@@ -417,7 +417,8 @@ class _Body:
 
   def side_effects(self) -> List[str]:
     """Returns the control inputs of the ops that run for their effects."""
-    return [self._translate(f"^{name}")[0] for name in self._function.control_ret.values()]
+    # Sorted, because the order of a map differs from process to process.
+    return [self._translate(f"^{name}")[0] for name in sorted(self._function.control_ret.values())]
 
   def _translate(self, text: str) -> Tuple[str, bool]:
     """Returns an input's name in the graph, and whether the input comes from the body."""
