@@ -151,7 +151,7 @@ def test_a_called_function_whose_ops_are_colocated_with_an_op_outside_of_it(mirr
   for one, other in zip(*found):
     for left, right in zip(one, other):
       np.testing.assert_allclose(right, left, rtol=1e-5)
-  assert np.abs(found[0][0][0] - found[0][-1][0]).max() > 0.01
+  assert np.abs(found[0][0][0] - found[0][-1][0]).max() > 0.001
 
 
 def concrete(step, *specs):
