@@ -24,8 +24,7 @@ from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.loading import FAMILY_PREFIX, ZOO_PREFIX, load_graph
 from placeto_tf.graphs.rebuilt_functions import rebuilt_function
 from placeto_tf.graphs.tensor_names import op_of
-from placeto_tf.placements import Placement
-from placeto_tf.placements.applied import apply_checked
+from placeto_tf.placements import PlacedFunction, Placement, place_function
 from placeto_tf.placements.writing import write_placed
 from placeto_tf.replication.batches import split_spec
 from placeto_tf.replication.reloading import live_graph
@@ -100,18 +99,16 @@ def _replicas(result: Any) -> Optional[ReplicatedGraph]:
   return None if chosen is None or chosen.replicas == 1 else chosen
 
 
-def _apply_to_function(result: Any, function: Any) -> Any:
-  """Returns the `AppliedFunction` of a ConcreteFunction; it takes the global batch."""
+def _apply_to_function(result: Any, function: Any) -> PlacedFunction:
+  """Returns the `PlacedFunction` of a ConcreteFunction; it takes the global batch."""
   replicated = _replicas(result)
-  if replicated is not None and not _is_graph(function, replicated.graph):
+  if replicated is None:
+    _check_original(function, result.graph)
+  elif not _is_graph(function, replicated.graph):
     _check_original(function, result.replication.whole)
     # The function with the ops of its replicas, which takes the whole batch.
     function = rebuilt_function(function, replicated.written.graph_def, resized=True)
-  before = result.baselines.get("current")
-  return apply_checked(
-      result.placement, function, result.graph, result.costs, result.cluster,
-      promised_us=result.step_time_us,
-      before_us=None if before is None else before.step_time_us)
+  return place_function(result.placement, function)
 
 
 def _inference_of(model: Any, graph: ComputationGraph) -> Any:
@@ -175,8 +172,8 @@ def _check_original(target: Any, whole: ComputationGraph) -> None:
   found, wanted = _op_types(target, whole)
   if found != wanted or not wanted:
     raise PlacementError(
-        f"the {type(target).__name__} is not the graph whose replicas were placed; give that "
-        "graph, or place this one")
+        f"the {type(target).__name__} is not the graph that was placed; give that graph, or "
+        "place this one")
 
 
 def _op_types(target: Any, graph: ComputationGraph) -> List[Dict[str, str]]:

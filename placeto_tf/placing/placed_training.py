@@ -23,8 +23,13 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional,
 from placeto_tf.clusters.device_names import short_name
 from placeto_tf.costs import no_side_effects
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError, counted, listed
-from placeto_tf.placements import Placement, keras_batches, place_function, traced_steps
-from placeto_tf.placements.applied import AppliedFunction
+from placeto_tf.placements import (
+  PlacedFunction,
+  Placement,
+  keras_batches,
+  place_function,
+  traced_steps,
+)
 from placeto_tf.placements.keras_batches import KerasStep
 from placeto_tf.placements.placed_functions import trial_function
 from placeto_tf.placements.traced_steps import Batch, FunctionStep, Specs, TracedStep
@@ -96,7 +101,7 @@ class PlacedStep:
     plan: the plan of the placed step; None before the first batch is known.
     trial: the measured times of the unplaced and the placed step; None without a trial.
     verdict: a sentence that says which step runs and why; "" before the decision.
-    applied: the placed step that runs, with its simulated step time; None if no placed step runs.
+    applied: the placed step that runs, and its variables; None if no placed step runs.
     steps: the step for each different spec of batches so far.
   """
 
@@ -119,7 +124,7 @@ class PlacedStep:
     self.plan: Optional[TrainingPlan] = None
     self.trial: Optional[StepTrial] = None
     self.verdict = ""
-    self.applied: Optional[AppliedFunction] = None
+    self.applied: Optional[PlacedFunction] = None
     self.steps: List[BatchStep] = []
     self._step, self._options = step, options
     self._verify, self._clock = verify, clock
@@ -163,7 +168,7 @@ class PlacedStep:
       lines.append(f"What bounds it, as simulated: {result.explanation.causes}.")
     lines += _replicas_line(plan)
     if self.applied is not None:
-      placed = self.applied.placed
+      placed = self.applied
       counts = collections.Counter(short_name(variable.wanted) for variable in placed.moved)
       to = ", ".join(f"{count} to {name}" for name, count in sorted(counts.items()))
       lines.append(f"Variables: {len(placed.moved)} moved{to and f' ({to})'}, "

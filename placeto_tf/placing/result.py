@@ -251,15 +251,15 @@ class PlacingResult:
         **more)
 
   def __repr__(self) -> str:
-    """Returns the result in one line; it begins with the step time or a warning."""
+    """Returns the result in one line; it begins with the step time, which may be a lower bound."""
     # The step of the graph with its own devices.
     current_us = self.baselines["current"].step_time_us
     grown = None if self.replication is None else self.replication.grown
     per = f" of {grown[0]:,} examples (the graph's own step has {grown[1]:,})" if grown else ""
     gain = f"{tables.ratio(current_us, self.step_time_us):.2f}x of {ms_text(current_us)}" + (
         " for as many, " if grown else ", ") if current_us and self.step_time_us else ""
-    least = f"{self.caveat}; " if self.caveat else f"{ms_text(self.step_time_us)} a step{per}, "
-    return (f"PlacingResult({least}{gain}"
+    least, unknown = ("at least ", f", {self.costs.unknown}") if self.caveat else ("", "")
+    return (f"PlacingResult({least}{ms_text(self.step_time_us)} a step{per}{unknown}, {gain}"
             f"at best {ms_text(self.lower_bound_us)}; method={self.config.method!r}, "
             f"{counted(self.graph.num_ops, 'op')} on {', '.join(self.cluster.device_names[:4])}"
             f"{', ...' if self.cluster.num_devices > 4 else ''}, "
@@ -288,8 +288,7 @@ class PlacingResult:
       - for a `tf.Graph`, the same graph, changed in place; with several replicas, a **new** graph
         with the same collections, because a live graph cannot be rewritten;
       - for a ConcreteFunction, a `tf.function` or a Keras model (its inference), an
-        `AppliedFunction`, which takes the same arguments, with the global batch, and can measure
-        its step time to compare it with the simulated one;
+        `PlacedFunction`, which takes the same arguments, with the global batch;
       - with `out_dir`, the path that was written.
 
     Raises:

@@ -17,8 +17,13 @@ from placeto_tf.costs import estimate_costs
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import ClusterError, GraphError, PlacementError, counted, listed
 from placeto_tf.graphs import ComputationGraph, analysis_graph_def, keras_models, load_graph
-from placeto_tf.placements import Placement, keras_batches, traced_steps
-from placeto_tf.placements.applied import AppliedFunction, apply_checked
+from placeto_tf.placements import (
+  PlacedFunction,
+  Placement,
+  keras_batches,
+  place_function,
+  traced_steps,
+)
 from placeto_tf.placements.following import placed_alike
 from placeto_tf.placements.keras_batches import KerasStep
 from placeto_tf.placements.traced_steps import FunctionStep, Specs, TracedStep
@@ -124,11 +129,9 @@ class TrainingPlan:
     """
     dataclasses.replace(self.placement, step_time_us=self.step_time_us).save(path)
 
-  def apply(self) -> AppliedFunction:
+  def apply(self) -> PlacedFunction:
     """Moves the variables to their devices; returns the placed step."""
-    return apply_checked(
-        self.placement, self.placed_function, self.graph, self.costs, self.cluster,
-        promised_us=self.step_time_us, before_us=self.before_us)
+    return place_function(self.placement, self.placed_function)
 
   def write_timeline(self, path: str) -> None:
     """Writes the simulated step as a Chrome trace, which opens in Perfetto."""

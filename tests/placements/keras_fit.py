@@ -14,7 +14,10 @@ import tensorflow as tf
 
 import keras_proof
 import placeto_tf as placeto
+from placeto_tf.clusters.device_names import find_device
+from placeto_tf.graphs.concrete_functions import read_concrete_function
 from placeto_tf.placing import placed_training
+from placeto_tf.simulation import Simulator
 
 OPTIONS = dict(method="single", max_evaluations=20, seed=0, verify=False)
 # Models as small as these are best on one device.
@@ -61,6 +64,15 @@ def same_weights(left, right):
   return all(np.array_equal(a, b) for a, b in zip(left.get_weights(), right.get_weights()))
 
 
+def applied_us(training):
+  """The step time in us, simulated with the devices that ops of the placed step have."""
+  plan = training.plan
+  nodes = read_concrete_function(training.applied.function)[0].source.graph_def.node
+  devices = {node.name: find_device(plan.cluster.device_names, node.device) for node in nodes}
+  indices = np.array([devices[op] for op in plan.graph.op_names], np.int32)
+  return Simulator(plan.graph, plan.costs, plan.cluster).simulate(indices).step_time_us
+
+
 def fits(keras, planned, **options):
   """Two epochs with callbacks and validation, then a batch, evaluate, predict, save and load."""
   x, y = rows()
@@ -91,7 +103,7 @@ def fits(keras, planned, **options):
       np.allclose(a, b, atol=1e-6) for a, b in zip(
           plain.predict(x, verbose=0), model.predict(x, verbose=0)))
   found["steps"] = [[step.batch_size, step.how] for step in training.steps]
-  found["promised"], found["applied"] = training.applied.promised_us, training.applied.step_time_us
+  found["promised"], found["applied"] = training.plan.step_time_us, applied_us(training)
   found["devices"] = len({variable.device for variable in training.applied.function.variables})
   found["text"] = [before, str(training)]
   if options:
@@ -142,7 +154,7 @@ def replicas(keras):
       float(np.abs(a - b).max()) for a, b in zip(plain.get_weights(), placed.get_weights()))
   found["steps"] = [[step.batch_size, step.how, step.replicas] for step in training.steps]
   found["global_batch"] = training.result.replication.chosen.global_batch
-  found["promised"], found["applied"] = training.applied.promised_us, training.applied.step_time_us
+  found["promised"], found["applied"] = training.plan.step_time_us, applied_us(training)
   found["devices"] = sorted({
       device[-1] for device in training.result.placement.values() if "CPU" in device})
   found["text"] = str(training)

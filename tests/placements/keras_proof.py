@@ -12,11 +12,10 @@ import tensorflow as tf
 import keras_zoo
 from device_traces import compared, same, traced
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.clusters.constraints import allowed_devices, own_devices
 from placeto_tf.costs import estimate_costs
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement
-from placeto_tf.placements.applied import devices_now
 from placeto_tf.simulation import Simulator
 
 STEPS = 5
@@ -52,7 +51,7 @@ def prove(keras, name, cluster):
   placed = placement.apply(other.function)
   again = load_graph(placed)
   applied_us = Simulator(again, estimate_costs(again, cluster), cluster).simulate(
-      devices_now(placed, again, cluster)).step_time_us
+      own_devices(again, cluster).astype(np.int32)).step_time_us
   result, devices = traced(placed, *other.batch)
   results = [result] + [placed(*other.batch) for _ in range(STEPS - 1)]
   expected = [plain.function(*plain.batch) for _ in range(STEPS)]

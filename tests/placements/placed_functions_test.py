@@ -10,7 +10,6 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError, PlacementError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement, place_function
-from placeto_tf.placements.applied import devices_now
 
 _PROGRAM = pathlib.Path(__file__).with_name("eager_devices.py")
 
@@ -85,10 +84,9 @@ def test_who_keeps_the_handle_of_a_moved_variable_is_told(found):
 def test_what_is_promised_is_what_runs(found):
   case = found["promise"]
   assert case["promised"] < 0.9 * case["single"]
-  assert case["simulated"] == case["read_again"] == case["promised"] and case["kept"]
-  assert case["before"] >= case["promised"] and case["equal"]
+  assert case["read_again"] == case["promised"] and case["equal"]
   assert case["moved"] > case["slots_moved"] > 0
-  assert "were predicted" in case["report"] and "before" in case["report"]
+  assert "moved there" in case["report"]
 
 
 def test_variables_that_a_pipeline_reads_are_planned_with_and_that_is_said(found):
@@ -119,11 +117,9 @@ def test_a_function_with_one_trace_is_applied_to_as_well():
 def test_another_graph_than_that_of_the_function_is_refused():
   function, result = _placed_by_place()
   other = tf.function(lambda x: tf.exp(x)).get_concrete_function(tf.TensorSpec([2]))
-  placed = result.apply(function).function
-  with pytest.raises(PlacementError, match="has no op"):
-    devices_now(placed, load_graph(other), result.cluster)
-  with pytest.raises(PlacementError, match="is on ''"):
-    devices_now(function, result.graph, result.cluster)
+  with pytest.raises(PlacementError, match="is not the graph that was placed"):
+    result.apply(other)
+  assert result.apply(function)(tf.ones([2])).shape == [2]
 
 
 def _concrete(**options):
