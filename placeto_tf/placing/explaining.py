@@ -51,8 +51,6 @@ class Explanation:
     transfer_us: "device -> device" -> time, including latencies and packing.
     launches_us: launch overheads after ops.
     waiting_us: the rest.
-    alone_us: time at the beginning of the step in which only one device can work.
-    alone: this device; "" if the cluster has only one device.
     costliest: (op, device, us) of the ops that take longest on the path.
     bound_us: a lower bound of the step time of all placements; None if unknown.
   """
@@ -62,8 +60,6 @@ class Explanation:
   transfer_us: Mapping[str, float]
   launches_us: float
   waiting_us: float
-  alone_us: float
-  alone: str
   costliest: Tuple[Tuple[str, str, float], ...]
   bound_us: Optional[float] = None
 
@@ -91,8 +87,6 @@ class Explanation:
     parts.sort(key=lambda part: -part[0])
     line = ", ".join(f"{self._share(us)} {text}" for us, text in parts
                      if us >= 0.005 * self.step_time_us)
-    if self.alone and 0.05 * self.step_time_us <= self.alone_us < self.step_time_us:
-      line += f"; {self.alone} works {ms_text(self.alone_us)} before anything runs beside it"
     if self.costliest:
       line += "; costliest: " + ", ".join(
           f"{op} ({ms_text(us, 2)})" for op, _, us in self.costliest)
@@ -119,12 +113,11 @@ def explain(
   path = _Path(simulated.cluster.num_devices)
   path.follow(graph, simulated)
   ops = sorted(path.op_us, key=lambda op: -path.op_us[op])[:_SHOWN]
-  alone, alone_us = _alone(simulated)
   return Explanation(
       simulated.step_time_us,
       {names[d]: us for d, us in enumerate(path.compute_us) if us > 0},
       {f"{names[a]} -> {names[b]}": us for (a, b), us in path.transfer_us.items() if us > 0},
-      path.launches_us, path.waiting_us, alone_us, names[alone] if len(names) > 1 else "",
+      path.launches_us, path.waiting_us,
       tuple((graph.op_names[op], names[simulated.placement[op]], path.op_us[op]) for op in ops
             if path.op_us[op] > 0), bound_us)
 
@@ -241,15 +234,3 @@ def _previous(
   same = owners[order[1:]] == owners[order[:-1]]
   found[order[1:][same]] = order[:-1][same]
   return found
-
-
-def _alone(simulated: SimulationResult) -> Tuple[int, float]:
-  """Returns the device that begins, and the time at which another device begins to compute."""
-  # Ops that take time.
-  works = np.flatnonzero(simulated.end_us > simulated.start_us)
-  if not len(works):
-    return 0, 0.0
-  first = int(simulated.placement[works[np.argmin(simulated.start_us[works])]])
-  others = works[simulated.placement[works] != first]
-  until = simulated.start_us[others].min() if len(others) else simulated.step_time_us
-  return first, float(until)

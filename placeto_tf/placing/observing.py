@@ -27,7 +27,7 @@ class Observer:
 
   Attributes:
     shown: whether progress is shown on stderr.
-    progress: a function of the user's that is called instead.
+    progress: a function of the user's that is called, too.
     record: called with the problem, too.
   """
 
@@ -61,44 +61,38 @@ class Observer:
     Args:
       budget: the budget of the search.
     """
-    if not self.shown:
-      def told(problem: PlacementProblem, placer: str) -> None:
+    by_seconds, shown = budget.max_seconds is not None, ("", 0.0)
+    # The bar counts seconds, or evaluations if only evaluations are limited.
+    with tqdm_auto.tqdm(
+        total=budget.max_seconds if by_seconds else budget.max_evaluations, file=sys.stderr,
+        unit="s" if by_seconds else "placements", disable=not self.shown, bar_format=(
+            "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}")) as bar:
+
+      def tell(problem: PlacementProblem, placer: str) -> None:
+        """Tells the user's function, and updates the bar a few times a second.
+
+        Args:
+          problem: the problem, with the search log to show.
+          placer: name of the placer that runs.
+        """
+        nonlocal shown
         self.record(problem)
         if self.progress is not None:
           self.progress(problem, placer)
+        # A change of the placer is shown at once.
+        if not self.shown or (
+            placer == shown[0] and time.monotonic() - shown[1] < _REFRESH_SECONDS):
+          return
+        shown, log = (placer, time.monotonic()), problem.search_log
+        bar.n = min(log.seconds if by_seconds else log.evaluations, bar.total)
+        bar.set_description_str(f"Placing ({placer})", refresh=False)
+        if np.isfinite(log.best_objective_us):
+          bar.set_postfix_str(
+              f"best {ms_text(log.best_objective_us)}, {log.evaluations:,} evaluated",
+              refresh=False)
+        bar.update(0)
 
-      yield told
-      return
-    by_seconds = budget.max_seconds is not None
-    shown = ("", 0.0)  # the placer, and the time at which it was shown
-
-    def show(problem: PlacementProblem, placer: str) -> None:
-      """Updates the progress bar, at most every `_REFRESH_SECONDS` for one placer.
-
-      Args:
-        problem: the problem, with the search log to show.
-        placer: name of the placer that runs.
-      """
-      nonlocal shown
-      self.record(problem)
-      # A change of the placer is shown at once.
-      if placer == shown[0] and time.monotonic() - shown[1] < _REFRESH_SECONDS:
-        return
-      shown, search_log = (placer, time.monotonic()), problem.search_log
-      # The bar counts seconds, or evaluations if only evaluations are limited.
-      bar.n = min(search_log.seconds if by_seconds else search_log.evaluations, bar.total)
-      bar.set_description_str(f"Placing ({placer})", refresh=False)
-      if np.isfinite(search_log.best_objective_us):
-        bar.set_postfix_str(
-            f"best {ms_text(search_log.best_objective_us)}, {search_log.evaluations:,} evaluated",
-            refresh=False)
-      bar.update(0)
-
-    with tqdm_auto.tqdm(
-        total=budget.max_seconds if by_seconds else budget.max_evaluations, file=sys.stderr,
-        unit="s" if by_seconds else "placements", mininterval=0.5, bar_format=(
-            "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}")) as bar:
-      yield show
+      yield tell
 
 
 SILENT = Observer()
@@ -113,9 +107,4 @@ def observer_of(progress: Union[bool, Progress, None]) -> Observer:
 
 def is_watched() -> bool:
   """Returns whether stderr is a terminal, or this is a notebook."""
-  if "ipykernel" in sys.modules:
-    from IPython import get_ipython
-
-    if type(get_ipython()).__name__ == "ZMQInteractiveShell":
-      return True
-  return sys.stderr.isatty()
+  return "ipykernel" in sys.modules or sys.stderr.isatty()

@@ -18,12 +18,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph
-from placeto_tf.placing import (
-  measured_search,
-  registry,
-  running,
-  what_if,
-)
+from placeto_tf.placing import measured_search, registry, running, what_if
 from placeto_tf.placing.compiling_ahead import compile_ahead
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.observing import SILENT, Observer, Progress
@@ -108,7 +103,7 @@ def place_graph(
         notes += (f"simulated steps decided, because nothing could be measured: {kind}{error}",)
       else:
         best, proven = measured.placement, False  # proofs hold for simulated steps
-        notes += (measured_search.describe(measured),)
+        notes += (str(measured),)
   return PlacingResult.of(
       problem, best, rows, config, bound_us=bound_us, evaluations=problem.search_log.evaluations,
       seconds=problem.search_log.seconds, proven=proven, notes=notes, interrupted=interrupted,

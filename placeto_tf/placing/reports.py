@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Dict
 
 import numpy as np
@@ -10,43 +11,36 @@ import numpy as np
 from placeto_tf.errors import counted, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placing import tables, what_if
-from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.placing.result import PlacingResult, Replication
 
 
 def report(result: PlacingResult) -> Dict[str, Any]:
-  """Returns the run as JSON: the graph, the options, and every row of the table."""
-  config, explanation = result.config, result.explanation
+  """Returns the run as JSON: the options, the graph, and every row of the table."""
+  config, explanation, replication = result.config, result.explanation, result.replication
+  measured = result.measured
   return {
-      "graph": _graph(result.graph),
-      "cluster": result.cluster.to_json(), "costs": str(config.costs),
-      "method": config.method, "seed": config.seed, "grouping": config.grouping,
-      "pins": dict(config.pins), "existing_devices": config.existing_devices,
-      "max_groups": config.max_groups, "max_seconds": config.budget.max_seconds,
-      "max_evaluations": config.budget.max_evaluations,
+      **vars(config), "costs": str(config.costs), "pins": dict(config.pins),
+      "max_seconds": config.budget.max_seconds, "stop_within": config.budget.stop_within,
       "independent_runs": config.num_runs,
+      "graph": _graph(result.graph), "cluster": result.cluster.to_json(),
       "step_time_us": result.step_time_us,
       "lower_bound_us": result.lower_bound_us, "proven_optimal": result.proven,
       "explanation": {**dataclasses.asdict(explanation), "text": str(explanation)},
-      "why": what_if.why(result, what_if.notable(result)),
+      "why": what_if.why(result),
       "speedup_over_current": tables.ratio(result.baselines["current"].step_time_us,
                                      result.step_time_us),
       "peak_memory_bytes": dict(zip(
           result.cluster.device_names, result.peak_memory_bytes.tolist())),
       "evaluations": result.evaluations, "seconds": result.seconds,
-      "at_most_above_the_best": tables.above(result), "stop_within": config.budget.stop_within,
+      "at_most_above_the_best": tables.above(result),
       "interrupted": result.interrupted, "ended": result.ended,
-      "baselines": {
-          name: {
-              **_fields(row, "step_time_us", "fits", "evaluations", "seconds", "gain_us",
-                        "start_us"),
-              "peak_memory_bytes": None if row.step_time_us is None else dict(zip(
-                  result.cluster.device_names, row.peak_memory_bytes.tolist()))}
-          for name, row in result.baselines.items()},
+      "baselines": {name: _json(row) for name, row in result.baselines.items()},
       "history": [
           {"evaluations": e, "seconds": s, "objective_us": o} for e, s, o in result.history],
-      "measured": None if result.measured is None else _measured(result.measured),
-      "replicas": None if result.replication is None else _replication(result.replication),
+      "measured": None if measured is None else {
+          **_json(measured.step),
+          "placers": {name: _json(step) for name, step in measured.by_placer.items()}},
+      "replicas": None if replication is None else _replication(replication),
       "unknown": result.costs.unknown,
       "notes": list(result.notes),
   }
@@ -64,22 +58,14 @@ def _graph(graph: ComputationGraph) -> Dict[str, Any]:
           "trip_count": source.trip_count, "split_loops": source.split_loops}}
 
 
-def _measured(found: MeasuredSearch) -> Dict[str, Any]:
-  """Returns the measurements as JSON; the history has the fastest step after each number."""
-  return {
-      **_fields(found.step, "step_time_us", "low_us", "high_us"),
-      "measurements": found.measurements, "failures": found.failures,
-      "history": [{"measurements": m, "step_time_us": us} for m, us in found.history],
-      "placers": {name: None if step.failure else step.step_time_us
-                  for name, step in found.by_placer.items()}}
+def _json(record: Any) -> Dict[str, Any]:
+  """Returns the fields of a record as JSON, without its placement; unknown numbers are null."""
+  def plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+      return value.tolist() if np.isfinite(value).all() else None
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
-
-def _fields(record: Any, *names: str) -> Dict[str, Any]:
-  """Returns attributes of a record as JSON."""
-  # Convert arrays to lists for JSON.
-  values = {name: getattr(record, name) for name in names}
-  return {name: value.tolist() if isinstance(value, np.ndarray) else value
-          for name, value in values.items()}
+  return {name: plain(value) for name, value in vars(record).items() if name != "placement"}
 
 
 def step_line(graph: ComputationGraph) -> str:
@@ -115,22 +101,15 @@ def _computed(graph: ComputationGraph, fetch: str) -> str:
 
 def _replication(replication: Replication) -> Dict[str, Any]:
   """Returns the results of every replication strategy as JSON, and the feeds of the replicas."""
-  found, grown = replication.data_parallel, replication.grown
+  grown, check = replication.grown, replication.check
   return {
       # Speed-ups are per example: step times of the baselines are scaled to the new batch.
       "batch_grew": None if grown is None else {"from": grown[1], "to": grown[0]},
       "placed": None if replication.chosen is None else replication.chosen.describe(),
       "rows": {
-          strategy: {
-              "mirrored_variables": row.mirrored,
-              **_fields(row, "replicas", "micro_batches", "step_time_us", "global_batch",
-                        "examples_per_second", "fits", "peak_memory_bytes", "evaluations",
-                        "dropped", "check")}
+          strategy: {**_json(row), "examples_per_second": row.examples_per_second}
           for strategy, row in replication.rows.items()},
-      "data_parallel": None if found is None else {
-          "global_batch": replication.data_parallel_batch,
-          "bucket_bytes": found.bucket_bytes if np.isfinite(found.bucket_bytes) else None,
-          **_fields(found, "step_time_us", "fits", "peak_memory_bytes", "reduced_bytes")},
+      "data_parallel": None if replication.data_parallel is None else {
+          **_json(replication.data_parallel), "global_batch": replication.data_parallel_batch},
       "refused": replication.refused, "not_made": dict(replication.not_made),
-      "check": None if replication.check is None else {
-          **dataclasses.asdict(replication.check), "text": str(replication.check)}}
+      "check": None if check is None else {**dataclasses.asdict(check), "text": str(check)}}

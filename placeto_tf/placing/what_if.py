@@ -1,4 +1,4 @@
-"""Explains the device of an op, and simulates the step with the op on another device.
+"""Simulates the step with some ops on other devices.
 
 A result is a `PlacingResult`. Its class is not imported, because the class uses this module.
 
@@ -18,9 +18,8 @@ from placeto_tf.clusters.pins import device_index, matching_ops
 from placeto_tf.errors import PlacementError, counted, listed
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placing.explaining import Explanation, explain, ms_text
-from placeto_tf.simulation import SimulationResult, Simulator, memory_report
+from placeto_tf.simulation import SimulationResult, Simulator
 
-_MOST_SETS = 5  # most sets of colocated ops that get lines of their own
 _SMALL = 0.5  # least share of launch overhead in a step that is too small for several devices
 _REPORTED = 3  # of the largest variables, and of the costliest ops, in a report
 
@@ -34,7 +33,6 @@ class WhatIf:
     step_time_us, changed_us: step times before and after the change.
     fits: whether the changed placement fits in memory.
     before, after: explanations of the step times.
-    problem: the devices with too little memory, or "".
   """
 
   moved: Tuple[str, ...]
@@ -43,7 +41,6 @@ class WhatIf:
   fits: bool
   before: Explanation
   after: Explanation
-  problem: str = ""
 
   def __str__(self) -> str:
     if not self.moved:
@@ -52,7 +49,7 @@ class WhatIf:
     return (
         f"{ms_text(self.changed_us)} a step instead of {ms_text(self.step_time_us)} ({ratio:.2f} "
         f"times as long) with {counted(len(self.moved), 'op')} moved ({listed(self.moved)})"
-        f"{f'; it does not fit: {self.problem}' if self.problem else ''}\n"
+        f"{'' if self.fits else '; it does not fit in memory'}\n"
         f"  now:  {self.before.causes}\n  then: {self.after.causes}")
 
 
@@ -75,8 +72,7 @@ def what_if(result: Any, changes: Mapping[str, str]) -> WhatIf:
   able, placement = allowed_devices(graph, cluster), result.indices.copy()
   for regex, device in changes.items():
     column = device_index(cluster, device)
-    # [N] bool: the ops that match, and the ops that are colocated with them.
-    rows = np.isin(graph.colocation, graph.colocation[matching_ops(regex, graph.op_names)])
+    rows = _with_colocated(graph, matching_ops(regex, graph.op_names))
     stuck = np.flatnonzero(rows & ~able[:, column])
     if len(stuck):
       names = [name for name, may in zip(cluster.device_names, able[stuck[0]]) if may]
@@ -84,50 +80,27 @@ def what_if(result: Any, changes: Mapping[str, str]) -> WhatIf:
           f"op {graph.op_names[stuck[0]]!r} has no kernel on {device} (or an op it is colocated "
           f"with has none); it can be moved to {listed(names, most=4)}")
     placement[rows] = column
-  return _compared(result, placement)
-
-
-def _compared(result: Any, placement: np.ndarray) -> WhatIf:
-  """Simulates a changed placement [N]."""
-  graph = result.graph
-  after = Simulator(graph, result.costs, result.cluster).simulate(placement)
+  after = Simulator(graph, result.costs, cluster).simulate(placement)
   return WhatIf(
       tuple(graph.op_names[op] for op in np.flatnonzero(placement != result.indices)),
       result.simulated.step_time_us, after.step_time_us, bool(after.fits),
-      explain(graph, result.simulated), explain(graph, after),
-      "; ".join(memory_report(graph, result.costs, after)))
+      explain(graph, result.simulated), explain(graph, after))
 
 
-def why(result: Any, ops: Sequence[int]) -> List[Dict[str, Any]]:
-  """Explains the devices of some ops: simulates the step with each op on each other device.
+def _with_colocated(graph: ComputationGraph, ops: Sequence[int]) -> np.ndarray:
+  """Returns [N] bool, the given ops and all ops that are colocated with them."""
+  return np.isin(graph.colocation, graph.colocation[list(ops)])
 
-  Args:
-    result: the result of `place`.
-    ops: indices of ops; colocated ops have one entry.
 
-  Returns:
-    For each op a JSON-able dict: `op`, `device`, `colocated` (the number of ops that move with it),
-    and `elsewhere`: device -> `step_time_us`, `fits`, for the devices on which the op has a kernel.
-  """
-  graph, cluster = result.graph, result.cluster
-  able = allowed_devices(graph, cluster)
-  simulator = Simulator(graph, result.costs, cluster)
-  found = []
-  # The first op of each colocation group, in the order of `ops`.
-  _, first = np.unique(graph.colocation[list(ops)], return_index=True)
-  for op in (ops[k] for k in sorted(first)):
-    mates = graph.colocation == graph.colocation[op]
-    elsewhere = {}
-    for d in np.flatnonzero(able[op]).tolist():
-      if d != result.indices[op]:
-        # Move the op and the ops colocated with it to device d; other ops keep their devices.
-        step: SimulationResult = simulator.simulate(np.where(mates, d, result.indices))
-        elsewhere[cluster.device_names[d]] = {
-            "step_time_us": step.step_time_us, "fits": bool(step.fits)}
-    found.append({
-        "op": graph.op_names[op], "device": cluster.device_names[result.indices[op]],
-        "colocated": int(mates.sum()) - 1, "elsewhere": elsewhere})
-  return found
+def _elsewhere(result: Any, ops: Sequence[int]) -> Dict[str, SimulationResult]:
+  """Simulates the step with all given ops on one device, for each device with their kernels."""
+  rows = _with_colocated(result.graph, ops)
+  able = allowed_devices(result.graph, result.cluster)[rows].all(axis=0)
+  simulator = Simulator(result.graph, result.costs, result.cluster)
+  # Other ops keep their devices; devices that change nothing are left out.
+  return {
+      result.cluster.device_names[d]: simulator.simulate(np.where(rows, d, result.indices))
+      for d in np.flatnonzero(able).tolist() if (result.indices[rows] != d).any()}
 
 
 def small_step_note(graph: ComputationGraph, simulated: SimulationResult) -> str:
@@ -148,13 +121,22 @@ def small_step_note(graph: ComputationGraph, simulated: SimulationResult) -> str
       "devices, because one process launches all of them; a larger batch helps, or fewer kernels")
 
 
-def notable(result: Any) -> List[int]:
-  """Returns the ops that a report explains: the largest variables, and the costliest ops."""
-  held = result.costs.persistent_bytes
+def why(result: Any) -> List[Dict[str, Any]]:
+  """Explains the devices of the largest variables and of the costliest ops, for a report.
+
+  Returns:
+    For each op a JSON-able dict: `op`, `device`, and `elsewhere`: device -> `step_time_us`, `fits`,
+    for the other devices on which the op has a kernel.
+  """
+  graph, held = result.graph, result.costs.persistent_bytes
   # Ops without variables hold 0 bytes and are left out.
-  largest = [op for op in np.argsort(-held, kind="stable")[:_REPORTED].tolist() if held[op] > 0]
-  index = result.graph.op_index
-  return largest + [index[name] for name, _, _ in result.explanation.costliest if name in index]
+  ops = [op for op in np.argsort(-held, kind="stable")[:_REPORTED].tolist() if held[op] > 0]
+  ops += [graph.op_index[name] for name, _, _ in result.explanation.costliest]
+  return [{
+      "op": graph.op_names[op], "device": result.cluster.device_names[result.indices[op]],
+      "elsewhere": {device: {"step_time_us": step.step_time_us, "fits": bool(step.fits)}
+                    for device, step in _elsewhere(result, [op]).items()}}
+          for op in dict.fromkeys(ops)]
 
 
 def why_lines(result: Any, regex: str) -> List[str]:
@@ -165,30 +147,19 @@ def why_lines(result: Any, regex: str) -> List[str]:
     regex: regular expression that matches whole names.
 
   Returns:
-    A line for each set of colocated ops, and a line for each device that all of them may use.
+    A line for each device that has some of the ops, and a line for each device that could have all.
 
   Raises:
     PlacementError: the expression is invalid, or matches no op.
   """
-  graph, cluster, lines = result.graph, result.cluster, []
-  ops = matching_ops(regex, graph.op_names)
-  # [D]: devices on which all of them have kernels.
-  able = allowed_devices(graph, cluster)[ops].all(axis=0)
-  for each in why(result, ops)[:_MOST_SETS]:
-    others = ", ".join(
-        f"{short_name(name)} {ms_text(found['step_time_us'])}"
-        f"{'' if found['fits'] else ' (does not fit)'}"
-        for name, found in each["elsewhere"].items())
-    mates = f" with {counted(each['colocated'], 'op')} colocated" if each["colocated"] else ""
-    lines.append(
-        f"{each['op']} is on {short_name(each['device'])}{mates}: " + (
-            f"{ms_text(result.simulated.step_time_us)} a step; if it moved: {others}" if others else
-            "it has a kernel nowhere else, or cannot be moved"))
-  for d in np.flatnonzero(able).tolist():
-    placement = result.indices.copy()
-    # All matching ops together on one device.
-    placement[np.isin(graph.colocation, graph.colocation[ops])] = d
-    if (placement != result.indices).any():
-      lines.append(f"All {len(ops):,} on {short_name(cluster.device_names[d])}: "
-                   f"{_compared(result, placement)}")
+  names, ops = result.cluster.device_names, matching_ops(regex, result.graph.op_names)
+  lines = []
+  for d in np.unique(result.indices[ops]).tolist():
+    found = [result.graph.op_names[op] for op in ops if result.indices[op] == d]
+    lines.append(f"{listed(found)} {'is' if len(found) == 1 else 'are'} on {short_name(names[d])}: "
+                 f"{ms_text(result.step_time_us)} a step")
+  lines += [
+      f"All {len(ops):,} on {short_name(device)}: {ms_text(step.step_time_us)} a step"
+      f"{'' if step.fits else ' (does not fit)'}; {explain(result.graph, step).causes}"
+      for device, step in _elsewhere(result, ops).items()]
   return lines

@@ -1,7 +1,6 @@
 """TensorBoard events of a placing run."""
 
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -10,7 +9,6 @@ from tensorflow.core.framework import graph_pb2
 import graph_files
 from placeto_tf.clusters import Cluster
 from placeto_tf.graphs import load_graph
-from placeto_tf.placing import summaries
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.observing import Observer
 from placeto_tf.placing.run import place_with
@@ -68,14 +66,3 @@ def test_the_graph_is_the_placed_one(written):
   devices = {node.name: node.device for node in graph_def.node}
   for name, device in result.placement.items():
     assert devices[name].endswith(device.rpartition("/")[2])
-
-
-def test_values_of_constants_are_left_out_and_their_shapes_stay():
-  with tf.Graph().as_default() as graph:
-    tf.constant(np.ones([100, 10], np.float32), name="weights")
-    tf.constant([1, 2], name="axes")
-  stripped = summaries.without_constants(graph.as_graph_def())
-  tensors = {node.name: node.attr["value"].tensor for node in stripped.node}
-  assert tensors["weights"].ByteSize() < 64
-  assert [dim.size for dim in tensors["weights"].tensor_shape.dim] == [100, 10]
-  assert tf.make_ndarray(tensors["axes"]).tolist() == [1, 2]
