@@ -193,9 +193,9 @@ class Placement(collections.abc.Mapping):
       The simulated step.
 
     Raises:
-      PlacementError: graph, fetches, shapes or cluster differ, a field is missing, or step time or
-        peak memory differ. The message names the difference. (`load` has compared the digest of
-        all fields.)
+      PlacementError: graph, fetches, shapes or devices differ, or step time or peak memory differ
+        or are missing. The message names the difference. (`load` has compared the digest of all
+        fields.)
     """
     return belonging.verify(self, graph, cluster, costs)
 

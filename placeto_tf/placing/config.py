@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Mapping, Optional, Sequence, Tuple, Union
+from typing import Iterable, Mapping, Optional, Sequence, Tuple, Union
 
 from placeto_tf.costs.estimate import Source
 from placeto_tf.costs.look import MODES
@@ -137,6 +137,23 @@ class PlacingConfig:
     # With a limit on evaluations the result must not depend on the number of cores.
     default = 1 if self.max_evaluations is not None else min(num_cores(), MOST_DEFAULT_RUNS)
     return self.independent_runs or default
+
+
+def check_names(names: Iterable[str], others: Iterable[str] = (), hint: str = "") -> None:
+  """Checks names of options.
+
+  Args:
+    names: names that are given.
+    others: known names that are no fields of `PlacingConfig`.
+    hint: text for the end of the error, with {name} for the unknown name.
+
+  Raises:
+    TypeError: a name is not known.
+  """
+  known = {field.name for field in dataclasses.fields(PlacingConfig)} | set(others)
+  for name in sorted(set(names) - known):
+    raise TypeError(f"there is no option {name!r}; expected one of {', '.join(sorted(known))}"
+                    + hint.format(name=name))
 
 
 def _check_replicas(replicas: Union[int, str]) -> None:

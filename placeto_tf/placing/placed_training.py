@@ -12,7 +12,6 @@ moved variables.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -20,18 +19,11 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from placeto_tf.clusters.device_names import short_name
 from placeto_tf.costs import no_side_effects
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError, counted, listed
-from placeto_tf.placements import (
-  PlacedFunction,
-  Placement,
-  keras_batches,
-  place_function,
-  traced_steps,
-)
+from placeto_tf.placements import Placement, keras_batches, place_function, traced_steps
 from placeto_tf.placements.keras_batches import KerasStep
-from placeto_tf.placements.placed_functions import trial_function
+from placeto_tf.placements.placed_functions import PlacedFunction, trial_function
 from placeto_tf.placements.traced_steps import Batch, FunctionStep, Specs, TracedStep
 from placeto_tf.placing import training_plans
 from placeto_tf.placing.explaining import ms_text
@@ -107,13 +99,11 @@ class PlacedStep:
 
   def __init__(
       self, step: TracedStep, cluster: Devices, options: Dict[str, Any], *,
-      placement: Found = None, verify: bool = True,
-      clock: Callable[[], float] = time.perf_counter):
+      placement: Found = None, verify: bool = True):
     """Checks devices, placement and options; nothing is traced yet.
 
     Args:
       step: the step to place.
-      clock: clock of the trial, in seconds.
       cluster, options, placement, verify: see `compile_step`.
     """
     self._placement = training_plans.loaded(placement, options)
@@ -127,7 +117,7 @@ class PlacedStep:
     self.applied: Optional[PlacedFunction] = None
     self.steps: List[BatchStep] = []
     self._step, self._options = step, options
-    self._verify, self._clock = verify, clock
+    self._verify = verify
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
     """Trains on one batch; takes the arguments of the step and returns its results."""
@@ -143,36 +133,23 @@ class PlacedStep:
 
   def __repr__(self) -> str:
     waiting = "the training step is placed when the first batch comes" if self.plan is None else (
-        f"planned, {ms_text(self.plan.step_time_us)} a step as simulated; measured when the first "
-        "batch comes")
+        f"planned, {self.plan.text}; measured when the first batch comes")
     return (f"{type(self).__name__}({self.name!r} on {training_plans.short_names(self.cluster)}: "
             f"{self.verdict or waiting})")
 
   def __str__(self) -> str:
     """Returns ten lines at most; the first one says which step runs, and why."""
-    plan = self.plan
+    plan, result = self.plan, self.result
     if plan is None:
       return repr(self)
-    before, result = plan.before_us, plan.result
-    gain = f", {ms_text(before)} as it was ({before / plan.step_time_us:.2f}x)" if (
-        before and plan.step_time_us) else ""
-    bound = f", no placement is below {ms_text(result.lower_bound_us)}" if result else ""
-    lines = [
-        f"Training step of {self.name!r}. "
-        f"{self.verdict or f'{plan!r}: measured when the first batch comes.'}",
-        f"Simulated: {ms_text(plan.step_time_us)} placed{gain}{bound}; batches of "
-        f"{plan.batch_size or 'varying size'}, {counted(plan.graph.num_ops, 'op')} on "
-        f"{training_plans.short_names(self.cluster)}."]
+    lines = [f"Training step of {self.name!r}. "
+             f"{self.verdict or 'It is measured when the first batch comes.'}",
+             f"Simulated: {plan.text}; batches of {plan.batch_size or 'varying size'}."]
     if result is not None:
-      lines += [f"{result.caveat}."] if result.caveat else []
-      lines.append(f"What bounds it, as simulated: {result.explanation.causes}.")
-    lines += _replicas_line(plan)
-    if self.applied is not None:
-      placed = self.applied
-      counts = collections.Counter(short_name(variable.wanted) for variable in placed.moved)
-      to = ", ".join(f"{count} to {name}" for name, count in sorted(counts.items()))
-      lines.append(f"Variables: {len(placed.moved)} moved{to and f' ({to})'}, "
-                   f"{len(placed.in_place)} were in place.")
+      check = result.replication and result.replication.check
+      lines += [f"{text}." for text in (
+          result.caveat, check and f"{counted(plan.replicas, 'replica')} share each batch; {check}",
+          f"What bounds it, as simulated: {result.explanation.causes}") if text]
     # The first entry is the step that was planned.
     others = dict.fromkeys(
         f"{step.batch_size} run {step.text(plan.replicas)}" for step in self.steps[1:])
@@ -213,7 +190,7 @@ class PlacedStep:
                  f"of {ms_text(plan.before_us)}. {verdict}")
       remedy = " replicas=\"auto\" places no slower step." if plan.replicas > 1 else ""
       warnings.warn(verdict + remedy, stacklevel=3)
-    self._place(plan, verdict)
+    self._keep(plan, True, verdict)
 
   def _run(self, batch: Batch, specs: Specs) -> Any:
     """Trains on one batch of these specs."""
@@ -223,7 +200,7 @@ class PlacedStep:
     assert self.plan is not None
     # The first batch decides which step runs, for all batches.
     if not self.verdict:
-      self._decide(self._plan_for(self.plan, specs, shapes), traced_steps.tensors_of(batch))
+      self._decide(self.plan, specs, shapes, traced_steps.tensors_of(batch))
     # The step for this spec of batch; a new spec gets the devices of the first one.
     step = next((each for each in self.steps if each.takes(specs, shapes)), None)
     if step is None:
@@ -243,27 +220,23 @@ class PlacedStep:
     kinds = sorted({op.op for op in no_side_effects.acting(graph_def.node, graph_def.library)})
     return f"each step has effects that cannot be undone ({listed(kinds)})" if kinds else None
 
-  def _plan_for(self, plan: TrainingPlan, specs: Specs, shapes: Shapes) -> TrainingPlan:
-    """Returns the plan for the first batch; if its specs differ, the plan's placement is reused."""
-    # The plan was made for example arguments with other specs than the first batch.
+  def _decide(
+      self, plan: TrainingPlan, specs: Specs, shapes: Shapes, tensors: Tuple[Any, ...]) -> None:
+    """Times the unplaced and the placed step in turns, and keeps the faster one."""
+    # The plan was made for example arguments with other specs: its placement is reused.
     if not traced_steps.takes(plan.specs, specs):
       try:
-        self.plan = dataclasses.replace(
+        plan = self.plan = dataclasses.replace(
             training_plans.follow(self._step, specs, shapes, self.cluster, plan.placement),
             result=plan.result)
       except PlacetoError as error:
-        self._leave(plan, f"The first batch differs from the planned batches ({error}). The step "
-                          "runs as before.")
-    return self.plan or plan
-
-  def _decide(self, plan: TrainingPlan, tensors: Tuple[Any, ...]) -> None:
-    """Times the unplaced and the placed step in turns, and keeps the faster one."""
-    if self.verdict:
-      return
+        self._keep(plan, False, f"The first batch differs from the planned batches ({error}). The "
+                                "step runs as before.")
+        return
     # Simulation finds no gain: a trial is not worth its time.
     if plan.before_us is not None and plan.step_time_us > plan.before_us * _NO_GAIN:
-      self._leave(plan, f"A step takes {ms_text(plan.before_us)}, as simulated, and no placement "
-                        "is faster. The model trains as before.")
+      self._keep(plan, False, f"A step takes {ms_text(plan.before_us)}, as simulated, and no "
+                              "placement is faster. The model trains as before.")
       return
     try:
       # Run both on copies of the variables; no variable is moved yet.
@@ -271,39 +244,32 @@ class PlacedStep:
           plan.placed_function, plan.placement)
       self.trial = in_turns(
           _synchronous(self._unplaced(before), tensors), _synchronous(after, tensors),
-          clock=self._clock)
+          clock=time.perf_counter)
     except Exception as error:  # such as too little memory, or a missing kernel
-      self._place(plan, "Not measured, because the trial failed ("
-                        f"{' '.join(str(error).split())[:200]}); placed as simulated.")
+      self._keep(plan, True, "Not measured, because the trial failed ("
+                             f"{' '.join(str(error).split())[:200]}); placed as simulated.")
       return
     found = self.trial
-    times = f"before {ms_text(found.before_us)} (measured, {found.steps} steps each; " \
-            f"{ms_text(plan.step_time_us)} were simulated)"
-    if found.faster:
-      self._place(plan, f"A step takes {ms_text(found.after_us)}, {times}. Kept.")
-    else:
-      self._leave(plan, f"A step placed takes {ms_text(found.after_us)}, {times}. Not faster here: "
-                        "the model trains as before.")
+    self._keep(plan, found.faster, (
+        f"A step placed takes {ms_text(found.after_us)}, before {ms_text(found.before_us)} "
+        f"(measured, {found.steps} steps each; {ms_text(plan.step_time_us)} were simulated). "
+        f"{'Kept.' if found.faster else 'Not faster here: the model trains as before.'}"))
 
   @property
   def _compiled(self) -> bool:
     """Returns whether XLA compiles the whole unplaced step."""
     return isinstance(self._step, FunctionStep) and self._step.compiled
 
-  def _place(self, plan: TrainingPlan, verdict: str) -> None:
-    """Moves the variables, and uses the placed step from now on."""
-    self.applied, self.verdict = plan.apply(), verdict
-    self.steps.append(BatchStep(
-        plan.specs, plan.shapes, self.applied.function, "placed", plan.replicas))
-
-  def _leave(self, plan: TrainingPlan, verdict: str) -> None:
-    """Uses the unplaced step from now on.
+  def _keep(self, plan: TrainingPlan, placed: bool, verdict: str) -> None:
+    """Uses the placed step from now on, whose variables are moved; or else the unplaced step.
 
     The trace that was made here is used, so that random numbers are the same as without placing.
     """
-    self.verdict = verdict
-    self.steps.append(
-        BatchStep(plan.specs, plan.shapes, self._unplaced(plan.function), "unplaced"))
+    self.applied, self.verdict = plan.apply() if placed else None, verdict
+    function = self.applied.function if self.applied else self._unplaced(plan.function)
+    self.steps.append(BatchStep(
+        plan.specs, plan.shapes, function, *(("placed", plan.replicas) if placed else
+                                             ("unplaced", 1))))
 
   def _unplaced(self, function: ConcreteFunction) -> Callable:
     """Returns the unplaced step, compiled by XLA if it was before."""
@@ -441,26 +407,12 @@ class PlacedTraining(PlacedStep):
     if self._jit_compile and keras_batches.compiled_state(self.model) == self._state:
       self.model.jit_compile = self._jit_compile
 
-  def _leave(self, plan: TrainingPlan, verdict: str) -> None:
-    """Uses the unplaced step; Keras itself handles XLA and several steps per call."""
-    super()._leave(plan, verdict)
-    if self._jit_compile or keras_batches.steps_per_execution(self.model) > 1:
+  def _keep(self, plan: TrainingPlan, placed: bool, verdict: str) -> None:
+    """Uses a step; for the unplaced one, Keras itself handles XLA and several steps per call."""
+    super()._keep(plan, placed, verdict)
+    if not placed and (self._jit_compile or keras_batches.steps_per_execution(self.model) > 1):
       self.undo()
       self.model.make_train_function()
-
-
-def _replicas_line(plan: TrainingPlan) -> List[str]:
-  """Returns a line on the replicas that divide each batch, or the reason why there are none."""
-  found = None if plan.result is None else plan.result.replication
-  if plan.replicas > 1:
-    check = f"; {found.check}" if found is not None and found.check is not None else ""
-    return [f"Replicas: {plan.replicas} replicas share each batch{check}."]
-  if found is None:
-    return []
-  tried = {row.replicas: row.step_time_us for row in found.rows.values() if row.replicas > 1}
-  others = ", ".join(f"{count} take {ms_text(us)}" for count, us in sorted(tried.items()))
-  why = found.refused or others
-  return [f"Replicas: one, each batch whole{why and f' ({why})'}."]
 
 
 def _synchronous(function: Callable, tensors: Tuple[Any, ...]) -> Callable[[], None]:

@@ -106,7 +106,7 @@ class _ReplicaSearch:
   def result(self) -> PlacingResult:
     """Makes, searches and checks the candidates; see `place_replicas`."""
     config = self.config
-    counts, parallel = _counts(self.cluster, config.replicas)
+    counts, parallel = replica_counts(self.cluster, config.replicas)
     kinds = (False, True) if config.mirrored_variables is None else (config.mirrored_variables,)
     # A single replica cannot have mirrored variables.
     strategies: Set[Strategy] = {
@@ -254,8 +254,19 @@ class _ReplicaSearch:
     return best, str(problems[0]) if problems else ""
 
 
-def _counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
-  """Returns the numbers of replicas to try, 1 first, and the data-parallel baseline's number."""
+def replica_counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
+  """Returns the numbers of replicas to try.
+
+  Args:
+    cluster: the devices.
+    wanted: the option `replicas` of `place()`.
+
+  Returns:
+    (the numbers in ascending order, 1 first; the number of replicas of the data-parallel baseline).
+
+  Raises:
+    PlacementError: the cluster has fewer devices than wanted replicas.
+  """
   devices = sum(not device.host for device in cluster.devices) or cluster.num_devices
   if pipeline_strategy(wanted):
     return [1], devices

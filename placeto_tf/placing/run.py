@@ -22,7 +22,7 @@ from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.graphs.loading import LOAD_OPTIONS
 from placeto_tf.placements import Placement
 from placeto_tf.placing import one_graph, replica_search
-from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.config import PlacingConfig, check_names
 from placeto_tf.placing.observing import SILENT, Observer, Progress, observer_of
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.summaries import Recorded
@@ -74,13 +74,7 @@ def _options_of(
   """Divides the options of `place` into options of placing and options of `load_graph`."""
   loading = {name: value for name, value in options.items() if name in LOAD_OPTIONS}
   placing = {name: value for name, value in options.items() if name not in LOAD_OPTIONS}
-  # Unknown options are refused, with a list of the known ones.
-  known = {field.name for field in dataclasses.fields(PlacingConfig)}
-  unknown = sorted(set(placing) - known)
-  if unknown:
-    raise TypeError(
-        f"place() got unknown option {unknown[0]!r}; expected one of "
-        f"{sorted(known | set(LOAD_OPTIONS))}")
+  check_names(options, LOAD_OPTIONS)
   if loading and isinstance(graph, ComputationGraph):
     raise TypeError(
         f"place() got {sorted(loading)[0]!r} for a graph that has been read; give it to "

@@ -17,19 +17,15 @@ from placeto_tf.costs import estimate_costs
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import ClusterError, GraphError, PlacementError, counted, listed
 from placeto_tf.graphs import ComputationGraph, analysis_graph_def, keras_models, load_graph
-from placeto_tf.placements import (
-  PlacedFunction,
-  Placement,
-  keras_batches,
-  place_function,
-  traced_steps,
-)
+from placeto_tf.placements import Placement, keras_batches, place_function, traced_steps
 from placeto_tf.placements.following import placed_alike
 from placeto_tf.placements.keras_batches import KerasStep
+from placeto_tf.placements.placed_functions import PlacedFunction
 from placeto_tf.placements.traced_steps import FunctionStep, Specs, TracedStep
 from placeto_tf.placing import tables
-from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.config import PlacingConfig, check_names
 from placeto_tf.placing.explaining import ms_text
+from placeto_tf.placing.replica_search import replica_counts
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
 from placeto_tf.replication import ReplicaSource, ReplicatedGraph, replicated_costs
@@ -137,11 +133,16 @@ class TrainingPlan:
     """Writes the simulated step as a Chrome trace, which opens in Perfetto."""
     timeline.write_timeline(self.graph, self.costs, self.simulated, path)
 
-  def __repr__(self) -> str:
+  @property
+  def text(self) -> str:
+    """Returns the simulated step times, the replicas and the devices in a line."""
     before = "" if self.before_us is None else f" instead of {ms_text(self.before_us)}"
-    return (f"TrainingPlan({ms_text(self.step_time_us)} a step{before}, simulated; "
+    return (f"{ms_text(self.step_time_us)} a step{before}, simulated; "
             f"{counted(self.replicas, 'replica')}, {counted(self.graph.num_ops, 'op')} on "
-            f"{short_names(self.cluster)})")
+            f"{short_names(self.cluster)}")
+
+  def __repr__(self) -> str:
+    return f"TrainingPlan({self.text})"
 
   def __str__(self) -> str:
     return repr(self) if self.result is None else tables.table(self.result)
@@ -250,12 +251,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     TypeError: `place()` has no such option.
     PlacementError: an option has a wrong value.
   """
-  known = [field.name for field in dataclasses.fields(PlacingConfig)] + list(_OF_PLACE)
-  for name in options:
-    if name not in known:
-      raise TypeError(
-          f"there is no option {name!r}; expected one of {', '.join(sorted(known))}; an example "
-          f"keyword argument of the step goes in kwargs={{{name!r}: ...}}")
+  check_names(options, _OF_PLACE, "; an example keyword argument of the step goes in "
+                                  "kwargs={{{name!r}: ...}}")
   PlacingConfig(**{name: value for name, value in options.items() if name not in _OF_PLACE})
 
 
@@ -284,7 +281,7 @@ def search(
   batch_norm = options.get("batch_norm", "replica")
   if is_divided(options):
     source, traced = replica_source(
-        step, graph, specs, shapes, counts_of(options["replicas"], cluster), batch_norm)
+        step, graph, specs, shapes, replica_counts(cluster, options["replicas"])[0][1:], batch_norm)
   result = place(source, cluster, **options)
   made = None if result.replication is None else result.replication.chosen
   made = None if made is None or made.replicas == 1 else made
@@ -417,22 +414,6 @@ def _part_of(step: TracedStep, specs: Specs, replicas: int) -> ComputationGraph:
         f"{traced_steps.size_of(part)}, which each of {replicas} replicas would have: it or a "
         "layer states the batch size, as stateful layers do; leave it out of them, or train with "
         "one replica") from problem
-
-
-def counts_of(replicas: Union[int, str], cluster: Cluster) -> Sequence[int]:
-  """Returns numbers of replicas, fewest first; one of them must be possible.
-
-  Args:
-    replicas: the option of `place()`.
-    cluster: the devices.
-
-  Returns:
-    The requested number, or the divisors of the number of devices, from 2 on.
-  """
-  if isinstance(replicas, int):
-    return [replicas]
-  devices = sum(not device.host for device in cluster.devices) or cluster.num_devices
-  return [count for count in range(2, devices + 1) if devices % count == 0]
 
 
 def is_divided(options: Mapping[str, Any]) -> bool:
