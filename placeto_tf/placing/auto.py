@@ -95,7 +95,7 @@ def run_auto(
         log.skip(policy.name)
       else:
         run(policy, stretch.share(log, POLICY_SHARE))
-    if not (log.proven or log.exhausted(stretch)) and _time_for_a_search(problem, stretch):
+    if not (log.proven or log.exhausted(stretch)) and time_for_a_search(problem, stretch):
       # Without a policy, annealing starts from the best placement in any case.
       anew = policy is not None and log.expected_evaluations(stretch, *began) >= PLENTY
       run(registry.find("annealing"), stretch, **({"start": begin} if anew else {}))
@@ -125,7 +125,15 @@ def _doublings(problem: PlacementProblem, budget: Budget) -> int:
   return min(MOST_DOUBLINGS, int(math.log2(max(1.0, left))))
 
 
-def _time_for_a_search(problem: PlacementProblem, budget: Budget) -> bool:
-  """Returns whether the rest of the budget is enough to make the supernodes of a search."""
+def time_for_a_search(problem: PlacementProblem, budget: Budget) -> bool:
+  """Returns whether the rest of the budget is enough to make the supernodes of a search.
+
+  Args:
+    problem: the problem, whose search log counts the used seconds.
+    budget: of the search.
+
+  Returns:
+    True without a limit on seconds, or if enough of them are left.
+  """
   return budget.max_seconds is None or (
       budget.max_seconds - problem.search_log.seconds > SETUP_SECONDS_AN_OP * problem.graph.num_ops)

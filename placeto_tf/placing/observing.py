@@ -28,12 +28,10 @@ class Observer:
   Attributes:
     shown: whether progress is shown on stderr.
     progress: a function of the user's that is called, too.
-    record: called with the problem, too.
   """
 
   shown: bool = False
   progress: Optional[Progress] = None
-  record: Callable[[PlacementProblem], None] = lambda problem: None
 
   def say(self, text: str) -> None:
     """Shows a message of one line."""
@@ -76,7 +74,6 @@ class Observer:
           placer: name of the placer that runs.
         """
         nonlocal shown
-        self.record(problem)
         if self.progress is not None:
           self.progress(problem, placer)
         # A change of the placer is shown at once.

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import time
 from typing import Callable, List, Optional, Sequence, Tuple
 
 from placeto_tf.placing import registry, running
+from placeto_tf.placing.auto import time_for_a_search
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Kind, Method
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -36,7 +36,6 @@ from placeto_tf.search.starts import of_a_start
 FIRST_SHARE = 0.4
 BEHIND, CLOSE = 1.15, 1.03
 POLICY_SHARE = 0.4  # share of a candidate's remaining time, before annealing
-_SECONDS_AN_OP = 1e-4  # time to make supernodes for a search
 
 
 @dataclasses.dataclass(eq=False)
@@ -227,15 +226,11 @@ class _Search:
       candidate: the candidate.
       share: its share of the rest of the budget.
     """
-    log, budget = candidate.problem.search_log, self.part(candidate.problem, share)
-    needed_s = _SECONDS_AN_OP * candidate.problem.graph.num_ops
-
-    def left_s() -> float:
-      return math.inf if budget.max_seconds is None else budget.max_seconds - log.seconds
-
+    problem, budget = candidate.problem, self.part(candidate.problem, share)
+    log, policy = problem.search_log, registry.policy_of_auto()
     # The policy runs only if annealing has time to begin after it.
-    policy = registry.policy_of_auto()
-    parts = [(policy, POLICY_SHARE)] if policy and (1 - POLICY_SHARE) * left_s() > needed_s else []
+    parts = [(policy, POLICY_SHARE)] if policy and time_for_a_search(
+        problem, budget.share(log, 1 - POLICY_SHARE)) else []
     for method, part in [*parts, (registry.find("annealing"), 1.0)]:
-      if not log.exhausted(budget) and left_s() > needed_s:
+      if not log.exhausted(budget) and time_for_a_search(problem, budget):
         self.run(candidate, method, budget.share(log, part))

@@ -8,8 +8,6 @@ Dimensions: N ops, D devices.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
 import numpy as np
@@ -21,11 +19,10 @@ from placeto_tf.errors import ClusterError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.graphs.loading import LOAD_OPTIONS
 from placeto_tf.placements import Placement
-from placeto_tf.placing import one_graph, replica_search
+from placeto_tf.placing import one_graph, replica_search, summaries
 from placeto_tf.placing.config import PlacingConfig, check_names
 from placeto_tf.placing.observing import SILENT, Observer, Progress, observer_of
 from placeto_tf.placing.result import PlacingResult
-from placeto_tf.placing.summaries import Recorded
 from placeto_tf.replication.batches import ReplicaSource
 from placeto_tf.simulation import SimulationResult, Simulator
 
@@ -125,17 +122,14 @@ def place_with(
   Raises:
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
   """
-  with looking(config.look), contextlib.ExitStack() as stack:
-    recorded = None if root_dir is None else stack.enter_context(Recorded(root_dir))
-    # TensorBoard's events are written while the search runs.
-    told = observer if recorded is None else dataclasses.replace(observer, record=recorded.record)
+  with looking(config.look):
     result = (
-        one_graph.place_graph(loaded, cluster, config, root_dir=root_dir, observer=told)
+        one_graph.place_graph(loaded, cluster, config, root_dir=root_dir, observer=observer)
         if isinstance(loaded, ComputationGraph) else
-        replica_search.place_replicas(loaded, cluster, config, observer=told))
-    if recorded is not None:
-      with observer.stage("Writing TensorBoard's events"):
-        recorded.finish(result)
+        replica_search.place_replicas(loaded, cluster, config, observer=observer))
+  if root_dir is not None:
+    with observer.stage("Writing TensorBoard's events"):
+      summaries.write_events(result, root_dir)
   return result
 
 
