@@ -11,7 +11,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.graphs import traversal
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.kernels import KERNEL_TYPES
-from placeto_tf.placements.coverage import FileOps, file_ops
+from placeto_tf.placements.coverage import file_ops
 from placeto_tf.placements.placement import Placement
 
 
@@ -34,47 +34,32 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
   """
   ops = file_ops(graph)
   column = device_names.match(placement.devices, cluster.device_names)
-  index = {name: i for i, name in enumerate(ops.names)}
-  unknown = [
+  known = set(ops.names)
+  problems = [
       f"op {name!r} is not in the graph; remove it from the placement or place this graph again"
-      for name in placement if name not in index]
-  missing, strange = [], []
+      for name in placement if name not in known]
   # [M] device of each op of the file, -1 where it has none.
   devices = np.full(len(ops.names), -1, dtype=np.int64)
-  # Ops without a device, and devices that the cluster does not have.
   for i, name in enumerate(ops.names):
     device = placement.op_devices.get(name)
+    at = None if device is None else column[device]
     if device is None:
-      missing.append(f"op {name!r} has no device; place the whole graph again")
-      continue
-    at = column[device]
-    if at is None:
-      strange.append(
+      problems.append(f"op {name!r} has no device; place the whole graph again")
+    elif at is None:
+      problems.append(
           f"op {name!r} is on {device!r}, which is none of the cluster's devices "
           f"{', '.join(cluster.device_names)}")
     else:
-      devices[i] = at
-  problems = unknown + missing + strange + _without_kernel(ops, devices, cluster)
+      devices[i], kind = at, cluster.devices[at].type
+      if kind in KERNEL_TYPES and not ops.has_kernel[i, KERNEL_TYPES.index(kind)]:
+        problems.append(f"op {name!r} ({ops.types[i]}) is on {cluster.device_names[at]}, but "
+                        f"TensorFlow has no {kind} kernel for it")
   # The graph's own sets also contain its loops, which TensorFlow allows on several devices.
   # Merge the sets of TensorFlow's colocation with the graph's sets.
   sets = traversal.components(len(ops.names), [
       *enumerate(ops.colocation.tolist()),
       *zip(ops.positions.tolist(), ops.positions[np.asarray(graph.colocation)].tolist())])
   return problems + _split(ops.names, sets, devices, cluster)
-
-
-def _without_kernel(ops: FileOps, devices: np.ndarray, cluster: Cluster) -> List[str]:
-  found = []
-  for j, device in enumerate(cluster.devices):
-    if device.type not in KERNEL_TYPES:
-      continue
-    # [M] whether TensorFlow has a kernel of this type.
-    able = ops.has_kernel[:, KERNEL_TYPES.index(device.type)]
-    for i in np.flatnonzero((devices == j) & ~able).tolist():
-      found.append(
-          f"op {ops.names[i]!r} ({ops.types[i]}) is on {device.name}, but TensorFlow has no "
-          f"{device.type} kernel for it")
-  return found
 
 
 def _split(

@@ -18,9 +18,10 @@ DEFAULT_MAX_SECONDS = 60.0
 DEFAULT_STOP_WITHIN = 0.01
 MOST_DEFAULT_RUNS = 8  # more runs gain little, because of the interpreter's lock
 AUTO = "auto"
-_CHOICES: Mapping[str, Sequence[str]] = {
+_CHOICES: Mapping[str, Sequence[object]] = {
     "batch_norm": ("replica", "synchronized"), "cost": ("simulated", "measured"),
-    "existing_devices": ("keep", "start", "ignore"), "look": MODES}
+    "existing_devices": ("keep", "start", "ignore"), "look": MODES,
+    "mirrored_variables": (True, False, None)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,7 @@ class PlacingConfig:
   costs: Source = "grappler"
   existing_devices: str = "start"
   pins: Tuple[Tuple[str, str], ...] = ()
-  allowed: Union[Mapping[str, Sequence[str]], Tuple[Tuple[str, Tuple[str, ...]], ...]] = ()
+  allowed: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
   cost: str = "simulated"
   workers: Tuple[str, ...] = ()
   device_map: Tuple[Tuple[str, str], ...] = ()
@@ -94,17 +95,18 @@ class PlacingConfig:
   look: str = "auto"
 
   def __post_init__(self) -> None:
-    # A mapping becomes pairs, which can be hashed and compared. The record is frozen.
-    object.__setattr__(self, "allowed", _sets(self.allowed))
-    _check_replicas(self.replicas)
-    if self.mirrored_variables not in (None, True, False):
+    if not isinstance(self.allowed, Mapping) or not all(
+        isinstance(devices, (tuple, list)) and devices
+        and all(isinstance(each, str) for each in (regex, *devices))
+        for regex, devices in self.allowed.items()):
       raise PlacementError(
-          f"mirrored_variables is {self.mirrored_variables!r}; expected True, False, or None for "
-          "the faster of both")
+          f"allowed is {self.allowed!r:.100}; expected expressions with a list of devices each, as "
+          "in {'embedding/.*': ['/CPU:0']}")
+    _check_replicas(self.replicas)
     for name, choices in _CHOICES.items():
       if getattr(self, name) not in choices:
         raise PlacementError(
-            f"{name} is {getattr(self, name)!r}; expected {', '.join(choices[:-1])} or "
+            f"{name} is {getattr(self, name)!r}; expected {', '.join(map(str, choices[:-1]))} or "
             f"{choices[-1]}")
     if self.replicas != 1 and (self.method != "auto" or self.cost != "simulated"):
       raise PlacementError(
@@ -164,20 +166,3 @@ def _check_replicas(replicas: Union[int, str]) -> None:
     raise PlacementError(
         f"replicas is {replicas!r}; expected auto, a whole number of at least 1, or groups x "
         "micro-batches such as '2 x 8'")
-
-
-def _sets(allowed: object) -> Tuple[Tuple[str, Tuple[str, ...]], ...]:
-  """Returns (regex, devices) pairs of a mapping, or given pairs.
-
-  Raises:
-    PlacementError: the argument is neither a mapping nor pairs.
-  """
-  pairs = tuple(allowed.items() if isinstance(allowed, Mapping) else allowed)  # type: ignore
-  for pair in pairs:
-    regex, devices = pair if isinstance(pair, (tuple, list)) and len(pair) == 2 else (pair, "")
-    if not isinstance(regex, str) or not isinstance(devices, (tuple, list)) or not devices or (
-        not all(isinstance(device, str) for device in devices)):
-      raise PlacementError(
-          f"allowed has {pair!r:.100}; expected expressions with a list of devices each, as in "
-          "{'embedding/.*': ['/CPU:0']}")
-  return tuple((regex, tuple(devices)) for regex, devices in pairs)

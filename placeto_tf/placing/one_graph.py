@@ -16,7 +16,7 @@ from typing import Iterator, Optional
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
-from placeto_tf.errors import PlacementError, PlacetoError
+from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placing import measured_search, registry, running, what_if
 from placeto_tf.placing.compiling_ahead import compile_ahead
@@ -88,22 +88,18 @@ def place_graph(
         own_host_note(graph, cluster, costs, best),
         what_if.small_step_note(graph, problem.simulator.simulate(best)))))
     if config.cost == "measured":
+      # The best placement is measured even if no method's own placement fits in memory.
+      found = {name: row.placement for name, row in rows.items()
+               if row.placement is not None and row.fits}
       try:
-        # The best placement is measured even if no method's own placement fits in memory.
-        found = {name: row.placement for name, row in rows.items()
-                 if row.placement is not None and row.fits}
         measured = measured_search.search_on_workers(
             problem, {**found, "best": best}, config, progress)
-      # Keep the result of the search even if workers, sessions or sockets fail.
-      except KeyboardInterrupt:
-        interrupted = True
-        notes += ("simulated steps decided, because measuring was interrupted",)
-      except Exception as error:
-        kind = "" if isinstance(error, PlacetoError) else f"{type(error).__name__}: "
-        notes += (f"simulated steps decided, because nothing could be measured: {kind}{error}",)
-      else:
         best, proven = measured.placement, False  # proofs hold for simulated steps
         notes += (str(measured),)
+      # Keep the result of the search even if workers, sessions or sockets fail, or after Ctrl-C.
+      except (Exception, KeyboardInterrupt) as error:
+        interrupted = interrupted or isinstance(error, KeyboardInterrupt)
+        notes += (f"simulated steps decided, because measuring failed ({error!r})",)
   return PlacingResult.of(
       problem, best, rows, config, bound_us=bound_us, evaluations=problem.search_log.evaluations,
       seconds=problem.search_log.seconds, proven=proven, notes=notes, interrupted=interrupted,

@@ -24,7 +24,7 @@ from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.loading import FAMILY_PREFIX, ZOO_PREFIX, load_graph
 from placeto_tf.graphs.rebuilt_functions import rebuilt_function
 from placeto_tf.graphs.tensor_names import op_of
-from placeto_tf.placements import PlacedFunction, Placement, place_function
+from placeto_tf.placements import Placement, place_function
 from placeto_tf.placements.writing import write_placed
 from placeto_tf.replication.batches import split_spec
 from placeto_tf.replication.reloading import live_graph
@@ -54,16 +54,23 @@ def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: An
     raise PlacementError(
         f"out_dir is for paths, and a {type(target).__name__} was given; leave it out, or write "
         "the result with write_placed(result.graph, result.placement, out_dir)")
-  # In this order: models become functions; functions, protos and live graphs are placed.
+  # Models become functions; functions, protos and live graphs are placed.
   if keras_models.is_keras_model(target):
     target = _inference_of(target, result.graph)
-  if is_concrete_function(target) or is_function(target):
-    return _apply_to_function(result, concrete_of(target))
+  is_live = is_concrete_function(target) or is_function(target)
+  target = concrete_of(target) if is_live else target
   replicated = _replicas(result)
   # One replica, or the target has the replicas already.
   if replicated is None or _is_graph(target, replicated.graph):
-    return result.placement.apply(target, **options)
+    if not is_live:
+      return result.placement.apply(target, **options)
+    _check_original(target, result.graph)
+    return place_function(result.placement, target)
   _check_original(target, result.replication.whole)
+  if is_live:
+    # The function with the ops of its replicas, which takes the whole batch.
+    return place_function(result.placement, rebuilt_function(
+        target, replicated.written.graph_def, resized=True))
   if files.format_of(target) == "graph_def":
     return result.placement.apply(replicated.graph.origin.graph_def, **options)
   if files.format_of(target) == "meta_graph_def":
@@ -97,18 +104,6 @@ def _replicas(result: Any) -> Optional[ReplicatedGraph]:
   """Returns the placed replicas, or None if there is only one."""
   chosen = None if result.replication is None else result.replication.chosen
   return None if chosen is None or chosen.replicas == 1 else chosen
-
-
-def _apply_to_function(result: Any, function: Any) -> PlacedFunction:
-  """Returns the `PlacedFunction` of a ConcreteFunction; it takes the global batch."""
-  replicated = _replicas(result)
-  if replicated is None:
-    _check_original(function, result.graph)
-  elif not _is_graph(function, replicated.graph):
-    _check_original(function, result.replication.whole)
-    # The function with the ops of its replicas, which takes the whole batch.
-    function = rebuilt_function(function, replicated.written.graph_def, resized=True)
-  return place_function(result.placement, function)
 
 
 def _inference_of(model: Any, graph: ComputationGraph) -> Any:

@@ -20,6 +20,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
   measured = result.measured
   return {
       **vars(config), "costs": str(config.costs), "pins": dict(config.pins),
+      "allowed": dict(config.allowed),
       "max_seconds": config.budget.max_seconds, "stop_within": config.budget.stop_within,
       "independent_runs": config.num_runs,
       "graph": _graph(result.graph), "cluster": result.cluster.to_json(),

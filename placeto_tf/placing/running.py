@@ -59,7 +59,7 @@ def problem_of(
   # [N, D] devices with kernels, restricted by pins.
   able, said = narrowed_by_pins(
       graph, cluster, allowed_devices(graph, cluster), pins=config.pins,
-      sets=dict(config.allowed), keep_own_devices=config.existing_devices == "keep")
+      sets=config.allowed, keep_own_devices=config.existing_devices == "keep")
   offer = functools.partial(offered_devices, graph, cluster, costs, able=able, said=said)
   build = functools.partial(
       PlacementProblem.build, graph, cluster, costs=costs, grouping=config.grouping,

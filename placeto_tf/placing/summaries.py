@@ -12,7 +12,6 @@ charts in alphabetical order, so a policy's charts of its learning (`Training/`)
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import struct
 import time
@@ -71,10 +70,8 @@ def write_events(result: PlacingResult, directory: str) -> None:
 def _hparams(result: PlacingResult) -> Dict[str, Any]:
   """Returns plain values for the HPARAMS tab, which compares runs by them."""
   source = result.graph.source
-  options = {field.name: getattr(result.config, field.name)
-             for field in dataclasses.fields(result.config)}
   # Numbers unchanged, all other values as text; options that are not set are left out.
   shown = {name: value if isinstance(value, (int, float)) else str(value)
-           for name, value in options.items() if value not in (None, ())}
+           for name, value in vars(result.config).items() if value not in (None, (), {})}
   return {**shown, "devices": result.cluster.num_devices, "ops": result.graph.num_ops,
           "graph": (source.path if source else None) or result.graph.fingerprint[:12]}

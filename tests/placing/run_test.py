@@ -138,9 +138,9 @@ def test_simulate_takes_indices_and_placements(automatic):
 
 
 @pytest.mark.parametrize("error, note, interrupted", [
-    (MeasurementError("worker 1 is gone"), "nothing could be measured: worker 1 is gone", False),
-    (OSError(11, "Resource temporarily unavailable"), "measured: BlockingIOError: ", False),
-    (KeyboardInterrupt(), "measuring was interrupted", True)])
+    (MeasurementError("worker 1 is gone"), "measuring failed .*worker 1 is gone", False),
+    (OSError(11, "Resource temporarily unavailable"), "failed .BlockingIOError", False),
+    (KeyboardInterrupt(), "failed .KeyboardInterrupt", True)])
 def test_whatever_measuring_does_the_result_of_the_search_is_there(
     graph, monkeypatch, error, note, interrupted):
   def fail(*_, **__):
