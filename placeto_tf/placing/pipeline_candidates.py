@@ -1,4 +1,4 @@
-"""Chooses the pipelines that the search over replicas tries, and reorders the best pipeline.
+"""Chooses and makes the pipelines that the search over replicas tries.
 
 A pipeline is tried if its estimated step time is below the best step time so far, and if its number
 of micro-batches divides the batch; see `placeto_tf.search.pipelines`.
@@ -17,7 +17,7 @@ from placeto_tf.errors import GraphError
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import ReplicaSource, ReplicatedGraph
 from placeto_tf.replication.replicated_graph import SHARED
-from placeto_tf.search.pipelines import Pipeline, pipeline, promising, reordered
+from placeto_tf.search.pipelines import pipeline, promising
 
 # Most replicas in all. Kernels of smaller micro-batches would not fill a GPU, which the cost models
 # do not know.
@@ -89,48 +89,7 @@ def make(
                      "of replicas alone, or the graph")
   replicated = source.replicas(groups * micro_batches, micro_batches=micro_batches)
   problem = make_problem(replicated)
-  return _begun(
-      pipeline(replicated, problem.costs, cluster, problem.allowed_ops), make_problem)
-
-
-def in_a_better_order(
-    source: ReplicaSource, problem: PlacementProblem, cluster: Cluster, make_problem: MakeProblem
-) -> Optional[Made]:
-  """Makes the pipeline again, with an order of ops for its best placement.
-
-  Args:
-    source: source of the graph's replicas.
-    problem: the problem of the pipeline, with its best placement.
-    cluster: devices and links.
-    make_problem: function from replicas to their problem.
-
-  Returns:
-    The replicas in the new order, and their problem; None if the order is no faster.
-  """
-  ordered = problem.replicated
-  assert ordered is not None
-  # Make the replicas without an order, so that another order can be written.
-  replicated = source.replicas(ordered.replicas, micro_batches=ordered.micro_batches)
-  index = ordered.graph.op_index
-  found = reordered(
-      replicated, make_problem(replicated).costs, cluster,
-      # The best placement, for the ops of the new graph.
-      problem.search_log.best_known[[index[name] for name in replicated.graph.op_names]],
-      problem.search_log.best_objective_us)
-  if found is None:
-    return None
-  better = _begun(found, make_problem)
-  was, now = problem.search_log, better[1].search_log
-  if not was.is_better(now.best_excess_bytes, now.best_objective_us):
-    return None
-  # The new search log continues the counts of the earlier search.
-  now.book(was.evaluations)
-  now.method_runs = was.method_runs
-  return better
-
-
-def _begun(found: Pipeline, make_problem: MakeProblem) -> Made:
-  """Returns a pipeline and its problem, which has evaluated the pipeline's own placement."""
+  found = pipeline(replicated, problem.costs, cluster, problem.allowed_ops)
   problem = make_problem(found.replicated)
   problem.evaluate_ops(found.placement)
   return found.replicated, problem

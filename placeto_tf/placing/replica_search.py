@@ -144,11 +144,6 @@ class _ReplicaSearch:
     with self.observer.search(config.budget) as progress:
       best = search_replicas(
           self.candidates, config.budget, config.seed, Runs(config.num_runs), progress, pipelines)
-    # The order of micro-batches was made for the stages, so make an order for the best placement.
-    if best.micro_batches > 1:
-      better = pipeline_candidates.in_a_better_order(
-          self.source, best.problem, self.cluster, self.problem)
-      best.replicated, best.problem = better or (best.replicated, best.problem)
     seconds = time.monotonic() - started
     best, refused = self._checked(best) if config.check_replicas else (best, "")
     # Else why the largest number of replicas with shared variables could not be made.

@@ -32,14 +32,10 @@ def table(result: Any, *, verbose: bool = False) -> str:
   Returns:
     The lines of text.
   """
-  found = _align(frame(result, verbose))
-  # A rule below the titles.
-  found.insert(1, "-" * max(map(len, found)))
-  if result.replication is not None:
-    found[:0] = [*replica_table(result.replication), ""]
-  if result.caveat:
-    found[:0] = [result.caveat[:1].upper() + result.caveat[1:] + ".", ""]
-  return "\n".join([*found, "", *_lines(result)])
+  replication = result.replication
+  parts = [_first_lines(result), [] if replication is None else replica_table(replication),
+           _align(frame(result, verbose)), _lines(result)]
+  return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def summary(result: Any) -> str:
@@ -49,8 +45,14 @@ def summary(result: Any) -> str:
 
 def _first_lines(result: Any) -> List[str]:
   """Returns the lines that report unknown shapes, unknown trip counts and a batch that grew."""
-  caveat = [result.caveat[:1].upper() + result.caveat[1:] + "."] if result.caveat else []
-  return caveat + batch_lines(result.replication)
+  lines = [result.caveat[:1].upper() + result.caveat[1:] + "."] if result.caveat else []
+  grown = None if result.replication is None else result.replication.grown
+  if grown is not None:
+    lines.append(
+        f"The batch grew from {grown[1]:,} to {grown[0]:,} examples a step: it is part of the "
+        f"graph's shapes, and each of {result.replication.chosen.replicas} replicas has it whole. "
+        f"Speed-ups are per example: rows below are for {grown[0]:,} examples.")
+  return lines
 
 
 def html(result: Any) -> str:
@@ -161,20 +163,7 @@ def replica_table(replication: Any) -> List[str]:
   for why in dict.fromkeys(replication.not_made.values()):
     strategies = [strategy for strategy, other in replication.not_made.items() if other == why]
     rows.append({"replicas": ", ".join(strategies), "": f"not tried: {why}"})
-  lines = _align(pd.DataFrame(rows).fillna("-"))
-  lines.insert(1, "-" * len(lines[0]))
-  return [*batch_lines(replication), *lines]
-
-
-def batch_lines(replication: Any) -> List[str]:
-  """Returns a line that says that a step now takes a larger batch, or no line."""
-  grown = None if replication is None else replication.grown
-  # The batch is divided, or not known: nothing to say.
-  if grown is None:
-    return []
-  return [f"The batch grew from {grown[1]:,} to {grown[0]:,} examples a step: it is part of the "
-          f"graph's shapes, and each of {replication.chosen.replicas} replicas has it whole. "
-          f"Speed-ups are per example: rows below are for {grown[0]:,} examples."]
+  return _align(pd.DataFrame(rows).fillna("-"))
 
 
 def verdict(result: Any) -> str:
@@ -227,9 +216,13 @@ def _ms(us: Optional[float]) -> str:
 
 
 def _align(found: pd.DataFrame) -> List[str]:
-  """Returns the lines of a table: text is aligned to the left, numbers are aligned to the right."""
+  """Returns the lines of a table, with a rule below the titles.
+
+  Text is aligned to the left, numbers are aligned to the right.
+  """
   cells = [list(found), *found.to_numpy().tolist()]
   # Of each column, title included.
   widths = [max(map(len, column)) for column in zip(*cells)]
-  return ["  ".join(cell.rjust(width) if j and cells[0][j] else cell.ljust(width)
-                    for j, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in cells]
+  lines = ["  ".join(cell.rjust(width) if j and cells[0][j] else cell.ljust(width)
+                     for j, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in cells]
+  return [lines[0], "-" * len(lines[0]), *lines[1:]]

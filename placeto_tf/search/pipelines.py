@@ -106,35 +106,9 @@ def pipeline(
         "the order of micro-batches cannot be written into a graph whose examples go through "
         "branches or loops of TensorFlow; leave the number of micro-batches out")
   placement = _placed(replicated, cluster, allowed)
-  found = _best_order(replicated, costs, cluster, placement)
-  if found is None:
+  edges = _best_order(replicated, costs, cluster, placement)
+  if edges is None:
     raise GraphError("micro-batches wait for one another in a circle")
-  return _written(replicated, found[0], placement)
-
-
-def reordered(
-    replicated: ReplicatedGraph, costs: OpCosts, cluster: Cluster, placement: np.ndarray,
-    objective_us: float) -> Optional[Pipeline]:
-  """Finds the best order of micro-batches for a placement.
-
-  Args:
-    replicated: replicas without control edges for an order.
-    costs, cluster: of its graph.
-    placement: [N] int32, device of each op.
-    objective_us: objective of the placement before ordering.
-
-  Returns:
-    The pipeline in its best order; None if that is no faster than `objective_us`.
-  """
-  found = _best_order(replicated, costs, cluster, placement)
-  if found is None or found[1] >= objective_us:
-    return None
-  return _written(replicated, found[0], placement)
-
-
-def _written(
-    replicated: ReplicatedGraph, edges: List[Tuple[int, int]], placement: np.ndarray) -> Pipeline:
-  """Writes an order's edges into the graph; ops may be renumbered."""
   # Names carry the edges and the placement over to the ordered graph's numbering.
   names, index = replicated.graph.op_names, replicated.graph.op_index
   ordered = with_order(replicated, [(names[u], names[v]) for u, v in edges])
@@ -143,8 +117,8 @@ def _written(
 
 def _best_order(
     replicated: ReplicatedGraph, costs: OpCosts, cluster: Cluster, placement: np.ndarray
-) -> Optional[Tuple[List[Tuple[int, int]], float]]:
-  """Finds the best order; returns its (edges, objective_us).
+) -> Optional[List[Tuple[int, int]]]:
+  """Finds the best order; returns its edges.
 
   Fewer micro-batches are under way if memory is short.
   """
@@ -167,7 +141,7 @@ def _best_order(
         best = rank
     if best is not None and not best[0]:
       break
-  return None if best is None else (best[2], best[1])
+  return None if best is None else best[2]
 
 
 def _placed(replicated: ReplicatedGraph, cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
