@@ -56,7 +56,7 @@ shared_flags.define_runtime_flags()
 
 def main() -> None:
   """Places, writes and prints."""
-  from placeto_tf.placing import publishing, replica_search, tables, what_if, what_now
+  from placeto_tf.placing import publishing, tables, what_if, what_now
   from placeto_tf.placing.config import PlacingConfig
   from placeto_tf.placing.observing import Observer
 
@@ -81,9 +81,8 @@ def main() -> None:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
   entry_point.import_tensorflow_quietly()
   result = publishing.place_into(
-      FLAGS.out, FLAGS.graph, FLAGS.cluster,
-      replica_search.with_replicas_of_spec(config, FLAGS.graph),
-      loading=shared_flags.graph_options(), observer=Observer(shown=True))
+      FLAGS.out, FLAGS.graph, FLAGS.cluster, config, loading=shared_flags.graph_options(),
+      observer=Observer(shown=True))
   print(tables.table(result, verbose=FLAGS.verbose))
   if FLAGS.why:
     print("\n".join(what_if.why_lines(result, FLAGS.why)))

@@ -1,4 +1,4 @@
-"""Chooses and makes the pipelines that the search over replicas tries.
+"""Chooses the pipelines that the search over replicas tries.
 
 A pipeline is tried if its estimated step time is below the best step time so far, and if its number
 of micro-batches divides the batch; see `placeto_tf.search.pipelines`.
@@ -8,23 +8,19 @@ Dimensions: N ops, M micro-batches of each of G groups.
 
 from __future__ import annotations
 
-from typing import Callable, Iterator, Optional, Tuple
+from typing import Iterator, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError
-from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import ReplicaSource, ReplicatedGraph
 from placeto_tf.replication.replicated_graph import SHARED
-from placeto_tf.search.pipelines import pipeline, promising
+from placeto_tf.search.pipelines import promising
 
 # Most replicas in all. Kernels of smaller micro-batches would not fill a GPU, which the cost models
 # do not know.
 _REPLICAS = (8, 4)
-
-MakeProblem = Callable[[ReplicatedGraph], PlacementProblem]
-Made = Tuple[ReplicatedGraph, PlacementProblem]
 
 
 def is_live(source: ReplicaSource) -> bool:
@@ -65,31 +61,3 @@ def worth_trying(
                    best_example_us * replicated.global_batch):
         yield groups, count // groups
     return
-
-
-def make(
-    source: ReplicaSource, groups: int, micro_batches: int, cluster: Cluster,
-    make_problem: MakeProblem) -> Made:
-  """Makes a pipeline and its problem, whose first evaluated placement is by the stages.
-
-  Args:
-    source: source of the graph's replicas.
-    groups, micro_batches: G and M.
-    cluster: devices and links.
-    make_problem: function from replicas to their problem.
-
-  Returns:
-    The replicas in the pipeline's order, and their problem.
-
-  Raises:
-    GraphError: the replicas do not divide the batch, or the order cannot be written.
-  """
-  if is_live(source):
-    raise GraphError("micro-batches are made of graphs, not of a live function; give the number "
-                     "of replicas alone, or the graph")
-  replicated = source.replicas(groups * micro_batches, micro_batches=micro_batches)
-  problem = make_problem(replicated)
-  found = pipeline(replicated, problem.costs, cluster, problem.allowed_ops)
-  problem = make_problem(found.replicated)
-  problem.evaluate_ops(found.placement)
-  return found.replicated, problem

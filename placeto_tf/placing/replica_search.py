@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple, Union
+from typing import Dict, List, Optional, Set, Tuple, Union
 
 import numpy as np
 
@@ -31,11 +31,11 @@ from placeto_tf.replication import (
   data_parallel,
   replicated_costs,
 )
-from placeto_tf.replication.batches import is_spec, split_spec
 from placeto_tf.replication.replicated_graph import pipeline_strategy, strategy_name
 from placeto_tf.runtime.checking import check_replicas
 from placeto_tf.runtime.comparing import TrainingComparison
 from placeto_tf.search.independent_runs import Runs
+from placeto_tf.search.pipelines import pipeline
 
 # (number of replicas, whether each has variables of its own, micro-batches of a pipeline or 1)
 Strategy = Tuple[int, bool, int]
@@ -43,23 +43,8 @@ Strategy = Tuple[int, bool, int]
 _LEAST_CHECK_S = 30.0
 
 
-def with_replicas_of_spec(config: PlacingConfig, graph: Any) -> PlacingConfig:
-  """Adds the replicas in a spec of the zoo ("zoo:rnnlm:replicas=4") to a configuration.
-
-  Args:
-    config: returned unchanged if it asks for more than one replica.
-    graph: the spec; the configuration is returned unchanged if it is no spec.
-
-  Returns:
-    The configuration with these replicas.
-  """
-  if config.replicas != 1 or not is_spec(graph):
-    return config
-  return dataclasses.replace(config, replicas=split_spec(graph)[1] or 1)
-
-
 def place_replicas(
-    source: Union[ReplicaSource, Any],
+    source: ReplicaSource,
     cluster: Cluster,
     config: PlacingConfig,
     *,
@@ -68,7 +53,7 @@ def place_replicas(
   """Places a graph with the best number of replicas, or with `config.replicas`.
 
   Args:
-    source: a `ReplicaSource`, or anything that a `ReplicaSource` takes.
+    source: of the replicas.
     cluster: devices and links.
     config: as for `place_with`; its method is `auto`.
     observer: receives the progress.
@@ -79,9 +64,9 @@ def place_replicas(
   Raises:
     PlacetoError: the number of replicas does not fit graph or cluster, or nothing fits in memory.
   """
-  return _ReplicaSearch(
-      source if isinstance(source, ReplicaSource) else ReplicaSource(source), cluster, config,
-      observer).result()
+  if config.replicas == 1:  # a spec of the zoo names their number
+    config = dataclasses.replace(config, replicas=source.wanted or 1)
+  return _ReplicaSearch(source, cluster, config, observer).result()
 
 
 @dataclasses.dataclass
@@ -163,12 +148,16 @@ class _ReplicaSearch:
     named, config = strategy_name(*strategy), self.config
     try:
       with self.observer.stage(f"Making {named} replica{'s' if count > 1 else ''}"):
+        if batches > 1 and pipeline_candidates.is_live(self.source):
+          raise GraphError("micro-batches are made of graphs, not of a live function; give the "
+                           "number of replicas alone, or the graph")
+        replicated = self.source.replicas(count, mirrored, self.cluster, batches)
+        problem = self.problem(replicated)
         if batches > 1:
-          replicated, problem = pipeline_candidates.make(
-              self.source, count // batches, batches, self.cluster, self.problem)
-        else:
-          replicated = self.source.replicas(count, mirrored, self.cluster)
-          problem = self.problem(replicated)
+          # The search begins with the placement of the pipeline's stages, in their order.
+          found = pipeline(replicated, problem.costs, self.cluster, problem.allowed_ops)
+          replicated, problem = found.replicated, self.problem(found.replicated)
+          problem.evaluate_ops(found.placement)
     except Exception as error:  # pylint: disable=broad-except  of whatever builds the user's graph
       # Not every graph can have mirrored variables or micro-batches. Unless the user asked for
       # them, try the other strategies.

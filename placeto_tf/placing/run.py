@@ -23,7 +23,7 @@ from placeto_tf.placing import one_graph, replica_search, summaries
 from placeto_tf.placing.config import PlacingConfig, check_names
 from placeto_tf.placing.observing import SILENT, Observer, Progress, observer_of
 from placeto_tf.placing.result import PlacingResult
-from placeto_tf.replication.batches import ReplicaSource
+from placeto_tf.replication.batches import ReplicaSource, is_spec, split_spec
 from placeto_tf.simulation import SimulationResult, Simulator
 
 Loaded = Union[ComputationGraph, ReplicaSource]
@@ -76,8 +76,7 @@ def _options_of(
     raise TypeError(
         f"place() got {sorted(loading)[0]!r} for a graph that has been read; give it to "
         "load_graph")
-  config = PlacingConfig(method=method, **placing)
-  return replica_search.with_replicas_of_spec(config, graph), loading
+  return PlacingConfig(method=method, **placing), loading
 
 
 def load(graph: Any, config: PlacingConfig, loading: Mapping[str, Any]) -> Loaded:
@@ -85,7 +84,8 @@ def load(graph: Any, config: PlacingConfig, loading: Mapping[str, Any]) -> Loade
 
   Args:
     graph: see `place`.
-    config: the options, which tell whether replicas are wanted.
+    config: the options, which tell whether replicas are wanted; if not, a spec of the zoo may
+      ("zoo:rnnlm:replicas=4").
     loading: options of `load_graph`.
 
   Returns:
@@ -94,7 +94,8 @@ def load(graph: Any, config: PlacingConfig, loading: Mapping[str, Any]) -> Loade
   Raises:
     PlacetoError: the graph cannot be read.
   """
-  if config.replicas != 1:
+  named = split_spec(graph)[1] if is_spec(graph) else None
+  if config.replicas != 1 or named not in (None, 1):
     return graph if isinstance(graph, ReplicaSource) else ReplicaSource(
         graph, loading, batch_norm=config.batch_norm)
   return graph if isinstance(graph, ComputationGraph) else load_graph(graph, **loading)

@@ -83,7 +83,7 @@ def test_live_functions_get_no_pipeline():
   assert not list(pipeline_candidates.worth_trying(
       live, live.replicas(2), cluster, float("inf")))
   with pytest.raises(GraphError, match="not of a live function"):
-    pipeline_candidates.make(live, 1, 2, cluster, lambda replicated: None)
+    placeto.place(live, cluster, replicas="1 x 2", max_evaluations=5)
 
 
 def test_strategies_are_read_as_they_are_named():

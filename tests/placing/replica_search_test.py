@@ -12,7 +12,6 @@ from placeto_tf.errors import GraphError, PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.replica_candidates import Candidate
-from placeto_tf.placing.replica_search import with_replicas_of_spec
 from placeto_tf.placing.reports import report
 from placeto_tf.placing.tables import replica_table, table
 from placeto_tf.problem.search_log import SearchLog
@@ -116,10 +115,10 @@ def test_auto_goes_on_without_a_strategy_that_cannot_be_made_and_says_so(graph, 
   source = ReplicaSource(load_graph(graph, fetches=["train"], batch_size=64))
   made = source.replicas
 
-  def fails(count, mirrored=False, cluster=None):
+  def fails(count, mirrored=False, *more):
     if count == 2 and not mirrored:
       raise error
-    return made(count, mirrored, cluster)
+    return made(count, mirrored, *more)
 
   monkeypatch.setattr(source, "replicas", fails)
   found = place(source, "k80:2", replicas="auto", max_evaluations=40, max_groups=4)
@@ -139,14 +138,13 @@ def test_a_check_that_cannot_be_made_is_said(graph, monkeypatch):
       "not checked: with a few examples: ZeroDivisionError: division by zero")
 
 
-def test_a_spec_names_the_replicas_unless_the_options_do():
-  def replicas(source, **options):
-    return with_replicas_of_spec(PlacingConfig(**options), source).replicas
-
-  assert replicas("zoo:rnnlm:replicas=4:batch=8") == 4
-  assert replicas("zoo:rnnlm:replicas=4", replicas="auto") == "auto"
-  assert replicas("zoo:rnnlm:replicas=4", replicas=2) == 2
-  assert replicas("zoo:rnnlm") == replicas("model:replicas=4.pb") == replicas(None) == 1
+@pytest.mark.parametrize("spec, options, rows", [
+    ("replicas=2:", {}, ["1", "2", "2 mirrored"]), ("", {}, None),
+    ("replicas=2:", {"replicas": "1 x 2"}, ["1", "1 x 2"])])
+def test_a_spec_names_the_replicas_unless_the_options_do(spec, options, rows):
+  found = place(f"zoo:rnnlm:{spec}batch=4:steps=2:layers=1:hidden=8:vocab=16", "k80:2",
+                max_evaluations=15, max_groups=4, check_replicas=False, **options).replication
+  assert (found and list(found.rows)) == rows
 
 
 @pytest.mark.parametrize("replicas, words", [
