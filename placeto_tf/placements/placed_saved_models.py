@@ -61,13 +61,9 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
       # Copy all files except the proto, which is rewritten, and its fingerprint.
       shutil.copytree(source.path, partial, ignore=lambda folder, names: (
           _REPLACED if folder == source.path else ()))
-      if source.text:
-        from google.protobuf import text_format
-
-        name, content = "saved_model.pbtxt", text_format.MessageToString(placed).encode("utf-8")
-      else:
-        name, content = "saved_model.pb", placed.SerializeToString(deterministic=True)
-      outputs.write(os.path.join(partial, name), content)
+      outputs.write(
+          os.path.join(partial, "saved_model.pbtxt" if source.text else "saved_model.pb"),
+          serialized(placed, text=source.text))
       if os.path.isdir(path):
         shutil.rmtree(path)
       os.rename(partial, path)
@@ -76,6 +72,23 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
         f"cannot write the SavedModel {path!r} ({getattr(error, 'strerror', None) or error}); give "
         "a path in a folder that can be written to") from None
   return path
+
+
+def serialized(proto: Any, *, text: bool) -> bytes:
+  """Returns a proto as the bytes of a file, the same for equal protos.
+
+  Args:
+    proto: any proto.
+    text: whether the file has the text format.
+
+  Returns:
+    The bytes.
+  """
+  if not text:
+    return proto.SerializeToString(deterministic=True)
+  from google.protobuf import text_format
+
+  return text_format.MessageToString(proto).encode("utf-8")
 
 
 def _saved_model(graph: ComputationGraph) -> GraphSource:

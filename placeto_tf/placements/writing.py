@@ -75,14 +75,7 @@ def write_placed(graph: ComputationGraph, placement: Placement, out_dir: str) ->
   name = placed_name(graph)
   if name == placed_saved_models.NAME:
     return placed_saved_models.write(graph, placement, out_dir)
-  placed = placement.apply(rewritten_proto(graph))
-  if graph.source is not None and graph.source.text:
-    from google.protobuf import text_format
-
-    content = text_format.MessageToString(placed).encode("utf-8")
-  else:
-    # Deterministic bytes: the same placement gives the same file.
-    content = placed.SerializeToString(deterministic=True)
   path = os.path.join(out_dir, name)
-  outputs.write(path, content)
+  outputs.write(path, placed_saved_models.serialized(
+      placement.apply(rewritten_proto(graph)), text=graph.origin.text))
   return path
