@@ -56,7 +56,7 @@ shared_flags.define_runtime_flags()
 
 def main() -> None:
   """Places, writes and prints."""
-  from placeto_tf.placing import publishing, tables, what_if, what_now
+  from placeto_tf.placing import explaining, publishing, tables, what_now
   from placeto_tf.placing.config import PlacingConfig
   from placeto_tf.placing.observing import Observer
 
@@ -85,7 +85,7 @@ def main() -> None:
       observer=Observer(shown=True))
   print(tables.table(result, verbose=FLAGS.verbose))
   if FLAGS.why:
-    print("\n".join(what_if.why_lines(result, FLAGS.why)))
+    print("\n".join(explaining.why_lines(result, FLAGS.why)))
   if FLAGS.out is None:
     return
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.")

@@ -37,7 +37,7 @@ from placeto_tf.evaluation.evaluation_config import REPLICAS, EvaluationConfig
 from placeto_tf.files import outputs, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import Placement
-from placeto_tf.placing import registry, reports, running
+from placeto_tf.placing import publishing, registry, running
 from placeto_tf.placing.config import AUTO
 from placeto_tf.placing.replica_search import place_replicas
 from placeto_tf.problem.executors import Executor, Shared, executor_at, result_of
@@ -189,7 +189,7 @@ class _Evaluation:
       share = one / chosen.global_batch if one and chosen is not None else 1.0
       os.makedirs(os.path.join(self._out, "reports"), exist_ok=True)
       outputs.write_json(
-          os.path.join(self._out, "reports", f"{key.stem}.json"), reports.report(found))
+          os.path.join(self._out, "reports", f"{key.stem}.json"), publishing.report(found))
       self._write(
           key, found.placement, [(count, seconds, us * share) for count, seconds, us
                                  in found.history],

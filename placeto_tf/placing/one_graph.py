@@ -18,7 +18,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import ComputationGraph
-from placeto_tf.placing import measured_search, registry, running, what_if
+from placeto_tf.placing import explaining, measured_search, registry, running
 from placeto_tf.placing.compiling_ahead import compile_ahead
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.observing import SILENT, Observer, Progress
@@ -86,7 +86,7 @@ def place_graph(
     measured, proven, notes = None, problem.search_log.proven, graph.notes + costs.notes
     notes += untrained + tuple(filter(None, (
         own_host_note(graph, cluster, costs, best),
-        what_if.small_step_note(graph, problem.simulator.simulate(best)))))
+        explaining.small_step_note(graph, problem.simulator.simulate(best)))))
     if config.cost == "measured":
       # The best placement is measured even if no method's own placement fits in memory.
       found = {name: row.placement for name, row in rows.items()

@@ -11,9 +11,11 @@ A candidate is a number of replicas, with shared or with mirrored variables.
    3 % longer. They run the policy of `auto` and annealing, each from the best placement so far. If
    no placement fits in memory yet, only the candidate that lacks the least memory continues.
 
-Candidates are compared by their step time per example, because batches can differ.
+Candidates are compared by their step time per example, because batches can differ. A pipeline is
+tried if its estimated step time is below the best step time so far, and if its number of
+micro-batches divides the batch; see `placeto_tf.search.pipelines`.
 
-Dimensions: N ops, R replicas.
+Dimensions: N ops, R replicas; M micro-batches of each of G groups.
 """
 
 from __future__ import annotations
@@ -21,20 +23,29 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
+import numpy as np
+
+from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.errors import GraphError
 from placeto_tf.placing import registry, running
 from placeto_tf.placing.auto import time_for_a_search
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Kind, Method
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.replication.replicated_graph import ReplicatedGraph, strategy_name
+from placeto_tf.replication import ReplicaSource
+from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph, strategy_name
 from placeto_tf.search.independent_runs import ONE_RUN, Runs
 from placeto_tf.search.lower_bounds import lower_bound_us
+from placeto_tf.search.pipelines import promising
 from placeto_tf.search.starts import of_a_start
 
 FIRST_SHARE = 0.4
 BEHIND, CLOSE = 1.15, 1.03
+# Most replicas of a pipeline in all. Kernels of smaller micro-batches would not fill a GPU, which
+# the cost models do not know.
+_REPLICAS = (8, 4)
 POLICY_SHARE = 0.4  # share of a candidate's remaining time, before annealing
 
 
@@ -234,3 +245,43 @@ class _Search:
     for method, part in [*parts, (registry.find("annealing"), 1.0)]:
       if not log.exhausted(budget) and time_for_a_search(problem, budget):
         self.run(candidate, method, budget.share(log, part))
+
+
+def is_live(source: ReplicaSource) -> bool:
+  """Returns whether the graph is a live function; its plans store replicas but no order of ops."""
+  return source.graph.origin.format == "concrete_function"
+
+
+def worth_trying(
+    source: ReplicaSource, replicated: Optional[ReplicatedGraph], cluster: Cluster,
+    best_example_us: float) -> Iterator[Tuple[int, int]]:
+  """Yields the pipelines whose estimated step time is below the best step time so far.
+
+  Args:
+    source: source of the graph's replicas.
+    replicated: any replicas of the graph, which show the ops that are copied; None if there are
+      none.
+    cluster: devices and links.
+    best_example_us: the best step time per example; infinite if nothing fits in memory.
+
+  Yields:
+    (G, M).
+  """
+  if replicated is None or is_live(source) or not source.free_batch:
+    return
+  original = replicated.original
+  # Ops that each replica copies; the others are shared.
+  own = {original.op_names[op] for op in replicated.original_of_op[
+      (replicated.replica_of_op != SHARED) & (replicated.original_of_op >= 0)].tolist()}
+  for count in _REPLICAS:
+    try:
+      part = source.part(count)
+    except GraphError:
+      continue  # these replicas do not divide the batch
+    repeated = np.array([name in own for name in part.op_names])
+    # The largest number of replicas that divides the batch, as one or two groups.
+    for groups in (1, 2):
+      if promising(part, repeated, cluster, groups, count // groups,
+                   best_example_us * replicated.global_batch):
+        yield groups, count // groups
+    return

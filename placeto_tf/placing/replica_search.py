@@ -14,14 +14,14 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError, ReplicaMismatchError
-from placeto_tf.placing import pipeline_candidates, registry, running
+from placeto_tf.placing import registry, running
 from placeto_tf.placing.compiling_ahead import compile_ahead
 from placeto_tf.placing.config import AUTO, DEFAULT_MAX_SECONDS, PlacingConfig
+from placeto_tf.placing.explaining import small_step_note
 from placeto_tf.placing.observing import SILENT, Observer
 from placeto_tf.placing.registry import DATA_PARALLEL
-from placeto_tf.placing.replica_candidates import Candidate, search_replicas
+from placeto_tf.placing.replica_candidates import Candidate, is_live, search_replicas, worth_trying
 from placeto_tf.placing.result import Baseline, PlacingResult, ReplicaRow, Replication
-from placeto_tf.placing.what_if import small_step_note
 from placeto_tf.problem.candidates import compute_devices, fallback_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import (
@@ -118,7 +118,7 @@ class _ReplicaSearch:
         return []
       # Replicas of any number show which ops are copied.
       known = widest.replicated if widest.replicas > 1 else None
-      tried = pipeline_candidates.worth_trying(self.source, known, self.cluster, example_us)
+      tried = worth_trying(self.source, known, self.cluster, example_us)
       more = [self.make((groups * batches, False, batches)) for groups, batches in tried]
       self.candidates += filter(None, more)
       return [each for each in more if each is not None]
@@ -148,7 +148,7 @@ class _ReplicaSearch:
     named, config = strategy_name(*strategy), self.config
     try:
       with self.observer.stage(f"Making {named} replica{'s' if count > 1 else ''}"):
-        if batches > 1 and pipeline_candidates.is_live(self.source):
+        if batches > 1 and is_live(self.source):
           raise GraphError("micro-batches are made of graphs, not of a live function; give the "
                            "number of replicas alone, or the graph")
         replicated = self.source.replicas(count, mirrored, self.cluster, batches)

@@ -17,9 +17,8 @@ from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placements import Placement
 from placeto_tf.placing import placed_targets, tables
 from placeto_tf.placing.config import PlacingConfig
-from placeto_tf.placing.explaining import Explanation, explain, ms_text
+from placeto_tf.placing.explaining import Explanation, WhatIf, explain, ms_text, what_if
 from placeto_tf.placing.measured_search import MeasuredSearch
-from placeto_tf.placing.what_if import WhatIf, what_if
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.search_log import MethodRun
 from placeto_tf.replication import DataParallel, ReplicatedGraph
@@ -193,7 +192,7 @@ class PlacingResult:
     return explain(self.graph, self.simulated, self.lower_bound_us)
 
   def what_if(self, changes: Mapping[str, str]) -> WhatIf:
-    """Simulates the placement with some ops on other devices; see `placeto_tf.placing.what_if`.
+    """Simulates the placement with some ops on other devices; see `placeto_tf.placing.explaining`.
 
     Args:
       changes: regex -> device, as in {"embedding/.*": "/CPU:0"}.

@@ -8,7 +8,7 @@ from pipeline_graphs import BATCH, source
 
 import placeto_tf as placeto
 from placeto_tf.errors import GraphError
-from placeto_tf.placing import pipeline_candidates
+from placeto_tf.placing import replica_candidates
 from placeto_tf.placing.tables import replica_table
 from placeto_tf.replication.batches import ReplicaSource
 from placeto_tf.replication.replicated_graph import pipeline_strategy, strategy_name
@@ -61,7 +61,7 @@ def test_a_pipeline_is_not_tried_where_its_estimate_is_above_what_is_reached():
   cluster = placeto.Cluster.parse("k80:2")
 
   def tried(graph, best_us):
-    return list(pipeline_candidates.worth_trying(graph, graph.replicas(2), cluster, best_us))
+    return list(replica_candidates.worth_trying(graph, graph.replicas(2), cluster, best_us))
 
   assert tried(source(), 1e-9) == []
   assert tried(source(), float("inf")) == [(1, 8)]
@@ -80,7 +80,7 @@ def test_live_functions_get_no_pipeline():
 
   live = ReplicaSource(step.get_concrete_function(tf.TensorSpec([8, 4])))
   cluster = placeto.Cluster.parse("k80:2")
-  assert not list(pipeline_candidates.worth_trying(
+  assert not list(replica_candidates.worth_trying(
       live, live.replicas(2), cluster, float("inf")))
   with pytest.raises(GraphError, match="not of a live function"):
     placeto.place(live, cluster, replicas="1 x 2", max_evaluations=5)

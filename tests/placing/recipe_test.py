@@ -10,7 +10,7 @@ import pytest
 import graph_files
 from placeto_tf import place, search
 from placeto_tf.evaluation import EvaluationConfig, evaluate
-from placeto_tf.placing import registry, reports, tables
+from placeto_tf.placing import publishing, registry, tables
 from placeto_tf.search import starts
 
 RECIPE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "adding_a_method.md"
@@ -56,7 +56,7 @@ def test_the_example_is_placed_with_evaluated_and_shown(add, graph, tmp_path):
   assert result.baselines["last_device"].evaluations == 1
   assert set(result.baselines["last_device"].placement.tolist()) == {2}
   assert re.search(r"^last_device ", tables.table(result, verbose=True), re.MULTILINE)
-  assert "last_device" in reports.report(result)["baselines"]
+  assert "last_device" in publishing.report(result)["baselines"]
 
   rows = evaluate(EvaluationConfig(
       graphs=(graph,), clusters=("cpu:3",), methods=("annealing", "last_device"),

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import placeto_tf as placeto
 from placeto_tf.errors import PlacetoError
-from placeto_tf.placing import reports
+from placeto_tf.placing import publishing
 from placeto_tf.programs.shared_flags import parse_feed_shapes
 
 v1 = tf.compat.v1
@@ -224,5 +224,5 @@ def test_the_step_of_a_function_is_told_by_what_it_computes():
       each.assign_sub(tf.matmul(x, x, transpose_a=True))
     return tf.tanh(x, name="result")
 
-  assert reports.step_line(placeto.load_graph(step)).startswith(
+  assert publishing.step_line(placeto.load_graph(step)).startswith(
       "A step computes result:0 and runs 6 ops for their effects, such as AssignSubVariableOp")

@@ -11,8 +11,8 @@ from placeto_tf import place
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.publishing import report
 from placeto_tf.placing.replica_candidates import Candidate
-from placeto_tf.placing.reports import report
 from placeto_tf.placing.tables import replica_table, table
 from placeto_tf.problem.search_log import SearchLog
 from placeto_tf.replication import ReplicaSource

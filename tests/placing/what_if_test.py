@@ -10,8 +10,8 @@ import placeto_tf as placeto
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.placing.reports import report
-from placeto_tf.placing.what_if import small_step_note, why_lines
+from placeto_tf.placing.explaining import small_step_note, why_lines
+from placeto_tf.placing.publishing import report
 from placeto_tf.simulation import Simulator
 
 v1 = tf.compat.v1
