@@ -1,30 +1,48 @@
 """`place()` and `simulate()`, the entry points for placing.
 
-A graph is placed by `one_graph`, and replicas of a graph by `replica_search`; both return a
-`PlacingResult`.
+A graph is placed by `place_graph`, with all placers and policies. The result is never worse than a
+reference placement: the graph's own devices, one device, the human-expert baseline and METIS are
+always evaluated first, and a placement of the method is chosen only if it is better. With
+replicas, `replica_search` places several replicated graphs in the same way.
 
 Dimensions: N ops, D devices.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional, Tuple, Union
+import contextlib
+import dataclasses
+import functools
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.costs.look import looking
-from placeto_tf.errors import ClusterError
+from placeto_tf.errors import ClusterError, PlacementError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.graphs.loading import LOAD_OPTIONS
 from placeto_tf.placements import Placement
-from placeto_tf.placing import one_graph, replica_search, summaries
+from placeto_tf.placing import measured_search, registry, replica_search, running
+from placeto_tf.placing.compiling_ahead import compile_ahead
 from placeto_tf.placing.config import PlacingConfig, check_names
+from placeto_tf.placing.explaining import small_step_note
 from placeto_tf.placing.observing import SILENT, Observer, Progress, observer_of
-from placeto_tf.placing.result import PlacingResult
+from placeto_tf.placing.result import Baseline, PlacingResult
+from placeto_tf.placing.summaries import write_events
+from placeto_tf.problem.budget import Budget
+from placeto_tf.problem.executors import executor_at
+from placeto_tf.problem.host_options import own_host_note
+from placeto_tf.problem.method import Kind
+from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.search_log import SearchLog
 from placeto_tf.replication.batches import ReplicaSource, is_spec, split_spec
-from placeto_tf.simulation import SimulationResult, Simulator
+from placeto_tf.runtime.workers import make_runtime
+from placeto_tf.search.independent_runs import Runs
+from placeto_tf.search.lower_bounds import lower_bound_us
+from placeto_tf.search.starts import of_a_start
+from placeto_tf.simulation import SimulationResult, Simulator, memory_report
 
 Loaded = Union[ComputationGraph, ReplicaSource]
 
@@ -125,13 +143,157 @@ def place_with(
   """
   with looking(config.look):
     result = (
-        one_graph.place_graph(loaded, cluster, config, root_dir=root_dir, observer=observer)
+        place_graph(loaded, cluster, config, root_dir=root_dir, observer=observer)
         if isinstance(loaded, ComputationGraph) else
         replica_search.place_replicas(loaded, cluster, config, observer=observer))
   if root_dir is not None:
     with observer.stage("Writing TensorBoard's events"):
-      summaries.write_events(result, root_dir)
+      write_events(result, root_dir)
   return result
+
+
+def place_graph(
+    graph: ComputationGraph,
+    cluster: Cluster,
+    config: PlacingConfig,
+    *,
+    root_dir: Optional[str] = None,
+    observer: Observer = SILENT,
+) -> PlacingResult:
+  """Places one graph; the result also has the placements of all other methods that ran.
+
+  Args:
+    graph, cluster, config: the graph to place, the devices, and the options.
+    root_dir: directory for TensorBoard summaries of policies; None writes none.
+    observer: receives the progress.
+
+  Returns:
+    The best placement, simulated, and a row for each method that ran.
+
+  Raises:
+    PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
+  """
+  untrained = registry.read_weights(registry.find(config.method), config.policy_weights)
+  if config.cost == "measured":
+    make_runtime(cluster, config.workers)  # fail before the search if the workers are wrong
+  with observer.stage("Estimating costs"):
+    costs = estimate_costs(graph, cluster, source=config.costs)
+  with observer.stage("Grouping"):
+    problem = running.problem_of(graph, cluster, config, costs)
+  with contextlib.ExitStack() as stack:
+    runs = stack.enter_context(runs_of(config))
+    if config.ray is not None:
+      # The report has the number of runs that Ray could start.
+      config = dataclasses.replace(config, independent_runs=runs.count)
+    compile_ahead(problem, registry.find(config.method), observer.stage)
+    bound_us = lower_bound_us(problem)
+    progress = stack.enter_context(observer.search(config.budget))
+    problem = problem.renewed()  # the clock begins now, after all preparations
+    budget = _with_target(config.budget, bound_us)
+    interrupted = _search(problem, config, budget, bound_us, runs, root_dir, progress)
+    ended = "Ctrl-C" if interrupted else _ended(
+        problem.search_log, budget, auto=registry.find(config.method).kind is Kind.AUTO)
+    # Simulate the placements of all methods once more, for their rows of the table.
+    rows = {each.name: Baseline.of(problem, each) for each in problem.search_log.method_runs}
+    best = problem.search_log.best_known
+    # If even the best placement exceeds a device's memory, raise an error.
+    if not problem.search_log.best_fits:
+      raise PlacementError(_nothing_fits(problem, problem.simulator.simulate(best)))
+    measured, proven, notes = None, problem.search_log.proven, graph.notes + costs.notes
+    notes += untrained + tuple(filter(None, (
+        own_host_note(graph, cluster, costs, best),
+        small_step_note(graph, problem.simulator.simulate(best)))))
+    if config.cost == "measured":
+      # The best placement is measured even if no method's own placement fits in memory.
+      found = {name: row.placement for name, row in rows.items()
+               if row.placement is not None and row.fits}
+      try:
+        measured = measured_search.search_on_workers(
+            problem, {**found, "best": best}, config, progress)
+        best, proven = measured.placement, False  # proofs hold for simulated steps
+        notes += (str(measured),)
+      # Keep the result of the search even if workers, sessions or sockets fail, or after Ctrl-C.
+      except (Exception, KeyboardInterrupt) as error:
+        interrupted = interrupted or isinstance(error, KeyboardInterrupt)
+        notes += (f"simulated steps decided, because measuring failed ({error!r})",)
+  return PlacingResult.of(
+      problem, best, rows, config, bound_us=bound_us, evaluations=problem.search_log.evaluations,
+      seconds=problem.search_log.seconds, proven=proven, notes=notes, interrupted=interrupted,
+      measured=measured, ended=ended)
+
+
+def _with_target(budget: Budget, bound_us: float) -> Budget:
+  """Returns the budget with a target: the lower bound plus the share `stop_within`."""
+  if not budget.stop_within or not bound_us > 0:
+    return budget
+  return dataclasses.replace(budget, target_us=bound_us * (1 + budget.stop_within))
+
+
+def _ended(log: SearchLog, budget: Budget, *, auto: bool) -> str:
+  """Returns a text with the reason why an uninterrupted search ended."""
+  # Test the strongest reason first.
+  if log.proven:
+    return "the best is proven"
+  if budget.target_us is not None and log.best_fits and (
+      log.best_objective_us <= budget.target_us):
+    return f"the bound is met within {budget.stop_within:.1%}"
+  if log.saturated:
+    return f"doubling the search time gained less than {budget.stop_within:.1%}"
+  # `auto` ends with the budget, or leaves a rest that is too short for another search.
+  used = auto or log.exhausted(dataclasses.replace(budget, target_us=None))
+  return "the budget is used" if used else "the method has come to its end"
+
+
+@contextlib.contextmanager
+def runs_of(config: PlacingConfig) -> Iterator[Runs]:
+  """Yields the number of independent runs and their executor, from the configuration."""
+  with executor_at(config.ray) as executor:
+    count = config.num_runs
+    by_time = config.max_evaluations is None
+    if config.ray is not None and config.independent_runs is None and by_time:
+      count = max(1, executor.cores)
+    yield Runs(count, executor)
+
+
+def _search(
+    problem: PlacementProblem, config: PlacingConfig, budget: Budget, bound_us: float, runs: Runs,
+    root_dir: Optional[str], progress: Progress) -> bool:
+  """Runs the references and the method; Ctrl-C ends it and keeps the best placement.
+
+  Returns:
+    Whether Ctrl-C was pressed.
+  """
+  method, log = registry.find(config.method), problem.search_log
+  log.observer = functools.partial(progress, problem)
+  try:
+    run = functools.partial(
+        running.run, problem, seed=config.seed, weights=config.policy_weights, root_dir=root_dir,
+        runs=runs)
+    if method.kind is Kind.AUTO:  # runs the references itself
+      run(method, budget, bound_us=bound_us)
+      return False
+    # For any other method, run the references first, so that the result is never worse.
+    for reference in registry.references():
+      log.run(reference.name, functools.partial(run, reference, of_a_start(log, budget)))
+    if not method.kind.reference:
+      log.run(method.name, functools.partial(run, method, budget))
+  except KeyboardInterrupt:
+    # If Ctrl-C came before the first placement, there is nothing to return.
+    if log.best_placement is None:
+      raise
+    return True
+  return False
+
+
+def _nothing_fits(problem: PlacementProblem, simulated: SimulationResult) -> str:
+  """Returns the message of the error where no placement fits in memory."""
+  reports = memory_report(problem.graph, problem.costs, simulated)
+  held = float(problem.costs.persistent_bytes.sum())
+  memory = float(problem.cluster.memory_bytes.sum())
+  return (
+      f"no placement was found that fits: the best is {'; '.join(reports)} (variables and "
+      f"constants alone take {held / 2**30:.2f} GB of the cluster's {memory / 2**30:.2f} GB); add "
+      "devices or memory, or lower the batch size")
 
 
 def simulate(
