@@ -109,14 +109,6 @@ def test_wrong_json_is_named_in_one_sentence(path, value, message):
   assert "\n" not in str(caught.value)
 
 
-def test_text_that_is_no_cluster_names_its_file(tmp_path):
-  path = tmp_path / "cluster.json"
-  path.write_text("{")
-  with pytest.raises(ClusterError, match="not JSON") as caught:
-    Cluster.load(str(path))
-  assert str(caught.value).startswith(str(path))
-
-
 _DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "cluster_json.md"
 
 

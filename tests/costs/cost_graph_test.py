@@ -10,7 +10,6 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.costs.measured_costs import of_op_performances
 from placeto_tf.costs.op_costs import OpCosts
-from placeto_tf.errors import CostError
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 
 # a has two outputs: b reads both, c the second; c also waits for b.
@@ -44,13 +43,6 @@ def test_size_unknown_to_tensorflow_counts_nothing_and_is_noted():
   costs = estimate_costs(graphs.load_graph(proto), _CLUSTER)
   assert costs.output_bytes.tolist() == [10, 0, 0, 40]
   assert "outputs of 1 op (a) have sizes" in costs.notes[0]
-
-
-def test_negative_size_is_refused():
-  proto = to_cost_graph(_GRAPH, _COSTS)
-  proto.node[2].output_info[0].size = -7
-  with pytest.raises(CostError, match="op 'c' has an output of -7 bytes"):
-    estimate_costs(graphs.load_graph(proto), _CLUSTER)
 
 
 def test_performances_survive_the_round_trip_to_the_nanosecond():

@@ -1,7 +1,6 @@
 """Tests for placeto_tf.costs.grappler."""
 
 import pytest
-from tensorflow.core.framework import graph_pb2
 
 from placeto_tf import graphs
 from placeto_tf.costs.grappler import Question
@@ -30,12 +29,3 @@ def test_counts_that_would_overflow_are_taken_at_a_coarser_scale(load):
 def test_counts_that_overflow_at_every_scale_are_an_error(load):
   with pytest.raises(CostError, match="overflow"):
     Question(_product(load, 2_000_000), ["fetch"]).estimates()
-
-
-def test_graph_that_grappler_cannot_read_is_an_error_of_ours():
-  graph_def = graph_pb2.GraphDef()
-  graph_def.node.add(name="fetch", op="NoSuchOp")
-  with pytest.raises(CostError, match="grappler cannot analyse the graph"):
-    question = Question(graph_def, ["fetch"])
-    question.outputs()
-    question.estimates()

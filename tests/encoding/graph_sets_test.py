@@ -6,9 +6,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-from placeto_tf import zoo
 from placeto_tf.encoding import graph_sets, schema
-from placeto_tf.errors import GraphError, PlacetoError
+from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import load_graph
 from placeto_tf.zoo import families
 
@@ -77,13 +76,3 @@ def test_foreign_files_are_kept_and_refused_where_they_are_in_the_way(tmp_path):
   (tmp_path / "tiny_0000.meta").unlink()
   _make(_config(1), tmp_path)
   assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_wrong_settings_are_refused_before_anything_is_written():
-  with pytest.raises(GraphError, match="no family 'tony'"):
-    graph_sets.GraphSetConfig(family="tony", count=1)
-  with pytest.raises(PlacetoError, match="no grouping called 'x'"):
-    _config(1, grouping="x")
-  with pytest.raises(GraphError, match="holds no graphs"):
-    _config(0)
-  assert "tiny" in zoo.family_names()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from placeto_tf.encoding import graph_tensor, schema
-from placeto_tf.errors import PlacementError
 from random_problem import grouped_graph, random_problem
 
 
@@ -26,13 +25,6 @@ def test_features_come_through_in_the_order_of_the_groups(grouped):
   assert graph.context["step_time_us"].numpy().tolist() == [[5.0]]
   placed = graph.edge_sets[schema.PLACEMENT].adjacency
   assert placed.target.numpy().tolist() == placement.tolist()
-
-
-def test_a_device_that_is_not_there_is_named_with_its_group(grouped):
-  placement = np.zeros(grouped.num_groups, dtype=int)
-  placement[4] = 99
-  with pytest.raises(PlacementError, match="group 4 is placed on device 99"):
-    graph_tensor.encode(grouped, placement)
 
 
 def test_every_field_of_a_grouped_graph_and_of_a_step_is_in_the_graph_tensor(grouped):

@@ -6,19 +6,8 @@ import pytest
 
 import subprograms
 from placeto_tf.encoding import training_packages
-from placeto_tf.encoding.training_packages import check_legacy_keras, check_training_packages
+from placeto_tf.encoding.training_packages import check_training_packages
 from placeto_tf.errors import SetupError
-
-
-def test_asking_for_a_legacy_keras_that_is_neither_needed_nor_there_is_named(monkeypatch):
-  monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-  with pytest.raises(SetupError, match="unset TF_USE_LEGACY_KERAS"):
-    check_legacy_keras({"TF_USE_LEGACY_KERAS": "1"}, "2.15.1")
-
-
-def test_a_missing_variable_is_named_with_the_remedy():
-  with pytest.raises(SetupError, match="set TF_USE_LEGACY_KERAS=1 before|pip install 'tf-keras"):
-    check_legacy_keras({}, "2.21.0")
 
 
 def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch):

@@ -32,20 +32,3 @@ def test_a_file_of_another_format_is_recognised(
   else:
     with pytest.raises(GraphError, match=f"--format={written}"):
       load_graph(path, format=read, batch_size=2)
-
-
-def test_a_cost_graph_of_bare_nodes_is_no_graph_def(tmp_path):
-  from tensorflow.core.framework import cost_graph_pb2
-
-  proto = cost_graph_pb2.CostGraphDef()
-  proto.node.add(name="a", device="/device:CPU:0")
-  path = graph_files.write(proto, tmp_path / "graph.pb")
-  with pytest.raises(GraphError, match="where an op type should be"):
-    load_graph(path)
-
-
-def test_text_in_a_binary_file_is_recognised(tmp_path, chain):
-  path = tmp_path / "graph.pb"
-  path.write_text(str(chain(3)))
-  with pytest.raises(GraphError, match="looks like text"):
-    load_graph(path)

@@ -1,12 +1,9 @@
-import json
-import pathlib
-import zipfile
 
 import numpy as np
 import pytest
 
-from placeto_tf.errors import GraphError, SetupError
-from placeto_tf.graphs import keras_files, load_graph
+from placeto_tf.errors import GraphError
+from placeto_tf.graphs import load_graph
 
 
 def _saved(keras, path, *layers):
@@ -66,17 +63,3 @@ def test_what_is_no_model_is_named(tmp_path):
     load_graph(tmp_path / "weights.h5")
   with pytest.raises(GraphError, match="leave format out"):
     load_graph(tmp_path / "text.keras", format="graph_def")
-
-
-def test_a_keras_that_is_not_installed_is_named(tmp_path, monkeypatch):
-  path = pathlib.Path(tmp_path) / "old.keras"
-  with zipfile.ZipFile(path, "w") as archive:
-    archive.writestr("metadata.json", json.dumps({"keras_version": "2.13.1"}))
-    archive.writestr("config.json", "{}")
-
-  def missing(name):
-    raise ImportError(name)
-
-  monkeypatch.setattr(keras_files.importlib, "import_module", missing)
-  with pytest.raises(SetupError, match="Keras 2.13.1.*install tf_keras"):
-    load_graph(path)

@@ -7,9 +7,9 @@ import tensorflow as tf
 import placeto_tf as placeto
 import subprograms
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.errors import GraphError, PlacementError
+from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import load_graph
-from placeto_tf.placements import Placement, place_function
+from placeto_tf.placements import Placement
 
 _PROGRAM = pathlib.Path(__file__).with_name("eager_devices.py")
 
@@ -101,11 +101,6 @@ def test_devices_that_variables_were_given_are_the_graph_s_own(found):
   assert device == assigned == "CPU:1"
 
 
-def _placed_by_place():
-  function = tf.function(lambda x: tf.tanh(x) + 1.0).get_concrete_function(tf.TensorSpec([2]))
-  return function, placeto.place(function, "cpu:1", method="single")
-
-
 def test_a_function_with_one_trace_is_applied_to_as_well():
   function = tf.function(lambda x: x * 2.0)
   function(tf.ones([2]))
@@ -115,29 +110,17 @@ def test_a_function_with_one_trace_is_applied_to_as_well():
 
 
 def test_another_graph_than_that_of_the_function_is_refused():
-  function, result = _placed_by_place()
+  function = tf.function(lambda x: tf.tanh(x) + 1.0).get_concrete_function(tf.TensorSpec([2]))
+  result = placeto.place(function, "cpu:1", method="single")
   other = tf.function(lambda x: tf.exp(x)).get_concrete_function(tf.TensorSpec([2]))
   with pytest.raises(PlacementError, match="is not the graph that was placed"):
     result.apply(other)
   assert result.apply(function)(tf.ones([2])).shape == [2]
 
 
-def _concrete(**options):
-  return tf.function(lambda x: tf.tanh(x) + 1.0, **options).get_concrete_function(
-      tf.TensorSpec([2], tf.float32))
-
-
 def _placement(function):
   graph = load_graph(function)
   return Placement.from_indices(graph, Cluster.parse("cpu:1"), np.zeros(graph.num_ops, np.int32))
-
-
-def test_a_function_that_xla_compiles_is_refused():
-  function = _concrete(jit_compile=True)
-  with pytest.raises(GraphError, match="compiled by XLA"):
-    place_function(Placement({}, ("/CPU:0",)), function)
-  with pytest.raises(GraphError, match="compiled by XLA"):  # before any search
-    load_graph(function)
 
 
 def test_applying_leaves_the_original_as_it_was():

@@ -165,11 +165,6 @@ def test_an_inference_graph_is_placed_as_it_is_and_says_why(graph):
   assert any("no variable is updated" in note for note in found.notes)
 
 
-def test_replicas_are_searched_with_auto_only(graph):
-  with pytest.raises(PlacementError, match="method auto"):
-    place(load_graph(graph, fetches=["train"], batch_size=8), "v100:2", "heft", replicas=2)
-
-
 @pytest.mark.parametrize("mirrored, rows", [(True, ["1", "2 mirrored"]), (False, ["1", "2"])])
 def test_the_strategy_can_be_chosen(graph, mirrored, rows):
   found = place(load_graph(graph, fetches=["train"], batch_size=8), "v100:2", replicas=2,

@@ -8,7 +8,6 @@ import pytest
 from ray_here import MARKS, on_ray_fixture, ray  # noqa: F401
 from training_runs import AGGREGATOR, GDP, PLACETO, bits, gdp, placeto, published
 
-from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.placeto.training import PlacetoTraining
 from placeto_tf.problem.executors import InProcess
 
@@ -58,8 +57,3 @@ def test_networks_learn_the_same_with_actors(on_ray, tmp_path, make, config, els
   # A second actor on Ray would import TensorFlow, too.
   together.run_on(on_ray if elsewhere else _Pickling(), 1, lambda *_: None)
   assert bits(alone) == bits(together)
-
-
-def test_more_actors_than_ray_has_room_for_are_refused(on_ray, tmp_path):
-  with pytest.raises(PlacetoError, match="actors at most, not 1000; give fewer actors, or start"):
-    placeto(tmp_path).run_on(on_ray, 1000, lambda *_: None)

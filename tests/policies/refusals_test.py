@@ -1,6 +1,5 @@
 """Settings and weights of policies that cannot be, and the words that say so."""
 
-import json
 
 import numpy as np
 import pytest
@@ -30,14 +29,6 @@ GRAPHS = {"graphs": ("a",)}
 def test_a_setting_that_makes_no_sense_is_named(config, wrong):
   with pytest.raises(PlacetoError, match=list(wrong)[-1]):
     config(**wrong)
-
-
-def test_weights_of_other_features_are_refused(tmp_path):
-  ScorerWeights.untrained().save(str(tmp_path))
-  sidecar = tmp_path / "weights.json"
-  sidecar.write_text(json.dumps({**json.loads(sidecar.read_text()), "features": ["another"]}))
-  with pytest.raises(PlacetoError, match="another list of features"):
-    ScorerWeights.load(str(tmp_path))
 
 
 def test_weights_that_are_none_are_refused(tmp_path):

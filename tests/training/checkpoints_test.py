@@ -1,6 +1,5 @@
 """A damaged run is taken up from an older checkpoint, or refused; it never begins again unasked."""
 
-import os
 import pathlib
 import shutil
 
@@ -9,12 +8,11 @@ import pytest
 
 from placeto_tf.encoding.move_process import ProcessConfig
 from placeto_tf.errors import PlacetoError
-from placeto_tf.files import outputs
 from placeto_tf.policies.placeto.training import PlacetoTraining, PlacetoTrainingConfig
 from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.problems import with_starts
-from placeto_tf.training.trainer import Trainer, train
+from placeto_tf.training.trainer import Trainer
 from random_problem import random_problem
 
 import tensorflow as tf  # isort: skip
@@ -128,18 +126,6 @@ def test_a_damaged_end_of_a_run_is_named(run, content):
     runs.finished(str(run), CONFIG.to_json())
 
 
-def test_a_checkpoint_that_cannot_be_written_is_an_error_that_says_where(tmp_path, monkeypatch):
-  variable = tf.Variable(1.0)
-  checkpoints = Checkpoints(str(tmp_path / "train"), {"a": 1}, variable=variable)
-
-  def full(*_, **__):
-    raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
-
-  monkeypatch.setattr(checkpoints._manager, "save", full)
-  with pytest.raises(PlacetoError, match="No space left.*make room"):
-    checkpoints.save(1, {"a": 2})
-
-
 def test_state_comes_back_with_integers_of_any_size(tmp_path):
   state = {"rng": np.random.default_rng(0).bit_generator.state, "text": "ü"}
   Checkpoints(str(tmp_path), {}, variable=tf.Variable(1.0)).save(3, state)
@@ -147,13 +133,3 @@ def test_state_comes_back_with_integers_of_any_size(tmp_path):
   found = Checkpoints(str(tmp_path), {}, variable=variable)
   assert found.restored and found.state == state and variable.numpy() == 1.0
   assert pathlib.Path(tmp_path, "checkpoint").exists()
-
-
-def test_a_second_run_in_the_root_directory_says_so(tmp_path, monkeypatch):
-  def begun(*_, **__):
-    raise AssertionError("the run was begun beside another")
-
-  with outputs.alone(str(tmp_path)):
-    with pytest.raises(PlacetoError, match="another run works in"):
-      train(begun, CONFIG, str(tmp_path))
-  assert not os.listdir(tmp_path)

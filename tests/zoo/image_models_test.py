@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf import zoo
-from placeto_tf.errors import SetupError
 from placeto_tf.zoo import image_models
 from sessions import unoptimized
 
@@ -67,16 +66,3 @@ def test_builds_are_equal_also_after_keras_was_seeded_and_leave_its_seed_alone(r
     holder.generator = generator
     random.setstate(before[0])
     np.random.set_state(before[1])
-
-
-def test_keras_3_alone_is_refused_with_the_remedy(monkeypatch):
-  class Keras3:
-    __version__ = "3.4.1"
-
-  monkeypatch.setitem(sys.modules, "tf_keras", None)  # an import of it fails
-  monkeypatch.setitem(sys.modules, "keras", Keras3)
-  with pytest.raises(SetupError, match=r"found Keras 3.4.1; .*pip install 'tf-keras~="):
-    image_models.legacy_keras()
-  monkeypatch.setitem(sys.modules, "keras", None)
-  with pytest.raises(SetupError, match="found no Keras"):
-    image_models.legacy_keras()

@@ -70,9 +70,3 @@ def test_place_offers_the_methods_and_says_what_they_need(weights):
   running.run(
       problem, registry.find("gdp_zero_shot"), Budget(max_evaluations=3), weights=weights)
   assert problem.search_log.evaluations == 3
-
-
-def test_a_cluster_of_more_devices_than_the_weights_know_is_refused(weights):
-  with pytest.raises(PlacementError, match="made for 5"):
-    search_gdp(random_problem(devices="k80:6"), Budget(max_evaluations=5), way="zero_shot",
-               weights=weights)

@@ -8,7 +8,6 @@ import pytest
 
 import subprograms
 from placeto_tf.encoding.pair_features import NAMES
-from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry, running
 from placeto_tf.policies.placeto import scorer
 from placeto_tf.policies.placeto.placers import search
@@ -55,9 +54,3 @@ def test_inference_imports_no_tensorflow():
           "from placeto_tf.policies.placeto import scorer; "
           "scorer.pretrained(); print('tensorflow' in sys.modules or 'tf_keras' in sys.modules)")
   assert subprograms.python("-c", code).stdout.strip() == "False"
-
-
-def test_a_copy_without_weights_says_so(monkeypatch):
-  monkeypatch.setattr(scorer, "pretrained_directory", lambda *_: None)
-  with pytest.raises(PlacementError, match="has no trained weights"):
-    scorer.pretrained()

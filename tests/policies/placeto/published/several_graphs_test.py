@@ -4,7 +4,6 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from placeto_tf.encoding.derived import GraphTable
-from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.placeto.published.network import NetworkConfig, PublishedNetwork
 from placeto_tf.training import observation as observation_lib
 from random_problem import grouped_graph, random_problem
@@ -63,11 +62,3 @@ def test_the_simple_aggregator_tells_groups_apart_by_the_flag_alone():
       made._poolings(tf.constant(state), tf.constant([[[g]]]), tables).numpy() for g in (2, 5))
   np.testing.assert_array_equal(one, other)
   assert np.abs(one).max() > 0
-
-
-def test_graphs_that_do_not_fit_are_refused():
-  with pytest.raises(PlacetoError, match="graph 0 has 12 groups, there is room for 8"):
-    GraphTable(graphs(), max_groups=8)
-  other = grouped_graph(random_problem(devices="k80:2"))
-  with pytest.raises(PlacetoError, match="graph 1 is on 3 devices, graph 0 on 4"):
-    GraphTable([graphs()[0], other])

@@ -54,15 +54,6 @@ def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(whole):
       time_step = environment.step(action)
 
 
-def test_another_configuration_does_not_resume_and_graphs_too_large_are_refused(
-    tmp_path, eagerly):
-  published(tmp_path / "run")
-  with pytest.raises(PlacetoError, match="seed=0, now it is 1; choose another root_dir"):
-    published(tmp_path / "run", dataclasses.replace(PUBLISHED, seed=1))
-  with pytest.raises(PlacetoError, match="graph 1 has 4 groups, there is room for 3"):
-    published(tmp_path / "small", dataclasses.replace(PUBLISHED, max_groups=3))
-
-
 def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(
     tmp_path, eagerly, unsaved):
   run = published(tmp_path / "run")
