@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Optional
+from typing import Callable, Optional
 
 from placeto_tf.errors import GraphError, ReplicaMismatchError, counted, one_line
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import SYNCHRONIZED, replicate, with_order
 from placeto_tf.runtime.side_by_side import SideBySide
@@ -70,7 +71,8 @@ class TrainingComparison:
 
 def compare_training(
     graph: object, replicated: ReplicatedGraph, steps: int = 5, *, time_limit_s: float = 120.0,
-    seed: int = 0, started: Optional[float] = None) -> TrainingComparison:
+    seed: int = 0, started: Optional[float] = None,
+    own: Optional[Callable[[], ReplicatedGraph]] = None) -> TrainingComparison:
   """Trains a graph and its replicas on this machine and compares every variable and fetch.
 
   Args:
@@ -81,6 +83,9 @@ def compare_training(
       because all variables, including optimizer slots, begin with nonzero numbers.
     seed: of the examples.
     started: start of the time limit, by the monotonic clock; by default now.
+    own: makes the same replicas with statistics of their own, which are run after `replicated`.
+      By default these are `replicated`, if it has such statistics; its synchronized form is made
+      and compared.
 
   Returns:
     The comparison. `checked` is False, with the reason, if the graph cannot be run here.
@@ -93,7 +98,7 @@ def compare_training(
   try:
     if replicated.replicas == 1:
       raise NotRunnable("one replica is the unchanged graph")
-    found = _compare(graph, replicated, steps, started, time_limit_s, seed)
+    found = _compare(graph, replicated, steps, started, time_limit_s, seed, own)
   except NotRunnable as problem:
     found = TrainingComparison(False, str(problem))
   return dataclasses.replace(found, seconds=time.monotonic() - started)
@@ -101,26 +106,29 @@ def compare_training(
 
 def _compare(
     graph: ComputationGraph, replicated: ReplicatedGraph, steps: int, started: float,
-    time_limit_s: float, seed: int) -> TrainingComparison:
+    time_limit_s: float, seed: int, own: Optional[Callable[[], ReplicatedGraph]],
+) -> TrainingComparison:
   """Compares as `compare_training`; raises NotRunnable where that cannot be run."""
   import tensorflow as tf
 
   # Own statistics differ from the whole batch's, so the synchronized form is compared.
-  own = replicated if replicated.own_statistics else None
+  given = replicated
   try:
-    if own is not None:
+    if given.own_statistics:
+      own = own or (lambda: given)
       replicated = with_order(replicate(
           replicated.original, replicated.replicas, whole=graph, mirrored=replicated.mirrored,
           single=replicated.single, batch_norm=SYNCHRONIZED,
           micro_batches=replicated.micro_batches), replicated.order)
   except GraphError as problem:
     raise NotRunnable(f"with synchronized statistics: {problem}") from None
-  comparison = SideBySide(graph, replicated, seed, norms=own is not None)
+  comparison = SideBySide(
+      with_plain_batch_norm(graph) if own else graph, replicated, seed, norms=own is not None)
   deadline = started + time_limit_s
   too_long = f"it takes more than {time_limit_s:g} s on this machine"
   try:
     largest, done = comparison.run(steps, started, deadline)
-    own_run = own is None or comparison.run_own(own, started, deadline)
+    own_run = own is None or comparison.run_own(graph, own(), started, deadline)
   except tf.errors.DeadlineExceededError:
     raise NotRunnable(too_long) from None
   except ReplicaMismatchError:

@@ -2,8 +2,7 @@
 
 Sums in another order and kernels for other batches round differently, and a model may enlarge these
 differences. To measure the harmless size of differences, graph and replicas are trained a second
-time with variables that are changed by some roundings. If batch normalizations are synchronized,
-the graph of the second training has them written out in plain ops.
+time with variables that are changed by some roundings.
 """
 
 from __future__ import annotations
@@ -22,16 +21,15 @@ _NOISE_FACTOR = 20.0
 class RoundingNoise:
   """Measures the noise by a second training of the pair, with values changed by roundings."""
 
-  def __init__(self, pair: TrainedPair, examples: ComparedExamples, seed: int, plain: bool):
+  def __init__(self, pair: TrainedPair, examples: ComparedExamples, seed: int):
     """Prepares; the second training begins when noise is first asked for.
 
     Args:
       pair: whose noise is measured.
       examples: that it is fed.
       seed: of its first values.
-      plain: whether the other graph has batch normalizations written out in plain ops.
     """
-    self._pair, self._examples, self._seed, self._plain = pair, examples, seed, plain
+    self._pair, self._examples, self._seed = pair, examples, seed
     self._other: Optional[TrainedPair] = None  # made when needed
     self._done = [0, 0]  # steps of the other graph and of the other replicas
     self._fetches: List[List[np.ndarray]] = [[], []]  # of their last steps
@@ -75,7 +73,7 @@ class RoundingNoise:
     """Measures some fetches and variables of the graph or of its replicas in the steps so far."""
     pair, examples = self._pair, self._examples
     if self._other is None:
-      self._other = pair.again(self._plain)
+      self._other = pair.again()
       self._other.begin_rounded(self._seed)
     one, again = ((each.parts if of_replicas else each.whole) for each in (pair, self._other))
     # The second training catches up, with the same examples.

@@ -17,7 +17,7 @@ import functools
 import time
 from typing import Optional, Sequence, Set, Tuple
 
-from placeto_tf.errors import GraphError, ReplicaMismatchError, listed
+from placeto_tf.errors import GraphError, ReplicaMismatchError, listed, one_line
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.runtime.compared_examples import ComparedExamples
@@ -28,7 +28,7 @@ from placeto_tf.runtime.tensor_differences import (
   is_finite,
   tolerance,
 )
-from placeto_tf.runtime.trainable_graph import NotRunnable
+from placeto_tf.runtime.trainable_graph import NotEnoughMemory, NotRunnable
 from placeto_tf.runtime.trained_pair import TrainedPair
 
 
@@ -50,7 +50,7 @@ class SideBySide:
       graph: at the global batch.
       replicated: its replicas.
       seed: of the examples.
-      norms: whether batch normalizations are written out among the replicas.
+      norms: whether batch normalizations of both are written out in plain ops.
       double: whether both are in double precision, with written out batch normalizations.
       repeated: whether all replicas have the same examples, so that their own statistics equal the
         global batch's (corrections for the number of examples are left out).
@@ -62,6 +62,7 @@ class SideBySide:
     self.in_replicas = False
     self.overflow_step: Optional[int] = None
     self.hurried = False
+    self._lacking = ""  # the memory that double precision lacks
     self._blurred: Set[str] = set()  # variables that hold little but rounding, or overflow
     self._moved: Set[str] = set()  # variables that steps changed by more than rounding
 
@@ -80,8 +81,7 @@ class SideBySide:
   @functools.cached_property
   def _noise(self) -> RoundingNoise:
     """Returns the noise of the pair, which is measured where a difference needs it."""
-    return RoundingNoise(
-        self.pair, self._examples, self._seed, plain=self._norms and not self._double)
+    return RoundingNoise(self.pair, self._examples, self._seed)
 
   @property
   def untold(self) -> Set[str]:
@@ -127,14 +127,17 @@ class SideBySide:
         found = self._run(steps, started, deadline)
     return found
 
-  def run_own(self, replicated: ReplicatedGraph, started: float, deadline: float) -> bool:
+  def run_own(
+      self, graph: ComputationGraph, replicated: ReplicatedGraph, started: float, deadline: float
+  ) -> bool:
     """Runs replicas with statistics of their own, if there is time; returns whether there was.
 
     One step of any examples shows that these replicas run. One more step, in which all replicas
     have the same examples, is compared: their statistics are those of the whole batch.
 
     Args:
-      replicated: the replicas.
+      graph: whose batch normalizations are not written out.
+      replicated: its replicas.
       started: when the time began, of the monotonic clock.
       deadline: when it ends.
 
@@ -150,7 +153,7 @@ class SideBySide:
       return False
     with contextlib.suppress(NotRunnable, MemoryError, tf.errors.OpError):
       try:
-        SideBySide(self._graph, replicated, self._seed, repeated=True).run(
+        SideBySide(graph, replicated, self._seed, repeated=True).run(
             1, started, deadline)
       except ReplicaMismatchError:
         raise
@@ -237,6 +240,10 @@ class SideBySide:
       # No double precision: the noise of this graph is measured.
       seen = self._noise.allowed(seen, (expected, found), step, deadline)
     wrong = [each for each in seen if each.is_wrong]
+    if wrong and self._lacking and not any(each.is_large for each in wrong):
+      raise NotRunnable(
+          f"{wrong[0].name!r} differs by {wrong[0].difference:.0e}, which may be rounding, and in "
+          f"double precision {self._lacking}")
     if wrong:
       raise self._mismatch(wrong, step)
     # Variables whose tolerance is too wide to show an error, or that overflow.
@@ -261,14 +268,17 @@ class SideBySide:
       self._doubled = 0.0, 0
       if self._double:
         return self._doubled
-      with contextlib.suppress(NotRunnable, MemoryError, tf.errors.UnimplementedError,
-                               tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError):
+      try:
         self._again = again = SideBySide(
             self._graph, self._replicated, self._seed, norms=self._norms, double=True,
             repeated=self._repeated)
         self._doubled = again.run(steps, started, deadline)
         self._blurred |= again._blurred
         self._moved |= again._moved
+      except (NotEnoughMemory, MemoryError, tf.errors.ResourceExhaustedError) as problem:
+        self._lacking = one_line(problem) or "the memory is used up"
+      except (NotRunnable, tf.errors.UnimplementedError, tf.errors.InvalidArgumentError):
+        pass  # no kernels of double precision
     return self._doubled
 
   def _look_closer(self, steps: int, started: float, deadline: float) -> None:

@@ -44,6 +44,11 @@ class SeenDifference(NamedTuple):
     return self.difference > self.tolerance
 
   @property
+  def is_large(self) -> bool:
+    """Returns whether the difference is a large part of the change, as no roundings are."""
+    return self.difference > _UNTOLD * self.change
+
+  @property
   def tells(self) -> bool:
     """Returns whether the comparison would have shown a wrong value."""
     return self.is_finite and self.tolerance <= _UNTOLD

@@ -39,6 +39,10 @@ class NotRunnable(Exception):
   """The reason why a graph cannot be trained here."""
 
 
+class NotEnoughMemory(NotRunnable):
+  """The memory that training needs, and the free memory of this machine."""
+
+
 class TrainableGraph:
   """Runs a graph's step in a session of its own, with fixed numbers in place of random ones.
 
@@ -121,6 +125,7 @@ class TrainableGraph:
     """Ends the session."""
     if self.session is not None:
       self.session.close()
+      self.session = None  # values of variables are freed with the object
 
   def add(self, names: Iterable[str]) -> None:
     """Adds ops that read and write variables."""

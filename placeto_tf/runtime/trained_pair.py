@@ -94,23 +94,11 @@ class TrainedPair:
     self.parts.add(each for name in self.variables for each in self.copies[name])
     self.chunks = self._in_chunks()
 
-  def again(self, plain: bool = False) -> TrainedPair:
-    """Returns the same pair for other sessions.
-
-    Args:
-      plain: whether batch normalizations of the graph, not of the replicas, are written out.
-
-    Returns:
-      A pair that shares the imported graphs.
-    """
+  def again(self) -> TrainedPair:
+    """Returns the same pair, which shares the imported graphs, for other sessions."""
     other = copy.copy(self)
     other._first = {}
-    if plain:
-      other.whole = TrainableGraph(with_plain_batch_norm(self.graph))
-      other.whole.add(self.variables)
-    else:
-      other.whole = self.whole.again()
-    other.parts = self.parts.again()
+    other.whole, other.parts = self.whole.again(), self.parts.again()
     return other
 
   def begin(self, seed: int) -> None:

@@ -13,7 +13,7 @@ from placeto_tf.costs.estimate import work_of
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication.dataflow import analyse_dataflow, known_dims
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
-from placeto_tf.runtime.trainable_graph import NotRunnable
+from placeto_tf.runtime.trainable_graph import NotEnoughMemory
 from placeto_tf.simulation import Simulator
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 # Of variables that are read or written at a time: each run of a session with other ends costs a
 # pass over the graph, so that one for each variable would take longer than training.
-CHUNK_BYTES = 256e6
+CHUNK_BYTES = 1e9
 _PARALLEL_OPS = 2.0  # ops that run at the same time hold more than one after the other
 
 
@@ -35,7 +35,7 @@ def check_memory(graph: ComputationGraph, replicated: ReplicatedGraph, size: flo
     size: bytes of a number, relative to those of the graph.
 
   Raises:
-    NotRunnable: they do not fit.
+    NotEnoughMemory: they do not fit.
   """
   variables = sum(variable_bytes(node) for node in graph.origin.graph_def.node
                   if node.op in VARIABLES)
@@ -52,8 +52,8 @@ def check_memory(graph: ComputationGraph, replicated: ReplicatedGraph, size: flo
   needed = size * (held + _PARALLEL_OPS * float(
       step.peak_memory_bytes.max() - costs.persistent_bytes.sum()))
   if needed > free:
-    raise NotRunnable(f"the step takes {needed / 1e9:.1f} GB of memory, and this machine has "
-                       f"{free / 1e9:.1f} GB left")
+    raise NotEnoughMemory(f"the step takes {needed / 1e9:.1f} GB of memory, and this machine has "
+                          f"{free / 1e9:.1f} GB left")
 
 
 def _bytes_of_tensors(graph: ComputationGraph) -> float:

@@ -6,7 +6,8 @@ from unhurried import compare_training
 
 from placeto_tf.errors import ReplicaMismatchError
 from placeto_tf.replication.batches import ReplicaSource
-from placeto_tf.runtime.trainable_graph import TrainableGraph
+from placeto_tf.runtime import trained_pair
+from placeto_tf.runtime.trainable_graph import NotEnoughMemory, TrainableGraph
 
 BATCH = 8
 
@@ -87,6 +88,24 @@ def wrong_by(factor, rate=0.1):
         [(factor * gradients[0], first), (gradients[1], last)])
     tf.group(step, name="train")
   return ReplicaSource(graph, {"fetches": ["train", loss.name], "batch_size": BATCH})
+
+
+@pytest.mark.parametrize("fault", (False, True))
+def test_what_only_double_precision_decides_is_not_checked_without_the_memory(monkeypatch, fault):
+  """Errors are large; a small difference of many layers may be rounding."""
+  right, given = wrong_by(1.0), wrong_by(1.2 if fault else 1.0 + 1e-3)
+
+  def check(graph, replicated, size):
+    if size > 1.0:
+      raise NotEnoughMemory("the step takes 26.1 GB of memory")
+
+  monkeypatch.setattr(trained_pair, "check_memory", check)
+  if fault:
+    with pytest.raises(ReplicaMismatchError, match="'first'"):
+      compare_training(right.graph, given.replicas(2))
+  else:
+    assert str(compare_training(right.graph, given.replicas(2))).startswith(
+        "not checked: 'first' differs by ")
 
 
 @pytest.mark.parametrize("rate", (1e-4, 1e-7, 1e-10))
