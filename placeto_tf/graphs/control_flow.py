@@ -227,7 +227,7 @@ def _branches(
           T=("type", dtype), N=("i", len(names)))
       for i, dtype in enumerate(out_types)]
   # A call without results still needs an op of its name, which other ops can wait for.
-  at_top_without_results = not out_types and not site.depth
+  at_top_without_results = not out_types and not site.inside
   done = inliner.node(
       inliner.fresh(f"{name}/done"), "Merge", [f"{each}_done" for each in names], device,
       T=("type", _BOOL), N=("i", len(names)))
