@@ -36,6 +36,8 @@ flags.DEFINE_string("allowed", None, "JSON file of allowed devices: an object wi
                     "expressions, which match whole op names, and the list of devices of each.")
 flags.DEFINE_enum("cost", "simulated", ["simulated", "measured"],
                   "Step times that choose the result: simulated, or of real steps on --workers.")
+flags.DEFINE_integer("max_measurements", 50, "Placements that --cost=measured runs.",
+                     lower_bound=1)
 flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py, or of its "
                     "weights, for --method=placeto (default: the weights that ship), "
                     "placeto_paper and gdp (which go on learning from them), "
@@ -71,7 +73,7 @@ def main() -> None:
       max_groups=FLAGS.max_groups, costs=FLAGS.costs,
       existing_devices=FLAGS.existing_devices, pins=tuple(shared_flags.parse_pins(FLAGS.pin)),
       allowed=shared_flags.allowed_sets(FLAGS.allowed),
-      cost=FLAGS.cost, workers=tuple(FLAGS.workers),
+      cost=FLAGS.cost, max_measurements=FLAGS.max_measurements, workers=tuple(FLAGS.workers),
       device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights,
       independent_runs=FLAGS.independent_runs, ray=FLAGS.ray, replicas=shared_flags.replicas(),
       mirrored_variables=shared_flags.mirrored_variables(),

@@ -46,7 +46,9 @@ class PlacingConfig:
       them, or "ignore" them.
     pins: (regex, device) pairs; an op whose whole name matches is on this device.
     allowed: regex -> devices; an op whose whole name matches may use only these devices.
-    cost: "simulated", or "measured": real sessions choose among the placements that placers found.
+    cost: "simulated", or "measured": real sessions choose among the placements that placers found
+      and similar placements that the simulator expects to be good.
+    max_measurements: the most placements that are measured, with cost="measured".
     workers: addresses of workers, as for `placeto_tf.runtime.workers.make_runtime`.
     device_map: (device of the cluster, device of the workers) pairs, for names that differ.
     independent_runs: number of parallel independent runs of each search, see
@@ -83,6 +85,7 @@ class PlacingConfig:
   pins: Tuple[Tuple[str, str], ...] = ()
   allowed: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
   cost: str = "simulated"
+  max_measurements: int = 50
   workers: Tuple[str, ...] = ()
   device_map: Tuple[Tuple[str, str], ...] = ()
   policy_weights: Optional[str] = None
@@ -116,6 +119,8 @@ class PlacingConfig:
       raise PlacementError(
           f"replicas is {self.replicas!r} with ray {self.ray!r}; replicas are searched on one "
           "machine only")
+    if self.max_measurements < 1:
+      raise PlacementError(f"max_measurements is {self.max_measurements}; expected at least 1")
     # Also refuses an unknown method.
     registry.check_weights(registry.find(self.method), self.policy_weights)
     check_runs(self.independent_runs)

@@ -118,7 +118,8 @@ def report(result: PlacingResult) -> Dict[str, Any]:
       "history": [
           {"evaluations": e, "seconds": s, "objective_us": o} for e, s, o in result.history],
       "measured": None if measured is None else {
-          **_json(measured.step),
+          **_json(measured.step), "measurements": measured.measurements,
+          "failures": measured.failures,
           "placers": {name: _json(step) for name, step in measured.by_placer.items()}},
       "replicas": None if replication is None else _replication(replication),
       "unknown": result.costs.unknown,

@@ -327,10 +327,8 @@ def best_placements(
     with Measurer(
         graph, calibration.cluster, runtime,
         MeasuringConfig(max_runs=10, max_seconds=5.0)) as measurer:
-      # The shortest simulated steps first.
-      names = sorted(known, key=lambda name: problem.simulator.simulate(known[name]).step_time_us)
       measured = measured_search.search_measured(
-          problem, measurer, {name: known[name] for name in names[:FLAGS.measurements]})
+          problem, measurer, known, max_measurements=FLAGS.measurements)
     found[replicated.strategy] = graph, Placement.from_indices(
         graph, calibration.cluster, measured.placement)
     if replicas == _WORKERS and not own:

@@ -64,9 +64,11 @@ def test_calibration_writes_what_the_other_programs_read(run_program, files, mon
 def test_place_lets_real_sessions_decide(run_program, files):
   done = run_program(
       "place", f"--graph={files / 'small.meta'}", "--cluster=cpu:2", "--method=metis",
-      "--max_evaluations=50", "--cost=measured", f"--out={files / 'placed'}")
+      "--max_evaluations=50", "--cost=measured", "--max_measurements=4",
+      f"--out={files / 'placed'}")
   assert done.code == 0, done.err
-  assert "the fastest placement in real sessions takes" in done.out
+  assert "measured 4 placements in real sessions" in done.out
   measured = json.loads((files / "placed" / "report.json").read_text())["measured"]
+  assert measured["measurements"] == 4 and not measured["failures"]
   assert measured["step_time_us"] > 0 and {"single", "metis", "best"} <= set(measured["placers"])
   Placement.load(str(files / "placed" / "placement.json"))
