@@ -50,7 +50,8 @@ class MeasuredSearch:
   def __str__(self) -> str:
     step = self.step
     text = (f"measured {counted(self.measurements, 'placement')} in real sessions: the fastest "
-            f"takes {step.step_time_us / 1e3:.1f} ms a step ({step.low_us / 1e3:.1f} to {step.high_us / 1e3:.1f} ms, {step.runs} runs)")
+            f"takes {step.step_time_us / 1e3:.1f} ms a step ({step.low_us / 1e3:.1f} to "
+            f"{step.high_us / 1e3:.1f} ms, {step.runs} runs)")
     for name in ("single", "expert"):
       other = self.by_placer.get(name)
       if other is not None and not other.failure:
