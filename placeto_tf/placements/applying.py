@@ -1,16 +1,25 @@
-"""Applies placements: to copies of protos, to live functions, and to a live `tf.Graph` in place."""
+"""Applies placements: to copies of protos, to a live `tf.Graph` in place, and by device scopes."""
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Tuple
+import dataclasses
+from typing import TYPE_CHECKING, Any, List, Mapping, Tuple
 
-from placeto_tf.errors import PlacementError
+from placeto_tf.clusters import device_names
+from placeto_tf.errors import PlacementError, counted, listed
 from placeto_tf.graphs.computation_graph import shapes_of_interface
-from placeto_tf.graphs.concrete_functions import concrete_of, is_concrete_function, is_function
+from placeto_tf.graphs.concrete_functions import (
+  concrete_of,
+  is_concrete_function,
+  is_function,
+)
 from placeto_tf.graphs.functions import inline_functions, keep_known_classes
 from placeto_tf.placements.belonging import check_shapes
-from placeto_tf.placements.node_devices import devices_of, place_nodes
+from placeto_tf.placements.node_devices import canonical_devices, devices_of, place_nodes
 from placeto_tf.placements.placed_functions import place_function
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 _META_GRAPH = "tensorflow.MetaGraphDef"
 _COST_GRAPH = "tensorflow.CostGraphDef"
@@ -68,3 +77,83 @@ def apply(
   raise PlacementError(
       f"cannot place a {type(target).__name__}; expected a GraphDef, MetaGraphDef, CostGraphDef, "
       "tf.Graph or ConcreteFunction")
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceReport:
+  """A finished graph that was built in a device scope, compared with the placement.
+
+  Attributes:
+    placed: number of ops on the device of the placement.
+    missed: ops of the graph on another device than in the placement.
+    unknown: ops of the graph without a device in the placement.
+    absent: ops of the placement that the graph lacks.
+  """
+
+  placed: int
+  missed: Tuple[str, ...]
+  unknown: Tuple[str, ...]
+  absent: Tuple[str, ...]
+
+  def __str__(self) -> str:
+    lines = [f"{counted(self.placed, 'op')} on their devices"]
+    if self.missed:
+      lines.append(
+          f"the scope did not reach {_ops(self.missed)}; call place_missed(graph) of the device "
+          "function before the first run")
+    if self.unknown:
+      lines.append(f"the placement has no device for {_ops(self.unknown)}")
+    if self.absent:
+      lines.append(f"the graph does not have {_ops(self.absent)}")
+    return "; ".join(lines)
+
+
+class DeviceFunction:
+  """A function from an op to its device, for `tf.compat.v1.device(...)` while a graph is built.
+
+  Scopes do not apply to ops that TensorFlow colocates, places without regard to scopes, or creates
+  outside of scopes (initializers, reads): call `report` when the graph is finished. `tf.group`
+  creates a further op for each device of its ops. The placement does not contain these ops, so they
+  keep that device.
+  """
+
+  def __init__(self, placement: Mapping[str, str]):
+    self._placement = placement
+    self._canonical = canonical_devices(placement)
+
+  def __call__(self, op: tf.Operation) -> str:
+    """Returns the device string that TensorFlow asks for while it makes the op."""
+    device = self._placement.get(op.name)
+    # An op that is not in the placement keeps the device of inner scopes.
+    return op.device if device is None else self._canonical[device]
+
+  def report(self, graph: tf.Graph) -> DeviceReport:
+    """Compares a finished `tf.Graph` with the placement."""
+    missed: List[str] = []
+    unknown: List[str] = []
+    names = set()
+    for op in graph.get_operations():
+      names.add(op.name)
+      wanted = self._placement.get(op.name)
+      if wanted is None:
+        unknown.append(op.name)
+      elif device_names.canonical(op.device) != self._canonical[wanted]:
+        missed.append(op.name)
+    # Ops of functions are placed with the call whose name precedes theirs.
+    absent = tuple(name for name in self._placement
+                   if name not in names and not any(
+                       name[:i] in names for i, letter in enumerate(name) if letter == "/"))
+    # All other ops of the graph are on their devices.
+    return DeviceReport(
+        len(names) - len(missed) - len(unknown), tuple(missed), tuple(unknown), absent)
+
+  def place_missed(self, graph: tf.Graph) -> DeviceReport:
+    """Places the ops that the scope missed, before the graph's first run; reports the rest."""
+    for name in self.report(graph).missed:
+      device = self._canonical[self._placement[name]]
+      graph.get_operation_by_name(name)._set_device(device)
+    return self.report(graph)
+
+
+def _ops(names: Tuple[str, ...]) -> str:
+  return f"{counted(len(names), 'op')} ({listed(names)})"

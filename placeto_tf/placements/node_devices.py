@@ -40,15 +40,7 @@ def devices_of(placement: Mapping[str, str], names: Iterable[str]) -> List[str]:
   Raises:
     PlacementError: an op has no device, or TensorFlow does not know the name of a device.
   """
-  canonical: Dict[str, str] = {}
-  # Convert each name once, because there are few devices and many ops.
-  for name in dict.fromkeys(placement.values()):
-    device = device_names.canonical(name)
-    if device is None:
-      raise PlacementError(
-          f"{name!r} is no device that TensorFlow knows; expected a name such as '/GPU:0' or "
-          "'/job:worker/task:1/device:CPU:0': rename the device in the cluster")
-    canonical[name] = device
+  canonical = canonical_devices(placement)
   devices = []
   for name in names:
     device = placement.get(name)
@@ -64,3 +56,21 @@ def devices_of(placement: Mapping[str, str], names: Iterable[str]) -> List[str]:
           "of this one: place this graph again")
     devices.append(canonical[device])
   return devices
+
+
+def canonical_devices(placement: Mapping[str, str]) -> Dict[str, str]:
+  """Returns the placement's spelling of each device name -> TensorFlow's spelling.
+
+  Raises:
+    PlacementError: TensorFlow does not know the name of a device.
+  """
+  canonical: Dict[str, str] = {}
+  # Convert each name once, because there are few devices and many ops.
+  for name in dict.fromkeys(placement.values()):
+    device = device_names.canonical(name)
+    if device is None:
+      raise PlacementError(
+          f"{name!r} is no device that TensorFlow knows; expected a name such as '/GPU:0' or "
+          "'/job:worker/task:1/device:CPU:0': rename the device in the cluster")
+    canonical[name] = device
+  return canonical

@@ -224,6 +224,14 @@ class Placement(collections.abc.Mapping):
     """
     return applying.apply(self, target, {} if any_graph else self.shapes)
 
+  def device_function(self) -> applying.DeviceFunction:
+    """Returns a function for `tf.compat.v1.device(...)`, for a graph that is being built.
+
+    A scope does not apply to every op. The function's `report(graph)` names the missed ops, and its
+    `place_missed(graph)` places them.
+    """
+    return applying.DeviceFunction(self)
+
   def save(self, path: str) -> None:
     """Writes placement.json under another name and renames it, so no reader sees a partial file.
 

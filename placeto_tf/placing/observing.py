@@ -28,10 +28,12 @@ class Observer:
   Attributes:
     shown: whether progress is shown on stderr.
     progress: a function of the user's that is called, too.
+    record: called with the problem whenever there is progress.
   """
 
   shown: bool = False
   progress: Optional[Progress] = None
+  record: Callable[[PlacementProblem], None] = lambda problem: None
 
   def say(self, text: str) -> None:
     """Shows a message of one line."""
@@ -74,6 +76,7 @@ class Observer:
           placer: name of the placer that runs.
         """
         nonlocal shown
+        self.record(problem)
         if self.progress is not None:
           self.progress(problem, placer)
         # A change of the placer is shown at once.

@@ -68,9 +68,9 @@ def place_into(
     # Check names and permissions before the search; other files in the directory are kept.
     workspace.claim([*_NAMES, writing.placed_name(whole)])
     writing.check_writable(whole, workspace.path)
-    result = run.place_with(
-        loaded, devices, config, root_dir=os.path.join(workspace.path, "tensorboard"),
-        observer=observer)
+    board = os.path.join(workspace.path, "tensorboard")
+    observer.say(f"To watch the search: tensorboard --logdir={board}")
+    result = run.place_with(loaded, devices, config, root_dir=board, observer=observer)
     with observer.stage("Writing"):
       _write(result, workspace.path, graph, cluster)
     workspace.publish()

@@ -30,7 +30,7 @@ from placeto_tf.placing.config import PlacingConfig, check_names
 from placeto_tf.placing.explaining import small_step_note
 from placeto_tf.placing.observing import SILENT, Observer, Progress, observer_of
 from placeto_tf.placing.result import Baseline, PlacingResult
-from placeto_tf.placing.summaries import write_events
+from placeto_tf.placing.summaries import Events
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.executors import executor_at
 from placeto_tf.problem.host_options import own_host_note
@@ -141,14 +141,17 @@ def place_with(
   Raises:
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
   """
-  with looking(config.look):
+  with looking(config.look), contextlib.ExitStack() as stack:
+    events = None if root_dir is None else stack.enter_context(Events(root_dir))
+    if events is not None:
+      observer = dataclasses.replace(observer, record=events.record)
     result = (
         place_graph(loaded, cluster, config, root_dir=root_dir, observer=observer)
         if isinstance(loaded, ComputationGraph) else
         replica_search.place_replicas(loaded, cluster, config, observer=observer))
-  if root_dir is not None:
-    with observer.stage("Writing TensorBoard's events"):
-      write_events(result, root_dir)
+    if events is not None:
+      with observer.stage("Writing TensorBoard's events"):
+        events.finish(result)
   return result
 
 

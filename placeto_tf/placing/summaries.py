@@ -1,4 +1,4 @@
-"""Writes TensorBoard events of a placing run.
+"""Writes TensorBoard events of a placing run, the curve while the search runs.
 
   StepTime/best_ms     best simulated step time so far against evaluations
   Timeline/best        picture of the best step, below the step of the unplaced graph
@@ -15,56 +15,77 @@ from __future__ import annotations
 import os
 import struct
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Sequence, Tuple
 
 from placeto_tf.placing import tables
 from placeto_tf.placing.result import PlacingResult
+from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation import timeline
 
+_FLUSH_SECONDS = 5
 
-def write_events(result: PlacingResult, directory: str) -> None:
-  """Writes the events of a finished run into the folder `placing` of a directory.
 
-  Args:
-    result: of the run.
-    directory: the directory; it need not exist.
+class Events:
+  """The file of events of a run, in the folder `placing` of a directory; closed by `with`."""
 
-  Returns:
-    None.
-  """
-  import tensorflow as tf
-  from tensorboard.backend import process_graph
-  from tensorboard.plugins.hparams import api_pb2, summary, summary_v2
+  def __init__(self, directory: str):
+    """Opens the file, in a directory that need not exist."""
+    import tensorflow as tf
 
-  with tf.Graph().as_default():  # the writer refuses eager mode, though it runs no op
-    writer = tf.compat.v1.summary.FileWriter(os.path.join(directory, "placing"))
+    self._written = 0  # improvements of the history
+    with tf.Graph().as_default():  # the writer refuses eager mode, though it runs no op
+      self._writer = tf.compat.v1.summary.FileWriter(
+          os.path.join(directory, "placing"), flush_secs=_FLUSH_SECONDS)
 
-  def add(step: int, **value: Any) -> None:
-    made = tf.compat.v1.Summary
-    writer.add_summary(made(value=[made.Value(**value)]), step)
+  def __enter__(self) -> Events:
+    return self
 
-  # The last point extends the curve to the end of the search, so that it shows its length.
-  last = result.evaluations
-  curve = [(evaluations, us) for evaluations, _, us in result.history]
-  for evaluations, us in [*curve, (last, result.step_time_us)]:
-    add(evaluations, tag="StepTime/best_ms", simple_value=us / 1e3)
-  for made in (summary_v2.hparams_pb(_hparams(result)),
-               summary.session_end_pb(api_pb2.STATUS_SUCCESS)):
-    # The plugin may make TensorBoard's own class of Summary, not TensorFlow's.
-    writer.add_summary(made.SerializeToString(), last)
-  if result.graph.num_ops <= timeline.MAX_PICTURED_OPS:
-    png = tables.picture(result)
-    # Bytes 16 to 24 of a PNG: width and height of its header.
-    width, height = struct.unpack(">II", png[16:24])
-    add(last, tag="Timeline/best", image=tf.compat.v1.Summary.Image(
-        height=height, width=width, colorspace=4, encoded_image_string=png))
-  source = result.graph.source
-  if source is not None and source.graph_def is not None:
-    placed = result.placement.apply(source.graph_def)
-    process_graph.prepare_graph_for_ui(placed)  # removes larger attributes, such as weights
-    writer.add_event(tf.compat.v1.Event(
-        wall_time=time.time(), graph_def=placed.SerializeToString()))
-  writer.close()
+  def __exit__(self, *_: object) -> None:
+    self._writer.close()
+
+  def record(self, problem: PlacementProblem) -> None:
+    """Writes the improvements since the last call."""
+    self._improve(problem.search_log.history)
+
+  def finish(self, result: PlacingResult) -> None:
+    """Writes the end of the curve, the options, the picture and the placed graph."""
+    import tensorflow as tf
+    from tensorboard.backend import process_graph
+    from tensorboard.plugins.hparams import api_pb2, summary, summary_v2
+
+    self._improve(result.history)
+    # The last point extends the curve to the end of the search, so that it shows its length.
+    last = result.evaluations
+    self._write(last, tag="StepTime/best_ms", simple_value=result.step_time_us / 1e3)
+    for made in (summary_v2.hparams_pb(_hparams(result)),
+                 summary.session_end_pb(api_pb2.STATUS_SUCCESS)):
+      # The plugin may make TensorBoard's own class of Summary, not TensorFlow's.
+      self._writer.add_summary(made.SerializeToString(), last)
+    if result.graph.num_ops <= timeline.MAX_PICTURED_OPS:
+      png = tables.picture(result)
+      # Bytes 16 to 24 of a PNG: width and height of its header.
+      width, height = struct.unpack(">II", png[16:24])
+      self._write(last, tag="Timeline/best", image=tf.compat.v1.Summary.Image(
+          height=height, width=width, colorspace=4, encoded_image_string=png))
+    source = result.graph.source
+    if source is not None and source.graph_def is not None:
+      placed = result.placement.apply(source.graph_def)
+      process_graph.prepare_graph_for_ui(placed)  # removes larger attributes, such as weights
+      self._writer.add_event(tf.compat.v1.Event(
+          wall_time=time.time(), graph_def=placed.SerializeToString()))
+
+  def _improve(self, history: Sequence[Tuple[int, float, float]]) -> None:
+    """Writes the improvements of a history that are not written yet."""
+    for evaluations, _, objective_us in history[self._written:]:
+      self._write(evaluations, tag="StepTime/best_ms", simple_value=objective_us / 1e3)
+    self._written = len(history)
+
+  def _write(self, step: int, **value: Any) -> None:
+    """Adds a summary of one value."""
+    import tensorflow as tf
+
+    summary = tf.compat.v1.Summary
+    self._writer.add_summary(summary(value=[summary.Value(**value)]), step)
 
 
 def _hparams(result: PlacingResult) -> Dict[str, Any]:

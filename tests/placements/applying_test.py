@@ -71,6 +71,42 @@ def test_an_op_without_a_device_is_named_and_nothing_is_changed():
   assert not any(op.device for op in tf_graph.get_operations())
 
 
+def test_a_scope_places_what_it_reaches_and_reports_the_rest():
+  placement = _placement(_graph())
+  function = placement.device_function()
+  with tf.Graph().as_default() as tf_graph, v1.device(function):
+    _build()
+  report = function.report(tf_graph)
+  devices = {op.name: op.device for op in tf_graph.get_operations()}
+  wanted = _canonical(placement)
+  # tf.group makes one op a device of what it groups.
+  assert report.unknown and all("/NoOp" in name for name in report.unknown)
+  assert set(report.missed) == {op for op in wanted if devices[op] != wanted[op]}
+  assert len(report.missed) > 5 and report.placed > 5
+  assert report.placed + len(report.missed) + len(report.unknown) == len(devices)
+  assert report.absent == ()
+  finished = function.place_missed(tf_graph)
+  assert finished.missed == () and finished.placed == len(wanted)
+  devices = {op.name: op.device for op in tf_graph.get_operations()}
+  assert {op: devices[op] for op in wanted} == wanted
+  assert all(devices[op] in ("/device:CPU:0", "/device:CPU:1") for op in report.unknown)
+
+
+def test_the_report_names_ops_that_only_one_side_has():
+  function = Placement(
+      {"both": "/CPU:1", "gone": "/CPU:0"}, ("/CPU:0", "/CPU:1")).device_function()
+  with tf.Graph().as_default() as tf_graph, v1.device(function):
+    tf.constant(1, name="both")
+    with v1.device("/CPU:0"):
+      tf.constant(1, name="new")
+  report = function.report(tf_graph)
+  assert (report.placed, report.missed) == (1, ())
+  assert (report.unknown, report.absent) == (("new",), ("gone",))
+  assert tf_graph.get_operation_by_name("new").device == "/device:CPU:0"
+  assert "no device for 1 op (new)" in str(report)
+  assert "does not have 1 op (gone)" in str(report)
+
+
 def test_a_colocation_with_an_op_that_is_gone_is_not_written_back(tmp_path):
   with tf.Graph().as_default() as graph:
     a = tf.constant([1.0, 2.0], name="a")

@@ -1,5 +1,6 @@
 """TensorBoard events of a placing run."""
 
+import types
 
 import pytest
 import tensorflow as tf
@@ -11,6 +12,7 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.graphs import load_graph
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.run import place_with
+from placeto_tf.placing.summaries import Events
 
 
 def _reload(directory):
@@ -37,6 +39,19 @@ def test_step_times_are_written_in_ms(written):
   assert scalars[0].step == 1
   assert [(each.step, pytest.approx(each.value * 1e3)) for each in scalars] == [
       (evaluations, us) for evaluations, _, us in result.history] + [(90, result.step_time_us)]
+
+
+def test_the_curve_is_written_while_the_search_runs(tmp_path):
+  problem = types.SimpleNamespace(search_log=types.SimpleNamespace(history=[(1, 0.0, 9e3)]))
+  seen = []
+  with Events(str(tmp_path)) as events:
+    for history in ([(1, 0.0, 9e3)], [(1, 0.0, 9e3), (5, 0.1, 4e3)]):
+      problem.search_log.history = history
+      events.record(problem)
+      events._writer.flush()
+      seen.append([each.value for each in _reload(tmp_path / "placing").Scalars(
+          "StepTime/best_ms")])
+  assert seen == [[9.0], [9.0, 4.0]]
 
 
 def test_the_step_is_a_picture(written):
