@@ -1,8 +1,9 @@
 """Places and trains in programs that have changed TensorFlow's settings; prints one JSON object.
 
-Every setting gets a process that is forked from this one, which has imported everything and run no
-TensorFlow op. The result of each: numbers as they are to the last bit, and the settings before and
-after. Arguments: the version of Keras, with 3 for the parts alone that touch a model; the settings.
+Every setting gets a process that is forked from this one, which has imported everything, loaded the
+compiled code of searches, and run no TensorFlow op. The result of each: numbers as they are to the
+last bit, and the settings before and after. Arguments: the version of Keras, with 3 for the parts
+alone that touch a model; the settings.
 """
 
 import asyncio
@@ -27,7 +28,9 @@ import tensorflow as tf  # noqa: E402
 import tensorflow.experimental.numpy as tnp  # noqa: E402
 
 import placeto_tf as placeto  # noqa: E402
-from placeto_tf.placing import registry, run, training_plans  # noqa: E402,F401  before forks
+from placeto_tf.placing import registry, run, running, training_plans  # noqa: E402,F401
+from placeto_tf.problem.budget import Budget  # noqa: E402
+from random_problem import random_problem  # noqa: E402
 
 keras, v1 = tf.keras, tf.compat.v1
 STEP = {"fetches": ["train"], "batch_size": 16}
@@ -211,6 +214,6 @@ def main():
 
 
 GRAPH = graph_def()
-registry.methods()  # imports every method
+running.run(random_problem(), registry.find("auto"), Budget(max_evaluations=100))
 if __name__ == "__main__":
   main()
