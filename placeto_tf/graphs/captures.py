@@ -17,6 +17,8 @@ from placeto_tf.errors import GraphError
 if TYPE_CHECKING:
   import keras
   import tensorflow as tf
+  from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
+  from tensorflow.python.framework.func_graph import FuncGraph
   from tensorflow.types.experimental import ConcreteFunction
 
 _STRUCTURED_FUNCTION = "tensorflow.python.data.ops.structured_function"
@@ -32,6 +34,7 @@ class Capture:
     variable: the `tf.Variable` that owns the resource, or None.
     device: the device of the resource, as TensorFlow writes it.
     fixed: the reason why the resource cannot be moved to another device; "" if it can be moved.
+    shape_and_type: TensorShapeProto and DataType of a variable's value, None for other resources.
   """
 
   op: str
@@ -39,6 +42,7 @@ class Capture:
   variable: Optional[tf.Variable]
   device: str
   fixed: str
+  shape_and_type: Optional[Tuple[TensorShapeProto, int]]
 
   @property
   def name(self) -> str:
@@ -50,35 +54,48 @@ def resource_captures(function: ConcreteFunction) -> List[Capture]:
   """Returns the variables and other resources that a ConcreteFunction captures, in order.
 
   Raises:
-    GraphError: a variable has been deleted, or a capture gets its value only at the call.
+    GraphError: a capture gets its value only at the call.
   """
+  from tensorflow.python.ops import handle_data_util
+
   graph = function.graph
   if getattr(graph, "deferred_external_captures", None):
     raise GraphError(
         f"the function {function.name!r} captures values that are only known at the call; pass "
         "them as arguments")
-  try:
-    # By identity: the handle that the graph captured is the variable's own object.
-    by_handle = {id(variable.handle): variable for variable in graph.variables}
-  except AssertionError:
-    raise GraphError(
-        f"the function {function.name!r} uses variables that have been deleted; keep the object "
-        "that owns them") from None
+  # By identity: the handle that the graph captured is the variable's own object.
+  by_handle = {id(variable.handle): variable for variable in live_variables(graph)}
   found, piped = [], None
   for handle, inner in graph.captures:
-    if not is_resource(inner) or inner.op.type != "Placeholder":
+    if inner.dtype.base_dtype.name != "resource" or inner.op.type != "Placeholder":
       continue
     variable = by_handle.get(id(handle))
     if variable is None:
       variable = _parent(handle)
     if variable is None:
-      fixed = "it is not a variable"
+      # The handle of a variable knows its shape and type, also if the variable's object is gone.
+      data = handle_data_util.get_resource_handle_data(inner).shape_and_type
+      shape_and_type = (data[0].shape, data[0].dtype) if data else None
+      fixed = ("its object is gone: keep the object that owns it, such as the loaded SavedModel"
+               if data else "it is not a variable")
     else:
+      shape_and_type = (variable.shape.as_proto(), variable.dtype.as_datatype_enum)
       # Search the process's objects only if there is a variable: the search is slow.
       piped = piped_handles() if piped is None else piped
       fixed = why_fixed(variable, piped)
-    found.append(Capture(inner.op.name, handle, variable, handle.device, fixed))
+    found.append(
+        Capture(inner.op.name, handle, variable, handle.device, fixed, shape_and_type))
   return found
+
+
+def live_variables(graph: FuncGraph) -> List[tf.Variable]:
+  """Returns the variables of a function's graph whose objects still exist.
+
+  A function holds the resources of its variables, and runs without their objects. Its graph holds
+  the objects by weak references, and `graph.variables` raises an error if one is gone.
+  """
+  return [variable for variable in (each() for each in graph._weak_variables)
+          if variable is not None]
 
 
 def why_fixed(variable: tf.Variable, piped: Set[int]) -> str:
@@ -112,11 +129,6 @@ def unwrapped(variable: Union[tf.Variable, keras.Variable]) -> tf.Variable:
       break
     variable = inner
   return variable
-
-
-def is_resource(tensor: tf.Tensor) -> bool:
-  """Returns whether a tensor is the handle of a resource."""
-  return tensor.dtype.base_dtype.name == "resource"
 
 
 def piped_handles() -> Set[int]:

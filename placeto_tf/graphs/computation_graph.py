@@ -249,7 +249,14 @@ class ComputationGraph:
   @functools.cached_property
   def depths(self) -> np.ndarray:
     """Returns [N] int32, the number of edges on the longest path that ends at the op."""
-    return _depths(self)
+    _, depths = traversal.topological_order(
+        self.num_ops, self.edge_producers, self.edge_consumers)
+    stuck = np.flatnonzero(depths < 0)
+    if len(stuck):
+      raise GraphError(
+          f"the graph has a cycle through op {_op_on_cycle(self, stuck)!r} outside a loop; remove "
+          "one of the edges of the cycle")
+    return depths
 
   @functools.cached_property
   def fingerprint(self) -> str:
@@ -353,18 +360,6 @@ def _check(graph: ComputationGraph) -> None:
         f"op {graph.op_names[graph.edge_consumers[e]]!r} reads output {int(ports[e])} of "
         f"{graph.op_names[graph.edge_producers[e]]!r}, which has {int(widths[e])} outputs")
   _ = graph.depths  # raises on a cycle
-
-
-def _depths(graph: ComputationGraph) -> np.ndarray:
-  """Computes longest-path depths, in O(N + E)."""
-  _, depths = traversal.topological_order(
-      graph.num_ops, graph.edge_producers, graph.edge_consumers)
-  stuck = np.flatnonzero(depths < 0)
-  if len(stuck):
-    raise GraphError(
-        f"the graph has a cycle through op {_op_on_cycle(graph, stuck)!r} outside a loop; remove "
-        "one of the edges of the cycle")
-  return depths
 
 
 def _op_on_cycle(graph: ComputationGraph, stuck: np.ndarray) -> str:

@@ -18,7 +18,6 @@ from placeto_tf.graphs.graph_defs import ReadGraph
 
 if TYPE_CHECKING:
   import keras
-  import tensorflow as tf
   from tensorflow.core.framework.graph_pb2 import GraphDef
   from tensorflow.core.framework.node_def_pb2 import NodeDef
   from tensorflow.types.experimental import ConcreteFunction, GenericFunction
@@ -41,11 +40,6 @@ def is_function(source: object) -> bool:
       is_concrete_function(source))
 
 
-def read_function(function: GenericFunction) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
-  """Returns the graph, fetches and feeds of a `tf.function` that has one signature."""
-  return read_concrete_function(concrete_of(function))
-
-
 def concrete_of(function: GenericFunction) -> ConcreteFunction:
   """Returns a ConcreteFunction itself, or the ConcreteFunction of a `tf.function`.
 
@@ -57,6 +51,8 @@ def concrete_of(function: GenericFunction) -> ConcreteFunction:
   """
   if is_concrete_function(function):
     return function
+  if getattr(function, "input_signature", None) is not None:
+    return function.get_concrete_function()
   traces = function._list_all_concrete_functions() if hasattr(
       function, "_list_all_concrete_functions") else []
   if len(traces) == 1:
@@ -66,8 +62,6 @@ def concrete_of(function: GenericFunction) -> ConcreteFunction:
   if traces and all(signature == signatures[0] for signature in signatures):
     arguments, keywords = signatures[0]
     return function.get_concrete_function(*arguments, **keywords)
-  if not traces and getattr(function, "input_signature", None) is not None:
-    return function.get_concrete_function()
   raise GraphError(
       f"the tf.function {getattr(function, '__name__', function)!r} has {len(traces)} traces"
       f"{' of several signatures' if traces else ''}, and it is not clear which to place; hand "
@@ -93,9 +87,9 @@ def read_concrete_function(
   found = captures.resource_captures(function)
   names = getattr(function, PLACED_NAMES, {})
   graph_def = _renamed(graph.as_graph_def(), names)
-  # Placeholder of a captured variable, under its original name -> the variable.
+  # Placeholder of a captured variable, under its original name -> the capture.
   variables = {
-      names.get(each.op, each.op): each.variable for each in found if each.variable is not None}
+      names.get(each.op, each.op): each for each in found if each.shape_and_type is not None}
   for node in graph_def.node:
     if node.name in variables:
       _make_handle(node, variables[node.name])
@@ -160,17 +154,17 @@ def _fixed_note(fixed: Sequence[captures.Capture]) -> Tuple[str, ...]:
       f"use them: {shown}",)
 
 
-def _make_handle(node: NodeDef, variable: tf.Variable) -> None:
+def _make_handle(node: NodeDef, variable: captures.Capture) -> None:
   """Turns the placeholder of a captured variable into the variable's handle."""
   node.op = "VarHandleOp"
   node.attr.clear()
   # Each captured variable is a resource of its own, with the name of its placeholder.
-  node.attr["dtype"].type = variable.dtype.as_datatype_enum
-  node.attr["shape"].shape.CopyFrom(variable.shape.as_proto())
+  assert variable.shape_and_type is not None
+  shape, node.attr["dtype"].type = variable.shape_and_type
+  node.attr["shape"].shape.CopyFrom(shape)
   node.attr["shared_name"].s = f"captured/{node.name}".encode()
-  device = variable.handle.device
-  if not node.device and not _is_default(device):  # the user chose this device
-    node.device = device
+  if not node.device and not _is_default(variable.device):  # the user chose this device
+    node.device = variable.device
 
 
 def _is_default(device: str) -> bool:

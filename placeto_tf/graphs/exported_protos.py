@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Dict, List, Sequence
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import shapes
+from placeto_tf.graphs.colocation import RESOURCE
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.functions import keep_known_classes
 from placeto_tf.graphs.op_defs import REF, OpDefs
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
   from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-_RESOURCE = 20  # DataType
 
 
 def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
@@ -135,7 +135,7 @@ def _make_iterator(
   _state_shapes(node, [*known, *[None] * (len(types) - len(known))])
   # A source of unknown content: an iterator's handle.
   source = graph_def.node.add(name=f"{node.name}/fed", op="FakeParam")
-  source.attr["dtype"].type = _RESOURCE
+  source.attr["dtype"].type = RESOURCE
   shapes.set_shape(source.attr["shape"], ())
   node.input.append(source.name)
 
@@ -145,8 +145,7 @@ def _make_placeholder(node: NodeDef, dtype: int, shape: shapes.Shape) -> None:
   node.op = "Placeholder"
   del node.input[:]
   # Keep colocation; all other attributes belong to the replaced op.
-  kept = [value for key, value in node.attr.items() if key == "_class"]
-  classes = list(kept[0].list.s) if kept else []
+  classes = list(node.attr["_class"].list.s)
   node.attr.clear()
   node.attr["dtype"].type = dtype
   if shape is None:

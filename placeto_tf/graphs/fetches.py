@@ -79,7 +79,7 @@ def given_names(values: Any, what: str) -> Optional[Tuple[str, ...]]:
     The names, or None for None.
 
   Raises:
-    GraphError: a value has no name.
+    GraphError: a value has no name, or there are no fetches.
   """
   if values is None:
     return None
@@ -92,6 +92,10 @@ def given_names(values: Any, what: str) -> Optional[Tuple[str, ...]]:
       raise GraphError(
           f"{value!r} cannot be one of the {what}; expected the name of an op or tensor")
     names.append(name)
+  if what == "fetches" and not names:
+    raise GraphError(
+        "the list of fetches is empty; name at least one op or tensor with fetches=[...] "
+        "(--fetches)")
   return tuple(names)
 
 
@@ -145,8 +149,6 @@ def choose_fetches(
   Raises:
     GraphError: a fetch does not exist, or the graph has no ends.
   """
-  if given is not None and not given:
-    raise GraphError("the list of fetches is empty; name at least one op or tensor")
   # In this order: given names, the collection train_op, an end that trains, all results.
   names = list(dict.fromkeys(given if given is not None else train_ops))
   if names:

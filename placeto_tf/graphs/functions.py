@@ -25,7 +25,6 @@ from typing import (
   List,
   Mapping,
   Optional,
-  Sequence,
   Set,
   Tuple,
 )
@@ -121,17 +120,14 @@ class Inliner:
         done.append(self._colocated(node, site) if site.call else node)
       else:
         call = site.call or (node.name if self.own_devices is not None else "")
-        self._hand_down_device(node, [each for each, _ in expanded])
+        # Ops of a call get the device that the function around the call states for the call.
+        devices = self.own_devices or {}
+        for each, _ in expanded if node.name in devices else ():
+          devices.setdefault(each.name, each.device)
         pending += [(each, dataclasses.replace(where, call=call))
                     for each, where in reversed(expanded)]
     return self._assemble(done), tuple(
         f"{name!r} stays one op: {why}" for name, why in list(self._whole.items())[:5])
-
-  def _hand_down_device(self, call: NodeDef, inside: Sequence[NodeDef]) -> None:
-    """Gives the device that a function states for a call to the ops of that call."""
-    if self.own_devices and call.name in self.own_devices:
-      for each in inside:
-        self.own_devices.setdefault(each.name, each.device)
 
   def _colocated(self, node: NodeDef, site: Site) -> NodeDef:
     """Returns the node, colocated with the op that keeps the name of the node's call."""

@@ -126,10 +126,8 @@ def _read(
     raise GraphError("only a SavedModel directory has a signature and tags; leave them out")
   if keras_models.is_keras_model(source):
     return concrete_functions.read_keras_model(source)
-  if concrete_functions.is_concrete_function(source):
-    return concrete_functions.read_concrete_function(source)
-  if concrete_functions.is_function(source):
-    return concrete_functions.read_function(source)
+  if concrete_functions.is_concrete_function(source) or concrete_functions.is_function(source):
+    return concrete_functions.read_concrete_function(concrete_functions.concrete_of(source))
   return _read_graph(source, format), None, None
 
 

@@ -150,8 +150,8 @@ def _check_versions(versions) -> None:
   current = tf.version.GRAPH_DEF_VERSION
   if versions.min_consumer > current or current in versions.bad_consumers:
     raise GraphError(
-        f"the graph asks for GraphDef version {versions.min_consumer}, this TensorFlow "
-        f"({tf.version.VERSION}) reads up to {current}; install a newer TensorFlow")
+        f"the graph asks for GraphDef version {versions.min_consumer}, or excludes version "
+        f"{current} of this TensorFlow ({tf.version.VERSION}); install a newer TensorFlow")
 
 
 def _check_edges(table: NodeTable) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Set
 
+from placeto_tf.graphs.captures import live_variables
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES
 from placeto_tf.graphs.functions import keep_known_classes
 from placeto_tf.graphs.shapes import PLACEHOLDERS
@@ -101,7 +102,8 @@ def rebuilt_function(
   graph.structured_outputs = tf.nest.map_structure(
       find, original.structured_outputs, expand_composites=True)
   # The original's variables and the copies, by handle.
-  variables = {id(variable.handle): variable for variable in (*original.variables, *copies)}
+  variables = {
+      id(variable.handle): variable for variable in (*live_variables(original), *copies)}
   graph.variables = [
       variables[id(outer)] for outer in captures.values() if id(outer) in variables]
   result = concrete_function.ConcreteFunction.from_func_graph(

@@ -47,7 +47,10 @@ def read_saved_model(
   Raises:
     GraphError: there is no SavedModel, it is damaged, or it lacks the tags or the signature.
   """
-  proto, text, meta_graph = _read_proto(path, tags)
+  name, text = next(found for found in FILES if os.path.exists(os.path.join(path, found[0])))
+  file = os.path.join(path, name)
+  proto = files.parse(files.read_bytes(file), "saved_model", text, file)
+  meta_graph = _choose_meta_graph(proto, tags, path)
   key, fetches, feeds = _choose_signature(meta_graph, signature, path)
   source = GraphSource(
       "saved_model", proto, path, text, graph_def=meta_graph.graph_def, meta_graph=meta_graph)
@@ -55,14 +58,6 @@ def read_saved_model(
       source, fetches_lib.collected_train_ops(meta_graph),
       notes=_notes(meta_graph, key, signature is not None))
   return read, fetches, feeds
-
-
-def _read_proto(path: str, tags: Optional[Sequence[str]]) -> Tuple[SavedModel, bool, MetaGraphDef]:
-  """Returns the SavedModel, whether it is text, and the MetaGraph of the tags."""
-  name, text = next(found for found in FILES if os.path.exists(os.path.join(path, found[0])))
-  file = os.path.join(path, name)
-  proto = files.parse(files.read_bytes(file), "saved_model", text, file)
-  return proto, text, _choose_meta_graph(proto, tags, path)
 
 
 def _notes(meta_graph: MetaGraphDef, key: str, given: bool) -> Tuple[str, ...]:

@@ -98,3 +98,15 @@ def test_ops_of_a_functions_body_are_fed_and_fetched_as_their_messages_say():
   with v1.Session(graph=graph_files.imported(placed)) as session:
     found = session.run(f"{given['fetches']}:0", {given["feeds"]: np.ones(3)})
   np.testing.assert_allclose(found, np.tanh(np.ones(3)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("ask", [
+    lambda versions, number: setattr(versions, "min_consumer", number + 1),
+    lambda versions, number: versions.bad_consumers.append(number)], ids=["asks", "excludes"])
+def test_a_graph_of_a_newer_tensorflow_is_read_by_it(training_graph, monkeypatch, ask):
+  number = tf.version.GRAPH_DEF_VERSION
+  ask(training_graph.meta_graph.graph_def.versions, number)
+  with pytest.raises(GraphError, match=f"{number}.*; install a newer TensorFlow"):
+    load_graph(training_graph.meta_graph, batch_size=32)
+  monkeypatch.setattr(tf.version, "GRAPH_DEF_VERSION", number + 1)
+  assert load_graph(training_graph.meta_graph, batch_size=32).num_ops

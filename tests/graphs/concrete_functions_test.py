@@ -1,3 +1,5 @@
+import gc
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -81,3 +83,21 @@ def test_a_value_that_is_known_at_the_call_is_an_argument_instead():
   asked = tf.function(lambda x, rate: x * rate).get_concrete_function(x, rate)
   placed = placeto.place(asked, "cpu:1", "single").apply(asked)
   assert np.array_equal(placed(x, tf.constant(2.0)), function(x))
+
+
+def test_a_signature_is_placed_without_the_loaded_model_and_its_function_after_saving(
+    module, tmp_path):
+  path = str(tmp_path / "model")
+  tf.saved_model.save(module, path, signatures=module.__call__)
+  # Saving traces the function again, with the same signature.
+  assert load_graph(module.__call__, batch_size=3).source.feed_shapes == {"x:0": (3, 4)}
+  served = tf.saved_model.load(path).signatures["serving_default"]
+  gc.collect()
+  graph = load_graph(served, batch_size=3)
+  assert any("its object is gone: keep the object that owns it" in note for note in graph.notes)
+  assert graph.interface_shapes[graph.op_names[graph.op_types.index("VarHandleOp")]] == (4, 4)
+  placed, x = placeto.place(graph, "cpu:1", "single").apply(served), tf.ones([3, 4])
+  losses = [next(iter(each(x=x).values())).numpy() for each in (served, placed, served)]
+  assert losses[0] > losses[1] > losses[2]  # both train the variable of the model
+  loaded = tf.saved_model.load(path)  # kept, as the note says
+  assert not load_graph(loaded.signatures["serving_default"], batch_size=3).source.fixed_devices
