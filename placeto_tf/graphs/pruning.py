@@ -151,7 +151,7 @@ def bind_feeds(
       raise GraphError(
           f"a shape is given for {name!r}, which is no op of the graph; correct feed_shapes")
   bound: Dict[str, Tuple[int, ...]] = {}
-  unknown: List[shapes.UnknownShape] = []
+  unknown: Dict[str, shapes.Shape] = {}
   iterators: Dict[str, Tuple[shapes.Shape, ...]] = {}
   binds_batch = False
   # Iterators and feeds declare shapes; placeholders are always fed.
@@ -170,11 +170,11 @@ def bind_feeds(
       declared = shapes.declared_shape(node, port)
       if declared is None:
         declared = shape_hint(name)
-      try:
-        bound[name] = shapes.bind(name, declared, given.get(node.name), batch_size)
-      except shapes.UnknownShape as error:
-        # Collect all unknown shapes for one error.
-        unknown.append(error)
+      shape = shapes.bind(name, declared, given.get(node.name), batch_size)
+      if shape is None or -1 in shape:
+        unknown[name] = shape  # all of them in one error
+      else:
+        bound[name] = shape
       binds_batch |= bool(declared) and declared[0] == -1
   if unknown:
     raise GraphError(shapes.unknown_shapes(unknown))

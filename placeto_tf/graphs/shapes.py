@@ -21,40 +21,25 @@ FEEDABLE = (*PLACEHOLDERS, WITH_DEFAULT)
 _LAST_WITHOUT_RANKS = 21  # GraphDef version of TensorFlow 1.0
 
 
-class UnknownShape(GraphError):
-  """A feed with unknown dimensions."""
-
-  def __init__(self, name: str, shape: Shape):
-    """Names the feed.
-
-    Args:
-      name: name of the feed.
-      shape: its dimensions, -1 for unknown ones; None for an unknown rank.
-    """
-    super().__init__(name, shape)
-    self.name, self.shape = name, shape
-
-  def __str__(self) -> str:
-    return unknown_shapes([self])
-
-
-def unknown_shapes(unknown: Sequence[UnknownShape]) -> str:
-  """Returns a message with the options to give for all feeds of unknown shapes."""
-  found = ", ".join(f"{each.name!r} {format_shape(each.shape)}" for each in unknown)
+def unknown_shapes(unknown: Mapping[str, Shape]) -> str:
+  """Returns a message with the options to give for feeds (names -> shapes) of unknown shapes."""
+  found = ", ".join(f"{name!r} {format_shape(shape)}" for name, shape in unknown.items())
   # Plausible sizes for unknown dimensions: a batch of 32.
-  example = {op_of(each.name): tuple(
-      32 if dim < 0 else dim for dim in ((32, 128) if each.shape is None else each.shape))
-             for each in unknown}
+  example = {
+      op_of(name): tuple(32 if dim < 0 else dim for dim in ((32, 128) if shape is None else shape))
+      for name, shape in unknown.items()}
   flags = " ".join(
       f"--feed_shapes={name}:{'x'.join(map(str, dims))}" for name, dims in example.items())
   remedy = f"feed_shapes={example} or the like ({flags})"
-  scalar = next((op_of(each.name) for each in unknown if each.shape is None), None)
+  scalar = next((op_of(name) for name, shape in unknown.items() if shape is None), None)
   if scalar is not None:
     remedy += f", where a scalar is {{{scalar!r}: ()}} (--feed_shapes={scalar}:scalar)"
   # A batch size is enough where only first dimensions are unknown.
-  if all(each.shape and each.shape[0] == -1 and -1 not in each.shape[1:] for each in unknown):
+  shapes = [shape or () for shape in unknown.values()]
+  batched = [shape[:1] == (-1,) for shape in shapes]
+  if all(batched) and not any(-1 in shape[1:] for shape in shapes):
     remedy = f"batch_size=32 (--batch_size=32) or {remedy}"
-  elif any(each.shape and each.shape[0] == -1 for each in unknown):
+  elif any(batched):
     remedy += ", or batch_size (--batch_size) where only the first dimension is unknown"
   what = "placeholder has" if len(unknown) == 1 else "placeholders have"
   return f"{len(unknown)} {what} unknown dimensions: {found}; give {remedy}"
@@ -108,8 +93,8 @@ def declared_shape(node: NodeDef, port: int = 0) -> Shape:
   return None
 
 
-def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) -> Tuple[int, ...]:
-  """Returns the shape of a feed with every dimension known.
+def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) -> Shape:
+  """Returns the shape of a feed, as far as its dimensions are known.
 
   Args:
     name: name of the feed, for messages.
@@ -118,10 +103,10 @@ def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) ->
     batch_size: for an unknown first dimension, or None.
 
   Returns:
-    The dimensions.
+    The dimensions, -1 for an unknown one; None for an unknown rank.
 
   Raises:
-    GraphError: dimensions remain unknown, or the given shape contradicts the graph.
+    GraphError: the given shape contradicts the graph.
   """
   shape = declared
   # Known dimensions of the graph must agree with the given shape, unknown ones take it.
@@ -134,9 +119,7 @@ def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) ->
     shape = given
   if shape and shape[0] == -1 and batch_size is not None:
     shape = (batch_size,) + shape[1:]
-  if shape is None or -1 in shape:
-    raise UnknownShape(name, shape)
-  return tuple(shape)
+  return shape if shape is None else tuple(shape)
 
 
 def stated_by_iterator(node: NodeDef) -> Tuple[Shape, ...]:
