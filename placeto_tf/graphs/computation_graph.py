@@ -21,7 +21,7 @@ from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Sequence, 
 
 import numpy as np
 
-from placeto_tf.errors import GraphError
+from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import traversal
 
 if typing.TYPE_CHECKING:
@@ -128,8 +128,9 @@ class ComputationGraph:
   def __repr__(self) -> str:
     """Returns numbers of ops and edges and the fetches; the arrays would fill pages."""
     source = "" if self.source is None else f", source={self.source.path or self.source.format!r}"
+    fetches, feeds = (listed([*map(repr, names)]) for names in (self.fetches, self.feeds))
     return (f"ComputationGraph({self.num_ops:,} ops, {self.num_edges:,} edges, "
-            f"fetches={_first(self.fetches)}, feeds={_first(self.feeds)}{source})")
+            f"fetches=[{fetches}], feeds=[{feeds}]{source})")
 
   @property
   def origin(self) -> GraphSource:
@@ -304,12 +305,6 @@ def _unique_rows(rows: np.ndarray) -> np.ndarray:
   differs = np.ones(len(rows), dtype=bool)
   differs[1:] = (rows[1:] != rows[:-1]).any(axis=1)
   return rows[differs]
-
-
-def _first(names: Sequence[str], count: int = 3) -> str:
-  """Returns the first names as a text, with the number of further names."""
-  more = f", and {len(names) - count} more" if len(names) > count else ""
-  return f"[{', '.join(map(repr, names[:count]))}{more}]"
 
 
 def check_unique(names: Sequence[str]) -> None:

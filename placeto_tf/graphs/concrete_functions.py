@@ -9,7 +9,7 @@ its device.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, Mapping, Tuple
 
 from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import captures, keras_models, shapes
@@ -114,11 +114,15 @@ def read_concrete_function(
         graph.get_tensor_by_name(f"{current.get(op, op)}:{port}").shape.as_proto())
 
   fixed = [each for each in found if each.fixed]
+  shown = listed([f"{each.name!r} on {each.device.rpartition('/device:')[2]} ({each.fixed})"
+                  for each in fixed])
+  notes = (f"captured tensors and variables that cannot be moved keep their devices, with all ops "
+           f"that use them: {shown}",) if fixed else ()
   read = ReadGraph(
       GraphSource(
           "concrete_function", graph_def, tf_graph=function, graph_def=graph_def,
           fixed_devices={names.get(each.op, each.op): each.device for each in fixed}),
-      shape_hint=shape_hint, notes=_fixed_note(fixed))
+      shape_hint=shape_hint, notes=notes)
   return read, tuple(dict.fromkeys(fetches)), feeds
 
 
@@ -144,18 +148,10 @@ def _original(text: str, names: Mapping[str, str]) -> str:
   return f"{caret}{names.get(op, op)}{colon}{port}"
 
 
-def _fixed_note(fixed: Sequence[captures.Capture]) -> Tuple[str, ...]:
-  if not fixed:
-    return ()
-  shown = listed([f"{each.name!r} on {each.device.rpartition('/device:')[2]} ({each.fixed})"
-                  for each in fixed])
-  return (
-      f"captured tensors and variables that cannot be moved keep their devices, with all ops that "
-      f"use them: {shown}",)
-
-
 def _make_handle(node: NodeDef, variable: captures.Capture) -> None:
   """Turns the placeholder of a captured variable into the variable's handle."""
+  import tensorflow as tf
+
   node.op = "VarHandleOp"
   node.attr.clear()
   # Each captured variable is a resource of its own, with the name of its placeholder.
@@ -163,13 +159,7 @@ def _make_handle(node: NodeDef, variable: captures.Capture) -> None:
   shape, node.attr["dtype"].type = variable.shape_and_type
   node.attr["shape"].shape.CopyFrom(shape)
   node.attr["shared_name"].s = f"captured/{node.name}".encode()
-  if not node.device and not _is_default(variable.device):  # the user chose this device
-    node.device = variable.device
-
-
-def _is_default(device: str) -> bool:
-  """Returns whether TensorFlow puts a variable on this device by default."""
-  import tensorflow as tf
-
+  # TensorFlow puts a variable on the first device of this kind unless the user chooses one.
   kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-  return device.endswith(f"/device:{kind}:0")
+  if not node.device and not variable.device.endswith(f"/device:{kind}:0"):
+    node.device = variable.device

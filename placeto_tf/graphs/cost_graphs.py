@@ -35,6 +35,8 @@ from placeto_tf.graphs.pruning import prune
 
 UNKNOWN_TYPE = "Unknown"
 _BORDERS = ("_SOURCE", "_SINK")
+_SIZES = ("temporary_memory_size", "persistent_memory_size", "compute_cost", "compute_time",
+          "memory_time")
 # NextIteration ops as users' loops, and lowered ones, name them.
 _GOES_ROUND = re.compile(r"(?:.*/)?(?:(?:Ref)?NextIteration(?:_\d+)?|next/_\d+)\Z")
 # Names of the control loops that the runtime adds to start iterations on other devices.
@@ -59,16 +61,22 @@ def from_cost_graph(source: GraphSource, fetches: Optional[Sequence[str]]) -> Co
   proto = source.proto
   if not proto.node:
     raise GraphError("the graph is empty; expected a CostGraphDef with at least one node")
-  in_file = np.array(
-      [i for i, node in enumerate(proto.node) if node.name not in _BORDERS], dtype=np.int64)
-  nodes = [node for node in proto.node if node.name not in _BORDERS]
+  kept = np.array([node.name not in _BORDERS for node in proto.node], dtype=bool)
+  in_file = np.flatnonzero(kept)
+  nodes = [proto.node[i] for i in in_file.tolist()]
   if not nodes:
     raise GraphError("the graph has no ops but _SOURCE and _SINK; expected the ops of a step")
   names = [node.name for node in nodes]
   check_unique(names)
-  _check_sizes(nodes)
-  # [E] each, by index among the nodes without borders.
-  producers, ports, consumers, goes_round = _edges(proto.node, nodes)
+  for node in nodes:
+    for field in _SIZES:
+      if getattr(node, field) < 0:
+        raise GraphError(
+            f"op {node.name!r} has {field} {getattr(node, field)}; expected a number that is not "
+            "negative")
+  producers, ports, consumers, goes_round = _edges(proto.node)
+  # [E] by index among the nodes without borders.
+  producers, consumers = (np.cumsum(kept)[ends] - 1 for ends in (producers, consumers))
   notes: Tuple[str, ...] = ()
   if goes_round.any():
     # Names of NextIteration ops are only a hint: back edges are removed only if there is a cycle.
@@ -121,62 +129,44 @@ def cost_nodes(graph: ComputationGraph) -> List[Any]:
   return [nodes[i] for i in source.positions.tolist()]
 
 
-def _check_sizes(nodes) -> None:
-  fields = (
-      "temporary_memory_size", "persistent_memory_size", "compute_cost", "compute_time",
-      "memory_time")
-  for node in nodes:
-    for field in fields:
-      if getattr(node, field) < 0:
-        raise GraphError(
-            f"op {node.name!r} has {field} {getattr(node, field)}; expected a number that is not "
-            "negative")
+def _edges(nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+  """Returns [E] producers, ports, consumers, and whether each edge is a loop's back edge.
 
-
-def _edges(all_nodes, nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """Returns [E] producers, ports, consumers, and whether each edge is a loop's back edge."""
-  part_of: List[int] = []
-  part = 0
-  # (part, id) -> index of the node, or the name of a _SOURCE or _SINK.
-  by_id: Dict[Tuple[int, int], int] = {}
-  for node in all_nodes:
-    if node.name == _BORDERS[0]:
-      # Each part of a run begins with _SOURCE.
-      part += 1
-    if (part, node.id) in by_id:
+  Edges from and to `_SOURCE` and `_SINK` are left out.
+  """
+  # Each part of a run begins with _SOURCE, and has ids of its own.
+  parts = np.cumsum([node.name == _BORDERS[0] for node in nodes]).tolist()
+  index: Dict[Tuple[int, int], int] = {}
+  for i, (part, node) in enumerate(zip(parts, nodes)):
+    other = index.setdefault((part, node.id), i)
+    if other != i:
       raise GraphError(
-          f"ops {by_id[part, node.id]!r} and {node.name!r} have the same id {node.id}; ids must "
+          f"ops {nodes[other].name!r} and {node.name!r} have the same id {node.id}; ids must "
           "be unique")
-    by_id[part, node.id] = node.name
-    if node.name not in _BORDERS:
-      # Store names for _SOURCE and _SINK, so that edges from them can be recognized.
-      by_id[part, node.id] = len(part_of)
-      part_of.append(part)
   names = [node.name for node in nodes]
-  round_trips = [bool(_GOES_ROUND.match(name)) for name in names]
   edges = []
   for i, node in enumerate(nodes):
-    for place, info in enumerate(node.input_info):
-      producer, port = by_id.get((part_of[i], info.preceding_node)), info.preceding_port
+    if node.name in _BORDERS:
+      continue
+    inputs = [(info.preceding_node, info.preceding_port) for info in node.input_info]
+    for place, (number, port) in enumerate([*inputs, *((id, None) for id in node.control_input)]):
+      producer = index.get((parts[i], number))
       if producer is None:
-        raise _dangling(node, info.preceding_node)
-      if isinstance(producer, str):
+        raise GraphError(
+            f"op {node.name!r} has an input from id {number}, which no op of the graph has; export "
+            "the graph with all the ops that it needs")
+      if names[producer] in _BORDERS:
         continue
       width = len(nodes[producer].output_info)
-      if port < CONTROL or port >= width:
+      if port is not None and not CONTROL <= port < width:
         raise GraphError(
-            f"op {node.name!r} reads output {port} of {nodes[producer].name!r}, which has {width} "
+            f"op {node.name!r} reads output {port} of {names[producer]!r}, which has {width} "
             "outputs")
       # Input 1 of a control loop's Merge is the back edge.
       control_loop = place == 1 and names[i].startswith(_CONTROL_LOOP) and (
           names[producer].startswith(_CONTROL_LOOP))
-      edges.append((producer, port, i, round_trips[producer] or control_loop))
-    for control in node.control_input:
-      producer = by_id.get((part_of[i], control))
-      if producer is None:
-        raise _dangling(node, control)
-      if not isinstance(producer, str):
-        edges.append((producer, CONTROL, i, False))
+      back = port is not None and (bool(_GOES_ROUND.match(names[producer])) or control_loop)
+      edges.append((producer, CONTROL if port is None else port, i, back))
   edges += _transfers(nodes, names, edges)
   table = np.array(edges, dtype=np.int64).reshape(-1, 4)
   return table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(bool)
@@ -201,9 +191,3 @@ def _transfers(nodes, names, edges) -> List[Tuple[int, int, int, bool]]:
     if receiver is not None and i in sent and not nodes[receiver].input_info:
       found.append((*sent[i], receiver, False))
   return found
-
-
-def _dangling(node, missing) -> GraphError:
-  return GraphError(
-      f"op {node.name!r} has an input from id {missing}, which no op of the graph has; export the "
-      "graph with all the ops that it needs")

@@ -43,11 +43,12 @@ _PASSES = {
     "ConcatV2": None, "Unique": 0, "StopGradient": 0, "GatherV2": 0, "Tile": 0,
     "Maximum": None, "Minimum": None,
 }
-# Ops that use values as indices: op type -> (input with the indices, input and axis indexed).
+# Ops that use values as indices: op type -> (input with the indices, input and axis indexed; or
+# None, and the input that holds the number of indices).
 _INDEXES = {
     "GatherV2": (1, 0, 0), "Gather": (1, 0, 0), "ResourceGather": (1, 0, 0),
     "SparseSoftmaxCrossEntropyWithLogits": (1, 0, 1),
-    "UnsortedSegmentSum": (1, None, 2),
+    "UnsortedSegmentSum": (1, None, 2), "OneHot": (0, None, 1),
 }
 
 
@@ -197,10 +198,6 @@ def index_range(tensor: tf.Tensor) -> int:
       indexes = _INDEXES.get(op.type)
       if indexes is not None and indexes[0] in positions:
         size = _indexed_size(op, indexes[1], indexes[2])
-        if size:
-          found.append(size)
-      elif op.type == "OneHot" and 0 in positions:
-        size = _constant(op.inputs[1])
         if size:
           found.append(size)
       # Unique passes on values at output 0, and positions at output 1.

@@ -112,7 +112,7 @@ def parse(content: bytes, format: str, text: bool, where: str) -> Message:
     if other != format and not _try_parse(content, other, text)[1]:
       raise GraphError(f"{message}; it looks like a {TITLES[other]}: pass "
                        f"format={other!r} (--format={other})")
-  if not text and _looks_like_text(content):
+  if not text and all(32 <= byte < 127 or byte in b"\t\r\n" for byte in content[:1000]):
     raise GraphError(f"{message}; it looks like text: give it a name that ends with .pbtxt")
   raise GraphError(f"{message}; the file is damaged or of another kind: export the graph again")
 
@@ -218,8 +218,3 @@ def _unknown_fields(proto: Message) -> Any:
   except ImportError:  # before protobuf 4.22
     return proto.UnknownFields()
   return unknown_fields.UnknownFieldSet(proto)
-
-
-def _looks_like_text(content: bytes) -> bool:
-  head = content[:1000]
-  return all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head)

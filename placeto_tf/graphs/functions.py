@@ -84,9 +84,8 @@ def inline_functions(
       has attributes of its own, or the result would be larger than `MAX_NODES`.
   """
   op_defs = OpDefs(graph_def.library)
-  types = {node.op for node in graph_def.node}
-  if not types & (set(CALLS) | set(control_flow.LOWERED)) and not any(
-      op_defs.is_function(op_type) for op_type in types):
+  calls = {*CALLS, *control_flow.LOWERED, *op_defs.functions}
+  if not any(node.op in calls for node in graph_def.node):
     return graph_def, ()
   return Inliner(graph_def, op_defs, own_devices).run()
 

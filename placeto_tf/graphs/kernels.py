@@ -44,7 +44,7 @@ class KernelSupport:
 
   def has_kernel(self, node: NodeDef) -> Tuple[bool, ...]:
     """Returns [K] whether `KERNEL_TYPES` have a kernel for the node with its attributes."""
-    if self._op_defs.is_function(node.op):
+    if node.op in self._op_defs.functions:
       return (True,) * len(KERNEL_TYPES)  # a call runs on its caller's device
     kernels, names = self._kernels_of(node.op)
     attrs = node.attr
@@ -69,15 +69,12 @@ class KernelSupport:
           set(values[constraint.name]) <= set(_values(constraint.allowed_values))
           for constraint in kernel.constraint):
         found.add(kernel.device_type)
-    if self.assumes_gpu and ("CPU" in found or _DEFAULT in found) and not self._is_host_only(node):
-      found.add("GPU")
+    if self.assumes_gpu and ("CPU" in found or _DEFAULT in found) and node.op not in _HOST_ONLY:
+      signature = self._op_defs.signature(node)
+      if not any(dtype % REF == _STRING for dtype in signature.inputs + signature.outputs):
+        found.add("GPU")
     # [K]: a kernel of its own, or one for all devices.
     return tuple(kind in found or _DEFAULT in found for kind in KERNEL_TYPES)
-
-  def _is_host_only(self, node) -> bool:
-    signature = self._op_defs.signature(node)
-    return node.op in _HOST_ONLY or any(
-        dtype % REF == _STRING for dtype in signature.inputs + signature.outputs)
 
   def _kernels_of(self, op_type: str) -> Tuple[List[KernelDef], List[str]]:
     """Returns the registered kernels, and the attributes that select one of them."""

@@ -132,10 +132,11 @@ def _read(
 
 
 def _read_graph(source: Any, format: Optional[str]) -> ReadGraph:
-  if isinstance(source, str) and source.startswith(ZOO_PREFIX):
-    return _read_zoo(source[len(ZOO_PREFIX):])
-  if isinstance(source, str) and source.startswith(FAMILY_PREFIX):
-    return _read_zoo(source)
+  if isinstance(source, str) and source.startswith((ZOO_PREFIX, FAMILY_PREFIX)):
+    from placeto_tf.zoo import build
+
+    model = build(source[len(ZOO_PREFIX):] if source.startswith(ZOO_PREFIX) else source)
+    return _from_proto(model.meta_graph_def(), "meta_graph_def")
   if isinstance(source, (str, os.PathLike)):
     path = os.fspath(source)
     if isinstance(path, str) and os.path.isdir(path):
@@ -163,12 +164,6 @@ def _from_proto(
         fetches_lib.collected_train_ops(proto))
   graph_def = proto if format == "graph_def" else None
   return ReadGraph(GraphSource(format, proto, path, text, graph_def=graph_def))
-
-
-def _read_zoo(spec: str) -> ReadGraph:
-  from placeto_tf.zoo import build
-
-  return _from_proto(build(spec).meta_graph_def(), "meta_graph_def")
 
 
 def _read_tf_graph(tf_graph: Any) -> ReadGraph:

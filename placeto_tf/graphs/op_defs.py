@@ -77,14 +77,9 @@ class OpDefs:
     Raises:
       GraphError: TensorFlow does not know the op.
     """
-    found = self._schemas.get(node.op)
-    if found is None:
-      found = self._schemas[node.op] = self._read_schema(node)
-    return found
-
-  def is_function(self, op_type: str) -> bool:
-    """Returns whether the op type is a function of the graph's library."""
-    return op_type in self.functions
+    if node.op not in self._schemas:
+      self._schemas[node.op] = self._read_schema(node)
+    return self._schemas[node.op]
 
   def _read_schema(self, node: NodeDef) -> _Schema:
     function = self.functions.get(node.op)
@@ -163,9 +158,14 @@ class OpDefs:
           raise GraphError(
               f"attribute {name!r} of op {node.name!r} ({node.op}) is {type_name(each)}, which the "
               "op does not allow")
-        if kind == "func":
-          self._check_function(node, name, each)
-        elif kind == "shape":
+        # A function's empty name stands for none, which is the default of some attributes.
+        if kind == "func" and each.name and each.name not in self.functions and (
+            registered_op_def(each.name) is None):
+          raise GraphError(
+              f"attribute {name!r} of op {node.name!r} ({node.op}) calls the function "
+              f"{each.name!r}, which is not in the graph's library; export the graph with its "
+              "functions")
+        if kind == "shape":
           check_shape(node, name, each)
         elif kind == "tensor":
           check_tensor(node, name, each)
@@ -173,13 +173,6 @@ class OpDefs:
           raise GraphError(
               f"attribute {name!r} of op {node.name!r} ({node.op}) is {each}, expected at "
               f"least {attribute.minimum}")
-
-  def _check_function(self, node, name, func) -> None:
-    # An empty name stands for no function, which is the default of some attributes.
-    if func.name and func.name not in self.functions and registered_op_def(func.name) is None:
-      raise GraphError(
-          f"attribute {name!r} of op {node.name!r} ({node.op}) calls the function {func.name!r}, "
-          "which is not in the graph's library; export the graph with its functions")
 
 
 def registered_op_def(name: str) -> OpDef:

@@ -54,21 +54,16 @@ def read_saved_model(
   key, fetches, feeds = _choose_signature(meta_graph, signature, path)
   source = GraphSource(
       "saved_model", proto, path, text, graph_def=meta_graph.graph_def, meta_graph=meta_graph)
-  read = ReadGraph(
-      source, fetches_lib.collected_train_ops(meta_graph),
-      notes=_notes(meta_graph, key, signature is not None))
-  return read, fetches, feeds
-
-
-def _notes(meta_graph: MetaGraphDef, key: str, given: bool) -> Tuple[str, ...]:
-  """Returns a note on the chosen signature if the user may want another one."""
   others = sorted(set(meta_graph.signature_def) - {key, _INIT_SIGNATURE})
-  if others:
-    return (
-        f"only the signature {key!r} is placed; further ops of "
-        f"{', '.join(map(repr, others))} share the devices of the variables that they use, or run "
-        "on the host",)
-  return () if given or key == DEFAULT_SIGNATURE else (f"the signature {key!r} is placed",)
+  notes: Tuple[str, ...] = ()
+  if others:  # the user may want another one
+    notes = (
+        f"only the signature {key!r} is placed; further ops of {', '.join(map(repr, others))} "
+        "share the devices of the variables that they use, or run on the host",)
+  elif signature is None and key != DEFAULT_SIGNATURE:
+    notes = (f"the signature {key!r} is placed",)
+  read = ReadGraph(source, fetches_lib.collected_train_ops(meta_graph), notes=notes)
+  return read, fetches, feeds
 
 
 def _choose_meta_graph(proto: SavedModel, tags: Optional[Sequence[str]], path: str) -> MetaGraphDef:
