@@ -92,7 +92,7 @@ def contract(
   Raises:
     PlacementError: the ops of one label have no device in common.
   """
-  node_of_op = numbered(labels)
+  node_of_op = _numbered(labels)
   m = int(node_of_op.max()) + 1
   # Ops by node; ops of node i begin at starts[i].
   order = np.argsort(node_of_op, kind="stable")
@@ -129,16 +129,9 @@ def raise_stuck(graph: ComputationGraph, node_of_op: np.ndarray, node: int) -> N
       "fewer of them or add a device that all can use")
 
 
-def numbered(labels: np.ndarray) -> np.ndarray:
+def _numbered(labels: np.ndarray) -> np.ndarray:
   """Numbers labels from 0 without gaps, in their order: [N] int32."""
-  least = int(labels.min())
-  width = int(labels.max()) - least + 1
-  if width > 4 * len(labels) + 1000:
-    return np.unique(labels, return_inverse=True)[1].reshape(-1).astype(np.int32)
-  # Many times faster than sorting.
-  known = np.zeros(width, dtype=np.int32)
-  known[labels - least] = 1
-  return (np.cumsum(known, dtype=np.int32) - 1)[labels - least]
+  return np.unique(labels, return_inverse=True)[1].reshape(-1).astype(np.int32)
 
 
 def _distinct_rows(allowed: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
@@ -188,7 +181,7 @@ def number_groups(labels: np.ndarray, rank: np.ndarray) -> Grouping:
   Returns:
     The grouping.
   """
-  group = numbered(labels)
+  group = _numbered(labels)
   first = np.full(int(group.max()) + 1, len(labels), dtype=np.int64)
   np.minimum.at(first, group, rank)
   number = np.empty(len(first), dtype=np.int32)
