@@ -193,7 +193,11 @@ def test_functions_are_handed_over_as_their_messages_say():
       placeto.load_graph, made(kept, jit_compile=True)[1])
   lost = made([])[1]
   gc.collect()
-  assert "keep the object that owns them" in _said(placeto.load_graph, lost)
+  graph = placeto.load_graph(lost)
+  assert any("keep the object that owns it" in note for note in graph.notes)
+  placed = placeto.place(graph, "cpu:1", "single").apply(lost)
+  assert (placed(tf.ones([1])).numpy() == lost(tf.ones([1])).numpy()).all()
+  assert not any("keep the object" in note for note in placeto.load_graph(concrete).notes)
 
 
 def test_a_subclassed_model_is_handed_over_with_a_batch_or_as_its_function():
