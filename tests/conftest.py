@@ -10,6 +10,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -49,6 +51,25 @@ for _number, _handler in (
     signal.signal(_number, _handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session):
+  """Compiles what most tests need before pytest-xdist starts processes for the whole suite.
+
+  Otherwise each of these processes, and each program that they start, would compile it. A process
+  for each event loop; where the code is there, this takes seconds.
+  """
+  config = session.config
+  whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+  if not whole or not config.getoption("numprocesses", 0) or hasattr(config, "workerinput"):
+    return
+  running = [subprocess.Popen(
+      [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-k", engine,
+       os.path.join(os.path.dirname(__file__), "placing", "compiling_ahead_test.py")],
+      stdout=subprocess.DEVNULL) for engine in ("ReferenceEngine", "ExtendedEngine")]
+  for process in running:
+    process.wait()
+
+
 @pytest.fixture(scope="session")
 def socket_filters():
   """Skips where this user may attach no filter to a socket: workers then refuse to start."""
@@ -67,7 +88,7 @@ _DEAREST = (
     "replication/ordinary_models_test.py", "replication/keras_constructs_test.py",
     "placements/keras_proof_test.py", "policies/ray_training_test.py", "examples_test.py",
     "policies/placeto/published/training_test.py", "policies/resume_test.py",
-    "replication/keras_test.py", "scripts/benchmarks/placeto_figures_test.py",
+    "replication/keras_test.py",
     "evaluation/host_check_test.py", "encoding/training_packages_test.py",
     "runtime/comparing_test.py", "placing/what_now_test.py", "scripts/train_test.py",
     "placements/proof_test.py", "runtime/measuring_test.py", "runtime/workers_test.py")

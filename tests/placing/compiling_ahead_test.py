@@ -69,7 +69,7 @@ def test_auto_compiles_its_parts_without_touching_the_problem(
   ("ReferenceEngine", {}), ("ExtendedEngine", {"transfer_per_destination": True})])
 def test_all_parts_of_auto_really_run(
     stages, tmp_path, make_problem, make_cluster, engine, extension):
-  """Run by itself, it fills the cache of compiled code for all tests, as .ci/run does."""
+  """It fills the cache of compiled code for all tests: see tests/conftest.py."""
   problem = make_problem([1.0] * 3, cluster=make_cluster(2, **extension))
   compile_ahead(problem, registry.find("auto"), _stage(stages))
   assert stages == [STAGE] and os.listdir(tmp_path) == [f"{engine}.auto"]
