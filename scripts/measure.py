@@ -28,8 +28,6 @@ shared_flags.define_runtime_flags()
 flags.DEFINE_list("placement", None, "placement.json files, comma separated.", required=True)
 shared_flags.define_any_graph_flag()
 shared_flags.define_look_flag()
-flags.DEFINE_boolean("optimizations", False, "Whether TensorFlow's graph optimizers run before the "
-                     "step is timed; the line then has the numbers of ops folded and moved.")
 flags.DEFINE_string("feed_values", None, "An .npz file with an array for each feed; default: "
                     "random values.")
 flags.DEFINE_integer("warmup_runs", 3, "Steps before the timed ones.", lower_bound=1)
@@ -44,9 +42,8 @@ flags.DEFINE_integer("seed", 0, "Seed of random feeds.",
 
 def main() -> None:
   """Loads the graph once and times every placement."""
-  if not FLAGS.optimizations:
-    # oneDNN fuses ops after the graph is split, so another placement would be timed.
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+  # oneDNN fuses ops after the graph is split, so another placement would be timed.
+  os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
   from placeto_tf.clusters import Cluster
   from placeto_tf.costs import estimate_costs
   from placeto_tf.costs.look import looking
@@ -60,7 +57,7 @@ def main() -> None:
   config = measuring.MeasuringConfig(
       warmup_runs=FLAGS.warmup_runs, min_runs=min(8, FLAGS.max_runs), max_runs=FLAGS.max_runs,
       max_seconds=FLAGS.max_seconds, timeout_seconds=FLAGS.timeout_seconds,
-      optimizations=FLAGS.optimizations, seed=FLAGS.seed)
+      seed=FLAGS.seed)
   runtime, device_map = shared_flags.runtime(cluster)
   entry_point.import_tensorflow_quietly()
   graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
@@ -81,8 +78,6 @@ def main() -> None:
           "placement": path, "measured_us": _finite(step.step_time_us),
           "low_us": _finite(step.low_us), "high_us": _finite(step.high_us), "runs": step.runs,
           "predicted_us": float(simulated.step_time_us), "reference_us": step.reference_us}
-      if FLAGS.optimizations:
-        line.update(folded_ops=step.folded_ops, moved_ops=step.moved_ops)
       if step.failure:
         line["failure"] = step.failure
       print(json.dumps(line), flush=True)

@@ -1,23 +1,19 @@
-"""A process that analyses graphs, one after the other, for `guarded`.
+"""A process that analyses graphs and runs steps, one after the other, for `guarded`.
 
-A request is two messages: JSON ("options" of the analysis, or "step" in them for a run of one,
-"limit_s" of CPU time), and the GraphDef. The answer is JSON ("error", or the fields of the
-`Analysis` but its outputs, each estimate as a list), a zero byte, and the outputs as an
-OpPerformanceList.
+A request is a tuple: the name of a function of `_functions`, its GraphDef, its other arguments by
+name, and the limit of CPU time in s. The answer is the function's result, or a CostError.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
-import json
 import math
 import os
 import signal
 import time
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Callable, Dict
 
 from placeto_tf.costs import shape_analysis, step_run
 from placeto_tf.errors import CostError, one_line
@@ -35,16 +31,17 @@ def serve(connection: Connection) -> None:
   """Answers requests until the other side ends."""
   import faulthandler
 
-  from tensorflow.core.framework import graph_pb2
-
   faulthandler.disable()
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the other side's
   with contextlib.suppress(EOFError, OSError):
     while True:
-      request = json.loads(connection.recv_bytes())
-      graph = graph_pb2.GraphDef.FromString(connection.recv_bytes())
-      _limit_resources(request["limit_s"])
-      connection.send_bytes(_answer(graph, request["options"]))
+      name, graph_def, arguments, limit_s = connection.recv()
+      _limit_resources(limit_s)
+      connection.send(_answer(name, graph_def, arguments))
+
+
+def _functions() -> Dict[str, Callable[..., Any]]:
+  return {"analyse": shape_analysis.analyse, "run": step_run.run}
 
 
 def end_with(parent: int) -> None:
@@ -69,30 +66,13 @@ def _limit_resources(limit_s: float) -> None:
       file.write("1000")
 
 
-def _answer(graph_def: Any, options: Any) -> bytes:
-  """Returns the analysis as bytes; an exception as its message."""
-  from tensorflow.core.grappler.costs import op_performance_data_pb2
-
+def _answer(name: str, graph_def: Any, arguments: Dict[str, Any]) -> Any:
+  """Returns the result of a function, or the CostError that stands for its exception."""
   try:
-    if "step" in options:
-      return _framed(step_run.run(graph_def, options["step"]))
-    found = shape_analysis.analyse(graph_def, **options)
+    return _functions()[name](graph_def, **arguments)
   except CostError as error:
-    return _framed({"error": str(error)})
+    return CostError(str(error))  # without its cause
   except Exception as error:  # of TensorFlow's, in many kinds
-    return _framed({
-        "error": f"grappler cannot analyse the graph ({type(error).__name__}: {one_line(error)}); "
-                 "give measured costs instead"})
-  outputs = op_performance_data_pb2.OpPerformanceList()
-  for name, tensors in found.outputs.items():
-    outputs.op_performance.add(node=name).op.outputs.extend(tensors)
-  # All fields but the outputs, which are protos.
-  head = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)
-          if field.name != "outputs"}
-  head["estimates"] = {
-      name: dataclasses.astuple(each) for name, each in found.estimates.items()}
-  return _framed(head) + outputs.SerializeToString()
-
-
-def _framed(head: Any) -> bytes:
-  return json.dumps(head).encode("ascii") + b"\0"
+    return CostError(
+        f"grappler cannot analyse the graph ({type(error).__name__}: {one_line(error)}); "
+        "give measured costs instead")

@@ -2,8 +2,9 @@
 
 An entry holds the `OpWork` of one graph as NumPy arrays, in a zip file with checksums, or the
 result of a look at its step as JSON. The key covers all inputs of the counts: the order of the ops,
-their NodeDefs with the bound shapes, the trip counts of loops, the result of a look, TensorFlow's
-version, and `_FORMAT`. Work does not depend on devices, so one entry serves every cluster.
+their NodeDefs with the bound shapes, the trip counts of loops, TensorFlow's version, and `_FORMAT`.
+With a look, the key also covers the values of variables (`look.identity`). Work does not depend on
+devices, so one entry serves every cluster.
 
 Entries are written under another name and renamed. A damaged entry counts as missing, and an entry
 that cannot be written is left out, because a cache must never make a run fail.
@@ -17,9 +18,7 @@ import hashlib
 import io
 import json
 import os
-import zipfile
-import zlib
-from typing import Any, Optional, Union
+from typing import Any, Dict, Mapping, Optional, Union
 
 import numpy as np
 
@@ -29,13 +28,12 @@ from placeto_tf.errors import CostError, PlacetoError
 from placeto_tf.files import outputs, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
-_FORMAT = 13  # increase it whenever ops are counted differently
+_FORMAT = 14  # increase it whenever ops are counted differently
 _MAX_ENTRIES = 100  # a few hundred kB each
 _SUFFIX, _SEEN_SUFFIX = ".work", ".seen"
-_MOST_BYTES = 256 * 2**20
+_READING: Mapping[str, Any] = {"what": "the cached work", "remedy": "remove it"}
 _DTYPES = {"launches": bool, "launches_on_gpu": bool, "product_types": np.int32}
 _TEXTS = ("notes", "unknown", "unsure")
-_ARRAYS = tuple(field.name for field in dataclasses.fields(OpWork) if field.name not in _TEXTS)
 
 
 def default_folder() -> str:
@@ -73,15 +71,13 @@ def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
   Returns:
     The work, or None where there is no entry that fits the graph.
   """
-  content = _read(os.path.join(folder, key + _SUFFIX))
-  if content is None:
-    return None
+  path = os.path.join(folder, key + _SUFFIX)
   try:
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-      arrays = {name: file[name] for name in _ARRAYS}
-      notes, unknown, unsure = json.loads(str(file["texts"]))
-  except (PlacetoError, OSError, ValueError, KeyError, EOFError, TypeError, AttributeError,
-          NotImplementedError, zipfile.BadZipFile, zlib.error):
+    arrays: Dict[str, Any] = user_files.read_arrays(path, **_READING)
+    texts = json.loads(str(arrays.pop("texts")))
+    work = OpWork(**arrays, **{**texts, "notes": tuple(texts["notes"])})
+    os.utime(path)  # the oldest entries are removed first
+  except (PlacetoError, OSError, ValueError, KeyError, TypeError):
     return None
   # An entry of a format that was not raised, or of another graph, has other shapes or types.
   fits = all(
@@ -89,10 +85,7 @@ def load(folder: str, key: str, graph: ComputationGraph) -> Optional[OpWork]:
       and array.dtype == _DTYPES.get(name, np.float64)
       and bool(np.all(np.isfinite(array) & (array >= 0)))
       for name, array in arrays.items())
-  if not fits or not isinstance(notes, list) or not all(
-      isinstance(note, str) and note.isprintable() for note in (*notes, unknown)):
-    return None
-  return OpWork(**arrays, notes=tuple(notes), unknown=unknown, unsure=bool(unsure))
+  return work if fits else None
 
 
 def load_seen(folder: str, key: str) -> Union[Seen, str, None]:
@@ -100,16 +93,17 @@ def load_seen(folder: str, key: str) -> Union[Seen, str, None]:
 
   Args:
     folder: of the cache.
-    key: of the graph, from `key_of`.
+    key: of the graph and its variables, from `key_of` and `look.identity`.
 
   Returns:
     The result of the look, the reason why it failed, or None if there is no entry.
   """
-  content = _read(os.path.join(folder, key + _SEEN_SUFFIX))
+  path = os.path.join(folder, key + _SEEN_SUFFIX)
   try:
-    found = json.loads(content) if content is not None else None
+    found = user_files.read_json(path, **_READING)
+    os.utime(path)
     return Seen(**found) if isinstance(found, dict) else found
-  except (ValueError, TypeError):
+  except (PlacetoError, OSError, TypeError):
     return None
 
 
@@ -118,23 +112,11 @@ def store_seen(folder: str, key: str, seen: Union[Seen, str]) -> None:
 
   Args:
     folder: of the cache.
-    key: of the graph, from `key_of`.
+    key: of the graph and its variables, from `key_of` and `look.identity`.
     seen: the result of the look, or the reason why it failed.
   """
   found = seen if isinstance(seen, str) else dataclasses.asdict(seen)
   _write(folder, key, _SEEN_SUFFIX, json.dumps(found).encode())
-
-
-def _read(path: str) -> Optional[bytes]:
-  """Reads the content of an entry; None if it is missing or damaged."""
-  try:
-    content = user_files.read_bytes(
-        path, what="the cached work", remedy="remove it", most_bytes=_MOST_BYTES)
-  except (PlacetoError, OSError):
-    return None
-  with contextlib.suppress(OSError):
-    os.utime(path)  # the oldest entries are removed first
-  return content
 
 
 def store(folder: str, key: str, work: OpWork) -> None:
@@ -146,9 +128,9 @@ def store(folder: str, key: str, work: OpWork) -> None:
     work: of the graph.
   """
   content = io.BytesIO()
-  np.savez_compressed(
-      content, texts=np.array(json.dumps([getattr(work, name) for name in _TEXTS])),
-      **{name: getattr(work, name) for name in _ARRAYS})
+  fields = {field.name: getattr(work, field.name) for field in dataclasses.fields(work)}
+  texts = {name: fields.pop(name) for name in _TEXTS}
+  np.savez_compressed(content, texts=np.array(json.dumps(texts)), **fields)
   _write(folder, key, _SUFFIX, content.getvalue())
 
 

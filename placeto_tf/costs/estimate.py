@@ -98,19 +98,22 @@ def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
   # With the cache off there is no key, and nothing is read or stored.
   folder = cache_files.default_folder() if cache is True else os.fspath(cache) if cache else None
   key = cache_files.key_of(graph, graph_def) if folder else ""
-  seen = cache_files.load_seen(folder, key) if folder else None
-  mode = looks.mode()
-  work = _counted(graph, graph_def, folder, key, seen)
-  # Try a look that failed before only again with "yes".
-  if mode != "no" and work.unsure and (seen is None or isinstance(seen, str) and mode == "yes"):
-    try:
-      seen = looks.refused(graph_def, work, mode) or looks.look(graph, mode)
-    except CostError as error:
-      seen = str(error)
-    if folder:
-      cache_files.store_seen(folder, key, seen)
-    work = _counted(graph, graph_def, folder, key, seen)
+  mode, seen = looks.mode(), None
+  work = _counted(graph, graph_def, folder, key)
+  if work.unsure:
+    # The result of a look also depends on the values of variables.
+    key += "-" + looks.identity(graph) if folder else ""
+    seen = cache_files.load_seen(folder, key) if folder else None
+    # Try a look that failed before only again with "yes".
+    if mode != "no" and (seen is None or isinstance(seen, str) and mode == "yes"):
+      try:
+        seen = looks.refused(graph_def, work, mode) or looks.look(graph, mode)
+      except CostError as error:
+        seen = str(error)
+      if folder:
+        cache_files.store_seen(folder, key, seen)
   if isinstance(seen, looks.Seen):
+    work = _counted(graph, graph_def, folder, key, seen)
     work = dataclasses.replace(work, notes=(
         "the step was run once on this machine's CPU, with made-up feeds, to see shapes and rounds "
         "that inference does not know", *work.notes))
@@ -122,14 +125,11 @@ def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
 
 def _counted(
     graph: ComputationGraph, graph_def: GraphDef, folder: Optional[str], key: str,
-    seen: Union[looks.Seen, str, None]) -> OpWork:
-  """Counts work, or reads it from the folder; `seen` is a text if there was no look."""
-  known = seen if isinstance(seen, looks.Seen) else None
-  # Work with the results of a look is another entry than work without.
-  key += "" if known is None else "-seen"
+    seen: Optional[looks.Seen] = None) -> OpWork:
+  """Counts work with the result of a look, if there was one, or reads it from the folder."""
   work = cache_files.load(folder, key, graph) if folder else None
   if work is None:
-    work = count_work(graph, graph_def, known)
+    work = count_work(graph, graph_def, seen)
     if folder:
       cache_files.store(folder, key, work)
   return work
@@ -164,7 +164,7 @@ def from_work(graph: ComputationGraph, cluster: Cluster, work: OpWork) -> OpCost
   # [N, K]: a column for each kind of device.
   compute_us = np.stack(
       [_device_us(graph, device, work) for device in cluster.kind_devices], axis=1)
-  compute_us += launches_between_us(compute_us, work.launched, cluster)
+  compute_us += launches_between_us(compute_us, work.executions, cluster)
   return OpCosts(compute_us, work.output_bytes, work.persistent_bytes, work.temporary_bytes,
                  tuple(work.notes), work.executions, work.unknown)
 

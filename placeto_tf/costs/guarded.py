@@ -23,14 +23,15 @@ import tempfile
 import threading
 import warnings
 from multiprocessing.connection import Connection, Pipe
-from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
-from placeto_tf.costs import analysis_server, shape_analysis
-from placeto_tf.costs.grappler import OpEstimate
+from placeto_tf.costs import analysis_server
 from placeto_tf.errors import CostError
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
+
+  from placeto_tf.costs.shape_analysis import Analysis
 
 _LIMIT_S = 10.0  # of CPU time
 _LIMIT_PER_OP_S = 0.005  # ten times the usual time
@@ -43,11 +44,11 @@ _SERVER = ("import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
            "from placeto_tf.costs import analysis_server; analysis_server.main()")
 
 
-def analyse(graph_def: GraphDef, counts: bool = True, **options: Any) -> shape_analysis.Analysis:
+def analyse(graph_def: GraphDef, counts: bool = True, **options: Any) -> Analysis:
   """Analyses as `shape_analysis.analyse` does; a crash or hang of TensorFlow is a CostError.
 
   Args:
-    graph_def, counts, options: its arguments; the options must be JSON-able.
+    graph_def, counts, options: its arguments.
 
   Returns:
     Its analysis.
@@ -55,20 +56,18 @@ def analyse(graph_def: GraphDef, counts: bool = True, **options: Any) -> shape_a
   Raises:
     CostError: grappler cannot read the graph, crashes on it, or does not end.
   """
-  if not hasattr(os, "fork"):
-    return shape_analysis.analyse(graph_def, counts, **options)
   limit_s = _LIMIT_S + _LIMIT_PER_OP_S * len(graph_def.node)
-  return _decode(_ask(graph_def, {"counts": counts, **options}, limit_s))
+  return _ask("analyse", graph_def, {"counts": counts, **options}, limit_s)
 
 
-def _ask(graph_def: GraphDef, options: Mapping[str, Any], limit_s: float) -> bytes:
+def _ask(name: str, graph_def: GraphDef, arguments: Mapping[str, Any], limit_s: float) -> Any:
   """Asks the process, or another one where somebody killed it. Raises CostError."""
   with _lock:
     # A process that something else killed (SIGKILL) is replaced once; a crash is the graph's fault.
     for last in (False, True):
       server = _running()
       try:
-        return server.ask(graph_def, options, limit_s)
+        return server.ask((name, graph_def, arguments, limit_s))
       except (EOFError, OSError):
         code = server.wait()
         if last or code != -signal.SIGKILL:
@@ -92,10 +91,7 @@ def run_step(graph_def: GraphDef, request: Mapping[str, Any], limit_s: float) ->
   Raises:
     CostError: the step cannot be run, crashes, or does not end in time.
   """
-  if not hasattr(os, "fork"):
-    raise CostError("steps are run in a process of their own, which needs a POSIX system")
-  answer, _, _ = _ask(graph_def, {"step": request}, limit_s).partition(b"\0")
-  return _checked(json.loads(answer))
+  return _ask("run", graph_def, {"request": request}, limit_s)
 
 
 def prepare() -> None:
@@ -105,7 +101,7 @@ def prepare() -> None:
   forks with threads does not apply.
   """
   global _server
-  if hasattr(os, "fork") and threading.active_count() == 1:
+  if threading.active_count() == 1:
     with _lock:
       _close()
       with warnings.catch_warnings():
@@ -126,33 +122,25 @@ class _Server:
     with theirs:
       self._pid = start(self._connection, theirs, self._said.fileno())
 
-  def ask(self, graph_def: GraphDef, options: Mapping[str, Any], limit_s: float) -> bytes:
-    """Asks for the answer on a graph.
-
-    Args:
-      graph_def: the graph.
-      options: of the analysis, or "step" with the request of a run.
-      limit_s: of CPU time.
-
-    Returns:
-      The answer as bytes, see `analysis_server`.
+  def ask(self, request: Tuple[str, GraphDef, Mapping[str, Any], float]) -> Any:
+    """Sends a request, see `analysis_server`, and returns the result.
 
     Raises:
-      CostError: there is none in time.
+      CostError: there is none, or none in time.
       EOFError, OSError: the process has ended.
     """
     self.asked = True
     self._said.truncate(0)
-    connection = self._connection
-    connection.send_bytes(json.dumps({"options": options, "limit_s": limit_s}).encode("ascii"))
-    connection.send_bytes(graph_def.SerializeToString())
+    self._connection.send(request)
     # The limit is of CPU time; on a loaded machine, more wall-clock time passes.
-    if not connection.poll(limit_s + _SILENT_S):
+    if not self._connection.poll(request[-1] + _SILENT_S):
       raise CostError(
           "TensorFlow cannot analyse the graph, it waits for something that does not come; "
           "give measured costs instead")
-    answer = connection.recv_bytes()
+    answer = self._connection.recv()
     self.asked = False
+    if isinstance(answer, CostError):
+      raise answer
     return answer
 
   def wait(self) -> int:
@@ -234,27 +222,7 @@ def _after_fork() -> None:
   _lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-  os.register_at_fork(after_in_child=_after_fork)
-
-
-def _checked(head: Any) -> Any:
-  """Checks the head of an answer. Raises CostError where it says that there is none."""
-  if "error" in head:
-    raise CostError(head["error"])
-  return head
-
-
-def _decode(answer: bytes) -> shape_analysis.Analysis:
-  from tensorflow.core.grappler.costs import op_performance_data_pb2
-
-  text, _, tensors = answer.partition(b"\0")
-  head = _checked(json.loads(text))
-  outputs = op_performance_data_pb2.OpPerformanceList.FromString(tensors)
-  head["estimates"] = {name: OpEstimate(*numbers) for name, numbers in head["estimates"].items()}
-  head["guessed"] = tuple((name, port) for name, port in head["guessed"])  # lists in JSON
-  return shape_analysis.Analysis(
-      outputs={each.node: list(each.op.outputs) for each in outputs.op_performance}, **head)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _failure(code: int, limit_s: float, lines: Sequence[str]) -> CostError:

@@ -15,14 +15,17 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import hashlib
+import json
 import os
-from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
 from placeto_tf.costs import guarded, no_side_effects
 from placeto_tf.costs.branches import inputs_in_order
 from placeto_tf.errors import CostError
+from placeto_tf.files import user_files
 from placeto_tf.graphs import variables
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.loops import MERGE
@@ -151,13 +154,36 @@ def look(graph: ComputationGraph, mode: str) -> Seen:
   # The step runs on this machine's CPU, whatever the file says.
   for node in graph_def.node:
     node.device = ""
-  found = guarded.run_step(graph_def, {
+  found = guarded.run_step(graph_def, _request(graph), _LIMIT_S[mode])
+  return Seen(found["shapes"], found["executions"])
+
+
+def identity(graph: ComputationGraph) -> str:
+  """Returns a hex digest of a step and of its variables' values: of equal looks it is equal.
+
+  The values are those of the initializers, which are ops of the file, or of the checkpoint, whose
+  index has a checksum of each variable.
+  """
+  request = _request(graph)
+  digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode())
+  digest.update(graph.origin.graph_def.SerializeToString(deterministic=True))
+  # Variables get made-up values if the checkpoint cannot be read.
+  with contextlib.suppress(CostError):
+    if request["checkpoint"]:
+      digest.update(user_files.read_bytes(
+          request["checkpoint"][-1] + ".index", what="the index of the checkpoint",
+          remedy="save it again", error_type=CostError))
+  return digest.hexdigest()[:40]
+
+
+def _request(graph: ComputationGraph) -> Dict[str, Any]:
+  """Returns the request for a run of a graph's step; see `step_run.run`."""
+  source = graph.origin
+  return {
       "fetches": list(graph.fetches), "variables": variables.of_graph(graph),
       "initializers": variables.own_initializers(graph),
       "checkpoint": _checkpoint(source),
-      "feeds": {name: list(shape) for name, shape in source.feed_shapes.items()},
-  }, _LIMIT_S[mode])
-  return Seen(found["shapes"], found["executions"])
+      "feeds": {name: list(shape) for name, shape in source.feed_shapes.items()}}
 
 
 def _checkpoint(source: GraphSource) -> Optional[List[str]]:

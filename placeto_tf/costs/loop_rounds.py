@@ -100,30 +100,6 @@ class LoopRounds:
           found[self._nodes[op].name, 0] = start + trips * step
     return found
 
-  def sums(self) -> List[str]:
-    """Returns the ops that add up something over the rounds, as gradients of weights are, and whose
-    sum nothing else in the loop reads: written out, that is one sum of all rounds."""
-    # Tensors pass through Switch, Identity and Merge, so readers are looked for behind those.
-    consumers: Dict[int, List[int]] = {}
-    for producer, port, consumer in zip(*(each.tolist() for each in self._edges)):
-      if port != CONTROL:
-        consumers.setdefault(producer, []).append(consumer)
-    found = []
-    for merge, op_type in enumerate(self._types):
-      behind = self._round_trip(merge) if op_type in loops.MERGE else None
-      if behind is None or self._types[behind[0]] not in (*_ADD, "AddN"):
-        continue
-      readers, waiting = set(), [merge]
-      while waiting:
-        for op in consumers.get(waiting.pop(), ()):
-          if self._types[op] in loops.PASSING:
-            waiting.append(op)
-          elif self._types[op] not in loops.EXIT:
-            readers.add(op)
-      if readers == {behind[0]}:
-        found.append(self._nodes[behind[0]].name)
-    return found
-
   def executions(self, trip_count: Optional[int] = None) -> Dict[str, float]:
     """Returns op name -> runs in a step; `trip_count` replaces the rounds of every loop."""
     assumed = [loops.DEFAULT_TRIPS if trips is None else trips for trips in self.trips]

@@ -16,19 +16,19 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 
 
 def launches_between_us(
-    compute_us: np.ndarray, launched: np.ndarray, cluster: Cluster) -> np.ndarray:
+    compute_us: np.ndarray, executions: np.ndarray, cluster: Cluster) -> np.ndarray:
   """Returns the time of the launches between the runs of each op in a step.
 
   Args:
     compute_us: [N, K] float64 time of the kernels, 0 where none is launched.
-    launched: [N] float64, the number of launches of each op.
+    executions: [N] float64, the number of runs of each op, each of which is a launch.
     cluster: the cluster, whose `op_overhead_us` is the time of a launch.
 
   Returns:
     [N, K] float64 us; the simulator adds the launch after the last run.
   """
   # [N, 1]: n runs have n - 1 launches between them.
-  between = np.maximum(launched - 1, 0)[:, None] * cluster.op_overhead_us
+  between = np.maximum(executions - 1, 0)[:, None] * cluster.op_overhead_us
   return np.where(compute_us > 0, between, 0.0)
 
 

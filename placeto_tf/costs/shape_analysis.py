@@ -54,7 +54,6 @@ class Analysis:
     executions: name of an op of a loop -> number of its runs.
     rounds: loop -> trip count, None if unknown.
     capped: loops whose trip count is an upper limit.
-    sums: ops that add up a tensor over the iterations of a loop; see `LoopRounds.sums`.
     growing: Merge ops of loop variables whose shape changes between iterations; they are assumed to
       keep the shape with which they enter the loop.
   """
@@ -66,7 +65,6 @@ class Analysis:
   rounds: Mapping[str, Optional[int]] = dataclasses.field(default_factory=dict)
   capped: Sequence[str] = ()
   growing: Sequence[str] = ()
-  sums: Sequence[str] = ()
 
 
 def analyse(
@@ -133,7 +131,7 @@ def analyse(
       loops.executions(trip_count) if loops is not None else {},
       dict(zip(loops.names, loops.trips)) if loops is not None else {},
       [loops.names[frame] for frame in sorted(loops.capped)] if loops is not None else (),
-      [merge for merge, _ in growing], loops.sums() if loops is not None else ())
+      [merge for merge, _ in growing])
 
 
 class _Inference:

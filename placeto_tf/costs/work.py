@@ -78,8 +78,6 @@ class OpWork:
       other ops.
     temporary_bytes, persistent_bytes: [N] float64.
     executions: [N] float64, the number of runs of the op in a step.
-    launched: [N] float64, the number of launches of its kernel: 1 for a sum over a loop's
-      iterations.
     output_bytes: [O] float64.
     notes: sentences on assumptions.
     unknown: shapes and trip counts that are unknown even after guesses, as part of a sentence; ""
@@ -95,7 +93,6 @@ class OpWork:
   temporary_bytes: np.ndarray  # [N]
   persistent_bytes: np.ndarray  # [N]
   executions: np.ndarray  # [N]
-  launched: np.ndarray  # [N]
   output_bytes: np.ndarray  # [O]
   notes: Tuple[str, ...] = ()
   unknown: str = ""
@@ -187,11 +184,8 @@ def count_work(
       _NOMINAL_US_PER_OP + flops / _NOMINAL_FLOPS_PER_US + moved / _NOMINAL_BYTES_PER_US)
   if seen is None:
     executions[untaken(graph, nodes, nominal_us * executions)] = 0
-  sums = set(answer.sums)
-  # A sum over the rounds of a loop is written out as one kernel.
-  launched = np.where([name in sums for name in graph.op_names], 1, executions)
   return OpWork(flops, moved, launches, launches_on_gpu, product_types, temporary, persistent,
-                executions, launched, output_bytes, notes, unknown, bool(unknown) or guessed)
+                executions, output_bytes, notes, unknown, bool(unknown) or guessed)
 
 
 class _Counter:

@@ -148,8 +148,7 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
   return OpWork(
       fields["flops"], fields["moved_bytes"], launches, on_gpu, product_types,
       fields["temporary_bytes"], fields["persistent_bytes"],
-      np.where(known, work.executions[source], graph.executions),
-      np.where(known, work.launched[source], graph.executions), output_bytes, work.notes,
+      np.where(known, work.executions[source], graph.executions), output_bytes, work.notes,
       work.unknown, work.unsure)
 
 

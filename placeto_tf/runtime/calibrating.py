@@ -218,10 +218,10 @@ def _fit(
 def _calibrated(
     cluster: Cluster, links: Mapping[Tuple[int, int], LinkTimes], overhead_us: float) -> Cluster:
   """Returns the cluster with the measurements in its fields."""
+  cluster = dataclasses.replace(
+      cluster, op_overhead_us=overhead_us, ready_order="executor", inline_op_types=INLINE_OP_TYPES)
   if not links:
-    return dataclasses.replace(
-        cluster, op_overhead_us=overhead_us, ready_order="executor",
-        inline_op_types=INLINE_OP_TYPES)
+    return cluster
   bandwidth, latency_us = np.array(cluster.bandwidth_bytes_per_us), np.array(cluster.latency_us)
   parts = {pair: split_hop(times) for pair, times in links.items()}
   for (i, j), (_, _, (wire_us, wire_us_per_byte)) in parts.items():
@@ -233,10 +233,8 @@ def _calibrated(
   pack, unpack, _ = np.mean(list(parts.values()), axis=0).tolist()
   return dataclasses.replace(
       cluster, bandwidth_bytes_per_us=bandwidth, latency_us=latency_us, bus_gap_us=0.0,
-      op_overhead_us=overhead_us, transfer_per_destination=True,
-      sender_us_per_transfer=pack[0], sender_us_per_byte=pack[1],
-      receiver_us_per_transfer=unpack[0], receiver_us_per_byte=unpack[1],
-      ready_order="executor", inline_op_types=INLINE_OP_TYPES)
+      transfer_per_destination=True, sender_us_per_transfer=pack[0], sender_us_per_byte=pack[1],
+      receiver_us_per_transfer=unpack[0], receiver_us_per_byte=unpack[1])
 
 
 def split_hop(times: LinkTimes) -> np.ndarray:

@@ -35,7 +35,7 @@ from placeto_tf.placements import Placement, check
 from placeto_tf.runtime import statistics
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.device_maps import match_devices
-from placeto_tf.runtime.placed_runs import Execution, PlacedRun
+from placeto_tf.runtime.placed_runs import PlacedRun
 from placeto_tf.runtime.supervision import named_failures
 from placeto_tf.runtime.workers import InProcess, Runtime, one_process_note
 
@@ -53,7 +53,6 @@ class MeasuringConfig:
     min_runs, max_runs: limits of the number of timed runs.
     max_seconds: time after which a placement gets only `min_runs` runs.
     timeout_seconds: of one step, including set-up; a placement that takes longer has failed.
-    optimizations: whether TensorFlow's optimizers may change the graph, as in usual runs.
     seed: of random feeds.
   """
 
@@ -62,7 +61,6 @@ class MeasuringConfig:
   max_runs: int = 60
   max_seconds: float = 60.0
   timeout_seconds: float = 120.0
-  optimizations: bool = False
   seed: int = 0
 
   def __post_init__(self) -> None:
@@ -84,7 +82,6 @@ class MeasuredStep:
     runs: timed steps.
     times_us: [runs] float64.
     reference_us: median of the reference's steps in between; None without a reference.
-    folded_ops, moved_ops: numbers of ops that optimizers removed or moved; 0 without optimizers.
     failure: a sentence, if it could not be timed.
   """
 
@@ -94,8 +91,6 @@ class MeasuredStep:
   runs: int
   times_us: np.ndarray
   reference_us: Optional[float] = None
-  folded_ops: int = 0
-  moved_ops: int = 0
   failure: Optional[str] = None
 
   @property
@@ -206,33 +201,25 @@ class Measurer:
   def _open(self, placement: Placement) -> PlacedRun:
     return PlacedRun(
         self.graph, placement, self.devices, self.runtime, feeds=self._feeds,
-        optimizations=self.config.optimizations, timeout_seconds=self.config.timeout_seconds,
-        seed=self.config.seed)
+        timeout_seconds=self.config.timeout_seconds, seed=self.config.seed)
 
   def _measure(self, placement: Placement) -> MeasuredStep:
     if self._reference is not None and self._reference_run is None:
       self._reference_run = self._open(self._reference)
-      self._warm_up(self._reference_run)
+      for _ in range(self.config.warmup_runs):
+        self._reference_run.step()
     run = self._open(placement)
     try:
-      execution = self._warm_up(run)
-      # Optimisers may move and remove ops; without them each op has to be on its device.
-      if not self.config.optimizations:
-        run.check(execution)
+      for _ in range(self.config.warmup_runs - 1):
+        run.step()
+      run.check(run.traced_step())  # the last warm-up
       times, reference = self._repeat(run)
     finally:
       run.close()
     low, high = statistics.median_interval(times)
     return MeasuredStep(
         step_time_us=float(np.median(times)), low_us=low, high_us=high, runs=len(times),
-        times_us=np.array(times), reference_us=float(np.median(reference)) if reference else None,
-        folded_ops=len(execution.folded), moved_ops=len(execution.moved))
-
-  def _warm_up(self, run: PlacedRun) -> Execution:
-    """Runs warm-up steps, the last of them traced, and returns where their ops ran."""
-    for _ in range(self.config.warmup_runs - 1):
-      run.step()
-    return run.execution(run.traced_step())
+        times_us=np.array(times), reference_us=float(np.median(reference)) if reference else None)
 
   def _repeat(self, run: PlacedRun) -> Tuple[List[float], List[float]]:
     """Returns steps of the placement and, in between, of the reference, in us."""

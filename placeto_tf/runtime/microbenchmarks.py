@@ -17,8 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import time
-from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
@@ -58,7 +57,7 @@ class Bench:
 
   def __init__(self, runtime: Runtime, runs: int, timeout_seconds: float, speed: CoreSpeed):
     self._runtime, self._runs, self._speed = runtime, runs, speed
-    self._timeout_ms = int(timeout_seconds * 1e3)
+    self._timeout_seconds = timeout_seconds
 
   def times_us(self, builders: Sequence[Callable[[], tf.Operation]]) -> List[float]:
     """Measures one time for each of several graphs, whose steps take turns.
@@ -69,19 +68,11 @@ class Bench:
     Returns:
       The lower quartile of each graph's step times, in us.
     """
-    import tensorflow as tf
-
-    options = tf.compat.v1.RunOptions(timeout_in_ms=self._timeout_ms)
     with contextlib.ExitStack() as stack:
       sessions = [stack.enter_context(self._session(build)) for build in builders]
 
       def turn() -> List[float]:
-        times = []
-        for session, fetch in sessions:
-          started = time.perf_counter()
-          session.run(fetch, options=options)
-          times.append(time.perf_counter() - started)
-        return times
+        return [session.run(fetch) for session, fetch in sessions]
 
       # Warm-up: sessions and connections are set up.
       for _ in range(3):
@@ -93,14 +84,9 @@ class Bench:
 
   def kernel_us(self, build: Callable[[], tf.Operation]) -> float:
     """Measures the median time of the graph's kernels, by a traced step."""
-    import tensorflow as tf
-
-    options = session_lib.trace_options()
-    options.timeout_in_ms = self._timeout_ms
     with self._session(build) as (session, fetch):
       for _ in range(4):
-        metadata = tf.compat.v1.RunMetadata()
-        session.run(fetch, options=options, run_metadata=metadata)
+        metadata = session.traced_run(fetch)
     # ns -> us; names with an underscore are the runtime's own nodes.
     spent = [(node.op_end_rel_nanos - node.op_start_rel_nanos) * 1e-3
              for stats in metadata.step_stats.dev_stats for node in stats.node_stats
@@ -110,22 +96,17 @@ class Bench:
   @contextlib.contextmanager
   def _session(
       self, build: Callable[[], tf.Operation]
-  ) -> Iterator[Tuple[tf.compat.v1.Session, tf.Operation]]:
+  ) -> Iterator[Tuple[session_lib.BoundedSession, tf.Operation]]:
     """Gives a session on a small graph, and the op to run."""
     import tensorflow as tf
 
     graph = tf.Graph()
     with graph.as_default():
       fetch = build()
-    config = session_lib.session_config(num_cpus=self._runtime.num_cpus)
-    config.operation_timeout_in_ms = self._timeout_ms
-    session = tf.compat.v1.Session(self._runtime.target, graph=graph, config=config)
-    try:
+    with contextlib.closing(session_lib.BoundedSession(
+        self._runtime.target, graph, session_lib.session_config(num_cpus=self._runtime.num_cpus),
+        self._timeout_seconds)) as session:
       yield session, fetch
-    except tf.errors.OpError:
-      session_lib.abandon(session)
-      raise
-    session.close()
 
 
 def link_times(bench: Bench, source: str, target: str) -> LinkTimes:
@@ -138,22 +119,21 @@ def link_times(bench: Bench, source: str, target: str) -> LinkTimes:
   Returns:
     Times of the whole hop, of packing and of unpacking, in us, for both sizes.
   """
-  found: Dict[str, List[float]] = {"hop": [], "pack": [], "unpack": []}
+  rows: List[List[float]] = []  # [2 sizes, 3] hop, packing and unpacking
   for size in (SMALL_BYTES, LARGE_BYTES):
     # The difference of chains of equal ops, with and without crossings.
     crossing, staying = bench.times_us([
         functools.partial(_ping_pong, source, target, size),
         functools.partial(_ping_pong, source, source, size)])
-    found["hop"].append(max(0.0, crossing - staying) / _HOPS)
-    for what, worker in (("pack", source), ("unpack", target)):
+    rows.append([max(0.0, crossing - staying) / _HOPS])
+    for worker in (source, target):
       # The extra time of a busy worker that sends or receives as well.
       sending, quiet = bench.times_us([
           functools.partial(_stream, source, target, size, worker, True),
           functools.partial(_stream, source, target, size, worker, False)])
-      found[what].append(max(0.0, sending - quiet) / _SENT[size])
-  hop, pack, unpack = (
-      (small, large) for small, large in (found["hop"], found["pack"], found["unpack"]))
-  return LinkTimes(hop, pack, unpack)
+      rows[-1].append(max(0.0, sending - quiet) / _SENT[size])
+  small, large = rows
+  return LinkTimes(*zip(small, large))
 
 
 def op_overhead_us(bench: Bench, device: str) -> float:

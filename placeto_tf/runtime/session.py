@@ -9,7 +9,8 @@ swapped kernels, and so the last bits of results, depend on the placement. Setti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Optional, Set
+import time
+from typing import TYPE_CHECKING, Any, Dict, Optional, Set
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
@@ -17,6 +18,79 @@ from placeto_tf.errors import PlacementError
 if TYPE_CHECKING:
   import tensorflow as tf
   from tensorflow.core.protobuf.config_pb2 import ConfigProto, RunMetadata, RunOptions
+
+
+class BoundedSession:
+  """A session with a time-out for each run, which is abandoned after an error."""
+
+  def __init__(self, target: str, tf_graph: tf.Graph, config: ConfigProto, timeout_seconds: float):
+    """Opens the session.
+
+    Args:
+      target: address of the workers, "" for this process.
+      tf_graph: the graph to run.
+      config: its other options.
+      timeout_seconds: of a run.
+    """
+    import tensorflow as tf
+
+    self._timeout_ms = config.operation_timeout_in_ms = int(timeout_seconds * 1e3)
+    self._session = tf.compat.v1.Session(target, graph=tf_graph, config=config)
+
+  def run(self, fetches: Any, feeds: Any = None) -> float:
+    """Runs fetches once.
+
+    Args:
+      fetches, feeds: as for `tf.compat.v1.Session.run`.
+
+    Returns:
+      The seconds that the run took.
+    """
+    import tensorflow as tf
+
+    options = tf.compat.v1.RunOptions()
+    started = time.perf_counter()
+    self._run(fetches, feeds, options)
+    return time.perf_counter() - started
+
+  def traced_run(self, fetches: Any, feeds: Any = None) -> RunMetadata:
+    """Runs fetches once with a trace.
+
+    Args:
+      fetches, feeds: as for `tf.compat.v1.Session.run`.
+
+    Returns:
+      The RunMetadata.
+    """
+    import tensorflow as tf
+
+    metadata = tf.compat.v1.RunMetadata()
+    self._run(fetches, feeds, trace_options(), metadata)
+    return metadata
+
+  def _run(self, fetches: Any, feeds: Any, options: RunOptions, metadata: Any = None) -> None:
+    options.timeout_in_ms = self._timeout_ms
+    try:
+      self._session.run(fetches, feeds, options=options, run_metadata=metadata)
+    except BaseException:
+      self.abandon()
+      raise
+
+  def close(self) -> None:
+    """Closes the session, unless it was abandoned."""
+    self._session.close()
+
+  def abandon(self) -> None:
+    """Lets go of the session, which may have lost its workers.
+
+    Closing it would ask its workers again and again until the operation's time-out, and block
+    every thread of Python. The session closes itself when it is collected.
+    """
+    if self._session.sess_str:
+      # close() then does nothing; "" as an address is a session of this process.
+      self._session._closed = True
+    else:
+      self._session.close()
 
 
 def session_config(*, num_cpus: int = 1) -> ConfigProto:
@@ -46,19 +120,6 @@ def session_config(*, num_cpus: int = 1) -> ConfigProto:
   options.optimizer_options.opt_level = v1.OptimizerOptions.L0
   options.rewrite_options.disable_meta_optimizer = True
   return config
-
-
-def abandon(session: tf.compat.v1.Session) -> None:
-  """Lets go of a session that may have lost its workers.
-
-  Closing one would ask its workers again and again until the operation's time-out, and block every
-  thread of Python. The session closes itself when it is collected.
-  """
-  if session.sess_str:
-    # close() then does nothing; "" as an address is a session of this process.
-    session._closed = True
-  else:
-    session.close()
 
 
 def swaps_kernels() -> bool:

@@ -57,8 +57,8 @@ class SideBySide:
     """
     self._seed, self._norms, self._double, self._repeated = seed, norms, double, repeated
     self._graph, self._replicated = graph, replicated
-    self._doubled: Optional[Tuple[float, int]] = None  # what `_in_double` gives, once it has run
-    self._again: Optional[SideBySide] = None  # of the same in double precision
+    self._doubled: Optional[SideBySide] = None  # the same in double precision, once it was tried
+    self._found = (0.0, 0)  # the result of a run that has ended
     self.in_replicas = False
     self.overflow_step: Optional[int] = None
     self.hurried = False
@@ -112,8 +112,8 @@ class SideBySide:
       except ReplicaMismatchError:
         # Shares such as 1/3 were rounded to single precision, which may agree all the same.
         self._doubled, found = None, (0.0, 0)
-      if found[1] and self._again is not None:
-        self.pair = self._again.pair
+      if found[1] and self._doubled is not None:
+        self.pair = self._doubled.pair
         return found
     found = self._run(steps, started, deadline)
     # Overflow in the first step: again, with smaller weights.
@@ -263,23 +263,22 @@ class SideBySide:
     """
     import tensorflow as tf
 
+    if self._double:
+      return 0.0, 0
     if self._doubled is None:
       # Tried once; no steps unless the run below succeeds.
-      self._doubled = 0.0, 0
-      if self._double:
-        return self._doubled
+      self._doubled = again = SideBySide(
+          self._graph, self._replicated, self._seed, norms=self._norms, double=True,
+          repeated=self._repeated)
       try:
-        self._again = again = SideBySide(
-            self._graph, self._replicated, self._seed, norms=self._norms, double=True,
-            repeated=self._repeated)
-        self._doubled = again.run(steps, started, deadline)
+        again._found = again.run(steps, started, deadline)
         self._blurred |= again._blurred
         self._moved |= again._moved
       except (NotEnoughMemory, MemoryError, tf.errors.ResourceExhaustedError) as problem:
         self._lacking = one_line(problem) or "the memory is used up"
       except (NotRunnable, tf.errors.UnimplementedError, tf.errors.InvalidArgumentError):
         pass  # no kernels of double precision
-    return self._doubled
+    return self._doubled._found
 
   def _look_closer(self, steps: int, started: float, deadline: float) -> None:
     """Tries double precision, where small changes show, if there is time."""

@@ -30,7 +30,7 @@ _LONG_S = 1e6  # as long as no limit
 # The usual and the other fixed numbers. A step that drops values with some probability drops none
 # of them with one number, and all of them with the other.
 _FIXED_NUMBERS = {"normal": (0.6, -0.6), "uniform": (0.9, 0.05)}
-_FIXED_PREFIX = "fixed_draw_"
+_FIXED_HANDLE = "/fixed_random/handle"
 _TABLES = ("InitializeTable", "LookupTableImport")  # beginnings of op types
 _BOUNDED = {"RandomUniformInt": 1, "StatelessRandomUniformInt": 2, "StatelessRandomUniformIntV2": 4}
 
@@ -77,6 +77,7 @@ class TrainableGraph:
     for node in graph_def.node:
       node.device = ""
       _stand_in(graph_def, node)  # of initializers, too
+    self._fixed = _add_handles(graph_def)
     wide = tf.float64 if double else tf.float32
     _lift(graph_def, {tf.float16: wide, tf.bfloat16: wide, **(
         {tf.float32: tf.float64, tf.complex64: tf.complex128} if double else {})})
@@ -90,7 +91,7 @@ class TrainableGraph:
       raise GraphError(f"TensorFlow cannot import the graph ({problem})") from None
     self._setters: Dict[str, Tuple[tf.Operation, tf.Tensor]] = {}
     self._readers: Dict[str, tf.Tensor] = {}
-    self._random_ops = self._random_setters()
+    self.add(self._fixed)
     self.session: tf.compat.v1.Session = None
 
   def again(self) -> TrainableGraph:
@@ -184,28 +185,10 @@ class TrainableGraph:
     ops = [name for name in self.graph.fetches if ":" not in name]
     return self.session.run([tensors, ops], feed, options=options)[0]
 
-  def _random_setters(self) -> List[Tuple[tf.Operation, tf.Tensor, Tuple[float, float]]]:
-    """Returns (op, its feed, both numbers) for each variable of a fixed random number."""
-    import tensorflow as tf
-
-    handles = {op.get_attr("shared_name"): op for op in self.tf_graph.get_operations()
-               if op.type == "VarHandleOp" and op.get_attr("shared_name").startswith(
-                   tf.compat.as_bytes(_FIXED_PREFIX))}
-    found = []
-    with self.tf_graph.as_default(), tf.device(None):
-      for name, op in handles.items():
-        dtype, text = op.get_attr("dtype"), tf.compat.as_str(name)
-        value = tf.compat.v1.placeholder(dtype, [])
-        # Another handle: those of random ops may be in a loop.
-        handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=[], shared_name=text)
-        found.append((tf.raw_ops.AssignVariableOp(resource=handle, value=value), value,
-                      _FIXED_NUMBERS[text.split("_")[2]]))
-    return found
-
   def _set_random_ops(self, otherwise: bool) -> None:
     """Sets the fixed numbers of random ops: the usual ones or the others."""
-    self.session.run([op for op, _, _ in self._random_ops],
-                     {fed: numbers[otherwise] for _, fed, numbers in self._random_ops})
+    self.write({name: np.array(_FIXED_NUMBERS[name.split("_")[2]][otherwise])
+                for name in self._fixed})
 
 
 def _captured(graph: ComputationGraph) -> Tuple[Dict[str, np.ndarray], Dict[str, np.ndarray]]:
@@ -255,7 +238,7 @@ def _stand_in(graph_def: GraphDef, node: NodeDef) -> None:
   uniform = "Uniform" in kind
   if not (uniform or "Normal" in kind) or "FullInt" in kind or "Sampler" in kind or (
       "Parameterized" in kind):
-    raise NotRunnable(f"op {node.name!r} ({kind}) draws in a way that has no fixed stand-in")
+    raise NotRunnable(f"op {node.name!r} ({kind}) samples in a way that has no fixed stand-in")
   # The op becomes Fill(shape, fixed number), with the same control inputs.
   data, controls = data_inputs(node), control_inputs(node)
   shape = data[rule_of(kind).shape_input or 0]
@@ -275,6 +258,22 @@ def _stand_in(graph_def: GraphDef, node: NodeDef) -> None:
   for key in list(node.attr):
     del node.attr[key]
   node.attr["T"].type, node.attr["index_type"].type = dtype, index
+
+
+def _add_handles(graph_def: GraphDef) -> List[str]:
+  """Adds a handle for each variable of a fixed number; those of random ops may be in a loop.
+
+  Returns:
+    The names of the handles, which are the shared names of the variables.
+  """
+  found = {node.attr["shared_name"].s.decode(): node for node in graph_def.node
+           if node.op == "VarHandleOp" and node.name.endswith(_FIXED_HANDLE)}
+  for name, node in found.items():
+    handle = graph_def.node.add()
+    handle.CopyFrom(node)
+    handle.name = name
+    del handle.input[:]  # the op in whose loop the other one is
+  return list(found)
 
 
 def _lift(graph_def: GraphDef, types: Mapping[tf.DType, tf.DType]) -> None:
@@ -304,11 +303,11 @@ def _fixed_random(graph_def: GraphDef, name: str, kind: str, dtype: int, after: 
   import tensorflow as tf
 
   handle, read, share, value = (
-      graph_def.node.add(name=f"{name}/fixed_draw/{part}", op=op, input=[f"^{after}"])
-      for part, op in (("handle", "VarHandleOp"), ("read", "ReadVariableOp"), ("share", "Const"),
-                       ("value", "AddV2")))
+      graph_def.node.add(name=name + part, op=op, input=[f"^{after}"])
+      for part, op in ((_FIXED_HANDLE, "VarHandleOp"), ("/fixed_random/read", "ReadVariableOp"),
+                       ("/fixed_random/share", "Const"), ("/fixed_random/value", "AddV2")))
   # All random ops of a kind and type share one variable, which `_set_random_ops` sets.
-  handle.attr["shared_name"].s = f"{_FIXED_PREFIX}{kind}_{dtype}".encode()
+  handle.attr["shared_name"].s = f"fixed_random_{kind}_{dtype}".encode()
   handle.attr["shape"].shape.SetInParent()
   for node in (handle, read, share):
     node.attr["dtype"].type = dtype

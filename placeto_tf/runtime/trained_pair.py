@@ -25,12 +25,7 @@ from placeto_tf.runtime.tensor_differences import (
   varied,
 )
 from placeto_tf.runtime.trainable_graph import NotRunnable, TrainableGraph
-from placeto_tf.runtime.training_memory import (
-  CHUNK_BYTES,
-  VARIABLES,
-  check_memory,
-  variable_bytes,
-)
+from placeto_tf.runtime.training_memory import CHUNK_BYTES, check_memory, variable_bytes
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -86,7 +81,7 @@ class TrainedPair:
     self._first: Dict[str, np.ndarray] = {}  # variables as they were first
     self.tensors = [name for name in graph.fetches if ":" in name]
     self.variables = [name for name, kind in zip(graph.op_names, graph.op_types)
-                      if kind in VARIABLES and not _is_generator(graph, name)]
+                      if kind in op_roles.VARIABLES and not _is_generator(graph, name)]
     self.copies = self._find_copies()
     changed = _updated(replicated.graph, self.parts.tf_graph)  # where functions are expanded
     self.updated = {name for name, copies in self.copies.items() if not changed.isdisjoint(copies)}
@@ -153,7 +148,7 @@ class TrainedPair:
     graph, replicated = self.graph, self.replicated
     names, original = replicated.graph.op_names, replicated.original.op_names
     found: Dict[str, List[str]] = {name: [] for name in self.variables}
-    handles = [i for i, kind in enumerate(replicated.graph.op_types) if kind in VARIABLES]
+    handles = [i for i, kind in enumerate(replicated.graph.op_types) if kind in op_roles.VARIABLES]
     by_original: Dict[str, List[str]] = {}
     for i in handles:
       # -1: an op that replication added.

@@ -11,6 +11,7 @@ from placeto_tf.clusters import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.costs.estimate import work_of
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import analyse_dataflow, known_dims
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.runtime.trainable_graph import NotEnoughMemory
@@ -19,7 +20,6 @@ from placeto_tf.simulation import Simulator
 if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 # Of variables that are read or written at a time: each run of a session with other ends costs a
 # pass over the graph, so that one for each variable would take longer than training.
 CHUNK_BYTES = 1e9
@@ -38,7 +38,7 @@ def check_memory(graph: ComputationGraph, replicated: ReplicatedGraph, size: flo
     NotEnoughMemory: they do not fit.
   """
   variables = sum(variable_bytes(node) for node in graph.origin.graph_def.node
-                  if node.op in VARIABLES)
+                  if node.op in op_roles.VARIABLES)
   # One chunk on the client, 3 copies of the graph's variables, and those of the replicas.
   held = CHUNK_BYTES + variables * (3 + (replicated.replicas if replicated.mirrored else 1))
   free = _free_bytes()

@@ -26,7 +26,7 @@ import os
 import signal
 import sys
 import threading
-from typing import List, Optional, Sequence
+from typing import Optional, Sequence
 
 from placeto_tf.collector import no_collections
 from placeto_tf.runtime import loopback
@@ -50,7 +50,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     threading.Thread(target=_end_with_stdin, daemon=True).start()
   if options.cores and hasattr(os, "sched_setaffinity"):
     try:
-      os.sched_setaffinity(0, _numbers(options.cores))  # before TensorFlow starts its threads
+      # Before TensorFlow starts its threads.
+      os.sched_setaffinity(0, [int(core) for core in options.cores.split(",")])
     except OSError as error:
       print(f"the worker runs on any core: binding it to cores is refused ({error.strerror})",
             file=sys.stderr)
@@ -129,10 +130,6 @@ def _options(argv: Optional[Sequence[str]]) -> argparse.Namespace:
   parser.add_argument(
       "--watch_stdin", action="store_true", help="end when the standard input ends")
   return parser.parse_args(argv)
-
-
-def _numbers(text: str) -> List[int]:
-  return [int(part) for part in text.split(",")]
 
 
 def _end_with_stdin() -> None:

@@ -345,6 +345,8 @@ def best_placements(
 
 def measure_model(name: str, folder: str) -> Dict[str, Any]:
   """The row of one model."""
+  import tensorflow as tf
+
   from placeto_tf.clusters import Cluster
   from placeto_tf.placements import Placement
   from placeto_tf.runtime.device_maps import match_devices
@@ -363,7 +365,9 @@ def measure_model(name: str, folder: str) -> Dict[str, Any]:
     with contextlib.ExitStack() as stack:
       runs = {}
       for strategy, (graph, placement) in {"one": (whole, single), **found}.items():
-        runs[strategy] = PlacedRun(graph, placement, devices, runtime, optimizations=True)
+        # With TensorFlow's optimizers, as the steps of the other strategy.
+        runs[strategy] = PlacedRun(graph, placement, devices, runtime, config=(
+            tf.compat.v1.ConfigProto(device_count={"CPU": 1}, allow_soft_placement=True)))
         stack.callback(runs[strategy].close)
       steps_of_mirrored = stack.enter_context(mirrored(name))
       steps_of_mirrored(5)

@@ -260,9 +260,9 @@ def whole_steps(steps: Sequence[Mapping[str, Any]], preset: str) -> pd.DataFrame
     graph = graphs.load_graph(step["graph"])
     work = work_of(graph)
     us = from_work(graph, cluster, work).compute_us
-    busy_us = (us - launches_between_us(us, work.launched, cluster))[:, 0].sum()
+    busy_us = (us - launches_between_us(us, work.executions, cluster))[:, 0].sum()
     rows.append({
-        "graph": f"`{step['graph']}`", "kernels": int(work.launched[us[:, 0] > 0].sum()),
+        "graph": f"`{step['graph']}`", "kernels": int(work.executions[us[:, 0] > 0].sum()),
         "kernels of PyTorch": round(step["kernels"]), "estimated, ms": busy_us / 1e3,
         "measured, ms": step["busy_us"] / 1e3, "estimated / measured": busy_us / step["busy_us"],
         "whole step by the clock, ms": step["wall_us"] / 1e3})

@@ -118,18 +118,36 @@ def test_a_saved_model_is_run_with_the_values_of_its_checkpoint(tmp_path):
 
 
 def test_a_meta_graph_is_run_with_the_values_of_the_checkpoint_beside_it(tmp_path):
+  model = str(tmp_path / "model")
   with tf.Graph().as_default():
     start = v1.get_variable("start", initializer=tf.fill([4], 3.0), use_resource=True)
     tf.identity(tf.while_loop(
         lambda a: tf.reduce_sum(a) < 100.0, lambda a: a * 2.0, [start + 0.0]), name="y")
+    saver = v1.train.Saver()
     with v1.Session() as session:
-      session.run(start.initializer)
-      session.run(start.assign(tf.fill([4], 20.0)))
-      v1.train.Saver().save(session, str(tmp_path / "model"))
-  graph = load_graph(str(tmp_path / "model.meta"), fetches=["y:0"])
-  with looking("auto"):
-    work = estimate.work_of(graph, cache=False)
-  assert work.executions[graph.op_types.index("Mul")] == 1  # 80, 160
+      for value, rounds in ((20.0, 1), (10.0, 2)):  # 80, 160, and then 40, 80, 160
+        start.load([value] * 4, session)
+        saver.save(session, model)
+        # A checkpoint of other values is another entry of the cache.
+        for _ in range(2):
+          graph = load_graph(model + ".meta", fetches=["y:0"])
+          with looking("auto"):
+            work = estimate.work_of(graph, str(tmp_path / "cache"))
+          assert work.executions[graph.op_types.index("Mul")] == rounds
+  seen = [name for name in os.listdir(tmp_path / "cache") if name.endswith(".seen")]
+  assert len(seen) == 2
+
+
+def test_a_look_is_renewed_when_an_initializer_changes(tmp_path):
+  for value, rounds in ((3.0, 4), (20.0, 1)):
+    with tf.Graph().as_default():
+      start = v1.get_variable("start", initializer=tf.fill([4], value), use_resource=True)
+      tf.identity(tf.while_loop(
+          lambda a: tf.reduce_sum(a) < 100.0, lambda a: a * 2.0, [start + 0.0]), name="y")
+      graph = load_graph(v1.train.export_meta_graph(), fetches=["y:0"])
+    with looking("auto"):
+      work = estimate.work_of(graph, str(tmp_path))
+    assert work.executions[graph.op_types.index("Mul")] == rounds
 
 
 def test_what_was_seen_is_kept_by_graph_and_feeds(tmp_path, monkeypatch):

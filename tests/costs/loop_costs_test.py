@@ -53,8 +53,29 @@ def _nested(x, w, unrolled):
 
 
 def _gradient(x, w, unrolled):
-  found = tf.gradients(tf.reduce_sum(_while(x, w, unrolled)), [x, w])
-  return tf.matmul(found[0], found[1])
+  if not unrolled:
+    of_x, of_w = tf.gradients(tf.reduce_sum(_while(x, w, False)), [x, w])
+    return tf.matmul(of_x, of_w)
+  values = [x]
+  for _ in range(ROUNDS):
+    values.append(_step(values[-1], w))
+  # As the gradient of a loop: round by round backwards, with a sum of what each gives for w.
+  of_x, of_w = tf.ones_like(values[-1]), tf.zeros_like(w)
+  for before, after in zip(values[-2::-1], values[::-1]):
+    of_x, part = tf.gradients(after, [before, w], of_x, stop_gradients=[before])
+    of_w += part
+  return tf.matmul(of_x, of_w)
+
+
+def _sum_over_rounds(x, w, unrolled):
+  if not unrolled:
+    return tf.while_loop(
+        lambda i, *_: i < ROUNDS, lambda i, a, total: (i + 1, tf.tanh(a), total + a),
+        [0, x, tf.zeros_like(x)])[2]
+  total = tf.zeros_like(x)
+  for _ in range(ROUNDS):
+    total, x = total + x, tf.tanh(x)
+  return total  # without the last round's tanh, which the loop has
 
 
 def _map_fn(x, w, unrolled):
@@ -110,7 +131,8 @@ def _call(x, w, unrolled):
 
 
 CONSTRUCTS = {
-    "while": _while, "nested": _nested, "gradient": _gradient, "map_fn": _map_fn,
+    "while": _while, "nested": _nested, "gradient": _gradient,
+    "sum_over_rounds": _sum_over_rounds, "map_fn": _map_fn,
     "dynamic_rnn": _dynamic_rnn, "growing_list": _growing_list, "call": _call}
 
 

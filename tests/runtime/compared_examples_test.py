@@ -1,4 +1,4 @@
-"""Examples of a comparison show what masks leave out, and what draws do."""
+"""Examples of a comparison show what masks leave out, and what random ops do."""
 
 import pytest
 import tensorflow as tf
