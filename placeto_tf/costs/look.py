@@ -28,6 +28,7 @@ from placeto_tf.errors import CostError
 from placeto_tf.files import user_files
 from placeto_tf.graphs import variables
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
+from placeto_tf.graphs.exported_protos import clear_uncalled
 from placeto_tf.graphs.loops import MERGE
 
 if TYPE_CHECKING:
@@ -148,13 +149,7 @@ def look(graph: ComputationGraph, mode: str) -> Seen:
   Raises:
     CostError: the step cannot be run here, or takes too long.
   """
-  source = graph.origin
-  graph_def = type(source.graph_def)()
-  graph_def.CopyFrom(source.graph_def)
-  # The step runs on this machine's CPU, whatever the file says.
-  for node in graph_def.node:
-    node.device = ""
-  found = guarded.run_step(graph_def, _request(graph), _LIMIT_S[mode])
+  found = guarded.run_step(_whole(graph), _request(graph), _LIMIT_S[mode])
   return Seen(found["shapes"], found["executions"])
 
 
@@ -166,7 +161,7 @@ def identity(graph: ComputationGraph) -> str:
   """
   request = _request(graph)
   digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode())
-  digest.update(graph.origin.graph_def.SerializeToString(deterministic=True))
+  digest.update(_whole(graph).SerializeToString(deterministic=True))
   # Variables get made-up values if the checkpoint cannot be read.
   with contextlib.suppress(CostError):
     if request["checkpoint"]:
@@ -174,6 +169,18 @@ def identity(graph: ComputationGraph) -> str:
           request["checkpoint"][-1] + ".index", what="the index of the checkpoint",
           remedy="save it again", error_type=CostError))
   return digest.hexdigest()[:40]
+
+
+def _whole(graph: ComputationGraph) -> GraphDef:
+  """Returns the file's ops, with initializers, for this machine's CPU."""
+  source = graph.origin.graph_def
+  graph_def = type(source)()
+  graph_def.CopyFrom(source)
+  # The step runs on this machine's CPU, whatever the file says.
+  for node in graph_def.node:
+    node.device = ""
+  clear_uncalled(graph_def)
+  return graph_def
 
 
 def _request(graph: ComputationGraph) -> Dict[str, Any]:

@@ -67,10 +67,16 @@ def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
     if node.op in shapes.PLACEHOLDERS and "_output_shapes" in node.attr:
       del node.attr["_output_shapes"]
   keep_known_classes(result.node, graph.op_index)
-  if not any(node.op in op_defs.functions or attr.HasField("func") or attr.list.func
-             for node in result.node for attr in node.attr.values()):
-    result.library.Clear()  # all calls are inlined, and names of functions differ between traces
+  clear_uncalled(result)
   return result
+
+
+def clear_uncalled(graph_def: GraphDef) -> None:
+  """Removes the functions of a GraphDef without calls: names of functions differ between traces."""
+  functions = {function.signature.name for function in graph_def.library.function}
+  if not any(node.op in functions or attr.HasField("func") or attr.list.func
+             for node in graph_def.node for attr in node.attr.values()):
+    graph_def.library.Clear()
 
 
 def rewritten_proto(graph: ComputationGraph) -> Message:

@@ -334,7 +334,8 @@ def small_step_note(graph: ComputationGraph, simulated: SimulationResult) -> str
     return ""
   return (
       f"launches of kernels are {share:.0%} of the step: its kernels are too small for several "
-      "devices, because one process launches all of them; a larger batch helps, or fewer kernels")
+      "devices, because one process launches all of them; a larger batch helps, or fewer kernels, "
+      "as with jit_compile")
 
 
 def why(result: Any) -> List[Dict[str, Any]]:
