@@ -10,6 +10,7 @@ import numpy as np
 from placeto_tf.clusters import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.costs.estimate import work_of
+from placeto_tf.costs.tensor_sizes import item_bytes, num_elements
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import analyse_dataflow, known_dims
@@ -61,19 +62,15 @@ def _bytes_of_tensors(graph: ComputationGraph) -> float:
 
   This sum is much faster to compute than the peak memory.
   """
-  import tensorflow as tf
-
   flow = analyse_dataflow(graph)
   total = 0.0
   # [N]; trip counts of loops need a separate analysis.
   rounds = graph.executions if (graph.executions == 1).all() else work_of(graph).executions
   for op, executions in enumerate(rounds.tolist()):
-    for port in range(int(graph.output_offsets[op + 1] - graph.output_offsets[op])):
-      shape, dtype = flow.shape((op, port)), tf.dtypes.as_dtype(flow.dtype((op, port)))
-      if dtype.base_dtype in (tf.resource, tf.variant):
-        continue
+    for tensor in flow.outputs(op):
+      size = item_bytes(flow.dtype(tensor))  # 0 for a handle, which may have any shape
       try:
-        total += executions * math.prod(known_dims(shape)) * dtype.size
+        total += executions * size * math.prod(known_dims(flow.shape(tensor))) if size else 0.0
       except ValueError:
         return math.inf
   return total
@@ -81,10 +78,8 @@ def _bytes_of_tensors(graph: ComputationGraph) -> float:
 
 def variable_bytes(node: NodeDef) -> float:
   """Returns the bytes of a variable's handle op; unknown dimensions count as one."""
-  import tensorflow as tf
-
-  dims = [max(1, dim.size) for dim in node.attr["shape"].shape.dim]
-  return float(math.prod(dims)) * tf.dtypes.as_dtype(node.attr["dtype"].type).size
+  elements, _ = num_elements(node.attr["shape"].shape)
+  return float(elements * item_bytes(node.attr["dtype"].type))
 
 
 def _free_bytes() -> float:
