@@ -20,9 +20,9 @@ from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, Graph
 from placeto_tf.graphs.fetches import choose_fetches
 from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.kernels import KERNEL_TYPES, NO_GPU_NOTE, KernelSupport
-from placeto_tf.graphs.loops import DEFAULT_TRIPS, Loops, frames_of, loops_of
+from placeto_tf.graphs.loops import DEFAULT_TRIPS, frames_of, loops_of
 from placeto_tf.graphs.node_table import NodeTable, read_nodes
-from placeto_tf.graphs.pruning import Step, bind_feeds, fed_defaults, prune
+from placeto_tf.graphs.pruning import bind_feeds, fed_defaults, prune
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,23 +83,29 @@ def from_graph_def(
   step = prune(table, wanted, (*(feeds or ()), *fed_defaults(table, batch_size, given)))
   positions = step.positions
   bound, iterators, shape_notes = bind_feeds(table, step, read.shape_hint, batch_size, given)
-  loops = _loops(table, step, DEFAULT_TRIPS if trip_count is None else trip_count)
+  nodes = [table.nodes[i] for i in positions.tolist()]
+  # The graph is acyclic without the back edges; ops on any other cycle are not in the order, and
+  # `ComputationGraph` names one of them.
+  ahead = ~step.goes_round
+  producers, ports, consumers = step.producers[ahead], step.ports[ahead], step.consumers[ahead]
+  order, _ = traversal.topological_order(len(nodes), producers, consumers)
+  frames = frames_of(nodes, producers, ports, consumers, order)
+  loops = loops_of(
+      frames, [float(DEFAULT_TRIPS if trip_count is None else trip_count)] * len(frames.names))
   support = KernelSupport(table.op_defs)
   # With split_loops, the ops of a loop need not be colocated.
   together = np.full(len(positions), -1) if split_loops else loops.outermost
   colocation, has_kernel = _constraints(table, positions, together, support)
   if support.assumes_gpu:
     notes += (NO_GPU_NOTE,)
-  nodes = [table.nodes[i] for i in positions.tolist()]
   if read.together and len(graph_def.node) > len(read.source.graph_def.node):
     notes += (
         "all ops of a function call of a live graph share a device, but for ops on devices that "
         "the function states; hand over its GraphDef to place them one by one",)
-  ahead = ~step.goes_round
-  # The graph is acyclic without the back edges, ...
-  edges = np.stack([step.producers[ahead], step.ports[ahead], step.consumers[ahead]], axis=1)
-  # ... but an Exit waits for the last iteration: add a control edge from its NextIteration.
-  edges = np.concatenate([edges, np.insert(loops.ends, 1, CONTROL, axis=1)])
+  # An Exit waits for the last iteration: add a control edge from its NextIteration.
+  edges = np.concatenate([
+      np.stack([producers, ports, consumers], axis=1),
+      np.insert(loops.ends, 1, CONTROL, axis=1)])
   if split_loops:
     edges = np.concatenate([edges, np.insert(loops.signals, 1, CONTROL, axis=1)])
   return ComputationGraph.from_edges(
@@ -126,17 +132,6 @@ def from_graph_def(
           trip_count=trip_count, split_loops=split_loops),
       notes=notes + shape_notes,
   )
-
-
-def _loops(table: NodeTable, step: Step, trips: int) -> Loops:
-  """Finds the loops; all of them are assumed to have the trip count `trips`."""
-  ahead = ~step.goes_round
-  producers, consumers = step.producers[ahead], step.consumers[ahead]
-  # Ops on a cycle are not in the order; ComputationGraph names one of them.
-  order, _ = traversal.topological_order(len(step.positions), producers, consumers)
-  nodes = [table.nodes[i] for i in step.positions.tolist()]
-  frames = frames_of(nodes, producers, step.ports[ahead], consumers, order)
-  return loops_of(frames, [float(trips)] * len(frames.names))
 
 
 def _constraints(
