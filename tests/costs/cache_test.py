@@ -67,14 +67,6 @@ def test_key_changes_with_shapes_but_not_from_one_loading_to_the_next(training_g
   assert key(16) != key(17)
 
 
-def test_folder_that_cannot_be_written_is_done_without(entry, tmp_path):
-  _, key, graph, work = entry
-  (tmp_path / "file").write_text("in the way")
-  folder = str(tmp_path / "file" / "costs")
-  cache.store(folder, key, work)
-  assert cache.load(folder, key, graph) is None
-
-
 def test_entries_used_longest_ago_are_removed(entry, monkeypatch):
   folder, key, graph, work = entry
   monkeypatch.setattr(cache, "_MAX_ENTRIES", 3)

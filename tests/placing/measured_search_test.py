@@ -90,12 +90,6 @@ def test_failures_count_and_the_search_goes_on(problem):
   assert "1 could not be run" in str(found) and "as fast as single" in str(found)
 
 
-def test_nothing_that_runs_is_an_error(problem):
-  measurer = _FakeMeasurer(problem.graph, problem.cluster, fails=lambda indices: True)
-  with pytest.raises(MeasurementError, match="no placement could be run.*out of memory"):
-    search_measured(problem, measurer, _found(problem), max_measurements=3)
-
-
 class _LosesWorkers(_FakeMeasurer):
   """The workers do not come back after so many measurements."""
 

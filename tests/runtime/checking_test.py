@@ -62,12 +62,6 @@ def test_all_are_checked_after_two_where_there_is_time(source, compared, monkeyp
   assert (found.replicas, found.of) == (4, 4)
 
 
-@pytest.mark.parametrize("micro_batches, smallest", [(1, (2, 1)), (2, (4, 2)), (4, (2, 2))])
-def test_the_smallest_graph_of_a_strategy(source, micro_batches, smallest):
-  replicated = source.replicas(4, micro_batches=micro_batches)
-  assert checking._smallest(replicated) == smallest
-
-
 def test_a_fault_of_four_replicas_shows_with_two(source, compared, monkeypatch):
   right = axis_rules.AxisRules._reduce
 

@@ -46,13 +46,6 @@ def test_the_host_gets_only_what_cannot_go_elsewhere(make_problem, make_cluster)
   assert np.flatnonzero(partition_ops(problem) == 2).tolist() == [3]
 
 
-def test_no_more_partitions_are_made_than_may_be_evaluated(make_problem):
-  edges, sizes = _two_cliques()
-  problem = make_problem([10.0] * 12, edges, sizes)
-  partition_ops(problem, Budget(max_evaluations=3))
-  assert problem.search_log.evaluations == 3
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_metis_is_asked_for_no_part_that_would_have_no_nodes(
     seed, make_problem, make_cluster, capfd):

@@ -24,9 +24,3 @@ def test_work_is_divided_and_fewer_bytes_are_cut_than_by_chance():
   sampled = np.random.default_rng(0).integers(0, 3, 300)
   assert cut_bytes(found) < 0.8 * cut_bytes(sampled)
   assert problem.search_log.evaluations == 1
-
-
-def test_equal_seeds_give_equal_placements():
-  problem = random_problem(num_ops=300, devices="k80:1+v100:1")
-  found = [partition_ops(problem, seed=3, divide=scotch.mappings) for _ in range(2)]
-  np.testing.assert_array_equal(*found)
