@@ -190,7 +190,7 @@ def _replication(replication: Replication) -> Dict[str, Any]:
       "rows": {
           strategy: {**_json(row), "examples_per_second": row.examples_per_second}
           for strategy, row in replication.rows.items()},
-      "data_parallel": None if replication.data_parallel is None else {
-          **_json(replication.data_parallel), "global_batch": replication.data_parallel_batch},
+      "data_parallel": None if replication.data_parallel is None else _json(
+          replication.data_parallel),
       "refused": replication.refused, "not_made": dict(replication.not_made),
       "check": None if check is None else {**dataclasses.asdict(check), "text": str(check)}}

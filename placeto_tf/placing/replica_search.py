@@ -24,13 +24,7 @@ from placeto_tf.placing.replica_candidates import Candidate, is_live, search_rep
 from placeto_tf.placing.result import Baseline, PlacingResult, ReplicaRow, Replication
 from placeto_tf.problem.candidates import compute_devices, fallback_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.replication import (
-  DataParallel,
-  ReplicaSource,
-  ReplicatedGraph,
-  data_parallel,
-  replicated_costs,
-)
+from placeto_tf.replication import ReplicaSource, ReplicatedGraph, data_parallel, replicated_costs
 from placeto_tf.replication.replicated_graph import pipeline_strategy, strategy_name
 from placeto_tf.runtime.checking import check_replicas
 from placeto_tf.runtime.comparing import TrainingComparison
@@ -134,10 +128,10 @@ class _ReplicaSearch:
     # Else why the largest number of replicas with shared variables could not be made.
     refused = refused or next((why for (_, mirrored, batches), why in reversed(list(
         self.not_made.items())) if not mirrored and batches == 1), "")
-    parallel_row = None if widest.replicas == 1 else _data_parallel(widest)
     replication = Replication(
-        best.replicated, {each.strategy: self._row(each) for each in self.candidates}, parallel_row,
-        widest.global_batch if parallel_row else None, refused, self.checks.get(best.strategy),
+        best.replicated, {each.strategy: self._row(each) for each in self.candidates},
+        None if widest.replicas == 1 else _data_parallel(widest), refused,
+        self.checks.get(best.strategy),
         {strategy_name(*each): why for each, why in self.not_made.items() if each[0] > 1},
         self.source.graph)
     return _result(self.candidates, best, replication, config, seconds)
@@ -274,8 +268,8 @@ def _said(problem: Exception) -> str:
   return f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
 
 
-def _data_parallel(candidate: Candidate) -> Optional[DataParallel]:
-  """Returns the baseline of a candidate's replicas; None if it computes other results."""
+def _data_parallel(candidate: Candidate) -> Optional[ReplicaRow]:
+  """Returns the baseline with a candidate's replicas; None if it computes other results."""
   problem, replicated = candidate.problem, candidate.replicated
   assert replicated is not None
   devices = compute_devices(problem)[:candidate.replicas]
@@ -283,9 +277,12 @@ def _data_parallel(candidate: Candidate) -> Optional[DataParallel]:
   hosts = np.where(
       problem.allowed_ops[:, devices[0]], -1, fallback_devices(problem)).astype(np.int64)
   try:
-    return data_parallel(replicated, problem.costs, problem.cluster, devices, hosts)
+    found = data_parallel(replicated, problem.costs, problem.cluster, devices, hosts)
   except GraphError:  # MirroredStrategy only averages gradients
     return None
+  return ReplicaRow(
+      candidate.replicas, True, candidate.global_batch, found.step_time_us, found.peak_memory_bytes,
+      found.fits, 1, check="mirrored variables, ring all-reduce")
 
 
 def _result(
@@ -318,19 +315,10 @@ def _baselines(
   All step times are scaled to the number of examples in a step of the best candidate.
   """
   def scaled(row: Baseline, batch: Optional[int]) -> Baseline:
-    """Scales a row to the number of examples in a step of the best candidate.
-
-    Args:
-      row: the row of a placer.
-      batch: examples of its step; None if unknown.
-
-    Returns:
-      The row, unchanged if a batch is unknown or the batches are equal.
-    """
-    if row.step_time_us is None or not batch or not best.global_batch or (
-        batch == best.global_batch):
+    """Scales a row from the examples of its step, if known, to those of the best's step."""
+    if row.step_time_us is None or not batch or not best.global_batch:
       return row
-    return dataclasses.replace(row, step_time_us=row.step_time_us * best.global_batch / batch)
+    return dataclasses.replace(row, step_time_us=row.step_time_us * (best.global_batch / batch))
 
   rows: Dict[str, Baseline] = {}
   # The candidate of one replica comes first; its rows are the references.
@@ -338,9 +326,9 @@ def _baselines(
   for record in first.problem.search_log.method_runs:
     rows[record.name] = scaled(Baseline.of(first.problem, record), first.global_batch)
   if baseline is not None:
-    rows[DATA_PARALLEL] = scaled(Baseline(
-        baseline.step_time_us, baseline.fits, baseline.peak_memory_bytes, None, 1),
-                                 replication.data_parallel_batch)
+    rows[DATA_PARALLEL] = scaled(
+        Baseline(baseline.step_time_us, baseline.fits, baseline.peak_memory_bytes, None, 1),
+        baseline.global_batch)
   if best is not first:
     for record in best.problem.search_log.method_runs:
       rows[record.name] = Baseline.of(best.problem, record)

@@ -21,7 +21,7 @@ from placeto_tf.placing.explaining import Explanation, WhatIf, explain, ms_text,
 from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.search_log import MethodRun
-from placeto_tf.replication import DataParallel, ReplicatedGraph
+from placeto_tf.replication import ReplicatedGraph
 from placeto_tf.runtime.comparing import TrainingComparison
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.simulation import SimulationResult
@@ -114,8 +114,8 @@ class Replication:
   Attributes:
     chosen: the placed replicas.
     rows: name of a replication strategy ("R", "R mirrored") -> its row.
-    data_parallel: the baseline with mirrored variables; None if the graph does not allow it.
-    data_parallel_batch: the global batch of the baseline.
+    data_parallel: the row of the baseline with mirrored variables and a ring all-reduce; None if
+      the graph does not allow it.
     refused: the reason why the graph has no or not more replicas, or "".
     check: check of the placed replicas; None if not requested, or if there is one replica.
     not_made: name of a replication strategy -> the reason why it was not tried.
@@ -124,8 +124,7 @@ class Replication:
 
   chosen: Optional[ReplicatedGraph]
   rows: Dict[str, ReplicaRow]
-  data_parallel: Optional[DataParallel]
-  data_parallel_batch: Optional[int]
+  data_parallel: Optional[ReplicaRow]
   refused: str = ""
   check: Optional[TrainingComparison] = None
   not_made: Mapping[str, str] = dataclasses.field(default_factory=dict)

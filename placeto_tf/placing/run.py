@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple, Union
+from typing import Any, Iterator, Mapping, Optional, Union
 
 import numpy as np
 
@@ -75,26 +75,20 @@ def place(
   Raises:
     PlacetoError: the graph, cluster or an option is wrong, or no placement fits in memory.
   """
-  config, loading = _options_of(method, options, graph)
+  check_names(options, LOAD_OPTIONS)
+  loading = {name: value for name, value in options.items() if name in LOAD_OPTIONS}
+  if loading and isinstance(graph, ComputationGraph):
+    raise TypeError(
+        f"place() got {sorted(loading)[0]!r} for a graph that has been read; give it to "
+        "load_graph")
+  config = PlacingConfig(method=method, **{
+      name: value for name, value in options.items() if name not in LOAD_OPTIONS})
   if cluster is None:
     raise ClusterError("no cluster is given; expected one such as \"v100:4\", or \"local\"")
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
   return place_with(
       load(graph, config, loading), cluster, config, root_dir=root_dir,
       observer=observer_of(progress))
-
-
-def _options_of(
-    method: str, options: Mapping[str, Any], graph: Any) -> Tuple[PlacingConfig, Dict[str, Any]]:
-  """Divides the options of `place` into options of placing and options of `load_graph`."""
-  loading = {name: value for name, value in options.items() if name in LOAD_OPTIONS}
-  placing = {name: value for name, value in options.items() if name not in LOAD_OPTIONS}
-  check_names(options, LOAD_OPTIONS)
-  if loading and isinstance(graph, ComputationGraph):
-    raise TypeError(
-        f"place() got {sorted(loading)[0]!r} for a graph that has been read; give it to "
-        "load_graph")
-  return PlacingConfig(method=method, **placing), loading
 
 
 def load(graph: Any, config: PlacingConfig, loading: Mapping[str, Any]) -> Loaded:

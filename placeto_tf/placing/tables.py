@@ -145,20 +145,16 @@ def replica_table(replication: Any) -> List[str]:
   """Returns a table with a row for each replication strategy and for data parallelism."""
   # The strategy that was placed has a remark in its row.
   chosen = replication.chosen.strategy if replication.chosen is not None else "1"
-  entries = [
-      (strategy, row.global_batch, row, f"{row.evaluations:,}", "; ".join(filter(
-          None, ("placed" if strategy == chosen else row.dropped, row.check))))
-      for strategy, row in replication.rows.items()]
-  if replication.data_parallel is not None:
-    entries.append(("data parallelism", replication.data_parallel_batch, replication.data_parallel,
-                    "1", "mirrored variables, ring all-reduce"))
+  entries = {**replication.rows, "data parallelism": replication.data_parallel}
   rows = [{
-      "replicas": strategy, "global batch": f"{batch:,}" if batch else "-",
+      "replicas": strategy, "global batch": f"{row.global_batch:,}" if row.global_batch else "-",
       "step time": _ms(row.step_time_us),
-      "examples/s": f"{batch / row.step_time_us * 1e6:,.1f}" if batch else "-",
+      "examples/s": f"{row.examples_per_second:,.1f}" if row.global_batch else "-",
       "fits": "yes" if row.fits else "no",
-      "GB at most": f"{row.peak_memory_bytes.max() / 2**30:.2f}", "evaluations": evaluations,
-      "": said} for strategy, batch, row, evaluations, said in entries]
+      "GB at most": f"{row.peak_memory_bytes.max() / 2**30:.2f}",
+      "evaluations": f"{row.evaluations:,}",
+      "": "; ".join(filter(None, ("placed" if strategy == chosen else row.dropped, row.check)))}
+          for strategy, row in entries.items() if row is not None]
   # Strategies that could not be made share a row per reason.
   for why in dict.fromkeys(replication.not_made.values()):
     strategies = [strategy for strategy, other in replication.not_made.items() if other == why]
