@@ -365,15 +365,6 @@ def component_shapes(batch: Batch) -> List[Tuple[int, ...]]:
   return [tuple(shape.as_list()) for shape in found] if known else []
 
 
-def size_of(specs: Specs) -> Optional[int]:
-  """Returns the batch size of specs, the most frequent first dimension, or None."""
-  import tensorflow as tf
-
-  return size_of_shapes([
-      spec.shape.as_list() for spec in tf.nest.flatten(specs)
-      if isinstance(spec, tf.TypeSpec) and getattr(getattr(spec, "shape", None), "rank", None)])
-
-
 def size_of_shapes(shapes: Sequence[Tuple[int, ...]]) -> Optional[int]:
   """Returns the batch size of a batch's tensors, the most frequent first dimension, or None."""
   # Among equally frequent dimensions, take the first.
@@ -428,11 +419,12 @@ def check_divides(size: Optional[int], replicas: int) -> int:
   return size
 
 
-def divided(specs: Specs, replicas: int) -> Specs:
+def divided(specs: Specs, size: Optional[int], replicas: int) -> Specs:
   """Divides the specs of a batch among R replicas.
 
   Args:
     specs: of the whole batch.
+    size: its batch size; None if unknown.
     replicas: R.
 
   Returns:
@@ -443,7 +435,7 @@ def divided(specs: Specs, replicas: int) -> Specs:
   """
   import tensorflow as tf
 
-  size = check_divides(size_of(specs), replicas)
+  size = check_divides(size, replicas)
   for spec in tf.nest.flatten(specs):
     if isinstance(spec, tf.TypeSpec) and not isinstance(spec, tf.TensorSpec):
       raise GraphError(

@@ -365,7 +365,7 @@ def replica_source(
   # (specs of the trace, function that makes the graph of one of R replicas, or None)
   ways: List[Tuple[Specs, Optional[Callable[[int], ComputationGraph]]]] = [
       (traced_steps.with_batch(specs, size, None), None),
-      (specs, functools.partial(_part_of, step, specs)), (specs, None)]
+      (specs, functools.partial(_part_of, step, specs, size)), (specs, None)]
   # The step of a Keras model is traced for one size, like `fit` does; no user code fixes a size.
   if isinstance(step, KerasStep):
     ways = [ways[1], ways[0], ways[2]]
@@ -398,22 +398,22 @@ def replica_source(
   return ReplicaSource(whole, part=refused, batch_norm=batch_norm), specs
 
 
-def _part_of(step: TracedStep, specs: Specs, replicas: int) -> ComputationGraph:
+def _part_of(
+    step: TracedStep, specs: Specs, size: Optional[int], replicas: int) -> ComputationGraph:
   """Traces the step of one of R replicas, with a share of the batch, and returns the graph.
 
   Raises:
     GraphError: R does not divide the batch, or the step takes no smaller batch.
   """
   # Specs with the batch dimension divided by the number of replicas.
-  part = traced_steps.divided(specs, replicas)
+  part = traced_steps.divided(specs, size, replicas)
   try:
     return load_graph(step.trace(part))
   except GraphError as problem:
     raise GraphError(
-        f"{step.name!r} takes batches of {traced_steps.size_of(specs)} examples, but none of "
-        f"{traced_steps.size_of(part)}, which each of {replicas} replicas would have: it or a "
-        "layer states the batch size, as stateful layers do; leave it out of them, or train with "
-        "one replica") from problem
+        f"{step.name!r} takes batches of {size} examples, but no share of them, which each of "
+        f"{replicas} replicas would have: it or a layer states the batch size, as stateful layers "
+        "do; leave it out of them, or train with one replica") from problem
 
 
 def is_divided(options: Mapping[str, Any]) -> bool:
