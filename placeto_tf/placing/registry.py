@@ -79,11 +79,6 @@ def find(name: str) -> Method:
   return known[name]
 
 
-def starts_elsewhere(name: str) -> bool:
-  """Returns whether a placer improves a placement of other methods."""
-  return name != DATA_PARALLEL and find(name).kind.takes_start
-
-
 def references() -> Tuple[Method, ...]:
   """Returns the methods that are evaluated before any other: "current", then the baselines."""
   return tuple(method for method in methods() if method.kind.reference)

@@ -98,21 +98,21 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
   Returns:
     A row for each placer, for the best placement, and for the lower bound.
   """
-  titles = {**{method.name: method.title for method in registry.methods(controls=True)},
-            DATA_PARALLEL: "data parallelism"}
+  known = {method.name: method for method in registry.methods(controls=True)}
   cluster = result.cluster
   current_us = result.baselines["current"].step_time_us
   many = cluster.num_devices > _MOST_COLUMNS
   memory = ["GB at most"] if many else [f"GB {device.name}" for device in cluster.devices]
 
-  # (title, row, step time of the placement that it improves) of each placer, and the best.
-  entries = [(titles[name], result.baselines[name], registry.starts_elsewhere(name))
-             for name in _shown(result, verbose)]
   rows: List[Dict[str, str]] = []
-  for title, row, improves in [*entries, ("best", result, False)]:
-    rows.append({"placer": title})
+  for name in [*_shown(result, verbose), "best"]:
+    method, row = known.get(name), result.baselines.get(name, result)
+    title = name.replace("_", " ")  # data parallelism and the best are no methods
+    rows.append({"placer": title if method is None else method.title})
     if row.step_time_us is None:
       continue
+    # A method that starts elsewhere improves the placement that was there before.
+    improves = method is not None and method.kind.takes_start
     # With many devices, show one column, for the fullest device.
     held = [row.peak_memory_bytes.max()] if many else row.peak_memory_bytes
     gain_us = getattr(row, "gain_us", 0.0)
