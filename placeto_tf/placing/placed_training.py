@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from placeto_tf.costs import no_side_effects
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError, counted, listed
-from placeto_tf.placements import Placement, keras_batches, place_function, traced_steps
+from placeto_tf.placements import Placement, keras_batches, traced_steps
 from placeto_tf.placements.keras_batches import KerasStep
 from placeto_tf.placements.placed_functions import PlacedFunction, trial_function
 from placeto_tf.placements.traced_steps import Batch, FunctionStep, Specs, TracedStep
@@ -117,8 +117,9 @@ class PlacedStep:
     self.verdict = ""
     self.applied: Optional[PlacedFunction] = None
     self.steps: List[BatchStep] = []
-    self._step, self._options = step, options
-    self._verify = verify
+    self._step, self._options, self._verify = step, options, verify
+    # Whether XLA compiles the whole unplaced step.
+    self._compiled = isinstance(step, FunctionStep) and step.compiled
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
     """Trains on one batch; takes the arguments of the step and returns its results."""
@@ -256,11 +257,6 @@ class PlacedStep:
         f"(measured, {found.steps} steps each; {ms_text(plan.step_time_us)} were simulated). "
         f"{'Kept.' if found.faster else 'Not faster here: the model trains as before.'}"))
 
-  @property
-  def _compiled(self) -> bool:
-    """Returns whether XLA compiles the whole unplaced step."""
-    return isinstance(self._step, FunctionStep) and self._step.compiled
-
   def _keep(self, plan: TrainingPlan, placed: bool, verdict: str) -> None:
     """Uses the placed step from now on, whose variables are moved; or else the unplaced step.
 
@@ -316,8 +312,7 @@ class PlacedStep:
     """Returns the step of another batch, with devices of a placement where variables are now."""
     found = training_plans.follow(
         self._step, specs, shapes, self.cluster, placement, function=function, keep_variables=True)
-    placed = place_function(found.placement, found.placed_function)
-    return BatchStep(specs, shapes, placed.function, "alike", found.replicas)
+    return BatchStep(specs, shapes, found.apply().function, "alike", found.replicas)
 
 
 class PlacedTraining(PlacedStep):
@@ -348,10 +343,7 @@ class PlacedTraining(PlacedStep):
       previous.undo()
     self._state = keras_batches.compiled_state(model)
     self._jit_compile = keras_batches.without_xla(model)
-
-  @property
-  def _compiled(self) -> bool:
-    return bool(self._jit_compile)
+    self._compiled = bool(self._jit_compile)
 
   def run_step(self, data: Any, element_spec: Optional[Specs] = None) -> Any:
     """Trains on one batch.
