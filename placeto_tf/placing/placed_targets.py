@@ -59,7 +59,7 @@ def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: An
     target = _inference_of(target, result.graph)
   is_live = is_concrete_function(target) or is_function(target)
   target = concrete_of(target) if is_live else target
-  replicated = _replicas(result)
+  replicated = result.replicated
   # One replica, or the target has the replicas already.
   if replicated is None or _is_graph(target, replicated.graph):
     if not is_live:
@@ -100,12 +100,6 @@ def _placed_meta_graph(result: Any, replicated: ReplicatedGraph, original: Any) 
   return Placement.from_indices(graph, result.cluster, indices).apply(meta_graph)
 
 
-def _replicas(result: Any) -> Optional[ReplicatedGraph]:
-  """Returns the placed replicas, or None if there is only one."""
-  chosen = None if result.replication is None else result.replication.chosen
-  return None if chosen is None or chosen.replicas == 1 else chosen
-
-
 def _inference_of(model: Any, graph: ComputationGraph) -> Any:
   """Returns the inference function of a Keras model; the placed function if it is the model's."""
   placed = None if graph.source is None else graph.source.tf_graph
@@ -121,7 +115,7 @@ def _apply_to_path(result: Any, path: str, out_dir: Optional[str], **options: An
     placed = None if source is None else getattr(source.tf_graph, "_placeto_model", None)
     return apply_result(result, keras_files.load_model(path) if placed is None else placed, None,
                         **options)
-  whole = result.graph if _replicas(result) is None else result.replication.whole
+  whole = result.graph if result.replicated is None else result.replication.whole
   if out_dir is not None:
     placed_path = None if whole.source is None else whole.source.path
     # Compare resolved paths, because symbolic links may name the same file.

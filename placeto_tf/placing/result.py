@@ -190,6 +190,12 @@ class PlacingResult:
     """Explains the step time by the critical path of the simulation."""
     return explain(self.graph, self.simulated, self.lower_bound_us)
 
+  @property
+  def replicated(self) -> Optional[ReplicatedGraph]:
+    """Returns the placed replicas; None if there is only one."""
+    chosen = None if self.replication is None else self.replication.chosen
+    return None if chosen is None or chosen.replicas == 1 else chosen
+
   def what_if(self, changes: Mapping[str, str]) -> WhatIf:
     """Simulates the placement with some ops on other devices; see `placeto_tf.placing.explaining`.
 

@@ -283,8 +283,7 @@ def search(
     source, traced = replica_source(
         step, graph, specs, shapes, replica_counts(cluster, options["replicas"])[0][1:], batch_norm)
   result = place(source, cluster, **options)
-  made = None if result.replication is None else result.replication.chosen
-  made = None if made is None or made.replicas == 1 else made
+  made = result.replicated
   placement = dataclasses.replace(result.placement, replicas=1)
   if made is not None:
     # `follow` makes the same replicas again.
