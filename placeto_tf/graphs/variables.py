@@ -88,10 +88,8 @@ def own_initializers(graph: ComputationGraph) -> Dict[str, str]:
 
 
 def _find(tf_graph: tf.Graph, name: Optional[str]) -> Optional[tf.Operation]:
-  if not name:
-    return None
   try:
-    return tf_graph.get_operation_by_name(name)
+    return tf_graph.get_operation_by_name(name or "")  # no op has an empty name
   except KeyError:
     return None
 
