@@ -1,9 +1,12 @@
+import ctypes
+
 import numpy as np
 import pytest
 
 from placeto_tf.grouping.contraction import contract
 from placeto_tf.problem.budget import Budget
 from placeto_tf.search.metis import partition_ops, partitions
+from placeto_tf.training import made_problems
 
 
 def _two_cliques():
@@ -13,6 +16,12 @@ def _two_cliques():
   sizes = [100_000] * 12
   sizes[5] = 10
   return edges + [(5, 6)], sizes
+
+
+def _printed(capfd):
+  """The output of the process so far, with what METIS printed."""
+  ctypes.CDLL(None).fflush(None)  # C's own buffer, which would be written at the end of the process
+  return capfd.readouterr().out
 
 
 def test_it_cuts_where_least_flows(make_problem):
@@ -53,4 +62,17 @@ def test_metis_is_asked_for_no_part_that_would_have_no_nodes(
   edges = [(i, i + 1) for i in range(19)] + [(0, 7), (3, 12)]
   weights = np.where(rng.random(20) < 0.2, 100.0, 0.01)  # pinned ops and a few dear ones
   partition_ops(make_problem(weights, edges, cluster=make_cluster(8)), seed=seed)
-  assert capfd.readouterr().out == ""
+  assert _printed(capfd) == ""
+
+
+@pytest.mark.parametrize("spec, groups", [
+    ("pipelines[0]", True), ("pipelines[7]", False), ("pipelines[9]", True), ("tasks[1]", False)])
+def test_nothing_is_printed_where_some_devices_are_too_slow_for_a_node(spec, groups, capfd):
+  problem = made_problems.make(f"made:{spec}")
+  contraction = contract(
+      problem.graph, problem.costs, problem.allowed_ops,
+      problem.grouping.group_of_op if groups else problem.graph.colocation)
+  devices = list(range(problem.num_devices))
+  found = np.stack(list(partitions(problem, contraction, devices, 0)))
+  assert _printed(capfd) == ""
+  assert found.min() >= 0 and found.max() < len(devices) and len(np.unique(found)) > 1
