@@ -84,6 +84,11 @@ class OpCosts:
     size[outputs >= 0] = self.output_bytes[outputs[outputs >= 0]]
     return size
 
+  def made_bytes(self, graph: ComputationGraph) -> np.ndarray:
+    """Returns the bytes of all outputs of each op, [N]."""
+    owners = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))  # [O]
+    return np.bincount(owners, self.output_bytes, minlength=graph.num_ops)
+
   @property
   def num_ops(self) -> int:
     """Returns N."""

@@ -11,7 +11,7 @@ devices, S static features.
 
 from __future__ import annotations
 
-from typing import Dict, Optional, Sequence
+from typing import Dict, Sequence
 
 import numpy as np
 
@@ -29,7 +29,6 @@ SOURCES, TARGETS = "sources", "targets"  # [F] int32
 EDGES = "edges"  # [F, 1]: 1, 0 for padding
 HEARS = "hears"  # [G, 2]: whether any edge ends at the group; whether any begins at it
 RELATIVES = "relatives"  # [3, G, G], marks ancestors, descendants, parallels of each group
-EVERYONE = "everyone"  # [G], marks all groups, with 0 for padding
 
 NUM_STATIC = 3
 _PER_EDGE = (SOURCES, TARGETS, EDGES)
@@ -72,7 +71,6 @@ def derive(graph: tfgnn.GraphTensor) -> Derived:
           # Row v: groups with a path to v, groups with a path from v, and groups without either.
           tf.transpose(reachable), reachable,
           tf.maximum(1.0 - reachable - tf.transpose(reachable) - tf.eye(g), 0.0)]),
-      EVERYONE: tf.ones([g]),
   }
 
 
@@ -81,35 +79,26 @@ class GraphTable:
 
   Attributes:
     num_graphs, num_groups, num_devices: C, G, D.
-    padded: whether any graph has fewer groups or edges than the largest one.
   """
 
-  def __init__(self, graphs: Sequence[GroupedGraph], *, max_groups: Optional[int] = None):
+  def __init__(self, graphs: Sequence[GroupedGraph]):
     """Derives and stacks the arrays.
 
     Args:
       graphs: C graphs, on clusters with equal numbers of devices.
-      max_groups: G; by default the number of groups of the largest graph.
 
     Raises:
-      PlacetoError: a graph has more than `max_groups` groups, or clusters differ in size.
+      PlacetoError: clusters differ in size.
     """
     self.num_graphs, self.num_devices = len(graphs), graphs[0].num_devices
-    self.num_groups = max_groups or max(graph.num_groups for graph in graphs)
+    self.num_groups = max(graph.num_groups for graph in graphs)
     for i, graph in enumerate(graphs):
-      if graph.num_groups > self.num_groups:
-        raise PlacetoError(
-            f"graph {i} has {graph.num_groups} groups, there is room for {self.num_groups}; raise "
-            "max_groups or group more coarsely")
       if graph.num_devices != self.num_devices:
         raise PlacetoError(
             f"graph {i} is on {graph.num_devices} devices, graph 0 on {self.num_devices}; the "
             "graphs of one network need clusters of one size")
     # All rows are padded to the most groups and the most dataflow edges.
     edges = max(int(graph.flow.sum()) for graph in graphs)
-    self.padded = any(
-        (graph.num_groups, graph.flow.sum()) != (self.num_groups, edges)
-        for graph in graphs)
     rows = [self._padded_row(graph, edges) for graph in graphs]
     self._table = {name: tf.constant(np.stack([row[name] for row in rows])) for name in rows[0]}
 

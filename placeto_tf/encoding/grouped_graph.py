@@ -23,7 +23,6 @@ from typing import Tuple
 
 import numpy as np
 
-from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import declared_shape
@@ -99,39 +98,18 @@ class GroupedGraph:
 
   @classmethod
   def of(cls, problem: PlacementProblem) -> GroupedGraph:
-    """Returns the groups of a problem.
+    """Returns the groups of a problem, with the summed costs of the ops of each group.
 
     Args:
       problem: its grouping is used.
     """
-    return cls.build(
-        problem.graph, problem.costs, problem.cluster, problem.grouping, problem.allowed)
-
-  @classmethod
-  def build(
-      cls, graph: ComputationGraph, costs: OpCosts, cluster: Cluster, grouping: Grouping,
-      allowed: np.ndarray) -> GroupedGraph:
-    """Sums the costs of the ops of each group.
-
-    Args:
-      graph, costs: of the N ops.
-      cluster: of D devices.
-      grouping: of the ops in G groups.
-      allowed: [G, D] bool.
-
-    Returns:
-      The grouped graph.
-    """
-    g, group_of_op = grouping.num_groups, grouping.group_of_op
+    graph, costs, cluster = problem.graph, problem.costs, problem.cluster
+    g, group_of_op = problem.num_groups, problem.grouping.group_of_op
 
     def total(of_op):
       """Returns [G] sums over the ops of each group, from [N]."""
       return np.bincount(group_of_op, weights=of_op, minlength=g)
 
-    # Outputs are stored op after op: [O] owner of each, then [N] bytes of all outputs.
-    output_owner = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))
-    op_output_bytes = np.bincount(
-        output_owner, weights=costs.output_bytes, minlength=graph.num_ops)
     # Temporaries of a group's ops are not alive at the same time: the largest counts, not the sum.
     largest_temporary = np.zeros(g)
     np.maximum.at(largest_temporary, group_of_op, costs.temporary_bytes)
@@ -140,13 +118,13 @@ class GroupedGraph:
         [total(costs.compute_us[:, kind]) for kind in cluster.device_kinds], axis=1)
     sources, targets, edge_bytes, output_bytes = _group_edges(graph, costs, group_of_op, g)
 
-    main_op = main_ops(graph, costs, grouping)
+    main_op = main_ops(graph, costs, problem.grouping)
     output_rank, output_dims = output_shapes(graph, main_op)
     return cls(
         compute_us=compute_us,
         output_bytes=output_bytes,
         persistent_bytes=total(costs.persistent_bytes),
-        working_bytes=total(op_output_bytes) + largest_temporary,
+        working_bytes=total(costs.made_bytes(graph)) + largest_temporary,
         num_ops=np.bincount(group_of_op, minlength=g).astype(np.int32),
         main_op=main_op.astype(np.int32),
         op_type=np.array(
@@ -159,7 +137,7 @@ class GroupedGraph:
         sources=sources,
         targets=targets,
         edge_bytes=edge_bytes,
-        allowed=np.asarray(allowed, dtype=bool),
+        allowed=problem.allowed,
         memory_bytes=cluster.memory_bytes,
         bandwidth_bytes_per_us=cluster.bandwidth_bytes_per_us,
         latency_us=cluster.fixed_us,

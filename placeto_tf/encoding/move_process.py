@@ -102,7 +102,7 @@ class MoveProcess(PlacedGroups):
     self.open[groups, devices] = False
     # Placements with equal objectives are kept, too, which lets the search cross plateaus.
     if fall >= 0:
-      self.take(placement, found, 0)
+      self.take(placement, found)
       self.groups = proposed
       self.look()
       # A better placement opens all moves again; an equal one does not, or two could alternate.

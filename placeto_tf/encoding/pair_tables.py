@@ -22,7 +22,8 @@ class OpTables:
   Attributes:
     op_us: [N, D] float64.
     rank, depth: [N] float64, see `PairTables`.
-    edge_offsets, edge_producers, edge_bytes: see `PairTables`.
+    edge_offsets: [N+1] int32 of the edges that end at each op; edge_producers [E] int32;
+      edge_bytes [E] float64.
   """
 
   op_us: np.ndarray  # [N, D] us
@@ -67,9 +68,8 @@ class PairTables:
     rank, depth: [G] float64 in [0, 1]: the longest path of compute time from the group to the end,
       and from the beginning to the group, divided by the longest path of the graph.
     unit_us: the unit of times: the mean compute time of a group that may be moved.
-    op_groups: [N] int32; op_us: [N, D] float64.
-    edge_offsets: [N+1] int32 of the edges that end at each op; edge_producers [E] int32;
-      edge_bytes [E] float64.
+    op_groups: [N] int32.
+    ops: the tables of the problem's ops.
     movable: int32 groups with more than one allowed device, in order.
   """
 
@@ -89,10 +89,7 @@ class PairTables:
   depth: np.ndarray  # [G]
   unit_us: float  # us
   op_groups: np.ndarray  # [N]
-  op_us: np.ndarray  # [N, D] us
-  edge_offsets: np.ndarray  # [N+1]
-  edge_producers: np.ndarray  # [E]
-  edge_bytes: np.ndarray  # [E]
+  ops: OpTables
   movable: np.ndarray  # [M]
 
   @property
@@ -117,8 +114,8 @@ class PairTables:
   def op_arguments(self) -> tuple:
     """Returns the arguments of the loop over ops."""
     return (
-        self.op_groups, self.op_us, self.edge_offsets, self.edge_producers, self.edge_bytes,
-        self.us_per_byte, self.latency_us)
+        self.op_groups, self.ops.op_us, self.ops.edge_offsets, self.ops.edge_producers,
+        self.ops.edge_bytes, self.us_per_byte, self.latency_us)
 
   @classmethod
   def build(cls, problem: PlacementProblem, ops: Optional[OpTables] = None) -> PairTables:
@@ -161,8 +158,7 @@ class PairTables:
         held_bytes=_writable(grouped.persistent_bytes + grouped.working_bytes, np.float64),
         memory_bytes=_writable(cluster.memory_bytes, np.float64),
         rank=rank, depth=depth, unit_us=max(unit_us, 1e-6),
-        op_groups=_writable(groups, np.int32), op_us=ops.op_us, edge_offsets=ops.edge_offsets,
-        edge_producers=ops.edge_producers, edge_bytes=ops.edge_bytes, movable=movable)
+        op_groups=_writable(groups, np.int32), ops=ops, movable=movable)
 
 
 def _writable(array: np.ndarray, dtype) -> np.ndarray:

@@ -8,10 +8,8 @@ TensorFlow.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
-import io
 import os
 import pathlib
 import sys
@@ -37,10 +35,6 @@ def check_training_packages() -> None:
         f"training needs {', '.join(missing)}: python -m pip install 'placeto_tf[train]' where "
         f"Python is older than 3.12, or python -m pip install --no-deps -r {REQUIREMENTS}")
   check_legacy_keras()
-  if "gym" not in sys.modules and importlib.util.find_spec("gym_notices") is not None:
-    # tf-agents imports Gym, which prints at its import that it is unmaintained.
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(Exception):
-      import gym  # noqa: F401
 
 
 def check_legacy_keras(
@@ -58,19 +52,15 @@ def check_legacy_keras(
   # Only the first two numbers: the third may be a release candidate.
   major, minor = (int(part) for part in version.split(".")[:2])
   value = (os.environ if environ is None else environ).get(VARIABLE)
-  installed = importlib.util.find_spec("tf_keras") is not None
+  needed = (major, minor) >= (2, 16)
   # Up to 2.15 `tf.keras` is Keras 2, unless the variable asks for a package that is missing.
-  if (major, minor) < (2, 16):
-    if value in _TRUE and not installed:
-      raise SetupError(
-          f"{VARIABLE} is {value!r}, but tf-keras is not installed and TensorFlow {version} needs "
-          f"neither; unset {VARIABLE} before TensorFlow is first imported")
-    return
-  # From 2.16 on tf-keras must be installed, the variable set, and both before the import.
-  if not installed:
+  if (needed or value in _TRUE) and importlib.util.find_spec("tf_keras") is None:
     raise SetupError(
-        f"TensorFlow {version} brings Keras 3 and tf-keras is not installed; the policies need "
-        f"Keras 2: pip install 'tf-keras=={major}.{minor}.*'")
+        f"the policies need Keras 2, and tf-keras is not installed; pip install 'tf-keras=={major}."
+        f"{minor}.*'" + ("" if needed else f", or unset {VARIABLE} before TensorFlow is imported"))
+  if not needed:
+    return
+  # From 2.16 on the variable must be set before the import.
   if value not in _TRUE:
     raise SetupError(
         f"{VARIABLE} is {value!r} and TensorFlow {version} brings Keras 3, but the policies need "

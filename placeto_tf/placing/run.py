@@ -140,7 +140,7 @@ def place_with(
     if events is not None:
       observer = dataclasses.replace(observer, record=events.record)
     result = (
-        place_graph(loaded, cluster, config, root_dir=root_dir, observer=observer)
+        place_graph(loaded, cluster, config, observer=observer)
         if isinstance(loaded, ComputationGraph) else
         replica_search.place_replicas(loaded, cluster, config, observer=observer))
     if events is not None:
@@ -154,14 +154,12 @@ def place_graph(
     cluster: Cluster,
     config: PlacingConfig,
     *,
-    root_dir: Optional[str] = None,
     observer: Observer = SILENT,
 ) -> PlacingResult:
   """Places one graph; the result also has the placements of all other methods that ran.
 
   Args:
     graph, cluster, config: the graph to place, the devices, and the options.
-    root_dir: directory for TensorBoard summaries of policies; None writes none.
     observer: receives the progress.
 
   Returns:
@@ -187,7 +185,7 @@ def place_graph(
     progress = stack.enter_context(observer.search(config.budget))
     problem = problem.renewed()  # the clock begins now, after all preparations
     budget = _with_target(config.budget, bound_us)
-    interrupted = _search(problem, config, budget, bound_us, runs, root_dir, progress)
+    interrupted = _search(problem, config, budget, bound_us, runs, progress)
     ended = "Ctrl-C" if interrupted else _ended(
         problem.search_log, budget, auto=registry.find(config.method).kind is Kind.AUTO)
     # Simulate the placements of all methods once more, for their rows of the table.
@@ -254,7 +252,7 @@ def runs_of(config: PlacingConfig) -> Iterator[Runs]:
 
 def _search(
     problem: PlacementProblem, config: PlacingConfig, budget: Budget, bound_us: float, runs: Runs,
-    root_dir: Optional[str], progress: Progress) -> bool:
+    progress: Progress) -> bool:
   """Runs the references and the method; Ctrl-C ends it and keeps the best placement.
 
   Returns:
@@ -264,8 +262,7 @@ def _search(
   log.observer = functools.partial(progress, problem)
   try:
     run = functools.partial(
-        running.run, problem, seed=config.seed, weights=config.policy_weights, root_dir=root_dir,
-        runs=runs)
+        running.run, problem, seed=config.seed, weights=config.policy_weights, runs=runs)
     if method.kind is Kind.AUTO:  # runs the references itself
       run(method, budget, bound_us=bound_us)
       return False

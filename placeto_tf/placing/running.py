@@ -107,7 +107,6 @@ def run(
     seed: int = 0,
     *,
     weights: Optional[str] = None,
-    root_dir: Optional[str] = None,
     runs: Runs = ONE_RUN,
     **own: Any,
 ) -> np.ndarray:
@@ -116,7 +115,6 @@ def run(
   Args:
     problem, method, budget, seed: of the run.
     weights: directory of trained weights, for a method that takes weights.
-    root_dir: directory for TensorBoard summaries of the method; None writes none.
     runs: the number of independent runs of a search, and their executor.
     **own: further arguments of this method.
 
@@ -129,8 +127,6 @@ def run(
     return problem.search_log.best_known
   if method.weights is not None:
     own["weights"] = weights
-  if method.summaries:
-    own["root_dir"] = root_dir
   if method.kind is Kind.AUTO:
     own["runs"] = runs
   placer = functools.partial(method.load(), **own)

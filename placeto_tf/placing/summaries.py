@@ -6,8 +6,7 @@
   hparams              the options of the run
 
 Events are written by `tf.compat.v1.summary.FileWriter`, because the writers of TensorFlow 2 run ops
-in the user's process, which initializes its devices and depends on its settings. TensorBoard shows
-charts in alphabetical order, so a policy's charts of its learning (`Training/`) come last.
+in the user's process, which initializes its devices and depends on its settings.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Dimensions: N ops.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Tuple
 
 import numpy as np
 
@@ -33,8 +33,8 @@ class OneGraphPolicy:
   make: Callable[[PlacementProblem, Any, int], Tuple[PlacementProblem, OneShotPolicy]]
 
   def place(
-      self, problem: PlacementProblem, budget: Budget, seed: int = 0, *, config: Any = None,
-      root_dir: Optional[str] = None) -> np.ndarray:
+      self, problem: PlacementProblem, budget: Budget, seed: int = 0, *, config: Any = None
+  ) -> np.ndarray:
     """Trains a policy on a problem until the budget is used up.
 
     Args:
@@ -42,7 +42,6 @@ class OneGraphPolicy:
       budget: counted from when the problem was made.
       seed: of weights and samples.
       config: the policy's configuration, instead of `options`.
-      root_dir: as for `one_shot.search`.
 
     Returns:
       [N] the best placement that the problem has seen.
@@ -56,5 +55,5 @@ class OneGraphPolicy:
         grouped, options.training, budget, decisions=policy.decisions,
         placements=policy.placements)
     learner = ReinforceLearner(policy, environment, options.training, samples)
-    search(grouped, learner, environment, budget, root_dir=root_dir)
+    search(grouped, learner, environment, budget)
     return problem.search_log.best_known

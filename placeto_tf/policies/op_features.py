@@ -8,8 +8,6 @@ waves.
 
 from __future__ import annotations
 
-from typing import Tuple
-
 import numpy as np
 from scipy import sparse
 from scipy.sparse import csgraph
@@ -79,26 +77,6 @@ def shape_features(rank: np.ndarray, dims: np.ndarray) -> np.ndarray:
   # A dimension of 1 becomes 1, so that it differs from a missing dimension, 0.
   logs = np.where(dims > 0, 1.0 + np.log(np.maximum(dims, 1)), 0.0)
   return np.concatenate([(rank >= 0)[:, None], logs], axis=1).astype(np.float32)
-
-
-def group_edges(
-    graph: ComputationGraph, group_of_op: np.ndarray, num_groups: int
-) -> Tuple[np.ndarray, np.ndarray]:
-  """Returns the edges between groups.
-
-  Args:
-    graph: of the N ops.
-    group_of_op: [N] ints.
-    num_groups: G.
-
-  Returns:
-    [E] producing and [E] consuming groups, each pair of different groups once, sorted.
-  """
-  producers = group_of_op[graph.edge_producers].astype(np.int64)
-  consumers = group_of_op[graph.edge_consumers].astype(np.int64)
-  apart = producers != consumers  # [edges between ops]
-  pairs = np.unique(producers[apart] * num_groups + consumers[apart])  # [E] source G + target
-  return pairs // num_groups, pairs % num_groups
 
 
 def adjacency(sources: np.ndarray, targets: np.ndarray, num_groups: int) -> np.ndarray:

@@ -36,8 +36,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 #   seed     of all samples
 #
 # and, by keyword, the arguments that its record names: `weights`, the directory of trained weights
-# or None (`Method.weights`); `root_dir`, the directory of TensorBoard summaries or None
-# (`Method.summaries`); `runs`, the number of runs of each search side by side (`Kind.AUTO`).
+# or None (`Method.weights`); `runs`, the number of runs of each search side by side (`Kind.AUTO`).
 Run = Callable[..., np.ndarray]
 Loader = Callable[[], Run]
 
@@ -120,7 +119,6 @@ class Method:
     in_auto: for policies that are part of `auto`: returns the `Run` for `auto`, which leaves
       annealing to `auto`.
     repeats: whether several runs of this search with different seeds find more than one run.
-    summaries: whether the method writes TensorBoard summaries.
     control_of: the methods for which this is the control: their procedure without learned weights.
       Lists leave controls out; `evaluate.py --controls` runs the controls of its methods.
     start_rank: order among the constructions that `auto`, and a search without a start, try first.
@@ -135,7 +133,6 @@ class Method:
   in_auto: Optional[Loader] = None
   start_rank: Optional[float] = None
   repeats: bool = False
-  summaries: bool = False
   control_of: Tuple[str, ...] = ()
 
   def __post_init__(self) -> None:

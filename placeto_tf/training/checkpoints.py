@@ -28,13 +28,12 @@ class Checkpoints:
     restored: whether a checkpoint was restored.
   """
 
-  def __init__(self, directory: str, state: Dict[str, Any], most: int = 2, **tracked: Any):
+  def __init__(self, directory: str, state: Dict[str, Any], **tracked: Any):
     """Restores the tracked objects from the last checkpoint that can be read, if there is one.
 
     Args:
       directory: of the checkpoints.
       state: further state (numbers and text) that is saved, with the values of a new run.
-      most: the number of checkpoints that are kept.
       **tracked: objects for `tf.train.Checkpoint`.
 
     Raises:
@@ -49,7 +48,7 @@ class Checkpoints:
     # The state is a string variable, so that one file holds it and the weights.
     self._stored = tf.Variable(json.dumps(state), dtype=tf.string, trainable=False)
     self._checkpoint = tf.train.Checkpoint(**tracked, state=self._stored)
-    self.restored = self._restore(most)
+    self.restored = self._restore()
 
   @property
   def state(self) -> Dict[str, Any]:
@@ -57,7 +56,7 @@ class Checkpoints:
     return json.loads(self._stored.numpy().decode())
 
   def save(self, iteration: int, state: Dict[str, Any]) -> None:
-    """Writes a checkpoint, and removes those older than the last `most`.
+    """Writes a checkpoint, and removes those older than the last two.
 
     Args:
       iteration: number of updates so far; it names the files.
@@ -75,12 +74,12 @@ class Checkpoints:
           f"({_brief(error)}); make room and start the run again: it goes on from the checkpoint "
           "before") from None
 
-  def _restore(self, most: int) -> bool:
+  def _restore(self) -> bool:
     """Restores the last checkpoint that can be read, if there is one; returns whether it did."""
     directory, reasons = self._directory, []
     try:
       self._manager = tf.train.CheckpointManager(
-          self._checkpoint, directory, max_to_keep=most, checkpoint_name="ckpt")
+          self._checkpoint, directory, max_to_keep=2, checkpoint_name="ckpt")
       known = self._manager.checkpoints
     except ValueError as error:  # of TensorFlow's list
       known, reasons = [], [_brief(error)]

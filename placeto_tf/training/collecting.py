@@ -31,7 +31,7 @@ class Collecting:
       problems: the portable problems for `make`.
     """
     self._executor, self._count = executor.one_thread(), count
-    self._made_of = executor.share((make, executor.share_all(problems)))
+    self._made_of = executor.share((make, problems))
 
   def __enter__(self) -> Collecting:
     return self

@@ -137,6 +137,25 @@ class Learner:
 
   # For subclasses.
 
+  def turn(self, iteration: int) -> List[int]:
+    """Returns the numbers of the training problems of an update, `at_once` of them.
+
+    All take turns, in a new order each pass, none twice at once. Turns depend on the seed alone, so
+    that resuming needs no state. `iteration` counts from 1.
+    """
+    # Update n takes positions (n - 1) P to n P of the concatenated orders of all laps (passes).
+    p, c = self.at_once, self.num_training
+    turn: List[int] = []
+    place = (iteration - 1) * p
+    while len(turn) < p:
+      lap, at = divmod(place, c)
+      graph = int(np.random.default_rng([self.config.seed, lap]).permutation(c)[at])
+      # Across two laps a graph may come up twice; its second turn is skipped.
+      if graph not in turn:
+        turn.append(graph)
+      place += 1
+    return turn
+
   @property
   def held_out(self) -> range:
     """Returns the numbers of the problems that are held out."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -45,8 +45,8 @@ class _Sampled(NamedTuple):
   work_us: np.ndarray  # [N] on a device of speed 1
   output_bytes: np.ndarray  # [N]
   speed: np.ndarray  # [D]
-  bandwidth: np.ndarray  # [D, D] bytes/us
-  latency_us: np.ndarray  # [D, D]
+  bandwidth: Union[float, np.ndarray]  # [D, D] bytes/us, or the same for all pairs
+  latency_us: Union[float, np.ndarray] = 0.0  # [D, D], or the same for all pairs
   persistent_bytes: Optional[np.ndarray] = None  # [N]
   memory_bytes: Optional[np.ndarray] = None  # [D]
   allowed: Optional[np.ndarray] = None  # [N, D]
@@ -89,10 +89,12 @@ def make(spec: str, *, max_groups: int = 128) -> PlacementProblem:
   sampled = _KINDS[kind](rng)
   n, d = len(sampled.work_us), len(sampled.speed)
   memory = np.full(d, _PLENTY) if sampled.memory_bytes is None else sampled.memory_bytes
+  bandwidth, latency_us = (  # [D, D] both
+      np.broadcast_to(each, (d, d)).copy() for each in (sampled.bandwidth, sampled.latency_us))
   cluster = Cluster(
       tuple(Device(f"/GPU:{i}", "GPU", int(memory[i]), properties={"model": f"{speed:.4f}"})
             for i, speed in enumerate(sampled.speed.tolist())),
-      sampled.bandwidth, sampled.latency_us,
+      bandwidth, latency_us,
       transfers=str(rng.choice(["device", "device", "pair", "unlimited"])))
   graph = ComputationGraph.from_edges(
       [f"op{i}" for i in range(n)], ["Op"] * n, [1] * n,
@@ -110,12 +112,6 @@ def make(spec: str, *, max_groups: int = 128) -> PlacementProblem:
 def _between(rng: np.random.Generator, low: float, high: float) -> float:
   """Samples a number whose logarithm is uniform."""
   return float(np.exp(rng.uniform(np.log(low), np.log(high))))
-
-
-def _equal_links(
-    d: int, bandwidth: float, latency_us: float = 0.0) -> Tuple[np.ndarray, np.ndarray]:
-  """Returns [D, D] bandwidths and latencies, equal for all pairs."""
-  return np.full((d, d), bandwidth), np.full((d, d), latency_us)
 
 
 def _bandwidth(
@@ -139,8 +135,9 @@ def _layers(rng: np.random.Generator) -> _Sampled:
   d = int(rng.integers(2, 9))
   # The first few devices, perhaps none, are 1 to 4 times as fast.
   speed = np.where(np.arange(d) < rng.integers(0, d), _between(rng, 1, 4), 1.0)
-  return _Sampled(edges, work_us, output_bytes, speed, *_equal_links(
-      d, _bandwidth(rng, work_us, output_bytes, 0.05, 5), rng.choice([0.0, 10.0])))
+  return _Sampled(
+      edges, work_us, output_bytes, speed, _bandwidth(rng, work_us, output_bytes, 0.05, 5),
+      rng.choice([0.0, 10.0]))
 
 
 def _products(rng: np.random.Generator) -> _Sampled:
@@ -179,8 +176,8 @@ def _products(rng: np.random.Generator) -> _Sampled:
   work_us = 100 * np.array(work)
   output_bytes = np.full(len(work), 1e6)
   d = int(rng.choice([2, 4, 4, 8, 8]))
-  return _Sampled(edges, work_us, output_bytes, np.ones(d), *_equal_links(
-      d, _bandwidth(rng, work_us, output_bytes, 0.2, 8)))
+  return _Sampled(
+      edges, work_us, output_bytes, np.ones(d), _bandwidth(rng, work_us, output_bytes, 0.2, 8))
 
 
 def _tasks(rng: np.random.Generator) -> _Sampled:
@@ -212,14 +209,13 @@ def _pipelines(rng: np.random.Generator) -> _Sampled:
   held = rng.lognormal(15, 1, n)
   # All accelerators together hold 1.05 to 2 times the model.
   memory = held.sum() * rng.uniform(1.05, 2) / accelerators
-  d = accelerators + cpus
   # CPUs take 5 to 20 times as long.
   slow = 1 / _between(rng, 5, 20)
-  bandwidth, latency_us = _equal_links(d, _bandwidth(rng, work_us, output_bytes, 0.05, 2))
+  fast = np.arange(accelerators + cpus) < accelerators  # [D]
   return _Sampled(
-      sorted(set(edges)), work_us, output_bytes,
-      np.where(np.arange(d) < accelerators, 1.0, slow), bandwidth, latency_us, held,
-      np.where(np.arange(d) < accelerators, memory, _PLENTY))
+      sorted(set(edges)), work_us, output_bytes, np.where(fast, 1.0, slow),
+      _bandwidth(rng, work_us, output_bytes, 0.05, 2), persistent_bytes=held,
+      memory_bytes=np.where(fast, memory, _PLENTY))
 
 
 _KINDS: Dict[str, Callable[[np.random.Generator], _Sampled]] = {

@@ -9,20 +9,23 @@ up:
   learner = ReinforceLearner(policy, environment, config, seed)
   search(problem, learner, budget)
 
-Dimensions: B placements side by side, A decisions per placement.
+The reward is that of Mirhoseini et al. (2017, section 3; 2018, section 3) and of GDP (section 3):
+minus the square root of the step time in seconds, or a constant if a placement does not fit.
+
+Dimensions: B placements side by side, A decisions per placement, G groups (or ops), D devices.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 from tf_agents.agents.reinforce import reinforce_agent
-from tf_agents.metrics import py_metrics
-from tf_agents.specs import tensor_spec
+from tf_agents.environments import py_environment
+from tf_agents.specs import array_spec, tensor_spec
+from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 from tf_agents.utils import common
 
@@ -30,13 +33,90 @@ from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training import driving
-from placeto_tf.training.one_shot_environment import OneShotEnvironment
 from placeto_tf.training.one_shot_policy import OneShotPolicy
-from placeto_tf.training.schedules import between, spent_share
-from placeto_tf.training.updates import adam, attempt, write_scalars
+from placeto_tf.training.updates import adam, attempt, between, spent_share
 
+INVALID_REWARD = -10.0  # of a placement that does not fit
 GRADIENT_CLIP = 1.0  # largest norm of all gradients together
 _KEPT = 0.9  # weight of the old moving average in an update
+
+
+class OneShotEnvironment(py_environment.PyEnvironment):
+  """A batched tf-agents environment; an action decides the device of every group.
+
+  The observation is the index of the graph. The graph does not change, so policies hold a table of
+  their graphs.
+
+  Attributes, of the last step:
+    step_time_us: [B] float64; infinite for placements on devices that are not allowed, which are
+      not simulated.
+    fits: [B] bool.
+  """
+
+  def __init__(
+      self, problem: PlacementProblem, *, batch_size: int, graph: int = 0, num_graphs: int = 1,
+      decisions: Optional[array_spec.ArraySpec] = None,
+      placements: Callable[[np.ndarray], np.ndarray] = lambda decisions: decisions):
+    """Sets the specs.
+
+    Args:
+      problem: evaluates placements of its groups. An action with devices that are not allowed gets
+        `INVALID_REWARD` and is not simulated.
+      batch_size: B.
+      graph: the index of this graph, for policies of many graphs.
+      num_graphs: number of graphs of the policy.
+      decisions: spec of an action; None takes the devices [G] as actions.
+      placements: actions [B, ...] -> devices [B, G].
+    """
+    super().__init__(handle_auto_reset=True)
+    self._problem, self._batch_size = problem, batch_size
+    self._graph, self._num_graphs = graph, num_graphs
+    g, d = problem.allowed.shape
+    self._decisions = decisions or array_spec.BoundedArraySpec(
+        (g,), np.int32, 0, d - 1, name="device")
+    self._placements = placements
+    self.step_time_us = np.full(batch_size, np.inf)
+    self.fits = np.zeros(batch_size, dtype=bool)
+
+  @property
+  def batched(self) -> bool:
+    """Returns that placements come in batches."""
+    return True
+
+  @property
+  def batch_size(self) -> int:
+    """Returns B."""
+    return self._batch_size
+
+  def observation_spec(self):
+    """Returns the spec of an observation: a scalar, the index of the graph."""
+    return array_spec.BoundedArraySpec((), np.int32, 0, self._num_graphs - 1, name="graph")
+
+  def action_spec(self):
+    """Returns the spec of an action: the vector of decisions."""
+    return self._decisions
+
+  def _reset(self):
+    return ts.restart(self._observe(), batch_size=self._batch_size)
+
+  def _step(self, action):
+    # [B, A] decisions -> [B, G] devices.
+    devices = np.asarray(self._placements(action), dtype=np.int32)
+    groups = np.arange(len(self._problem.allowed))
+    # [B] bool, rows with every group on an allowed device; only these are evaluated.
+    simulated = self._problem.allowed[groups, devices].all(axis=1)
+    self.step_time_us = np.full(self._batch_size, np.inf)
+    self.fits = np.zeros(self._batch_size, dtype=bool)
+    if simulated.any():
+      found = self._problem.evaluate(devices[simulated])
+      self.step_time_us[simulated], self.fits[simulated] = found.step_time_us, found.fits
+    # Minus the square root of seconds, which weighs differences between slow placements less.
+    reward = np.where(self.fits, -np.sqrt(self.step_time_us / 1e6), INVALID_REWARD)
+    return ts.termination(
+        self._observe(), reward.astype(np.float32), outer_dims=(self._batch_size,))
+
+  def _observe(self) -> np.ndarray:
+    return np.full(self._batch_size, self._graph, dtype=np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +161,6 @@ class OneShotLearner:
     policy, environment, optimizer: the policy, the environment in which it plays, and Adam.
     rng: of the samples.
     losses: of the last `update`; empty if it gave NaN and was undone.
-    average_return: tf-agents' metric over the last 100 placements.
   """
 
   def __init__(
@@ -99,9 +178,6 @@ class OneShotLearner:
     policy.create_variables()  # before the optimizer, which makes slots for them
     self.optimizer = adam(config.learning_rate, GRADIENT_CLIP, policy.trainable_variables)
     self.losses: Dict[str, float] = {}
-    self.average_return = py_metrics.AverageReturnMetric(
-        batch_size=config.batch_size if environment is None else environment.batch_size,
-        buffer_size=100)
 
   @property
   def variables(self) -> List[tf.Variable]:
@@ -111,7 +187,7 @@ class OneShotLearner:
   def play(self) -> trajectory.Trajectory:
     """Samples a batch of placements, simulates them, and returns the steps [B, 1, ...]."""
     assert self.environment is not None
-    return driving.play(self.environment, self.policy.act(self.rng), [self.average_return])
+    return driving.play(self.environment, self.policy.act(self.rng))
 
   def update(self, spent: float = 0.0) -> None:
     """Samples and simulates a batch and learns from it; `spent` is the used share of the budget."""
@@ -206,7 +282,7 @@ def search_environment(
 
 def search(
     problem: PlacementProblem, learner: OneShotLearner, environment: OneShotEnvironment,
-    budget: Budget, *, root_dir: Optional[str] = None) -> None:
+    budget: Budget) -> None:
   """Trains on the problem's graph until the budget is used up; the problem remembers the best.
 
   If only `max_evaluations` is limited, the same seeds give the same search on one machine, bit for
@@ -218,33 +294,11 @@ def search(
     learner: of the environment.
     environment: see `search_environment`.
     budget: counted from when the problem was made.
-    root_dir: where TensorBoard events go (in train/); None writes none.
   """
   began = problem.search_log.evaluations, problem.search_log.seconds
-  writer = None if root_dir is None else tf.summary.create_file_writer(
-      os.path.join(root_dir, "train"))
   while problem.search_log.best_placement is None or not problem.search_log.exhausted(budget):
     left = problem.search_log.remaining_evaluations(budget)
     # A whole batch must fit into the evaluations that are left.
     if left is not None and left < environment.batch_size:
       break
     learner.update(spent_share(problem, budget, began))
-    if writer is not None:
-      _summarize(writer, problem, environment, learner)
-  if writer is not None:
-    writer.close()
-
-
-def _summarize(
-    writer: tf.summary.SummaryWriter, problem: PlacementProblem, environment: OneShotEnvironment,
-    learner: OneShotLearner) -> None:
-  """Writes figures of a step; the number of the step is the number of evaluations."""
-  scalars = {
-      "StepTime/best_us": problem.search_log.best_objective_us,
-      "Metrics/AverageReturn": learner.average_return.result(),
-      "Metrics/fitting": environment.fits.mean(),
-  }
-  if environment.fits.any():
-    scalars["StepTime/current_us"] = environment.step_time_us[environment.fits].mean()
-  scalars.update({f"Losses/{name}": value for name, value in learner.losses.items()})
-  write_scalars(writer, problem.search_log.evaluations, scalars)

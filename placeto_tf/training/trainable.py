@@ -1,4 +1,4 @@
-"""`Trainable`: the record of a policy that `scripts/train.py` trains.
+"""`Trainable`: the record of a policy that `scripts/train.py` trains; `RunConfig`: its settings.
 
 `policies/NAME/__init__.py` declares TRAINABLE, a function that imports the modules for training and
 returns the record. `placeto_tf.policies.trainable` finds these functions.
@@ -7,15 +7,43 @@ returns the record. `placeto_tf.policies.trainable` finds these functions.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+import json
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.training import settings as settings_lib
-from placeto_tf.training.run_config import RunConfig
 
 
-def _no_weights() -> Optional[str]:
-  return None
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """Graphs, clusters and duration of a run; subclasses add the settings of a policy.
+
+  Attributes:
+    graphs, clusters: specs of single graphs and of clusters, as `load_graph` and `Cluster.parse`
+      take them.
+    held_out: specs of graphs on which the policy is evaluated during training, on `watch_cluster`.
+    iterations: number of updates.
+    checkpoint_every, watch_every: numbers of iterations.
+    seed: of all samples.
+  """
+
+  graphs: Tuple[str, ...]
+  clusters: Tuple[str, ...] = ("k80:4",)
+  held_out: Tuple[str, ...] = ()
+  watch_cluster: str = "k80:4"
+  iterations: int = 1000
+  checkpoint_every: int = 50
+  watch_every: int = 100
+  seed: int = 0
+
+  def __post_init__(self) -> None:
+    check_at_least(
+        1, self, "iterations", "checkpoint_every", "watch_every", error_type=PlacetoError)
+
+  def to_json(self) -> Dict[str, Any]:
+    """Returns the content of config.json: tuples are lists."""
+    found: Dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +63,7 @@ class Trainable:
   config: RunConfig
   train: Callable[..., Dict[str, float]]
   presets: Mapping[str, Trainable] = dataclasses.field(default_factory=dict)
-  pretrained: Callable[[], Optional[str]] = _no_weights
+  pretrained: Callable[[], Optional[str]] = lambda: None
 
   def preset(self, name: Optional[str]) -> Trainable:
     """Returns the record of a preset; None returns this record.

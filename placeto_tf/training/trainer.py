@@ -24,7 +24,7 @@ from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.collecting import Collecting
 from placeto_tf.training.learner import Learner
-from placeto_tf.training.run_config import RunConfig
+from placeto_tf.training.trainable import RunConfig
 from placeto_tf.training.updates import attempt, write_scalars
 
 Progress = Callable[[int, Dict[str, float]], None]

@@ -89,15 +89,15 @@ class _Session:
     self._problems = [make() for make in graphs]
     grouped = [GroupedGraph.of(each) for each in self._problems]
     rules = dataclasses.replace(weights.config.environment, start=start, num_episodes=episodes)
-    most = max(weights.max_groups, *(p.num_groups for p in self._problems))
+    self.steps = max(p.num_groups for p in self._problems)
     self._environments = [
         PlacementEnvironment(
-            p, g, given, config=rules, seed=seed, graph=i, num_graphs=len(graphs), max_groups=most)
+            p, g, given, config=rules, seed=seed, graph=i, num_graphs=len(graphs),
+            max_groups=self.steps)
         for i, (p, g, given) in enumerate(zip(self._problems, grouped, starts))]
-    self.steps = max(p.num_groups for p in self._problems)
     self._learner = None if uniform else PublishedLearner(
         self._environments[0], grouped, dataclasses.replace(weights.config, environment=rules),
-        seed, weights=arrays, max_groups=most)
+        seed, weights=arrays)
 
   def episode(self, rng: Optional[np.random.Generator]) -> None:
     """Plays an episode; without a generator with the likeliest devices."""

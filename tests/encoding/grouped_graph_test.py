@@ -6,6 +6,7 @@ from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.grouping.grouping import Grouping
+from placeto_tf.problem.placement_problem import PlacementProblem
 
 
 @pytest.fixture
@@ -21,8 +22,8 @@ def grouped():
       np.outer([1.0, 2.0, 3.0, 4.0, 5.0], np.ones(kinds)), [100.0, 10.0, 7.0, 5.0, 3.0],
       [1.0, 2.0, 0.0, 3.0, 0.0], [0.0, 9.0, 0.0, 4.0, 0.0])
   grouping = Grouping([0, 1, 2, 1, 3])
-  allowed = np.ones((4, cluster.num_devices), dtype=bool)
-  return GroupedGraph.build(graph, costs, cluster, grouping, allowed)
+  allowed = np.ones((5, cluster.num_devices), dtype=bool)
+  return GroupedGraph.of(PlacementProblem(graph, costs, cluster, grouping, allowed))
 
 
 def test_a_tensor_counts_once_for_each_group_that_reads_it(grouped):
@@ -57,8 +58,8 @@ def test_of_two_groups_that_feed_each_other_the_one_whose_main_op_is_first_is_th
   costs = OpCosts(
       np.outer(compute_us, np.ones(len(cluster.kind_devices))), np.full(3, 8.0), np.zeros(3),
       np.zeros(3))
-  grouped = GroupedGraph.build(
-      graph, costs, cluster, Grouping([0, 1, 0]), np.ones((2, cluster.num_devices), dtype=bool))
+  grouped = GroupedGraph.of(PlacementProblem(
+      graph, costs, cluster, Grouping([0, 1, 0]), np.ones((3, cluster.num_devices), dtype=bool)))
   assert list(zip(grouped.sources[grouped.flow], grouped.targets[grouped.flow])) == flow
   # Costs keep both edges.
   assert list(zip(grouped.sources.tolist(), grouped.targets.tolist())) == [(0, 1), (1, 0)]

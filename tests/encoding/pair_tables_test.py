@@ -28,7 +28,7 @@ def test_groups_with_one_allowed_device_are_not_movable():
 
 def test_every_op_edge_keeps_its_producer_and_bytes():
   problem = random_problem()
-  tables, graph = PairTables.build(problem), problem.graph
+  tables, graph = PairTables.build(problem).ops, problem.graph
   found = sorted(
       (int(tables.edge_producers[e]), i, float(tables.edge_bytes[e]))
       for i in range(graph.num_ops)

@@ -10,6 +10,7 @@ GRAPH = ComputationGraph.from_edges(
     [(0, 0, 1), (0, 1, 2), (1, 0, 2)])
 COSTS = OpCosts(np.ones((4, 1)), np.array([10.0, 1000.0, 50.0, 100.0]), np.zeros(4), np.zeros(4))
 GROUPS = np.array([0, 1, 2, 0], dtype=np.int32)
+EDGES = np.array([[0, 0, 1], [1, 2, 2]])  # of groups: sources, targets
 
 
 def test_types_are_counted_in_alphabetical_order():
@@ -25,20 +26,17 @@ def test_the_largest_outputs_come_first_and_the_rest_is_padding():
       rtol=1e-6)
 
 
-def test_edges_join_different_groups_once_and_stand_in_the_adjacency_both_ways():
-  sources, targets = op_features.group_edges(GRAPH, GROUPS, 3)
-  assert list(zip(sources, targets)) == [(0, 1), (0, 2), (1, 2)]
-  assert op_features.adjacency(sources, targets, 3).tolist() == [
+def test_edges_stand_in_the_adjacency_both_ways():
+  assert op_features.adjacency(*EDGES, 3).tolist() == [
       [0, 0, 0, 0, 1, 1], [1, 0, 0, 0, 0, 1], [1, 1, 0, 0, 0, 0]]
 
 
 def test_neighbours_are_numbers_over_all_and_minus_one_is_none():
-  sources, targets = op_features.group_edges(GRAPH, GROUPS, 3)
   np.testing.assert_allclose(
-      op_features.neighbours(sources, targets, 3, 2),
+      op_features.neighbours(*EDGES, 3, 2),
       [[-1, -1, 1 / 3, 2 / 3], [0, -1, 2 / 3, -1], [0, 1 / 3, -1, -1]], rtol=1e-6)
   np.testing.assert_allclose(  # the first ones, where there are more
-      op_features.neighbours(sources, targets, 3, 1)[2], [0, -1])
+      op_features.neighbours(*EDGES, 3, 1)[2], [0, -1])
 
 
 def test_standardized_features_have_mean_0_and_deviation_1_and_constants_say_nothing():

@@ -6,8 +6,7 @@ import tensorflow as tf
 
 from placeto_tf.problem.budget import Budget
 from placeto_tf.training import one_shot
-from placeto_tf.training.one_shot import ReinforceConfig, ReinforceLearner
-from placeto_tf.training.one_shot_environment import OneShotEnvironment
+from placeto_tf.training.one_shot import OneShotEnvironment, ReinforceConfig, ReinforceLearner
 from placeto_tf.training.one_shot_policy import OneShotPolicy, log_prob_of
 from random_problem import random_problem
 
@@ -87,7 +86,6 @@ def test_every_variant_learns_what_a_group_at_a_time_can_tell(baseline):
   assert rewards.mean() > -1.6  # the best is -sqrt(2): one group cannot go to device 1
   assert learner.policy.logits.numpy()[:3].argmax(axis=1).tolist() == [1, 1, 1]
   np.testing.assert_array_equal(learner.policy.logits.numpy()[3], 0.0)
-  assert learner.average_return.result() == pytest.approx(rewards.mean(), abs=0.3)
 
 
 def test_updates_that_are_no_numbers_leave_weights_and_baseline_alone(eagerly):
@@ -102,12 +100,12 @@ def test_updates_that_are_no_numbers_leave_weights_and_baseline_alone(eagerly):
     np.testing.assert_array_equal(variable, value)
 
 
-def search(budget, seed=0, **options):
+def search(budget, seed=0):
   problem = random_problem()
   config = ReinforceConfig(batch_size=8, learning_rate=0.1)
   environment = one_shot.search_environment(problem, config, budget)
   learner = ReinforceLearner(Independent(problem.allowed), environment, config, seed)
-  one_shot.search(problem, learner, environment, budget, **options)
+  one_shot.search(problem, learner, environment, budget)
   return problem, environment
 
 

@@ -4,7 +4,7 @@ from placeto_tf import policies
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.training import settings
-from placeto_tf.training.run_config import RunConfig
+from placeto_tf.training.trainable import RunConfig
 
 POLICIES = policies.trainable()
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from placeto_tf.errors import PlacetoError
 from placeto_tf.training import runs
 from placeto_tf.training.learner import Learner
-from placeto_tf.training.run_config import RunConfig
+from placeto_tf.training.trainable import RunConfig
 from placeto_tf.training.trainer import Trainer, train
 
 _CONFIG = RunConfig(("zoo:rnnlm",), iterations=3, checkpoint_every=1)

@@ -11,9 +11,9 @@ _SEARCH = "placeto_tf.policies.gdp.search", "search_gdp"
 _LOAD = deferred("placeto_tf.policies.gdp.policy", "load_network")
 
 METHODS = (
-    Method("gdp", Kind.ONE_SHOT, deferred(*_SEARCH), rank=3, summaries=True,
+    Method("gdp", Kind.ONE_SHOT, deferred(*_SEARCH), rank=3,
            weights=Weights("gdp", WithoutWeights.LEARN, _LOAD)),
-    *(Method(f"gdp_{way}", Kind.ONE_SHOT, deferred(*_SEARCH, way=way), rank=4 + i, summaries=True,
+    *(Method(f"gdp_{way}", Kind.ONE_SHOT, deferred(*_SEARCH, way=way), rank=4 + i,
              weights=Weights("gdp", WithoutWeights.FAIL, _LOAD))
       for i, way in enumerate(("zero_shot", "fine_tune"))),
 )

@@ -24,11 +24,9 @@ from tf_agents.utils import common
 
 from placeto_tf.errors import check_at_least
 from placeto_tf.policies.gdp.policy import GRAPH, STRETCH, GdpPolicy
-from placeto_tf.training.one_shot import OneShotConfig, OneShotLearner
-from placeto_tf.training.one_shot_environment import OneShotEnvironment
+from placeto_tf.training.one_shot import OneShotConfig, OneShotEnvironment, OneShotLearner
 from placeto_tf.training.one_shot_policy import LOG_PROBS
-from placeto_tf.training.schedules import between
-from placeto_tf.training.updates import WithEntropyCoefficient
+from placeto_tf.training.updates import WithEntropyCoefficient, between
 
 
 @dataclasses.dataclass(frozen=True)

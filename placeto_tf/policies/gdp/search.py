@@ -31,7 +31,7 @@ _SAMPLES = 16  # the most placements that `gdp_zero_shot` evaluates: the likelie
 def search_gdp(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, way: str = "scratch",
     weights: Optional[str] = None, network_config: Optional[GdpConfig] = None,
-    training: Optional[PpoConfig] = None, root_dir: Optional[str] = None) -> np.ndarray:
+    training: Optional[PpoConfig] = None) -> np.ndarray:
   """Runs GDP on a problem: samples placements and, unless `way` is "zero_shot", learns from them.
 
   Args:
@@ -43,7 +43,6 @@ def search_gdp(
     weights: directory of a training run, or of its weights; optional for "scratch" alone.
     network_config: of a network from scratch; its `max_devices` is replaced by the cluster's.
     training: settings of PPO.
-    root_dir: as for `one_shot.search`.
 
   Returns:
     [N] the best placement that the problem has seen.
@@ -91,7 +90,7 @@ def search_gdp(
   environment = search_environment(nodes, training, part)
   # The learner samples a batch, evaluates it and updates, until its part of the budget is used up.
   learner = GdpLearner(policy, training, sample_seed, environment)
-  search(nodes, learner, environment, part, root_dir=root_dir)
+  search(nodes, learner, environment, part)
   # Without a limit (None) or with one evaluation left: evaluate the likeliest placement.
   if nodes.search_log.remaining_evaluations(budget) != 0:
     nodes.evaluate(policy.greedy())

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -34,10 +34,9 @@ from placeto_tf.search import PLACERS
 from placeto_tf.training import driving, trainer
 from placeto_tf.training.collecting import Maker
 from placeto_tf.training.learner import Learner
-from placeto_tf.training.one_shot_environment import OneShotEnvironment
+from placeto_tf.training.one_shot import OneShotEnvironment
 from placeto_tf.training.problems import expand_clusters, make_problem
-from placeto_tf.training.run_config import RunConfig
-from placeto_tf.training.trainable import Trainable
+from placeto_tf.training.trainable import RunConfig, Trainable
 
 from tf_agents.trajectories import trajectory  # isort: skip
 
@@ -50,9 +49,8 @@ class GdpTrainingConfig(RunConfig):
     graphs, held_out, watch_cluster, iterations, checkpoint_every, watch_every, seed: see
       `RunConfig`.
     clusters: as `Cluster.parse` takes them, or "random[3]", which samples three for each graph.
-    graphs_per_update: number of graphs in a batch; an update follows their mean gradient, and they
-      may be sampled and simulated at once. Batches have fixed graphs; the order of batches is
-      shuffled anew after each pass over all of them.
+    graphs_per_update: number of graphs of an update, which follows their mean gradient; they may be
+      sampled and simulated at once.
     network, training: sizes of the network, and settings of PPO.
   """
 
@@ -165,12 +163,7 @@ class GdpTraining(Learner):
     self._single_us = [
         float(each.evaluate_ops(PLACERS["single"](each)).objective_us[0])
         for each in self.problems]
-    size = config.graphs_per_update
-    # Consecutive graphs form a batch; the last one may be smaller.
-    self._batches = [
-        tuple(range(first, min(first + size, self.num_training)))
-        for first in range(0, self.num_training, size)]
-    self.at_once = min(size, self.num_training)
+    self.at_once = min(config.graphs_per_update, self.num_training)
     self.tracked = {"network": self.network, "optimizer": self.learner.optimizer}
 
   def make_problems(
@@ -208,20 +201,6 @@ class GdpTraining(Learner):
     """Returns the network's present weights."""
     return self.network.get_weights()
 
-  def turn(self, iteration: int) -> Tuple[int, ...]:
-    """Returns the graphs of an iteration, which depend on the seed alone: resuming needs no state.
-
-    Args:
-      iteration: from 1 on.
-
-    Returns:
-      Numbers of the graphs of a batch.
-    """
-    # Each pass goes through all batches in a new order.
-    lap, place = divmod(iteration - 1, len(self._batches))
-    order = np.random.default_rng([self.config.seed, lap]).permutation(len(self._batches))
-    return self._batches[order[place]]
-
   def specs(self, iteration: int) -> List[SampleSpec]:
     """See the base class."""
     return [SampleSpec(graph, int(self.rng.integers(2**31))) for graph in self.turn(iteration)]
@@ -231,10 +210,10 @@ class GdpTraining(Learner):
     return len(experience.step_time_us)
 
   def learn(self, experiences: List[Played], iteration: int) -> Dict[str, float]:
-    """Makes one update from the samples of a batch of graphs; see the base class.
+    """Makes one update from the samples of some graphs; see the base class.
 
     Args:
-      experiences: one for each graph of the batch.
+      experiences: one for each graph.
       iteration: from 1 on.
 
     Returns:

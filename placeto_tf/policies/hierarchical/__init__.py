@@ -5,5 +5,5 @@ from placeto_tf.problem.method import Kind, Method, deferred
 METHODS = (
     Method("hierarchical", Kind.ONE_SHOT,
            deferred("placeto_tf.policies.hierarchical.policy", "POLICY.place"),
-           rank=2, summaries=True),
+           rank=2),
 )

@@ -13,7 +13,7 @@ from typing import Tuple
 
 import numpy as np
 
-from placeto_tf.encoding.grouped_graph import OUTPUT_DIMS, output_shapes
+from placeto_tf.encoding.grouped_graph import OUTPUT_DIMS, GroupedGraph, output_shapes
 from placeto_tf.policies import op_features
 from placeto_tf.problem.candidates import fallback_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -47,7 +47,8 @@ class Parts:
     # A set's shape features are sums over its ops.
     np.add.at(self._shapes, group_of_op, of_ops)
     self.type_counts = op_features.type_counts(graph, group_of_op, u)
-    self._sources, self._targets = op_features.group_edges(graph, group_of_op, u)
+    grouped = GroupedGraph.of(problem)
+    self._sources, self._targets = grouped.sources, grouped.targets
     # [U] position in the depth-first walk.
     number = op_features.walk_numbers(self._sources, self._targets, u)
     # Neighbours by walk number: [number] brings rows back into the sets' order.
@@ -55,9 +56,8 @@ class Parts:
         number[self._sources], number[self._targets], u, _NEIGHBOURS)[number]
     sizes = op_features.output_sizes(graph, problem.costs, group_of_op, u, _SIZES)
     known = op_features.standardized(np.concatenate([sizes, near], axis=1))
-    # [O] set of each output; [U] bytes of all outputs.
-    owner = np.repeat(group_of_op, np.diff(graph.output_offsets))
-    self._bytes = np.bincount(owner, problem.costs.output_bytes, minlength=u)
+    # [U] bytes of all outputs.
+    self._bytes = np.bincount(group_of_op, problem.costs.made_bytes(graph), minlength=u)
     self.movable = problem.allowed.sum(axis=1) > 1
     # [D] devices that any movable set may use: groups may use these.
     self._common = problem.allowed[self.movable].any(axis=0)

@@ -19,7 +19,7 @@ from placeto_tf.problem.method import (
 )
 
 _PLACERS = "placeto_tf.policies.placeto.placers"
-_PUBLISHED = "placeto_tf.policies.placeto.published.placers"
+_PUBLISHED = "placeto_tf.policies.placeto.published.search"
 _LOAD = deferred("placeto_tf.policies.placeto.published.weights", "PublishedWeights.load")
 _FLAGS = "--policy=placeto --preset=paper"
 
@@ -28,7 +28,7 @@ METHODS = (
     Method("placeto", Kind.POLICY, deferred(_PLACERS, "place"), title="Placeto", rank=1,
            repeats=True,
            weights=Weights("placeto", WithoutWeights.SHIPPED, deferred(_PLACERS, "trained")),
-           in_auto=deferred(_PLACERS, "place_in_auto")),
+           in_auto=deferred(_PLACERS, "place", annealing=False)),
     *(Method(name, Kind.POLICY, deferred(_PLACERS, "place_as_control", scored=scored), rank=rank,
              control_of=("placeto",))
       for rank, name, scored in ((2, "placeto_untrained", True), (3, "placeto_uniform", False))),

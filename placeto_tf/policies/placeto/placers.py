@@ -23,35 +23,20 @@ _ANNEALING_SHARE = 0.5  # annealing's share of the remaining budget, if plenty i
 
 
 def place(
-    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None
-) -> np.ndarray:
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
+    start: Optional[np.ndarray] = None, annealing: bool = True) -> np.ndarray:
   """Places by trained weights, then by annealing.
 
   Args:
-    problem: the search begins at its best placement.
-    budget, seed: see `search`.
+    problem, budget, seed, annealing: see `search`.
     weights: directory of the weights; by default the shipped weights.
-
-  Returns:
-    The best placement found, [N].
-  """
-  return search(problem, problem.search_log.best_known, trained(weights), budget, seed)
-
-
-def place_in_auto(
-    problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    start: Optional[np.ndarray] = None) -> np.ndarray:
-  """Places as `place` does, without its annealing.
-
-  Args:
-    problem, budget, seed, weights: see `place`.
     start: [N] placement to begin from; by default the best so far.
 
   Returns:
     The best placement found, [N].
   """
   start = problem.search_log.best_known if start is None else start
-  return search(problem, start, trained(weights), budget, seed, annealing=False)
+  return search(problem, start, trained(weights), budget, seed, annealing=annealing)
 
 
 def place_as_control(

@@ -38,8 +38,7 @@ from placeto_tf.training import trainer
 from placeto_tf.training.collecting import Maker
 from placeto_tf.training.learner import Learner
 from placeto_tf.training.problems import StartedProblem
-from placeto_tf.training.run_config import RunConfig
-from placeto_tf.training.trainable import Trainable
+from placeto_tf.training.trainable import RunConfig, Trainable
 
 import tensorflow as tf  # isort: skip
 from tf_agents.trajectories import trajectory  # isort: skip

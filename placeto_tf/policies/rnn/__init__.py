@@ -5,5 +5,5 @@ from placeto_tf.problem.method import Kind, Method, deferred
 METHODS = (
     Method("rnn", Kind.ONE_SHOT,
            deferred("placeto_tf.policies.rnn.policy", "POLICY.place"),
-           rank=1, summaries=True),
+           rank=1),
 )

@@ -15,6 +15,7 @@ from typing import Tuple
 
 import numpy as np
 
+from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.grouping import group_ops
 from placeto_tf.policies import op_features
 from placeto_tf.policies.lstm import initial
@@ -64,12 +65,12 @@ class RnnPolicy(OneShotPolicy):
     graph, grouping = problem.graph, problem.grouping
     g, groups = grouping.num_groups, grouping.group_of_op
     counts = op_features.type_counts(graph, groups, g)  # [G, T]
-    sources, targets = op_features.group_edges(graph, groups, g)
+    grouped = GroupedGraph.of(problem)
     counts = np.log1p(counts)
     # [G, S + 2 G]: sizes of outputs, then adjacency.
     known = np.concatenate([
         op_features.output_sizes(graph, problem.costs, groups, g, _SIZES),
-        op_features.adjacency(sources, targets, g)], axis=1)
+        op_features.adjacency(grouped.sources, grouped.targets, g)], axis=1)
     if config.standardize:
       counts, known = op_features.standardized(counts), op_features.standardized(known)
     self._counts, self._known = tf.constant(counts), tf.constant(known)

@@ -59,14 +59,13 @@ class Episodes:
 
 def make_environments(
     problems: Sequence[StartedProblem], grouped: Sequence[GroupedGraph], config: PublishedConfig, *,
-    num_training: int, max_groups: int, seed: int) -> List[PlacementEnvironment]:
+    num_training: int, seed: int) -> List[PlacementEnvironment]:
   """Makes an environment for each graph.
 
   Args:
     problems, grouped: of the graphs, in the same order.
     config: has the rules of the environments.
     num_training: number of training graphs, which come first; the others are held out.
-    max_groups: number of groups in observations.
     seed: of the orders and starts; each graph derives its own seed.
 
   Returns:
@@ -83,7 +82,7 @@ def make_environments(
     # Seeds differ by graph, so that graphs do not share their orders.
     made.append(PlacementEnvironment(
         each.problem, graph, each.starts[0], config=rules, seed=seed + i, graph=i,
-        num_graphs=len(problems), max_groups=max_groups))
+        num_graphs=len(problems), max_groups=max(each.num_groups for each in grouped)))
   return made
 
 
@@ -115,21 +114,20 @@ class EpisodesCollector:
 
   def __init__(
       self, config: PublishedConfig, problems: Sequence[StartedProblem], *, num_training: int,
-      max_groups: int, seed: int):
+      seed: int):
     """Makes a network and environments.
 
     Args:
-      config, seed, max_groups: of the learner.
+      config, seed: of the learner.
       problems, num_training: as for `make_environments`.
     """
     grouped = [GroupedGraph.of(each.problem) for each in problems]
     self._environments = make_environments(
-        problems, grouped, config, num_training=num_training, max_groups=max_groups, seed=seed)
+        problems, grouped, config, num_training=num_training, seed=seed)
     first = self._environments[0]
     self._network = PublishedNetwork(
         tensor_spec.from_spec(first.observation_spec()),
-        tensor_spec.from_spec(first.action_spec()), grouped, max_groups=max_groups,
-        config=config.network, seed=seed)
+        tensor_spec.from_spec(first.action_spec()), grouped, config=config.network, seed=seed)
     self._network.create_variables()
     self._logits = driving.acting(self._network)
 

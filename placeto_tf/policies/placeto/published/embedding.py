@@ -57,19 +57,18 @@ def group_graph(arrays: derived.Derived, raw: tf.Tensor) -> tfgnn.GraphTensor:
 class Messages(tfgnn.keras.layers.AnyToAnyConvolutionBase):
   """The sum of f(x_u) over the neighbours u of a group, with equal weights."""
 
-  def __init__(self, width: int, seeds: Seeds, *, receiver_tag, padded: bool):
+  def __init__(self, width: int, seeds: Seeds, *, receiver_tag):
     """Makes f.
 
     Args:
       width: W.
       seeds: of the weights.
       receiver_tag: the receiving end of an edge: target along the dataflow, source against it.
-      padded: whether there may be padding edges.
     """
     super().__init__(
         receiver_tag=receiver_tag, sender_node_feature=tfgnn.HIDDEN_STATE,
         sender_edge_feature=EDGE, receiver_feature=None)
-    self._f, self._padded = perceptron(width, seeds), padded  # f: [P G, S, W] -> [P G, S, W]
+    self._f = perceptron(width, seeds)  # [P G, S, W] -> [P G, S, W]
 
   def convolve(
       self, *, sender_node_input, sender_edge_input, broadcast_from_sender_node, pool_to_receiver,
@@ -87,9 +86,7 @@ class Messages(tfgnn.keras.layers.AnyToAnyConvolutionBase):
     """
     # f comes before the gather: there are fewer groups than edges.
     messages = broadcast_from_sender_node(self._f(sender_node_input))  # [P E, S, W]
-    if self._padded:
-      messages *= sender_edge_input[..., :1]  # 0 for padding
-    return pool_to_receiver(messages, reduce_type="sum")
+    return pool_to_receiver(messages * sender_edge_input[..., :1], reduce_type="sum")
 
 
 class NextState(tf.keras.layers.Layer):
@@ -121,8 +118,7 @@ class MessagePassing(tf.keras.layers.Layer):
   """
 
   def __init__(
-      self, width: int, rounds: int, seeds: Seeds, *, forward: bool, transform_layers: int = 2,
-      padded: bool = False):
+      self, width: int, rounds: int, seeds: Seeds, *, forward: bool, transform_layers: int = 2):
     """Makes the layers, which all rounds share.
 
     Args:
@@ -131,13 +127,11 @@ class MessagePassing(tf.keras.layers.Layer):
       seeds: of the weights.
       forward: True sends messages from producers to consumers, False against the dataflow.
       transform_layers: number of layers of the transform of a group's own features.
-      padded: whether there may be padding edges.
     """
     super().__init__()
     self._rounds = rounds
     # A round: f and the sum over edges, then g and the group's own features.
-    messages = Messages(
-        width, seeds, receiver_tag=tfgnn.TARGET if forward else tfgnn.SOURCE, padded=padded)
+    messages = Messages(width, seeds, receiver_tag=tfgnn.TARGET if forward else tfgnn.SOURCE)
     next_state = NextState(width, seeds, forward=forward)
     self._update = tfgnn.keras.layers.GraphUpdate(node_sets={
         schema.GROUP: tfgnn.keras.layers.NodeSetUpdate(
@@ -217,7 +211,8 @@ class SumOfAll(tf.keras.layers.Layer):
     Returns:
       [P, S, K, W].
     """
-    everyone = arrays[derived.EVERYONE]
+    # [P, G]: 1 for groups, which have a device, 0 for padding.
+    everyone = tf.reduce_max(arrays[derived.ALLOWED], axis=2)
     masks = tf.tile(everyone[:, None, None], [1, tf.shape(embedding)[2], 1, 1])  # [P, S, 1, G]
     # [P, S, 1, W]
     total = self._g(tf.matmul(masks, self._f(tf.transpose(embedding, [0, 2, 1, 3]))))

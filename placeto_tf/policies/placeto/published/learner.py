@@ -1,16 +1,20 @@
 """`PublishedLearner`: the agent of the published process, and its updates from episodes.
 
-Dimensions: B episodes side by side, of some graphs one after the other, D devices, T steps.
+The agent is tf-agents' REINFORCE with Placeto's baseline.
+
+Dimensions: C graphs, B episodes side by side, of some graphs one after the other, D devices, T
+steps.
 """
 
 from __future__ import annotations
 
-import collections
-from typing import Any, Deque, Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
+from tf_agents.agents.reinforce import reinforce_agent
 from tf_agents.environments import py_environment
+from tf_agents.networks import network as network_lib
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
@@ -18,15 +22,57 @@ from tf_agents.utils import common
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.policies import weight_files
-from placeto_tf.policies.placeto.published import agent as agent_lib
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.network import PublishedNetwork
 from placeto_tf.training import driving
-from placeto_tf.training.schedules import between
-from placeto_tf.training.updates import adam
+from placeto_tf.training import observation as observation_lib
+from placeto_tf.training.updates import WithEntropyCoefficient, adam, between
 
 _CLIP = 1.25  # largest norm of the whole gradient, as in the authors' code
 _BASELINE_UPDATES = 10  # number of a graph's updates in its baseline, as in the paper
+
+
+class StepBaseline(network_lib.Network):
+  """A value network that looks up the graph and the step: Placeto's baseline (appendix A.2).
+
+  Attributes:
+    table: variable [C, T], which is not trained by gradients.
+  """
+
+  def __init__(self, input_tensor_spec, num_graphs: int, num_steps: int):
+    """Makes a table of zeros.
+
+    Args:
+      input_tensor_spec: of the observations.
+      num_graphs: C.
+      num_steps: T.
+    """
+    super().__init__(input_tensor_spec, state_spec=(), name="StepBaseline")
+    self.table = tf.Variable(
+        np.zeros((num_graphs, num_steps), np.float32), trainable=False, name="baseline")
+
+  def call(self, observation, step_type=None, network_state=(), training=False):
+    """Looks up the baseline of each step.
+
+    Args:
+      observation: see `training.observation`, [B, T, ...].
+      step_type, training: not used.
+      network_state: passed on.
+
+    Returns:
+      (values [B, T], network_state).
+    """
+    del step_type, training
+    # The number of the step is the number of visited groups.
+    visited = tf.reduce_sum(observation[observation_lib.VISITED], axis=-1)
+    # Padding after the last step gets indices within the table.
+    step = tf.minimum(tf.cast(visited, tf.int32), self.table.shape[1] - 1)
+    graph = observation[observation_lib.GRAPH][..., 0]
+    return tf.gather_nd(self.table, tf.stack([graph, step], axis=-1)), network_state
+
+
+class PublishedAgent(WithEntropyCoefficient, reinforce_agent.ReinforceAgent):
+  """REINFORCE with an entropy bonus that falls during training."""
 
 
 class PublishedLearner:
@@ -40,12 +86,12 @@ class PublishedLearner:
   def __init__(
       self, environment: py_environment.PyEnvironment, graphs: Sequence[GroupedGraph],
       config: PublishedConfig, seed: int, *,
-      weights: Optional[Sequence[np.ndarray]] = None, max_groups: Optional[int] = None):
+      weights: Optional[Sequence[np.ndarray]] = None):
     """Makes network and agent.
 
     Args:
       environment: gives the specs.
-      graphs, max_groups: see `PublishedNetwork`.
+      graphs: see `PublishedNetwork`.
       config: of the published process.
       seed: of weights.
       weights: initial weights, from a network for other graphs or another grouping.
@@ -58,14 +104,13 @@ class PublishedLearner:
     action_spec = tensor_spec.from_spec(environment.action_spec())
     observation_spec = time_step_spec.observation
     self.network = network = PublishedNetwork(
-        observation_spec, action_spec, graphs, max_groups=max_groups, config=config.network,
-        seed=seed)
+        observation_spec, action_spec, graphs, config=config.network, seed=seed)
     network.create_variables()  # before the optimizer, which makes slots for them
     self._num_steps = [graph.num_groups for graph in graphs]  # an episode visits every group once
-    self._baseline = agent_lib.StepBaseline(observation_spec, len(graphs), max(self._num_steps))
+    self._baseline = StepBaseline(observation_spec, len(graphs), max(self._num_steps))
     self.optimizer = adam(config.learning_rate, _CLIP, network.trainable_weights)
     # gamma 1: the return of a step is the sum of its reward and all later rewards.
-    self.agent = agent_lib.PublishedAgent(
+    self.agent = PublishedAgent(
         time_step_spec, action_spec, network, optimizer=self.optimizer, gamma=1.0,
         value_network=self._baseline, normalize_returns=False,
         train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False))
@@ -74,9 +119,9 @@ class PublishedLearner:
       weight_files.assign(network.variables, weights)
     self.logits = driving.acting(network)
     self._train = common.function(self.agent.train)
-    self._returns: List[List[Deque[float]]] = [  # of each graph's steps, in its last updates
-        [collections.deque(maxlen=_BASELINE_UPDATES) for _ in range(steps)]
-        for steps in self._num_steps]
+    # [C, updates, T] mean returns of each graph's last updates, the latest first; NaN before them.
+    self.returns = np.full(
+        (len(graphs), _BASELINE_UPDATES, max(self._num_steps)), np.nan)
 
   @property
   def weights(self) -> List[np.ndarray]:
@@ -122,20 +167,6 @@ class PublishedLearner:
       self._lay_baseline(part.reward, graph)
     return self._step(tf.nest.map_structure(padded, *parts), taken, entropy)
 
-  def state_dict(self) -> Dict[str, Any]:
-    """Returns the state between episodes, without the agent's variables, for JSON."""
-    return {"baselines": [[list(of_step) for of_step in each] for each in self._returns]}
-
-  def load_state_dict(self, state: Dict[str, Any]) -> None:
-    """Restores a `state_dict`.
-
-    Args:
-      state: as `state_dict` returns it.
-    """
-    for each, stored in zip(self._returns, state["baselines"]):
-      for of_step, values in zip(each, stored):
-        of_step.extend(values)
-
   def _step(
       self, episodes: trajectory.Trajectory, taken: np.ndarray, entropy: float) -> Dict[str, float]:
     """Makes one gradient step from steps [B, T]; `taken` [B, T] marks the steps that count."""
@@ -170,7 +201,7 @@ class PublishedLearner:
     # Undiscounted returns: sums of rewards from each step on.
     returns = np.cumsum(rewards.T[::-1].astype(np.float64), axis=0)[::-1]  # [T, B]
     table = self._baseline.table.numpy()
-    for t, (of_step, found) in enumerate(zip(self._returns[graph], returns)):
-      of_step.append(float(np.mean(found)))
-      table[graph, t] = np.mean(of_step)
+    latest, t = np.roll(self.returns[graph], 1, axis=0), len(returns)
+    latest[0, :t] = returns.mean(axis=1)
+    self.returns[graph], table[graph, :t] = latest, np.nanmean(latest[:, :t], axis=0)
     self._baseline.table.assign(table)

@@ -66,23 +66,21 @@ class PublishedNetwork(network.DistributionNetwork):
 
   def __init__(
       self, input_tensor_spec, action_spec, graphs: Sequence[GroupedGraph], *,
-      max_groups: Optional[int] = None, config: Optional[NetworkConfig] = None, seed: int = 0,
-      name: str = "PublishedNetwork"):
+      config: Optional[NetworkConfig] = None, seed: int = 0, name: str = "PublishedNetwork"):
     """Makes the network, with weights sampled by a seed.
 
     Args:
       input_tensor_spec, action_spec: see `training.observation`.
       graphs: the graphs that it places; an observation has the index of one (`observation.GRAPH`).
-      max_groups: G, if it is more than the number of groups of the largest graph.
       config: see `NetworkConfig`.
       seed: of the weights.
       name: of the network.
 
     Raises:
-      PlacetoError: a graph has more groups than `max_groups`, or is on a cluster of another size.
+      PlacetoError: a graph is on a cluster of another size.
     """
     config = config or NetworkConfig()
-    table = derived.GraphTable(graphs, max_groups=max_groups)
+    table = derived.GraphTable(graphs)
     shape = action_spec.shape.concatenate([table.num_devices])
     super().__init__(
         input_tensor_spec, state_spec=(),
@@ -104,7 +102,7 @@ class PublishedNetwork(network.DistributionNetwork):
       self._passes = [
           embedding_lib.MessagePassing(  # [P G, S, F] -> [P G, S, W] in each direction
               width, config.rounds, seeds, forward=forward,
-              transform_layers=config.transform_layers, padded=table.padded)
+              transform_layers=config.transform_layers)
           for forward in (True, False)]
     if config.embedding != "simple_aggregator":
       poolings = embedding_lib.Poolings

@@ -1,16 +1,16 @@
-"""Trains the published process on one graph and, by doing so, improves its placement.
+"""The published process as methods: trains on one graph and, by doing so, improves its placement.
 
 The result is the best placement of all episodes, which the problem remembers; the trained policy is
 dropped. The graph is a family of one graph: episodes and updates are those of training.
 
-Dimensions: B episodes side by side, G groups, D devices.
+Dimensions: B episodes side by side, N ops, G groups, D devices.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Dict, Optional, Sequence
+from typing import Optional, Sequence
 
 import numpy as np
 
@@ -18,15 +18,52 @@ from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.policies.placeto.published.collecting import play
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.learner import PublishedLearner
+from placeto_tf.policies.placeto.published.weights import PublishedWeights
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training import driving
 from placeto_tf.training import observation as observation_lib
 from placeto_tf.training.placement_environment import PlacementEnvironment
-from placeto_tf.training.schedules import spent_share
-from placeto_tf.training.updates import attempt
+from placeto_tf.training.updates import attempt, spent_share
 
 _IDLE_EPISODES = 20  # a search ends after so many episodes in a row without an evaluation
+
+
+def place(
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *, way: str = "fine_tune",
+    weights: Optional[str] = None) -> np.ndarray:
+  """Improves the problem's best placement by episodes of the published process.
+
+  Args:
+    problem: its groups are placed; their number should be about that of training.
+    budget, seed: see `improve`.
+    way: "fine_tune" learns on the problem, "zero_shot" learns nothing, and "random" samples devices
+      uniformly, for comparison.
+    weights: directory of a training run (see `PublishedWeights.load`), for the configuration and
+      the initial weights. None takes `PublishedConfig` and random initial weights.
+
+  Returns:
+    [N] the problem's best placement.
+
+  Raises:
+    PlacetoError: the weights are missing, or are for another number of devices.
+  """
+  config, arrays = PublishedConfig(), None
+  if weights is not None:
+    trained = PublishedWeights.load(weights)
+    trained.check(problem.num_devices)
+    config = trained.config
+    if way == "fine_tune":  # with as much exploration as at the end of training
+      config = dataclasses.replace(config, entropy=config.final_entropy)
+    if way != "random":
+      arrays = trained.arrays
+  # A search continues from the best placement, even if episodes of training began elsewhere.
+  config = dataclasses.replace(
+      config, environment=dataclasses.replace(config.environment, start="best"))
+  improve(
+      problem, problem.project(problem.search_log.best_known), budget, seed, config=config,
+      learns=way == "fine_tune", uniform=way == "random", weights=arrays)
+  return problem.search_log.best_known
 
 
 def improve(
@@ -80,10 +117,10 @@ def improve(
   rng = np.random.default_rng(seeds[1])
   learner = None if uniform else PublishedLearner(
       environment, [grouped], config, int(seeds[2]), weights=weights)
-  # Equal logits, -inf where a group may not go.
-  logits: driving.Logits = (
-      functools.partial(_uniform, np.where(problem.allowed, 0.0, -np.inf)) if learner is None
-      else learner.logits)
+  # [G, D] equal logits, -inf where a group may not go; looked up, [B, K, D].
+  equal = np.where(problem.allowed, 0.0, -np.inf)
+  logits: driving.Logits = (lambda observation: equal[observation[observation_lib.CURRENT]]) if (
+      learner is None) else learner.logits
   idle = 0
   # Play and learn, until the budget is used up or the policy moves no group any more.
   while affordable() and idle < _IDLE_EPISODES:
@@ -95,8 +132,3 @@ def improve(
           learner.variables)
     # With a budget of evaluations only, a search whose policy moves nothing would never end.
     idle = idle + 1 if search_log.evaluations == evaluations else 0
-
-
-def _uniform(logits: np.ndarray, observation: Dict[str, np.ndarray]) -> np.ndarray:
-  """Returns [B, K, D] logits of a uniform policy over allowed devices, from [G, D]."""
-  return logits[observation[observation_lib.CURRENT]]

@@ -43,8 +43,7 @@ from placeto_tf.training import trainer
 from placeto_tf.training.collecting import Maker
 from placeto_tf.training.learner import Learner
 from placeto_tf.training.problems import StartedProblem
-from placeto_tf.training.run_config import RunConfig
-from placeto_tf.training.trainable import Trainable
+from placeto_tf.training.trainable import RunConfig, Trainable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +53,7 @@ class PublishedTrainingConfig(RunConfig):
   Attributes:
     graphs, held_out, watch_cluster, seed: see `RunConfig`.
     clusters: every graph is placed on every cluster; all have equally many devices.
-    max_groups: the most groups of a graph; observations are padded to this number.
+    max_groups: the most groups of a graph.
     iterations: number of updates. Each has `placeto.environment.num_episodes` episodes, divided
       among as many graphs, or all graphs if there are fewer. The given start is the best of single
       device, expert and METIS; step times are divided by the start's.
@@ -94,20 +93,17 @@ class PublishedTraining(Learner):
       **given: problems.
 
     Raises:
-      PlacetoError: a graph is too large, or the warm start is of another network; and the errors of
-        the base class.
+      PlacetoError: the warm start is of another network; and the errors of the base class.
     """
     super().__init__(config, root_dir, **given)
     # Held-out graphs, too, because one network has the tables of all graphs.
     graphs = [GroupedGraph.of(each.problem) for each in self.problems]
     self._environments = make_environments(
-        self.problems, graphs, config.placeto, num_training=self.num_training,
-        max_groups=config.max_groups, seed=config.seed)
+        self.problems, graphs, config.placeto, num_training=self.num_training, seed=config.seed)
     # Arrays of the network.
     start = None if warm_start is None else PublishedWeights.load(warm_start).arrays
     self.learner = PublishedLearner(
-        self._environments[0], graphs, config.placeto, config.seed, weights=start,
-        max_groups=config.max_groups)
+        self._environments[0], graphs, config.placeto, config.seed, weights=start)
     # For each training graph: the best placement so far, and its objective.
     self._best = [(each.best_placement, each.best_objective_us)
                   for each in self._environments[:self.num_training]]
@@ -146,35 +142,12 @@ class PublishedTraining(Learner):
         logs[kind].append(np.log(value))
     return {f"held_out_{kind}": float(np.exp(np.mean(each))) for kind, each in logs.items()}
 
-  def turn(self, iteration: int) -> List[int]:
-    """Returns the graphs of an update: all in turn, in a new order each pass, none twice at once.
-
-    Args:
-      iteration: from 1 on.
-
-    Returns:
-      [P] numbers of graphs.
-    """
-    # Update n takes positions (n - 1) P to n P of the concatenated orders of all laps (passes).
-    p, c = self.at_once, self.num_training
-    turn: List[int] = []
-    place = (iteration - 1) * p
-    while len(turn) < p:
-      lap, at = divmod(place, c)
-      graph = int(np.random.default_rng([self.config.seed, lap]).permutation(c)[at])
-      # Across two laps a graph may come up twice; its second turn is skipped.
-      if graph not in turn:
-        turn.append(graph)
-      place += 1
-    return turn
-
   @property
   def collector(self) -> Maker:
     """Returns a maker of collectors that play `EpisodesSpec`s."""
-    config = self.config
     return functools.partial(
-        EpisodesCollector, config.placeto, num_training=self.num_training,
-        max_groups=config.max_groups, seed=config.seed)
+        EpisodesCollector, self.config.placeto, num_training=self.num_training,
+        seed=self.config.seed)
 
   def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
     """See the base class."""
@@ -220,20 +193,21 @@ class PublishedTraining(Learner):
 
   def state(self) -> Dict[str, Any]:
     """See the base class."""
+    returns = self.learner.returns.astype(object)
+    returns[np.isnan(self.learner.returns)] = None  # JSON has no NaN
     return {**super().state(), "best": [[placement.tolist(), us] for placement, us in self._best],
-            "learner": self.learner.state_dict()}
+            "returns": returns.tolist()}
 
   def load_state(self, state: Dict[str, Any]) -> None:
     """See the base class."""
     super().load_state(state)
     self._best = [(np.array(placement, np.int32), us) for placement, us in state["best"]]
-    self.learner.load_state_dict(state["learner"])
+    self.learner.returns[:] = np.array(state["returns"], np.float64)
 
   def export(self, iteration: int) -> None:
     """Writes weights/."""
     PublishedWeights(
-        tuple(self.learner.weights), self.config.placeto,
-        self._environments[0].num_devices, self.config.max_groups
+        tuple(self.learner.weights), self.config.placeto, self._environments[0].num_devices
     ).save(os.path.join(self.root_dir, "weights"), iteration=iteration,
            training=self.config.to_json())
 

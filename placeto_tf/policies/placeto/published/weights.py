@@ -2,8 +2,7 @@
 
 A directory holds weights.npz (the network's variables in their order, "0", "1", ...) and
 weights.json: `placeto`, the `PublishedConfig` of training; `devices`, the number of devices, hosts
-included; `max_groups`, the most groups of a graph; `iteration`; `training`, the configuration
-of the run.
+included; `iteration`; `training`, the configuration of the run.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ class PublishedWeights:
   arrays: Tuple[np.ndarray, ...]
   config: PublishedConfig
   devices: int
-  max_groups: int
 
   def save(
       self, directory: str, *, iteration: int = 0,
@@ -39,7 +37,7 @@ class PublishedWeights:
     """
     weight_files.write(directory, {str(i): array for i, array in enumerate(self.arrays)}, {
         "placeto": dataclasses.asdict(self.config), "devices": self.devices,
-        "max_groups": self.max_groups, "iteration": iteration, "training": training or {}})
+        "iteration": iteration, "training": training or {}})
 
   @classmethod
   def load(cls, directory: str) -> PublishedWeights:
@@ -61,7 +59,7 @@ class PublishedWeights:
       values = tuple(arrays[str(i)] for i in range(len(arrays)))
       return cls(
           values, weight_files.config_of(PublishedConfig, sidecar["placeto"]),
-          int(sidecar["devices"]), int(sidecar["max_groups"]))
+          int(sidecar["devices"]))
     except (TypeError, ValueError, KeyError, PlacetoError) as error:
       raise PlacetoError(
           f"the weights in {directory} were not understood ({error}); {remedy}") from None

@@ -21,7 +21,7 @@ def network(of, room, config):
       room, of[0].num_devices, len(of)))
   made = PublishedNetwork(
       spec, tensor_spec.from_spec(observation_lib.action_spec(of[0].num_devices)), of,
-      max_groups=room, config=config, seed=3)
+      config=config, seed=3)
   made.create_variables()
   return made
 
@@ -30,7 +30,7 @@ def network(of, room, config):
     SMALL, NetworkConfig(embedding="simple_partitioner"),
     NetworkConfig(embedding="simple_aggregator")])
 def test_a_graph_among_others_and_padded_is_decided_on_as_it_is_alone(config):
-  together, rng = network(graphs(), 15, config), np.random.default_rng(0)
+  together, rng = network(graphs(), 12, config), np.random.default_rng(0)
   for index, graph in enumerate(graphs()):
     g, alone = graph.num_groups, network([graph], graph.num_groups, config)
     for one, other in zip(alone.variables, together.variables):
@@ -41,7 +41,7 @@ def test_a_graph_among_others_and_padded_is_decided_on_as_it_is_alone(config):
         "current": rng.integers(0, g, (4, 1)).astype(np.int32),
         "visited": np.ones((4, g), np.float32), "start": start,
         "graph": np.zeros((4, 1), np.int32)}
-    padded = {name: value if name in ("current", "graph") else np.pad(value, ((0, 0), (0, 15 - g)))
+    padded = {name: value if name in ("current", "graph") else np.pad(value, ((0, 0), (0, 12 - g)))
               for name, value in observation.items()}
     padded["graph"] = np.full((4, 1), index, np.int32)
     found, expected = (

@@ -7,7 +7,7 @@ import tensorflow as tf
 from training_runs import PUBLISHED, published
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.policies.placeto.published.placers import place
+from placeto_tf.policies.placeto.published.search import place
 from placeto_tf.policies.placeto.published.training import train
 from placeto_tf.policies.placeto.published.weights import PublishedWeights
 from placeto_tf.problem.budget import Budget

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from placeto_tf.problem.budget import Budget
-from placeto_tf.training.schedules import spent_share
+from placeto_tf.training.updates import spent_share
 from random_problem import random_problem
 
 
