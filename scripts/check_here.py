@@ -2,9 +2,9 @@
 
   scripts/with_env python scripts/check_here.py --out=check --max_minutes=15
 
-Uses this host's GPUs or, if there are fewer than two, worker processes. Writes check.md and
-check.png: for three models of the zoo, and with --graph one of yours, the predicted and the
-measured step on one device, placed, and with a mirrored replica on each device.
+Uses this host's GPUs or, if there are fewer than two, worker processes. Writes check.md: for three
+models of the zoo, and with --graph one of yours, the predicted and the measured step on one device,
+placed, and with a mirrored replica on each device.
 """
 
 from __future__ import annotations

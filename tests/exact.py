@@ -31,7 +31,6 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.supernodes import Supernodes
 from placeto_tf.search.annealing import anneal_supernodes
 from placeto_tf.search.earliest_starts import interchangeable
-from placeto_tf.search.random_streams import stream
 from placeto_tf.search.starts import best_start
 
 DEFAULT_BUDGET = Budget(max_seconds=60.0)
@@ -83,7 +82,7 @@ def prove(
           max_seconds=budget.share(problem.search_log, 0.2).max_seconds)
       placement, _ = anneal_supernodes(
           problem, supernodes, start[supernodes.supernode_of_op], incumbent.objective_us, limit,
-          stream(seed), temperatures=(1e-2, 1e-4))
+          np.random.default_rng(seed), temperatures=(1e-2, 1e-4))
       if not problem.search_log.exhausted(budget):
         incumbent.simulate(problem.project(placement)[None], budget)
 

@@ -40,6 +40,7 @@ from placeto_tf.placements import Placement
 from placeto_tf.placing import publishing, registry, running
 from placeto_tf.placing.config import AUTO
 from placeto_tf.placing.replica_search import place_replicas
+from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.executors import Executor, Shared, executor_at, result_of
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import ReplicaSource, load_with_replicas
@@ -231,7 +232,8 @@ def run(
   problem, start = shared.get()
   problem = problem.renewed()
   problem.simulator.num_threads = threads
-  method, budget = registry.find(key.method), config.budget_of(key.budget)
+  method = registry.find(key.method)
+  budget = Budget(max_evaluations=key.budget, max_seconds=config.max_seconds)
   running.prepare(problem, method, budget, key.seed, start=start)
   start_us = None
   if problem.search_log.best_placement is not None:

@@ -9,7 +9,6 @@ from typing import Any, Dict, Optional, Tuple, Union
 from placeto_tf.errors import PlacetoError
 from placeto_tf.placing import registry
 from placeto_tf.placing.config import PlacingConfig
-from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Method, WithoutWeights
 from placeto_tf.search.independent_runs import check_runs
 
@@ -87,10 +86,6 @@ class EvaluationConfig:
           f"{self.max_evaluations}; expected budgets from 1 to max_evaluations")
     check_runs(self.independent_runs)
     self.placing_config(0)  # raises if a limit is not positive, or replicas are none
-
-  def budget_of(self, evaluations: Optional[int]) -> Budget:
-    """Returns the budget of a run with a number of evaluations."""
-    return Budget(max_evaluations=evaluations, max_seconds=self.max_seconds)
 
   def placing_config(self, seed: int) -> PlacingConfig:
     """Returns the configuration of the placement of a row of `REPLICAS`."""

@@ -51,7 +51,7 @@ def check_host(
     first: Sequence[str], models: Optional[Sequence[str]], out: str, *, max_minutes: float = 15.0,
     cpu_workers: int = 2, options: Optional[Mapping[str, Any]] = None,
     progress: Callable[[str], None] = lambda text: None) -> pd.DataFrame:
-  """Calibrates, places and measures each graph, and writes check.md and check.png.
+  """Calibrates, places and measures each graph, and writes check.md.
 
   Args:
     first: specs for `load_graph`.
@@ -90,7 +90,8 @@ def check_host(
         rows.append({"graph": name, "way": "-", "failure": str(error)})
       found = pd.DataFrame(
           rows, columns=["graph", "way", "predicted_us", "measured_us", "failure"])
-      _write(out, cluster, found)  # results so far are kept if the next graph fails
+      # Results so far are kept if the next graph fails.
+      outputs.write(os.path.join(out, "check.md"), page(cluster, found).encode("utf-8"))
   return found
 
 
@@ -189,7 +190,8 @@ def page(cluster: Cluster, found: pd.DataFrame) -> str:
       for device in cluster.devices)
   one_us = found[found["way"] == ONE_DEVICE].drop_duplicates("graph").set_index("graph")[
       "measured_us"]
-  measured_us = found["measured_us"].astype(float)
+  predicted_us, measured_us = (
+      found[name].astype(float) for name in ("predicted_us", "measured_us"))
 
   def shown(values: pd.Series, template: str) -> pd.Series:
     """Formats numbers; unknown numbers are empty texts.
@@ -201,39 +203,19 @@ def page(cluster: Cluster, found: pd.DataFrame) -> str:
     Returns:
       Texts.
     """
-    return values.astype(float).map(template.format).where(values.notna(), "")
+    return values.map(template.format).where(values.notna(), "")
 
-  times = measured_us / 1e3
   table = pd.DataFrame({
       "graph": found["graph"], "way to run": found["way"],
-      "predicted": shown(found["predicted_us"].astype(float) / 1e3, "{:,.1f} ms"),
+      "predicted": shown(predicted_us / 1e3, "{:,.1f} ms"),
       # A vertical bar in an error message would end the cell.
-      "measured": shown(times, "{:,.1f} ms") + found["failure"].str.replace("|", "/", regex=False),
-      "error of the prediction": shown(
-          found["predicted_us"].astype(float) / measured_us - 1, "{:+.0%}"),
+      "measured": shown(measured_us / 1e3, "{:,.1f} ms") + found["failure"].str.replace(
+          "|", "/", regex=False),
+      "error of the prediction": shown(predicted_us / measured_us - 1, "{:+.0%}"),
       "times as fast as one device": shown(found["graph"].map(one_us) / measured_us, "{:.2f}")})
-  picture = ["![predicted and measured](check.png)", ""] if times.notna().any() else []
   return "\n".join([
       "# Predicted and measured steps on this machine", "",
       f"placeto_tf {placeto_tf.__version__}, TensorFlow {tf.__version__}, Python "
       f"{platform.python_version()}, {platform.system()} {platform.machine()}, "
       f"{os.cpu_count()} cores.", "", f"Devices: {devices}.", "", markdown(table), "",
-      *textwrap.wrap(_MIRRORED_NOTE, 100), "", *picture])
-
-
-def _write(out: str, cluster: Cluster, found: pd.DataFrame) -> None:
-  """Writes the page, and the picture if anything was measured."""
-  from matplotlib.figure import Figure  # no pyplot: no global state, no display
-
-  outputs.write(os.path.join(out, "check.md"), page(cluster, found).encode("utf-8"))
-  rows = found.dropna(subset=["measured_us"])
-  if rows.empty:
-    return
-  figure = Figure(figsize=(9, 1.2 + 0.5 * len(rows)), layout="constrained")
-  axes = figure.subplots()
-  rows.set_index(rows["graph"] + "\n" + rows["way"])[["predicted_us", "measured_us"]].div(
-      1e3).rename(columns=lambda name: name[:-3]).plot.barh(
-          ax=axes, color=["0.7", "C0"], fontsize=8)
-  axes.invert_yaxis()
-  axes.set(xlabel="ms a step", ylabel="")
-  figure.savefig(os.path.join(out, "check.png"), dpi=120)
+      *textwrap.wrap(_MIRRORED_NOTE, 100), ""])

@@ -57,14 +57,14 @@ def step_time_table(rows: pd.DataFrame) -> str:
   rows = _named(rows)
   # A cell per case and method, then methods become columns.
   cells = rows.groupby([*CASE, "method"], sort=False)[list(rows)].apply(_cell).unstack("method")
-  means = _means(rows)
   # The bound is the same for all methods of a case.
   bounds_ms = rows.groupby(CASE, sort=False)["lower_bound_us"].first() / 1e3
   cells["bound"] = bounds_ms.map("{:.1f}".format)
   methods = list(dict.fromkeys(rows["method"]))
   table = cells[[*methods, "bound"]].fillna("-").reset_index()
   # At least 1; 1 if the method has the best step time of its line.
-  over = means["step_time_us"] / means["best_us"]
+  rows["over"] = rows["step_time_us"] / rows.groupby(CASE)["step_time_us"].transform("min")
+  over = rows.groupby([*CASE, "method"], sort=False)["over"].mean()
   last = over.groupby("method").agg(geometric_mean).map("{:.3f}".format)
   table.loc[len(table)] = ["geometric mean over the best", "", *last[methods], ""]
   return markdown(table)
@@ -258,27 +258,17 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
   return final(rows).assign(graph=lambda found: found["graph"].str.replace("zoo:", ""))
 
 
-def _means(rows: pd.DataFrame) -> pd.DataFrame:
-  """Returns means over seeds by graph, cluster and method, with the best step time of each case."""
-  means = rows.groupby([*CASE, "method"], sort=False)[[
-      "step_time_us", "lower_bound_us", "seconds", "evaluations", "peak_memory_bytes"]].mean()
-  best = rows.groupby(CASE)["step_time_us"].min().rename("best_us")
-  return means.join(best)
-
-
 def _ratio(value: float) -> str:
   return "-" if np.isnan(value) else f"{value:.3f}"
 
 
-def _times(found: pd.DataFrame) -> str:
-  times = found["step_time_us"] / 1e3
-  return (f"{times.mean():.1f}" + (f" ± {times.std():.1f}" if len(times) > 1 else "")
-          + ("" if found["fits"].all() else " out of memory"))
-
-
 def _cell(found: pd.DataFrame) -> str:
+  """Returns mean and deviation of step times in ms, and the gain over the start if there is one."""
+  times = found["step_time_us"] / 1e3
   gain = (1 - found["step_time_us"] / found["start_us"]).mean(skipna=False)
-  return _times(found) + ("" if np.isnan(gain) else f" (-{100 * gain:.1f} %)")
+  return (f"{times.mean():.1f}" + (f" ± {times.std():.1f}" if len(times) > 1 else "")
+          + ("" if found["fits"].all() else " out of memory")
+          + ("" if np.isnan(gain) else f" (-{100 * gain:.1f} %)"))
 
 
 def write_plots(rows: pd.DataFrame, out: str) -> List[str]:

@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
 from placeto_tf.errors import PlacetoError, SetupError
 from placeto_tf.simulation.simulator import num_cores
@@ -76,19 +76,6 @@ def _fetch(reference: Any) -> Any:
   return pickle.loads(import_ray().get(reference))
 
 
-class SharedValues(Sequence[Any]):
-  """A sequence of shared values, each fetched when it is first used."""
-
-  def __init__(self, values: Sequence[Shared]):
-    self._values = values
-
-  def __len__(self) -> int:
-    return len(self._values)
-
-  def __getitem__(self, index: Any) -> Any:
-    return self._values[index].get()
-
-
 class InProcess(concurrent.futures.Executor):
   """Runs each call when it is submitted, in the thread that submits it.
 
@@ -115,10 +102,6 @@ class InProcess(concurrent.futures.Executor):
   def share(self, value: object) -> Shared:
     """Returns the value in the form for calls."""
     return Shared(value)
-
-  def share_all(self, values: Sequence[object]) -> Sequence[Any]:
-    """Returns the values in the form for calls; each value is sent separately."""
-    return values
 
   def one_thread(self) -> InProcess:
     """Returns this executor: the threads of this process stay as the program has set them."""
@@ -178,10 +161,6 @@ class OnRay(concurrent.futures.Executor):
     """Returns the value in the form for calls."""
     return Shared(value, self._ray)
 
-  def share_all(self, values: Sequence[object]) -> SharedValues:
-    """Returns the values in the form for calls; each value is sent separately."""
-    return SharedValues([Shared(value, self._ray) for value in values])
-
   def one_thread(self) -> OnRay:
     """Returns an executor whose calls use one thread of TensorFlow, on a share of a core each."""
     return OnRay(self._ray, 1 / CALLS_A_CORE, _ONE_THREAD)
@@ -191,24 +170,13 @@ Executor = Union[InProcess, OnRay]
 
 
 def result_of(future: concurrent.futures.Future) -> Any:
-  """Returns the result of a call.
+  """Returns the result of a call; errors are those that the call raises in this process, too.
 
   Raises:
     PlacetoError: the call raised this error, or was lost too often.
   """
-  with _raised_here():
-    return future.result()
-
-
-@contextlib.contextmanager
-def _raised_here() -> Iterator[None]:
-  """Raises the error of a call on Ray as the same call would raise it in this process.
-
-  Raises:
-    PlacetoError: see `result_of`.
-  """
   try:
-    yield
+    return future.result()
   except Exception as error:
     # Ray wraps an error of the task; its cause is the original.
     cause = getattr(error, "cause", None)

@@ -74,12 +74,6 @@ def offered_devices(
   return able & (offered[:, None] | ~hosts)
 
 
-def _made_bytes(graph: ComputationGraph, costs: OpCosts) -> np.ndarray:
-  """Returns the bytes of all outputs of each op, [N]."""
-  owners = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))
-  return np.bincount(owners, costs.output_bytes, minlength=graph.num_ops)
-
-
 def _crowding(
     graph: ComputationGraph, cluster: Cluster, costs: OpCosts, hosts: np.ndarray) -> np.ndarray:
   """Returns the ops, [N] bool, of variables that may leave too little memory for other ops."""
@@ -109,7 +103,7 @@ def _beside(
   data = graph.edge_ports != CONTROL
   u, v = graph.edge_producers[data], graph.edge_consumers[data]
   # [N] bytes of outputs and inputs that cross to the host if the op alone moves.
-  moved = _made_bytes(graph, costs) + np.bincount(v, costs.edge_bytes(graph)[data], minlength=n)
+  moved = costs.made_bytes(graph) + np.bincount(v, costs.edge_bytes(graph)[data], minlength=n)
   slowest = cluster.bandwidth_bytes_per_us[host, ~hosts].min()
   # Ops for which computing on the host takes no longer than moving inputs and outputs.
   cheap = costs.compute_us[:, cluster.device_kinds[host]] <= moved / slowest

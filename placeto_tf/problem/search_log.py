@@ -69,7 +69,6 @@ class SearchLog:
   Attributes:
     started: `time.monotonic()` when the log was made.
     evaluations: number of placements evaluated so far.
-    of_runs: the evaluations of each independent run; empty if there were none.
     best_placement: [N] int32 of the best placement so far, or None.
     best_objective_us, best_excess_bytes: of the best placement; infinite if there is none.
     improvements: one for each change of the best placement.
@@ -83,7 +82,6 @@ class SearchLog:
 
   started: float = dataclasses.field(default_factory=time.monotonic)
   evaluations: int = 0
-  of_runs: Tuple[int, ...] = ()
   best_placement: Optional[np.ndarray] = None
   best_objective_us: float = math.inf
   best_excess_bytes: float = math.inf

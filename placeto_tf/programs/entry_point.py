@@ -114,15 +114,13 @@ def run_program(
     except flags.Error as error:
       # A required flag that is missing gets an example from its help.
       missing = _MISSING.search(str(error))
-      if missing is None:
-        fail(error)
-      else:
-        fail(PlacetoError(f"--{missing[1]} is missing; expected --{missing[1]}=VALUE "
-                          f"({FLAGS[missing[1]].help})"))
+      raise PlacetoError(str(error) if missing is None else (
+          f"--{missing[1]} is missing; expected --{missing[1]}=VALUE ({FLAGS[missing[1]].help})"
+      )) from None
     if FLAGS["verbosity"].using_default_value:
       logging.set_verbosity(logging.ERROR)  # here, before absl takes the default for INFO
     if len(rest) > 1:
-      fail(PlacetoError(f"argument {rest[1]!r} was not understood; flags look like --name=value"))
+      raise PlacetoError(f"argument {rest[1]!r} was not understood; flags look like --name=value")
     return rest
 
   for name in ("SIGTERM", "SIGHUP"):  # under nohup the second is ignored

@@ -275,18 +275,10 @@ def allowed_sets(path: Optional[str]) -> Dict[str, List[str]]:
   """
   if path is None:
     return {}
-  remedy = 'expected a JSON object such as {"embedding/.*": ["/GPU:0", "/CPU:0"]}'
-  text = user_files.read_text(
-      path, what="the file of --allowed", remedy=remedy, error_type=PlacetoError,
-      most_bytes=user_files.MOST_JSON_BYTES)
-  try:
-    found = user_files.parse_json(text)
-  except ValueError as error:
-    raise PlacetoError(f"--allowed={path} is not JSON ({error}); {remedy}") from None
   # Regexes and devices are checked where they are used.
-  if not isinstance(found, dict):
-    raise PlacetoError(f"--allowed={path} holds {found!r:.60}; {remedy}")
-  return found
+  return user_files.read_json_object(
+      path, what="the file of --allowed",
+      remedy='expected a JSON object such as {"embedding/.*": ["/GPU:0", "/CPU:0"]}')
 
 
 def parse_pins(texts: Sequence[str]) -> List[Tuple[str, str]]:

@@ -27,9 +27,9 @@ from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.compiled_evaluation import USED, CompiledEvaluations, evaluate, over
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.search_log import SearchLog
 from placeto_tf.problem.supernodes import COARSE_TO_FINE, Supernodes, placed_supernodes
 from placeto_tf.search.moves import MoveConfig, Moves, copy_supernode, propose, put
-from placeto_tf.search.random_streams import stream
 from placeto_tf.search.starts import best_start
 from placeto_tf.simulation.compiling import compiled, copy_into
 
@@ -98,7 +98,7 @@ def anneal(
   levels = _levels(problem, config, problem.search_log.remaining_evaluations(budget))
   return anneal_rounds(
       problem, lambda placement, count: placed_supernodes(problem, placement, count), levels,
-      placement, objective_us, budget, stream(seed), config)
+      placement, objective_us, budget, np.random.default_rng(seed), config)
 
 
 def anneal_rounds(
@@ -114,7 +114,7 @@ def anneal_rounds(
     placement: [N] where to start.
     objective_us: of `placement`.
     budget: of all rounds.
-    rng: a `stream`, decides moves and acceptance.
+    rng: decides moves and acceptance.
     config: temperatures and moves.
 
   Returns:
@@ -180,7 +180,7 @@ def anneal_supernodes(
     placement: [N] where to start.
     objective_us: of `placement`.
     budget: when to stop.
-    rng: a `stream`, decides moves and acceptance.
+    rng: decides moves and acceptance.
     temperatures: at the start and at the end, as fractions of `objective_us`.
     moves: how often each kind of move is sampled; None is `MoveConfig()`.
 
@@ -194,7 +194,7 @@ def anneal_supernodes(
   devices = np.array(supernodes.devices(best), dtype=np.int32)
   # [2] objectives of the current and of the best placement.
   current, found_us = best.copy(), np.full(2, objective_us)
-  progress = _Progress(problem, budget)
+  began = problem.search_log.evaluations, problem.search_log.seconds
   # Geometric cooling: T = T0 * exp(log(T1 / T0) * used share of the budget).
   schedule = np.array([
       max(temperatures[0] * objective_us, 1e-12), math.log(temperatures[1] / temperatures[0]),
@@ -204,7 +204,7 @@ def anneal_supernodes(
   with CompiledEvaluations(problem, budget) as evaluations:
     evaluations.evaluator.row[0] = current
     while since < patience and evaluations.more():
-      schedule[2:] = progress.now()
+      schedule[2:] = _progress(problem.search_log, budget, *began)
       since = _anneal(sampled, devices, current, best, found_us, schedule, rng, since, patience,
                       evaluations.evaluator)
   return best, float(found_us[1])
@@ -219,8 +219,8 @@ def _anneal(
     moves: `Moves`.
     devices: [U] int32; current, best: [N] int32; found_us: [2] float64 objectives of these.
     schedule: [5] float64: the temperature at the start, the change of its logarithm over the whole
-      budget, and `_Progress.now()`.
-    rng: `stream`.
+      budget, and `_progress`.
+    rng: NumPy's generator.
     since: number of moves in a row that changed nothing.
     patience: the level ends after so many moves in a row that changed nothing.
     evaluator: `Evaluator`; its row equals `current`.
@@ -229,7 +229,7 @@ def _anneal(
     `since` after the block.
   """
   row, tables = evaluator.row[0], moves.tables
-  # Evaluations of this block are not in `progress` yet.
+  # Evaluations of this block are not in `_progress` yet.
   before = evaluator.counts[USED]
   while since < patience and not over(evaluator):
     count = 0
@@ -263,24 +263,18 @@ def _anneal(
   return since
 
 
-class _Progress:
-  """Measures the use of a budget since this object was made."""
+def _progress(log: SearchLog, budget: Budget, evaluations: int, seconds: float) -> List[float]:
+  """Returns the used share of the seconds, the used evaluations, and their limit or infinity.
 
-  def __init__(self, problem: PlacementProblem, budget: Budget):
-    self._problem, self._budget = problem, budget
-    self._evaluations, self._seconds = problem.search_log.evaluations, problem.search_log.seconds
-
-  def now(self) -> Tuple[float, float, float]:
-    """Returns the used share of the seconds, the used evaluations, and their limit or infinity."""
-    problem, budget = self._problem, self._budget
-    seconds, used, evaluations = 0.0, 0.0, math.inf
-    if budget.max_evaluations is not None:
-      used = problem.search_log.evaluations - self._evaluations
-      evaluations = max(1, budget.max_evaluations - self._evaluations)
-    if budget.max_seconds is not None:
-      seconds = (problem.search_log.seconds - self._seconds) / max(
-          1e-9, budget.max_seconds - self._seconds)
-    return seconds, used, evaluations
+  Args:
+    evaluations, seconds: counts of the log when the level began.
+  """
+  share, limit = 0.0, math.inf
+  if budget.max_evaluations is not None:
+    limit = max(1, budget.max_evaluations - evaluations)
+  if budget.max_seconds is not None:
+    share = (log.seconds - seconds) / max(1e-9, budget.max_seconds - seconds)
+  return [share, log.evaluations - evaluations, limit]
 
 
 METHODS = (

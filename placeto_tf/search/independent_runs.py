@@ -12,7 +12,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import itertools
 from typing import Any, Callable, List, Optional
 
 import numpy as np
@@ -147,9 +146,8 @@ def _merge(log: SearchLog, before: SearchLog, logs: List[SearchLog]) -> None:
   The merged log counts as if all runs had advanced evaluation by evaluation in step, so that the
   timing of threads cannot change the order.
   """
-  # Evaluations of each run since the start.
-  each_used = [each.evaluations - before.evaluations for each in logs]
-  log.evaluations = before.evaluations + sum(each_used)
+  log.evaluations = before.evaluations + sum(
+      each.evaluations - before.evaluations for each in logs)
   # (turn, run, improvement), in the order in which runs of equal speed would have found them.
   found = sorted((len(logs) * (each.evaluations - before.evaluations), number, each)
                  for number, run in enumerate(logs) for each in list(run.improvements))
@@ -161,9 +159,6 @@ def _merge(log: SearchLog, before: SearchLog, logs: List[SearchLog]) -> None:
       best = each.excess_bytes, each.objective_us
       log.improvements.append(each._replace(
           evaluations=min(before.evaluations + turn, log.evaluations)))
-  # Sums run by run with earlier searches, which may have had fewer or more runs.
-  log.of_runs = tuple(
-      map(sum, itertools.zip_longest(before.of_runs, each_used, fillvalue=0)))
   # Ties keep the earlier best, then the run with the lower number.
   first = min((before, *logs), key=lambda each: (each.best_excess_bytes, each.best_objective_us))
   log.best_placement, log.best_excess_bytes = first.best_placement, first.best_excess_bytes

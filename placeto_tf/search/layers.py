@@ -55,7 +55,8 @@ def layer_positions(graph: ComputationGraph, *, distinct: bool = False) -> np.nd
   holds_variable = np.zeros(graph.num_ops, dtype=bool)
   holds_variable[graph.colocation[is_variable]] = True
   of_variable = holds_variable[graph.colocation]
-  forward = _forward(producers, consumers, backward)
+  # Neither gradients nor downstream of one.
+  forward = ~downstream(producers, consumers, backward)
 
   # -1 marks ops without a position.
   position = np.full(graph.num_ops, -1.0)
@@ -110,7 +111,7 @@ def forward_edges(graph: ComputationGraph) -> Tuple[np.ndarray, np.ndarray]:
   """
   producers, consumers = _data_edges(graph)
   backward = np.array([_gradient_scope(name) is not None for name in graph.op_names])
-  forward = _forward(producers, consumers, backward)
+  forward = ~downstream(producers, consumers, backward)
   kept = forward[producers] & forward[consumers]
   return producers[kept], consumers[kept]
 
@@ -157,15 +158,23 @@ def _forward_op(
   return None
 
 
-def _forward(
-    producers: np.ndarray, consumers: np.ndarray, backward: np.ndarray) -> np.ndarray:
-  """Returns whether an op is neither a gradient nor downstream of one, [N] bool."""
-  reached = backward.tolist()
+def downstream(producers: np.ndarray, consumers: np.ndarray, ops: np.ndarray) -> np.ndarray:
+  """Returns the ops that are in a set or downstream of it.
+
+  Args:
+    producers, consumers: [E] ends of edges, sorted: all edges into an op come before the edges
+      from it. With the ends exchanged, the result is the ops upstream.
+    ops: [N] bool, the set.
+
+  Returns:
+    [N] bool.
+  """
+  found = ops.tolist()
+  # One pass is enough, because each op is final before its own edges are followed.
   for u, v in zip(producers.tolist(), consumers.tolist()):
-    # Edges are in the order of depth, so one pass finds all ops downstream.
-    if reached[u]:
-      reached[v] = True
-  return ~np.array(reached)
+    if found[u]:
+      found[v] = True
+  return np.array(found)
 
 
 def _spread(

@@ -264,9 +264,7 @@ def set_memory_bytes(problem: PlacementProblem) -> List[float]:
   evaluation, because no step time is used.
   """
   graph, costs = problem.graph, problem.costs
-  # Op of each output; outputs of an op are consecutive.
-  owners = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))
-  outputs = np.bincount(owners, costs.output_bytes, minlength=graph.num_ops)
+  outputs = costs.made_bytes(graph)
   first = np.full(graph.num_ops, compute_devices(problem)[0])
   peak = problem.simulator.simulate(allowed_or_nearest(problem, first)).peak_memory_bytes.sum()
   # Share of all outputs that is alive at the peak, from which variables are subtracted.

@@ -23,8 +23,7 @@ from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, evaluate
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.supernodes import Supernodes, level_counts, placed_supernodes
-from placeto_tf.search.moves import MoveConfig, Moves, copy_supernode, propose, put
-from placeto_tf.search.random_streams import shuffle, stream
+from placeto_tf.search.moves import MoveConfig, Moves, copy_supernode, propose, put, shuffle
 from placeto_tf.search.starts import best_start
 from placeto_tf.simulation.compiling import compiled
 
@@ -67,7 +66,7 @@ def search_locally(
     [N] int32, the problem's best placement.
   """
   budget = budget or DEFAULT_BUDGET
-  rng = stream(seed)
+  rng = np.random.default_rng(seed)
   best, best_us = best_start(problem, budget, seed)
   placement, objective_us = best, best_us
   # One round: all levels from coarse to fine, then a kick from the best placement.
@@ -116,7 +115,7 @@ def descend(
     placement: [N] where to start; ops agree within each supernode.
     objective_us: of `placement`.
     budget: when to stop.
-    rng: a `stream`, decides the order.
+    rng: decides the order.
     passes: the most passes over the supernodes; None goes on until nothing improves.
 
   Returns:
@@ -133,7 +132,7 @@ def descend(
     evaluations.evaluator.row[0] = current
     while len(order) and visit[SINCE] < len(order) and number != passes:
       number += 1
-      _shuffle_all(rng, order)
+      rng.shuffle(order)
       visit[SUPERNODE] = 0
       # When all supernodes in a row brought no improvement, the placement is a local optimum.
       while visit[SUPERNODE] < len(order) and (visit[OTHERS] or visit[SINCE] < len(order)):
@@ -150,12 +149,6 @@ SUPERNODE, SINCE, OTHERS, TRIED, VISIT = range(5)
 
 
 @compiled(nogil=True, _nrt=False)
-def _shuffle_all(rng, items):
-  """Shuffles an array in place, as `random_streams.shuffle`, from Python."""
-  shuffle(rng, items, items.shape[0])
-
-
-@compiled(nogil=True, _nrt=False)
 def _descend(tables, order, visit, others, current, found_us, rng, evaluator, more):
   """Visits supernodes for a block, which may end in the middle of a visit.
 
@@ -165,7 +158,7 @@ def _descend(tables, order, visit, others, current, found_us, rng, evaluator, mo
     visit: [VISIT] int64, the state of the visit (see the comment above).
     others: [D] int32, the devices to try, in order.
     current: [N] int32; found_us: [1] float64 its objective.
-    rng: `stream`.
+    rng: NumPy's generator.
     evaluator: `Evaluator`; its row equals `current`.
     more: whether more evaluations are allowed; if not, the visit ends.
   """

@@ -30,6 +30,8 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.search.layers import downstream
+from placeto_tf.simulation.path_lengths import remaining_path_us
 
 # The micro-batch that goes first: the oldest one, so that backward passes go before forward passes;
 # or the one with the least progress, so that forward passes go first (GPipe, Huang et al. 2019).
@@ -71,8 +73,9 @@ def order_edges(
   lane[once] = -1
   # Ops that run once before the micro-batches are not held back. Sums and updates are held back
   # until the device has done its last micro-batch.
-  works = (costs.compute_us.max(axis=1) > 0) & (
-      ~once | _reaching(graph.edge_producers, graph.edge_consumers, graph.depths, ~once))
+  by_depth = np.argsort(graph.depths[graph.edge_consumers], kind="stable")
+  works = (costs.compute_us.max(axis=1) > 0) & (~once | downstream(
+      graph.edge_producers[by_depth], graph.edge_consumers[by_depth], ~once))
   run_of_op = np.full(graph.num_ops, -1, dtype=np.int64)
   # The op of each run that starts last, and its deepest op, which ends last in a serial execution.
   ends_of_run: List[List[int]] = []
@@ -124,19 +127,6 @@ def with_edges(graph: ComputationGraph, edges: List[Tuple[int, int]]) -> Computa
       edge_consumers=rows[:, 2].copy())
 
 
-def _reaching(
-    ends: np.ndarray, others: np.ndarray, depths: np.ndarray, ops: np.ndarray) -> np.ndarray:
-  """Returns a mask [N] of the ops that are in `ops` [N] or downstream; `depths` [N] sort edges."""
-  found = ops.tolist()
-  # By depth of the far end, so that each op is final before its own edges are followed.
-  order = np.argsort(depths[others], kind="stable")
-  # One pass is enough, as edges never lead to smaller depths.
-  for u, v in zip(ends[order].tolist(), others[order].tolist()):
-    if found[u]:
-      found[v] = True
-  return np.array(found)
-
-
 def _first_of_runs(
     graph: ComputationGraph, run_of_op: np.ndarray, works: np.ndarray, position: np.ndarray
 ) -> List[Tuple[int, int]]:
@@ -182,7 +172,9 @@ class _Schedule:
     # A lane is a micro-batch of a group. An op that runs once comes before all micro-batches if one
     # of them needs it, else after them.
     once = micro_batch_of_op < 0
-    needed = once & _reaching(graph.edge_consumers, graph.edge_producers, -graph.depths, ~once)
+    by_depth = np.argsort(-graph.depths[graph.edge_producers], kind="stable")
+    needed = once & downstream(
+        graph.edge_consumers[by_depth], graph.edge_producers[by_depth], ~once)
     lane = micro_batch_of_op.astype(np.int64) + group_of_op * self._count
     self._lanes = int(group_of_op.max() + 1) * self._count
     self._lane = np.where(needed, -1, np.where(once, self._lanes, lane)).tolist()
@@ -190,7 +182,9 @@ class _Schedule:
     self._left = np.bincount(lane[~once], minlength=self._lanes).tolist()
     # Lane -> ops that are held back until that lane has ended.
     self._held: Dict[int, List[int]] = {}
-    self._rank = _ranks(graph, costs.compute_us.min(axis=1)).tolist()
+    # [N] rank by the longest path to the end; of equal ones the op nearer to the inputs is first.
+    to_end_us = remaining_path_us(graph, costs.compute_us.min(axis=1))
+    self._rank = np.argsort(np.lexsort((graph.depths, -to_end_us))).tolist()
     # Ready ops by device and lane.
     self._ready: List[Dict[int, List[Tuple[int, int]]]] = [
         {} for _ in range(cluster.num_devices)]
@@ -306,17 +300,3 @@ class _Schedule:
     self._missing[op] -= 1
     if not self._missing[op]:
       self._make_ready(op)
-
-
-def _ranks(graph: ComputationGraph, cost_us: np.ndarray) -> np.ndarray:
-  """Ranks ops by the longest path to the end, [N]; 0 is the longest."""
-  to_end = cost_us.tolist()
-  # Consumers before producers: to_end[v] is final when u reads it.
-  order = np.argsort(-graph.depths[graph.edge_producers], kind="stable")
-  own = list(to_end)
-  for u, v in zip(graph.edge_producers[order].tolist(), graph.edge_consumers[order].tolist()):
-    to_end[u] = max(to_end[u], own[u] + to_end[v])
-  rank = np.empty(graph.num_ops, dtype=np.int64)
-  # Longest path first; among equals the op nearer to the inputs.
-  rank[np.lexsort((graph.depths, -np.array(to_end)))] = np.arange(graph.num_ops)
-  return rank

@@ -11,7 +11,6 @@ from typing import NamedTuple, Tuple
 import numpy as np
 
 from placeto_tf.problem.supernodes import Supernodes, SupernodeTables
-from placeto_tf.search.random_streams import between, pick, shuffle
 from placeto_tf.simulation.compiling import part
 
 
@@ -70,12 +69,44 @@ class Moves(NamedTuple):
 
 
 @part
+def pick(rng, count):
+  """Samples an index.
+
+  Args:
+    rng: NumPy's generator.
+    count: number of choices.
+
+  Returns:
+    An int from 0 to count - 1.
+  """
+  return int(rng.random() * count)
+
+
+@part
+def shuffle(rng, items, count):
+  """Shuffles the first items of an array in place.
+
+  Args:
+    rng: NumPy's generator.
+    items: the array.
+    count: number of items that are shuffled.
+
+  Returns:
+    None.
+  """
+  # Fisher-Yates from the end.
+  for i in range(count - 1, 0, -1):
+    j = pick(rng, i + 1)
+    items[i], items[j] = items[j], items[i]
+
+
+@part
 def propose(moves, rng, at):
   """Samples a move and writes it to `moves.supernodes` and `moves.devices`.
 
   Args:
     moves: `Moves`.
-    rng: a `stream`.
+    rng: NumPy's generator.
     at: [U] int32, the supernodes' devices; read only.
 
   Returns:
@@ -122,7 +153,8 @@ def _cluster(moves, rng, supernode, at):
   """Fills moves.members with a supernode and neighbours on its device; returns their number."""
   t, members, around = moves.tables, moves.members, moves.around
   # Breadth first from the supernode, neighbours of a member in random order, up to a random size.
-  size = between(rng, moves.cluster_sizes[0], moves.cluster_sizes[1])
+  smallest = moves.cluster_sizes[0]
+  size = smallest + pick(rng, moves.cluster_sizes[1] - smallest + 1)
   members[0] = supernode
   count, position = 1, 0
   while position < count < size:

@@ -34,7 +34,6 @@ from placeto_tf.search.annealing import DEFAULT_BUDGET, anneal, anneal_rounds
 from placeto_tf.search.expert import balanced_boundaries
 from placeto_tf.search.layers import layer_positions
 from placeto_tf.search.pipelines import stage_devices
-from placeto_tf.search.random_streams import stream
 
 # Number of supernodes of one replica, and share of the budget, of each level.
 LEVELS = ((32, 0.15), (96, 0.35), (256, 0.5))
@@ -155,50 +154,33 @@ def anneal_symmetric(
   return anneal_rounds(
       problem, lambda placement, count: SymmetricSupernodes(
           problem, replicated, quotient.supernodes(placement, count), images), LEVELS, placement,
-      objective_us, budget, stream(seed))
-
-
-def replica_devices(problem: PlacementProblem, replicas: int) -> List[int]:
-  """Returns the compute devices in an order whose equal stretches have about equal speed.
-
-  Equal devices keep their order, so that neighbours are in one replica. Devices of unequal speed
-  are dealt out in turn, fastest first, so that every replica gets a fast one.
-
-  Args:
-    problem: of the cluster and costs.
-    replicas: R, the number of stretches.
-
-  Returns:
-    Indices of all compute devices, replica by replica; leftover devices come last.
-  """
-  devices = compute_devices(problem)
-  speeds = device_speeds(problem, devices)
-  if np.allclose(speeds, speeds[0]) or replicas > len(devices):
-    return devices
-  # Round robin by speed: replica r has the r-th, (r + R)-th, ... fastest device.
-  ranked = [devices[i] for i in np.argsort(-speeds, kind="stable").tolist()]
-  size = len(devices) // replicas
-  dealt = [ranked[r + k * replicas] for r in range(replicas) for k in range(size)]
-  return dealt + ranked[size * replicas:]
+      objective_us, budget, np.random.default_rng(seed))
 
 
 def device_orders(problem: PlacementProblem, replicas: int) -> List[List[int]]:
   """Orders the devices so that each replica has an equal stretch; its main device comes first.
 
-  The first order is that of `replica_devices`. If links are unequal there may be a second order,
-  which starts the stretches with devices that are as near to one another as possible. Replicas that
-  are placed whole then exchange gradients inside a host, and the search moves ops to the other
-  devices if the step gets shorter.
+  In the first order stretches have about equal speed: equal devices keep their order, so that
+  neighbours are in one replica; devices of unequal speed are dealt out in turn, fastest first, so
+  that every replica gets a fast one. If links are unequal there may be a second order, which starts
+  the stretches with devices that are as near to one another as possible. Replicas that are placed
+  whole then exchange gradients inside a host, and the search moves ops to the other devices if the
+  step gets shorter.
 
   Args:
     problem: of the cluster and costs.
     replicas: R.
 
   Returns:
-    One or two lists of device indices.
+    One or two lists of the indices of all compute devices; leftover devices come last.
   """
-  devices = replica_devices(problem, replicas)
-  size = len(devices) // replicas
+  devices = compute_devices(problem)
+  speeds, size = device_speeds(problem, devices), len(devices) // replicas
+  if size and not np.allclose(speeds, speeds[0]):
+    # Round robin by speed: replica r has the r-th, (r + R)-th, ... fastest device.
+    ranked = [devices[i] for i in np.argsort(-speeds, kind="stable").tolist()]
+    dealt = [ranked[r + k * replicas] for r in range(replicas) for k in range(size)]
+    devices = dealt + ranked[size * replicas:]
   bandwidth = problem.cluster.bandwidth_bytes_per_us
 
   def slowest_link(some: Sequence[int]) -> float:

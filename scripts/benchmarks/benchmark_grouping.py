@@ -96,9 +96,9 @@ def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
   from placeto_tf.problem.supernodes import Supernodes
   from placeto_tf.search.annealing import HOTTEST, AnnealingConfig, anneal_supernodes
   from placeto_tf.search.metis import partition_ops
-  from placeto_tf.search.random_streams import stream
 
-  budget, rng = Budget(max_evaluations=FLAGS.max_evaluations), stream(seed)
+  budget = Budget(max_evaluations=FLAGS.max_evaluations)
+  rng = np.random.default_rng(seed)
   problem.evaluate(np.stack([problem.project(start) for start in starts]))
   partition_ops(problem, budget, seed, groups=True)
   config = AnnealingConfig()

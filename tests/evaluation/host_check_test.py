@@ -23,8 +23,6 @@ def test_errors_and_gains_are_over_what_was_measured():
   assert "| zoo:rnnlm | placed | 5.0 ms | 6.2 ms | -20% | 2.00 |" in text
   assert "| zoo:rnnlm | mirrored replicas | 4.0 ms | a worker / was lost |  |  |" in text
   assert "| mine.pb | - |  | no such file |  |  |" in text and "CPU:1" in text
-  assert "check.png" in text
-  assert "check.png" not in host_check.page(Cluster.parse("cpu:2"), rows[3:])
   assert "tf.distribute itself does not run here" in " ".join(text.split())
 
 
@@ -52,4 +50,3 @@ def test_a_tiny_graph_is_calibrated_placed_and_timed_on_two_workers(tmp_path, mo
     assert by_way.measured_us[way] > 0 and by_way.predicted_us[way] > 0 and not by_way.failure[way]
   text = (tmp_path / "check.md").read_text()
   assert "tiny.pb | placed" in text and "missing.pb" in text
-  assert (tmp_path / "check.png").stat().st_size > 1000
