@@ -151,28 +151,10 @@ def _costed(path: str) -> None:
   estimate_costs(load_graph(path, batch_size=2), Cluster.parse("k80:2"), cache=False)
 
 
-def _training_graph() -> Any:
-  """A MetaGraphDef with both kinds of variables, a loop, its functions, and computed shapes."""
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
-  with tf.Graph().as_default():
-    x = v1.placeholder(tf.float32, [None, 4, 4, 2], name="x")
-    filters = v1.get_variable("filters", [3, 3, 2, 3], use_resource=True)
-    bias = v1.get_variable("bias", [3], use_resource=False)
-    y = tf.nn.relu(tf.nn.conv2d(x, filters, 1, "SAME") + bias)
-    y = tf.reshape(y, [tf.shape(x)[0], 48])
-    _, y = tf.while_loop(lambda i, z: i < 3, lambda i, z: (i + 1, tf.tanh(z)), (0, y))
-    loss = tf.reduce_mean(tf.square(tf.concat([y, y], 1)), name="loss")
-    train = v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss, name="train")
-    v1.add_to_collection("train_op", train)
-    v1.global_variables_initializer()
-    return v1.train.export_meta_graph(saver_def=v1.train.Saver().saver_def)
-
-
 def _meta_graph_def() -> Kind:
-  meta_graph = _training_graph()
-  return Kind({"graph.meta": meta_graph.SerializeToString()},
+  import graph_files
+
+  return Kind({"graph.meta": graph_files.meta_graph_def().SerializeToString()},
               lambda folder: _costed(os.path.join(folder, "graph.meta")))
 
 
