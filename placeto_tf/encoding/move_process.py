@@ -2,8 +2,9 @@
 
 A placement is improved on levels, from coarse groups to fine ones. A step moves one or several
 groups to other devices; the moves are simulated together, once, and undone if the placement gets
-worse. A level ends when all moves from the placement have been tried or the level's evaluations are
-used up; the process ends after some rounds of all levels. Levels without moves cost nothing.
+worse. For training, several moves are simulated side by side from each placement, and a better one
+is made. A level ends when all moves from the placement have been tried or the level's evaluations
+are used up; the process ends after some rounds of all levels. Levels without moves cost nothing.
 
 Environments of tf-agents (`placeto_tf.policies.placeto.environment`) and of Gymnasium
 (`gym_environment`) present the process to learners; `placeto_tf.policies.placeto.best_first` is the
@@ -22,6 +23,8 @@ import numpy as np
 from placeto_tf.encoding.placed_groups import PlacedGroups, group_counts
 from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.problem.placement_problem import PlacementProblem
+
+_LEAST_FALL = 1e-5  # smaller gains are roundings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +115,41 @@ class MoveProcess(PlacedGroups):
     self._left -= 1
     self._go_on()
     return fall
+
+  def step_side_by_side(
+      self, groups: np.ndarray, devices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Simulates moves from the present placement, each alone, and makes one of the better ones.
+
+    After two placements of a level without a better move, the level ends.
+
+    Args:
+      groups: [K] group of each move.
+      devices: [K] new devices.
+      rng: chooses the move that is made: the best one or any better one, each with probability 1/2.
+
+    Returns:
+      [K] decreases of the logarithm of the objective.
+    """
+    # [K, G], [K, N]: the present placement with one move each.
+    proposed = np.repeat(self.groups[None], len(groups), axis=0)
+    proposed[np.arange(len(groups)), groups] = devices
+    placements = self.level.grouping.expand(proposed)
+    found = self.problem.evaluate_ops(placements, start_times=True)
+    falls = np.log(self.objective_us / found.objective_us)
+    better = np.flatnonzero(falls > _LEAST_FALL)
+    is_first = self._left == self._config.evaluations
+    self._left = max(0, self._left - len(groups))
+    if len(better):
+      at = int(rng.choice(better)) if rng.random() < 0.5 else int(falls.argmax())
+      self.take(placements[at], found, at)
+      self.groups = proposed[at]
+      self.look()
+      self.open[:] = self.tables.allowed
+      self._stand()
+    elif not is_first:
+      self._left = 0
+    self._go_on()
+    return falls
 
   def pass_level(self) -> None:
     """Ends the level, for a policy that moves nothing."""

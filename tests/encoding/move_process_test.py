@@ -47,6 +47,33 @@ def test_several_groups_move_together_in_one_evaluation():
     np.testing.assert_array_equal(run.groups, expected)
 
 
+def test_of_moves_side_by_side_a_better_one_is_made_and_two_placements_without_one_end_a_level():
+  problem, rng = random_problem(num_ops=200, num_groups=24), np.random.default_rng(0)
+  run, made, failed = process(problem, rounds=3, evaluations=20), 0, 0
+  while not run.over:
+    chosen = [open_moves(run)[i] for i in rng.integers(len(open_moves(run)), size=5)]
+    groups, devices = np.array(chosen).T
+    level, before, before_us = run.level, run.groups.copy(), run.objective_us
+    used = problem.search_log.evaluations
+    falls = run.step_side_by_side(groups, devices, rng)
+    assert problem.search_log.evaluations == used + 5
+    if falls.max() > 1e-5:
+      made, failed = made + 1, 0
+      made_us = before_us * np.exp(-falls)
+      assert np.isclose(made_us, run.objective_us, rtol=1e-12).any()
+      if run.level is level:
+        (group,) = np.flatnonzero(run.groups != before)
+        at = chosen.index((group, run.groups[group]))
+        assert made_us[at] == pytest.approx(run.objective_us, rel=1e-12)
+    elif run.level is level:
+      assert run.objective_us == before_us and (run.groups == before).all()
+      failed += 1
+      assert failed < 2
+    else:
+      failed = 0
+  assert made > 5 and run.objective_us == problem.evaluate_ops(run.placement).objective_us[0]
+
+
 def test_a_level_ends_with_its_evaluations_and_rounds_with_their_levels():
   problem = random_problem(num_ops=200, num_groups=24)
   run, sizes = process(problem, levels=(0.25, 1.0), evaluations=3, rounds=2, vary=0.0), []

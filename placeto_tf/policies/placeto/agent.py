@@ -54,22 +54,22 @@ def make_agent(
 
 
 class CollectPolicy(py_policy.PyPolicy):
-  """Takes the move with the best score, or one sampled uniformly.
+  """Takes K moves: half of them with the best noisy scores, the others sampled uniformly.
 
-  The policy is epsilon-greedy over compiled scores, which equal those of the agent's policy.
+  The scores are compiled, and equal those of the agent's policy.
   Samples come from a NumPy generator: with TensorFlow's global seed, a run would depend on earlier
   runs in the process.
   """
 
   def __init__(
-      self, environment: PlacetoEnvironment, weights: ScorerWeights, epsilon: float,
+      self, environment: PlacetoEnvironment, weights: ScorerWeights, temperature: float,
       rng: np.random.Generator):
     """Makes the policy of an environment.
 
     Args:
       environment: the policy gets its time steps.
       weights: weights of the scorer.
-      epsilon: share of moves that are sampled uniformly.
+      temperature: scale of the Gumbel noise that is added to scores.
       rng: of the samples.
     """
     self._by_arm = not weights.messages
@@ -78,9 +78,7 @@ class CollectPolicy(py_policy.PyPolicy):
         environment.time_step_spec(), environment.action_spec(),
         info_spec=self._info(policy_utilities.create_chosen_arm_features_info_spec(
             {ARM: tensor_spec.from_spec(features)}) if self._by_arm else None))
-    self._environment, self._weights, self._epsilon, self._rng = environment, weights, epsilon, rng
-    # The state of the process that was scored last, and its scores [M, D].
-    self._scored, self._scores = -1, np.zeros(0, np.float32)
+    self._weights, self._temperature, self._rng = weights, temperature, rng
 
   def _info(self, features: Any) -> Any:
     """Returns the policy's info: the chosen arm's features, or nothing with messages."""
@@ -89,26 +87,21 @@ class CollectPolicy(py_policy.PyPolicy):
     return policy_utilities.PerArmPolicyInfo(chosen_arm_features=features)
 
   def _action(self, time_step, policy_state, seed=None):
-    """Returns the policy step for an observation: the best arm, or a random arm."""
-    observation = time_step.observation
+    """Returns the policy step for [K, ...] equal observations: K arms."""
+    moves = len(time_step.reward)
+    # All K observations are of one placement.
+    observation = tf.nest.map_structure(lambda value: value[0], time_step.observation)
     arms, count = observation[ARM], int(observation[environment_lib.NUM_ACTIONS])
-    # Epsilon-greedy, over the first `count` arms, the open moves.
-    if self._rng.random() < self._epsilon:
-      action = int(self._rng.integers(count))
-    else:
-      groups, devices = (arms[name] for name in (environment_lib.GROUP, environment_lib.DEVICE))
-      assert self._environment.process is not None
-      if self._environment.process.states != self._scored:  # the placement has changed
-        self._scored = self._environment.process.states
-        flow = observation.get(environment_lib.GLOBAL)
-        # [M, D] scores by (group, device): the order of arms changes when moves close.
-        self._scores = np.zeros((groups.max() + 1, devices.max() + 1), np.float32)
-        self._scores[groups, devices] = self._weights.scores(
-            arms[environment_lib.PAIR], np.stack([groups, devices], axis=1), flow)
-      action = int(self._scores[groups[:count], devices[:count]].argmax())
-    # The chosen arm's features, for the buffer.
+    ends = np.stack([arms[environment_lib.GROUP], arms[environment_lib.DEVICE]], axis=1)
+    # Open moves are the first `count` arms.
+    scores = self._weights.scores(
+        arms[environment_lib.PAIR], ends, observation.get(environment_lib.GLOBAL))[:count]
+    noisy = scores + self._temperature * self._rng.gumbel(size=count)
+    best = np.argsort(-noisy)[:moves // 2]
+    action = np.append(best, self._rng.integers(count, size=moves - len(best))).astype(np.int32)
+    # The chosen arms' features, for the buffer.
     chosen = {name: value[action] for name, value in arms.items()}
-    return policy_step.PolicyStep(np.int32(action), policy_state, self._info(chosen))
+    return policy_step.PolicyStep(action, policy_state, self._info(chosen))
 
 
 def play(
@@ -136,8 +129,7 @@ def play(
   py_driver.PyDriver(
       environment, policy, [keep], max_episodes=1, end_episode_on_boundary=False).run(
           environment.reset())
-  return concatenated([
-      tf.nest.map_structure(lambda value: np.asarray(value)[None], each) for each in steps])
+  return concatenated(steps)  # of K moves each
 
 
 def concatenated(parts: Sequence[trajectory.Trajectory]) -> trajectory.Trajectory:

@@ -1,8 +1,9 @@
 """The decision process of `MoveProcess` as a tf-agents environment for bandits.
 
 An arm is an option edge: the move of a group to a device. A step simulates one move; its reward is
-the square root of the gain, and a move that makes the placement worse is undone. Observations are
-dense arrays, padded to one size, because tf-agents takes no GraphTensor as observation;
+the square root of the gain, and a move that makes the placement worse is undone. With `moves` K the
+environment is a batch of K equal ones: a step simulates K moves from one placement. Observations
+are dense arrays, padded to one size, because tf-agents takes no GraphTensor as observation;
 `network.PlacetoNetwork` builds the GraphTensor from these arrays.
 
   per_arm/pair    [A, F] float32  features of option edges
@@ -21,6 +22,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
+import tensorflow as tf
 from tf_agents.environments import py_environment
 from tf_agents.specs import array_spec, bandit_spec_utils
 from tf_agents.trajectories import time_step as ts
@@ -135,7 +137,7 @@ class PlacetoEnvironment(py_environment.PyEnvironment):
 
   def __init__(
       self, problems: Sequence[StartedProblem], config: ProcessConfig, *, arms: int,
-      messages: bool = False):
+      messages: bool = False, moves: int = 1):
     """Makes the environment.
 
     Args:
@@ -143,21 +145,35 @@ class PlacetoEnvironment(py_environment.PyEnvironment):
       config: of the process.
       arms: A; if the option edges of all groups are more, a random sample of groups is observed.
       messages: whether observations hold the inputs of messages.
+      moves: K, the size of the batch; an environment of one move is not batched.
     """
     super().__init__(handle_auto_reset=True)
+    self._moves = moves
     self._problems, self._config, self._arms, self._messages = problems, config, arms, messages
     self.process: Optional[MoveProcess] = None
-    self.begin(0, 0, 0)  # tf-agents may reset before anything was chosen
+    # tf-agents may reset before anything was chosen.
+    self.begin(0, 0, np.random.default_rng(0))
 
-  def begin(self, problem: int, start: int, seed: int) -> None:
-    """Chooses problem, start and seed of the next episodes.
+  @property
+  def batched(self) -> bool:
+    """Returns whether a step simulates several moves."""
+    return self._moves > 1
+
+  @property
+  def batch_size(self) -> Optional[int]:
+    """Returns K, or None for one move."""
+    return self._moves if self.batched else None
+
+  def begin(self, problem: int, start: int, rng: np.random.Generator) -> None:
+    """Chooses problem, start and random numbers of the next episode.
 
     Args:
       problem: number of the problem.
       start: number of the start among the problem's starts.
-      seed: of the process's samples.
+      rng: seeds the process, and chooses among better moves.
     """
-    self._chosen, self._current_time_step = (problem, start, seed), None
+    self._chosen, self._current_time_step = (problem, start, int(rng.integers(2**31))), None
+    self._rng = rng
 
   def observation_spec(self):
     """Returns the spec of one observation."""
@@ -174,20 +190,25 @@ class PlacetoEnvironment(py_environment.PyEnvironment):
         given.problem, given.problem.grouping.expand(given.starts[start]), self._config,
         # M groups, so that all their option edges fit into the arms.
         max(1, self._arms // given.problem.num_devices), np.random.default_rng(seed))
-    return ts.restart(self._observe())
+    return ts.restart(self._observe(), batch_size=self.batch_size)
 
   def _step(self, action) -> ts.TimeStep:
     process, arms = self.process, self._observed[ARM]
     assert process is not None  # tf-agents resets first
     # An action that is no open move, or comes after the end, changes nothing.
-    reward = 0.0
-    if not process.over and action < self._observed[NUM_ACTIONS]:
-      reward = float(reward_of(np.array(process.step(
-          process.some[[arms[GROUP][action]]], arms[DEVICE][[action]]))))
+    reward = np.zeros(np.shape(action), np.float32)
+    if not process.over and np.all(action < self._observed[NUM_ACTIONS]):
+      groups, devices = process.some[arms[GROUP][action]], arms[DEVICE][action]
+      reward = reward_of(
+          process.step_side_by_side(groups, devices, self._rng) if self.batched else
+          np.array(process.step(groups[None], devices[None])))
     found = self._observe()
-    return ts.termination(found, reward) if process.over else ts.transition(found, reward)
+    return (ts.termination(found, reward) if process.over else
+            ts.transition(found, reward, np.ones_like(reward)))
 
   def _observe(self) -> Dict[str, Any]:
     assert self.process is not None
     self._observed = observe(self.process, self._arms, self._messages)
-    return self._observed
+    # [K, ...], without copies, where K moves are simulated.
+    return self._observed if not self.batched else tf.nest.map_structure(
+        lambda value: np.broadcast_to(value, (self._moves, *np.shape(value))), self._observed)

@@ -55,7 +55,9 @@ class PlacetoTrainingConfig(RunConfig):
     clusters: as `Cluster.parse` takes them, or "random[3]", which samples three for each graph.
     max_groups: numbers of groups, from which one is sampled for each problem.
     process: the length of an episode.
-    epsilon: share of moves that are sampled uniformly instead of by the best score.
+    moves: number of moves that are simulated from each placement: half of them those with the best
+      scores, the others sampled uniformly.
+    temperature: scale of the noise that is added to scores before the best are taken.
     arms: the most option edges that are scored at once in training.
     width: width of the network's layers.
     messages: number of rounds of messages between option edges.
@@ -68,8 +70,9 @@ class PlacetoTrainingConfig(RunConfig):
 
   clusters: Tuple[str, ...] = ("k80:4", "random[1]")
   max_groups: Tuple[int, ...] = (128,)
-  process: ProcessConfig = ProcessConfig()
-  epsilon: float = 0.5
+  process: ProcessConfig = ProcessConfig(evaluations=80)
+  moves: int = 20
+  temperature: float = 0.05
   arms: int = 1024
   width: int = 64
   messages: int = 0
@@ -83,7 +86,8 @@ class PlacetoTrainingConfig(RunConfig):
     super().__post_init__()
     check_at_least(1, self, "arms", "width", "steps", "batch", "capacity", "episodes",
                    error_type=PlacetoError)
-    check_at_least(0, self, "messages", "epsilon", error_type=PlacetoError)
+    check_at_least(2, self, "moves", error_type=PlacetoError)
+    check_at_least(0, self, "messages", "temperature", error_type=PlacetoError)
     check_above_zero(self, "learning_rate", error_type=PlacetoError)
 
 
@@ -108,7 +112,8 @@ def make_environment(
     The environment.
   """
   return PlacetoEnvironment(
-      problems, config.process, arms=config.arms, messages=config.messages > 0)
+      problems, config.process, arms=config.arms, messages=config.messages > 0,
+      moves=config.moves)
 
 
 class EpisodeCollector:
@@ -128,11 +133,10 @@ class EpisodeCollector:
       The episode's steps, [S, ...].
     """
     rng = np.random.default_rng(spec.seed)
-    # The process samples by a seed of its own.
-    self._environment.begin(spec.graph, spec.start, int(rng.integers(2**31)))
+    self._environment.begin(spec.graph, spec.start, rng)
     return agent_lib.play(
         self._environment,
-        agent_lib.CollectPolicy(self._environment, weights, self._config.epsilon, rng),
+        agent_lib.CollectPolicy(self._environment, weights, self._config.temperature, rng),
         by_arm=not self._config.messages)
 
 

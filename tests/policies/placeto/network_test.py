@@ -39,7 +39,7 @@ def test_scores_and_actions_of_the_compiled_policy_are_those_of_tf_agents(weight
   act = tf.function(agent.policy.action)
   rng = np.random.default_rng(0)
   for number in range(len(problems)):
-    environment.begin(number, 0, number)
+    environment.begin(number, 0, np.random.default_rng(number))
     time_step = environment.reset()
     for _ in range(states):
       batched = tf.nest.map_structure(

@@ -11,6 +11,7 @@ import subprograms
 from placeto_tf.encoding import graph_tensor
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.encoding.placed_groups import PlacedGroups
+from placeto_tf.policies.placeto.environment import PlacetoEnvironment
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 from random_problem import random_problem
 
@@ -59,8 +60,9 @@ print(json.dumps({{name: value.numpy().tolist() for name, value in found.items()
 def test_the_policy_saved_by_tf_agents_acts_like_the_compiled_scores(whole):
   run, root_dir, *_ = whole
   loaded = tf.saved_model.load(str(root_dir / "policies" / "greedy_policy"))
-  environment = run.learner.collector(run.learner.portable(None))._environment
-  environment.begin(1, 0, 3)
+  environment = PlacetoEnvironment(
+      run.learner.problems, run.learner.config.process, arms=run.learner.config.arms)
+  environment.begin(1, 0, np.random.default_rng(3))
   time_step = environment.reset()
   for _ in range(10):
     arms = time_step.observation["per_arm"]
