@@ -92,18 +92,19 @@ class PlacedGroups:
     self.take(placement, found)
     return True
 
-  def take(self, placement: np.ndarray, found: Evaluation) -> None:
+  def take(self, placement: np.ndarray, found: Evaluation, at: int = 0) -> None:
     """Makes an evaluated placement the present one.
 
     Args:
       placement: [N] int32 devices of ops.
-      found: its evaluation, with start times.
+      found: evaluations with start times.
+      at: the placement's index among the evaluations.
     """
     assert found.start_us is not None  # evaluated with start times
-    self.placement, self.objective_us = placement, float(found.objective_us[0])
-    self.step_time_us, self.fits = float(found.step_time_us[0]), bool(found.fits[0])
+    self.placement, self.objective_us = placement, float(found.objective_us[at])
+    self.step_time_us, self.fits = float(found.step_time_us[at]), bool(found.fits[at])
     self._seen = (  # arguments of `PairState.observe` besides the groups' devices
-        found.start_us[0], self.step_time_us, found.peak_memory_bytes[0])
+        found.start_us[at], self.step_time_us, found.peak_memory_bytes[at])
 
 
 def group_counts(problem: PlacementProblem, levels: Tuple[float, ...]) -> List[int]:
