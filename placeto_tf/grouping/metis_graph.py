@@ -5,25 +5,28 @@ Dimensions: M nodes, P parts.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import inspect
+import os
 import sys
-from typing import Any, Callable, Dict, List
+import threading
+from typing import Any, Callable, Dict, Iterator, List
 
 import numpy as np
 import pymetis
 
 from placeto_tf.grouping.contraction import Contraction
 
-# If METIS cannot aim at unequal weights by itself: the largest number of its parts for each wanted
-# part, and the least number of nodes for each of its parts.
-_PARTS_PER_PART, _NODES_A_PART = 8, 4
-# The least number of nodes of a set of parts that METIS divides.
-_NODES_OF_A_SET = 4
+# Number of METIS's parts for each wanted part, if METIS cannot aim at unequal weights by itself.
+_PARTS_PER_PART = 8
 _HAS_TARGETS = "tpwgts" in inspect.signature(pymetis.part_graph).parameters
 # METIS samples by the C library's rand(), which all threads of a process share. Ray's threads call
 # it up to once a second, so now and then a partition differs; two in a row hardly ever differ.
 _ALSO_SAMPLES = "ray"
 _MORE_TRIES = 5  # large graphs take so long that Ray samples during most of their partitions
+
+_SILENCE = threading.Lock()  # one thread at a time exchanges the standard output
 
 
 class MetisGraph:
@@ -67,30 +70,24 @@ class MetisGraph:
     Returns:
       [M] part of every node.
     """
-    nodes, equal = len(self.node_weights), np.allclose(shares, shares[0])
+    equal = np.allclose(shares, shares[0])
     targets: Dict[str, Any] = {"tpwgts": shares.tolist()} if _HAS_TARGETS and not equal else {}
-    count = len(shares) if equal or targets else len(shares) * min(
-        _PARTS_PER_PART, nodes // (_NODES_A_PART * len(shares)))
-    if not self.has_edges or not 0 < count < nodes:
-      each = np.arange(nodes, dtype=np.int32)
+    count = len(shares) if equal or targets else len(shares) * _PARTS_PER_PART
+    if not self.has_edges or len(self.node_weights) <= count:
+      each = np.arange(len(self.node_weights), dtype=np.int32)
       return self._distribute(each, shares, len(each))
-    # METIS prints warnings when it divides a set of parts that got no nodes. So a set must have the
-    # share of some nodes, or else the slowest part gets none; and no node may weigh more than half
-    # of a set, or than a part in the mean, of what the nodes then weigh together.
-    least = _least_divided(shares if count == len(shares) else np.full(count, 1 / count))
-    if nodes * least < _NODES_OF_A_SET and len(shares) > 2:
-      rest = np.sort(np.argsort(-shares, kind="stable")[:-1]).astype(np.int32)
-      return rest[self.partition(shares[rest] / shares[rest].sum(), imbalance, recursive, seed)]
+    # No node may weigh more than a part's share of what the nodes then weigh together, or METIS
+    # leaves parts without nodes.
     weights, heaviest = self.node_weights, 0
-    while max(weights) > (heaviest := max(1, min(
-        sum(weights) // count, int(sum(weights) * least * (0.5 + 1e-9))))):
+    while max(weights) > (heaviest := max(1, sum(weights) // count)):
       weights = [min(weight, heaviest) for weight in weights]
     options = pymetis.Options(ufactor=int(1000 * imbalance), seed=seed)
 
     def partition() -> np.ndarray:
-      _, found = pymetis.part_graph(
-          count, vweights=weights, eweights=self.edge_weights, recursive=recursive,
-          options=options, **self.adjacency, **targets)
+      with _silent():
+        _, found = pymetis.part_graph(
+            count, vweights=weights, eweights=self.edge_weights, recursive=recursive,
+            options=options, **self.adjacency, **targets)
       return np.asarray(found, dtype=np.int32)
 
     parts = _undisturbed(partition)
@@ -108,11 +105,27 @@ class MetisGraph:
     return target[parts]
 
 
-def _least_divided(shares: np.ndarray) -> float:
-  """Returns the least share of the sets of two or more parts that METIS halves, again and again."""
-  half = len(shares) // 2
-  return float("inf") if not half else min(
-      float(shares.sum()), _least_divided(shares[:half]), _least_divided(shares[half:]))
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+  """Discards what METIS prints by the C library: a warning for each set of parts without nodes."""
+  with _SILENCE:
+    try:
+      saved = os.dup(1)
+    except OSError:  # the process has no standard output
+      yield
+      return
+    flush = ctypes.CDLL(None).fflush
+    try:
+      if sys.stdout is not None:
+        sys.stdout.flush()
+      flush(None)
+      with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), 1)
+      yield
+    finally:
+      flush(None)
+      os.dup2(saved, 1)
+      os.close(saved)
 
 
 def _undisturbed(partition: Callable[[], np.ndarray]) -> np.ndarray:

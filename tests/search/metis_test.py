@@ -73,6 +73,7 @@ def test_nothing_is_printed_where_some_devices_are_too_slow_for_a_node(spec, gro
       problem.graph, problem.costs, problem.allowed_ops,
       problem.grouping.group_of_op if groups else problem.graph.colocation)
   devices = list(range(problem.num_devices))
+  print("before")
   found = np.stack(list(partitions(problem, contraction, devices, 0)))
-  assert _printed(capfd) == ""
+  assert _printed(capfd) == "before\n"  # what others print is kept
   assert found.min() >= 0 and found.max() < len(devices) and len(np.unique(found)) > 1
