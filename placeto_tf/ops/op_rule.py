@@ -66,6 +66,7 @@ class OpRule:
       "tells": the axis rule handles positions; "": the op needs positions in the global batch.
     role: see the constants of this module; "" for an op that computes.
     key: whether the op makes keys for random ops that sample from a key.
+    shape_input: the data input that holds the shape of the output.
     puts: (number of the container input or None, number of the tensor input, number of axes that
       the tensor gains in the container).
     takes: (number of the container input, number of axes that the tensor gains outside of the
@@ -85,6 +86,7 @@ class OpRule:
   positions: str = ""
   role: str = ""
   key: bool = False
+  shape_input: Optional[int] = None
   puts: Optional[Tuple[Optional[int], int, int]] = None
   takes: Optional[Tuple[int, int, int]] = None
   any_number: Optional[Tuple[int, ...]] = None

@@ -186,21 +186,23 @@ register(
 
 # Random ops, by the state that they sample from.
 register(
-    "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal RandomGamma "
-    "RandomPoisson RandomPoissonV2 ParameterizedTruncatedNormal Multinomial RandomShuffle "
-    "RandomCrop UniformCandidateSampler LogUniformCandidateSampler "
+    "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal",
+    role=RANDOM, shape_input=0)
+register(
+    "RandomGamma RandomPoisson RandomPoissonV2 ParameterizedTruncatedNormal Multinomial "
+    "RandomShuffle RandomCrop UniformCandidateSampler LogUniformCandidateSampler "
     "LearnedUnigramCandidateSampler FixedUnigramCandidateSampler", role=RANDOM)
 register(
     "StatelessRandomUniform StatelessRandomNormal StatelessTruncatedNormal "
-    "StatelessRandomUniformInt StatelessRandomUniformFullInt StatelessRandomPoisson "
-    "StatelessRandomBinomial StatelessMultinomial", role=SEEDED_RANDOM)
+    "StatelessRandomUniformInt StatelessRandomUniformFullInt", role=SEEDED_RANDOM, shape_input=0)
+register("StatelessRandomPoisson StatelessRandomBinomial StatelessMultinomial", role=SEEDED_RANDOM)
 register(
     "StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg", role=SEEDED_RANDOM, key=True)
 register(
     "StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessTruncatedNormalV2 "
-    "StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2 StatelessRandomGammaV3",
-    role=KEYED_RANDOM)
-register("StatefulUniform StatefulStandardNormalV2", role=VARIABLE_RANDOM)
+    "StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2", role=KEYED_RANDOM, shape_input=0)
+register("StatelessRandomGammaV3", role=KEYED_RANDOM)
+register("StatefulUniform StatefulStandardNormalV2", role=VARIABLE_RANDOM, shape_input=2)
 # Advance the state of a generator.
 register("RngSkip", role=VARIABLE_RANDOM)
 register("RngReadAndSkip", role=VARIABLE_RANDOM, key=True)
@@ -226,6 +228,11 @@ register(
     "StackPopV2 StackCloseV2 StackPush StackPop StackClose", role=HARMLESS)
 
 # Ops with the shape of the output in an input.
+register("Reshape BroadcastTo", shape_input=1)
+register(
+    "Fill Conv2DBackpropInput Conv2DBackpropInputV2 Conv3DBackpropInputV2 "
+    "DepthwiseConv2dNativeBackpropInput AvgPoolGrad AvgPool3DGrad StridedSliceGrad", shape_input=0)
+register("ScatterNd Slice UnsortedSegmentSum", shape_input=2)
 register("Fill BroadcastTo Tile Reshape Range OneHot ZerosLike OnesLike", shaped=True)
 
 # Containers.

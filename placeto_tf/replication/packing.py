@@ -143,7 +143,7 @@ def _levels(flow: Dataflow, propagated: Propagated, partition: OpPartition) -> L
       found = in_frame.get(flow.frames[op], 0)
       for i, tensor in enumerate(flow.inputs[op]):
         # An all-reduce counts where the consumer reads the combined value.
-        reduces = (once or propagated.fixes.get((op, i)) == (GLOBAL,)) and (
+        reduces = (once or _reads_combined(propagated, op, i)) and (
             tensor in partition.combined and partition.combined[tensor].how != FIRST) and (
                 not flow.frames[tensor[0]])
         found = max(found, level[tensor[0]] + reduces)
@@ -153,6 +153,11 @@ def _levels(flow: Dataflow, propagated: Propagated, partition: OpPartition) -> L
       if flow.frames[op] and found > in_frame.get(flow.frames[op], 0):
         in_frame[flow.frames[op]], settled = found, False
   return level
+
+
+def _reads_combined(propagated: Propagated, op: int, i: int) -> bool:
+  fix = propagated.fixes.get((op, i))
+  return fix is not None and fix[0] == GLOBAL
 
 
 def _bytes(flow: Dataflow, tensor: Tensor) -> Optional[float]:
