@@ -739,8 +739,6 @@ class _Propagation:
         found = specs[0]
       elif op_type == "Pack" and len(set(specs)) == 1:
         found = specs[0]
-    elif op_type in _SWITCHES and isinstance(specs[0], Partial):
-      found = specs[0]
     if found is not None:
       return [found] * width
     for i, each in enumerate(specs):
