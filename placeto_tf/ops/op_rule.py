@@ -73,6 +73,7 @@ class OpRule:
       container, number of the output with the tensor).
     any_number: set if the number of rows depends on values: the outputs that are as long as an
       input.
+    sizes: whether results for inputs that are sizes of tensors are sizes of tensors, too.
     bends: whether the op may turn a multiple of the number of examples into another number.
     shaped: whether an input is the output's shape, or a tensor of the same shape.
     scales_rows: whether optimizers use the op on rows of a gradient before they apply the rows.
@@ -90,6 +91,7 @@ class OpRule:
   puts: Optional[Tuple[Optional[int], int, int]] = None
   takes: Optional[Tuple[int, int, int]] = None
   any_number: Optional[Tuple[int, ...]] = None
+  sizes: bool = False
   bends: bool = False
   shaped: bool = False
   scales_rows: bool = False

@@ -257,7 +257,12 @@ register(
     "Where ListDiff SetDiff1D DynamicPartition NonMaxSuppressionV3 "
     "DenseToDenseSetOperation SparseReshape", any_number=())
 
-# Numbers of examples.
+# Results for sizes of tensors are sizes of tensors.
+register(
+    "Identity Cast Maximum Minimum FloorDiv Snapshot StopGradient Switch Merge DynamicStitch Enter "
+    "Exit NextIteration Pack ConcatV2 Mul Add AddV2 Sub FloorMod Reshape ExpandDims Squeeze Slice "
+    "Select SelectV2 Neg Sign StridedSlice GatherV2 Gather Split SplitV ConcatOffset "
+    "BroadcastArgs", sizes=True)
 register("FloorDiv FloorMod Mod TruncateDiv Minimum Maximum Add AddV2 Sub", bends=True)
 
 # Ops of optimizers and moving averages.

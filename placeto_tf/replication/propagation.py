@@ -657,6 +657,8 @@ class _Propagation:
       axes, shape = self._scaling.axes((op, 0)), flow.shape((op, 0))
       if axes == []:
         return [specs[data]]
+      if axes is None and op_type in ("ZerosLike", "OnesLike") and isinstance(specs[0], Replicated):
+        return [Replicated(FREE) if op_type == "ZerosLike" else REPLICATED]
       if axes is None or len(axes) != 1 or op_type == "Range" or shape is None:
         raise NotFollowed("makes a tensor whose examples cannot be found")
       if isinstance(specs[data], (Partial, LocalStatistic)):
@@ -670,6 +672,8 @@ class _Propagation:
       return [Sharded(axes[0], 0 if equal else 1, getattr(specs[data], "exponent", 0.0))]
     if op_type in _OF_TWO_SHAPES:
       return [REPLICATED] * width
+    if rule_of(op_type).sizes and flow.is_integer((op, 0)) and flow.shape((op, 0)) != ():
+      return [Dimensions()] * width
     raise NotFollowed("computes with dimensions of the batch that are not known")
 
   def _measured(self, tensor: Tensor) -> Optional[Tensor]:
@@ -739,6 +743,8 @@ class _Propagation:
         found = specs[0]
       elif op_type == "Pack" and len(set(specs)) == 1:
         found = specs[0]
+    elif op_type in _SWITCHES and isinstance(specs[0], Partial):
+      found = specs[0]
     if found is not None:
       return [found] * width
     for i, each in enumerate(specs):
