@@ -26,7 +26,6 @@ from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.colocation import RESOURCE
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.functions import named_functions
 from placeto_tf.graphs.op_defs import REF, OpDefs
 from placeto_tf.graphs.tensor_names import data_inputs, op_of
 from placeto_tf.replication import op_roles
@@ -235,13 +234,16 @@ class _Outside:
     """Returns whether the op calls a function that changes a variable."""
     pending, seen = [node], set()
     while pending:
-      for name in named_functions(pending.pop()):
+      called = pending.pop()
+      names = [called.op] + [name for attr in called.attr.values()
+                             for name in (attr.func.name, *(f.name for f in attr.list.func))]
+      for name in names:
         if name in self._defs.functions and name not in seen:
           seen.add(name)
-          body = self._defs.functions[name].node_def
-          if any(op_roles.is_update(inner.op) for inner in body):
-            return True
-          pending += body
+          for inner in self._defs.functions[name].node_def:
+            if op_roles.is_update(inner.op):
+              return True
+            pending.append(inner)
     return False
 
   def _unseen(self, node: NodeDef) -> GraphError:
