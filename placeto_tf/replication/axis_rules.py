@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import numpy as np
 
 from placeto_tf.ops import registered, rule_of
-from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
+from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.exponents import Inputs, NotFollowed, result_exponent
 from placeto_tf.replication.scaling import Scaling
 from placeto_tf.replication.specs import (
@@ -155,14 +155,18 @@ class AxisRules:
 
   def _is_index(self, op: int) -> bool:
     """Returns whether a sum of positions and other whole numbers is used as indices alone."""
-    flow = self._flow
-
-    def moves(at: int) -> bool:
-      return rule_of(flow.types[at]).positions in ("keeps", "moves") or (
-          flow.types[at] in ("ConcatV2", "Pack"))
-
-    return all(moves(at) or rule_of(flow.types[at]).positions == "tells" or flow.types[at] in (
-        "Shape", "Size") for at in closure({op}, flow.consumers, moves) - {op})
+    flow, seen, stack = self._flow, {op}, [op]
+    while stack:
+      for consumer in flow.consumers[stack.pop()]:
+        op_type = flow.types[consumer]
+        effect = rule_of(op_type).positions
+        if effect in ("keeps", "moves") or op_type in ("ConcatV2", "Pack"):
+          if consumer not in seen:
+            seen.add(consumer)
+            stack.append(consumer)
+        elif effect != "tells" and op_type not in ("Shape", "Size"):
+          return False
+    return True
 
   # Helpers.
 

@@ -14,6 +14,7 @@ import numpy as np
 from placeto_tf.graphs import analysis_graph_def, loops
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.tensor_names import parse
+from placeto_tf.ops import rule_of
 
 Tensor = Tuple[int, int]
 Shape = Optional[Tuple[Optional[int], ...]]
@@ -27,6 +28,10 @@ _ELEMENTS = (("TensorListPopBack", 1), ("TensorListGetItem", 0))
 _PASSES_LISTS = frozenset(
     "Identity Enter Exit Switch Merge NextIteration ZerosLike TensorListPushBack "
     "TensorListPopBack TensorListSetItem TensorListResize".split())
+# Axis rules of the ops whose shapes are computed one op at a time if inference leaves them open.
+_WORKED_OUT = frozenset(
+    "elementwise reduce contract einsum reshape moved concat pack split strided_slice tile "
+    "segments along last_axis batch_norm matrices".split())
 _KEPT = "dataflow"
 _DEPTH = 60  # ops that one constant may depend on
 
@@ -42,7 +47,6 @@ class Dataflow:
     controls: [N] ops that each op waits for.
     consumers: [N] ops that read data of each op, each once.
     frames: [N] name of the innermost loop an op is in, "" outside; Enter ops count as inside.
-    frame_parents: name of each loop -> name of the enclosing loop, or "".
   """
 
   def __init__(
@@ -82,7 +86,6 @@ class Dataflow:
       for producer in dict.fromkeys(producer for producer, _ in data):
         # Each consumer once, however many inputs it has of the producer.
         self.consumers[producer].append(op)
-    self.frames, self.frame_parents = self._frames()
     self._outputs = outputs
     self._shapes: Dict[Tensor, Shape] = {}
     self._inferred: Dict[int, List[Shape]] = {}  # op -> output shapes by its own shape function
@@ -128,8 +131,18 @@ class Dataflow:
       return None
     return tf.make_ndarray(self.nodes[op].attr["value"].tensor)
 
+  @functools.cached_property
+  def frame_parents(self) -> Dict[str, str]:
+    """Returns a map from the frame of each loop to the frame of the enclosing loop, or ""."""
+    return self._frames[1]
+
+  @property
+  def frames(self) -> List[str]:
+    """Returns the frames of ops, [N]; see the class."""
+    return self._frames[0]
+
+  @functools.cached_property
   def _frames(self) -> Tuple[List[str], Dict[str, str]]:
-    """Returns (`frames`, `frame_parents`); see the class."""
     graph = self.graph
     by_consumer = np.argsort(graph.edge_consumers, kind="stable")
     producers, ports, consumers = (ends[by_consumer] for ends in (
@@ -181,6 +194,9 @@ class Dataflow:
         return None
       self._kept[op] = back[0]
       return entered
+    rule = rule_of(self.types[op])
+    if rule.axes not in _WORKED_OUT and rule.shape_input is None and self.types[op] != "Range":
+      return None
     if op not in self._inferred:
       self._inferred[op] = self._infer(op)
     return self._inferred[op][port] if port < len(self._inferred[op]) else None
@@ -443,15 +459,12 @@ def analyse_dataflow(graph: ComputationGraph) -> Dataflow:
   return graph.analyses[_KEPT]
 
 
-def closure(
-    seeds: Set[int], consumers: Sequence[Sequence[int]],
-    passes: Optional[Callable[[int], bool]] = None) -> Set[int]:
+def closure(seeds: Set[int], consumers: Sequence[Sequence[int]]) -> Set[int]:
   """Returns the seeds and all ops that read them, directly or not.
 
   Args:
     seeds: ops to begin with.
     consumers: [N] ops that read each op.
-    passes: returns whether the search goes on behind an op that is no seed; by default, always.
 
   Returns:
     Indices of ops.
@@ -461,6 +474,5 @@ def closure(
     for consumer in consumers[stack.pop()]:
       if consumer not in found:
         found.add(consumer)
-        if passes is None or passes(consumer):
-          stack.append(consumer)
+        stack.append(consumer)
   return found

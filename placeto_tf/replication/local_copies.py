@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, List, Mapping, Sequence
 
-from placeto_tf.graphs.tensor_names import parse
 from placeto_tf.graphs.variable_defs import variable_defs
 from placeto_tf.replication import op_roles
-from placeto_tf.replication.nodes import NodeWriter, tensor_name
+from placeto_tf.replication.nodes import NodeWriter
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -66,8 +65,7 @@ def _local_copy(graph_def: GraphDef, variable: VariableDef, original: VariableDe
     value = new("/value", "ReadVariableOp", (source, f"^{taken}"), dtype=dtype)
   else:
     value = new("/value", "Identity", (source, f"^{taken}"), T=dtype)
-  stated = tensor_name(*parse(original.initial_value_name))
-  initial = new("/initial", "Switch", (stated, known), T=dtype)
+  initial = new("/initial", "Switch", (_input(original.initial_value_name), known), T=dtype)
   # The initial value where the original has none yet, else its present value.
   either = new("/either", "Merge", (initial, value), T=dtype)
   graph_def.node[-1].attr["N"].i = 2
@@ -81,3 +79,9 @@ def _local_copy(graph_def: GraphDef, variable: VariableDef, original: VariableDe
       variable_name=f"{name}:0", initializer_name=written, snapshot_name=f"{snapshot}:0",
       initial_value_name=f"{either}:0", is_resource=resource, trainable=False
   ).SerializeToString()
+
+
+def _input(tensor: str) -> str:
+  """Returns a tensor's name as an input of a node."""
+  name, _, port = tensor.rpartition(":")
+  return name if port == "0" else tensor

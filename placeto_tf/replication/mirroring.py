@@ -27,7 +27,7 @@ from placeto_tf.errors import GraphError
 from placeto_tf.graphs.colocation import RESOURCE
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.op_defs import REF, OpDefs
-from placeto_tf.graphs.tensor_names import data_inputs, op_of
+from placeto_tf.graphs.tensor_names import data_inputs
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.op_partition import OpPartition
@@ -225,9 +225,9 @@ class _Outside:
 
   def _way(self, text: str) -> List[str]:
     """Returns the ops that a handle passes from an input back to its variable, in this order."""
-    way = [op_of(text)]
+    way = [_op(text)]
     while self._nodes[way[-1]].op in _CARRIERS:
-      way.append(op_of(self._nodes[way[-1]].input[0]))
+      way.append(_op(self._nodes[way[-1]].input[0]))
     return way
 
   def _writing_functions(self, node: NodeDef) -> bool:
@@ -251,3 +251,7 @@ class _Outside:
         f"op {node.name!r} ({node.op}) may write variables of the step in a way that cannot be "
         "followed, so that replicas cannot have variables of their own; take it out of the graph, "
         "or share the variables")
+
+
+def _op(text: str) -> str:
+  return text.lstrip("^").partition(":")[0]

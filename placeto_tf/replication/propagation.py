@@ -53,7 +53,6 @@ _EMPTY_LISTS = ("TensorListReserve", "EmptyTensorList")
 _PUSHES, _POPS = ("StackPushV2", "StackPush"), ("StackPopV2", "StackPop")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 _OF_TWO_SHAPES = ("BroadcastGradientArgs", "Equal", "NotEqual", "Less")
-_PASS_KEYS = ("Identity", "StridedSlice", "Slice", "Reshape", "Cast", "Bitcast", "Unpack")
 _SHUFFLES = ("RandomShuffle", "RandomShuffleQueue")
 _MAX_ROUNDS = 4
 _MAX_PASSES = 10  # nested loops settle in as many rounds as their depth, plus some
@@ -140,13 +139,17 @@ def propagate(
 
 def _with_inner(flow: Dataflow, frame: str) -> Set[str]:
   """Returns a loop, the loops around it, and all loops inside any of these."""
-
-  def outermost(each: str) -> str:
-    while flow.frame_parents.get(each):
-      each = flow.frame_parents[each]
-    return each
-
-  return {each for each in flow.frame_parents if outermost(each) == outermost(frame)}
+  parents = flow.frame_parents
+  outer = frame
+  while parents.get(outer):
+    outer = parents[outer]
+  found = {outer}
+  # Repeat until nothing changes: add loops whose parent is in the set.
+  size = 0
+  while size != len(found):
+    size = len(found)
+    found |= {inner for inner, parent in parents.items() if parent in found}
+  return found
 
 
 def _copied(
@@ -188,7 +191,15 @@ def _sampled_by_examples(flow: Dataflow, sources: Set[int], scaling: Scaling) ->
   for op, op_type in enumerate(flow.types):
     if op_type in op_roles.KEYS:
       # A key is for examples if a random op for examples reads it.
-      if found & closure({op}, flow.consumers, lambda at: flow.types[at] in _PASS_KEYS):
+      readers, stack = set(), [op]
+      while stack:
+        for consumer in flow.consumers[stack.pop()]:
+          if flow.types[consumer] in random_ops:
+            readers.add(consumer)
+          elif consumer not in readers and flow.types[consumer] in (
+              "Identity", "StridedSlice", "Slice", "Reshape", "Cast", "Bitcast", "Unpack"):
+            stack.append(consumer)
+      if readers & found:
         found.add(op)
   return found
 

@@ -92,7 +92,14 @@ def _passed(flow: Dataflow, tensor: Tensor) -> Tensor:
 
 def _is_kept(flow: Dataflow, op: int) -> bool:
   """Returns whether an assignment stores a moving average of the op's result."""
-  # Forwards through ops of averages, up to an assignment.
-  reached = closure({op}, flow.consumers, lambda at: (
-      rule_of(flow.types[at]).averages and not op_roles.is_update(flow.types[at])))
-  return any(flow.types[at] in _KEEPING for at in reached)
+  seen, stack = {op}, [op]
+  while stack:
+    # Forwards through ops of averages, up to an assignment.
+    for consumer in flow.consumers[stack.pop()]:
+      if flow.types[consumer] in _KEEPING:
+        return True
+      if rule_of(flow.types[consumer]).averages and consumer not in seen and (
+          not op_roles.is_update(flow.types[consumer])):
+        seen.add(consumer)
+        stack.append(consumer)
+  return False
