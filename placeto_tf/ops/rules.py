@@ -67,9 +67,11 @@ register(
 register(
     "Conv2DBackpropFilter Conv2DBackpropFilterV2 Conv3DBackpropFilterV2 BiasAddGrad "
     "DepthwiseConv2dNativeBackpropFilter Dilation2DBackpropFilter", axes="filter")
+# Sums over all axes, so no batch axis is left.
+register("L2Loss", axes="l2_loss")
 # Axes given by an input are removed, or keep length 1.
 register("Sum Mean Max Min All Any Prod EuclideanNorm", axes="reduce")
-register("ArgMax ArgMin", axes="moved")
+register("ArgMax ArgMin", axes="arg_reduce")
 # Elements depend on others along one axis alone.
 register("Cumsum Cumprod ReverseV2", axes="along")
 register("ReverseSequence", axes="reverse_sequence")
@@ -78,26 +80,27 @@ register(
     "FusedBatchNormGradV2 FusedBatchNormGradV3", axes="batch_norm")
 # Changes of shape: axes are split, merged, inserted, permuted.
 register("Reshape Squeeze ExpandDims", axes="reshape")
-register("Transpose", axes="moved")
-# Contractions: an axis of all operands is summed over, or all axes.
-register("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 L2Loss", axes="contract")
+register("Transpose", axes="transpose")
+# Contractions: an axis of both operands is summed over.
+register("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3", axes="matmul")
 register("Einsum", axes="einsum")
 # Tensors put together and taken apart along one axis.
 register("Concat ConcatV2", axes="concat")
 register("Split SplitV", axes="split")
 register("Pack", axes="pack")
-register("Unpack", axes="moved")
+register("Unpack", axes="unpack")
 # Parts of tensors, and their gradients.
 register("Slice", axes="slice")
-register("StridedSlice StridedSliceGrad", axes="strided_slice")
-register("Pad PadV2 MirrorPad MirrorPadGrad", axes="moved")
+register("StridedSlice", axes="strided_slice")
+register("StridedSliceGrad", axes="strided_slice_grad")
+register("Pad PadV2 MirrorPad MirrorPadGrad", axes="pad")
 register("Tile", axes="tile")
 # Rows by index: read, written, summed.
 register("Gather GatherV2 ResourceGather", axes="gather")
 register("GatherNd", axes="gather_nd")
 register("ScatterNd", axes="scatter_nd")
 register("UnsortedSegmentSum", axes="segments")
-register("OneHot", axes="moved")
+register("OneHot", axes="one_hot")
 # Blocks of space are moved into the first axis, or out of it.
 register("SpaceToBatchND BatchToSpaceND SpaceToBatch BatchToSpace", axes="to_batch")
 
@@ -257,12 +260,14 @@ register(
     "Where ListDiff SetDiff1D DynamicPartition NonMaxSuppressionV3 "
     "DenseToDenseSetOperation SparseReshape", any_number=())
 
-# Results for sizes of tensors are sizes of tensors.
+# Sizes of tensors.
 register(
-    "Identity Cast Maximum Minimum FloorDiv Snapshot StopGradient Switch Merge DynamicStitch Enter "
-    "Exit NextIteration Pack ConcatV2 Mul Add AddV2 Sub FloorMod Reshape ExpandDims Squeeze Slice "
-    "Select SelectV2 Neg Sign StridedSlice GatherV2 Gather Split SplitV ConcatOffset "
-    "BroadcastArgs", sizes=True)
+    "Identity Cast Maximum Minimum FloorDiv Snapshot StopGradient Switch Merge "
+    "DynamicStitch Enter Exit NextIteration", sizes="entries")
+register(
+    "Pack ConcatV2 Mul Add AddV2 Sub FloorMod Reshape ExpandDims Squeeze Slice Select "
+    "SelectV2 Neg Sign StridedSlice GatherV2 Gather Split SplitV ConcatOffset "
+    "BroadcastArgs", sizes="some")
 register("FloorDiv FloorMod Mod TruncateDiv Minimum Maximum Add AddV2 Sub", bends=True)
 
 # Ops of optimizers and moving averages.

@@ -22,15 +22,15 @@ Shape = Optional[Tuple[Optional[int], ...]]
 _PASSING = ("Identity", "Enter", "RefEnter", "Switch", "StopGradient", "Snapshot", "Cast",
             "PreventGradient", "CheckNumerics")
 _INT32, _TEXT, _INT64 = 3, 7, 9
-_PASSES_SHAPES = (*loops.ENTER, *loops.EXIT, *loops.NEXT, "Switch", "RefSwitch")
+_SHAPED_BY_VALUES = ("Reshape", "BroadcastTo", "Fill")
 # Outputs that are elements of a list, and ops whose first input and output is the list.
 _ELEMENTS = (("TensorListPopBack", 1), ("TensorListGetItem", 0))
 _PASSES_LISTS = frozenset(
-    "Identity Enter Exit Switch Merge NextIteration ZerosLike TensorListPushBack "
-    "TensorListPopBack TensorListSetItem TensorListResize".split())
+    "Identity Enter Exit Switch Merge NextIteration TensorListPushBack TensorListPopBack "
+    "TensorListSetItem TensorListResize".split())
 # Axis rules of the ops whose shapes are computed one op at a time if inference leaves them open.
 _WORKED_OUT = frozenset(
-    "elementwise reduce contract einsum reshape moved concat pack split strided_slice tile "
+    "elementwise reduce matmul einsum reshape transpose concat pack strided_slice pad tile "
     "segments along last_axis batch_norm matrices".split())
 _KEPT = "dataflow"
 _DEPTH = 60  # ops that one constant may depend on
@@ -88,23 +88,10 @@ class Dataflow:
         self.consumers[producer].append(op)
     self._outputs = outputs
     self._shapes: Dict[Tensor, Shape] = {}
+    self._corrected: Set[Tensor] = set()  # tensors to which inference gave another shape
     self._inferred: Dict[int, List[Shape]] = {}  # op -> output shapes by its own shape function
     self._values: Dict[Tensor, Optional[np.ndarray]] = {}
     self._depth = 0
-    # Loop variables are assumed to keep their shape, until a back edge contradicts that.
-    self._kept: Dict[int, Tensor] = {}  # Merge of a loop -> its back edge
-    self._changing: Set[int] = set()
-    self._infer_all()
-    while True:
-      changing = {op for op, back in self._kept.items() if self.shape(back) != self.shape((op, 0))}
-      if not changing:
-        break
-      self._changing |= changing
-      for each in (self._kept, self._shapes, self._inferred, self._values):
-        each.clear()
-      self._infer_all()
-
-  def _infer_all(self) -> None:
     # Producers first, so that no shape or value recurses into a long chain of others.
     for op in self.order:
       for tensor in self.outputs(op):
@@ -162,38 +149,48 @@ class Dataflow:
       if port < len(found) and not found[port].shape.unknown_rank:
         shape = tuple(None if dim.size < 0 else dim.size for dim in found[port].shape.dim)
       self._shapes[tensor] = shape
-      if shape is None or None in shape:
+      # TensorFlow's inference can give a wrong rank where a shape is computed. The shapes of all
+      # ops that read such a tensor are then wrong, too.
+      misled = not self._corrected.isdisjoint(self.inputs[op])
+      if shape is None or None in shape or misled or self._contradicts(op, shape):
         computed = self._computed_shape(tensor)
         # Fill sizes that the computed shape leaves open with the inferred ones.
-        if computed is not None and shape is not None and len(shape) == len(computed):
+        if computed is not None and not misled and shape is not None and len(shape) == len(
+            computed) and None in computed:
           computed = tuple(one if other is None else other for one, other in zip(shape, computed))
         if computed is not None:
           self._shapes[tensor] = computed
+          if shape is not None and (len(shape) != len(computed) or any(
+              None not in (one, other) and one != other for one, other in zip(shape, computed))):
+            self._corrected.add(tensor)
+        elif misled:
+          self._shapes[tensor] = None
+          self._corrected.add(tensor)
     return self._shapes[tensor]
+
+  def _contradicts(self, op: int, shape: Sequence[Optional[int]]) -> bool:
+    """Returns whether an op's inputs contradict the inferred shape of its result, or may do so."""
+    if self.types[op] in ("Range", "UnsortedSegmentSum"):
+      return True
+    i = rule_of(self.types[op]).shape_input if self.types[op] in _SHAPED_BY_VALUES else None
+    stated = None if i is None else self.shape(self.inputs[op][i])
+    # The result has as many dimensions as the vector with its shape has entries.
+    return stated is not None and len(stated) == 1 and stated[0] not in (None, len(shape))
 
   def _computed_shape(self, tensor: Tensor) -> Shape:
     """Returns the shape that follows from the known shapes and values of an op's inputs."""
     op, port = tensor
     if (self.types[op], port) in _ELEMENTS:
       return self._element_shape(tensor)
-    if self.types[op] == "TensorListStack":
-      element, made = self._element_shape(tensor), self.list_of(self.inputs[op][0])
-      # A list that is reserved keeps its length, if no list of the graph is resized.
-      length = self.value(self.inputs[made][1]) if (
-          self.types[made] == "TensorListReserve" and not self._resizes_lists) else None
-      return None if element is None else (None if length is None else int(length), *element)
     value = self.value(tensor) if self._is_whole_number(tensor) else None
-    if value is not None:
-      return value.shape
-    if self.types[op] in _PASSES_SHAPES:
-      return self.shape(self.inputs[op][0])
-    if self.types[op] in loops.MERGE:
-      entered = self.shape(self.inputs[op][0])
-      back = [each for each in self.inputs[op] if self.types[each[0]] in loops.NEXT]
-      if port or not back or entered is None or None in entered or op in self._changing:
-        return None
-      self._kept[op] = back[0]
-      return entered
+    if value is not None or self.types[op] in loops.MERGE:  # a Merge may wait for its back edge
+      return None if value is None else value.shape
+    if self.types[op] == "UnsortedSegmentSum":
+      # [ids..., rest...] -> [segments, rest...], even if rows and ids are of different batches.
+      rows, ids = (self.shape(each) for each in self.inputs[op][:2])
+      count = self.value(self.inputs[op][2])
+      if rows is not None and ids is not None and count is not None:
+        return (int(count), *rows[len(ids):])
     rule = rule_of(self.types[op])
     if rule.axes not in _WORKED_OUT and rule.shape_input is None and self.types[op] != "Range":
       return None
@@ -256,12 +253,6 @@ class Dataflow:
       seen.add(tensor[0])
       tensor = self.inputs[tensor[0]][0]
     return tensor[0]
-
-  @functools.cached_property
-  def _resizes_lists(self) -> bool:
-    resizes = [self.attr(op, "resize_if_index_out_of_bounds") for op, op_type in enumerate(
-        self.types) if op_type == "TensorListSetItem"]
-    return "TensorListResize" in self.types or any(each is not None and each.b for each in resizes)
 
   @functools.cached_property
   def _added(self) -> Dict[int, List[Tuple[Tensor, bool]]]:

@@ -224,7 +224,7 @@ class _Propagation:
     # All that is computed of the indices is the update's own.
     self._of_update = closure(
         {op for update in sparse for op in update.readers}, flow.consumers)
-    self._rules = AxisRules(flow, batch, scaling)
+    self._rules = AxisRules(flow, batch, scaling, self._spec)
     self._specs: Dict[int, Optional[List[Spec]]] = {}
     self._fixes: Dict[Tuple[int, int], Fix] = {}
     self._once: Set[int] = set()
@@ -473,7 +473,12 @@ class _Propagation:
         return self._globally(view, width)
       if any(isinstance(each, Dimensions) for each in specs) or shaped:
         return self._shaped(view, width)
-      return [Replicated(exponents.result_exponent(flow, view))] * width
+      counted = [i for i, each in enumerate(specs) if each == Replicated(-1.0)]
+      if op_type == "Pack" and flow.is_integer((op, 0)) and len(counted) == 1 and all(
+          flow.shape(each) == () for each in flow.inputs[op]):
+        return [Dimensions(counted[0])]  # one dimension is the number of examples
+      exponent = exponents.result_exponent(flow, view)
+      return [Replicated(exponent)] * width
     # Partial tensors pass through linear ops.
     if any(isinstance(each, LocalStatistic) for each in specs):
       return self._own(view, width)
@@ -650,7 +655,8 @@ class _Propagation:
     known = None if isinstance(spec, SparseRows) else self._scaling.number((op, port))
     if known is not None:
       return known
-    return Replicated(-1.0) if what == "Size" else Dimensions()
+    return Replicated(-1.0) if what == "Size" else Dimensions(
+        spec.axis if isinstance(spec, Sharded) and spec.outer <= 1 else None)
 
   def _shaped(self, view: Inputs, width: int) -> List[Spec]:
     """Returns the specs of an op on dimensions, whose results are dimensions or shaped by them."""
@@ -670,6 +676,10 @@ class _Propagation:
         return [specs[data]]
       if axes is None and op_type in ("ZerosLike", "OnesLike") and isinstance(specs[0], Replicated):
         return [Replicated(FREE) if op_type == "ZerosLike" else REPLICATED]
+      # The input with the shape of the result.
+      stated = specs[0 if op_type == "Fill" else 1] if len(specs) > 1 else None
+      if axes is None and isinstance(stated, Dimensions) and stated.axis is not None:
+        return self._of_stated_axis(view, data, stated.axis)
       if axes is None or len(axes) != 1 or op_type == "Range" or shape is None:
         raise NotFollowed("makes a tensor whose examples cannot be found")
       if isinstance(specs[data], (Partial, LocalStatistic)):
@@ -683,8 +693,15 @@ class _Propagation:
       return [Sharded(axes[0], 0 if equal else 1, getattr(specs[data], "exponent", 0.0))]
     if op_type in _OF_TWO_SHAPES:
       return [REPLICATED] * width
-    if rule_of(op_type).sizes and flow.is_integer((op, 0)) and flow.shape((op, 0)) != ():
-      return [Dimensions()] * width
+    entry = self._entries(view)
+    if entry is not None:
+      return [entry]
+    sizes = rule_of(op_type).sizes
+    if sizes and flow.is_integer((op, 0)) and flow.shape((op, 0)) != ():
+      # The op keeps the order of entries, so the entry that counts examples is still known.
+      counting = {each.axis for each in specs if isinstance(each, Dimensions)}
+      keeps = sizes == "entries" and len(counting) == 1
+      return [Dimensions(counting.pop() if keeps else None)] * width
     raise NotFollowed("computes with dimensions of the batch that are not known")
 
   def _measured(self, tensor: Tensor) -> Optional[Tensor]:
@@ -693,6 +710,43 @@ class _Propagation:
     if self._flow.types[tensor[0]] not in ("Shape", "ShapeN"):
       return None
     return self._flow.inputs[tensor[0]][tensor[1]]
+
+  def _entries(self, view: Inputs) -> Optional[Spec]:
+    """Returns the spec of some entries of a shape, or of their product.
+
+    One entry of the shape is known to count examples.
+    """
+    flow, sizes = self._flow, view.specs[0]
+    if not isinstance(sizes, Dimensions) or sizes.axis is None:
+      return None
+    op_type, data = flow.types[view.op], flow.inputs[view.op]
+    # The product of the sizes is a multiple of the number of examples.
+    if op_type == "Prod":
+      return Replicated(-1.0) if flow.shape((view.op, 0)) == () else None
+    index = flow.value(data[1]) if len(data) > 1 else None
+    if op_type in ("Gather", "GatherV2") and index is not None:
+      chosen = np.ravel(index).tolist()
+      # The entry that counts examples was not chosen.
+      if sizes.axis not in chosen:
+        return REPLICATED
+      return Dimensions(chosen.index(sizes.axis)) if np.ndim(index) else Replicated(-1.0)
+    shrink = flow.attr(view.op, "shrink_axis_mask")
+    # A single entry, taken by its index.
+    if op_type == "StridedSlice" and index is not None and shrink is not None and shrink.i == 1:
+      return Replicated(-1.0) if int(index[0]) == sizes.axis else REPLICATED
+    return None
+
+  def _of_stated_axis(self, view: Inputs, data: int, axis: int) -> List[Spec]:
+    """Returns the spec of a tensor whose shape has one axis of examples."""
+    op_type, shape = self._flow.types[view.op], self._flow.shape(
+        self._flow.inputs[view.op][data])
+    if isinstance(view.specs[data], (Partial, LocalStatistic)):
+      view.make_global(data)
+    if op_type == "Fill" or shape == () or (
+        op_type in ("Tile", "BroadcastTo") and shape is not None and axis < len(shape)
+        and shape[axis] == 1):
+      return [Sharded(axis, 0, getattr(view.specs[data], "exponent", 0.0))]
+    raise NotFollowed("makes a tensor whose examples cannot be found")
 
   def _of_sparse_rows(self, view: Inputs, width: int) -> List[Spec]:
     """Returns the specs of an op on sparse rows, which exists once and reads gathered rows."""

@@ -24,7 +24,7 @@ tiled and gathered, and Partial a partial reduction.
 from __future__ import annotations
 
 import dataclasses
-from typing import Iterable, Optional, Sequence, Tuple, Union
+from typing import Any, Iterable, Optional, Sequence, Tuple, Union
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,13 @@ class SparseRows:
 
 @dataclasses.dataclass(frozen=True)
 class Dimensions:
-  """Dimensions of a replica's tensor; see the module."""
+  """Dimensions of a replica's tensor; see the module.
+
+  Attributes:
+    axis: the only dimension that counts examples, or None if unknown.
+  """
+
+  axis: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
