@@ -1,7 +1,5 @@
 """Set before TensorFlow is first imported: the legacy Keras, no GPU, quiet logs; and a cache of
-costs of its own, so that tests neither use nor fill the user's. And `--cpu=N`, which shows the CPU
-time of each folder and of the N tests that take most: unlike `--durations`, it says the same on a
-busy machine."""
+costs of its own, so that tests neither use nor fill the user's."""
 
 import atexit
 import collections
@@ -88,7 +86,6 @@ _DEAREST = (
     "replication/ordinary_models_test.py", "replication/keras_constructs_test.py",
     "placements/keras_proof_test.py", "policies/ray_training_test.py", "examples_test.py",
     "policies/placeto/published/training_test.py", "policies/resume_test.py",
-    "replication/keras_test.py",
     "evaluation/host_check_test.py", "encoding/training_packages_test.py",
     "runtime/comparing_test.py", "placing/what_now_test.py", "scripts/train_test.py",
     "placements/proof_test.py", "runtime/measuring_test.py", "runtime/workers_test.py")
@@ -110,47 +107,9 @@ def pytest_xdist_auto_num_workers(config):
   return max(1, 3 * (os.cpu_count() or 1) // 2)
 
 
-_CPU_SECONDS = {}  # test -> of this process and of its children that ended, fixtures included
-
-
 def pytest_addoption(parser):
-  parser.addoption(
-      "--cpu", type=int, default=0, metavar="N",
-      help="show the CPU time of folders and of the N tests that take most, fixtures and child "
-           "processes included")
   parser.addoption("--mutants", type=int, default=60, metavar="N",
                    help="mutants of each kind of file that tests/robustness tries")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item):
-  item.cpu_seconds_before = sum(os.times()[:4])
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-  outcome = yield
-  if call.when == "teardown":  # pytest-xdist brings the report to the process that shows it
-    outcome.get_result().cpu_seconds = sum(os.times()[:4]) - item.cpu_seconds_before
-
-
-def pytest_runtest_logreport(report):
-  if report.when == "teardown":
-    _CPU_SECONDS[report.nodeid] = report.cpu_seconds
-
-
-def pytest_terminal_summary(terminalreporter, config):
-  if config.getoption("--cpu"):
-    terminalreporter.section(f"CPU seconds, {sum(_CPU_SECONDS.values()):.1f} in all tests")
-    folders = collections.Counter()
-    for test, seconds in _CPU_SECONDS.items():
-      folders["/".join(test.split("::")[0].split("/")[:2])] += seconds
-    for folder, seconds in folders.most_common():
-      terminalreporter.write_line(f"{seconds:8.2f} {folder}")
-    terminalreporter.write_line("")
-    slowest = sorted(_CPU_SECONDS.items(), key=lambda entry: -entry[1])[:config.getoption("--cpu")]
-    for test, seconds in slowest:
-      terminalreporter.write_line(f"{seconds:8.2f} {test}")
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """Runs programs of the tests in processes of their own and reads the JSON that they print."""
 
+import contextlib
 import gc
+import importlib
 import importlib.metadata
 import json
 import os
@@ -61,6 +63,15 @@ class Found(dict):
 
   def __missing__(self, part):
     pytest.skip(f"{part} is tried with the other Keras")
+
+
+def the_keras(version):
+  """Imports Keras "2" or "3" in a process that has not imported TensorFlow yet."""
+  if version == "2":
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    with contextlib.suppress(ImportError):  # up to TensorFlow 2.15 `keras` is the legacy one
+      return importlib.import_module("tf_keras")
+  return importlib.import_module("keras")
 
 
 def run_with_keras(version, program, *arguments, **options):

@@ -10,6 +10,8 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
+from placeto_tf.replication.batches import ReplicaSource
+
 v1 = tf.compat.v1
 CONSTRUCTS = {}
 SAMPLING = set()  # whose results differ from run to run
@@ -22,6 +24,16 @@ def construct(function):
   takes_inputs = bool(inspect.signature(function).parameters)
   CONSTRUCTS[function.__name__] = (lambda: function(*inputs())) if takes_inputs else function
   return function
+
+
+def source(name, batch, **options):
+  """The `ReplicaSource` of a construct at a batch; its op "init_all" initializes all variables."""
+  with tf.Graph().as_default() as graph:
+    v1.set_random_seed(3)
+    fetches = CONSTRUCTS[name]()
+    v1.variables_initializer([*v1.global_variables(), *v1.local_variables()], name="init_all")
+  names = ["train", *dict.fromkeys(each.name for each in fetches)]
+  return ReplicaSource(graph, {"fetches": names, "batch_size": batch}, **options)
 
 
 def samples(function):
@@ -796,12 +808,32 @@ def clipped_by_value(x, y):
   return [tf.identity(loss, name="loss")]
 
 
+def rows_of_an_embedding(optimizer):
+  """A construct: a table of which an optimizer updates the rows that a batch reads."""
+  def step():
+    ids, y = token_inputs()
+    rows = tf.nn.embedding_lookup(variable("table", [11, 4]), ids)
+    p = tf.reshape(rows, [-1, 16]) @ variable("v", [16, 3])
+    train = v1.train.MomentumOptimizer(0.05, 0.9) if optimizer == "Momentum" else (
+        getattr(v1.train, f"{optimizer}Optimizer")(0.05))
+    return finish(0.1 * tf.reduce_sum(tf.square(p - y)), optimizer=train)
+
+  step.__name__ = f"rows_of_an_embedding_by_{optimizer}"
+  construct(step)
+
+
+for _optimizer in ("Momentum", "Adam", "Adagrad", "RMSProp"):
+  rows_of_an_embedding(_optimizer)
+
+
 @construct
-def rows_of_an_embedding():
+def rows_at_positions_of_each_example():
+  """As the masked words of BERT."""
   ids, y = token_inputs()
+  positions = v1.placeholder(tf.int32, [None, 2], name="labels")
   rows = tf.nn.embedding_lookup(variable("table", [11, 4]), ids)
-  p = tf.reshape(rows, [-1, 16]) @ variable("v", [16, 3])
-  return finish(0.1 * tf.reduce_sum(tf.square(p - y)), optimizer=v1.train.AdamOptimizer(0.05))
+  picked = tf.reshape(tf.gather(rows, positions, batch_dims=1), [-1, 8])
+  return finish(square_error(picked @ variable("v", [8, 3]), y))
 
 
 @construct

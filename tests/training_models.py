@@ -1,112 +1,27 @@
-"""Small training graphs, by `build(batch, dtype)`, batches for them, and replicas' variables."""
+"""Small training graphs, a function that trains, and the variables of replicas."""
 
-import functools
-
-import numpy as np
 import tensorflow as tf
 
-
-def optimizer(name):
-  train = tf.compat.v1.train
-  return {"momentum": lambda: train.MomentumOptimizer(0.1, 0.9),
-          "adam": lambda: train.AdamOptimizer(0.01),
-          "sgd": lambda: train.GradientDescentOptimizer(0.1),
-          "rmsprop": lambda: train.RMSPropOptimizer(0.01, momentum=0.9),
-          "adagrad": lambda: train.AdagradOptimizer(0.1)}[name]()
+v1 = tf.compat.v1
+VARIABLES = ("VarHandleOp", "VariableV2")
 
 
-def variable(name, shape, dtype):
-  """A variable of resource kind with values that follow from its name."""
-  import zlib
-
-  values = np.random.default_rng(zlib.crc32(name.encode())).normal(size=shape, scale=0.4)
-  return tf.compat.v1.get_variable(
-      name, initializer=tf.constant(values, dtype), use_resource=True)
-
-
-def placeholder(dtype, shape, name):
-  return tf.compat.v1.placeholder(dtype, shape, name=name)
-
-
-@functools.cache  # equal calls give the same function, by which graphs are kept
-def perceptron(trainer):
-  def build(batch, dtype):
-    x, y = placeholder(dtype, [batch, 5], "x"), placeholder(dtype, [batch, 3], "y")
-    hidden = tf.nn.relu(x @ variable("w", [5, 7], dtype) + variable("b", [7], dtype))
-    output = hidden @ variable("v", [7, 3], dtype)
-    loss = tf.reduce_mean(tf.square(output - y), name="loss")
-    return optimizer(trainer).minimize(loss, name="train"), loss
-
-  return build
-
-
-def dense_inputs(batch, generator, dtype):
-  return {"x:0": generator.normal(size=[batch, 5]).astype(dtype),
-          "y:0": generator.normal(size=[batch, 3]).astype(dtype)}
-
-
-@functools.cache
-def embedding(trainer, clip=None):
-  def build(batch, dtype):
-    ids = placeholder("int32", [batch, 6], "ids")
-    labels = placeholder("int32", [batch], "labels")
-    table = variable("table", [11, 4], dtype)
-    used = tf.reshape(tf.nn.embedding_lookup(table, ids), [batch, 24])
-    logits = used @ variable("w", [24, 3], dtype) + variable("b", [3], dtype)
-    loss = tf.reduce_mean(
-        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits), name="loss")
-    return minimize(loss, trainer, clip), loss
-
-  return build
-
-
-def minimize(loss, trainer, clip):
-  chosen = optimizer(trainer)
-  pairs = chosen.compute_gradients(loss)
-  if clip is not None:
-    clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], clip)
-    pairs = list(zip(clipped, (variable for _, variable in pairs)))
-  return chosen.apply_gradients(pairs, name="train")
-
-
-def word_inputs(batch, generator, dtype):
-  return {"ids:0": generator.integers(0, 11, size=[batch, 6]),
-          "labels:0": generator.integers(0, 3, size=[batch])}
-
-
-@functools.cache
-def lstm(trainer, clip, unrolled):
-  """An LSTM over 6 words, in a loop or unrolled; gradients clipped far below their norm."""
-
-  def build(batch, dtype):
-    ids = placeholder("int32", [batch, 6], "ids")
-    labels = placeholder("int32", [batch], "labels")
-    rows = tf.nn.embedding_lookup(variable("table", [11, 4], dtype), ids)
-    steps = tf.transpose(rows, [1, 0, 2])
-    kernel, bias = variable("kernel", [9, 20], dtype), variable("bias", [20], dtype)
-
-    def cell(x, state, output):
-      gates = tf.concat([x, output], 1) @ kernel + bias
-      i, j, f, o = tf.split(gates, 4, axis=1)
-      state = state * tf.sigmoid(f) + tf.sigmoid(i) * tf.tanh(j)
-      return state, tf.tanh(state) * tf.sigmoid(o)
-
-    state = output = tf.zeros([batch, 5], dtype)
-    if unrolled:
-      for x in tf.unstack(steps):
-        state, output = cell(x, state, output)
-    else:
-      read = tf.TensorArray(dtype, size=6).unstack(steps)
-      _, state, output = tf.while_loop(
-          lambda i, state, output: i < 6,
-          lambda i, state, output: (i + 1, *cell(read.read(i), state, output)),
-          (0, state, output))
-    logits = output @ variable("w", [5, 3], dtype)
-    loss = tf.reduce_mean(
-        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits), name="loss")
-    return minimize(loss, trainer, clip), loss
-
-  return build
+def dense_graph(batch=4, biases=False, clip=None):
+  """Three layers wide enough that compute outweighs what is sent; the loss is "loss"."""
+  with tf.Graph().as_default() as graph:
+    v1.set_random_seed(0)
+    value = v1.placeholder(tf.float32, [batch, 64], name="x")
+    for i in range(3):
+      value = value @ v1.get_variable(f"w{i}", [64, 64], use_resource=True)
+      value = tf.nn.relu(value + v1.get_variable(f"b{i}", [64], use_resource=True) if biases else (
+          value))
+    optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
+    gradients, variables = zip(*optimizer.compute_gradients(tf.reduce_mean(value, name="loss")))
+    if clip is not None:
+      gradients, _ = tf.clip_by_global_norm(gradients, clip)
+    optimizer.apply_gradients(zip(gradients, variables), name="train")
+    v1.global_variables_initializer()
+  return graph
 
 
 def function(weights, examples):
@@ -121,6 +36,12 @@ def function(weights, examples):
   return step.get_concrete_function(tf.TensorSpec([examples, weights.shape[0]]))
 
 
+def read(op):
+  """The tensor of a variable's value, by its op."""
+  return op.outputs[0] if op.type == "VariableV2" else tf.raw_ops.ReadVariableOp(
+      resource=op.outputs[0], dtype=op.get_attr("dtype"))
+
+
 def mirrored_variables(graph):
   """Name of a variable -> tensors of its value in each replica, the first one first.
 
@@ -129,12 +50,7 @@ def mirrored_variables(graph):
   found = {}
   for op in graph.get_operations():
     prefix, _, name = op.name.partition("/")
-    if op.type in ("VarHandleOp", "VariableV2") and prefix.startswith("replica_"):
+    if op.type in VARIABLES and prefix.startswith("replica_"):
       found.setdefault(f"{name}:0", [graph.get_operation_by_name(name)]).append(op)
-
-  def value(op):
-    return op.outputs[0] if op.type == "VariableV2" else tf.raw_ops.ReadVariableOp(
-        resource=op.outputs[0], dtype=op.get_attr("dtype"))
-
   with graph.as_default():
-    return {name: [value(op) for op in ops] for name, ops in found.items()}
+    return {name: [read(op) for op in ops] for name, ops in found.items()}

@@ -2,6 +2,8 @@
 
 import pytest
 
+import subprograms
+
 
 class TrainingGraph:
   """y = x w + b, its loss, gradients and momentum updates, as a MetaGraphDef.
@@ -76,19 +78,9 @@ def cost_graph_fixture():
   return cost_graph()
 
 
-def _legacy():
-  try:
-    import tf_keras
-  except ImportError:
-    import keras as tf_keras  # the legacy one comes with TensorFlow up to 2.15
-  return tf_keras
-
-
-def _keras_3():
-  return pytest.importorskip("keras", minversion="3.0", exc_type=ImportError)
-
-
-@pytest.fixture(params=[_legacy, _keras_3], ids=["keras_2", "keras_3"], name="keras")
+@pytest.fixture(params=["2", "3"], ids=["keras_2", "keras_3"], name="keras")
 def keras_fixture(request):
   """The legacy Keras, and Keras 3 where that is installed beside it."""
-  return request.param()
+  if request.param == "3" and not subprograms.HAS_KERAS_3:
+    pytest.skip("Keras 3 is not installed")
+  return subprograms.the_keras(request.param)

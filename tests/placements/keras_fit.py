@@ -12,12 +12,12 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-import keras_proof
 import placeto_tf as placeto
 from placeto_tf.clusters.device_names import find_device
 from placeto_tf.graphs.concrete_functions import read_concrete_function
 from placeto_tf.placing import placed_training
 from placeto_tf.simulation import Simulator
+from subprograms import the_keras
 
 OPTIONS = dict(method="single", max_evaluations=20, seed=0, verify=False)
 # Models as small as these are best on one device.
@@ -435,7 +435,7 @@ def main(version, *parts):
   tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
   tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
   tf.config.set_soft_device_placement(False)
-  keras = keras_proof.the_keras(version)
+  keras = the_keras(version)
   os.chdir(tempfile.mkdtemp())
   print(json.dumps({name: PARTS[name](keras) for name in parts or PARTS}))
 

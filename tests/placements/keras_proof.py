@@ -1,7 +1,6 @@
 """Run as a program: trains models plain and placed at random on several CPU devices and prints what
 differed as JSON. Arguments: the Keras ("2" or "3"), the number of devices, names of `keras_zoo`."""
 
-import importlib
 import json
 import sys
 import time
@@ -17,17 +16,9 @@ from placeto_tf.costs import estimate_costs
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement
 from placeto_tf.simulation import Simulator
+from subprograms import the_keras
 
 STEPS = 5
-
-
-def the_keras(version):
-  if version == "3":
-    return importlib.import_module("keras")
-  try:
-    return importlib.import_module("tf_keras")
-  except ImportError:
-    return importlib.import_module("keras")
 
 
 def random_placement(graph, cluster, seed):

@@ -14,6 +14,7 @@ import pathlib
 import pytest
 
 import keras_zoo
+import ordinary_models
 import subprograms
 
 _PROGRAM = pathlib.Path(__file__).with_name("keras_proof.py")
@@ -44,9 +45,9 @@ def test_small_models_train_alike_and_take_what_was_promised(found, name):
 @pytest.mark.heavy
 @pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("version", ["2", "3"], ids=["keras_2", "keras_3"])
-@pytest.mark.parametrize("name", [*keras_zoo.APPLICATIONS, *keras_zoo.PACKAGED, *keras_zoo.SMALL])
+@pytest.mark.parametrize("name", [*ordinary_models.MODELS, *keras_zoo.SMALL])
 def test_models_train_alike_and_take_what_was_promised(version, devices, name):
-  package = keras_zoo.PACKAGED.get(name)
+  package = ordinary_models.LIBRARIES.get(name.partition("_")[0])
   if package and importlib.util.find_spec(package) is None:
     pytest.skip(f"needs the package {package}")
   if package == "transformers" and version == "3":

@@ -1,4 +1,5 @@
-"""Models that are not the package's own, for the proof that live models train alike placed.
+"""Models for the proof that live models train alike placed: three small ones, and any of
+`ordinary_models`.
 
 A case is made by `build(keras, name)` twice with equal seeds. It is a step to place, the batch it
 takes, and the variables whose values are compared.
@@ -10,13 +11,9 @@ from typing import Any, Callable, List
 import numpy as np
 import tensorflow as tf
 
+import ordinary_models
 from placeto_tf.graphs import training_function
 
-APPLICATIONS = {  # name -> image size; all of them are too heavy for CI
-    "MobileNetV2": 32, "MobileNetV3Small": 32, "EfficientNetB0": 32, "EfficientNetV2B0": 32,
-    "DenseNet121": 32, "ResNet50V2": 32, "InceptionV3": 75, "Xception": 71, "NASNetMobile": 32,
-    "VGG16": 32}
-PACKAGED = {"TFBert": "transformers", "TFGPT2": "transformers"}
 SMALL = ("functional", "subclassed", "gradient_tape")
 
 
@@ -39,12 +36,13 @@ def build(keras, name):
   """The case of that name; equal calls give equal cases."""
   keras.backend.clear_session()
   keras.utils.set_random_seed(7)
-  if name in APPLICATIONS:
-    return _application(keras, name)
-  return {
-      "functional": _functional, "subclassed": _subclassed, "gradient_tape": _gradient_tape,
-      "TFBert": _bert, "TFGPT2": _gpt2,
-  }[name](keras)
+  if name in ordinary_models.MODELS:
+    model, (x, x_type), (y, y_type), loss = ordinary_models.MODELS[name](keras)
+    return _compiled(keras, model, loss, tuple(
+        _rows([2, *shape], 5 if dtype == "int32" else None) for shape, dtype in (
+            (x, x_type), (y, y_type))), keras.optimizers.SGD(0.001, momentum=0.9))
+  return {"functional": _functional, "subclassed": _subclassed, "gradient_tape": _gradient_tape}[
+      name](keras)
 
 
 def _compiled(keras, model, loss, batch, optimizer=None, metrics=None):
@@ -67,16 +65,6 @@ def _rows(shape, high=None, seed=0):
   if high is None:
     return tf.constant(rng.random(shape, np.float32))
   return tf.constant(rng.integers(0, high, shape).astype(np.int32))
-
-
-def _application(keras, name):
-  size = APPLICATIONS[name]
-  model = getattr(keras.applications, name)(
-      weights=None, input_shape=(size, size, 3), classes=10, **(
-          {"minimalistic": True} if name == "MobileNetV3Small" else {}))
-  return _compiled(
-      keras, model, "sparse_categorical_crossentropy",
-      (_rows([2, size, size, 3]), _rows([2], 10)), keras.optimizers.SGD(0.001, momentum=0.9))
 
 
 def _functional(keras):
@@ -166,45 +154,3 @@ def _gradient_tape(keras):
   return Case(
       function, (tf.constant(["a", "c", "x"]), _rows([3, 1])),
       lambda: [*weights, *slots, steps, generator.state])
-
-
-def _bert(keras):
-  import transformers
-
-  config = transformers.BertConfig(
-      vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-      intermediate_size=32, max_position_embeddings=16, num_labels=3)
-  return _hugging_face(keras, transformers.TFBertForSequenceClassification(config), _rows([2], 3))
-
-
-def _gpt2(keras):
-  import transformers
-
-  config = transformers.GPT2Config(
-      vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2)
-  return _hugging_face(keras, transformers.TFGPT2LMHeadModel(config), _rows([2, 8], 50, seed=1))
-
-
-def _hugging_face(keras, model, labels):
-  words = _rows([2, 8], 50)
-  model({"input_ids": words, "labels": labels})
-  optimizer = keras.optimizers.Adam(0.001)
-  optimizer.build(model.trainable_variables)
-
-  @tf.function
-  def step(words, labels):
-    with tf.GradientTape() as tape:
-      loss = tf.reduce_mean(model({"input_ids": words, "labels": labels}, training=False).loss)
-    weights = [weight for weight in model.trainable_variables]
-    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
-    return loss
-
-  function = step.get_concrete_function(
-      *(tf.TensorSpec(value.shape, value.dtype) for value in (words, labels)))
-  function._keeps = (model, optimizer)
-
-  def variables():
-    own = optimizer.variables
-    return [*model.variables, *(own() if callable(own) else own)]
-
-  return Case(function, (words, labels), variables)

@@ -2,7 +2,7 @@
 for each loop and mode what differs: a line each to stderr, and all as JSON. A process of its own,
 because devices are fixed when TensorFlow first runs.
 
-  scripts/with_env python tests/placing/train_loops.py KERAS MODES [LOOPS]
+  PYTHONPATH=tests scripts/with_env python tests/placing/train_loops.py KERAS MODES [LOOPS]
 
 KERAS is 2 or 3. MODES are of placed, partial, replicas, replicas-partial and cases, or all, which
 trains all loops placed, with replicas, and with replicas and a smaller last batch. A mode may name
@@ -22,15 +22,7 @@ import tensorflow as tf
 import training_loops
 
 import placeto_tf as placeto
-
-
-def the_keras(version):
-  """Keras 2 or Keras 3."""
-  if version == "3":
-    import keras
-    return keras
-  import tf_keras
-  return tf_keras
+from subprograms import the_keras
 
 
 def numbers(results):

@@ -4,6 +4,8 @@ import tensorflow as tf
 import training_constructs
 from unhurried import compare_training
 
+from placeto_tf.clusters import Cluster
+from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.errors import GraphError
 from placeto_tf.replication import check_specs, load_replicas, load_with_replicas
 from placeto_tf.replication.batches import ReplicaSource
@@ -84,3 +86,17 @@ def test_a_fixed_batch_is_told_from_other_sizes_that_are_multiples_of_it():
     assert made.global_batch == 4
     found = compare_training(source.graph, made, 2)
     assert found.checked and found.largest_difference < 1e-5
+
+
+@pytest.mark.parametrize("mirrored", (False, True))
+def test_each_replica_has_the_memory_of_its_examples(mirrored):
+  """Transformer-XL's memory is a variable with a row for each example."""
+  source = ReplicaSource(
+      "zoo:transformer_xl:layers=1:batch=4:segment=6:memory=4:heads=2:width=4:inner=8:vocab=20")
+  replicated = source.replicas(2, mirrored)
+  found = compare_training(source.graph, replicated, steps=3)
+  assert found.checked and found.largest_difference < 1e-5
+  assert {"layer_0/memory", "replica_1/layer_0/memory"} <= {
+      name.replace("replica_0/", "") for name in replicated.graph.op_names}
+  # A concatenation of the handles would have a kernel nowhere.
+  assert allowed_devices(replicated.graph, Cluster.parse("v100:2")).any(axis=1).all()

@@ -2,13 +2,14 @@
 
   python keras_constructs.py 2|3 NAME/R ...
 
-Prints as JSON, case by case, what `compare_training` says, or the error.
+Prints as JSON, case by case, what `compare_training` says, and how far losses and variables are
+apart after five steps of the model and of its replicas, or the error.
 """
 
 import json
 import sys
 
-import keras_step
+from subprograms import the_keras
 
 CASES = {}
 
@@ -51,7 +52,26 @@ def masked_loss(keras):
 @case
 def metrics(keras):
   found = keras.metrics
-  return dense(keras, metrics=[found.MeanAbsoluteError(), found.RootMeanSquaredError()])
+  return dense(keras, metrics=[found.MeanAbsoluteError(), found.RootMeanSquaredError()],
+               optimizer="rmsprop")
+
+
+def embedding(keras, optimizer):
+  model = keras.Sequential([
+      keras.Input([6], dtype="int32"), keras.layers.Embedding(11, 4), keras.layers.Flatten(),
+      keras.layers.Dense(3)])
+  model.compile(optimizer, "mse")
+  return model, ([6], "int32"), ([3], "float32")
+
+
+@case
+def embedding_with_adam(keras):
+  return embedding(keras, "adam")
+
+
+@case
+def embedding_with_adagrad(keras):
+  return embedding(keras, keras.optimizers.Adagrad(0.05))
 
 
 @case
@@ -79,7 +99,7 @@ def masked_sequences(keras):
   model = keras.Sequential([
       keras.Input([5], dtype="int32"), layers.Embedding(11, 4, mask_zero=True),
       layers.LSTM(6, return_sequences=True), layers.Dense(2)])
-  model.compile("sgd", "mse")
+  model.compile(keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.01), "mse")
   return model, ([5], "int32"), ([5, 2], "float32")
 
 
@@ -99,6 +119,7 @@ def convolutions(keras):
 
 
 def compared(keras, name, replicas):
+  import numpy as np
   import tensorflow as tf
   from unhurried import compare_training
 
@@ -106,21 +127,44 @@ def compared(keras, name, replicas):
   from placeto_tf.replication import replicate
 
   keras.utils.set_random_seed(1)
-  model, _, (shape, dtype) = CASES[name](keras)
+  model, inputs, targets = CASES[name](keras)
 
   def function(batch):
     return load_graph(training_function(
-        model, batch_size=batch, targets=tf.TensorSpec([batch, *shape], dtype)))
+        model, batch_size=batch, targets=tf.TensorSpec([batch, *targets[0]], targets[1])))
 
-  whole, part = function(4 * replicas), function(4)
+  batch = 4 * replicas
+  whole, part = function(batch), function(4)
   replicated = replicate(part, replicas, whole=whole)
   found = compare_training(whole, replicated)
+  variables = model.optimizer.variables
+  variables = [*model.variables, *(variables() if callable(variables) else variables)]
+  first = [np.asarray(each) for each in variables]
+
+  def trained(graph):
+    """Losses and float variables after five steps from the first values."""
+    for variable, value in zip(variables, first):
+      variable.assign(value)
+    losses = []
+    for seed in range(5):
+      generator = np.random.default_rng(seed)
+      examples = (
+          generator.integers(0, 11, [batch, *shape]) if dtype == "int32" else
+          generator.normal(size=[batch, *shape]) for shape, dtype in (inputs, targets))
+      x, y = (tf.constant(each, dtype) for each, (_, dtype) in zip(examples, (inputs, targets)))
+      losses.append(graph.source.tf_graph(x, y)["loss"].numpy())
+    return [np.array(losses), *(
+        each for each in map(np.asarray, variables) if each.dtype.kind == "f")]
+
+  apart = max(np.abs(one - other).max() / (np.abs(one).max() or 1)
+              for one, other in zip(trained(whole), trained(replicated.graph)))
   return {"text": str(found), "checked": found.checked, "variables": found.variables,
-          "difference": found.largest_difference, "own": len(replicated.own_statistics)}
+          "difference": found.largest_difference, "own": len(replicated.own_statistics),
+          "apart": float(apart)}
 
 
 def main(version, *cases):
-  keras = keras_step.the_keras(version)
+  keras = the_keras(version)
   keras.backend.set_floatx("float32")
   found = {}
   for each in cases or [f"{name}/2" for name in CASES]:

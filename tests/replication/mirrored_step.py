@@ -5,21 +5,19 @@ same weights.
 """
 
 import json
-import os
 import sys
+
+from subprograms import the_keras
 
 
 def difference(replicas):
   import numpy as np
   import tensorflow as tf
 
-  try:
-    import tf_keras as keras
-  except ImportError:
-    keras = tf.keras
   from placeto_tf.graphs import load_graph, training_function
   from placeto_tf.replication import replicate
 
+  keras = the_keras("2")
   layers = keras.layers
 
   def model():
@@ -74,7 +72,7 @@ def difference(replicas):
 
 
 def main(*counts):
-  os.environ["TF_USE_LEGACY_KERAS"] = "1"
+  the_keras("2")
   import tensorflow as tf
 
   cpu = tf.config.list_physical_devices("CPU")[0]

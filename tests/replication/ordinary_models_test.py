@@ -5,13 +5,13 @@
 
 import pytest
 
-import keras_step
 import ordinary_models
+import subprograms
 from placeto_tf.errors import GraphError
 
-LIBRARIES = {"hf": "transformers", "hub": "keras_hub"}
 SMALL = [name for name in (*ordinary_models.MODELS, *ordinary_models.GRAPHS)
-         if name not in ordinary_models.APPLICATIONS and name.partition("_")[0] not in LIBRARIES]
+         if name not in ordinary_models.APPLICATIONS
+         and name.partition("_")[0] not in ordinary_models.LIBRARIES]
 # XLA compiles its grouped convolution, as a function that is not looked into.
 REFUSED = {("ConvNeXtTiny", "free"): "PartitionedCall", ("ConvNeXtTiny", "fixed"): "baked into"}
 CASES = [pytest.param(name, way, replicas, mirrored, marks=marks)
@@ -23,7 +23,7 @@ CASES = [pytest.param(name, way, replicas, mirrored, marks=marks)
 
 @pytest.mark.parametrize("name, way, replicas, mirrored", CASES)
 def test_a_models_replicas_train_what_it_trains(name, way, replicas, mirrored):
-  keras = keras_step.the_keras("2")  # which sets the type of floats of all that follows
+  keras = subprograms.the_keras("2")
   keras.backend.clear_session()
   keras.backend.set_floatx("float32")
   if (name, way) in REFUSED:

@@ -4,11 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import sessions
+import training_models as models
 from placeto_tf.clusters import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
+from placeto_tf.costs import estimate_costs
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement
 from placeto_tf.problem.budget import Budget
@@ -19,24 +20,14 @@ from placeto_tf.replication.replicated_graph import SHARED
 from placeto_tf.search.symmetric import anneal_symmetric, device_images, device_orders, place_shares
 
 
-def training_graph(batch=4):
-  """Three dense layers wide enough that compute outweighs what is sent."""
-  v1 = tf.compat.v1
-  with tf.Graph().as_default() as graph:
-    v1.set_random_seed(0)
-    value = v1.placeholder(tf.float32, [batch, 64], name="x")
-    for i in range(3):
-      weights = v1.get_variable(f"w{i}", [64, 64], use_resource=True)
-      value = tf.nn.relu(value @ weights)
-    loss = tf.reduce_mean(value, name="loss")
-    v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss, name="train")
-    v1.global_variables_initializer()
-  return graph
+def made(replicas, mirrored=False):
+  graph = load_graph(models.dense_graph(), fetches=["train", "loss:0"])
+  return replicate(graph, replicas, mirrored=mirrored)
 
 
 @pytest.fixture(scope="module", name="replicated")
 def replicated_fixture():
-  return replicate(load_graph(training_graph(), fetches=["train", "loss:0"]), 2)
+  return made(2)
 
 
 @pytest.fixture(scope="module", name="problem")
@@ -48,10 +39,9 @@ def problem_fixture(replicated):
   return problem
 
 
-def test_costs_of_replicas_are_those_that_counting_their_work_gives(replicated):
-  from placeto_tf.costs import estimate_costs
-
-  cluster = Cluster.parse("k80:2")
+@pytest.mark.parametrize("mirrored", (False, True))
+def test_costs_of_replicas_are_those_that_counting_their_work_gives(mirrored):
+  replicated, cluster = made(2, mirrored), Cluster.parse("k80:2")
   counted = estimate_costs(replicated.graph, cluster, cache=False)
   derived = replicated_costs(replicated, cluster)
   copied = replicated.original_of_op >= 0
@@ -137,9 +127,9 @@ def test_mirrored_variables_take_a_ring_and_an_optimizer_each(replicated, proble
   assert found.step_time_us > one_us + 2 * (64 * 64 * 4 / 2) / bandwidth - 1
 
 
-def test_in_sessions_every_op_is_where_the_placement_says():
-  replicated = replicate(load_graph(training_graph(), fetches=["train", "loss:0"]), 4)
-  cluster = Cluster.parse("cpu:4")
+@pytest.mark.parametrize("mirrored", (False, True))
+def test_in_sessions_every_op_is_where_the_placement_says(mirrored):
+  replicated, cluster = made(4, mirrored), Cluster.parse("cpu:4")
   graph = replicated.graph.source.tf_graph
   allowed = allowed_devices(replicated.graph, cluster)
   indices = layouts(replicated, replicated_costs(replicated, cluster), [0, 1, 2, 3])[1]

@@ -64,6 +64,10 @@ def test_no_replica_waits_for_another_one(replicated):
     assert replicas <= {SHARED, int(replicated.replica_of_op[op])}, graph.op_names[op]
 
 
+def test_a_variable_that_replicas_share_is_updated_once(replicated):
+  assert replicated.graph.op_types.count("ResourceApplyGradientDescent") == 2 * LAYERS
+
+
 @pytest.mark.parametrize("mirrored", (False, True))
 def test_the_gradients_of_a_called_function_bind_no_replicas_to_one_device(mirrored):
   """They are colocated with the call, of which only an op outside of the step has the name."""

@@ -7,7 +7,6 @@ import training_constructs as constructs
 
 from placeto_tf.errors import ReplicaMismatchError
 from placeto_tf.replication import axis_rules
-from placeto_tf.replication.batches import ReplicaSource
 from placeto_tf.replication.specs import Partial, Replicated
 from placeto_tf.runtime import checking
 from placeto_tf.runtime.comparing import compare_training
@@ -15,13 +14,7 @@ from placeto_tf.runtime.comparing import compare_training
 
 @pytest.fixture(name="source")
 def source_fixture():
-  import tensorflow as tf
-
-  with tf.Graph().as_default() as graph:
-    fetches = constructs.CONSTRUCTS["sum_loss"]()
-    tf.compat.v1.global_variables_initializer()
-  return ReplicaSource(
-      graph, {"fetches": ["train", *(each.name for each in fetches)], "batch_size": 16})
+  return constructs.source("sum_loss", 16)
 
 
 @pytest.fixture(name="compared")

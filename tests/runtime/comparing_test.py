@@ -20,12 +20,7 @@ BATCH = 8
 
 
 def built(name):
-  with tf.Graph().as_default() as graph:
-    tf.compat.v1.set_random_seed(3)
-    fetches = constructs.CONSTRUCTS[name]()
-    tf.compat.v1.global_variables_initializer()
-  return ReplicaSource(
-      graph, {"fetches": ["train", *(each.name for each in fetches)], "batch_size": BATCH})
+  return constructs.source(name, BATCH)
 
 
 @pytest.mark.parametrize("mirrored", (False, True))

@@ -15,12 +15,13 @@ import sys
 import tempfile
 import time
 
-import keras_step
+from subprograms import the_keras
 
 STRATEGIES = ((2, False), (4, False), (2, True), (4, True))
 PER_REPLICA = 2
 MODELS = {}
 GRAPHS = {}
+LIBRARIES = {"hf": "transformers", "hub": "keras_hub"}  # by the beginning of a model's name
 SIZES = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}
 APPLICATIONS = (
     "ConvNeXtTiny DenseNet121 EfficientNetB0 EfficientNetV2B0 InceptionResNetV2 InceptionV3 "
@@ -294,7 +295,7 @@ def compared(keras, name, way, replicas, mirrored):
 
 
 def main(version, *names):
-  keras = keras_step.the_keras(version)
+  keras = the_keras(version)
   keras.backend.set_floatx("float32")
   rows = []
   for name, way, replicas, mirrored in wanted(version, names or [*MODELS, *GRAPHS]):
