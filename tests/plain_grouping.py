@@ -1,8 +1,7 @@
 """Contraction, merging and neighbours in plain Python, with which compiled loops must agree."""
 
-import heapq
 import math
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional
 
 import numpy as np
 
@@ -79,7 +78,7 @@ class PlainMerger:
 
   def merge(self, u: int, v: int) -> int:
     """Merges the sets of two different roots; the one with more neighbours stays root."""
-    u, v = self._order(u, v)
+    u, v = (v, u) if len(self.neighbours[u]) < len(self.neighbours[v]) else (u, v)
     ours, theirs = self.neighbours[u], self.neighbours[v]
     ours.pop(v, None)
     theirs.pop(u, None)
@@ -96,19 +95,10 @@ class PlainMerger:
     self.num_sets -= 1
     return u
 
-  def _order(self, u: int, v: int) -> Tuple[int, int]:
-    """The root that stays and the one that is absorbed when two sets are merged."""
-    return (v, u) if len(self.neighbours[u]) < len(self.neighbours[v]) else (u, v)
-
   def heaviest_neighbour(self, u: int, cap_us: float) -> Optional[int]:
     """The set with equal mask and most traffic that stays under the cap together with `u`."""
-    best: Optional[int] = None
-    most = -1.0
-    for v, traffic in self.neighbours[u].items():
-      ahead = best is None or traffic > most or (traffic == most and v < best)
-      if ahead and self.may_merge(u, v, cap_us):
-        best, most = v, traffic
-    return best
+    return min((v for v in self.neighbours[u] if self.may_merge(u, v, cap_us)),
+               key=lambda v: (-self.neighbours[u][v], v), default=None)
 
   def merge_single_device(self) -> None:
     """Merges all sets that may use the same single device only: there is nothing to decide."""
@@ -124,26 +114,13 @@ class PlainMerger:
 
     Only sets with equal masks are merged.
     """
-    heap = [
-        (-traffic, u, v) for u in self.roots() for v, traffic in self.neighbours[u].items()
-        if u < v and self.mask[u] == self.mask[v]]
-    heapq.heapify(heap)
-    while heap and self.num_sets > max_sets:
-      traffic, u, v = heapq.heappop(heap)
-      # Entries are not removed when a set changes; the stale ones are passed over here.
-      if self.neighbours[u].get(v) != -traffic:
-        continue
-      if not self.may_merge(u, v, cap_us):
-        continue
-      # The entries of the set with more neighbours stay valid where traffic did not grow, so
-      # new entries are needed for the neighbours of the smaller one alone.
-      root, absorbed = self._order(u, v)
-      changed = list(self.neighbours[absorbed])
-      self.merge(u, v)
-      for other in changed:
-        if other not in (u, v) and self.mask[other] == self.mask[root]:
-          entry = (-self.neighbours[root][other], min(root, other), max(root, other))
-          heapq.heappush(heap, entry)
+    while self.num_sets > max_sets:
+      pairs = [
+          (-traffic, u, v) for u in self.roots() for v, traffic in self.neighbours[u].items()
+          if u < v and self.may_merge(u, v, cap_us)]
+      if not pairs:
+        return
+      self.merge(*min(pairs)[1:])
 
   def merge_isolated(self, max_sets: int, cap_us: float) -> None:
     """Merges sets with no neighbour of equal mask, the lightest two first, under the cap."""
@@ -151,14 +128,14 @@ class PlainMerger:
     for u in self.roots():
       if not any(self.mask[v] == self.mask[u] for v in self.neighbours[u]):
         by_mask.setdefault(self.mask[u], []).append((self.weight_us[u], u))
-    for heap in by_mask.values():
-      heapq.heapify(heap)
-      while len(heap) > 1 and self.num_sets > max_sets:
-        weight, u = heapq.heappop(heap)
-        if weight + heap[0][0] > cap_us:
+    for found in by_mask.values():
+      while len(found) > 1 and self.num_sets > max_sets:
+        first, second = sorted(found)[:2]
+        if first[0] + second[0] > cap_us:
           break
-        root = self.merge(u, heapq.heappop(heap)[1])
-        heapq.heappush(heap, (self.weight_us[root], root))
+        root = self.merge(first[1], second[1])
+        found = [each for each in found if each not in (first, second)]
+        found.append((self.weight_us[root], root))
 
   def merge_compatible(self, max_sets: int) -> None:
     """Last resort: merges sets whose masks differ but intersect, the lightest first."""

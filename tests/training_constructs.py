@@ -118,12 +118,45 @@ def loss(function):
   return construct(step)
 
 
-# Losses.
+# Losses: of the examples, their targets, and what a network predicts.
 
 
-@loss
-def mean_loss(x, y, p):
-  return square_error(p, y)
+LOSSES = {
+    "mean_loss": lambda x, y, p: square_error(p, y),
+    "sum_loss": lambda x, y, p: tf.reduce_sum(tf.square(p - y)) * 0.01,
+    "sum_divided_by_a_constant": lambda x, y, p: tf.reduce_sum(tf.square(p - y)) / 64.0,
+    "sum_divided_by_the_number_of_examples": lambda x, y, p: (
+        tf.reduce_sum(tf.square(p - y)) / batch_size(x)),
+    "sums_and_means_together": lambda x, y, p: (
+        0.01 * tf.reduce_sum(tf.square(p - y)) + tf.reduce_mean(tf.abs(p))
+        + 0.01 * tf.nn.l2_loss(p) + 0.1 * tf.reduce_max(p)),
+    "largest_error": lambda x, y, p: tf.reduce_max(by_example(p, y)),
+    "log_of_a_sum_of_exponents": lambda x, y, p: tf.reduce_logsumexp(by_example(p, y)),
+    "weight_decay": lambda x, y, p: (
+        square_error(p, y) + 0.01 * sum(map(tf.nn.l2_loss, v1.trainable_variables()))),
+    "boolean_mask": lambda x, y, p: tf.reduce_mean(tf.boolean_mask(by_example(p, y), x[:, 0] > 0)),
+    "root_of_the_mean": lambda x, y, p: tf.sqrt(square_error(p, y)),
+    "norm_of_the_errors": lambda x, y, p: tf.norm(p - y) * 0.1,
+    "softmax_over_the_batch": lambda x, y, p: (
+        tf.reduce_sum(tf.nn.softmax(p[:, 0], axis=0) * by_example(p, y))),
+    "running_sum_over_the_batch": lambda x, y, p: (
+        tf.reduce_mean(tf.square(tf.cumsum(p, 0) - y)) * 0.1),
+    "hardest_examples": lambda x, y, p: tf.reduce_mean(tf.nn.top_k(by_example(p, y), 3)[0]),
+    "examples_in_reverse": lambda x, y, p: (
+        square_error(p, y) + 0.1 * square_error(p, tf.reverse(p, [0]))),
+    "neighbours": lambda x, y, p: (
+        square_error(p, y) + 0.1 * tf.reduce_mean(tf.square(p[1:] - p[:-1]))),
+    "examples_moved_by_one": lambda x, y, p: (
+        square_error(p, 0.4 * y + 0.6 * tf.concat([y[1:], y[:1]], 0))),
+    "branch_by_all_examples": lambda x, y, p: v1.cond(
+        tf.reduce_all(tf.abs(x) < 1.5), lambda: square_error(p, y),
+        lambda: 0.3 * tf.reduce_mean(tf.abs(p - y))),
+    "branch_by_the_mean": lambda x, y, p: v1.cond(
+        tf.reduce_mean(x) > 0, lambda: square_error(p, y), lambda: tf.reduce_mean(tf.abs(p))),
+}
+for _name, _loss in LOSSES.items():
+  _loss.__name__ = _name
+  loss(_loss)
 
 
 @construct
@@ -135,42 +168,6 @@ def mean_loss_in_float64():
 @construct
 def mean_loss_of_reference_variables(x, y):
   return finish(square_error(network(x, resource=False), y))
-
-
-@loss
-def sum_loss(x, y, p):
-  return tf.reduce_sum(tf.square(p - y)) * 0.01
-
-
-@loss
-def sum_divided_by_a_constant(x, y, p):
-  return tf.reduce_sum(tf.square(p - y)) / 64.0
-
-
-@loss
-def sum_divided_by_the_number_of_examples(x, y, p):
-  return tf.reduce_sum(tf.square(p - y)) / batch_size(x)
-
-
-@loss
-def sums_and_means_together(x, y, p):
-  return (0.01 * tf.reduce_sum(tf.square(p - y)) + tf.reduce_mean(tf.abs(p))
-                + 0.01 * tf.nn.l2_loss(p) + 0.1 * tf.reduce_max(p))
-
-
-@loss
-def largest_error(x, y, p):
-  return tf.reduce_max(by_example(p, y))
-
-
-@loss
-def log_of_a_sum_of_exponents(x, y, p):
-  return tf.reduce_logsumexp(by_example(p, y))
-
-
-@loss
-def weight_decay(x, y, p):
-  return square_error(p, y) + sum(0.01 * tf.nn.l2_loss(each) for each in v1.trainable_variables())
 
 
 def _masked(x, y):
@@ -212,24 +209,9 @@ def masked_in_two_ways(x, y, p):
 
 
 @loss
-def boolean_mask(x, y, p):
-  return tf.reduce_mean(tf.boolean_mask(by_example(p, y), x[:, 0] > 0))
-
-
-@loss
 def rows_that_where_finds(x, y, p):
   rows = tf.reshape(tf.where(x[:, 0] > 0), [-1])
   return tf.reduce_sum(tf.gather(by_example(p, y), rows)) * 0.1
-
-
-@loss
-def root_of_the_mean(x, y, p):
-  return tf.sqrt(square_error(p, y))
-
-
-@loss
-def norm_of_the_errors(x, y, p):
-  return tf.norm(p - y) * 0.1
 
 
 @loss
@@ -320,31 +302,6 @@ def distances_of_all_pairs(x, y, p):
 
 
 @loss
-def softmax_over_the_batch(x, y, p):
-  return tf.reduce_sum(tf.nn.softmax(p[:, 0], axis=0) * by_example(p, y))
-
-
-@loss
-def running_sum_over_the_batch(x, y, p):
-  return tf.reduce_mean(tf.square(tf.cumsum(p, 0) - y)) * 0.1
-
-
-@loss
-def hardest_examples(x, y, p):
-  return tf.reduce_mean(tf.nn.top_k(by_example(p, y), 3)[0])
-
-
-@loss
-def examples_in_reverse(x, y, p):
-  return square_error(p, y) + 0.1 * square_error(p, tf.reverse(p, [0]))
-
-
-@loss
-def neighbours(x, y, p):
-  return square_error(p, y) + 0.1 * tf.reduce_mean(tf.square(p[1:] - p[:-1]))
-
-
-@loss
 def weights_by_position(x, y, p):
   positions = tf.cast(tf.range(tf.shape(x)[0]), tf.float32)
   return tf.reduce_mean(by_example(p, y) * positions)
@@ -405,11 +362,6 @@ def positions_of_several_numbers(x, y, p):
 def other_orders_of_twice_the_batch(x, y, p):
   return 0.01 * tf.reduce_mean(tf.square(tf.matmul(
       tf.concat([p, 2 * p], 0), tf.repeat(y, 2, axis=0), transpose_a=True)))
-
-
-@loss
-def examples_moved_by_one(x, y, p):
-  return square_error(p, 0.4 * y + 0.6 * tf.concat([y[1:], y[:1]], 0))
 
 
 @loss
@@ -695,18 +647,6 @@ def one_of_three_branches(x, y, p):
   return tf.switch_case(chosen, [
       lambda: square_error(p, y), lambda: tf.reduce_mean(tf.abs(p - y)),
       lambda: 0.01 * tf.reduce_sum(tf.square(p))])
-
-
-@loss
-def branch_by_all_examples(x, y, p):
-  return v1.cond(tf.reduce_all(tf.abs(x) < 1.5), lambda: square_error(p, y),
-                 lambda: 0.3 * tf.reduce_mean(tf.abs(p - y)))
-
-
-@loss
-def branch_by_the_mean(x, y, p):
-  return v1.cond(tf.reduce_mean(x) > 0, lambda: square_error(p, y),
-                 lambda: tf.reduce_mean(tf.abs(p)))
 
 
 @construct

@@ -63,16 +63,26 @@ def test_the_branch_is_the_one_that_was_taken():
   assert (runs["Tanh"], runs["Sin"], runs["MatMul"]) == (0, 1, 1)
 
 
+def _doubled(start):
+  """Doubles four numbers until their sum is 100."""
+  tf.identity(tf.while_loop(
+      lambda a: tf.reduce_sum(a) < 100.0, lambda a: a * 2.0, [start + 0.0]), name="y")
+
+
+def _rounds(source, cache=False):
+  graph = load_graph(source, fetches=["y:0"])
+  with looking("auto"):
+    work = estimate.work_of(graph, cache)
+  assert not work.unknown
+  return work.executions[graph.op_types.index("Mul")]
+
+
 def test_variables_have_their_initializers_values():
   with tf.Graph().as_default():
     start = v1.get_variable("start", initializer=tf.fill([4], 3.0), use_resource=True)
-    tf.identity(tf.while_loop(
-        lambda a: tf.reduce_sum(a) < 100.0, lambda a: a * 2.0, [start + 0.0]), name="y")
+    _doubled(start)
     meta_graph = v1.train.export_meta_graph()
-  graph = load_graph(meta_graph, fetches=["y:0"])
-  with looking("auto"):
-    work = estimate.work_of(graph, cache=False)
-  assert work.executions[graph.op_types.index("Mul")] == 4  # 12, 24, 48, 96, 192
+  assert _rounds(meta_graph) == 4  # 12, 24, 48, 96, 192
 
 
 def test_an_initializer_whose_function_uses_files_is_not_run(tmp_path):
@@ -85,16 +95,12 @@ def test_an_initializer_whose_function_uses_files_is_not_run(tmp_path):
 
   with tf.Graph().as_default():
     start = v1.get_variable("start", [4], initializer=filled, use_resource=True)
-    tf.identity(tf.while_loop(
-        lambda a: tf.reduce_sum(a) < 100.0, lambda a: a * 2.0, [start + 0.0]), name="y")
+    _doubled(start)
     meta_graph = v1.train.export_meta_graph()
   assert any(node.op == "WriteFile" for function in meta_graph.graph_def.library.function
              for node in function.node_def)
-  graph = load_graph(meta_graph, fetches=["y:0"])
-  with looking("auto"):
-    work = estimate.work_of(graph, cache=False)
   # Small numbers stand in: 4 of 0.05 at most need 9 rounds at least, those of the file need 4.
-  assert work.executions[graph.op_types.index("Mul")] >= 9 and not work.unknown
+  assert _rounds(meta_graph) >= 9
   assert not os.path.exists(path)
 
 
@@ -121,8 +127,7 @@ def test_a_meta_graph_is_run_with_the_values_of_the_checkpoint_beside_it(tmp_pat
   model = str(tmp_path / "model")
   with tf.Graph().as_default():
     start = v1.get_variable("start", initializer=tf.fill([4], 3.0), use_resource=True)
-    tf.identity(tf.while_loop(
-        lambda a: tf.reduce_sum(a) < 100.0, lambda a: a * 2.0, [start + 0.0]), name="y")
+    _doubled(start)
     saver = v1.train.Saver()
     with v1.Session() as session:
       for value, rounds in ((20.0, 1), (10.0, 2)):  # 80, 160, and then 40, 80, 160
@@ -130,10 +135,7 @@ def test_a_meta_graph_is_run_with_the_values_of_the_checkpoint_beside_it(tmp_pat
         saver.save(session, model)
         # A checkpoint of other values is another entry of the cache.
         for _ in range(2):
-          graph = load_graph(model + ".meta", fetches=["y:0"])
-          with looking("auto"):
-            work = estimate.work_of(graph, str(tmp_path / "cache"))
-          assert work.executions[graph.op_types.index("Mul")] == rounds
+          assert _rounds(model + ".meta", str(tmp_path / "cache")) == rounds
   seen = [name for name in os.listdir(tmp_path / "cache") if name.endswith(".seen")]
   assert len(seen) == 2
 
@@ -142,12 +144,8 @@ def test_a_look_is_renewed_when_an_initializer_changes(tmp_path):
   for value, rounds in ((3.0, 4), (20.0, 1)):
     with tf.Graph().as_default():
       start = v1.get_variable("start", initializer=tf.fill([4], value), use_resource=True)
-      tf.identity(tf.while_loop(
-          lambda a: tf.reduce_sum(a) < 100.0, lambda a: a * 2.0, [start + 0.0]), name="y")
-      graph = load_graph(v1.train.export_meta_graph(), fetches=["y:0"])
-    with looking("auto"):
-      work = estimate.work_of(graph, str(tmp_path))
-    assert work.executions[graph.op_types.index("Mul")] == rounds
+      _doubled(start)
+      assert _rounds(v1.train.export_meta_graph(), str(tmp_path)) == rounds
 
 
 def test_what_was_seen_is_kept_by_graph_and_feeds(tmp_path, monkeypatch):

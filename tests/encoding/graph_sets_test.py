@@ -7,7 +7,6 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from placeto_tf.encoding import graph_sets, schema
-from placeto_tf.errors import PlacetoError
 from placeto_tf.graphs import load_graph
 from placeto_tf.zoo import families
 
@@ -65,14 +64,3 @@ def test_the_same_settings_give_the_same_files_and_others_replace_them(tmp_path)
     assert (tmp_path / "set" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
   _make(_config(1, first=5), tmp_path / "set")
   assert sorted(os.listdir(tmp_path / "set"))[-1] == "tiny_0005.meta"
-
-
-def test_foreign_files_are_kept_and_refused_where_they_are_in_the_way(tmp_path):
-  (tmp_path / "notes.txt").write_text("mine")
-  (tmp_path / "tiny_0000.meta").write_text("mine too")
-  with pytest.raises(PlacetoError, match="tiny_0000.meta.*not written by an earlier run"):
-    _make(_config(1), tmp_path)
-  assert (tmp_path / "tiny_0000.meta").read_text() == "mine too"
-  (tmp_path / "tiny_0000.meta").unlink()
-  _make(_config(1), tmp_path)
-  assert (tmp_path / "notes.txt").read_text() == "mine"

@@ -244,10 +244,10 @@ def test_a_meta_graph_goes_out_inlined():
   assert set(graph.op_names) <= {node.name for node in proto.graph_def.node}
 
 
-def _calls(**callees):
+def _calls(callees, times=1):
   """A GraphDef whose op `c` calls the first of the functions; each passes its argument to another.
 
-  A function whose callee is "" takes the tangent.
+  A function whose callee is "" takes the tangent; each calls its callee so many times in a row.
   """
   graph_def = tf.compat.v1.GraphDef()
   x = graph_def.node.add(name="x", op="Placeholder")
@@ -259,21 +259,24 @@ def _calls(**callees):
     function.signature.name = name
     function.signature.input_arg.add(name="a", type=1)
     function.signature.output_arg.add(name="r", type=1)
-    node = function.node_def.add(name="c", op=callee or "Tanh", input=["a"])
-    if not callee:
-      node.attr["T"].type = 1
-    function.ret["r"] = "c:r:0" if callee else "c:y:0"
+    value = "a"
+    for i in range(times):
+      node = function.node_def.add(name=f"c{i}", op=callee or "Tanh", input=[value])
+      if not callee:
+        node.attr["T"].type = 1
+      value = f"c{i}:{'r' if callee else 'y'}:0"
+    function.ret["r"] = value
   return graph_def
 
 
 @pytest.mark.parametrize("callees", [{"f": "f"}, {"f": "g", "g": "h", "h": "g"}])
 def test_functions_that_call_themselves_are_refused(callees):
   with pytest.raises(GraphError, match="function '[fgh]' calls itself"):
-    load_graph(_calls(**callees))
+    load_graph(_calls(callees))
 
 
 def test_calls_may_be_nested_as_deeply_as_tensorflow_runs_them():
-  graph_def = _calls(**{f"f{i}": f"f{i + 1}" if i < 499 else "" for i in range(500)})
+  graph_def = _calls({f"f{i}": f"f{i + 1}" if i < 499 else "" for i in range(500)})
   inlined, _ = inline_functions(graph_def)
   with tf.compat.v1.Session(graph=graph_files.imported(inlined)) as session:
     np.testing.assert_allclose(session.run("c:0", {"x:0": 1.0}), np.tanh(1.0), rtol=1e-6)
@@ -281,7 +284,7 @@ def test_calls_may_be_nested_as_deeply_as_tensorflow_runs_them():
 
 
 def test_a_function_with_attributes_of_its_own_is_refused_as_by_tensorflow():
-  graph_def = _calls(f="")
+  graph_def = _calls({"f": ""})
   function = graph_def.library.function[0]
   function.signature.attr.add(name="T", type="type")
   for arg in (function.signature.input_arg[0], function.signature.output_arg[0]):
@@ -326,24 +329,6 @@ def test_a_fault_in_a_function_is_named(fault, culprit):
 
 
 def test_functions_that_double_for_ever_end_in_an_error():
-  from tensorflow.core.framework import graph_pb2
-
-  graph_def = graph_pb2.GraphDef()
-  node = graph_def.node.add(name="x", op="Placeholder")
-  node.attr["dtype"].type = 1
-  node.attr["shape"].shape.SetInParent()
-  graph_def.node.add(name="call", op="f0", input=["x"])
-  for i in range(30):
-    function = graph_def.library.function.add()
-    function.signature.name = f"f{i}"
-    function.signature.input_arg.add(name="a", type=1)
-    function.signature.output_arg.add(name="r", type=1)
-    callee = f"f{i + 1}" if i < 29 else "Identity"
-    out = "r" if i < 29 else "output"
-    for name, source in (("p", "a"), ("q", f"p:{out}:0")):
-      inner = function.node_def.add(name=name, op=callee, input=[source])
-      if i == 29:
-        inner.attr["T"].type = 1
-    function.ret["r"] = f"q:{out}:0"
+  callees = {f"f{i}": f"f{i + 1}" if i < 29 else "" for i in range(30)}
   with pytest.raises(GraphError, match="inlining the function calls gives more than"):
-    load_graph(graph_def)
+    load_graph(_calls(callees, times=2))

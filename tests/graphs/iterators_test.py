@@ -6,7 +6,6 @@ import tensorflow as tf
 
 import graph_files
 import placeto_tf as placeto
-from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 
 
@@ -34,11 +33,6 @@ def test_the_batch_size_counts_for_what_an_iterator_gives(meta_graph):
       _costs(load_graph(meta_graph, fetches=["loss"], batch_size=size)) for size in (256, 4096))
   assert large[0] > 8 * small[0]
   assert not any("unknown" in note or "not used" in note for note in large[1])
-
-
-def test_without_a_batch_size_an_error_says_what_to_give(meta_graph):
-  with pytest.raises(GraphError, match=r"IteratorGetNext.*\[\?, 64\].*--batch_size=32"):
-    load_graph(meta_graph, fetches=["loss"])
 
 
 def test_all_outputs_of_an_iterator_can_be_fed_instead(meta_graph):

@@ -48,19 +48,6 @@ def test_ops_stay_in_the_order_of_the_file_and_edges_are_the_inputs(training_gra
   assert edges(graph) == expected
 
 
-@pytest.mark.parametrize("suffix", [".pb", ".pbtxt", ".meta", ".meta.pbtxt"])
-def test_files_of_every_format_give_the_same_graph_as_the_proto(training_graph, tmp_path, suffix):
-  proto = training_graph.meta_graph if "meta" in suffix else training_graph.meta_graph.graph_def
-  expected = load_graph(proto, fetches=["train"], batch_size=32)
-  path = graph_files.write(proto, tmp_path / f"graph{suffix}")
-  graph = load_graph(path, fetches=["train"], batch_size=32)
-  assert graph.fingerprint == expected.fingerprint
-  assert np.array_equal(graph.colocation, expected.colocation)
-  assert graph.source.format == ("meta_graph_def" if "meta" in suffix else "graph_def")
-  assert graph.source.text == suffix.endswith("txt")
-  assert graph.source.path == path
-
-
 def test_fetched_tensors_live_to_the_end(training_graph):
   graph = load_graph(training_graph.meta_graph, fetches=["loss:0", "y"], batch_size=32)
   fetched = np.flatnonzero(graph.fetched_outputs)

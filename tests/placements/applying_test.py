@@ -50,16 +50,6 @@ def test_a_graph_def_comes_back_as_a_placed_copy():
   assert placed == graph_def
 
 
-def test_a_meta_graph_def_keeps_its_collections():
-  tf_graph = _graph()
-  with tf_graph.as_default():
-    meta_graph = v1.train.export_meta_graph()
-  placed = _placement(tf_graph).apply(meta_graph)
-  assert all(node.device for node in placed.graph_def.node)
-  assert not any(node.device for node in meta_graph.graph_def.node)
-  assert placed.collection_def == meta_graph.collection_def
-
-
 def test_an_op_without_a_device_is_named_and_nothing_is_changed():
   tf_graph = _graph()
   placement = _placement(tf_graph)

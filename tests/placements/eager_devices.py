@@ -175,17 +175,16 @@ def fixed():
   graph = load_graph(concrete)
   placed = place_function(all_on(concrete, 1), concrete)
   forced = Placement({op: "/CPU:1" for op in graph.op_names}, CLUSTER.device_names)
+  planned = placeto.place(concrete, "cpu:2", **PLACING)
+  held = [name for name, kind in zip(graph.op_names, graph.op_types) if kind == "VarHandleOp"]
   return {
+      "planned": sorted({planned.placement[name] for name in held if "offset" in name}),
+      "said": list(planned.notes),
       "notes": list(graph.notes), "fixed": sorted(graph.source.fixed_devices.values()),
       "moved": [v.name for v in placed.moved],
       "result": placed(tf.constant(["b", "c"])).numpy().tolist(),
       "piped": [float(value) for value in dataset],
       "error": error_of(lambda: place_function(forced, concrete))}
-
-
-def double_of(variable):
-  function = tf.function(lambda: variable * 2.0).get_concrete_function()
-  return function
 
 
 def embedding():
@@ -204,77 +203,12 @@ def held():
   """A handle that someone keeps outside of functions."""
   variable = tf.Variable(1.0, name="kept")
   handle = variable.handle
-  concrete = double_of(variable)
+  concrete = tf.function(lambda: variable * 2.0).get_concrete_function()
   with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
     place_function(all_on(concrete, 1), concrete)
   del handle
   return [str(warning.message) for warning in seen]
-
-
-class Branches(tf.Module):
-  """Four dense branches with momentum, as an optimizer keeps it."""
-
-  def __init__(self, width=512):
-    super().__init__()
-    shape = [width, width]
-    self.layers = [
-        [tf.Variable(tf.random.stateless_normal(shape, [i, j]) / 10, name=f"branch_{i}_{j}")
-         for j in range(3)] for i in range(4)]
-    self.slots = [
-        [tf.Variable(tf.zeros(shape), name=f"slot_{i}_{j}") for j in range(3)] for i in range(4)]
-
-  @tf.function
-  def step(self, x):
-    with tf.GradientTape() as tape:
-      outputs = []
-      for layers in self.layers:
-        y = x
-        for layer in layers:
-          y = tf.tanh(y @ layer)
-        outputs.append(y)
-      loss = tf.reduce_mean(tf.add_n(outputs)**2)
-    flat, slots = tf.nest.flatten(self.layers), tf.nest.flatten(self.slots)
-    for variable, slot, gradient in zip(flat, slots, tape.gradient(loss, flat)):
-      slot.assign(0.9 * slot + gradient)
-      variable.assign_sub(0.1 * slot)
-    return loss
-
-
-def step_us(graph):
-  """The step of a placed function, read anew and simulated where its ops are."""
-  devices = ["/CPU:0" if "CPU:0" in device else "/CPU:1" for device in graph.assigned_devices]
-  indices = np.array([int(device[-1]) for device in devices], np.int32)
-  return placeto.simulate(graph, "cpu:2", indices).step_time_us
-
-
-def promise():
-  model, reference = Branches(), Branches()
-  x = tf.random.stateless_normal([64, 512], [5, 6])
-  concrete = model.step.get_concrete_function(x)
-  result = placeto.place(concrete, "cpu:2", **PLACING)
-  applied = result.apply(concrete)
-  expected = [float(reference.step(x)) for _ in range(5)]
-  found = [float(applied(x)) for _ in range(5)]
-  return {
-      "promised": result.step_time_us, "single": result.baselines["single"].step_time_us,
-      "read_again": step_us(placeto.load_graph(applied.function)),
-      "equal": expected == found, "moved": len(applied.moved), "report": str(applied),
-      "slots_moved": sum("CPU:1" in slot.device for slot in tf.nest.flatten(model.slots))}
-
-
-def read_by_a_pipeline():
-  """Half of the variables are read by a pipeline: place() plans with them."""
-  model = Branches()
-  pipeline = tf.data.Dataset.range(1).map(
-      lambda _: tf.add_n([layer[0][0] for layers in model.layers[:2] for layer in layers]))
-  concrete = model.step.get_concrete_function(tf.TensorSpec([64, 512]))
-  result = placeto.place(concrete, "cpu:2", **PLACING)
-  applied = result.apply(concrete)
-  held = [layer.device[-5:] for layers in model.layers[:2] for layer in layers]
-  return {"devices": held, "notes": list(result.notes), "promised": result.step_time_us,
-          "simulated": step_us(placeto.load_graph(applied.function)),
-          "rows": len(list(pipeline)), "moved": len(applied.moved)}
 
 
 def kept():
@@ -296,8 +230,6 @@ def main():
   tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
   found = {"saved_model": saved_model(0)}
   tf.config.set_soft_device_placement(False)
-  found["promise"] = promise()
-  found["pipeline"] = read_by_a_pipeline()
   found["kept"] = kept()
   found["moved"] = function(6)
   found["others"] = others_follow()

@@ -64,13 +64,3 @@ def test_a_placement_of_another_graph_or_cluster_is_refused(op_devices, culprit)
   placement = Placement(op_devices, ("/CPU:0", "/CPU:7"))
   with pytest.raises(PlacementError, match=culprit):
     placement.indices(_graph(), Cluster.parse("cpu:2"))
-
-
-@pytest.mark.parametrize("op_devices, devices, culprit", [
-    ({"a": "/CPU:1"}, ("/CPU:0",), "op 'a' is placed on '/CPU:1'"),
-    ({}, (), "no devices"),
-    ({}, ("/CPU:0", "/CPU:0"), "'/CPU:0' appears twice"),
-])
-def test_a_placement_that_contradicts_itself_is_refused(op_devices, devices, culprit):
-  with pytest.raises(PlacementError, match=culprit):
-    Placement(op_devices, devices)

@@ -42,7 +42,12 @@ def _place(graph):
 @pytest.mark.parametrize("suffix", sorted(_protos()))
 def test_a_file_goes_out_in_the_format_it_came_in(suffix, tmp_path):
   proto = _protos()[suffix]
-  graph = load_graph(graph_files.write(proto, tmp_path / f"model{suffix}"))
+  source = graph_files.write(proto, tmp_path / f"model{suffix}")
+  graph = load_graph(source)
+  assert graph.fingerprint == load_graph(proto).fingerprint
+  assert (graph.source.path, graph.source.text) == (source, suffix.endswith("txt"))
+  assert graph.source.format == (
+      "meta_graph_def" if "meta" in suffix else "cost_graph_def" if "cost" in suffix else "graph_def")
   path = write_placed(graph, _place(graph), str(tmp_path))
   assert os.path.basename(path) == "graph" + suffix
   placed = load_graph(path)

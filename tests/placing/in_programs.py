@@ -79,6 +79,8 @@ SETTINGS = {
     "other_thread": lambda: None,
 }
 FLOATS = ("mixed_float16", "mixed_bfloat16", "floatx")
+# TensorFlow itself traces another step of a Keras model: with casts, or with checks between ops.
+ANOTHER_STEP = (*FLOATS, "numpy", "check_numerics")
 # Models are refused there: calls are no eager ones, or the scope is a strategy's.
 GRAPHS_ALONE = ("v1", "graph_mode", "strategy_scope")
 
@@ -125,13 +127,12 @@ def on_graphs(found):
   found["replicas"] = [replicas.step_time_us, replicas.replication.check.checked]
 
 
-def on_models(found, models):
-  """Plans a model, and trains a placed and an unplaced one for a batch each."""
-  planned, placed, unplaced = models or [model() for _ in range(3)]
-  plan = placeto.plan_training(planned, "v100:2", batch_size=16, max_evaluations=20)
+def on_models(found, placed, **others):
+  """Plans a model, and trains it placed for a batch, and others as they are."""
+  plan = placeto.plan_training(placed, "v100:2", batch_size=16, max_evaluations=20)
   found["plan"] = plan.step_time_us
   placeto.compile_placed(placed, "local", batch_size=16, max_evaluations=20, verify=False)
-  for name, trained in (("weights", placed), ("unplaced", unplaced)):
+  for name, trained in {"weights": placed, **others}.items():
     trained.train_on_batch(*batch())
     found[name] = [_digest(each.tolist()) for each in trained.get_weights()]
 
@@ -167,14 +168,15 @@ def _run(name, found):
   tf.config.set_logical_device_configuration(
       tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
   # The policy of floats decides what a model is, so models come before it.
-  models = [model() for _ in range(3)] if name in FLOATS else []
+  wanted = ("placed", "unplaced") if name in ("plain", *ANOTHER_STEP) else ("placed",)
+  models = {each: model() for each in wanted} if name in FLOATS else {}
   SETTINGS[name]()
   before = settings()
   try:
     if KERAS == "2":
       on_graphs(found)
     if name not in GRAPHS_ALONE:
-      on_models(found, models)
+      on_models(found, **(models or {each: model() for each in wanted}))
   except Exception as error:
     found["error"] = f"{type(error).__name__}: {error} {traceback.format_exc()[-1500:]}"
   found["changed"] = [[was, now] for was, now in zip(before, settings()) if was != now]

@@ -9,19 +9,11 @@ import pytest
 import tensorflow as tf
 
 import placeto_tf as placeto
-from placeto_tf.errors import PlacetoError
 from placeto_tf.placing import publishing
 from placeto_tf.programs.shared_flags import parse_feed_shapes
+from refusals import sentence
 
 v1 = tf.compat.v1
-
-
-def _said(call, *arguments, **options):
-  """The message of an error of the package, in one line."""
-  with pytest.raises(PlacetoError) as caught:
-    call(*arguments, **options)
-  assert "\n" not in str(caught.value)
-  return str(caught.value)
 
 
 def _graph():
@@ -40,7 +32,7 @@ SHAPES = {"x": (8, 4), "mask": (8, 8), "rate": ()}
 
 
 def test_the_shapes_and_the_flags_that_are_shown_are_enough():
-  said = _said(placeto.load_graph, _graph())
+  said = sentence(placeto.load_graph, _graph())
   shown = ast.literal_eval(re.search(r"give feed_shapes=(\{.*?\}) or the like", said).group(1))
   flags = parse_feed_shapes(re.findall(r"--feed_shapes=([^ )]+)", said))
   for shapes in (shown, {**shown, **flags}):
@@ -55,14 +47,14 @@ def test_the_batch_size_that_is_shown_is_enough_for_feeds_and_iterators():
     data = v1.data.make_one_shot_iterator(tf.data.Dataset.range(8).batch(4))
     tf.reduce_sum(data.get_next(), name="sum")
   for each in (graph, iterated):
-    said = _said(placeto.load_graph, each.as_graph_def(), fetches=["sum:0"])
+    said = sentence(placeto.load_graph, each.as_graph_def(), fetches=["sum:0"])
     size = int(re.search(r"batch_size=(\d+)", said).group(1))
     assert placeto.load_graph(each.as_graph_def(), fetches=["sum:0"], batch_size=size).num_ops
 
 
 def test_the_op_that_is_like_the_one_asked_for_can_be_fetched():
   for wrong in ("los", "scope/loss", "trian"):
-    said = _said(placeto.load_graph, _graph(), fetches=[wrong], feed_shapes=SHAPES)
+    said = sentence(placeto.load_graph, _graph(), fetches=[wrong], feed_shapes=SHAPES)
     right = re.search(r"\(there is '(.*?)'\)", said).group(1)
     assert placeto.load_graph(_graph(), fetches=[right], feed_shapes=SHAPES).fetches == (right,)
 
@@ -74,7 +66,7 @@ def test_one_of_the_ends_that_are_shown_can_be_fetched():
     v1.train.GradientDescentOptimizer(0.1).minimize(
         tf.reduce_sum(other), var_list=[other], name="second")
   graph = graph.as_graph_def()  # without the collection train_op
-  said = _said(placeto.load_graph, graph, feed_shapes=SHAPES)
+  said = sentence(placeto.load_graph, graph, feed_shapes=SHAPES)
   for name in re.findall(r"'(\w+)'", said):
     assert placeto.load_graph(graph, fetches=[name], feed_shapes=SHAPES).fetches == (name,)
 
@@ -84,7 +76,7 @@ def test_the_format_that_is_shown_reads_the_file(tmp_path):
     meta_graph = v1.train.export_meta_graph()
   for name in ("graph.bin", "graph.pb"):
     (tmp_path / name).write_bytes(meta_graph.SerializeToString())
-    said = _said(placeto.load_graph, str(tmp_path / name), feed_shapes=SHAPES)
+    said = sentence(placeto.load_graph, str(tmp_path / name), feed_shapes=SHAPES)
     format = re.findall(r"(\w+_graph_def)", said)[0]
     assert placeto.load_graph(
         str(tmp_path / name), format=format, feed_shapes=SHAPES).fetches == ("train",)
@@ -92,17 +84,17 @@ def test_the_format_that_is_shown_reads_the_file(tmp_path):
 
 def test_pins_are_put_right_as_their_messages_say():
   options = {"max_evaluations": 5, "feed_shapes": SHAPES}
-  said = _said(placeto.place, _graph(), "cpu:2", "single", pins=(("Mat", "/CPU:0"),), **options)
+  said = sentence(placeto.place, _graph(), "cpu:2", "single", pins=(("Mat", "/CPU:0"),), **options)
   assert "must match a whole name" in said
   assert placeto.place(
       _graph(), "cpu:2", "single", pins=(("Mat.*", "/CPU:0"),), **options).placement
-  said = _said(placeto.place, _graph(), "cpu:2", "single", pins=(("w", "/GPU:0"),), **options)
+  said = sentence(placeto.place, _graph(), "cpu:2", "single", pins=(("w", "/GPU:0"),), **options)
   device = re.search(r"expected one of (\S+),", said).group(1)
   assert placeto.place(
       _graph(), "cpu:2", "single", pins=(("w", device),), **options).placement["w"] == device
   with tf.Graph().as_default() as graph:
     tf.strings.as_string(v1.placeholder(tf.float32, [2], name="x"), name="text")
-  said = _said(
+  said = sentence(
       placeto.place, graph, "k80:2", "single", pins=(("text", "/GPU:0"),), fetches=["text"])
   device = re.search(r"pin it to (\S+)", said).group(1)
   assert placeto.place(graph, "k80:2", "single", pins=(("text", device),),
@@ -111,7 +103,7 @@ def test_pins_are_put_right_as_their_messages_say():
     tf.strings.as_string(v1.placeholder(tf.float32, [2], name="x"), name="text")
   for how, given in (("let the placement start from", {"existing_devices": "keep"}),
                      ("pin it to /CPU:0", {"allowed": {"text": ["/GPU:0"]}})):
-    assert how in _said(placeto.place, graph, "k80:2", "single", fetches=["text"], **given)
+    assert how in sentence(placeto.place, graph, "k80:2", "single", fetches=["text"], **given)
   assert placeto.place(graph, "k80:2", "single", fetches=["text"], existing_devices="start",
                        pins=(("text", "/CPU:0"),)).placement["text"] == "/CPU:0"
 
@@ -132,7 +124,7 @@ def test_a_live_function_with_two_devices_is_split_or_handed_over_as_its_graph_d
               lambda: tf.strings.as_string(2.0 * x), name="called")
   cluster = "cpu:2" if looped else "k80:2+cpu:1"
   options = {"fetches": ["called"], "max_evaluations": 5}
-  said = _said(placeto.place, graph, cluster, **options)
+  said = sentence(placeto.place, graph, cluster, **options)
   assert ("split_loops=True" if looped else "hand over the GraphDef (as_graph_def())") in said
   target, more = (graph, {"split_loops": True}) if looped else (graph.as_graph_def(), {})
   assert placeto.place(target, cluster, **options, **more).placement
@@ -146,7 +138,7 @@ def test_training_is_placed_outside_of_graphs_and_scopes(scope, remedy):
   model.compile("sgd", "mse")
   options = {"batch_size": 8, "max_evaluations": 5}
   with scope():
-    assert remedy in _said(placeto.plan_training, model, "cpu:2", **options)
+    assert remedy in sentence(placeto.plan_training, model, "cpu:2", **options)
   assert placeto.plan_training(model, "cpu:2", **options).step_time_us
 
 
@@ -171,7 +163,7 @@ def test_a_step_of_a_strategy_is_placed_where_its_model_is_made_outside(inside):
 
   options = {"args": (tf.ones([8, 4]),), "replicas": 2, "max_evaluations": 5}
   strategy = tf.distribute.MirroredStrategy(["/CPU:0"])
-  said = _said(placeto.plan_step, step_of(strategy.scope()), "cpu:2", **options)
+  said = sentence(placeto.plan_step, step_of(strategy.scope()), "cpu:2", **options)
   assert "make model and optimizer outside" in said
   assert placeto.plan_step(step_of(contextlib.nullcontext()), "cpu:2", **options).step_time_us
 
@@ -187,9 +179,9 @@ def test_functions_are_handed_over_as_their_messages_say():
 
   kept = []
   function, concrete = made(kept)
-  assert "hand over function.get_concrete_function" in _said(placeto.load_graph, function)
+  assert "hand over function.get_concrete_function" in sentence(placeto.load_graph, function)
   assert placeto.load_graph(concrete).num_ops
-  assert "without jit_compile=True" in _said(
+  assert "without jit_compile=True" in sentence(
       placeto.load_graph, made(kept, jit_compile=True)[1])
   lost = made([])[1]
   gc.collect()
@@ -211,7 +203,7 @@ def test_a_subclassed_model_is_handed_over_with_a_batch_or_as_its_function():
 
   model = Model()
   model.compile("sgd", "mse")
-  said = _said(placeto.plan_training, model, "cpu:2", batch_size=8, max_evaluations=5)
+  said = sentence(placeto.plan_training, model, "cpu:2", batch_size=8, max_evaluations=5)
   assert "give data=(inputs, targets)" in said and "tf.function(model).get_concrete" in said
   concrete = tf.function(model).get_concrete_function(tf.TensorSpec([8, 4]))
   assert placeto.load_graph(concrete).num_ops

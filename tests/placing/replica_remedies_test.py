@@ -9,20 +9,12 @@ import tensorflow as tf
 
 import placeto_tf as placeto
 from placeto_tf.clusters import Cluster
-from placeto_tf.errors import PlacetoError
 from placeto_tf.replication import ReplicaSource, replicate
+from refusals import sentence
 
 v1 = tf.compat.v1
 TRAIN = {"fetches": ["train"]}
 QUICK = {"max_evaluations": 5, "check_replicas": False, **TRAIN}
-
-
-def _said(call, *arguments, **options):
-  """The message of an error of the package, in one line."""
-  with pytest.raises(PlacetoError) as caught:
-    call(*arguments, **options)
-  assert "\n" not in str(caught.value)
-  return str(caught.value)
 
 
 def _graph(rows, make=lambda x: x, shape=None):
@@ -42,21 +34,21 @@ def _replicas(graph, count=2, **options):
 
 
 def test_a_multiple_or_another_number_of_replicas_divides_the_batch():
-  said = _said(_replicas, _graph(None), 4, batch_size=6)
+  said = sentence(_replicas, _graph(None), 4, batch_size=6)
   multiple = int(re.search(r"a multiple of (\d+), or another number of replicas", said).group(1))
   assert _replicas(_graph(None), 4, batch_size=3 * multiple).global_batch == 3 * multiple
   assert _replicas(_graph(None), 3, batch_size=6).global_batch == 6
 
 
 def test_as_many_replicas_as_are_shown_can_be_placed():
-  said = _said(placeto.place, _graph(None), "k80:2", replicas=4, batch_size=8, **QUICK)
+  said = sentence(placeto.place, _graph(None), "k80:2", replicas=4, batch_size=8, **QUICK)
   most = int(re.search(r"choose at most (\d+)", said).group(1))
   placed = placeto.place(_graph(None), "k80:2", replicas=most, batch_size=8, **QUICK)
   assert placed.replication.chosen.replicas == most
 
 
 def test_the_train_op_has_replicas_where_a_loss_has_none():
-  assert "fetch its train op" in _said(_replicas, _graph(None), fetches=["loss"], batch_size=4)
+  assert "fetch its train op" in sentence(_replicas, _graph(None), fetches=["loss"], batch_size=4)
   assert _replicas(_graph(None), batch_size=4).replicas == 2
 
 
@@ -68,14 +60,14 @@ def test_the_optimizer_of_several_workers_is_replaced_by_its_inner_one():
     step = v1.train.get_or_create_global_step()
     several = v1.train.SyncReplicasOptimizer(inner, 2).minimize(loss, step)
     inner.minimize(loss, name="train")
-  said = _said(_replicas, graph, fetches=[several.name], batch_size=4)
+  said = sentence(_replicas, graph, fetches=[several.name], batch_size=4)
   assert "with the optimizer inside it (its minimize)" in said
   assert _replicas(graph, batch_size=4).replicas == 2
 
 
 def test_a_batch_is_put_into_the_first_dimension():
   columns = _graph(None, tf.transpose, [4, None])
-  said = _said(_replicas, columns, feed_shapes={"x": (4, 8)})
+  said = sentence(_replicas, columns, feed_shapes={"x": (4, 8)})
   assert "put the batch into the first dimension of the feeds" in said
   assert _replicas(_graph(None), feed_shapes={"x": (8, 4)}).replicas == 2
 
@@ -87,7 +79,7 @@ def test_a_feed_that_is_no_batch_becomes_a_constant_or_the_others_are_left_open(
       return x * weights
     return _graph(rows, make)
 
-  said = _said(_replicas, weighted(8, True))
+  said = sentence(_replicas, weighted(8, True))
   assert "turn feeds that are no batch into constants or variables of the graph" in said
   assert "leave only the first dimension of batches open, with None" in said
   assert _replicas(weighted(8, False)).replicas == 2
@@ -96,7 +88,7 @@ def test_a_feed_that_is_no_batch_becomes_a_constant_or_the_others_are_left_open(
 
 def test_examples_that_the_graph_makes_up_are_divided_where_they_are_fed():
   made_up = _graph(None, lambda x: tf.random.normal([8, 4], name="examples"))
-  said = _said(_replicas, made_up)
+  said = sentence(_replicas, made_up)
   assert "name the tensor that holds the examples in feeds, with its shape in feed_shapes" in said
   fed = {"feeds": ["examples"], "feed_shapes": {"examples": (8, 4)}}
   assert _replicas(made_up, **fed).global_batch == 8
@@ -114,7 +106,7 @@ def test_a_sparse_feed_is_divided_as_a_dense_one():
     return graph
 
   shapes = {"entries/values": (20,), "entries/indices": (20, 2), "entries/shape": (2,), "y": (8, 1)}
-  said = _said(_replicas, trained(True), feed_shapes=shapes)
+  said = sentence(_replicas, trained(True), feed_shapes=shapes)
   assert "feed sparse and ragged tensors as dense ones" in said
   assert _replicas(trained(False), batch_size=8).replicas == 2
 
@@ -122,7 +114,7 @@ def test_a_sparse_feed_is_divided_as_a_dense_one():
 @pytest.mark.parametrize("make", (
     lambda x: x[3:], lambda x: tf.gather(x, [3, 1, 2])), ids=("rows", "gathered"))
 def test_an_open_batch_is_divided_where_a_fixed_one_is_not(make):
-  said = _said(_replicas, _graph(8, make), 3)
+  said = sentence(_replicas, _graph(8, make), 3)
   assert "leave the first dimension of the feeds open, with None" in said
   assert _replicas(_graph(None, make), 2, batch_size=8).global_batch == 8
 
@@ -169,10 +161,10 @@ def _function():
 
 def test_variables_of_a_function_are_shared_and_its_batch_has_no_micro_batches():
   options = {"max_evaluations": 5, "check_replicas": False}
-  said = _said(placeto.place, _function(), "k80:2", replicas=2, mirrored_variables=True,
+  said = sentence(placeto.place, _function(), "k80:2", replicas=2, mirrored_variables=True,
                **options)
   assert "share them, or give the graph" in said
-  said = _said(placeto.place, _function(), "k80:2", replicas="1 x 2", **options)
+  said = sentence(placeto.place, _function(), "k80:2", replicas="1 x 2", **options)
   assert "give the number of replicas alone, or the graph" in said
   assert placeto.place(_function(), "k80:2", replicas=2, **options).replication.chosen
   assert placeto.place(
@@ -181,8 +173,8 @@ def test_variables_of_a_function_are_shared_and_its_batch_has_no_micro_batches()
 
 def test_groups_of_micro_batches_share_variables():
   graph = placeto.load_graph(_graph(None), batch_size=4, **TRAIN)
-  assert "give a multiple of it" in _said(replicate, graph, 3, micro_batches=2)
-  assert "leave out mirrored" in _said(replicate, graph, 4, micro_batches=2, mirrored=True)
+  assert "give a multiple of it" in sentence(replicate, graph, 3, micro_batches=2)
+  assert "leave out mirrored" in sentence(replicate, graph, 4, micro_batches=2, mirrored=True)
   assert replicate(graph, 4, micro_batches=2).groups == 2
 
 
@@ -195,7 +187,7 @@ def test_what_fits_nowhere_fits_with_more_memory_or_a_smaller_batch():
 
   graph = _graph(None, lambda x: tf.matmul(x, tf.ones([4, 4])))
   options = {"replicas": 2, **QUICK}
-  said = _said(placeto.place, graph, cluster(100_000), batch_size=8192, **options)
+  said = sentence(placeto.place, graph, cluster(100_000), batch_size=8192, **options)
   assert "add devices or memory, or lower the batch size" in said
   for memory_bytes, batch in ((1e8, 8192), (100_000, 64)):
     assert placeto.place(graph, cluster(memory_bytes), batch_size=batch, **options).fits

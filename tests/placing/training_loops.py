@@ -130,38 +130,6 @@ def gan(keras, partial):
 
 
 @loop
-def pix2pix(keras, partial):
-  """A U-Net with skips and a critic of pairs; the step takes its number and a target."""
-  layers = keras.layers
-  inputs = keras.Input([8, 8, 2])
-  down = layers.Conv2D(4, 4, strides=2, padding="same")(inputs)
-  deep = layers.LeakyReLU()(layers.Conv2D(8, 4, strides=2, padding="same")(down))
-  up = layers.Conv2DTranspose(4, 4, strides=2, padding="same", activation="relu")(deep)
-  out = layers.Conv2DTranspose(2, 4, strides=2, padding="same", activation="tanh")(
-      layers.Concatenate()([up, down]))
-  generator = keras.Model(inputs, out)
-  pair = [keras.Input([8, 8, 2]), keras.Input([8, 8, 2])]
-  critic = keras.Model(pair, layers.Conv2D(1, 4)(layers.Concatenate()(pair)))
-  entropy = keras.losses.BinaryCrossentropy(from_logits=True)
-  optimizers = [keras.optimizers.Adam(2e-4, beta_1=0.5) for _ in range(2)]
-
-  @tf.function
-  def train_step(image, target, step):
-    with tf.GradientTape() as gen_tape, tf.GradientTape() as disc_tape:
-      made = generator(image, training=True)
-      real, fake = critic([image, target], training=True), critic([image, made], training=True)
-      gen_loss = entropy(tf.ones_like(fake), fake) + 100 * tf.reduce_mean(tf.abs(target - made))
-      disc_loss = entropy(tf.ones_like(real), real) + entropy(tf.zeros_like(fake), fake)
-    update(gen_tape, gen_loss, optimizers[0], generator)
-    update(disc_tape, disc_loss, optimizers[1], critic)
-    return {"gen": gen_loss, "disc": disc_loss, "step": step + 1}
-
-  batches = [(*batch, tf.constant(i, tf.int64))
-             for i, batch in enumerate(tensors(partial, [8, 8, 2], [8, 8, 2]))]
-  return train_step, batches, values(generator, critic, *optimizers)
-
-
-@loop
 def seq2seq(keras, partial):
   """Attention, a decoder that is unrolled in Python, masked loss, a hidden state as argument."""
   vocab, units, length = 12, 8, 4
@@ -230,48 +198,6 @@ def vae(keras, partial):
   model, optimizer = CVAE(), keras.optimizers.Adam(1e-3)
   return train_step, [(model, x, optimizer) for x, in tensors(partial, [12])], values(
       model, optimizer)
-
-
-@loop
-def simclr(keras, partial):
-  """Contrastive loss over all pairs of the batch."""
-  model, optimizer = dense(keras, 8, 4, inputs=10), keras.optimizers.Adam(1e-2)
-
-  @tf.function
-  def train_step(one, two):
-    with tf.GradientTape() as tape:
-      a = tf.math.l2_normalize(model(one, training=True), axis=1)
-      b = tf.math.l2_normalize(model(two, training=True), axis=1)
-      similarity = tf.matmul(a, b, transpose_b=True) / 0.1
-      labels = tf.range(tf.shape(a)[0])
-      loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, similarity)) + (
-          tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(
-              labels, tf.transpose(similarity))))
-    update(tape, loss, optimizer, model)
-    return loss
-
-  return train_step, tensors(partial, [10], [10]), values(model, optimizer)
-
-
-@loop
-def text_generation(keras, partial):
-  """A recurrent language model; characters, from NumPy, with labels one further."""
-  model = keras.Sequential([
-      keras.layers.Embedding(11, 6), keras.layers.GRU(8, return_sequences=True),
-      keras.layers.Dense(11)])
-  optimizer = keras.optimizers.Adam()
-  loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-  @tf.function
-  def train_step(inputs):
-    inputs, labels = inputs
-    with tf.GradientTape() as tape:
-      loss = loss_of(labels, model(inputs, training=True))
-    update(tape, loss, optimizer, model)
-    return {"loss": loss}
-
-  batches = [((text[:, :-1], text[:, 1:]),) for text, in arrays(partial, ([6], 11))]
-  return train_step, batches, values(model, optimizer)
 
 
 @loop
@@ -437,22 +363,6 @@ def recommender(keras, partial):
 
 
 @loop
-def embedding_rows(keras, partial):
-  """Adagrad on the rows of an embedding, with a mean loss over examples."""
-  table, out = keras.layers.Embedding(20, 4), keras.layers.Dense(1)
-  optimizer = keras.optimizers.Adagrad(0.1)
-
-  @tf.function
-  def train_step(words, y):
-    with tf.GradientTape() as tape:
-      loss = squares(out(tf.reduce_mean(table(words), axis=1)), y)
-    update(tape, loss, optimizer, table, out)
-    return loss
-
-  return train_step, list(arrays(partial, ([3], 20), [1])), values(table, out, optimizer)
-
-
-@loop
 def several_steps(keras, partial):
   """A stack of batches, over which the step goes in a loop of its own."""
   model, optimizer = dense(keras, 1), keras.optimizers.SGD(0.1)
@@ -555,25 +465,6 @@ def _dataset(partial, *parts):
   """The batches of a `tf.data` pipeline; the last is smaller if it is partial."""
   columns = (np.concatenate(column) for column in zip(*arrays(partial, *parts)))
   return tf.data.Dataset.from_tensor_slices(tuple(columns)).batch(BATCH)
-
-
-@loop
-def class_weights(keras, partial):
-  """Class weights and a mask that are captured eager tensors, from a tf.data loop."""
-  model, optimizer = dense(keras, 4), keras.optimizers.SGD(0.1)
-  weights = tf.constant(np.linspace(0.5, 2, 4), tf.float32)
-  mask = tf.constant(np.random.default_rng(1).random([5, 400]) < 0.7, tf.float32)
-
-  @tf.function
-  def train_step(x, y):
-    with tf.GradientTape() as tape:
-      logits = model(x * tf.reduce_mean(mask, axis=1), training=True)
-      loss = tf.reduce_mean(tf.gather(weights, y) * (
-          tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)))
-    update(tape, loss, optimizer, model)
-    return loss
-
-  return train_step, list(_dataset(partial, [5], ([], 4))), values(model, optimizer)
 
 
 @loop

@@ -2,6 +2,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from placeto_tf.placing import registry, running
 from placeto_tf.policies.hierarchical import policy as hierarchical
@@ -21,6 +22,21 @@ HIERARCHICAL = HierarchicalConfig(
         HierarchicalConfig().training, learning_rate=1e-2, final_learning_rate=1e-2))
 POLICIES = {"rnn": rnn.POLICY, "hierarchical": hierarchical.POLICY}
 CONFIGS = {"rnn": RNN, "hierarchical": HIERARCHICAL}
+
+
+@pytest.mark.parametrize("make, config", [
+    (rnn.RnnPolicy, RNN), (hierarchical.HierarchicalPolicy, HIERARCHICAL)])
+def test_what_is_sampled_is_allowed_and_the_network_gives_its_probability(make, config):
+  problem = random_problem()
+  policy = make(problem, config)
+  policy.create_variables()
+  decisions = policy.sample(np.random.default_rng(0), 6)
+  assert decisions.shape == (6, *policy.decisions.shape)
+  assert problem.allowed[np.arange(problem.num_groups), policy.placements(decisions)].all()
+  distribution, _ = policy(tf.zeros([6, 1], tf.int32))  # as an agent asks: [B, T, A]
+  np.testing.assert_allclose(
+      distribution.log_prob(tf.constant(decisions[:, None]))[:, 0],
+      policy.log_prob(tf.constant(decisions)), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(CONFIGS))

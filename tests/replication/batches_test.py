@@ -81,11 +81,10 @@ def test_a_fixed_batch_is_told_from_other_sizes_that_are_multiples_of_it():
       state = tf.tanh(state + tf.concat([tf.reshape(step, [4, 4]), tf.zeros([4, 4])], 1))
     training_constructs.finish(tf.reduce_sum(tf.square(state)) / 4.0)
   source = ReplicaSource(graph, {"fetches": ["train", "loss:0"]})
-  for replicas in (2, 4):
-    made = source.replicas(replicas)
-    assert made.global_batch == 4
-    found = compare_training(source.graph, made, 2)
-    assert found.checked and found.largest_difference < 1e-5
+  made = source.replicas(2)
+  assert made.global_batch == 4
+  found = compare_training(source.graph, made, 2)
+  assert found.checked and found.largest_difference < 1e-5
 
 
 @pytest.mark.parametrize("mirrored", (False, True))

@@ -2,19 +2,18 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import training_constructs as constructs
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 from placeto_tf.replication.batches import ReplicaSource
 
+v1 = tf.compat.v1
 BATCH = 12
 
 
 def build(batch=None):
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
   graph = tf.Graph()
   with graph.as_default():
     v1.set_random_seed(3)
@@ -40,9 +39,6 @@ def batch(step):
 
 def monitored(graph, folder, steps):
   """Losses of a MonitoredTrainingSession that begins where the folder's checkpoint is."""
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
   with graph.as_default():
     hooks = [v1.train.StopAtStepHook(last_step=steps), v1.train.NanTensorHook("loss:0")]
     losses = []
@@ -68,35 +64,29 @@ def test_a_monitored_session_trains_either_and_goes_on_from_the_other_s_checkpoi
   np.testing.assert_allclose([*first, *middle, *last], whole, rtol=1e-5)
 
 
-@pytest.mark.parametrize("mirrored", (False, True))
-def test_a_plain_session_with_the_feeds_of_the_original(mirrored):
-  import tensorflow as tf
+def losses(graph, *feeds):
+  """The loss before each of some steps of a plain session."""
+  with v1.Session(graph=graph) as session:
+    session.run("init")
+    return [session.run(["train", "loss:0"], feed)[1] for feed in feeds]
 
-  losses = []
-  for graph in (build(), replicas_of(build(), mirrored)):
-    with tf.compat.v1.Session(graph=graph) as session:
-      session.run("init")
-      losses.append([session.run(["train", "loss:0"], batch(step))[1] for step in range(3)])
-  np.testing.assert_allclose(*losses, rtol=1e-5)
+
+@pytest.mark.parametrize("mirrored", (False, True))
+@pytest.mark.parametrize("size", (None, BATCH))
+def test_a_plain_session_with_the_feeds_of_the_original(size, mirrored):
+  graph, feeds = replicas_of(build(size), mirrored), [batch(step) for step in range(3)]
+  assert graph.get_tensor_by_name("x:0").shape[0] == size  # a fixed batch is kept
+  np.testing.assert_allclose(losses(graph, *feeds), losses(build(size), *feeds), rtol=1e-5)
 
 
 def test_a_smaller_last_batch_is_divided_too():
-  import tensorflow as tf
-
-  losses = []
-  for graph in (build(), replicas_of(build(), False)):
-    with tf.compat.v1.Session(graph=graph) as session:
-      session.run("init")
-      for size in (BATCH, 8, 2):
-        feed = {name: value[:size] for name, value in batch(size).items()}
-        losses.append(session.run(["train", "loss:0"], feed)[1])
-  np.testing.assert_allclose(losses[:3], losses[3:], rtol=1e-5)
+  feeds = [{name: value[:size] for name, value in batch(size).items()} for size in (BATCH, 8, 2)]
+  np.testing.assert_allclose(
+      losses(replicas_of(build(), False), *feeds), losses(build(), *feeds), rtol=1e-5)
 
 
 def test_a_batch_that_does_not_divide_is_an_error_that_says_so():
-  import tensorflow as tf
-
-  with tf.compat.v1.Session(graph=replicas_of(build(), False)) as session:
+  with v1.Session(graph=replicas_of(build(), False)) as session:
     session.run("init")
     feed = {name: value[:7] for name, value in batch(0).items()}
     with pytest.raises(tf.errors.InvalidArgumentError, match="evenly divide.*size = 7.*2"):
@@ -104,31 +94,11 @@ def test_a_batch_that_does_not_divide_is_an_error_that_says_so():
 
 
 def test_a_part_can_be_fed_by_itself():
-  import tensorflow as tf
-
   feed = batch(0)
   parts = {f"replica_{r}/{name}": value[6 * r:6 * r + 6]
            for r in range(2) for name, value in feed.items()}
-  losses = []
-  for given in (feed, parts):
-    with tf.compat.v1.Session(graph=replicas_of(build(), False)) as session:
-      session.run("init")
-      losses.append(session.run("loss:0", given))
-  assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-
-
-@pytest.mark.parametrize("mirrored", (False, True))
-def test_a_fixed_batch_stays_what_it_is(mirrored):
-  import tensorflow as tf
-
-  graph = replicas_of(build(BATCH), mirrored)
-  assert graph.get_tensor_by_name("x:0").shape == [BATCH, 5]
-  losses = []
-  for each in (build(BATCH), graph):
-    with tf.compat.v1.Session(graph=each) as session:
-      session.run("init")
-      losses.append([session.run(["train", "loss:0"], batch(step))[1] for step in range(3)])
-  np.testing.assert_allclose(*losses, rtol=1e-5)
+  found = [losses(replicas_of(build(), False), given) for given in (feed, parts)]
+  np.testing.assert_allclose(*found, rtol=1e-6)
 
 
 def test_a_fixed_batch_of_a_live_graph_that_does_not_divide_is_refused():

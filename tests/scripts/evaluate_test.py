@@ -18,6 +18,8 @@ def test_every_method_has_its_rows_within_each_budget(run_program, tmp_path):
   # With a budget of 10 every method has run once more.
   assert "| method | 10 evaluations | 30 evaluations |" in done.out
   assert all(int(row["evaluations"]) <= int(row["budget"]) for row in rows)
+  assert {(row["method"], row["budget"]) for row in rows} == {
+      ("single", "30"), ("local_search", "10"), ("local_search", "30")}
   assert "[12/12] " in done.err and "seed 1 budget 10: " in done.err
 
 

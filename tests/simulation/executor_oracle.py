@@ -6,11 +6,10 @@ that unpacks. Every round ends the timers that are due and then starts what can 
 
 from collections import defaultdict, deque
 
-from extended_oracle import ExtendedOracle
-from oracle import OP_END
+from oracle import OP_END, Oracle
 
 
-class ExecutorOracle(ExtendedOracle):
+class ExecutorOracle(Oracle):
   """Simulates placements under `ready_order="executor"`."""
 
   def __init__(self, graph, costs, cluster):

@@ -10,9 +10,9 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from executor_oracle import ExecutorOracle
-from extended_oracle import ExtendedOracle, random_extensions
+from oracle import Oracle
 from properties import examples
-from random_cases import make_cluster, make_costs, random_case, with_cluster
+from random_cases import make_cluster, make_costs, random_case, random_extensions, with_cluster
 from unlimited_oracle import step_time_us
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -88,7 +88,7 @@ def test_extensions_agree_with_the_plain_python_simulator(seed, floats):
   graph, costs, cluster, placements = random_case(
       seed, floats=floats, max_ops=20, **random_extensions(seed))
   simulator = Simulator(graph, costs, cluster, num_threads=1)
-  oracle = ExtendedOracle(graph, costs, cluster)
+  oracle = Oracle(graph, costs, cluster)
   for placement in placements:
     result = simulator.simulate(placement)
     step_time_us, start_us, transfers, peak_bytes = oracle.simulate(placement)

@@ -1,9 +1,8 @@
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from extended_oracle import random_extensions
 from properties import examples
-from random_cases import make_cluster, make_costs, random_case
+from random_cases import make_cluster, make_costs, random_case, random_extensions
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.simulation.memory import KINDS, Lifetimes, memory_report

@@ -1,16 +1,17 @@
-"""The reference simulator once more, in plain Python: what the compiled loop is checked against.
+"""The simulator once more, in plain Python, with every extension: what compiled loops are checked
+against.
 
 Written from the rules of docs/simulator.md alone, with other means: one heap of events whose
 entries sort in the order of rule 4, every moment at which a device or bus gets free an event of its
 own, and memory counted afterwards from the lifetimes of tensors, not by references on the way.
 
-Heap entries are (time, producer, port, device): an op's end has port -2, so that it sorts by its
-producer; "device is free" and "bus is free" have producers N and N + 1, behind all else. A
-transfer's arrival on a device that its latency delays is (time, producer, port, D + device).
+Heap entries are (time, producer, port, destination, what, device). Port -2 is the end of the
+producer itself, destination -1 is "all"; "device is free" and "bus is free" have producer N, behind
+all else.
 """
 
 import heapq
-from collections import deque
+from collections import defaultdict, deque
 
 import numpy as np
 
@@ -18,9 +19,11 @@ OP_END = -2
 
 
 class Oracle:
-  """Simulates placements of one graph; what does not depend on them is prepared once."""
+  """Simulates placements of one graph under the extensions that the cluster switches on."""
 
   def __init__(self, graph, costs, cluster):
+    self.cluster = cluster
+    self.per_destination = cluster.transfer_per_destination or cluster.transfers != "device"
     self.n, self.d = graph.num_ops, cluster.num_devices
     self.kinds = cluster.device_kinds.tolist()
     self.compute_us = costs.compute_us.tolist()
@@ -44,85 +47,116 @@ class Oracle:
     self.outputs = [[(port, ports[port]) for port in sorted(ports)] for ports in self.outputs]
     self.roots = [i for i in range(self.n) if not self.in_degrees[i]]
 
+  def link(self, device, destination):
+    """The queue that a transfer waits in; with unlimited links none is ever busy."""
+    return device, destination if self.cluster.transfers != "device" else -1
+
+  def size_of(self, producer, port):
+    return 0.0 if port < 0 else self.output_bytes[self.offsets[producer] + port]
+
+  def receivers(self, place, producer, port, destination):
+    """Devices that a transfer serves."""
+    if destination >= 0:
+      return {destination}
+    return {place[c] for c in dict(self.outputs[producer])[port]} - {place[producer]}
+
   def schedule(self, placement):
-    """(step time, start of each op, {(producer, port): (start, end)} of transfers)."""
-    n, d_range, place = self.n, range(self.d), list(map(int, placement))
-    overhead_us, kinds, outputs = self.overhead_us, self.kinds, self.outputs
-    cost_us = [row[kinds[d]] for row, d in zip(self.compute_us, place)]
-    waiting = self.in_degrees[:]
-    ready, unsent = [deque() for _ in d_range], [deque() for _ in d_range]
-    device_free, bus_free = [True] * self.d, [True] * self.d
-    start, transfers, sent, heap, launched = [0.0] * n, {}, {}, [], {}
-    push, pop = heapq.heappush, heapq.heappop
-    def arrive(producer, port, devices):
-      for consumer in sent[producer, port]:
-        if place[consumer] in devices:
-          waiting[consumer] -= 1
-          if not waiting[consumer]:
-            ready[place[consumer]].append(consumer)
+    """(step time, start of each op, {(producer, port, destination): (start, end)})."""
+    cluster, d_range, place = self.cluster, range(self.d), list(map(int, placement))
+    packs = cluster.sender_us_per_transfer or cluster.sender_us_per_byte
+    unpacks = cluster.receiver_us_per_transfer or cluster.receiver_us_per_byte
+    waiting = list(self.in_degrees)
+    queues, free = [deque() for _ in d_range], [True] * self.d
+    buses, bus_free = defaultdict(deque), defaultdict(lambda: True)
+    heap, starts, transfers, launched = [], [None] * self.n, {}, {}
+    step = now = 0.0
+
+    def lose(consumers):
+      for consumer in consumers:
+        waiting[consumer] -= 1
+        if not waiting[consumer]:
+          queues[place[consumer]].append((consumer, OP_END, -1, "op"))
+
+    def arrive(producer, port, device):
+      if unpacks:
+        queues[device].append((producer, port, device, "unpack"))
+      else:
+        lose(c for c in dict(self.outputs[producer])[port] if place[c] == device)
 
     for i in self.roots:
-      ready[place[i]].append(i)
-    now = step = 0.0
+      queues[place[i]].append((i, OP_END, -1, "op"))
     while True:
+      for link in sorted(buses):
+        while bus_free[link] and buses[link]:
+          producer, port, destination = buses[link].popleft()
+          d, to = link[0], self.receivers(place, producer, port, destination)
+          bus_free[link] = cluster.transfers == "unlimited"
+          end = now + max(self.size_of(producer, port) / self.bandwidth[d][r] for r in to)
+          transfers[producer, port, destination] = (now, end)
+          heapq.heappush(heap, (end, producer, port, destination, "sent", d))
       for d in d_range:
-        if bus_free[d] and unsent[d]:
-          producer, port, duration = unsent[d].popleft()
-          bus_free[d] = False
-          transfers[producer, port] = (now, now + duration)
-          push(heap, (now + duration, producer, port, d))
-      for d in d_range:
-        if device_free[d] and ready[d]:
-          i = ready[d].popleft()
-          device_free[d] = False
-          start[i] = now
-          push(heap, (now + cost_us[i], i, OP_END, d))
+        if free[d] and queues[d]:
+          producer, port, destination, what = queues[d].popleft()
+          free[d] = False
+          size = self.size_of(producer, max(port, -1))
+          if what == "op":
+            starts[producer] = now
+            duration = self.compute_us[producer][self.kinds[d]]
+          elif what == "pack":
+            duration = cluster.sender_us_per_transfer + cluster.sender_us_per_byte * size
+          else:
+            duration = cluster.receiver_us_per_transfer + cluster.receiver_us_per_byte * size
+          heapq.heappush(heap, (now + duration, producer, port, destination, what, d))
       if not heap:
-        return step, start, transfers
-      now = heap[0][0]
-      launching = []
-      while heap and heap[0][0] == now:
-        _, producer, port, d = pop(heap)
-        if producer == n:
-          device_free[d] = True
-        elif producer > n:
-          bus_free[d] = True
-        elif d >= self.d:
-          arrive(producer, port, {d - self.d})
-        elif port == OP_END:
+        return step, starts, transfers
+      now, launching = heap[0][0], []
+      for event in [heapq.heappop(heap) for _ in range(sum(e[0] == now for e in heap))]:
+        _, producer, port, destination, what, d = event
+        pause_us = 0.0
+        if what == "device is free":
+          free[d] = True
+        elif what == "bus is free":
+          bus_free[d, destination] = True
+        elif what == "pack":
+          free[d] = True
+          buses[self.link(d, destination)].append((producer, port, destination))
+        elif what == "arrived":
+          arrive(producer, port, d)
+        elif what == "unpack":
+          free[d] = True
+          lose(c for c in dict(self.outputs[producer])[port] if place[c] == destination)
+        elif what == "sent":
+          to = self.receivers(place, producer, port, destination)
+          for r in sorted(to):
+            if now + self.latency[d][r] > now:
+              heapq.heappush(heap, (now + self.latency[d][r], producer, port, r, "arrived", r))
+            else:
+              arrive(producer, port, r)
+          link = self.link(d, destination)
+          if now + self.gap_us > now:
+            heapq.heappush(heap, (now + self.gap_us, self.n, 0, link[1], "bus is free", d))
+          else:
+            bus_free[link] = True
+        else:
           step = now
-          pause_us = overhead_us if cost_us[producer] else 0.0
+          if self.compute_us[producer][self.kinds[d]]:
+            pause_us = self.overhead_us
           if now + pause_us > now:
             launching.append(d)
           else:
-            device_free[d] = True
-          for out_port, consumers in outputs[producer]:
-            remote = []
-            for consumer in consumers:
-              if place[consumer] == d:
-                waiting[consumer] -= 1
-                if not waiting[consumer]:
-                  ready[d].append(consumer)
+            free[d] = True
+          for out_port, consumers in self.outputs[producer]:
+            lose(c for c in consumers if place[c] == d)
+            to = sorted({place[c] for c in consumers} - {d})
+            if to and not self.per_destination:
+              to = [-1]
+            for destination in to:
+              if packs:
+                queues[d].append((producer, out_port, destination, "pack"))
               else:
-                remote.append(consumer)
-            if remote:
-              size = 0.0 if out_port < 0 else self.output_bytes[self.offsets[producer] + out_port]
-              links = {place[consumer] for consumer in remote}
-              unsent[d].append(
-                  (producer, out_port, max(size / self.bandwidth[d][to] for to in links)))
-              sent[producer, out_port] = remote
-        else:
-          late = {place[c] for c in sent[producer, port]}
-          late = {to for to in late if now + self.latency[d][to] > now}
-          for to in late:
-            push(heap, (now + self.latency[d][to], producer, port, self.d + to))
-          arrive(producer, port, {place[c] for c in sent[producer, port]} - late)
-          if now + self.gap_us > now:
-            push(heap, (now + self.gap_us, n + 1, 0, d))
-          else:
-            bus_free[d] = True
+                buses[self.link(d, destination)].append((producer, out_port, destination))
       for d, free_us in self.pauses(launching, now, launched):
-        push(heap, (free_us, n, 0, d))
+        heapq.heappush(heap, (free_us, self.n, 0, 0, "device is free", d))
 
   def pauses(self, devices, now, launched):
     """(device, when it is free) of devices whose kernels ended in one round: GPUs of one host wait
@@ -133,8 +167,7 @@ class Oracle:
     return [(d, max(now + self.overhead_us, launched[self.hosts[d]])) for d in devices]
 
   def arrival(self, transfers, producer, port, device):
-    """When an output reaches another device: all at once in the reference simulator."""
-    return transfers[producer, port][1]
+    return transfers[producer, port, device if self.per_destination else -1][1]
 
   def lifetimes(self, placement, step, start, transfers):
     """[(device, from, to, bytes, op, what)] of all that is held for some time."""

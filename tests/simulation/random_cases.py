@@ -83,3 +83,19 @@ def random_case(seed, *, max_ops=14, max_devices=4, floats=False, **extensions):
 def with_cluster(cluster, **changes):
   """A copy of the cluster with other fields."""
   return dataclasses.replace(cluster, **changes)
+
+
+def random_extensions(seed):
+  """Cluster fields, each on or off at random."""
+  random = np.random.default_rng([seed, 1])
+
+  def maybe(value, default):
+    return value if random.random() < 0.4 else default
+
+  return dict(
+      transfers=maybe(str(random.choice(["pair", "unlimited"])), "device"),
+      transfer_per_destination=maybe(True, False),
+      sender_us_per_transfer=maybe(float(random.integers(1, 3)), 0.0),
+      sender_us_per_byte=maybe(1.0, 0.0),
+      receiver_us_per_transfer=maybe(float(random.integers(1, 3)), 0.0),
+      receiver_us_per_byte=maybe(1.0, 0.0))

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,14 +5,7 @@ import tensorflow as tf
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
-from placeto_tf.policies.gdp.policy import (
-  GRAPH,
-  STRETCH,
-  GdpPolicy,
-  load_network,
-  sample_stretches,
-  save_weights,
-)
+from placeto_tf.policies.gdp.policy import GRAPH, STRETCH, GdpPolicy, sample_stretches
 from placeto_tf.training.one_shot_policy import LOG_PROBS
 from random_problem import random_problem
 
@@ -97,13 +88,3 @@ def test_log_probabilities_and_entropies_of_what_was_sampled(policy):
     np.testing.assert_allclose(log_probs[2, 7], expected, rtol=1e-4)
     np.testing.assert_allclose(
         entropy, np.broadcast_to(-(p * np.log(p)).sum(axis=1), (3, m)), rtol=1e-3, atol=1e-5)
-
-
-def test_weights_go_out_and_come_back(tmp_path):
-  network = GdpNetwork(SMALL, seed=3)
-  save_weights(network, str(tmp_path), iteration=7)
-  found = load_network(str(tmp_path))
-  assert found.config == SMALL and json.loads(
-      (tmp_path / "weights.json").read_text())["iteration"] == 7
-  for one, other in zip(network.variables, found.variables):
-    np.testing.assert_array_equal(one, other)

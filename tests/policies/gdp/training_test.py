@@ -14,8 +14,9 @@ pytestmark = pytest.mark.usefixtures("eager_module")
 def test_a_run_watches_and_leaves_its_weights(tmp_path):
   run = gdp(tmp_path, dataclasses.replace(GDP, iterations=1))
   assert run.run()["held_out_over_single"] > 0
-  exported = load_network(str(tmp_path / "weights")).variables
-  for one, saved in zip(run.learner.network.variables, exported):
+  exported = load_network(str(tmp_path / "weights"))
+  assert exported.config == GDP.network
+  for one, saved in zip(run.learner.network.variables, exported.variables):
     np.testing.assert_array_equal(one, saved)
 
 

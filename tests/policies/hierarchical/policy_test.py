@@ -25,17 +25,6 @@ def sampled(count=4, config=SMALL):
   return problem, policy, policy.sample(np.random.default_rng(0), count)
 
 
-def test_what_is_sampled_is_allowed_and_the_network_gives_its_probability():
-  problem, policy, decisions = sampled()
-  u = problem.num_groups
-  assert decisions.shape == (4, u + 5) == (4, *policy.decisions.shape)
-  assert problem.allowed[np.arange(u), policy.placements(decisions)].all()
-  distribution, _ = policy(tf.zeros([4, 1], tf.int32))  # as an agent asks: [B, T, A]
-  np.testing.assert_allclose(
-      distribution.log_prob(tf.constant(decisions[:, None]))[:, 0],
-      policy.log_prob(tf.constant(decisions)), atol=1e-6)
-
-
 def test_sets_of_one_group_share_a_device():
   problem, policy, decisions = sampled()
   groups, devices = np.split(decisions, [problem.num_groups], axis=1)

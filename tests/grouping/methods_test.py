@@ -5,11 +5,11 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
 
 
-def _graph(n, edges, compute_us=None, **fields):
+def _graph(n, edges, compute_us=1.0, sizes=1e5, **fields):
   graph = ComputationGraph.from_edges(
       [f"op{i}" for i in range(n)], ["Op"] * n, [1] * n, [(u, 0, v) for u, v in edges], **fields)
-  compute_us = np.ones(n) if compute_us is None else np.asarray(compute_us, float)
-  return graph, OpCosts(compute_us[:, None], np.full(n, 1e5), np.zeros(n), np.zeros(n))
+  compute_us, sizes = (np.broadcast_to(np.asarray(each, float), n) for each in (compute_us, sizes))
+  return graph, OpCosts(compute_us[:, None], sizes, np.zeros(n), np.zeros(n))
 
 
 def _groups(graph, costs, max_groups, method, allowed=None):
@@ -47,3 +47,33 @@ def test_metis_parts_are_split_by_allowed_devices():
   allowed[[2, 5]] = [False, False, True]
   graph, costs = _graph(8, [(i, i + 1) for i in range(7)])
   assert [2, 5] in _groups(graph, costs, 4, "metis", allowed)
+
+
+def test_the_lightest_edges_stay_cut():
+  sizes = [1e6, 1e6, 0, 1e6, 1e6, 0]
+  graph, costs = _graph(6, [(i, i + 1) for i in range(5)], 10, sizes)
+  assert _groups(graph, costs, 2, "heavy_edge") == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_cheap_ops_join_the_neighbour_they_exchange_most_with():
+  # Op 2 costs nothing and reads little from 0 and much from 1.
+  graph, costs = _graph(3, [(0, 2), (1, 2)], [100, 100, 0], [10, 1e6, 0])
+  assert _groups(graph, costs, 2, "heavy_edge") == [[0], [1, 2]]
+
+
+def test_no_group_is_far_heavier_than_the_mean_where_it_can_be_helped():
+  rng = np.random.default_rng(0)
+  n = 600
+  edges = [(int(rng.integers(max(0, v - 20), v)), v) for v in range(1, n) for _ in range(2)]
+  compute_us = rng.exponential(10, n)
+  graph, costs = _graph(n, edges, compute_us, rng.exponential(1e6, n))
+  weight = [compute_us[ops].sum() for ops in _groups(graph, costs, 20, "heavy_edge")]
+  assert len(weight) == 20
+  assert max(weight) < 4.6 * np.mean(weight)  # the cap of 2 may be raised twice
+
+
+def test_ops_for_the_host_are_one_group():
+  allowed = np.tile([True, True, False], (6, 1))
+  allowed[[0, 3]] = [False, False, True]
+  graph, costs = _graph(6, [(i, i + 1) for i in range(5)], 10, 1e6)
+  assert [0, 3] in _groups(graph, costs, 3, "heavy_edge", allowed)
