@@ -46,8 +46,8 @@ def test_a_file_goes_out_in_the_format_it_came_in(suffix, tmp_path):
   graph = load_graph(source)
   assert graph.fingerprint == load_graph(proto).fingerprint
   assert (graph.source.path, graph.source.text) == (source, suffix.endswith("txt"))
-  assert graph.source.format == (
-      "meta_graph_def" if "meta" in suffix else "cost_graph_def" if "cost" in suffix else "graph_def")
+  kind = [each for each in ("meta", "cost") if each in suffix]
+  assert graph.source.format == "_".join([*kind, "graph_def"])
   path = write_placed(graph, _place(graph), str(tmp_path))
   assert os.path.basename(path) == "graph" + suffix
   placed = load_graph(path)
