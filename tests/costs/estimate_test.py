@@ -84,13 +84,6 @@ def test_convolutions_and_their_gradients_have_the_peak_of_their_type(load):
   np.testing.assert_array_equal(fast[~is_convolution], slow[~is_convolution])
 
 
-def test_op_in_a_loop_costs_all_its_executions_and_the_launches_between_them(training_graph):
-  graph, cluster = training_graph(), Cluster.parse("k80:1")
-  looped = dataclasses.replace(graph, executions=np.full(graph.num_ops, 7.0))
-  once, often = (estimate_costs(each, cluster).compute_us for each in (graph, looped))
-  np.testing.assert_allclose(often, 7 * once + np.where(once > 0, 6 * 5.7, 0))
-
-
 def test_integer_shape_arithmetic_costs_nothing_on_a_gpu_alone(load):
   def build(v1, tf):
     a = v1.placeholder(tf.int32, [2])

@@ -85,25 +85,6 @@ def test_a_bound_from_a_shape_is_what_tensorflow_computes(bound):
   assert executions("Tanh") == {expected} and expected > 1
 
 
-def test_loops_inside_of_loops_and_their_gradients_are_counted():
-  @tf.function(input_signature=[tf.TensorSpec([None, 7, 3])])
-  def function(x):
-    weights = tf.ones([3, 3])
-    with tf.GradientTape() as tape:
-      tape.watch(weights)
-      state = tf.zeros([tf.shape(x)[0], 3])
-      for i in tf.range(tf.shape(x)[1]):
-        for _ in tf.range(tf.shape(x)[2] + 1):
-          state = tf.tanh(state @ weights) + x[:, i]
-      total = tf.reduce_sum(state)
-    return tape.gradient(total, weights)
-
-  graph = load_graph(function, batch_size=2)
-  executions, notes = _counted(graph)
-  assert executions("Tanh") == executions("TanhGrad") == {28.0}
-  assert "assumed to run" not in notes
-
-
 def test_a_bound_that_is_fed_or_changes_is_not_inferred():
   with tf.Graph().as_default() as tf_graph:
     x = v1.placeholder(tf.float32, [2], name="x")

@@ -32,12 +32,9 @@ def numbers(results):
 def train(keras, name, compile_step, partial):
   """Losses and variables after a loop, and its step."""
   keras.utils.set_random_seed(3)
-  step, batches, variables, *after = training_loops.LOOPS[name](keras, partial)
-  step, losses = compile_step(step), []
-  for i, batch in enumerate(batches):
-    losses.append(step(**batch) if isinstance(batch, dict) else step(*batch))
-    for each in after:
-      each(i)
+  step, batches, variables = training_loops.LOOPS[name](keras, partial)
+  step = compile_step(step)
+  losses = [step(**batch) if isinstance(batch, dict) else step(*batch) for batch in batches]
   return numbers(losses), numbers([each.numpy() for each in variables()]), step
 
 

@@ -1,8 +1,7 @@
 """Training loops in the forms of tutorials, for `train_loops.py`.
 
 A loop is a function of a Keras that builds all anew and returns (step, batches, variables): the
-step as its user wrote it, the arguments of each call, and a function that returns all variables. A
-fourth value, if there is one, is called with the number of each batch after its step.
+step as its user wrote it, the arguments of each call, and a function that returns all variables.
 """
 
 import numpy as np
@@ -258,36 +257,6 @@ def actor_critic(keras, partial):
 
 
 @loop
-def accumulation(keras, partial):
-  """Gradients are added up in variables; a function that is not placed applies every second."""
-  model, optimizer = dense(keras, 8, 1), keras.optimizers.SGD(0.1, momentum=0.9)
-  sums = [tf.Variable(tf.zeros_like(inner(variable)), trainable=False)
-          for variable in model.trainable_variables]
-  count = tf.Variable(0, trainable=False)
-
-  @tf.function
-  def train_step(x, y):
-    with tf.GradientTape() as tape:
-      loss = squares(model(x, training=True), y)
-    for total, gradient in zip(sums, tape.gradient(loss, model.trainable_variables)):
-      total.assign_add(gradient)
-    count.assign_add(1)
-    return loss
-
-  @tf.function
-  def apply():
-    optimizer.apply_gradients(
-        (total / tf.cast(count, tf.float32), variable)
-        for total, variable in zip(sums, model.trainable_variables))
-    for total in sums:
-      total.assign(tf.zeros_like(total))
-    count.assign(0)
-
-  return train_step, tensors(partial, [5], [1], count=4), lambda: [
-      *values(model, optimizer)(), *sums, count], lambda i: i % 2 and apply()
-
-
-@loop
 def accumulation_inside(keras, partial):
   """Gradients are added up in variables, and a condition on a counter applies them."""
   model = dense(keras, 1)
@@ -360,25 +329,6 @@ def recommender(keras, partial):
   batches = [({"user": user, "item": item},)
              for user, item in arrays(partial, ([], 20), ([], 30))]
   return train_step, batches, values(users, items, optimizer)
-
-
-@loop
-def several_steps(keras, partial):
-  """A stack of batches, over which the step goes in a loop of its own."""
-  model, optimizer = dense(keras, 1), keras.optimizers.SGD(0.1)
-  optimizer.build(model.trainable_variables)
-
-  @tf.function
-  def train_step(xs, ys):
-    loss = tf.constant(0.0)
-    for i in tf.range(tf.shape(xs)[0]):
-      with tf.GradientTape() as tape:
-        loss = squares(model(xs[i], training=True), ys[i])
-      update(tape, loss, optimizer, model)
-    return loss
-
-  stacks = [(np.stack([x, x[::-1]]), np.stack([y, y])) for x, y in arrays(partial, [5], [1])]
-  return train_step, stacks, values(model, optimizer)
 
 
 @loop
@@ -458,13 +408,9 @@ def iterator(keras, partial):
     update(tape, loss, optimizer, model)
     return loss
 
-  return train_step, [(iter(_dataset(partial, [5], [1])),)] * 3, values(model, optimizer)
-
-
-def _dataset(partial, *parts):
-  """The batches of a `tf.data` pipeline; the last is smaller if it is partial."""
-  columns = (np.concatenate(column) for column in zip(*arrays(partial, *parts)))
-  return tf.data.Dataset.from_tensor_slices(tuple(columns)).batch(BATCH)
+  columns = (np.concatenate(column) for column in zip(*arrays(partial, [5], [1])))
+  data = tf.data.Dataset.from_tensor_slices(tuple(columns)).batch(BATCH)
+  return train_step, [(iter(data),)] * 3, values(model, optimizer)
 
 
 @loop
