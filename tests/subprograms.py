@@ -74,6 +74,25 @@ def the_keras(version):
   return importlib.import_module("keras")
 
 
+def decided_trial(ratio):
+  """A trial of a placed step, which takes `ratio` of the other's time on the trial's clock."""
+  from placeto_tf.runtime.step_trial import in_turns
+
+  def trial(before, after, *, clock):
+    del clock
+    now = [0.0]
+
+    def of(run, seconds):
+      def timed():
+        run()
+        now[0] += seconds
+      return timed
+
+    return in_turns(of(before, 1.0), of(after, ratio), clock=lambda: now[0])
+
+  return trial
+
+
 def run_with_keras(version, program, *arguments, **options):
   """`Found` of a program whose first argument is the Keras, "2" or "3"; skips where that lacks."""
   if version == "3" and not HAS_KERAS_3:

@@ -180,3 +180,11 @@ def test_renaming_devices_of_one_kind_renames_the_rows():
   rows = observed(problem, placement)[0].features(np.array([7]))[0]
   other = observed(problem, renamed[placement])[0].features(np.array([7]))[0]
   np.testing.assert_allclose(other[renamed], rows, rtol=1e-4, atol=1e-5)
+
+
+def test_groups_with_one_allowed_device_are_not_movable():
+  problem = random_problem()
+  assert not problem.allowed[:, -1].any()  # the host takes nothing here
+  tables = PairTables.build(problem)
+  np.testing.assert_array_equal(tables.movable, np.arange(tables.num_groups))
+  assert not len(PairTables.build(random_problem(devices="k80:1")).movable)

@@ -17,7 +17,7 @@ from placeto_tf.clusters.device_names import find_device
 from placeto_tf.graphs.concrete_functions import read_concrete_function
 from placeto_tf.placing import placed_training
 from placeto_tf.simulation import Simulator
-from subprograms import the_keras
+from subprograms import decided_trial, the_keras
 
 OPTIONS = dict(method="single", max_evaluations=20, seed=0, verify=False)
 # Models as small as these are best on one device.
@@ -25,15 +25,16 @@ PINNED = dict(OPTIONS, pins=((".*kind.*", "/CPU:1"),))
 ROWS, BATCH = 22, 8  # the last batch has 6
 
 
-def two_losses(keras, **options):
+def two_losses(keras, middle="BatchNormalization", optimizer=None, **options):
   keras.utils.set_random_seed(3)
   layers = keras.layers
   words = keras.Input([5], dtype="int32")
-  x = layers.BatchNormalization()(layers.Flatten()(layers.Embedding(20, 64)(words)))
+  x = layers.Flatten()(layers.Embedding(20, 64)(words))
+  x = layers.Dense(16, "relu")(x) if middle == "Dense" else layers.BatchNormalization()(x)
   model = keras.Model(
       words, [layers.Dense(3, name="kind")(x), layers.Dense(1, name="score")(x)])
   model.compile(
-      keras.optimizers.SGD(0.01, momentum=0.9),
+      optimizer or keras.optimizers.SGD(0.01, momentum=0.9),
       [keras.losses.SparseCategoricalCrossentropy(from_logits=True), "mse"],
       metrics=[["accuracy"], ["mae"]], **options)
   return model
@@ -127,17 +128,7 @@ def replicas(keras):
   found = {}
 
   def model():
-    keras.utils.set_random_seed(3)
-    layers = keras.layers
-    words = keras.Input([5], dtype="int32")
-    hidden = layers.Dense(16, "relu")(layers.Flatten()(layers.Embedding(20, 8)(words)))
-    built = keras.Model(
-        words, [layers.Dense(3, name="kind")(hidden), layers.Dense(1, name="score")(hidden)])
-    built.compile(
-        keras.optimizers.Adam(0.01),
-        [keras.losses.SparseCategoricalCrossentropy(from_logits=True), "mse"],
-        metrics=[["accuracy"], ["mae"]])
-    return built
+    return two_losses(keras, "Dense", keras.optimizers.Adam(0.01))
 
   seen = []
   plain, placed = model(), model()
@@ -173,18 +164,11 @@ def error_of(call):
 
 def verdicts(keras):
   """Trials on a clock that decides: a placed step that is faster, and one that is slower."""
-  from placeto_tf.runtime import step_trial
-
   x, y = rows()
-  found, real = {}, step_trial.in_turns
+  found, real = {}, placed_training.in_turns
   for name, ratio in (("faster", 0.5), ("slower", 2.0)):
     plain, model = dropped(keras), dropped(keras)
-
-    def trial(before, after, *, clock, ratio=ratio):
-      clock = FakeClock()
-      return real(clock.of(before, 1.0), clock.of(after, ratio), clock=clock)
-
-    placed_training.in_turns = trial
+    placed_training.in_turns = decided_trial(ratio)
     training = placeto.compile_placed(
         model, slow_cpus(), max_evaluations=200, root_dir="events")
     waiting = str(training)
@@ -219,23 +203,6 @@ def slow_cpus():
   cluster = placeto.Cluster.parse("cpu:2")
   return dataclasses.replace(cluster, devices=tuple(
       dataclasses.replace(device, efficiency=1e-4) for device in cluster.devices))
-
-
-class FakeClock:
-  """Moves by what a step is said to take."""
-
-  def __init__(self):
-    self.now = 0.0
-
-  def __call__(self):
-    return self.now
-
-  def of(self, step, seconds):
-    def run():
-      step()
-      self.now += seconds
-
-    return run
 
 
 def devices_of(model):

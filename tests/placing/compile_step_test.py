@@ -8,7 +8,6 @@ import pytest
 import subprograms
 
 _PROGRAM = pathlib.Path(__file__).parent / "train_loops.py"
-# The others by hand: see docs/training_loops.md.
 _LOOPS = ("subclassed", "gan", "accumulation_inside", "mixed_precision", "minimize", "iterator",
           "module", "actor_critic", "open_signature", "recommender")
 # With Keras 2 beside Keras 3: how its models, optimizers and loss scales are stepped.

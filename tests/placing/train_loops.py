@@ -22,7 +22,7 @@ import tensorflow as tf
 import training_loops
 
 import placeto_tf as placeto
-from subprograms import the_keras
+from subprograms import decided_trial, the_keras
 
 
 def numbers(results):
@@ -81,7 +81,6 @@ def line(case):
 def cases(keras):
   """Functions of several kinds, what is refused, plans, and which step is kept."""
   from placeto_tf.placing import placed_training
-  from placeto_tf.runtime import step_trial
 
   x, y = tf.ones([8, 5]), tf.zeros([8, 1])
   options = {"max_evaluations": 10, "verify": False}
@@ -165,19 +164,7 @@ def cases(keras):
   # The faster step is kept, by a clock that decides.
   for name, ratio in (("faster", 0.5), ("slower", 2.0)):
     step, variables = made()
-
-    def trial(before, after, *, clock, ratio=ratio):
-      now = [0.0]
-
-      def of(run, seconds):
-        def timed():
-          run()
-          now[0] += seconds
-        return timed
-
-      return step_trial.in_turns(of(before, 1.0), of(after, ratio), clock=lambda: now[0])
-
-    placed_training.in_turns, real = trial, placed_training.in_turns
+    placed_training.in_turns, real = decided_trial(ratio), placed_training.in_turns
     cluster = placeto.Cluster.parse("cpu:2")
     cluster = dataclasses.replace(cluster, devices=tuple(
         dataclasses.replace(device, efficiency=1e-5) for device in cluster.devices))

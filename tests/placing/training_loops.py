@@ -129,77 +129,6 @@ def gan(keras, partial):
 
 
 @loop
-def seq2seq(keras, partial):
-  """Attention, a decoder that is unrolled in Python, masked loss, a hidden state as argument."""
-  vocab, units, length = 12, 8, 4
-  encoder_embedding, decoder_embedding = (keras.layers.Embedding(vocab, 6) for _ in range(2))
-  encoder_gru, decoder_gru = (
-      keras.layers.GRU(units, return_sequences=True, return_state=True) for _ in range(2))
-  w1, w2, v, out = (keras.layers.Dense(n) for n in (units, units, 1, vocab))
-  layers = [encoder_embedding, encoder_gru, decoder_embedding, decoder_gru, w1, w2, v, out]
-  optimizer = keras.optimizers.Adam()
-  loss_object = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
-
-  def decode(x, hidden, encoded):
-    score = v(tf.nn.tanh(w1(encoded) + w2(tf.expand_dims(hidden, 1))))
-    context = tf.reduce_sum(tf.nn.softmax(score, axis=1) * encoded, axis=1)
-    x = tf.concat([tf.expand_dims(context, 1), decoder_embedding(x)], axis=-1)
-    output, state = decoder_gru(x)
-    return out(tf.reshape(output, [-1, units])), state
-
-  @tf.function
-  def train_step(inp, targ, enc_hidden):
-    loss = 0.0
-    with tf.GradientTape() as tape:
-      encoded, state = encoder_gru(encoder_embedding(inp), initial_state=enc_hidden)
-      x = tf.expand_dims(tf.ones_like(targ[:, 0]), 1)
-      for t in range(1, targ.shape[1]):
-        predicted, state = decode(x, state, encoded)
-        mask = tf.cast(tf.not_equal(targ[:, t], 0), tf.float32)
-        loss += tf.reduce_mean(loss_object(targ[:, t], predicted) * mask)
-        x = tf.expand_dims(targ[:, t], 1)
-    update(tape, loss, optimizer, *layers)
-    return loss / length
-
-  batches = [(*batch, tf.zeros([batch[0].shape[0], units]))
-             for batch in tensors(partial, ([length], vocab), ([length], vocab))]
-  return train_step, batches, values(*layers, optimizer)
-
-
-@loop
-def vae(keras, partial):
-  """A VAE whose step takes the model and the optimizer; the noise has the size of the batch."""
-
-  class CVAE(keras.Model):
-
-    def __init__(self):
-      super().__init__()
-      self.encoder, self.decoder = dense(keras, 10, 4, inputs=12), dense(keras, 10, 12, inputs=2)
-
-    def call(self, x):
-      return self.decoder(self.encoder(x)[:, :2])
-
-  def normal_log(sample, mean, logvar):
-    return tf.reduce_sum(
-        -.5 * ((sample - mean) ** 2. * tf.exp(-logvar) + logvar + np.log(2. * np.pi)), axis=1)
-
-  @tf.function
-  def train_step(model, x, optimizer):
-    with tf.GradientTape() as tape:
-      mean, logvar = tf.split(model.encoder(x), num_or_size_splits=2, axis=1)
-      z = tf.random.normal(shape=tf.shape(mean)) * tf.exp(logvar * .5) + mean
-      entropy = tf.nn.sigmoid_cross_entropy_with_logits(logits=model.decoder(z), labels=x)
-      loss = -tf.reduce_mean(
-          -tf.reduce_sum(entropy, axis=1) + normal_log(z, 0., 0.) - normal_log(z, mean, logvar))
-    update(tape, loss, optimizer, model)
-    return loss
-
-  model, optimizer = CVAE(), keras.optimizers.Adam(1e-3)
-  return train_step, [(model, x, optimizer) for x, in tensors(partial, [12])], values(
-      model, optimizer)
-
-
-@loop
 def actor_critic(keras, partial):
   """A2C: an episode in NumPy inside a loop, in TensorArrays that grow; a loop over its length."""
   state = keras.Input([4])
@@ -411,22 +340,6 @@ def iterator(keras, partial):
   columns = (np.concatenate(column) for column in zip(*arrays(partial, [5], [1])))
   data = tf.data.Dataset.from_tensor_slices(tuple(columns)).batch(BATCH)
   return train_step, [(iter(data),)] * 3, values(model, optimizer)
-
-
-@loop
-def batch_size_in_code(keras, partial):
-  """A loss over a batch size that is a number of the program; no batch can be partial."""
-  model, optimizer = dense(keras, 1), keras.optimizers.SGD(0.1)
-
-  @tf.function
-  def train_step(x, y):
-    x = tf.reshape(x, [BATCH, 5])
-    with tf.GradientTape() as tape:
-      loss = tf.reduce_sum((tf.reshape(model(x), [BATCH]) - y[:, 0]) ** 2) * (1.0 / BATCH)
-    update(tape, loss, optimizer, model)
-    return loss
-
-  return train_step, tensors(False, [5], [1]), values(model, optimizer)
 
 
 @loop

@@ -44,7 +44,7 @@ def mutant(kind: Kind, number: int) -> Tuple[str, bytes, str]:
   rng = random.Random(number)
   name = rng.choice(sorted(kind.files))
   content, done = kind.files[name], []
-  changes: List[Callable] = [_flipped, _inserted, _cut, _repeated, _zeroed]
+  changes: List[Callable] = [_flipped, _spliced]
   if name.endswith(".json") and rng.random() < 0.75:
     changes = [_json_changed]
   for _ in range(rng.choice((1, 1, 1, 2, 4))):
@@ -79,23 +79,13 @@ def _flipped(rng: random.Random, content: bytes) -> bytes:
   return bytes(changed)
 
 
-def _inserted(rng: random.Random, content: bytes) -> bytes:
-  at = rng.randrange(len(content) + 1)
-  return content[:at] + bytes(rng.randrange(256) for _ in range(rng.choice((1, 7)))) + content[at:]
-
-
-def _cut(rng: random.Random, content: bytes) -> bytes:
-  return content[:rng.randrange(len(content) + 1)]
-
-
-def _repeated(rng: random.Random, content: bytes) -> bytes:
-  first, last = sorted((rng.randrange(len(content) + 1), rng.randrange(len(content) + 1)))
-  return content[:last] + content[first:last] * rng.choice((1, 3)) + content[last:]
-
-
-def _zeroed(rng: random.Random, content: bytes) -> bytes:
-  first, last = sorted((rng.randrange(len(content) + 1), rng.randrange(len(content) + 1)))
-  return content[:first] + b"\0" * (last - first) + content[last:]
+def _spliced(rng: random.Random, content: bytes) -> bytes:
+  """A stretch is cut off, repeated, zeroed, or replaced."""
+  first = rng.randrange(len(content) + 1)
+  last = min(len(content), first + rng.choice((0, 1, 7, 100, len(content))))
+  stretch = content[first:last]
+  return content[:first] + rng.choice(
+      (b"", stretch * rng.choice((2, 4)), b"\0" * len(stretch), rng.randbytes(7))) + content[last:]
 
 
 def _json_changed(rng: random.Random, content: bytes) -> bytes:

@@ -1,68 +1,15 @@
 """Schedules derived by hand from the numbered rules of docs/simulator.md.
 
-Unless a test says otherwise: bandwidth 1 byte/us, latency 0, overhead 0.
-
-Every schedule is also asked of the oracle, so that both are known to follow the rules and not
-only each other. In comments `a@3-5` is "a runs from 3 to 5".
+Unless a test says otherwise: bandwidth 1 byte/us, latency 0, overhead 0. In comments `a@3-5` is "a
+runs from 3 to 5".
 """
 
-import numpy as np
 import pytest
-from oracle import Oracle
 from random_cases import make_cluster, make_costs
+from schedules import check
 
-from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.simulation.simulator import Simulator
-
-
-def check(ops, edges, *, starts=None, sent=None, step_us=None, peaks=None, sizes=None, devices=2,
-          fetched=(), temporary=None, **cluster_fields):
-  """Simulates {name: (compute us, device)}, one output an op of `sizes[name]` bytes (default 1).
-
-  Edges are "a>b" or, for control, "a~b"; ports other than 0 stand as "a:1>b". What is expected of
-  `starts` and `sent` by name, the step and peaks of memory is compared; the result is returned.
-  """
-  names = list(ops)
-  rows, num_outputs = [], dict.fromkeys(names, 1)
-  for edge in edges:
-    producer, consumer = edge.replace("~", ">").split(">")
-    producer, _, port = producer.partition(":")
-    port = CONTROL if "~" in edge else int(port or 0)
-    num_outputs[producer] = max(num_outputs[producer], port + 1)
-    rows.append((names.index(producer), port, names.index(consumer)))
-  output_bytes = []
-  for name in names:
-    for port in range(num_outputs[name]):
-      output_bytes.append((sizes or {}).get(f"{name}:{port}" if port else name, 1))
-  is_fetched = np.zeros(len(output_bytes), dtype=bool)
-  offset = np.cumsum([0] + [num_outputs[name] for name in names])
-  for name in fetched:
-    is_fetched[offset[names.index(name)]] = True
-  graph = ComputationGraph.from_edges(
-      names, ["X"] * len(names), [num_outputs[name] for name in names], rows,
-      fetched_outputs=is_fetched)
-  costs = make_costs(
-      [ops[name][0] for name in names], output_bytes,
-      temporary=[(temporary or {}).get(name, 0) for name in names])
-  cluster = make_cluster(devices, **cluster_fields)
-  placement = [ops[name][1] for name in names]
-  result = Simulator(graph, costs, cluster, num_threads=1).simulate(placement)
-  step_time_us, start_us, transfers, peak_bytes = Oracle(graph, costs, cluster).simulate(placement)
-  transfers = {key[:2]: times for key, times in transfers.items()}
-  assert result.step_time_us == step_time_us
-  assert result.start_us.tolist() == start_us
-  assert {(int(op), int(port)): (start, end) for op, port, start, end in zip(
-      result.transfers.ops, result.transfers.ports, result.transfers.start_us,
-      result.transfers.end_us)} == transfers
-  assert result.peak_memory_bytes.tolist() == pytest.approx(peak_bytes)
-  found = dict(zip(names, start_us))
-  assert starts is None or starts == {name: found[name] for name in starts}
-  assert sent is None or sent == {
-      f"{names[op]}:{port}" if port > 0 else names[op] + "~" * (port < 0): times
-      for (op, port), times in transfers.items()}
-  assert step_us in (None, step_time_us)
-  assert peaks is None or peaks == result.peak_memory_bytes.tolist()
-  return result
 
 
 def test_chain_on_one_device_pays_the_overhead_between_ops_but_not_at_the_end():

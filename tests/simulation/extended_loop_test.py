@@ -12,34 +12,22 @@ import pytest
 from executor_oracle import ExecutorOracle
 from oracle import Oracle
 from properties import examples
-from random_cases import make_cluster, make_costs, random_case, random_extensions, with_cluster
+from random_cases import random_case, random_extensions, with_cluster
+from schedules import check
 from unlimited_oracle import step_time_us
 
-from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.simulation.engines import ExtendedEngine
 from placeto_tf.simulation.simulator import Simulator
 
 
-def simulate(compute, edges, placement, *, sizes=None, **cluster_fields):
-  """The result, of ops with one output each of `sizes` bytes (default 1)."""
-  n = len(compute)
-  graph = ComputationGraph.from_edges([f"op{i}" for i in range(n)], ["X"] * n, [1] * n, edges)
-  costs = make_costs(compute, sizes or [1] * n)
-  cluster = make_cluster(max(placement) + 1, **cluster_fields)
-  return Simulator(graph, costs, cluster, num_threads=1).simulate(placement)
-
-
 def test_one_transfer_a_destination_sends_in_the_order_of_devices_at_each_pairs_speed():
-  # op0@0-1 on 0. 4 bytes to device 1 at 2 bytes/us: 1-3, there at 4; to device 2 at 1: 4-8, there
+  # a@0-1 on 0. 4 bytes to device 1 at 2 bytes/us: 1-3, there at 4; to device 2 at 1: 4-8, there
   # at 13.
-  bandwidth, latency = [[1, 2, 1]] * 3, [[0, 1, 5]] * 3
-  result = simulate(
-      [1, 1, 1], [(0, 0, 2), (0, 0, 1)], [0, 1, 2], sizes=[4, 1, 1], bandwidth=bandwidth,
-      latency=latency, bus_gap_us=1.0, transfer_per_destination=True)
-  assert result.transfers.start_us.tolist() == [1, 4]
-  assert result.transfers.end_us.tolist() == [3, 8]
+  result = check(
+      {"a": (1, 0), "b": (1, 1), "c": (1, 2)}, ["a>c", "a>b"], sizes={"a": 4}, devices=3,
+      bandwidth=[[1, 2, 1]] * 3, latency=[[0, 1, 5]] * 3, bus_gap_us=1.0,
+      transfer_per_destination=True, sent=[(1, 3), (4, 8)], starts={"a": 0, "b": 4, "c": 13})
   assert result.transfers.destinations.tolist() == [[False, True, False], [False, False, True]]
-  assert result.start_us.tolist() == [0, 4, 13]
   assert result.transfer_bytes == 8
 
 
@@ -49,37 +37,27 @@ def test_one_transfer_a_destination_sends_in_the_order_of_devices_at_each_pairs_
 def test_how_transfers_queue(transfers, sent):
   # a@0-1 on 0 sends 4 bytes to devices 1 (2 bytes/us) and 2 (1 byte/us), then, from port 1, 4 bytes
   # to device 1; the gap is 2. On one bus the first goes to both at the slower pair's speed.
-  graph = ComputationGraph.from_edges(
-      ["a", "b", "c", "d"], ["X"] * 4, [2, 1, 1, 1], [(0, 0, 1), (0, 0, 2), (0, 1, 3)])
-  cluster = make_cluster(3, bandwidth=[[1, 2, 1]] * 3, bus_gap_us=2.0, transfers=transfers)
-  result = Simulator(graph, make_costs([1] * 4, [4, 4, 1, 1, 1]), cluster).simulate([0, 1, 2, 1])
-  found = list(zip(result.transfers.start_us.tolist(), result.transfers.end_us.tolist()))
-  assert found == sent
+  check({"a": (1, 0), "b": (1, 1), "c": (1, 2), "d": (1, 1)}, ["a>b", "a>c", "a:1>d"],
+        sizes={"a": 4, "a:1": 4}, devices=3, bandwidth=[[1, 2, 1]] * 3, bus_gap_us=2.0,
+        transfers=transfers, sent=sent)
 
 
 def test_packing_takes_compute_time_of_the_sender_before_the_bus():
-  # op0@0-1 on 0; op1, ready since 0, @1-3. Packing (2 + 0.5 * 4 = 4 us) queues behind it: 3-7.
-  # The 4 bytes take 7-11; op2@11-12.
-  result = simulate(
-      [1, 2, 1], [(0, 0, 2)], [0, 0, 1], sizes=[4, 1, 1], overhead=0.0,
-      sender_us_per_transfer=2.0, sender_us_per_byte=0.5)
-  assert result.start_us.tolist() == [0, 1, 11]
-  assert (result.jobs.packing.tolist(), result.jobs.devices.tolist()) == ([True], [0])
-  assert (result.jobs.start_us.tolist(), result.jobs.end_us.tolist()) == ([3], [7])
-  assert result.transfers.start_us.tolist() == [7]
+  # a@0-1 on 0; b, ready since 0, @1-3. Packing (2 + 0.5 * 4 = 4 us) queues behind it: 3-7.
+  # The 4 bytes take 7-11; c@11-12.
+  result = check(
+      {"a": (1, 0), "b": (2, 0), "c": (1, 1)}, ["a>c"], sizes={"a": 4}, sender_us_per_transfer=2.0,
+      sender_us_per_byte=0.5, starts={"a": 0, "b": 1, "c": 11}, sent={"a": (7, 11)},
+      jobs=[(True, 0, 3, 7)])
   assert result.busy_us.tolist() == [7, 1]
 
 
 def test_unpacking_takes_compute_time_of_the_receiver_before_the_consumers():
-  # op0@0-1 on 0, its 4 bytes take 1-5. Device 1 is busy with op1@0-6; unpacking (1 + 4) 6-11.
-  # op2@11-12. No overhead follows unpacking; the copy is held from 5 on.
-  result = simulate(
-      [1, 6, 1], [(0, 0, 2)], [0, 1, 1], sizes=[4, 1, 1], overhead=0.0,
-      receiver_us_per_transfer=1.0, receiver_us_per_byte=1.0)
-  assert result.start_us.tolist() == [0, 0, 11]
-  assert (result.jobs.packing.tolist(), result.jobs.devices.tolist()) == ([False], [1])
-  assert (result.jobs.start_us.tolist(), result.jobs.end_us.tolist()) == ([6], [11])
-  assert result.peak_memory_bytes.tolist() == [4, 5]
+  # a@0-1 on 0, its 4 bytes take 1-5. Device 1 is busy with b@0-6; unpacking (1 + 4) 6-11.
+  # c@11-12. No overhead follows unpacking; the copy is held from 5 on.
+  check({"a": (1, 0), "b": (6, 1), "c": (1, 1)}, ["a>c"], sizes={"a": 4},
+        receiver_us_per_transfer=1.0, receiver_us_per_byte=1.0,
+        starts={"a": 0, "b": 0, "c": 11}, jobs=[(False, 1, 6, 11)], peaks=[4, 5])
 
 
 @examples(1000)
@@ -99,48 +77,39 @@ def test_extensions_agree_with_the_plain_python_simulator(seed, floats):
     assert result.peak_memory_bytes.tolist() == pytest.approx(peak_bytes, abs=1e-6)
 
 
-def executor_result(compute, edges, placement, *, op_types=None, **fields):
-  """Simulated under the executor's order; ops of type "I" run inline."""
-  n = len(compute)
-  graph = ComputationGraph.from_edges(
-      [f"op{i}" for i in range(n)], op_types or ["X"] * n, [1] * n, edges)
-  cluster = make_cluster(
-      max(placement) + 1, ready_order="executor", inline_op_types=("I",), **fields)
-  return Simulator(graph, make_costs(compute, [1] * n), cluster, num_threads=1).simulate(placement)
+def check_executor(ops, edges, **expected):
+  return check(ops, edges, ready_order="executor", inline_op_types=("I",), **expected)
 
 
 def test_executor_goes_depth_first_into_what_was_made_ready_last():
-  # op0 makes op1, op2 and op3 ready: op3 is inline, op2 at the front of the deque. op3 makes op4
-  # ready, which is inline before them.
-  result = executor_result([1] * 5, [(0, 0, 1), (0, 0, 2), (0, 0, 3), (3, 0, 4)], [0] * 5)
-  assert result.start_us.tolist() == [0, 4, 3, 1, 2]
+  # a makes b, c and d ready: d is inline, c at the front of the deque. d makes e ready, which is
+  # inline before them.
+  check_executor({name: (1, 0) for name in "abcde"}, ["a>b", "a>c", "a>d", "d>e"], devices=1,
+                 starts={"a": 0, "b": 4, "c": 3, "d": 1, "e": 2})
 
 
 def test_executor_takes_what_arrives_after_all_that_was_made_ready_here():
-  # op3@0-2 on 0 while op0@0-1 on 1 is sent 1-2. As op1 arrives, op3 makes op4 and op5 ready: op5,
-  # inline, then op4, then op1.
-  result = executor_result(
-      [1, 1, 1, 2, 1, 1], [(0, 0, 1), (3, 0, 4), (3, 0, 5), (0, 0, 2)], [1, 0, 1, 0, 0, 0])
-  assert result.start_us.tolist() == [0, 4, 1, 0, 3, 2]
+  # d@0-2 on 0 while a@0-1 on 1 is sent 1-2. As b arrives, d makes e and f ready: f, inline, then e,
+  # then b.
+  check_executor(
+      {"a": (1, 1), "b": (1, 0), "c": (1, 1), "d": (2, 0), "e": (1, 0), "f": (1, 0)},
+      ["a>b", "d>e", "d>f", "a>c"], starts={"a": 0, "b": 4, "c": 1, "d": 0, "e": 3, "f": 2})
 
 
 def test_executor_stops_an_op_for_unpacking():
-  # op0@0-1 on 1, sent 1-2. Unpacking 2-5 stops op1@0-4 on 0, which ends at 7; op2, ready since 5.
-  result = executor_result(
-      [1, 4, 1], [(0, 0, 2)], [1, 0, 0], receiver_us_per_transfer=3.0)
-  assert result.start_us.tolist() == [0, 0, 7]
-  assert result.jobs.start_us.tolist() == [2] and result.jobs.end_us.tolist() == [5]
-  # What starts meanwhile waits: op1@0-2, unpacking 2-5, then op3, ready since 2, and op2.
-  result = executor_result(
-      [1, 2, 1, 1], [(0, 0, 2), (1, 0, 3)], [1, 0, 0, 0], receiver_us_per_transfer=3.0)
-  assert result.step_time_us == 7
+  # a@0-1 on 1, sent 1-2. Unpacking 2-5 stops b@0-4 on 0, which ends at 7; c, ready since 5.
+  check_executor({"a": (1, 1), "b": (4, 0), "c": (1, 0)}, ["a>c"], receiver_us_per_transfer=3.0,
+                 starts={"a": 0, "b": 0, "c": 7}, jobs=[(False, 0, 2, 5)])
+  # What starts meanwhile waits: b@0-2, unpacking 2-5, then d, ready since 2, and c.
+  check_executor({"a": (1, 1), "b": (2, 0), "c": (1, 0), "d": (1, 0)}, ["a>c", "b>d"],
+                 receiver_us_per_transfer=3.0, step_us=7)
 
 
 def test_an_op_that_begins_beside_a_busy_device_takes_longer():
-  # op0@0-2 on 0 begins first; op1 on 1 takes 6 instead of 4, and op2 has its device alone.
-  result = executor_result([2, 4, 3], [(0, 0, 2), (1, 0, 2)], [0, 1, 1], busy_slowdown=0.5)
-  assert result.start_us.tolist() == [0, 0, 6] and result.end_us.tolist() == [2, 6, 9]
-  assert result.step_time_us == 9
+  # a@0-2 on 0 begins first; b on 1 takes 6 instead of 4, and c has its device alone.
+  result = check_executor({"a": (2, 0), "b": (4, 1), "c": (3, 1)}, ["a>c", "b>c"],
+                          busy_slowdown=0.5, starts={"a": 0, "b": 0, "c": 6}, step_us=9)
+  assert result.end_us.tolist() == [2, 6, 9]
 
 
 @examples(400)
