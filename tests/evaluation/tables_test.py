@@ -2,7 +2,8 @@ import json
 
 import pandas as pd
 
-from placeto_tf.evaluation import tables
+from placeto_tf import zoo
+from placeto_tf.evaluation import graph_table, tables
 
 
 def row(graph, method, step_time_us, seed=0, start_us=None, fits=True, budget=100):
@@ -69,3 +70,18 @@ def test_the_reach_table_counts_evaluations_until_another_methods_best(tmp_path)
   assert "| a | k80:2 | fast | 50 | 2.0 | 20 | 1.0 | 4.00 |" in lines
   assert "| b | k80:2 | fast | 2 | 0.1 | never | - | - |" in lines
   assert "| geometric mean |  | fast | 10 | 0.4 | in 50 % of runs | - | - |" in lines
+
+
+_SPEC = "rnnlm:batch=2:layers=1:steps=2:hidden=4:vocab=1000"
+
+
+def test_a_row_counts_what_the_graph_has():
+  row = graph_table.describe(_SPEC, "k80:1")
+  built = zoo.build(_SPEC)
+  assert row["spec"] == f"`{_SPEC}`"
+  assert row["trained parameters"] == f"{built.num_parameters / 1e6:.1f} M"
+  ops = [int(row[name].replace(",", "")) for name in (
+      "ops behind the train op", "ops of the graph")]
+  assert 0 < ops[0] < ops[1] == len(built.graph.get_operations())
+  assert row["one step on one device"].endswith(" ms")
+  assert row["memory at its peak"] == "0.0 GB"

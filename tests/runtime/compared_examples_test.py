@@ -7,6 +7,7 @@ from unhurried import compare_training
 
 from placeto_tf.errors import ReplicaMismatchError
 from placeto_tf.replication.batches import ReplicaSource
+from placeto_tf.runtime import training_memory
 
 BATCH = 8
 
@@ -64,3 +65,14 @@ def test_masks_that_are_sampled_are_full_once_and_empty_once(kept):
   assert compare_training(right.graph, right.replicas(2)).checked
   with pytest.raises(ReplicaMismatchError):
     compare_training(right.graph, wrong.replicas(2))
+
+
+def test_variables_that_do_not_fit_into_memory_are_not_trained(monkeypatch):
+  import tensorflow as tf
+
+  with tf.Graph().as_default() as graph:
+    constructs.CONSTRUCTS["mean_loss"]()
+  source = ReplicaSource(graph, {"fetches": ["train"], "batch_size": 8})
+  monkeypatch.setattr(training_memory, "_free_bytes", lambda: 100.0)
+  found = compare_training(source.graph, source.replicas(2))
+  assert not found.checked and "of memory" in str(found)

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from placeto_tf.search.baechi import m_etf
+from placeto_tf.search.heft import plan, schedule_heft
 from placeto_tf.search.list_scheduling import Schedule, Timeline, set_memory_bytes, upward_ranks
 
 
@@ -93,3 +95,34 @@ def test_upward_ranks_by_hand(make_problem, late):
   problem = _fork(make_problem, cluster=late)
   ranks = upward_ranks(Schedule(problem, links=False), problem)
   assert ranks == pytest.approx([26, 10, 10])
+
+
+def test_m_etf_starts_each_op_as_early_as_it_can(make_problem):
+  # 0 and 1 start at once on one device each; 2 follows 0 there because a transfer takes longer.
+  problem = make_problem([10.0, 8.0, 5.0], [(0, 2)], [1000] * 3)
+  found = m_etf(problem).tolist()
+  assert found[0] != found[1] and found[2] == found[0]
+
+
+def test_m_etf_leaves_a_full_device_alone(make_problem, make_cluster):
+  problem = make_problem(
+      [10.0, 10.0], [(0, 1)], persistent_bytes=[60, 60], cluster=make_cluster(2, memory=100))
+  assert sorted(m_etf(problem).tolist()) == [0, 1]
+
+
+def test_each_op_goes_where_it_is_fast(make_problem, make_cluster):
+  problem = make_problem(
+      [[1.0, 50.0], [50.0, 1.0]], cluster=make_cluster(2, speeds=[0, 1]))
+  assert schedule_heft(problem).tolist() == [0, 1]
+
+
+def test_queues_keep_the_form_with_links_from_sending_everything(make_problem):
+  # One source feeds six ops with a tensor each of 20 us. As published all six can go to the other
+  # device at once; the bus takes them one after the other, so half of them is better kept.
+  edges = [(i, i + 6) for i in range(6)]
+  problem = make_problem([1.0] * 6 + [30.0] * 6, edges, [2000] * 12)
+  plain = problem.evaluate_ops(plan(problem, links=False)).step_time_us[0]
+  linked = problem.evaluate_ops(plan(problem, links=True)).step_time_us[0]
+  assert linked <= plain
+  assert np.bincount(plan(problem, links=True), minlength=2).min() > 0
+  assert problem.evaluate_ops(schedule_heft(problem)).step_time_us[0] == linked

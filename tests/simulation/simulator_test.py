@@ -12,8 +12,9 @@ from properties import examples
 from random_cases import make_cluster, make_costs, random_case, with_cluster
 
 from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.errors import CostError, PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.simulation.path_lengths import longest_path_us
+from placeto_tf.simulation.path_lengths import longest_path_us, remaining_path_us
 from placeto_tf.simulation.simulator import Simulator
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -154,3 +155,39 @@ def test_placements_are_left_as_they_are_and_may_be_of_any_integer_type():
   assert simulator.simulate_many(placement)[0].tolist() == [result.step_time_us]
   assert simulator.simulate(placement.tolist()).step_time_us == result.step_time_us
   assert placement.tolist() == (np.arange(100) % 4).tolist()
+
+
+# a -> b -> d, a -> c -> d.
+DIAMOND = ComputationGraph.from_edges(
+    list("abcd"), ["X"] * 4, [1] * 4, [(0, 0, 1), (0, 0, 2), (1, 0, 3), (2, -1, 3)])
+
+
+def test_paths_end_and_start_with_each_op():
+  op_us = np.array([1.0, 2.0, 5.0, 1.0])
+  assert longest_path_us(DIAMOND, op_us).tolist() == [1, 3, 6, 7]
+  assert remaining_path_us(DIAMOND, op_us).tolist() == [7, 3, 6, 1]
+
+
+GRAPH = ComputationGraph.from_edges(["op0", "op1", "op2"], ["X"] * 3, [1] * 3, [])
+
+
+def simulator(ops=3, devices=2, **fields):
+  return Simulator(GRAPH, make_costs([1] * ops, [1] * ops), make_cluster(devices, **fields))
+
+
+@pytest.mark.parametrize("call, error, words", [
+    (lambda: simulator().simulate([0, 0]), PlacementError, "shape .2,.*each of the 3 ops"),
+    (lambda: simulator().simulate([0, 2, 0]), PlacementError,
+     "'op1' is on device 2; the cluster has devices 0 to 1"),
+    (lambda: simulator().simulate([0.0, 1.0, 0.0]), PlacementError, "type float64; expected int32"),
+    (lambda: simulator().simulate_many(np.array([[0, 0, 0], [0, 7, 0]])), PlacementError,
+     "'op1' is on device 7"),
+    (lambda: simulator().simulate_many(
+        np.zeros((1, 3), np.int32), start_us=np.empty((1, 3), np.float32)), PlacementError,
+     "start_us is float32"),
+    (lambda: simulator(ops=2), CostError, "2 ops with 2 outputs, the graph has 3 with 3"),
+    (lambda: simulator(kinds=2), CostError, "1 kinds of devices, the cluster has 2"),
+])
+def test_what_does_not_fit_is_named(call, error, words):
+  with pytest.raises(error, match=words):
+    call()

@@ -7,6 +7,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
+from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.learner import (
   PublishedAgent,
   PublishedLearner,
@@ -100,3 +101,16 @@ def test_a_baseline_is_the_mean_return_of_a_graphs_last_updates_at_each_step():
   for scale in (100.0, 1.0, 3.0):  # the first one is forgotten
     learner._lay_baseline(scale * rewards, 1)
   np.testing.assert_allclose(learner._baseline.table, [[0, 0, 0], [6, 2, 2]])
+
+
+def test_the_papers_choices_are_the_papers():
+  config = PublishedConfig()
+  assert (config.learning_rate, config.final_learning_rate) == (1e-3, 1e-4)
+  assert config.sum_gradients
+  assert (config.entropy, config.final_entropy) == (0.003, 0.0)
+  network = config.network
+  assert (network.embedding, network.rounds, network.width) == ("placeto", 8, None)
+  assert network.transform_layers == 2
+  rules = config.environment
+  assert rules.num_episodes == 8
+  assert (rules.start, rules.order, rules.reward) == ("given", "topological", "intermediate")
