@@ -139,10 +139,11 @@ def compared(keras, name, replicas):
   found = compare_training(whole, replicated)
   variables = model.optimizer.variables
   variables = [*model.variables, *(variables() if callable(variables) else variables)]
-  first = [np.asarray(each) for each in variables]
+  first = [np.array(each) for each in variables]
 
   def trained(graph):
     """Losses and float variables after five steps from the first values."""
+    model.reset_metrics()  # of which "loss" is one
     for variable, value in zip(variables, first):
       variable.assign(value)
     losses = []
@@ -154,7 +155,7 @@ def compared(keras, name, replicas):
       x, y = (tf.constant(each, dtype) for each, (_, dtype) in zip(examples, (inputs, targets)))
       losses.append(graph.source.tf_graph(x, y)["loss"].numpy())
     return [np.array(losses), *(
-        each for each in map(np.asarray, variables) if each.dtype.kind == "f")]
+        each for each in map(np.array, variables) if each.dtype.kind == "f")]
 
   apart = max(np.abs(one - other).max() / (np.abs(one).max() or 1)
               for one, other in zip(trained(whole), trained(replicated.graph)))
