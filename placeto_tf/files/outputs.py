@@ -18,10 +18,10 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import stat
-import tempfile
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Type, TypeVar
+from typing import Any, Dict, Iterator, List, Sequence, Type, TypeVar
 
 from placeto_tf.errors import PlacementError, PlacetoError, SetupError
 from placeto_tf.files import user_files
@@ -47,16 +47,15 @@ def write(
   Raises:
     error_type: the file cannot be written.
   """
-  folder = os.path.dirname(os.path.abspath(path))
+  temporary = f"{path}.{secrets.token_hex(8)}"
   try:
-    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=os.path.basename(path) + ".")
     try:
-      with os.fdopen(descriptor, "wb") as file:
+      with open(temporary, "xb") as file:
         file.write(content)
-      os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's files are readable by the owner alone
       os.replace(temporary, path)
     except BaseException:
-      os.unlink(temporary)
+      with contextlib.suppress(OSError):
+        os.unlink(temporary)
       raise
   except OSError as error:
     raise error_type(
@@ -115,8 +114,8 @@ class ResultDirectory:
         self._made.append(missing)
         missing = os.path.dirname(missing)
       os.makedirs(self.out, exist_ok=True)
-      self.path = tempfile.mkdtemp(dir=self.out, prefix=_PARTIAL)
-      os.chmod(self.path, 0o777 & ~_umask())
+      self.path = os.path.join(self.out, _PARTIAL + secrets.token_hex(8))
+      os.mkdir(self.path)
     except OSError as error:
       self.__exit__()
       raise PlacetoError(f"cannot write to {self.out!r} ({error.strerror}); choose a directory "
@@ -201,16 +200,13 @@ def check(out: str) -> str:
   """
   if not out.strip() or "\0" in out:
     raise PlacetoError(f"the directory for results has no name that can be one ({out!r}); give one")
-  path = os.path.abspath(out)
-  if os.path.lexists(path) and not os.path.isdir(path):
-    raise PlacetoError(f"{out!r} is a file, or a link that leads nowhere; expected a directory, "
-                       "new or existing")
-  # The nearest directory that exists decides whether the others can be made.
-  nearest = path
+  path = nearest = os.path.abspath(out)
+  # The nearest path that exists decides whether the directory can be made.
   while not os.path.lexists(nearest):
     nearest = os.path.dirname(nearest)
   if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK | os.X_OK):
-    raise PlacetoError(f"{out!r} cannot be written; choose a directory that you may write to")
+    raise PlacetoError(f"results cannot be written to {out!r}, because {nearest!r} is no directory "
+                       "that you may write to; choose another directory, new or existing")
   return path
 
 
@@ -237,19 +233,21 @@ def alone(directory: str) -> Iterator[None]:
     PlacetoError: another run works in it, or it cannot be made.
   """
   make(directory)
-  lock = None
-  try:
-    lock = _locked(directory)
-  except BlockingIOError:
-    raise PlacetoError(f"another run works in {directory!r}; wait for its end or choose another "
-                       "directory") from None
-  except OSError:  # a file system without locks
-    pass
-  try:
+  with contextlib.ExitStack() as stack:
+    with contextlib.suppress(ImportError):  # on Windows
+      import fcntl
+
+      descriptor = os.open(directory, os.O_RDONLY)
+      # The lock ends with the descriptor, and thus with the process.
+      stack.callback(os.close, descriptor)
+      try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        raise PlacetoError(f"another run works in {directory!r}; wait for its end or choose "
+                           "another directory") from None
+      except OSError:  # a file system without locks
+        pass
     yield
-  finally:
-    if lock is not None:
-      os.close(lock)
 
 
 def cache_folder(name: str) -> str:
@@ -288,21 +286,6 @@ def make_private(path: str) -> str:
     folder = os.path.dirname(folder)
 
 
-def _locked(directory: str) -> Optional[int]:
-  """Returns a descriptor of a directory that holds its lock, which ends with the process."""
-  try:
-    import fcntl
-  except ImportError:  # Windows
-    return None
-  descriptor = os.open(directory, os.O_RDONLY)
-  try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BaseException:
-    os.close(descriptor)
-    raise
-  return descriptor
-
-
 def _read_list(out: str) -> Dict[str, str]:
   """Returns path below the directory -> digest; {} where there is no list."""
   path = os.path.join(out, MANIFEST)
@@ -335,9 +318,3 @@ def _digest(path: str) -> str:
     for chunk in iter(lambda: file.read(1 << 20), b""):
       digest.update(chunk)
   return f"{os.path.getsize(path)}:{digest.hexdigest()}"
-
-
-def _umask() -> int:
-  umask = os.umask(0)
-  os.umask(umask)
-  return umask

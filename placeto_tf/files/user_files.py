@@ -8,7 +8,7 @@ names the file, the problem, the expected content, and the caller's remedy.
 
 from __future__ import annotations
 
-import errno
+import collections
 import io
 import json
 import math
@@ -69,12 +69,9 @@ def read_bytes(
       # Files such as those of /proc have a size of 0 and may still be endless.
       # One byte more than allowed tells that there is more.
       content = file.read(most_bytes + 1) if os.path.getsize(path) <= most_bytes else None
-  except OSError as error:
-    raise refused(error.strerror or str(error)) from None
-  except ValueError as error:  # a name with a null character
-    raise refused(str(error)) from None
-  except MemoryError:
-    raise refused("it does not fit in memory") from None
+  except (OSError, ValueError, MemoryError) as error:  # ValueError: a name with a null character
+    raise refused(getattr(error, "strerror", None) or str(error) or "too large for the memory"
+                  ) from None
   if content is None or len(content) > most_bytes:
     raise refused(f"it holds more than {most_bytes:,} bytes")
   return content
@@ -156,8 +153,6 @@ def parse_json(text: str) -> Any:
         parse_float=_finite)
   except RecursionError:
     raise ValueError("it is nested too deeply") from None
-  except MemoryError:
-    raise ValueError("it does not fit in memory") from None
 
 
 def read_arrays(
@@ -215,15 +210,12 @@ def check_regular(path: Path, *, what: str, remedy: str,
   """
   try:
     mode = os.stat(path).st_mode
-  # Refuse only circular links here; opening the file gives better messages for other errors.
-  except (OSError, ValueError) as error:
-    looping = isinstance(error, OSError) and error.errno == errno.ELOOP
-    reason = os.strerror(errno.ELOOP) if looping else ""
-  else:
+  except (OSError, ValueError):
+    return  # there is no such file: opening it gives the reason
+  if not stat.S_ISREG(mode):
     kind = next((name for test, name in _KINDS if test(mode)), "a special file")
-    reason = "" if stat.S_ISREG(mode) else f"it is {kind}, expected a regular file"
-  if reason:
-    raise error_type(f"cannot read {what} {os.fspath(path)!r} ({reason}); {remedy}")
+    raise error_type(f"cannot read {what} {os.fspath(path)!r} (it is {kind}, expected a regular "
+                     f"file); {remedy}")
 
 
 def brief(value: object) -> str:
@@ -244,11 +236,8 @@ def _no_repeats(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
   """Returns an object; JSON would silently keep the last of equal keys."""
   found = dict(pairs)
   if len(found) != len(pairs):
-    seen = set()
-    for key, _ in pairs:
-      if key in seen:
-        raise ValueError(f"{key!r} appears twice in one object, keep one of them")
-      seen.add(key)
+    (key, _), *_ = collections.Counter(key for key, _ in pairs).most_common()
+    raise ValueError(f"{key!r} appears twice in one object, keep one of them")
   return found
 
 
@@ -259,13 +248,12 @@ def _no_constant(name: str) -> Any:
 def _integer(text: str) -> int:
   # Python takes a time that grows with the square of the digits.
   if len(text) > 20 or not -_MOST_INTEGER <= int(text) < _MOST_INTEGER:
-    raise ValueError(f"the whole number {text if len(text) <= 24 else text[:21] + '...'} does not "
-                     "fit in 64 bits")
+    raise ValueError(f"the whole number {text:.24} does not fit in 64 bits")
   return int(text)
 
 
 def _finite(text: str) -> float:
   value = float(text)
   if not math.isfinite(value):
-    raise ValueError(f"the number {text if len(text) <= 24 else text[:21] + '...'} is too large")
+    raise ValueError(f"the number {text:.24} is too large")
   return value

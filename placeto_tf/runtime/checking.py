@@ -8,19 +8,13 @@ of the same strategy are checked first, and all replicas if that is cheap.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from typing import Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.replication.batches import ReplicaSource
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
-from placeto_tf.replication.replicating import (
-  REPLICA,
-  SYNCHRONIZED,
-  replicate,
-  with_order,
-)
+from placeto_tf.replication.replicating import replicate, with_order
 from placeto_tf.runtime.comparing import TrainingComparison, compare_training
 
 _FEW_OPS = 4_000  # of the replicated graph: all replicas are checked at once
@@ -69,24 +63,19 @@ def _compare(
     started: float) -> TrainingComparison:
   """Compares (replicas, micro-batches) of the same strategy, with a few examples for each."""
   count, micro_batches = strategy
-
-  def made(batch_norm: str) -> ReplicatedGraph:
-    """Makes the replicas, with the order of micro-batches that is known for their number alone."""
-    small = replicate(
-        part, count, whole=whole, mirrored=replicated.mirrored, single=replicated.single,
-        batch_norm=batch_norm, micro_batches=micro_batches)
-    return with_order(small, replicated.order) if count == replicated.replicas else small
-
   try:
     whole, part = source.small(count, replicated.replicas)
     if part is None:
       return TrainingComparison(
           False, "the batch grew, so that there is no graph to compare with")
-    # Statistics of the whole batch are compared; a replica's own are run after.
-    own = functools.partial(made, REPLICA) if replicated.own_statistics else None
-    small = made(SYNCHRONIZED if own else source.batch_norm)
+    small = replicate(
+        part, count, whole=whole, mirrored=replicated.mirrored, single=replicated.single,
+        batch_norm=source.batch_norm, micro_batches=micro_batches)
+    # The order of micro-batches is known for their number alone.
+    if count == replicated.replicas:
+      small = with_order(small, replicated.order)
   except GraphError as problem:
     return TrainingComparison(False, f"with a few examples: {problem}")
   return dataclasses.replace(
-      compare_training(whole, small, time_limit_s=limit_s, started=started, own=own),
+      compare_training(whole, small, time_limit_s=limit_s, started=started),
       replicas=count, of=replicated.replicas)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Callable, Optional
+from typing import Optional
 
 from placeto_tf.errors import GraphError, ReplicaMismatchError, counted, one_line
 from placeto_tf.graphs import load_graph
@@ -21,8 +21,10 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import SYNCHRONIZED, replicate, with_order
-from placeto_tf.runtime.side_by_side import SideBySide
+from placeto_tf.runtime.compared_examples import ComparedExamples
+from placeto_tf.runtime.side_by_side import fault_of_replicas, train_side_by_side
 from placeto_tf.runtime.trainable_graph import NotRunnable
+from placeto_tf.runtime.trained_pair import TrainedPair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,21 +73,18 @@ class TrainingComparison:
 
 def compare_training(
     graph: object, replicated: ReplicatedGraph, steps: int = 5, *, time_limit_s: float = 120.0,
-    seed: int = 0, started: Optional[float] = None,
-    own: Optional[Callable[[], ReplicatedGraph]] = None) -> TrainingComparison:
+    seed: int = 0, started: Optional[float] = None) -> TrainingComparison:
   """Trains a graph and its replicas on this machine and compares every variable and fetch.
 
   Args:
     graph: at the global batch: a `ComputationGraph`, or anything that `load_graph` takes.
-    replicated: its replicas.
+    replicated: its replicas. If they have statistics of their own, the same replicas with
+      synchronized statistics are compared, and `replicated` is run after them.
     steps: of training.
     time_limit_s: time limit. No step begins after half of it. One step is enough to show errors,
       because all variables, including optimizer slots, begin with nonzero numbers.
     seed: of the examples.
     started: start of the time limit, by the monotonic clock; by default now.
-    own: makes the same replicas with statistics of their own, which are run after `replicated`.
-      By default these are `replicated`, if it has such statistics; its synchronized form is made
-      and compared.
 
   Returns:
     The comparison. `checked` is False, with the reason, if the graph cannot be run here.
@@ -98,7 +97,7 @@ def compare_training(
   try:
     if replicated.replicas == 1:
       raise NotRunnable("one replica is the unchanged graph")
-    found = _compare(graph, replicated, steps, started, time_limit_s, seed, own)
+    found = _compare(graph, replicated, steps, started, time_limit_s, seed)
   except NotRunnable as problem:
     found = TrainingComparison(False, str(problem))
   return dataclasses.replace(found, seconds=time.monotonic() - started)
@@ -106,29 +105,26 @@ def compare_training(
 
 def _compare(
     graph: ComputationGraph, replicated: ReplicatedGraph, steps: int, started: float,
-    time_limit_s: float, seed: int, own: Optional[Callable[[], ReplicatedGraph]],
-) -> TrainingComparison:
+    time_limit_s: float, seed: int) -> TrainingComparison:
   """Compares as `compare_training`; raises NotRunnable where that cannot be run."""
   import tensorflow as tf
 
   # Own statistics differ from the whole batch's, so the synchronized form is compared.
-  given = replicated
+  own = bool(replicated.own_statistics)
   try:
-    if given.own_statistics:
-      own = own or (lambda: given)
-      replicated = with_order(replicate(
-          replicated.original, replicated.replicas, whole=graph, mirrored=replicated.mirrored,
-          single=replicated.single, batch_norm=SYNCHRONIZED,
-          micro_batches=replicated.micro_batches), replicated.order)
+    compared = replicated if not own else with_order(replicate(
+        replicated.original, replicated.replicas, whole=graph, mirrored=replicated.mirrored,
+        single=replicated.single, batch_norm=SYNCHRONIZED,
+        micro_batches=replicated.micro_batches), replicated.order)
   except GraphError as problem:
     raise NotRunnable(f"with synchronized statistics: {problem}") from None
-  comparison = SideBySide(
-      with_plain_batch_norm(graph) if own else graph, replicated, seed, norms=own is not None)
   deadline = started + time_limit_s
   too_long = f"it takes more than {time_limit_s:g} s on this machine"
   try:
-    largest, done = comparison.run(steps, started, deadline)
-    own_run = own is None or comparison.run_own(graph, own(), started, deadline)
+    found = train_side_by_side(
+        with_plain_batch_norm(graph) if own else graph, compared, seed, steps, started, deadline,
+        norms=own)
+    own_run = not own or _run_own(graph, replicated, seed, started, deadline)
   except tf.errors.DeadlineExceededError:
     raise NotRunnable(too_long) from None
   except ReplicaMismatchError:
@@ -136,19 +132,43 @@ def _compare(
   except GraphError as problem:
     raise NotRunnable(str(problem)) from None
   except (tf.errors.OpError, MemoryError) as problem:
-    said = one_line(problem)
-    # The graph itself has done this step, so the fault is the replicas'.
-    if comparison.in_replicas:
-      raise ReplicaMismatchError(
-          f"the graph trains but its replicas do not ({said}); train with one replica") from None
-    raise NotRunnable(f"the graph does not run on this machine ({said})") from None
-  pair = comparison.pair
+    raise NotRunnable(f"the graph does not run on this machine ({one_line(problem)})") from None
+  pair = found.pair
   # If no variable's comparison shows anything, nothing was checked.
-  if pair.variables and comparison.untold.issuperset(pair.updated or pair.variables):
+  if pair.variables and found.untold.issuperset(pair.updated or pair.variables):
     raise NotRunnable(
-        "all variables overflow in the first step" if comparison.overflow_step == 0 else
-        too_long if comparison.hurried else
+        "all variables overflow in the first step" if found.overflow_step == 0 else
+        too_long if found.hurried else
         "no step changes a variable by more than other roundings alone would")
   return TrainingComparison(
-      True, "", done, len(pair.variables), len(pair.tensors), largest, len(comparison.untold),
-      own_statistics=own_run)
+      True, "", found.steps, len(pair.variables), len(pair.tensors), found.largest,
+      len(found.untold), own_statistics=own_run)
+
+
+def _run_own(
+    graph: ComputationGraph, replicated: ReplicatedGraph, seed: int, started: float,
+    deadline: float) -> bool:
+  """Runs replicas with statistics of their own, if there is time; returns whether there was.
+
+  One step of any examples shows that these replicas run. One more step, in which all replicas have
+  the same examples, is compared: their statistics are those of the whole batch.
+  """
+  import tensorflow as tf
+
+  try:
+    with fault_of_replicas():
+      alone = TrainedPair(graph, replicated)
+      try:
+        alone.begin(seed)
+        alone.parts.step(replicated.feed(ComparedExamples(alone, seed).feed(0)), deadline)
+      finally:
+        alone.close()
+  except tf.errors.DeadlineExceededError:
+    return False
+  try:
+    train_side_by_side(graph, replicated, seed, 1, started, deadline, repeated=True)
+  except ReplicaMismatchError:
+    raise
+  except (NotRunnable, GraphError, MemoryError, tf.errors.OpError):
+    pass  # the replicas with synchronized statistics were compared
+  return True

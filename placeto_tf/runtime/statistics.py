@@ -23,15 +23,12 @@ def median_interval(values: Sequence[float]) -> Tuple[float, float]:
   Returns:
     Its ends. Too few values for the confidence (below 6) give (0, inf).
   """
+  from scipy import stats
+
   ordered = np.sort(np.asarray(values, dtype=np.float64))
   n = len(ordered)
-  k, tail = 0, 0.0
   # The largest k with 2 P(Binomial(n, 1/2) < k) <= 1 - CONFIDENCE.
-  while k < n // 2:
-    tail += math.comb(n, k) / 2.0**n
-    if 2 * tail > 1 - CONFIDENCE:
-      break
-    k += 1
+  k = int(stats.binom.ppf((1 - CONFIDENCE) / 2, n, 0.5))
   if not k:
     return 0.0, math.inf
   # k counts from 1.

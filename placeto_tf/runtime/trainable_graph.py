@@ -49,7 +49,7 @@ class TrainableGraph:
   Attributes:
     graph: the graph that is run.
     tf_graph: the graph in TensorFlow; ops may be added to it.
-    values: op -> value of the variables that a live function captures; empty for other graphs.
+    captured: op -> variable that a live function captures; empty for other graphs.
     given: fed tensor -> value of other captured tensors.
     session: None before it is opened.
   """
@@ -68,7 +68,7 @@ class TrainableGraph:
     """
     import tensorflow as tf
 
-    self.values, self.given = _captured(graph)
+    self.captured, self.given = _captured(graph)
     self.graph = graph = frozen(graph)
     # Work on a copy, because the given graph must not change.
     source = graph.origin
@@ -146,8 +146,17 @@ class TrainableGraph:
           write = tf.raw_ops.Assign(ref=op.outputs[0], value=value, validate_shape=False).op
         self._readers[name], self._setters[name] = read, (write, value)
 
+  def first(self, names: Sequence[str]) -> List[np.ndarray]:
+    """Returns the first values of variables: those that a live function captures, if it is one."""
+    if not self.captured:
+      return self.read(names)
+    values = [self.captured[name].numpy() for name in names]
+    # As `_lift` widens the variables.
+    return [value.astype(np.float32) if value.dtype.itemsize == 2 and (
+        self.captured[name].dtype.is_floating) else value for name, value in zip(names, values)]
+
   def read(self, names: Sequence[str]) -> List[np.ndarray]:
-    """Returns the values of variables."""
+    """Returns the present values of variables."""
     return self.session.run([self._readers[name] for name in names])
 
   def write(self, values: Mapping[str, np.ndarray]) -> None:
@@ -191,12 +200,11 @@ class TrainableGraph:
                 for name in self._fixed})
 
 
-def _captured(graph: ComputationGraph) -> Tuple[Dict[str, np.ndarray], Dict[str, np.ndarray]]:
-  """Returns the values that a live function captures.
+def _captured(graph: ComputationGraph) -> Tuple[Dict[str, tf.Variable], Dict[str, np.ndarray]]:
+  """Returns what a live function captures.
 
   Returns:
-    (op -> value) of its variables, and (fed tensor -> value) of its other tensors, such as class
-    weights.
+    (op -> variable), and (fed tensor -> value) of its other tensors, such as class weights.
 
   Raises:
     NotRunnable: it captures a resource that is no variable, or a value that is not there.
@@ -204,16 +212,12 @@ def _captured(graph: ComputationGraph) -> Tuple[Dict[str, np.ndarray], Dict[str,
   function = graph.origin.tf_graph
   if graph.origin.format != "concrete_function":
     return {}, {}
-  variables, tensors = {}, {}
   names = getattr(function, PLACED_NAMES, {})
+  variables, tensors = {}, {}
   for each in resource_captures(function):
     if each.variable is None:
       raise NotRunnable(f"the function captures {each.op!r}, which is no variable")
-    value = each.variable.numpy()
-    # As `_lift` widens the variable.
-    if each.variable.dtype.is_floating and value.dtype.itemsize == 2:
-      value = value.astype(np.float32)
-    variables[names.get(each.op, each.op)] = value
+    variables[names.get(each.op, each.op)] = each.variable
   for outer, inner in function.graph.captures:
     name = names.get(inner.op.name, inner.op.name)
     if name in variables or inner.op.type != "Placeholder":

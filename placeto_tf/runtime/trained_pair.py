@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError, ReplicaMismatchError
-from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.concrete_functions import PLACED_NAMES
 from placeto_tf.graphs.loops import PASSING
 from placeto_tf.graphs.variables import initializers
 from placeto_tf.replication import op_roles
@@ -43,6 +41,7 @@ class TrainedPair:
     updated: the variables that an op of the step changes.
     chunks: the variables, in groups that are read and written together.
     tensors: the fetches that are tensors.
+    double: whether both are in double precision.
     small: whether weights begin smaller, so that many layers do not overflow.
   """
 
@@ -68,7 +67,7 @@ class TrainedPair:
     def written(each: ComputationGraph) -> ComputationGraph:
       return with_plain_batch_norm(each, corrected=not repeated) if double or repeated else each
 
-    self.graph, self.replicated = graph, replicated
+    self.graph, self.replicated, self.double = graph, replicated, double
     check_memory(graph, replicated, 2.0 if double else 1.0)
     self.whole = TrainableGraph(written(graph), double)
     try:
@@ -128,6 +127,25 @@ class TrainedPair:
           for part in self._by_copy(name, value).values()]
     return seen
 
+  def beside(
+      self, other: TrainedPair, of_replicas: bool
+  ) -> Iterator[Tuple[str, np.ndarray, np.ndarray]]:
+    """Reads the variables of two trainings of one pair.
+
+    Args:
+      other: the second training, from `again`.
+      of_replicas: whether the replicas' copies are read instead of the graph's variables.
+
+    Yields:
+      (variable of the graph, its value or one of its copies' values here, the same in the other).
+    """
+    for chunk in self.chunks:
+      names = [(name, copy_) for name in chunk
+               for copy_ in (self.copies[name] if of_replicas else [name])]
+      yield from zip((name for name, _ in names), *(
+          (each.parts if of_replicas else each.whole).read([copy_ for _, copy_ in names])
+          for each in (self, other)))
+
   def _in_chunks(self) -> List[List[str]]:
     """Divides the variables into groups of at most `CHUNK_BYTES`, or of one variable."""
     found: List[List[str]] = [[]]
@@ -157,10 +175,9 @@ class TrainedPair:
         by_original.setdefault(original[at], []).append(names[i])
     if graph.origin.format == "concrete_function":
       # A live function's replicas capture the same variable objects, whatever its ops are named.
-      theirs = {variable: name for name, variable in _captured_variables(replicated.graph).items()}
-      ours = _captured_variables(graph)
-      by_original = {name: [theirs[ours[name]]] for name in self.variables
-                     if ours.get(name) in theirs}
+      theirs = {id(variable): name for name, variable in self.parts.captured.items()}
+      by_original = {name: [theirs[id(variable)]] for name, variable in self.whole.captured.items()
+                     if id(variable) in theirs}
     for name in list(found):
       if name not in by_original:
         raise NotRunnable(f"variable {name!r} is not found among the replicas")
@@ -170,11 +187,10 @@ class TrainedPair:
   def _first_values(self, seed: int) -> Iterator[Dict[str, np.ndarray]]:
     """Initialises the graph; gives its variables with elements that differ, a chunk at a time."""
     graph = self.whole
-    graph.open(*(([], {}) if graph.values else initializers(graph.graph, graph.tf_graph)))
+    graph.open(*(([], {}) if graph.captured else initializers(graph.graph, graph.tf_graph)))
     rng = np.random.default_rng(seed)
     for names in self.chunks:
-      given = [graph.values[name] for name in names] if graph.values else graph.read(names)
-      yield {name: varied(value, rng, self.small) for name, value in zip(names, given)}
+      yield {name: varied(value, rng, self.small) for name, value in zip(names, graph.first(names))}
 
   def _write(self, values: Mapping[str, np.ndarray]) -> None:
     """Sets variables of the graph, and their copies among the replicas."""
@@ -196,13 +212,6 @@ class TrainedPair:
     # The axis along which a copy is smaller than the graph's variable is divided by replica.
     axes = [axis for axis, size in enumerate(shape) if 0 <= size != value.shape[axis]]
     return np.split(value, self.replicated.replicas, axis=axes[0]) if axes else None
-
-
-def _captured_variables(graph: ComputationGraph) -> Dict[str, int]:
-  """Returns the ids of the variables that a live function captures, by their ops."""
-  function = graph.origin.tf_graph
-  names = getattr(function, PLACED_NAMES, {})
-  return {names.get(each.op, each.op): id(each.variable) for each in resource_captures(function)}
 
 
 def _is_generator(graph: ComputationGraph, name: str) -> bool:

@@ -5,7 +5,7 @@ Dimensions: N ops, S segments, E edges, O outputs, D devices, B placements, T tr
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import numpy as np
 
@@ -32,19 +32,19 @@ class ReferenceEngine:
   def __init__(self, tables: SimulationTables):
     self._tables = tables
 
-  def workspace(self) -> Tuple[event_loop.Workspace, np.ndarray]:
+  def workspace(self) -> Tuple[Any, np.ndarray]:
     """Allocates the arrays of one thread, reused from one placement to the next."""
     t = self._tables
     sizes = t.num_ops, t.num_segments, len(t.edge_consumers), len(t.output_bytes), t.num_devices
     # The second array [1, N] is for start times that the caller does not need.
     return event_loop.Workspace.make(*sizes), np.empty((1, t.num_ops))
 
-  def arguments(self, workspace) -> Tuple[SimulationTables, event_loop.Workspace]:
-    """Returns the arguments of `compiled_step`."""
+  def arguments(self, workspace) -> Tuple[Any, ...]:
+    """Returns the arguments of the compiled loop between the range and the results."""
     return self._tables, workspace[0]
 
   def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> None:
-    """Simulates placements[first:last] with `event_loop`, into the arrays given.
+    """Simulates placements[first:last] with the compiled loop, into the arrays given.
 
     Args:
       workspace: of this thread, from `workspace()`.
@@ -54,10 +54,9 @@ class ReferenceEngine:
       step_time_us: [B] float64, filled in the range.
       peak: [B, D] float64 bytes, filled in the range.
     """
-    state, starts = workspace
     self.simulate_range(
-        placements, first, last, self._tables, state,
-        starts if start_us is None else start_us, step_time_us, peak)
+        placements, first, last, *self.arguments(workspace),
+        workspace[1] if start_us is None else start_us, step_time_us, peak)
 
   def op_us(self, workspace, placement) -> np.ndarray:
     """Returns the compute time of each op in the placement that was run last.
@@ -103,7 +102,7 @@ class ReferenceEngine:
     return transfers, Jobs.none()
 
 
-class ExtendedEngine:
+class ExtendedEngine(ReferenceEngine):
   """Runs `extended_loop`, which has every extension."""
 
   simulate_range = staticmethod(extended_loop.simulate_range)
@@ -118,28 +117,19 @@ class ExtendedEngine:
       cluster: states the extensions.
       inline_ops: [N] bool, ops that run inline in the executor's order; None for other orders.
     """
-    self._tables = tables
+    super().__init__(tables)
     self._extensions = extended_loop.Extensions.of(cluster, tables.num_ops, inline_ops)
 
-  def workspace(self) -> Tuple[extended_loop.Workspace, np.ndarray]:
+  def workspace(self) -> Tuple[Any, np.ndarray]:
     """Allocates the arrays of one thread, reused from one placement to the next."""
     t = self._tables
     return extended_loop.Workspace.make(
         t.num_ops, len(t.edge_consumers), len(t.output_bytes), t.num_devices,
         self._extensions), np.empty((1, t.num_ops))
 
-  def arguments(
-      self, workspace
-  ) -> Tuple[SimulationTables, extended_loop.Extensions, extended_loop.Workspace]:
-    """Returns the arguments of `compiled_step` for `extended_loop`."""
+  def arguments(self, workspace) -> Tuple[Any, ...]:
+    """Returns the arguments of the compiled loop between the range and the results."""
     return self._tables, self._extensions, workspace[0]
-
-  def run(self, workspace, placements, first, last, start_us, step_time_us, peak) -> None:
-    """Simulates placements with `extended_loop`; the arguments are those of `ReferenceEngine`."""
-    state, starts = workspace
-    self.simulate_range(
-        placements, first, last, self._tables, self._extensions, state,
-        starts if start_us is None else start_us, step_time_us, peak)
 
   def op_us(self, workspace, placement) -> np.ndarray:
     """Returns the compute time of each op in the placement that was run last.

@@ -37,9 +37,23 @@ from placeto_tf.simulation.compiling import compiled, inlined
 
 END = np.uint32(2**32 - 1)  # marks the end of a queue, and the missing output of a control segment
 
+# Rows of the arrays of a `Workspace`. A slot's work ends at DUE, inf while the slot is idle. PAUSE
+# is the pause after the end of the CURRENT op or segment, FREE the time from which an idle slot can
+# start again. HEAD and TAIL are those of the slot's queue, or END. A slot is WAKING if DUE is the
+# start of an op or transfer that takes no time.
+DUE, FREE, PAUSE = 0, 1, 2
+CURRENT, HEAD, TAIL = 0, 1, 2
+IDLE, WAKING = 0, 1
+# The last change of a device's usage; the time at which its current op allocates its bytes, inf
+# once done; and the time at which its process has finished its launches.
+TOUCHED, HOLD, LAUNCHED = 0, 1, 2
+
 
 class Workspace(NamedTuple):
-  """The arrays of one thread, reused from one placement to the next; `_State` names the rows."""
+  """The arrays of one thread, reused from one placement to the next.
+
+  Few arrays with rows, because each array of an argument takes time to compile.
+  """
 
   missing: np.ndarray  # [N] int32, dependencies of each op that are not lost yet
   ready: np.ndarray  # [N+1] uint32, ops that got ready in this round
@@ -48,13 +62,16 @@ class Workspace(NamedTuple):
   references: np.ndarray  # [O, D] int32, all 0 before and after
   segment_us: np.ndarray  # [S] float64, duration of each transfer that took place
   segment_start_us: np.ndarray  # [S] float64
-  flight_us: np.ndarray  # [E] float64
-  flight_edges: np.ndarray  # [E] uint32
-  slot_us: np.ndarray  # [3, 2D] float64
-  slot_items: np.ndarray  # [3, 2D] uint32
-  slot_flags: np.ndarray  # [2, 2D] bool
-  round_items: np.ndarray  # [3, 4D] uint32
-  device_state: np.ndarray  # [5, D] float64
+  flight_us: np.ndarray  # [E] ascending times when dependencies that wait for a latency are lost
+  flight_edges: np.ndarray  # [E] uint32, edges of these dependencies, ascending at equal times
+  slot_us: np.ndarray  # [3, 2D] float64: DUE, FREE, PAUSE
+  slot_items: np.ndarray  # [3, 2D] uint32: CURRENT, HEAD, TAIL
+  slot_flags: np.ndarray  # [2, 2D] bool: IDLE, WAKING
+  ended: np.ndarray  # [4D] uint32, slots whose work ends in this round
+  ended_keys: np.ndarray  # [4D] uint32, the order in which their dependencies are lost
+  startable: np.ndarray  # [4D] uint32, slots that may start something in this round
+  usage: np.ndarray  # [D] float64 bytes
+  device_us: np.ndarray  # [3, D] float64: TOUCHED, HOLD, LAUNCHED
 
   @classmethod
   def make(cls, n: int, s: int, e: int, o: int, d: int) -> Workspace:
@@ -69,270 +86,231 @@ class Workspace(NamedTuple):
     return cls(
         np.empty(n, np.int32), np.empty(n + 1, np.uint32), np.empty(n, np.uint32),
         np.empty(s, np.uint32), np.zeros((o, d), np.int32), np.zeros(s), np.zeros(s), np.empty(e),
-        np.empty(e, np.uint32),
-        np.empty((3, 2 * d)), np.zeros((3, 2 * d), np.uint32), np.empty((2, 2 * d), np.bool_),
-        np.zeros((3, 4 * d), np.uint32), np.empty((5, d)))
-
-
-class _State(NamedTuple):
-  """One placement and the state of its simulation; `Workspace` describes the other fields."""
-
-  place: np.ndarray  # [N] int32
-  starts: np.ndarray  # [N] float64 us, filled
-  missing: np.ndarray
-  ready: np.ndarray
-  next_op: np.ndarray
-  next_segment: np.ndarray
-  references: np.ndarray
-  segment_us: np.ndarray
-  segment_start_us: np.ndarray
-  flight_us: np.ndarray  # ascending times at which dependencies that wait for a latency are lost
-  flight_edges: np.ndarray  # edges of these dependencies, ascending at equal times
-  due: np.ndarray  # [2D] end of the slot's op or transfer, inf while idle
-  free_us: np.ndarray  # [2D] time from which an idle slot can start again
-  pause_us: np.ndarray  # [2D] pause after the end of `current`
-  current: np.ndarray  # [2D] op or segment that the slot runs
-  head: np.ndarray  # [2D] head of the slot's queue, or END
-  tail: np.ndarray  # [2D]
-  idle: np.ndarray  # [2D]
-  waking: np.ndarray  # [2D] whether `due` is the start of an op or transfer that takes no time
-  ended: np.ndarray  # [4D] slots whose work ends in this round
-  ended_keys: np.ndarray  # [4D] the order in which their dependencies are lost
-  startable: np.ndarray  # [4D] slots that may start something in this round
-  usage: np.ndarray  # [D] bytes
-  peak: np.ndarray  # [D] bytes
-  touched_us: np.ndarray  # [D] time of the last change of `usage`
-  hold_us: np.ndarray  # [D] time at which the current op allocates its bytes, inf once done
-  launched_us: np.ndarray  # [D] time at which the device's process has finished its launches
+        np.empty(e, np.uint32), np.empty((3, 2 * d)), np.zeros((3, 2 * d), np.uint32),
+        np.empty((2, 2 * d), np.bool_), np.zeros(4 * d, np.uint32), np.zeros(4 * d, np.uint32),
+        np.zeros(4 * d, np.uint32), np.empty(d), np.empty((3, d)))
 
 
 @inlined
-def _reset(tables, state):
+def _reset(peak, tables, w):
   """Sets the state to the beginning of a step; returns how many ops are ready."""
   for i in range(tables.in_degrees.shape[0]):
-    state.missing[i] = tables.in_degrees[i]
+    w.missing[i] = tables.in_degrees[i]
   # Loops instead of assignments of arrays, which take longer to compile.
-  for x in range(state.due.shape[0]):
-    state.due[x], state.free_us[x], state.head[x] = np.inf, 0.0, END
-    state.idle[x], state.waking[x] = True, False
-  for d in range(state.usage.shape[0]):
-    state.usage[d], state.peak[d] = 0.0, 0.0
-    state.touched_us[d], state.hold_us[d], state.launched_us[d] = 0.0, np.inf, 0.0
+  for x in range(w.slot_us.shape[1]):
+    w.slot_us[DUE, x], w.slot_us[FREE, x], w.slot_items[HEAD, x] = np.inf, 0.0, END
+    w.slot_flags[IDLE, x], w.slot_flags[WAKING, x] = True, False
+  for d in range(w.usage.shape[0]):
+    w.usage[d], peak[d] = 0.0, 0.0
+    w.device_us[TOUCHED, d], w.device_us[HOLD, d], w.device_us[LAUNCHED, d] = 0.0, np.inf, 0.0
   ready_count = np.uint64(0)
   for k in range(tables.roots.shape[0]):
-    state.ready[ready_count] = tables.roots[k]
+    w.ready[ready_count] = tables.roots[k]
     ready_count += np.uint64(1)
   return ready_count
 
 
 @inlined
-def _settle_memory(d, now, tables, state):
+def _settle_memory(d, now, peak, tables, w):
   """Updates the peak of device d with the bytes held until now, before its usage changes."""
   # The op that started since the last change allocated its bytes at its start, before now.
-  if state.hold_us[d] < now:
-    state.usage[d] += tables.hold_bytes[state.current[d]]
-    state.hold_us[d] = np.inf
+  if w.device_us[HOLD, d] < now:
+    w.usage[d] += tables.hold_bytes[w.slot_items[CURRENT, d]]
+    w.device_us[HOLD, d] = np.inf
   # Only bytes held over an interval count for the peak, not usage within one instant.
-  if state.touched_us[d] < now:
-    state.peak[d] = max(state.peak[d], state.usage[d])
-    state.touched_us[d] = now
+  if w.device_us[TOUCHED, d] < now:
+    peak[d] = max(peak[d], w.usage[d])
+    w.device_us[TOUCHED, d] = now
 
 
 @inlined
-def _wake(x, now, d_count, state):
-  """Starts the op or transfer of slot x that takes no time; it ends in the next round."""
-  state.waking[x] = False
+def _begin(x, start, d_count, starts, w):
+  """Begins the op or transfer that slot x runs."""
+  w.slot_flags[WAKING, x] = False
   if x < d_count:
-    state.starts[state.current[x]] = now
-    state.hold_us[x] = now
+    starts[w.slot_items[CURRENT, x]] = start
+    w.device_us[HOLD, x] = start
   else:
-    state.segment_start_us[state.current[x]] = now
+    w.segment_start_us[w.slot_items[CURRENT, x]] = start
 
 
 @inlined
-def _release_memory(i, x, now, tables, state):
+def _release_memory(i, x, now, peak, tables, w):
   """Frees the bytes of op i on device x, and the inputs of which it was the last reader there."""
-  _settle_memory(x, now, tables, state)
-  held = tables.hold_bytes[i] if state.hold_us[x] == now else 0.0  # it took no time
-  state.hold_us[x] = np.inf
+  _settle_memory(x, now, peak, tables, w)
+  held = tables.hold_bytes[i] if w.device_us[HOLD, x] == now else 0.0  # it took no time
+  w.device_us[HOLD, x] = np.inf
   # The op gives up one reference to each input; the last reference frees the copy.
   freed = tables.release_bytes[i]
   for k in range(tables.input_offsets[i], tables.input_offsets[i + 1]):
     output = tables.input_outputs[k]
-    count_here = state.references[output, x] - 1
-    state.references[output, x] = count_here
+    count_here = w.references[output, x] - 1
+    w.references[output, x] = count_here
     if count_here == 0:
       freed += tables.output_bytes[output]
-  state.usage[x] += held - freed
+  w.usage[x] += held - freed
 
 
 @inlined
-def _deliver_locally(x, s, d_count, tables, state, ready_count, startable_count):
+def _append(x, item, following, w, startable_count):
+  """Adds an item to slot x's queue, a linked list whose links are in `following`."""
+  following[item] = END
+  if w.slot_items[HEAD, x] == END:
+    w.slot_items[HEAD, x] = item
+    w.startable[startable_count] = x
+    startable_count += np.uint64(1)
+  else:
+    following[w.slot_items[TAIL, x]] = item
+  w.slot_items[TAIL, x] = item
+  return startable_count
+
+
+@inlined
+def _deliver_locally(x, s, d_count, place, tables, w, ready_count, startable_count):
   """Delivers segment s to its consumers on device x, and queues it on the bus for other devices."""
   # `here` counts the output's users on its device: consumers, the fetch, the transfer.
   here = tables.segment_fetched[s]
   slowest = np.inf
   for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
     j = tables.edge_consumers[e]
-    d = np.uint32(state.place[j])
+    d = np.uint32(place[j])
     # Without branches, which would be mispredicted half of the time; the diagonal of bandwidth is
     # infinite.
     local = np.int32(d == x)
     here += local
-    remaining = state.missing[j] - local
-    state.missing[j] = remaining
+    remaining = w.missing[j] - local
+    w.missing[j] = remaining
     # Always written, but counted only if the op is ready; else the next write overwrites it.
-    state.ready[ready_count] = j
+    w.ready[ready_count] = j
     ready_count += np.uint64((remaining == 0) & (d == x))
     slowest = min(slowest, tables.bandwidth[x, d])
   # A finite bandwidth means that at least one consumer is on another device.
   if slowest < np.inf:
     here += 1
     # One transfer serves all receivers, and takes as long as its slowest link.
-    state.segment_us[s] = tables.segment_bytes[s] / slowest
+    w.segment_us[s] = tables.segment_bytes[s] / slowest
     bus = x + d_count
-    state.next_segment[s] = END
-    if state.head[bus] == END:
-      state.head[bus] = s
-      state.startable[startable_count] = bus
-      startable_count += np.uint64(1)
-    else:
-      state.next_segment[state.tail[bus]] = s
-    state.tail[bus] = s
+    startable_count = _append(bus, s, w.next_segment, w, startable_count)
   output = tables.segment_outputs[s]
   if output != END:
-    state.references[output, x] = here
+    w.references[output, x] = here
   return ready_count, startable_count
 
 
 @inlined
-def _launch(count, now, d_count, tables, state):
+def _launch(count, now, d_count, tables, w):
   """Delays devices whose ops ended in this round until their process has launched to all."""
   for pass_number in range(2):
     for k in range(count):
-      x = state.ended[k]
+      x = w.ended[k]
       # A device that only woke up is not idle; an op without a kernel has no pause.
-      if x < d_count and state.idle[x] and state.pause_us[x] > 0.0:
+      if x < d_count and w.slot_flags[IDLE, x] and w.slot_us[PAUSE, x] > 0.0:
         launcher = tables.launchers[x]
         if pass_number == 0:
-          state.launched_us[launcher] = max(now, state.launched_us[launcher]) + tables.launch_us
+          w.device_us[LAUNCHED, launcher] = tables.launch_us + max(
+              now, w.device_us[LAUNCHED, launcher])
         else:
-          state.free_us[x] = max(state.free_us[x], state.launched_us[launcher])
+          w.slot_us[FREE, x] = max(w.slot_us[FREE, x], w.device_us[LAUNCHED, launcher])
 
 
 @inlined
-def _put_in_flight(at_us, e, first, last, state):
+def _put_in_flight(at_us, e, first, last, w):
   """Adds the dependency of edge e, which is lost at `at_us`, to flight[first:last]."""
   # Insertion sort by (instant, edge); the new one is nearly always the latest.
   k = last
-  while k > first and (state.flight_us[k - 1] > at_us or (
-      state.flight_us[k - 1] == at_us and state.flight_edges[k - 1] > e)):
-    state.flight_us[k] = state.flight_us[k - 1]
-    state.flight_edges[k] = state.flight_edges[k - 1]
+  while k > first and (w.flight_us[k - 1] > at_us or (
+      w.flight_us[k - 1] == at_us and w.flight_edges[k - 1] > e)):
+    w.flight_us[k] = w.flight_us[k - 1]
+    w.flight_edges[k] = w.flight_edges[k - 1]
     k -= np.uint64(1)
-  state.flight_us[k] = at_us
-  state.flight_edges[k] = e
+  w.flight_us[k] = at_us
+  w.flight_edges[k] = e
 
 
 @inlined
-def _land(until, now, first, last, tables, state, ready_count):
+def _land(until, now, first, last, tables, w, ready_count):
   """Removes the dependencies in flight that are due now, of edges before `until`."""
-  while first < last and state.flight_us[first] == now and state.flight_edges[first] < until:
-    j = tables.edge_consumers[state.flight_edges[first]]
-    remaining = state.missing[j] - 1
-    state.missing[j] = remaining
-    state.ready[ready_count] = j
+  while first < last and w.flight_us[first] == now and w.flight_edges[first] < until:
+    j = tables.edge_consumers[w.flight_edges[first]]
+    remaining = w.missing[j] - 1
+    w.missing[j] = remaining
+    w.ready[ready_count] = j
     ready_count += np.uint64(remaining == 0)
     first += np.uint64(1)
   return first, ready_count
 
 
 @inlined
-def _end_transfer(bus, now, d_count, tables, state, ready_count, first, last):
+def _end_transfer(bus, now, d_count, place, peak, tables, w, ready_count, first, last):
   """Delivers a sent tensor to consumers on other devices; allocates one copy on each device."""
   source = bus - d_count
-  s = state.current[bus]
+  s = w.slot_items[CURRENT, bus]
   output = tables.segment_outputs[s]
   for e in range(tables.segment_edges[s], tables.segment_edges[s + 1]):
     j = tables.edge_consumers[e]
-    d = np.uint32(state.place[j])
+    d = np.uint32(place[j])
     remote = d != source
     at_us = now + tables.latency[source, d]
     # With a latency the dependency is lost later, else in this round.
     if remote & (at_us > now):
-      _put_in_flight(at_us, np.uint32(e), first, last, state)
+      _put_in_flight(at_us, np.uint32(e), first, last, w)
       last += np.uint64(1)
     else:
-      remaining = state.missing[j] - np.int32(remote)
-      state.missing[j] = remaining
-      state.ready[ready_count] = j
+      remaining = w.missing[j] - np.int32(remote)
+      w.missing[j] = remaining
+      w.ready[ready_count] = j
       ready_count += np.uint64((remaining == 0) & remote)
     # The first consumer on a device allocates the copy there; others only add references.
     if output != END and remote:
-      count_here = state.references[output, d] + 1
-      state.references[output, d] = count_here
+      count_here = w.references[output, d] + 1
+      w.references[output, d] = count_here
       if count_here == 1:
-        _settle_memory(d, now, tables, state)
-        state.usage[d] += tables.output_bytes[output]
+        _settle_memory(d, now, peak, tables, w)
+        w.usage[d] += tables.output_bytes[output]
   # The transfer itself had a reference on the producer's device.
   if output != END:
-    count_here = state.references[output, source] - 1
-    state.references[output, source] = count_here
+    count_here = w.references[output, source] - 1
+    w.references[output, source] = count_here
     if count_here == 0:
-      _settle_memory(source, now, tables, state)
-      state.usage[source] -= tables.output_bytes[output]
+      _settle_memory(source, now, peak, tables, w)
+      w.usage[source] -= tables.output_bytes[output]
   return ready_count, last
 
 
 @inlined
-def _queue_ready(ready_count, state, startable_count):
+def _queue_ready(ready_count, place, w, startable_count):
   """Queues on their devices the ops that became ready in this round."""
   for k in range(ready_count):
-    i = state.ready[k]
-    d = np.uint32(state.place[i])
-    state.next_op[i] = END
-    # A FIFO as a linked list: `head` and `tail` by device, `next_op` by op.
-    if state.head[d] == END:
-      state.head[d] = i
-      state.startable[startable_count] = d
-      startable_count += np.uint64(1)
-    else:
-      state.next_op[state.tail[d]] = i
-    state.tail[d] = i
+    i = w.ready[k]
+    d = np.uint32(place[i])
+    startable_count = _append(d, i, w.next_op, w, startable_count)
   return startable_count
 
 
 @inlined
-def _start_next(x, now, d_count, tables, state):
+def _start_next(x, now, d_count, starts, tables, w):
   """Starts the head of slot x's queue, now or once the slot is free."""
-  i = state.head[x]
-  start = max(now, state.free_us[x])
-  state.current[x] = i
-  state.idle[x] = False
+  i = w.slot_items[HEAD, x]
+  start = max(now, w.slot_us[FREE, x])
+  w.slot_items[CURRENT, x] = i
+  w.slot_flags[IDLE, x] = False
   if x < d_count:
-    state.head[x] = state.next_op[i]
+    w.slot_items[HEAD, x] = w.next_op[i]
     cost = tables.compute_us[i, tables.kinds[x]]
     end = start + cost
     # Ops that launch no kernel pay no overhead.
-    state.pause_us[x] = tables.overhead_us if cost > 0.0 else 0.0
-    # If it starts later than now and takes no time, the slot wakes up at the start; see the module.
-    if end > start or start == now:
-      state.due[x] = end
-      state.starts[i] = start
-      state.hold_us[x] = start
-    else:
-      state.due[x] = start
-      state.waking[x] = True
+    w.slot_us[PAUSE, x] = tables.overhead_us if cost > 0.0 else 0.0
   else:
-    state.head[x] = state.next_segment[i]
-    end = start + state.segment_us[i]
-    state.pause_us[x] = tables.bus_gap_us
-    if end > start or start == now:
-      state.due[x] = end
-      state.segment_start_us[i] = start
-    else:
-      state.due[x] = start
-      state.waking[x] = True
+    w.slot_items[HEAD, x] = w.next_segment[i]
+    end = start + w.segment_us[i]
+    w.slot_us[PAUSE, x] = tables.bus_gap_us
+  # If it starts later than now and takes no time, the slot wakes up at the start; see the module.
+  if end > start or start == now:
+    w.slot_us[DUE, x] = end
+    _begin(x, start, d_count, starts, w)
+  else:
+    w.slot_us[DUE, x] = start
+    w.slot_flags[WAKING, x] = True
 
 
 @inlined
@@ -354,10 +332,10 @@ def insert(first, last, item, key, items, keys):
 
 
 @inlined
-def _next_round(d_count, tables, state, first, last):
-  """Finds the instant of the next round, and the slots that end then, in `state.ended`."""
+def _next_round(d_count, tables, w, first, last):
+  """Finds the instant of the next round, and the slots that end then, in `w.ended`."""
   slots = np.uint64(2) * d_count
-  due, ended, ended_keys = state.due, state.ended, state.ended_keys
+  due, ended, ended_keys = w.slot_us[DUE], w.ended, w.ended_keys
   now = np.inf
   bus_due = np.inf
   device = np.uint32(0)
@@ -370,8 +348,8 @@ def _next_round(d_count, tables, state, first, last):
     bus_due = due[d + d_count] if due[d + d_count] < bus_due else bus_due
   ended[0] = device if now < bus_due else np.uint32(bus + d_count)
   now = now if now < bus_due else bus_due
-  if first < last and state.flight_us[first] < now:
-    now = state.flight_us[first]
+  if first < last and w.flight_us[first] < now:
+    now = w.flight_us[first]
   count = np.uint64(0)
   for x in range(slots):
     count += np.uint64(due[x] == now)
@@ -384,7 +362,7 @@ def _next_round(d_count, tables, state, first, last):
     # Sort the slots of this instant by the (first) segment that they run.
     for k in range(np.int64(count)):
       x = ended[k]
-      key = state.current[x]
+      key = w.slot_items[CURRENT, x]
       if x < d_count:
         key = tables.op_segments[key]
       insert(0, np.int64(k), x, key, ended, ended_keys)
@@ -415,24 +393,12 @@ def finish(place, tables, references, usage, peak_bytes):
 
 
 @inlined
-def _settle_peaks(now, d_count, tables, state, peak_bytes):
+def _settle_peaks(now, d_count, place, peak, tables, w):
   """Fills the peaks [D] when the last op has ended."""
   for d in range(d_count):
-    if state.touched_us[d] < now:
-      state.peak[d] = max(state.peak[d], state.usage[d])
-    peak_bytes[d] = state.peak[d]
-  finish(state.place, tables, state.references, state.usage, peak_bytes)
-
-
-@inlined
-def _state(b, placements, starts, w):
-  """Returns the state of placement b, whose arrays are rows of the workspace's."""
-  return _State(
-      placements[b], starts, w.missing, w.ready, w.next_op, w.next_segment, w.references,
-      w.segment_us, w.segment_start_us, w.flight_us, w.flight_edges, w.slot_us[0], w.slot_us[1],
-      w.slot_us[2], w.slot_items[0], w.slot_items[1], w.slot_items[2], w.slot_flags[0],
-      w.slot_flags[1], w.round_items[0], w.round_items[1], w.round_items[2], w.device_state[0],
-      w.device_state[1], w.device_state[2], w.device_state[3], w.device_state[4])
+    if w.device_us[TOUCHED, d] < now:
+      peak[d] = max(peak[d], w.usage[d])
+  finish(place, tables, w.references, w.usage, peak)
 
 
 # The loop is not an inlined function: for each block of an inlined function numba copies all of its
@@ -450,13 +416,14 @@ def simulate_range(placements, first, last, tables, workspace, start_us, step_ti
     step_time_us: [B] float64, filled.
     peak_bytes: [B, D] float64, filled.
   """
+  w = workspace
   keep_starts = start_us.shape[0] == placements.shape[0]
   d_count = np.uint64(tables.kinds.shape[0])
   for b in range(first, last):
-    state = _state(b, placements, start_us[b if keep_starts else 0], workspace)
+    place, peak, starts = placements[b], peak_bytes[b], start_us[b if keep_starts else 0]
     # `left` counts the ops that have not ended; the step ends with the last of them.
     left = tables.in_degrees.shape[0]
-    ready_count = _reset(tables, state)
+    ready_count = _reset(peak, tables, w)
     count = np.uint64(0)
     begin = np.uint64(0)  # dependencies in flight are begin:end
     end = np.uint64(0)
@@ -465,43 +432,44 @@ def simulate_range(placements, first, last, tables, workspace, start_us, step_ti
       # One round: first, ended ops and transfers, and arrivals, remove dependencies ...
       startable_count = np.uint64(0)
       for k in range(count):
-        x = state.ended[k]
+        x = w.ended[k]
         # Dependencies in flight of earlier segments are removed before those of this segment.
         if begin < end:
-          s = state.current[x] if x >= d_count else tables.op_segments[state.current[x]]
+          s = w.slot_items[CURRENT, x]
+          s = s if x >= d_count else tables.op_segments[s]
           begin, ready_count = _land(
-              tables.segment_edges[s], now, begin, end, tables, state, ready_count)
-        if state.waking[x]:
-          _wake(x, now, d_count, state)
+              tables.segment_edges[s], now, begin, end, tables, w, ready_count)
+        if w.slot_flags[WAKING, x]:
+          _begin(x, now, d_count, starts, w)  # it takes no time, and ends in the next round
           continue
-        state.idle[x] = True
-        state.due[x] = np.inf
-        state.free_us[x] = now + state.pause_us[x]
-        state.startable[startable_count] = x
+        w.slot_flags[IDLE, x] = True
+        w.slot_us[DUE, x] = np.inf
+        w.slot_us[FREE, x] = now + w.slot_us[PAUSE, x]
+        w.startable[startable_count] = x
         startable_count += np.uint64(1)
         if x < d_count:
           left -= 1
-          i = state.current[x]
-          _release_memory(i, x, now, tables, state)
+          i = w.slot_items[CURRENT, x]
+          _release_memory(i, x, now, peak, tables, w)
           for s in range(tables.op_segments[i], tables.op_segments[i + 1]):
             ready_count, startable_count = _deliver_locally(
-                x, s, d_count, tables, state, ready_count, startable_count)
+                x, s, d_count, place, tables, w, ready_count, startable_count)
         else:
           ready_count, end = _end_transfer(
-              x, now, d_count, tables, state, ready_count, begin, end)
-      begin, ready_count = _land(END, now, begin, end, tables, state, ready_count)
+              x, now, d_count, place, peak, tables, w, ready_count, begin, end)
+      begin, ready_count = _land(END, now, begin, end, tables, w, ready_count)
       if left == 0:
         break
       if tables.launch_us > 0.0:
-        _launch(count, now, d_count, tables, state)
+        _launch(count, now, d_count, tables, w)
       # ... then ops that became ready are queued ...
-      startable_count = _queue_ready(ready_count, state, startable_count)
+      startable_count = _queue_ready(ready_count, place, w, startable_count)
       ready_count = np.uint64(0)
       # ... and buses and devices start the next items, now or once they are free.
       for k in range(startable_count):
-        x = state.startable[k]
-        if state.idle[x] and state.head[x] != END:
-          _start_next(x, now, d_count, tables, state)
-      now, count = _next_round(d_count, tables, state, begin, end)
-    _settle_peaks(now, d_count, tables, state, peak_bytes[b])
+        x = w.startable[k]
+        if w.slot_flags[IDLE, x] and w.slot_items[HEAD, x] != END:
+          _start_next(x, now, d_count, starts, tables, w)
+      now, count = _next_round(d_count, tables, w, begin, end)
+    _settle_peaks(now, d_count, place, peak, tables, w)
     step_time_us[b] = now

@@ -297,21 +297,34 @@ def _reset(place, peak, tables, extensions, w):
 
 
 @inlined
-def _add_unpacking(t, d, n, extensions, w):
-  """Adds the job of unpacking transfer t on device d."""
+def _append(item, queue, head, tail, following):
+  """Adds an item to the end of a queue, a linked list: `head` and `tail` are by queue."""
+  following[item] = -1
+  if head[queue] < 0:
+    head[queue] = item
+  else:
+    following[tail[queue]] = item
+  tail[queue] = item
+
+
+@inlined
+def _add_job(kind, t, d, w):
+  """Adds packing or unpacking of transfer t on device d; returns the number of the job."""
   job = w.counts[JOBS]
   w.counts[JOBS] = job + 1
-  w.job_ints[job, 0] = UNPACK
+  w.job_ints[job, 0] = kind
   w.job_ints[job, 1] = t
   w.job_ints[job, 2] = d
-  # Under the executor's order unpacking has a queue of its own, a linked list by job.
+  return job
+
+
+@inlined
+def _add_unpacking(t, d, n, extensions, w):
+  """Adds the job of unpacking transfer t on device d."""
+  job = _add_job(UNPACK, t, d, w)
+  # Under the executor's order unpacking has a queue of its own.
   if extensions.executor:
-    w.next_job[job] = -1
-    if w.first_job[d] < 0:
-      w.first_job[d] = job
-    else:
-      w.next_job[w.last_job[d]] = job
-    w.last_job[d] = job
+    _append(job, d, w.first_job, w.last_job, w.next_job)
   else:
     _enter(n + job, -1, 0, w)
 
@@ -474,11 +487,7 @@ def _send(i, s, device, target, late, place, tables, extensions, w):
   w.transfer_ints[t, 1] = device
   w.transfer_ints[t, 2] = target
   if extensions.packing:
-    job = w.counts[JOBS]
-    w.counts[JOBS] = job + 1
-    w.job_ints[job, 0] = PACK
-    w.job_ints[job, 1] = t
-    w.job_ints[job, 2] = device
+    job = _add_job(PACK, t, device, w)
     # Packing takes its turn as the first consumer would, elsewhere than on this device.
     turn = late + _first_consumer(
         place, tables.edge_consumers, tables.segment_edges[s], tables.segment_edges[s + 1], device,
@@ -615,14 +624,20 @@ def _queue_transfers(now, place, tables, extensions, w):
     if not extensions.queued or not w.busy[link]:
       w.busy[link] = True
       _begin_transfer(t, now, place, tables, w)
-      continue
-    w.next_transfer[t] = -1
-    if w.head[link] < 0:
-      w.head[link] = t
     else:
-      w.next_transfer[w.tail[link]] = t
-    w.tail[link] = t
+      _append(t, link, w.head, w.tail, w.next_transfer)
   w.counts[SENT] = 0
+
+
+@inlined
+def _job_us(job, tables, extensions, w):
+  """Returns the time of a job: us for a transfer and us for each byte."""
+  size_bytes = tables.segment_bytes[w.transfer_ints[w.job_ints[job, 1], 0]]
+  if w.job_ints[job, 0] == PACK:
+    spent = extensions.pack_us + extensions.pack_byte_us * size_bytes
+  else:
+    spent = extensions.unpack_us + extensions.unpack_byte_us * size_bytes
+  return spent
 
 
 @inlined
@@ -630,8 +645,7 @@ def _start_unpacking(d, x, now, tables, extensions, w):
   """Starts device d's next unpacking beside the ops, which stop meanwhile."""
   job = w.first_job[d]
   w.first_job[d] = w.next_job[job]
-  size_bytes = tables.segment_bytes[w.transfer_ints[w.job_ints[job, 1], 0]]
-  spent = extensions.unpack_us + extensions.unpack_byte_us * size_bytes
+  spent = _job_us(job, tables, extensions, w)
   w.state[x] = BUSY
   w.current[x] = tables.in_degrees.shape[0] + job
   w.due[x] = now + spent
@@ -672,12 +686,7 @@ def _start_item(d, begin, now, starts, tables, extensions, w):
     w.usage[d] += tables.hold_bytes[item]
   else:
     job = item - n
-    size_bytes = tables.segment_bytes[w.transfer_ints[w.job_ints[job, 1], 0]]
-    # The same formula for packing and unpacking: us for a transfer and us for each byte.
-    if w.job_ints[job, 0] == PACK:
-      w.due[d] = begin + (extensions.pack_us + extensions.pack_byte_us * size_bytes)
-    else:
-      w.due[d] = begin + (extensions.unpack_us + extensions.unpack_byte_us * size_bytes)
+    w.due[d] = begin + _job_us(job, tables, extensions, w)
     w.job_times[job, 0] = now
     w.job_times[job, 1] = w.due[d]
 

@@ -10,7 +10,7 @@ import copy
 import itertools
 import os
 import threading
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
@@ -58,12 +58,11 @@ class Simulator:
     self.graph, self.costs, self.cluster = graph, costs, cluster
     self.num_threads = num_threads or num_cores()
     self.tables = SimulationTables.build(graph, costs, cluster)
-    self.engine: Union[ReferenceEngine, ExtendedEngine]
     if needs_extensions(cluster):
       # [N] bool, the ops that run inline where ops start in the executor's order.
       inline_ops = None if cluster.ready_order != "executor" else np.array(
           [op_type in cluster.inline_op_types for op_type in graph.op_types], dtype=bool)
-      self.engine = ExtendedEngine(self.tables, cluster, inline_ops)
+      self.engine: ReferenceEngine = ExtendedEngine(self.tables, cluster, inline_ops)
     else:
       self.engine = ReferenceEngine(self.tables)
     self._workspaces: list = []
