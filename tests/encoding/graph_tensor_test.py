@@ -55,4 +55,5 @@ def test_every_field_of_a_grouped_graph_and_of_a_step_is_in_the_graph_tensor(gro
     np.testing.assert_array_equal(ends.target, grouped.targets[rows[name]])
   elsewhere = {"order", "sources", "targets", "edge_bytes", "allowed", "op_overhead_us"}
   assert fields == elsewhere | {feature for _, feature in expected} - {"turn", "pair", "bytes"}
-  assert graph.context["op_overhead_us"].numpy().item() == pytest.approx(grouped.op_overhead_us)
+  assert graph.context["op_overhead_us"].numpy().item() == pytest.approx(
+      grouped.cluster.op_overhead_us)
