@@ -55,14 +55,10 @@ def encode(
   """
   g, d, cluster = grouped.num_groups, grouped.num_devices, grouped.cluster
   placement = np.asarray(placement)
-  if placement.shape != (g,):
+  if placement.shape != (g,) or not ((placement >= 0) & (placement < d)).all():
     raise PlacementError(
-        f"the placement has shape {placement.shape}, expected [{g}], one device per group")
-  if placement.min() < 0 or placement.max() >= d:
-    wrong = int(np.flatnonzero((placement < 0) | (placement >= d))[0])
-    raise PlacementError(
-        f"group {wrong} is placed on device {int(placement[wrong])}; there are {d} devices, "
-        "numbered from 0")
+        f"the placement has shape {placement.shape} and devices {np.unique(placement)}; expected "
+        f"[{g}], a device for each group, and devices from 0 to {d - 1}")
   # links: every ordered pair of different devices.
   groups, devices, links = schema.GROUP, schema.DEVICE, np.nonzero(~np.eye(d, dtype=bool))
   option = np.nonzero(grouped.allowed)  # groups [O], devices [O] of option edges

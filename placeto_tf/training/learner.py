@@ -123,9 +123,22 @@ class Learner:
     """
     raise NotImplementedError
 
-  def watch(self) -> Dict[str, float]:
-    """Returns figures of the policy on the held-out problems; called only if there are any."""
+  def tried(self, number: int) -> Dict[str, float]:
+    """Tries the policy on a held-out problem.
+
+    Args:
+      number: of the problem.
+
+    Returns:
+      Name -> ratio of the policy's step time (with the memory penalty) to another one.
+    """
     raise NotImplementedError
+
+  def watch(self) -> Dict[str, float]:
+    """Returns the geometric means of `tried` over the held-out problems; there must be some."""
+    found = [self.tried(number) for number in self.held_out]
+    return {f"held_out_{name}": float(np.exp(np.mean(np.log([each[name] for each in found]))))
+            for name in found[0]}
 
   # Checkpoints and files.
 

@@ -28,7 +28,7 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 from tf_agents.utils import common
 
-from placeto_tf.errors import PlacementError, check_at_least
+from placeto_tf.errors import check_at_least, check_one_of
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training import driving
@@ -74,8 +74,6 @@ class OneShotEnvironment(driving.BatchEnvironment):
         decisions or array_spec.BoundedArraySpec((g,), np.int32, 0, d - 1, name="device"))
     self._problem, self._placements = problem, placements
     self._observed = np.full(batch_size, graph, dtype=np.int32)  # [B]
-    self.step_time_us = np.full(batch_size, np.inf)
-    self.fits = np.zeros(batch_size, dtype=bool)
 
   def _reset(self):
     return ts.restart(self._observed, batch_size=self.batch_size)
@@ -127,9 +125,7 @@ class ReinforceConfig(OneShotConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.baseline not in ("moving_average", "batch"):
-      raise PlacementError(
-          f"baseline is {self.baseline!r}; expected moving_average or batch")
+    check_one_of(("moving_average", "batch"), self, "baseline")
 
 
 class OneShotLearner:

@@ -32,7 +32,7 @@ from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.errors import PlacementError, check_at_least
+from placeto_tf.errors import PlacementError, check_at_least, check_one_of
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training import driving
 
@@ -88,12 +88,9 @@ class EnvironmentConfig:
   start: str = "given"
 
   def __post_init__(self) -> None:
-    for name, valid in (("order", ("topological", "random")),
-                        ("reward", ("intermediate", "final")),
-                        ("start", ("given", "best", "random"))):
-      if getattr(self, name) not in valid:
-        raise PlacementError(
-            f"{name} is {getattr(self, name)!r}; expected one of {', '.join(valid)}")
+    check_one_of(("topological", "random"), self, "order")
+    check_one_of(("intermediate", "final"), self, "reward")
+    check_one_of(("given", "best", "random"), self, "start")
     check_at_least(1, self, "num_episodes")
 
 

@@ -198,21 +198,21 @@ class PlacetoTraining(Learner):
     """Returns the network's present weights."""
     return self._network.scorer
 
-  def watch(self) -> Dict[str, float]:
-    """Runs the short rounds of the search on held-out problems with the present weights.
+  def tried(self, number: int) -> Dict[str, float]:
+    """Runs the short rounds of the search on a held-out problem with the present weights.
+
+    Args:
+      number: of the problem.
 
     Returns:
-      The geometric mean of the ratio of the objective after these rounds to the start's.
+      The ratio of the objective after these rounds to the start's.
     """
-    logs = []
-    for each in (self.problems[number] for number in self.held_out):
-      # The search as users run it, but only its short rounds: their evaluations are the budget.
-      search = BestFirst(
-          each.problem, each.problem.grouping.expand(each.starts[0]), self.weights)
-      start_us = search.objective_us
-      search.run(Budget(each.problem.search_log.evaluations + sum(BestFirstConfig().rounds)))
-      logs.append(np.log(search.objective_us / start_us))
-    return {"held_out_ratio": float(np.exp(np.mean(logs)))}
+    problem, starts = self.problems[number].problem, self.problems[number].starts
+    # The search as users run it, but only its short rounds: their evaluations are the budget.
+    search = BestFirst(problem, problem.grouping.expand(starts[0]), self.weights)
+    start_us = search.objective_us
+    search.run(Budget(problem.search_log.evaluations + sum(BestFirstConfig().rounds)))
+    return {"ratio": search.objective_us / start_us}
 
   def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
     """See the base class."""

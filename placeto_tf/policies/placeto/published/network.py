@@ -18,7 +18,7 @@ from typing import Optional, Sequence
 
 from placeto_tf.encoding import derived
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import check_one_of
 from placeto_tf.policies.layers import Seeds, dense
 from placeto_tf.policies.placeto.published import embedding as embedding_lib
 from placeto_tf.training.placement_environment import (
@@ -36,8 +36,6 @@ from tf_agents.networks import network  # isort: skip
 from tf_agents.specs import distribution_spec  # isort: skip
 from tf_agents.specs import tensor_spec  # isort: skip
 from tf_agents.utils import nest_utils  # isort: skip
-
-EMBEDDINGS = ("placeto", "simple_partitioner", "simple_aggregator")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +57,7 @@ class NetworkConfig:
   width: Optional[int] = None
 
   def __post_init__(self) -> None:
-    if self.embedding not in EMBEDDINGS:
-      raise PlacementError(
-          f"embedding is {self.embedding!r}; expected one of {', '.join(EMBEDDINGS)}")
+    check_one_of(("placeto", "simple_partitioner", "simple_aggregator"), self, "embedding")
 
 
 class PublishedNetwork(network.DistributionNetwork):
