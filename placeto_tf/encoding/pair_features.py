@@ -299,7 +299,7 @@ class PairState:
       step_us: the step time.
       peak_bytes: [D] peak memory.
     """
-    g, d = self._tables.num_groups, self._tables.num_devices
+    g, d = self._tables.allowed.shape
     # The order of `state` in `observe`. The step is the divisor of many features: never 0.
     self._state = (
         np.array(placement, np.int32), np.full(g, np.inf), np.zeros(g), np.zeros(g), np.zeros(d),
@@ -316,7 +316,7 @@ class PairState:
     Returns:
       [M, D, F] float32, 0 for devices that are not allowed.
     """
-    d = self._tables.num_devices
+    d = len(self._tables.memory_bytes)
     found = np.zeros((len(groups), d, NUM_FEATURES), np.float32)
     features_of(groups, self._tables, self._state, np.zeros((6, d)), found)
     return found

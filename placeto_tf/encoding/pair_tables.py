@@ -91,16 +91,6 @@ class PairTables(NamedTuple):
   ops: OpTables
   movable: np.ndarray  # [M]
 
-  @property
-  def num_groups(self) -> int:
-    """Returns G."""
-    return len(self.held_bytes)
-
-  @property
-  def num_devices(self) -> int:
-    """Returns D."""
-    return len(self.memory_bytes)
-
   @classmethod
   def build(cls, problem: PlacementProblem, ops: Optional[OpTables] = None) -> PairTables:
     """Builds the tables of a problem and its groups.
