@@ -255,13 +255,15 @@ def read_results(path: str) -> pd.DataFrame:
   """
   text = user_files.read_text(path, what="the results", remedy="expected a results.csv")
   try:
-    # Floats are read exactly as they were written; names such as "None" are names.
+    # Python reads floats exactly as they were written; names such as "None" are names.
     rows = pd.read_csv(
-        io.StringIO(text), dtype=COLUMNS, float_precision="round_trip", keep_default_na=False,
-        na_values={name: [""] for name, kind in COLUMNS.items() if kind in ("float64", "Int64")})
+        io.StringIO(text), keep_default_na=False, na_values={"budget": [""]},
+        dtype={name: kind for name, kind in COLUMNS.items() if kind == "str"},
+        converters={name: lambda cell: float(cell or "nan")
+                    for name, kind in COLUMNS.items() if kind == "float64"})
     if list(rows) != list(COLUMNS):
       raise ValueError(f"its columns are {list(rows)!r:.200}, not {', '.join(COLUMNS)}")
-    return rows
+    return rows.astype(COLUMNS)
   except (ValueError, TypeError, OverflowError) as error:  # pandas' own are children of ValueError
     raise PlacetoError(
         f"{path} is no results.csv ({str(error):.400}); delete the line that is damaged, or choose "
