@@ -47,7 +47,7 @@ def main() -> None:
   os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # which joins ops: see measure.py
   from placeto_tf.clusters import Cluster
   from placeto_tf.files import outputs
-  from placeto_tf.runtime import calibrating, workers
+  from placeto_tf.runtime import calibrating
 
   outputs.check(FLAGS.out)
   cluster = Cluster.parse(FLAGS.cluster)
@@ -57,8 +57,8 @@ def main() -> None:
   runtime, device_map = shared_flags.runtime(cluster)
   entry_point.import_tensorflow_quietly()
   graph, part = _graphs()
-  if isinstance(runtime, workers.InProcess) and runtime.num_cpus > 1:
-    print(f"Note: {workers.one_process_note(runtime.num_cpus)}.", file=sys.stderr, flush=True)
+  if runtime.note:
+    print(f"Note: {runtime.note}.", file=sys.stderr, flush=True)
   if cluster.num_devices == 1:
     print("Note: one device has no link to measure: what concerns transfers stays at zero.",
           file=sys.stderr, flush=True)

@@ -32,7 +32,7 @@ flags.DEFINE_integer("max_groups", 100, "The largest number of groups.", lower_b
 flags.DEFINE_string("out", None, "Directory of results.")
 flags.DEFINE_list("describe", None, "Graphs whose sizes are printed; nothing is written: zoo "
                   "specs, family:NAME[a:b].")
-flags.DEFINE_integer("seed", 0, "Not used: the index of a graph is its seed, see --first.",
+flags.DEFINE_integer("seed", 0, "Any number: the seed of a graph is its index, see --first.",
                      lower_bound=0, upper_bound=2**32 - 1)
 
 

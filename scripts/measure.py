@@ -49,7 +49,7 @@ def main() -> None:
   from placeto_tf.costs.look import looking
   from placeto_tf.graphs import load_graph
   from placeto_tf.placements import Placement
-  from placeto_tf.runtime import measuring, workers
+  from placeto_tf.runtime import measuring
   from placeto_tf.simulation import Simulator
 
   placements = [Placement.load(path) for path in FLAGS.placement]
@@ -69,8 +69,8 @@ def main() -> None:
   with runtime, measuring.Measurer(
       graph, cluster, runtime, config, feeds=FLAGS.feed_values or "random",
       device_map=device_map) as measurer:
-    if isinstance(runtime, workers.InProcess) and runtime.num_cpus > 1:
-      print(f"Note: {workers.one_process_note(runtime.num_cpus)}.", file=sys.stderr, flush=True)
+    if runtime.note:
+      print(f"Note: {runtime.note}.", file=sys.stderr, flush=True)
     for path, placement, devices in zip(FLAGS.placement, placements, indices):
       simulated = simulator.simulate(devices)
       step = measurer.try_measure(placement)

@@ -25,7 +25,7 @@ shared_flags.define_cluster_flag()
 flags.DEFINE_list("placement", None, "placement.json files, comma separated.", required=True)
 shared_flags.define_any_graph_flag()
 shared_flags.define_look_flag()
-flags.DEFINE_integer("seed", 0, "Not used: simulations are deterministic.",
+flags.DEFINE_integer("seed", 0, "Any number: simulations are deterministic.",
                      lower_bound=0, upper_bound=2**32 - 1)
 
 

@@ -12,16 +12,7 @@ from typing import List, Optional
 import numpy as np
 
 from placeto_tf.grouping.contraction import Contraction
-from placeto_tf.grouping.node_sets import (
-    NONE,
-    NodeSets,
-    edge_of,
-    find,
-    key_of,
-    labels,
-    may_merge,
-    merge,
-)
+from placeto_tf.grouping.node_sets import NONE, NodeSets, edge_of, find, key_of, may_merge, merge
 from placeto_tf.simulation.compiling import compiled, part
 
 
@@ -72,14 +63,19 @@ class Merger:
 
   def labels(self) -> np.ndarray:
     """Returns the root of each node's set, [M] int64."""
-    return labels(self.sets)
+    found = self.sets.parent.astype(np.int64)
+    while True:
+      above = found[found]  # the parents' parents
+      if (above == found).all():
+        return found
+      found = above
 
   def mask(self, root: int) -> int:
     """Returns the bit mask of the devices that all of a set may use; never 0."""
     return self.masks[self.sets.pattern[root]]
 
   def merge(self, u: int, v: int) -> int:
-    """Merges the sets of two different roots.
+    """Merges the sets of two different roots with the same pattern.
 
     Args:
       u, v: the roots.
@@ -87,7 +83,8 @@ class Merger:
     Returns:
       The root of the merged set: that of the set with more neighbours.
     """
-    return int(_merge(self.sets, u, v))
+    self.merge_pairs(np.array([u]), np.array([v]), math.inf)
+    return u if self.sets.parent[u] == u else v
 
   def merge_pairs(self, firsts: np.ndarray, seconds: np.ndarray, cap_us: float) -> None:
     """Merges nodes pair by pair, where the cap allows it.
@@ -113,8 +110,12 @@ class Merger:
   def merge_single_device(self) -> None:
     """Merges all sets that may use the same single device only: there is nothing to decide."""
     single = np.array([mask & (mask - 1) == 0 for mask in self.masks])
-    if single.any():
-      _merge_single_device(self.sets, single)
+    roots = self.roots()
+    roots = roots[single[self.sets.pattern[roots]]]
+    # Each root with the first root of its pattern.
+    _, first, same = np.unique(
+        self.sets.pattern[roots], return_index=True, return_inverse=True)
+    self.merge_pairs(roots[first[same]], roots, math.inf)
 
   def merge_heaviest_edges(self, max_sets: int, cap_us: float) -> None:
     """Merges sets of equal masks along the edge with most traffic, until the cap forbids it.
@@ -150,10 +151,9 @@ class Merger:
       if i is None:
         kept.append(u)
         continue
-      common = self.mask(kept[i]) & mask
+      self.masks.append(self.mask(kept[i]) & mask)
+      sets.pattern[[u, kept[i]]] = len(self.masks) - 1
       kept[i] = self.merge(u, kept[i])
-      self.masks.append(common)
-      sets.pattern[kept[i]] = len(self.masks) - 1
 
   def merge_down(self, max_sets: int, cap_us: float) -> None:
     """Merges along the heaviest edges under the cap, and raises the cap as often as necessary.
@@ -174,11 +174,6 @@ class Merger:
         break
       cap_us = cap_us * 1.5 if cap_us > 0 else math.inf
     self.merge_compatible(max_sets)
-
-
-@compiled(nogil=True, _nrt=False)
-def _merge(sets, u, v):
-  return merge(sets, u, v)
 
 
 @compiled(nogil=True, _nrt=False)
@@ -213,17 +208,6 @@ def _heaviest_neighbour(sets, u, cap_us):
       best, most = v, traffic
     half = sets.after[half]
   return best
-
-
-@compiled(nogil=True)
-def _merge_single_device(sets, single):
-  """Merges the sets that must use the same device; `single` [P] marks patterns of one device."""
-  representative = np.full(single.shape[0], NONE, np.int64)
-  for u in range(sets.parent.shape[0]):
-    pattern = sets.pattern[u]
-    if sets.parent[u] == u and single[pattern]:
-      known = representative[pattern]
-      representative[pattern] = u if known == NONE else merge(sets, known, u)
 
 
 @compiled(nogil=True)

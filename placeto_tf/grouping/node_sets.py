@@ -88,15 +88,6 @@ def find(sets, node):
   return node
 
 
-@compiled(nogil=True)
-def labels(sets):
-  """Returns the root of each node's set, [M] int64."""
-  found = np.empty(sets.parent.shape[0], np.int64)
-  for node in range(found.shape[0]):
-    found[node] = find(sets, node)
-  return found
-
-
 @part
 def key_of(sets, u, v):
   """Encodes two roots as one number, the same in both orders.

@@ -18,7 +18,7 @@ from placeto_tf.placements import Placement
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime.measuring import MeasuredStep, Measurer, MeasuringConfig
-from placeto_tf.runtime.workers import InProcess, make_runtime, one_process_note
+from placeto_tf.runtime.workers import make_runtime
 
 _NEIGHBOURS = 64  # neighbours simulated in each round of a descent
 _ROUNDS = 4  # rounds of a simulated descent
@@ -195,6 +195,4 @@ def search_on_workers(
     result = search_measured(
         problem, measurer, found, max_measurements=config.max_measurements, seed=config.seed,
         progress=lambda: progress(problem, "measuring"))
-  if isinstance(runtime, InProcess) and runtime.num_cpus > 1:
-    return dataclasses.replace(result, caution=one_process_note(runtime.num_cpus))
-  return result
+  return dataclasses.replace(result, caution=runtime.note)

@@ -20,7 +20,9 @@ Dimensions: N ops, D devices.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import os
 import tempfile
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
@@ -139,80 +141,159 @@ def calibrate(
     PlacementError: a device has no counterpart in the runtime.
   """
   with named_failures(runtime):
-    return _calibrate(
-        cluster, runtime, graph, config or CalibrationConfig(), part, feeds, device_map, progress)
+    calibrator = _Calibrator(
+        cluster, runtime, config or CalibrationConfig(), device_map, progress)
+    fit = fitting.Fit(calibrator.measure_cluster())
+    compute_us, step_time_us = (None, None) if graph is None else calibrator.costs(graph, feeds)
+    part_us = None if part is None else calibrator.costs(part, "random")[0]
+    # Without links, on one device, there are no transfers to fit.
+    if graph is not None and compute_us is not None and calibrator.links and (
+        calibrator.config.placements):
+      fit = calibrator.fit(graph, fit.cluster, compute_us, feeds)
+      compute_us = compute_us * fit.compute_scale
+      part_us = None if part_us is None else part_us * fit.compute_scale
+  return Calibration(
+      fit.cluster, calibrator.links, compute_us, step_time_us, fit.seen,
+      None if part is None or part_us is None else (part, part_us))
 
 
-def _calibrate(
-    cluster: Cluster, runtime: Runtime, graph: Optional[ComputationGraph],
-    config: CalibrationConfig, part: Optional[ComputationGraph], feeds: Feeds,
-    device_map: Optional[Mapping[str, str]], progress: Callable[[str], None]) -> Calibration:
-  speed = CoreSpeed.of(runtime)
-  progress("how fast the cores are")
-  speed.learn()
-  # From here on a measurer brings its times to this speed.
-  cluster = dataclasses.replace(cluster, core_probe_us=speed.full_speed_us or 0.0)
-  bench = microbenchmarks.Bench(runtime, config.runs, config.timeout_seconds, speed)
-  devices = match_devices(cluster.device_names, runtime.devices, device_map)
-  names = [devices[name] for name in cluster.device_names]
-  links: Dict[Tuple[int, int], LinkTimes] = {}
-  for i, source in enumerate(names):
-    for j, target in enumerate(names):
-      if i != j:
-        progress(f"link {cluster.device_names[i]} to {cluster.device_names[j]}")
-        links[i, j] = microbenchmarks.link_times(bench, source, target)
-  progress("overhead of an op")
-  # One overhead for all devices: the simulator has one.
-  overhead_us = float(np.mean([microbenchmarks.op_overhead_us(bench, name) for name in names]))
+class _Calibrator:
+  """Measures a cluster on a runtime, and graphs on its devices.
 
-  def costs_of(which: ComputationGraph, fed: Feeds) -> Tuple[np.ndarray, np.ndarray]:
-    """Times the ops of a graph; see `_graph_costs`.
+  Attributes:
+    links: (source, target) -> measurement of the link, once the cluster was measured.
+  """
+
+  def __init__(
+      self, cluster: Cluster, runtime: Runtime, config: CalibrationConfig,
+      device_map: Optional[Mapping[str, str]], progress: Callable[[str], None]):
+    """Measures the full speed of the cores. The arguments are those of `calibrate`."""
+    self.runtime, self.config, self.progress = runtime, config, progress
+    self.device_map = device_map
+    self.links: Dict[Tuple[int, int], LinkTimes] = {}
+    self.speed = CoreSpeed(runtime)
+    progress("how fast the cores are")
+    self.speed.learn()
+    # From here on a measurer brings its times to this speed.
+    self.cluster = dataclasses.replace(cluster, core_probe_us=self.speed.full_speed_us or 0.0)
+    self.devices = match_devices(cluster.device_names, runtime.devices, device_map)
+    self.overhead_us = 0.0
+
+  def measure_cluster(self) -> Cluster:
+    """Measures links and the overhead of an op; returns the cluster with both."""
+    bench = microbenchmarks.Bench(
+        self.runtime, self.config.runs, self.config.timeout_seconds, self.speed)
+    names = [self.devices[name] for name in self.cluster.device_names]
+    for i, j in itertools.permutations(range(len(names)), 2):
+      self.progress(f"link {self.cluster.device_names[i]} to {self.cluster.device_names[j]}")
+      self.links[i, j] = microbenchmarks.link_times(bench, names[i], names[j])
+    self.progress("overhead of an op")
+    # One overhead for all devices: the simulator has one.
+    self.overhead_us = float(np.mean([
+        microbenchmarks.op_overhead_us(bench, name) for name in names]))
+    return _calibrated(self.cluster, self.links, self.overhead_us)
+
+  def fit(
+      self, graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, feeds: Feeds
+  ) -> fitting.Fit:
+    """Fits transfers to steps of the graph; see `fitting`.
 
     Args:
-      which: the graph.
-      fed: its feeds.
+      graph: N ops.
+      cluster: with measured links and overheads.
+      compute_us: [N, D] measured times of the graph's ops.
+      feeds: of the graph.
+
+    Returns:
+      The cluster with its transfers fitted.
+    """
+    config = self.config
+    with tempfile.TemporaryDirectory() as folder:
+      # Write and read a file, so that the costs are equal to the costs of later placements.
+      path = os.path.join(folder, "costs.pb")
+      write_costs(graph, cluster, compute_us, path)
+      costs = estimate_costs(graph, cluster, source=path)
+    measuring = MeasuringConfig(
+        max_runs=max(config.runs, MeasuringConfig.min_runs), max_seconds=config.placement_seconds,
+        timeout_seconds=config.timeout_seconds, seed=config.seed)
+    with Measurer(graph, cluster, self.runtime, measuring, feeds=feeds,
+                  device_map=self.device_map, reference=False) as measurer:
+
+      def measure(placement: np.ndarray) -> float:
+        self.progress("a placement that transfers are fitted to")
+        return measurer.try_measure(
+            Placement.from_indices(graph, cluster, placement)).step_time_us
+
+      return fitting.fit_transfers(graph, cluster, costs, measure, config.placements, config.seed)
+
+  def costs(self, graph: ComputationGraph, feeds: Feeds) -> Tuple[np.ndarray, np.ndarray]:
+    """Times the ops of a graph by runs on one device at a time.
+
+    Args:
+      graph: N ops.
+      feeds: of the graph.
 
     Returns:
       compute_us [N, D] and step_time_us [D].
     """
-    return _graph_costs(
-        which, cluster, runtime, devices, overhead_us, config, fed, speed, progress)
+    # [N, D].
+    allowed = allowed_devices(graph, self.cluster)
+    compute_us = np.full(allowed.shape, np.nan)
+    step_time_us = np.full(self.cluster.num_devices, np.nan)
+    launched = np.zeros(self.cluster.num_devices)  # kernels in a step on one device
+    between_us = np.zeros(graph.num_ops)  # launches between the runs of an op in a loop
+    for d, name in enumerate(self.cluster.device_names):
+      # Ops that cannot run on this device are on another one. Then it is no step on one device.
+      indices = np.where(allowed[:, d], d, allowed.argmax(axis=1)).astype(np.int32)
+      self.progress(f"the graph on {name}")
+      kernel_us, runs, step_us = self._time_ops(
+          graph, Placement.from_indices(graph, self.cluster, indices), feeds)
+      here = indices == d
+      compute_us[here, d] = kernel_us[here]
+      # An op that runs k times in a loop is launched k - 1 times more than the one in the overhead.
+      between_us = np.maximum(between_us, self.overhead_us * np.maximum(runs - 1, 0))
+      # Only a step with all ops on this device is a step of one device.
+      if here.all():
+        step_time_us[d] = step_us
+        launched[d] = np.maximum(runs, 1).sum()
+    # The time of a step without its kernels is the overhead. If a traced step takes longer than an
+    # untraced one, tracing slowed the kernels, so their times are scaled down.
+    for d in np.flatnonzero(~np.isnan(step_time_us)).tolist():
+      kernels_us = np.nansum(compute_us[:, d])
+      # Time of the step that is left for kernels.
+      left_us = step_time_us[d] - self.overhead_us * launched[d]
+      if left_us > 0 and kernels_us > 0:
+        compute_us[:, d] *= left_us / kernels_us
+    return compute_us + np.where(compute_us > 0, between_us[:, None], 0.0), step_time_us
 
-  compute_us, step_time_us = (None, None) if graph is None else costs_of(graph, feeds)
-  part_us = None if part is None else costs_of(part, "random")[0]
-  fit = fitting.Fit(_calibrated(cluster, links, overhead_us))
-  # Without links, on one device, there are no transfers to fit.
-  if graph is not None and compute_us is not None and links and config.placements:
-    fit = _fit(graph, fit.cluster, compute_us, runtime, config, feeds, device_map, progress)
-    compute_us = compute_us * fit.compute_scale
-    part_us = None if part_us is None else part_us * fit.compute_scale
-  return Calibration(
-      fit.cluster, links, compute_us, step_time_us, fit.seen,
-      None if part is None or part_us is None else (part, part_us))
+  def _time_ops(
+      self, graph: ComputationGraph, placement: Placement, feeds: Feeds
+  ) -> Tuple[np.ndarray, np.ndarray, float]:
+    """Times the kernels of a placement's ops in traced steps, and steps without a trace.
 
+    Returns:
+      [N] float64 median us of each op's kernel in a step, NaN where it did not run; [N] float64
+      number of its runs in a step; and the median us of untraced steps.
+    """
+    with contextlib.closing(PlacedRun(
+        graph, placement, self.devices, self.runtime, feeds=feeds,
+        timeout_seconds=self.config.timeout_seconds, seed=self.config.seed)) as run:
 
-def _fit(
-    graph: ComputationGraph, cluster: Cluster, compute_us: np.ndarray, runtime: Runtime,
-    config: CalibrationConfig, feeds: Feeds, device_map: Optional[Mapping[str, str]],
-    progress: Callable[[str], None]) -> fitting.Fit:
-  """Fits transfers to steps of the graph; see `fitting`."""
-  with tempfile.TemporaryDirectory() as folder:
-    # Write and read a file, so that the costs are equal to the costs of later placements.
-    path = os.path.join(folder, "costs.pb")
-    write_costs(graph, cluster, compute_us, path)
-    costs = estimate_costs(graph, cluster, source=path)
-  measuring = MeasuringConfig(
-      max_runs=max(config.runs, MeasuringConfig.min_runs), max_seconds=config.placement_seconds,
-      timeout_seconds=config.timeout_seconds, seed=config.seed)
-  with Measurer(graph, cluster, runtime, measuring, feeds=feeds, device_map=device_map,
-                reference=False) as measurer:
+      # Traced and untraced steps take turns, so that the machine's speed affects both equally.
+      def turn() -> Tuple[float, Tuple[np.ndarray, np.ndarray]]:
+        return run.step() * 1e6, kernel_times_us(graph, run.traced_step())
 
-    def measure(placement: np.ndarray) -> float:
-      progress("a placement that transfers are fitted to")
-      return measurer.try_measure(
-          Placement.from_indices(graph, cluster, placement)).step_time_us
-
-    return fitting.fit_transfers(graph, cluster, costs, measure, config.placements, config.seed)
+      for _ in range(self.config.warmup_runs):
+        run.step()
+      turns = [self.speed.time(turn) for _ in range(self.config.graph_runs)]
+    # Divided by the factor: at full speed of the cores.
+    steps = [step_us / factor for (step_us, _), factor in turns]
+    # [runs, N]; NaN where an op was not traced.
+    table = np.stack([kernels_us / factor for (_, (kernels_us, _)), factor in turns])
+    ran = ~np.isnan(table).all(axis=0)
+    compute_us = np.full(graph.num_ops, np.nan)
+    compute_us[ran] = np.nanmedian(table[:, ran], axis=0)
+    return compute_us, turns[-1][0][1][1], float(np.median(steps))
 
 
 def _calibrated(
@@ -251,77 +332,6 @@ def split_hop(times: LinkTimes) -> np.ndarray:
   # A line through the two sizes: t = per_transfer + per_byte * bytes.
   per_byte = np.maximum(0.0, (parts_us[1] - parts_us[0]) / (LARGE_BYTES - SMALL_BYTES))
   return np.stack([np.maximum(0.0, parts_us[0] - per_byte * SMALL_BYTES), per_byte], axis=1)
-
-
-def _graph_costs(
-    graph: ComputationGraph, cluster: Cluster, runtime: Runtime, devices: Mapping[str, str],
-    overhead_us: float, config: CalibrationConfig, feeds: Feeds, speed: CoreSpeed,
-    progress: Callable[[str], None],
-) -> Tuple[np.ndarray, np.ndarray]:
-  """Measures (compute_us [N, D], step_time_us [D]) by runs on one device at a time."""
-  # [N, D].
-  allowed = allowed_devices(graph, cluster)
-  compute_us = np.full(allowed.shape, np.nan)
-  step_time_us = np.full(cluster.num_devices, np.nan)
-  launched = np.zeros(cluster.num_devices)  # kernels in a step on one device
-  between_us = np.zeros(graph.num_ops)  # launches between the runs of an op in a loop
-  for d in range(cluster.num_devices):
-    # Ops that cannot run on this device are on another one. Then it is no step on one device.
-    indices = np.where(allowed[:, d], d, allowed.argmax(axis=1)).astype(np.int32)
-    placement = Placement.from_indices(graph, cluster, indices)
-    progress(f"the graph on {cluster.device_names[d]}")
-    kernel_us, runs, step_us = _time_ops(graph, placement, devices, runtime, feeds, config, speed)
-    here = indices == d
-    compute_us[here, d] = kernel_us[here]
-    # An op that runs k times in a loop is launched k - 1 times more than the one in the overhead.
-    between_us = np.maximum(between_us, overhead_us * np.maximum(runs - 1, 0))
-    # Only a step with all ops on this device is a step of one device.
-    if here.all():
-      step_time_us[d] = step_us
-      launched[d] = np.maximum(runs, 1).sum()
-  # The time of a step without its kernels is the overhead. If a traced step takes longer than an
-  # untraced one, tracing slowed the kernels, so their times are scaled down.
-  for d in np.flatnonzero(~np.isnan(step_time_us)).tolist():
-    kernels_us = np.nansum(compute_us[:, d])
-    # Time of the step that is left for kernels.
-    left_us = step_time_us[d] - overhead_us * launched[d]
-    if left_us > 0 and kernels_us > 0:
-      compute_us[:, d] *= left_us / kernels_us
-  return compute_us + np.where(compute_us > 0, between_us[:, None], 0.0), step_time_us
-
-
-def _time_ops(
-    graph: ComputationGraph, placement: Placement, devices: Mapping[str, str], runtime: Runtime,
-    feeds: Feeds, config: CalibrationConfig, speed: CoreSpeed
-) -> Tuple[np.ndarray, np.ndarray, float]:
-  """Times the kernels of a placement's ops in traced steps, and steps without a trace.
-
-  Returns:
-    [N] float64 median us of each op's kernel in a step, NaN where it did not run; [N] float64
-    number of its runs in a step; and the median us of untraced steps.
-  """
-  run = PlacedRun(
-      graph, placement, devices, runtime, feeds=feeds, timeout_seconds=config.timeout_seconds,
-      seed=config.seed)
-
-  # Traced and untraced steps take turns, so that the machine's speed affects both equally.
-  def turn() -> Tuple[float, Tuple[np.ndarray, np.ndarray]]:
-    return run.step() * 1e6, kernel_times_us(graph, run.traced_step())
-
-  try:
-    for _ in range(config.warmup_runs):
-      run.step()
-    turns = [speed.time(turn) for _ in range(config.graph_runs)]
-  finally:
-    run.close()
-  # Divided by the factor: at full speed of the cores.
-  steps = [step_us / factor for (step_us, _), factor in turns]
-  # [runs, N]; NaN where an op was not traced.
-  table = np.stack([kernels_us / factor for (_, (kernels_us, _)), factor in turns])
-  ran = ~np.isnan(table).all(axis=0)
-  compute_us = np.full(graph.num_ops, np.nan)
-  compute_us[ran] = np.nanmedian(table[:, ran], axis=0)
-  return compute_us, turns[-1][0][1][1], float(np.median(steps))
 
 
 def kernel_times_us(graph: ComputationGraph, metadata: Any) -> Tuple[np.ndarray, np.ndarray]:

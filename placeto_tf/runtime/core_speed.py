@@ -10,6 +10,7 @@ step time is divided by the slow-down that the probes predict, which gives a tim
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import os
 import time
 import zlib
@@ -37,31 +38,18 @@ class CoreSpeed:
     full_speed_us: time of the probe at full speed; None until known.
   """
 
-  def __init__(self, cores: Sequence[int], full_speed_us: Optional[float] = None):
-    """Stores the given cores that this process may use.
+  def __init__(self, runtime: Runtime, full_speed_us: Optional[float] = None):
+    """Finds the cores that a runtime's workers are bound to; probes none yet.
 
     Args:
-      cores: to probe, all of one kind; without any, speed is always full.
-      full_speed_us: time of the probe at full speed; None where it is not known.
-    """
-    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    self._cores = tuple(core for core in cores if core in mine)
-    self._threads: List[concurrent.futures.ThreadPoolExecutor] = []
-    self.full_speed_us = full_speed_us
-
-  @classmethod
-  def of(cls, runtime: Runtime, full_speed_us: Optional[float] = None) -> CoreSpeed:
-    """Makes the `CoreSpeed` of the cores that a runtime's workers are bound to.
-
-    Args:
-      runtime: whose workers are timed.
+      runtime: whose workers are timed; without known cores, speed is always full.
       full_speed_us: `core_probe_us` of the cluster, where calibration found it: measured times
         are brought to the speed at which it was calibrated. None where it is not known.
-
-    Returns:
-      The `CoreSpeed`, which has not probed yet.
     """
-    return cls(sorted({core for cores in runtime.cores for core in cores}), full_speed_us)
+    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    self._cores = sorted(mine.intersection(itertools.chain(*runtime.cores)))
+    self._threads: List[concurrent.futures.ThreadPoolExecutor] = []
+    self.full_speed_us = full_speed_us
 
   @property
   def watches(self) -> bool:

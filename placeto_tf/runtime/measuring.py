@@ -37,7 +37,7 @@ from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.device_maps import match_devices
 from placeto_tf.runtime.placed_runs import PlacedRun
 from placeto_tf.runtime.supervision import named_failures
-from placeto_tf.runtime.workers import InProcess, Runtime, one_process_note
+from placeto_tf.runtime.workers import InProcess, Runtime
 
 _REFERENCE_EVERY = 3  # a step of the reference after so many steps
 # Half the width of the median's 95 % interval over the median, at which it is known well enough.
@@ -141,8 +141,8 @@ class Measurer:
     self.config = config or MeasuringConfig()
     self._feeds, self._clock = read_feeds(graph, feeds), clock or PlacedRun.step
     # Times are converted to the speed of the calibration, if there was one.
-    self._speed = CoreSpeed(()) if not cluster.core_probe_us else CoreSpeed.of(
-        runtime, cluster.core_probe_us)
+    self._speed = CoreSpeed(
+        runtime if cluster.core_probe_us else Runtime(), cluster.core_probe_us)
     self.devices = match_devices(cluster.device_names, runtime.devices, device_map)
     self._reference: Optional[Placement] = None
     if reference and not self._speed.watches:
@@ -276,8 +276,8 @@ def measure(
   if runtime is None:
     runtime = InProcess(sum(device.type == "CPU" for device in cluster.devices) or 1)
     runtime.start()
-    if runtime.num_cpus > 1:
-      warnings.warn(one_process_note(runtime.num_cpus), stacklevel=2)
+    if runtime.note:
+      warnings.warn(runtime.note, stacklevel=2)
   with Measurer(graph, cluster, runtime, MeasuringConfig(**options), feeds=feeds,
                 device_map=device_map) as measurer:
     return measurer.measure(placement)

@@ -47,6 +47,7 @@ class Runtime:
     devices: canonical names of the devices, once started.
     cores: the cores that each worker is bound to, where that is known.
     closed: whether the runtime has to be restarted before it serves.
+    note: a clause on what its step times do not say, or "".
   """
 
   num_cpus = 1
@@ -54,6 +55,7 @@ class Runtime:
   devices: Tuple[str, ...] = ()
   cores: Tuple[Tuple[int, ...], ...] = ()
   closed = False
+  note = ""
 
   def __enter__(self: _Self) -> _Self:
     self.start()
@@ -254,18 +256,15 @@ class InProcess(Runtime):
 
   def __init__(self, num_cpus: int = 1):
     self.num_cpus = num_cpus
+    if num_cpus > 1:
+      self.note = (
+          f"{num_cpus} CPU devices of one process share its threads and memory, so that their "
+          f"steps say little about {num_cpus} machines or workers; --workers=local:{num_cpus} "
+          f"(runtime=LocalWorkers({num_cpus})) gives each cores of its own")
 
   def start(self) -> None:
     """Asks TensorFlow for the devices."""
     self.devices = _list_devices("", 60.0, num_cpus=self.num_cpus)
-
-
-def one_process_note(num_cpus: int) -> str:
-  """Returns a note on steps on several CPU devices of one process."""
-  return (
-      f"{num_cpus} CPU devices of one process share its threads and memory, so that their steps "
-      f"say little about {num_cpus} machines or workers; --workers=local:{num_cpus} "
-      f"(runtime=LocalWorkers({num_cpus})) gives each cores of its own")
 
 
 def make_runtime(cluster: Cluster, workers: Sequence[str] = ()) -> Runtime:

@@ -85,7 +85,10 @@ class Checkpoints:
       known, reasons = [], [_brief(error)]
     for prefix in reversed(known):
       try:
-        # Values of a restore that fails halfway are overwritten by the next one, or not used.
+        # Every value is read first: a restore that fails halfway would leave mixed weights.
+        reader = tf.train.load_checkpoint(prefix)
+        for name in reader.get_variable_to_shape_map():
+          reader.get_tensor(name)
         self._checkpoint.restore(prefix)
         return True
       except _UNREADABLE as error:

@@ -7,7 +7,6 @@ spec alone, so the number of collectors, and their earlier work, make no differe
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
@@ -15,22 +14,6 @@ import tensorflow as tf
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.training.collecting import Maker
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Spec:
-  """Everything besides weights on which experience depends.
-
-  Attributes:
-    graph: number of the problem.
-    seed: of all samples.
-    start: where episodes begin, such as the number of one of the problem's starts, or a placement;
-      None for policies that begin from nothing.
-  """
-
-  graph: int
-  seed: int
-  start: Any = None
 
 
 class Learner:
@@ -41,16 +24,15 @@ class Learner:
     config, root_dir: of the run.
     problems: `num_training` problems to train on, then the held-out problems.
     rng: of all samples; checkpoints hold its state.
-    tracked: name -> object that checkpoints hold, for `tf.train.Checkpoint`; "network" and
-      "optimizer" have the variables that an update changes.
+    tracked: name -> object that checkpoints hold, for `tf.train.Checkpoint`.
     at_once: the number of specs of an update.
-    collector: the maker of collectors of `portable` problems, here or in an actor.
+    learner: makes the updates; its `variables` are those that updates change.
   """
 
   rate = "steps_a_second"
   tracked: Dict[str, Any]
   at_once = 1
-  collector: Maker
+  learner: Any
 
   def __init__(
       self, config: Any, root_dir: str, *, problems: Optional[Sequence[Any]] = None,
@@ -91,7 +73,12 @@ class Learner:
 
   def specs(self, iteration: int) -> Sequence[Any]:
     """Samples the specs of an update's experience; `iteration` counts from 1."""
-    return [Spec(graph, int(self.rng.integers(2**31))) for graph in self.turn(iteration)]
+    raise NotImplementedError
+
+  @property
+  def collector(self) -> Maker:
+    """Returns the maker of collectors of `portable` problems, here or in an actor."""
+    raise NotImplementedError
 
   def portable(self, num_threads: Optional[int]) -> Sequence[Any]:
     """Returns the problems for collectors, simulating on `num_threads`; None: as many as here."""
@@ -100,14 +87,18 @@ class Learner:
   @property
   def weights(self) -> Any:
     """Returns the weights that collectors are given."""
-    return [variable.numpy() for variable in self.tracked["network"].variables]
+    raise NotImplementedError
+
+  def steps_of(self, experience: Any) -> int:
+    """Returns the amount of work in the experience of a spec, for `rate`."""
+    raise NotImplementedError
 
   # Learning from it.
 
   @property
   def variables(self) -> List[tf.Variable]:
     """Returns all variables that an update changes."""
-    return [*self.tracked["network"].variables, *self.tracked["optimizer"].variables]
+    return self.learner.variables
 
   def learn(self, experiences: List[Any], iteration: int) -> Dict[str, float]:
     """Updates the policy from the experience of each spec.
@@ -119,26 +110,13 @@ class Learner:
       iteration: number of the update, from 1 on.
 
     Returns:
-      Name -> figure to be shown; and "steps", the amount of work in the experience, for `rate`.
-    """
-    raise NotImplementedError
-
-  def tried(self, number: int) -> Dict[str, float]:
-    """Tries the policy on a held-out problem.
-
-    Args:
-      number: of the problem.
-
-    Returns:
-      Name -> ratio of the policy's step time (with the memory penalty) to another one.
+      Name -> figure to be shown.
     """
     raise NotImplementedError
 
   def watch(self) -> Dict[str, float]:
-    """Returns the geometric means of `tried` over the held-out problems; there must be some."""
-    found = [self.tried(number) for number in self.held_out]
-    return {f"held_out_{name}": float(np.exp(np.mean(np.log([each[name] for each in found]))))
-            for name in found[0]}
+    """Returns figures of the policy on the held-out problems; called only if there are any."""
+    raise NotImplementedError
 
   # Checkpoints and files.
 
@@ -150,13 +128,8 @@ class Learner:
     """Restores a `state`; the objects of `tracked` were restored before."""
     self.rng.bit_generator.state = state["rng"]
 
-  def export(self, directory: str, **notes: Any) -> None:
-    """Writes the weights for inference.
-
-    Args:
-      directory: of the weights.
-      **notes: iteration and configuration, for the description of the weights.
-    """
+  def export(self, iteration: int) -> None:
+    """Writes the files that are used without the trainer, such as weights for inference."""
     raise NotImplementedError
 
   def finish(self) -> None:

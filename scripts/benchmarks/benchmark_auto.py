@@ -1,4 +1,4 @@
-"""Compares `--method=auto` with proven optima, every method alone, one device, and METIS.
+"""Compares `--method=auto` with proven optima, one device, and METIS.
 
   scripts/with_env python scripts/benchmarks/benchmark_auto.py --parts=optimal,large
   scripts/with_env python scripts/benchmarks/benchmark_auto.py --parts=single \\
@@ -7,7 +7,6 @@
 Parts:
   optimal  generated graphs of at most 18 groups that cannot be split, 2 and 3 devices: how often
            auto finds the proven optimum, and its error otherwise
-  methods  --graphs on --clusters: auto against the best of --methods, each with the same time
   single   --graphs on --clusters: the step times of one device and of the bound, over auto's
   large    --large_ops ops on 8 devices: auto against METIS, and the process's peak memory
 """
@@ -26,19 +25,16 @@ from absl import app, flags
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_list("parts", ["optimal", "methods", "single", "large"], "Parts to run, comma "
-                  "separated.")
+flags.DEFINE_list("parts", ["optimal", "single", "large"], "Parts to run, comma separated.")
 flags.DEFINE_integer("cases", 30, "Generated graphs of the part `optimal`.", lower_bound=1)
 flags.DEFINE_integer("max_groups", 18, "The largest number of groups of a generated graph.",
                      lower_bound=2)
 flags.DEFINE_float("optimal_seconds", 10, "Seconds for auto on each generated graph.")
 flags.DEFINE_float("proof_seconds", 120, "Seconds for the proof of each generated graph.")
-flags.DEFINE_float("seconds", 60, "Seconds for each method in the other parts.")
+flags.DEFINE_float("seconds", 60, "Seconds for auto in the other parts.")
 flags.DEFINE_list("graphs", ["zoo:inception_v3", "zoo:nasnet_mobile", "zoo:rnnlm:layers=4"],
-                  "Graphs of the parts `methods` and `single`.")
-flags.DEFINE_list("clusters", ["k80:4"], "Clusters of the parts `methods` and `single`.")
-flags.DEFINE_list("methods", ["local_search", "annealing", "placeto"],
-                  "Methods that auto is compared with.")
+                  "Graphs of the part `single`.")
+flags.DEFINE_list("clusters", ["k80:4"], "Clusters of the part `single`.")
 flags.DEFINE_integer("large_ops", 50_000, "Ops of the large graph.", lower_bound=1000)
 flags.DEFINE_integer("seed", 0, "Seed of graphs and searches.")
 
@@ -172,31 +168,10 @@ def rows():
       yield name, cluster_name, make
 
 
-def found_by(method: str, make) -> float:
-  """Returns the step time in us that a method finds in --seconds."""
-  from placeto_tf.placing import registry, running
-  from placeto_tf.problem import Budget
-
-  problem = make()
-  running.run(
-      problem, registry.find(method), Budget(max_seconds=FLAGS.seconds), FLAGS.seed)
-  return problem.search_log.best_objective_us
-
-
-def methods() -> None:
-  """Compares auto with every method alone."""
-  ratios = []
-  for name, cluster, make in rows():
-    alone = {method: found_by(method, make) for method in FLAGS.methods}
-    best = min(alone, key=lambda method: alone[method])
-    ratios.append(found_by("auto", make) / alone[best])
-    print(f"{name} {cluster}: auto takes {ratios[-1]:.4f} times the step of {best}, the best of "
-          + ", ".join(f"{method} {us / 1e3:.1f} ms" for method, us in alone.items()), flush=True)
-  print(f"methods: geometric mean {np.exp(np.mean(np.log(ratios))):.4f}, worst {max(ratios):.4f}")
-
-
 def single() -> None:
   """Compares auto with one device."""
+  from placeto_tf.placing import registry, running
+  from placeto_tf.problem import Budget
   from placeto_tf.search.lower_bounds import lower_bound_us
   from placeto_tf.search.simple import single
 
@@ -204,7 +179,9 @@ def single() -> None:
     problem = make()
     single(problem)
     one_us, bound_us = problem.search_log.best_objective_us, lower_bound_us(problem)
-    us = found_by("auto", make)
+    problem = make()
+    running.run(problem, registry.find("auto"), Budget(max_seconds=FLAGS.seconds), FLAGS.seed)
+    us = problem.search_log.best_objective_us
     print(f"{name} {cluster}: one device {one_us / 1e3:.1f} ms, auto {us / 1e3:.1f} ms "
           f"({one_us / us:.2f}x; the bound allows {one_us / bound_us:.2f}x)", flush=True)
 
@@ -234,11 +211,8 @@ def large() -> None:
 
 def main(_) -> None:
   """Runs the parts."""
-  known = {"optimal": optimal, "methods": methods, "single": single, "large": large}
   for part in FLAGS.parts:
-    if part not in known:
-      raise app.UsageError(f"--parts={part} is not known; expected some of {', '.join(known)}")
-    known[part]()
+    {"optimal": optimal, "single": single, "large": large}[part]()
 
 
 if __name__ == "__main__":

@@ -137,10 +137,5 @@ def _peak_gb() -> float:
   return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
 
 
-def run() -> None:
-  """Runs the program."""
-  entry_point.run_program(main)
-
-
 if __name__ == "__main__":
-  run()
+  entry_point.run_program(main)

@@ -10,14 +10,15 @@ Results are compared with the best known placement: the best of all searches her
 
 from __future__ import annotations
 
-import csv
 import os
 import sys
 from typing import Any, Dict, List
 
 import numpy as np
+import pandas as pd
 from absl import flags
 
+from placeto_tf.evaluation.tables import markdown
 from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
@@ -111,38 +112,26 @@ def anneal_groups(problem: Any, starts: List[np.ndarray], seed: int) -> None:
     hot = min(HOTTEST, config.reheat * hot)
 
 
-def table(rows: List[Row]) -> str:
+def table(rows: pd.DataFrame) -> str:
   """Returns a Markdown table: per graph the best known in ms, and each grouping's excess over it.
 
   Values are means over seeds. The last line has geometric means over the graphs with all groupings
   but `none`; that one is left out for graphs with too many ops for these budgets.
   """
-  cells: Dict[tuple, List[float]] = {}
-  groups: Dict[tuple, int] = {}
-  for row in rows:
-    key = row["graph"], row["grouping"]
-    cells.setdefault(key, []).append(float(row["step_time_us"]))
-    groups[key] = int(row["groups"])
-  lines = [f"| graph | best known | {' | '.join(FLAGS.groupings)} |",
-           "|---|" + "---:|" * (len(FLAGS.groupings) + 1)]
-  ratios = []
   compared = [grouping for grouping in FLAGS.groupings if grouping != "none"]
-  for name in FLAGS.graphs:
-    if not all((name, each) in cells for each in (*compared, BEST)):
-      continue
-    best = min(min(found) for (graph, _), found in cells.items() if graph == name)
-    above = {
-        grouping: np.mean(cells[name, grouping]) / best for grouping in FLAGS.groupings
-        if (name, grouping) in cells}
-    ratios.append([above[grouping] for grouping in compared])
-    lines.append("| " + " | ".join([f"`{name}`", f"{best / 1e3:.1f} ms", *(
-        f"{above[each] - 1:+.1%} ({groups[name, each]:,})" if each in above else ""
-        for each in FLAGS.groupings)]) + " |")
-  if ratios:
-    means = dict(zip(compared, np.exp(np.log(ratios).mean(axis=0)) - 1))
-    lines.append("| geometric mean | | " + " | ".join(
-        f"{means[each]:+.1%}" if each in means else "" for each in FLAGS.groupings) + " |")
-  return "\n".join(lines)
+  # [graphs, groupings] means over seeds.
+  times_us = rows.pivot_table("step_time_us", "graph", "grouping").reindex(FLAGS.graphs)
+  times_us = times_us.dropna(subset=[*compared, BEST])
+  groups = rows.pivot_table("groups", "graph", "grouping")
+  best_us = rows.groupby("graph")["step_time_us"].min()[times_us.index]
+  above = times_us.div(best_us, axis=0) - 1
+  shown = pd.DataFrame({"best known": (best_us / 1e3).map("{:.1f} ms".format)})
+  for name in FLAGS.groupings:
+    shown[name] = above[name].map("{:+.1%}".format) + groups[name].map(" ({:,.0f})".format)
+    shown.loc[above[name].isna(), name] = ""
+  means = np.exp(np.log1p(above[compared]).mean()) - 1
+  shown.loc["geometric mean"] = means.map("{:+.1%}".format)
+  return markdown(shown.fillna("").rename_axis("graph").reset_index())
 
 
 def _placement_path(key: tuple) -> str:
@@ -155,28 +144,20 @@ def main() -> None:
   path = os.path.join(FLAGS.out, "results.csv")
   rows: List[Row] = []
   if os.path.exists(path):
-    with open(path, newline="", encoding="utf-8") as file:
-      rows = list(csv.DictReader(file))
+    rows = pd.read_csv(path, dtype={"seed": str}, keep_default_na=False).to_dict("records")
   done = {(row["graph"], row["grouping"], row["seed"]): row for row in rows}
-  is_new = not rows
-  with open(path, "a", newline="", encoding="utf-8") as file:
-    writer = csv.DictWriter(file, FIELDS)
-    if is_new:
-      writer.writeheader()
 
-    def results(key: tuple, problem: Any) -> None:
-      row = dict(zip(FIELDS, (
-          *key, problem.num_groups, problem.search_log.best_objective_us,
-          problem.search_log.best_fits, problem.search_log.evaluations,
-          round(problem.search_log.seconds, 1))))
-      rows.append(row)
-      writer.writerow(row)
-      file.flush()
-      print(", ".join(f"{field} {row[field]}" for field in FIELDS), file=sys.stderr, flush=True)
+  def results(key: tuple, problem: Any) -> None:
+    rows.append(dict(zip(FIELDS, (
+        *key, problem.num_groups, problem.search_log.best_objective_us,
+        problem.search_log.best_fits, problem.search_log.evaluations,
+        round(problem.search_log.seconds, 1)))))
+    pd.DataFrame(rows).to_csv(path, index=False)
+    print(", ".join(f"{field} {rows[-1][field]}" for field in FIELDS), file=sys.stderr, flush=True)
 
-    for name in FLAGS.graphs:
-      measure(name, done, results)
-  print(table([row for row in rows if row["graph"] in FLAGS.graphs]))
+  for name in FLAGS.graphs:
+    measure(name, done, results)
+  print(table(pd.DataFrame(rows)))
 
 
 if __name__ == "__main__":

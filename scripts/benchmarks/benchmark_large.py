@@ -2,14 +2,13 @@
 
   scripts/with_env python scripts/benchmarks/benchmark_large.py
   scripts/with_env python scripts/benchmarks/benchmark_large.py --graphs=zoo:rnnlm \\
-      --cost_graph_ops= \\
-      --evaluations=300
+      --cost_graph_ops= --evaluations=300
 
-With --evaluations the shipped policy places, and the last column is its step time divided by the
-best of one device, the expert and METIS. Without --evaluations, groups are dealt to the devices in
-turn. Each row has a process of its own, so that its peak memory is that of one graph and its
-seconds are a user's whole waiting time, imports included. CPU time is that of all threads and
-forks, for machines that also do other work. Costs are estimated again, not taken from the cache.
+The shipped policy places, and the last column is its step time divided by the best of one device,
+the expert and METIS. Each row has a process of its own, so that its peak memory is that of one
+graph and its seconds are a user's whole waiting time, imports included. CPU time is that of all
+threads and forks, for machines that also do other work. Costs are estimated again, not taken from
+the cache.
 """
 
 from __future__ import annotations
@@ -33,10 +32,8 @@ flags.DEFINE_list("graphs", ["zoo:nasnet_mobile", "zoo:gnmt:layers=8"],
 flags.DEFINE_list("cost_graph_ops", ["100000", "1000000"],
                   "Sizes of synthetic CostGraphDefs; empty leaves them out.")
 flags.DEFINE_string("cluster", "k80:4", "Cluster of the costs and the groups.")
-flags.DEFINE_integer("max_groups", 128, "The largest number of groups.", lower_bound=1)
-flags.DEFINE_string("grouping", "heavy_edge", "Method of grouping ops.")
-flags.DEFINE_integer("evaluations", 0, "Placements that the shipped policy evaluates; 0: groups "
-                     "are dealt to the devices in turn.", lower_bound=0)
+flags.DEFINE_integer("evaluations", 300, "Placements that the shipped policy evaluates.",
+                     lower_bound=1)
 flags.DEFINE_string("measure", None, "File to measure in this process; prints a JSON line.")
 flags.DEFINE_string("make", None, "Graph that is written to --to: a spec, or a number of ops.")
 flags.DEFINE_string("to", None, "File to write.")
@@ -124,25 +121,18 @@ def measure(path: str) -> Dict[str, Any]:
 
   def group() -> Tuple[Any, np.ndarray]:
     allowed = offered_devices(graph, cluster, costs)
-    grouping = group_ops(
-        graph, costs, allowed, max_groups=FLAGS.max_groups, method=FLAGS.grouping)
-    return grouping, allowed
+    return group_ops(graph, costs, allowed), allowed
 
   grouping, allowed = timed("group", group)
 
   def place() -> np.ndarray:
-    if FLAGS.evaluations:
-      problem = PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
-      budget, policy = Budget(max_evaluations=FLAGS.evaluations), registry.find("placeto")
-      running.prepare(problem, policy, budget)
-      found["start_us"] = problem.search_log.best_objective_us
-      placement = running.run(problem, policy, budget)
-      found["placed_us"] = problem.search_log.best_objective_us
-      return placement
-    # The groups go round the devices, as far as they may.
-    order = np.argsort(~allowed, axis=1, kind="stable")
-    turns = grouping.group_of_op % np.maximum(allowed.sum(axis=1), 1)
-    return order[np.arange(graph.num_ops), turns].astype(np.int32)
+    problem = PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
+    budget, policy = Budget(max_evaluations=FLAGS.evaluations), registry.find("placeto")
+    running.prepare(problem, policy, budget)
+    found["start_us"] = problem.search_log.best_objective_us
+    placement = running.run(problem, policy, budget)
+    found["placed_us"] = problem.search_log.best_objective_us
+    return placement
 
   indices = timed("place", place)
 
@@ -162,8 +152,7 @@ def measure(path: str) -> Dict[str, Any]:
 
 def run(*args: str) -> str:
   """Runs this program again with the present flags and these, and returns its output."""
-  keep = [f"--{name}={FLAGS[name].value}"
-          for name in ("cluster", "max_groups", "grouping", "evaluations")]
+  keep = [f"--{name}={FLAGS[name].value}" for name in ("cluster", "evaluations")]
   done = subprocess.run(
       [sys.executable, os.path.abspath(__file__), *keep, *args], stdout=subprocess.PIPE, text=True,
       check=True)
@@ -197,7 +186,7 @@ def main(_: Any) -> None:
         f"{total:7.1f} s", f"{found['cpu_s']:7.1f} s",
         f"{found['cpu_s'] / found['ops'] * 1e6:9.0f}",
         f"{found['peak_bytes'] / 2**30:6.2f} GB",
-        f"{found['placed_us'] / found['start_us']:9.3f}" if FLAGS.evaluations else "        -",
+        f"{found['placed_us'] / found['start_us']:9.3f}",
     ]), flush=True)
 
 

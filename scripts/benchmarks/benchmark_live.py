@@ -10,11 +10,11 @@ times of a row, but not their order.
 
 from __future__ import annotations
 
-import csv
 import gc
 import os
 from typing import Any, Callable, Dict, Tuple
 
+import pandas as pd
 from absl import flags
 
 from placeto_tf.programs import entry_point
@@ -26,7 +26,6 @@ flags.DEFINE_list("models", None, "Names of models; default: all.")
 flags.DEFINE_integer("max_evaluations", 300, "Placements simulated for each model.", lower_bound=1)
 flags.DEFINE_string("method", "annealing", "Placer of the planned steps.")
 
-_FIELDS = ("model", "ops", "promised_ms", "placed_ms", "unplaced_ms", "steps", "kept")
 Build = Callable[[Any], Tuple[Any, Tuple[int, ...], int]]  # model, shape of an example, batch
 
 
@@ -117,16 +116,13 @@ def main() -> None:
   cpu = tf.config.list_physical_devices("CPU")[0]
   tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
   os.makedirs(FLAGS.out, exist_ok=True)
-  with open(os.path.join(FLAGS.out, "live.csv"), "w", newline="", encoding="utf-8") as file:
-    writer = csv.DictWriter(file, _FIELDS, lineterminator="\n")
-    writer.writeheader()
-    for name in FLAGS.models or _MODELS:
-      row = _row(name)
-      writer.writerow(row)
-      file.flush()
-      print(row, flush=True)
-      tf.keras.backend.clear_session()
-      gc.collect()
+  rows = []
+  for name in FLAGS.models or _MODELS:
+    rows.append(_row(name))
+    pd.DataFrame(rows).to_csv(os.path.join(FLAGS.out, "live.csv"), index=False)
+    print(rows[-1], flush=True)
+    tf.keras.backend.clear_session()
+    gc.collect()
 
 
 if __name__ == "__main__":

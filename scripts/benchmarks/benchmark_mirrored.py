@@ -403,10 +403,8 @@ def main() -> None:
   if FLAGS.mirrored:
     run_mirrored(MODELS[FLAGS.mirrored])
     return
-  unknown = sorted(set(FLAGS.models) - set(MODELS))
-  if unknown or not FLAGS.out:
-    raise flags.ValidationError(
-        f"expected --out, and --models of {', '.join(MODELS)}; got {', '.join(unknown)}")
+  if not FLAGS.out:
+    raise flags.ValidationError("--out is missing; give a directory for the results")
   os.makedirs(FLAGS.out, exist_ok=True)
   path, rows = os.path.join(FLAGS.out, "rows.jsonl"), {}
   if os.path.exists(path):

@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import os
 import pickle
-import shutil
 import tempfile
 import time
 from typing import Any, Callable, Dict, Iterator, List, Tuple
@@ -29,10 +28,9 @@ from placeto_tf.problem import executors
 from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
-PARTS = ("costs", "evaluate", "killed")
 _STARTS = 3  # Ray gives nodes 15 to 30 s to start; a second start is faster
 
-flags.DEFINE_list("parts", list(PARTS), "Parts to run.")
+flags.DEFINE_list("parts", ["costs", "evaluate", "killed"], "Parts to run.")
 flags.DEFINE_string("graph", "zoo:inception_v3", "Graph to place.")
 flags.DEFINE_string("cluster", "k80:4", "Cluster to place on.")
 flags.DEFINE_integer("tasks", 24, "Rows that evaluate.py writes, a seed each.", lower_bound=2)
@@ -72,15 +70,6 @@ def _nodes(count: int) -> Iterator[Tuple[Any, List[Any], float]]:
         if not left:
           raise
     yield cluster, nodes, time.monotonic() - began
-
-
-@contextlib.contextmanager
-def _folder() -> Iterator[str]:
-  path = tempfile.mkdtemp(prefix="benchmark_ray_")
-  try:
-    yield path
-  finally:
-    shutil.rmtree(path)
 
 
 def _timed(function: Callable[[], Any]) -> Tuple[float, Any]:
@@ -151,7 +140,7 @@ def evaluate() -> None:
   first_s = None
   for count in (1, 2):
     ends: List[float] = []
-    with _nodes(count) as (cluster, *_), _folder() as out:
+    with _nodes(count) as (cluster, *_), tempfile.TemporaryDirectory() as out:
       began = time.monotonic()
       evaluate_rows(_evaluation(), out, ray=cluster.address,
                     progress=lambda *_: ends.append(time.monotonic()))  # noqa: B023
@@ -166,7 +155,7 @@ def killed() -> None:
   """Prints whether all rows are there although a node died."""
   from placeto_tf.evaluation import evaluate as evaluate_rows
 
-  with _nodes(2) as (cluster, nodes, _), _folder() as out:
+  with _nodes(2) as (cluster, nodes, _), tempfile.TemporaryDirectory() as out:
     gone: List[float] = []
     began = time.monotonic()
 
@@ -183,16 +172,10 @@ def killed() -> None:
 
 def main() -> None:
   """Measures the parts."""
-  from placeto_tf.errors import PlacetoError
-
-  unknown = set(FLAGS.parts) - set(PARTS)
-  if unknown:
-    raise PlacetoError(f"--parts has {', '.join(unknown)}; expected some of {', '.join(PARTS)}")
   entry_point.import_tensorflow_quietly()
   print(f"load {os.getloadavg()[0]:.1f} at the start\n", flush=True)
-  for name, part in (("costs", costs), ("evaluate", evaluate), ("killed", killed)):
-    if name in FLAGS.parts:
-      part()
+  for part in FLAGS.parts:
+    {"costs": costs, "evaluate": evaluate, "killed": killed}[part]()
   print(f"load {os.getloadavg()[0]:.1f} at the end")
 
 

@@ -11,12 +11,12 @@ search is the same, placement by placement, as without the host. The tables are 
 from __future__ import annotations
 
 import contextlib
-import csv
 import os
 import sys
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
+import pandas as pd
 from absl import flags
 
 from placeto_tf.programs import entry_point
@@ -32,8 +32,6 @@ flags.DEFINE_list(
 flags.DEFINE_list("zoo_clusters", ["k80:4", "v100:4"], "Clusters of the graphs of --zoo.")
 
 _GB = 2**30
-FIELDS = ("graph", "cluster", "tables_gb", "on_gpu_gb", "placed_us", "by_hand_us", "current_us",
-          "without_host")
 
 # Name -> cluster, batch, tables as (rows, width, looked up per example), layers of the tower,
 # optimizer.
@@ -98,11 +96,13 @@ def row_of(name: str) -> Dict[str, Any]:
     without = "does not fit"
   tables = [op for op, kind in zip(free.op_names, free.op_types) if op.startswith("embedding")]
   held = dict(zip(free.op_names, result.costs.persistent_bytes))
-  return dict(zip(FIELDS, (
-      name, cluster, f"{sum(held[op] for op in tables) / _GB:.1f}",
-      f"{sum(held[op] for op in tables if 'GPU' in result.placement[op]) / _GB:.1f}",
-      f"{result.step_time_us:.0f}", f"{kept.baselines['current'].step_time_us:.0f}",
-      f"{result.baselines['current'].step_time_us:.0f}", without)))
+  return {
+      "graph": name, "cluster": cluster,
+      "tables_gb": round(sum(held[op] for op in tables) / _GB, 1),
+      "on_gpu_gb": round(
+          sum(held[op] for op in tables if "GPU" in result.placement[op]) / _GB, 1),
+      "placed_us": round(result.step_time_us),
+      "by_hand_us": round(kept.baselines["current"].step_time_us), "without_host": without}
 
 
 def newly_offered(name: str, cluster_name: str) -> int:
@@ -127,10 +127,7 @@ def main() -> None:
   for name in GRAPHS:
     rows.append(row_of(name))
     print(rows[-1], flush=True)
-  with open(os.path.join(FLAGS.out, "tables.csv"), "w", encoding="utf-8", newline="") as file:
-    writer = csv.DictWriter(file, FIELDS)
-    writer.writeheader()
-    writer.writerows(rows)
+  pd.DataFrame(rows).to_csv(os.path.join(FLAGS.out, "tables.csv"), index=False)
   for name in FLAGS.zoo:
     for cluster in FLAGS.zoo_clusters:
       print(f"{name} on {cluster}: {newly_offered(name, cluster)} ops", file=sys.stderr, flush=True)

@@ -24,6 +24,7 @@ from typing import Any, Callable, Dict, List
 import pandas as pd
 from absl import flags
 
+from placeto_tf.errors import PlacetoError
 from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
@@ -36,7 +37,7 @@ flags.DEFINE_string("page", None, "Markdown page; the table between its markers 
 
 _METHODS = ("single", "expert", "auto")
 # Around the table in the page.
-_BEGIN, _END = "<!-- loop_graphs.py: table -->\n", "<!-- loop_graphs.py: end -->"
+_BEGIN, _END = "<!-- loop_graphs.py: table -->", "<!-- loop_graphs.py: end -->"
 _GRAPHS: Dict[str, Callable[[], Any]] = {}
 _BATCH, _WORDS, _WIDTH, _VOCABULARY = 16, 20, 128, 2_000
 
@@ -415,6 +416,26 @@ def table(rows: pd.DataFrame) -> str:
           f"{errors.max():.1%}, of {len(rows)} placements.\n\n")
 
 
+def with_table(page: str, found: str) -> str:
+  """Replaces the table between the markers of a page, which may stand on one line.
+
+  Args:
+    page: Markdown.
+    found: the new table.
+
+  Returns:
+    The page with it.
+
+  Raises:
+    PlacetoError: the page lacks a marker.
+  """
+  before, begin, rest = page.partition(_BEGIN)
+  _, end, after = rest.partition(_END)
+  if not begin or not end:
+    raise PlacetoError(f"the page has no place for the table; write {_BEGIN} and {_END} into it")
+  return f"{before}{begin}\n{found}{end}{after}"
+
+
 def main() -> None:
   """Writes the graphs, measures them and writes the table where that is asked for."""
   os.makedirs(FLAGS.out, exist_ok=True)
@@ -432,9 +453,8 @@ def main() -> None:
       print(rows.round(3).to_string(index=False), flush=True)
   if FLAGS.page:
     page = pathlib.Path(FLAGS.page)
-    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
-    page.write_text(before + _BEGIN + table(pd.read_csv(results)) + _END + rest.partition(_END)[2],
-                    encoding="utf-8")
+    page.write_text(
+        with_table(page.read_text(encoding="utf-8"), table(pd.read_csv(results))), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -76,10 +76,5 @@ def _cell(
           if fitting < len(seeds) * len(problems) else "")
 
 
-def run() -> None:
-  """Entry point."""
-  entry_point.run_program(main)
-
-
 if __name__ == "__main__":
-  run()
+  entry_point.run_program(main)

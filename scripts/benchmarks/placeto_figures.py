@@ -24,7 +24,7 @@ import glob
 import json
 import os
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 from absl import flags
@@ -58,19 +58,18 @@ _LAST = 3  # the table has the mean over so many watches, because one watch has 
 
 
 def train(
-    graphs: Sequence[str], held_out: Sequence[str], seed: int, settings: Sequence[str], name: str,
-    *, iterations: Optional[int] = None) -> str:
+    graphs: Sequence[str], held_out: Sequence[str], seed: int, settings: Sequence[str], name: str
+) -> str:
   """Trains to the end, unless the run is finished; returns the directory of the run."""
   from placeto_tf import policies
 
   policy = policies.trainable()["placeto"]().preset("paper")
-  iterations = iterations or FLAGS.iterations
   config = policy.configure(
       {"graphs": tuple(shared_flags.expand_globs(graphs)),
        "held_out": tuple(shared_flags.expand_globs(held_out)), "clusters": (FLAGS.cluster,),
-       "watch_cluster": FLAGS.cluster, "iterations": iterations, "seed": seed,
-       "watch_every": max(1, iterations // 12),
-       "checkpoint_every": max(1, iterations // 4), "max_groups": FLAGS.max_groups},
+       "watch_cluster": FLAGS.cluster, "iterations": FLAGS.iterations, "seed": seed,
+       "watch_every": max(1, FLAGS.iterations // 12),
+       "checkpoint_every": max(1, FLAGS.iterations // 4), "max_groups": FLAGS.max_groups},
       settings)
   root_dir = os.path.join(FLAGS.out, name.replace(" ", "_").replace(",", "") + f"_s{seed}")
   policy.train(config, root_dir)
@@ -251,10 +250,5 @@ def main() -> None:
     print({"curves": curves, "families": families}[part](seeds), flush=True)
 
 
-def run() -> None:
-  """Entry point."""
-  entry_point.run_program(main)
-
-
 if __name__ == "__main__":
-  run()
+  entry_point.run_program(main)

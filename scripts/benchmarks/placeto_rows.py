@@ -2,14 +2,13 @@
 
 The rows of `rows` are step times divided by the best of one device, expert and METIS:
 
-  single, expert, metis   their placements
   greedy (random start)   the last placement of one episode of likeliest devices, from a random
                           placement, the mean of eight; its evaluations are those of the row
   greedy (known start)    the same from the best of single, expert and METIS
   uniform placements      the best of as many uniformly random placements as the greedy episode
                           from a random start evaluates
-  zero-shot, untrained,   the best in a number of evaluations by episodes from the best placement so
-  uniform moves           far: of the trained policy, of its initial network, of uniform devices
+  zero-shot,              the best in a number of evaluations by episodes from the best placement so
+  uniform moves           far: of the trained policy, of uniform devices
 """
 
 from __future__ import annotations
@@ -36,17 +35,12 @@ def rows(
     seed: of samples.
     rivals: whether to add methods without learning, and greedy episodes from random starts.
   """
-  from placeto_tf.search import PLACERS
   from placeto_tf.training.problems import with_starts
 
   first = [make() for make in graphs]
   known = [with_starts(problem).starts[0] for problem in first]
   best_us = [float(p.evaluate(start[None]).objective_us[0]) for p, start in zip(first, known)]
   found: Dict[str, List[Tuple[float, float]]] = {}
-  for name in ("single", "expert", "metis"):
-    found[name] = [
-        (float(p.evaluate(p.project(PLACERS[name](p))[None]).objective_us[0]) / us, 1)
-        for p, us in zip(first, best_us)]
   rng = np.random.default_rng(seed)
   greedy = [("greedy (known start)", "given", 1)]
   if rivals:
@@ -63,7 +57,7 @@ def rows(
           for p, us, count in zip(first, best_us, counts)]
   searches = [("zero-shot", weights.arrays, False)]
   if rivals:
-    searches += [("untrained", None, False), ("uniform moves", None, True)]
+    searches.append(("uniform moves", None, True))
   for row, arrays, uniform in searches:
     session = _Session(graphs, known, weights, arrays, seed, start="best", uniform=uniform)
     for _ in range(_MOST_EPISODES * -(-max(budgets) // session.steps)):

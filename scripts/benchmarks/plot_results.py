@@ -8,10 +8,12 @@ divided by that of a reference, or the figure itself.
 
 from __future__ import annotations
 
-import csv
 import os
-from typing import Any, Dict, List, Optional, Sequence
+import pathlib
+from typing import Any, Optional, Sequence
 
+import numpy as np
+import pandas as pd
 from absl import app, flags
 
 FLAGS = flags.FLAGS
@@ -21,33 +23,15 @@ flags.DEFINE_string("docs", "docs/results", "Folder of the pages; tables are in 
 _MARKERS = "osD^vP*X<>"
 
 
-def read(path: str) -> List[Dict[str, str]]:
-  """Returns the rows of a CSV file."""
-  with open(path, newline="", encoding="utf-8") as file:
-    return list(csv.DictReader(file))
-
-
-def ratios(
-    rows: Sequence[Dict[str, str]], columns: Sequence[str], over: Optional[str]
-) -> Dict[str, List[float]]:
-  """Returns column -> figures, divided by those of column `over` if given; NaN for missing ones."""
-  return {column: [
-      float(row[column] or "nan") / (float(row[over]) if over else 1.0) for row in rows]
-      for column in columns}
-
-
-def by_method(rows: Sequence[Dict[str, str]], value: str) -> List[Dict[str, str]]:
+def by_method(rows: pd.DataFrame, value: str) -> pd.DataFrame:
   """Returns a row for each graph and cluster, with a column for each method."""
-  found: Dict[Any, Dict[str, str]] = {}
-  for row in rows:
-    key = row["graph"], row["cluster"]
-    found.setdefault(key, {"graph": key[0], "cluster": key[1]})[row["method"]] = row[value]
-  return list(found.values())
+  return rows.astype({value: float}).pivot_table(
+      value, ["graph", "cluster"], "method", sort=False).reset_index()
 
 
 def draw(
-    path: str, rows: Sequence[Dict[str, str]], columns: Sequence[str], over: Optional[str],
-    label: str, logarithmic: bool = False) -> None:
+    path: str, rows: pd.DataFrame, columns: Sequence[str], over: Optional[str], label: str,
+    logarithmic: bool = False) -> None:
   """Writes a picture.
 
   Args:
@@ -60,13 +44,14 @@ def draw(
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
 
-  names = [" on ".join(filter(None, (row["graph"], row.get("cluster")))) for row in rows]
+  names = rows["graph"] + (" on " + rows["cluster"] if "cluster" in rows else "")
   figure = Figure(figsize=(9, 1.4 + 0.26 * len(rows)), dpi=110)
   FigureCanvasAgg(figure)
   axes = figure.subplots()
   lines = range(len(rows))
-  for k, (column, values) in enumerate(ratios(rows, columns, over).items()):
-    axes.plot(values, lines, _MARKERS[k], color=f"C{k}", label=column, alpha=0.85)
+  for k, column in enumerate(columns):
+    axes.plot(rows[column] / (rows[over] if over else 1.0), lines, _MARKERS[k], color=f"C{k}",
+              label=column, alpha=0.85)
   if over:
     axes.axvline(1.0, color="0.4", linewidth=1)
   axes.set_yticks(list(lines), names, fontsize=9)
@@ -84,8 +69,8 @@ def draw(
 def main(argv: Sequence[str]) -> None:
   """Draws all pictures."""
   del argv
-  data = {name[:-len(".csv")]: read(os.path.join(FLAGS.docs, "data", name))
-          for name in sorted(os.listdir(os.path.join(FLAGS.docs, "data")))}
+  data = {path.stem: pd.read_csv(path)
+          for path in sorted(pathlib.Path(FLAGS.docs, "data").glob("*.csv"))}
 
   def picture(name: str, *args: Any) -> None:
     draw(os.path.join(FLAGS.docs, f"{name}.png"), *args)
@@ -94,8 +79,8 @@ def main(argv: Sequence[str]) -> None:
           ["one device", "expert", "METIS", "bound"], "auto", "step time over that of auto")
   picture("expert", data["expert"], ["expert before", "expert"], "one device",
           "step time over that of one device")
-  picture("bounds", [row for row in data["bounds"] if row["found"]], ["bound before", "bound"],
-          "found", "lower bound over the best known step")
+  picture("bounds", data["bounds"].dropna(subset=["found"]), ["bound before", "bound"], "found",
+          "lower bound over the best known step")
   picture("groupings", data["groupings"], ["heavy_edge", "single_consumer", "metis", "none"], None,
           "excess over the best known placement of single ops, %")
   picture("methods_alone", data["methods_alone"], [
@@ -106,17 +91,16 @@ def main(argv: Sequence[str]) -> None:
   picture("gdp", data["gdp"], [
       "METIS", "hierarchical", "GDP from scratch", "zero-shot", "fine-tuned", "annealing",
       "placeto"], "expert", "step time over the expert's")
-  picture("foreign_graphs", [
-      {**row, "graph": f"{row['graph']}, {int(row['evaluations']):,}"}
-      for row in data["foreign_graphs"]],
+  foreign = data["foreign_graphs"]
+  picture("foreign_graphs", foreign.assign(
+      graph=foreign["graph"] + foreign["evaluations"].map(", {:,}".format)),
       ["placeto", "placeto_uniform", "local_search", "annealing"], "start",
       "step time over the best of one device, expert and METIS, by graph and evaluations")
   picture("learned_placers", by_method(data["learned_placers"], "mean ms"), [
       "expert", "metis", "rnn", "hierarchical", "placeto"],
       "single", "step time over that of one device")
-  picture("learned_placers_evaluations", [
-      {name: "" if text == "never" else text for name, text in row.items()}
-      for row in by_method(data["learned_placers_evaluations"], "to the best of rnn")],
+  picture("learned_placers_evaluations", by_method(
+      data["learned_placers_evaluations"].replace("never", np.nan), "to the best of rnn"),
       ["rnn", "hierarchical", "placeto"], "rnn",
       "evaluations to within 1 % of the best of rnn, over its own", True)
 

@@ -10,21 +10,19 @@ Each graph has a directory, so that a stopped study continues where it was:
   calibration/placement_NN.json        also run other placements
   placements/NN_KIND.json              random by op and by block, expert, single, near the best
   predicted.json                       the prediction for each
-  measured.jsonl                       one line per measured placement, appended as it is measured
-  repeats.jsonl                        some placements measured again: the noise of measurements
+  measured.json                        a row for each placement that is measured so far
+  repeats.json                         some placements measured again: the noise of measurements
 
 `prediction_study_results.py` computes the results from these files alone.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import glob
-import json
 import os
 import re
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -76,32 +74,14 @@ class StudyConfig:
   @classmethod
   def load(cls, path: str) -> StudyConfig:
     """Reads the JSON file. Raises: MeasurementError if the file is wrong."""
-    names = [field.name for field in dataclasses.fields(cls)]
-    remedy = f"expected JSON with \"graphs\" and the fields {', '.join(names)}"
+    remedy = ("expected a JSON object with \"graphs\" and numbers for "
+              f"{', '.join(field.name for field in dataclasses.fields(cls)[1:])}")
     content = user_files.read_json_object(
         path, what="the study", remedy=remedy, error_type=MeasurementError)
-    graphs: Any = content.get("graphs")
-    wrong = sorted(set(content) - set(names)) or ["graphs"] * (
-        not isinstance(graphs, list) or not graphs or not all(
-            isinstance(graph, str) for graph in graphs))
-    if wrong:
-      raise MeasurementError(f"the study {path!r} has a wrong field {wrong[0]!r}; {remedy}")
     try:
-      return cls(**{**content, "graphs": tuple(graphs)})
-    except MeasurementError as error:
-      raise MeasurementError(f"{path}: {error}") from None
-
-  def __post_init__(self) -> None:
-    limits: Tuple[Tuple[str, int], ...] = (
-        ("placements", 1), ("near_best", 0), ("seed", 0), ("workers", 1), ("max_runs", 1),
-        ("repeats", 0), ("max_seconds", 0), ("search_seconds", 0))
-    for name, least in limits:
-      value: Any = getattr(self, name)
-      whole = not name.endswith("seconds")
-      if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not (
-          least <= value <= 1e9) or not (whole or value > 0):
-        raise MeasurementError(f"{name} of the study is {value!r:.60}; expected a number "
-                               + (f"of at least {least}" if whole else "above 0"))
+      return cls(**{**content, "graphs": tuple(content["graphs"])})
+    except (KeyError, TypeError) as error:
+      raise MeasurementError(f"the study {path!r} has a wrong field ({error}); {remedy}") from None
 
 
 def worker_cluster(num_workers: int) -> Cluster:
@@ -145,7 +125,7 @@ def _run_study(config: StudyConfig, out: str, progress: Callable[[str], None]) -
 def _complete(config: StudyConfig, directory: str) -> bool:
   """Whether all of a graph was measured."""
   counts = [len(_rows(os.path.join(directory, name)))
-            for name in ("measured.jsonl", "repeats.jsonl")]
+            for name in ("measured.json", "repeats.json")]
   return counts[0] >= 1 + config.placements and counts[1] >= config.repeats
 
 
@@ -241,10 +221,10 @@ def _measure(
     directory: str, paths: Sequence[str], progress: Callable[[str], None]) -> None:
   """Measures what was not measured yet, in an order not the placements' own."""
   order = np.random.default_rng(config.seed + 1).permutation(len(paths))
-  todo = [("measured.jsonl", paths[i]) for i in order]
-  todo += [("repeats.jsonl", paths[i]) for i in order[:config.repeats]]
+  todo = [("measured.json", paths[i]) for i in order]
+  todo += [("repeats.json", paths[i]) for i in order[:config.repeats]]
   predicted = predicted_us(directory)
-  known = {(name, row["placement"]) for name in ("measured.jsonl", "repeats.jsonl")
+  known = {(name, row["placement"]) for name in ("measured.json", "repeats.json")
            for row in _rows(os.path.join(directory, name))}
   measuring = MeasuringConfig(
       max_runs=config.max_runs, max_seconds=config.max_seconds, seed=config.seed)
@@ -257,8 +237,10 @@ def _measure(
       row = {"placement": label, "measured_us": None if step.failure else step.step_time_us,
              "low_us": step.low_us, "high_us": step.high_us, "runs": step.runs,
              "failure": step.failure}
-      _append(os.path.join(directory, name), {
-          key: None if value == float("inf") else value for key, value in row.items()})
+      path = os.path.join(directory, name)
+      outputs.write_json(path, [*_rows(path), {
+          key: None if value == float("inf") else value for key, value in row.items()}],
+                         error_type=MeasurementError)
       progress(f"[{number + 1}/{len(todo)}] {label}: predicted {predicted[label] / 1e3:.1f} ms, "
                f"measured {step.step_time_us / 1e3:.1f} ms")
 
@@ -266,59 +248,22 @@ def _measure(
 def predicted_us(directory: str) -> Dict[str, float]:
   """Placement -> what is expected of it, as an earlier stage of the study wrote it."""
   path = os.path.join(directory, "predicted.json")
-  remedy = "delete it and start the study again, which makes it again"
-  times = user_files.read_json_object(
-      path, what="the study's file", remedy=remedy, error_type=MeasurementError)
-  if not all(map(_is_time, times.values())):
-    raise MeasurementError(f"{path!r} holds something else than times; {remedy}")
-  return times
+  return user_files.read_json_object(
+      path, what="the study's file", remedy="delete it and start the study again, which makes it "
+      "again", error_type=MeasurementError)
 
 
 def _rows(path: str) -> List[Dict[str, Any]]:
-  """The lines of a file; a line that was cut off when the study was stopped is left out."""
+  """Returns the measurements in a file, of which there may be none yet."""
   if not os.path.exists(path):
     return []
-  content = user_files.read_bytes(
+  return user_files.read_json(
       path, what="the measurements", remedy="delete the file to measure again",
       error_type=MeasurementError)
-  rows = []
-  for line in content.decode("utf-8", "replace").splitlines():
-    with contextlib.suppress(ValueError):
-      row = user_files.parse_json(line)
-      if _is_measurement(row):
-        rows.append(row)
-  return rows
-
-
-def _is_measurement(row: Any) -> bool:
-  """Whether a line has the fields of a measurement."""
-  if not isinstance(row, dict) or not isinstance(row.get("placement"), str):
-    return False
-  return "measured_us" in row and (row["measured_us"] is None or _is_time(row["measured_us"]))
-
-
-def _is_time(value: Any) -> bool:
-  return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e15
-
-
-def _append(path: str, row: Mapping[str, Any]) -> None:
-  """Adds a line, after a line break if a kill cut off the one before, so that neither is lost."""
-  line = json.dumps(row) + "\n"
-  try:
-    with open(path, "ab+") as file:
-      if file.tell():
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":
-          line = "\n" + line
-      file.write(line.encode("utf-8"))
-  except OSError as error:
-    raise MeasurementError(
-        f"cannot write {path!r} ({error.strerror}); make room, then start the study again: it goes "
-        "on where it was") from None
 
 
 def measured_rows(path: str) -> Dict[str, Dict[str, Any]]:
-  """Returns placement -> its line; if there are several, the last one."""
+  """Returns placement -> its measurement; if there are several, the last one."""
   return {row["placement"]: row for row in _rows(path) if row["measured_us"]}
 
 

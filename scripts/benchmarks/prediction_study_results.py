@@ -40,7 +40,7 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
   points = []
   for spec in config.graphs:
     directory = graph_directory(out, spec)
-    everything = measured_rows(os.path.join(directory, "measured.jsonl"))
+    everything = measured_rows(os.path.join(directory, "measured.json"))
     # Calibration used the graph on one device.
     rows = [row for row in everything.values() if _kind(row["placement"]) != "single"]
     expected_us = predicted_us(directory) if rows else {}
@@ -52,7 +52,7 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
     points.append((spec, predicted, measured))
     found: Dict[str, Any] = {"placements": len(rows), **agreement(predicted, measured)}
     again = {label: row["measured_us"] for label, row in measured_rows(
-        os.path.join(directory, "repeats.jsonl")).items()}
+        os.path.join(directory, "repeats.json")).items()}
     twice = [row for row in rows if row["placement"] in again]
     if len(twice) >= 3:
       noise = agreement(np.array([again[row["placement"]] for row in twice]),

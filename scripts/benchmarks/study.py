@@ -47,10 +47,5 @@ def main() -> None:
   print(results.table(results.summarize(config, FLAGS.out)))
 
 
-def run() -> None:
-  """Runs the program."""
-  entry_point.run_program(main)
-
-
 if __name__ == "__main__":
-  run()
+  entry_point.run_program(main)

@@ -14,13 +14,13 @@ settings. After an interruption the same command continues where it stopped.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
 import os
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import numpy as np
+import pandas as pd
 from absl import flags
 
 from placeto_tf.programs import entry_point, shared_flags
@@ -36,9 +36,8 @@ flags.DEFINE_list("seeds", ["0", "1"], "Seeds of the searches.")
 flags.DEFINE_list("budgets", ["100", "1000"], "Evaluations of a run.")
 flags.DEFINE_string("out", None, "Directory of results.csv.", required=True)
 
-FIELDS = ("method", "setting", "graph", "seed", "budget", "over_start")
+FIELDS = ["method", "setting", "graph", "seed", "budget", "over_start"]
 STARTS = ("single", "expert", "metis")
-Key = Tuple[str, str, str, str, str]
 
 
 def _shares(factors: Tuple[float, ...], shares: Tuple[float, ...] = ()) -> Tuple:
@@ -131,17 +130,10 @@ class Bench:
     self.seeds = shared_flags.whole_numbers("seeds")
     self.budgets = shared_flags.whole_numbers("budgets")
     self._problems: Dict[str, Tuple[Callable, np.ndarray, float]] = {}
-    self._results: Dict[Key, float] = {}
-    new = not os.path.exists(path)
-    if not new:
-      with open(path, newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-          graph, method, setting, seed, budget = (row[name] for name in FIELDS[:5])
-          self._results[graph, method, setting, seed, budget] = float(row["over_start"])
-    self._file = open(path, "a", newline="", encoding="utf-8")  # closed with the program
-    self._writer = csv.writer(self._file, lineterminator="\n")
-    if new:
-      self._writer.writerow(FIELDS)
+    self._path, self._results = path, {}
+    if os.path.exists(path):
+      rows = pd.read_csv(path, dtype=dict.fromkeys(FIELDS[:-1], str))
+      self._results = rows.set_index(FIELDS[:-1])[FIELDS[-1]].to_dict()
 
   def measure(self, method: str, config: Any) -> Dict[int, float]:
     """Returns budget -> geometric mean of step times divided by the start's, over all runs."""
@@ -164,8 +156,7 @@ class Bench:
       problem.evaluate_ops(start)
       placer(method, config)(problem, Budget(max_evaluations=evaluations), seed)
       self._results[key] = problem.search_log.best_objective_us / start_us
-      self._writer.writerow((*key, repr(self._results[key])))
-      self._file.flush()
+      pd.Series(self._results, name=FIELDS[-1]).rename_axis(FIELDS[:-1]).to_csv(self._path)
     return self._results[key]
 
 
@@ -224,10 +215,5 @@ def main() -> None:
       print(f"| {field} | {value} | {cells} | {'best so far' if better else ''} |", flush=True)
 
 
-def run() -> None:
-  """Entry point."""
-  entry_point.run_program(main)
-
-
 if __name__ == "__main__":
-  run()
+  entry_point.run_program(main)

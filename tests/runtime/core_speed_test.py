@@ -14,7 +14,7 @@ def speed_fixture(monkeypatch):
   """Of two cores, whose probes a test gives in `says`."""
   monkeypatch.setattr(core_speed, "_PAUSE_SECONDS", 0.0)
   monkeypatch.setattr(core_speed, "_LEARNING_SECONDS", 0.0)
-  found = CoreSpeed(())
+  found = CoreSpeed(InProcess())
   found._cores = (0, 1)
   found.says = iter(())
   monkeypatch.setattr(found, "_probe_us", lambda: next(found.says))
@@ -45,6 +45,6 @@ def test_a_run_has_the_factor_of_the_probes_around_it(speed):
 
 
 def test_without_cores_the_speed_is_full():
-  speed = CoreSpeed.of(InProcess())
+  speed = CoreSpeed(InProcess())
   assert speed.time(lambda: 7) == (7, 1.0) and not speed.watches
   assert speed.full_speed_us is None

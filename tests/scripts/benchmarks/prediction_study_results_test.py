@@ -22,7 +22,7 @@ def test_agreement_of_equal_and_of_scaled_predictions():
   assert found["rank_correlation_best_quarter"] == -1 and found["rank_correlation"] > 0.9
 
 
-def test_results_come_from_the_lines_that_are_there(tmp_path):
+def test_results_come_from_the_measurements_so_far(tmp_path):
   config = study.StudyConfig(("zoo:a:b=1",))
   directory = tmp_path / "zoo_a_b=1"
   directory.mkdir()
@@ -33,10 +33,8 @@ def test_results_come_from_the_lines_that_are_there(tmp_path):
   (directory / "predicted.json").write_text(json.dumps(
       {row["placement"]: 100.0 * i + 100 for i, row in enumerate(rows)}))
   rows.insert(0, {**rows[3], "measured_us": 9.0})  # measured anew later
-  lines = [json.dumps(row) for row in rows]
-  lines.append(json.dumps({"placement": "07_op.json", "measured_us": None,
-                           "failure": "a sentence"}))
-  (directory / "measured.jsonl").write_text("\n".join(lines) + '\n{"placement": "08')
+  rows.append({"placement": "07_op.json", "measured_us": None, "failure": "a sentence"})
+  (directory / "measured.json").write_text(json.dumps(rows))
   summary = study_results.summarize(config, str(tmp_path))["zoo:a:b=1"]
   assert summary["placements"] == 4
   assert summary["rank_correlation"] == 1

@@ -27,12 +27,12 @@ def test_a_study_measures_what_was_predicted_and_goes_on_to_its_table(run_progra
   write_costs(graph, cluster, compute_us, str(directory / "calibration" / "costs.pb"))
   done = run_program("study", f"--study={study}", f"--out={out}")
   assert done.code == 0, done.err
-  lines = (directory / "measured.jsonl").read_text().splitlines()
+  text = (directory / "measured.json").read_text()
   predicted = json.loads((directory / "predicted.json").read_text())
-  measured = [json.loads(line) for line in lines]
+  measured = json.loads(text)
   assert {row["placement"] for row in measured} == set(predicted) and len(predicted) == 7
   assert all(row["measured_us"] > 0 for row in measured)
   assert run_program("study", f"--study={study}", f"--out={out}").code == 0
-  assert (directory / "measured.jsonl").read_text().splitlines() == lines  # none again
+  assert (directory / "measured.json").read_text() == text  # none again
   summary = run_program("study", f"--study={study}", f"--out={out}", "--summary")
   assert summary.code == 0 and SPEC in summary.out and (out / "scatter.png").exists()
