@@ -22,7 +22,7 @@ import numpy as np
 
 from placeto_tf.clusters import cluster_json, device_names, local, presets
 from placeto_tf.clusters.device import MOST, Device, is_number
-from placeto_tf.errors import ClusterError, listed
+from placeto_tf.errors import ClusterError, check_one_of, listed
 
 READY_ORDERS = ("arrival", "executor")
 TRANSFERS = ("device", "pair", "unlimited")
@@ -103,10 +103,8 @@ class Cluster:
     if isinstance(types, str) or not all(isinstance(op_type, str) for op_type in types):
       raise ClusterError(f"inline_op_types is {types!r}; expected a list of op types")
     object.__setattr__(self, "inline_op_types", tuple(types))
-    for name, known in (("ready_order", READY_ORDERS), ("transfers", TRANSFERS)):
-      if getattr(self, name) not in known:
-        raise ClusterError(
-            f"{name} is {getattr(self, name)!r:.60}; expected one of {', '.join(known)}")
+    check_one_of(READY_ORDERS, self, "ready_order", error_type=ClusterError)
+    check_one_of(TRANSFERS, self, "transfers", error_type=ClusterError)
     # Under the order of arrival, other workers have no effect.
     if self.busy_slowdown and self.ready_order != "executor":
       raise ClusterError(f"busy_slowdown is {self.busy_slowdown} with ready_order "

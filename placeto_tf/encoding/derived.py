@@ -31,7 +31,6 @@ HEARS = "hears"  # [G, 2]: whether any edge ends at the group; whether any begin
 RELATIVES = "relatives"  # [3, G, G], marks ancestors, descendants, parallels of each group
 
 NUM_STATIC = 3
-_PER_EDGE = (SOURCES, TARGETS, EDGES)
 
 Derived = Dict[str, tf.Tensor]
 
@@ -78,7 +77,7 @@ class GraphTable:
   """A lookup table of the derived arrays of several graphs.
 
   Attributes:
-    num_graphs, num_groups, num_devices: C, G, D.
+    num_devices: D.
   """
 
   def __init__(self, graphs: Sequence[GroupedGraph]):
@@ -90,17 +89,15 @@ class GraphTable:
     Raises:
       PlacetoError: clusters differ in size.
     """
-    self.num_graphs, self.num_devices = len(graphs), graphs[0].num_devices
-    self.num_groups = max(graph.num_groups for graph in graphs)
+    self.num_devices = graphs[0].num_devices
     for i, graph in enumerate(graphs):
       if graph.num_devices != self.num_devices:
         raise PlacetoError(
             f"graph {i} is on {graph.num_devices} devices, graph 0 on {self.num_devices}; the "
             "graphs of one network need clusters of one size")
-    # All rows are padded to the most groups and the most dataflow edges.
-    edges = max(int(graph.flow.sum()) for graph in graphs)
-    rows = [self._padded_row(graph, edges) for graph in graphs]
-    self._table = {name: tf.constant(np.stack([row[name] for row in rows])) for name in rows[0]}
+    # The derived arrays do not depend on the placement, so device 0 is as good as any.
+    rows = [derive(encode(graph, np.zeros(graph.num_groups, np.int32))) for graph in graphs]
+    self._table = {name: _padded([row[name].numpy() for row in rows]) for name in rows[0]}
 
   def __call__(self, graphs: tf.Tensor) -> Derived:
     """Looks up the arrays of several graphs.
@@ -113,24 +110,14 @@ class GraphTable:
     """
     return {name: tf.gather(table, graphs) for name, table in self._table.items()}
 
-  def _padded_row(self, graph: GroupedGraph, edges: int) -> Dict[str, np.ndarray]:
-    """Returns name -> array of one graph, padded to G groups and the given number of edges."""
-    # The derived arrays do not depend on the placement, so device 0 is as good as any.
-    found = derive(encode(graph, np.zeros(graph.num_groups, np.int32)))
-    missing = self.num_groups - graph.num_groups
-    padded = {}
-    for name, tensor in found.items():
-      array = tensor.numpy()
-      pads = [(0, 0)] * array.ndim
-      # Padding edges are (0, 0) in SOURCES and TARGETS and 0 in EDGES.
-      if name in _PER_EDGE:
-        pads[0] = (0, edges - len(array))
-      elif name == RELATIVES:  # [3, G, G]: both group axes
-        pads[-2:] = [(0, missing)] * 2
-      else:
-        pads[0] = (0, missing)  # [G, ...]
-      padded[name] = np.pad(array, pads)
-    return padded
+
+def _padded(arrays: Sequence[np.ndarray]) -> tf.Tensor:
+  """Stacks arrays of several graphs, padded with 0 to the most groups, or edges, on every axis."""
+  # Padding edges are (0, 0) in SOURCES and TARGETS and 0 in EDGES.
+  shape = np.max([each.shape for each in arrays], axis=0)
+  return tf.constant(np.stack([
+      np.pad(each, [(0, most - size) for most, size in zip(shape, each.shape)])
+      for each in arrays]))
 
 
 def _ends(edges: tfgnn.EdgeSet) -> tf.Tensor:

@@ -24,10 +24,8 @@ from placeto_tf.encoding import graph_tensor, schema
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.encoding.pair_features import PairState
 from placeto_tf.encoding.pair_tables import PairTables
-from placeto_tf.errors import PlacetoError
 from placeto_tf.files import outputs
 from placeto_tf.graphs import load_graph
-from placeto_tf.grouping import METHODS
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.simple import single
 
@@ -56,12 +54,7 @@ class GraphSetConfig:
   max_groups: int = 100
 
   def __post_init__(self):
-    _ = self.specs  # checks family and range
-    if self.grouping not in METHODS:
-      raise PlacetoError(
-          f"there is no grouping called {self.grouping!r}; choose one of {', '.join(METHODS)}")
-    if self.max_groups < 1:
-      raise PlacetoError(f"max_groups is {self.max_groups}; expected at least 1")
+    _ = self.specs  # checks family and range; `group_ops` checks the grouping
 
   @property
   def specs(self) -> List[str]:

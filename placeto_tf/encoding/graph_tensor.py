@@ -21,14 +21,14 @@ from placeto_tf.encoding import schema  # checks for the legacy Keras, so before
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.encoding.pair_features import NUM_FEATURES
 from placeto_tf.errors import PlacementError
+from placeto_tf.problem.host_options import hosts_of
 
 import tensorflow as tf  # isort: skip
 import tensorflow_gnn as tfgnn  # isort: skip
 
-# Features of groups and devices with the same names as GroupedGraph's fields.
+# Features of groups with the same names as GroupedGraph's fields.
 _OF_GROUPS = ("output_bytes", "persistent_bytes", "working_bytes", "num_ops", "main_op", "op_type",
               "output_rank")
-_OF_DEVICES = ("memory_bytes", "is_host")
 
 
 def encode(
@@ -53,16 +53,12 @@ def encode(
   Raises:
     PlacementError: the placement has the wrong length, or a device that does not exist.
   """
-  g, d = grouped.num_groups, grouped.num_devices
+  g, d, cluster = grouped.num_groups, grouped.num_devices, grouped.cluster
   placement = np.asarray(placement)
-  if placement.shape != (g,):
+  if placement.shape != (g,) or not ((placement >= 0) & (placement < d)).all():
     raise PlacementError(
-        f"the placement has shape {placement.shape}, expected [{g}], one device per group")
-  if placement.min() < 0 or placement.max() >= d:
-    wrong = int(np.flatnonzero((placement < 0) | (placement >= d))[0])
-    raise PlacementError(
-        f"group {wrong} is placed on device {int(placement[wrong])}; there are {d} devices, "
-        "numbered from 0")
+        f"the placement has shape {placement.shape} and devices {np.unique(placement)}; expected "
+        f"[{g}], a device for each group, and devices from 0 to {d - 1}")
   # links: every ordered pair of different devices.
   groups, devices, links = schema.GROUP, schema.DEVICE, np.nonzero(~np.eye(d, dtype=bool))
   option = np.nonzero(grouped.allowed)  # groups [O], devices [O] of option edges
@@ -71,7 +67,7 @@ def encode(
       # Context: numbers of the whole graph.
       context=tfgnn.Context.from_fields(features={
           "step_time_us": _column([step_time_us]),
-          "op_overhead_us": _column([grouped.op_overhead_us])}),
+          "op_overhead_us": _column([cluster.op_overhead_us])}),
       # Node sets: groups, with the flags and times of this step, and devices.
       node_sets={
           groups: _nodes(
@@ -80,7 +76,7 @@ def encode(
               output_dims=grouped.output_dims, turn=np.argsort(grouped.order),
               start_us=np.zeros(g) if start_us is None else start_us,
               current=_flags(g, current), visited=_flags(g, visited)),
-          devices: _nodes(d, **{name: getattr(grouped, name) for name in _OF_DEVICES}),
+          devices: _nodes(d, memory_bytes=cluster.memory_bytes, is_host=hosts_of(cluster)),
       },
       # Edge sets: dataflow that policies see, the other edges between groups, options, the
       # placement, links.
@@ -95,8 +91,8 @@ def encode(
           schema.PLACEMENT: _edges(groups, np.arange(g), devices, placement),
           schema.LINK: _edges(
               devices, links[0], devices, links[1],
-              bandwidth_bytes_per_us=grouped.bandwidth_bytes_per_us[links],
-              latency_us=grouped.latency_us[links]),
+              bandwidth_bytes_per_us=cluster.bandwidth_bytes_per_us[links],
+              latency_us=cluster.fixed_us[links]),  # includes the gap after a transfer
       })
 
 

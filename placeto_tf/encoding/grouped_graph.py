@@ -23,6 +23,7 @@ from typing import Tuple
 
 import numpy as np
 
+from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import declared_shape
@@ -54,10 +55,7 @@ class GroupedGraph:
     edge_bytes: [E] float64, bytes that move if the groups are on different devices; 0 for edges
       of control dependencies alone.
     allowed: [G, D] bool.
-    memory_bytes: [D] float64.
-    bandwidth_bytes_per_us, latency_us: [D, D] float64; latency includes the gap after a transfer.
-    is_host: [D] bool.
-    op_overhead_us: overhead of every op.
+    cluster: the D devices and the links between them.
   """
 
   compute_us: np.ndarray  # [G, D]
@@ -74,11 +72,7 @@ class GroupedGraph:
   targets: np.ndarray  # [E]
   edge_bytes: np.ndarray  # [E]
   allowed: np.ndarray  # [G, D]
-  memory_bytes: np.ndarray  # [D]
-  bandwidth_bytes_per_us: np.ndarray  # [D, D]
-  latency_us: np.ndarray  # [D, D]
-  is_host: np.ndarray  # [D]
-  op_overhead_us: float
+  cluster: Cluster
 
   @property
   def num_groups(self) -> int:
@@ -88,13 +82,18 @@ class GroupedGraph:
   @property
   def num_devices(self) -> int:
     """Returns D."""
-    return len(self.memory_bytes)
+    return self.cluster.num_devices
 
   @functools.cached_property
   def flow(self) -> np.ndarray:
     """Returns [E] bool, the edges that policies see, which agree with `order`."""
     positions = np.argsort(self.order)  # the inverse: position of each group
     return positions[self.sources] < positions[self.targets]
+
+  @property
+  def flow_ends(self) -> np.ndarray:
+    """Returns [F, 2] int32, sources and targets of the edges of `flow`."""
+    return np.stack([self.sources[self.flow], self.targets[self.flow]], axis=1)
 
   @classmethod
   def of(cls, problem: PlacementProblem) -> GroupedGraph:
@@ -138,11 +137,7 @@ class GroupedGraph:
         targets=targets,
         edge_bytes=edge_bytes,
         allowed=problem.allowed,
-        memory_bytes=cluster.memory_bytes,
-        bandwidth_bytes_per_us=cluster.bandwidth_bytes_per_us,
-        latency_us=cluster.fixed_us,
-        is_host=np.array([device.host for device in cluster.devices], dtype=bool),
-        op_overhead_us=float(cluster.op_overhead_us),
+        cluster=cluster,
     )
 
 

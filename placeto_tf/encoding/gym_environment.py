@@ -39,6 +39,7 @@ from placeto_tf.encoding.move_process import MoveProcess, ProcessConfig
 from placeto_tf.encoding.pair_features import CLIP, NUM_FEATURES
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import load_graph
+from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.starts import reference_placers
 
@@ -81,12 +82,10 @@ class PlacementEnv(gymnasium.Env):
     """
     if start not in STARTS:
       raise PlacementError(f"start is {start!r}; expected {' or '.join(STARTS)}")
-    if max_evaluations is not None and max_evaluations < 1:
-      raise PlacementError(f"max_evaluations is {max_evaluations}; expected at least 1")
     cluster = cluster if isinstance(cluster, Cluster) else Cluster.parse(cluster)
     self.problem = problem = PlacementProblem.build(
         load_graph(graph, **options), cluster, grouping=grouping, max_groups=max_groups)
-    self._start, self._max_evaluations = start, max_evaluations
+    self._start, self._budget = start, Budget(max_evaluations)
     self._config, self._num_groups = process or ProcessConfig(), problem.num_groups
     m, d = problem.allowed.shape  # M, D
     self.observation_space = spaces.Dict({
@@ -140,8 +139,7 @@ class PlacementEnv(gymnasium.Env):
     else:
       process.pass_level()
     # An episode that is over is not truncated as well.
-    truncated = not process.over and self._max_evaluations is not None and (
-        self.problem.search_log.evaluations >= self._max_evaluations)
+    truncated = not process.over and self.problem.search_log.exhausted(self._budget)
     # 0 if the move was undone, because the objective is that of the best placement.
     reward = (before_us - process.objective_us) / self._scale_us
     return self._observe(), float(reward), process.over, truncated, self._info()

@@ -96,18 +96,15 @@ class MoveProcess(PlacedGroups):
       The decrease of the logarithm of the objective; below 0 if the moves were undone.
     """
     # One evaluation for all moves together.
-    proposed = self.groups.copy()
-    proposed[groups] = devices
-    placement = self.level.grouping.expand(proposed)
-    found = self.problem.evaluate_ops(placement, start_times=True)
+    proposed = self.groups[None].copy()
+    proposed[0, groups] = devices
+    placements, found = self.simulate(proposed)
     fall = float(np.log(self.objective_us / found.objective_us[0]))
     # A move is tried once from a placement, with any outcome.
     self.open[groups, devices] = False
     # Placements with equal objectives are kept, too, which lets the search cross plateaus.
     if fall >= 0:
-      self.take(placement, found)
-      self.groups = proposed
-      self.look()
+      self.keep(proposed, placements, found)
       # A better placement opens all moves again; an equal one does not, or two could alternate.
       if fall > 0:
         self.open[:] = self.tables.allowed
@@ -130,20 +127,17 @@ class MoveProcess(PlacedGroups):
     Returns:
       [K] decreases of the logarithm of the objective.
     """
-    # [K, G], [K, N]: the present placement with one move each.
+    # [K, G]: the present placement with one move each.
     proposed = np.repeat(self.groups[None], len(groups), axis=0)
     proposed[np.arange(len(groups)), groups] = devices
-    placements = self.level.grouping.expand(proposed)
-    found = self.problem.evaluate_ops(placements, start_times=True)
+    placements, found = self.simulate(proposed)
     falls = np.log(self.objective_us / found.objective_us)
     better = np.flatnonzero(falls > _LEAST_FALL)
     is_first = self._left == self._config.evaluations
     self._left = max(0, self._left - len(groups))
     if len(better):
       at = int(rng.choice(better)) if rng.random() < 0.5 else int(falls.argmax())
-      self.take(placements[at], found, at)
-      self.groups = proposed[at]
-      self.look()
+      self.keep(proposed, placements, found, at)
       self.open[:] = self.tables.allowed
       self._stand()
     elif not is_first:

@@ -52,7 +52,7 @@ from typing import Tuple
 import numpy as np
 
 from placeto_tf.encoding.pair_tables import PairTables
-from placeto_tf.simulation.compiling import compiled, copy_into, part
+from placeto_tf.simulation.compiling import compiled, part
 
 NAMES: Tuple[str, ...] = (
     "stays", "compute", "compute_rise", "load", "load_excess", "load_relative", "comm_in",
@@ -78,49 +78,36 @@ def squash(x):
 
 
 @compiled(nogil=True, _nrt=False)
-def observe(place, start_us, step_us, peak_bytes, pair, op, state):
+def observe(place, start_us, tables, state):
   """Fills the state of one placement from its simulation.
 
   Args:
     place: [G] int32 device of each group.
     start_us: [N] float64 start of each op.
-    step_us: the step time.
-    peak_bytes: [D] float64 peak memory.
-    pair, op: `PairTables.pair_arguments`, `PairTables.op_arguments`.
+    tables: `PairTables`.
     state: (placement [G] int32, start [G], finish [G], wait [G], load [D], bus [D], memory [D],
-      work [G, K], busy [D, K], queue [D, K], step [1]), all float64 us or bytes, filled.
+      work [G, K], busy [D, K], queue [D, K], step [1]), all float64 us or bytes. Placement, memory
+      and step are given; start is infinite and the others are 0 at first, and are filled.
   """
-  (compute_us, _, _, _, _, out_offsets, out_groups, out_bytes, _, _, _, _, _, _, _) = pair
-  (op_groups, op_us, edge_offsets, edge_producers, edge_bytes, us_per_byte, latency_us) = op
-  placement, start, finish, wait, load, bus, memory, work, busy, queue, step = state
-  copy_into(placement, place)
-  step[0] = max(step_us, 1e-9)  # never divides by 0
-  for g in range(place.shape[0]):
-    start[g], finish[g], wait[g] = np.inf, 0.0, 0.0
-  for d in range(load.shape[0]):
-    load[d], bus[d] = 0.0, 0.0
-  for each in (work, busy, queue):
-    for i in range(each.shape[0]):
-      for k in range(BINS):
-        each[i, k] = 0.0
-  copy_into(memory, peak_bytes)
+  ops, op_groups, us_per_byte = tables.ops, tables.op_groups, tables.us_per_byte
+  _, start, finish, wait, load, bus, _, work, busy, queue, step = state
   width = step[0] / BINS  # us of a bin
   # Ops: each adds its interval and its wait to its group and its device.
   for i in range(op_groups.shape[0]):
     g = op_groups[i]
     d = place[g]
-    begin, length = start_us[i], op_us[i, d]
+    begin, length = start_us[i], ops.op_us[i, d]
     end = begin + length
     # A group spans from the first start of its ops to the last end.
     start[g] = min(start[g], begin)
     finish[g] = max(finish[g], end)
     # An op is ready when the last of its inputs has arrived on its device.
     ready = 0.0
-    for e in range(edge_offsets[i], edge_offsets[i + 1]):
-      p = edge_producers[e]
+    for e in range(ops.edge_offsets[i], ops.edge_offsets[i + 1]):
+      p = ops.edge_producers[e]
       source = place[op_groups[p]]
       ready = max(
-          ready, start_us[p] + op_us[p, source] + edge_bytes[e] * us_per_byte[source, d])
+          ready, start_us[p] + ops.op_us[p, source] + ops.edge_bytes[e] * us_per_byte[source, d])
     # From ready to begin the op stood in the queue of its device.
     waited = max(0.0, begin - ready)
     wait[g] += waited
@@ -137,26 +124,24 @@ def observe(place, start_us, step_us, peak_bytes, pair, op, state):
   # Groups: each adds its compute time and its outgoing transfers to its device.
   for g in range(place.shape[0]):
     d = place[g]
-    load[d] += compute_us[g, d]
-    for e in range(out_offsets[g], out_offsets[g + 1]):
-      to = place[out_groups[e]]
+    load[d] += tables.compute_us[g, d]
+    for e in range(tables.out_offsets[g], tables.out_offsets[g + 1]):
+      to = place[tables.out_groups[e]]
       if to != d:  # tensors within a device do not move
-        bus[d] += out_bytes[e] * us_per_byte[d, to] + latency_us[d, to]
+        bus[d] += tables.out_bytes[e] * us_per_byte[d, to] + tables.latency_us[d, to]
 
 
 @part
-def features(g, pair, state, scratch, out):
+def features(g, t, state, scratch, out):
   """Fills the features of one group on every allowed device.
 
   Args:
     g: the group.
-    pair: `PairTables.pair_arguments`.
+    t: `PairTables`.
     state: as `observe` fills it.
     scratch: [6, D] float64, overwritten.
-    out: [D, F] float32, filled; 0 for devices that are not allowed.
+    out: [D, F] float32, filled for the devices that are allowed.
   """
-  (compute_us, allowed, in_offsets, in_groups, in_bytes, out_offsets, out_groups, out_bytes,
-   us_per_byte, latency_us, held_bytes, memory_bytes, rank, depth, unit_us) = pair
   placement, start, finish, wait, load, bus, memory, work, busy, queue, step = state
   comm_in, comm_out, ready, need, local_in, local_out = scratch  # [D] each
   d_count = load.shape[0]
@@ -167,46 +152,46 @@ def features(g, pair, state, scratch, out):
   for d in range(d_count):
     comm_in[d], comm_out[d], ready[d] = 0.0, 0.0, 0.0
     local_in[d], local_out[d], need[d] = 0.0, 0.0, step_us
-  neighbours = (in_offsets[g + 1] - in_offsets[g]) + (out_offsets[g + 1] - out_offsets[g])
+  neighbours = (t.in_offsets[g + 1] - t.in_offsets[g]) + (t.out_offsets[g + 1] - t.out_offsets[g])
   bytes_in, bytes_out = 0.0, 0.0
   # Producers: transfers to g, and when the last input could be on each device.
-  for e in range(in_offsets[g], in_offsets[g + 1]):
-    q = in_groups[e]
+  for e in range(t.in_offsets[g], t.in_offsets[g + 1]):
+    q = t.in_groups[e]
     source = placement[q]
     # A producer on a cycle may finish after g starts; its tensors for g came earlier.
     ended = min(finish[q], start[g])
-    bytes_in += in_bytes[e]
-    local_in[source] += in_bytes[e]
+    bytes_in += t.in_bytes[e]
+    local_in[source] += t.in_bytes[e]
     for d in range(d_count):
       took = 0.0
       if source != d:
-        took = in_bytes[e] * us_per_byte[source, d] + latency_us[source, d]
+        took = t.in_bytes[e] * t.us_per_byte[source, d] + t.latency_us[source, d]
       comm_in[d] += took
       ready[d] = max(ready[d], ended + took)
   # Consumers: transfers from g, and when the first of them needs an output.
-  for e in range(out_offsets[g], out_offsets[g + 1]):
-    q = out_groups[e]
+  for e in range(t.out_offsets[g], t.out_offsets[g + 1]):
+    q = t.out_groups[e]
     target = placement[q]
     # Likewise a consumer may start before g finishes.
     begins = max(start[q], finish[g])
-    bytes_out += out_bytes[e]
-    local_out[target] += out_bytes[e]
+    bytes_out += t.out_bytes[e]
+    local_out[target] += t.out_bytes[e]
     for d in range(d_count):
       takes = 0.0
       if target != d:
-        takes = out_bytes[e] * us_per_byte[d, target] + latency_us[d, target]
+        takes = t.out_bytes[e] * t.us_per_byte[d, target] + t.latency_us[d, target]
       comm_out[d] += takes
       need[d] = min(need[d], begins - takes)
   # Devices that g may use: their largest and mean load, their number, the fastest.
   largest, mean, usable, fastest = 0.0, 0.0, 0.0, np.inf
   for d in range(d_count):
     largest = max(largest, load[d])
-    if allowed[g, d]:
+    if t.allowed[g, d]:
       usable += 1.0
       mean += load[d]
-      fastest = min(fastest, compute_us[g, d])
+      fastest = min(fastest, t.compute_us[g, d])
   # The mean load is that without g's own time on its present device.
-  mean = (mean - compute_us[g, here]) / usable
+  mean = (mean - t.compute_us[g, here]) / usable
   # Time that g computes, over all bins.
   computed = 0.0
   for k in range(BINS):
@@ -217,9 +202,7 @@ def features(g, pair, state, scratch, out):
   for d in range(-1, d_count):  # the device now comes first: others are compared with it
     at = here if d < 0 else d
     row = out[at]
-    if d >= 0 and not allowed[g, at]:
-      for f in range(row.shape[0]):
-        row[f] = 0.0
+    if d >= 0 and not t.allowed[g, at]:
       continue
     overlap, queued, later = 0.0, 0.0, 0.0
     for k in range(BINS):
@@ -239,42 +222,42 @@ def features(g, pair, state, scratch, out):
     if d < 0:
       overlap_here, comm_here = overlap, comm
       continue
-    compute = compute_us[g, at]
+    compute = t.compute_us[g, at]
     # Load without g, and memory with g.
     without = load[at] - (compute if at == here else 0.0)
-    held = memory[at] + (0.0 if at == here else held_bytes[g])
+    held = memory[at] + (0.0 if at == here else t.held_bytes[g])
     same_in, same_out = 0, 0
-    for e in range(in_offsets[g], in_offsets[g + 1]):
-      same_in += placement[in_groups[e]] == at  # producers on the device
-    for e in range(out_offsets[g], out_offsets[g + 1]):
-      same_out += placement[out_groups[e]] == at  # consumers on the device
+    for e in range(t.in_offsets[g], t.in_offsets[g + 1]):
+      same_in += placement[t.in_groups[e]] == at  # producers on the device
+    for e in range(t.out_offsets[g], t.out_offsets[g + 1]):
+      same_out += placement[t.out_groups[e]] == at  # consumers on the device
     row[0] = 1.0 if at == here else 0.0  # stays
-    row[1] = squash(compute / unit_us)  # compute
-    row[2] = squash((compute - compute_us[g, here]) / unit_us)  # compute_rise
+    row[1] = squash(compute / t.unit_us)  # compute
+    row[2] = squash((compute - t.compute_us[g, here]) / t.unit_us)  # compute_rise
     row[3] = without / step_us  # load
     row[4] = (without + compute - largest) / step_us  # load_excess
     row[5] = (without - mean) / step_us  # load_relative
-    row[6] = squash(comm_in[at] / unit_us)
-    row[7] = squash(comm_out[at] / unit_us)
-    row[8] = squash((comm - comm_here) / unit_us)  # comm_rise
+    row[6] = squash(comm_in[at] / t.unit_us)
+    row[7] = squash(comm_out[at] / t.unit_us)
+    row[8] = squash((comm - comm_here) / t.unit_us)  # comm_rise
     row[9] = local_in[at] / max(bytes_in, 1.0)
     row[10] = local_out[at] / max(bytes_out, 1.0)
     row[11] = (same_in + same_out) / max(neighbours, 1)  # local_groups
     row[12] = bus[at] / step_us
     row[13] = bus[here] / step_us  # bus_here
-    row[14] = held / memory_bytes[at]  # memory
-    row[15] = held_bytes[g] / memory_bytes[at]  # memory_share
+    row[14] = held / t.memory_bytes[at]  # memory
+    row[15] = t.held_bytes[g] / t.memory_bytes[at]  # memory_share
     row[16] = start[g] / step_us
     row[17] = (finish[g] - start[g]) / step_us  # span
-    row[18] = squash((ready[at] - start[g]) / unit_us)  # ready_rise
-    row[19] = squash(wait[g] / unit_us)
+    row[18] = squash((ready[at] - start[g]) / t.unit_us)  # ready_rise
+    row[19] = squash(wait[g] / t.unit_us)
     row[20] = overlap
     row[21] = overlap - overlap_here  # overlap_rise
     row[22] = later  # busy_later
-    row[23] = squash((need[at] - finish[g]) / unit_us)  # slack
-    row[24] = squash((ready[at] + compute - need[at]) / unit_us)  # late
-    row[25] = rank[g]
-    row[26] = depth[g]
+    row[23] = squash((need[at] - finish[g]) / t.unit_us)  # slack
+    row[24] = squash((ready[at] + compute - need[at]) / t.unit_us)  # late
+    row[25] = t.rank[g]
+    row[26] = t.depth[g]
     row[27] = squash(queued)  # queue
     row[28] = 1.0 / usable  # devices
     row[29] = squash(compute / max(fastest, 1e-9) - 1.0)  # slower
@@ -285,30 +268,25 @@ def features(g, pair, state, scratch, out):
 
 
 @compiled(nogil=True, _nrt=False)
-def features_of(groups, pair, state, scratch, out):
+def features_of(groups, tables, state, scratch, out):
   """Fills the features of several groups; see `features`.
 
   Args:
     groups: [M] int32.
-    pair: `PairTables.pair_arguments`.
+    tables: `PairTables`.
     state: as `observe` fills it.
     scratch: [6, D] float64, overwritten.
-    out: [M, D, F] float32, filled.
+    out: [M, D, F] float32, filled for the devices that are allowed.
   """
   for i in range(groups.shape[0]):
-    features(groups[i], pair, state, scratch, out[i])
+    features(groups[i], tables, state, scratch, out[i])
 
 
 class PairState:
   """A simulated placement of a problem's groups, and the features of all pairs."""
 
   def __init__(self, tables: PairTables):
-    g, d = tables.num_groups, tables.num_devices
-    self._pair, self._op = tables.pair_arguments, tables.op_arguments
-    # The order of `state` in `observe`.
-    self._state = (
-        np.zeros(g, np.int32), np.zeros(g), np.zeros(g), np.zeros(g), np.zeros(d), np.zeros(d),
-        np.zeros(d), np.zeros((g, BINS)), np.zeros((d, BINS)), np.zeros((d, BINS)), np.ones(1))
+    self._tables = tables
 
   def observe(
       self, placement: np.ndarray, start_us: np.ndarray, step_us: float, peak_bytes: np.ndarray
@@ -321,7 +299,13 @@ class PairState:
       step_us: the step time.
       peak_bytes: [D] peak memory.
     """
-    observe(placement, start_us, float(step_us), peak_bytes, self._pair, self._op, self._state)
+    g, d = self._tables.allowed.shape
+    # The order of `state` in `observe`. The step is the divisor of many features: never 0.
+    self._state = (
+        np.array(placement, np.int32), np.full(g, np.inf), np.zeros(g), np.zeros(g), np.zeros(d),
+        np.zeros(d), np.array(peak_bytes, np.float64), np.zeros((g, BINS)), np.zeros((d, BINS)),
+        np.zeros((d, BINS)), np.array([max(float(step_us), 1e-9)]))
+    observe(self._state[0], start_us, self._tables, self._state)
 
   def features(self, groups: np.ndarray) -> np.ndarray:
     """Computes the features of groups on every device.
@@ -332,7 +316,7 @@ class PairState:
     Returns:
       [M, D, F] float32, 0 for devices that are not allowed.
     """
-    d = len(self._state[4])  # load is [D]
+    d = len(self._tables.memory_bytes)
     found = np.zeros((len(groups), d, NUM_FEATURES), np.float32)
-    features_of(groups, self._pair, self._state, np.zeros((6, d)), found)
+    features_of(groups, self._tables, self._state, np.zeros((6, d)), found)
     return found

@@ -1,12 +1,13 @@
 """`PairTables`: the part of the features of (group, device) pairs that does not depend on moves.
 
+The tables are arguments of the compiled loops of `pair_features` (see `simulation.compiling`).
+
 Dimensions: N ops, G groups, E edges between ops, F edges between groups, D devices.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 
@@ -15,8 +16,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.simulation.path_lengths import longest_path_us, remaining_path_us
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class OpTables:
+class OpTables(NamedTuple):
   """The part of `PairTables` that does not depend on groups, for callers that regroup often.
 
   Attributes:
@@ -51,9 +51,8 @@ class OpTables:
         edge_bytes=_writable(costs.edge_bytes(graph)[by_consumer], np.float64))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PairTables:
-  """A grouped graph on its cluster, in arrays for the compiled loops of `pair_features`.
+class PairTables(NamedTuple):
+  """A grouped graph on its cluster.
 
   Attributes:
     compute_us: [G, D] float64.
@@ -91,31 +90,6 @@ class PairTables:
   op_groups: np.ndarray  # [N]
   ops: OpTables
   movable: np.ndarray  # [M]
-
-  @property
-  def num_groups(self) -> int:
-    """Returns G."""
-    return len(self.held_bytes)
-
-  @property
-  def num_devices(self) -> int:
-    """Returns D."""
-    return len(self.memory_bytes)
-
-  @property
-  def pair_arguments(self) -> tuple:
-    """Returns the arguments of the loop over pairs."""
-    return (
-        self.compute_us, self.allowed, self.in_offsets, self.in_groups, self.in_bytes,
-        self.out_offsets, self.out_groups, self.out_bytes, self.us_per_byte, self.latency_us,
-        self.held_bytes, self.memory_bytes, self.rank, self.depth, self.unit_us)
-
-  @property
-  def op_arguments(self) -> tuple:
-    """Returns the arguments of the loop over ops."""
-    return (
-        self.op_groups, self.ops.op_us, self.ops.edge_offsets, self.ops.edge_producers,
-        self.ops.edge_bytes, self.us_per_byte, self.latency_us)
 
   @classmethod
   def build(cls, problem: PlacementProblem, ops: Optional[OpTables] = None) -> PairTables:

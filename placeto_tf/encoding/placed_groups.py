@@ -42,8 +42,8 @@ class PlacedGroups:
     self.problem, self._finest = problem, finest
     # Both depend on ops alone: every regrouping shares them.
     self._op_tables, self._op_rank = OpTables.build(problem), topological_rank(problem.graph)
-    self.objective_us = float("inf")  # any placement is better
-    self.keep_if_no_worse(np.array(placement, dtype=np.int32))
+    placement = np.array(placement, dtype=np.int32)
+    self._take(placement, problem.evaluate_ops(placement, start_times=True), 0)
     self.renew()
 
   def renew(self) -> None:
@@ -77,29 +77,32 @@ class PlacedGroups:
     """Sets the features to those of the best placement, from its simulation."""
     self.state.observe(self.groups, *self._seen)
 
-  def keep_if_no_worse(self, placement: np.ndarray) -> bool:
-    """Simulates a placement and keeps it if it is no worse; features are not updated.
+  def simulate(self, groups: np.ndarray) -> Tuple[np.ndarray, Evaluation]:
+    """Simulates placements of the present groups; none is kept.
 
     Args:
-      placement: [N] int32 devices of ops.
+      groups: [B, G] int32 devices.
 
     Returns:
-      Whether it was kept.
+      [B, N] int32 devices of ops, and their evaluation with start times.
     """
-    found = self.problem.evaluate_ops(placement, start_times=True)
-    if found.objective_us[0] > self.objective_us:
-      return False
-    self.take(placement, found)
-    return True
+    placements = self.level.grouping.expand(groups)
+    return placements, self.problem.evaluate_ops(placements, start_times=True)
 
-  def take(self, placement: np.ndarray, found: Evaluation, at: int = 0) -> None:
-    """Makes an evaluated placement the present one.
+  def keep(
+      self, groups: np.ndarray, placements: np.ndarray, found: Evaluation, at: int = 0) -> None:
+    """Makes one of the placements that `simulate` evaluated the present one.
 
     Args:
-      placement: [N] int32 devices of ops.
-      found: evaluations with start times.
-      at: the placement's index among the evaluations.
+      groups: as `simulate` took them; placements, found: as it returned them.
+      at: index of the placement.
     """
+    self._take(placements[at], found, at)
+    self.groups = groups[at]
+    self.look()
+
+  def _take(self, placement: np.ndarray, found: Evaluation, at: int) -> None:
+    """Makes a placement [N] the present one, with its index among evaluations; see `look`."""
     assert found.start_us is not None  # evaluated with start times
     self.placement, self.objective_us = placement, float(found.objective_us[at])
     self.step_time_us, self.fits = float(found.step_time_us[at]), bool(found.fits[at])

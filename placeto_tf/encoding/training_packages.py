@@ -8,12 +8,12 @@ TensorFlow.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import os
 import pathlib
 import sys
-from typing import Mapping, Optional
 
 from placeto_tf.errors import SetupError
 
@@ -37,34 +37,29 @@ def check_training_packages() -> None:
   check_legacy_keras()
 
 
-def check_legacy_keras(
-    environ: Optional[Mapping[str, str]] = None, tensorflow_version: Optional[str] = None) -> None:
-  """Checks that `tf.keras` is or will be Keras 2.
-
-  Args:
-    environ: for tests; by default `os.environ`.
-    tensorflow_version: for tests; by default the installed version.
+def check_legacy_keras() -> None:
+  """Checks that `tf.keras` is or will be Keras 2, without importing TensorFlow.
 
   Raises:
     SetupError: `tf.keras` is Keras 3; the message has the remedy.
   """
-  version = tensorflow_version or _tensorflow_version()
-  # Only the first two numbers: the third may be a release candidate.
-  major, minor = (int(part) for part in version.split(".")[:2])
-  value = (os.environ if environ is None else environ).get(VARIABLE)
-  needed = (major, minor) >= (2, 16)
-  # Up to 2.15 `tf.keras` is Keras 2, unless the variable asks for a package that is missing.
+  value = os.environ.get(VARIABLE)
+  # TensorFlow up to 2.15 comes with Keras 2, later versions with Keras 3.
+  needed = not importlib.metadata.version("keras").startswith("2.")
+  # Where it is not needed, `tf.keras` is Keras 2, unless the variable asks for a missing package.
   if (needed or value in _TRUE) and importlib.util.find_spec("tf_keras") is None:
+    version = importlib.import_module("tensorflow").__version__
     raise SetupError(
-        f"the policies need Keras 2, and tf-keras is not installed; pip install 'tf-keras=={major}."
-        f"{minor}.*'" + ("" if needed else f", or unset {VARIABLE} before TensorFlow is imported"))
+        "the policies need Keras 2, and tf-keras is not installed; pip install "
+        f"'tf-keras=={version.rpartition('.')[0]}.*'"
+        + ("" if needed else f", or unset {VARIABLE} before TensorFlow is imported"))
   if not needed:
     return
-  # From 2.16 on the variable must be set before the import.
+  # With Keras 3 the variable must be set before the import.
   if value not in _TRUE:
     raise SetupError(
-        f"{VARIABLE} is {value!r} and TensorFlow {version} brings Keras 3, but the policies need "
-        f"Keras 2; set {VARIABLE}=1 before TensorFlow is first imported")
+        f"{VARIABLE} is {value!r} and TensorFlow brings Keras 3, but the policies need Keras 2; "
+        f"set {VARIABLE}=1 before TensorFlow is first imported")
   tensorflow = sys.modules.get("tensorflow")
   # A half-imported TensorFlow has no `keras` yet; it will read the variable, which is set.
   if tensorflow is not None and hasattr(tensorflow, "keras"):
@@ -73,13 +68,3 @@ def check_legacy_keras(
       raise SetupError(
           f"TensorFlow was imported before {VARIABLE} was set and uses Keras 3 ({found}), but "
           f"the policies need Keras 2; set {VARIABLE}=1 before TensorFlow is first imported")
-
-
-def _tensorflow_version() -> str:
-  """Returns the version of the installed TensorFlow, without importing it."""
-  for name in ("tensorflow", "tensorflow-cpu"):
-    try:
-      return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-      continue
-  raise SetupError("TensorFlow is not installed; pip install tensorflow")

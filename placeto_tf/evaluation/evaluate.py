@@ -116,7 +116,9 @@ class _Evaluation:
       registry.read_weights(method, config.weights_of(method))
     for folder in ("placements", "histories"):
       os.makedirs(os.path.join(out, folder), exist_ok=True)
-    _claim(out, config)
+    # Settings on which all rows depend must not change.
+    outputs.claim(out, config.to_json(), "evaluation",
+                  ("graphs", "clusters", "methods", "seeds", "budgets"))
 
   def rows(self) -> pd.DataFrame:
     """Returns the finished rows, in the order of the configuration."""
@@ -309,23 +311,3 @@ def _start(problem: PlacementProblem, methods: Tuple[str, ...]) -> Optional[np.n
     # Methods without a search need neither budget nor seed.
     registry.find(name).load()(problem, None, 0)
   return problem.search_log.best_placement
-
-
-def _claim(out: str, config: EvaluationConfig) -> None:
-  """Writes config.json, or compares it, because settings on which all rows depend must not change.
-
-  Graphs, clusters, methods, seeds and budgets may grow.
-  """
-  path = os.path.join(out, "config.json")
-  if not os.path.lexists(path):
-    outputs.write_json(path, config.to_json())
-    return
-  stored = user_files.read_json_object(
-      path, what="the evaluation's configuration", remedy="choose another directory")
-  for name, value in config.to_json().items():
-    # Compared as they were stored, as JSON.
-    if name not in ("graphs", "clusters", "methods", "seeds", "budgets") and (
-        stored.get(name) != value):
-      raise PlacetoError(
-          f"{out} holds an evaluation with {name}={stored.get(name)!r}, this one has {value!r}; "
-          "choose another directory")

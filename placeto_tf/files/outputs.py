@@ -223,6 +223,33 @@ def make(directory: str) -> None:
                        "another one") from None
 
 
+def claim(
+    directory: str, config: Dict[str, Any], what: str, growing: Sequence[str] = ()) -> None:
+  """Writes config.json of a run that can be continued, or checks that the directory holds this run.
+
+  Args:
+    directory: of the run.
+    config: of the run, as JSON has it. Settings that are only in the file are not compared.
+    what: the kind of run, for errors.
+    growing: settings that may change from run to run.
+
+  Raises:
+    PlacetoError: the directory holds a run of another configuration.
+  """
+  path = os.path.join(directory, "config.json")
+  if not os.path.lexists(path):
+    write_json(path, config)
+    return
+  stored = user_files.read_json_object(
+      path, what=f"the configuration of the {what}",
+      remedy="choose another directory, or put an undamaged copy back")
+  for name, value in config.items():
+    if name not in growing and stored.get(name) != value:
+      raise PlacetoError(
+          f"{directory} holds the {what} with {name}={stored.get(name)!r}, now it is {value!r}; "
+          "choose another directory, or the old setting to resume")
+
+
 @contextlib.contextmanager
 def alone(directory: str) -> Iterator[None]:
   """Makes a directory for a run that can be continued, and locks it against a second run.

@@ -51,7 +51,7 @@ def modules() -> Dict[str, ModuleType]:
 def trainable() -> Dict[str, Callable[[], Any]]:
   """Returns name -> function that imports a policy's training and gives its record."""
   # Training modules, and TensorFlow with them, are imported when a record is asked for.
-  return {name: functools.partial(_record, module.TRAINABLE)
+  return {name: functools.partial(lambda deferred: deferred()(), module.TRAINABLE)
           for name, module in sorted(modules().items()) if hasattr(module, "TRAINABLE")}
 
 
@@ -72,8 +72,3 @@ def _imported(module: str, remedy: str) -> ModuleType:
   except ImportError as error:
     raise PlacetoError(f"the policy's module {module!r} cannot be imported ({error}); {remedy}"
                        ) from error
-
-
-def _record(deferred: Any) -> Any:
-  """Returns the `Trainable` that a deferred function of a policy's training gives."""
-  return deferred()()

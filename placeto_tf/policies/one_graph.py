@@ -55,5 +55,5 @@ class OneGraphPolicy:
         grouped, options.training, budget, decisions=policy.decisions,
         placements=policy.placements)
     learner = ReinforceLearner(policy, environment, options.training, samples)
-    search(grouped, learner, environment, budget)
+    search(grouped, learner, budget)
     return problem.search_log.best_known

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
-from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple, Type, TypeVar
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple, Type, TypeVar
 
 import numpy as np
 
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.files import outputs, user_files
 
 ARRAYS, SIDECAR = "weights.npz", "weights.json"
@@ -60,6 +61,51 @@ def read(
       os.path.join(inner, SIDECAR), what="the description of weights", **options)
   return sidecar, user_files.read_arrays(
       os.path.join(inner, ARRAYS), what="the weights", check=_check_finite, **options)
+
+
+def write_network(
+    directory: str, values: Sequence[np.ndarray], config: Any, **notes: Any) -> None:
+  """Writes the weights of a network; its arrays are named by their numbers.
+
+  Args:
+    directory: made where it does not exist.
+    values: in the order of the network's variables.
+    config: dataclass with the network's configuration.
+    **notes: further content of weights.json.
+  """
+  write(directory, {str(i): value for i, value in enumerate(values)},
+        {"config": dataclasses.asdict(config), **notes})
+
+
+def read_network(
+    directory: str, config_type: Type[_Config], flags: str, **expected: Any
+) -> Tuple[Dict[str, Any], _Config, List[np.ndarray]]:
+  """Reads the weights that `write_network` wrote.
+
+  Args:
+    directory: of the weights, or of the training run that wrote them.
+    config_type: type of the configuration; all its fields have defaults.
+    flags: of scripts/train.py for training such weights, for the error.
+    **expected: content of weights.json, such as the version.
+
+  Returns:
+    The content of weights.json, the configuration, and the arrays.
+
+  Raises:
+    PlacementError: the files are missing, damaged, or have other content than expected.
+  """
+  remedy = f"give a directory that scripts/train.py {flags} wrote"
+  sidecar, arrays = read(directory, remedy=remedy, error_type=PlacementError)
+  try:
+    # Inputs of another version would run through the network without an error.
+    for name, value in expected.items():
+      if sidecar.get(name) != value:
+        raise ValueError(f"{name} is {sidecar.get(name)!r}, expected {value!r}")
+    values = [arrays[str(i)] for i in range(len(arrays))]
+    return sidecar, config_of(config_type, sidecar["config"]), values
+  except (KeyError, TypeError, ValueError, PlacetoError) as error:
+    raise PlacementError(
+        f"the weights in {directory} were not understood ({error}); {remedy}") from None
 
 
 def assign(variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:

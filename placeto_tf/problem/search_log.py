@@ -176,6 +176,23 @@ class SearchLog:
       found = min(found, rate * max(0.0, budget.max_seconds - self.seconds))
     return found
 
+  def progress(self, budget: Budget, evaluations: int, seconds: float) -> List[float]:
+    """Returns the progress of a search within its budget.
+
+    Args:
+      budget: of the search.
+      evaluations, seconds: counts of the log when the search began, which are not part of it.
+
+    Returns:
+      The used share of the seconds, the used evaluations, and their limit or infinity.
+    """
+    share, limit = 0.0, math.inf
+    if budget.max_evaluations is not None:
+      limit = max(1, budget.max_evaluations - evaluations)
+    if budget.max_seconds is not None:
+      share = (self.seconds - seconds) / max(1e-9, budget.max_seconds - seconds)
+    return [share, self.evaluations - evaluations, limit]
+
   def is_better(self, excess_bytes: float, objective_us: float) -> bool:
     """Returns whether a placement is better than the best so far.
 

@@ -27,7 +27,6 @@ from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.compiled_evaluation import USED, CompiledEvaluations, evaluate, over
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.search_log import SearchLog
 from placeto_tf.problem.supernodes import COARSE_TO_FINE, Supernodes, placed_supernodes
 from placeto_tf.search.moves import MoveConfig, Moves, copy_supernode, propose, put
 from placeto_tf.search.starts import best_start
@@ -204,7 +203,7 @@ def anneal_supernodes(
   with CompiledEvaluations(problem, budget) as evaluations:
     evaluations.evaluator.row[0] = current
     while since < patience and evaluations.more():
-      schedule[2:] = _progress(problem.search_log, budget, *began)
+      schedule[2:] = problem.search_log.progress(budget, *began)
       since = _anneal(sampled, devices, current, best, found_us, schedule, rng, since, patience,
                       evaluations.evaluator)
   return best, float(found_us[1])
@@ -219,7 +218,7 @@ def _anneal(
     moves: `Moves`.
     devices: [U] int32; current, best: [N] int32; found_us: [2] float64 objectives of these.
     schedule: [5] float64: the temperature at the start, the change of its logarithm over the whole
-      budget, and `_progress`.
+      budget, and `SearchLog.progress`.
     rng: NumPy's generator.
     since: number of moves in a row that changed nothing.
     patience: the level ends after so many moves in a row that changed nothing.
@@ -229,7 +228,7 @@ def _anneal(
     `since` after the block.
   """
   row, tables = evaluator.row[0], moves.tables
-  # Evaluations of this block are not in `_progress` yet.
+  # Evaluations of this block are not in `schedule` yet.
   before = evaluator.counts[USED]
   while since < patience and not over(evaluator):
     count = 0
@@ -261,20 +260,6 @@ def _anneal(
         # Rejected: the evaluated row goes back to the current placement.
         copy_supernode(tables, current, row, moves.supernodes[k])
   return since
-
-
-def _progress(log: SearchLog, budget: Budget, evaluations: int, seconds: float) -> List[float]:
-  """Returns the used share of the seconds, the used evaluations, and their limit or infinity.
-
-  Args:
-    evaluations, seconds: counts of the log when the level began.
-  """
-  share, limit = 0.0, math.inf
-  if budget.max_evaluations is not None:
-    limit = max(1, budget.max_evaluations - evaluations)
-  if budget.max_seconds is not None:
-    share = (log.seconds - seconds) / max(1e-9, budget.max_seconds - seconds)
-  return [share, log.evaluations - evaluations, limit]
 
 
 METHODS = (

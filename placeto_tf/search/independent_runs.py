@@ -10,7 +10,6 @@ is limited, there are no more threads than cores.
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 from typing import Any, Callable, List, Optional
 
@@ -102,7 +101,7 @@ def run_independently(
   logs = [view.search_log for view in views]
   pool: Any = executor if executor.elsewhere else concurrent.futures.ThreadPoolExecutor(count)
   try:
-    with contextlib.nullcontext() if executor.elsewhere else pool:
+    with pool:  # ends the tasks of Ray if there is an error
       futures: List[concurrent.futures.Future] = []
       try:
         for i, view in enumerate(views):
@@ -120,10 +119,6 @@ def run_independently(
             result_of(future)  # an error ends the others
           _merge(log, before, logs)
         logs = [result_of(future) for future in futures]
-      except BaseException:
-        if executor.elsewhere:
-          executor.shutdown()  # ends the tasks
-        raise
       finally:  # also after Ctrl-C
         for each in logs:
           each.stop()

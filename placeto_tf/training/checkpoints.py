@@ -85,10 +85,7 @@ class Checkpoints:
       known, reasons = [], [_brief(error)]
     for prefix in reversed(known):
       try:
-        # Every value is read first: a restore that fails halfway would leave mixed weights.
-        reader = tf.train.load_checkpoint(prefix)
-        for name in reader.get_variable_to_shape_map():
-          reader.get_tensor(name)
+        # Values of a restore that fails halfway are overwritten by the next one, or not used.
         self._checkpoint.restore(prefix)
         return True
       except _UNREADABLE as error:

@@ -1,5 +1,8 @@
 """Plays episodes with tf-agents' `PyDriver`, which collects experience for all policies.
 
+`BatchEnvironment` is the base of all environments. A policy is a function from an observation to an
+action.
+
 Samples come from NumPy generators, so TensorFlow's global seed has no effect and is not changed. A
 run that is resumed gets the same samples as a run that is not interrupted.
 
@@ -47,6 +50,39 @@ def drawing(logits: Logits, rng: Optional[np.random.Generator]) -> Act:
   return act
 
 
+class BatchEnvironment(py_environment.PyEnvironment):
+  """Base class of tf-agents' environments with several episodes side by side, or with one."""
+
+  def __init__(self, episodes: Optional[int], observation_spec: Any, action_spec: Any):
+    """Declares the specs.
+
+    Args:
+      episodes: B; None for a single episode without a batch dimension.
+      observation_spec, action_spec: of one episode.
+    """
+    super().__init__(handle_auto_reset=True)
+    self._episodes = episodes
+    self._specs = observation_spec, action_spec
+
+  @property
+  def batched(self) -> bool:
+    """Returns whether time steps and actions have a batch dimension."""
+    return self._episodes is not None
+
+  @property
+  def batch_size(self) -> Any:
+    """Returns B; None without a batch dimension."""
+    return self._episodes
+
+  def observation_spec(self):
+    """Returns the spec of one episode's observation."""
+    return self._specs[0]
+
+  def action_spec(self):
+    """Returns the spec of one episode's action."""
+    return self._specs[1]
+
+
 class ActingPolicy(py_policy.PyPolicy):
   """A function as a policy of an environment."""
 
@@ -59,9 +95,10 @@ class ActingPolicy(py_policy.PyPolicy):
     return policy_step.PolicyStep(action, policy_state, info)
 
 
-def play(
+def steps_of(
     environment: py_environment.PyEnvironment, act: Act,
-    observers: Sequence[Callable[[trajectory.Trajectory], Any]] = ()) -> trajectory.Trajectory:
+    observers: Sequence[Callable[[trajectory.Trajectory], Any]] = ()
+) -> List[trajectory.Trajectory]:
   """Plays one episode in each row of a batched environment; all episodes end together.
 
   Args:
@@ -70,15 +107,30 @@ def play(
     observers: called with each step's trajectory.
 
   Returns:
-    The trajectory, with arrays [B, T, ...].
+    The trajectories of the T steps, with arrays [B, ...].
   """
   steps: List[trajectory.Trajectory] = []
   # Rows end together, so `batch_size` episodes are one episode of each row.
   py_driver.PyDriver(
       environment, ActingPolicy(environment, act), [steps.append, *observers],
       max_episodes=environment.batch_size, end_episode_on_boundary=False).run(environment.reset())
+  return steps
+
+
+def play(
+    environment: py_environment.PyEnvironment, act: Act,
+    observers: Sequence[Callable[[trajectory.Trajectory], Any]] = ()) -> trajectory.Trajectory:
+  """Plays one episode in each row of a batched environment; all episodes end together.
+
+  Args:
+    environment, act, observers: as for `steps_of`.
+
+  Returns:
+    The trajectory, with arrays [B, T, ...].
+  """
   # T trajectories of [B, ...] -> one of [B, T, ...].
-  return tf.nest.map_structure(lambda *values: np.stack(values, axis=1), *steps)
+  return tf.nest.map_structure(
+      lambda *values: np.stack(values, axis=1), *steps_of(environment, act, observers))
 
 
 def acting(network: network_lib.DistributionNetwork) -> Logits:

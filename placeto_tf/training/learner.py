@@ -7,6 +7,7 @@ spec alone, so the number of collectors, and their earlier work, make no differe
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
@@ -14,6 +15,22 @@ import tensorflow as tf
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.training.collecting import Maker
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Spec:
+  """Everything besides weights on which experience depends.
+
+  Attributes:
+    graph: number of the problem.
+    seed: of all samples.
+    start: where episodes begin, such as the number of one of the problem's starts, or a placement;
+      None for policies that begin from nothing.
+  """
+
+  graph: int
+  seed: int
+  start: Any = None
 
 
 class Learner:
@@ -24,15 +41,16 @@ class Learner:
     config, root_dir: of the run.
     problems: `num_training` problems to train on, then the held-out problems.
     rng: of all samples; checkpoints hold its state.
-    tracked: name -> object that checkpoints hold, for `tf.train.Checkpoint`.
+    tracked: name -> object that checkpoints hold, for `tf.train.Checkpoint`; "network" and
+      "optimizer" have the variables that an update changes.
     at_once: the number of specs of an update.
-    learner: makes the updates; its `variables` are those that updates change.
+    collector: the maker of collectors of `portable` problems, here or in an actor.
   """
 
   rate = "steps_a_second"
   tracked: Dict[str, Any]
   at_once = 1
-  learner: Any
+  collector: Maker
 
   def __init__(
       self, config: Any, root_dir: str, *, problems: Optional[Sequence[Any]] = None,
@@ -73,12 +91,7 @@ class Learner:
 
   def specs(self, iteration: int) -> Sequence[Any]:
     """Samples the specs of an update's experience; `iteration` counts from 1."""
-    raise NotImplementedError
-
-  @property
-  def collector(self) -> Maker:
-    """Returns the maker of collectors of `portable` problems, here or in an actor."""
-    raise NotImplementedError
+    return [Spec(graph, int(self.rng.integers(2**31))) for graph in self.turn(iteration)]
 
   def portable(self, num_threads: Optional[int]) -> Sequence[Any]:
     """Returns the problems for collectors, simulating on `num_threads`; None: as many as here."""
@@ -87,18 +100,14 @@ class Learner:
   @property
   def weights(self) -> Any:
     """Returns the weights that collectors are given."""
-    raise NotImplementedError
-
-  def steps_of(self, experience: Any) -> int:
-    """Returns the amount of work in the experience of a spec, for `rate`."""
-    raise NotImplementedError
+    return [variable.numpy() for variable in self.tracked["network"].variables]
 
   # Learning from it.
 
   @property
   def variables(self) -> List[tf.Variable]:
     """Returns all variables that an update changes."""
-    return self.learner.variables
+    return [*self.tracked["network"].variables, *self.tracked["optimizer"].variables]
 
   def learn(self, experiences: List[Any], iteration: int) -> Dict[str, float]:
     """Updates the policy from the experience of each spec.
@@ -110,13 +119,26 @@ class Learner:
       iteration: number of the update, from 1 on.
 
     Returns:
-      Name -> figure to be shown.
+      Name -> figure to be shown; and "steps", the amount of work in the experience, for `rate`.
+    """
+    raise NotImplementedError
+
+  def tried(self, number: int) -> Dict[str, float]:
+    """Tries the policy on a held-out problem.
+
+    Args:
+      number: of the problem.
+
+    Returns:
+      Name -> ratio of the policy's step time (with the memory penalty) to another one.
     """
     raise NotImplementedError
 
   def watch(self) -> Dict[str, float]:
-    """Returns figures of the policy on the held-out problems; called only if there are any."""
-    raise NotImplementedError
+    """Returns the geometric means of `tried` over the held-out problems; there must be some."""
+    found = [self.tried(number) for number in self.held_out]
+    return {f"held_out_{name}": float(np.exp(np.mean(np.log([each[name] for each in found]))))
+            for name in found[0]}
 
   # Checkpoints and files.
 
@@ -128,8 +150,13 @@ class Learner:
     """Restores a `state`; the objects of `tracked` were restored before."""
     self.rng.bit_generator.state = state["rng"]
 
-  def export(self, iteration: int) -> None:
-    """Writes the files that are used without the trainer, such as weights for inference."""
+  def export(self, directory: str, **notes: Any) -> None:
+    """Writes the weights for inference.
+
+    Args:
+      directory: of the weights.
+      **notes: iteration and configuration, for the description of the weights.
+    """
     raise NotImplementedError
 
   def finish(self) -> None:

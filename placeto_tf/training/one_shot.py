@@ -23,13 +23,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 import numpy as np
 import tensorflow as tf
 from tf_agents.agents.reinforce import reinforce_agent
-from tf_agents.environments import py_environment
 from tf_agents.specs import array_spec, tensor_spec
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 from tf_agents.utils import common
 
-from placeto_tf.errors import PlacementError, check_at_least
+from placeto_tf.errors import check_at_least, check_one_of
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training import driving
@@ -41,7 +40,7 @@ GRADIENT_CLIP = 1.0  # largest norm of all gradients together
 _KEPT = 0.9  # weight of the old moving average in an update
 
 
-class OneShotEnvironment(py_environment.PyEnvironment):
+class OneShotEnvironment(driving.BatchEnvironment):
   """A batched tf-agents environment; an action decides the device of every group.
 
   The observation is the index of the graph. The graph does not change, so policies hold a table of
@@ -68,36 +67,16 @@ class OneShotEnvironment(py_environment.PyEnvironment):
       decisions: spec of an action; None takes the devices [G] as actions.
       placements: actions [B, ...] -> devices [B, G].
     """
-    super().__init__(handle_auto_reset=True)
-    self._problem, self._batch_size = problem, batch_size
-    self._graph, self._num_graphs = graph, num_graphs
     g, d = problem.allowed.shape
-    self._decisions = decisions or array_spec.BoundedArraySpec(
-        (g,), np.int32, 0, d - 1, name="device")
-    self._placements = placements
-    self.step_time_us = np.full(batch_size, np.inf)
-    self.fits = np.zeros(batch_size, dtype=bool)
-
-  @property
-  def batched(self) -> bool:
-    """Returns that placements come in batches."""
-    return True
-
-  @property
-  def batch_size(self) -> int:
-    """Returns B."""
-    return self._batch_size
-
-  def observation_spec(self):
-    """Returns the spec of an observation: a scalar, the index of the graph."""
-    return array_spec.BoundedArraySpec((), np.int32, 0, self._num_graphs - 1, name="graph")
-
-  def action_spec(self):
-    """Returns the spec of an action: the vector of decisions."""
-    return self._decisions
+    super().__init__(
+        # A scalar, the index of the graph; and the vector of decisions.
+        batch_size, array_spec.BoundedArraySpec((), np.int32, 0, num_graphs - 1, name="graph"),
+        decisions or array_spec.BoundedArraySpec((g,), np.int32, 0, d - 1, name="device"))
+    self._problem, self._placements = problem, placements
+    self._observed = np.full(batch_size, graph, dtype=np.int32)  # [B]
 
   def _reset(self):
-    return ts.restart(self._observe(), batch_size=self._batch_size)
+    return ts.restart(self._observed, batch_size=self.batch_size)
 
   def _step(self, action):
     # [B, A] decisions -> [B, G] devices.
@@ -105,18 +84,15 @@ class OneShotEnvironment(py_environment.PyEnvironment):
     groups = np.arange(len(self._problem.allowed))
     # [B] bool, rows with every group on an allowed device; only these are evaluated.
     simulated = self._problem.allowed[groups, devices].all(axis=1)
-    self.step_time_us = np.full(self._batch_size, np.inf)
-    self.fits = np.zeros(self._batch_size, dtype=bool)
+    self.step_time_us = np.full(self.batch_size, np.inf)
+    self.fits = np.zeros(self.batch_size, dtype=bool)
     if simulated.any():
       found = self._problem.evaluate(devices[simulated])
       self.step_time_us[simulated], self.fits[simulated] = found.step_time_us, found.fits
     # Minus the square root of seconds, which weighs differences between slow placements less.
     reward = np.where(self.fits, -np.sqrt(self.step_time_us / 1e6), INVALID_REWARD)
     return ts.termination(
-        self._observe(), reward.astype(np.float32), outer_dims=(self._batch_size,))
-
-  def _observe(self) -> np.ndarray:
-    return np.full(self._batch_size, self._graph, dtype=np.int32)
+        self._observed, reward.astype(np.float32), outer_dims=(self.batch_size,))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,9 +125,7 @@ class ReinforceConfig(OneShotConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.baseline not in ("moving_average", "batch"):
-      raise PlacementError(
-          f"baseline is {self.baseline!r}; expected moving_average or batch")
+    check_one_of(("moving_average", "batch"), self, "baseline")
 
 
 class OneShotLearner:
@@ -173,7 +147,8 @@ class OneShotLearner:
       config: settings of the training.
       seed: of the sampled actions; the policy has its own seed for its weights.
     """
-    self.policy, self.environment, self.config = policy, environment, config
+    self.policy, self.config = policy, config
+    self.environment: Any = environment
     self.rng = np.random.default_rng(seed)
     policy.create_variables()  # before the optimizer, which makes slots for them
     self.optimizer = adam(config.learning_rate, GRADIENT_CLIP, policy.trainable_variables)
@@ -186,7 +161,6 @@ class OneShotLearner:
 
   def play(self) -> trajectory.Trajectory:
     """Samples a batch of placements, simulates them, and returns the steps [B, 1, ...]."""
-    assert self.environment is not None
     return driving.play(self.environment, self.policy.act(self.rng))
 
   def update(self, spent: float = 0.0) -> None:
@@ -280,9 +254,7 @@ def search_environment(
       batch_size=config.batch_size if left is None else max(1, min(config.batch_size, left)))
 
 
-def search(
-    problem: PlacementProblem, learner: OneShotLearner, environment: OneShotEnvironment,
-    budget: Budget) -> None:
+def search(problem: PlacementProblem, learner: OneShotLearner, budget: Budget) -> None:
   """Trains on the problem's graph until the budget is used up; the problem remembers the best.
 
   If only `max_evaluations` is limited, the same seeds give the same search on one machine, bit for
@@ -290,15 +262,14 @@ def search(
   before, one batch is evaluated even if the time is up, so that there is a result.
 
   Args:
-    problem: of the environment.
-    learner: of the environment.
-    environment: see `search_environment`.
+    problem: of the learner's environment.
+    learner: plays in an environment of `search_environment`.
     budget: counted from when the problem was made.
   """
   began = problem.search_log.evaluations, problem.search_log.seconds
   while problem.search_log.best_placement is None or not problem.search_log.exhausted(budget):
     left = problem.search_log.remaining_evaluations(budget)
     # A whole batch must fit into the evaluations that are left.
-    if left is not None and left < environment.batch_size:
+    if left is not None and left < learner.environment.batch_size:
       break
     learner.update(spent_share(problem, budget, began))

@@ -2,8 +2,22 @@
 
 Placeto section 3.1: an episode starts from a placement and visits every group once; the action is
 a device for the current group. All episodes of a batch take their steps together and end together.
-Observations are padded to the largest graph and have the number of their graph, so that one network
-serves several graphs; see `training.observation`.
+A GraphTensor cannot be an observation in tf-agents. So the part that changes in an episode is
+observed as dense arrays, and the network combines it with the fixed part (`encoding.GroupedGraph`).
+
+  placement  [B, G] int32    device of each group now
+  current    [B, 1] int32    the group whose device the next action names
+  visited    [B, G] float32  1 for groups that an action of this episode has placed
+  start      [B, G] float32  start of the group's main op over the step time, in [0, 1]
+  graph      [B, 1] int32    number of the graph
+
+The network reads `start` relative to the current group's. A group's main op is the op with the
+longest compute time. The first op of a group says less: it is often a variable, which starts at 0
+in any placement; and the last op is often the variable's update at the end of the step.
+
+Graphs of a family have different numbers of groups. One network serves several graphs: G in
+observations is the number of the largest graph, and observations of smaller graphs are padded with
+0.
 
 Dimensions: B episodes side by side, G groups (and steps of an episode), D devices.
 """
@@ -11,16 +25,48 @@ Dimensions: B episodes side by side, G groups (and steps of an episode), D devic
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Dict, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-from tf_agents.environments import py_environment
+from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.errors import PlacementError, check_at_least
+from placeto_tf.errors import PlacementError, check_at_least, check_one_of
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.training import observation as observation_lib
+from placeto_tf.training import driving
+
+PLACEMENT = "placement"
+CURRENT = "current"
+VISITED = "visited"
+START = "start"
+GRAPH = "graph"
+
+
+def observation_spec(
+    num_groups: int, num_devices: int, num_graphs: int = 1) -> Dict[str, array_spec.ArraySpec]:
+  """Returns the spec of one episode's observation, without the batch dimension.
+
+  Args:
+    num_groups: G, of the largest graph.
+    num_devices: D.
+    num_graphs: of the family.
+
+  Returns:
+    Name -> spec: placement [G], current [1], visited [G], start [G], graph [1].
+  """
+  g = num_groups
+  whole = {PLACEMENT: (g, num_devices), CURRENT: (1, g), GRAPH: (1, num_graphs)}  # length, bound
+  return {
+      **{name: array_spec.BoundedArraySpec((length,), np.int32, 0, bound - 1, name=name)
+         for name, (length, bound) in whole.items()},
+      **{name: array_spec.BoundedArraySpec((g,), np.float32, 0.0, 1.0, name=name)
+         for name in (VISITED, START)}}
+
+
+def action_spec(num_devices: int) -> array_spec.BoundedArraySpec:
+  """Returns the spec of an action: [1], a device for the current group."""
+  return array_spec.BoundedArraySpec((1,), np.int32, 0, num_devices - 1, name="device")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +88,9 @@ class EnvironmentConfig:
   start: str = "given"
 
   def __post_init__(self) -> None:
-    for name, valid in (("order", ("topological", "random")),
-                        ("reward", ("intermediate", "final")),
-                        ("start", ("given", "best", "random"))):
-      if getattr(self, name) not in valid:
-        raise PlacementError(
-            f"{name} is {getattr(self, name)!r}; expected one of {', '.join(valid)}")
+    check_one_of(("topological", "random"), self, "order")
+    check_one_of(("intermediate", "final"), self, "reward")
+    check_one_of(("given", "best", "random"), self, "start")
     check_at_least(1, self, "num_episodes")
 
 
@@ -69,7 +112,7 @@ class _State(NamedTuple):
     return _State(*(each[index].copy() for each in self))
 
 
-class PlacementEnvironment(py_environment.PyEnvironment):
+class PlacementEnvironment(driving.BatchEnvironment):
   """The episodes of one graph as a batched tf-agents environment.
 
   Attributes:
@@ -100,13 +143,14 @@ class PlacementEnvironment(py_environment.PyEnvironment):
     Raises:
       PlacementError: the start takes no time.
     """
-    super().__init__(handle_auto_reset=True)
     self.config = config = config or EnvironmentConfig()
+    self.num_groups, self.num_devices = g, d = problem.allowed.shape
+    self._padded_groups = max_groups or g
+    super().__init__(
+        config.num_episodes, observation_spec(self._padded_groups, d, num_graphs), action_spec(d))
     self._problem, self._grouped, self._allowed = problem, grouped, problem.allowed
     self._graph, self._go_on = graph, go_on
     self._rng = np.random.default_rng(seed)
-    self.num_groups, self.num_devices = g, d = self._allowed.shape
-    self._observation_spec = observation_lib.observation_spec(max_groups or g, d, num_graphs)
     start = np.asarray(start, dtype=np.int32)
     self._given = self._evaluate(start[None])
     self._best = self._given.rows(slice(None))
@@ -116,37 +160,14 @@ class PlacementEnvironment(py_environment.PyEnvironment):
           f"the start takes {self.scale_us} us; expected more than 0, or there is nothing to gain")
 
   @property
-  def best_placement(self) -> np.ndarray:
-    """Returns [G] int32, the best placement that the environment has evaluated."""
-    return self._best.placement[0].copy()
-
-  @property
-  def best_objective_us(self) -> float:
-    """Returns the objective of `best_placement`, in us."""
-    return float(self._best.objective_us[0])
+  def best(self) -> Tuple[np.ndarray, float]:
+    """Returns the best placement that was evaluated, [G] int32, and its objective in us."""
+    return self._best.placement[0].copy(), float(self._best.objective_us[0])
 
   @property
   def objective_us(self) -> np.ndarray:
     """Returns [B] float64, the objectives of the episodes' placements in us."""
     return self._state.objective_us.copy()
-
-  @property
-  def batched(self) -> bool:
-    """Returns True, because an environment runs episodes in batches."""
-    return True
-
-  @property
-  def batch_size(self) -> int:
-    """Returns B."""
-    return self.config.num_episodes
-
-  def observation_spec(self):
-    """Returns the spec of one episode's observation, see `training.observation`."""
-    return self._observation_spec
-
-  def action_spec(self):
-    """Returns the spec of one episode's action: [1], the device of the current group."""
-    return observation_lib.action_spec(self.num_devices)
 
   def begin(self, seed: Sequence[int], best: np.ndarray) -> None:
     """Sets the seed of the samples of later episodes, and their best start.
@@ -222,13 +243,11 @@ class PlacementEnvironment(py_environment.PyEnvironment):
   def _observe(self) -> Dict[str, np.ndarray]:
     # After the last step nothing is left to place; the observation has the first groups as current.
     t = self._t % self.num_groups
-    found = {
-        observation_lib.PLACEMENT: self._state.placement,
-        observation_lib.CURRENT: self._order[:, t:t + 1],
-        observation_lib.VISITED: self._visited,
-        observation_lib.START: self._state.start,
-        observation_lib.GRAPH: np.full((self.batch_size, 1), self._graph, np.int32)}
+    padding = [(0, 0), (0, self._padded_groups - self.num_groups)]
     # Columns of padding groups are 0; `np.pad` copies.
     return {
-        name: np.pad(value, [(0, 0), (0, self._observation_spec[name].shape[0] - value.shape[1])])
-        for name, value in found.items()}
+        **{name: np.pad(value, padding) for name, value in (
+            (PLACEMENT, self._state.placement), (VISITED, self._visited),
+            (START, self._state.start))},
+        CURRENT: self._order[:, t:t + 1],
+        GRAPH: np.full((self.batch_size, 1), self._graph, np.int32)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
-from typing import List, Optional, Sequence
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -39,6 +39,12 @@ class StartedProblem:
   name: str
   problem: PlacementProblem
   starts: np.ndarray
+
+  def portable(self, num_threads: Optional[int]) -> StartedProblem:
+    """Returns a copy for another process, with a simulator of its own; None keeps its threads."""
+    problem = self.problem.portable(with_shapes=False)
+    problem.simulator.num_threads = num_threads or problem.simulator.num_threads
+    return dataclasses.replace(self, problem=problem)
 
 
 def random_cluster(rng: random.Random) -> str:
@@ -125,9 +131,25 @@ def with_starts(
 
 
 def make_problems(
-    graphs: Sequence[str], clusters: Sequence[str], *, max_groups: Sequence[int] = (128,),
-    seed: int = 0, num_threads: Optional[int] = None, lists: bool = False
+    graphs: Sequence[str], clusters: Sequence[str], *, lists: bool = False, **options: Any
 ) -> List[StartedProblem]:
+  """Makes every graph on its clusters, and the starts of each.
+
+  Args:
+    graphs, clusters: as `RunConfig` has them.
+    lists: see `with_starts`.
+    **options: of `named_problems`.
+
+  Returns:
+    The problems with their starts, graph after graph.
+  """
+  return [with_starts(problem, name, lists=lists)
+          for name, problem in named_problems(graphs, clusters, **options)]
+
+
+def named_problems(
+    graphs: Sequence[str], clusters: Sequence[str], *, max_groups: Sequence[int] = (128,),
+    seed: int = 0, num_threads: Optional[int] = None) -> Iterator[Tuple[str, PlacementProblem]]:
   """Makes every graph on its clusters; `made_problems` come with clusters of their own.
 
   Args:
@@ -135,26 +157,23 @@ def make_problems(
     max_groups: numbers of groups, from which one is sampled for each problem.
     seed: of these samples, and of random clusters.
     num_threads: number of threads that simulate; by default all cores.
-    lists: see `with_starts`.
 
-  Returns:
-    The problems with their starts, graph after graph.
+  Yields:
+    The name of graph and cluster, and the problem, graph after graph.
   """
   graphs = made_problems.expand(graphs)
   # All specs are checked before the first graph is built.
   check_specs([name for name in graphs if not name.startswith(made_problems.PREFIX)])
-  rng, problems = random.Random(seed), []
+  rng = random.Random(seed)
   for index, name in enumerate(graphs):
     if name.startswith(made_problems.PREFIX):
       problem = made_problems.make(name, max_groups=rng.choice(list(max_groups)))
       problem.simulator.num_threads = 1  # they are small
-      problems.append(with_starts(problem, name, lists=lists))
+      yield name, problem
       continue
     graph = load_with_replicas(name)
     for cluster in expand_clusters(clusters, seed, index):
       problem = make_problem(
           graph, Cluster.parse(cluster), max_groups=rng.choice(list(max_groups)),
           num_threads=num_threads)
-      label = name if len(clusters) == 1 else f"{name}@{cluster}"
-      problems.append(with_starts(problem, label, lists=lists))
-  return problems
+      yield name if len(clusters) == 1 else f"{name}@{cluster}", problem

@@ -26,25 +26,14 @@ def claim(root_dir: str, config: Dict[str, Any]) -> None:
     PlacetoError: the directory holds a run of another configuration.
   """
   outputs.make(root_dir)
-  path = os.path.join(root_dir, "config.json")
-  if not os.path.lexists(path):
+  if not os.path.lexists(os.path.join(root_dir, "config.json")):
     # Files of a run without its configuration may be those of another run.
     for name in ("train", "weights"):
       if os.path.lexists(os.path.join(root_dir, name)):
         raise PlacetoError(
             f"{root_dir!r} holds {name!r} and no config.json of its run; choose "
             "another root_dir, or put config.json back")
-    outputs.write_json(path, config)
-    return
-  stored = user_files.read_json_object(
-      path, what="the run's configuration",
-      remedy="choose another root_dir, or put an undamaged copy back")
-  # Settings that are only in the stored file are not compared.
-  for name, value in config.items():
-    if stored.get(name) != value:
-      raise PlacetoError(
-          f"{root_dir} holds a run with {name}={stored.get(name)!r}, now it is {value!r}; choose "
-          "another root_dir, or the old setting to resume")
+  outputs.claim(root_dir, config, "training")
 
 
 def finish(root_dir: str, iterations: int, skipped: int, figures: Dict[str, float]) -> None:
@@ -54,13 +43,11 @@ def finish(root_dir: str, iterations: int, skipped: int, figures: Dict[str, floa
     root_dir: of the run.
     iterations: number of updates.
     skipped: number of updates that gave NaN and were undone.
-    figures: the last figure of each name; NaN and infinity are written as null.
+    figures: the last figure of each name; NaN and infinity, which JSON lacks, are left out.
   """
   outputs.write_json(os.path.join(root_dir, "done.json"), {
-      "reason": "all iterations are done", "iterations": iterations,
-      "skipped_updates": skipped, "figures": {
-          # JSON has no NaN.
-          name: value if np.isfinite(value) else None for name, value in figures.items()}})
+      "reason": "all iterations are done", "iterations": iterations, "skipped_updates": skipped,
+      "figures": {name: value for name, value in figures.items() if np.isfinite(value)}})
 
 
 def finished(root_dir: str, config: Dict[str, Any]) -> Optional[Dict[str, float]]:
@@ -92,10 +79,7 @@ def read_done(root_dir: str) -> Dict[str, Any]:
   remedy = "delete it and start the run again, which goes on from its last checkpoint"
   content = user_files.read_json_object(path, what="the run's end", remedy=remedy)
   figures = content.get("figures")
-  if not isinstance(figures, dict) or not all(
-      value is None or isinstance(value, (int, float)) for value in figures.values()) or (
-          not isinstance(content.get("iterations"), int)):
+  if not isinstance(figures, dict) or not isinstance(content.get("iterations"), int) or not all(
+      isinstance(value, (int, float)) for value in figures.values()):
     raise PlacetoError(f"{path!r} does not say how the run ended; {remedy}")
-  content["figures"] = {
-      name: float("nan") if value is None else value for name, value in figures.items()}
   return content

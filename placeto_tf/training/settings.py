@@ -100,17 +100,12 @@ def with_values(config: T, values: Mapping[str, Any]) -> T:
   Returns:
     A changed copy.
   """
-  changes: Dict[str, Any] = {}
-  nested: Dict[str, Dict[str, Any]] = {}
-  for name, value in values.items():
-    first, separator, rest = name.partition(".")
-    if separator:
-      # Values of one inner dataclass are collected and replaced in one go.
-      nested.setdefault(first, {})[rest] = value
-    else:
-      changes[first] = value
-  for first, inner in nested.items():
-    changes[first] = with_values(changes.get(first, getattr(config, first)), inner)
+  changes: Dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
+  # Values of one inner dataclass are collected and replaced in one go.
+  for first in {name.partition(".")[0] for name in values if "." in name}:
+    inner = {name[len(first) + 1:]: value for name, value in values.items()
+             if name.startswith(f"{first}.")}
+    changes[first] = with_values(getattr(config, first), inner)
   return dataclasses.replace(config, **changes)  # type: ignore[type-var]
 
 
@@ -121,9 +116,7 @@ def _full_name(name: str, known: Sequence[str]) -> str:
     return ends[0]
   if ends:
     raise PlacetoError(f"field {name!r} may be {' or '.join(ends)}; write one of these")
-  names = {full.rpartition(".")[2]: full for full in known}
-  names.update({full: full for full in known})
-  near = dict.fromkeys(names[each] for each in difflib.get_close_matches(name, names))
+  near = difflib.get_close_matches(name, {*known, *(full.rpartition(".")[2] for full in known)})
   hint = f"did you mean {' or '.join(near)}? " if near else ""
   raise PlacetoError(f"there is no field {name!r}; {hint}the fields are {', '.join(known)}")
 

@@ -25,7 +25,7 @@ from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.collecting import Collecting
 from placeto_tf.training.learner import Learner
 from placeto_tf.training.trainable import RunConfig
-from placeto_tf.training.updates import attempt, write_scalars
+from placeto_tf.training.updates import attempt
 
 Progress = Callable[[int, Dict[str, float]], None]
 FIRST_CHECKPOINT = 10  # iterations; within the first minute even on a slow machine
@@ -63,11 +63,9 @@ def train(
     figures = runs.finished(root_dir, config.to_json())
     if figures is not None:
       return figures
-    if ray is None:
-      return Trainer(make, config, root_dir, warm_start=warm_start).run(progress=progress)
     with executor_at(ray) as executor:  # before problems are made, which may take minutes
       trainer = Trainer(make, config, root_dir, warm_start=warm_start)
-      return trainer.run_on(executor, actors, progress)
+      return trainer.run(progress=progress, executor=executor, actors=actors)
 
 
 class Trainer:
@@ -98,7 +96,6 @@ class Trainer:
     runs.claim(root_dir, config.to_json())
     self._config, self._root_dir = config, root_dir
     self.iteration, self.skipped, self._skipped_in_a_row = 0, 0, 0
-    self._saved: Optional[int] = None
     self._figures: Dict[str, float] = {}  # the last figure of each name
     self.learner = make(config, root_dir, **options)
     self._restore()
@@ -106,24 +103,42 @@ class Trainer:
 
   def run(
       self, *, until: Optional[int] = None, progress: Progress = lambda *_: None,
-      collecting: Optional[Collecting] = None) -> Dict[str, float]:
+      executor: Optional[Executor] = None, actors: Optional[int] = None) -> Dict[str, float]:
     """Trains to the end, or to iteration `until` as if the run were killed there.
 
     Args:
       until: iterations.
       progress: called with the iteration and its figures.
-      collecting: collects experience; by default in this process.
+      executor: collects experience; None collects in this process.
+      actors: number of actors; by default one for each core of the executor, but no more than can
+        work at the same time.
 
     Returns:
       The last figures, by name.
 
     Raises:
-      PlacetoError: ten updates in a row gave NaN; the last good checkpoint is kept.
+      PlacetoError: Ray has too few cores for the actors, or ten updates in a row gave NaN; the last
+        good checkpoint is kept.
     """
+    learner, executor = self.learner, executor or InProcess()
+    cores = executor.cores
+    # No more actors than specs that can be under way at once.
+    count = actors or min(cores, learner.at_once)
+    if not 0 < count <= cores * CALLS_A_CORE:
+      raise PlacetoError(
+          f"Ray has {cores} cores, which take {cores * CALLS_A_CORE} actors at most, not "
+          f"{count}; give fewer actors, or start Ray on more nodes")
+    problems = learner.portable(1 if executor.elsewhere else None)
+    with Collecting(executor, count, learner.collector, problems) as collecting:
+      self._train(collecting, until, progress)
+    if self.iteration >= self._config.iterations:
+      self._end()
+    return dict(self._figures)
+
+  def _train(self, collecting: Collecting, until: Optional[int], progress: Progress) -> None:
+    """Makes the updates up to iteration `until`, or all."""
     config, learner = self._config, self.learner
-    collecting = collecting or Collecting(
-        InProcess(), 1, learner.collector, learner.portable(None))
-    began, steps = time.monotonic(), 0
+    began, steps = time.monotonic(), 0.0
     if self.iteration == 0:
       self._begin()
     last = config.iterations if until is None else min(until, config.iterations)
@@ -132,10 +147,10 @@ class Trainer:
       # Specs are sampled here, in the order of updates, whoever collects them.
       experiences = collecting.collect(learner.weights, learner.specs(self.iteration))
       learned = self._learn(experiences)
-      steps += sum(map(learner.steps_of, experiences))
       # The update was undone: no figures, and no checkpoint of this iteration.
       if not learned:
         continue
+      steps += learned.pop("steps")
       found = dict(learned, skipped=float(self.skipped))
       found[learner.rate] = steps / max(1e-9, time.monotonic() - began)
       if learner.held_out and (
@@ -145,41 +160,12 @@ class Trainer:
       progress(self.iteration, self._figures)
       if self.iteration % config.checkpoint_every == 0 or self.iteration == FIRST_CHECKPOINT:
         self.save()
-    if self.iteration >= config.iterations:
-      self._end()
-    return dict(self._figures)
-
-  def run_on(
-      self, executor: Executor, actors: Optional[int], progress: Progress) -> Dict[str, float]:
-    """Trains to the end with actors.
-
-    Args:
-      executor: runs the actors.
-      actors: number of actors; by default one for each core of Ray's, but no more than can work at
-        the same time.
-      progress: as for `run`.
-
-    Returns:
-      The last figures, by name.
-
-    Raises:
-      PlacetoError: Ray has too few cores for the actors; and the errors of `run`.
-    """
-    cores, learner = executor.cores, self.learner
-    # No more actors than specs that can be under way at once.
-    count = actors or min(cores, learner.at_once)
-    if not 0 < count <= cores * CALLS_A_CORE:
-      raise PlacetoError(
-          f"Ray has {cores} cores, which take {cores * CALLS_A_CORE} actors at most, not "
-          f"{count}; give fewer actors, or start Ray on more nodes")
-    with Collecting(executor, count, learner.collector, learner.portable(1)) as collecting:
-      return self.run(progress=progress, collecting=collecting)
 
   def save(self) -> None:
     """Writes a checkpoint, and the files that are used without the trainer."""
     self._checkpoints.save(self.iteration, self._state())
-    self._saved = self.iteration
-    self.learner.export(self.iteration)
+    self.learner.export(os.path.join(self._root_dir, "weights"), iteration=self.iteration,
+                        training=self._config.to_json())
 
   def _begin(self) -> None:
     """Writes a first checkpoint and the figures of the untrained policy."""
@@ -188,8 +174,7 @@ class Trainer:
       self._figures.update(self._record(self.learner.watch()))
 
   def _end(self) -> None:
-    if self._saved != self.iteration:
-      self.save()
+    self.save()
     self.learner.finish()
     self._writer.flush()
     runs.finish(self._root_dir, self.iteration, self.skipped, self._figures)
@@ -208,8 +193,9 @@ class Trainer:
 
   def _record(self, figures: Dict[str, float]) -> Dict[str, float]:
     """Writes figures to TensorBoard, and returns them."""
-    write_scalars(self._writer, self.iteration, {
-        f"Metrics/{name}": value for name, value in figures.items()})
+    with self._writer.as_default(step=self.iteration):
+      for name, value in figures.items():
+        tf.summary.scalar(f"Metrics/{name}", float(value))
     return figures
 
   def _state(self) -> Dict[str, Any]:
@@ -231,7 +217,6 @@ class Trainer:
           "another root_dir, where --warm_start can begin with these weights")
     stored = self._checkpoints.state
     try:
-      # A run may have been killed before it exported what it had saved, so `_saved` stays None.
       self.iteration, self.skipped = stored.pop("iteration"), stored.pop("skipped")
       self._figures = dict(stored.pop("figures"))
       self.learner.load_state({**stored, "iteration": self.iteration})

@@ -1,8 +1,8 @@
-"""Common parts of all learners: schedules, the optimizer, undoing of updates, TensorBoard."""
+"""Common parts of all learners: schedules, the optimizer, undoing of updates."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,14 +23,9 @@ def spent_share(
   Returns:
     The larger of the shares of evaluations and seconds, in [0, 1]; 0 without limits.
   """
-  log = problem.search_log
-  shares = [0.0]
-  for limit, now, then in zip(
-      (budget.max_evaluations, budget.max_seconds), (log.evaluations, log.seconds), began):
-    if limit is not None:
-      # Work before the search began counts neither as spent nor as available.
-      shares.append((now - then) / max(limit - then, 1e-9))
-  return min(1.0, max(shares))
+  # Work before the search began counts neither as spent nor as available.
+  share, used, limit = problem.search_log.progress(budget, *began)
+  return min(1.0, max(share, used / limit))
 
 
 def between(first: float, last: float, share: float) -> float:
@@ -121,17 +116,3 @@ class WithEntropyCoefficient:
     """
     return self.entropy_coefficient * super().entropy_regularization_loss(  # type: ignore[misc]
         *arguments, **options)
-
-
-def write_scalars(
-    writer: tf.summary.SummaryWriter, step: int, scalars: Mapping[str, Any]) -> None:
-  """Writes figures for TensorBoard.
-
-  Args:
-    writer: of the events.
-    step: of all of them.
-    scalars: by their tags.
-  """
-  with writer.as_default(step=step):
-    for name, value in scalars.items():
-      tf.summary.scalar(name, float(value))

@@ -31,11 +31,14 @@ def test_every_field_of_a_grouped_graph_and_of_a_step_is_in_the_graph_tensor(gro
   g = grouped.num_groups
   pairs = np.random.default_rng(0).normal(size=grouped.allowed.shape + (32,)).astype(np.float32)
   graph = graph_tensor.encode(grouped, np.arange(g) % 3, pairs=pairs)
-  options, (producers, consumers) = np.nonzero(grouped.allowed), np.nonzero(
-      ~np.eye(grouped.num_devices, dtype=bool))
-  rows = {schema.OPTION: options, schema.LINK: (producers, consumers),
-          schema.DATAFLOW: grouped.flow, schema.FEEDBACK: ~grouped.flow}
+  options, cluster = np.nonzero(grouped.allowed), grouped.cluster
+  links = np.nonzero(~np.eye(grouped.num_devices, dtype=bool))
+  rows = {schema.OPTION: options, schema.DATAFLOW: grouped.flow, schema.FEEDBACK: ~grouped.flow}
   expected = {
+      ("device", "memory_bytes"): cluster.memory_bytes,
+      ("device", "is_host"): [device.host for device in cluster.devices],
+      (schema.LINK, "bandwidth_bytes_per_us"): cluster.bandwidth_bytes_per_us[links],
+      (schema.LINK, "latency_us"): cluster.fixed_us[links],
       ("group", "turn"): np.argsort(grouped.order), (schema.OPTION, "pair"): pairs[options],
       **{(name, "bytes"): grouped.edge_bytes[rows[name]]
          for name in (schema.DATAFLOW, schema.FEEDBACK)}}
@@ -53,6 +56,9 @@ def test_every_field_of_a_grouped_graph_and_of_a_step_is_in_the_graph_tensor(gro
     ends = graph.edge_sets[name].adjacency
     np.testing.assert_array_equal(ends.source, grouped.sources[rows[name]])
     np.testing.assert_array_equal(ends.target, grouped.targets[rows[name]])
-  elsewhere = {"order", "sources", "targets", "edge_bytes", "allowed", "op_overhead_us"}
-  assert fields == elsewhere | {feature for _, feature in expected} - {"turn", "pair", "bytes"}
-  assert graph.context["op_overhead_us"].numpy().item() == pytest.approx(grouped.op_overhead_us)
+  elsewhere = {"order", "sources", "targets", "edge_bytes", "allowed", "cluster"}
+  assert fields == elsewhere | {
+      feature for name, feature in expected if name not in ("device", schema.LINK)} - {
+          "turn", "pair", "bytes"}
+  assert graph.context["op_overhead_us"].numpy().item() == pytest.approx(
+      grouped.cluster.op_overhead_us)

@@ -186,5 +186,5 @@ def test_groups_with_one_allowed_device_are_not_movable():
   problem = random_problem()
   assert not problem.allowed[:, -1].any()  # the host takes nothing here
   tables = PairTables.build(problem)
-  np.testing.assert_array_equal(tables.movable, np.arange(tables.num_groups))
+  np.testing.assert_array_equal(tables.movable, np.arange(problem.num_groups))
   assert not len(PairTables.build(random_problem(devices="k80:1")).movable)

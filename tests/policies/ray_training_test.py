@@ -8,14 +8,13 @@ import pytest
 from ray_here import MARKS, on_ray_fixture, ray  # noqa: F401
 from training_runs import AGGREGATOR, GDP, PLACETO, bits, gdp, placeto, published
 
-from placeto_tf.policies.placeto.training import PlacetoTraining
 from placeto_tf.problem.executors import InProcess
 
 pytestmark = [*MARKS, pytest.mark.usefixtures("on_ray", "eager_module", "unsaved_module")]
 
 
 def test_a_run_goes_on_with_actors_of_which_one_dies_and_nothing_changes(
-    on_ray, tmp_path, monkeypatch):
+    on_ray, tmp_path):
   config = dataclasses.replace(PLACETO, iterations=4, checkpoint_every=3, episodes=3)
   whole, died = placeto(tmp_path / "whole", config), tmp_path / "died"
   whole.run()
@@ -36,8 +35,8 @@ def test_a_run_goes_on_with_actors_of_which_one_dies_and_nothing_changes(
 
     return collect
 
-  monkeypatch.setattr(PlacetoTraining, "collector", property(lambda _: make_mortal))
-  run.run_on(on_ray, 2, lambda *_: None)
+  run.learner.collector = make_mortal
+  run.run(executor=on_ray, actors=2)
   assert died.exists() and bits(run) == bits(whole)
 
 
@@ -55,5 +54,5 @@ def test_networks_learn_the_same_with_actors(on_ray, tmp_path, make, config, els
   alone, together = make(tmp_path / "alone", config), make(tmp_path / "together", config)
   alone.run()
   # A second actor on Ray would import TensorFlow, too.
-  together.run_on(on_ray if elsewhere else _Pickling(), 1, lambda *_: None)
+  together.run(executor=on_ray if elsewhere else _Pickling(), actors=1)
   assert bits(alone) == bits(together)

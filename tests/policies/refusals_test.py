@@ -36,7 +36,5 @@ def test_weights_that_are_none_are_refused(tmp_path):
     PublishedWeights.load(str(tmp_path))
   good = ScorerWeights.untrained()
   arrays = dict(zip(("hidden_1", "bias_1", "hidden_2", "bias_2", "output"), good.arrays))
-  for name, value, said in (("bias_1", np.full(32, np.nan), "bias_1 of the scorer holds NaN"),
-                            ("hidden_1", np.zeros((3, 32)), "hidden_1 of the scorer has shape")):
-    with pytest.raises(PlacetoError, match=said):
-      ScorerWeights(**{**arrays, name: value})
+  with pytest.raises(PlacetoError, match="hidden_1 of the scorer has shape"):
+    ScorerWeights(**{**arrays, "hidden_1": np.zeros((3, 32))})

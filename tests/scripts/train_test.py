@@ -54,7 +54,7 @@ def test_policies_train_on_a_family_and_their_weights_place_another_graph(
   _trained(run_program, shown, *flags, "--graphs=family:tiny[0:2]", "--clusters=k80:2",
            f"--root_dir={tmp_path / 'run'}", *(f"--set={field}" for field in fields))
   sidecar = json.loads((tmp_path / "run" / "weights" / "weights.json").read_text())
-  assert method.startswith("gdp") or sidecar["placeto"]["environment"]["reward"] == "final"
+  assert method.startswith("gdp") or sidecar["config"]["environment"]["reward"] == "final"
   placed = run_program(
       "place", "--graph=family:tiny[4]", "--cluster=k80:2", f"--method={method}",
       f"--policy_weights={tmp_path / 'run'}", "--max_groups=4", "--max_evaluations=40",

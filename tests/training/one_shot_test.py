@@ -105,7 +105,7 @@ def search(budget, seed=0):
   config = ReinforceConfig(batch_size=8, learning_rate=0.1)
   environment = one_shot.search_environment(problem, config, budget)
   learner = ReinforceLearner(Independent(problem.allowed), environment, config, seed)
-  one_shot.search(problem, learner, environment, budget)
+  one_shot.search(problem, learner, budget)
   return problem, environment
 
 

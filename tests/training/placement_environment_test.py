@@ -59,7 +59,7 @@ def test_the_last_group_is_placed_too():
   environment = two_groups()
   assert play(environment, [1, 1]) == pytest.approx([0.2, 0.3])
   assert environment._state.placement.tolist() == [[1, 1]]
-  assert environment.best_placement.tolist() == [1, 1]
+  assert environment.best[0].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("rules", [
@@ -136,7 +136,7 @@ def test_episodes_that_begin_alike_are_alike_whatever_was_before():
   action = np.ones((4, 1), np.int32)
   for _ in range(3):
     environments[0].step(action)
-  best, played = environments[0].best_placement, []
+  best, played = environments[0].best[0], []
   for environment in environments:
     environment.begin([7, 0], best)
     played.append([environment.step(action) for _ in range(3)])

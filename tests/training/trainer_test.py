@@ -23,13 +23,10 @@ class _Counting(Learner):
     super().__init__(config, root_dir, problems=["the only one"])
     self._count = tf.Variable(0.0)
     self.tracked = {"count": tf.train.Checkpoint(count=self._count)}
+    self.collector = lambda problems: lambda weights, spec: weights + spec
 
   def specs(self, iteration):
     return [iteration]
-
-  @property
-  def collector(self):
-    return lambda problems: lambda weights, spec: weights + spec
 
   def portable(self, num_threads):
     return self.problems
@@ -42,21 +39,18 @@ class _Counting(Learner):
   def variables(self):
     return [self._count]
 
-  def steps_of(self, experience):
-    return 1
-
   def learn(self, experiences, iteration):
     assert experiences == [self.weights + iteration]
-    return {"count": float(self._count.assign_add(1.0).numpy())}
+    return {"count": float(self._count.assign_add(1.0).numpy()), "steps": 1}
 
-  def export(self, iteration):
+  def export(self, directory, **notes):
     pathlib.Path(self.root_dir, "exported").write_text(str(self._count.numpy()))
 
 
-def _export_fails_at_the_end(learner, iteration):
-  if iteration == 3:
+def _export_fails_at_the_end(learner, directory, **notes):
+  if notes["iteration"] == 3:
     raise ZeroDivisionError
-  _EXPORT(learner, iteration)
+  _EXPORT(learner, directory, **notes)
 
 
 _EXPORT = _Counting.export

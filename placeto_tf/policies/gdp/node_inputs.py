@@ -23,6 +23,7 @@ from placeto_tf.errors import PlacementError
 from placeto_tf.grouping import group_ops
 from placeto_tf.grouping.contraction import number_groups, topological_rank
 from placeto_tf.policies import op_features
+from placeto_tf.problem.host_options import hosts_of
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 _ADJACENT = 3  # number of producers, and of consumers, whose ids are features
@@ -163,7 +164,7 @@ def _position_features(grouped: GroupedGraph, walk: np.ndarray) -> np.ndarray:
   Neighbouring nodes have similar values, and distant parts of the graph different ones.
   """
   # Only nodes with a choice of devices count in the walk.
-  weights = grouped.compute_us.min(axis=1) + grouped.op_overhead_us * grouped.num_ops
+  weights = grouped.compute_us.min(axis=1) + grouped.cluster.op_overhead_us * grouped.num_ops
   return op_features.waves(op_features.shares_before(
       walk, weights * (grouped.allowed.sum(axis=1) > 1)))
 
@@ -171,8 +172,8 @@ def _position_features(grouped: GroupedGraph, walk: np.ndarray) -> np.ndarray:
 def _device_features(grouped: GroupedGraph) -> np.ndarray:
   """Returns [D, 5]: present, host, speed, cost of links, memory relative to the graph's needs."""
   compute_us = grouped.compute_us.sum(axis=0)  # [D] us of the whole graph on one device
-  d = grouped.num_devices
-  bandwidth = np.ones((d, d)) * grouped.bandwidth_bytes_per_us
+  d, cluster = grouped.num_devices, grouped.cluster
+  bandwidth = cluster.bandwidth_bytes_per_us.astype(np.float64)
   np.fill_diagonal(bandwidth, np.nan)  # the diagonal is no link
   out = np.nanmean(bandwidth, axis=1) if d > 1 else np.ones(1)  # [D] bytes/us
   # Bytes that the whole graph needs on one device.
@@ -180,5 +181,5 @@ def _device_features(grouped: GroupedGraph) -> np.ndarray:
   # The cost of links: the time to move all outputs once over a link, relative to a step.
   dear = float(grouped.output_bytes.sum()) / out / max(float(compute_us.min()), 1e-9)
   return np.stack([
-      np.ones(d), grouped.is_host, compute_us.min() / np.maximum(compute_us, 1e-9),
-      np.log1p(dear), np.log1p(grouped.memory_bytes / max(held, 1.0))], axis=1)
+      np.ones(d), hosts_of(cluster), compute_us.min() / np.maximum(compute_us, 1e-9),
+      np.log1p(dear), np.log1p(cluster.memory_bytes / max(held, 1.0))], axis=1)

@@ -14,12 +14,11 @@ Dimensions: B placements side by side, M nodes, T steps (T >= M), D devices (pad
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Callable, Dict, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import PlacementError, PlacetoError
+from placeto_tf.errors import PlacementError
 from placeto_tf.policies import weight_files
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import MASK, NUM_NODES, WALK, Inputs, NodeTable
@@ -238,10 +237,8 @@ def save_weights(network: GdpNetwork, directory: str, **notes: Any) -> None:
     directory: made where it does not exist.
     **notes: further content of the sidecar.
   """
-  weight_files.write(
-      directory, {f"arr_{i}": value for i, value in enumerate(network.get_weights())},
-      {"policy": "gdp", "version": _VERSION, "network": dataclasses.asdict(network.config),
-       **notes})
+  weight_files.write_network(
+      directory, network.get_weights(), network.config, policy="gdp", version=_VERSION, **notes)
 
 
 def load_network(directory: str) -> GdpNetwork:
@@ -256,23 +253,12 @@ def load_network(directory: str) -> GdpNetwork:
   Raises:
     PlacementError: the files are missing, damaged, or of another policy or version.
   """
-  remedy = "give a directory that a training run of gdp wrote, such as ROOT_DIR/weights"
-  sidecar, arrays = weight_files.read(directory, remedy=remedy, error_type=PlacementError)
-  # Inputs of another version would run through the network without an error.
-  if sidecar.get("policy") != "gdp" or sidecar.get("version") != _VERSION:
-    raise PlacementError(
-        f"the weights in {directory} are of policy {sidecar.get('policy')!r}, version "
-        f"{sidecar.get('version')!r}; expected 'gdp', version {_VERSION}: {remedy}")
-  try:
-    values = [arrays[f"arr_{i}"] for i in range(len(arrays))]
-    config = weight_files.config_of(GdpConfig, sidecar.get("network"))
-    # A damaged file must not make a network far larger than its weights.
-    if config.width * max(config.width * (config.rounds + config.layers), config.max_devices) > sum(
-        value.size for value in values):
-      raise ValueError("the network is larger than its arrays")
-    network = GdpNetwork(config)
-    weight_files.assign(network.variables, values)
-    return network
-  except (ValueError, KeyError, PlacetoError) as error:
-    raise PlacementError(
-        f"the weights in {directory} were not understood ({error}); {remedy}") from None
+  _, config, values = weight_files.read_network(
+      directory, GdpConfig, "--policy=gdp", policy="gdp", version=_VERSION)
+  # A damaged file must not make a network far larger than its weights.
+  if config.width * max(config.width * (config.rounds + config.layers), config.max_devices) > sum(
+      value.size for value in values):
+    raise PlacementError(f"the network of {directory} is larger than its arrays; train it again")
+  network = GdpNetwork(config)
+  weight_files.assign(network.variables, values)
+  return network

@@ -11,7 +11,6 @@ from typing import Optional
 import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.errors import PlacementError
 from placeto_tf.policies.gdp.learner import GdpLearner, PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
@@ -19,8 +18,6 @@ from placeto_tf.policies.gdp.policy import GdpPolicy, load_network
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training.one_shot import search, search_environment
-
-WAYS = ("scratch", "zero_shot", "fine_tune")
 
 # Training ends with near-certain devices for all nodes, which leaves nothing to explore. So fine-
 # tuning begins with a limited spread of logits, and with a smaller entropy bonus than training.
@@ -40,7 +37,8 @@ def search_gdp(
     seed: of weights and samples.
     way: "scratch" trains a network on the graph at hand, and with weights is the same as
       "fine_tune"; "fine_tune" trains the weights further; "zero_shot" learns nothing.
-    weights: directory of a training run, or of its weights; optional for "scratch" alone.
+    weights: directory of a training run, or of its weights; optional for "scratch" alone (the
+      registry of methods refuses the others without weights).
     network_config: of a network from scratch; its `max_devices` is replaced by the cluster's.
     training: settings of PPO.
 
@@ -50,12 +48,6 @@ def search_gdp(
   Raises:
     PlacementError: there are no such weights, or they are for fewer devices.
   """
-  if way not in WAYS:
-    raise PlacementError(f"way is {way!r}; expected one of {', '.join(WAYS)}")
-  if weights is None and way != "scratch":
-    raise PlacementError(
-        f"way {way!r} of GDP needs weights, the directory of a run of scripts/train.py "
-        "--policy=gdp, or of its weights")
   if way == "scratch" and weights is not None:
     way = "fine_tune"
   # Two independent seeds, so that weights and samples do not share random numbers.
@@ -90,7 +82,7 @@ def search_gdp(
   environment = search_environment(nodes, training, part)
   # The learner samples a batch, evaluates it and updates, until its part of the budget is used up.
   learner = GdpLearner(policy, training, sample_seed, environment)
-  search(nodes, learner, environment, part)
+  search(nodes, learner, part)
   # Without a limit (None) or with one evaluation left: evaluate the likeliest placement.
   if nodes.search_log.remaining_evaluations(budget) != 0:
     nodes.evaluate(policy.greedy())

@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
 import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
-from placeto_tf.clusters import Cluster
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.policies.gdp.learner import GdpLearner, PpoConfig
@@ -29,13 +27,11 @@ from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
 from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.replication import check_specs, load_with_replicas
 from placeto_tf.search import PLACERS
 from placeto_tf.training import driving, trainer
-from placeto_tf.training.collecting import Maker
-from placeto_tf.training.learner import Learner
+from placeto_tf.training.learner import Learner, Spec
 from placeto_tf.training.one_shot import OneShotEnvironment
-from placeto_tf.training.problems import expand_clusters, make_problem
+from placeto_tf.training.problems import named_problems
 from placeto_tf.training.trainable import RunConfig, Trainable
 
 from tf_agents.trajectories import trajectory  # isort: skip
@@ -61,14 +57,6 @@ class GdpTrainingConfig(RunConfig):
   def __post_init__(self) -> None:
     super().__post_init__()
     check_at_least(1, self, "graphs_per_update", error_type=PlacetoError)
-
-
-@dataclasses.dataclass(frozen=True)
-class SampleSpec:
-  """Everything besides weights on which a sample depends: the number of its graph, and its seed."""
-
-  graph: int
-  seed: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,7 +95,7 @@ class SampleCollector:
             each, batch_size=training.batch_size, graph=i, num_graphs=len(problems))
         for i, each in enumerate(problems)]
 
-  def __call__(self, weights: Sequence[np.ndarray], spec: SampleSpec) -> Played:
+  def __call__(self, weights: Sequence[np.ndarray], spec: Spec) -> Played:
     """Samples a batch of placements of one graph.
 
     Args:
@@ -165,49 +153,25 @@ class GdpTraining(Learner):
         for each in self.problems]
     self.at_once = min(config.graphs_per_update, self.num_training)
     self.tracked = {"network": self.network, "optimizer": self.learner.optimizer}
+    self.collector = functools.partial(SampleCollector, config.network, config.training)
 
   def make_problems(
       self, graphs: Sequence[str], clusters: Sequence[str]) -> List[PlacementProblem]:
     """Makes every graph on its clusters, ungrouped.
 
     Args:
-      graphs: names, as `load_with_replicas` takes them.
-      clusters: as `expand_clusters` takes them.
+      graphs, clusters: as `named_problems` takes them.
 
     Returns:
       The problems, graph after graph.
     """
-    check_specs(graphs)
-    problems = []
-    for index, name in enumerate(graphs):
-      graph = load_with_replicas(name)
-      problems += [
-          node_problem(make_problem(graph, Cluster.parse(cluster), num_threads=1))
-          for cluster in expand_clusters(clusters, self.config.seed, index)]
-    return problems
-
-  @property
-  def collector(self) -> Maker:
-    """Returns a maker of collectors that play `SampleSpec`s."""
-    return functools.partial(SampleCollector, self.config.network, self.config.training)
+    return [node_problem(problem) for _, problem in named_problems(
+        graphs, clusters, seed=self.config.seed, num_threads=1)]
 
   def portable(self, num_threads: Optional[int]) -> List[PlacementProblem]:
     """See the base class."""
     del num_threads  # the simulators have one thread each anyway
     return [each.portable(with_shapes=True) for each in self.problems[:self.num_training]]
-
-  @property
-  def weights(self) -> List[np.ndarray]:
-    """Returns the network's present weights."""
-    return self.network.get_weights()
-
-  def specs(self, iteration: int) -> List[SampleSpec]:
-    """See the base class."""
-    return [SampleSpec(graph, int(self.rng.integers(2**31))) for graph in self.turn(iteration)]
-
-  def steps_of(self, experience: Played) -> int:
-    """Returns the number of placements."""
-    return len(experience.step_time_us)
 
   def learn(self, experiences: List[Played], iteration: int) -> Dict[str, float]:
     """Makes one update from the samples of some graphs; see the base class.
@@ -217,7 +181,8 @@ class GdpTraining(Learner):
       iteration: from 1 on.
 
     Returns:
-      The loss, the mean reward, and step times divided by those of the best single device.
+      The loss, the mean reward, step times divided by those of the best single device, and the
+      number of placements.
     """
     losses = self.learner.learn(
         [each.steps for each in experiences], iteration / self.config.iterations)
@@ -225,25 +190,24 @@ class GdpTraining(Learner):
     ratios = [each.step_time_us.mean() / self._single_us[each.graph] for each in experiences]
     return {
         **losses, "reward": float(np.mean([each.steps.reward.mean() for each in experiences])),
-        "over_single": float(np.exp(np.mean(np.log(ratios))))}
+        "over_single": float(np.exp(np.mean(np.log(ratios)))),
+        "steps": sum(len(each.step_time_us) for each in experiences)}
 
-  def watch(self) -> Dict[str, float]:
-    """Evaluates the likeliest devices on held-out graphs.
+  def tried(self, number: int) -> Dict[str, float]:
+    """Evaluates the likeliest devices on a held-out graph.
+
+    Args:
+      number: of the graph.
 
     Returns:
-      The geometric mean of step times (with the memory penalty) divided by one device's.
+      The step time (with the memory penalty) divided by one device's.
     """
-    logs = []
-    for graph in self.held_out:
-      found = self.problems[graph].evaluate(self._policy.greedy(graph)).objective_us[0]
-      logs.append(np.log(found / self._single_us[graph]))  # geometric mean, as for all ratios
-    return {"held_out_over_single": float(np.exp(np.mean(logs)))}
+    found = self.problems[number].evaluate(self._policy.greedy(number)).objective_us[0]
+    return {"over_single": found / self._single_us[number]}
 
-  def export(self, iteration: int) -> None:
+  def export(self, directory: str, **notes: Any) -> None:
     """Writes weights/."""
-    save_weights(
-        self.network, os.path.join(self.root_dir, "weights"), iteration=iteration,
-        training=self.config.to_json())
+    save_weights(self.network, directory, **notes)
 
   def _begin_with(self, given: GdpNetwork, directory: str) -> None:
     """Takes over the weights of a network of the same configuration."""
@@ -254,9 +218,6 @@ class GdpTraining(Learner):
     self.network.set_weights(given.get_weights())
 
 
-train = functools.partial(trainer.train, GdpTraining)
-
-
 def trainable() -> Trainable:
   """Returns the record for `scripts/train.py`."""
-  return Trainable("gdp", GdpTrainingConfig(()), train)
+  return Trainable("gdp", GdpTrainingConfig(()), functools.partial(trainer.train, GdpTraining))

@@ -80,11 +80,6 @@ class Parts:
     # The nonzero entries of the counts alone: most sets have one type.
     self._typed_parts, self._types = np.nonzero(self.type_counts * self.movable[:, None])
 
-  @property
-  def num_parts(self) -> int:
-    """Returns U."""
-    return len(self.movable)
-
   def num_features(self, num_groups: int) -> int:
     """Returns the number of features of a group.
 
@@ -153,7 +148,7 @@ class Parts:
       [B, U] int32 devices.
     """
     wanted = np.take_along_axis(devices, groups, axis=1)
-    return self._nearest[np.arange(self.num_parts), wanted]
+    return self._nearest[np.arange(len(self.movable)), wanted]
 
 
 def sample(rng: np.random.Generator, log_probs: np.ndarray, count: int) -> np.ndarray:

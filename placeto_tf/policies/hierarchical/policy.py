@@ -83,8 +83,8 @@ class HierarchicalPolicy(OneShotPolicy):
     num_groups = min(config.num_groups, config.groups_a_device * problem.num_devices)
     # Decisions: a group below K for each set, then a device below D for each group.
     super().__init__(
-        parts.num_parts + num_groups,
-        np.repeat([num_groups - 1, problem.num_devices - 1], [parts.num_parts, num_groups]),
+        problem.num_groups + num_groups, np.repeat(
+            [num_groups - 1, problem.num_devices - 1], [problem.num_groups, num_groups]),
         "hierarchical")
     rng = np.random.default_rng(seed)
     self._supernodes, self.num_groups = parts, num_groups
@@ -174,7 +174,7 @@ class HierarchicalPolicy(OneShotPolicy):
 
   def _split(self, decisions):
     """Returns groups [B, U] and devices [B, K] of decisions [B, U + K]."""
-    return decisions[:, :self._supernodes.num_parts], decisions[:, self._supernodes.num_parts:]
+    return decisions[:, :-self.num_groups], decisions[:, -self.num_groups:]
 
   def _inputs_of(self, groups: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """Returns the features and allowed devices of groups, for groupings [B, U]."""

@@ -22,6 +22,7 @@ _PLACERS = "placeto_tf.policies.placeto.placers"
 _PUBLISHED = "placeto_tf.policies.placeto.published.search"
 _LOAD = deferred("placeto_tf.policies.placeto.published.weights", "PublishedWeights.load")
 _FLAGS = "--policy=placeto --preset=paper"
+_PAPER = Weights("placeto_paper", WithoutWeights.LEARN, _LOAD, _FLAGS)
 
 METHODS = (
     # `auto` anneals after the policy, so the policy does not.
@@ -32,13 +33,11 @@ METHODS = (
     *(Method(name, Kind.POLICY, deferred(_PLACERS, "place_as_control", scored=scored), rank=rank,
              control_of=("placeto",))
       for rank, name, scored in ((2, "placeto_untrained", True), (3, "placeto_uniform", False))),
-    Method("placeto_paper", Kind.POLICY, deferred(_PUBLISHED, "place"), rank=4,
-           weights=Weights("placeto_paper", WithoutWeights.LEARN, _LOAD, _FLAGS)),
+    Method("placeto_paper", Kind.POLICY, deferred(_PUBLISHED, "place"), rank=4, weights=_PAPER),
     Method("placeto_paper_zero_shot", Kind.POLICY,
            deferred(_PUBLISHED, "place", way="zero_shot"), rank=5,
            weights=Weights("placeto_paper", WithoutWeights.FAIL, _LOAD, _FLAGS)),
     Method("placeto_paper_random", Kind.POLICY, deferred(_PUBLISHED, "place", way="random"),
-           rank=6, control_of=("placeto_paper", "placeto_paper_zero_shot"),
-           weights=Weights("placeto_paper", WithoutWeights.LEARN, _LOAD, _FLAGS)),
+           rank=6, control_of=("placeto_paper", "placeto_paper_zero_shot"), weights=_PAPER),
 )
 TRAINABLE = deferred("placeto_tf.policies.placeto.training", "trainable")

@@ -10,23 +10,22 @@ Dimensions: S steps, B steps of a batch.
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+from typing import Sequence
 
 import numpy as np
 import tensorflow as tf
 from tf_agents.bandits.agents import greedy_reward_prediction_agent
 from tf_agents.bandits.policies import policy_utilities
-from tf_agents.drivers import py_driver
-from tf_agents.policies import py_policy
 from tf_agents.replay_buffers import tf_uniform_replay_buffer
 from tf_agents.specs import tensor_spec
-from tf_agents.trajectories import policy_step, trajectory
+from tf_agents.trajectories import trajectory
 
 from placeto_tf.policies.placeto import environment as environment_lib
 from placeto_tf.policies.placeto.environment import ARM, PlacetoEnvironment
 from placeto_tf.policies.placeto.network import PlacetoNetwork
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.policies.saved_policy import unwrapped
+from placeto_tf.training import driving
 
 _ROWS = 16  # steps that enter the buffer at once
 
@@ -53,83 +52,61 @@ def make_agent(
       train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False))
 
 
-class CollectPolicy(py_policy.PyPolicy):
-  """Takes K moves: half of them with the best noisy scores, the others sampled uniformly.
+def exploring(weights: ScorerWeights, temperature: float, rng: np.random.Generator) -> driving.Act:
+  """Returns a function that takes K moves: half with the best noisy scores, the others sampled.
 
   The scores are compiled, and equal those of the agent's policy.
   Samples come from a NumPy generator: with TensorFlow's global seed, a run would depend on earlier
   runs in the process.
+
+  Args:
+    weights: weights of the scorer.
+    temperature: scale of the Gumbel noise that is added to scores.
+    rng: of the samples.
+
+  Returns:
+    [K, ...] equal observations -> K arms, and the chosen arms' features (nothing with messages).
   """
 
-  def __init__(
-      self, environment: PlacetoEnvironment, weights: ScorerWeights, temperature: float,
-      rng: np.random.Generator):
-    """Makes the policy of an environment.
-
-    Args:
-      environment: the policy gets its time steps.
-      weights: weights of the scorer.
-      temperature: scale of the Gumbel noise that is added to scores.
-      rng: of the samples.
-    """
-    self._by_arm = not weights.messages
-    features = environment.time_step_spec().observation[ARM]
-    super().__init__(
-        environment.time_step_spec(), environment.action_spec(),
-        info_spec=self._info(policy_utilities.create_chosen_arm_features_info_spec(
-            {ARM: tensor_spec.from_spec(features)}) if self._by_arm else None))
-    self._weights, self._temperature, self._rng = weights, temperature, rng
-
-  def _info(self, features: Any) -> Any:
-    """Returns the policy's info: the chosen arm's features, or nothing with messages."""
-    if not self._by_arm:
-      return policy_utilities.PolicyInfo()
-    return policy_utilities.PerArmPolicyInfo(chosen_arm_features=features)
-
-  def _action(self, time_step, policy_state, seed=None):
-    """Returns the policy step for [K, ...] equal observations: K arms."""
-    moves = len(time_step.reward)
+  def act(observations):
+    moves = len(observations[environment_lib.NUM_ACTIONS])
     # All K observations are of one placement.
-    observation = tf.nest.map_structure(lambda value: value[0], time_step.observation)
+    observation = tf.nest.map_structure(lambda value: value[0], observations)
     arms, count = observation[ARM], int(observation[environment_lib.NUM_ACTIONS])
     ends = np.stack([arms[environment_lib.GROUP], arms[environment_lib.DEVICE]], axis=1)
     # Open moves are the first `count` arms.
-    scores = self._weights.scores(
+    scores = weights.scores(
         arms[environment_lib.PAIR], ends, observation.get(environment_lib.GLOBAL))[:count]
-    noisy = scores + self._temperature * self._rng.gumbel(size=count)
+    noisy = scores + temperature * rng.gumbel(size=count)
     best = np.argsort(-noisy)[:moves // 2]
-    action = np.append(best, self._rng.integers(count, size=moves - len(best))).astype(np.int32)
+    action = np.append(best, rng.integers(count, size=moves - len(best))).astype(np.int32)
+    if weights.messages:
+      return action, policy_utilities.PolicyInfo()
     # The chosen arms' features, for the buffer.
-    chosen = {name: value[action] for name, value in arms.items()}
-    return policy_step.PolicyStep(action, policy_state, self._info(chosen))
+    return action, policy_utilities.PerArmPolicyInfo(
+        chosen_arm_features={name: value[action] for name, value in arms.items()})
+
+  return act
 
 
 def play(
-    environment: PlacetoEnvironment, policy: CollectPolicy, *, by_arm: bool
-) -> trajectory.Trajectory:
-  """Plays an episode with tf-agents' driver.
+    environment: PlacetoEnvironment, act: driving.Act, *, by_arm: bool) -> trajectory.Trajectory:
+  """Plays an episode.
 
   Args:
     environment: in any state.
-    policy: the policy that acts.
+    act: takes the moves.
     by_arm: whether the arms of observations are left out of the result.
 
   Returns:
     [S, ...] steps, as the agent learns from them.
   """
-  steps: List[trajectory.Trajectory] = []
-
-  def keep(step: trajectory.Trajectory) -> None:
+  steps = driving.steps_of(environment, act)  # of K moves each
+  if by_arm:
     # The policy's info has the chosen arm; with all arms the buffer would be too large.
-    if by_arm:
-      step = step._replace(observation={
-          name: value for name, value in step.observation.items() if name != ARM})
-    steps.append(step)
-
-  py_driver.PyDriver(
-      environment, policy, [keep], max_episodes=1, end_episode_on_boundary=False).run(
-          environment.reset())
-  return concatenated(steps)  # of K moves each
+    steps = [step._replace(observation={
+        name: value for name, value in step.observation.items() if name != ARM}) for step in steps]
+  return concatenated(steps)
 
 
 def concatenated(parts: Sequence[trajectory.Trajectory]) -> trajectory.Trajectory:

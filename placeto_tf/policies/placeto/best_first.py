@@ -172,12 +172,12 @@ class BestFirst(PlacedGroups):
       if len(order) < 2:
         return  # a single group is left to `level_search`
       # 4. Move them together in one evaluation, which is undone if the placement gets worse.
-      groups = self.groups.copy()
-      groups[some[order]] = devices[order]
+      groups = self.groups[None].copy()
+      groups[0, some[order]] = devices[order]
       before_us = self.objective_us
-      if self.keep_if_no_worse(self.level.grouping.expand(groups)):
-        self.groups = groups
-        self.look()
+      placements, found = self.simulate(groups)
+      if found.objective_us[0] <= before_us:
+        self.keep(groups, placements, found)
       # 5. Double the number of groups after a gain, else cut it to a third.
       most = min(2 * most, _MOST_AT_ONCE) if self.objective_us < before_us else len(order) // 3
 
@@ -262,10 +262,8 @@ class BestFirst(PlacedGroups):
     allowed = self.tables.allowed
     pairs = self.state.features(np.arange(len(allowed), dtype=np.int32))
     grouped, found = GroupedGraph.of(self.level), np.zeros(allowed.shape, np.float32)
-    # [E, 2]
-    flow = np.stack([grouped.sources[grouped.flow], grouped.targets[grouped.flow]], axis=1)
     found[allowed] = self._weights.scores(
-        pairs[allowed], np.stack(np.nonzero(allowed), axis=1), flow)
+        pairs[allowed], np.stack(np.nonzero(allowed), axis=1), grouped.flow_ends)
     return found
 
 

@@ -23,13 +23,13 @@ from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
-from tf_agents.environments import py_environment
 from tf_agents.specs import array_spec, bandit_spec_utils
 from tf_agents.trajectories import time_step as ts
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.encoding.move_process import MoveProcess, ProcessConfig
 from placeto_tf.encoding.pair_features import NUM_FEATURES
+from placeto_tf.training import driving
 from placeto_tf.training.problems import StartedProblem
 
 ARM, GLOBAL, NUM_ACTIONS = (
@@ -124,11 +124,11 @@ def flow_between(process: MoveProcess) -> np.ndarray:
   # [G] index of each group among the observed groups, -1 for other groups.
   place = np.full(grouped.num_groups, -1)
   place[process.some] = np.arange(len(process.some))
-  edges = place[np.stack([grouped.sources[grouped.flow], grouped.targets[grouped.flow]], axis=1)]
+  edges = place[grouped.flow_ends]
   return edges[(edges >= 0).all(axis=1)]  # both ends are observed
 
 
-class PlacetoEnvironment(py_environment.PyEnvironment):
+class PlacetoEnvironment(driving.BatchEnvironment):
   """Episodes on problems of any graphs and clusters.
 
   Attributes:
@@ -147,22 +147,13 @@ class PlacetoEnvironment(py_environment.PyEnvironment):
       messages: whether observations hold the inputs of messages.
       moves: K, the size of the batch; an environment of one move is not batched.
     """
-    super().__init__(handle_auto_reset=True)
-    self._moves = moves
+    super().__init__(
+        moves if moves > 1 else None, observation_spec(arms, messages),
+        array_spec.BoundedArraySpec((), np.int32, 0, arms - 1, name="arm"))
     self._problems, self._config, self._arms, self._messages = problems, config, arms, messages
     self.process: Optional[MoveProcess] = None
     # tf-agents may reset before anything was chosen.
     self.begin(0, 0, np.random.default_rng(0))
-
-  @property
-  def batched(self) -> bool:
-    """Returns whether a step simulates several moves."""
-    return self._moves > 1
-
-  @property
-  def batch_size(self) -> Optional[int]:
-    """Returns K, or None for one move."""
-    return self._moves if self.batched else None
 
   def begin(self, problem: int, start: int, rng: np.random.Generator) -> None:
     """Chooses problem, start and random numbers of the next episode.
@@ -174,14 +165,6 @@ class PlacetoEnvironment(py_environment.PyEnvironment):
     """
     self._chosen, self._current_time_step = (problem, start, int(rng.integers(2**31))), None
     self._rng = rng
-
-  def observation_spec(self):
-    """Returns the spec of one observation."""
-    return observation_spec(self._arms, self._messages)
-
-  def action_spec(self):
-    """Returns the spec of an action: the number of an arm."""
-    return array_spec.BoundedArraySpec((), np.int32, 0, self._arms - 1, name="arm")
 
   def _reset(self) -> ts.TimeStep:
     problem, start, seed = self._chosen
@@ -211,4 +194,4 @@ class PlacetoEnvironment(py_environment.PyEnvironment):
     self._observed = observe(self.process, self._arms, self._messages)
     # [K, ...], without copies, where K moves are simulated.
     return self._observed if not self.batched else tf.nest.map_structure(
-        lambda value: np.broadcast_to(value, (self._moves, *np.shape(value))), self._observed)
+        lambda value: np.broadcast_to(value, (self.batch_size, *np.shape(value))), self._observed)

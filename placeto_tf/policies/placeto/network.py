@@ -10,9 +10,7 @@ Dimensions: B observations, A arms, E option edges, F pair features, H width, G 
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
-
-import numpy as np
+from typing import Any, Dict, List
 
 from placeto_tf.encoding import schema  # checks for the legacy Keras, so before TensorFlow
 from placeto_tf.encoding.pair_features import NUM_FEATURES
@@ -110,7 +108,7 @@ class PlacetoNetwork(network.Network):
     for layer, inputs in ((self._first, NUM_FEATURES), (self._second, width), (self._last, width)):
       layer.build((None, inputs))
     # The last layer's [H] becomes a column, [H, 1].
-    for variable, value in zip(self._ordered, _arrays(given)):
+    for variable, value in zip(self.variables, (*given.arrays, *given.messages)):
       variable.assign(value.reshape(variable.shape))
 
   def create_variables(self, input_tensor_spec=None, **kwargs):
@@ -118,23 +116,18 @@ class PlacetoNetwork(network.Network):
 
   @property
   def variables(self) -> List[tf.Variable]:
-    """Returns all variables; all of them are trained."""
-    return self._ordered
-
-  trainable_variables = variables
-
-  @property
-  def _ordered(self) -> List[tf.Variable]:
-    """Returns the variables in the order of `_arrays`."""
+    """Returns all variables, which are trained, in the order of the arrays of `ScorerWeights`."""
     return [*self._first.weights, *self._second.weights, *self._last.weights,
             *(each for layer in self._rounds
               for each in (layer.along, layer.against, layer.reached))]
+
+  trainable_variables = variables
 
   @property
   def scorer(self) -> ScorerWeights:
     """Returns the present weights, for inference without TensorFlow."""
     hidden_1, bias_1, hidden_2, bias_2, output, *messages = (
-        each.numpy() for each in self._ordered)
+        each.numpy() for each in self.variables)
     return ScorerWeights(hidden_1, bias_1, hidden_2, bias_2, output[:, 0], tuple(messages))
 
   def call(self, observation, step_type=None, network_state=(), training=False):
@@ -181,11 +174,6 @@ class PlacetoNetwork(network.Network):
     graph = tfgnn.parse_single_example(schema.graph_tensor_spec(), serialized)
     ends = graph.edge_sets[schema.OPTION].adjacency  # group and device of each option edge
     return {"score": self.score(graph), "group": ends.source, "device": ends.target}
-
-
-def _arrays(given: ScorerWeights) -> Tuple[np.ndarray, ...]:
-  """Returns all weights in the order of the network's variables."""
-  return (*given.arrays, *given.messages)
 
 
 def _graph_of(observation: Dict[str, Any]) -> tfgnn.GraphTensor:

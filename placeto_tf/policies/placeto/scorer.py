@@ -24,7 +24,7 @@ from placeto_tf.simulation.compiling import compiled, copy_into
 WIDTH = 32  # H by default
 # x / (1 + |x| / 10) keeps scores between -10 and 10, in training as well; their order is kept.
 CAP = 10.0
-_DIRECTORY = "weights"  # of the shipped weights
+SHIPPED = os.path.join(os.path.dirname(__file__), "weights")
 SAME_DEVICE = NAMES.index("stays")  # the feature that marks a group's present device
 _FIELDS = ("hidden_1", "bias_1", "hidden_2", "bias_2", "output")
 
@@ -65,9 +65,6 @@ class ScorerWeights:
         raise PlacementError(
             f"{name} of the scorer has shape {array.shape}, expected {expected}; train it again "
             "with the features of this version")
-      if not np.isfinite(array).all():
-        raise PlacementError(f"{name} of the scorer holds NaN or infinity; take an earlier "
-                             "checkpoint")
 
   @property
   def arrays(self) -> Tuple[np.ndarray, ...]:
@@ -175,33 +172,15 @@ class ScorerWeights:
       raise PlacementError(
           f"the weights in {directory} are of another list of features than this version's; train "
           "them again")
-    missing = [name for name in _FIELDS if name not in arrays]
-    if missing:
-      raise PlacementError(
-          f"the weights in {directory} have no array {missing[0]!r}; {remedy}")
-    count = sum(name.startswith("message_") for name in arrays)
-    return cls(**{name: arrays[name] for name in _FIELDS},
-               messages=tuple(arrays[f"message_{i}"] for i in range(count)))
-
-
-def pretrained_directory() -> Optional[str]:
-  """Returns the directory of the shipped weights; None if the package has none."""
-  directory = os.path.join(os.path.dirname(__file__), _DIRECTORY)
-  return directory if os.path.exists(os.path.join(directory, weight_files.SIDECAR)) else None
+    messages = [f"message_{i}" for i in range(len(arrays) - len(_FIELDS))]
+    none = np.zeros(0)  # for an array that is missing: its shape is wrong
+    return cls(**{name: arrays.get(name, none) for name in _FIELDS},
+               messages=tuple(arrays.get(name, none) for name in messages))
 
 
 def pretrained() -> ScorerWeights:
-  """Returns the weights that are shipped with the package.
-
-  Raises:
-    PlacementError: the package has none.
-  """
-  directory = pretrained_directory()
-  if directory is None:
-    raise PlacementError(
-        "this copy of the package has no trained weights of placeto; install it with its "
-        "data files, or choose another method")
-  return ScorerWeights.load(directory)
+  """Returns the weights that are shipped with the package."""
+  return ScorerWeights.load(SHIPPED)
 
 
 def _sums(values: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:

@@ -35,8 +35,7 @@ from placeto_tf.policies.saved_policy import save_policy, save_server
 from placeto_tf.problem.budget import Budget
 from placeto_tf.training import problems as training_problems
 from placeto_tf.training import trainer
-from placeto_tf.training.collecting import Maker
-from placeto_tf.training.learner import Learner
+from placeto_tf.training.learner import Learner, Spec
 from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.trainable import RunConfig, Trainable
 
@@ -91,15 +90,6 @@ class PlacetoTrainingConfig(RunConfig):
     check_above_zero(self, "learning_rate", error_type=PlacetoError)
 
 
-@dataclasses.dataclass(frozen=True)
-class EpisodeSpec:
-  """Everything besides weights on which an episode depends: numbers of problem and start, seed."""
-
-  graph: int
-  start: int
-  seed: int
-
-
 def make_environment(
     config: PlacetoTrainingConfig, problems: Sequence[StartedProblem]) -> PlacetoEnvironment:
   """Makes the environment of a run's configuration.
@@ -122,12 +112,12 @@ class EpisodeCollector:
   def __init__(self, config: PlacetoTrainingConfig, problems: Sequence[StartedProblem]):
     self._config, self._environment = config, make_environment(config, problems)
 
-  def __call__(self, weights: ScorerWeights, spec: EpisodeSpec) -> trajectory.Trajectory:
+  def __call__(self, weights: ScorerWeights, spec: Spec) -> trajectory.Trajectory:
     """Plays an episode.
 
     Args:
       weights: weights of the scorer.
-      spec: of the episode.
+      spec: of the episode; `start` is the number of the problem's start.
 
     Returns:
       The episode's steps, [S, ...].
@@ -135,8 +125,7 @@ class EpisodeCollector:
     rng = np.random.default_rng(spec.seed)
     self._environment.begin(spec.graph, spec.start, rng)
     return agent_lib.play(
-        self._environment,
-        agent_lib.CollectPolicy(self._environment, weights, self._config.temperature, rng),
+        self._environment, agent_lib.exploring(weights, self._config.temperature, rng),
         by_arm=not self._config.messages)
 
 
@@ -188,6 +177,7 @@ class PlacetoTraining(Learner):
     self.at_once = config.episodes
     self.tracked = {"optimizer": self._optimizer, "network": self._network,
                     "buffer": self._experience.buffer}
+    self.collector = functools.partial(EpisodeCollector, config)
 
   def make_problems(
       self, graphs: Sequence[str], clusters: Sequence[str]) -> Sequence[StartedProblem]:
@@ -208,37 +198,27 @@ class PlacetoTraining(Learner):
     """Returns the network's present weights."""
     return self._network.scorer
 
-  def watch(self) -> Dict[str, float]:
-    """Runs the short rounds of the search on held-out problems with the present weights.
+  def tried(self, number: int) -> Dict[str, float]:
+    """Runs the short rounds of the search on a held-out problem with the present weights.
+
+    Args:
+      number: of the problem.
 
     Returns:
-      The geometric mean of the ratio of the objective after these rounds to the start's.
+      The ratio of the objective after these rounds to the start's.
     """
-    logs = []
-    for each in (self.problems[number] for number in self.held_out):
-      # The search as users run it, but only its short rounds: their evaluations are the budget.
-      search = BestFirst(
-          each.problem, each.problem.grouping.expand(each.starts[0]), self.weights)
-      start_us = search.objective_us
-      search.run(Budget(each.problem.search_log.evaluations + sum(BestFirstConfig().rounds)))
-      logs.append(np.log(search.objective_us / start_us))
-    return {"held_out_ratio": float(np.exp(np.mean(logs)))}
-
-  @property
-  def collector(self) -> Maker:
-    """Returns a maker of collectors that play `EpisodeSpec`s."""
-    return functools.partial(EpisodeCollector, self.config)
+    problem, starts = self.problems[number].problem, self.problems[number].starts
+    # The search as users run it, but only its short rounds: their evaluations are the budget.
+    search = BestFirst(problem, problem.grouping.expand(starts[0]), self.weights)
+    start_us = search.objective_us
+    search.run(Budget(problem.search_log.evaluations + sum(BestFirstConfig().rounds)))
+    return {"ratio": search.objective_us / start_us}
 
   def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
     """See the base class."""
-    found = []
-    for each in self.problems[:self.num_training]:
-      problem = each.problem.portable(with_shapes=False)  # with a simulator of its own
-      problem.simulator.num_threads = num_threads or problem.simulator.num_threads
-      found.append(dataclasses.replace(each, problem=problem))
-    return found
+    return [each.portable(num_threads) for each in self.problems[:self.num_training]]
 
-  def specs(self, iteration: int) -> List[EpisodeSpec]:
+  def specs(self, iteration: int) -> List[Spec]:
     """See the base class."""
     del iteration
     rng, specs = self.rng, []
@@ -247,12 +227,8 @@ class PlacetoTraining(Learner):
       starts = len(self.problems[problem].starts)
       # Start 0 is the best one; the others show worse placements, with more to gain.
       start = int(rng.integers(starts)) if rng.random() < _OTHER_START else 0
-      specs.append(EpisodeSpec(problem, start, int(rng.integers(2**31))))
+      specs.append(Spec(problem, int(rng.integers(2**31)), start))
     return specs
-
-  def steps_of(self, experience: trajectory.Trajectory) -> int:
-    """Returns the number of moves."""
-    return len(experience.reward)
 
   def learn(
       self, experiences: List[trajectory.Trajectory], iteration: int) -> Dict[str, float]:
@@ -263,7 +239,7 @@ class PlacetoTraining(Learner):
       iteration: from 1 on.
 
     Returns:
-      The mean loss, and the share of these moves that improved a placement.
+      The mean loss, the share of these moves that improved a placement, and their number.
     """
     config, steps = self.config, agent_lib.concatenated(experiences)
     self._experience.add(steps, self.rng)
@@ -276,18 +252,11 @@ class PlacetoTraining(Learner):
         float(self._train(agent_lib.sampled(everything, config.batch, self.rng)).loss)
         for _ in range(config.steps if everything.reward.size else 0)]
     return {"loss": float(np.mean(losses)) if losses else 0.0,
-            "improved": float((steps.reward > 0).mean())}
+            "improved": float((steps.reward > 0).mean()), "steps": len(steps.reward)}
 
-  @property
-  def variables(self) -> List[tf.Variable]:
-    """See the base class."""
-    return [*self._network.variables, *self._optimizer.variables]
-
-  def export(self, iteration: int) -> None:
+  def export(self, directory: str, **notes: Any) -> None:
     """Writes weights/."""
-    self.weights.save(
-        os.path.join(self.root_dir, "weights"), iteration=iteration,
-        training=self.config.to_json())
+    self.weights.save(directory, **notes)
 
   def finish(self) -> None:
     """Writes policies/."""
@@ -296,13 +265,10 @@ class PlacetoTraining(Learner):
     save_policy(self.agent.policy, os.path.join(folder, "greedy_policy"))
 
 
-train = functools.partial(trainer.train, PlacetoTraining)
-
-
 def trainable() -> Trainable:
   """Returns the record for `scripts/train.py`."""
   from placeto_tf.policies.placeto.published import training as published
 
-  return Trainable("placeto", PlacetoTrainingConfig(()), train,
-                   pretrained=scorer.pretrained_directory,
-                   presets={"paper": published.trainable()})
+  return Trainable(
+      "placeto", PlacetoTrainingConfig(()), functools.partial(trainer.train, PlacetoTraining),
+      pretrained=lambda: scorer.SHIPPED, presets={"paper": published.trainable()})

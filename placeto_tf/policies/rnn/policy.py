@@ -37,15 +37,12 @@ class RnnConfig:
   max_groups: the most groups of the colocation heuristic; 83 to 280 in the paper.
   placer: the network; its encoder reads in one direction.
   type_width: width of an op type's embedding.
-  standardize: whether each feature is scaled to mean 0 and deviation 1 over the groups, which the
-    paper does not mention. Otherwise groups are so similar that an update moves all of them alike.
   training: settings of REINFORCE.
   """
 
   max_groups: int = 128
   placer: PlacerConfig = PlacerConfig(hidden=64)
   type_width: int = 20
-  standardize: bool = True
   training: ReinforceConfig = ReinforceConfig(learning_rate=4e-3, final_learning_rate=4e-3)
 
 
@@ -64,15 +61,15 @@ class RnnPolicy(OneShotPolicy):
     rng = np.random.default_rng(seed)
     graph, grouping = problem.graph, problem.grouping
     g, groups = grouping.num_groups, grouping.group_of_op
-    counts = op_features.type_counts(graph, groups, g)  # [G, T]
+    counts = np.log1p(op_features.type_counts(graph, groups, g))  # [G, T]
     grouped = GroupedGraph.of(problem)
-    counts = np.log1p(counts)
     # [G, S + 2 G]: sizes of outputs, then adjacency.
     known = np.concatenate([
         op_features.output_sizes(graph, problem.costs, groups, g, _SIZES),
         op_features.adjacency(grouped.sources, grouped.targets, g)], axis=1)
-    if config.standardize:
-      counts, known = op_features.standardized(counts), op_features.standardized(known)
+    # The paper does not mention this scaling to mean 0 and deviation 1 over the groups. Without it,
+    # groups are so similar that an update moves all of them alike.
+    counts, known = op_features.standardized(counts), op_features.standardized(known)
     self._counts, self._known = tf.constant(counts), tf.constant(known)
     self._allowed = tf.constant(problem.allowed[None])  # [1, G, D]
     # [T, type_width] embeddings of op types, trained.

@@ -7,7 +7,7 @@ from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.policies.gdp.learner import PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
 from placeto_tf.policies.gdp.policy import save_weights
-from placeto_tf.policies.gdp.search import WAYS, search_gdp
+from placeto_tf.policies.gdp.search import search_gdp
 from placeto_tf.problem.budget import Budget
 from random_problem import means_of_samples, random_problem
 
@@ -60,12 +60,10 @@ def test_zero_shot_of_one_evaluation_is_the_likeliest_devices(weights):
 
 
 def test_place_offers_the_methods_and_says_what_they_need(weights):
-  assert {"gdp", *(f"gdp_{way}" for way in WAYS[1:])} <= set(registry.names())
+  assert {"gdp", "gdp_zero_shot", "gdp_fine_tune"} <= set(registry.names())
   with pytest.raises(PlacementError, match="needs policy_weights.*--policy=gdp"):
     PlacingConfig(method="gdp_zero_shot")
   PlacingConfig(method="gdp", policy_weights=weights)
-  with pytest.raises(PlacementError, match="'fine_tune' of GDP needs weights"):
-    search_gdp(random_problem(), Budget(max_evaluations=5), way="fine_tune")
   problem = random_problem()
   running.run(
       problem, registry.find("gdp_zero_shot"), Budget(max_evaluations=3), weights=weights)

@@ -62,7 +62,7 @@ def test_a_unit_with_one_device_to_go_to_is_in_no_group_and_goes_there():
 def test_ops_that_must_share_a_device_are_one_unit():
   problem = chain(colocation=[0, 1, 0, 3])
   parts = Parts(problem)
-  assert parts.num_parts == 3
+  assert len(parts.movable) == 3
   placed = parts.placements(np.array([[0, 1, 2]], np.int32), np.array([[0, 1, 1]], np.int32))
   of_ops = problem.grouping.expand(placed)[0]
   assert of_ops[0] == of_ops[2]

@@ -51,11 +51,11 @@ class PlainBestFirst(BestFirst):
         group, before_us = some[i], self.objective_us
         scores[i, device], untried[group, device] = -np.inf, False
         failures[group, device] += 1
-        groups = self.groups.copy()
-        groups[group] = device
-        if self.keep_if_no_worse(self.level.grouping.expand(groups)):
-          self.groups = groups
-          self.look()
+        groups = self.groups[None].copy()
+        groups[0, group] = device
+        placements, evaluation = self.simulate(groups)
+        if evaluation.objective_us[0] <= before_us:
+          self.keep(groups, placements, evaluation)
           failures[group] += 1
           if self.objective_us < before_us:
             untried[:] = self.tables.allowed

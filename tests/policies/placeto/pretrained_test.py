@@ -16,7 +16,7 @@ from random_problem import random_problem
 
 
 def test_the_sidecar_says_what_the_weights_are():
-  path = os.path.join(scorer.pretrained_directory(), "weights.json")
+  path = os.path.join(scorer.SHIPPED, "weights.json")
   with open(path, encoding="utf-8") as file:
     sidecar = json.load(file)
   assert sidecar["features"] == list(NAMES)

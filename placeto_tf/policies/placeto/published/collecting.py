@@ -6,7 +6,7 @@ Dimensions: B episodes, G groups, D devices, T steps.
 from __future__ import annotations
 
 import dataclasses
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -15,26 +15,11 @@ from placeto_tf.policies import weight_files
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.network import PublishedNetwork
 from placeto_tf.training import driving
+from placeto_tf.training.learner import Spec
 from placeto_tf.training.placement_environment import PlacementEnvironment
 from placeto_tf.training.problems import StartedProblem
 
-from tf_agents.specs import tensor_spec  # isort: skip
 from tf_agents.trajectories import trajectory  # isort: skip
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class EpisodesSpec:
-  """Everything besides weights on which episodes depend.
-
-  Attributes:
-    graph: number of the graph.
-    seed: of all samples.
-    best: [G] int32, the best placement of the graph so far.
-  """
-
-  graph: int
-  seed: int
-  best: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,15 +31,14 @@ class Episodes:
     steps: [B, T, ...] arrays.
     last: geometric mean over episodes of the last step time divided by the start's.
     best: the best step time of all episodes, divided by the start's.
-    best_placement: [G] int32, the best placement of the graph so far; best_us: its objective.
+    found: the best placement of the graph so far, [G] int32, and its objective in us.
   """
 
   graph: int
   steps: trajectory.Trajectory
   last: float
   best: float
-  best_placement: np.ndarray
-  best_us: float
+  found: Tuple[np.ndarray, float]
 
 
 def make_environments(
@@ -106,7 +90,7 @@ def play(
   over_start = np.stack(seen) / environment.scale_us  # [T, B]
   return Episodes(
       graph, steps, float(np.exp(np.log(over_start[-1]).mean())), float(over_start.min()),
-      environment.best_placement, environment.best_objective_us)
+      environment.best)
 
 
 class EpisodesCollector:
@@ -124,19 +108,15 @@ class EpisodesCollector:
     grouped = [GroupedGraph.of(each.problem) for each in problems]
     self._environments = make_environments(
         problems, grouped, config, num_training=num_training, seed=seed)
-    first = self._environments[0]
-    self._network = PublishedNetwork(
-        tensor_spec.from_spec(first.observation_spec()),
-        tensor_spec.from_spec(first.action_spec()), grouped, config=config.network, seed=seed)
-    self._network.create_variables()
+    self._network = PublishedNetwork.made(self._environments[0], grouped, config.network, seed)
     self._logits = driving.acting(self._network)
 
-  def __call__(self, weights: Sequence[np.ndarray], spec: EpisodesSpec) -> Episodes:
+  def __call__(self, weights: Sequence[np.ndarray], spec: Spec) -> Episodes:
     """Plays the episodes of a spec.
 
     Args:
       weights: of the learner's network.
-      spec: of the episodes.
+      spec: of the episodes; `start` is the best placement of the graph so far, [G] int32.
 
     Returns:
       The episodes.
@@ -144,5 +124,5 @@ class EpisodesCollector:
     # The collector's own copy of the weights, perhaps in another process.
     weight_files.assign(self._network.variables, weights)
     environment = self._environments[spec.graph]
-    environment.begin([spec.seed, spec.graph], spec.best)
+    environment.begin([spec.seed, spec.graph], spec.start)
     return play(environment, self._logits, np.random.default_rng(spec.seed), spec.graph)

@@ -25,7 +25,7 @@ from placeto_tf.policies import weight_files
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.network import PublishedNetwork
 from placeto_tf.training import driving
-from placeto_tf.training import observation as observation_lib
+from placeto_tf.training.placement_environment import GRAPH, VISITED
 from placeto_tf.training.updates import WithEntropyCoefficient, adam, between
 
 _CLIP = 1.25  # largest norm of the whole gradient, as in the authors' code
@@ -55,7 +55,7 @@ class StepBaseline(network_lib.Network):
     """Looks up the baseline of each step.
 
     Args:
-      observation: see `training.observation`, [B, T, ...].
+      observation: see `training.placement_environment`, [B, T, ...].
       step_type, training: not used.
       network_state: passed on.
 
@@ -64,10 +64,10 @@ class StepBaseline(network_lib.Network):
     """
     del step_type, training
     # The number of the step is the number of visited groups.
-    visited = tf.reduce_sum(observation[observation_lib.VISITED], axis=-1)
+    visited = tf.reduce_sum(observation[VISITED], axis=-1)
     # Padding after the last step gets indices within the table.
     step = tf.minimum(tf.cast(visited, tf.int32), self.table.shape[1] - 1)
-    graph = observation[observation_lib.GRAPH][..., 0]
+    graph = observation[GRAPH][..., 0]
     return tf.gather_nd(self.table, tf.stack([graph, step], axis=-1)), network_state
 
 
@@ -101,17 +101,16 @@ class PublishedLearner:
     """
     self._config = config
     time_step_spec = tensor_spec.from_spec(environment.time_step_spec())
-    action_spec = tensor_spec.from_spec(environment.action_spec())
-    observation_spec = time_step_spec.observation
-    self.network = network = PublishedNetwork(
-        observation_spec, action_spec, graphs, config=config.network, seed=seed)
-    network.create_variables()  # before the optimizer, which makes slots for them
+    # With variables, before the optimizer, which makes slots for them.
+    self.network = network = PublishedNetwork.made(environment, graphs, config.network, seed)
     self._num_steps = [graph.num_groups for graph in graphs]  # an episode visits every group once
-    self._baseline = StepBaseline(observation_spec, len(graphs), max(self._num_steps))
+    self._baseline = StepBaseline(
+        time_step_spec.observation, len(graphs), max(self._num_steps))
     self.optimizer = adam(config.learning_rate, _CLIP, network.trainable_weights)
     # gamma 1: the return of a step is the sum of its reward and all later rewards.
     self.agent = PublishedAgent(
-        time_step_spec, action_spec, network, optimizer=self.optimizer, gamma=1.0,
+        time_step_spec, tensor_spec.from_spec(environment.action_spec()), network,
+        optimizer=self.optimizer, gamma=1.0,
         value_network=self._baseline, normalize_returns=False,
         train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False))
     self.agent.initialize()
@@ -122,11 +121,6 @@ class PublishedLearner:
     # [C, updates, T] mean returns of each graph's last updates, the latest first; NaN before them.
     self.returns = np.full(
         (len(graphs), _BASELINE_UPDATES, max(self._num_steps)), np.nan)
-
-  @property
-  def weights(self) -> List[np.ndarray]:
-    """Returns the present weights of the network."""
-    return [variable.numpy() for variable in self.network.variables]
 
   @property
   def variables(self) -> List[tf.Variable]:
@@ -165,12 +159,8 @@ class PublishedLearner:
     entropy = between(config.entropy, config.final_entropy, spent)
     for graph, part in zip(graphs, parts):
       self._lay_baseline(part.reward, graph)
-    return self._step(tf.nest.map_structure(padded, *parts), taken, entropy)
-
-  def _step(
-      self, episodes: trajectory.Trajectory, taken: np.ndarray, entropy: float) -> Dict[str, float]:
-    """Makes one gradient step from steps [B, T]; `taken` [B, T] marks the steps that count."""
-    b, t = taken.shape
+    # One gradient step from [B, T] steps.
+    b = len(taken)
     # The agent sums over steps and averages over episodes. Its entropy is an average over all.
     scale = 1.0 if self._config.sum_gradients else 1.0 / taken.sum()
     self.agent.entropy_coefficient.assign(entropy * t)
@@ -178,7 +168,8 @@ class PublishedLearner:
     middle = np.full((b, t), ts.StepType.MID, dtype=np.int32)
     last = middle.copy()
     last[:, -1] = ts.StepType.LAST
-    episodes = episodes._replace(step_type=middle, next_step_type=last)
+    episodes = tf.nest.map_structure(padded, *parts)._replace(
+        step_type=middle, next_step_type=last)
     found = self._train(
         tf.nest.map_structure(tf.constant, episodes),
         weights=tf.constant(taken * (b * scale), tf.float32)).extra

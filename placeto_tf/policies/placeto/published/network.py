@@ -18,19 +18,24 @@ from typing import Optional, Sequence
 
 from placeto_tf.encoding import derived
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import check_one_of
 from placeto_tf.policies.layers import Seeds, dense
 from placeto_tf.policies.placeto.published import embedding as embedding_lib
-from placeto_tf.training import observation as observation_lib
+from placeto_tf.training.placement_environment import (
+  CURRENT,
+  GRAPH,
+  PLACEMENT,
+  START,
+  VISITED,
+)
 
 import tensorflow as tf  # isort: skip
 from tf_agents.distributions import masked  # isort: skip
+from tf_agents.environments import py_environment  # isort: skip
 from tf_agents.networks import network  # isort: skip
 from tf_agents.specs import distribution_spec  # isort: skip
 from tf_agents.specs import tensor_spec  # isort: skip
 from tf_agents.utils import nest_utils  # isort: skip
-
-EMBEDDINGS = ("placeto", "simple_partitioner", "simple_aggregator")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +57,11 @@ class NetworkConfig:
   width: Optional[int] = None
 
   def __post_init__(self) -> None:
-    if self.embedding not in EMBEDDINGS:
-      raise PlacementError(
-          f"embedding is {self.embedding!r}; expected one of {', '.join(EMBEDDINGS)}")
+    check_one_of(("placeto", "simple_partitioner", "simple_aggregator"), self, "embedding")
 
 
 class PublishedNetwork(network.DistributionNetwork):
-  """Observation (see `training.observation`) -> MaskedCategorical over devices, [..., K].
+  """Observation (see `training.placement_environment`) -> MaskedCategorical over devices, [..., K].
 
   All observations of a batch row have the graph of its first one: [B] observations may be of B
   graphs; [B, T] observations are T placements of each of B graphs.
@@ -70,7 +73,7 @@ class PublishedNetwork(network.DistributionNetwork):
     """Makes the network, with weights sampled by a seed.
 
     Args:
-      input_tensor_spec, action_spec: see `training.observation`.
+      input_tensor_spec, action_spec: see `training.placement_environment`.
       graphs: the graphs that it places; an observation has the index of one (`observation.GRAPH`).
       config: see `NetworkConfig`.
       seed: of the weights.
@@ -112,11 +115,30 @@ class PublishedNetwork(network.DistributionNetwork):
         dense(8 * width, seeds, "relu"),  # [P, S, K, 8 W]
         dense(table.num_devices, seeds)])  # [P, S, K, D], the logits
 
+  @classmethod
+  def made(
+      cls, environment: py_environment.PyEnvironment, graphs: Sequence[GroupedGraph],
+      config: NetworkConfig, seed: int) -> PublishedNetwork:
+    """Makes a network and its variables.
+
+    Args:
+      environment: gives the specs.
+      graphs, config, seed: as for the constructor.
+
+    Returns:
+      The network.
+    """
+    network = cls(
+        tensor_spec.from_spec(environment.observation_spec()),
+        tensor_spec.from_spec(environment.action_spec()), graphs, config=config, seed=seed)
+    network.create_variables()
+    return network
+
   def call(self, observation, step_type=None, network_state=(), training=False):
     """Decides on the current groups of observations.
 
     Args:
-      observation: see `training.observation`, [...] outer dims.
+      observation: see `training.placement_environment`, [...] outer dims.
       step_type, training: not used.
       network_state: passed on.
 
@@ -125,13 +147,13 @@ class PublishedNetwork(network.DistributionNetwork):
     """
     del step_type, training
     outer_rank = nest_utils.get_outer_rank(observation, self._outer_rank_spec)
-    current = observation[observation_lib.CURRENT]
+    current = observation[CURRENT]
     outer, static_outer = tf.shape(current)[:outer_rank], current.shape[:outer_rank]
     rows = outer[0] if outer_rank else 1  # P
     stack = {name: tf.reshape(value, tf.stack([rows, -1, value.shape[-1]]))  # [P, S, ...]
              for name, value in observation.items()}
     # The first observation of a row has the graph of the whole row: [P, ...] each.
-    arrays = self._table(stack[observation_lib.GRAPH][:, 0, 0])
+    arrays = self._table(stack[GRAPH][:, 0, 0])
     k, d = current.shape[-1], self._table.num_devices
 
     def restored(value):
@@ -145,7 +167,7 @@ class PublishedNetwork(network.DistributionNetwork):
 
   def _decide(self, stack, arrays: derived.Derived):
     """Returns logits and mask [P, S, K, D]; `stack` holds observations [P, S, ...]."""
-    current = stack[observation_lib.CURRENT]
+    current = stack[CURRENT]
     raw = self._raw_features(stack, arrays)  # [P, G, S, F]
     embedded = raw  # [P, G, S, any]; the simple ablations pool raw features
     if self._passes:
@@ -160,18 +182,18 @@ class PublishedNetwork(network.DistributionNetwork):
     """Returns [P, G, S, F]: static features, current and visited flags, start, device one-hot."""
     by_group = {
         name: tf.transpose(stack[name], [0, 2, 1])  # [P, G, S]
-        for name in (observation_lib.PLACEMENT, observation_lib.VISITED, observation_lib.START)}
-    placement = by_group[observation_lib.PLACEMENT]  # [P, G, S]
+        for name in (PLACEMENT, VISITED, START)}
+    placement = by_group[PLACEMENT]  # [P, G, S]
     shape = tf.shape(placement)
-    current = stack[observation_lib.CURRENT]  # [P, S, K]
+    current = stack[CURRENT]  # [P, S, K]
     is_current = tf.reduce_max(tf.one_hot(current, shape[1], axis=1), axis=3)  # [P, G, S]
     # Start times, relative to the current group's, are in the authors' code, not in the paper.
-    at = tf.gather(stack[observation_lib.START], current[:, :, 0], batch_dims=2)  # [P, S]
-    start = by_group[observation_lib.START] - at[:, None]
+    at = tf.gather(stack[START], current[:, :, 0], batch_dims=2)  # [P, S]
+    start = by_group[START] - at[:, None]
     static = arrays[derived.STATIC][:, :, None]  # [P, G, 1, 3]
     raw = tf.concat([
         tf.broadcast_to(static, tf.concat([shape, static.shape[-1:]], axis=0)),
-        tf.stack([is_current, by_group[observation_lib.VISITED], start], axis=-1),
+        tf.stack([is_current, by_group[VISITED], start], axis=-1),
         tf.one_hot(placement, tf.shape(arrays[derived.ALLOWED])[2])], axis=-1)
     raw.set_shape([None, None, None, self._num_raw])
     return raw

@@ -22,8 +22,7 @@ from placeto_tf.policies.placeto.published.weights import PublishedWeights
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training import driving
-from placeto_tf.training import observation as observation_lib
-from placeto_tf.training.placement_environment import PlacementEnvironment
+from placeto_tf.training.placement_environment import CURRENT, PlacementEnvironment
 from placeto_tf.training.updates import attempt, spent_share
 
 _IDLE_EPISODES = 20  # a search ends after so many episodes in a row without an evaluation
@@ -119,7 +118,7 @@ def improve(
       environment, [grouped], config, int(seeds[2]), weights=weights)
   # [G, D] equal logits, -inf where a group may not go; looked up, [B, K, D].
   equal = np.where(problem.allowed, 0.0, -np.inf)
-  logits: driving.Logits = (lambda observation: equal[observation[observation_lib.CURRENT]]) if (
+  logits: driving.Logits = (lambda observation: equal[observation[CURRENT]]) if (
       learner is None) else learner.logits
   idle = 0
   # Play and learn, until the budget is used up or the policy moves no group any more.

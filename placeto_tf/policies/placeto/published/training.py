@@ -30,7 +30,6 @@ from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.policies.placeto.published.collecting import (
   Episodes,
   EpisodesCollector,
-  EpisodesSpec,
   make_environments,
   play,
 )
@@ -40,8 +39,7 @@ from placeto_tf.policies.placeto.published.weights import PublishedWeights
 from placeto_tf.policies.saved_policy import save_policy
 from placeto_tf.training import problems as training_problems
 from placeto_tf.training import trainer
-from placeto_tf.training.collecting import Maker
-from placeto_tf.training.learner import Learner
+from placeto_tf.training.learner import Learner, Spec
 from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.trainable import RunConfig, Trainable
 
@@ -105,10 +103,11 @@ class PublishedTraining(Learner):
     self.learner = PublishedLearner(
         self._environments[0], graphs, config.placeto, config.seed, weights=start)
     # For each training graph: the best placement so far, and its objective.
-    self._best = [(each.best_placement, each.best_objective_us)
-                  for each in self._environments[:self.num_training]]
+    self._best = [each.best for each in self._environments[:self.num_training]]
     self.at_once = min(config.placeto.environment.num_episodes, self.num_training)
     self.tracked = {"network": self.learner.network, "optimizer": self.learner.optimizer}
+    self.collector = functools.partial(
+        EpisodesCollector, config.placeto, num_training=self.num_training, seed=config.seed)
 
   def make_problems(
       self, graphs: Sequence[str], clusters: Sequence[str]) -> List[StartedProblem]:
@@ -125,51 +124,32 @@ class PublishedTraining(Learner):
         graphs, clusters, max_groups=(self.config.max_groups,), seed=self.config.seed,
         num_threads=1)
 
-  def watch(self) -> Dict[str, float]:
-    """Plays episodes on held-out graphs from their given starts; learns nothing.
+  def tried(self, number: int) -> Dict[str, float]:
+    """Plays episodes on a held-out graph from its given start; learns nothing.
+
+    Args:
+      number: of the graph.
 
     Returns:
-      Geometric means of step times divided by the start's: of the last and the best placements of
-      sampled episodes, and of the last placement of a greedy episode.
+      Step times divided by the start's: of the last and the best placements of sampled episodes,
+      and of the last placement of a greedy episode.
     """
-    logs: Dict[str, List[float]] = {"last": [], "best": [], "greedy": []}
-    for graph in self.held_out:
-      # Every watch has the same seeds, so that watches differ by weights alone.
-      rng = np.random.default_rng([self.config.seed, graph])
-      sampled, greedy = (
-          play(self._environments[graph], self.learner.logits, samples) for samples in (rng, None))
-      for kind, value in zip(logs, (sampled.last, sampled.best, greedy.last)):
-        logs[kind].append(np.log(value))
-    return {f"held_out_{kind}": float(np.exp(np.mean(each))) for kind, each in logs.items()}
-
-  @property
-  def collector(self) -> Maker:
-    """Returns a maker of collectors that play `EpisodesSpec`s."""
-    return functools.partial(
-        EpisodesCollector, self.config.placeto, num_training=self.num_training,
-        seed=self.config.seed)
+    # Every watch has the same seeds, so that watches differ by weights alone.
+    rng = np.random.default_rng([self.config.seed, number])
+    sampled, greedy = (
+        play(self._environments[number], self.learner.logits, samples) for samples in (rng, None))
+    return {"last": sampled.last, "best": sampled.best, "greedy": greedy.last}
 
   def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
     """See the base class."""
-    del num_threads  # the simulators have one thread each anyway
     # Held-out graphs, too, because the network has the tables of all graphs.
-    return [dataclasses.replace(each, problem=each.problem.portable(with_shapes=False))
-            for each in self.problems]
+    return [each.portable(num_threads) for each in self.problems]
 
-  @property
-  def weights(self) -> List[np.ndarray]:
-    """Returns the network's present weights."""
-    return self.learner.weights
-
-  def specs(self, iteration: int) -> List[EpisodesSpec]:
+  def specs(self, iteration: int) -> List[Spec]:
     """Returns one spec of episodes for each graph of an iteration; see the base class."""
     # Each graph has a seed of its own and its best placement so far.
-    return [EpisodesSpec(graph, int(self.rng.integers(2**31)), self._best[graph][0])
+    return [Spec(graph, int(self.rng.integers(2**31)), self._best[graph][0])
             for graph in self.turn(iteration)]
-
-  def steps_of(self, experience: Episodes) -> int:
-    """Returns the number of decisions."""
-    return experience.steps.reward.size
 
   def learn(self, experiences: List[Episodes], iteration: int) -> Dict[str, float]:
     """Makes one update from the episodes of some graphs; see the base class.
@@ -179,17 +159,19 @@ class PublishedTraining(Learner):
       iteration: from 1 on.
 
     Returns:
-      Loss, entropy, mean return, and geometric means of step times divided by the start's.
+      Loss, entropy, mean return, geometric means of step times divided by the start's, and the
+      number of decisions.
     """
     for each in experiences:
-      self._best[each.graph] = (each.best_placement, each.best_us)
+      self._best[each.graph] = each.found
     losses = self.learner.update(
         [each.steps for each in experiences], [each.graph for each in experiences],
         (iteration - 1) / self.config.iterations)
     returns = [float(each.steps.reward.sum(axis=1).mean()) for each in experiences]
     last, best = np.exp(
         np.log([[each.last, each.best] for each in experiences]).mean(axis=0)).tolist()
-    return {"last": last, "best": best, **losses, "returns": float(np.mean(returns))}
+    return {"last": last, "best": best, **losses, "returns": float(np.mean(returns)),
+            "steps": sum(each.steps.reward.size for each in experiences)}
 
   def state(self) -> Dict[str, Any]:
     """See the base class."""
@@ -204,12 +186,11 @@ class PublishedTraining(Learner):
     self._best = [(np.array(placement, np.int32), us) for placement, us in state["best"]]
     self.learner.returns[:] = np.array(state["returns"], np.float64)
 
-  def export(self, iteration: int) -> None:
+  def export(self, directory: str, **notes: Any) -> None:
     """Writes weights/."""
     PublishedWeights(
-        tuple(self.learner.weights), self.config.placeto, self._environments[0].num_devices
-    ).save(os.path.join(self.root_dir, "weights"), iteration=iteration,
-           training=self.config.to_json())
+        tuple(self.weights), self.config.placeto, self._environments[0].num_devices
+    ).save(directory, **notes)
 
   def finish(self) -> None:
     """Writes policies/."""
@@ -217,9 +198,7 @@ class PublishedTraining(Learner):
         self.learner.agent.policy, os.path.join(self.root_dir, "policies", "greedy_policy"))
 
 
-train = functools.partial(trainer.train, PublishedTraining)
-
-
 def trainable() -> Trainable:
   """Returns the record for `scripts/train.py --policy=placeto --preset=paper`."""
-  return Trainable("placeto", PublishedTrainingConfig(()), train)
+  return Trainable(
+      "placeto", PublishedTrainingConfig(()), functools.partial(trainer.train, PublishedTraining))

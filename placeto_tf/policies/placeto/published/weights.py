@@ -1,14 +1,14 @@
 """Files of weights trained by the published process, with everything that is needed to use them.
 
 A directory holds weights.npz (the network's variables in their order, "0", "1", ...) and
-weights.json: `placeto`, the `PublishedConfig` of training; `devices`, the number of devices, hosts
+weights.json: `config`, the `PublishedConfig` of training; `devices`, the number of devices, hosts
 included; `iteration`; `training`, the configuration of the run.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Tuple
 
 import numpy as np
 
@@ -25,19 +25,15 @@ class PublishedWeights:
   config: PublishedConfig
   devices: int
 
-  def save(
-      self, directory: str, *, iteration: int = 0,
-      training: Optional[Dict[str, Any]] = None) -> None:
+  def save(self, directory: str, **notes: Any) -> None:
     """Writes the directory; each file appears when it is complete.
 
     Args:
       directory: made where it does not exist.
-      iteration: number of iterations of the training so far.
-      training: the configuration of the run.
+      **notes: iteration and configuration of the run.
     """
-    weight_files.write(directory, {str(i): array for i, array in enumerate(self.arrays)}, {
-        "placeto": dataclasses.asdict(self.config), "devices": self.devices,
-        "iteration": iteration, "training": training or {}})
+    weight_files.write_network(
+        directory, self.arrays, self.config, devices=self.devices, **notes)
 
   @classmethod
   def load(cls, directory: str) -> PublishedWeights:
@@ -52,17 +48,9 @@ class PublishedWeights:
     Raises:
       PlacetoError: the directory holds no weights of the published process.
     """
-    remedy = "give a directory that scripts/train.py --policy=placeto --preset=paper wrote"
-    sidecar, arrays = weight_files.read(directory, remedy=remedy)
-    try:
-      # In the order of the network's variables.
-      values = tuple(arrays[str(i)] for i in range(len(arrays)))
-      return cls(
-          values, weight_files.config_of(PublishedConfig, sidecar["placeto"]),
-          int(sidecar["devices"]))
-    except (TypeError, ValueError, KeyError, PlacetoError) as error:
-      raise PlacetoError(
-          f"the weights in {directory} were not understood ({error}); {remedy}") from None
+    sidecar, config, arrays = weight_files.read_network(
+        directory, PublishedConfig, "--policy=placeto --preset=paper")
+    return cls(tuple(arrays), config, sidecar.get("devices", 0))
 
   def check(self, devices: int) -> None:
     """Checks that the weights are for a cluster.

@@ -8,7 +8,7 @@ from training_runs import PUBLISHED, published
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.placeto.published.search import place
-from placeto_tf.policies.placeto.published.training import train
+from placeto_tf.policies.placeto.published.training import trainable
 from placeto_tf.policies.placeto.published.weights import PublishedWeights
 from placeto_tf.problem.budget import Budget
 from random_problem import random_problem
@@ -39,7 +39,7 @@ def test_a_run_learns_from_every_graph_writes_its_weights_and_says_that_it_is_do
   assert json.loads((root_dir / "done.json").read_text())["iterations"] == 6
   assert {"Metrics/last", "Metrics/returns", "Metrics/loss", "Metrics/entropy",
           "Metrics/steps_a_second", "Metrics/held_out_best"} <= tags(root_dir / "train")
-  assert train(PUBLISHED, str(root_dir)) == figures  # done: "a" and "b" are no graphs
+  assert trainable().train(PUBLISHED, str(root_dir)) == figures  # done: "a" and "b" are no graphs
 
 
 def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(whole):
