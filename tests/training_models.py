@@ -6,15 +6,16 @@ v1 = tf.compat.v1
 VARIABLES = ("VarHandleOp", "VariableV2")
 
 
-def dense_graph(batch=4, biases=False, clip=None):
-  """Three layers wide enough that compute outweighs what is sent; the loss is "loss"."""
+def dense_graph(layers=3, width=64, biases=False, clip=None):
+  """A step on batches of 4; as it is, compute outweighs what is sent."""
   with tf.Graph().as_default() as graph:
     v1.set_random_seed(0)
-    value = v1.placeholder(tf.float32, [batch, 64], name="x")
-    for i in range(3):
-      value = value @ v1.get_variable(f"w{i}", [64, 64], use_resource=True)
-      value = tf.nn.relu(value + v1.get_variable(f"b{i}", [64], use_resource=True) if biases else (
-          value))
+    value = v1.placeholder(tf.float32, [4, width], name="x")
+    for i in range(layers):
+      value = value @ v1.get_variable(f"w{i}", [width, width], use_resource=True)
+      if biases:
+        value += v1.get_variable(f"b{i}", [width], use_resource=True)
+      value = tf.nn.relu(value)
     optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
     gradients, variables = zip(*optimizer.compute_gradients(tf.reduce_mean(value, name="loss")))
     if clip is not None:

@@ -1,14 +1,18 @@
 """Several runs of a search side by side, of which the best is kept."""
 
+import itertools
 import threading
+import types
 
 import numpy as np
 import pytest
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry, running
+from placeto_tf.problem import compiled_evaluation
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.executors import InProcess
+from placeto_tf.problem.method import Kind
 from placeto_tf.search.independent_runs import Runs, run_independently, run_seed
 
 REPEATING = [method.name for method in registry.methods() if method.repeats]
@@ -117,3 +121,21 @@ def test_an_error_of_one_run_is_raised_and_ends_the_others(sixty_ops):
   problem.evaluate_ops(np.asarray(problem.allowed_ops.argmax(axis=1)))
   with pytest.raises(PlacementError, match="second run"):
     run_independently(problem, search, Budget(max_seconds=600), runs=_runs(2))
+
+
+METHODS = ["auto_unlearned", "placeto", *(
+    method.name for method in registry.methods() if method.kind is Kind.SEARCH)]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_length_of_compiled_blocks_changes_nothing(name, sixty_ops, monkeypatch):
+  """Blocks grow on a clock that stands still, and are of one evaluation where each takes long."""
+  found = []
+  for clock in (lambda: 0.0, itertools.count().__next__):
+    monkeypatch.setattr(
+        compiled_evaluation, "time", types.SimpleNamespace(perf_counter=clock))
+    problem = sixty_ops()
+    placement = running.run(problem, registry.find(name), Budget(max_evaluations=500), 3)
+    found.append((placement.tolist(), problem.search_log.evaluations, [
+        (turn, objective_us) for turn, _, objective_us in problem.search_log.history]))
+  assert found[0] == found[1]
