@@ -1,15 +1,17 @@
-"""Tests for placeto_tf.costs.roofline."""
+"""Peaks of devices, the counts of grappler, and what launches a kernel."""
 
 import pytest
 from google.protobuf import json_format
+from tensorflow.core.framework import node_def_pb2
 from tensorflow.core.protobuf import device_properties_pb2
 
 from placeto_tf import graphs
 from placeto_tf.clusters import Cluster, Device
 from placeto_tf.clusters.presets import PRESETS
 from placeto_tf.costs.grappler import Question
+from placeto_tf.costs.kernel_launches import launches_kernel
 from placeto_tf.costs.roofline import peak
-from placeto_tf.errors import ClusterError
+from placeto_tf.errors import ClusterError, CostError
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -60,3 +62,61 @@ def test_integers_may_be_strings_as_proto_json_writes_them():
   properties = {"numCores": "8", "frequency": "1000", "bandwidth": "32000000"}
   found = peak(Device("/CPU:0", "CPU", 1, properties=properties))
   assert found.flops_per_us == 8000 and found.bytes_per_us == 32000
+
+
+def _product(load, size):
+  def build(v1, tf):
+    a = tf.raw_ops.FakeParam(dtype=tf.float32, shape=[size, size])
+    tf.matmul(a, a, name="fetch")
+
+  return graphs.analysis_graph_def(load(build))
+
+
+def test_counts_are_exact_to_the_flop_and_the_byte(load):
+  found = Question(_product(load, 3), ["fetch"]).estimates()["fetch"]
+  assert (found.flops, found.moved_bytes) == (2 * 27, 4 * 3 * 9)
+
+
+def test_counts_that_would_overflow_are_taken_at_a_coarser_scale(load):
+  # 1.6e16 flops; one is 1,000 ns at the finest scale, and int64 ends at 9.2e18 ns.
+  found = Question(_product(load, 200_000), ["fetch"]).estimates()["fetch"]
+  assert found.flops == pytest.approx(2.0 * 200_000**3, rel=1e-6)
+
+
+def test_counts_that_overflow_at_every_scale_are_an_error(load):
+  with pytest.raises(CostError, match="overflow"):
+    Question(_product(load, 2_000_000), ["fetch"]).estimates()
+
+
+_FLOAT, _INT32 = 1, 3
+
+
+def _node(op, **types):
+  node = node_def_pb2.NodeDef(name="op", op=op)
+  for name, dtype in types.items():
+    node.attr[name].type = dtype
+  return node
+
+
+@pytest.mark.parametrize("op", [
+    "Const", "Identity", "Reshape", "NoOp", "VarHandleOp", "ReadVariableOp", "Shape", "Squeeze",
+    "Switch", "Merge", "Enter", "NextIteration", "Placeholder", "TensorListPushBack"])
+def test_what_passes_a_tensor_on_launches_nothing_anywhere(op):
+  assert not launches_kernel(_node(op, T=_FLOAT), "CPU")
+  assert not launches_kernel(_node(op, T=_FLOAT), "GPU")
+
+
+@pytest.mark.parametrize("op", [
+    "MatMul", "Conv2D", "ResourceApplyMomentum", "AssignAddVariableOp", "ZerosLike", "ConcatV2",
+    "Transpose", "MadeUpOp"])
+def test_what_computes_or_copies_launches_a_kernel_everywhere(op):
+  assert launches_kernel(_node(op, T=_FLOAT), "CPU")
+  assert launches_kernel(_node(op, T=_FLOAT), "GPU")
+
+
+@pytest.mark.parametrize("op", ["AddV2", "Mul", "FloorMod", "Pack", "ConcatV2"])
+def test_int32_runs_on_the_host_of_a_gpu(op):
+  node = _node(op, T=_INT32, Tidx=_INT32)
+  assert launches_kernel(node, "CPU")
+  assert not launches_kernel(node, "GPU")
+  assert launches_kernel(_node(op, T=_FLOAT, Tidx=_INT32), "GPU")

@@ -1,12 +1,21 @@
+"""Groups of a graph, and their relatives."""
+
+import dataclasses
+
 import numpy as np
 import pytest
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.encoding import derived
+from placeto_tf.encoding.graph_tensor import encode
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.problem.placement_problem import PlacementProblem
+from random_problem import grouped_graph, random_problem
 
 
 @pytest.fixture
@@ -65,3 +74,29 @@ def test_of_two_groups_that_feed_each_other_the_one_whose_main_op_is_first_is_th
   assert list(zip(grouped.sources.tolist(), grouped.targets.tolist())) == [(0, 1), (1, 0)]
   assert grouped.edge_bytes.tolist() == [8.0, 8.0]
   assert sorted(grouped.flow.tolist()) == [False, True]
+
+
+def relatives(grouped):
+  graph = encode(grouped, np.zeros(grouped.num_groups, np.int32))
+  return derived.derive(graph)[derived.RELATIVES].numpy()
+
+
+@pytest.mark.parametrize("num_groups", [1, 12, 60])
+def test_a_path_of_any_length_makes_ancestors_and_descendants(num_groups):
+  grouped = grouped_graph(random_problem(num_groups=num_groups))
+  edges = sparse.csr_matrix(
+      (np.ones(grouped.flow.sum()), (grouped.sources[grouped.flow], grouped.targets[grouped.flow])),
+      shape=(num_groups, num_groups))
+  lengths = csgraph.shortest_path(edges, unweighted=True)
+  ancestors, descendants, _ = relatives(grouped)
+  np.testing.assert_array_equal(descendants, np.isfinite(lengths) & (lengths > 0))
+  np.testing.assert_array_equal(ancestors, descendants.T)
+
+
+def test_every_two_groups_are_ancestor_descendant_or_parallel():
+  grouped = grouped_graph(random_problem())
+  assert (relatives(grouped).sum(axis=0) == 1 - np.eye(grouped.num_groups)).all()
+  alone = dataclasses.replace(
+      grouped, sources=grouped.sources[:0], targets=grouped.targets[:0],
+      edge_bytes=grouped.edge_bytes[:0])
+  assert (relatives(alone)[2] == 1 - np.eye(grouped.num_groups)).all()

@@ -86,14 +86,6 @@ def test_devices_that_variables_were_given_are_the_graph_s_own(found):
   assert device == assigned == "CPU:1"
 
 
-def test_a_function_with_one_trace_is_applied_to_as_well():
-  function = tf.function(lambda x: x * 2.0)
-  function(tf.ones([2]))
-  result = placeto.place(function, "cpu:1", method="single")
-  np.testing.assert_array_equal(result.apply(function)(tf.ones([2])), [2.0, 2.0])
-  np.testing.assert_array_equal(result.placement.apply(function)(tf.ones([2])), [2.0, 2.0])
-
-
 def test_another_graph_than_that_of_the_function_is_refused():
   function = tf.function(lambda x: tf.tanh(x) + 1.0).get_concrete_function(tf.TensorSpec([2]))
   result = placeto.place(function, "cpu:1", method="single")

@@ -1,10 +1,12 @@
-"""What the registry says of the methods that are there."""
+"""Methods that are there, and defaults that depend on other options."""
 
 import pytest
 
 import subprograms
 from placeto_tf.errors import PlacementError
+from placeto_tf.placing import config as config_module
 from placeto_tf.placing import registry
+from placeto_tf.placing.config import MOST_DEFAULT_RUNS, PlacingConfig
 
 
 def test_auto_and_the_references_are_listed_first():
@@ -65,3 +67,13 @@ def test_weights_of_a_run_that_was_killed_get_a_note(tmp_path):
     assert "is not over" in note and "iteration 100" in note
   (tmp_path / "run" / "done.json").write_text("{}")
   assert registry.read_weights(method, str(weights.parent)) == ()
+
+
+@pytest.mark.parametrize("cores, options, independent_runs", [
+    (1, {}, 1), (3, {}, 3), (3, {"max_seconds": 5}, 3), (1000, {}, MOST_DEFAULT_RUNS),
+    (3, {"max_evaluations": 100}, 1), (3, {"max_evaluations": 100, "max_seconds": 5}, 1),
+    (3, {"independent_runs": 5}, 5), (3, {"max_evaluations": 100, "independent_runs": 2}, 2)])
+def test_runs_are_as_many_as_cores_unless_evaluations_are_the_limit(
+    monkeypatch, cores, options, independent_runs):
+  monkeypatch.setattr(config_module, "num_cores", lambda: cores)
+  assert PlacingConfig(**options).num_runs == independent_runs

@@ -1,3 +1,5 @@
+"""Placements by hand, on one device, as they are, and at random."""
+
 import dataclasses
 
 import numpy as np

@@ -1,10 +1,17 @@
+"""Lower bounds and optima, against every placement of small problems."""
+
+import itertools
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from enumerated_problems import every_kind_of_problem, least_us
+from exact import prove
+from partial_bounds import PartialBounds
 from properties import examples
 
+from placeto_tf.problem.budget import Budget
 from placeto_tf.search.lower_bounds import LowerBounds, lower_bound_us
 
 
@@ -94,3 +101,38 @@ def test_work_between_what_comes_first_and_last_has_less_time(make_problem, make
   problem = make_problem(
       [10.0] * 6, edges, [100] * 6, cluster=make_cluster(2, bandwidth=100.0))
   assert LowerBounds(problem).window_us() == pytest.approx(10 + 20 + 10)
+
+
+def _all_objectives(problem):
+  """(bytes over memory, objective) of every placement of the groups."""
+  choices = [np.flatnonzero(row) for row in problem.allowed]
+  every = np.array(list(itertools.product(*choices)), dtype=np.int32)
+  found = problem.evaluate(every)
+  return every, np.stack([found.excess_bytes, found.objective_us], axis=1)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_the_optimum_is_what_trying_everything_finds(seed, random_problem):
+  problem = random_problem(seed)
+  if problem.num_devices ** problem.num_groups > 70_000:
+    pytest.skip("too many placements to try")
+  result = prove(problem, Budget(max_evaluations=100_000))
+  _, objectives = _all_objectives(problem)
+  assert result.proven
+  excess_bytes = problem.evaluate_ops(result.placement).excess_bytes[0]
+  assert [excess_bytes, result.objective_us] == min(objectives.tolist())
+  assert result.lower_bound_us == result.objective_us
+  assert problem.evaluate_ops(result.placement).objective_us[0] == result.objective_us
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_completion_is_below_the_bound_of_a_partial_placement(seed, random_problem):
+  problem = random_problem(seed)
+  rng = np.random.default_rng(seed)
+  bounds = PartialBounds(problem)
+  scores = rng.random((50, problem.num_groups, problem.num_devices))
+  complete = np.where(problem.allowed, scores, -1).argmax(axis=2).astype(np.int32)
+  step_us = problem.evaluate(complete).step_time_us
+  for hidden in (0.0, 0.5, 1.0):
+    partial = np.where(rng.random(complete.shape) < hidden, -1, complete)
+    assert (bounds.lower_us(partial) <= step_us).all()

@@ -5,7 +5,6 @@ import pytest
 
 from placeto_tf.problem.budget import Budget
 from placeto_tf.search import PLACERS
-from placeto_tf.search.lower_bounds import lower_bound_us
 
 
 def _check_placement(problem, placement):
@@ -70,15 +69,3 @@ def test_seconds_end_a_search(method, random_problem):
   problem = random_problem(2)
   PLACERS[method](problem, Budget(max_seconds=0.3), 0)
   assert problem.search_log.seconds < 3
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_no_placer_beats_the_bound(seed, random_problem):
-  problem = random_problem(seed)
-  for method in PLACERS.values():
-    method(problem, Budget(max_evaluations=problem.search_log.evaluations + 50), seed)
-  best = min(
-      problem.evaluate_ops(problem.search_log.best_placement).step_time_us[0],
-      problem.search_log.best_objective_us)
-  # What does not fit may be faster than anything that does.
-  assert lower_bound_us(problem) <= best or not problem.search_log.best_fits
