@@ -6,18 +6,22 @@ v1 = tf.compat.v1
 VARIABLES = ("VarHandleOp", "VariableV2")
 
 
-def dense_graph(layers=3, width=64, biases=False, clip=None):
-  """A step on batches of 4; as it is, compute outweighs what is sent."""
+def dense_graph(layers=3, width=64, batch=4, biases=False, clip=None, branch=False):
+  """A step of dense layers with momentum; as it is, compute outweighs what is sent."""
   with tf.Graph().as_default() as graph:
     v1.set_random_seed(0)
-    value = v1.placeholder(tf.float32, [4, width], name="x")
+    value = v1.placeholder(tf.float32, [batch, width], name="x")
     for i in range(layers):
       value = value @ v1.get_variable(f"w{i}", [width, width], use_resource=True)
       if biases:
         value += v1.get_variable(f"b{i}", [width], use_resource=True)
-      value = tf.nn.relu(value)
+      value = tf.nn.tanh(value)
+    if branch:
+      ahead, behind = tf.raw_ops.Switch(data=value, pred=tf.reduce_max(value) > 0)
+      value = tf.raw_ops.Merge(inputs=[ahead, behind * 2.0])[0]
+    loss = tf.reduce_mean(tf.square(value), name="loss")
     optimizer = v1.train.MomentumOptimizer(0.1, 0.9)
-    gradients, variables = zip(*optimizer.compute_gradients(tf.reduce_mean(value, name="loss")))
+    gradients, variables = zip(*optimizer.compute_gradients(loss))
     if clip is not None:
       gradients, _ = tf.clip_by_global_norm(gradients, clip)
     optimizer.apply_gradients(zip(gradients, variables), name="train")

@@ -38,26 +38,6 @@ def training_graph():
   return TrainingGraph()
 
 
-def chain(length):
-  """A GraphDef of a Const and `length - 1` Identity ops, one after the other."""
-  from tensorflow.core.framework import graph_pb2
-
-  graph_def = graph_pb2.GraphDef()
-  node = graph_def.node.add(name="op0", op="Const")
-  node.attr["dtype"].type = 1
-  node.attr["value"].tensor.dtype = 1
-  node.attr["value"].tensor.tensor_shape.SetInParent()
-  for i in range(1, length):
-    node = graph_def.node.add(name=f"op{i}", op="Identity", input=[f"op{i - 1}"])
-    node.attr["T"].type = 1
-  return graph_def
-
-
-@pytest.fixture(name="chain")
-def chain_fixture():
-  return chain
-
-
 def cost_graph():
   """a -> b (output 1 of a), and a control edge b -> c; ids do not follow positions."""
   from tensorflow.core.framework import cost_graph_pb2
