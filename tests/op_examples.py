@@ -82,6 +82,11 @@ _example("IdentityN")(lambda s, op, tf: op(input=[s.rows(3), s.rows(2)]))
 _example("BroadcastTo")(lambda s, op, tf: op(input=s.rows(1, 3), shape=[s._batch, 2, 3]))
 _example("EnsureShape")(lambda s, op, tf: op(input=s.rows(3), shape=[None, 3]))
 _example("CheckNumerics")(lambda s, op, tf: op(tensor=s.rows(3), message=""))
+_example("Substr")(lambda s, op, tf: op(input=s.rows(3, dtype="string"), pos=0, len=1))
+_example("StringToHashBucket")(
+    lambda s, op, tf: op(string_tensor=s.rows(3, dtype="string"), num_buckets=7))
+_example("DecodeCSV")(
+    lambda s, op, tf: op(records=s.rows(dtype="string"), record_defaults=[[0.0]]))
 _example("BiasAdd BiasAddV1")(lambda s, op, tf: op(value=s.rows(3), bias=s.constant(3)))
 _example("Bucketize")(lambda s, op, tf: op(input=s.rows(3), boundaries=[0.3, 0.5]))
 _example("Complex")(lambda s, op, tf: op(real=s.rows(3), imag=s.rows(3)))
@@ -156,6 +161,22 @@ _example("InTopK InTopKV2")(
 _example("ExtractImagePatches")(lambda s, op, tf: op(
     images=s.rows(4, 4, 2), ksizes=[1, 2, 2, 1], strides=[1, 2, 2, 1], rates=[1, 1, 1, 1],
     padding="SAME"))
+_example("ImageProjectiveTransformV2")(lambda s, op, tf: op(
+    images=s.rows(4, 4, 2), transforms=s.rows(8), output_shape=[4, 4], interpolation="BILINEAR"))
+_example("ImageProjectiveTransformV3")(lambda s, op, tf: op(
+    images=s.rows(4, 4, 2), transforms=s.rows(8), output_shape=[4, 4], fill_value=0.0,
+    interpolation="BILINEAR"))
+_example("ScaleAndTranslate")(lambda s, op, tf: op(
+    images=s.rows(4, 4, 2), size=[6, 6], scale=[1.5, 1.5], translation=[0.0, 0.0]))
+_example("ScaleAndTranslateGrad")(lambda s, op, tf: op(
+    grads=s.rows(6, 6, 2), original_image=s.rows(4, 4, 2), scale=[1.5, 1.5],
+    translation=[0.0, 0.0]))
+_example("MaxPoolWithArgmax")(lambda s, op, tf: op(input=s.rows(4, 4, 2), **_POOL))
+_example("MaxPoolGradWithArgmax")(lambda s, op, tf: op(
+    input=s.rows(4, 4, 2), grad=s.rows(2, 2, 2), argmax=s.rows(2, 2, 2, dtype="int64"), **_POOL))
+_example("LowerBound UpperBound")(
+    lambda s, op, tf: op(sorted_inputs=s.rows(3), values=s.rows(2)))
+_example("NthElement")(lambda s, op, tf: op(input=s.rows(3), n=1))
 _example("DecodeRaw")(lambda s, op, tf: op(bytes=s.rows(dtype="string"), out_type=tf.uint8))
 _example("Softmax LogSoftmax")(lambda s, op, tf: op(logits=s.rows(2, 3)))
 _example("TopKV2")(lambda s, op, tf: op(input=s.rows(4), k=2))
@@ -169,12 +190,22 @@ _example("MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3")(lambda s, op, tf: op(
     input=s.rows(3, 3), diagonal=s.rows(3), **({} if op is tf.raw_ops.MatrixSetDiag else {"k": 0})))
 _example("MatrixInverse MatrixDeterminant")(lambda s, op, tf: op(input=s.rows(3, 3)))
 _example("Cholesky")(lambda s, op, tf: op(input=s.rows(1, 1)))
+_example("MatrixBandPart")(lambda s, op, tf: op(input=s.rows(3, 3), num_lower=0, num_upper=1))
+_example("LogMatrixDeterminant SelfAdjointEigV2 Qr Svd MatrixSquareRoot MatrixExponential")(
+    lambda s, op, tf: op(input=tf.linalg.diag(s.rows(2))))
+_example("MatrixTriangularSolve")(
+    lambda s, op, tf: op(matrix=s.rows(3, 3), rhs=s.rows(3, 2)))
+_example("FFT IFFT FFT2D IFFT2D")(lambda s, op, tf: op(input=s.rows(2, 4, dtype="complex64")))
+_example("RFFT")(lambda s, op, tf: op(input=s.rows(4), fft_length=[4]))
+_example("IRFFT")(lambda s, op, tf: op(input=s.rows(3, dtype="complex64"), fft_length=[4]))
+_example("RFFT2D")(lambda s, op, tf: op(input=s.rows(4, 4), fft_length=[4, 4]))
+_example("IRFFT2D")(lambda s, op, tf: op(input=s.rows(4, 3, dtype="complex64"), fft_length=[4, 4]))
 _example("MatrixSolve")(lambda s, op, tf: op(matrix=s.rows(3, 3), rhs=s.rows(3, 2)))
 _example("L2Loss")(lambda s, op, tf: op(t=s.rows(3)))
 _example("Sum Mean Max Min Prod EuclideanNorm")(lambda s, op, tf: op(input=s.rows(3), axis=[1]))
 _example("All Any")(lambda s, op, tf: op(input=s.rows(3, dtype="bool"), axis=[0]))
 _example("ArgMax ArgMin")(lambda s, op, tf: op(input=s.rows(3, 2), dimension=1))
-_example("Cumsum Cumprod")(lambda s, op, tf: op(x=s.rows(3), axis=1))
+_example("Cumsum Cumprod CumulativeLogsumexp")(lambda s, op, tf: op(x=s.rows(3), axis=1))
 _example("ReverseV2")(lambda s, op, tf: op(tensor=s.rows(3), axis=[1]))
 _example("ReverseSequence")(lambda s, op, tf: op(
     input=s.rows(3, 2), seq_lengths=s.rows(dtype="int64"), seq_dim=1, batch_dim=0))

@@ -42,8 +42,9 @@ register(
     "Igamma Igammac Betainc AccumulateNV2 PlaceholderWithDefault Imag Real Conj Complex "
     "ComplexAbs Angle LookupTableFindV2 LookupTableFind Bucketize PopulationCount "
     "StringToHashBucketFast StringToHashBucketStrong AsString StringToNumber StringLower "
-    "StringUpper StringStrip StringLength RegexReplace StaticRegexReplace EnsureShape "
-    "BiasAdd BiasAddV1", axes="elementwise")
+    "StringUpper StringStrip StringLength RegexReplace StaticRegexReplace StringJoin "
+    "StringToHashBucket Substr DecodeCSV RandomGammaGrad EnsureShape BiasAdd BiasAddV1",
+    axes="elementwise")
 # The first axis counts examples in every input of more than one dimension, and in every output.
 register(
     "MaxPool MaxPoolV2 MaxPoolGrad MaxPoolGradV2 MaxPoolGradGrad AvgPool AvgPoolGrad "
@@ -54,15 +55,18 @@ register(
     "Conv2DBackpropInput Conv2DBackpropInputV2 Conv3DBackpropInputV2 "
     "DepthwiseConv2dNativeBackpropInput Dilation2D Dilation2DBackpropInput "
     "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits InTopKV2 InTopK "
-    "ExtractImagePatches DecodeRaw", axes="first_axis")
+    "ExtractImagePatches DecodeRaw ImageProjectiveTransformV2 ImageProjectiveTransformV3 "
+    "ScaleAndTranslate ScaleAndTranslateGrad MaxPoolWithArgmax MaxPoolGradWithArgmax LowerBound "
+    "UpperBound NthElement Cross", axes="first_axis")
 # Elements of the last axis depend on one another; all axes before are independent.
-register("Softmax LogSoftmax", axes="last_axis")
-register("TopK TopKV2", axes="last_axis")
+register("Softmax LogSoftmax TopK TopKV2 FFT IFFT RFFT IRFFT", axes="last_axis")
 # The last one or two axes of every input form a matrix or its diagonal.
 register(
     "MatrixDiag MatrixDiagV2 MatrixDiagV3 MatrixDiagPart MatrixDiagPartV2 "
     "MatrixDiagPartV3 MatrixInverse MatrixDeterminant MatrixSolve Cholesky MatrixSetDiag "
-    "MatrixSetDiagV2 MatrixSetDiagV3", axes="matrices")
+    "MatrixSetDiagV2 MatrixSetDiagV3 MatrixBandPart MatrixTriangularSolve LogMatrixDeterminant "
+    "SelfAdjointEigV2 Qr Svd MatrixSquareRoot MatrixExponential FFT2D IFFT2D RFFT2D IRFFT2D",
+    axes="matrices")
 # A gradient of weights: the sum over the examples, which are along the first axis.
 register(
     "Conv2DBackpropFilter Conv2DBackpropFilterV2 Conv3DBackpropFilterV2 BiasAddGrad "
@@ -73,7 +77,7 @@ register("L2Loss", axes="l2_loss")
 register("Sum Mean Max Min All Any Prod EuclideanNorm", axes="reduce")
 register("ArgMax ArgMin", axes="arg_reduce")
 # Elements depend on others along one axis alone.
-register("Cumsum Cumprod ReverseV2", axes="along")
+register("Cumsum Cumprod CumulativeLogsumexp ReverseV2", axes="along")
 register("ReverseSequence", axes="reverse_sequence")
 register(
     "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad "
