@@ -450,6 +450,11 @@ def ten_examples_or_fewer(x, y, p):
 
 
 @loss
+def row_that_the_number_of_examples_chooses(x, y, p):
+  return square_error(p + variable("rows", [40, 3])[tf.shape(x)[0]], y)
+
+
+@loss
 def number_of_pairs(x, y, p):
   n = tf.shape(x)[0]
   scores = tf.matmul(p, p, transpose_b=True) * (1 - tf.eye(n))
@@ -933,6 +938,16 @@ def rows_that_are_drawn(x, y, p):
   rows = tf.nn.embedding_lookup(variable("table", [11, 3]), negatives)
   scores = tf.matmul(p, rows, transpose_b=True)
   return tf.reduce_mean(tf.nn.softplus(scores)) + square_error(network_again(x), y)
+
+
+@samples
+def sampled_softmax_beside_a_sample_that_no_step_needs():
+  x = v1.placeholder(tf.float32, [None, 5], name="x")
+  labels = v1.placeholder(tf.int64, [None, 1], name="labels")
+  p = network(x)
+  v1.multinomial(p, 1)
+  return finish(tf.reduce_mean(tf.nn.sampled_softmax_loss(
+      variable("classes", [11, 3]), variable("biases", [11]), labels, p, 3, 11)))
 
 
 def network_again(x):

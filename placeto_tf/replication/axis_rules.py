@@ -21,6 +21,7 @@ from placeto_tf.replication.scaling import Scaling
 from placeto_tf.replication.specs import (
   MIXES_ROWS,
   REPLICATED,
+  Dimensions,
   LocalStatistic,
   Partial,
   Positions,
@@ -368,6 +369,11 @@ class AxisRules:
         not self._leaves_open(self._flow.inputs[op][1])):
       raise NotFollowed(MIXES_ROWS)  # to as many as all examples are
     grown = self._scaling.axes((op, 0))
+    # The shape of another tensor of examples tells their axis where no shape is known.
+    stated = specs[1] if len(specs) > 1 else None
+    if grown is None and isinstance(stated, Dimensions) and stated.axis is not None and (
+        not rows.outer or rows.outer == 1 and rows.axis == stated.axis == 0):
+      return Sharded(stated.axis, rows.outer)
     # All slices are equal: the axis of the result that grows with the batch holds the examples.
     if not rows.outer:
       if grown is None or len(grown) != 1:

@@ -110,6 +110,17 @@ class Inputs:
     else:
       self.scale(i, exponent - self.exponents()[i])
 
+  def globalize_indices(self, data: int) -> None:
+    """Multiplies indices and sizes that count a replica's examples, which gives global ones.
+
+    Args:
+      data: number of the input that they index, which holds the same numbers in all replicas, or
+        sums over the examples.
+    """
+    for i, spec in enumerate(self.specs):
+      if i != data and self.is_whole(i) and isinstance(spec, (Replicated, Sharded)):
+        self.to_exponent(i, 0.0)
+
   def as_partial(self, i: int, exponent: float) -> None:
     """Turns an input that is equal in all replicas into 1/R of it, a summand of a partial tensor.
 
@@ -204,6 +215,8 @@ def _result_exponent(flow: Dataflow, view: Inputs) -> float:
   inputs = scale.members(len(exponents))
   # f(c x) = c^degree f(x)
   if scale.kind == "factor":
+    if not isinstance(view.specs[inputs[0]], Sharded):
+      view.globalize_indices(inputs[0])
     return exponents[inputs[0]] * scale.degree
   if scale.kind == "gradient":
     return _at_global_value(view, frozenset(inputs))

@@ -464,6 +464,11 @@ class _Propagation:
     shaped = rule_of(op_type).shaped
     # No input is partial: all are numbers, shapes, and values that are equal in all replicas.
     if not any(isinstance(each, (Partial, LocalStatistic)) for each in specs):
+      # Among numbers of a replica, one that is computed of the global batch makes all global.
+      if not shaped and any(
+          each == REPLICATED and self._scaling.number(tensor) not in (None, REPLICATED)
+          for each, tensor in zip(specs, flow.inputs[op])):
+        return self._globally(view, width)
       if any(isinstance(each, Unknown) for each in numbers) and all(
           isinstance(each, Replicated) for each in specs) and not shaped:
         return [Replicated(exponents.result_exponent(flow, view))] * width
@@ -838,6 +843,8 @@ class _Propagation:
     linear = exponents.linear_inputs(op_type, len(specs))
     if linear is None or not set(sums) <= set(linear):
       return None
+    if len(linear) == 1:
+      view.globalize_indices(linear[0])
     # sum_r(a_r) + b = sum_r(a_r + b / R): all summands at one exponent.
     rows = [specs[i].exponent for i in sums]  # type: ignore[union-attr]
     # All summands at the exponent of the first part that is not zero.

@@ -76,7 +76,7 @@ class TrainableGraph:
     graph_def.CopyFrom(source.graph_def)
     for node in graph_def.node:
       node.device = ""
-      _stand_in(graph_def, node)  # of initializers, too
+      _stand_in(graph_def, node, node.name in graph.op_index)  # of initializers, too
     self._fixed = _add_handles(graph_def)
     wide = tf.float64 if double else tf.float32
     _lift(graph_def, {tf.float16: wide, tf.bfloat16: wide, **(
@@ -228,9 +228,13 @@ def _captured(graph: ComputationGraph) -> Tuple[Dict[str, tf.Variable], Dict[str
   return variables, tensors
 
 
-def _stand_in(graph_def: GraphDef, node: NodeDef) -> None:
-  """Turns a random op into an op that outputs a fixed number."""
+def _stand_in(graph_def: GraphDef, node: NodeDef, needed: bool) -> None:
+  """Turns a random op into an op that outputs a fixed number; others must not be needed."""
   kind = node.op
+  # All replicas read one op, which samples the same ids in both graphs if it has a seed.
+  if kind.endswith("CandidateSampler"):
+    node.attr["seed"].i = node.attr["seed2"].i = 1
+    return
   # A shuffle becomes the identity.
   if kind == "RandomShuffle":
     node.op = "Identity"
@@ -240,8 +244,9 @@ def _stand_in(graph_def: GraphDef, node: NodeDef) -> None:
   if kind not in op_roles.RANDOM_OPS - op_roles.KEYS - {"RngSkip"}:
     return
   uniform = "Uniform" in kind
-  if not (uniform or "Normal" in kind) or "FullInt" in kind or "Sampler" in kind or (
-      "Parameterized" in kind):
+  if not (uniform or "Normal" in kind) or "FullInt" in kind or "Parameterized" in kind:
+    if not needed:
+      return
     raise NotRunnable(f"op {node.name!r} ({kind}) samples in a way that has no fixed stand-in")
   # The op becomes Fill(shape, fixed number), with the same control inputs.
   data, controls = data_inputs(node), control_inputs(node)
