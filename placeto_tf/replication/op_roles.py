@@ -117,15 +117,16 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
         "there is nothing to divide; name the tensor that holds the examples in feeds, with its "
         "shape in feed_shapes, or place one replica")
   # The most frequent size is the batch; another is an error.
-  sizes = [shape[0] for _, shape in found.values()]
-  batch = max(sizes, key=sizes.count)
-  for name, shape in found.values():
-    if shape[0] != batch:
+  sizes = {name: shape[0] for name, shape in found.values()}
+  batch = max(sizes.values(), key=list(sizes.values()).count)
+  for name, size in sizes.items():
+    if size != batch:
+      like = next(each for each in sizes if sizes[each] == batch)
       raise GraphError(
-          f"{name!r} of shape {list(shape)} is no batch of {batch} examples as others are, so that "
-          "replicas cannot divide all of them; turn feeds that are no batch into constants or "
-          "variables of the graph, leave only the first dimension of batches open, with None, or "
-          "feed sparse and ragged tensors as dense ones")
+          f"{name!r} has {size} rows for a replica, but {like!r} has {batch}, so that they are not "
+          "rows of the same examples; turn feeds that are no batch into constants or variables of "
+          "the graph, leave only the first dimension of batches open, with None, or feed sparse "
+          "and ragged tensors as dense ones")
   return batch, sorted({*found, *pipelines})
 
 

@@ -26,7 +26,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.exported_protos import with_nodes
 from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT
 from placeto_tf.graphs.op_defs import registered_op_def
-from placeto_tf.graphs.shapes import PLACEHOLDERS, set_shape
+from placeto_tf.graphs.shapes import ITERATORS, PLACEHOLDERS, set_shape
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import (
   Dataflow,
@@ -60,7 +60,7 @@ class Rebatching:
   """The ops of a graph at another batch.
 
   Attributes:
-    nodes: constant or feed -> its NodeDef at the other batch.
+    nodes: constant, feed or iterator -> its NodeDef at the other batch.
   """
 
   def __init__(self, flow: Dataflow, times: int, per: int, counts: bool):
@@ -107,6 +107,8 @@ class Rebatching:
     for op in sorted(self._sources):
       if flow.types[op] in PLACEHOLDERS:
         self._resize_feed(op)
+      elif flow.types[op] in ITERATORS:
+        self._resize_iterator(op)
     if counts:
       reached = closure(set(self._sources), flow.consumers)
       for op in flow.order:
@@ -343,6 +345,12 @@ class Rebatching:
     if shape is not None:
       set_shape(self._node(op).attr["shape"], tuple(-1 if size is None else size for size in shape))
 
+  def _resize_iterator(self, op: int) -> None:
+    # The sizes of a batch are stated where the dataset drops the remainder.
+    for shape in self._node(op).attr["output_shapes"].list.shape:
+      if shape.dim and shape.dim[0].size > 0:
+        shape.dim[0].size = self._resized(shape.dim[0].size)
+
   def _set(self, constant: int, value: np.ndarray) -> None:
     import tensorflow as tf
 
@@ -377,7 +385,7 @@ def _replace(graph_def: GraphDef, flow: Dataflow, changed: Dict[int, NodeDef]) -
     if "_output_shapes" in node.attr:
       del node.attr["_output_shapes"]
     new = names.get(node.name)
-    for key in ("value", "shape"):
+    for key in ("value", "shape", "output_shapes"):
       if new is not None and key in new.attr:
         node.attr[key].CopyFrom(new.attr[key])
 

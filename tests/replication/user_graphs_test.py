@@ -86,6 +86,25 @@ def test_a_batch_of_a_queue_is_divided_as_the_shapes_that_hold_it_are():
       losses_of_queues(replicated.graph.source.proto), losses_of_queues(meta_graph), rtol=1e-5)
 
 
+@pytest.mark.parametrize("mirrored", (False, True))
+def test_an_iterator_that_drops_the_remainder_and_variables_in_parts(mirrored):
+  def iterated(batch):
+    with tf.Graph().as_default():
+      rows = np.random.default_rng(0).random([24, 4], np.float32)
+      data = tf.data.Dataset.from_tensor_slices(rows).repeat().batch(batch, drop_remainder=True)
+      x = v1.data.make_one_shot_iterator(data).get_next()
+      with v1.variable_scope("parts", partitioner=v1.fixed_size_partitioner(2)):
+        hidden = tf.nn.relu(linear(x))
+      tf.reduce_mean(tf.square(linear(hidden, "out") - 1.0), name="loss")
+      minimized(v1.get_default_graph().get_tensor_by_name("loss:0"))
+      return v1.train.export_meta_graph().graph_def
+
+  replicated = replicate(load_graph(iterated(4), fetches=["train", "loss:0"]), 2, mirrored=mirrored)
+  found = [fetched(graph_files.imported(each), ["loss:0", "train"], [{}] * 3)
+           for each in (iterated(8), replicated.graph.origin.graph_def)]
+  np.testing.assert_allclose(*[[loss for loss, _ in each] for each in found], rtol=1e-5)
+
+
 def test_a_scalar_fed_to_a_placeholder_of_unknown_rank_is_the_same_for_all_replicas():
   with tf.Graph().as_default() as graph:
     x, keep = v1.placeholder(tf.float32, [None, 5], name="x"), v1.placeholder(
