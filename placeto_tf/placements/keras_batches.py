@@ -178,13 +178,11 @@ class KerasStep(TracedStep):
     return package.backend.floatx() if hasattr(package.backend, "floatx") else "float32"
 
 
-def compiled_state(model: keras.Model) -> Tuple[int, ...]:
-  """Returns the ids of all objects that compiling a model replaces."""
+def compiled_state(model: keras.Model) -> Tuple[Any, ...]:
+  """Returns all objects that compiling a model replaces; an id may be that of a later object."""
   fields = vars(model)
-  return tuple(
-      id(value) for value in (
-          model.optimizer, *(fields.get(name) for name in (
-              "_compile_loss", "_compile_metrics", "compiled_loss", "compiled_metrics"))))
+  return model.optimizer, *(fields.get(name) for name in (
+      "_compile_loss", "_compile_metrics", "compiled_loss", "compiled_metrics"))
 
 
 def steps_per_execution(model: keras.Model) -> int:

@@ -411,7 +411,8 @@ def check_divides(size: Optional[int], replicas: int) -> int:
   if size is None:
     raise GraphError(
         "no argument of the step is a batch of known size, which replicas would divide; take the "
-        "batch outside of the step, as by next(iterator), and hand it over")
+        "batch outside of the step, as by next(iterator), and hand over its tensors, which may be "
+        "nested in tuples, dicts and named tuples")
   if size % replicas:
     raise GraphError(
         f"the batch of {size} examples cannot be divided among {replicas} replicas; choose a batch "

@@ -385,8 +385,9 @@ def replica_source(
       except Exception as error:  # the user's code may raise anything
         problems.append(GraphError(
             f"the step {step.name!r} cannot be divided among {count} replicas "
-            f"({keras_models.cause_of(error)}); leave the batch size out of its code, or train "
-            "with one replica"))
+            f"({keras_models.cause_of(error)}); the batch is {size}, the most frequent first "
+            "dimension of its arguments: put the batch first in all of them, leave its size out of "
+            "the code, or train with one replica"))
   said = problems[0] if problems else GraphError(
       f"the step {step.name!r} has fixed shapes that do not divide; leave the batch size out of "
       "its code, or train with one replica")
