@@ -65,7 +65,7 @@ register(
     "MatrixDiag MatrixDiagV2 MatrixDiagV3 MatrixDiagPart MatrixDiagPartV2 "
     "MatrixDiagPartV3 MatrixInverse MatrixDeterminant MatrixSolve Cholesky MatrixSetDiag "
     "MatrixSetDiagV2 MatrixSetDiagV3 MatrixBandPart MatrixTriangularSolve LogMatrixDeterminant "
-    "SelfAdjointEigV2 Qr Svd MatrixSquareRoot MatrixExponential FFT2D IFFT2D RFFT2D IRFFT2D",
+    "SelfAdjointEigV2 Qr Svd FFT2D IFFT2D RFFT2D IRFFT2D",
     axes="matrices")
 # A gradient of weights: the sum over the examples, which are along the first axis.
 register(
