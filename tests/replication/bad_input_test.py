@@ -45,7 +45,7 @@ def test_a_number_of_replicas_that_is_none(training, replicas):
 def test_a_queue_gives_another_batch_than_the_feed(training):
   refused(training(lambda x: tf.reduce_mean(linear(x)) * tf.reduce_mean(
       v1.FIFOQueue(10, tf.float32, [[2]], name="queue").dequeue_many(3, name="taken"))),
-          "'taken'", "no batch of 4")
+          "'taken' has 3 rows", "'x:0' has 4")
 
 
 def test_state_that_is_no_variable_is_changed_once_with_what_all_have_found(training):
