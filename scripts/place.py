@@ -18,7 +18,10 @@ FLAGS = flags.FLAGS
 shared_flags.define_graph_flags()
 shared_flags.define_cluster_flag()
 shared_flags.define_budget_flags(max_seconds=60)
-shared_flags.define_stop_within_flag()
+flags.DEFINE_float("stop_within", None, "Ends the search early, once the step time is within this "
+                   "share of its lower bound, or once doubling the search time has gained less "
+                   "than this share; 0: never. Default: 0.01; with --max_evaluations, 0.",
+                   lower_bound=0, upper_bound=1)
 flags.DEFINE_string("out", None, "Directory of the results. Earlier results in it are replaced "
                     "once all new ones are complete. With --why it may be left out.")
 flags.DEFINE_string("method", "auto", "Placer: auto, auto_unlearned (auto without policies), or "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, List, Mapping, Tuple
+from typing import TYPE_CHECKING, Any, Mapping, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError, counted, listed
@@ -87,13 +87,11 @@ class DeviceReport:
     placed: number of ops on the device of the placement.
     missed: ops of the graph on another device than in the placement.
     unknown: ops of the graph without a device in the placement.
-    absent: ops of the placement that the graph lacks.
   """
 
   placed: int
   missed: Tuple[str, ...]
   unknown: Tuple[str, ...]
-  absent: Tuple[str, ...]
 
   def __str__(self) -> str:
     lines = [f"{counted(self.placed, 'op')} on their devices"]
@@ -103,8 +101,6 @@ class DeviceReport:
           "function before the first run")
     if self.unknown:
       lines.append(f"the placement has no device for {_ops(self.unknown)}")
-    if self.absent:
-      lines.append(f"the graph does not have {_ops(self.absent)}")
     return "; ".join(lines)
 
 
@@ -129,23 +125,13 @@ class DeviceFunction:
 
   def report(self, graph: tf.Graph) -> DeviceReport:
     """Compares a finished `tf.Graph` with the placement."""
-    missed: List[str] = []
-    unknown: List[str] = []
-    names = set()
-    for op in graph.get_operations():
-      names.add(op.name)
-      wanted = self._placement.get(op.name)
-      if wanted is None:
-        unknown.append(op.name)
-      elif device_names.canonical(op.device) != self._canonical[wanted]:
-        missed.append(op.name)
-    # Ops of functions are placed with the call whose name precedes theirs.
-    absent = tuple(name for name in self._placement
-                   if name not in names and not any(
-                       name[:i] in names for i, letter in enumerate(name) if letter == "/"))
+    ops = graph.get_operations()
+    unknown = tuple(op.name for op in ops if op.name not in self._placement)
+    missed = tuple(
+        op.name for op in ops if op.name in self._placement
+        and device_names.canonical(op.device) != self._canonical[self._placement[op.name]])
     # All other ops of the graph are on their devices.
-    return DeviceReport(
-        len(names) - len(missed) - len(unknown), tuple(missed), tuple(unknown), absent)
+    return DeviceReport(len(ops) - len(missed) - len(unknown), missed, unknown)
 
   def place_missed(self, graph: tf.Graph) -> DeviceReport:
     """Places the ops that the scope missed, before the graph's first run; reports the rest."""

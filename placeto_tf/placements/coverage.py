@@ -16,7 +16,7 @@ import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.graphs.colocation import colocate
-from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
+from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.kernels import KERNEL_TYPES, KernelSupport
 from placeto_tf.graphs.node_table import read_nodes
 
@@ -62,7 +62,7 @@ def file_ops(graph: ComputationGraph) -> FileOps:
   if source.format == "cost_graph_def":
     colocation, op_types = np.arange(m), ["Unknown"] * m
   else:
-    table = read_nodes(_graph_def(source))
+    table = read_nodes(source.graph_def)
     colocation, op_types = colocate(table), table.types
     support = KernelSupport(table.op_defs)
     # The kernels of needed ops are known; only the others are looked up.
@@ -131,16 +131,9 @@ def _kernel_columns(graph: ComputationGraph) -> np.ndarray:
   return np.stack(columns, axis=1)
 
 
-def _graph_def(source: GraphSource) -> Any:
-  """Returns the GraphDef of the file, or the GraphDef that was rewritten to place single ops."""
-  if source.graph_def is not None:
-    return source.graph_def
-  return getattr(source.proto, "graph_def", source.proto)
-
-
 def _file_nodes(graph: ComputationGraph) -> Any:
-  if graph.source is None:
+  """Returns the nodes of the file, as rewritten to place single ops; None without a file."""
+  source = graph.source
+  if source is None:
     return None
-  if graph.source.format == "cost_graph_def":
-    return graph.source.proto.node
-  return _graph_def(graph.source).node
+  return (source.proto if source.graph_def is None else source.graph_def).node

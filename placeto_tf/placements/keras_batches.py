@@ -17,6 +17,7 @@ from placeto_tf.placements.traced_steps import (
   TracedStep,
   check_eager,
   component_shapes,
+  is_tensor,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def as_batch(data: Any, floatx: str = "float32") -> Batch:
       return None
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
       return tf.convert_to_tensor(value, floatx)
-    if isinstance(value, tf.Tensor) or is_composite(value):
+    if is_tensor(value):
       return value
     return tf.convert_to_tensor(value)
 
@@ -53,11 +54,6 @@ def as_batch(data: Any, floatx: str = "float32") -> Batch:
     while len(data) > 1 and data[-1] is None:
       data = data[:-1]
   return data
-
-
-def is_composite(value: object) -> bool:
-  """Returns whether a value is composed of several tensors: ragged, sparse, a GraphTensor, ..."""
-  return hasattr(value, "_type_spec")
 
 
 def specs_of(
@@ -89,7 +85,8 @@ def specs_of(
       return value
     own = tf.type_spec_from_value(value)
     spec = wider.get(id(value), own)
-    return spec if is_composite(value) or wide and spec.is_compatible_with(own) else own
+    composite = not isinstance(value, tf.Tensor)
+    return spec if composite or wide and spec.is_compatible_with(own) else own
 
   return tf.nest.map_structure(spec_of, batch)
 

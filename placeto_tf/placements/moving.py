@@ -33,37 +33,27 @@ def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Tuple[str, ...]:
   """Moves variables to other devices, and keeps their Python objects.
 
   Args:
-    moves: (variable, device) pairs. A variable of Keras 3 or of mixed precision stands for the
-      variable that it wraps. A variable that is on its device already is not changed.
+    moves: (variable, device) pairs of variables that are on another device and can be moved. A
+      variable of Keras 3 or of mixed precision stands for the variable that it wraps.
 
   Returns:
     Names of variables whose old handle is still held by an object that is no function; that object
     reads the old value from now on.
 
   Raises:
-    PlacementError: a device is missing or out of memory, or a variable cannot be moved. Variables
-      that were moved before the error are consistent.
+    PlacementError: a device is missing or out of memory. Variables that were moved before the error
+      are consistent.
   """
-  moves = [(captures.unwrapped(variable), device) for variable, device in moves]
-  # Variables on the right device need no new resource.
-  moves = [(variable, device) for variable, device in moves
-           if local_device(variable.handle.device) != local_device(device)]
   if not moves:
     return ()
+  # All devices are checked before the first variable is moved.
   _check_devices([device for _, device in moves])
-  # All moves are checked before the first variable is moved.
-  piped = captures.piped_handles()
-  for variable, device in moves:
-    fixed = captures.why_fixed(variable, piped)
-    if fixed:
-      raise PlacementError(
-          f"the variable {variable.name!r} cannot be moved to {device}, because {fixed}; place the "
-          "function again, which plans with the variable where it is")
   replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]] = {}  # id of the old handle -> (old, new)
   old = {}
   try:
     # Keep only a weak reference, which shows later whether another object holds the old handle.
-    for variable, device in moves:
+    for wrapper, device in moves:
+      variable = captures.unwrapped(wrapper)
       handle = variable.handle
       old[variable.name] = weakref.ref(handle)
       replaced[id(handle)] = (handle, _replace_handle(variable, device))

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from placeto_tf.errors import PlacementError, counted, listed, one_line
-from placeto_tf.graphs.captures import resource_captures
+from placeto_tf.graphs.captures import Capture, resource_captures
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES, read_concrete_function
 from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.rebuilt_functions import captures_of, rebuilt_function
@@ -21,21 +21,14 @@ from placeto_tf.placements.node_devices import place_nodes
 
 if TYPE_CHECKING:
   import tensorflow as tf
+  from tensorflow.core.framework.graph_pb2 import GraphDef
   from tensorflow.types.experimental import ConcreteFunction
 
 
-@dataclasses.dataclass(frozen=True)
-class CapturedVariable:
-  """A variable, or another resource, that the function captures.
-
-  Attributes:
-    name: of the variable.
-    device: its device before placing.
-    wanted: its device in the placement.
-  """
+class CapturedVariable(NamedTuple):
+  """The name of a variable, or another resource, and its device in the placement."""
 
   name: str
-  device: str
   wanted: str
 
 
@@ -57,7 +50,8 @@ class PlacedFunction:
     return self.function(*args, **kwargs)
 
   def __str__(self) -> str:
-    moved = f" ({_names(self.moved)})" if self.moved else ""
+    names = listed([f"{variable.name} to {variable.wanted}" for variable in self.moved])
+    moved = f" ({names})" if self.moved else ""
     return (f"{counted(len(self.in_place), 'variable')} in place, "
             f"{counted(len(self.moved), 'variable')} moved there{moved}")
 
@@ -78,17 +72,11 @@ def place_function(placement: Mapping[str, str], function: ConcreteFunction) -> 
       the placement and cannot be moved.
     GraphError: the function cannot be read, or XLA compiles it as a whole.
   """
-  # Calls are inlined, so that the ops inside have devices of their own.
-  graph_def, _ = inline_functions(read_concrete_function(function)[0].source.graph_def)
-  place_nodes(placement, graph_def.node)
-  # A function that was placed before has other names for its captures than its original.
-  names = getattr(function, PLACED_NAMES, {})
-  by_name = {names.get(each.op, each.op): each for each in resource_captures(function)}
-  devices = {node.name: node.device for node in graph_def.node}
+  graph_def, devices, by_name = _placed(function, placement)
   in_place, moved, moves = [], [], []
   capture = None
   for name, capture in by_name.items():
-    found = CapturedVariable(capture.name, capture.device, devices[name])
+    found = CapturedVariable(capture.name, devices[name])
     if moving.local_device(capture.device) == moving.local_device(devices[name]):
       in_place.append(found)
     elif capture.fixed:
@@ -128,21 +116,14 @@ def trial_function(
   """
   import tensorflow as tf
 
-  graph_def = read_concrete_function(function)[0].source.graph_def
-  devices: Mapping[str, str] = {}
-  if placement is not None:
-    graph_def, _ = inline_functions(graph_def)
-    place_nodes(placement, graph_def.node)
-    devices = {node.name: node.device for node in graph_def.node}
-  names = getattr(function, PLACED_NAMES, {})
+  graph_def, devices, by_name = _placed(function, placement)
   # Copies are on the placement's devices, or else on the devices of the original variables.
   captures = captures_of(function)
   copies: Dict[str, tf.Variable] = {}
   try:
-    for each in resource_captures(function):
-      name = names.get(each.op, each.op)
+    for name, each in by_name.items():
       if each.variable is not None:
-        copies[name] = moving.copied(each.variable, devices.get(name, each.device))
+        copies[name] = moving.copied(each.variable, devices[name] or each.device)
         captures[name] = copies[name].handle
   except tf.errors.OpError as error:
     raise PlacementError(
@@ -151,5 +132,16 @@ def trial_function(
   return rebuilt_function(function, graph_def, captures=captures, copies=list(copies.values()))
 
 
-def _names(variables: Tuple[CapturedVariable, ...]) -> str:
-  return listed([f"{variable.name} on {variable.device}" for variable in variables])
+def _placed(
+    function: ConcreteFunction, placement: Optional[Mapping[str, str]]
+) -> Tuple[GraphDef, Dict[str, str], Dict[str, Capture]]:
+  """Reads a function: its nodes on their devices, op name -> device, op name -> capture."""
+  graph_def = read_concrete_function(function)[0].source.graph_def
+  if placement is not None:
+    # Calls are inlined, so that the ops inside have devices of their own.
+    graph_def, _ = inline_functions(graph_def)
+    place_nodes(placement, graph_def.node)
+  # A function that was placed before has other names for its captures than its original.
+  names = getattr(function, PLACED_NAMES, {})
+  return (graph_def, {node.name: node.device for node in graph_def.node},
+          {names.get(each.op, each.op): each for each in resource_captures(function)})

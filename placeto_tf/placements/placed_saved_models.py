@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from typing import Any, Dict, List, Set
+from typing import Any, Container, Dict, Iterable, List, Set
 
 from placeto_tf.errors import GraphError, PlacementError, one_line
 from placeto_tf.files import outputs, user_files
@@ -49,10 +49,6 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
   source = _saved_model(graph)
   placed = place(graph, placement)
   path = os.path.join(out_dir, NAME)
-  if source.path is None or not os.path.isdir(source.path):
-    raise PlacementError(
-        f"the SavedModel {source.path!r}, whose variables are to be copied, is gone; put it "
-        "back")
   check_copyable(graph, out_dir)
   try:
     # Write to another name and rename, so that no reader sees an incomplete SavedModel.
@@ -106,11 +102,13 @@ def check_copyable(graph: ComputationGraph, out_dir: str) -> None:
     out_dir: the directory.
 
   Raises:
-    PlacetoError: the directory lies in the SavedModel, or a file of it is a pipe or a device.
+    PlacetoError: the SavedModel is gone, the directory lies in it, or a file of it is a pipe or a
+      device.
   """
   source = _saved_model(graph)
   if source.path is None or not os.path.isdir(source.path):
-    return
+    raise PlacementError(
+        f"the SavedModel {source.path!r}, whose variables are to be copied, is gone; put it back")
   root, target = os.path.realpath(source.path), os.path.realpath(out_dir)
   if os.path.commonpath([root, target]) == root:
     raise PlacementError(
@@ -156,8 +154,8 @@ def place(graph: ComputationGraph, placement: Placement) -> Any:
   functions = {function.signature.name: function for function in library.function}
   done: Set[str] = set()
   # The body of each called function becomes the ops that were inlined for its call.
-  for site in _calls_behind(graph.fetches, originals):
-    name = site.attr["f"].func.name
+  for site in _behind(graph.fetches, originals):
+    name = site.attr["f"].func.name if site.op in CALLS and "f" in site.attr else ""
     if name in functions and name not in done:
       done.add(name)
       body = _Body(functions[name], site, nodes, originals, library)
@@ -202,21 +200,19 @@ def load_placed(directory: Any, tags: Any = None) -> Any:
         "again on devices that this machine has, with soft placement on") from error
 
 
-def _calls_behind(fetches: Any, originals: Dict[str, Any]) -> List[Any]:
-  """Returns the call nodes of the original graph that the fetches need."""
-  calls, seen = [], set()
-  # Depth first from the fetches, through data and control inputs.
-  stack = [op_of(name) for name in reversed(fetches)]
+def _behind(ends: Iterable[str], nodes: Dict[str, Any], given: Container[str] = ()) -> List[Any]:
+  """Returns the nodes that tensors and control inputs need, in order, up to the given tensors."""
+  found: Set[str] = set()
+  # Depth first, through data and control inputs.
+  stack = list(ends)
   while stack:
-    name = stack.pop()
-    node = originals.get(name)
-    if node is None or name in seen:
-      continue
-    seen.add(name)
-    if node.op in CALLS and "f" in node.attr:
-      calls.append(node)
-    stack += [op_of(text) for text in node.input]
-  return calls
+    text = stack.pop()
+    name = op_of(text)
+    if name in nodes and name not in found and (
+        text.startswith("^") or _with_port(text) not in given):
+      found.add(name)
+      stack += nodes[name].input
+  return [node for name, node in nodes.items() if name in found]
 
 
 class _Body:
@@ -256,7 +252,9 @@ class _Body:
     for name, tensor in self.arguments.items():
       given.setdefault(tensor, name)
     # The inlined ops replace the body; inputs get the spelling of function bodies.
-    body = self._reached([*results, *waits], given)
+    # Ops of the original graph are outside of the body.
+    inlined = {name: node for name, node in self._nodes.items() if name not in self._originals}
+    body = _behind([*results, *waits], inlined, given)
     del self._function.node_def[:]
     for node in body:
       copy = self._function.node_def.add()
@@ -275,23 +273,6 @@ class _Body:
     self._function.control_ret.clear()
     self._function.control_ret[_DONE] = waits[0]
     return True
-
-  def _reached(self, ends: List[str], given: Dict[str, str]) -> List[Any]:
-    """Returns the nodes that the ends need, up to the arguments of the call, in order."""
-    found = set()
-    stack = list(ends)
-    while stack:
-      text = stack.pop()
-      if text in given:
-        continue
-      name = op_of(text)
-      # Ops of the original graph are outside of the body.
-      if name in found or name in self._originals:
-        continue
-      found.add(name)
-      stack += [
-          text if text.startswith("^") else _with_port(text) for text in self._nodes[name].input]
-    return [node for name, node in self._nodes.items() if name in found]
 
   def _inside(self, tensor: str, given: Dict[str, str]) -> str:
     """Returns a tensor "op:port" in the spelling of bodies: "argument" or "op:result:index"."""

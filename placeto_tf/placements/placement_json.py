@@ -5,6 +5,7 @@ Functions here take and return the fields of a `Placement` by name.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -56,7 +57,7 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
   found["devices"] = list(fields["devices"])
   found["placement"] = dict(fields["op_devices"])
   # 0 is a value of these fields.
-  found.update({name: _plain(fields[name]) for name in _FIELDS
+  found.update({name: plain(fields[name]) for name in _FIELDS
                 if fields[name] not in ("", None, {})})
   # Files written by hand have no digest, so that they can be edited.
   if set(found) - set(_BY_HAND):
@@ -121,11 +122,16 @@ def _names(what: str, value: Any, expected: str) -> Tuple[str, ...]:
   return tuple(value)
 
 
-def _plain(value: Any) -> Any:
-  """Turns NumPy's numbers into Python's, and times that are not finite into null."""
+def plain(value: Any) -> Any:
+  """Returns a value as JSON has it; records as objects, without placements.
+
+  NumPy's numbers become Python's, and numbers that are not finite become null.
+  """
+  if dataclasses.is_dataclass(value):
+    value = {name: item for name, item in vars(value).items() if name != "placement"}
   if isinstance(value, Mapping):
-    return {key: _plain(item) for key, item in value.items()}
+    return {key: plain(item) for key, item in value.items()}
+  value = value.tolist() if hasattr(value, "tolist") else value
   if isinstance(value, (list, tuple)):
-    return [_plain(item) for item in value]
-  value = value.item() if hasattr(value, "item") else value
+    return [plain(item) for item in value]
   return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Iterable, Mapping, Optional, Sequence, Tuple, Union
 
+from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.estimate import Source
 from placeto_tf.costs.look import MODES
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import ClusterError, PlacementError
+from placeto_tf.placements import Placement
 from placeto_tf.placing import registry
 from placeto_tf.problem.budget import Budget
 from placeto_tf.replication.replicated_graph import pipeline_strategy
@@ -18,6 +20,7 @@ DEFAULT_MAX_SECONDS = 60.0
 DEFAULT_STOP_WITHIN = 0.01
 MOST_DEFAULT_RUNS = 8  # more runs gain little, because of the interpreter's lock
 AUTO = "auto"
+Devices = Union[Cluster, str, None]  # a cluster, or text for `Cluster.parse`
 _CHOICES: Mapping[str, Sequence[object]] = {
     "batch_norm": ("replica", "synchronized"), "cost": ("simulated", "measured"),
     "existing_devices": ("keep", "start", "ignore"), "look": MODES,
@@ -161,6 +164,28 @@ def check_names(names: Iterable[str], others: Iterable[str] = (), hint: str = ""
   for name in sorted(set(names) - known):
     raise TypeError(f"there is no option {name!r}; expected one of {', '.join(sorted(known))}"
                     + hint.format(name=name))
+
+
+def as_cluster(cluster: Devices, placement: Optional[Placement] = None) -> Cluster:
+  """Returns the given cluster, or the cluster of an earlier placement.
+
+  Args:
+    cluster: a `Cluster`, text for `Cluster.parse`, or None.
+    placement: the earlier placement, or None.
+
+  Returns:
+    The cluster.
+
+  Raises:
+    ClusterError: neither is given, or the text is wrong.
+  """
+  if cluster is not None:
+    return cluster if isinstance(cluster, Cluster) else Cluster.parse(cluster)
+  if placement is None or placement.cluster is None:
+    raise ClusterError(
+        "no cluster is given; name this process's devices with \"local\", or others, such as "
+        "\"v100:4\"")
+  return Cluster.from_json(placement.cluster)
 
 
 def _check_replicas(replicas: Union[int, str]) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.device_names import short_name
 from placeto_tf.clusters.pins import device_index, matching_ops
@@ -80,15 +81,15 @@ class Explanation:
     if not self.step_time_us:
       return "nothing takes time"
     parts = []
-    # Leave out causes below half a percent of the step.
-    for what, times in (("compute", self.compute_us), ("transfers", self.transfer_us)):
-      shown = sorted(times, key=lambda name: -times[name])
-      named = ", ".join(f"{name} {self._share(times[name])}" for name in shown[:_SHOWN])
-      if times and sum(times.values()) >= 0.005 * self.step_time_us:
-        parts.append((sum(times.values()), f"{what} ({named})" if len(shown) > 1 else (
-            f"{what} of {shown[0]}" if what == "compute" else f"{what} {shown[0]}")))
+    for one, many, times in (("compute of", "compute", self.compute_us),
+                             ("transfers", "transfers", self.transfer_us)):
+      names = sorted(times, key=lambda name: -times[name])
+      shares = ", ".join(f"{name} {self._share(times[name])}" for name in names[:_SHOWN])
+      parts.append((sum(times.values()), f"{many} ({shares})" if len(names) > 1 else (
+          f"{one} {''.join(names)}")))
     parts += [(self.launches_us, "launches"), (self.waiting_us, "waiting")]
     parts.sort(key=lambda part: -part[0])
+    # Leave out causes below half a percent of the step.
     line = ", ".join(f"{self._share(us)} {text}" for us, text in parts
                      if us >= 0.005 * self.step_time_us)
     if self.costliest:
@@ -114,104 +115,103 @@ def explain(
     The step time by its causes.
   """
   names = [short_name(name) for name in simulated.cluster.device_names]
-  path = _Path(simulated.cluster.num_devices)
-  path.follow(graph, simulated)
-  ops = sorted(path.op_us, key=lambda op: -path.op_us[op])[:_SHOWN]
+  path = _critical_path(graph, simulated)
+
+  def of(part: str) -> Dict[Any, float]:
+    return {key: us for (kind, key), us in sorted(path.items()) if kind == part and us > 0}
+
+  ops = sorted(of("op").items(), key=lambda item: -item[1])[:_SHOWN]
   return Explanation(
-      simulated.step_time_us,
-      {names[d]: us for d, us in enumerate(path.compute_us) if us > 0},
-      {f"{names[a]} -> {names[b]}": us for (a, b), us in path.transfer_us.items() if us > 0},
-      path.launches_us, path.waiting_us,
-      tuple((graph.op_names[op], names[simulated.placement[op]], path.op_us[op]) for op in ops
-            if path.op_us[op] > 0), bound_us)
+      simulated.step_time_us, {names[d]: us for d, us in of("compute").items()},
+      {f"{names[a]} -> {names[b]}": us for (a, b), us in of("transfer").items()},
+      path["launches", 0], path["waiting", 0],
+      tuple((graph.op_names[op], names[simulated.placement[op]], us) for op, us in ops), bound_us)
 
 
-class _Path:
-  """The times on the critical path of a step."""
+def _critical_path(
+    graph: ComputationGraph, step: SimulationResult) -> Dict[Tuple[str, Any], float]:
+  """Follows the path from the op that ends last to the beginning of the step.
 
-  def __init__(self, num_devices: int):
-    self.compute_us = [0.0] * num_devices
-    self.transfer_us: Dict[Tuple[int, int], float] = collections.defaultdict(float)
-    self.op_us: Dict[int, float] = {}
-    self.launches_us = self.waiting_us = 0.0
+  Items are the ops, 0 to N - 1, followed by the transfers. The item before another one on the path
+  is the one that ended last: its last input, or the item before it on its device or bus.
 
-  def follow(self, graph: ComputationGraph, step: SimulationResult) -> None:
-    """Follows the path from the op that ends last to the beginning of the step.
+  Args:
+    graph: N ops.
+    step: the simulated step.
 
-    Items are the ops, 0 to N - 1, followed by the transfers. The item before another one on the
-    path is the one that ended last: its last input, or the item before it on its device or bus.
+  Returns:
+    The times on the path in us, by cause: ("compute", device), ("transfer", (source, destination)),
+    ("launches", 0) and ("waiting", 0); and ("op", op), the time of each op.
+  """
+  path: Dict[Tuple[str, Any], float] = collections.defaultdict(float)
+  num_ops, place, sent = graph.num_ops, step.placement, step.transfers
+  if not num_ops:
+    return path
+  start_us = np.concatenate([step.start_us, sent.start_us])  # [N + T]
+  end_us = np.concatenate([step.end_us, sent.end_us])
+  rank = topological_rank(graph)
+  # [N + T] the item before each on its device or bus.
+  before = _previous(  # devices and buses are numbered together
+      np.concatenate([place, step.cluster.num_devices + _buses(step)]), start_us, end_us,
+      np.concatenate([rank, rank[sent.ops]]))
+  # (op, output port, destination) -> item of its transfer.
+  transfer_of = {
+      (op, port, d): num_ops + t
+      for t, (op, port) in enumerate(zip(sent.ops.tolist(), sent.ports.tolist()))
+      for d in np.flatnonzero(sent.destinations[t]).tolist()}
+  edges = np.argsort(graph.edge_consumers, kind="stable")  # of op i: edges[first[i]:first[i + 1]]
+  first = np.searchsorted(graph.edge_consumers[edges], np.arange(num_ops + 1))
 
-    Args:
-      graph: N ops.
-      step: the simulated step.
-    """
-    num_ops, place, sent = graph.num_ops, step.placement, step.transfers
-    if not num_ops:
-      return
-    start_us = np.concatenate([step.start_us, sent.start_us])  # [N + T]
-    end_us = np.concatenate([step.end_us, sent.end_us])
-    rank = topological_rank(graph)
-    # [N + T] the item before each on its device or bus.
-    before = _previous(  # devices and buses are numbered together
-        np.concatenate([place, step.cluster.num_devices + _buses(step)]), start_us, end_us,
-        np.concatenate([rank, rank[sent.ops]]))
-    # (op, output port, destination) -> item of its transfer.
-    transfer_of = {
-        (op, port, d): num_ops + t
-        for t, (op, port) in enumerate(zip(sent.ops.tolist(), sent.ports.tolist()))
-        for d in np.flatnonzero(sent.destinations[t]).tolist()}
-    edges = np.argsort(graph.edge_consumers, kind="stable")  # of op i: edges[first[i]:first[i + 1]]
-    first = np.searchsorted(graph.edge_consumers[edges], np.arange(num_ops + 1))
-
-    item = int(np.argmax(step.end_us))
-    to = int(place[item])  # the device that the item runs on or sends to
-    seen = set()
-    while item not in seen:  # a cycle is possible only among items of zero duration
-      seen.add(item)
-      # Count the item's own time, then the gap before it.
-      took_us = float(end_us[item] - start_us[item])
-      if item < num_ops:
-        launches_us = float(step.launches_us[item])  # between the runs of an op in a loop
-        self.launches_us += launches_us
-        self.compute_us[to] += took_us - launches_us
-        self.op_us[item] = took_us
-        # Inputs: a producer on this device, or the transfer that brings its output here.
-        came = [producer if place[producer] == to else transfer_of[producer, port, to]
-                for producer, port in zip(
-                    graph.edge_producers[edges[first[item]:first[item + 1]]].tolist(),
-                    graph.edge_ports[edges[first[item]:first[item + 1]]].tolist())]
-      else:
-        source = int(sent.sources[item - num_ops])
-        self.transfer_us[source, to] += took_us
-        came = [int(sent.ops[item - num_ops])]
-      # A transfer arrives its link's latency after its end.
-      there_us = [end_us[other] if other < num_ops else end_us[other] + step.cluster.latency_us[
-          sent.sources[other - num_ops], to] for other in came]
-      # The input that arrived last; -1 without inputs.
-      last = came[int(np.argmax(there_us))] if came else -1
-      prior = int(before[item])
-      # The device was busy longer than the last input took to arrive.
-      if prior >= 0 and (last < 0 or max(there_us) < end_us[prior] <= start_us[item]):
-        last = prior
-      if last < 0:
-        break
-      # The gap between the item and the one before it; the types of both give the cause.
-      gap_us = float(start_us[item] - end_us[last])
-      if item >= num_ops:  # packing, or the gap between two transfers of a bus
-        self.transfer_us[source, to] += gap_us
-      elif last >= num_ops:  # latency, delivery and unpacking
-        self.transfer_us[int(sent.sources[last - num_ops]), to] += gap_us
-      else:  # the device may have been in the overhead of the op that ended before, or of others
-        launch_us = gap_us if step.cluster.launch_us else min(gap_us, step.cluster.op_overhead_us)
-        self.launches_us += launch_us
-        self.waiting_us += gap_us - launch_us
-      if last < num_ops:
-        to = int(place[last])
-      elif not sent.destinations[last - num_ops][to]:  # the bus was busy with a transfer elsewhere
-        to = int(np.flatnonzero(sent.destinations[last - num_ops])[0])
-      item = last
-    # The first item of the path may begin after 0.
-    self.waiting_us += float(start_us[item])
+  item = int(np.argmax(step.end_us))
+  to = int(place[item])  # the device that the item runs on or sends to
+  seen = set()
+  while item not in seen:  # a cycle is possible only among items of zero duration
+    seen.add(item)
+    # Count the item's own time, then the gap before it.
+    took_us = float(end_us[item] - start_us[item])
+    if item < num_ops:
+      launches_us = float(step.launches_us[item])  # between the runs of an op in a loop
+      path["launches", 0] += launches_us
+      path["compute", to] += took_us - launches_us
+      path["op", item] = took_us
+      # Inputs: a producer on this device, or the transfer that brings its output here.
+      came = [producer if place[producer] == to else transfer_of[producer, port, to]
+              for producer, port in zip(
+                  graph.edge_producers[edges[first[item]:first[item + 1]]].tolist(),
+                  graph.edge_ports[edges[first[item]:first[item + 1]]].tolist())]
+    else:
+      source = int(sent.sources[item - num_ops])
+      path["transfer", (source, to)] += took_us
+      came = [int(sent.ops[item - num_ops])]
+    # A transfer arrives its link's latency after its end.
+    there_us = [end_us[other] if other < num_ops else end_us[other] + step.cluster.latency_us[
+        sent.sources[other - num_ops], to] for other in came]
+    # The input that arrived last; -1 without inputs.
+    last = came[int(np.argmax(there_us))] if came else -1
+    prior = int(before[item])
+    # The device was busy longer than the last input took to arrive.
+    if prior >= 0 and (last < 0 or max(there_us) < end_us[prior] <= start_us[item]):
+      last = prior
+    if last < 0:
+      break
+    # The gap between the item and the one before it; the types of both give the cause.
+    gap_us = float(start_us[item] - end_us[last])
+    if item >= num_ops:  # packing, or the gap between two transfers of a bus
+      path["transfer", (source, to)] += gap_us
+    elif last >= num_ops:  # latency, delivery and unpacking
+      path["transfer", (int(sent.sources[last - num_ops]), to)] += gap_us
+    else:  # the device may have been in the overhead of the op that ended before, or of others
+      launch_us = gap_us if step.cluster.launch_us else min(gap_us, step.cluster.op_overhead_us)
+      path["launches", 0] += launch_us
+      path["waiting", 0] += gap_us - launch_us
+    if last < num_ops:
+      to = int(place[last])
+    elif not sent.destinations[last - num_ops][to]:  # the bus was busy with a transfer elsewhere
+      to = int(np.flatnonzero(sent.destinations[last - num_ops])[0])
+    item = last
+  # The first item of the path may begin after 0.
+  path["waiting", 0] += float(start_us[item])
+  return path
 
 
 def _buses(step: SimulationResult) -> np.ndarray:
@@ -319,23 +319,22 @@ def _elsewhere(result: Any, ops: Sequence[int]) -> Dict[str, SimulationResult]:
       for d in np.flatnonzero(able).tolist() if (result.indices[rows] != d).any()}
 
 
-def small_step_note(graph: ComputationGraph, simulated: SimulationResult) -> str:
-  """Returns a note if several devices cannot speed up a step much, because its kernels are small.
+def small_step(explanation: Explanation, cluster: Cluster) -> str:
+  """Returns a remark if several devices cannot speed up a step much, because its kernels are small.
 
   Args:
-    graph: the graph.
-    simulated: its simulated step.
+    explanation: of the step.
+    cluster: its devices.
 
   Returns:
-    A sentence; "" if launches take less than half of the step, or if there is one device.
+    Words for a sentence on the step; "" if launches take less than half of the step, or if there is
+    one device.
   """
-  share = explain(graph, simulated).launches_us / max(simulated.step_time_us, 1e-9)
-  if share < _SMALL or sum(not device.host for device in simulated.cluster.devices) < 2:
+  share = explanation.launches_us / max(explanation.step_time_us, 1e-9)
+  if share < _SMALL or sum(not device.host for device in cluster.devices) < 2:
     return ""
-  return (
-      f"launches of kernels are {share:.0%} of the step: its kernels are too small for several "
-      "devices, because one process launches all of them; a larger batch helps, or fewer kernels, "
-      "as with jit_compile")
+  return (f"too small for several devices: {share:.0%} of it are launches of kernels, which one "
+          "process makes for all devices (a larger batch or jit_compile helps)")
 
 
 def why(result: Any) -> List[Dict[str, Any]]:

@@ -7,7 +7,7 @@ first compared with the given graph, and then replaced by the graph of the repli
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -21,12 +21,12 @@ from placeto_tf.graphs.concrete_functions import (
   read_concrete_function,
 )
 from placeto_tf.graphs.functions import inline_functions
-from placeto_tf.graphs.loading import FAMILY_PREFIX, ZOO_PREFIX, load_graph
+from placeto_tf.graphs.loading import load_graph
 from placeto_tf.graphs.rebuilt_functions import rebuilt_function
 from placeto_tf.graphs.tensor_names import op_of
 from placeto_tf.placements import Placement, place_function
 from placeto_tf.placements.writing import write_placed
-from placeto_tf.replication.batches import split_spec
+from placeto_tf.replication.batches import is_spec, split_spec
 from placeto_tf.replication.reloading import live_graph
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import replicated_meta_graph
@@ -61,12 +61,15 @@ def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: An
   target = concrete_of(target) if is_live else target
   replicated = result.replicated
   # One replica, or the target has the replicas already.
-  if replicated is None or _is_graph(target, replicated.graph):
-    if not is_live:
-      return result.placement.apply(target, **options)
-    _check_original(target, result.graph)
+  has_replicas = replicated is None or _is_graph(target, replicated.graph)
+  if has_replicas and not is_live:
+    return result.placement.apply(target, **options)
+  if not _is_graph(target, result.graph if has_replicas else result.replication.whole):
+    raise PlacementError(
+        f"the {type(target).__name__} is not the graph that was placed; give that graph, or "
+        "place this one")
+  if has_replicas:
     return place_function(result.placement, target)
-  _check_original(target, result.replication.whole)
   if is_live:
     # The function with the ops of its replicas, which takes the whole batch.
     return place_function(result.placement, rebuilt_function(
@@ -128,14 +131,11 @@ def _apply_to_path(result: Any, path: str, out_dir: Optional[str], **options: An
   if saved_model_reading.is_saved_model(path):
     raise PlacementError(
         f"{path!r} is a SavedModel, which is written as a directory; say where with out_dir=...")
-  if path.startswith((ZOO_PREFIX, FAMILY_PREFIX)):
-    from placeto_tf.zoo import build
-
+  if is_spec(path):
     # Load the spec without its number of replicas, because the result has the replicas.
-    spec = split_spec(path)[0]
-    proto = build(spec[len(ZOO_PREFIX):] if spec.startswith(ZOO_PREFIX) else spec).meta_graph_def()
+    proto = load_graph(split_spec(path)[0]).origin.proto
   else:
-    _, proto, _ = files.read_file(path, None if whole.source is None else whole.source.format)
+    _, proto, _ = files.read_file(path, whole.origin.format)
   return apply_result(result, proto, None, **options)
 
 
@@ -151,22 +151,10 @@ def _graph_def(target: Any) -> Any:
 
 
 def _is_graph(target: Any, graph: ComputationGraph) -> bool:
-  """Returns whether a target has all nodes of a graph."""
-  found, wanted = _op_types(target, graph)
-  return found.keys() == wanted.keys() and bool(wanted)
-
-
-def _check_original(target: Any, whole: ComputationGraph) -> None:
-  """Raises PlacementError unless the target is the graph that was given to `place()`."""
-  found, wanted = _op_types(target, whole)
-  if found != wanted or not wanted:
-    raise PlacementError(
-        f"the {type(target).__name__} is not the graph that was placed; give that graph, or "
-        "place this one")
-
-
-def _op_types(target: Any, graph: ComputationGraph) -> List[Dict[str, str]]:
-  """Returns name -> type of all ops, with inlined calls; {} if there is no GraphDef."""
-  source = graph.source
-  return [{} if each is None else {node.name: node.op for node in inline_functions(each)[0].node}
-          for each in (_graph_def(target), None if source is None else source.graph_def)]
+  """Returns whether a target has all ops of a graph, with inlined calls, and no others."""
+  if graph.source is None or graph.source.graph_def is None:
+    return False
+  found, wanted = (
+      None if each is None else {node.name: node.op for node in inline_functions(each)[0].node}
+      for each in (_graph_def(target), graph.source.graph_def))
+  return found == wanted

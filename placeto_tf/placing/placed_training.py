@@ -26,10 +26,11 @@ from placeto_tf.placements import Placement, keras_batches, traced_steps
 from placeto_tf.placements.keras_batches import KerasStep
 from placeto_tf.placements.placed_functions import PlacedFunction, trial_function
 from placeto_tf.placements.traced_steps import Batch, FunctionStep, Specs, TracedStep
-from placeto_tf.placing import training_plans
+from placeto_tf.placing import tables, training_plans
+from placeto_tf.placing.config import Devices, as_cluster
 from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.result import PlacingResult
-from placeto_tf.placing.training_plans import Devices, Found, Shapes, TrainingPlan
+from placeto_tf.placing.training_plans import Found, Shapes, TrainingPlan
 from placeto_tf.runtime.step_trial import StepTrial, in_turns
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class PlacedStep:
     root_dir: directory of the search's TensorBoard events; None without events.
     cluster: the devices.
     plan: the plan of the placed step; None before the first batch is known.
+    result: the result of `place()`; None before the search, and for a loaded placement.
     trial: the measured times of the unplaced and the placed step; None without a trial.
     verdict: a sentence that says which step runs and why; "" before the decision.
     applied: the placed step that runs, and its variables; None if no placed step runs.
@@ -109,10 +111,11 @@ class PlacedStep:
     """
     self._placement = training_plans.loaded(placement, options)
     training_plans.check_options(options)
-    self.cluster = training_plans.as_cluster(cluster, self._placement)
-    training_plans.check_devices(self.cluster, self._placement)
+    self.cluster = as_cluster(cluster, self._placement)
+    training_plans.check_devices(self.cluster)
     self.name, self.root_dir = step.name, options.get("root_dir")
     self.plan: Optional[TrainingPlan] = None
+    self.result: Optional[PlacingResult] = None
     self.trial: Optional[StepTrial] = None
     self.verdict = ""
     self.applied: Optional[PlacedFunction] = None
@@ -128,11 +131,6 @@ class PlacedStep:
     batch = self._step.batch(args, kwargs)
     return self._run(batch, self._step.specs(batch))
 
-  @property
-  def result(self) -> Optional[PlacingResult]:
-    """Returns the result of `place()`; None before the search, and for a loaded placement."""
-    return None if self.plan is None else self.plan.result
-
   def __repr__(self) -> str:
     waiting = "the training step is placed when the first batch comes" if self.plan is None else (
         f"planned, {self.plan.text}; measured when the first batch comes")
@@ -147,18 +145,17 @@ class PlacedStep:
     lines = [f"Training step of {self.name!r}. "
              f"{self.verdict or 'It is measured when the first batch comes.'}",
              f"Simulated: {plan.text}; batches of {plan.batch_size or 'varying size'}."]
-    if result is not None:
-      check = result.replication and result.replication.check
-      lines += [f"{text}." for text in (
-          result.caveat, check and f"{counted(plan.replicas, 'replica')} share each batch; {check}",
-          f"What bounds it, as simulated: {result.explanation.causes}") if text]
     # The first entry is the step that was planned.
     others = dict.fromkeys(
         f"{step.batch_size} run {step.text(plan.replicas)}" for step in self.steps[1:])
     lines += [f"Batches of {listed([*others])}."] if others else []
+    if result is not None:
+      check = result.replication and result.replication.check
+      lines += [f"{counted(plan.replicas, 'replica')} share each batch; {check}."] if check else []
+      # The verdict of the table repeats the lines above.
+      lines += tables.caveats(result) + tables.last_lines(result)[1:]
     last = [f"To look at it: tensorboard --logdir={self.root_dir}"] if self.root_dir else []
-    notes = [f"Note: {note}" for note in (result.notes if result else ())]
-    return "\n".join([*lines, *notes[:10 - len(lines) - len(last)], *last])
+    return "\n".join([*lines[:10 - len(last)], *last])
 
   def save(self, path: str) -> None:
     """Writes the placement, for `placement=path` in another process.
@@ -180,6 +177,7 @@ class PlacedStep:
     """
     if self._placement is None:
       self.plan = training_plans.search(self._step, specs, shapes, self.cluster, self._options)
+      self.result = self.plan.result
     else:
       self.plan = training_plans.follow(self._step, specs, shapes, self.cluster, self._placement)
     plan, reason = self.plan, self._not_timed(self.plan)
@@ -214,8 +212,7 @@ class PlacedStep:
     """Returns the reason why the placed step is not timed beside the unplaced one, or None."""
     if not self._verify:
       return "verify is False"
-    current = None if plan.result is None else plan.result.baselines.get("current")
-    if current is not None and not current.fits:
+    if plan.result is not None and not plan.result.baselines["current"].fits:
       return "the step as it is does not fit in memory"
     # A trial runs steps twice, and so would repeat ops that print or read data.
     graph_def = plan.function.graph.as_graph_def()
@@ -228,9 +225,8 @@ class PlacedStep:
     # The plan was made for example arguments with other specs: its placement is reused.
     if not traced_steps.takes(plan.specs, specs):
       try:
-        plan = self.plan = dataclasses.replace(
-            training_plans.follow(self._step, specs, shapes, self.cluster, plan.placement),
-            result=plan.result)
+        plan = self.plan = training_plans.follow(
+            self._step, specs, shapes, self.cluster, plan.placement)
       except PlacetoError as error:
         self._keep(plan, False, f"The first batch differs from the planned batches ({error}). The "
                                 "step runs as before.")

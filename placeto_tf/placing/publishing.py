@@ -8,19 +8,15 @@ earlier results; see `placeto_tf.files.outputs`.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 import os
 from typing import Any, Dict, Mapping, Optional
-
-import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import counted, listed
 from placeto_tf.files import outputs
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.placements import write_placed, writing
+from placeto_tf.placements import placement_json, write_placed, writing
 from placeto_tf.placing import explaining, run, tables, what_now
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.observing import Observer
@@ -95,102 +91,63 @@ def _write(result: PlacingResult, path: str, graph: str, cluster: str) -> None:
 
 def report(result: PlacingResult) -> Dict[str, Any]:
   """Returns the run as JSON: the options, the graph, and every row of the table."""
-  config, explanation, replication = result.config, result.explanation, result.replication
-  measured = result.measured
-  return {
+  config, explanation, measured = result.config, result.explanation, result.measured
+  current_us = result.baselines["current"].step_time_us
+  return placement_json.plain({
       **vars(config), "costs": str(config.costs), "pins": dict(config.pins),
-      "allowed": dict(config.allowed),
       "max_seconds": config.budget.max_seconds, "stop_within": config.budget.stop_within,
       "independent_runs": config.num_runs,
       "graph": _graph(result.graph), "cluster": result.cluster.to_json(),
       "step_time_us": result.step_time_us,
       "lower_bound_us": result.lower_bound_us, "proven_optimal": result.proven,
-      "explanation": {**dataclasses.asdict(explanation), "text": str(explanation)},
+      "explanation": {**vars(explanation), "text": str(explanation)},
       "why": explaining.why(result),
-      "speedup_over_current": tables.ratio(result.baselines["current"].step_time_us,
-                                     result.step_time_us),
-      "peak_memory_bytes": dict(zip(
-          result.cluster.device_names, result.peak_memory_bytes.tolist())),
+      "speedup_over_current": tables.ratio(current_us, result.step_time_us),
+      "peak_memory_bytes": dict(zip(result.cluster.device_names, result.peak_memory_bytes)),
       "evaluations": result.evaluations, "seconds": result.seconds,
       "at_most_above_the_best": tables.above(result),
       "interrupted": result.interrupted, "ended": result.ended,
-      "baselines": {name: _json(row) for name, row in result.baselines.items()},
-      "history": [
-          {"evaluations": e, "seconds": s, "objective_us": o} for e, s, o in result.history],
-      "measured": None if measured is None else {
-          **_json(measured.step), "measurements": measured.measurements,
-          "failures": measured.failures,
-          "placers": {name: _json(step) for name, step in measured.by_placer.items()}},
-      "replicas": None if replication is None else _replication(replication),
-      "unknown": result.costs.unknown,
-      "notes": list(result.notes),
-  }
+      "baselines": result.baselines,
+      "history": [dict(zip(("evaluations", "seconds", "objective_us"), each))
+                  for each in result.history],
+      "measured": measured and {
+          **vars(measured.step), "measurements": measured.measurements,
+          "failures": measured.failures, "placers": measured.by_placer},
+      "replicas": result.replication and _replication(result.replication),
+      "unknown": result.costs.unknown, "small_step": result.small_step,
+      "notes": result.notes,
+  })
 
 
 def _graph(graph: ComputationGraph) -> Dict[str, Any]:
-  """Returns the graph as JSON, with the options of `load_graph`."""
+  """Returns the graph, with the options of `load_graph`."""
   source = graph.source
   return {
-      "fingerprint": graph.fingerprint, "fetches": list(graph.fetches),
+      "fingerprint": graph.fingerprint, "fetches": graph.fetches,
       "path": source.path if source else None, "ops": graph.num_ops,
       "options": {} if source is None else {
-          "feeds": list(graph.feeds),
-          "feed_shapes": {name: list(shape) for name, shape in source.feed_shapes.items()},
+          "feeds": graph.feeds, "feed_shapes": source.feed_shapes,
           "trip_count": source.trip_count, "split_loops": source.split_loops}}
 
 
-def _json(record: Any) -> Dict[str, Any]:
-  """Returns the fields of a record as JSON, without its placement; unknown numbers are null."""
-  def plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-      return value.tolist() if np.isfinite(value).all() else None
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-  return {name: plain(value) for name, value in vars(record).items() if name != "placement"}
-
-
-def step_line(graph: ComputationGraph) -> str:
-  """Returns a sentence on the step: its fetches and its feeds.
-
-  Results that are copied by Identity ops, such as results of functions, have the name of the op
-  that computes them.
-  """
-  shapes = graph.source.feed_shapes if graph.source is not None else {}
-  feeds = [name + (f" [{', '.join(map(str, shapes[name]))}]" if name in shapes else "")
-           for name in graph.feeds]
-  # Fetched tensors are results; fetched ops have side effects.
-  results = [_computed(graph, name) for name in graph.fetches if ":" in name]
-  effects = [name for name in graph.fetches if ":" not in name]
-  runs = f"A step runs {listed([*results, *effects], most=4)}"
-  if len(effects) > 4:
-    computes = f"A step computes {listed(results, most=4)} and" if results else "A step"
-    runs = f"{computes} runs {len(effects)} ops for their effects, such as {effects[0]}"
-  fed = f", fed {listed(feeds, most=4)}" if feeds else ""
-  return f"{runs}{fed}: {counted(graph.num_ops, 'op')}."
-
-
-def _computed(graph: ComputationGraph, fetch: str) -> str:
-  """Returns the name of the tensor that a fetched tensor copies."""
-  name, _, port = fetch.rpartition(":")
-  op = graph.op_index[name]
-  # Back through copies to the op that computes the tensor.
-  while graph.op_types[op] == "Identity":
-    edges = np.flatnonzero((graph.edge_consumers == op) & (graph.edge_ports >= 0))
-    op, port = int(graph.edge_producers[edges[0]]), str(graph.edge_ports[edges[0]])
-  return f"{graph.op_names[op]}:{port}"
-
-
 def _replication(replication: Replication) -> Dict[str, Any]:
-  """Returns the results of every replication strategy as JSON, and the feeds of the replicas."""
+  """Returns the results of every replication strategy, and the feeds of the replicas."""
   grown, check = replication.grown, replication.check
   return {
       # Speed-ups are per example: step times of the baselines are scaled to the new batch.
-      "batch_grew": None if grown is None else {"from": grown[1], "to": grown[0]},
-      "placed": None if replication.chosen is None else replication.chosen.describe(),
-      "rows": {
-          strategy: {**_json(row), "examples_per_second": row.examples_per_second}
-          for strategy, row in replication.rows.items()},
-      "data_parallel": None if replication.data_parallel is None else _json(
-          replication.data_parallel),
-      "refused": replication.refused, "not_made": dict(replication.not_made),
-      "check": None if check is None else {**dataclasses.asdict(check), "text": str(check)}}
+      "batch_grew": grown and {"from": grown[1], "to": grown[0]},
+      "placed": replication.chosen and replication.chosen.describe(),
+      "rows": {strategy: {**vars(row), "examples_per_second": row.examples_per_second}
+               for strategy, row in replication.rows.items()},
+      "data_parallel": replication.data_parallel,
+      "refused": replication.refused, "not_made": replication.not_made,
+      "check": check and {**vars(check), "text": str(check)}}
+
+
+def step_line(graph: ComputationGraph) -> str:
+  """Returns a sentence on the step: its fetches and its feeds."""
+  shapes = graph.source.feed_shapes if graph.source is not None else {}
+  feeds = [name + (f" [{', '.join(map(str, shapes[name]))}]" if name in shapes else "")
+           for name in graph.feeds]
+  fed = f", fed {listed(feeds, most=4)}" if feeds else ""
+  return f"A step runs {listed(graph.fetches, most=4)}{fed}: {counted(graph.num_ops, 'op')}."

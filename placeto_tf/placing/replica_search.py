@@ -13,15 +13,20 @@ import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
-from placeto_tf.errors import GraphError, PlacementError, PlacetoError, ReplicaMismatchError
+from placeto_tf.errors import GraphError, PlacementError, ReplicaMismatchError, one_line
 from placeto_tf.placing import registry, running
 from placeto_tf.placing.compiling_ahead import compile_ahead
 from placeto_tf.placing.config import AUTO, DEFAULT_MAX_SECONDS, PlacingConfig
-from placeto_tf.placing.explaining import small_step_note
 from placeto_tf.placing.observing import SILENT, Observer
 from placeto_tf.placing.registry import DATA_PARALLEL
 from placeto_tf.placing.replica_candidates import Candidate, is_live, search_replicas, worth_trying
-from placeto_tf.placing.result import Baseline, PlacingResult, ReplicaRow, Replication
+from placeto_tf.placing.result import (
+  Baseline,
+  PlacingResult,
+  ReplicaRow,
+  Replication,
+  check_fits,
+)
 from placeto_tf.problem.candidates import compute_devices, fallback_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import ReplicaSource, ReplicatedGraph, data_parallel, replicated_costs
@@ -71,7 +76,6 @@ class _ReplicaSearch:
     source, cluster, config, observer: see `place_replicas`.
     candidates: the candidates, fewest replicas first; pipelines last.
     not_made: replication strategy -> the reason why it cannot be made.
-    checks: name of a replication strategy -> the comparison with the graph's training.
   """
 
   source: ReplicaSource
@@ -80,7 +84,14 @@ class _ReplicaSearch:
   observer: Observer
   candidates: List[Candidate] = dataclasses.field(default_factory=list)
   not_made: Dict[Strategy, str] = dataclasses.field(default_factory=dict)
-  checks: Dict[str, TrainingComparison] = dataclasses.field(default_factory=dict)
+
+  @property
+  def asked(self) -> Optional[Tuple[int, int]]:
+    """Returns the requested replicas and micro-batches; None if all numbers are tried."""
+    replicas, found = self.config.replicas, pipeline_strategy(self.config.replicas)
+    if found is not None:
+      return found[0] * found[1], found[1]
+    return (replicas, 1) if isinstance(replicas, int) else None
 
   def result(self) -> PlacingResult:
     """Makes, searches and checks the candidates; see `place_replicas`."""
@@ -90,14 +101,14 @@ class _ReplicaSearch:
     # A single replica cannot have mirrored variables.
     strategies: Set[Strategy] = {
         (count, mirrored and count > 1, 1) for count in counts for mirrored in kinds}
-    asked = pipeline_strategy(config.replicas)
-    if asked is not None:
-      strategies.add((asked[0] * asked[1], False, asked[1]))
+    if self.asked and self.asked[1] > 1:
+      strategies.add((self.asked[0], False, self.asked[1]))
     found = {each: self.make(each) for each in sorted({*strategies, (parallel, False, 1)})}
     made = {strategy: each for strategy, each in found.items() if each is not None}
     # Use the given graph if not even a single replica can be made of it.
     if (1, False, 1) not in made:
-      made[1, False, 1] = Candidate(1, None, self.problem(None), reference=self._is_reference(1, 1))
+      made[1, False, 1] = Candidate(
+          1, None, self.problem(None), reference=self.asked not in (None, (1, 1)))
     # Use only as many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
     widest = made[max(strategy for strategy in made if not strategy[1] and strategy[2] == 1)]
     self.candidates = [made[strategy] for strategy in sorted(made) if strategy in strategies]
@@ -124,14 +135,15 @@ class _ReplicaSearch:
       best = search_replicas(
           self.candidates, config.budget, config.seed, Runs(config.num_runs), progress, pipelines)
     seconds = time.monotonic() - started
-    best, refused = self._checked(best) if config.check_replicas else (best, "")
-    # Else why the largest number of replicas with shared variables could not be made.
-    refused = refused or next((why for (_, mirrored, batches), why in reversed(list(
+    check = self._check(best)
+    # The reason why the largest number of replicas with shared variables could not be made.
+    refused = next((why for (_, mirrored, batches), why in reversed(list(
         self.not_made.items())) if not mirrored and batches == 1), "")
+    rows = {each.strategy: _row(each, str(check or "") if each is best else "")
+            for each in self.candidates}
     replication = Replication(
-        best.replicated, {each.strategy: self._row(each) for each in self.candidates},
-        None if widest.replicas == 1 else _data_parallel(widest), refused,
-        self.checks.get(best.strategy),
+        best.replicated, rows, None if widest.replicas == 1 else _data_parallel(widest), refused,
+        check,
         {strategy_name(*each): why for each, why in self.not_made.items() if each[0] > 1},
         self.source.graph)
     return _result(self.candidates, best, replication, config, seconds)
@@ -155,15 +167,15 @@ class _ReplicaSearch:
     except Exception as error:  # pylint: disable=broad-except  of whatever builds the user's graph
       # Not every graph can have mirrored variables or micro-batches. Unless the user asked for
       # them, try the other strategies.
-      asked = pipeline_strategy(config.replicas) if batches > 1 else (
-          count == config.replicas != 1 and not (mirrored and config.mirrored_variables is None))
-      if asked or batches > 1 and not isinstance(error, GraphError):
+      requested = count > 1 and self.asked == (count, batches) and not (
+          mirrored and config.mirrored_variables is None)
+      if requested or batches > 1 and not isinstance(error, GraphError):
         raise
-      self.not_made[strategy] = _said(error)
+      self.not_made[strategy] = one_line(error, 500)
       return None
     return Candidate(
         count, replicated.global_batch, problem, mirrored, batches,
-        self._is_reference(count, batches), replicated=replicated)
+        self.asked not in (None, (count, batches)), replicated=replicated)
 
   def problem(self, replicated: Optional[ReplicatedGraph]) -> PlacementProblem:
     """Makes the problem of replicas, or of the graph, with costs of the config's source."""
@@ -177,59 +189,31 @@ class _ReplicaSearch:
         graph, self.cluster, self.config, costs,
         replicated=replicated if replicated is not None and replicated.replicas > 1 else None)
 
-  def _is_reference(self, count: int, batches: int) -> bool:
-    """Returns whether replicas of this strategy only serve for comparison."""
-    asked = pipeline_strategy(self.config.replicas)
-    if asked is not None:
-      return (count, batches) != (asked[0] * asked[1], asked[1])
-    return self.config.replicas not in (AUTO, count)
-
-  def _row(self, candidate: Candidate) -> ReplicaRow:
-    """Returns the row of the table of replicas."""
-    problem = candidate.problem
-    found = problem.simulator.simulate(problem.search_log.best_known)
-    return ReplicaRow(
-        candidate.replicas, candidate.mirrored, candidate.global_batch, float(found.step_time_us),
-        found.peak_memory_bytes, bool(found.fits), problem.search_log.evaluations,
-        candidate.dropped, str(self.checks.get(candidate.strategy, "")), candidate.micro_batches)
-
-  def _checked(self, best: Candidate) -> Tuple[Candidate, str]:
-    """Returns the best candidate whose training agrees with the graph's, by a check of each.
+  def _check(self, best: Candidate) -> Optional[TrainingComparison]:
+    """Trains replicas beside the graph, and compares.
 
     A check takes at most as long as the search may, but always has half a minute.
 
     Args:
-      best: the candidate to begin with.
+      best: the replicas to place.
 
     Returns:
-      The candidate, and the mismatch of the first rejected candidate, or "".
+      The comparison, also if it failed; None for one replica, or if it is not requested.
 
     Raises:
-      ReplicaMismatchError: the training of every candidate differs from the graph's.
+      ReplicaMismatchError: the training of the replicas differs from the graph's.
     """
-    problems: List[GraphError] = []
+    if not self.config.check_replicas or best.replicas == 1:
+      return None
+    assert best.replicated is not None
     limit_s = max(_LEAST_CHECK_S, self.config.budget.max_seconds or DEFAULT_MAX_SECONDS)
-    while best.replicas > 1:
-      replicated = best.problem.replicated
-      assert replicated is not None
-      try:
-        with self.observer.stage(f"Training {best.strategy} replicas beside the graph, to compare"):
-          self.checks[best.strategy] = check_replicas(self.source, replicated, limit_s)
-        break
-      except ReplicaMismatchError as problem:
-        problems.append(problem)
-        self.checks[best.strategy] = TrainingComparison(False, str(problem))
-        # The best candidate that is not compared yet.
-        left = [each for each in self.candidates
-                if each.strategy not in self.checks and not each.reference]
-        if not left:
-          raise problems[0] from None
-        best = min(left, key=lambda each: (each.rank, each.replicas, each.mirrored))
-      except Exception as problem:  # pylint: disable=broad-except  of whatever builds graphs
-        self.checks[best.strategy] = TrainingComparison(
-            False, f"with a few examples: {_said(problem)}")
-        break
-    return best, str(problems[0]) if problems else ""
+    try:
+      with self.observer.stage(f"Training {best.strategy} replicas beside the graph, to compare"):
+        return check_replicas(self.source, best.replicated, limit_s)
+    except ReplicaMismatchError:
+      raise
+    except Exception as error:  # pylint: disable=broad-except  of whatever builds graphs
+      return TrainingComparison(False, f"with a few examples: {one_line(error)}")
 
 
 def replica_counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
@@ -260,12 +244,14 @@ def replica_counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int]
   return sorted({1, wanted}), devices
 
 
-def _said(problem: Exception) -> str:
-  """Returns an error in one line, with its type if the type is not of this package."""
-  if isinstance(problem, PlacetoError):
-    return str(problem)
-  lines = str(problem).strip().splitlines()
-  return f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
+def _row(candidate: Candidate, check: str) -> ReplicaRow:
+  """Returns the row of the table of replicas, with the text of the check."""
+  problem = candidate.problem
+  found = problem.simulator.simulate(problem.search_log.best_known)
+  return ReplicaRow(
+      candidate.replicas, candidate.mirrored, candidate.global_batch, float(found.step_time_us),
+      found.peak_memory_bytes, bool(found.fits), problem.search_log.evaluations,
+      candidate.dropped, check, candidate.micro_batches)
 
 
 def _data_parallel(candidate: Candidate) -> Optional[ReplicaRow]:
@@ -290,22 +276,16 @@ def _result(
     seconds: float) -> PlacingResult:
   """Returns the result of the best candidate, with its replicas, or raises if nothing fits."""
   problem = best.problem
-  if not problem.search_log.best_fits:
-    raise PlacementError(
-        f"no placement was found that fits, of any number of replicas ({best.strategy} come "
-        "closest); add devices or memory, or lower the batch size")
+  check_fits(problem, f", of any number of replicas ({best.strategy} come closest)")
   baselines = _baselines(candidates, best, replication)
   chosen = replication.chosen
-  notes = problem.graph.notes + problem.costs.notes + (chosen.notes if chosen is not None else ())
+  notes = chosen.notes if chosen is not None else ()
   if replication.refused:
     notes += (f"no more replicas: {replication.refused}",)
-  simulated = problem.simulator.simulate(problem.search_log.best_known)
-  notes += tuple(filter(None, [small_step_note(problem.graph, simulated)]))
   return PlacingResult.of(
       problem, problem.search_log.best_known, baselines, config,
       evaluations=sum(each.problem.search_log.evaluations for each in candidates), seconds=seconds,
-      proven=False, notes=notes, interrupted=False,
-      replication=replication)
+      proven=False, notes=notes, replication=replication)
 
 
 def _baselines(

@@ -6,25 +6,57 @@ Dimensions: N ops, D devices, R replicas.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts
-from placeto_tf.errors import counted
+from placeto_tf.errors import PlacementError, counted, listed
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placements import Placement
 from placeto_tf.placing import placed_targets, tables
 from placeto_tf.placing.config import PlacingConfig
-from placeto_tf.placing.explaining import Explanation, WhatIf, explain, ms_text, what_if
+from placeto_tf.placing.explaining import (
+  Explanation,
+  WhatIf,
+  explain,
+  ms_text,
+  small_step,
+  what_if,
+)
 from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.search_log import MethodRun
 from placeto_tf.replication import ReplicatedGraph
 from placeto_tf.runtime.comparing import TrainingComparison
 from placeto_tf.search.lower_bounds import lower_bound_us
-from placeto_tf.simulation import SimulationResult
+from placeto_tf.simulation import SimulationResult, memory_report
+
+INTERRUPTED = "Ctrl-C"  # the reason why a search ended
+
+
+def check_fits(problem: PlacementProblem, hint: str = "") -> None:
+  """Checks that the best placement of a search fits in memory.
+
+  Args:
+    problem: the problem, after the search.
+    hint: text for the error on the graph that was searched.
+
+  Raises:
+    PlacementError: not even the best placement fits; the message says what it needs.
+  """
+  if problem.search_log.best_fits:
+    return
+  simulated = problem.simulator.simulate(problem.search_log.best_known)
+  held = float(problem.costs.persistent_bytes.sum())
+  memory = float(problem.cluster.memory_bytes.sum())
+  raise PlacementError(
+      f"no placement was found that fits{hint}: the best is "
+      f"{'; '.join(memory_report(problem.graph, problem.costs, simulated))} (variables and "
+      f"constants alone take {held / 2**30:.2f} GB of the cluster's {memory / 2**30:.2f} GB); add "
+      "devices or memory, or lower the batch size")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -154,11 +186,10 @@ class PlacingResult:
     history: (evaluations, seconds, objective_us) at each improvement.
     indices: [N] int32 device of each needed op.
     simulated: the simulated step, for timelines.
+    graph, costs, cluster, config: the inputs and options of the run.
     proven: whether the placement is known to be optimal.
     notes: assumptions, for the user.
-    interrupted: whether Ctrl-C ended the search before its budget did.
     ended: a text with the reason why the search ended.
-    graph, costs, cluster, config: the inputs and options of the run.
     measured: the measurements of real sessions, with cost="measured"; else None.
     replication: results of all tried replication strategies; None if one replica was requested.
   """
@@ -174,18 +205,22 @@ class PlacingResult:
   history: List[Tuple[int, float, float]]
   indices: np.ndarray
   simulated: SimulationResult
-  proven: bool
-  notes: Tuple[str, ...]
-  interrupted: bool
   graph: ComputationGraph
   costs: OpCosts
   cluster: Cluster
   config: PlacingConfig
+  proven: bool
+  notes: Tuple[str, ...]
+  ended: str = ""
   measured: Optional[MeasuredSearch] = None
   replication: Optional[Replication] = None
-  ended: str = ""
 
   @property
+  def interrupted(self) -> bool:
+    """Returns whether Ctrl-C ended the search before its budget did."""
+    return self.ended == INTERRUPTED
+
+  @functools.cached_property
   def explanation(self) -> Explanation:
     """Explains the step time by the critical path of the simulation."""
     return explain(self.graph, self.simulated, self.lower_bound_us)
@@ -208,19 +243,15 @@ class PlacingResult:
     return what_if(self, changes)
 
   @property
-  def caveat(self) -> str:
-    """Returns a text on unknown shapes and trip counts, with a remedy; "" if all are known."""
-    if not self.costs.unknown:
-      return ""
-    return (f"at least {ms_text(self.step_time_us)}: {self.costs.unknown}; give "
-            f"{'--feed_shapes=..., ' if 'shapes' in self.costs.unknown else '--trip_count=..., '}"
-            "or --look=yes to run the step once here and see them")
+  def small_step(self) -> str:
+    """Returns a remark if the step is too small for several devices, with a remedy, or ""."""
+    return small_step(self.explanation, self.cluster)
 
   @classmethod
   def of(
       cls, problem: PlacementProblem, indices: np.ndarray, baselines: Dict[str, Baseline],
-      config: PlacingConfig, *, evaluations: int, bound_us: Optional[float] = None, **more: Any
-  ) -> PlacingResult:
+      config: PlacingConfig, *, bound_us: Optional[float] = None, notes: Tuple[str, ...] = (),
+      **more: Any) -> PlacingResult:
     """Makes the result of a search from its placement, and simulates the placement.
 
     Args:
@@ -228,20 +259,20 @@ class PlacingResult:
       indices: [N] int32 device of each op.
       baselines: placer -> row.
       config: of the run.
-      evaluations: placements evaluated in all.
       bound_us: lower bound of the step time; by default it is computed.
-      **more: further fields of the result.
+      notes: besides those of the graph and its costs.
+      **more: further fields of the result; by default, the search log has their values.
 
     Returns:
       The result.
     """
-    graph, cluster = problem.graph, problem.cluster
+    graph, cluster, log = problem.graph, problem.cluster, problem.search_log
     # Simulate once more, for the start and end of each op.
     simulated = problem.simulator.simulate(indices)
     bound_us = lower_bound_us(problem) if bound_us is None else bound_us
     placement = Placement.from_indices(
         graph, cluster, indices, method=config.method, seed=config.seed,
-        evaluations=problem.search_log.evaluations, step_time_us=simulated.step_time_us,
+        evaluations=log.evaluations, step_time_us=simulated.step_time_us,
         lower_bound_us=bound_us,
         replicas=None if problem.replicated is None else problem.replicated.replicas,
         peak_memory_bytes=dict(zip(cluster.device_names, simulated.peak_memory_bytes.tolist())),
@@ -250,9 +281,10 @@ class PlacingResult:
         options={"existing_devices": config.existing_devices, "pins": dict(config.pins)})
     return cls(
         placement, simulated.step_time_us, simulated.peak_memory_bytes, bool(simulated.fits),
-        baselines, bound_us, evaluations, history=problem.search_log.history, indices=indices,
-        simulated=simulated, graph=graph, costs=problem.costs, cluster=cluster, config=config,
-        **more)
+        baselines, bound_us, history=log.history, indices=indices, simulated=simulated, graph=graph,
+        costs=problem.costs, cluster=cluster, config=config,
+        notes=graph.notes + problem.costs.notes + notes,
+        **{"evaluations": log.evaluations, "seconds": log.seconds, "proven": log.proven, **more})
 
   def __repr__(self) -> str:
     """Returns the result in one line; it begins with the step time, which may be a lower bound."""
@@ -261,12 +293,13 @@ class PlacingResult:
     grown = None if self.replication is None else self.replication.grown
     per = f" of {grown[0]:,} examples (the graph's own step has {grown[1]:,})" if grown else ""
     gain = f"{tables.ratio(current_us, self.step_time_us):.2f}x of {ms_text(current_us)}" + (
-        " for as many, " if grown else ", ") if current_us and self.step_time_us else ""
-    least, unknown = ("at least ", f", {self.costs.unknown}") if self.caveat else ("", "")
-    return (f"PlacingResult({least}{ms_text(self.step_time_us)} a step{per}{unknown}, {gain}"
-            f"at best {ms_text(self.lower_bound_us)}; method={self.config.method!r}, "
-            f"{counted(self.graph.num_ops, 'op')} on {', '.join(self.cluster.device_names[:4])}"
-            f"{', ...' if self.cluster.num_devices > 4 else ''}, "
+        " for as many" if grown else "") if current_us and self.step_time_us else ""
+    least = "at least " if self.costs.unknown else ""
+    said = ", ".join(filter(None, (
+        f"{least}{ms_text(self.step_time_us)} a step{per}", self.costs.unknown, self.small_step,
+        gain, f"at best {ms_text(self.lower_bound_us)}")))
+    return (f"PlacingResult({said}; method={self.config.method!r}, "
+            f"{counted(self.graph.num_ops, 'op')} on {listed(self.cluster.device_names, most=4)}, "
             f"{counted(self.evaluations, 'placement')} evaluated)")
 
   def __str__(self) -> str:

@@ -13,23 +13,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from typing import Any, Iterator, Mapping, Optional, Union
+from typing import Any, Callable, Mapping, Optional, Union
 
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.costs.look import looking
-from placeto_tf.errors import ClusterError, PlacementError
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.graphs.loading import LOAD_OPTIONS
 from placeto_tf.placements import Placement
 from placeto_tf.placing import measured_search, registry, replica_search, running
 from placeto_tf.placing.compiling_ahead import compile_ahead
-from placeto_tf.placing.config import PlacingConfig, check_names
-from placeto_tf.placing.explaining import small_step_note
+from placeto_tf.placing.config import Devices, PlacingConfig, as_cluster, check_names
 from placeto_tf.placing.observing import SILENT, Observer, Progress, observer_of
-from placeto_tf.placing.result import Baseline, PlacingResult
+from placeto_tf.placing.result import INTERRUPTED, Baseline, PlacingResult, check_fits
 from placeto_tf.placing.summaries import Events
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.executors import executor_at
@@ -42,14 +40,14 @@ from placeto_tf.runtime.workers import make_runtime
 from placeto_tf.search.independent_runs import Runs
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.search.starts import of_a_start
-from placeto_tf.simulation import SimulationResult, Simulator, memory_report
+from placeto_tf.simulation import SimulationResult, Simulator
 
 Loaded = Union[ComputationGraph, ReplicaSource]
 
 
 def place(
     graph: Any,
-    cluster: Union[Cluster, str, None] = None,
+    cluster: Devices = None,
     method: str = "auto",
     *,
     root_dir: Optional[str] = None,
@@ -83,9 +81,7 @@ def place(
         "load_graph")
   config = PlacingConfig(method=method, **{
       name: value for name, value in options.items() if name not in LOAD_OPTIONS})
-  if cluster is None:
-    raise ClusterError("no cluster is given; expected one such as \"v100:4\", or \"local\"")
-  cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+  cluster = as_cluster(cluster)
   return place_with(
       load(graph, config, loading), cluster, config, root_dir=root_dir,
       observer=observer_of(progress))
@@ -135,15 +131,14 @@ def place_with(
   Raises:
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
   """
-  with looking(config.look), contextlib.ExitStack() as stack:
-    events = None if root_dir is None else stack.enter_context(Events(root_dir))
-    if events is not None:
-      observer = dataclasses.replace(observer, record=events.record)
-    result = (
-        place_graph(loaded, cluster, config, observer=observer)
-        if isinstance(loaded, ComputationGraph) else
-        replica_search.place_replicas(loaded, cluster, config, observer=observer))
-    if events is not None:
+  search: Callable[..., PlacingResult] = (
+      place_graph if isinstance(loaded, ComputationGraph) else replica_search.place_replicas)
+  with looking(config.look):
+    if root_dir is None:
+      return search(loaded, cluster, config, observer=observer)
+    with Events(root_dir) as events:
+      result = search(
+          loaded, cluster, config, observer=dataclasses.replace(observer, record=events.record))
       with observer.stage("Writing TensorBoard's events"):
         events.finish(result)
   return result
@@ -168,7 +163,7 @@ def place_graph(
   Raises:
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
   """
-  untrained = registry.read_weights(registry.find(config.method), config.policy_weights)
+  notes = registry.read_weights(registry.find(config.method), config.policy_weights)
   if config.cost == "measured":
     make_runtime(cluster, config.workers)  # fail before the search if the workers are wrong
   with observer.stage("Estimating costs"):
@@ -176,28 +171,28 @@ def place_graph(
   with observer.stage("Grouping"):
     problem = running.problem_of(graph, cluster, config, costs)
   with contextlib.ExitStack() as stack:
-    runs = stack.enter_context(runs_of(config))
-    if config.ray is not None:
-      # The report has the number of runs that Ray could start.
-      config = dataclasses.replace(config, independent_runs=runs.count)
+    executor = stack.enter_context(executor_at(config.ray))
+    if config.ray is not None and config.independent_runs is None and (
+        config.max_evaluations is None):
+      # The report has the number of runs that Ray can start.
+      config = dataclasses.replace(config, independent_runs=max(1, executor.cores))
+    runs = Runs(config.num_runs, executor)
     compile_ahead(problem, registry.find(config.method), observer.stage)
     bound_us = lower_bound_us(problem)
     progress = stack.enter_context(observer.search(config.budget))
     problem = problem.renewed()  # the clock begins now, after all preparations
-    budget = _with_target(config.budget, bound_us)
+    budget = config.budget
+    if budget.stop_within and bound_us > 0:
+      budget = dataclasses.replace(budget, target_us=bound_us * (1 + budget.stop_within))
     interrupted = _search(problem, config, budget, bound_us, runs, progress)
-    ended = "Ctrl-C" if interrupted else _ended(
-        problem.search_log, budget, auto=registry.find(config.method).kind is Kind.AUTO)
+    log = problem.search_log
+    ended = INTERRUPTED if interrupted else _ended(
+        log, budget, auto=registry.find(config.method).kind is Kind.AUTO)
+    check_fits(problem)
     # Simulate the placements of all methods once more, for their rows of the table.
-    rows = {each.name: Baseline.of(problem, each) for each in problem.search_log.method_runs}
-    best = problem.search_log.best_known
-    # If even the best placement exceeds a device's memory, raise an error.
-    if not problem.search_log.best_fits:
-      raise PlacementError(_nothing_fits(problem, problem.simulator.simulate(best)))
-    measured, proven, notes = None, problem.search_log.proven, graph.notes + costs.notes
-    notes += untrained + tuple(filter(None, (
-        own_host_note(graph, cluster, costs, best),
-        small_step_note(graph, problem.simulator.simulate(best)))))
+    rows = {each.name: Baseline.of(problem, each) for each in log.method_runs}
+    best, proven, measured = log.best_known, log.proven, None
+    notes += tuple(filter(None, [own_host_note(graph, cluster, costs, best)]))
     if config.cost == "measured":
       # The best placement is measured even if no method's own placement fits in memory.
       found = {name: row.placement for name, row in rows.items()
@@ -209,19 +204,11 @@ def place_graph(
         notes += (str(measured),)
       # Keep the result of the search even if workers, sessions or sockets fail, or after Ctrl-C.
       except (Exception, KeyboardInterrupt) as error:
-        interrupted = interrupted or isinstance(error, KeyboardInterrupt)
+        ended = INTERRUPTED if isinstance(error, KeyboardInterrupt) else ended
         notes += (f"simulated steps decided, because measuring failed ({error!r})",)
   return PlacingResult.of(
-      problem, best, rows, config, bound_us=bound_us, evaluations=problem.search_log.evaluations,
-      seconds=problem.search_log.seconds, proven=proven, notes=notes, interrupted=interrupted,
-      measured=measured, ended=ended)
-
-
-def _with_target(budget: Budget, bound_us: float) -> Budget:
-  """Returns the budget with a target: the lower bound plus the share `stop_within`."""
-  if not budget.stop_within or not bound_us > 0:
-    return budget
-  return dataclasses.replace(budget, target_us=bound_us * (1 + budget.stop_within))
+      problem, best, rows, config, bound_us=bound_us, proven=proven, notes=notes, ended=ended,
+      measured=measured)
 
 
 def _ended(log: SearchLog, budget: Budget, *, auto: bool) -> str:
@@ -237,17 +224,6 @@ def _ended(log: SearchLog, budget: Budget, *, auto: bool) -> str:
   # `auto` ends with the budget, or leaves a rest that is too short for another search.
   used = auto or log.exhausted(dataclasses.replace(budget, target_us=None))
   return "the budget is used" if used else "the method has come to its end"
-
-
-@contextlib.contextmanager
-def runs_of(config: PlacingConfig) -> Iterator[Runs]:
-  """Yields the number of independent runs and their executor, from the configuration."""
-  with executor_at(config.ray) as executor:
-    count = config.num_runs
-    by_time = config.max_evaluations is None
-    if config.ray is not None and config.independent_runs is None and by_time:
-      count = max(1, executor.cores)
-    yield Runs(count, executor)
 
 
 def _search(
@@ -279,17 +255,6 @@ def _search(
   return False
 
 
-def _nothing_fits(problem: PlacementProblem, simulated: SimulationResult) -> str:
-  """Returns the message of the error where no placement fits in memory."""
-  reports = memory_report(problem.graph, problem.costs, simulated)
-  held = float(problem.costs.persistent_bytes.sum())
-  memory = float(problem.cluster.memory_bytes.sum())
-  return (
-      f"no placement was found that fits: the best is {'; '.join(reports)} (variables and "
-      f"constants alone take {held / 2**30:.2f} GB of the cluster's {memory / 2**30:.2f} GB); add "
-      "devices or memory, or lower the batch size")
-
-
 def simulate(
     graph: Any, cluster: Union[Cluster, str], placement: Union[Placement, str, np.ndarray],
     *, costs: str = "grappler", any_graph: bool = False,
@@ -309,7 +274,7 @@ def simulate(
   Raises:
     PlacetoError: the graph, cluster, costs or placement is wrong.
   """
-  cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+  cluster = as_cluster(cluster)
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
   if isinstance(placement, str):
     placement = Placement.load(placement)

@@ -33,19 +33,25 @@ def table(result: Any, *, verbose: bool = False) -> str:
     The lines of text.
   """
   replication = result.replication
-  parts = [_first_lines(result), [] if replication is None else replica_table(replication),
-           _align(frame(result, verbose)), _lines(result)]
+  parts = [caveats(result), [] if replication is None else replica_table(replication),
+           _align(frame(result, verbose)), last_lines(result)]
   return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def summary(result: Any) -> str:
   """Returns what `print(result)` shows: the step time, after what is unknown or has grown."""
-  return "\n".join(_first_lines(result) + _lines(result))
+  return "\n".join(caveats(result) + last_lines(result))
 
 
-def _first_lines(result: Any) -> List[str]:
-  """Returns the lines that report unknown shapes, unknown trip counts and a batch that grew."""
-  lines = [result.caveat[:1].upper() + result.caveat[1:] + "."] if result.caveat else []
+def caveats(result: Any) -> List[str]:
+  """Returns lines on unknown shapes and trip counts, too small a step, and a batch that grew."""
+  lines, unknown = [], result.costs.unknown
+  if unknown:
+    flag = "--feed_shapes=..." if "shapes" in unknown else "--trip_count=..."
+    lines.append(f"At least {ms_text(result.step_time_us)}: {unknown}; give {flag}, or --look=yes "
+                 "to run the step once here and see them.")
+  if result.small_step:
+    lines.append(f"The step is {result.small_step}.")
   grown = None if result.replication is None else result.replication.grown
   if grown is not None:
     lines.append(
@@ -58,7 +64,7 @@ def _first_lines(result: Any) -> List[str]:
 def html(result: Any) -> str:
   """Returns the comparison and the picture of the step, for a notebook."""
   first, last = ([f"<p>{escape(line)}</p>" for line in lines] for lines in (
-      _first_lines(result), _lines(result)))
+      caveats(result), last_lines(result)))
   found = [*first, frame(result).to_html(index=False, border=0), *last]
   if result.graph.num_ops <= timeline.MAX_PICTURED_OPS:
     found.append('<img style="max-width: 100%" alt="One simulated step, by device" '
@@ -135,7 +141,7 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
   return found.drop(columns=left_out)
 
 
-def _lines(result: Any) -> List[str]:
+def last_lines(result: Any) -> List[str]:
   """Returns the lines below the table."""
   return [verdict(result), f"What bounds the step: {result.explanation.causes}.",
           *(f"Note: {note}" for note in result.notes)]

@@ -23,7 +23,7 @@ from placeto_tf.placements.keras_batches import KerasStep
 from placeto_tf.placements.placed_functions import PlacedFunction
 from placeto_tf.placements.traced_steps import FunctionStep, Specs, TracedStep
 from placeto_tf.placing import tables
-from placeto_tf.placing.config import PlacingConfig, check_names
+from placeto_tf.placing.config import PlacingConfig, as_cluster, check_names
 from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.replica_search import replica_counts
 from placeto_tf.placing.result import PlacingResult
@@ -40,7 +40,6 @@ _FIRST = "replica_0/"  # begins the names of replica 0's ops
 _ENOUGH = 0.9  # least share of ops with known names in another trace of the same step
 _OF_PLACE = ("root_dir", "progress")  # options of `place()` that no `PlacingConfig` has
 
-Devices = Union[Cluster, str, None]  # a cluster, or text for `Cluster.parse`
 Found = Union[Placement, "TrainingPlan", str, None]  # the result of an earlier search
 Shapes = Sequence[Tuple[int, ...]]
 
@@ -58,7 +57,7 @@ class TrainingPlan:
     placement: op name -> device name.
     replicated: the replicas that divide a batch; None for one replica.
     traced: the specs with which the graph to place or replicate was traced.
-    result: the result of the search; None for a loaded placement.
+    result: the result of the search; None for a placement of an earlier search.
   """
 
   specs: Specs
@@ -87,16 +86,11 @@ class TrainingPlan:
     assert self.graph.source is not None
     return self.graph.source.tf_graph
 
-  @property
-  def _searched(self) -> Optional[PlacingResult]:
-    """Returns the result of the search if it is of this plan's graph, not of another batch's."""
-    return self.result if self.result is not None and self.result.graph is self.graph else None
-
   @functools.cached_property
   def costs(self) -> OpCosts:
     """Returns the costs of the placed graph's ops."""
-    if self._searched is not None:
-      return self._searched.costs
+    if self.result is not None:
+      return self.result.costs
     return estimate_costs(self.graph, self.cluster) if self.replicated is None else (
         replicated_costs(self.replicated, self.cluster))
 
@@ -113,9 +107,8 @@ class TrainingPlan:
 
   @property
   def before_us(self) -> Optional[float]:
-    """Returns the simulated time of the unplaced step; None for a loaded placement."""
-    found = self._searched
-    return None if found is None else found.baselines["current"].step_time_us
+    """Returns the simulated time of the unplaced step; None without a search."""
+    return None if self.result is None else self.result.baselines["current"].step_time_us
 
   def save(self, path: str) -> None:
     """Writes the placement, for `placement=path` of `compile_step` or `compile_placed`.
@@ -137,7 +130,8 @@ class TrainingPlan:
   def text(self) -> str:
     """Returns the simulated step times, the replicas and the devices in a line."""
     before = "" if self.before_us is None else f" instead of {ms_text(self.before_us)}"
-    return (f"{ms_text(self.step_time_us)} a step{before}, simulated; "
+    small = "" if self.result is None else self.result.small_step
+    return (f"{ms_text(self.step_time_us)} a step{before}, simulated{small and f', {small}'}; "
             f"{counted(self.replicas, 'replica')}, {counted(self.graph.num_ops, 'op')} on "
             f"{short_names(self.cluster)}")
 
@@ -380,20 +374,18 @@ def replica_source(
         # If the batch grows, it is not divided.
         if source.replicas(count).global_batch == size:
           return source, traced
-      except GraphError as error:
-        problems.append(error)
       except Exception as error:  # the user's code may raise anything
-        problems.append(GraphError(
+        problems.append(error if isinstance(error, GraphError) else GraphError(
             f"the step {step.name!r} cannot be divided among {count} replicas "
             f"({keras_models.cause_of(error)}); the batch is {size}, the most frequent first "
             "dimension of its arguments: put the batch first in all of them, leave its size out of "
             "the code, or train with one replica"))
-  said = problems[0] if problems else GraphError(
+  problems.append(GraphError(
       f"the step {step.name!r} has fixed shapes that do not divide; leave the batch size out of "
-      "its code, or train with one replica")
+      "its code, or train with one replica"))
 
   def refused(count: int) -> ComputationGraph:
-    raise said
+    raise problems[0]
 
   return ReplicaSource(whole, part=refused, batch_norm=batch_norm), specs
 
@@ -444,51 +436,18 @@ def loaded(placement: Found, options: Mapping[str, Any]) -> Optional[Placement]:
   return Placement.load(os.fspath(placement))
 
 
-def as_cluster(
-    cluster: Devices, placement: Optional[Placement] = None) -> Cluster:
-  """Returns the given cluster, or the cluster of the placement.
-
-  Args:
-    cluster: a `Cluster`, text for `Cluster.parse`, or None.
-    placement: an earlier placement, or None.
-
-  Returns:
-    The cluster.
-
-  Raises:
-    ClusterError: neither is given.
-  """
-  if cluster is not None:
-    return cluster if isinstance(cluster, Cluster) else Cluster.parse(cluster)
-  if placement is None or placement.cluster is None:
-    raise ClusterError(
-        "no cluster is given; name this process's devices with \"local\", or others, such as "
-        "\"v100:4\"")
-  return Cluster.from_json(placement.cluster)
-
-
-def check_devices(cluster: Cluster, placement: Optional[Placement] = None) -> None:
-  """Raises ClusterError where this process lacks a device of a cluster, or of a loaded placement.
-
-  Args:
-    cluster: the devices to place on.
-    placement: the loaded placement, or None before a search.
-  """
+def check_devices(cluster: Cluster) -> None:
+  """Raises ClusterError where this process lacks a device of a cluster."""
   import tensorflow as tf
 
   present = [device.name for device in tf.config.list_logical_devices()]
   # Compare canonical names.
-  absent = [name for name in cluster.device_names
-            if device_names.find_device(present, name) is None]
-  if not absent:
-    return
-  here = ", ".join(device_names.short_name(name) for name in present)
-  raise ClusterError(
-      f"this process has {here}, but not {listed(absent)}; place on its own devices with "
-      "\"local\", or plan for devices elsewhere with placeto_tf.plan_training or plan_step"
-      if placement is None else
-      f"the placement is for {short_names(cluster)}, but this process has {here}; load it in a "
-      "process with those devices, or search for these: give \"local\" and no placement=")
+  if any(device_names.find_device(present, name) is None for name in cluster.device_names):
+    here = ", ".join(device_names.short_name(name) for name in present)
+    raise ClusterError(
+        f"the step is to be placed for {short_names(cluster)}, but this process has {here}; load "
+        "it in a process with those devices, give \"local\" and no placement= to search for "
+        "these, or plan for devices elsewhere with placeto_tf.plan_training or plan_step")
 
 
 def short_names(cluster: Cluster) -> str:

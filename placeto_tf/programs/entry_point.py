@@ -52,32 +52,14 @@ def import_tensorflow_quietly() -> None:
 
 def _help(main: Callable[[], None]) -> str:
   """Returns the program's docstring and its flags; absl's own leaves out the shared ones."""
-  program = sys.modules[main.__module__]
-  text = (program.__doc__ or "").strip()
+  text = (sys.modules[main.__module__].__doc__ or "").strip()
   if not sys.argv[0].endswith(".py"):  # installed, under its console name
     text = _SCRIPT.sub(r"placeto-\1", text)
-  sections = [text, "", "Flags:"]
   # Flags of absl and of libraries are left to --helpfull.
-  modules = (sys.argv[0], main.__module__, shared_flags.__name__)
-  for name, defined in FLAGS.flags_by_module_dict().items():
-    if name in modules:
-      for flag in sorted(defined, key=lambda flag: flag.name):
-        default = "" if flag.value is None else f" (default: {flag.default_as_str})"
-        sections.append(flags.text_wrap(
-            f"--{flag.name}: {flag.help}{default}", length=100, indent="      ",
-            firstline_indent="  "))
-  sections += ["", "--flagfile=FILE reads flags from a file; --helpfull lists those of absl too."]
-  return "\n".join(sections)
-
-
-def _forget_readers() -> None:
-  """Discards all later output; Python flushes once more when it ends."""
-  nowhere = os.open(os.devnull, os.O_WRONLY)
-  for stream in (sys.stdout, sys.stderr):
-    try:
-      stream.flush()
-    except BrokenPipeError:
-      os.dup2(nowhere, stream.fileno())
+  modules = dict.fromkeys((sys.argv[0], main.__module__, shared_flags.__name__))
+  return "\n".join([
+      text, *map(FLAGS.module_help, modules), "",
+      "--flagfile=FILE reads flags from a file; --helpfull lists those of absl too."])
 
 
 def _terminated(number: int, _: object) -> None:
@@ -104,10 +86,7 @@ def run_program(
   def parse(argv: List[str]) -> List[str]:
     # Before absl, whose own help leaves out the shared flags.
     if {"--help", "-help", "-h", "-?"} & set(argv[1:]):
-      try:
-        print("\n\n".join(filter(None, (_help(main), more_help()))), flush=True)
-      except BrokenPipeError:  # whoever read it has left
-        _forget_readers()
+      print("\n\n".join(filter(None, (_help(main), more_help()))), flush=True)
       sys.exit(0)
     try:
       rest = FLAGS(argv)
@@ -132,7 +111,13 @@ def run_program(
   except PlacetoError as error:
     fail(error)
   except BrokenPipeError:  # whoever read the output has left, as `head` does
-    _forget_readers()
+    # Python flushes once more when it ends: discard what is left.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+      try:
+        stream.flush()
+      except BrokenPipeError:
+        os.dup2(nowhere, stream.fileno())
     sys.exit(128 + getattr(signal, "SIGPIPE", 13))
   except OSError as error:
     # A path that cannot be read or written is the user's to mend; anything else is a bug.

@@ -84,14 +84,6 @@ def define_budget_flags(max_seconds: Optional[float]) -> None:
       upper_bound=10**12)
 
 
-def define_stop_within_flag() -> None:
-  """Defines --stop_within."""
-  flags.DEFINE_float(
-      "stop_within", None, "Ends the search early, once the step time is within this share of its "
-      "lower bound, or once doubling the search time has gained less than this share; 0: "
-      "never. Default: 0.01; with --max_evaluations, 0.", lower_bound=0, upper_bound=1)
-
-
 def define_runs_flag(default: str) -> None:
   """Defines --independent_runs; `default` describes its default in the help."""
   flags.DEFINE_integer(
@@ -205,8 +197,7 @@ def show_row(done: int, total: int, row: Dict[str, Any]) -> None:
   """
   budget = f" budget {row['budget']}" if row["budget"] else ""
   print(f"[{done}/{total}] {row['graph']} {row['cluster']} {row['method']} seed {row['seed']}"
-        f"{budget}: "
-        f"{row['step_time_us'] / 1e3:.1f} ms, {row['evaluations']} evaluations, "
+        f"{budget}: {row['step_time_us'] / 1e3:.1f} ms, {row['evaluations']} evaluations, "
         f"{row['seconds']:.1f} s", file=sys.stderr, flush=True)
 
 
@@ -217,14 +208,10 @@ def whole_numbers(name: str) -> Tuple[int, ...]:
     PlacetoError: the flag has anything else than whole numbers from 0 to 2^32 - 1.
   """
   texts: List[str] = FLAGS[name].value or []
-  try:
-    found = tuple(int(text) for text in texts)
-  except ValueError:
-    # Refused below, with the text that was given.
-    found = (-1,)
-  if not all(0 <= number < 2**32 for number in found):
+  # Eleven digits are enough to be refused.
+  if not all(text.isdecimal() and int(text[:11]) < 2**32 for text in texts):
     raise PlacetoError(f"--{name}={','.join(texts):.60} are not whole numbers from 0 to 2^32 - 1")
-  return found
+  return tuple(map(int, texts))
 
 
 def expand_globs(texts: Sequence[str]) -> Tuple[str, ...]:
@@ -235,15 +222,13 @@ def expand_globs(texts: Sequence[str]) -> Tuple[str, ...]:
       from placeto_tf.zoo import expand  # not needed by every program
 
       expanded += expand(text)
-      continue
     # Brackets of a spec are no glob.
-    if text.startswith(("zoo:", "made:")) or not glob.has_magic(text):
+    elif text.startswith(("zoo:", "made:")) or not glob.has_magic(text):
       expanded.append(text)
-      continue
-    found = sorted(glob.glob(text))
-    if not found:
+    elif not glob.glob(text):
       raise PlacetoError(f"{text} matches no file; give a glob that does, or zoo:NAME")
-    expanded += found
+    else:
+      expanded += sorted(glob.glob(text))
   return tuple(expanded)
 
 
@@ -285,10 +270,10 @@ def parse_pins(texts: Sequence[str]) -> List[Tuple[str, str]]:
   """Reads (regex, device) pairs from "REGEX:DEVICE"; the device begins at the last ":/"."""
   pins = []
   for text in texts:
-    # From the right: the regex may hold colons and slashes.
-    regex, separator, device = text.rpartition(":/")
-    if not separator or not regex:
+    # Greedy: the regex may hold colons and slashes.
+    match = re.fullmatch("(.+):(/.*)", text)
+    if not match:
       raise PlacetoError(f"--pin={text} was not understood; expected REGEX:DEVICE, such as "
                          "'embedding/.*:/CPU:0'")
-    pins.append((regex, "/" + device))
+    pins.append((match[1], match[2]))
   return pins
