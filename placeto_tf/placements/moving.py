@@ -82,18 +82,12 @@ def _replace_handle(variable: tf.Variable, device: str) -> tf.Tensor:
   import tensorflow as tf
 
   old = variable.handle
-  # Run eagerly, even if the caller is tracing a function.
-  with tf.init_scope(), tf.device(device):
-    try:
-      if bool(variable.is_initialized()):
-        copy = copied(variable, device)
-        new = copy.handle
-      else:
-        new = _empty_handle(variable)
-    except tf.errors.OpError as error:
-      raise PlacementError(
-          f"the variable {variable.name!r} cannot be moved to {device} ({one_line(error)}); give "
-          "the cluster the memory that the device really has") from error
+  try:
+    new = copied(variable, device).handle
+  except tf.errors.OpError as error:
+    raise PlacementError(
+        f"the variable {variable.name!r} cannot be moved to {device} ({one_line(error)}); give "
+        "the cluster the memory that the device really has") from error
   # Identity and shape data of the old handle, by which TensorFlow knows the variable.
   for name in ("_name", "_unique_id", "_handle_data"):
     if hasattr(old, name):
@@ -115,15 +109,6 @@ def copied(variable: tf.Variable, device: str) -> tf.Variable:
     return tf.Variable(
         variable.read_value(), trainable=variable.trainable, dtype=variable.dtype,
         shape=variable.shape, name=variable.name.partition(":")[0])
-
-
-def _empty_handle(variable: tf.Variable) -> tf.Tensor:
-  """Makes a resource without a value; returns its handle."""
-  from tensorflow.python.ops import resource_variable_ops
-
-  return resource_variable_ops.UninitializedVariable(
-      trainable=variable.trainable, dtype=variable.dtype, shape=variable.shape,
-      name=variable.name.partition(":")[0]).handle
 
 
 def _rebind(replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]]) -> None:

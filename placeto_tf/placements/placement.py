@@ -32,6 +32,7 @@ from placeto_tf.clusters import device_names
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts
 from placeto_tf.errors import PlacementError
+from placeto_tf.files import outputs, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.placements import applying, belonging, coverage, placement_json
 from placeto_tf.simulation import SimulationResult
@@ -238,7 +239,7 @@ class Placement(collections.abc.Mapping):
     Raises:
       PlacementError: the file cannot be written.
     """
-    placement_json.save(vars(self), path)
+    outputs.write_json(path, placement_json.to_json(vars(self)))
 
   @classmethod
   def load(cls, path: str) -> Placement:
@@ -247,9 +248,10 @@ class Placement(collections.abc.Mapping):
     Raises:
       PlacementError: there is no such file, or a field of it is wrong or missing.
     """
-    fields = placement_json.load(path)
+    found = user_files.read_json(
+        path, what="the placement", remedy="expected a placement.json", error_type=PlacementError)
     try:
-      return cls(**fields)
+      return cls(**placement_json.from_json(found))
     except PlacementError as error:
       raise PlacementError(f"{path}: {error}") from None
 

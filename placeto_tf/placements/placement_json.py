@@ -1,4 +1,4 @@
-"""Reads and writes placement.json; `placement` describes the format.
+"""Converts placements to the JSON of placement.json and back; `placement` describes the format.
 
 Functions here take and return the fields of a `Placement` by name.
 """
@@ -12,7 +12,7 @@ import math
 from typing import Any, Dict, Mapping, Tuple
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.files import outputs, user_files
+from placeto_tf.files import user_files
 
 VERSION = 2
 # Fields that a file written by hand needs.
@@ -20,29 +20,6 @@ _BY_HAND = ("version", "devices", "placement")
 _FIELDS = ("method", "seed", "evaluations", "step_time_us", "lower_bound_us", "replicas",
            "peak_memory_bytes", "baselines", "options")
 _KEEP = "to place by hand, keep \"devices\" and \"placement\" alone"
-
-
-def save(fields: Mapping[str, Any], path: str) -> None:
-  """Writes the file; see `Placement.save`.
-
-  Args:
-    fields: of a `Placement`, by name.
-    path: the file.
-
-  Raises:
-    PlacementError: the file cannot be written.
-  """
-  outputs.write_json(path, to_json(fields))
-
-
-def load(path: str) -> Dict[str, Any]:
-  """Reads the file; see `Placement.load`."""
-  found = user_files.read_json(
-      path, what="the placement", remedy="expected a placement.json", error_type=PlacementError)
-  try:
-    return from_json(found)
-  except PlacementError as error:
-    raise PlacementError(f"{path}: {error}") from None
 
 
 def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:

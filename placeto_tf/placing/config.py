@@ -8,7 +8,7 @@ from typing import Iterable, Mapping, Optional, Sequence, Tuple, Union
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.estimate import Source
 from placeto_tf.costs.look import MODES
-from placeto_tf.errors import ClusterError, PlacementError
+from placeto_tf.errors import ClusterError, PlacementError, check_at_least
 from placeto_tf.placements import Placement
 from placeto_tf.placing import registry
 from placeto_tf.problem.budget import Budget
@@ -114,16 +114,13 @@ class PlacingConfig:
         raise PlacementError(
             f"{name} is {getattr(self, name)!r}; expected {', '.join(map(str, choices[:-1]))} or "
             f"{choices[-1]}")
-    if self.replicas != 1 and (self.method != "auto" or self.cost != "simulated"):
+    if self.replicas != 1 and (
+        self.method != "auto" or self.cost != "simulated" or self.ray is not None):
       raise PlacementError(
-          f"replicas is {self.replicas!r} with method {self.method!r} and cost {self.cost!r}; "
-          "replicas are searched with method auto and simulated steps only")
-    if self.replicas != 1 and self.ray is not None:
-      raise PlacementError(
-          f"replicas is {self.replicas!r} with ray {self.ray!r}; replicas are searched on one "
+          f"replicas is {self.replicas!r} with method {self.method!r}, cost {self.cost!r} and ray "
+          f"{self.ray!r}; replicas are searched with method auto and simulated steps, on one "
           "machine only")
-    if self.max_measurements < 1:
-      raise PlacementError(f"max_measurements is {self.max_measurements}; expected at least 1")
+    check_at_least(1, self, "max_measurements")
     # Also refuses an unknown method.
     registry.check_weights(registry.find(self.method), self.policy_weights)
     check_runs(self.independent_runs)

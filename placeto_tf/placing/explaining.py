@@ -159,8 +159,13 @@ def _critical_path(
       (op, port, d): num_ops + t
       for t, (op, port) in enumerate(zip(sent.ops.tolist(), sent.ports.tolist()))
       for d in np.flatnonzero(sent.destinations[t]).tolist()}
-  edges = np.argsort(graph.edge_consumers, kind="stable")  # of op i: edges[first[i]:first[i + 1]]
-  first = np.searchsorted(graph.edge_consumers[edges], np.arange(num_ops + 1))
+  # Inputs of each item: a producer on the same device, or the transfer that brings its output.
+  inputs: List[List[int]] = [[] for _ in range(num_ops)] + [[op] for op in sent.ops.tolist()]
+  for producer, port, consumer in zip(
+      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+    there = int(place[consumer])
+    inputs[consumer].append(
+        producer if place[producer] == there else transfer_of[producer, port, there])
 
   item = int(np.argmax(step.end_us))
   to = int(place[item])  # the device that the item runs on or sends to
@@ -174,20 +179,14 @@ def _critical_path(
       path["launches", 0] += launches_us
       path["compute", to] += took_us - launches_us
       path["op", item] = took_us
-      # Inputs: a producer on this device, or the transfer that brings its output here.
-      came = [producer if place[producer] == to else transfer_of[producer, port, to]
-              for producer, port in zip(
-                  graph.edge_producers[edges[first[item]:first[item + 1]]].tolist(),
-                  graph.edge_ports[edges[first[item]:first[item + 1]]].tolist())]
     else:
       source = int(sent.sources[item - num_ops])
       path["transfer", (source, to)] += took_us
-      came = [int(sent.ops[item - num_ops])]
     # A transfer arrives its link's latency after its end.
     there_us = [end_us[other] if other < num_ops else end_us[other] + step.cluster.latency_us[
-        sent.sources[other - num_ops], to] for other in came]
+        sent.sources[other - num_ops], to] for other in inputs[item]]
     # The input that arrived last; -1 without inputs.
-    last = came[int(np.argmax(there_us))] if came else -1
+    last = inputs[item][int(np.argmax(there_us))] if there_us else -1
     prior = int(before[item])
     # The device was busy longer than the last input took to arrive.
     if prior >= 0 and (last < 0 or max(there_us) < end_us[prior] <= start_us[item]):

@@ -99,12 +99,11 @@ SILENT = Observer()
 
 
 def observer_of(progress: Union[bool, Progress, None]) -> Observer:
-  """Returns the observer for a `progress` argument; None shows progress if somebody sees stderr."""
+  """Returns the observer for a `progress` argument.
+
+  None shows progress if stderr is a terminal, or in a notebook.
+  """
   if callable(progress):
     return Observer(progress=progress)
-  return Observer(is_watched() if progress is None else progress)
-
-
-def is_watched() -> bool:
-  """Returns whether stderr is a terminal, or this is a notebook."""
-  return "ipykernel" in sys.modules or sys.stderr.isatty()
+  watched = "ipykernel" in sys.modules or sys.stderr.isatty()
+  return Observer(watched if progress is None else progress)

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from placeto_tf.costs import no_side_effects
-from placeto_tf.errors import GraphError, PlacementError, PlacetoError, counted, listed
+from placeto_tf.errors import GraphError, PlacementError, PlacetoError, counted, listed, one_line
 from placeto_tf.placements import Placement, keras_batches, traced_steps
 from placeto_tf.placements.keras_batches import KerasStep
 from placeto_tf.placements.placed_functions import PlacedFunction, trial_function
@@ -244,8 +244,8 @@ class PlacedStep:
           _synchronous(self._unplaced(before), tensors), _synchronous(after, tensors),
           clock=time.perf_counter)
     except Exception as error:  # such as too little memory, or a missing kernel
-      self._keep(plan, True, "Not measured, because the trial failed ("
-                             f"{' '.join(str(error).split())[:200]}); placed as simulated.")
+      self._keep(plan, True, f"Not measured, because the trial failed ({one_line(error)}); placed "
+                             "as simulated.")
       return
     found = self.trial
     self._keep(plan, found.faster, (

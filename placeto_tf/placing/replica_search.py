@@ -249,9 +249,8 @@ def _row(candidate: Candidate, check: str) -> ReplicaRow:
   problem = candidate.problem
   found = problem.simulator.simulate(problem.search_log.best_known)
   return ReplicaRow(
-      candidate.replicas, candidate.mirrored, candidate.global_batch, float(found.step_time_us),
-      found.peak_memory_bytes, bool(found.fits), problem.search_log.evaluations,
-      candidate.dropped, check, candidate.micro_batches)
+      candidate.global_batch, float(found.step_time_us), found.peak_memory_bytes, bool(found.fits),
+      problem.search_log.evaluations, candidate.dropped, check)
 
 
 def _data_parallel(candidate: Candidate) -> Optional[ReplicaRow]:
@@ -267,8 +266,8 @@ def _data_parallel(candidate: Candidate) -> Optional[ReplicaRow]:
   except GraphError:  # MirroredStrategy only averages gradients
     return None
   return ReplicaRow(
-      candidate.replicas, True, candidate.global_batch, found.step_time_us, found.peak_memory_bytes,
-      found.fits, 1, check="mirrored variables, ring all-reduce")
+      candidate.global_batch, found.step_time_us, found.peak_memory_bytes, found.fits, 1,
+      check="mirrored variables, ring all-reduce")
 
 
 def _result(

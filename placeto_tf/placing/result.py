@@ -22,7 +22,6 @@ from placeto_tf.placing.explaining import (
   Explanation,
   WhatIf,
   explain,
-  ms_text,
   small_step,
   what_if,
 )
@@ -109,8 +108,6 @@ class ReplicaRow:
   """The result of one replication strategy: a row of the table of replicas.
 
   Attributes:
-    replicas: R.
-    mirrored: whether each replica has variables of its own.
     global_batch: examples of a step; None if unknown.
     step_time_us: step time of the best placement found.
     peak_memory_bytes: [D].
@@ -119,11 +116,8 @@ class ReplicaRow:
     dropped: the reason why the search was ended, or "".
     check: comparison with the graph's training, see `TrainingComparison`, or the reason why the
       comparison failed.
-    micro_batches: M of each group, for a pipeline.
   """
 
-  replicas: int
-  mirrored: bool
   global_batch: Optional[int]
   step_time_us: float
   peak_memory_bytes: np.ndarray
@@ -131,7 +125,6 @@ class ReplicaRow:
   evaluations: int
   dropped: str = ""
   check: str = ""
-  micro_batches: int = 1
 
   @property
   def examples_per_second(self) -> Optional[float]:
@@ -287,20 +280,10 @@ class PlacingResult:
         **{"evaluations": log.evaluations, "seconds": log.seconds, "proven": log.proven, **more})
 
   def __repr__(self) -> str:
-    """Returns the result in one line; it begins with the step time, which may be a lower bound."""
-    # The step of the graph with its own devices.
-    current_us = self.baselines["current"].step_time_us
-    grown = None if self.replication is None else self.replication.grown
-    per = f" of {grown[0]:,} examples (the graph's own step has {grown[1]:,})" if grown else ""
-    gain = f"{tables.ratio(current_us, self.step_time_us):.2f}x of {ms_text(current_us)}" + (
-        " for as many" if grown else "") if current_us and self.step_time_us else ""
-    least = "at least " if self.costs.unknown else ""
-    said = ", ".join(filter(None, (
-        f"{least}{ms_text(self.step_time_us)} a step{per}", self.costs.unknown, self.small_step,
-        gain, f"at best {ms_text(self.lower_bound_us)}")))
-    return (f"PlacingResult({said}; method={self.config.method!r}, "
-            f"{counted(self.graph.num_ops, 'op')} on {listed(self.cluster.device_names, most=4)}, "
-            f"{counted(self.evaluations, 'placement')} evaluated)")
+    """Returns the result in one line; it begins with unknowns, a grown batch and the step time."""
+    said = " ".join([*tables.caveats(self), tables.verdict(self)])
+    return (f"PlacingResult({said} Method {self.config.method!r}, "
+            f"{counted(self.graph.num_ops, 'op')} on {listed(self.cluster.device_names, most=4)})")
 
   def __str__(self) -> str:
     """Returns a few lines, of which the first have the step time, unknowns and a grown batch."""

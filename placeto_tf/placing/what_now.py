@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import Any, List, Sequence
+from typing import List, Sequence
 
 from placeto_tf.errors import listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.tensor_names import op_of
 from placeto_tf.graphs.variables import INIT_OPS
 from placeto_tf.placements.writing import placed_name
 
@@ -88,13 +89,17 @@ def run_lines(graph: ComputationGraph, devices: Sequence[str]) -> List[str]:
             f'open({name!r}).read(), tf.GraphDef()), name="")')
   elif "meta" not in name:
     load = f'tf.import_graph_def(tf.GraphDef.FromString(open({name!r}, "rb").read()), name="")'
+  step = [f"print(session.run({list(graph.fetches[:_MOST_FETCHES])}, "
+          f"{{{', '.join(_feeds(graph))}}}))"]
+  # Queues that threads of the program fill; only a MetaGraph has their runners.
+  if "meta" in name and "queue_runners" in graph.origin.proto.collection_def:
+    # Python may abort at its end while threads of queues still run.
+    step = ["coordinator = tf.train.Coordinator()",
+            "threads = tf.train.start_queue_runners(session, coordinator)", *step,
+            "coordinator.request_stop()", "coordinator.join(threads)"]
   return ["import numpy as np", "import tensorflow.compat.v1 as tf",
           "tf.disable_eager_execution()", load, _session(devices, cpus), *_first(graph, name),
-          f"print(session.run({list(graph.fetches[:_MOST_FETCHES])}, "
-          f"{{{', '.join(_feeds(graph))}}}))",
-          # Python may abort at its end while threads of queues still run.
-          *(["coordinator.request_stop()", "coordinator.join(threads)"]
-            if _has_queues(graph, name) else [])]
+          *step]
 
 
 def _session(devices: Sequence[str], cpus: int) -> str:
@@ -106,36 +111,26 @@ def _session(devices: Sequence[str], cpus: int) -> str:
 
 
 def _first(graph: ComputationGraph, name: str) -> List[str]:
-  """Returns the lines that prepare a session: first values, iterators and queues."""
+  """Returns the line that prepares a session: first values, iterators and tables."""
   nodes, meta = graph.origin.graph_def.node, "meta" in name
   known = {node.name for node in nodes}
   # A GraphDef has no collections: its op `init`, if it has one.
   first = list(_COLLECTED) if meta else [repr(each) for each in INIT_OPS if each in known][:1]
   kinds = _ITERATORS if meta else _ITERATORS + _TABLES
   first += [repr(node.name) for node in nodes if node.op in kinds]
-  return [*([f"session.run([{', '.join(first)}])"] if first else []),
-          *(["coordinator = tf.train.Coordinator()",
-             "threads = tf.train.start_queue_runners(session, coordinator)"]
-            if _has_queues(graph, name) else [])]
-
-
-def _has_queues(graph: ComputationGraph, name: str) -> bool:
-  """Checks for queues that threads of the program fill; a file of another format has none."""
-  return "meta" in name and "queue_runners" in graph.origin.proto.collection_def
+  return [f"session.run([{', '.join(first)}])"] if first else []
 
 
 def _feeds(graph: ComputationGraph) -> List[str]:
   """Returns a feed for each placeholder: zeros of its shape, or empty texts."""
   source = graph.origin
   types = {node.name: node.attr["dtype"].type for node in source.graph_def.node}
-  return [f"{feed!r}: {_zeros(types.get(feed.partition(':')[0], 0), source.feed_shapes.get(feed))}"
-          for feed in graph.feeds]
-
-
-def _zeros(dtype: int, shape: Any) -> str:
-  """Returns the code of an array of zeros, or of empty texts."""
-  shown = list(shape or ())
-  return f'np.full({shown}, "")' if dtype == 7 else f"np.zeros({shown})"  # DT_STRING
+  feeds = []
+  for feed in graph.feeds:
+    shape = list(source.feed_shapes.get(feed, ()))
+    is_text = types.get(op_of(feed)) == 7  # DT_STRING
+    feeds.append(f"{feed!r}: " + (f'np.full({shape}, "")' if is_text else f"np.zeros({shape})"))
+  return feeds
 
 
 def _call(graph: ComputationGraph) -> str:

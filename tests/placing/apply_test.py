@@ -215,6 +215,5 @@ def test_graphs_of_two_ops_are_placed_and_no_speed_up_is_made_of_times_that_no_s
   with tf.Graph().as_default() as graph:
     tf.identity(v1.placeholder(tf.float32, [4], name="x"), name="y")
   result = placeto.place(graph, cluster, fetches=["y:0"], max_evaluations=10)
-  assert result.step_time_us < 1 and "x of" not in repr(result).replace("1.00x of", "")
-  assert "a step" in str(result).split("\n", maxsplit=1)[0]
+  assert result.step_time_us < 1 and "x)" not in repr(result).replace("(1.00x)", "")
   assert tables.ratio(6.0, 0.003) == 6.0 and tables.ratio(0.006, 0.003) == 1.0

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 import placeto_tf as placeto
-from placeto_tf.placing import publishing
 from placeto_tf.programs.shared_flags import parse_feed_shapes
 from refusals import sentence
 
@@ -209,16 +208,3 @@ def test_a_subclassed_model_is_handed_over_with_a_batch_or_as_its_function():
   assert placeto.load_graph(concrete).num_ops
   data = tf.ones([8, 4]), tf.ones([8, 2])
   assert placeto.plan_training(model, "cpu:2", data=data, max_evaluations=5).step_time_us
-
-
-def test_the_step_of_a_function_is_told_by_what_it_computes():
-  weights = [tf.Variable(tf.ones([4, 4])) for _ in range(6)]
-
-  @tf.function(input_signature=[tf.TensorSpec([2, 4])])
-  def step(x):
-    for each in weights:
-      each.assign_sub(tf.matmul(x, x, transpose_a=True))
-    return tf.tanh(x, name="result")
-
-  assert publishing.step_line(placeto.load_graph(step)).startswith(
-      "A step computes result:0 and runs 6 ops for their effects, such as AssignSubVariableOp")

@@ -127,10 +127,9 @@ def test_a_batch_that_grew_stays_where_it_is_left_open():
                          **TRAIN)
   unsure = dataclasses.replace(
       result, costs=dataclasses.replace(result.costs, unknown="the rounds of 1 loop are unknown"))
-  assert "PlacingResult(at least " in repr(unsure) and "of 1 loop are unknown" in repr(unsure)
-  for each in (result, unsure):
-    assert "of 24 examples (the graph's own step has 8)" in repr(each)
-  assert str(result).startswith("The batch grew from 8 to 24 examples a step")
+  assert "PlacingResult(At least " in repr(unsure) and "of 1 loop are unknown" in repr(unsure)
+  for text in (repr(result), repr(unsure), str(result)):
+    assert "The batch grew from 8 to 24 examples a step" in text.splitlines()[0]
   found = _replicas(_graph(None), 3, batch_size=9)
   assert found.global_batch == 9 and not any("grew" in note for note in found.notes)
 

@@ -10,7 +10,8 @@ import placeto_tf as placeto
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.placing.explaining import small_step_note, why_lines
+from placeto_tf.placing import tables
+from placeto_tf.placing.explaining import explain, small_step, why_lines
 from placeto_tf.placing.publishing import report
 from placeto_tf.simulation import Simulator
 
@@ -120,13 +121,31 @@ def test_a_step_of_small_kernels_is_said_to_be_too_small_for_several_devices():
   place = np.repeat(np.array([0, 1], np.int32), 20)
   for compute_us, said in ((1.0, True), (100.0, False)):
     costs = OpCosts(np.full((40, 2), compute_us), np.zeros(40), np.zeros(40), np.zeros(40))
-    simulator = Simulator(graph, costs, placeto.Cluster.parse("v100:2"))
-    note = small_step_note(graph, simulator.simulate(place))
-    assert ("too small for several devices" in note) == said
+
+    def remark(cluster, placement, costs=costs):
+      devices = placeto.Cluster.parse(cluster)
+      step = Simulator(graph, costs, devices).simulate(placement)
+      return small_step(explain(graph, step), devices)
+
+    assert ("too small for several devices" in remark("v100:2", place)) == said
     # Also where the search found that one device is best; but not where there is one alone.
-    assert bool(small_step_note(graph, simulator.simulate(0 * place))) == said
-    alone = Simulator(graph, costs, placeto.Cluster.parse("v100:1"))
-    assert not small_step_note(graph, alone.simulate(0 * place))
+    assert bool(remark("v100:2", 0 * place)) == said
+    assert not remark("v100:1", 0 * place)
+
+
+def test_the_first_line_says_that_a_step_is_too_small_and_what_helps(small, free):
+  with tf.Graph().as_default() as graph:
+    x = v1.placeholder(tf.float32, [8, 8], name="x")
+    for _ in range(10):
+      x = tf.tanh(x)
+  tiny = placeto.place(graph, "v100:4", **BUDGET)
+  for text in (str(tiny), tables.table(tiny)):
+    assert text.startswith("The step is too small for several devices: ")
+    assert "a larger batch or jit_compile helps" in text.splitlines()[0]
+  assert "too small for several devices" in repr(tiny)
+  assert report(tiny)["small_step"] and not report(free)["small_step"]
+  alone = placeto.place(small, "v100:1", **BUDGET)
+  assert "too small" not in str(alone) + repr(alone)
 
 
 def test_costs_may_be_a_function_of_the_graph_and_the_cluster(small):
