@@ -47,6 +47,7 @@ def test_a_training_graph_comes_out_placed_with_all_its_reports(place_it, meta, 
     node.device = ""
   assert placed.graph_def == original.graph_def  # nothing but devices was changed
   rows = [line.split("  ")[0] for line in done.out.splitlines()]
+  rows = rows[rows.index("placer"):]
   assert rows[:rows.index("")] == [
       "placer", rows[1], "current", "single device", "expert (splits by hand)", "METIS", "best",
       "lower bound"]
