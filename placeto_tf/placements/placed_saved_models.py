@@ -49,14 +49,14 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
   source = _saved_model(graph)
   placed = place(graph, placement)
   path = os.path.join(out_dir, NAME)
-  check_copyable(graph, out_dir)
+  original = check_copyable(graph, out_dir)
   try:
     # Write to another name and rename, so that no reader sees an incomplete SavedModel.
     with tempfile.TemporaryDirectory(dir=out_dir, prefix=NAME) as folder:
       partial = os.path.join(folder, NAME)
       # Copy all files except the proto, which is rewritten, and its fingerprint.
-      shutil.copytree(source.path, partial, ignore=lambda folder, names: (
-          _REPLACED if folder == source.path else ()))
+      shutil.copytree(original, partial, ignore=lambda folder, names: (
+          _REPLACED if folder == original else ()))
       outputs.write(
           os.path.join(partial, "saved_model.pbtxt" if source.text else "saved_model.pb"),
           serialized(placed, text=source.text))
@@ -94,12 +94,15 @@ def _saved_model(graph: ComputationGraph) -> GraphSource:
   return graph.source
 
 
-def check_copyable(graph: ComputationGraph, out_dir: str) -> None:
+def check_copyable(graph: ComputationGraph, out_dir: str) -> str:
   """Checks that the files of a SavedModel can be copied to a directory.
 
   Args:
     graph: read from the SavedModel.
     out_dir: the directory.
+
+  Returns:
+    The path of the SavedModel.
 
   Raises:
     PlacetoError: the SavedModel is gone, the directory lies in it, or a file of it is a pipe or a
@@ -115,6 +118,7 @@ def check_copyable(graph: ComputationGraph, out_dir: str) -> None:
         f"{out_dir!r} lies in the SavedModel {source.path!r}, which is to be copied to it; choose "
         "a directory outside")
   _check_files(source.path)
+  return source.path
 
 
 def _check_files(directory: str) -> None:
