@@ -9,6 +9,7 @@ from typing import List, Optional
 
 import numpy as np
 
+from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.host_options import hosts_of
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -116,28 +117,34 @@ def allowed_or_nearest(problem: PlacementProblem, placement: np.ndarray) -> np.n
   Returns:
     [N] int32, equal for colocated ops.
   """
-  placement = np.asarray(placement, dtype=np.int32)
-  ops = np.arange(len(placement))
-  return np.where(
-      problem.allowed_ops[ops, placement], placement, fallback_devices(problem)
-  ).astype(np.int32)
+  return nearest_allowed(
+      problem.cluster, problem.allowed_ops, np.asarray(placement, dtype=np.int32))
 
 
-def fallback_devices(
-    problem: PlacementProblem, allowed: Optional[np.ndarray] = None) -> np.ndarray:
-  """Returns a device for each op: a host that the op may use, else its first allowed device.
+def nearest_allowed(cluster: Cluster, allowed: np.ndarray, placement: np.ndarray) -> np.ndarray:
+  """Moves ops as `allowed_or_nearest` does.
 
   Args:
-    problem: of the ops.
-    allowed: [N, D] bool, the devices that ops may use; by default those of the problem.
+    cluster: of D devices.
+    allowed: [N, D] bool, the devices that ops may use.
+    placement: [N] int32 device of each op.
 
   Returns:
     [N] int32.
   """
+  may = allowed[np.arange(len(placement)), placement]
+  return np.where(may, placement, _fallback(cluster, allowed)).astype(np.int32)
+
+
+def fallback_devices(problem: PlacementProblem) -> np.ndarray:
+  """Returns [N] int32, for each op a host that the op may use, else its first allowed device."""
+  return _fallback(problem.cluster, problem.allowed_ops)
+
+
+def _fallback(cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
+  """Returns [N] int32, a host among the devices allowed [N, D], else the first of them."""
   # 0 not allowed, 1 device, 2 host; argmax takes the first of the largest.
-  preference = (problem.allowed_ops if allowed is None else allowed) * (
-      1 + hosts_of(problem.cluster))
-  return preference.argmax(axis=1).astype(np.int32)
+  return (allowed * (1 + hosts_of(cluster))).argmax(axis=1).astype(np.int32)
 
 
 def compute_devices(problem: PlacementProblem) -> List[int]:

@@ -75,25 +75,18 @@ def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) ->
   # Layers in consecutive pieces on the k fastest devices, in the cluster's order.
   for k in counts:
     used = [devices[i] for i in sorted(fastest[:k])]
-    place(_consecutive_pieces(problem, _weights_us(problem, layer, used), used), used)
+    place(balanced_pieces(_weights_us(problem, layer, used), device_speeds(problem, used)), used)
   weight = _weights_us(problem, layer, devices)
   # Layers with more matrix products than one layer needs are unrolled, and so recurrent.
   products = np.bincount(layer, np.array(problem.graph.op_types) == "MatMul")
   recurrent = products > _PRODUCTS_OF_A_LAYER
   if recurrent.any():
-    place(_consecutive_pieces(problem, weight * recurrent, devices), devices)
+    place(balanced_pieces(weight * recurrent, device_speeds(problem, devices)), devices)
   # Branches side by side.
   place(_branches(problem, layer, weight, devices), devices)
   # Without duplicates, in the order of the list above.
   _, first = np.unique(placements, axis=0, return_index=True)
   return best_of(problem, np.array(placements)[np.sort(first)], budget)
-
-
-def _consecutive_pieces(
-    problem: PlacementProblem, weight: np.ndarray, devices: List[int]) -> np.ndarray:
-  """Divides layers into consecutive pieces [L]; weights [L] are in proportion to device speeds."""
-  boundaries = balanced_boundaries(weight, device_speeds(problem, devices))
-  return np.searchsorted(boundaries, np.arange(len(weight)), side="right")
 
 
 def _branches(
@@ -141,14 +134,14 @@ def _weights_us(problem: PlacementProblem, layer: np.ndarray, devices: List[int]
     layer: [N] of each op, numbered along the depth.
     devices: indices of the devices that share the layers.
   """
-  # A layer's weight is its cost on the fastest kind of device; `balanced_boundaries` takes speeds.
+  # A layer's weight is its cost on the fastest kind of device; `balanced_pieces` takes speeds.
   movable = problem.allowed_ops[:, devices].any(axis=1)
   overhead_us = problem.cluster.op_overhead_us * (problem.costs.compute_us.min(axis=1) > 0)
   weight = np.where(movable, problem.costs.compute_us.min(axis=1) + overhead_us, 0.0)
   return np.bincount(layer, weight)
 
 
-def balanced_boundaries(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
+def balanced_pieces(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
   """Divides a row of layers into consecutive pieces, piece p in proportion to `shares[p]`.
 
   The division minimizes the largest ratio of a piece's weight to its share. Bisection finds that
@@ -159,7 +152,7 @@ def balanced_boundaries(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
     shares: [P] positive share of each piece.
 
   Returns:
-    [P-1] the first layer of every piece but the first; pieces may be empty.
+    [L] int64, the piece of each layer; pieces may be empty.
   """
   # [L] cumulative weight, each layer's own included.
   ends = np.cumsum(weight)
@@ -173,7 +166,8 @@ def balanced_boundaries(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:
     else:
       low = middle
   # A little more capacity, so that rounding leaves no layer over.
-  return _fill(ends, shares * (high * (1 + 1e-12)))[:-1]
+  boundaries = _fill(ends, shares * (high * (1 + 1e-12)))[:-1]  # first layers of pieces 1, 2, ...
+  return np.searchsorted(boundaries, np.arange(len(weight)), side="right")
 
 
 def _fill(ends: np.ndarray, capacity: np.ndarray) -> np.ndarray:

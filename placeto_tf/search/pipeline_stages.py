@@ -28,7 +28,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.problem.placement_problem import MEMORY_PENALTY_US_PER_BYTE
-from placeto_tf.search.expert import balanced_boundaries
+from placeto_tf.search.expert import balanced_pieces
 from placeto_tf.search.layers import layer_positions
 
 _PASSES = 20
@@ -136,8 +136,7 @@ class Stages:
     """Divides layers into stages of equal work along the depth, [L]."""
     # A device's speed is the inverse of its time for all layers.
     speeds = 1 / np.maximum(self._work_us.sum(axis=0), 1e-9)
-    boundaries = balanced_boundaries(self._work_us.min(axis=1), speeds / speeds.sum())
-    return np.searchsorted(boundaries, np.arange(len(self._work_us)), side="right")
+    return balanced_pieces(self._work_us.min(axis=1), speeds / speeds.sum())
 
   def improved(self, stage: np.ndarray) -> np.ndarray:
     """Improves stages [L]: moves boundaries and single layers while the estimate gets shorter."""

@@ -20,6 +20,7 @@ from placeto_tf.costs.estimate import from_work, work_of
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.problem.candidates import nearest_allowed
 from placeto_tf.problem.placement_problem import MEMORY_PENALTY_US_PER_BYTE
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 from placeto_tf.replication.replicating import with_order
@@ -173,12 +174,7 @@ def _placed(replicated: ReplicatedGraph, cluster: Cluster, allowed: np.ndarray) 
   # Reversed, so that of each colocated set the first shared op is written last and wins.
   order = np.concatenate([np.flatnonzero(shared), np.flatnonzero(~shared)])[::-1]
   of_set[graph.colocation[order]] = placement[order]
-  placement = of_set[graph.colocation]
-  hosts = np.array([device.host for device in cluster.devices])
-  # argmax of 0, 1 (device) or 2 (host): a host where one is allowed, else the first device.
-  fallback = (allowed * (1 + hosts)).argmax(axis=1)
-  return np.where(
-      allowed[np.arange(graph.num_ops), placement], placement, fallback).astype(np.int32)
+  return nearest_allowed(cluster, allowed, of_set[graph.colocation])
 
 
 def stage_devices(cluster: Cluster, groups: int) -> np.ndarray:

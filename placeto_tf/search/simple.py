@@ -12,7 +12,7 @@ from placeto_tf.problem.candidates import (
   allowed_or_nearest,
   best_of,
   compute_devices,
-  fallback_devices,
+  nearest_allowed,
 )
 from placeto_tf.problem.method import Kind, Method, plain, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -41,10 +41,8 @@ def current(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.nd
   own = np.where(own >= 0, own, compute_devices(problem)[0])
   # Evaluated for the search log alone; the placement returned is the graph's own.
   best_of(problem, allowed_or_nearest(problem, own), budget)
-  able = allowed_devices(graph, cluster)
-  # [N] bool, whether the op has a kernel on its own device.
-  runs = able[np.arange(graph.num_ops), own]
-  return np.where(runs, own, fallback_devices(problem, able)).astype(np.int32)
+  # Ops keep their own devices where they have a kernel.
+  return nearest_allowed(cluster, allowed_devices(graph, cluster), own)
 
 
 def single(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:

@@ -31,7 +31,7 @@ from placeto_tf.problem.supernodes import Supernodes
 from placeto_tf.replication.layouts import layouts
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 from placeto_tf.search.annealing import DEFAULT_BUDGET, anneal, anneal_rounds
-from placeto_tf.search.expert import balanced_boundaries
+from placeto_tf.search.expert import balanced_pieces
 from placeto_tf.search.layers import layer_positions
 from placeto_tf.search.pipelines import stage_devices
 
@@ -314,8 +314,7 @@ def _pieces(
   first = np.zeros(original.num_ops)
   known = replicated.original_of_op >= 0
   first[replicated.original_of_op[known]] = problem.costs.compute_us[known].min(axis=1)
-  boundaries = balanced_boundaries(np.bincount(layer, first), device_speeds(problem, share))
-  return np.asarray(np.searchsorted(boundaries, layer, side="right"))
+  return balanced_pieces(np.bincount(layer, first), device_speeds(problem, share))[layer]
 
 
 METHODS = (

@@ -6,24 +6,23 @@ import numpy as np
 import pytest
 
 from placeto_tf.problem.budget import Budget
-from placeto_tf.search.expert import balanced_boundaries, place_by_hand
+from placeto_tf.search.expert import balanced_pieces, place_by_hand
 from placeto_tf.search.simple import current, random, single
 
 
-@pytest.mark.parametrize("weight, shares, boundaries", [
-    ([3, 1, 1, 1], [0.5, 0.5], [1]), ([1, 1, 1, 1], [0.75, 0.25], [3]),
-    ([2, 2, 2], [0.25] * 4, [1, 2, 3]), ([0, 0], [0.5, 0.5], [2]),
+@pytest.mark.parametrize("weight, shares, pieces", [
+    ([3, 1, 1, 1], [0.5, 0.5], [0, 1, 1, 1]), ([1, 1, 1, 1], [0.75, 0.25], [0, 0, 0, 1]),
+    ([2, 2, 2], [0.25] * 4, [0, 1, 2]), ([0, 0], [0.5, 0.5], [0, 0]),
 ])
-def test_boundaries_balance_the_pieces(weight, shares, boundaries):
-  assert balanced_boundaries(np.array(weight, float), np.array(shares)).tolist() == boundaries
+def test_boundaries_balance_the_pieces(weight, shares, pieces):
+  assert balanced_pieces(np.array(weight, float), np.array(shares)).tolist() == pieces
 
 
 def test_the_heaviest_piece_is_as_light_as_any_cuts_make_it():
   rng = np.random.default_rng(0)
   for _ in range(50):
     weight = rng.integers(0, 9, rng.integers(2, 9)).astype(float)
-    first, second = balanced_boundaries(weight, np.full(3, 1 / 3))
-    found = max(weight[:first].sum(), weight[first:second].sum(), weight[second:].sum())
+    found = np.bincount(balanced_pieces(weight, np.full(3, 1 / 3)), weight).max()
     best = min(
         max(weight[:a].sum(), weight[a:b].sum(), weight[b:].sum())
         for a in range(len(weight) + 1) for b in range(a, len(weight) + 1))
