@@ -6,12 +6,12 @@ from placeto_tf.replication.batches import (
   load_replicas,
   load_with_replicas,
 )
-from placeto_tf.replication.data_parallel import DataParallel, data_parallel
+from placeto_tf.replication.data_parallel import data_parallel
 from placeto_tf.replication.replicated_costs import replicated_costs
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import replicate
 
 __all__ = [
-    "DataParallel", "ReplicaSource", "ReplicatedGraph", "check_specs", "data_parallel",
-    "load_replicas", "load_with_replicas", "replicate", "replicated_costs",
+    "ReplicaSource", "ReplicatedGraph", "check_specs", "data_parallel", "load_replicas",
+    "load_with_replicas", "replicate", "replicated_costs",
 ]

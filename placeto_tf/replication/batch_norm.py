@@ -61,14 +61,10 @@ def with_plain_batch_norm(graph: ComputationGraph, corrected: bool = True) -> Co
 
 def _is_training(node: NodeDef) -> bool:
   return node.op in (*_FORWARD, *_BACKWARD) and (
-      "is_training" not in node.attr or node.attr["is_training"].b) and not _of_single_examples(
-          node)
-
-
-def _of_single_examples(node: NodeDef) -> bool:
-  """Returns whether the op stands for a layer normalization (tf-keras: examples as channels)."""
-  return "data_format" in node.attr and node.attr["data_format"].s == b"NCHW" and (
-      "layer_norm" in node.name.lower())
+      # tf-keras writes a layer normalization as such an op, with examples as channels.
+      "is_training" not in node.attr or node.attr["is_training"].b) and not (
+          "data_format" in node.attr and node.attr["data_format"].s == b"NCHW"
+          and "layer_norm" in node.name.lower())
 
 
 def _plain_function(node: NodeDef, corrected: bool) -> FunctionDef:

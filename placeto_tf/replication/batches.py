@@ -108,20 +108,17 @@ class ReplicaSource:
       self._made[key] = made
     return self._made[key]
 
-  def small(
-      self, count: int, made: Optional[int] = None
-  ) -> Tuple[ComputationGraph, Optional[ComputationGraph]]:
+  def small(self, count: int, made: int) -> Tuple[ComputationGraph, Optional[ComputationGraph]]:
     """Returns the graph with a few examples for each replica, and the graph of one replica.
 
     Args:
       count: of replicas.
-      made: a number of replicas whose part has been made already; `count` by default.
+      made: a number of replicas whose part has been made already.
 
     Returns:
       (graph, part). The graph has the global batch where no smaller batch divides. `part` is None
       where each replica has the whole batch.
     """
-    made = count if made is None else made
     whole, part = self.graph, self.part(made)
     if part is whole:
       return whole, None

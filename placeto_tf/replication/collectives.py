@@ -6,7 +6,7 @@ Dimensions: R replicas.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, FrozenSet, Iterator, List, Sequence, Set, Tuple
+from typing import Any, FrozenSet, Iterator, List, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -52,10 +52,6 @@ class Collectives:
     for k, pack in enumerate([] if plan.micro_batches > 1 else find_packs(
         plan, in_pieces=self._mirrored and not self._own_means)):
       self._write_pack(f"{names.all_reduce}/pack_{k}", pack)
-    self._by_op: Dict[int, List[Tensor]] = {}
-    for tensor in self.read:
-      if tensor not in self._packed:
-        self._by_op.setdefault(tensor[0], []).append(tensor)
 
   def own(self) -> FrozenSet[str]:
     """Returns the sums that only statistics and fetches read, which no replica needs to train."""
@@ -104,8 +100,9 @@ class Collectives:
 
   def write(self, op: int) -> None:
     """Combines an op's tensors that are in no pack."""
-    for tensor in self._by_op.get(op, ()):
-      self._write(tensor)
+    for tensor in self._flow.outputs(op):
+      if tensor in self.read and tensor not in self._packed:
+        self._write(tensor)
 
   def _write(self, tensor: Tensor) -> None:
     collective, factor = self._partition.combined[tensor], self._factor(tensor)

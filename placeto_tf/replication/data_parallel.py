@@ -24,8 +24,7 @@ Dimensions: N ops of the replicated graph, R replicas, D devices.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -33,35 +32,16 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
-from placeto_tf.simulation import Simulator
+from placeto_tf.simulation import SimulationResult, Simulator
 
 # A bucket for each tensor, buckets of two usual sizes, one bucket for all gradients.
 BUCKETS_BYTES = (0.0, 4e6, 32e6, float("inf"))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class DataParallel:
-  """A simulated step of mirrored variables.
-
-  Attributes:
-    step_time_us: of the global batch.
-    peak_memory_bytes: [D].
-    fits: whether every device has memory for its peak.
-    bucket_bytes: size of the buckets that the gradients were packed into.
-    reduced_bytes: bytes of one replica's gradients that are summed over the devices.
-  """
-
-  step_time_us: float
-  peak_memory_bytes: np.ndarray  # [D]
-  fits: bool
-  bucket_bytes: float
-  reduced_bytes: float
-
-
 def data_parallel(
     replicated: ReplicatedGraph, costs: OpCosts, cluster: Cluster, devices: Sequence[int],
     host_of_op: np.ndarray,
-) -> DataParallel:
+) -> SimulationResult:
   """Simulates mirrored data parallelism.
 
   Args:
@@ -72,15 +52,14 @@ def data_parallel(
     host_of_op: [N] device of an op that cannot run on its replica's device, -1 for other ops.
 
   Returns:
-    The fastest step over `BUCKETS_BYTES`; steps that fit into memory are preferred.
+    The fastest step over `BUCKETS_BYTES`, of the global batch; steps that fit into memory are
+    preferred. Its ops are those of the step that is simulated, rings included.
   """
   found = []
   for bucket_bytes in BUCKETS_BYTES if replicated.replicas > 1 else BUCKETS_BYTES[:1]:
     mirrored = _Mirrored(replicated, costs, devices, host_of_op, bucket_bytes)
-    simulated = Simulator(mirrored.graph, mirrored.costs, cluster).simulate(mirrored.placement)
-    found.append(DataParallel(
-        simulated.step_time_us, simulated.peak_memory_bytes, simulated.fits, bucket_bytes,
-        mirrored.reduced_bytes))
+    found.append(
+        Simulator(mirrored.graph, mirrored.costs, cluster).simulate(mirrored.placement))
   return min(found, key=lambda each: (not each.fits, each.step_time_us))
 
 
@@ -91,32 +70,27 @@ class _Mirrored:
       self, replicated: ReplicatedGraph, costs: OpCosts, devices: Sequence[int],
       host_of_op: np.ndarray, bucket_bytes: float):
     self._replicated, self._costs, self._devices = replicated, costs, list(devices)
-    self._hosts, self._bucket_bytes = host_of_op, bucket_bytes
-    self.reduced_bytes = 0.0
     # (name, type, bytes of outputs, op of the replicated graph whose costs apply or -1, device)
     self._ops: List[Tuple[str, str, List[float], int, int]] = []
     self._edges: List[Tuple[int, int, int]] = []
-    self._image: Dict[Tuple[int, int], int] = {}  # (op, replica) -> op here
-    # (op of the original, replica) -> op of the replicated graph.
-    self._copies = {
-        (original, r): op for op, (original, r) in enumerate(zip(
-            replicated.original_of_op.tolist(), replicated.replica_of_op.tolist()))
-        if original >= 0 and r != SHARED}
-    self._build()
-
-  def _build(self) -> None:
-    replicated, graph = self._replicated, self._replicated.graph
-    count = replicated.replicas
+    graph, count = replicated.graph, replicated.replicas
     of_op = replicated.replica_of_op.tolist()
-    sums, gathers = self._collectives()
-    self._gathers = gathers
+    # (op of the original, replica) -> op of the replicated graph.
+    copies = {
+        (original, r): op for op, (original, r) in enumerate(
+            zip(replicated.original_of_op.tolist(), of_op)) if original >= 0 and r != SHARED}
+    # The rewriting writes all-reduces as AddN, all-gathers of rows as ConcatV2.
+    added = (replicated.original_of_op < 0) & (replicated.replica_of_op == SHARED)
+    sums, gathers = ({op for op in np.flatnonzero(added).tolist() if graph.op_types[op] == op_type}
+                     for op_type in ("AddN", "ConcatV2"))
     # A shared op becomes one op for each device; a copy becomes one op.
+    image: Dict[Tuple[int, int], int] = {}  # (op, replica) -> op here
     for op in graph.topological_order.tolist():
       for r in range(count) if of_op[op] == SHARED else (of_op[op],):
         if op not in sums:
-          self._image[op, r] = self._add(
+          image[op, r] = self._add(
               f"{graph.op_names[op]}/mirror_{r}", graph.op_types[op], self._bytes(op), op,
-              self._device(op, r))
+              self._devices[r] if host_of_op[op] < 0 else int(host_of_op[op]))
     parts: Dict[int, Dict[int, Tuple[int, int]]] = {op: {} for op in sums | gathers}
     of_sums = []
     for producer, port, consumer in zip(
@@ -124,101 +98,75 @@ class _Mirrored:
       # Parts of an all-reduce or all-gather: one for each replica.
       owner = of_op[producer]
       if consumer in parts and port != CONTROL and owner != SHARED:
-        parts[consumer][owner] = (self._image[producer, owner], port)
+        parts[consumer][owner] = (image[producer, owner], port)
         continue
       if consumer in sums:
         continue
       for r in range(count) if of_op[consumer] == SHARED else (of_op[consumer],):
-        target = self._image[consumer, r]
+        target = image[consumer, r]
         # Results of all-reduces are known only after the rings are written.
         if producer in sums:
           of_sums.append((producer, r, target))
         elif owner in (SHARED, r):
-          self._edges.append((self._image[producer, r], port, target))
+          self._edges.append((image[producer, r], port, target))
         elif owner == 0:  # readers of the first replica's value read their own replica's here
-          copy = self._copies.get((int(replicated.original_of_op[producer]), r))
+          copy = copies.get((int(replicated.original_of_op[producer]), r))
           # A replica has no such op where nothing in the replica needs one.
-          source = self._image[producer, 0] if copy is None else self._image[copy, r]
-          self._edges.append((source, port, target))
+          self._edges.append((image[producer, 0] if copy is None else image[copy, r], port, target))
     # Rings first, then the ops that wait for them.
-    results = self._reduce(sums, parts)
+    results = self._reduce(sums, parts, bucket_bytes)
     for op in gathers:
-      self._gather(op, parts[op])
-    for producer, r, target in of_sums:
-      self._edges.append((*results[producer][r], target))
-    self._finish()
+      if len(parts[op]) == count:
+        # Ring all-gather: R - 1 rounds, in which each device passes on 1/R of the rows.
+        size = self._bytes(op)[0]
+        done = self._rounds(
+            f"all_gather/{graph.op_names[op]}", [[parts[op][r]] for r in range(count)], count - 1,
+            size / count, [size * (count - 1) / count])
+        for r in range(count):
+          self._edges += [(*parts[op][r], image[op, r]), (done[r], 0, image[op, r])]
+    for op, r, target in of_sums:
+      self._edges.append((*results[op][r], target))
+    self._finish(gathers)
 
-  def _collectives(self):
-    """Returns the ops that all-reduce, and the ops that all-gather rows."""
-    replicated, graph = self._replicated, self._replicated.graph
-    added = np.flatnonzero((replicated.original_of_op < 0)
-                           & (replicated.replica_of_op == SHARED)).tolist()
-    # The rewriting writes sums as AddN, gathered rows as ConcatV2.
-    return [{op for op in added if graph.op_types[op] == op_type}
-            for op_type in ("AddN", "ConcatV2")]
-
-  def _reduce(self, sums, reduced) -> Dict[int, List[Tuple[int, int]]]:
+  def _reduce(
+      self, sums: Set[int], parts: Dict[int, Dict[int, Tuple[int, int]]], bucket_bytes: float
+  ) -> Dict[int, List[Tuple[int, int]]]:
     """Adds a ring all-reduce for each bucket; returns op -> [R] tensors of the sum."""
-    replicated, graph = self._replicated, self._replicated.graph
-    results: Dict[int, List[Tuple[int, int]]] = {}
+    replicated, graph, count = self._replicated, self._replicated.graph, self._replicated.replicas
+    # MirroredStrategy does not all-reduce statistics and fetches.
+    results = {op: [parts[op][r] for r in range(count)] for op in sums
+               if graph.op_names[op] in replicated.own_reductions or count == 1}
     depths, level = graph.depths, self._levels(sums)
-    bucket: List[int] = []
+    buckets: List[List[int]] = []
     filled = 0.0
     # In the order of readiness: by the number of all-reduces before, then by depth.
-    for op in sorted(sums, key=lambda op: (level[op], int(depths[op]), op)):
-      parts = reduced[op]
-      if bucket and level[op] > level[bucket[-1]]:  # the op waits for a sum of this bucket
-        self._ring(bucket, reduced, results)
-        bucket, filled = [], 0.0
-      size = self._bytes(op)[0]
-      # MirroredStrategy does not all-reduce statistics and fetches.
-      if graph.op_names[op] in replicated.own_reductions or replicated.replicas == 1:
-        results[op] = [parts[r] for r in range(replicated.replicas)]
-        continue
-      self.reduced_bytes += size
-      bucket.append(op)
-      filled += size
-      if filled > self._bucket_bytes:
-        self._ring(bucket, reduced, results)
-        bucket, filled = [], 0.0
-    if bucket:
-      self._ring(bucket, reduced, results)
+    for op in sorted(sums - results.keys(), key=lambda op: (level[op], int(depths[op]), op)):
+      # A bucket is full, or the op waits for a sum of the bucket.
+      if not buckets or filled > bucket_bytes or level[op] > level[buckets[-1][-1]]:
+        buckets.append([])
+        filled = 0.0
+      buckets[-1].append(op)
+      filled += self._bytes(op)[0]
+    for bucket in buckets:
+      sizes = [self._bytes(op)[0] for op in bucket]
+      # Ring all-reduce: 2 (R - 1) rounds, in each of which a device sends 1/R of the bytes.
+      done = self._rounds(
+          f"all_reduce/{graph.op_names[bucket[0]]}",
+          [[parts[op][r] for op in bucket] for r in range(count)], 2 * (count - 1),
+          sum(sizes) / count, sizes)
+      results.update((op, [(each, i) for each in done]) for i, op in enumerate(bucket))
     return results
 
-  def _levels(self, sums) -> np.ndarray:
+  def _levels(self, sums: Set[int]) -> np.ndarray:
     """Returns the largest number of all-reduces on a path to each op, [N]."""
     graph = self._replicated.graph
     level = np.zeros(graph.num_ops, dtype=np.int64)
-    inputs: Dict[int, List[int]] = {}
-    for producer, consumer in zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
-      inputs.setdefault(consumer, []).append(producer)
-    for op in graph.topological_order.tolist():
-      level[op] = max((level[each] + (each in sums) for each in inputs.get(op, ())), default=0)
+    # Forwards, edge by edge: producers first.
+    place = np.argsort(graph.topological_order)
+    for edge in np.argsort(place[graph.edge_consumers], kind="stable").tolist():
+      producer, consumer = graph.edge_producers[edge], graph.edge_consumers[edge]
+      level[consumer] = max(level[consumer], level[producer] + (producer in sums))
     return level
-
-  def _ring(self, bucket: List[int], reduced, results) -> None:
-    count = self._replicated.replicas
-    sizes = [self._bytes(op)[0] for op in bucket]
-    name = f"all_reduce/{self._replicated.graph.op_names[bucket[0]]}"
-    # Ring all-reduce: 2 (R - 1) rounds, in each of which a device sends 1/R of the bytes.
-    done = self._rounds(
-        name, [[reduced[op][r] for op in bucket] for r in range(count)], 2 * (count - 1),
-        sum(sizes) / count, sizes)
-    for i, op in enumerate(bucket):
-      results[op] = [(each, i) for each in done]
-
-  def _gather(self, op: int, parts: Dict[int, Tuple[int, int]]) -> None:
-    """Adds a ring all-gather, in which each device passes on the rows that it received."""
-    count = self._replicated.replicas
-    if len(parts) < count:
-      return
-    # Ring all-gather: R - 1 rounds with 1/R of the rows each.
-    size = self._bytes(op)[0]
-    done = self._rounds(
-        f"all_gather/{self._replicated.graph.op_names[op]}", [[parts[r]] for r in range(count)],
-        count - 1, size / count, [size * (count - 1) / count])
-    for r in range(count):
-      self._edges += [(*parts[r], self._image[op, r]), (done[r], 0, self._image[op, r])]
 
   def _rounds(
       self, name: str, sources: Sequence[Sequence[Tuple[int, int]]], rounds: int, chunk: float,
@@ -255,15 +203,11 @@ class _Mirrored:
     offsets = self._replicated.graph.output_offsets
     return self._costs.output_bytes[offsets[op]:offsets[op + 1]].tolist()
 
-  def _device(self, op: int, r: int) -> int:
-    host = int(self._hosts[op])
-    return host if host >= 0 else self._devices[r]
-
   def _add(self, name: str, op_type: str, outputs: List[float], origin: int, device: int) -> int:
     self._ops.append((name, op_type, outputs, origin, device))
     return len(self._ops) - 1
 
-  def _finish(self) -> None:
+  def _finish(self, gathers: Set[int]) -> None:
     names, op_types, outputs, origins, places = zip(*self._ops)
     # Ops of the rings, of origin -1, cost nothing: a row of zeros behind the costs.
     compute, persistent, temporary = (
@@ -273,7 +217,7 @@ class _Mirrored:
     compute[[
         op for op, (origin, op_type) in enumerate(zip(origins, op_types))
         if origin >= 0 and op_type in ("ConcatV2", "SplitV") and
-        self._replicated.original_of_op[origin] < 0 and origin not in self._gathers]] = 0
+        self._replicated.original_of_op[origin] < 0 and origin not in gathers]] = 0
     self.graph = ComputationGraph.from_edges(
         names, op_types, [len(each) for each in outputs],
         np.array(self._edges, dtype=np.int64).reshape(-1, 3))

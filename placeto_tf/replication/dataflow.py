@@ -19,6 +19,7 @@ from placeto_tf.ops import rule_of
 Tensor = Tuple[int, int]
 Shape = Optional[Tuple[Optional[int], ...]]
 
+SWITCHES = ("Switch", "RefSwitch")
 _PASSING = ("Identity", "Enter", "RefEnter", "Switch", "StopGradient", "Snapshot", "Cast",
             "PreventGradient", "CheckNumerics")
 _INT32, _TEXT, _INT64 = 3, 7, 9
@@ -167,6 +168,11 @@ class Dataflow:
           self._shapes[tensor] = None
           self._corrected.add(tensor)
     return self._shapes[tensor]
+
+  def elements(self, tensor: Tensor) -> Optional[int]:
+    """Returns the number of elements of a tensor, or None."""
+    shape = self.shape(tensor)
+    return None if shape is None or None in shape else math.prod(known_dims(shape))
 
   def _contradicts(self, op: int, shape: Sequence[Optional[int]]) -> bool:
     """Returns whether an op's inputs contradict the inferred shape of its result, or may do so."""
@@ -450,12 +456,15 @@ def analyse_dataflow(graph: ComputationGraph) -> Dataflow:
   return graph.analyses[_KEPT]
 
 
-def closure(seeds: Set[int], consumers: Sequence[Sequence[int]]) -> Set[int]:
+def closure(
+    seeds: Set[int], consumers: Sequence[Sequence[int]],
+    passes: Optional[Callable[[int], bool]] = None) -> Set[int]:
   """Returns the seeds and all ops that read them, directly or not.
 
   Args:
     seeds: ops to begin with.
     consumers: [N] ops that read each op.
+    passes: returns whether the search goes on behind an op that is no seed; by default, always.
 
   Returns:
     Indices of ops.
@@ -465,5 +474,6 @@ def closure(seeds: Set[int], consumers: Sequence[Sequence[int]]) -> Set[int]:
     for consumer in consumers[stack.pop()]:
       if consumer not in found:
         found.add(consumer)
-        stack.append(consumer)
+        if passes is None or passes(consumer):
+          stack.append(consumer)
   return found

@@ -34,6 +34,7 @@ GLOBAL, SCALE, SLICE, OFFSET = "global", "scale", "slice", "offset"
 Fix = Tuple[Any, ...]
 
 RESOURCE = 20  # DT_RESOURCE: the handle of a variable
+HANDLES = (RESOURCE, 21)  # and DT_VARIANT, the handle of a list
 
 
 class Inputs:

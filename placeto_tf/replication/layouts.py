@@ -10,12 +10,13 @@ Dimensions: N ops, D devices, R replicas, C sets of ops that must share a device
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.traversal import components
+from placeto_tf.replication.dataflow import closure
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 
 _SCALAR_BYTES = 8.0
@@ -117,7 +118,7 @@ def _spread(
   parts = _neighbours(graph.edge_consumers, graph.edge_producers, graph.num_ops)
   # Largest set first, each to the device with the fewest bytes (longest processing time first).
   for label in heads[np.argsort(-merged[heads], kind="stable")].tolist():
-    near = {int(placement[op]) for op in parts(label)} if replicated.mirrored else set(devices)
+    near = {int(placement[op]) for op in parts[label]} if replicated.mirrored else set(devices)
     choice = [i for i, device in enumerate(devices) if device in near] or range(len(devices))
     target = min(choice, key=load.__getitem__)
     load[target] += merged[label]
@@ -134,7 +135,7 @@ def _spread(
         # Prefer the device of an op with a variable, then of the neighbour with most bytes.
         place[op] = max(
             ((weight[colocation[other]] > 0, output_bytes[other], -i, place[other])
-             for i, other in enumerate(neighbours(op)) if shared[other] and place[other] >= 0),
+             for i, other in enumerate(neighbours[op]) if shared[other] and place[other] >= 0),
             default=(False, 0.0, 0, -1))[-1]
   # Ops without a variable nearby are on the first device.
   place[shared & (place < 0)] = devices[0]
@@ -150,31 +151,26 @@ def _packed_together(
     replicated: ReplicatedGraph, weight: np.ndarray, output_bytes: np.ndarray) -> np.ndarray:
   """Returns the label of each colocation set, [N]; variables of one pack share a label."""
   graph = replicated.graph
-  pairs = []
+  pairs: List[Tuple[int, int]] = []
+  held = weight[graph.colocation] > 0  # [N] whether an op shares its device with a variable
   outputs = _neighbours(graph.edge_producers, graph.edge_consumers, graph.num_ops)
   shared = replicated.replica_of_op == SHARED
   for op, op_type in enumerate(graph.op_types):
     if op_type != "SplitV" or not shared[op] or replicated.original_of_op[op] >= 0:
       continue
-    # From the split of a pack to the variables that its gradients update.
-    first, seen, pending = -1, {op}, [op]
-    while pending:
-      for other in outputs(pending.pop()):
-        if other in seen or not shared[other]:
-          continue
-        seen.add(other)
-        label = int(graph.colocation[other])
-        if weight[label] > 0:
-          first = label if first < 0 else first
-          pairs.append((first, label))
-        elif output_bytes[other] > _SCALAR_BYTES:  # not past a global norm, which all packs feed
-          pending.append(other)
+    # From the split of a pack to the variables that its gradients update; not past a global norm,
+    # which all packs feed.
+    reached = closure({op}, outputs, lambda other: bool(
+        shared[other] and not held[other] and output_bytes[other] > _SCALAR_BYTES))
+    labels = [int(graph.colocation[other]) for other in reached - {op}
+              if shared[other] and held[other]]
+    pairs += [(labels[0], label) for label in labels]
   return components(graph.num_ops, pairs)
 
 
-def _neighbours(ends: np.ndarray, others: np.ndarray, count: int):
-  """Returns a function from an op to the ops at the other ends of its edges."""
-  order = np.argsort(ends, kind="stable")
-  starts = np.searchsorted(ends[order], np.arange(count + 1)).tolist()
-  found = others[order].tolist()
-  return lambda op: found[starts[op]:starts[op + 1]]
+def _neighbours(ends: np.ndarray, others: np.ndarray, count: int) -> List[List[int]]:
+  """Returns the ops at the other ends of each op's edges, [count]."""
+  found: List[List[int]] = [[] for _ in range(count)]
+  for end, other in zip(ends.tolist(), others.tolist()):
+    found[end].append(other)
+  return found

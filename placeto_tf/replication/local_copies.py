@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, List, Mapping, Sequence
 
+from placeto_tf.graphs.tensor_names import parse
 from placeto_tf.graphs.variable_defs import variable_defs
 from placeto_tf.replication import op_roles
-from placeto_tf.replication.nodes import NodeWriter
+from placeto_tf.replication.nodes import NodeWriter, tensor_name
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -53,35 +54,24 @@ def _local_copy(graph_def: GraphDef, variable: VariableDef, original: VariableDe
     """Adds a node below the variable's name and returns its name."""
     return writer.new(f"{name}/copy{suffix}", op, inputs, **types).name
 
+  # Ops on the handle of a variable, or on a reference to it, with the attribute of its type.
+  is_set, read, write, key = (
+      "VarIsInitializedOp", "ReadVariableOp", "AssignVariableOp", "dtype") if resource else (
+          "IsVariableInitialized", "Identity", "Assign", "T")
   # The original may be initialized in the same run: then both get the same initial value.
-  if resource:
-    known = new("/known", "VarIsInitializedOp", (source,))
-  else:
-    known = new("/known", "IsVariableInitialized", (source,), dtype=dtype)
+  known = new("/known", is_set, (source,), **({} if resource else {"dtype": dtype}))
   # Switch on whether the original has a value; output 1 is the true branch.
   branch = new("/branch", "Switch", (known, known), T=10)
   taken = new("/taken", "Identity", (f"{branch}:1",), T=10)
-  if resource:
-    value = new("/value", "ReadVariableOp", (source, f"^{taken}"), dtype=dtype)
-  else:
-    value = new("/value", "Identity", (source, f"^{taken}"), T=dtype)
-  initial = new("/initial", "Switch", (_input(original.initial_value_name), known), T=dtype)
+  value = new("/value", read, (source, f"^{taken}"), **{key: dtype})
+  stated = tensor_name(*parse(original.initial_value_name))
+  initial = new("/initial", "Switch", (stated, known), T=dtype)
   # The initial value where the original has none yet, else its present value.
   either = new("/either", "Merge", (initial, value), T=dtype)
   graph_def.node[-1].attr["N"].i = 2
-  if resource:
-    written = new("", "AssignVariableOp", (name, either), dtype=dtype)
-    snapshot = new("/read", "ReadVariableOp", (name,), dtype=dtype)
-  else:
-    written = new("", "Assign", (name, either), T=dtype)
-    snapshot = new("/read", "Identity", (name,), T=dtype)
+  written = new("", write, (name, either), **{key: dtype})
+  snapshot = new("/read", read, (name,), **{key: dtype})
   return variable_pb2.VariableDef(
       variable_name=f"{name}:0", initializer_name=written, snapshot_name=f"{snapshot}:0",
       initial_value_name=f"{either}:0", is_resource=resource, trainable=False
   ).SerializeToString()
-
-
-def _input(tensor: str) -> str:
-  """Returns a tensor's name as an input of a node."""
-  name, _, port = tensor.rpartition(":")
-  return name if port == "0" else tensor

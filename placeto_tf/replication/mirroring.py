@@ -26,8 +26,9 @@ from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.colocation import RESOURCE
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.functions import named_functions
 from placeto_tf.graphs.op_defs import REF, OpDefs
-from placeto_tf.graphs.tensor_names import data_inputs
+from placeto_tf.graphs.tensor_names import data_inputs, op_of
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.op_partition import OpPartition
@@ -225,25 +226,22 @@ class _Outside:
 
   def _way(self, text: str) -> List[str]:
     """Returns the ops that a handle passes from an input back to its variable, in this order."""
-    way = [_op(text)]
+    way = [op_of(text)]
     while self._nodes[way[-1]].op in _CARRIERS:
-      way.append(_op(self._nodes[way[-1]].input[0]))
+      way.append(op_of(self._nodes[way[-1]].input[0]))
     return way
 
   def _writing_functions(self, node: NodeDef) -> bool:
     """Returns whether the op calls a function that changes a variable."""
     pending, seen = [node], set()
     while pending:
-      called = pending.pop()
-      names = [called.op] + [name for attr in called.attr.values()
-                             for name in (attr.func.name, *(f.name for f in attr.list.func))]
-      for name in names:
+      for name in named_functions(pending.pop()):
         if name in self._defs.functions and name not in seen:
           seen.add(name)
-          for inner in self._defs.functions[name].node_def:
-            if op_roles.is_update(inner.op):
-              return True
-            pending.append(inner)
+          body = self._defs.functions[name].node_def
+          if any(op_roles.is_update(inner.op) for inner in body):
+            return True
+          pending += body
     return False
 
   def _unseen(self, node: NodeDef) -> GraphError:
@@ -251,7 +249,3 @@ class _Outside:
         f"op {node.name!r} ({node.op}) may write variables of the step in a way that cannot be "
         "followed, so that replicas cannot have variables of their own; take it out of the graph, "
         "or share the variables")
-
-
-def _op(text: str) -> str:
-  return text.lstrip("^").partition(":")[0]

@@ -35,7 +35,6 @@ from placeto_tf.replication.specs import (
 # the first replica's tensor, because all are equal.
 ROWS, FIRST = "rows", "first"
 
-_HANDLES = (exponents.RESOURCE, 21)  # and variant
 _PASSING = ("Identity", "StopGradient", "Snapshot", "PreventGradient")
 # Op types that may follow the sum, where the other operand is equal in all replicas.
 _QUOTIENTS = ("RealDiv", "Div", "DivNoNan")
@@ -114,7 +113,8 @@ def outputs_of_fetched_ops(
     Tensors as (op, port).
   """
   return [tensor for op in run if op in propagated.copied for tensor in flow.outputs(op)
-          if flow.dtype(tensor) % REF not in _HANDLES and _has_one_value(flow, propagated, tensor)]
+          if flow.dtype(tensor) % REF not in exponents.HANDLES
+          and _has_one_value(flow, propagated, tensor)]
 
 
 def _has_one_value(flow: Dataflow, propagated: Propagated, tensor: Tensor) -> bool:
@@ -153,10 +153,9 @@ class _Partitioner:
     # Ops that write values of the batch to variables.
     updates = [op for op in sorted(copied) if op_roles.is_update(flow.types[op])]
     # Updates that read the batch, or values computed once from it.
-    learning = [op for op in updates if op in self._propagated.specs and any(
-        self._propagated.spec(tensor) != REPLICATED for tensor in flow.inputs[op])]
-    learning += [op for op in updates if any(
-        tensor[0] in self._propagated.once for tensor in flow.inputs[op])]
+    learning = [op for op in updates if any(
+        self._propagated.spec(tensor) != REPLICATED or tensor[0] in self._propagated.once
+        for tensor in flow.inputs[op])]
     collecting = [op for op in sorted(copied) if "AccumulatorApply" in flow.types[op]]
     if not learning and collecting:
       raise GraphError(
@@ -232,24 +231,16 @@ class _Partitioner:
 
   def _need(self, op: int) -> None:
     """Marks an op that depends on the batch as shared or as a copy."""
-    if op in self._propagated.once:
-      self._share(op)
-    elif op not in self._copies:
-      self._check_clear(op)
-      self._copies.add(op)
-      self._pending.append((False, op))
+    self._mark(op, op in self._propagated.once)
 
-  def _check_clear(self, op: int) -> None:
-    """Raises GraphError if the replicas cannot compute the op's effect."""
-    if op in self._propagated.refused:
-      raise self._unknown(self._propagated.refused[op], op)
-
-  def _share(self, op: int) -> None:
-    if op in self._shared:
-      return
-    self._check_clear(op)
-    self._shared.add(op)
-    self._pending.append((True, op))
+  def _mark(self, op: int, shared: bool) -> None:
+    """Marks an op; raises GraphError if the replicas cannot compute the op's effect."""
+    marked = self._shared if shared else self._copies
+    if op not in marked:
+      if op in self._propagated.refused:
+        raise self._unknown(self._propagated.refused[op], op)
+      marked.add(op)
+      self._pending.append((shared, op))
 
   def _look_at_shared(self, op: int) -> None:
     # A shared op reads global values.
@@ -272,12 +263,10 @@ class _Partitioner:
   def _use(self, tensor: Tensor, consumer: int) -> None:
     """Makes the global value of a tensor available to `consumer`."""
     op = tensor[0]
-    if op in self._propagated.once:
-      self._share(op)
     # A linear op can follow the sum, and then exists once.
-    elif isinstance(self._propagated.spec(tensor), (Partial, LocalStatistic)) and (
-        self._is_linear_in_one(op)):
-      self._share(op)
+    if op in self._propagated.once or self._is_linear_in_one(op) and isinstance(
+        self._propagated.spec(tensor), (Partial, LocalStatistic)):
+      self._mark(op, True)
     else:
       self._combine(tensor, self.how(tensor, consumer))
 
@@ -339,18 +328,16 @@ class _Partitioner:
         single[1:] if flow.types[op] in _QUOTIENTS else single)
 
   def _unknown(self, spec: Unknown, consumer: int) -> GraphError:
-    flow = self._flow
-    names = flow.graph.op_names
     needs = "" if spec.op == consumer else (
-        f", so that {names[consumer]!r} ({flow.types[consumer]}) cannot be had from replicas")
-    return GraphError(
-        f"op {names[spec.op]!r} ({flow.types[spec.op]}) {spec.reason}{needs}; take it out of the "
-        "training step, or train with one replica")
+        f", so that {self._named(consumer)} cannot be had from replicas")
+    return self._error(spec.op, f"{spec.reason}{needs}")
 
   def _cannot_combine(self, tensor: Tensor, consumer: int, why: str) -> GraphError:
-    flow = self._flow
-    names = flow.graph.op_names
-    return GraphError(
-        f"op {names[tensor[0]]!r} ({flow.types[tensor[0]]}) {why}, of which "
-        f"{names[consumer]!r} ({flow.types[consumer]}) needs one value; take it out of the "
-        "training step, or train with one replica")
+    return self._error(tensor[0], f"{why}, of which {self._named(consumer)} needs one value")
+
+  def _error(self, op: int, why: str) -> GraphError:
+    return GraphError(f"op {self._named(op)} {why}; take it out of the training step, or train "
+                      "with one replica")
+
+  def _named(self, op: int) -> str:
+    return f"{self._flow.graph.op_names[op]!r} ({self._flow.types[op]})"

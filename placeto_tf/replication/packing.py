@@ -18,7 +18,7 @@ import math
 from typing import Dict, List, Optional, Set, Tuple
 
 from placeto_tf.ops import rule_of
-from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
+from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.exponents import GLOBAL
 from placeto_tf.replication.mirroring import Plan
 from placeto_tf.replication.op_partition import FIRST, OpPartition
@@ -143,7 +143,7 @@ def _levels(flow: Dataflow, propagated: Propagated, partition: OpPartition) -> L
       found = in_frame.get(flow.frames[op], 0)
       for i, tensor in enumerate(flow.inputs[op]):
         # An all-reduce counts where the consumer reads the combined value.
-        reduces = (once or _reads_combined(propagated, op, i)) and (
+        reduces = (once or propagated.fixes.get((op, i)) == (GLOBAL,)) and (
             tensor in partition.combined and partition.combined[tensor].how != FIRST) and (
                 not flow.frames[tensor[0]])
         found = max(found, level[tensor[0]] + reduces)
@@ -155,17 +155,10 @@ def _levels(flow: Dataflow, propagated: Propagated, partition: OpPartition) -> L
   return level
 
 
-def _reads_combined(propagated: Propagated, op: int, i: int) -> bool:
-  fix = propagated.fixes.get((op, i))
-  return fix is not None and fix[0] == GLOBAL
-
-
 def _bytes(flow: Dataflow, tensor: Tensor) -> Optional[float]:
   """Returns the bytes of a tensor of known shape, or None."""
   import tensorflow as tf
 
-  try:
-    elements = math.prod(known_dims(flow.shape(tensor)))
-  except ValueError:
-    return None
-  return float(elements) * tf.dtypes.as_dtype(flow.dtype(tensor) % 100).size
+  elements = flow.elements(tensor)
+  return None if elements is None else (
+      float(elements) * tf.dtypes.as_dtype(flow.dtype(tensor) % 100).size)

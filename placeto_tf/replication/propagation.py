@@ -47,7 +47,6 @@ _MERGES = ("Merge", "RefMerge")
 _SWITCHES = ("Switch", "RefSwitch")
 _CONTAINER_SHAPES = (
     "TensorListElementShape", "TensorListLength", "TensorArraySizeV3", "OptionalHasValue")
-_HANDLES = (exponents.RESOURCE, 21)  # and variant
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _EMPTY_LISTS = ("TensorListReserve", "EmptyTensorList")
 _PUSHES, _POPS = ("StackPushV2", "StackPush"), ("StackPopV2", "StackPop")
@@ -779,7 +778,7 @@ class _Propagation:
       if as_long is not None and port not in as_long or op_type == "BroadcastGradientArgs":
         found.append(REPLICATED)
         continue
-      if flow.dtype((op, port)) % 100 in _HANDLES:
+      if flow.dtype((op, port)) % 100 in exponents.HANDLES:
         raise NotFollowed("gives a container or a handle of examples of the batch")
       if op_type in _CALLS and self._scaling.axes((op, port)) is None:
         raise NotFollowed("calls a function, compiled by XLA, in which the batch is not followed")

@@ -15,6 +15,7 @@ Dimensions: N ops of the replicated graph, O its outputs, R replicas.
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,11 +27,13 @@ from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 
+if TYPE_CHECKING:
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
+
 _SCALAR_BYTES = 8
 _NO_KERNEL = ("Const", "NoOp")
 _KEPT_NAMES = ("IdentityN", "NoOp")
 _MOVES = ("ConcatV2", "SplitV", "Split")
-_FREE = ("Reshape",)  # moves nothing
 
 
 def replicated_costs(
@@ -83,18 +86,16 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
   known = origin >= 0
   # -1 would index the last op; masked by `known`.
   source = np.maximum(origin, 0)
-  fields = {
-      name: np.where(known, getattr(work, name)[source], 0) for name in (
-          "flops", "moved_bytes", "temporary_bytes", "persistent_bytes")}
   # An op that keeps a fetched op's name only passes on the results of the copies.
   computes = known & np.array([
       op_type not in _KEPT_NAMES or op_type == original.op_types[i]
       for op_type, i in zip(graph.op_types, source.tolist())])
-  for name in ("flops", "moved_bytes", "temporary_bytes"):
-    fields[name][~computes] = 0
-  launches = np.where(computes, work.launches[source], False)
-  on_gpu = np.where(computes, work.launches_on_gpu[source], False)
-  product_types = np.where(known, work.product_types[source], np.int32(0))
+  # Values of the original: what it holds for every copy, what it does only where the op computes.
+  fields = {
+      name: getattr(work, name)[source] * where for where, names in (
+          (known, ("persistent_bytes", "product_types")),
+          (computes, ("flops", "moved_bytes", "temporary_bytes", "launches", "launches_on_gpu")))
+      for name in names}
   output_bytes = np.zeros(graph.num_outputs)
   widths, theirs = np.diff(graph.output_offsets), np.diff(original.output_offsets)
   # Outputs by position; a copy may have fewer or more than the original.
@@ -135,39 +136,34 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
     rows = sum(size for size, (p, _) in zip(read, inputs[op]) if graph.op_types[p] != "Const")
     written = rows if graph.op_types[op] == "ConcatV2" else largest
     if graph.op_types[op] == "SplitV":
-      output_bytes[offset] = written * _split_shares(graph, op)
+      # Each output has a share of the input; the second input holds the sizes.
+      sizes = _constant(graph, _node(graph, op).input[1])
+      output_bytes[offset] = written * sizes / max(1, sizes.sum())
     else:
       output_bytes[offset] = written / max(1, int(widths[op]))
-    if graph.op_types[op] in _FREE:
+    if graph.op_types[op] == "Reshape":  # moves nothing
       continue
-    launches[op] = on_gpu[op] = True
+    fields["launches"][op] = fields["launches_on_gpu"][op] = True
     fields["moved_bytes"][op] = max(total + written, _SCALAR_BYTES)
     if graph.op_types[op] not in _MOVES:
       # One flop for each float32 number of the result; of k summands k - 1.
       fields["flops"][op] = (total - written if graph.op_types[op] == "AddN" else written) / 4
-  return OpWork(
-      fields["flops"], fields["moved_bytes"], launches, on_gpu, product_types,
-      fields["temporary_bytes"], fields["persistent_bytes"],
-      np.where(known, work.executions[source], graph.executions), output_bytes, work.notes,
-      work.unknown, work.unsure)
-
-
-def _split_shares(graph: ComputationGraph, op: int) -> np.ndarray:
-  """Returns the share of the input in each output of a SplitV that the rewriting added."""
-  source = graph.origin
-  assert source.positions is not None
-  sizes = _constant(graph, source.graph_def.node[source.positions[op]].input[1])
-  return sizes / max(1, sizes.sum())
+  return dataclasses.replace(
+      work, **fields, output_bytes=output_bytes,
+      executions=np.where(known, work.executions[source], graph.executions))
 
 
 def _constant(graph: ComputationGraph, name: str) -> np.ndarray:
   """Returns the value of a Const."""
   import tensorflow as tf
 
+  return tf.make_ndarray(_node(graph, graph.op_index[name]).attr["value"].tensor)
+
+
+def _node(graph: ComputationGraph, op: int) -> NodeDef:
   source = graph.origin
   assert source.positions is not None
-  node = source.graph_def.node[source.positions[graph.op_index[name]]]
-  return tf.make_ndarray(node.attr["value"].tensor)
+  return source.graph_def.node[source.positions[op]]
 
 
 def _behind_rows(replicated: ReplicatedGraph, inputs: list, output_bytes: np.ndarray) -> list:

@@ -196,11 +196,9 @@ def with_order(
   # Op -> ops that it waits for.
   waits: Dict[str, List[str]] = {}
   for awaited, waiting in edges:
-    waits.setdefault(waiting, []).append(awaited)
+    waits.setdefault(waiting, []).append(f"^{awaited}")
   for node in graph_def.node:
-    there = set(node.input)
-    node.input.extend(
-        f"^{name}" for name in waits.get(node.name, ()) if f"^{name}" not in there)
+    node.input.extend([text for text in waits.get(node.name, ()) if text not in node.input])
   written = dataclasses.replace(written, graph_def=graph_def)
   loaded = _load(
       replicated.original, written, replicated.replicas,
@@ -301,13 +299,10 @@ def replicated_meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
       original_name: name for name, original_name in written.original_of.items()
       if written.replica_of.get(name) == 0}
 
-  def renamed(text):
-    name, colon, port = text.rpartition(":")
-    name = name if colon else text
+  def renamed(text: str) -> str:
+    name, colon, port = text.partition(":")
     # Ops that still exist keep their names.
-    if name in there or name not in first:
-      return text
-    return f"{first[name]}:{port}" if colon else first[name]
+    return text if name in there or name not in first else f"{first[name]}{colon}{port}"
 
   for collection in result.collection_def.values():
     values = collection.node_list.value

@@ -10,17 +10,17 @@ Keras 3, because the sum of squares is no mean over replicas.
 from __future__ import annotations
 
 import dataclasses
-from typing import FrozenSet, List, Set, Tuple
+from typing import Callable, FrozenSet, List, Optional, Sequence, Set, Tuple
 
+from placeto_tf.graphs.loops import MERGE
 from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
-from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
+from placeto_tf.replication.dataflow import SWITCHES, Dataflow, Tensor, closure
 
 _NOT_LINEAR = frozenset("Square Mul Pow Abs Sqrt".split())
 _UNIQUE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2")
 _STATE = ("ResourceGather", "Gather", "GatherV2", "ReadVariableOp", "Const")
-_SWITCHES, _MERGES = ("Switch", "RefSwitch"), ("Merge", "RefMerge")
-_SAME_INDICES = (*_UNIQUE, "Identity", "Cast", *_SWITCHES)
+_SAME_INDICES = (*_UNIQUE, "Identity", "Cast", *SWITCHES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,19 +66,40 @@ def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
   return list(dict.fromkeys(found))
 
 
-def _gradient_indices(flow: Dataflow, tensor: Tensor) -> List[Tensor]:
-  """Returns the indices before the optimizer removed duplicates or chose by a cond."""
-  ends, stack, seen = set(), [tensor], {tensor}
+def _back(
+    tensor: Tensor, before: Callable[[Tensor], Optional[Sequence[Tensor]]]
+) -> Tuple[Set[Tensor], Set[int]]:
+  """Goes back from a tensor.
+
+  Args:
+    tensor: the first tensor.
+    before: returns the tensors to go on to; None where the search ends.
+
+  Returns:
+    The tensors at which the search ends, and the ops of the tensors that it passes.
+  """
+  ends, way, stack, seen = set(), set(), [tensor], {tensor}
   while stack:
     tensor = stack.pop()
-    op_type, before = flow.types[tensor[0]], flow.inputs[tensor[0]]
-    if op_type in _SAME_INDICES:
-      before = before[:1]
-    elif op_type not in _MERGES or flow.frames[tensor[0]]:
+    found = before(tensor)
+    if found is None:
       ends.add(tensor)
       continue
-    stack += [each for each in before if each not in seen]
-    seen.update(before)
+    way.add(tensor[0])
+    stack += [each for each in found if each not in seen]
+    seen.update(found)
+  return ends, way
+
+
+def _gradient_indices(flow: Dataflow, tensor: Tensor) -> List[Tensor]:
+  """Returns the indices before the optimizer removed duplicates or chose by a cond."""
+
+  def before(at: Tensor) -> Optional[Sequence[Tensor]]:
+    if flow.types[at[0]] in _SAME_INDICES:
+      return flow.inputs[at[0]][:1]
+    return flow.inputs[at[0]] if flow.types[at[0]] in MERGE and not flow.frames[at[0]] else None
+
+  ends, _ = _back(tensor, before)
   # Leave out indices that the optimizer computes from the gradient's indices, such as a union.
   return sorted(end for end in ends if len(ends) == 1 or not any(
       other[0] != end[0] and end[0] in closure({other[0]}, flow.consumers) for other in ends))
@@ -94,25 +115,20 @@ def _readers(
     way: the updates, and the ops from the gradient's rows to them.
     rows: ops that compute the gradient's rows; ops before them compute examples.
   """
-  found: Set[int] = set()
-  stack = list(flow.consumers[indices[0]])
-  while stack:
-    op = stack.pop()
-    if op in found:
-      continue
-    if flow.types[op] in (*_UNIQUE, "Identity", "Cast"):
-      found.add(op)
-      stack += flow.consumers[op]
-    elif op in way:
-      found.add(op)
-    else:
-      # All that is computed of it ends in an update, or begins a branch, and none is an example.
-      after = closure({op}, flow.consumers)
-      ends = {each for each in after if not flow.consumers[each]} - way
-      if not after & rows and all(
-          flow.inputs[each] and flow.types[flow.inputs[each][0][0]] in _SWITCHES for each in ends):
-        found.add(op)
-  return frozenset(found)
+
+  def copies(op: int) -> bool:
+    return flow.types[op] in (*_UNIQUE, "Identity", "Cast")
+
+  def serves_updates(op: int) -> bool:
+    # All that is computed of it ends in an update, or begins a branch, and none is an example.
+    after = closure({op}, flow.consumers)
+    ends = {each for each in after if not flow.consumers[each]} - way
+    return not after & rows and all(
+        flow.inputs[each] and flow.types[flow.inputs[each][0][0]] in SWITCHES for each in ends)
+
+  return frozenset(
+      op for op in closure({indices[0]}, flow.consumers, copies) - {indices[0]}
+      if copies(op) or op in way or serves_updates(op))
 
 
 def _gradient_rows(
@@ -134,38 +150,25 @@ def _gradient_rows(
 def _way_of_rows(
     flow: Dataflow, tensor: Tensor, others: Set[int]) -> Tuple[Set[Tensor], Set[int]]:
   """Returns the rows and ops of `_gradient_rows`; the search stops at `others`."""
-  rows, way, stack, seen = set(), set(), [tensor], {tensor}
-  while stack:
-    tensor = stack.pop()
-    op = tensor[0]
-    op_type, before = flow.types[op], flow.inputs[op]
-    if op in others:
-      rows.add(tensor)
-      continue
+
+  def before(at: Tensor) -> Optional[Sequence[Tensor]]:
+    op_type, data = flow.types[at[0]], flow.inputs[at[0]]
+    if at[0] in others:
+      return None
     # A cond chooses between rows: continue with both, and with the rows before the branches.
-    if op_type in _SWITCHES:
-      before = before[:1]
-    elif op_type in _MERGES and not flow.frames[op]:
-      pass
+    if op_type in MERGE and not flow.frames[at[0]]:
+      return data
     # Rows of equal index are added up here: continue with the input rows.
-    elif op_type == "UnsortedSegmentSum" and flow.types[flow.origin(before[1])[0]] in _UNIQUE:
-      before = before[:1]
-    elif rule_of(op_type).scales_rows:
-      # Rows are scaled by factors of a lower rank; only inputs of the rows' rank are rows.
-      shape = flow.shape(tensor)
-      before = [each for each in before
-                if shape is None or len(flow.shape(each) or shape) == len(shape)]
-    elif op_type not in _STATE:
-      rows.add(tensor)
-      continue
-    else:
-      continue
-    way.add(op)
-    for each in before:
-      if each not in seen:
-        seen.add(each)
-        stack.append(each)
-  return rows, way
+    if op_type in SWITCHES or op_type == "UnsortedSegmentSum" and (
+        flow.types[flow.origin(data[1])[0]] in _UNIQUE):
+      return data[:1]
+    # Rows are scaled by factors of a lower rank; only inputs of the rows' rank are rows.
+    shape = flow.shape(at)
+    return [each for each in data if shape is None or len(flow.shape(each) or shape) == len(shape)
+            ] if rule_of(op_type).scales_rows else None
+
+  ends, way = _back(tensor, before)
+  return {each for each in ends if each[0] in others or flow.types[each[0]] not in _STATE}, way
 
 
 def _is_for_update(flow: Dataflow, rows: Tensor, way: Set[int], every: Set[int]) -> bool:
@@ -182,10 +185,8 @@ def _is_for_update(flow: Dataflow, rows: Tensor, way: Set[int], every: Set[int])
   Returns:
     Whether the rows are a gradient.
   """
-  for consumer in flow.consumers[rows[0]]:
-    # Readers on the way to an update are its own.
-    if rows not in flow.inputs[consumer] or consumer in every:
-      continue
-    if not closure({consumer}, flow.consumers) & way:
-      return False
-  return True
+  # Readers on the way to an update are its own.
+  return all(
+      rows not in flow.inputs[consumer] or consumer in every
+      or not way.isdisjoint(closure({consumer}, flow.consumers))
+      for consumer in flow.consumers[rows[0]])
