@@ -23,6 +23,7 @@ import numpy as np
 from placeto_tf.clusters import cluster_json, device_names, local, presets
 from placeto_tf.clusters.device import MOST, Device, is_number
 from placeto_tf.errors import ClusterError, check_one_of, listed
+from placeto_tf.files import outputs, user_files
 
 READY_ORDERS = ("arrival", "executor")
 TRANSFERS = ("device", "pair", "unlimited")
@@ -194,7 +195,9 @@ class Cluster:
     Raises:
       ClusterError: the file cannot be read, or is wrong; the message names the file.
     """
-    text = cluster_json.read(path)
+    text = user_files.read_text(
+        path, what="the cluster file", remedy="expected a JSON file's path",
+        error_type=ClusterError, most_bytes=user_files.MOST_JSON_BYTES)
     try:
       return cls.from_json(text)
     except ClusterError as error:
@@ -206,7 +209,7 @@ class Cluster:
     Raises:
       ClusterError: the file cannot be written.
     """
-    cluster_json.write(path, self.to_json())
+    outputs.write_json(path, self.to_json(), what="the cluster file ", error_type=ClusterError)
 
   def __repr__(self) -> str:
     """Lists the devices in one line."""

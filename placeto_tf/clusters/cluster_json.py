@@ -26,7 +26,7 @@ import numpy as np
 
 from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
-from placeto_tf.files import outputs, user_files
+from placeto_tf.files import user_files
 
 _LINK_FIELDS = ("bandwidth_bytes_per_us", "latency_us")
 MAX_DEVICES = 4096  # the links of more devices would fill the memory
@@ -90,42 +90,11 @@ def from_json(
         f"the cluster has {len(parsed['devices']):,} devices; expected at most {MAX_DEVICES:,}, as "
         "every two of them have a link")
   devices = [_device_from_json(device, i) for i, device in enumerate(parsed["devices"])]
-  # Names must be unique before pairs can refer to them.
-  names: Dict[str, int] = {}
-  for i, device in enumerate(devices):
-    if names.setdefault(device.name, i) != i:
-      raise ClusterError(
-          f"device name {device.name!r} appears twice; give each device its own name")
-  links = _links_from_json(parsed.get("links", {}), names)
+  # `Cluster` refuses a name that appears twice.
+  links = _links_from_json(
+      parsed.get("links", {}), {device.name: i for i, device in enumerate(devices)})
   values = {name: parsed[name] for name in extensions if name in parsed}
   return {"devices": tuple(devices), **links, **values}
-
-
-def read(path: str) -> str:
-  """Reads the text of a cluster's JSON file.
-
-  Raises:
-    ClusterError: the file cannot be read.
-  """
-  return user_files.read_text(
-      path, what="the cluster file", remedy="expected a JSON file's path", error_type=ClusterError,
-      most_bytes=user_files.MOST_JSON_BYTES)
-
-
-def write(path: str, cluster: Mapping[str, Any]) -> None:
-  """Writes a JSON object beside the file and renames, so that no reader sees half of it.
-
-  Args:
-    path: of the file.
-    cluster: the JSON object.
-
-  Returns:
-    None.
-
-  Raises:
-    ClusterError: the file cannot be written.
-  """
-  outputs.write_json(path, cluster, what="the cluster file ", error_type=ClusterError)
 
 
 def changed_fields(instance: Any) -> Dict[str, Any]:

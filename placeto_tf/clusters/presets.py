@@ -63,15 +63,18 @@ Where the figures come from:
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from types import MappingProxyType
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.clusters.cluster_json import MAX_DEVICES
 from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
+from placeto_tf.ops import types_with
 
 _GB = 2**30
 
@@ -93,42 +96,16 @@ _BETWEEN_HOSTS = Link(2_200.0, 90.0)
 _BYTES_PER_US_PER_GBIT = 0.75 * 125.0  # three quarters of the rated rate
 _TF32 = 0.55  # efficiency of A100
 _HALF = 0.64  # of products of half precision
-# Kind of op -> efficiency, us beside the work, op types: fitted to 880 times of 440 kernels on an
-# NVIDIA H100 80GB HBM3 (PyTorch 2.11.0, CUDA 13.0, cuDNN 9.19, float32 as TF32 and bfloat16), by
-# scripts/benchmarks/gpu_kernels.py; docs/results/h100_kernels.md has the errors. Types that differ
-# from a timed one by their name or function alone are with it. An update was timed as the two
-# element-wise kernels that TensorFlow launches for it.
-H100_KERNELS: Mapping[str, Tuple[float, float, str]] = {
-    "product": (0.95, 3.1, "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum _FusedMatMul"),
-    "convolution": (0.85, 10.1, "Conv2D Conv3D _FusedConv2D"),
-    "gradient of a convolution": (0.61, 8.4, """
-        Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 Conv3DBackpropFilterV2"""),
-    "batch norm": (0.48, 8.0, """
-        FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad FusedBatchNormGradV2
-        FusedBatchNormGradV3"""),
-    "element-wise": (0.91, 1.7, """
-        Add AddV2 AddN Sub Mul RealDiv Maximum Minimum Neg Abs Square Sqrt Rsqrt Exp Log
-        SquaredDifference BiasAdd Cast Select SelectV2 Relu ReluGrad Relu6 Relu6Grad LeakyRelu
-        LeakyReluGrad Elu EluGrad Tanh TanhGrad Sigmoid SigmoidGrad Pow Greater GreaterEqual Less
-        LessEqual Equal NotEqual"""),
-    "reduction": (0.91, 4.5, "Sum Mean Prod Max Min BiasAddGrad L2Loss"),
-    "softmax": (0.92, 2.2, "Softmax LogSoftmax"),
-    "loss": (0.33, 6.6, "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits"),
-    "pooling": (0.24, 13.9, "MaxPool AvgPool"),
-    "gradient of pooling": (0.13, 16.3, "MaxPoolGrad AvgPoolGrad"),
-    "move": (0.58, 1.5, """
-        Transpose Concat ConcatV2 Split SplitV Pack Unpack Slice StridedSlice StridedSliceGrad Pad
-        PadV2 Tile Fill ZerosLike OnesLike BroadcastTo"""),
-    "lookup": (1.0, 1.5, "Gather GatherV2 ResourceGather"),
-    "update of rows": (0.56, 9.4, """
-        ResourceSparseApplyMomentum ResourceSparseApplyKerasMomentum ResourceScatterAdd
-        UnsortedSegmentSum"""),
-    "update": (1.0, 3.2, """
-        ResourceApplyMomentum ResourceApplyKerasMomentum ResourceApplyAdam ResourceApplyRMSProp
-        ResourceApplyGradientDescent"""),
-    "random": (1.0, 5.5, """
-        RandomUniform RandomStandardNormal TruncatedNormal StatelessRandomUniformV2
-        StatelessRandomNormalV2 StatelessTruncatedNormalV2""")}
+# Kind of kernel (`OpRule.kind`) -> efficiency, us beside the work: fitted to 880 times of 440
+# kernels on an NVIDIA H100 80GB HBM3 (PyTorch 2.11.0, CUDA 13.0, cuDNN 9.19, float32 as TF32 and
+# bfloat16), by scripts/benchmarks/gpu_kernels.py; docs/results/h100_kernels.md has the errors. An
+# update was timed as the two element-wise kernels that TensorFlow launches for it.
+H100_KERNELS: Mapping[str, Tuple[float, float]] = {
+    "product": (0.95, 3.1), "convolution": (0.85, 10.1), "gradient of a convolution": (0.61, 8.4),
+    "batch norm": (0.48, 8.0), "element-wise": (0.91, 1.7), "reduction": (0.91, 4.5),
+    "softmax": (0.92, 2.2), "loss": (0.33, 6.6), "pooling": (0.24, 13.9),
+    "gradient of pooling": (0.13, 16.3), "move": (0.58, 1.5), "lookup": (1.0, 1.5),
+    "update of rows": (0.56, 9.4), "update": (1.0, 3.2), "random": (1.0, 5.5)}
 _LAUNCH_US = 3.0  # the part of an op's overhead that the driver does under a lock
 
 
@@ -136,7 +113,7 @@ _LAUNCH_US = 3.0  # the part of an op's overhead that the driver does under a lo
 class Preset:
   """One kind of device: `peer` links two of them, `host` links it to the rest of its machine.
 
-  `kernels` has (efficiency, us beside the work, op types) of each kind of op that was measured.
+  `op_efficiency` and `op_start_us` have the op types of each kind of kernel that was measured.
   """
 
   type: str
@@ -149,7 +126,8 @@ class Preset:
   bus_gap_us: float = 0.0
   launch_us: float = 0.0
   product_peaks: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
-  kernels: Mapping[str, Tuple[float, float, str]] = dataclasses.field(default_factory=dict)
+  op_efficiency: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  op_start_us: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   def device(self, name: str, **fields: Any) -> Device:
     """Returns a device of this preset.
@@ -161,21 +139,16 @@ class Preset:
     Returns:
       The device.
     """
-    # [op types of all rows], each with its efficiency and start.
-    rows = [(op_type, efficiency, start_us)
-            for efficiency, start_us, op_types in self.kernels.values()
-            for op_type in op_types.split()]
     return Device(name, self.type, **{
         "memory_bytes": self.memory_bytes, "efficiency": self.efficiency,
         "properties": dict(self.properties), "product_peaks": dict(self.product_peaks),
-        "op_efficiency": {op_type: efficiency for op_type, efficiency, _ in rows},
-        "op_start_us": {op_type: start_us for op_type, _, start_us in rows}, **fields})
+        "op_efficiency": self.op_efficiency, "op_start_us": self.op_start_us, **fields})
 
 
 def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidth_gb: float,
          memory_gb: int, efficiency: float, peer: Link, host: Link, half: float = 0.0,
          bus_gap_us: float = 0.0, launch_us: float = _LAUNCH_US,
-         kernels: Optional[Mapping[str, Tuple[float, float, str]]] = None) -> Preset:
+         kernels: Mapping[str, Tuple[float, float]] = MappingProxyType({})) -> Preset:
   """Describes a GPU.
 
   Args:
@@ -184,7 +157,8 @@ def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidt
     frequency: in MHz.
     bandwidth_gb: of the memory, in 10^9 bytes/s.
     memory_gb: in 2^30 bytes.
-    efficiency, peer, host, bus_gap_us, launch_us, kernels: see `Preset`.
+    efficiency, peer, host, bus_gap_us, launch_us: see `Preset`.
+    kernels: kind of kernel -> (efficiency, us beside the work), where measured.
     half: the peak of products of float16 in TFLOPS, and from Ampere on of bfloat16, too.
 
   Returns:
@@ -197,8 +171,11 @@ def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidt
   # Architectures below 8 (before Ampere) have no products of bfloat16.
   kinds = ("float16", "bfloat16")[:0 if not half else 1 if float(architecture) < 8 else 2]
   peaks = {kind: {"flops_per_us": half * 1e6, "efficiency": _HALF} for kind in kinds}
+  figures = {op_type: each for kind, each in kernels.items() for op_type in types_with(kind=kind)}
   return Preset("GPU", memory_gb * _GB, efficiency, properties, peer, host, bus_gap_us=bus_gap_us,
-                launch_us=launch_us, product_peaks=peaks, kernels=kernels or {})
+                launch_us=launch_us, product_peaks=peaks,
+                op_efficiency={op_type: share for op_type, (share, _) in sorted(figures.items())},
+                op_start_us={op_type: us for op_type, (_, us) in sorted(figures.items())})
 
 
 _PRESETS: Dict[str, Preset] = {
@@ -318,12 +295,14 @@ def from_counts(
     own_host = False
   members: List[Tuple[Preset, Device]] = []
   for task in range(hosts):
-    numbers: Dict[str, int] = {}
+    numbers: Dict[str, int] = collections.Counter()  # of devices, by type
     prefix = f"/job:worker/task:{task}/device:" if hosts > 1 else "/"
-    for name, count in terms:
-      preset = _PRESETS[name]
-      host = own_host and preset.type == "CPU"
-      members += [(preset, _device(preset, numbers, prefix, host)) for _ in range(count)]
+    for kind, count in terms:
+      preset = _PRESETS[kind]
+      for _ in range(count):
+        name = f"{prefix}{preset.type}:{numbers[preset.type]}"
+        members.append((preset, preset.device(name, host=own_host and preset.type == "CPU")))
+        numbers[preset.type] += 1
   # [kinds, kinds] links between distinct presets, looked up for all pairs of devices.
   presets = list({id(preset): preset for preset, _ in members}.values())
   links = [[a.peer if a is b else slower_host_link(a, b) for b in presets] for a in presets]
@@ -344,13 +323,6 @@ def slowest_fields(members: Sequence[Preset]) -> Dict[str, float]:
   """Returns the common fields of a `Cluster`: for each field, the value of the slowest preset."""
   return {field: max(getattr(preset, field) for preset in members)
           for field in ("op_overhead_us", "bus_gap_us", "launch_us")}
-
-
-def _device(preset: Preset, numbers: Dict[str, int], prefix: str, host: bool) -> Device:
-  """Makes the next device of the preset's type; `numbers` counts devices by type."""
-  number = numbers.get(preset.type, 0)
-  numbers[preset.type] = number + 1
-  return preset.device(f"{prefix}{preset.type}:{number}", host=host)
 
 
 def preset(name: str) -> Preset:

@@ -1,8 +1,18 @@
 """The registry of facts about op types, which all analyses of graphs share; see `OpRule`."""
 
 from placeto_tf.ops import rules as _rules  # registers the rows
-from placeto_tf.ops.op_rule import OpRule, Scale, members, registered, rule_of, types_with
+from placeto_tf.ops.op_rule import (
+  VARIABLE,
+  OpRule,
+  Scale,
+  members,
+  registered,
+  rule_of,
+  types_with,
+)
 
-__all__ = ("OpRule", "Scale", "members", "registered", "rule_of", "types_with")
+__all__ = ("OpRule", "Scale", "VARIABLES", "members", "registered", "rule_of", "types_with")
+
+VARIABLES = types_with(role=VARIABLE)
 
 del _rules

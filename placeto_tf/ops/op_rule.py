@@ -23,6 +23,7 @@ VARIABLE = "variable"  # is the handle or reference of a variable
 OF_VARIABLE = "of_variable"  # stateful, but its only state is a variable
 UPDATE = "update"  # writes a variable
 HARMLESS = "harmless"  # stateful, but each replica may run the op
+OUTSIDE = "outside"  # stateless to TensorFlow, but reads or writes files, or asks servers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +79,13 @@ class OpRule:
     shaped: whether an input is the output's shape, or a tensor of the same shape.
     scales_rows: whether optimizers use the op on rows of a gradient before they apply the rows.
     averages: whether the op may be between statistics and their moving average.
+    hands_on: whether outputs are inputs of the op, unchanged: output i is input i of an IdentityN,
+      the output of a Merge is any input, that of another op is the first input.
+    kernel: whether the op launches a kernel. Without one, it passes on a tensor, a handle or a
+      shape, on any device: constants and variables exist before the step begins, reads of variables
+      alias them, and ops that change no element move no bytes.
+    kind: the kind of the op's kernels on a GPU, for which a preset may have a measured speed.
+    product: the attribute with the type of the factors, for ops that tensor cores run; else "".
   """
 
   axes: str = ""
@@ -96,6 +104,10 @@ class OpRule:
   shaped: bool = False
   scales_rows: bool = False
   averages: bool = False
+  hands_on: bool = False
+  kernel: bool = True
+  kind: str = ""
+  product: str = ""
 
 
 # Facts about an op type without a row.

@@ -14,6 +14,7 @@ from placeto_tf.ops.op_rule import (
   HARMLESS,
   KEYED_RANDOM,
   OF_VARIABLE,
+  OUTSIDE,
   PIPELINE,
   RANDOM,
   SEEDED_RANDOM,
@@ -281,3 +282,74 @@ register(
 register(
     "Identity Squeeze Reshape ExpandDims Cast StopGradient Snapshot Switch Merge Sub Mul "
     "Add AddV2 Neg AddN", averages=True)
+
+# Files and servers.
+register(
+    "ReadFile MatchingFiles GenerateVocabRemapping InitializeTableFromTextFile "
+    "InitializeTableFromTextFileV2 CacheDataset CacheDatasetV2 SnapshotDataset SnapshotDatasetV2 "
+    "SnapshotDatasetReader SnapshotChunkDataset RegisterDataset RegisterDatasetV2 ImmutableConst "
+    "EncodeProto DecodeProtoV2 DebugIdentity DebugIdentityV2 DebugIdentityV3 DebugNanCount "
+    "DebugNumericSummary", role=OUTSIDE)
+
+# Ops that output their inputs.
+register(
+    "Identity IdentityN RefIdentity Enter RefEnter Exit RefExit NextIteration RefNextIteration "
+    "Switch RefSwitch _SwitchN Merge RefMerge StopGradient PreventGradient", hands_on=True)
+
+# Kernels. No kernel runs for these ops.
+register(
+    "Const HostConst ImmutableConst Placeholder PlaceholderV2 PlaceholderWithDefault _Arg _Retval "
+    "Identity IdentityN RefIdentity StopGradient PreventGradient DebugGradientIdentity "
+    "DebugGradientRefIdentity Snapshot NoOp ControlTrigger EnsureShape "
+    "VarHandleOp VarIsInitializedOp VariableShape ReadVariableOp DestroyResourceOp "
+    "Variable VariableV2 AutoReloadVariable TemporaryVariable IsVariableInitialized "
+    "Shape ShapeN Size Rank Reshape Squeeze ExpandDims Bitcast "
+    "Switch RefSwitch _SwitchN Merge RefMerge _XlaMerge Enter RefEnter Exit RefExit NextIteration "
+    "RefNextIteration LoopCond "
+    "Stack StackV2 StackPush StackPushV2 StackPop StackPopV2 StackClose StackCloseV2 "
+    "TensorArrayV2 TensorArrayV3 TensorArrayGradV2 TensorArrayGradV3 TensorArrayGradWithShape "
+    "TensorArrayReadV2 TensorArrayReadV3 TensorArrayWriteV2 TensorArrayWriteV3 TensorArraySizeV2 "
+    "TensorArraySizeV3 TensorArrayCloseV2 TensorArrayCloseV3 "
+    "EmptyTensorList TensorListReserve TensorListPushBack TensorListPopBack TensorListLength "
+    "TensorListSetItem TensorListGetItem TensorListElementShape TensorListResize "
+    "OptionalNone OptionalFromValue OptionalGetValue OptionalHasValue "
+    "DummyMemoryCache MutexV2 AnonymousSeedGenerator DeleteSeedGenerator Timestamp", kernel=False)
+# Tensor cores multiply these.
+register(
+    "MatMul BatchMatMul BatchMatMulV2 Einsum Conv2D Conv2DBackpropFilter Conv2DBackpropInput "
+    "Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2 CudnnRNN CudnnRNNV2 CudnnRNNV3 "
+    "CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3 _FusedMatMul _FusedConv2D", product="T")
+register("BatchMatMulV3 SparseMatMul", product="Ta")
+
+# Kinds of kernels: types that differ from a timed one by their name or function alone are with it.
+register("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum _FusedMatMul", kind="product")
+register("Conv2D Conv3D _FusedConv2D", kind="convolution")
+register(
+    "Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 Conv3DBackpropFilterV2",
+    kind="gradient of a convolution")
+register(
+    "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad FusedBatchNormGradV2 "
+    "FusedBatchNormGradV3", kind="batch norm")
+register(
+    "Add AddV2 AddN Sub Mul RealDiv Maximum Minimum Neg Abs Square Sqrt Rsqrt Exp Log "
+    "SquaredDifference BiasAdd Cast Select SelectV2 Relu ReluGrad Relu6 Relu6Grad LeakyRelu "
+    "LeakyReluGrad Elu EluGrad Tanh TanhGrad Sigmoid SigmoidGrad Pow Greater GreaterEqual Less "
+    "LessEqual Equal NotEqual", kind="element-wise")
+register("Sum Mean Prod Max Min BiasAddGrad L2Loss", kind="reduction")
+register("Softmax LogSoftmax", kind="softmax")
+register("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits", kind="loss")
+register("MaxPool AvgPool", kind="pooling")
+register("MaxPoolGrad AvgPoolGrad", kind="gradient of pooling")
+register(
+    "Transpose Concat ConcatV2 Split SplitV Pack Unpack Slice StridedSlice StridedSliceGrad Pad "
+    "PadV2 Tile Fill ZerosLike OnesLike BroadcastTo", kind="move")
+register("Gather GatherV2 ResourceGather", kind="lookup")
+register(
+    "ResourceSparseApplyMomentum ResourceSparseApplyKerasMomentum ResourceScatterAdd "
+    "UnsortedSegmentSum", kind="update of rows")
+register(
+    "ResourceApplyMomentum ResourceApplyKerasMomentum ResourceApplyAdam ResourceApplyRMSProp "
+    "ResourceApplyGradientDescent", kind="update")
+register(
+    "RandomUniform RandomStandardNormal TruncatedNormal StatelessRandomUniformV2 "
+    "StatelessRandomNormalV2 StatelessTruncatedNormalV2", kind="random")

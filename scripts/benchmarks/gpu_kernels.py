@@ -163,10 +163,9 @@ def compare(measured: Mapping[str, Any], preset: str) -> pd.DataFrame:
     measured_us).
   """
   from placeto_tf.clusters import Cluster
-  from placeto_tf.clusters.presets import H100_KERNELS
   from placeto_tf.costs.roofline import peak
+  from placeto_tf.ops import rule_of
 
-  kinds = {op: kind for kind, (_, _, ops) in H100_KERNELS.items() for op in ops.split()}
   device = next(each for each in Cluster.parse(f"{preset}:1").devices if not each.host)
   best, rows = peak(device), []
   for kernel in measured["kernels"]:
@@ -180,7 +179,7 @@ def compare(measured: Mapping[str, Any], preset: str) -> pd.DataFrame:
       peak_us = (kernel["flops"] / fields.get("flops_per_us", best.flops_per_us)
                  + size * kernel["moved_bytes"] / best.bytes_per_us)
       rows.append({
-          "op": kernel["op"], "kind": kinds[kernel["op"]], "type": kind,
+          "op": kernel["op"], "kind": rule_of(kernel["op"]).kind, "type": kind,
           "size": (kernel["flops"], kernel["moved_bytes"]), "peak_us": peak_us,
           "preset_us": peak_us / efficiency + device.op_start_us.get(kernel["op"], 0.0),
           "plain_us": peak_us / plain, "measured_us": kernel[column]})
