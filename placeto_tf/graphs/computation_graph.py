@@ -13,6 +13,7 @@ Worked example, `c = a + b` followed by `print(c)` behind a control edge from `b
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -23,6 +24,7 @@ import numpy as np
 
 from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import traversal
+from placeto_tf.ops import VARIABLES
 
 if typing.TYPE_CHECKING:
   import tensorflow as tf
@@ -284,7 +286,7 @@ class ComputationGraph:
 
 
 _HANDLES = (20, 21)  # DT_RESOURCE and DT_VARIANT, such as the captures of a function
-_INTERFACE = ("Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "Variable")
+_INTERFACE = ("Placeholder", "PlaceholderWithDefault", *VARIABLES)
 
 
 def shapes_of_interface(nodes: Iterable[NodeDef]) -> Dict[str, Tuple[int, ...]]:
@@ -309,13 +311,9 @@ def _unique_rows(rows: np.ndarray) -> np.ndarray:
 
 def check_unique(names: Sequence[str]) -> None:
   """Raises GraphError if two ops have one name."""
-  if len(set(names)) == len(names):
-    return
-  seen = set()
-  for name in names:
-    if name in seen:
-      raise GraphError(f"op name {name!r} appears twice; names must be unique")
-    seen.add(name)
+  if len(set(names)) < len(names):
+    name = next(name for name, count in collections.Counter(names).items() if count > 1)
+    raise GraphError(f"op name {name!r} appears twice; names must be unique")
 
 
 def _check(graph: ComputationGraph) -> None:

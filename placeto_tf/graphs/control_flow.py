@@ -150,6 +150,8 @@ def _if(inliner, node, site, inner):
 
 
 def _case(inliner, node, site, inner):
+  import tensorflow as tf
+
   data = data_inputs(node)
   functions = node.attr["branches"].list.func
   if not data or len(functions) < 2:
@@ -159,9 +161,7 @@ def _case(inliner, node, site, inner):
     number = inliner.node(
         f"{node.name}/number_{k}", "Const", [control_of(data[0])], node.device,
         dtype=("type", _INT32))
-    number.attr["value"].tensor.dtype = _INT32
-    number.attr["value"].tensor.tensor_shape.SetInParent()
-    number.attr["value"].tensor.int_val.append(k)
+    number.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(k, _INT32))
     preds.append(f"{node.name}/is_{k}")
     nodes += [number, inliner.node(
         preds[-1], "Equal", [data[0], number.name], node.device, T=("type", _INT32))]

@@ -154,9 +154,6 @@ def _make_placeholder(node: NodeDef, dtype: int, shape: shapes.Shape) -> None:
   classes = list(node.attr["_class"].list.s)
   node.attr.clear()
   node.attr["dtype"].type = dtype
-  if shape is None:
-    node.attr["shape"].shape.unknown_rank = True
-  else:
-    shapes.set_shape(node.attr["shape"], shape)
+  shapes.write_shape(node.attr["shape"].shape, shape)
   if classes:
     node.attr["_class"].list.s.extend(classes)

@@ -15,6 +15,7 @@ import numpy as np
 from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import shapes, tensor_names, traversal
 from placeto_tf.graphs.node_table import NodeTable
+from placeto_tf.ops import VARIABLES
 
 TRAIN_OP = "train_op"
 _TRAIN_NAME = re.compile(r"(?i)train(_?(op|step))?(_\d+)?\Z")
@@ -32,7 +33,7 @@ _SUMMARY = re.compile(r"(Scalar|Histogram|Image|Audio|Tensor|Merge)Summary(V2)?\
 # Ops that test whether a variable is initialized, for sessions that wait for initialization.
 _PROBES = ("VarIsInitializedOp", "IsVariableInitialized")
 _ASSIGNMENTS = ("Assign", "AssignVariableOp")
-_VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "TemporaryVariable")
+_VARIABLES = (*VARIABLES, "TemporaryVariable")
 _HANDING_ON = ("Identity", "ReadVariableOp")
 # Ops that only wait for others or pass a value on.
 _GLUE = ("NoOp", "Identity", shapes.WITH_DEFAULT)

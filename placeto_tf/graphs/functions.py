@@ -41,8 +41,6 @@ if typing.TYPE_CHECKING:
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _WHOLE_DEVICE = re.compile(r"(?i)/(device:\w+|[cgt]pu):\d+\Z")
-MAX_NODES = 1 << 20  # ops of functions; functions that call others twice, and so on, may give more
-
 _READS = ("ReadVariableOp", "NoOp", "Identity", "VarHandleOp")
 _COMPILED = "_XlaMustCompile"
 _COLOCATED = b"loc:@"
@@ -80,8 +78,8 @@ def inline_functions(
     inlined.
 
   Raises:
-    GraphError: a call does not fit its function, a body is inconsistent, a function calls itself or
-      has attributes of its own, or the result would be larger than `MAX_NODES`.
+    GraphError: a call does not fit its function, a body is inconsistent, or a function calls itself
+      or has attributes of its own.
   """
   op_defs = OpDefs(graph_def.library)
   calls = {*CALLS, *control_flow.LOWERED, *op_defs.functions}
@@ -106,7 +104,7 @@ class Inliner:
 
   def run(self) -> Tuple[GraphDef, Tuple[str, ...]]:
     """Returns the inlined graph and notes."""
-    self._check_size()
+    self._check_ends()
     # In v1 loops and branches, an op without inputs would run outside of them.
     anchored = any(node.op in ("Enter", "Switch") for node in self._graph_def.node)
     # A stack keeps the order of the file, and puts bodies in the place of their calls.
@@ -126,7 +124,8 @@ class Inliner:
         pending += [(each, dataclasses.replace(where, call=call))
                     for each, where in reversed(expanded)]
     return self._assemble(done), tuple(
-        f"{name!r} stays one op: {why}" for name, why in list(self._whole.items())[:5])
+        f"{name!r} is kept as one op, costed as if it only moved its inputs and outputs: {why}"
+        for name, why in list(self._whole.items())[:5])
 
   def _colocated(self, node: NodeDef, site: Site) -> NodeDef:
     """Returns the node, colocated with the op that keeps the name of the node's call."""
@@ -228,30 +227,17 @@ class Inliner:
     types = {node.name: node.op for node in function.node_def}
     return any(types.get(name) not in _READS for name in function.control_ret.values())
 
-  def _check_size(self) -> None:
-    """Raises GraphError if inlining would not end in reasonable time."""
+  def _check_ends(self) -> None:
+    """Raises GraphError if a function calls itself, so that inlining would never end."""
     functions = self.op_defs.functions
-    calls = {name: [callee for node in function.node_def for callee in _callees(node)
-                    if callee in functions] for name, function in functions.items()}
-    sizes: Dict[str, int] = {}
     try:
-      # Callees come first.
-      for name in graphlib.TopologicalSorter(calls).static_order():
-        # An upper bound of the ops that a call adds: the ops of the function and of its callees.
-        nodes = functions[name].node_def
-        sizes[name] = len(nodes) + sum(map(_switches, nodes)) + (
-            sum(sizes[callee] for callee in calls[name]))
+      graphlib.TopologicalSorter({
+          name: [callee for node in function.node_def for callee in _callees(node)
+                 if callee in functions] for name, function in functions.items()}).prepare()
     except graphlib.CycleError as error:
       raise GraphError(
           f"function {error.args[1][0]!r} calls itself, so its ops cannot be placed one by one; "
           "write it as a loop (tf.while_loop)") from None
-    total = 0
-    for node in self._graph_def.node:
-      total += _switches(node) + sum(sizes.get(callee, 0) for callee in _callees(node))
-      if total > MAX_NODES:
-        raise GraphError(
-            f"inlining the function calls gives more than {MAX_NODES} ops at {node.name!r}; place "
-            "the graph of one of its functions instead")
 
   def _expand(self, node: NodeDef, site: Site) -> Optional[List[Tuple[NodeDef, Site]]]:
     """Returns the nodes that replace the node, or None if it is no call to inline."""
@@ -483,13 +469,6 @@ def named_functions(node: NodeDef) -> Iterator[str]:
     if attr.HasField("func"):
       yield attr.func.name
     yield from (each.name for each in attr.list.func)
-
-
-def _switches(node: NodeDef) -> int:
-  """Returns about how many ops the lowering of a node adds besides the ops of its functions."""
-  if node.op not in control_flow.LOWERED:
-    return 0
-  return 2 * len(node.input) * len(control_flow.functions_of(node))
 
 
 def keep_known_classes(nodes: Iterable[NodeDef], known: Container[str]) -> None:

@@ -1,13 +1,14 @@
-"""The device types that have a kernel for a node, from TensorFlow's kernel registry.
+"""The kernels of a node in TensorFlow's registry: their device types, and outputs on the host.
 
 Dimensions: K kernel device types.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Hashable, List, Sequence, Tuple
+import functools
+from typing import TYPE_CHECKING, Dict, FrozenSet, Hashable, List, Sequence, Tuple
 
-from placeto_tf.graphs.op_defs import REF, OpDefs
+from placeto_tf.graphs.op_defs import REF, OpDefs, registered_op_def
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.attr_value_pb2 import AttrValue
@@ -102,3 +103,31 @@ def _values(value: AttrValue) -> Tuple[Hashable, ...]:
   if held == "list":
     return tuple(each for field in _FIELDS for each in getattr(value.list, field))
   return (getattr(value, held) if held in _FIELDS else None,)
+
+
+def outputs_in_host_memory(node: NodeDef) -> bool:
+  """Returns whether the op has outputs, all of which its GPU kernel puts on the host.
+
+  Shape arithmetic in int32 is of this kind: it runs on the host's thread while the GPU computes on.
+  """
+  outputs, kernels = _gpu_kernels(node.op)
+  # A kernel applies to the node if each of its type constraints allows the node's attribute.
+  return bool(outputs) and any(
+      outputs <= host_arguments and all(
+          name in node.attr and node.attr[name].type in types for name, types in constraints)
+      for constraints, host_arguments in kernels)
+
+
+@functools.cache
+def _gpu_kernels(op: str) -> Tuple[FrozenSet[str], tuple]:
+  """Returns the op's output names, and (type constraints, host arguments) of its GPU kernels."""
+  op_def = registered_op_def(op)
+  if op_def is None:
+    return frozenset(), ()
+  # A kernel for DEFAULT serves every device, unless the device has its own; int32 ones of this
+  # kind are the only ones for their types.
+  found = tuple(
+      (tuple((constraint.name, frozenset(constraint.allowed_values.list.type))
+             for constraint in kernel.constraint), frozenset(kernel.host_memory_arg))
+      for kernel in _registered_kernels(op) if kernel.device_type in ("GPU", _DEFAULT))
+  return frozenset(argument.name for argument in op_def.output_arg), found

@@ -1,6 +1,7 @@
 """`NodeTable`: all nodes of a GraphDef, checked, with their edges as arrays.
 
-A GraphDef that TensorFlow's importer would refuse, or abort on, is refused here in one sentence.
+Checked is what the arrays need. Other faults are found by TensorFlow's analysis of the graph, which
+has a process of its own (`costs/guarded.py`).
 
 Dimensions: M nodes of the file, E edges in the order of consumers and their inputs, O outputs.
 """
@@ -8,7 +9,6 @@ Dimensions: M nodes of the file, E edges in the order of consumers and their inp
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import TYPE_CHECKING, Dict, List
 
 import numpy as np
@@ -16,13 +16,11 @@ import numpy as np
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import tensor_names
 from placeto_tf.graphs.computation_graph import CONTROL, check_unique
-from placeto_tf.graphs.op_defs import REF, OpDefs, type_name
+from placeto_tf.graphs.op_defs import OpDefs
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
   from tensorflow.core.framework.node_def_pb2 import NodeDef
-
-_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_.\\/>-]*\Z")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +68,9 @@ def read_nodes(graph_def: GraphDef) -> NodeTable:
   """Checks a GraphDef and turns it into arrays.
 
   Raises:
-    GraphError: there are no nodes; a name is wrong or appears twice; an op is unknown; an attribute
-      is missing or wrong; an input does not exist, is out of range or has another type; an op has
-      too many inputs; or this TensorFlow cannot read the version.
+    GraphError: there are no nodes; a name appears twice; an op is unknown; an attribute is missing
+      or of another kind; an input does not exist or is out of range; an op has too many inputs; or
+      this TensorFlow cannot read the version.
   """
   nodes = list(graph_def.node)
   if not nodes:
@@ -80,7 +78,7 @@ def read_nodes(graph_def: GraphDef) -> NodeTable:
   _check_versions(graph_def.versions)
   names = [node.name for node in nodes]
   index = {name: i for i, name in enumerate(names)}
-  _check_names(names)
+  check_unique(names)
   op_defs = OpDefs(graph_def.library)
   signatures = [op_defs.signature(node) for node in nodes]
   # [M+1] prefix sums of the numbers of outputs.
@@ -135,15 +133,6 @@ def read_nodes(graph_def: GraphDef) -> NodeTable:
   return table
 
 
-def _check_names(names: List[str]) -> None:
-  check_unique(names)
-  for i, name in enumerate(names):
-    if not _NAME.match(name):
-      raise GraphError(
-          f"node {i} has the name {name[:80]!r}; expected letters, digits and any of _./>- : is "
-          "this another kind of file?")
-
-
 def _check_versions(versions) -> None:
   import tensorflow as tf
 
@@ -155,7 +144,7 @@ def _check_versions(versions) -> None:
 
 
 def _check_edges(table: NodeTable) -> None:
-  """Raises GraphError for a port out of range or an input of the wrong type."""
+  """Raises GraphError for a port out of range; other faults of edges are left to TensorFlow."""
   data = np.flatnonzero(table.ports != CONTROL)
   producers, ports = table.producers[data], table.ports[data]
   wide = table.num_outputs[producers]
@@ -167,18 +156,3 @@ def _check_edges(table: NodeTable) -> None:
         f"op {table.names[consumer]!r} reads output {int(table.ports[e])} of "
         f"{table.names[producer]!r} ({table.types[producer]}), which has "
         f"{int(wide[wrong[0]])} outputs")
-  if not len(data):
-    return
-  # [data edges] types of the producer's output and the consumer's input. A reference may be read as
-  # its value.
-  given = table.output_types[table.output_offsets[producers] + ports]
-  wanted = table.input_types[data]
-  fits = (given == wanted) | ((given >= REF) & (given - REF == wanted))
-  wrong = np.flatnonzero(~fits)
-  if len(wrong):
-    e = int(data[wrong[0]])
-    consumer, producer = int(table.consumers[e]), int(table.producers[e])
-    raise GraphError(
-        f"op {table.names[consumer]!r} ({table.types[consumer]}) gets "
-        f"{type_name(int(given[wrong[0]]))} from {table.names[producer]!r}, expected "
-        f"{type_name(int(wanted[wrong[0]]))}")

@@ -1,13 +1,13 @@
 """Definitions of ops in TensorFlow's registry: attributes, numbers and types of in- and outputs.
 
-A node is checked here before any part of it is passed to TensorFlow's C++, which aborts the process
-on some bad attributes instead of raising an exception.
+A node's attributes are checked here by kind, as far as other readers need them. The contents of
+shapes and constants are left to TensorFlow's C++, which aborts on some: its analysis of a graph has
+a process of its own (`costs/guarded.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING, Any, Dict, Hashable, List, Mapping, Optional, Tuple
 
 from placeto_tf.errors import GraphError
@@ -17,13 +17,9 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.function_pb2 import FunctionDef, FunctionDefLibrary
   from tensorflow.core.framework.node_def_pb2 import NodeDef
   from tensorflow.core.framework.op_def_pb2 import OpDef
-  from tensorflow.core.framework.tensor_pb2 import TensorProto
-  from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 REF = 100  # the DataType of a reference is the value's DataType plus 100, as in types.proto
 MAX_ARGUMENTS = 1 << 20  # in- or outputs of one op; more is a corrupt file
-MAX_RANK = 254  # of TensorFlow's TensorShape
-MAX_ELEMENTS = 1 << 62
 
 # AttrDef.type -> the field of AttrValue that holds it.
 _FIELDS = {
@@ -130,7 +126,7 @@ class OpDefs:
     return found
 
   def _check_attributes(self, node: NodeDef, schema: _Schema) -> None:
-    """Raises GraphError where an attribute is missing or wrong, or TensorFlow would abort on it."""
+    """Raises GraphError where an attribute is missing, of another kind, or an unknown function."""
     attrs = node.attr
     for attribute in schema.op_def.attr:
       name = attribute.name
@@ -149,30 +145,14 @@ class OpDefs:
         raise GraphError(
             f"attribute {name!r} of op {node.name!r} ({node.op}) holds {held or 'nothing'}, "
             f"expected {expected}: write the graph again")
-      if expected is None:
-        continue
-      allowed = attribute.allowed_values.list.type
-      # The value, or all members of a list.
-      for each in getattr(value.list, _FIELDS[kind]) if is_list else (getattr(value, held),):
-        if kind == "type" and (not 0 < each < REF or allowed and each not in allowed):
-          raise GraphError(
-              f"attribute {name!r} of op {node.name!r} ({node.op}) is {type_name(each)}, which the "
-              "op does not allow")
-        # A function's empty name stands for none, which is the default of some attributes.
-        if kind == "func" and each.name and each.name not in self.functions and (
+      # A function's empty name stands for none, which is the default of some attributes.
+      for each in (value.list.func if is_list else (value.func,)) if kind == "func" else ():
+        if each.name and each.name not in self.functions and (
             registered_op_def(each.name) is None):
           raise GraphError(
               f"attribute {name!r} of op {node.name!r} ({node.op}) calls the function "
               f"{each.name!r}, which is not in the graph's library; export the graph with its "
               "functions")
-        if kind == "shape":
-          check_shape(node, name, each)
-        elif kind == "tensor":
-          check_tensor(node, name, each)
-        elif kind == "int" and not is_list and attribute.has_minimum and each < attribute.minimum:
-          raise GraphError(
-              f"attribute {name!r} of op {node.name!r} ({node.op}) is {each}, expected at "
-              f"least {attribute.minimum}")
 
 
 def registered_op_def(name: str) -> OpDef:
@@ -180,84 +160,6 @@ def registered_op_def(name: str) -> OpDef:
   from tensorflow.python.framework import op_def_registry
 
   return op_def_registry.get(name)
-
-
-def type_name(dtype: int) -> str:
-  """Returns the name of a DataType, with "_ref" for references."""
-  from tensorflow.core.framework import types_pb2
-
-  try:
-    return types_pb2.DataType.Name(dtype)
-  except ValueError:
-    return f"the unknown type {dtype}"
-
-
-def check_shape(node: NodeDef, what: str, shape: TensorShapeProto) -> None:
-  """Checks a shape on which TensorFlow's C++ would abort.
-
-  Args:
-    node: with the shape.
-    what: name of the attribute, for the error.
-    shape: TensorShapeProto.
-
-  Raises:
-    GraphError: a size below -1, too many dimensions, or too many elements.
-  """
-  if shape.unknown_rank and not shape.dim:
-    return
-  elements = 1
-  for dim in shape.dim:
-    if dim.size < -1:
-      raise GraphError(
-          f"attribute {what!r} of op {node.name!r} ({node.op}) has a dimension of {dim.size}, "
-          "expected -1 for an unknown one or a size that is not negative")
-    # Unknown dimensions count as 1.
-    elements *= max(dim.size, 1)
-  if len(shape.dim) > MAX_RANK or elements > MAX_ELEMENTS:
-    raise GraphError(
-        f"attribute {what!r} of op {node.name!r} ({node.op}) is a shape of {len(shape.dim)} "
-        f"dimensions and about 1e{math.log10(elements):.0f} elements, "
-        "more than TensorFlow can hold")
-
-
-def check_tensor(node: NodeDef, what: str, tensor: TensorProto) -> None:
-  """Checks that the content of a constant fits its shape.
-
-  Args:
-    node: with the constant.
-    what: name of the attribute, for the error.
-    tensor: TensorProto.
-
-  Raises:
-    GraphError: the shape is unknown or too large, or the content has another length.
-  """
-  check_shape(node, what, tensor.tensor_shape)
-  elements = 1
-  for dim in tensor.tensor_shape.dim:
-    elements *= dim.size
-  if elements < 0 or tensor.tensor_shape.unknown_rank:
-    raise GraphError(
-        f"attribute {what!r} of op {node.name!r} ({node.op}) is a constant of unknown shape; "
-        "constants need every dimension")
-  # Lists of values in other fields may have fewer entries than the shape.
-  if not tensor.tensor_content:
-    return
-  itemsize = _item_size(tensor.dtype)
-  if itemsize and len(tensor.tensor_content) != elements * itemsize:
-    raise GraphError(
-        f"attribute {what!r} of op {node.name!r} ({node.op}) holds "
-        f"{len(tensor.tensor_content)} bytes, expected {elements * itemsize} for its shape")
-
-
-def _item_size(dtype: int) -> int:
-  """Returns the bytes of one element of a DataType; 0 if the size varies or is no whole number."""
-  from tensorflow.python.framework import dtypes
-
-  try:
-    size = dtypes.as_dtype(dtype).size
-  except (TypeError, KeyError, ValueError):
-    return 0
-  return size if isinstance(size, int) and size > 0 else 0
 
 
 def _plain(value: AttrValue) -> Hashable:

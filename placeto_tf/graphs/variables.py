@@ -13,6 +13,7 @@ import numpy as np
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.variable_defs import variable_defs
+from placeto_tf.ops import VARIABLES
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -38,8 +39,7 @@ def initializers(
 
 def of_graph(graph: ComputationGraph) -> List[str]:
   """Returns the names of the ops that hold the variables of a graph."""
-  return [name for name, kind in zip(graph.op_names, graph.op_types)
-          if kind in ("VarHandleOp", "VariableV2", "Variable")]
+  return [name for name, kind in zip(graph.op_names, graph.op_types) if kind in VARIABLES]
 
 
 def initializers_of(

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import graph_files
 import placeto_tf as placeto
-from placeto_tf.errors import GraphError
+from placeto_tf.errors import CostError, GraphError
 from placeto_tf.graphs import load_graph
 
 
@@ -26,16 +26,24 @@ def unknown_function(g):
     (lambda g: g.meta_graph.graph_def.node.append(g.node("y")), "'y' appears twice"),
     (lambda g: g.node("y").attr.__delitem__("T"), "lacks the attribute 'T'"),
     (lambda g: g.node("y").input.pop(), "has 1 data inputs, expected 2"),
-    (unknown_function, "'no_such_function'"),
-    (lambda g: [setattr(dim, "size", 1 << 40) for dim in g.node("x").attr["shape"].shape.dim],
-     "more than TensorFlow can hold"),
-    (lambda g: setattr(g.node("Const").attr["value"].tensor, "tensor_content", b"123"),
-     "holds 3 bytes")])
+    (unknown_function, "'no_such_function'")])
 def test_a_fault_in_the_graph_is_named(training_graph, fault, culprit):
   fault(training_graph)
   with pytest.raises(GraphError) as raised:
     load_graph(training_graph.meta_graph, batch_size=32)
   assert culprit in str(raised.value)
+  assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("fault", [
+    lambda g: [setattr(dim, "size", 1 << 40) for dim in g.node("x").attr["shape"].shape.dim],
+    lambda g: setattr(g.node("Const").attr["value"].tensor, "tensor_content", b"123")],
+                         ids=["overflowing_shape", "short_constant"])
+def test_a_fault_that_tensorflow_alone_sees_is_a_sentence_of_the_analysis(training_graph, fault):
+  fault(training_graph)
+  graph = load_graph(training_graph.meta_graph, batch_size=32)
+  with pytest.raises(CostError, match="cannot analyse the graph") as raised:
+    placeto.place(graph, "cpu:1", "single")
   assert "\n" not in str(raised.value)
 
 

@@ -138,3 +138,14 @@ def test_without_any_gpu_kernels_gpus_are_assumed_to_have_them(mixed_graph, monk
   assert support(graph, "product") == (True, True)
   assert support(graph, "write") == (True, False)
   assert kernels.NO_GPU_NOTE in graph.notes
+
+
+@pytest.mark.parametrize("op", [
+    "AddV2", "Mul", "FloorMod", "Pack", "ConcatV2", "MatMul", "ResourceApplyMomentum", "MadeUpOp"])
+def test_results_of_whole_numbers_are_on_the_host_and_no_others(op):
+  node = tf.compat.v1.NodeDef(name="op", op=op)
+  node.attr["Tidx"].type = tf.int32.as_datatype_enum
+  for dtype in (tf.float32, tf.int32):
+    node.attr["T"].type = dtype.as_datatype_enum
+    assert kernels.outputs_in_host_memory(node) == (
+        dtype is tf.int32 and op not in ("MatMul", "ResourceApplyMomentum", "MadeUpOp"))
