@@ -14,10 +14,10 @@ import numpy as np
 
 from placeto_tf.graphs import traversal
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.graphs.loops import MERGE
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
 
 _SWITCHES = ("Switch", "RefSwitch")
-_MERGES = ("Merge", "RefMerge")
 
 _Side = Tuple[Tensor, int]  # predicate, output of the Switch
 
@@ -96,6 +96,6 @@ def _conditions(
       behind.append(sides)
     if behind:
       # A Merge runs when any of its inputs comes, any other op when all have come.
-      found[op] = (frozenset.intersection(*behind) if graph.op_types[op] in _MERGES
+      found[op] = (frozenset.intersection(*behind) if graph.op_types[op] in MERGE
                    else frozenset.union(*behind))
   return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Callable, Optional, Union
+from typing import TYPE_CHECKING, Callable, Union
 
 import numpy as np
 
@@ -60,7 +60,8 @@ def estimate_costs(
   """
   if callable(source):
     costs = source(graph, cluster)
-    _check_given(graph, cluster, costs)
+    if not isinstance(costs, OpCosts):
+      raise CostError(f"the source of costs returned {type(costs).__name__}; expected OpCosts")
     # A callable need not count trip counts; for a graph with NodeDefs they are counted here.
     known = graph.source is not None and graph.source.graph_def is not None
     if known and costs.executions is None and (graph.executions != 1).any():
@@ -98,52 +99,30 @@ def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
   # With the cache off there is no key, and nothing is read or stored.
   folder = cache_files.default_folder() if cache is True else os.fspath(cache) if cache else None
   key = cache_files.key_of(graph, graph_def) if folder else ""
-  mode, seen = looks.mode(), None
-  work = _counted(graph, graph_def, folder, key)
-  if work.unsure:
-    # The result of a look also depends on the values of variables.
-    key += "-" + looks.identity(graph) if folder else ""
-    seen = cache_files.load_seen(folder, key) if folder else None
-    # Try a look that failed before only again with "yes".
-    if mode != "no" and (seen is None or isinstance(seen, str) and mode == "yes"):
-      try:
-        seen = looks.refused(graph_def, work, mode) or looks.look(graph, mode)
-      except CostError as error:
-        seen = str(error)
-      if folder:
-        cache_files.store_seen(folder, key, seen)
-  if isinstance(seen, looks.Seen):
-    work = _counted(graph, graph_def, folder, key, seen)
-    work = dataclasses.replace(work, notes=(
-        "the step was run once on this machine's CPU, with made-up feeds, to see shapes and rounds "
-        "that inference does not know", *work.notes))
-  if isinstance(seen, str):
-    work = dataclasses.replace(work, notes=(
-        *work.notes, f"the step was not run to see unknown shapes and rounds: {seen}"))
-  return work
-
-
-def _counted(
-    graph: ComputationGraph, graph_def: GraphDef, folder: Optional[str], key: str,
-    seen: Optional[looks.Seen] = None) -> OpWork:
-  """Counts work with the result of a look, if there was one, or reads it from the folder."""
-  work = cache_files.load(folder, key, graph) if folder else None
+  work = cache_files.load(folder, key)
   if work is None:
-    work = count_work(graph, graph_def, seen)
-    if folder:
-      cache_files.store(folder, key, work)
-  return work
+    work = count_work(graph, graph_def)
+    cache_files.store(folder, key, work)
+  if not work.unsure:
+    return work
+  # The result of a look also depends on the values of variables.
+  key += "-" + looks.identity(graph) if folder else ""
+  looked, mode = cache_files.load(folder, key), looks.mode()
+  # Try a look that failed before only again with "yes".
+  if mode != "no" and (looked is None or looked.unsure and mode == "yes"):
+    looked = _with_look(graph, graph_def, work, mode)
+    cache_files.store(folder, key, looked)
+  return looked or work
 
 
-def _check_given(graph: ComputationGraph, cluster: Cluster, costs: object) -> None:
-  """Raises CostError if the result of a callable does not fit the graph and cluster."""
-  if not isinstance(costs, OpCosts):
-    raise CostError(f"the source of costs returned {type(costs).__name__}; expected OpCosts")
-  found = (costs.num_ops, costs.num_kinds, len(costs.output_bytes))
-  expected = (graph.num_ops, len(cluster.kind_devices), graph.num_outputs)
-  if found != expected:
-    raise CostError(f"the source of costs returned {found} ops, device kinds and outputs; expected "
-                    f"{expected} of this graph on this cluster")
+def _with_look(graph: ComputationGraph, graph_def: GraphDef, work: OpWork, mode: str) -> OpWork:
+  """Returns the work as counted with a look at the step, or with a note on why there is none."""
+  try:
+    seen = looks.look(graph, graph_def, work, mode)
+  except CostError as error:
+    return dataclasses.replace(work, notes=(
+        *work.notes, f"the step was not run to see unknown shapes and rounds: {error}"))
+  return dataclasses.replace(count_work(graph, graph_def, seen), unsure=False)
 
 
 def from_work(graph: ComputationGraph, cluster: Cluster, work: OpWork) -> OpCosts:
@@ -189,13 +168,4 @@ def _device_us(graph: ComputationGraph, device: Device, work: OpWork) -> np.ndar
   launches = work.launches_on_gpu if device.type == "GPU" else work.launches
   # Beside its work a kernel takes time to fill the device and to end, [N].
   start_us = np.array([device.op_start_us.get(op_type, 0.0) for op_type in graph.op_types])
-  found = np.where(launches, (peak_us / efficiency + start_us) * work.executions, 0.0)
-  runs = launches & (work.executions > 0)  # a loop may have no iteration
-  wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0)) | (runs & (found == 0)))
-  if len(wrong):
-    i = int(wrong[0])
-    raise CostError(
-        f"op {graph.op_names[i]!r} ({graph.op_types[i]}) costs {found[i]} us on {device.name}; "
-        "expected a finite cost above 0, so check its shapes and the device's properties")
-  return found
-
+  return np.where(launches, (peak_us / efficiency + start_us) * work.executions, 0.0)

@@ -5,15 +5,17 @@ inferred shapes, in whole microseconds. On real devices, three quarters of a gra
 0 microseconds. So grappler estimates times for a reference device that needs one microsecond for a
 flop and one for a byte: these times are exact numbers of flops and bytes. `roofline` converts them
 to times on any device, by grappler's own formula.
+
+Grappler's bindings throw several kinds of exceptions, some of TensorFlow's own, if grappler cannot
+read a graph; `guarded` turns them into a CostError.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Dict, List, Sequence
 
-from placeto_tf.errors import CostError, one_line
+from placeto_tf.errors import CostError
 
 _UNIT_NS = 1_000  # time of a flop, and of a byte, on the reference device at scale 1
 _LIMIT_NS = 2**62  # of int64 nanoseconds, in which grappler adds up the whole step
@@ -37,9 +39,6 @@ class Question:
     Args:
       graph_def: the graph; its devices are not looked at.
       fetches: names of the ops to run; nothing else is counted.
-
-    Raises:
-      CostError: grappler cannot read the graph.
     """
     from tensorflow.core.protobuf import meta_graph_pb2
     from tensorflow.python.grappler import item as grappler_item
@@ -48,17 +47,11 @@ class Question:
     meta_graph.graph_def.CopyFrom(graph_def)
     # Grappler counts the ops that these need, and no others.
     meta_graph.collection_def["train_op"].node_list.value.extend(fetches)
-    with _readable():
-      self._item = grappler_item.Item(meta_graph, ignore_user_placement=True)
+    self._item = grappler_item.Item(meta_graph, ignore_user_placement=True)
 
   def outputs(self) -> Dict[str, List[Any]]:
-    """Returns op name -> `OpInfo.TensorProperties` of each output: dtype and inferred shape.
-
-    Raises:
-      CostError: grappler cannot infer shapes.
-    """
-    with _readable():
-      return self._item.GetOpProperties()
+    """Returns op name -> `OpInfo.TensorProperties` of each output: dtype and inferred shape."""
+    return self._item.GetOpProperties()
 
   def estimates(self) -> Dict[str, OpEstimate]:
     """Returns op name -> counts, at the finest scale at which they do not overflow.
@@ -67,12 +60,11 @@ class Question:
     missing.
 
     Raises:
-      CostError: grappler cannot read the graph, or its counts overflow.
+      CostError: the counts overflow.
     """
     # Coarser scales count in thousands and in millions of flops and bytes.
     for scale in (1, 10**3, 10**6):
-      with _readable():
-        performances = _measure(self._item, scale)
+      performances = _measure(self._item, scale)
       # Each summand is checked, because a sum that has overflowed may be anything.
       if all(performance.compute_time >= 0 and performance.memory_time >= 0
              for performance in performances) and sum(
@@ -89,18 +81,6 @@ class Question:
             performance.compute_time * unit, performance.memory_time * unit,
             float(max(performance.op_memory.temp_memory, 0)))
         for performance in performances}
-
-
-@contextlib.contextmanager
-def _readable() -> Iterator[None]:
-  """Turns grappler's errors on unreadable graphs into a CostError."""
-  try:
-    yield
-  except CostError:
-    raise
-  except Exception as error:  # its bindings throw several kinds, some of TensorFlow's own
-    raise CostError(f"grappler cannot analyse the graph ({one_line(error)}); give measured costs "
-                    "instead, as a CostGraphDef or an OpPerformanceList file") from error
 
 
 def _measure(item: Any, scale: int) -> List[Any]:

@@ -6,30 +6,24 @@ Variables get the values of a checkpoint: that of a SavedModel, or `model.index`
 `model.meta`. Without one, they get their initializers' values, or small random numbers.
 
 With `auto`, the step is run if a shape or trip count is unknown, no op has an effect outside of the
-step's variables, and the known part of the step is small. The process always has limits of CPU time
-and memory. With `no`, nothing is run.
+step's variables, and the known part of the step is small. The process always has a limit of CPU
+time. With `no`, nothing is run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
-import dataclasses
 import hashlib
 import json
 import os
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
 
-import numpy as np
-
-from placeto_tf.costs import guarded, no_side_effects
-from placeto_tf.costs.branches import inputs_in_order
+from placeto_tf.costs import guarded, no_side_effects, step_run
 from placeto_tf.errors import CostError
-from placeto_tf.files import user_files
 from placeto_tf.graphs import variables
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.exported_protos import clear_uncalled
-from placeto_tf.graphs.loops import MERGE
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -43,50 +37,6 @@ _MOST_HELD_BYTES = 2e9
 _LIMIT_S = {"auto": 30.0, "yes": 600.0}  # of CPU time
 
 _mode: contextvars.ContextVar[str] = contextvars.ContextVar("look", default="no")
-
-
-@dataclasses.dataclass(frozen=True)
-class Seen:
-  """Shapes and executions in a run of a step.
-
-  Attributes:
-    shapes: op name -> dimensions of each output, None for an output without a value. For an op with
-      several runs, the dimensions of the output of median size.
-    executions: op name -> number of its runs.
-  """
-
-  shapes: Mapping[str, Sequence[Optional[Sequence[int]]]]
-  executions: Mapping[str, float]
-
-  def of_ops(self, graph: ComputationGraph, otherwise: np.ndarray) -> np.ndarray:
-    """Returns the number of runs of each op of a graph.
-
-    Kernels that fuse two ops run under the name of one of them. An op that is missing in the trace
-    is assumed to have run as often as all of its inputs had values.
-
-    Args:
-      graph: the ops.
-      otherwise: [N] of ops that are not in the trace and read nothing.
-
-    Returns:
-      [N] float64.
-    """
-    found = otherwise.astype(np.float64)
-    for op, tensors in inputs_in_order(graph):
-      if graph.op_names[op] in self.executions:
-        found[op] = self.executions[graph.op_names[op]]
-      elif tensors:
-        # [edges into op]: how often each producer ran, 0 if it gave nothing at that port.
-        there = [found[producer] * self._gave(graph.op_names[producer], port)
-                 for producer, port in tensors]
-        # A Merge runs when any input comes, any other op when all have come.
-        found[op] = max(there) if graph.op_types[op] in MERGE else min(there)
-    return found
-
-  def _gave(self, name: str, port: int) -> bool:
-    """Returns whether an op that ran gave an output: a Switch gives one of two."""
-    outputs = self.shapes.get(name)
-    return outputs is None or port < 0 or (port < len(outputs) and outputs[port] is not None)
 
 
 @contextlib.contextmanager
@@ -110,64 +60,52 @@ def mode() -> str:
   return _mode.get()
 
 
-def refused(graph_def: GraphDef, work: Any, mode: str) -> str:
-  """Returns the reason for not running a step.
-
-  Args:
-    graph_def: the step's ops.
-    work: the `OpWork` of the step, as far as it is known.
-    mode: one of `MODES`.
-
-  Returns:
-    A sentence without a full stop, or "" if the step may be run.
-  """
-  if mode == "no":
-    return "nothing is run with look=no"
-  effect = next(no_side_effects.acting(graph_def.node, graph_def.library), None)
-  if effect is not None and mode != "yes":
-    return f"op {effect.name!r} ({effect.op}) may have an effect outside of the step"
-  # Amounts of one step, as far as they are known, against the limits of `auto`.
-  for amount, most, what in (
-      ((work.flops * work.executions).sum(), _MOST_FLOPS, "flops"),
-      ((work.moved_bytes * work.executions).sum(), _MOST_MOVED_BYTES, "bytes moved"),
-      (work.output_bytes.sum() + work.persistent_bytes.sum(), _MOST_HELD_BYTES, "bytes held")):
-    if amount > most and mode != "yes":
-      return f"the step is too large to be run unasked ({amount:.1e} {what})"
-  return ""
-
-
-def look(graph: ComputationGraph, mode: str) -> Seen:
+def look(graph: ComputationGraph, graph_def: GraphDef, work: Any, mode: str) -> step_run.Seen:
   """Runs a step of a graph once in a process of its own.
 
   Args:
     graph: read from anything with nodes.
-    mode: "auto" or "yes", which has more time.
+    graph_def: the step's ops.
+    work: the `OpWork` of the step, as far as it is known.
+    mode: "auto", or "yes", which has more time and runs any step.
 
   Returns:
     The shapes of outputs and the number of runs of each op.
 
   Raises:
-    CostError: the step cannot be run here, or takes too long.
+    CostError: the step may not be run, cannot be run here, or takes too long.
   """
-  found = guarded.run_step(_whole(graph), _request(graph), _LIMIT_S[mode])
-  return Seen(found["shapes"], found["executions"])
+  if mode == "auto":
+    _check_harmless(graph_def, work)
+  return guarded.call(step_run.run, _LIMIT_S[mode], _whole(graph), _request(graph))
+
+
+def _check_harmless(graph_def: GraphDef, work: Any) -> None:
+  """Raises CostError if a step may act outside of itself, or is too large to be run unasked."""
+  effect = next(no_side_effects.acting(graph_def.node, graph_def.library), None)
+  if effect is not None:
+    raise CostError(f"op {effect.name!r} ({effect.op}) may have an effect outside of the step")
+  # Amounts of one step, as far as they are known, against the limits.
+  for amount, most, what in (
+      ((work.flops * work.executions).sum(), _MOST_FLOPS, "flops"),
+      ((work.moved_bytes * work.executions).sum(), _MOST_MOVED_BYTES, "bytes moved"),
+      (work.output_bytes.sum() + work.persistent_bytes.sum(), _MOST_HELD_BYTES, "bytes held")):
+    if amount > most:
+      raise CostError(f"the step is too large to be run unasked ({amount:.1e} {what})")
 
 
 def identity(graph: ComputationGraph) -> str:
   """Returns a hex digest of a step and of its variables' values: of equal looks it is equal.
 
-  The values are those of the initializers, which are ops of the file, or of the checkpoint, whose
-  index has a checksum of each variable.
+  The values are those of the initializers, which are ops of the file, or of the checkpoint, which
+  is identified by the size and time of its index.
   """
   request = _request(graph)
   digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode())
   digest.update(_whole(graph).SerializeToString(deterministic=True))
-  # Variables get made-up values if the checkpoint cannot be read.
-  with contextlib.suppress(CostError):
-    if request["checkpoint"]:
-      digest.update(user_files.read_bytes(
-          request["checkpoint"][-1] + ".index", what="the index of the checkpoint",
-          remedy="save it again", error_type=CostError))
+  if request["checkpoint"]:
+    index = os.stat(f"{request['checkpoint'][-1]}.index")
+    digest.update(f"{index.st_size} {index.st_mtime_ns}".encode())
   return digest.hexdigest()[:40]
 
 

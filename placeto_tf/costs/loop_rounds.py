@@ -10,18 +10,7 @@ Dimensions: N ops, E edges, F frames.
 
 from __future__ import annotations
 
-from typing import (
-  TYPE_CHECKING,
-  Callable,
-  Container,
-  Dict,
-  List,
-  Mapping,
-  Optional,
-  Sequence,
-  Set,
-  Tuple,
-)
+from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -35,9 +24,9 @@ if TYPE_CHECKING:
 Evaluate = Callable[[Tensor], Optional[int]]  # the number that a tensor holds, None if not known
 
 _ADD = ("Add", "AddV2")
-# Comparisons that hold below, or above, a bound -> 1 if they also hold at the bound.
-_BELOW = {"Less": 0, "LessEqual": 1}
-_ABOVE = {"Greater": 0, "GreaterEqual": 1}
+# Comparisons of a counter with a bound -> (sign of the counter's step, number to add to the bound
+# for the first value at which they fail).
+_COMPARISONS = {"Less": (1, 0), "LessEqual": (1, 1), "Greater": (-1, 0), "GreaterEqual": (-1, -1)}
 _DEPTH = 8  # of conditions joined by LogicalAnd
 
 _Tensor = Tuple[int, int]  # op, output port
@@ -50,11 +39,12 @@ class LoopRounds:
     names: [F] of the loops.
     trips: [F] trip counts, None if unknown.
     capped: frames for which `trips` is an upper limit, because another condition may end them.
+    variables: Merge op of each loop variable -> the tensors of its entry and of its back edge.
     invariants: names of the Merge ops whose value is the same in every round.
   """
 
   def __init__(self, nodes: Sequence[NodeDef]):
-    """Finds the frames of a graph with loops, given its [N] NodeDefs."""
+    """Finds the frames of a graph with loops, given its [N] NodeDefs; no nodes have no frames."""
     self._nodes = nodes
     self._types = [node.op for node in nodes]
     self._index = {node.name: i for i, node in enumerate(nodes)}
@@ -70,9 +60,14 @@ class LoopRounds:
     for op, op_type in enumerate(self._types):
       if op_type == "LoopCond":
         self._conditions.setdefault(self._frames.of_op[op], self._inputs.data(op))
-    self.invariants: List[str] = [
-        node.name for op, node in enumerate(nodes)
-        if node.op in loops.MERGE and self._round_trip(op) == (op, 0)]
+    self.variables: Dict[str, Tuple[Tensor, Tensor]] = {}
+    self.invariants: List[str] = []
+    for op, node in enumerate(nodes):
+      last = self._back_edge(op)
+      if last is not None:
+        self.variables[node.name] = parse(node.input[0]), parse(nodes[last].input[0])
+        if self._round_trip(op) == (op, 0):
+          self.invariants.append(node.name)
 
   def infer(self, evaluate: Evaluate) -> None:
     """Finds the rounds of loops whose rounds are not known yet, by evaluating their conditions."""
@@ -128,18 +123,15 @@ class LoopRounds:
     # Both sides of a LogicalAnd have to hold.
     if self._types[op] == "LogicalAnd" and depth < _DEPTH:
       return [count for side, _ in data for count in self._of_condition(side, depth + 1)]
-    if len(data) != 2 or self._types[op] not in (*_BELOW, *_ABOVE):
+    if len(data) != 2 or self._types[op] not in _COMPARISONS:
       return [None]
+    sign, more = _COMPARISONS[self._types[op]]
     merge = self._origin(data[0], ("Identity",))[0]
     start, step, bound = self._start(merge), self._step(merge), self._bound(data[1])
-    if start is None or step is None or bound is None:
+    if start is None or step is None or bound is None or step * sign <= 0:
       return [None]
-    # Rounds of counter < bound: ceil((bound - start) / step), one more where equality also holds.
-    if self._types[op] in _BELOW and step > 0:
-      return [max(-(-(bound - start + _BELOW[self._types[op]]) // step), 0)]
-    if self._types[op] in _ABOVE and step < 0:
-      return [max(-(-(start - bound + _ABOVE[self._types[op]]) // -step), 0)]
-    return [None]
+    # Rounds up to the first value at which the comparison fails: ceil((bound - start) / step).
+    return [max(-(-(bound + more - start) // step), 0)]
 
   def _bound(self, tensor: _Tensor) -> Optional[int]:
     """Returns the bound of a counter; the least known bound if there are several."""
@@ -178,11 +170,16 @@ class LoopRounds:
 
   def _round_trip(self, merge: int) -> Optional[_Tensor]:
     """Returns the tensor of a Merge's back edge, before ops that only pass it on."""
-    inputs = self._nodes[merge].input
-    op = self._index.get(op_of(inputs[1])) if len(inputs) > 1 else None
-    if op is None or self._types[op] not in loops.NEXT:
+    last = self._back_edge(merge)
+    return None if last is None else self._origin((last, 0), loops.NEXT + loops.PASSING)
+
+  def _back_edge(self, op: int) -> Optional[int]:
+    """Returns the NextIteration that a Merge reads, or None for another op."""
+    inputs = self._nodes[op].input
+    if self._types[op] not in loops.MERGE or len(inputs) < 2:
       return None
-    return self._origin((op, 0), loops.NEXT + loops.PASSING)
+    last = self._index[op_of(inputs[1])]
+    return last if self._types[last] in loops.NEXT else None
 
   def _origin(self, tensor: _Tensor, passing: Sequence[str] = loops.PASSING) -> _Tensor:
     """Returns the tensor before all ops that only pass it on."""
@@ -195,7 +192,7 @@ class LoopRounds:
 
 
 def notes_of(
-    rounds: Mapping[str, Optional[int]], capped: Container[str], trip_count: Optional[int],
+    rounds: Mapping[str, Optional[int]], capped: Sequence[str], trip_count: Optional[int],
     seen: bool = False
 ) -> Tuple[str, ...]:
   """Returns sentences on the trip counts of loops.

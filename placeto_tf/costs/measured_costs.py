@@ -82,15 +82,9 @@ def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:
     The costs, with a note on outputs of unknown size.
 
   Raises:
-    CostError: a size is negative.
     GraphError: the graph is from another source.
   """
   nodes = graphs.cost_nodes(graph)
-  for node in nodes:
-    least = min((info.size for info in node.output_info), default=0)
-    if least < -1:
-      raise CostError(f"op {node.name!r} has an output of {least} bytes in its CostGraphDef; "
-                      "expected a number that is not negative")
   # [O], in the order of the ops.
   sizes = np.array([info.size for node in nodes for info in node.output_info], dtype=np.float64)
   unknown = [node.name for node in nodes if any(info.size < 0 for info in node.output_info)]
@@ -180,13 +174,12 @@ def apply(
   for name, measurements in measured.items():
     i = graph.op_index[name]
     for k, device in enumerate(cluster.kind_devices):
-      times: Dict[float, List[float]] = {}
+      own = [m for m in measurements if m.device and find_device([device.name], m.device) == 0]
+      typed = [m for m in measurements if not m.device and m.device_type in ("", device.type)]
       # Times of this device override times of its type.
-      named = [m for m in measurements if m.device and find_device([device.name], m.device) == 0]
-      for m in named or measurements:
-        if m in named or not m.device and m.device_type in ("", device.type):
-          # Share of the batch -> times; 1 for the whole graph.
-          times.setdefault(1 / m.replicas, []).append(m.compute_us)
+      times: Dict[float, List[float]] = {}  # by the share of the batch, 1 for the whole graph
+      for m in own or typed:
+        times.setdefault(1 / m.replicas, []).append(m.compute_us)
       if times:
         compute_us[i, k] = _time_at(1 / replicas, {
             share: sum(found) / len(found) for share, found in times.items()})

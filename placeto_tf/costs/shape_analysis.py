@@ -19,21 +19,20 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from placeto_tf.costs import no_side_effects
 from placeto_tf.costs.grappler import OpEstimate, Question
-from placeto_tf.costs.loop_rounds import LoopRounds
+from placeto_tf.costs.loop_rounds import Evaluate, LoopRounds
 from placeto_tf.costs.shape_guesses import Guesser, known_dims
-from placeto_tf.costs.tensor_sizes import properties, tensor_bytes
+from placeto_tf.costs.tensor_sizes import Outputs, properties, tensor_bytes
 from placeto_tf.errors import CostError, one_line
 from placeto_tf.graphs import shapes
 from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, op_of, parse
 
 if TYPE_CHECKING:
+  import tensorflow as tf
   from tensorflow.core.framework.graph_pb2 import GraphDef
   from tensorflow.core.framework.node_def_pb2 import NodeDef
   from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
-  from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
 _MAX_IMPORTED = 30_000  # ops; about five seconds
 _MAX_PASSES = 8  # a guess can make the next possible, as in gradients of gradients of loops
@@ -50,7 +49,7 @@ class Analysis:
   Attributes:
     estimates: op name -> flops and bytes, for ops that grappler counts.
     outputs: op name -> `OpInfo.TensorProperties` of each output: dtype and shape.
-    guessed: (op name, output port) of the shapes that were assumed.
+    guessed: (op name, output port) of the shapes that were assumed, and may be others.
     executions: name of an op of a loop -> number of its runs.
     rounds: loop -> trip count, None if unknown.
     capped: loops whose trip count is an upper limit.
@@ -59,7 +58,7 @@ class Analysis:
   """
 
   estimates: Mapping[str, OpEstimate]
-  outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]
+  outputs: Outputs
   guessed: Sequence[Tensor] = ()
   executions: Mapping[str, float] = dataclasses.field(default_factory=dict)
   rounds: Mapping[str, Optional[int]] = dataclasses.field(default_factory=dict)
@@ -69,7 +68,7 @@ class Analysis:
 
 def analyse(
     graph_def: GraphDef, counts: bool = True, trip_count: Optional[int] = None,
-    seen: Mapping[str, Sequence[Optional[Sequence[int]]]] = {},
+    seen: Mapping[Tensor, Sequence[int]] = {},
 ) -> Analysis:
   """Analyses every op of a GraphDef; the estimates are of one run of an op of a loop.
 
@@ -77,7 +76,7 @@ def analyse(
     graph_def: the graph.
     counts: whether to compute `estimates`, which takes most of the time.
     trip_count: the trip count of every loop, if given.
-    seen: op name -> the shape of each output in a run, if known.
+    seen: tensor -> its shape in a run, where known.
 
   Returns:
     The estimates, shapes and trip counts, with marks for assumed ones.
@@ -86,9 +85,8 @@ def analyse(
     CostError: grappler cannot read the graph, its counts overflow, or shapes contradict it.
   """
   # Read the back edges before they are removed.
-  rounds = _loop_variables(graph_def)
-  loops = LoopRounds(graph_def.node) if any(node.op in ENTER for node in graph_def.node) else None
-  straight = no_side_effects.removed(_without_back_edges(_without_feeds(graph_def)))
+  loops = LoopRounds(graph_def.node if any(node.op in ENTER for node in graph_def.node) else ())
+  straight = _without_back_edges(_without_feeds(graph_def), loops)
   guesser = Guesser(graph_def)
   bound: Dict[Tensor, Any] = {}  # TensorProperties, or the value of a whole number
   guessed: List[Tensor] = []
@@ -105,69 +103,67 @@ def analyse(
     unknown = [(name, port) for name, tensors in outputs.items()
                for port, tensor in enumerate(tensors) if not tensor_bytes(tensor)[1]]
     found: Dict[Tensor, Any] = {}
-    counting = loops is not None and trip_count is None and None in loops.trips
+    counting = trip_count is None and None in loops.trips
     # Use TensorFlow's shape functions as long as they may find new shapes.
     if (unknown and imports < _MAX_IMPORTS or counting) and len(analysed.node) <= _MAX_IMPORTED:
       imports += 1
       inference = _Inference(analysed, loops, strict=counts and not bound)
       found = inference.shapes_of(unknown, outputs)
-      if loops is not None and counting:
-        loops.infer(functools.partial(_value, bound=bound, inference=inference))
-        found.update(_numbers(loops, guesser, inference, outputs, bound))
-      found.update(_lists(guesser, inference, outputs, bound))
-    growing = [(merge, 0) for merge in _growing(rounds, outputs) if (merge, 0) not in bound]
+      value = functools.partial(_value, bound=bound, inference=inference)
+      if counting:
+        loops.infer(value)
+        found.update(_numbers(loops, guesser, value, outputs, bound))
+      found.update(_lists(guesser, value, outputs, bound))
+    growing = [(merge, 0) for merge, ends in loops.variables.items()
+               if (merge, 0) not in bound and _differ(*(known_dims(outputs, end) for end in ends))]
     # Shapes of a run come before guesses; each is used only if no better source has the shape.
     if not found:
-      found = _seen_shapes([*unknown, *growing], seen, outputs)
-    # Guesses are the last resort, and are reported to the caller.
+      found = {(name, port): properties(outputs[name][port].dtype, seen[name, port])
+               for name, port in (*unknown, *growing) if (name, port) in seen}
+    # Guesses are the last resort; those that may be wrong are reported to the caller.
     if not found:
       found = guesser.guess(outputs)
-      guessed.extend(found)
+      guessed.extend(tensor for tensor in found if guesser.is_unsure(tensor))
     if not found:
       break
     bound.update(found)
   return Analysis(
       question.estimates() if counts else {}, outputs, tuple(guessed),
-      loops.executions(trip_count) if loops is not None else {},
-      dict(zip(loops.names, loops.trips)) if loops is not None else {},
-      [loops.names[frame] for frame in sorted(loops.capped)] if loops is not None else (),
-      [merge for merge, _ in growing])
+      loops.executions(trip_count), dict(zip(loops.names, loops.trips)),
+      [loops.names[frame] for frame in sorted(loops.capped)], [merge for merge, _ in growing])
 
 
 class _Inference:
   """TensorFlow's shape functions on a graph, which compute numbers from constants and shapes."""
 
-  def __init__(self, graph_def: GraphDef, loops: Optional[LoopRounds], strict: bool):
+  def __init__(self, graph_def: GraphDef, loops: LoopRounds, strict: bool):
     """Imports a copy of a graph without back edges.
 
     Args:
       graph_def: the graph.
-      loops: its loops, if it has any.
+      loops: its loops.
       strict: whether nothing in it was assumed, so that shapes which do not fit are an error.
 
     Raises:
       CostError: the step cannot run, because shapes contradict one another.
     """
-    import tensorflow as tf
-
-    self._graph = tf.Graph()
     # A copy, because the import needs a graph without back edges or loop ops.
     copy = _readable(graph_def, loops)
-    try:
-      with self._graph.as_default():
-        tf.graph_util.import_graph_def(copy, name="")
-    except (ValueError, TypeError, tf.errors.OpError) as error:
-      self._graph = tf.Graph()  # grappler could read the graph, which is enough
-      if strict and _CONTRADICTION in str(error) and _is_refused(copy):
+    # Without an import: grappler could read the graph, which is enough.
+    self._graph, error = _imported(copy)
+    if strict and _CONTRADICTION in error:
+      # A loop variable may have another shape after an iteration: make its shape unknown.
+      for node in copy.node:
+        if node.op in MERGE and len(data_inputs(node)) == 1:
+          _make_source(node, node.attr["T"].type, None)
+          node.op = "Placeholder"
+      if _CONTRADICTION in _imported(copy)[1]:
         # Without the attributes, between which the sizes would be lost.
-        reason = one_line(ValueError(re.sub(r"(= \w+)\[.*?\]\(", r"\1(", str(error))), 400)
-        raise CostError(
-            f"the step cannot run: {reason}; correct batch_size or feed_shapes, or the "
-            "shape that the graph has fixed") from None
+        reason = one_line(ValueError(re.sub(r"(= \w+)\[.*?\]\(", r"\1(", error)), 400)
+        raise CostError(f"the step cannot run: {reason}; correct batch_size or feed_shapes, or the "
+                        "shape that the graph has fixed")
 
-  def shapes_of(
-      self, unknown: Sequence[Tensor], outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]
-  ) -> Dict[Tensor, OpInfo.TensorProperties]:
+  def shapes_of(self, unknown: Sequence[Tensor], outputs: Outputs) -> Dict[Tensor, Any]:
     """Finds the shapes of tensors whose shape grappler does not know.
 
     Args:
@@ -175,7 +171,7 @@ class _Inference:
       outputs: op name -> TensorProperties of each output, for the types.
 
     Returns:
-      The shapes that are fully known, by tensor.
+      Tensor -> TensorProperties, for the shapes that are fully known.
     """
     found = {}
     for name, port in unknown:
@@ -202,12 +198,12 @@ class _Inference:
       return None
 
 
-def _readable(graph_def: GraphDef, loops: Optional[LoopRounds]) -> GraphDef:
+def _readable(graph_def: GraphDef, loops: LoopRounds) -> GraphDef:
   """Returns a copy in which loop-invariant values can be computed."""
   copy = type(graph_def)()
   copy.CopyFrom(graph_def)
   # An invariant keeps the value that enters the loop: its Merge passes that on.
-  invariants = set(loops.invariants) if loops is not None else set()
+  invariants = set(loops.invariants)
   for node in copy.node:
     if node.op == "FakeParam":  # a placeholder is never computed
       node.op = "Placeholder"
@@ -219,21 +215,17 @@ def _readable(graph_def: GraphDef, loops: Optional[LoopRounds]) -> GraphDef:
   return copy
 
 
-def _is_refused(graph_def: GraphDef) -> bool:
-  """Returns whether shapes contradict one another even if loop variables may change theirs."""
+def _imported(graph_def: GraphDef) -> Tuple[tf.Graph, str]:
+  """Returns the graph and "", or an empty graph and TensorFlow's reason for refusing it."""
   import tensorflow as tf
 
-  # A loop variable may have another shape after an iteration: make its shape unknown.
-  for node in graph_def.node:
-    if node.op in MERGE and len(data_inputs(node)) == 1:
-      _make_source(node, node.attr["T"].type, None)
-      node.op = "Placeholder"
+  graph = tf.Graph()
   try:
-    with tf.Graph().as_default():
+    with graph.as_default():
       tf.graph_util.import_graph_def(graph_def, name="")
   except (ValueError, TypeError, tf.errors.OpError) as error:
-    return _CONTRADICTION in str(error)
-  return False
+    return tf.Graph(), str(error)
+  return graph, ""
 
 
 def _value(
@@ -244,8 +236,7 @@ def _value(
 
 
 def _lists(
-    guesser: Guesser, inference: _Inference,
-    outputs: Mapping[str, Sequence[OpInfo.TensorProperties]], bound: Mapping[Tensor, Any]
+    guesser: Guesser, value: Evaluate, outputs: Outputs, bound: Mapping[Tensor, Any]
 ) -> Dict[Tensor, Any]:
   """Returns the lengths of lists whose size does not change, and the shapes of their stacks."""
   found: Dict[Tensor, Any] = {}
@@ -259,24 +250,22 @@ def _lists(
       continue
     # TensorListReserve(shape, length); TensorListFromTensor(tensor) has a row for each element.
     if source.op == "TensorListReserve":
-      length = _value(parse(source.input[1]), bound, inference)
+      length = value(parse(source.input[1]))
     else:
       data, port = parse(source.input[0])
       dims = outputs[data][port].shape.dim
       length = dims[0].size if dims and dims[0].size >= 0 else None
+    row = [dim.size for dim in tensor.shape.dim[1:]]
     if length is not None and node.op == "TensorListLength":
       found[node.name, 0] = length
-    elif length is not None and tensor.shape.dim and all(
-        dim.size >= 0 for dim in tensor.shape.dim[1:]):
-      found[node.name, 0] = properties(
-          tensor.dtype, [length, *(dim.size for dim in tensor.shape.dim[1:])])
+    elif length is not None and tensor.shape.dim and min(row, default=0) >= 0:
+      found[node.name, 0] = properties(tensor.dtype, [length, *row])
   return found
 
 
 def _numbers(
-    loops: LoopRounds, guesser: Guesser, inference: _Inference,
-    outputs: Mapping[str, Sequence[OpInfo.TensorProperties]], bound: Mapping[Tensor, Any]
-) -> Dict[Tensor, int]:
+    loops: LoopRounds, guesser: Guesser, value: Evaluate, outputs: Outputs,
+    bound: Mapping[Tensor, Any]) -> Dict[Tensor, int]:
   """Returns numbers that TensorFlow cannot see: counters that leave loops, and what a pop returns
   that always got the same number."""
   found = loops.exits()
@@ -285,47 +274,17 @@ def _numbers(
     tensors = outputs.get(node.name, ())
     element = guesser.pushed(node) if port < len(tensors) and (
         tensors[port].dtype in _WHOLE_NUMBERS) else None
-    value = None if element is None else _value(element, bound, inference)
-    if value is not None:
-      found[node.name, port] = value
+    number = None if element is None else value(element)
+    if number is not None:
+      found[node.name, port] = number
   # Numbers that were not bound yet and fit in int32.
-  return {tensor: value for tensor, value in found.items()
-          if bound.get(tensor) != value and abs(value) < 1 << 31}
+  return {tensor: number for tensor, number in found.items()
+          if bound.get(tensor) != number and abs(number) < 1 << 31}
 
 
-def _loop_variables(graph_def: GraphDef) -> Dict[str, Tuple[Tensor, Tensor]]:
-  """Returns the Merge op of each loop variable -> the tensors of its entry and its back edge."""
-  nexts = {node.name: node for node in graph_def.node if node.op in NEXT}
-  return {
-      node.name: (parse(node.input[0]), parse(nexts[op_of(node.input[1])].input[0]))
-      for node in graph_def.node
-      if node.op in MERGE and len(node.input) > 1 and op_of(node.input[1]) in nexts}
-
-
-def _growing(
-    rounds: Mapping[str, Tuple[Tensor, Tensor]],
-    outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]) -> List[str]:
-  """Returns the Merge ops of loop variables whose shape changes between iterations."""
-  found = []
-  for merge, (entering, coming) in rounds.items():
-    before, after = known_dims(outputs, entering), known_dims(outputs, coming)
-    if before is not None and after is not None and before != after:
-      found.append(merge)
-  return found
-
-
-def _seen_shapes(
-    unknown: Sequence[Tensor], seen: Mapping[str, Sequence[Optional[Sequence[int]]]],
-    outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]
-) -> Dict[Tensor, OpInfo.TensorProperties]:
-  """Returns the shapes that a run gave to tensors of unknown shape."""
-  found = {}
-  for name, port in unknown:
-    shapes_seen = seen.get(name, ())
-    dims = shapes_seen[port] if port < len(shapes_seen) else None
-    if dims is not None:
-      found[name, port] = properties(outputs[name][port].dtype, dims)
-  return found
+def _differ(before: Optional[List[int]], after: Optional[List[int]]) -> bool:
+  """Returns whether two shapes are known and differ."""
+  return before is not None and after is not None and before != after
 
 
 def _without_feeds(graph_def: GraphDef) -> GraphDef:
@@ -343,25 +302,21 @@ def _without_feeds(graph_def: GraphDef) -> GraphDef:
 
 def _make_source(node: NodeDef, dtype: int, shape: Optional[TensorShapeProto]) -> None:
   """Turns a node into one whose only output has this type and shape; None for any shape."""
-  kept = shape.SerializeToString() if shape is not None else b""  # it may be of an attribute
-  del node.input[:]
-  node.attr.clear()
-  node.op = "FakeParam"
-  node.attr["dtype"].type = dtype
-  node.attr["shape"].shape.ParseFromString(kept)
-  node.attr["shape"].shape.unknown_rank |= shape is None
+  source = type(node)(name=node.name, op="FakeParam")
+  source.attr["dtype"].type = dtype
+  if shape is None:
+    source.attr["shape"].shape.unknown_rank = True
+  else:
+    source.attr["shape"].shape.CopyFrom(shape)
+  node.CopyFrom(source)
 
 
-def _without_back_edges(graph_def: GraphDef) -> GraphDef:
+def _without_back_edges(graph_def: GraphDef, loops: LoopRounds) -> GraphDef:
   """Makes the graph acyclic, in place: Merge ops read only the entering values of loops."""
-  nexts = {node.name for node in graph_def.node if node.op in NEXT}
-  for node in graph_def.node if nexts else ():
-    if node.op in MERGE:
-      kept = [name for name in node.input if op_of(name) not in nexts]
-      if len(kept) < len(node.input):
-        del node.input[:]
-        node.input.extend(kept)
-        node.attr["N"].i = sum(not name.startswith("^") for name in kept)
+  for node in graph_def.node:
+    if node.name in loops.variables:
+      del node.input[1]  # after the entering value, before control inputs
+      node.attr["N"].i = 1
   return graph_def
 
 
@@ -375,8 +330,8 @@ def _sinks(graph_def: GraphDef) -> List[str]:
 def _bind(graph_def: GraphDef, bound: Mapping[Tensor, Any]) -> GraphDef:
   """Returns a copy in which consumers of the bound tensors read sources of their shapes, or their
   values, instead."""
-  if not bound:
-    return graph_def
+  import tensorflow as tf
+
   copy = type(graph_def)()
   copy.CopyFrom(graph_def)  # the next pass binds more
   nodes = {node.name: node for node in copy.node}
@@ -394,11 +349,8 @@ def _bind(graph_def: GraphDef, bound: Mapping[Tensor, Any]) -> GraphDef:
       node = nodes[tensor[0]]
       dtype = next((node.attr[key].type for key in ("T", "element_dtype", "elem_type")
                     if key in node.attr), _WHOLE_NUMBERS[0])
-      source.op = "Const"
-      source.attr["dtype"].type = source.attr["value"].tensor.dtype = dtype
-      source.attr["value"].tensor.tensor_shape.SetInParent()
-      values = source.attr["value"].tensor
-      (values.int_val if dtype == _WHOLE_NUMBERS[0] else values.int64_val).append(known)
+      source.op, source.attr["dtype"].type = "Const", dtype
+      source.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(known, dtype))
     else:
       _make_source(source, known.dtype, known.shape)
   return copy

@@ -3,19 +3,21 @@
   StackPop, TensorListPopBack   the shape of the pushed tensor, which the gradient of a loop reads
   OptionalGetValue              the shape of the kept tensor, which the gradient of a branch reads
   Unique                        at most all elements of its input
-  UnsortedSegmentSum, ...       at most as many segments as there are indices
   LookupTableFind               the shape of the keys, and for each the shape of the default value
   FusedBatchNormV3              an empty reserve: cuDNN fills it only where it fuses an activation
 
-"At most" is an assumption; callers receive the outputs with guessed shapes.
+"At most", and a table that holds a value for each key, are assumptions; callers receive the outputs
+with such shapes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence
+import functools
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
-from placeto_tf.costs.tensor_sizes import num_elements, origin, passed_on, properties
+from placeto_tf.costs.tensor_sizes import Outputs, num_elements, origin, properties
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
+from placeto_tf.ops import types_with
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -26,17 +28,11 @@ _STACKS = ("Stack", "StackV2")
 _STACK_PUSHES = ("StackPush", "StackPushV2")
 _STACK_POPS = ("StackPop", "StackPopV2")
 POPS = (*_STACK_POPS, "TensorListPopBack")
-_UNIQUE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2")
-_SEGMENTS = ("UnsortedSegmentSum", "UnsortedSegmentProd", "UnsortedSegmentMax",
-             "UnsortedSegmentMin")
+_UNIQUE = types_with(any_number=(1,))
 _LOOKUPS = ("LookupTableFind", "LookupTableFindV2")
 _LISTS = ("TensorListLength", "TensorListStack")
 _LIST_SOURCES = ("TensorListReserve", "TensorListFromTensor")
-_CANDIDATES = frozenset(
-    _STACK_POPS + _UNIQUE + _SEGMENTS + _LOOKUPS
-    + ("TensorListPopBack", "OptionalGetValue", "FusedBatchNormV3"))
-
-_Outputs = Mapping[str, Sequence["OpInfo.TensorProperties"]]
+_CANDIDATES = _UNIQUE.union(POPS, _LOOKUPS, ("OptionalGetValue", "FusedBatchNormV3"))
 
 
 class Guesser:
@@ -45,10 +41,9 @@ class Guesser:
   def __init__(self, graph_def: GraphDef):
     self._nodes = {node.name: node for node in graph_def.node}
     self._candidates = [node for node in graph_def.node if node.op in _CANDIDATES]
-    self._pushed_on: Optional[Dict[str, Tensor]] = None
     self.lists = [node for node in graph_def.node if node.op in _LISTS]
 
-  def guess(self, outputs: _Outputs) -> Dict[Tensor, OpInfo.TensorProperties]:
+  def guess(self, outputs: Outputs) -> Dict[Tensor, OpInfo.TensorProperties]:
     """Returns (op, port) -> TensorProperties, for outputs of unknown shape that can be guessed.
 
     Args:
@@ -64,35 +59,29 @@ class Guesser:
           found[node.name, port] = properties(tensor.dtype, dims)
     return found
 
-  def _dims(self, node: NodeDef, port: int, outputs: _Outputs) -> Optional[List[int]]:
+  def _dims(self, node: NodeDef, port: int, outputs: Outputs) -> Optional[List[int]]:
     """Returns the dimensions of an output of unknown shape, None if they cannot be guessed."""
+    inputs = [parse(text) for text in data_inputs(node)]
     if node.op == "FusedBatchNormV3":
       # Port 5 is the reserve of cuDNN.
       return [0] if port == 5 else None
-    if node.op == "OptionalGetValue":  # a tensor that a branch kept for its gradient
-      kept = self._nodes.get(self._trace(node.input[0], ("OptionalFromValue",)))
-      parts = data_inputs(kept) if kept is not None else []
-      return known_dims(outputs, parse(parts[port])) if port < len(parts) else None
-    if node.op in POPS:
-      element = self.pushed(node)
-      return known_dims(outputs, element) if element else None
-    inputs = [parse(text) for text in data_inputs(node)]
     if node.op in _LOOKUPS:  # (table, keys, default value); the table's content is not known
       keys, value = (known_dims(outputs, tensor) for tensor in inputs[1:3])
       return None if keys is None or value is None else keys + value
-    data = known_dims(outputs, inputs[0]) if inputs else None
-    if data is None:
-      return None
-    if node.op in _UNIQUE:
-      return data if port == 0 else None
-    indices = known_dims(outputs, inputs[1])
-    if indices is None:
-      return None
-    # Segments: one row for each index, followed by the other dimensions of the data.
-    rows = 1
-    for size in indices:
-      rows *= size
-    return [rows] + data[len(indices):]
+    if node.op in POPS:
+      source = self.pushed(node)
+    elif node.op == "OptionalGetValue":  # a tensor that a branch kept for its gradient
+      kept = self._nodes.get(self._trace(node.input[0], ("OptionalFromValue",)))
+      parts = data_inputs(kept) if kept is not None else []
+      source = parse(parts[port]) if port < len(parts) else None
+    else:  # Unique: as many values as there are elements
+      source = inputs[0] if port == 0 else None
+    return known_dims(outputs, source) if source else None
+
+  def is_unsure(self, tensor: Tensor) -> bool:
+    """Returns whether the guess for a tensor may be wrong: the tensor is no copy of another."""
+    op_type = self._nodes[tensor[0]].op
+    return op_type in _UNIQUE or op_type in _LOOKUPS
 
   def pops(self) -> List[NodeDef]:
     """Returns the ops that pop a tensor from a stack or list."""
@@ -101,39 +90,30 @@ class Guesser:
   def made_by(self, node: NodeDef) -> Optional[NodeDef]:
     """Returns the op that made the list whose length or elements a node reads."""
     return self._nodes.get(
-        origin(self._nodes, parse(node.input[0]), _LIST_SOURCES, _same_length))
+        origin(self._nodes, parse(node.input[0]), _LIST_SOURCES, also="TensorListSetItem"))
 
   def pushed(self, pop: NodeDef) -> Optional[Tensor]:
     """Returns the tensor that was pushed, which a pop returns."""
     if pop.op == "TensorListPopBack":
       push = self._trace(pop.input[0], ("TensorListPushBack",))
       return parse(self._nodes[push].input[1]) if push else None
-    # All pushes by the stack that they go to, found once.
-    if self._pushed_on is None:
-      self._pushed_on = {}
-      for node in self._nodes.values():
-        if node.op in _STACK_PUSHES:
-          stack = self._trace(node.input[0], _STACKS)
-          if stack:
-            self._pushed_on[stack] = parse(node.input[1])
     return self._pushed_on.get(self._trace(pop.input[0], _STACKS))
+
+  @functools.cached_property
+  def _pushed_on(self) -> Dict[str, Tensor]:
+    """Returns stack -> the tensor that is pushed on it."""
+    found = {self._trace(node.input[0], _STACKS): parse(node.input[1])
+             for node in self._nodes.values() if node.op in _STACK_PUSHES}
+    found.pop("", None)  # a stack that is not known
+    return found
 
   def _trace(self, input_name: str, ops: Sequence[str]) -> str:
     """Returns the name of the nearest op of these types that a handle or list comes from, or ""."""
-    return origin(self._nodes, parse(input_name), ops, _passed_on)
+    # A list has the same pushes after a pop.
+    return origin(self._nodes, parse(input_name), ops, also="TensorListPopBack")
 
 
-def _passed_on(node: NodeDef, port: int) -> List[Tensor]:
-  """Returns the tensors that a list came from: after a pop it has the same pushes."""
-  return [parse(node.input[0])] if node.op == "TensorListPopBack" else passed_on(node, port)
-
-
-def _same_length(node: NodeDef, port: int) -> List[Tensor]:
-  """Returns the tensors that a list of as many elements came from."""
-  return [parse(node.input[0])] if node.op == "TensorListSetItem" else passed_on(node, port)
-
-
-def known_dims(outputs: _Outputs, tensor: Tensor) -> Optional[List[int]]:
+def known_dims(outputs: Outputs, tensor: Tensor) -> Optional[List[int]]:
   """Returns the dimensions of a tensor, None if they are not all known.
 
   Args:

@@ -1,25 +1,75 @@
-"""Runs one step of a graph; returns the shape of every output and the number of runs of every op.
+"""Runs one step of a graph: `Seen`, the shape of every output and the number of runs of every op.
 
-The ops run with all their side effects. `analysis_server` calls this module for `look`.
+The ops run with all their side effects. `look` calls this module in the process of `guarded`.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence
+
+import numpy as np
 
 from placeto_tf.costs import no_side_effects
-from placeto_tf.errors import CostError, PlacetoError, one_line
+from placeto_tf.costs.branches import inputs_in_order
 from placeto_tf.graphs import feeds as feeds_lib
 from placeto_tf.graphs import variables
+from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.loops import MERGE
+from placeto_tf.graphs.tensor_names import Tensor
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
 
 
-def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Dict[str, Any]:
-  """Runs a step and returns its trace; to be called in a process of its own.
+@dataclasses.dataclass(frozen=True)
+class Seen:
+  """Shapes and executions in a run of a step.
+
+  Attributes:
+    shapes: (op name, output) -> dimensions, of the outputs that had a value. For an op with several
+      runs, the dimensions of the output of median size.
+    executions: op name -> number of its runs.
+  """
+
+  shapes: Mapping[Tensor, Sequence[int]]
+  executions: Mapping[str, float]
+
+  def of_ops(self, graph: ComputationGraph, otherwise: np.ndarray) -> np.ndarray:
+    """Returns the number of runs of each op of a graph.
+
+    Kernels that fuse two ops run under the name of one of them. An op that is missing in the trace
+    is assumed to have run as often as all of its inputs had values.
+
+    Args:
+      graph: the ops.
+      otherwise: [N] of ops that are not in the trace and read nothing.
+
+    Returns:
+      [N] float64.
+    """
+    found = otherwise.astype(np.float64)
+    giving = {name for name, _ in self.shapes}
+    for op, tensors in inputs_in_order(graph):
+      if graph.op_names[op] in self.executions:
+        found[op] = self.executions[graph.op_names[op]]
+      elif tensors:
+        # [edges into op]: how often each producer ran, 0 if it gave nothing at that port, as a
+        # Switch does at one of two.
+        there = [
+            0.0 if port >= 0 and graph.op_names[producer] in giving and (
+                (graph.op_names[producer], port) not in self.shapes) else found[producer]
+            for producer, port in tensors]
+        # A Merge runs when any input comes, any other op when all have come.
+        found[op] = max(there) if graph.op_types[op] in MERGE else min(there)
+    return found
+
+
+def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Seen:
+  """Runs a step; to be called in a process of its own.
 
   Args:
     graph_def: the whole file, with initializers.
@@ -27,10 +77,7 @@ def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Dict[str, Any]:
       `look`.
 
   Returns:
-    The fields of `Seen`.
-
-  Raises:
-    CostError: a step cannot be run.
+    The shapes and executions in the trace of the step.
   """
   import tensorflow as tf
 
@@ -40,75 +87,58 @@ def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Dict[str, Any]:
   config.graph_options.optimizer_options.opt_level = v1.OptimizerOptions.L0
   config.graph_options.rewrite_options.disable_meta_optimizer = True
   metadata = v1.RunMetadata()
-  try:
-    with tf.Graph().as_default() as tf_graph:
-      tf.graph_util.import_graph_def(graph_def, name="")
-      feed = feeds_lib.random_feeds(tf_graph, request["feeds"], 0)
-      with v1.Session(graph=tf_graph, config=config) as session:
-        _initialize(session, tf_graph, graph_def.library, request)
-        if request["checkpoint"]:
-          _restore(session, tf_graph, graph_def.library, *request["checkpoint"])
-        session.run(
-            [tf_graph.as_graph_element(name) if ":" not in name else
-             tf_graph.get_tensor_by_name(name).op for name in request["fetches"]],
-            feed, v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE), metadata)
-  except (ValueError, TypeError, KeyError, tf.errors.OpError, PlacetoError) as error:
-    raise CostError(one_line(error)) from error
+  with tf.Graph().as_default() as tf_graph:
+    tf.graph_util.import_graph_def(graph_def, name="")
+    feed = feeds_lib.random_feeds(tf_graph, request["feeds"], 0)
+    with v1.Session(graph=tf_graph, config=config) as session:
+      _initialize(session, tf_graph, graph_def.library, request)
+      session.run(
+          [tf_graph.as_graph_element(name) if ":" not in name else
+           tf_graph.get_tensor_by_name(name).op for name in request["fetches"]],
+          feed, v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE), metadata)
   return _of_trace(metadata.step_stats)
 
 
-def _initialize(
-    session: Any, tf_graph: Any, library: Any, request: Mapping[str, Any]) -> None:
-  """Initializes the variables; with numbers of the right shape if their initializers fail."""
-  import tensorflow as tf
+def _initialize(session: Any, tf_graph: Any, library: Any, request: Mapping[str, Any]) -> None:
+  """Gives variables the values of a checkpoint or of their initializers, or numbers if these fail.
 
+  Initializers that read files or ask servers are not run; made-up numbers stand in.
+  """
   names = request["variables"]
   ops, feed = variables.initializers_of(tf_graph, names, request["initializers"])
-  # Initializers that read files or ask servers are not run; made-up numbers stand in.
-  try:
-    if not _effects(ops, library):
-      session.run(ops, feed)
-      return
-  except tf.errors.OpError:
-    pass
-  ops, feed = variables.initializers_of(tf_graph, names, {}, plain=True)
-  session.run(ops, feed)
+  if not _ran(session, ops, feed, library):
+    session.run(*variables.initializers_of(tf_graph, names, {}, plain=True))
+  if request["checkpoint"]:
+    op, tensor, path = request["checkpoint"]
+    with contextlib.suppress(KeyError, ValueError):
+      _ran(session, [tf_graph.get_operation_by_name(op)], {tensor: path}, library, "RestoreV2")
 
 
-def _restore(session: Any, tf_graph: Any, library: Any, op: str, tensor: str, path: str) -> None:
-  """Gives variables the values of a checkpoint, if the op for this reads it and does no more."""
+def _ran(
+    session: Any, ops: Sequence[Any], feed: Mapping[Any, Any], library: Any, allowed: str = ""
+) -> bool:
+  """Runs ops if they do no more than compute, but for ops of one type; returns whether they ran."""
   import tensorflow as tf
 
-  with contextlib.suppress(KeyError, ValueError, tf.errors.OpError):
-    if _effects([tf_graph.get_operation_by_name(op)], library) <= {"RestoreV2"}:
-      session.run(op, {tensor: path})
-
-
-def _effects(ops: Sequence[Any], library: Any) -> Set[str]:
-  """Returns the types of ops that may do more than compute, of all that a run of `ops` needs."""
   nodes = (op.node_def for op in variables.needed_by(ops))
-  return {node.op for node in no_side_effects.acting(nodes, library)}
+  if {node.op for node in no_side_effects.acting(nodes, library)} <= {allowed}:
+    with contextlib.suppress(tf.errors.OpError):
+      session.run(ops, feed)
+      return True
+  return False
 
 
-def _of_trace(step_stats: Any) -> Dict[str, Any]:
+def _of_trace(step_stats: Any) -> Seen:
   """Returns the shapes of outputs and the numbers of runs in a trace."""
-  runs: Dict[str, int] = {}
-  shapes: Dict[str, Dict[int, List[List[int]]]] = {}  # op -> output -> dimensions in each run
+  runs: Dict[str, int] = collections.Counter()
+  shapes: Dict[Tensor, List[List[int]]] = collections.defaultdict(list)  # of each run
   for device in step_stats.dev_stats:
     for node in device.node_stats:
       # An op in a loop is in the trace once for each run.
-      runs[node.node_name] = runs.get(node.node_name, 0) + 1
+      runs[node.node_name] += 1
       for output in node.output:
-        dims = [dim.size for dim in output.tensor_description.shape.dim]
-        shapes.setdefault(node.node_name, {}).setdefault(output.slot, []).append(dims)
-  return {
-      "executions": runs,
-      "shapes": {
-          name: [_middle(slots.get(slot)) for slot in range(max(slots) + 1)]
-          for name, slots in shapes.items()}}
-
-
-def _middle(shapes: Optional[List[List[int]]]) -> Optional[List[int]]:
-  """Returns the dimensions in the middle by size, None of none."""
-  # By the number of elements.
-  return sorted(shapes, key=math.prod)[len(shapes) // 2] if shapes else None
+        shapes[node.node_name, output.slot].append(
+            [dim.size for dim in output.tensor_description.shape.dim])
+  # The shape in the middle, by the number of elements.
+  return Seen({tensor: sorted(found, key=math.prod)[len(found) // 2]
+               for tensor, found in shapes.items()}, dict(runs))

@@ -1,27 +1,25 @@
-"""Bytes of tensors and variables, from inferred shapes and from attributes."""
+"""Bytes and origins of tensors, from inferred shapes and from the ops that pass tensors on."""
 
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Callable, Container, Dict, List, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, Container, List, Mapping, Sequence, Tuple
 
 from placeto_tf.graphs import shapes
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
+from placeto_tf.ops import rule_of
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
   from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
   from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
+Outputs = Mapping[str, Sequence["OpInfo.TensorProperties"]]  # op name -> its outputs
+
 # Bytes of an element whose content is stored elsewhere; handles are never moved.
 _STRING_BYTES = 24
 _OPAQUE = ("resource", "variant")
 
-PASS_ON = frozenset("""
-    Identity IdentityN RefIdentity Enter RefEnter Exit RefExit NextIteration RefNextIteration
-    Switch RefSwitch _SwitchN Merge RefMerge StopGradient PreventGradient
-    """.split())
-VARIABLES = frozenset(("VarHandleOp", "Variable", "VariableV2", "AutoReloadVariable"))
 
 
 def item_bytes(dtype: int) -> int:
@@ -68,47 +66,15 @@ def properties(dtype: int, dims: Sequence[int]) -> OpInfo.TensorProperties:
   return tensor
 
 
-class VariableSizes:
-  """Finds the variable of a handle or reference, through ops that only pass the handle on.
-
-  Attributes:
-    bytes_of: variable op's name -> (bytes, known).
-  """
-
-  def __init__(
-      self, nodes: Mapping[str, NodeDef], outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]):
-    self._nodes = nodes
-    self._memo: Dict[Tensor, str] = {}
-    self.bytes_of: Dict[str, Tuple[int, bool]] = {}
-    for name, node in nodes.items():
-      if node.op in VARIABLES:
-        elements, known = num_elements(node.attr["shape"].shape)
-        self.bytes_of[name] = (elements * item_bytes(node.attr["dtype"].type), known)
-    # A handle without a shape (of some importers) is as large as the value that is read through it.
-    for name, node in nodes.items():
-      if node.op == "ReadVariableOp" and node.input and outputs.get(name):
-        variable = self.find(node.input[0])
-        if variable and not self.bytes_of[variable][1]:
-          self.bytes_of[variable] = tensor_bytes(outputs[name][0])
-
-  def find(self, input_name: str) -> str:
-    """Returns the name of the variable op that an input comes from, "" if from none."""
-    start = parse(input_name)
-    if start not in self._memo:
-      self._memo[start] = origin(self._nodes, start, VARIABLES, passed_on)
-    return self._memo[start]
-
-
 def origin(
-    nodes: Mapping[str, NodeDef], start: Tensor, ops: Container[str],
-    through: Callable[[NodeDef, int], Sequence[Tensor]]) -> str:
+    nodes: Mapping[str, NodeDef], start: Tensor, ops: Container[str], also: str = "") -> str:
   """Returns the name of the nearest op of one of some types that a tensor comes from.
 
   Args:
     nodes: by name.
     start: the tensor.
     ops: op types.
-    through: (node, port) -> the tensors that this output may be.
+    also: an op type that passes its first input on for the purpose of the caller.
 
   Returns:
     The op's name, or "" where there is none.
@@ -123,7 +89,7 @@ def origin(
       continue
     if node.op in ops:
       return name
-    for tensor in through(node, port):
+    for tensor in [parse(node.input[0])] if node.op == also else passed_on(node, port):
       if tensor not in seen:
         seen.add(tensor)
         queue.append(tensor)
@@ -140,7 +106,7 @@ def passed_on(node: NodeDef, port: int) -> List[Tensor]:
   Returns:
     (op, port) of the inputs; none for an op that does more than pass its input on.
   """
-  if node.op not in PASS_ON:
+  if not rule_of(node.op).hands_on:
     return []
   inputs = [parse(text) for text in data_inputs(node)]
   if node.op == "IdentityN":

@@ -6,7 +6,8 @@ The counts come from grappler, except for these ops, which are counted here:
     that it changes.
   - Ops that only rearrange elements, and ops that grappler's scheduler leaves out, move their
     inputs and outputs.
-  - Ops that launch no kernel (see `kernel_launches`) do nothing.
+  - Ops that launch no kernel do nothing: ops that only pass a tensor, a handle or a shape on
+    (`OpRule.kernel`), and on a GPU also ops whose outputs are all in host memory.
 
 Memory: a variable's bytes are persistent on the op that makes it (VarHandleOp, VariableV2; also for
 an optimizer's slots), a constant's bytes on the constant. The result of a read of a variable is an
@@ -21,47 +22,33 @@ Dimensions: N ops, O outputs of all ops together.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Dict, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
+from placeto_tf.costs import tensor_sizes
 from placeto_tf.costs.branches import untaken
 from placeto_tf.costs.guarded import analyse
-from placeto_tf.costs.kernel_launches import launches_kernel
-from placeto_tf.costs.look import Seen
 from placeto_tf.costs.loop_rounds import notes_of
-from placeto_tf.costs.shape_guesses import POPS
-from placeto_tf.costs.tensor_sizes import VARIABLES, VariableSizes, num_elements, tensor_bytes
-from placeto_tf.errors import CostError, counted, listed
+from placeto_tf.costs.step_run import Seen
+from placeto_tf.errors import counted, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
+from placeto_tf.graphs.kernels import outputs_in_host_memory
+from placeto_tf.graphs.tensor_names import data_inputs, parse
+from placeto_tf.ops import VARIABLES, rule_of
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
   from tensorflow.core.framework.node_def_pb2 import NodeDef
-  from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
-_CALLS = frozenset("""
-    While StatelessWhile If StatelessIf Case StatelessCase PartitionedCall
-    StatefulPartitionedCall SymbolicGradient RemoteCall MapDefun
-    """.split())
-# Ops that tensor cores do, each with the attribute that is the type of its inputs.
-_PRODUCTS = {"BatchMatMulV3": "Ta", "SparseMatMul": "Ta", **dict.fromkeys("""
-    MatMul BatchMatMul BatchMatMulV2 Einsum Conv2D Conv2DBackpropFilter Conv2DBackpropInput
-    Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2 CudnnRNN CudnnRNNV2 CudnnRNNV3
-    CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3 _FusedMatMul _FusedConv2D
-    """.split(), "T")}
 # Kinds of accesses to variables, by the beginning of the op type; the first that fits holds.
 _ACCESSES = (
     ("assign", "Assign(VariableOp)?$"), ("gather", "ResourceGather(Nd)?$"),
     ("sparse", ".*SparseApply|(?!ScatterNd(NonAliasingAdd)?$)(Resource)?Scatter"),
     ("dense", "(Resource)?Apply|ResourceAccumulatorApply|Assign(Add|Sub)"))
 _OF_PREDICATES = ("LogicalAnd", "LogicalOr", "LogicalNot")
-# A pushed tensor has the shape of the popped one; the reserve of a batch normalization is empty.
-_SURE_GUESSES = (*POPS, "OptionalGetValue", "FusedBatchNormV3")
 _SCALAR_BYTES = 4  # the least that an op which launches a kernel moves
 # A GPU of any kind, for the dearer side of a conditional.
 _NOMINAL_US_PER_OP, _NOMINAL_FLOPS_PER_US, _NOMINAL_BYTES_PER_US = 5.0, 5e6, 5e5
@@ -112,23 +99,19 @@ def count_work(
     Flops, bytes and executions of each op, [N], and the bytes of each output, [O].
 
   Raises:
-    CostError: an op has no NodeDef, or grappler cannot read the graph.
+    CostError: TensorFlow cannot analyse the graph.
   """
   nodes = {node.name: node for node in graph_def.node}
-  for name in graph.op_names:
-    if name not in nodes:
-      raise CostError(f"op {name!r} is missing in the graph that costs are estimated from; load "
-                      "the graph again")
   trip_count = graph.source.trip_count if graph.source is not None else None
   answer = analyse(graph_def, trip_count=trip_count, seen=seen.shapes if seen else {})
   counter = _Counter(nodes, answer.outputs)
   n = graph.num_ops
-  flops, moved, temporary = np.zeros(n), np.zeros(n), np.zeros(n)
-  launches, launches_on_gpu = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
-  persistent, output_bytes = np.zeros(n), np.zeros(graph.num_outputs)
+  flops, moved, temporary, persistent = np.zeros((4, n))
+  launches, launches_on_gpu = np.zeros((2, n), dtype=bool)
+  output_bytes = np.zeros(graph.num_outputs)
   # [N] DataType of the factors of each product, 0 for other ops.
   product_types = np.array(
-      [nodes[name].attr[_PRODUCTS[op]].type if op in _PRODUCTS else 0
+      [nodes[name].attr[rule_of(op).product].type if rule_of(op).product else 0
        for name, op in zip(graph.op_names, graph.op_types)], dtype=np.int32)
   # Ops outside of loops run as often as the graph says.
   executions = np.array(
@@ -149,10 +132,10 @@ def count_work(
         persistent[i] = counter.variable(name)
     elif node.op in ("Const", "HostConst", "ImmutableConst"):
       persistent[i] = counter.tensor(name, 0)
-    launches[i] = launches_kernel(node, "CPU")
+    launches[i] = rule_of(node.op).kernel
     if not launches[i]:
       continue
-    launches_on_gpu[i] = launches_kernel(node, "GPU")
+    launches_on_gpu[i] = not outputs_in_host_memory(node)
     if executions[i] != 1 and counter.is_scalar(name) and (
         not launches_on_gpu[i] or node.op in _OF_PREDICATES):
       # The counter of a loop and its comparison: the host does them beside the kernels.
@@ -170,34 +153,38 @@ def count_work(
       flops[i], moved[i] = counter.elementwise(node)
     if flops[i] + moved[i] <= 0:
       moved[i] = _SCALAR_BYTES
-  notes = notes_of(answer.rounds, answer.capped, trip_count, seen is not None) + _notes(
-      graph, answer.guessed)
+  notes = notes_of(answer.rounds, answer.capped, trip_count, seen is not None)
+  if answer.guessed:
+    notes += (f"{len(answer.guessed)} outputs have shapes that are only known when the step runs "
+              f"({listed([name for name, _ in answer.guessed])}): the largest possible ones are "
+              "assumed",)
   counter.unknown_shapes.update(dict.fromkeys(answer.growing))
   if seen is not None:  # ops that did not run have no shapes
     for i in np.flatnonzero(executions == 0).tolist():
       counter.unknown_shapes.pop(graph.op_names[i], None)
   unknown = _unknown(counter, answer.rounds if seen is None and trip_count is None else {})
-  guessed = any(nodes[name].op not in _SURE_GUESSES for name, _ in answer.guessed) or bool(
-      answer.capped and trip_count is None)
+  unsure = bool(unknown or answer.guessed or answer.capped and trip_count is None)
   # [N] us on a typical GPU, to compare the sides of conditionals.
   nominal_us = launches * (
       _NOMINAL_US_PER_OP + flops / _NOMINAL_FLOPS_PER_US + moved / _NOMINAL_BYTES_PER_US)
   if seen is None:
     executions[untaken(graph, nodes, nominal_us * executions)] = 0
   return OpWork(flops, moved, launches, launches_on_gpu, product_types, temporary, persistent,
-                executions, output_bytes, notes, unknown, bool(unknown) or guessed)
+                executions, output_bytes, notes, unknown, unsure)
 
 
 class _Counter:
   """Bytes of tensors and variables; remembers which were not known."""
 
-  def __init__(
-      self, nodes: Mapping[str, NodeDef], outputs: Mapping[str, Sequence[OpInfo.TensorProperties]]):
-    self._outputs = outputs
-    self._sizes: Dict[Tensor, Tuple[int, bool]] = {}
-    self._variables = VariableSizes(nodes, outputs)
+  def __init__(self, nodes: Mapping[str, NodeDef], outputs: tensor_sizes.Outputs):
+    self._nodes, self._outputs = nodes, outputs
     self.unknown_shapes: Dict[str, None] = {}  # op names, in order
     self.unknown_variables: Dict[str, None] = {}
+    self._variables: Dict[str, Tuple[int, bool]] = {}  # op -> (bytes, known)
+    for name, node in nodes.items():
+      if node.op in VARIABLES:
+        elements, known = tensor_sizes.num_elements(node.attr["shape"].shape)
+        self._variables[name] = elements * tensor_sizes.item_bytes(node.attr["dtype"].type), known
 
   def tensor(self, name: str, port: int) -> float:
     """Returns the bytes of an output; an output whose shape is not fully known is noted.
@@ -209,21 +196,20 @@ class _Counter:
     Returns:
       Bytes, in which unknown dimensions count as 1.
     """
-    key = (name, port)
-    if key not in self._sizes:
-      tensors = self._outputs.get(name, ())
-      self._sizes[key] = tensor_bytes(tensors[port]) if port < len(tensors) else (0, False)
-      if not self._sizes[key][1]:
-        self.unknown_shapes[name] = None
-    return float(self._sizes[key][0])
+    tensors = self._outputs.get(name, ())
+    size, known = tensor_sizes.tensor_bytes(tensors[port]) if port < len(tensors) else (0, False)
+    if not known:
+      self.unknown_shapes[name] = None
+    return float(size)
 
   def is_scalar(self, name: str) -> bool:
     """Returns whether every output of an op is a single element."""
-    return all(num_elements(each.shape) == (1, True) for each in self._outputs.get(name, ()))
+    return all(
+        tensor_sizes.num_elements(each.shape) == (1, True) for each in self._outputs.get(name, ()))
 
   def variable(self, name: str) -> float:
     """Returns the bytes of a variable; noted where its shape is not fully known."""
-    size, known = self._variables.bytes_of[name]
+    size, known = self._variables[name]
     if not known:
       self.unknown_variables[name] = None
     return float(size)
@@ -233,7 +219,7 @@ class _Counter:
     tensors = [parse(text) for text in data_inputs(node)]
     tensors += [(node.name, port) for port in range(len(self._outputs.get(node.name, ())))]
     # One flop an element of the largest tensor; all tensors are moved once.
-    elements = [num_elements(self._outputs[name][port].shape)[0]
+    elements = [tensor_sizes.num_elements(self._outputs[name][port].shape)[0]
                 for name, port in tensors if port < len(self._outputs.get(name, ()))]
     return float(max(elements, default=0)), sum(self.tensor(*tensor) for tensor in tensors)
 
@@ -245,7 +231,7 @@ class _Counter:
     # Handles stand for their variables, other inputs for themselves.
     variables, others = [], []
     for name in data_inputs(node):
-      found = self._variables.find(name)
+      found = self._variable_of(name)
       if found and self._is_handle(name):
         variables.append(self.variable(found))
       else:
@@ -262,6 +248,10 @@ class _Counter:
     # 2 *: variables are read and written; the other inputs are read.
     moved = 2 * sum(variables) + sum(others)
     return moved / 4, moved  # about one flop for each number moved, most of them float32
+
+  def _variable_of(self, input_name: str) -> str:
+    """Returns the name of the variable op that an input comes from, "" if from none."""
+    return tensor_sizes.origin(self._nodes, parse(input_name), VARIABLES)
 
   def _is_handle(self, input_name: str) -> bool:
     """Returns whether an input is a resource (20) or reference (above 100), not a value read."""
@@ -283,22 +273,3 @@ def _unknown(counter: _Counter, rounds: Mapping[str, Optional[int]]) -> str:
   return " and ".join(
       f"the {what} of {counted(len(found), kind)} are unknown (the first: {found[0]})"
       for what, kind, found in (("shapes", "op", names), ("rounds", "loop", loops)) if found)
-
-
-def _notes(graph: ComputationGraph, guessed: Sequence[Tensor]) -> Tuple[str, ...]:
-  """Returns sentences on calls of functions, and on assumed shapes."""
-  notes = []
-  calls = collections.Counter(op_type for op_type in graph.op_types if op_type in _CALLS)
-  if calls:
-    named = listed([f"{count} {name}" for name, count in calls.most_common()], most=6)
-    notes.append(
-        f"calls of functions ({named}) are costed as if they only moved their inputs and outputs, "
-        "so inline them for costs that can be relied on")
-  # Leave out the reserve of a batch normalization, which nothing reads.
-  assumed = [name for name, _ in guessed
-             if graph.op_types[graph.op_index[name]] != "FusedBatchNormV3"]
-  if assumed:
-    notes.append(
-        f"{len(assumed)} outputs have shapes that are only known when the step runs "
-        f"({listed(assumed)}): the most likely ones are assumed, or the largest possible")
-  return tuple(notes)

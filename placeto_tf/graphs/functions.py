@@ -41,6 +41,8 @@ if typing.TYPE_CHECKING:
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _WHOLE_DEVICE = re.compile(r"(?i)/(device:\w+|[cgt]pu):\d+\Z")
+MAX_NODES = 1 << 20  # ops of functions; functions that call others twice, and so on, may give more
+
 _READS = ("ReadVariableOp", "NoOp", "Identity", "VarHandleOp")
 _COMPILED = "_XlaMustCompile"
 _COLOCATED = b"loc:@"
@@ -78,8 +80,8 @@ def inline_functions(
     inlined.
 
   Raises:
-    GraphError: a call does not fit its function, a body is inconsistent, or a function calls itself
-      or has attributes of its own.
+    GraphError: a call does not fit its function, a body is inconsistent, a function calls itself or
+      has attributes of its own, or the result would be larger than `MAX_NODES`.
   """
   op_defs = OpDefs(graph_def.library)
   calls = {*CALLS, *control_flow.LOWERED, *op_defs.functions}
@@ -104,7 +106,7 @@ class Inliner:
 
   def run(self) -> Tuple[GraphDef, Tuple[str, ...]]:
     """Returns the inlined graph and notes."""
-    self._check_ends()
+    self._check_size()
     # In v1 loops and branches, an op without inputs would run outside of them.
     anchored = any(node.op in ("Enter", "Switch") for node in self._graph_def.node)
     # A stack keeps the order of the file, and puts bodies in the place of their calls.
@@ -227,17 +229,24 @@ class Inliner:
     types = {node.name: node.op for node in function.node_def}
     return any(types.get(name) not in _READS for name in function.control_ret.values())
 
-  def _check_ends(self) -> None:
-    """Raises GraphError if a function calls itself, so that inlining would never end."""
+  def _check_size(self) -> None:
+    """Raises GraphError if inlining would not end in reasonable time."""
     functions = self.op_defs.functions
+    calls = {name: [callee for node in function.node_def for callee in _callees(node)
+                    if callee in functions] for name, function in functions.items()}
+    sizes: Dict[str, int] = {}  # of each function, with the functions that it calls
     try:
-      graphlib.TopologicalSorter({
-          name: [callee for node in function.node_def for callee in _callees(node)
-                 if callee in functions] for name, function in functions.items()}).prepare()
+      for name in graphlib.TopologicalSorter(calls).static_order():  # callees come first
+        sizes[name] = len(functions[name].node_def) + sum(sizes[callee] for callee in calls[name])
     except graphlib.CycleError as error:
       raise GraphError(
           f"function {error.args[1][0]!r} calls itself, so its ops cannot be placed one by one; "
           "write it as a loop (tf.while_loop)") from None
+    if MAX_NODES < sum(
+        sizes.get(callee, 0) for node in self._graph_def.node for callee in _callees(node)):
+      raise GraphError(
+          f"inlining the function calls gives more than {MAX_NODES} ops; place the graph of one of "
+          "its functions instead")
 
   def _expand(self, node: NodeDef, site: Site) -> Optional[List[Tuple[NodeDef, Site]]]:
     """Returns the nodes that replace the node, or None if it is no call to inline."""

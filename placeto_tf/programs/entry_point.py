@@ -36,9 +36,9 @@ def import_tensorflow_quietly() -> None:
     # From here to the end of the import stderr goes to a file.
     os.dup2(held.fileno(), 2)
     try:
+      guarded.prepare()
       with collector.no_collections():
         import tensorflow
-      guarded.prepare()
     except BaseException:
       held.seek(0)
       os.write(shown, held.read())

@@ -136,8 +136,8 @@ def test_a_meta_graph_is_run_with_the_values_of_the_checkpoint_beside_it(tmp_pat
         # A checkpoint of other values is another entry of the cache.
         for _ in range(2):
           assert _rounds(model + ".meta", str(tmp_path / "cache")) == rounds
-  seen = [name for name in os.listdir(tmp_path / "cache") if name.endswith(".seen")]
-  assert len(seen) == 2
+  looked = [name for name in os.listdir(tmp_path / "cache") if "-" in name]
+  assert len(looked) == 2
 
 
 def test_a_look_is_renewed_when_an_initializer_changes(tmp_path):
@@ -155,7 +155,7 @@ def test_what_was_seen_is_kept_by_graph_and_feeds(tmp_path, monkeypatch):
   for mode in ("auto", "auto", "no"):
     assert _work(_until, mode, str(tmp_path))[2]["Exp"] == 6
   assert len(ran) == 1
-  assert len([name for name in os.listdir(tmp_path) if name.endswith(".seen")]) == 1
+  assert len([name for name in os.listdir(tmp_path) if "-" in name]) == 1
 
 
 def _writes(x, path):
@@ -170,6 +170,13 @@ def test_a_step_with_effects_outside_of_it_is_not_run_unasked(tmp_path):
   assert "WriteFile" in " ".join(work.notes)
   _, work, runs = _work(lambda x: _writes(x, path), "yes")
   assert runs["Exp"] == 6 and not work.unknown and os.path.exists(path)
+
+
+def test_a_look_that_failed_is_tried_again_only_if_asked_for(tmp_path):
+  path = str(tmp_path / "written")
+  for mode, rounds in (("auto", 10), ("auto", 10), ("no", 10), ("yes", 6), ("no", 6)):
+    _, work, runs = _work(lambda x: _writes(x, path), mode, str(tmp_path / "cache"))
+    assert runs["Exp"] == rounds and ("WriteFile" in " ".join(work.notes)) == (rounds == 10)
 
 
 def test_a_large_step_is_not_run_unasked():

@@ -41,7 +41,7 @@ def test_ops_of_a_loop_and_of_its_gradient_are_counted_in_full(loop):
   for name in products:
     assert found.estimates[name].flops == 2 * 8 * 32 * 32
   pops = [node.name for node in graph_def.node if node.op == "StackPopV2"]
-  assert {(name, 0) for name in pops} == set(found.guessed)
+  assert pops and not found.guessed  # what is popped has the shape of what was pushed
 
 
 def test_what_is_fed_has_the_shape_it_was_bound_to(load):

@@ -34,13 +34,6 @@ def test_unique_values_are_at_most_all_of_them():
   assert _guess(nodes, {"x": [[9]], "u": [[-1], [9]]}) == {("u", 0): [9]}
 
 
-def test_segments_are_at_most_as_many_as_indices():
-  nodes = [("x", "Op", []), ("i", "Op", []), ("s", "UnsortedSegmentSum", ["x", "i", "n"])]
-  shapes = {"x": [[2, 3, 5]], "i": [[2, 3]], "s": [[-1, 5]]}
-  assert _guess(nodes, shapes) == {("s", 0): [6, 5]}
-  assert not _guess(nodes, dict(shapes, i=[[-1, 3]]))
-
-
 def test_list_element_is_what_was_pushed_in_the_loop():
   nodes = [
       ("empty", "EmptyTensorList", []), ("x", "Op", []),
