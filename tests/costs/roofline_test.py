@@ -2,16 +2,15 @@
 
 import pytest
 from google.protobuf import json_format
-from tensorflow.core.framework import node_def_pb2
 from tensorflow.core.protobuf import device_properties_pb2
 
 from placeto_tf import graphs
 from placeto_tf.clusters import Cluster, Device
 from placeto_tf.clusters.presets import PRESETS
 from placeto_tf.costs.grappler import Question
-from placeto_tf.costs.kernel_launches import launches_kernel
 from placeto_tf.costs.roofline import peak
 from placeto_tf.errors import ClusterError, CostError
+from placeto_tf.ops import rule_of
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -88,35 +87,15 @@ def test_counts_that_overflow_at_every_scale_are_an_error(load):
     Question(_product(load, 2_000_000), ["fetch"]).estimates()
 
 
-_FLOAT, _INT32 = 1, 3
-
-
-def _node(op, **types):
-  node = node_def_pb2.NodeDef(name="op", op=op)
-  for name, dtype in types.items():
-    node.attr[name].type = dtype
-  return node
-
-
 @pytest.mark.parametrize("op", [
     "Const", "Identity", "Reshape", "NoOp", "VarHandleOp", "ReadVariableOp", "Shape", "Squeeze",
     "Switch", "Merge", "Enter", "NextIteration", "Placeholder", "TensorListPushBack"])
-def test_what_passes_a_tensor_on_launches_nothing_anywhere(op):
-  assert not launches_kernel(_node(op, T=_FLOAT), "CPU")
-  assert not launches_kernel(_node(op, T=_FLOAT), "GPU")
+def test_what_passes_a_tensor_on_launches_nothing(op):
+  assert not rule_of(op).kernel
 
 
 @pytest.mark.parametrize("op", [
     "MatMul", "Conv2D", "ResourceApplyMomentum", "AssignAddVariableOp", "ZerosLike", "ConcatV2",
     "Transpose", "MadeUpOp"])
-def test_what_computes_or_copies_launches_a_kernel_everywhere(op):
-  assert launches_kernel(_node(op, T=_FLOAT), "CPU")
-  assert launches_kernel(_node(op, T=_FLOAT), "GPU")
-
-
-@pytest.mark.parametrize("op", ["AddV2", "Mul", "FloorMod", "Pack", "ConcatV2"])
-def test_int32_runs_on_the_host_of_a_gpu(op):
-  node = _node(op, T=_INT32, Tidx=_INT32)
-  assert launches_kernel(node, "CPU")
-  assert not launches_kernel(node, "GPU")
-  assert launches_kernel(_node(op, T=_FLOAT, Tidx=_INT32), "GPU")
+def test_what_computes_or_copies_launches_a_kernel(op):
+  assert rule_of(op).kernel
