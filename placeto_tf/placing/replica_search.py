@@ -135,10 +135,15 @@ class _ReplicaSearch:
       best = search_replicas(
           self.candidates, config.budget, config.seed, Runs(config.num_runs), progress, pipelines)
     seconds = time.monotonic() - started
-    check = self._check(best)
     # The reason why the largest number of replicas with shared variables could not be made.
     refused = next((why for (_, mirrored, batches), why in reversed(list(
         self.not_made.items())) if not mirrored and batches == 1), "")
+    try:
+      check = self._check(best)
+    except ReplicaMismatchError as error:
+      if self.asked is not None:
+        raise
+      best, check, refused = made[1, False, 1], None, str(error)
     rows = {each.strategy: _row(each, str(check or "") if each is best else "")
             for each in self.candidates}
     replication = Replication(
