@@ -100,6 +100,7 @@ class PlacetoNetwork(network.Network):
       given: initial weights; their shapes decide the width and the rounds of messages.
     """
     super().__init__(state_spec=(), name="PlacetoNetwork")
+    given = given.dense
     width = len(given.bias_1)
     self._first = tf.keras.layers.Dense(width, "relu")  # [E, F] -> [E, H]
     self._rounds = [Messages(width) for _ in range(len(given.messages) // 3)]  # [E, H] each

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -35,7 +35,8 @@ class ScorerWeights:
 
   Attributes:
     hidden_1: [F, H], bias_1 [H]: of the first layer.
-    hidden_2: [H, H], bias_2 [H]: of the second layer, after the messages.
+    hidden_2: [H, H / K], bias_2 [H]: of the second layer, after the messages. K > 1 for a mean of
+      K networks: a row then has the weights to the outputs of the row's own network.
     output: [H] of the last layer.
     messages: for each round [H, H] along the dataflow, [H, H] against it, and [2 H, H] from
       messages to an option edge; empty without messages.
@@ -43,7 +44,7 @@ class ScorerWeights:
 
   hidden_1: np.ndarray  # [F, H]
   bias_1: np.ndarray  # [H]
-  hidden_2: np.ndarray  # [H, H]
+  hidden_2: np.ndarray  # [H, H / K]
   bias_2: np.ndarray  # [H]
   output: np.ndarray  # [H]
   messages: Tuple[np.ndarray, ...] = ()  # three arrays per round
@@ -56,7 +57,8 @@ class ScorerWeights:
     object.__setattr__(self, "messages", tuple(
         np.array(each, dtype=np.float32, order="C") for each in self.messages))
     h = self.bias_1.size
-    wanted = [(len(NAMES), h), (h,), (h, h), (h,), (h,),
+    own = max(self.hidden_2.size // max(h, 1), 1)  # H / K
+    wanted = [(len(NAMES), h), (h,), (h, h if self.messages or h % own else own), (h,), (h,),
               *[(h, h), (h, h), (2 * h, h)] * (len(self.messages) // 3)]
     names = [*_FIELDS, *(f"message_{i}" for i in range(len(self.messages)))]
     wanted += [()] * (len(names) - len(wanted))  # messages come in threes
@@ -140,6 +142,34 @@ class ScorerWeights:
                    ((sample(width, width), sample(width, width), np.zeros((2 * width, width)))
                     for _ in range(rounds)), ()))
 
+  @classmethod
+  def mean(cls, members: Sequence[ScorerWeights]) -> ScorerWeights:
+    """Makes one network whose scores, before the cap, are the mean of several networks' scores.
+
+    Args:
+      members: [K] networks of one width, without messages.
+
+    Returns:
+      The network, of K times the width.
+
+    Raises:
+      PlacementError: a member has messages, or widths differ.
+    """
+    if any(each.messages for each in members) or len({each.hidden_2.shape for each in members}) > 1:
+      raise PlacementError("a mean needs networks of one width without messages; train them so")
+    hidden_1, bias_1, hidden_2, bias_2, output = zip(*(each.arrays for each in members))
+    return cls(np.concatenate(hidden_1, axis=1), np.concatenate(bias_1), np.concatenate(hidden_2),
+               np.concatenate(bias_2), np.concatenate(output) / len(members))
+
+  @property
+  def dense(self) -> ScorerWeights:
+    """Returns the same network with all weights [H, H] of the second layer, most of them 0."""
+    h, own = self.hidden_2.shape
+    hidden_2 = np.zeros((h, h), np.float32)
+    for first in range(0, h, own):  # the square of each network
+      hidden_2[first:first + own, first:first + own] = self.hidden_2[first:first + own]
+    return dataclasses.replace(self, hidden_2=hidden_2)
+
   def save(self, directory: str, **notes: Any) -> None:
     """Writes weights and a JSON sidecar with the features.
 
@@ -206,7 +236,7 @@ def score(pairs, weights, scores):
     scores: [E] float32, filled.
   """
   hidden_1, bias_1, hidden_2, bias_2, output = weights
-  h = bias_1.shape[0]
+  h, own = hidden_2.shape
   first = np.empty(h, np.float32)  # [H] of one option edge
   second = np.empty(h, np.float32)
   # One option edge at a time, so that its vectors are in the cache.
@@ -218,13 +248,13 @@ def score(pairs, weights, scores):
       if x != 0:
         for j in range(h):
           first[j] += x * hidden_1[f, j]
-    # Second layer; the first one's ReLU skips its negative outputs.
+    # Second layer; the first one's ReLU skips its negative outputs. Without a mean, own = h.
     copy_into(second, bias_2)
     for i in range(h):
-      x = first[i]
+      x, begin = first[i], i // own * own  # the first output of the row's network
       if x > 0:
-        for j in range(h):
-          second[j] += x * hidden_2[i, j]
+        for j in range(own):
+          second[begin + j] += x * hidden_2[i, j]
     # Last layer, over the ReLU of the second, then the cap.
     total = np.float32(0)
     for j in range(h):

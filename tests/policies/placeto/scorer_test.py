@@ -2,8 +2,10 @@ import dataclasses
 import json
 
 import numpy as np
+import pytest
 
 from placeto_tf.encoding.pair_features import NUM_FEATURES
+from placeto_tf.errors import PlacementError
 from placeto_tf.policies.placeto.scorer import ScorerWeights, score
 
 
@@ -19,6 +21,23 @@ def test_scores_are_those_of_a_perceptron_and_capped():
   expected = np.maximum(first @ weights.hidden_2 + weights.bias_2, 0) @ weights.output
   expected = expected / (1 + np.abs(expected) / 10)
   np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_mean_of_networks_is_one_network(tmp_path):
+  members = [ScorerWeights.untrained(seed, 16) for seed in range(3)]
+  ScorerWeights.mean(members).save(str(tmp_path))
+  mean = ScorerWeights.load(str(tmp_path))
+  pairs = np.random.default_rng(0).normal(size=(50, NUM_FEATURES)).astype(np.float32)
+
+  def uncapped(weights):
+    scores = weights.scores(pairs)
+    return scores / (1 - np.abs(scores) / 10)
+
+  expected = np.mean([uncapped(each) for each in members], axis=0)
+  np.testing.assert_allclose(uncapped(mean), expected, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(mean.dense.scores(pairs), mean.scores(pairs), atol=1e-6)
+  with pytest.raises(PlacementError, match="one width"):
+    ScorerWeights.mean([*members, ScorerWeights.untrained(0, 8)])
 
 
 def test_weights_come_back_from_a_directory(tmp_path):
