@@ -20,9 +20,11 @@ def test_the_sidecar_says_what_the_weights_are():
   with open(path, encoding="utf-8") as file:
     sidecar = json.load(file)
   assert sidecar["features"] == list(NAMES)
-  assert sidecar["command"].startswith(
-      "scripts/with_env python scripts/train.py --policy=")
-  assert sidecar["training"]["graphs"]
+  weights = scorer.pretrained()
+  members = sidecar["mean_of"]
+  assert len(members) == len(weights.bias_1) // weights.hidden_2.shape[1]
+  for member in members:
+    assert member["command"].startswith("scripts/with_env python scripts/train.py --policy=placeto")
 
 
 def test_they_gain_more_than_untrained_weights_on_graphs_of_no_family():
