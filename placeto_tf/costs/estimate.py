@@ -122,7 +122,10 @@ def _with_look(graph: ComputationGraph, graph_def: GraphDef, work: OpWork, mode:
   except CostError as error:
     return dataclasses.replace(work, notes=(
         *work.notes, f"the step was not run to see unknown shapes and rounds: {error}"))
-  return dataclasses.replace(count_work(graph, graph_def, seen), unsure=False)
+  work = count_work(graph, graph_def, seen)
+  return dataclasses.replace(work, unsure=False, notes=(
+      "the step was run once on this machine's CPU, with made-up feeds, to see shapes and rounds "
+      "that inference does not know", *work.notes))
 
 
 def from_work(graph: ComputationGraph, cluster: Cluster, work: OpWork) -> OpCosts:

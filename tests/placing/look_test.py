@@ -26,6 +26,7 @@ def test_a_step_is_looked_at_and_takes_what_it_took(tmp_path, monkeypatch):
   graph = _until(1000.0)
   unseen, seen = _place(graph, "no"), _place(graph, "auto")
   assert not seen.costs.unknown
+  assert "was run once on this machine" in seen.costs.notes[0]
   assert "at least" not in repr(seen) and "at least" not in tables.table(seen)
   assert seen.step_time_us > 1.5 * unseen.step_time_us  # more than 10 rounds
   # What was seen is kept: simulating the result again gives the promised time, and runs nothing.
