@@ -44,20 +44,20 @@ def summary(result: Any) -> str:
 
 
 def caveats(result: Any) -> List[str]:
-  """Returns lines on unknown shapes and trip counts, too small a step, and a batch that grew."""
+  """Returns lines on unknown shapes and trip counts, a batch that grew, and too small a step."""
   lines, unknown = [], result.costs.unknown
   if unknown:
     flag = "--feed_shapes=..." if "shapes" in unknown else "--trip_count=..."
     lines.append(f"At least {ms_text(result.step_time_us)}: {unknown}; give {flag}, or --look=yes "
                  "to run the step once here and see them.")
-  if result.small_step:
-    lines.append(f"The step is {result.small_step}.")
   grown = None if result.replication is None else result.replication.grown
   if grown is not None:
     lines.append(
         f"The batch grew from {grown[1]:,} to {grown[0]:,} examples a step: it is part of the "
         f"graph's shapes, and each of {result.replication.chosen.replicas} replicas has it whole. "
         f"Speed-ups are per example: rows below are for {grown[0]:,} examples.")
+  if result.small_step:
+    lines.append(f"The step is {result.small_step}.")
   return lines
 
 

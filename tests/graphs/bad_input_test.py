@@ -35,14 +35,11 @@ def test_a_fault_in_the_graph_is_named(training_graph, fault, culprit):
   assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("fault", [
-    lambda g: [setattr(dim, "size", 1 << 40) for dim in g.node("x").attr["shape"].shape.dim],
-    lambda g: setattr(g.node("Const").attr["value"].tensor, "tensor_content", b"123")],
-                         ids=["overflowing_shape", "short_constant"])
-def test_a_fault_that_tensorflow_alone_sees_is_a_sentence_of_the_analysis(training_graph, fault):
-  fault(training_graph)
+def test_a_fault_that_tensorflow_alone_sees_is_a_sentence_of_the_analysis(training_graph):
+  for dim in training_graph.node("x").attr["shape"].shape.dim:
+    dim.size = 1 << 40
   graph = load_graph(training_graph.meta_graph, batch_size=32)
-  with pytest.raises(CostError, match="cannot analyse the graph") as raised:
+  with pytest.raises(CostError, match="Shape .* is too large") as raised:
     placeto.place(graph, "cpu:1", "single")
   assert "\n" not in str(raised.value)
 

@@ -176,9 +176,8 @@ def fixed():
   placed = place_function(all_on(concrete, 1), concrete)
   forced = Placement({op: "/CPU:1" for op in graph.op_names}, CLUSTER.device_names)
   planned = placeto.place(concrete, "cpu:2", **PLACING)
-  held = [name for name, kind in zip(graph.op_names, graph.op_types) if kind == "VarHandleOp"]
   return {
-      "planned": sorted({planned.placement[name] for name in held if "offset" in name}),
+      "planned": sorted({planned.placement[name] for name in graph.source.fixed_devices}),
       "said": list(planned.notes),
       "notes": list(graph.notes), "fixed": sorted(graph.source.fixed_devices.values()),
       "moved": [v.name for v in placed.moved],
