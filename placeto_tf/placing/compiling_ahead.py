@@ -23,7 +23,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.simulation import compiling
 
-STAGE = "Compiling for this kind of cluster, once per installation (about 20 seconds)"
+STAGE = "Compiling for this kind of cluster, once per installation (about 15 seconds)"
 _OPS, _EVALUATIONS = 40, 100
 _done: Set[str] = set()  # markers of this process, if no code can be cached
 
