@@ -13,6 +13,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from placeto_tf.errors import SetupError
+
 
 def address_of(function: Any, *arguments: Any) -> int:
   """Compiles a function for arguments like these, and returns its address in this process.
@@ -23,7 +25,12 @@ def address_of(function: Any, *arguments: Any) -> int:
 
   Returns:
     The address, for `simulate_step`.
+
+  Raises:
+    SetupError: numba's compiler is switched off.
   """
+  if not isinstance(function, numba.core.dispatcher.Dispatcher):
+    raise SetupError("NUMBA_DISABLE_JIT is set, but the simulator is compiled by numba; unset it")
   signature = tuple(map(numba.typeof, arguments))
   function.compile(signature)
   found = function.overloads[signature]

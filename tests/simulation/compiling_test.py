@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from placeto_tf.simulation import compiling
+from placeto_tf.errors import SetupError
+from placeto_tf.simulation import compiled_step, compiling, event_loop
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 _PROGRAM = """
@@ -84,3 +85,8 @@ def test_code_that_was_not_used_for_long_is_removed(tmp_path):
   names = {path.name for path in own.iterdir()}
   assert len(names) == 2 and "young" in names
   assert len(_kept(own)) == 1
+
+
+def test_a_compiler_that_is_switched_off_is_named():
+  with pytest.raises(SetupError, match="NUMBA_DISABLE_JIT is set"):
+    compiled_step.address_of(event_loop.simulate_range.py_func)  # what numba gives then
