@@ -29,7 +29,7 @@ def address_of(function: Any, *arguments: Any) -> int:
   Raises:
     SetupError: numba's compiler is switched off.
   """
-  if not isinstance(function, numba.core.dispatcher.Dispatcher):
+  if not hasattr(function, "compile"):  # a plain function, as numba then leaves it
     raise SetupError("NUMBA_DISABLE_JIT is set, but the simulator is compiled by numba; unset it")
   signature = tuple(map(numba.typeof, arguments))
   function.compile(signature)
