@@ -82,7 +82,7 @@ register("Cumsum Cumprod CumulativeLogsumexp ReverseV2", axes="along")
 register("ReverseSequence", axes="reverse_sequence")
 register(
     "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad "
-    "FusedBatchNormGradV2 FusedBatchNormGradV3", axes="batch_norm")
+    "FusedBatchNormGradV2 FusedBatchNormGradV3", axes="batch_norm", kind="batch norm")
 # Changes of shape: axes are split, merged, inserted, permuted.
 register("Reshape Squeeze ExpandDims", axes="reshape")
 register("Transpose", axes="transpose")
@@ -327,9 +327,6 @@ register("Conv2D Conv3D _FusedConv2D", kind="convolution")
 register(
     "Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 Conv3DBackpropFilterV2",
     kind="gradient of a convolution")
-register(
-    "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad FusedBatchNormGradV2 "
-    "FusedBatchNormGradV3", kind="batch norm")
 register(
     "Add AddV2 AddN Sub Mul RealDiv Maximum Minimum Neg Abs Square Sqrt Rsqrt Exp Log "
     "SquaredDifference BiasAdd Cast Select SelectV2 Relu ReluGrad Relu6 Relu6Grad LeakyRelu "
