@@ -52,6 +52,8 @@ _EMPTY_LISTS = ("TensorListReserve", "EmptyTensorList")
 _PUSHES, _POPS = ("StackPushV2", "StackPush"), ("StackPopV2", "StackPop")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 _OF_TWO_SHAPES = ("BroadcastGradientArgs", "Equal", "NotEqual", "Less")
+# Ops through which the keys of random ops pass.
+_PASS_KEYS = ("Identity", "StridedSlice", "Slice", "Reshape", "Cast", "Bitcast", "Unpack")
 _SHUFFLES = ("RandomShuffle", "RandomShuffleQueue")
 _MAX_ROUNDS = 4
 _MAX_PASSES = 10  # nested loops settle in as many rounds as their depth, plus some
@@ -190,15 +192,7 @@ def _sampled_by_examples(flow: Dataflow, sources: Set[int], scaling: Scaling) ->
   for op, op_type in enumerate(flow.types):
     if op_type in op_roles.KEYS:
       # A key is for examples if a random op for examples reads it.
-      readers, stack = set(), [op]
-      while stack:
-        for consumer in flow.consumers[stack.pop()]:
-          if flow.types[consumer] in random_ops:
-            readers.add(consumer)
-          elif consumer not in readers and flow.types[consumer] in (
-              "Identity", "StridedSlice", "Slice", "Reshape", "Cast", "Bitcast", "Unpack"):
-            stack.append(consumer)
-      if readers & found:
+      if found & closure({op}, flow.consumers, lambda at: flow.types[at] in _PASS_KEYS):
         found.add(op)
   return found
 
