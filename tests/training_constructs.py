@@ -416,7 +416,7 @@ def experts_of_the_examples_they_are_given(x, y):
   return finish(square_error(found * tf.reduce_max(gate, 1, keepdims=True), y))
 
 
-@refused("combines examples of the batch")
+@refused("computes with dimensions of the batch that are not known")
 def sequences_as_long_as_the_longest():
   x = v1.placeholder(tf.float32, [None, 4, 5], name="x")
   y = v1.placeholder(tf.float32, [None, 3], name="y")

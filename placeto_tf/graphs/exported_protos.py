@@ -52,7 +52,7 @@ def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
     node.device = ""
     shape = source.feed_shapes.get(f"{node.name}:0")
     if node.name in source.iterator_shapes:
-      _state_shapes(node, source.iterator_shapes[node.name])
+      state_shapes(node, source.iterator_shapes[node.name])
     # A Placeholder has one output, so a feed of a later port needs an op with several.
     later = [port for port in fed.get(node.name, ()) if port]
     if later:
@@ -123,8 +123,13 @@ def with_nodes(source: GraphSource, graph_def: GraphDef) -> Message:
   return result
 
 
-def _state_shapes(node: NodeDef, stated: Sequence[shapes.Shape]) -> None:
-  """Sets the shapes of an iterator's outputs."""
+def state_shapes(node: NodeDef, stated: Sequence[shapes.Shape]) -> None:
+  """Sets the shapes of an iterator's outputs.
+
+  Args:
+    node: the op that takes the next batch; changed.
+    stated: dimensions of each output, -1 for unknown ones; None for an unknown rank.
+  """
   node.attr["output_shapes"].list.ClearField("shape")
   for shape in stated:
     shapes.write_shape(node.attr["output_shapes"].list.shape.add(), shape)
@@ -138,7 +143,7 @@ def _make_iterator(
   node.attr.clear()
   node.op = "IteratorGetNext"
   node.attr["output_types"].list.type.extend(types)
-  _state_shapes(node, [*known, *[None] * (len(types) - len(known))])
+  state_shapes(node, [*known, *[None] * (len(types) - len(known))])
   # A source of unknown content: an iterator's handle.
   source = graph_def.node.add(name=f"{node.name}/fed", op="FakeParam")
   source.attr["dtype"].type = RESOURCE

@@ -1,7 +1,7 @@
 """`OpRule`: the facts about an op type that an analysis of graphs needs, and `rule_of`.
 
 The rows are in `rules.py`. Facts are data. For example, a row says that a `MatMul` moves batch axes
-by the rule "matmul"; the rule itself is code in `replication/axis_rules.py`. `tests/ops/` checks
+by the rule "contract"; the rule itself is code in `replication/axis_rules.py`. `tests/ops/` checks
 the rows: it runs the ops with TensorFlow on a whole batch and on slices of the batch.
 """
 
@@ -58,7 +58,8 @@ class OpRule:
   Attributes:
     axes: name of the rule by which the batch axis moves from the inputs to the outputs; "" if
       unknown. "elementwise": each element of the output depends only on the elements of the inputs
-      at the same index, after broadcasting.
+      at the same index, after broadcasting. "moved": the op keeps the order of the
+      examples, so that the axis that is longer at a larger batch holds them.
     scale: the factor of results if inputs are scaled; None if there is no simple rule.
     linear: inputs in which the op is jointly linear; "bilinear" if linear in each input alone.
     passes: whether the op commutes with the maximum (minimum, conjunction) over several tensors.
@@ -66,15 +67,12 @@ class OpRule:
       "tells": the axis rule handles positions; "": the op needs positions in the global batch.
     role: see the constants of this module; "" for an op that computes.
     key: whether the op makes keys for random ops that sample from a key.
-    shape_input: the data input that holds the shape of the output.
     puts: (number of the container input or None, number of the tensor input, number of axes that
       the tensor gains in the container).
     takes: (number of the container input, number of axes that the tensor gains outside of the
       container, number of the output with the tensor).
     any_number: set if the number of rows depends on values: the outputs that are as long as an
       input.
-    sizes: results for inputs that are sizes of tensors: "entries": each entry depends on the sizes
-      at the same index; "some": results are sizes, too; "": results may be anything.
     bends: whether the op may turn a multiple of the number of examples into another number.
     shaped: whether an input is the output's shape, or a tensor of the same shape.
     scales_rows: whether optimizers use the op on rows of a gradient before they apply the rows.
@@ -95,11 +93,9 @@ class OpRule:
   positions: str = ""
   role: str = ""
   key: bool = False
-  shape_input: Optional[int] = None
   puts: Optional[Tuple[Optional[int], int, int]] = None
   takes: Optional[Tuple[int, int, int]] = None
   any_number: Optional[Tuple[int, ...]] = None
-  sizes: str = ""
   bends: bool = False
   shaped: bool = False
   scales_rows: bool = False

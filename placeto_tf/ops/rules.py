@@ -72,11 +72,9 @@ register(
 register(
     "Conv2DBackpropFilter Conv2DBackpropFilterV2 Conv3DBackpropFilterV2 BiasAddGrad "
     "DepthwiseConv2dNativeBackpropFilter Dilation2DBackpropFilter", axes="filter")
-# Sums over all axes, so no batch axis is left.
-register("L2Loss", axes="l2_loss")
 # Axes given by an input are removed, or keep length 1.
 register("Sum Mean Max Min All Any Prod EuclideanNorm", axes="reduce")
-register("ArgMax ArgMin", axes="arg_reduce")
+register("ArgMax ArgMin", axes="moved")
 # Elements depend on others along one axis alone.
 register("Cumsum Cumprod CumulativeLogsumexp ReverseV2", axes="along")
 register("ReverseSequence", axes="reverse_sequence")
@@ -85,27 +83,26 @@ register(
     "FusedBatchNormGradV2 FusedBatchNormGradV3", axes="batch_norm", kind="batch norm")
 # Changes of shape: axes are split, merged, inserted, permuted.
 register("Reshape Squeeze ExpandDims", axes="reshape")
-register("Transpose", axes="transpose")
-# Contractions: an axis of both operands is summed over.
-register("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3", axes="matmul")
+register("Transpose", axes="moved")
+# Contractions: an axis of all operands is summed over, or all axes.
+register("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 L2Loss", axes="contract")
 register("Einsum", axes="einsum")
 # Tensors put together and taken apart along one axis.
 register("Concat ConcatV2", axes="concat")
 register("Split SplitV", axes="split")
 register("Pack", axes="pack")
-register("Unpack", axes="unpack")
+register("Unpack", axes="moved")
 # Parts of tensors, and their gradients.
 register("Slice", axes="slice")
-register("StridedSlice", axes="strided_slice")
-register("StridedSliceGrad", axes="strided_slice_grad")
-register("Pad PadV2 MirrorPad MirrorPadGrad", axes="pad")
+register("StridedSlice StridedSliceGrad", axes="strided_slice")
+register("Pad PadV2 MirrorPad MirrorPadGrad", axes="moved")
 register("Tile", axes="tile")
 # Rows by index: read, written, summed.
 register("Gather GatherV2 ResourceGather", axes="gather")
 register("GatherNd", axes="gather_nd")
 register("ScatterNd", axes="scatter_nd")
 register("UnsortedSegmentSum", axes="segments")
-register("OneHot", axes="one_hot")
+register("OneHot", axes="moved")
 # Blocks of space are moved into the first axis, or out of it.
 register("SpaceToBatchND BatchToSpaceND SpaceToBatch BatchToSpace", axes="to_batch")
 
@@ -194,23 +191,21 @@ register(
 
 # Random ops, by the state that they sample from.
 register(
-    "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal",
-    role=RANDOM, shape_input=0)
-register(
-    "RandomGamma RandomPoisson RandomPoissonV2 ParameterizedTruncatedNormal Multinomial "
-    "RandomShuffle RandomCrop UniformCandidateSampler LogUniformCandidateSampler "
+    "RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal RandomGamma "
+    "RandomPoisson RandomPoissonV2 ParameterizedTruncatedNormal Multinomial RandomShuffle "
+    "RandomCrop UniformCandidateSampler LogUniformCandidateSampler "
     "LearnedUnigramCandidateSampler FixedUnigramCandidateSampler", role=RANDOM)
 register(
     "StatelessRandomUniform StatelessRandomNormal StatelessTruncatedNormal "
-    "StatelessRandomUniformInt StatelessRandomUniformFullInt", role=SEEDED_RANDOM, shape_input=0)
-register("StatelessRandomPoisson StatelessRandomBinomial StatelessMultinomial", role=SEEDED_RANDOM)
+    "StatelessRandomUniformInt StatelessRandomUniformFullInt StatelessRandomPoisson "
+    "StatelessRandomBinomial StatelessMultinomial", role=SEEDED_RANDOM)
 register(
     "StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg", role=SEEDED_RANDOM, key=True)
 register(
     "StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessTruncatedNormalV2 "
-    "StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2", role=KEYED_RANDOM, shape_input=0)
-register("StatelessRandomGammaV3", role=KEYED_RANDOM)
-register("StatefulUniform StatefulStandardNormalV2", role=VARIABLE_RANDOM, shape_input=2)
+    "StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2 StatelessRandomGammaV3",
+    role=KEYED_RANDOM)
+register("StatefulUniform StatefulStandardNormalV2", role=VARIABLE_RANDOM)
 # Advance the state of a generator.
 register("RngSkip", role=VARIABLE_RANDOM)
 register("RngReadAndSkip", role=VARIABLE_RANDOM, key=True)
@@ -236,11 +231,6 @@ register(
     "StackPopV2 StackCloseV2 StackPush StackPop StackClose", role=HARMLESS)
 
 # Ops with the shape of the output in an input.
-register("Reshape BroadcastTo", shape_input=1)
-register(
-    "Fill Conv2DBackpropInput Conv2DBackpropInputV2 Conv3DBackpropInputV2 "
-    "DepthwiseConv2dNativeBackpropInput AvgPoolGrad AvgPool3DGrad StridedSliceGrad", shape_input=0)
-register("ScatterNd Slice UnsortedSegmentSum", shape_input=2)
 register("Fill BroadcastTo Tile Reshape Range OneHot ZerosLike OnesLike", shaped=True)
 
 # Containers.
@@ -265,14 +255,7 @@ register(
     "Where ListDiff SetDiff1D DynamicPartition NonMaxSuppressionV3 "
     "DenseToDenseSetOperation SparseReshape", any_number=())
 
-# Sizes of tensors.
-register(
-    "Identity Cast Maximum Minimum FloorDiv Snapshot StopGradient Switch Merge "
-    "DynamicStitch Enter Exit NextIteration", sizes="entries")
-register(
-    "Pack ConcatV2 Mul Add AddV2 Sub FloorMod Reshape ExpandDims Squeeze Slice Select "
-    "SelectV2 Neg Sign StridedSlice GatherV2 Gather Split SplitV ConcatOffset "
-    "BroadcastArgs", sizes="some")
+# Numbers of examples.
 register("FloorDiv FloorMod Mod TruncateDiv Minimum Maximum Add AddV2 Sub", bends=True)
 
 # Ops of optimizers and moving averages.

@@ -12,9 +12,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 import numpy as np
 
 from placeto_tf.graphs import analysis_graph_def, loops
-from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.graphs.tensor_names import parse
-from placeto_tf.ops import rule_of
 
 Tensor = Tuple[int, int]
 Shape = Optional[Tuple[Optional[int], ...]]
@@ -23,18 +22,13 @@ SWITCHES = ("Switch", "RefSwitch")
 _PASSING = ("Identity", "Enter", "RefEnter", "Switch", "StopGradient", "Snapshot", "Cast",
             "PreventGradient", "CheckNumerics")
 _INT32, _TEXT, _INT64 = 3, 7, 9
-_SHAPED_BY_VALUES = ("Reshape", "BroadcastTo", "Fill")
+_PASSES_SHAPES = (*loops.ENTER, *loops.EXIT, *loops.NEXT, *SWITCHES)
 # Outputs that are elements of a list, and ops whose first input and output is the list.
 _ELEMENTS = (("TensorListPopBack", 1), ("TensorListGetItem", 0))
 _PASSES_LISTS = frozenset(
-    "Identity Enter Exit Switch Merge NextIteration TensorListPushBack TensorListPopBack "
-    "TensorListSetItem TensorListResize".split())
-# Axis rules of the ops whose shapes are computed one op at a time if inference leaves them open.
-_WORKED_OUT = frozenset(
-    "elementwise reduce matmul einsum reshape transpose concat pack strided_slice pad tile "
-    "segments along last_axis batch_norm matrices".split())
+    "Identity Enter Exit Switch Merge NextIteration ZerosLike TensorListPushBack "
+    "TensorListPopBack TensorListSetItem TensorListResize".split())
 _KEPT = "dataflow"
-_DEPTH = 60  # ops that one constant may depend on
 
 
 class Dataflow:
@@ -48,6 +42,7 @@ class Dataflow:
     controls: [N] ops that each op waits for.
     consumers: [N] ops that read data of each op, each once.
     frames: [N] name of the innermost loop an op is in, "" outside; Enter ops count as inside.
+    frame_parents: name of each loop -> name of the enclosing loop, or "".
   """
 
   def __init__(
@@ -71,28 +66,34 @@ class Dataflow:
     self.inputs: List[List[Tensor]] = []
     self.controls: List[List[int]] = []
     for node in self.nodes:
-      data: List[Tensor] = []
-      controls: List[int] = []
       # An op whose outputs are fed reads nothing.
-      for text in node.input if node.name not in source.fully_fed_ops else ():
-        if text.startswith("^"):
-          controls.append(index[text[1:]])
-          continue
-        name, port = parse(text)
-        data.append((index[name], port))
-      self.inputs.append(data)
-      self.controls.append(controls)
+      read = list(map(parse, node.input if node.name not in source.fully_fed_ops else ()))
+      self.inputs.append([(index[name], port) for name, port in read if port != CONTROL])
+      self.controls.append([index[name] for name, port in read if port == CONTROL])
     self.consumers: List[List[int]] = [[] for _ in self.nodes]
     for op, data in enumerate(self.inputs):
       for producer in dict.fromkeys(producer for producer, _ in data):
         # Each consumer once, however many inputs it has of the producer.
         self.consumers[producer].append(op)
+    self.frames, self.frame_parents = self._frames()
     self._outputs = outputs
     self._shapes: Dict[Tensor, Shape] = {}
-    self._corrected: Set[Tensor] = set()  # tensors to which inference gave another shape
     self._inferred: Dict[int, List[Shape]] = {}  # op -> output shapes by its own shape function
     self._values: Dict[Tensor, Optional[np.ndarray]] = {}
-    self._depth = 0
+    # Loop variables are assumed to keep their shape, until a back edge contradicts that.
+    self._kept: Dict[int, Tensor] = {}  # Merge of a loop -> its back edge
+    self._changing: Set[int] = set()
+    self._infer_all()
+    while True:
+      changing = {op for op, back in self._kept.items() if self.shape(back) != self.shape((op, 0))}
+      if not changing:
+        break
+      self._changing |= changing
+      for each in (self._kept, self._shapes, self._inferred, self._values):
+        each.clear()
+      self._infer_all()
+
+  def _infer_all(self) -> None:
     # Producers first, so that no shape or value recurses into a long chain of others.
     for op in self.order:
       for tensor in self.outputs(op):
@@ -119,18 +120,8 @@ class Dataflow:
       return None
     return tf.make_ndarray(self.nodes[op].attr["value"].tensor)
 
-  @functools.cached_property
-  def frame_parents(self) -> Dict[str, str]:
-    """Returns a map from the frame of each loop to the frame of the enclosing loop, or ""."""
-    return self._frames[1]
-
-  @property
-  def frames(self) -> List[str]:
-    """Returns the frames of ops, [N]; see the class."""
-    return self._frames[0]
-
-  @functools.cached_property
   def _frames(self) -> Tuple[List[str], Dict[str, str]]:
+    """Returns (`frames`, `frame_parents`); see the class."""
     graph = self.graph
     by_consumer = np.argsort(graph.edge_consumers, kind="stable")
     producers, ports, consumers = (ends[by_consumer] for ends in (
@@ -150,23 +141,13 @@ class Dataflow:
       if port < len(found) and not found[port].shape.unknown_rank:
         shape = tuple(None if dim.size < 0 else dim.size for dim in found[port].shape.dim)
       self._shapes[tensor] = shape
-      # TensorFlow's inference can give a wrong rank where a shape is computed. The shapes of all
-      # ops that read such a tensor are then wrong, too.
-      misled = not self._corrected.isdisjoint(self.inputs[op])
-      if shape is None or None in shape or misled or self._contradicts(op, shape):
+      if shape is None or None in shape:
         computed = self._computed_shape(tensor)
         # Fill sizes that the computed shape leaves open with the inferred ones.
-        if computed is not None and not misled and shape is not None and len(shape) == len(
-            computed) and None in computed:
+        if computed is not None and shape is not None and len(shape) == len(computed):
           computed = tuple(one if other is None else other for one, other in zip(shape, computed))
         if computed is not None:
           self._shapes[tensor] = computed
-          if shape is not None and (len(shape) != len(computed) or any(
-              None not in (one, other) and one != other for one, other in zip(shape, computed))):
-            self._corrected.add(tensor)
-        elif misled:
-          self._shapes[tensor] = None
-          self._corrected.add(tensor)
     return self._shapes[tensor]
 
   def elements(self, tensor: Tensor) -> Optional[int]:
@@ -174,32 +155,29 @@ class Dataflow:
     shape = self.shape(tensor)
     return None if shape is None or None in shape else math.prod(known_dims(shape))
 
-  def _contradicts(self, op: int, shape: Sequence[Optional[int]]) -> bool:
-    """Returns whether an op's inputs contradict the inferred shape of its result, or may do so."""
-    if self.types[op] in ("Range", "UnsortedSegmentSum"):
-      return True
-    i = rule_of(self.types[op]).shape_input if self.types[op] in _SHAPED_BY_VALUES else None
-    stated = None if i is None else self.shape(self.inputs[op][i])
-    # The result has as many dimensions as the vector with its shape has entries.
-    return stated is not None and len(stated) == 1 and stated[0] not in (None, len(shape))
-
   def _computed_shape(self, tensor: Tensor) -> Shape:
     """Returns the shape that follows from the known shapes and values of an op's inputs."""
     op, port = tensor
     if (self.types[op], port) in _ELEMENTS:
       return self._element_shape(tensor)
+    if self.types[op] == "TensorListStack":
+      element, made = self._element_shape(tensor), self.list_of(self.inputs[op][0])
+      # A list that is reserved keeps its length, if no list of the graph is resized.
+      length = self.value(self.inputs[made][1]) if (
+          self.types[made] == "TensorListReserve" and not self._resizes_lists) else None
+      return None if element is None else (None if length is None else int(length), *element)
     value = self.value(tensor) if self._is_whole_number(tensor) else None
-    if value is not None or self.types[op] in loops.MERGE:  # a Merge may wait for its back edge
-      return None if value is None else value.shape
-    if self.types[op] == "UnsortedSegmentSum":
-      # [ids..., rest...] -> [segments, rest...], even if rows and ids are of different batches.
-      rows, ids = (self.shape(each) for each in self.inputs[op][:2])
-      count = self.value(self.inputs[op][2])
-      if rows is not None and ids is not None and count is not None:
-        return (int(count), *rows[len(ids):])
-    rule = rule_of(self.types[op])
-    if rule.axes not in _WORKED_OUT and rule.shape_input is None and self.types[op] != "Range":
-      return None
+    if value is not None:
+      return value.shape
+    if self.types[op] in _PASSES_SHAPES:
+      return self.shape(self.inputs[op][0])
+    if self.types[op] in loops.MERGE:
+      entered = self.shape(self.inputs[op][0])
+      back = [each for each in self.inputs[op] if self.types[each[0]] in loops.NEXT]
+      if port or not back or entered is None or None in entered or op in self._changing:
+        return None
+      self._kept[op] = back[0]
+      return entered
     if op not in self._inferred:
       self._inferred[op] = self._infer(op)
     return self._inferred[op][port] if port < len(self._inferred[op]) else None
@@ -261,6 +239,12 @@ class Dataflow:
     return tensor[0]
 
   @functools.cached_property
+  def _resizes_lists(self) -> bool:
+    resizes = [self.attr(op, "resize_if_index_out_of_bounds") for op, op_type in enumerate(
+        self.types) if op_type == "TensorListSetItem"]
+    return "TensorListResize" in self.types or any(each is not None and each.b for each in resizes)
+
+  @functools.cached_property
   def _added(self) -> Dict[int, List[Tuple[Tensor, bool]]]:
     """Returns op that made a list -> (tensor put into the list, whether its rows are elements)."""
     found: Dict[int, List[Tuple[Tensor, bool]]] = {}
@@ -301,6 +285,17 @@ class Dataflow:
     attrs = self.nodes[op].attr
     return attrs[name] if name in attrs else default
 
+  def integer(self, op: int, name: str, default: int = 0) -> int:
+    """Returns a whole number that is an attribute of an op, or the default.
+
+    Args:
+      op: index of the op.
+      name: name of the attribute.
+      default: the result where the op has no such attribute.
+    """
+    attr = self.attr(op, name)
+    return attr.i if attr is not None else default
+
   def origin(self, tensor: Tensor) -> Tensor:
     """Returns the tensor that ops such as Identity and Switch pass on to this one."""
     while self.types[tensor[0]] in _PASSING and self.inputs[tensor[0]]:
@@ -311,14 +306,10 @@ class Dataflow:
     """Returns the small whole numbers that a tensor holds in every step, or None."""
     if tensor not in self._values:
       self._values[tensor] = None  # a value that depends on itself is unknown
-      # Chains of more than _DEPTH values are not followed.
-      if self._depth < _DEPTH:
-        self._depth += 1
-        try:
-          self._values[tensor] = self._compute(tensor)
-        except (ArithmeticError, IndexError, TypeError, ValueError):
-          pass  # inputs are missing or contradict one another
-        self._depth -= 1
+      try:
+        self._values[tensor] = self._compute(tensor)
+      except (ArithmeticError, IndexError, TypeError, ValueError, RecursionError):
+        pass  # inputs are missing or contradict one another, or the chain of ops is very long
     return self._values[tensor]
 
   def _compute(self, tensor: Tensor) -> Optional[np.ndarray]:
@@ -326,9 +317,8 @@ class Dataflow:
     op_type, data = self.types[op], self.inputs[op]
     if op_type == "Const":
       # At most 64 whole numbers: larger constants are no shapes.
-      dims = self.nodes[op].attr["value"].tensor.tensor_shape.dim
       return self.constant(op) if self._is_whole_number(tensor) and (
-          math.prod(dim.size for dim in dims) <= 64) else None
+          (self.elements(tensor) or 0) <= 64) else None
     if op_type in _PASSING:
       return self.value(data[0])
     pushed = self.pushed(tensor)
@@ -349,31 +339,32 @@ class Dataflow:
       offset[axis] = sum(int(shape[axis]) for shape in shapes)
       return offset
     if op_type == "StridedSlice":
-      return np.asarray(self._known(data[0])[self._slice_index(op)])
+      return np.asarray(self._known(data[0])[self.slice_index(
+          op, *map(self._known, data[1:]))])
     rule = _VALUES.get(op_type)
     if rule is None:
       return None
     return np.asarray(rule(*[self._known(each) for each in data]))
 
-  def _slice_index(self, op: int) -> Tuple[Any, ...]:
-    """Returns the index of a StridedSlice, as numpy writes it."""
-    begin, end, step = (self._known(each) for each in self.inputs[op][1:])
-    masks = {name: attr.i for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
-             for attr in [self.attr(op, f"{name}_mask")] if attr is not None}
+  def slice_index(
+      self, op: int, begin: np.ndarray, end: np.ndarray, step: np.ndarray) -> Tuple[Any, ...]:
+    """Returns the index of a StridedSlice, as numpy writes it.
+
+    Args:
+      op: a StridedSlice or its gradient.
+      begin, end, step: of each entry of the index.
+
+    Returns:
+      The index.
+    """
     index: List[Any] = []
-    # Bit i of a mask is about entry i of the index.
-    for i in range(len(begin)):
-      bit = 1 << i
-      if masks.get("ellipsis", 0) & bit:
-        index.append(Ellipsis)
-      elif masks.get("new_axis", 0) & bit:
-        index.append(None)
-      elif masks.get("shrink_axis", 0) & bit:
-        index.append(int(begin[i]))
-      else:
-        index.append(slice(
-            None if masks.get("begin", 0) & bit else int(begin[i]),
-            None if masks.get("end", 0) & bit else int(end[i]), int(step[i])))
+    for i, (first, last, stride) in enumerate(zip(begin.tolist(), end.tolist(), step.tolist())):
+      # Bit i of a mask is about entry i of the index.
+      ellipsis, new, shrinks, whole_begin, whole_end = (
+          self.integer(op, f"{name}_mask") >> i & 1 for name in (
+              "ellipsis", "new_axis", "shrink_axis", "begin", "end"))
+      index.append(Ellipsis if ellipsis else None if new else first if shrinks else slice(
+          None if whole_begin else first, None if whole_end else last, stride))
     return tuple(index)
 
   def _known(self, tensor: Tensor) -> np.ndarray:

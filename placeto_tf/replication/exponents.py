@@ -7,11 +7,12 @@ gives the global value.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
-from placeto_tf.ops import members, rule_of
-from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
+from placeto_tf.graphs.colocation import RESOURCE
+from placeto_tf.ops import rule_of
+from placeto_tf.replication.dataflow import Dataflow, Tensor
+from placeto_tf.replication.scaling import Scaling
 from placeto_tf.replication.specs import (
   FREE,
   REPLICATED,
@@ -33,19 +34,18 @@ GLOBAL, SCALE, SLICE, OFFSET = "global", "scale", "slice", "offset"
 # (GLOBAL,), (SCALE, exponent), (SLICE, axis), (OFFSET, numbers of an example, its slots)
 Fix = Tuple[Any, ...]
 
-RESOURCE = 20  # DT_RESOURCE: the handle of a variable
 HANDLES = (RESOURCE, 21)  # and DT_VARIANT, the handle of a list
 
 
 class Inputs:
   """The inputs of one op: their specs, and the fixes that are made before it reads them."""
 
-  def __init__(self, flow: Dataflow, op: int, specs: Sequence[Spec]):
+  def __init__(self, flow: Dataflow, scaling: Scaling, op: int, specs: Sequence[Spec]):
     self.op = op
     self.specs: List[Spec] = list(specs)
     self.given = tuple(specs)
     self.fixes: Dict[int, Fix] = {}
-    self._flow = flow
+    self._flow, self._scaling = flow, scaling
 
   def exponents(self) -> List[float]:
     """Returns the exponent of each input."""
@@ -71,8 +71,18 @@ class Inputs:
       raise NotFollowed("needs a variable that keeps examples, and each replica keeps its own ones")
     if isinstance(spec, (Container, Unknown)):
       raise NotFollowed("needs a container of values over the batch")
+    if isinstance(spec, Dimensions) and self._scaling.factors(
+        self._flow.inputs[self.op][i]) is None:
+      raise NotFollowed("needs dimensions of the whole batch that are not known")
     self.fixes[i] = (GLOBAL,)
     self.specs[i] = Gathered() if isinstance(spec, (Sharded, SparseRows)) else REPLICATED
+
+  def run_once(self) -> List[Spec]:
+    """Makes all inputs global, for an op that exists once; returns the spec of one output."""
+    for i in range(len(self.specs)):
+      self.make_global(i)
+      self.specs[i] = REPLICATED
+    return [REPLICATED]
 
   def scale(self, i: int, by: float) -> None:
     """Multiplies the replica's value of an input by `R^by`.
@@ -178,10 +188,7 @@ def numbers_of_an_example(flow: Dataflow, tensor: Tensor, batch: int) -> Optiona
   Returns:
     The number of elements.
   """
-  shape = flow.shape(tensor)
-  if shape is None or None in shape:
-    return None
-  numbers, rest = divmod(math.prod(known_dims(shape)), batch)
+  numbers, rest = divmod(flow.elements(tensor) or 0, batch)
   return None if rest or not numbers else numbers
 
 
@@ -254,17 +261,3 @@ def _at_global_value(view: Inputs, but: FrozenSet[int] = frozenset()) -> float:
     elif exponent:
       view.to_exponent(i, 0.0)
   return found
-
-
-def linear_inputs(op_type: str, count: int) -> Optional[Sequence[int]]:
-  """Returns the inputs in which an op is jointly linear, or None.
-
-  Args:
-    op_type: the type of an op.
-    count: the number of inputs that the op has.
-
-  Returns:
-    Numbers of inputs.
-  """
-  linear = rule_of(op_type).linear
-  return None if linear in (None, BILINEAR) else members(linear, count)

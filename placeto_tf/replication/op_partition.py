@@ -25,7 +25,6 @@ from placeto_tf.replication.specs import (
   Partial,
   Replicated,
   Sharded,
-  SparseRows,
   Spec,
   Unknown,
   with_exponent,
@@ -308,8 +307,6 @@ class _Partitioner:
       numbers = exponents.numbers_of_an_example(self._flow, tensor, self._propagated.batch)
       if numbers is not None:
         return Collective(ROWS, spec.exponent, spec.axis, (numbers, spec.local.span))
-    if isinstance(spec, SparseRows):
-      return Collective(ROWS, spec.exponent)
     raise self._cannot_combine(
         tensor, consumer, "gives examples of the batch in an order that replicas do not keep")
 

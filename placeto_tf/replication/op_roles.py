@@ -5,7 +5,7 @@ Dimensions: N needed ops.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.computation_graph import GraphSource
@@ -14,9 +14,6 @@ from placeto_tf.graphs.shapes import PLACEHOLDERS
 from placeto_tf.ops import op_rule, types_with
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.scaling import Scaling
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 # Random ops, by the source of their randomness.
 STATEFUL_RANDOM = types_with(role=op_rule.RANDOM)
@@ -36,11 +33,9 @@ _MAY_BE_COPIED = RANDOM_OPS | PIPELINES | STEP_CONTAINERS | OF_VARIABLES | types
 
 def is_update(op_type: str) -> bool:
   """Returns whether the op changes a variable."""
-  if op_type in _UPDATES or op_type.startswith(
-      ("ResourceApply", "ResourceSparseApply", "SparseApply", "Apply")):
-    return True
-  return op_type.startswith(("Scatter", "ResourceScatter")) and op_type not in (
-      "ScatterNd", "ScatterNdNonAliasingAdd")
+  return op_type in _UPDATES or op_type.startswith((
+      "ResourceApply", "ResourceSparseApply", "SparseApply", "Apply", "Scatter", "ResourceScatter"
+  )) and op_type not in ("ScatterNd", "ScatterNdNonAliasingAdd")
 
 
 def sparse_arguments(flow: Dataflow, op: int) -> Optional[Tuple[Tensor, Tensor]]:
@@ -57,17 +52,10 @@ def sparse_arguments(flow: Dataflow, op: int) -> Optional[Tuple[Tensor, Tensor]]
     return None
   # The names of an op's inputs show which input holds rows of a gradient.
   names = [arg.name for arg in registered_op_def(flow.types[op]).input_arg]
-  if "indices" not in names:
-    return None
   values = next((name for name in ("grad", "updates") if name in names), None)
-  if values is None:
+  if "indices" not in names or values is None:
     return None
   return flow.inputs[op][names.index(values)], flow.inputs[op][names.index("indices")]
-
-
-def seeded(node: NodeDef) -> bool:
-  """Returns whether a random op with a state of its own has a seed."""
-  return any(key in node.attr and node.attr[key].i for key in ("seed", "seed2"))
 
 
 def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
@@ -89,14 +77,12 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
   graph = flow.graph
   # Captures are no feeds: they are the same for every batch.
   captures = captured_ops(graph.origin)
-  feeds = {}
+  found: Dict[int, Tuple[str, Any]] = {}  # those with a batch: name and shape
   for name, shape in graph.origin.feed_shapes.items():
     op_name = name.rpartition(":")[0]
-    if op_name not in captures:
-      feeds[graph.op_index[op_name]] = (name, shape)
-  pipelines = [op for op, op_type in enumerate(flow.types) if op_type in PIPELINES]
-  found: Dict[int, Tuple[str, Any]] = {}  # those with a batch: name and shape
-  for op, (name, shape) in feeds.items():
+    if op_name in captures:
+      continue
+    op = graph.op_index[op_name]
     # If the graph at a larger batch is unknown, every feed of rank 1 or more counts as a batch.
     axes = scaling.axes((op, 0))
     if axes is None:
@@ -107,6 +93,7 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
           "dimension, so that replicas cannot divide it; put the batch into its first dimension")
     if axes:
       found[op] = (name, shape)
+  pipelines = [op for op, op_type in enumerate(flow.types) if op_type in PIPELINES]
   for op in pipelines:
     given = flow.shape((op, 0))
     if given and given[0]:
@@ -145,9 +132,6 @@ def is_stateless(op_type: str) -> bool:
 
 def may_be_copied(op_type: str) -> bool:
   """Returns whether each replica may have an op of this type that reads its examples."""
-  if op_type in _MAY_BE_COPIED:
-    return True
-  if is_update(op_type) or op_type.startswith(("TensorArray", "Stateless", "TensorList")):
-    return True
   op_def = registered_op_def(op_type)
-  return op_def is None or not op_def.is_stateful
+  return op_def is None or not op_def.is_stateful or op_type in _MAY_BE_COPIED or (
+      is_update(op_type) or op_type.startswith(("TensorArray", "Stateless", "TensorList")))

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import AbstractSet, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from placeto_tf.ops import rule_of
+from placeto_tf.graphs.loops import ENTER, MERGE
+from placeto_tf.ops import members, rule_of
 from placeto_tf.replication import exponents, op_roles
 from placeto_tf.replication.axis_rules import AxisRules
-from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
+from placeto_tf.replication.dataflow import SWITCHES, Dataflow, Tensor, closure
 from placeto_tf.replication.exponents import Fix, Inputs, NotFollowed
 from placeto_tf.replication.scaling import ODD, Scaling
 from placeto_tf.replication.sparse_updates import SparseUpdate
@@ -43,8 +44,6 @@ from placeto_tf.replication.specs import (
   with_exponent,
 )
 
-_MERGES = ("Merge", "RefMerge")
-_SWITCHES = ("Switch", "RefSwitch")
 _CONTAINER_SHAPES = (
     "TensorListElementShape", "TensorListLength", "TensorArraySizeV3", "OptionalHasValue")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -60,11 +59,7 @@ _MAX_PASSES = 10  # nested loops settle in as many rounds as their depth, plus s
 
 
 class GlobalValueInLoop(Exception):
-  """A loop that each replica would run for itself needs a global value; `frame` names the loop."""
-
-  def __init__(self, frame: str):
-    super().__init__(frame)
-    self.frame = frame
+  """A loop, the argument, that each replica would run for itself needs a global value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +76,6 @@ class Propagated:
     once: ops of `copied` that can exist once, because all their inputs and outputs are global.
     sparse: tensors that hold rows of the gradient of a variable.
     statistics: ops that normalize by each replica's own statistics.
-    slices: constant with one row for each example -> the global value.
     owned: variables that hold examples; each replica has its own.
     merged: frames of loops that run once for all replicas, because they need global values.
     refused: op -> the reason why replicas cannot compute its effect.
@@ -96,7 +90,6 @@ class Propagated:
   once: FrozenSet[int]
   sparse: FrozenSet[Tensor]
   statistics: FrozenSet[int]
-  slices: Mapping[int, np.ndarray]
   owned: FrozenSet[int]
   merged: FrozenSet[str]
   refused: Dict[int, Unknown]
@@ -128,29 +121,24 @@ def propagate(
   merged: Set[str] = set()
   while True:
     copied, random_ops = _copied(flow, set(sources), scaling, merged)
-    found = _Propagation(
-        flow, batch, frozenset(sources), random_ops, copied, sparse, scaling, own_statistics,
-        merged)
     try:
-      return found.run()
+      return _Propagation(
+          flow, batch, frozenset(sources), random_ops, copied, sparse, scaling, own_statistics,
+          merged).run()
     except GlobalValueInLoop as needs:
       # The loop needs global values: it runs once for all replicas. Follow the batch again.
-      merged |= _with_inner(flow, needs.frame)
+      merged |= _with_inner(flow, *needs.args)
 
 
 def _with_inner(flow: Dataflow, frame: str) -> Set[str]:
   """Returns a loop, the loops around it, and all loops inside any of these."""
-  parents = flow.frame_parents
-  outer = frame
-  while parents.get(outer):
-    outer = parents[outer]
-  found = {outer}
-  # Repeat until nothing changes: add loops whose parent is in the set.
-  size = 0
-  while size != len(found):
-    size = len(found)
-    found |= {inner for inner, parent in parents.items() if parent in found}
-  return found
+
+  def outermost(each: str) -> str:
+    while flow.frame_parents.get(each):
+      each = flow.frame_parents[each]
+    return each
+
+  return {each for each in flow.frame_parents if outermost(each) == outermost(frame)}
 
 
 def _copied(
@@ -217,7 +205,7 @@ class _Propagation:
     # All that is computed of the indices is the update's own.
     self._of_update = closure(
         {op for update in sparse for op in update.readers}, flow.consumers)
-    self._rules = AxisRules(flow, batch, scaling, self._spec)
+    self._rules = AxisRules(flow, batch, scaling)
     self._specs: Dict[int, Optional[List[Spec]]] = {}
     self._fixes: Dict[Tuple[int, int], Fix] = {}
     self._once: Set[int] = set()
@@ -240,7 +228,7 @@ class _Propagation:
         frozenset(self._once), frozenset(
             tensor for tensor in (*self._values, *self._indices)
             if isinstance(self._spec(tensor), SparseRows)),
-        frozenset(self._statistics), self._scaling.slices, owned, frozenset(self._merged),
+        frozenset(self._statistics), owned, frozenset(self._merged),
         self._refused)
 
   def _settle(self, order: Sequence[int]) -> None:
@@ -263,16 +251,15 @@ class _Propagation:
     specs are reset and computed again when the other specs are known.
     """
     unknown: Set[int] = set()
-    for _ in range(_MAX_ROUNDS if loops else 1):
+    for done in range(_MAX_ROUNDS + 1):
       self._pass(order, _MAX_PASSES if loops else 1)
       before, unknown = unknown, {op for op in order if any(map(is_unknown, self._specs[op] or ()))}
-      if not unknown or unknown == before or not loops:
+      if not unknown or unknown == before or not loops or done == _MAX_ROUNDS:
         return
       for op in unknown:
         self._specs[op] = None
       self._pushed = {
           stack: spec for stack, spec in self._pushed.items() if not is_unknown(spec)}
-    self._pass(order, _MAX_PASSES)
 
   def _pass(self, order: Sequence[int], most: int) -> None:
     for _ in range(most):
@@ -297,20 +284,16 @@ class _Propagation:
       stack = self._flow.origin(self._flow.inputs[op][0])[0]
       return all(known) and stack in self._pushed
     # A Merge is followed as soon as one of its inputs is known.
-    return any(known) or not known if op_type in _MERGES else all(known)
+    return any(known) or not known if op_type in MERGE else all(known)
 
   def _check_loops(self) -> None:
     """Raises GlobalValueInLoop if a loop that each replica runs for itself needs a global value."""
-    for (op, _), fix in self._fixes.items():
+    # The fix of an Enter is made before the loop, so each replica can still run its own loop.
+    needs = [op for (op, _), fix in self._fixes.items() if fix[0] in (
+        exponents.GLOBAL, exponents.SLICE) and self._flow.types[op] not in ENTER]
+    for op in (*needs, *filter(lambda op: op_roles.is_update(self._flow.types[op]), self._copied)):
       frame = self._flow.frames[op]
-      if frame and frame not in self._merged and fix[0] in (exponents.GLOBAL, exponents.SLICE):
-        # The fix of an Enter is made before the loop, so each replica can still run its own loop.
-        outside = self._flow.types[op] in ("Enter", "RefEnter")
-        if not outside:
-          raise GlobalValueInLoop(frame)
-    for op in self._copied:
-      frame = self._flow.frames[op]
-      if frame and frame not in self._merged and op_roles.is_update(self._flow.types[op]):
+      if frame and frame not in self._merged:
         raise GlobalValueInLoop(frame)
 
   def _spec(self, tensor: Tensor) -> Spec:
@@ -353,7 +336,7 @@ class _Propagation:
              self._own_spec(tensor) for tensor in flow.inputs[op]]
     if op in self._random_ops:
       return [self._sampled(tensor) for tensor in flow.outputs(op)]
-    if op_type in _MERGES:
+    if op_type in MERGE:
       return self._merge(op, given, width)
     if op_type in _CONTAINER_SHAPES:
       return [REPLICATED] * width
@@ -366,11 +349,11 @@ class _Propagation:
         self._scaling.number((op, port)) != REPLICATED for port in range(width))):
       return self._refuse(op, unknown, width)
     # First try the op's rule, on the replica's tensors. If that fails, run the op on global values.
-    view = Inputs(flow, op, given)
+    view = Inputs(flow, self._scaling, op, given)
     try:
       found = self._by_rule(view, width)
     except NotFollowed as problem:
-      view = Inputs(flow, op, given)
+      view = Inputs(flow, self._scaling, op, given)
       try:
         found = self._globally(view, width)
       except NotFollowed:
@@ -384,13 +367,12 @@ class _Propagation:
     # Ops on containers, and ops in loops that each replica runs for itself, never exist once.
     frame = self._flow.frames[view.op]
     if frame and frame not in self._merged or self._flow.types[view.op].startswith(
-        ("Stack", "TensorArray", "TensorList", "EmptyTensorList", "Optional")):
-      return
-    if any(self._flow.types[self._flow.origin(tensor)[0]] in op_roles.STEP_CONTAINERS
-           for tensor in self._flow.inputs[view.op]):
+        ("Stack", "TensorArray", "TensorList", "EmptyTensorList", "Optional")) or any(
+            self._flow.types[self._flow.origin(tensor)[0]] in op_roles.STEP_CONTAINERS
+            for tensor in self._flow.inputs[view.op]):
       return
     # An op whose inputs and outputs are all global can exist once.
-    if all(_is_global(spec) for spec in found) and all(_is_global(spec) for spec in view.specs):
+    if all(spec == REPLICATED or isinstance(spec, Gathered) for spec in (*found, *view.specs)):
       self._once.add(view.op)
 
   def _by_rule(self, view: Inputs, width: int) -> List[Spec]:
@@ -409,18 +391,18 @@ class _Propagation:
           view.make_global(i)
       return [REPLICATED] * width
     # Effects, predicates and containers.
-    if op_roles.is_update(op_type):
-      return self._update(view, width)
-    if op in self._of_update:
-      return self._of_sparse_rows(view, width)
-    if op_type in _SWITCHES and not isinstance(specs[1], Replicated):
+    if op_roles.is_update(op_type) and (
+        flow.origin(flow.inputs[op][0])[0] in self._scaling.sources):
+      return [Sharded(0)] * width  # of a variable that holds examples
+    if op_roles.is_update(op_type) or op in self._of_update:
+      return view.run_once() * width
+    if op_type in SWITCHES and not isinstance(specs[1], Replicated):
       view.make_global(1)
       specs[1] = REPLICATED
     if any(isinstance(each, Container) for each in specs):
       return self._of_containers(view, width)
     if op_type == "LoopCond" or op_type in ("Switch", "If", "StatelessIf") and len(specs) == 1:
-      view.make_global(0)
-      return [REPLICATED] * width
+      return view.run_once() * width
     if op_type in _SHUFFLES and isinstance(specs[0], (Sharded, SparseRows)):
       raise NotFollowed("shuffles the examples of the batch")
     # Sizes of tensors, statistics, rows of gradients.
@@ -432,17 +414,17 @@ class _Propagation:
               for port in range(width)]
     if op in self._own_statistics:
       return [LocalStatistic(1.0)] * width
+    # An op on sparse rows exists once and reads gathered rows.
     if any(isinstance(each, SparseRows) for each in specs):
-      return self._of_sparse_rows(view, width)
+      return view.run_once() * width
     if not op_roles.may_be_copied(op_type):
       return self._globally(view, width)
     # The axis rule of the op type gives the axis of the examples in the result.
     self._take_own_rows(view)
     if any(isinstance(each, Sharded) for each in specs):
-      if any(isinstance(each, LocalStatistic) for each in specs):
-        self._statistics.add(op)
+      given = tuple(specs)
       found = self._rules.outputs(view)
-      if any(isinstance(each, LocalStatistic) for each in found):
+      if any(isinstance(each, LocalStatistic) for each in (*given, *found)):
         self._statistics.add(op)
       return found
     # If one of two compared shapes is of rows and the other of all examples, replicas would mix.
@@ -450,11 +432,12 @@ class _Propagation:
       measured = [self._measured(tensor) for tensor in flow.inputs[op]]
       if meets_all_examples([(self._spec(each), flow.shape(each)) for each in measured if each]):
         raise NotFollowed(MIXES_ROWS)
-    if self._bends_counts(view):
-      return [Replicated(exponents.result_exponent(flow, view))] * width
     # Numbers and shapes that depend on the number of examples.
     numbers = [self._scaling.number((op, port)) for port in range(width)]
     shaped = rule_of(op_type).shaped
+    alike = all(isinstance(each, Replicated) for each in specs)
+    if alike and self._bends_counts(view):
+      return [Replicated(exponents.result_exponent(flow, view))] * width
     # No input is partial: all are numbers, shapes, and values that are equal in all replicas.
     if not any(isinstance(each, (Partial, LocalStatistic)) for each in specs):
       # Among numbers of a replica, one that is computed of the global batch makes all global.
@@ -462,8 +445,7 @@ class _Propagation:
           each == REPLICATED and self._scaling.number(tensor) not in (None, REPLICATED)
           for each, tensor in zip(specs, flow.inputs[op])):
         return self._globally(view, width)
-      if any(isinstance(each, Unknown) for each in numbers) and all(
-          isinstance(each, Replicated) for each in specs) and not shaped:
+      if alike and not shaped and any(isinstance(each, Unknown) for each in numbers):
         return [Replicated(exponents.result_exponent(flow, view))] * width
       if all(each is not None for each in numbers):
         return [self._of_examples(each, op) for each in numbers if each is not None]
@@ -471,12 +453,7 @@ class _Propagation:
         return self._globally(view, width)
       if any(isinstance(each, Dimensions) for each in specs) or shaped:
         return self._shaped(view, width)
-      counted = [i for i, each in enumerate(specs) if each == Replicated(-1.0)]
-      if op_type == "Pack" and flow.is_integer((op, 0)) and len(counted) == 1 and all(
-          flow.shape(each) == () for each in flow.inputs[op]):
-        return [Dimensions(counted[0])]  # one dimension is the number of examples
-      exponent = exponents.result_exponent(flow, view)
-      return [Replicated(exponent)] * width
+      return [Replicated(exponents.result_exponent(flow, view))] * width
     # Partial tensors pass through linear ops.
     if any(isinstance(each, LocalStatistic) for each in specs):
       return self._own(view, width)
@@ -493,8 +470,7 @@ class _Propagation:
     is, and still be no multiple at the smaller last batch of an epoch.
     """
     flow, specs = self._flow, view.specs
-    if not rule_of(flow.types[view.op]).bends or len(set(view.exponents())) < 2 or not all(
-        isinstance(each, Replicated) for each in specs):
+    if not rule_of(flow.types[view.op]).bends or len(set(view.exponents())) < 2:
       return False
     if flow.types[view.op] == "FloorDiv" and specs[0] == Replicated(-1.0):
       # If batch * divisor divides the count, the quotient is a multiple of the batch.
@@ -515,11 +491,10 @@ class _Propagation:
     """Returns the specs of an op's output containers, derived from its input containers."""
     containers = [each for each in view.specs if isinstance(each, Container)]
     if self._flow.types[view.op] == "ZerosLike":
-      content = containers[0].content
-      return [Container(with_exponent(content, FREE))] * width
+      return [Container(with_exponent(containers[0].content, FREE))] * width
     content = view.specs[0].content if isinstance(view.specs[0], Container) else REPLICATED
     # After a Switch with the same predicate, each branch takes the tensors that it put in.
-    if isinstance(content, Either) and self._flow.types[view.op] in _SWITCHES:
+    if isinstance(content, Either) and self._flow.types[view.op] in SWITCHES:
       if self._flow.origin(self._flow.inputs[view.op][1]) != content.predicate:
         raise NotFollowed("takes a tensor that another branch has kept")
       return [Container(content.false), Container(content.true)]
@@ -542,18 +517,6 @@ class _Propagation:
     """Returns whether a tensor has more elements if the batch is larger."""
     return self._scaling.axes(tensor) not in (None, [], ODD)
 
-  def _update(self, view: Inputs, width: int) -> List[Spec]:
-    """Returns the specs of an update, which reads global values unless its variable is sharded."""
-    flow, op = self._flow, view.op
-    if flow.origin(flow.inputs[op][0])[0] in self._scaling.sources:
-      return [Sharded(0)] * width
-    for i in range(len(view.specs)):
-      if isinstance(view.specs[i], Dimensions):
-        raise NotFollowed("writes dimensions of the batch")
-      view.make_global(i)
-      view.specs[i] = REPLICATED
-    return [REPLICATED] * width
-
   def _sampled(self, tensor: Tensor) -> Spec:
     """Returns the spec of a result of a random op that samples for examples."""
     # The axis that grows with the batch is the axis of the examples.
@@ -568,7 +531,7 @@ class _Propagation:
     # Specs of back edges may not be known yet.
     known = [i for i, tensor in enumerate(flow.inputs[op])
              if tensor[0] not in self._specs or self._specs[tensor[0]] is not None]
-    view = Inputs(flow, op, given)
+    view = Inputs(flow, self._scaling, op, given)
     unknown = next((given[i] for i in known if isinstance(given[i], Unknown)), None)
     if unknown is not None:
       return self._refuse(op, unknown, width)  # type: ignore[arg-type]
@@ -587,9 +550,11 @@ class _Propagation:
     if flow.frames[op] and view.fixes:
       raise NotFollowed("adds up in a loop, from a start that is not zero,")
     found = merged_spec([view.specs[i] for i in known], op)
-    # Branches that put tensors of different specs into a container: remember both specs.
-    if isinstance(found, Container) and isinstance(found.content, Unknown):
-      found = self._either(op, given) or found
+    # Both branches of a cond fill a container, each for its own gradient: remember both specs.
+    if isinstance(found, Container) and isinstance(found.content, Unknown) and len(given) == 2 and (
+        not flow.frames[op] and self._predicate(op)):
+      found = Container(Either(self._predicate(op), *(  # type: ignore[arg-type]
+          each.content if isinstance(each, Container) else REPLICATED for each in given)))
     if isinstance(found, Unknown) and not any(
         isinstance(each, (Container, Sharded)) for each in given):
       for i in known:  # make each input global instead
@@ -601,38 +566,25 @@ class _Propagation:
     self._note(view, result)
     return result
 
-  def _either(self, op: int, given: Sequence[Spec]) -> Optional[Container]:
-    """Returns the spec of a container: each branch of a cond fills it for the branch's gradient."""
-    flow = self._flow
-    predicate = self._predicate(op)
-    if predicate is None or len(given) != 2 or flow.frames[op]:
-      return None
-    true, false = (each.content if isinstance(each, Container) else REPLICATED for each in given)
-    return Container(Either(predicate, true, false))
-
   def _predicate(self, op: int) -> Optional[Tensor]:
     """Returns the predicate of the Merge of a cond; None where its inputs disagree.
 
     The first input of the Merge is from the true branch (as TensorFlow lowers an `If`).
     """
     flow = self._flow
-    found = []
+    switches = {at for at, op_type in enumerate(flow.types) if op_type in SWITCHES}
+    before = [[*controls, *(producer for producer, _ in data)]
+              for data, controls in zip(flow.inputs, flow.controls)]
+    found: Set[Tuple[Tensor, bool]] = set()
     # The true branch is at port 1 of a Switch and at input 0 of a Merge.
     for port, tensor in zip((1, 0), flow.inputs[op]):
-      stack, seen = [tensor], {tensor}
-      # Backwards through data and control inputs, up to the Switches of the branch.
-      while stack:
-        at = stack.pop()
-        if flow.types[at[0]] in _SWITCHES:
-          found.append((flow.origin(flow.inputs[at[0]][1]), at[1] == port))
-          continue
-        for before in [*flow.inputs[at[0]], *((control, 0) for control in flow.controls[at[0]])]:
-          if before not in seen:
-            seen.add(before)
-            stack.append(before)
-    if len({predicate for predicate, _ in found}) != 1 or not all(fits for _, fits in found):
-      return None
-    return found[0][0]
+      # Backwards up to the Switches of the branch.
+      branch = closure({tensor[0]} - switches, before, lambda at: at not in switches) - switches
+      ends = [tensor, *(each for at in branch for each in flow.inputs[at])]
+      found |= {(flow.origin(flow.inputs[at][1]), end == port) for at, end in ends
+                if at in switches}
+    predicates = {predicate if fits else None for predicate, fits in found}
+    return predicates.pop() if len(predicates) == 1 else None
 
   def _is_zero(self, tensor: Tensor) -> bool:
     flow = self._flow
@@ -650,11 +602,8 @@ class _Propagation:
     what = self._flow.types[op]
     if what == "Rank" or not isinstance(spec, (Sharded, SparseRows)):
       return REPLICATED
-    known = None if isinstance(spec, SparseRows) else self._scaling.number((op, port))
-    if known is not None:
-      return known
-    return Replicated(-1.0) if what == "Size" else Dimensions(
-        spec.axis if isinstance(spec, Sharded) and spec.outer <= 1 else None)
+    known = self._scaling.number((op, port)) if isinstance(spec, Sharded) else None
+    return known or (Replicated(-1.0) if what == "Size" else Dimensions())
 
   def _shaped(self, view: Inputs, width: int) -> List[Spec]:
     """Returns the specs of an op on dimensions, whose results are dimensions or shaped by them."""
@@ -672,12 +621,6 @@ class _Propagation:
       axes, shape = self._scaling.axes((op, 0)), flow.shape((op, 0))
       if axes == []:
         return [specs[data]]
-      if axes is None and op_type in ("ZerosLike", "OnesLike") and isinstance(specs[0], Replicated):
-        return [Replicated(FREE) if op_type == "ZerosLike" else REPLICATED]
-      # The input with the shape of the result.
-      stated = specs[0 if op_type == "Fill" else 1] if len(specs) > 1 else None
-      if axes is None and isinstance(stated, Dimensions) and stated.axis is not None:
-        return self._of_stated_axis(view, data, stated.axis)
       if axes is None or len(axes) != 1 or op_type == "Range" or shape is None:
         raise NotFollowed("makes a tensor whose examples cannot be found")
       if isinstance(specs[data], (Partial, LocalStatistic)):
@@ -691,15 +634,6 @@ class _Propagation:
       return [Sharded(axes[0], 0 if equal else 1, getattr(specs[data], "exponent", 0.0))]
     if op_type in _OF_TWO_SHAPES:
       return [REPLICATED] * width
-    entry = self._entries(view)
-    if entry is not None:
-      return [entry]
-    sizes = rule_of(op_type).sizes
-    if sizes and flow.is_integer((op, 0)) and flow.shape((op, 0)) != ():
-      # The op keeps the order of entries, so the entry that counts examples is still known.
-      counting = {each.axis for each in specs if isinstance(each, Dimensions)}
-      keeps = sizes == "entries" and len(counting) == 1
-      return [Dimensions(counting.pop() if keeps else None)] * width
     raise NotFollowed("computes with dimensions of the batch that are not known")
 
   def _measured(self, tensor: Tensor) -> Optional[Tensor]:
@@ -709,62 +643,13 @@ class _Propagation:
       return None
     return self._flow.inputs[tensor[0]][tensor[1]]
 
-  def _entries(self, view: Inputs) -> Optional[Spec]:
-    """Returns the spec of some entries of a shape, or of their product.
-
-    One entry of the shape is known to count examples.
-    """
-    flow, sizes = self._flow, view.specs[0]
-    if not isinstance(sizes, Dimensions) or sizes.axis is None:
-      return None
-    op_type, data = flow.types[view.op], flow.inputs[view.op]
-    # The product of the sizes is a multiple of the number of examples.
-    if op_type == "Prod":
-      return Replicated(-1.0) if flow.shape((view.op, 0)) == () else None
-    index = flow.value(data[1]) if len(data) > 1 else None
-    if op_type in ("Gather", "GatherV2") and index is not None:
-      chosen = np.ravel(index).tolist()
-      # The entry that counts examples was not chosen.
-      if sizes.axis not in chosen:
-        return REPLICATED
-      return Dimensions(chosen.index(sizes.axis)) if np.ndim(index) else Replicated(-1.0)
-    shrink = flow.attr(view.op, "shrink_axis_mask")
-    # A single entry, taken by its index.
-    if op_type == "StridedSlice" and index is not None and shrink is not None and shrink.i == 1:
-      return Replicated(-1.0) if int(index[0]) == sizes.axis else REPLICATED
-    return None
-
-  def _of_stated_axis(self, view: Inputs, data: int, axis: int) -> List[Spec]:
-    """Returns the spec of a tensor whose shape has one axis of examples."""
-    op_type, shape = self._flow.types[view.op], self._flow.shape(
-        self._flow.inputs[view.op][data])
-    if isinstance(view.specs[data], (Partial, LocalStatistic)):
-      view.make_global(data)
-    if op_type == "Fill" or shape == () or (
-        op_type in ("Tile", "BroadcastTo") and shape is not None and axis < len(shape)
-        and shape[axis] == 1):
-      return [Sharded(axis, 0, getattr(view.specs[data], "exponent", 0.0))]
-    raise NotFollowed("makes a tensor whose examples cannot be found")
-
-  def _of_sparse_rows(self, view: Inputs, width: int) -> List[Spec]:
-    """Returns the specs of an op on sparse rows, which exists once and reads gathered rows."""
-    for i, each in enumerate(view.specs):
-      if isinstance(each, Dimensions):
-        raise NotFollowed("combines rows of a gradient with dimensions of the batch")
-      view.make_global(i)
-      view.specs[i] = REPLICATED
-    return [REPLICATED] * width
-
   def _globally(self, view: Inputs, width: int) -> List[Spec]:
     """Returns the specs of an op that runs once, on the global values of its inputs."""
     flow, op = self._flow, view.op
     op_type = flow.types[op]
-    if op_type in _SHUFFLES or flow.types[op] in op_roles.STEP_CONTAINERS:
+    if op_type in _SHUFFLES or op_type in op_roles.STEP_CONTAINERS:
       raise NotFollowed("shuffles the examples of the batch")
     for i in range(len(view.specs)):
-      if isinstance(view.specs[i], Dimensions) and (
-          self._scaling.factors(flow.inputs[op][i]) is None):
-        raise NotFollowed("needs dimensions of the whole batch that are not known")
       view.make_global(i)
     found: List[Spec] = []
     for port in range(width):
@@ -794,33 +679,23 @@ class _Propagation:
     flow, specs = self._flow, view.specs
     op_type = flow.types[view.op]
     hows = {each.how for each in specs if isinstance(each, Partial)}
-    found = None
+    found: Optional[Spec] = None
     if op_type in ("ZerosLike", "OnesLike"):
       return [REPLICATED] * width
-    if hows == {"sum"}:
+    # The predicate of a Switch is global.
+    if op_type in SWITCHES:
+      found = specs[0]
+    elif hows == {"sum"}:
       found = self._of_sums(view, op_type)
     # Partial maxima and the like pass only through ops that move elements without computing.
-    elif len(hows) == 1 and "weighted" not in hows and rule_of(op_type).passes:
-      rest = [each for each in specs[1:] if each != REPLICATED]
-      if not rest and isinstance(specs[0], Partial):
-        found = specs[0]
-      elif op_type == "Pack" and len(set(specs)) == 1:
-        found = specs[0]
-    elif op_type in _SWITCHES and isinstance(specs[0], Partial):
+    elif len(hows) == 1 and rule_of(op_type).passes and (
+        set(specs[1:]) <= {REPLICATED} or op_type == "Pack" and len(set(specs)) == 1):
       found = specs[0]
-    if found is not None:
-      return [found] * width
-    for i, each in enumerate(specs):
-      if isinstance(each, Dimensions):
-        raise NotFollowed("combines a value over the batch with dimensions of the batch")
-      view.make_global(i)
-    return [REPLICATED] * width
+    return view.run_once() * width if found is None else [found] * width
 
   def _of_sums(self, view: Inputs, op_type: str) -> Optional[Spec]:
     flow, specs = self._flow, view.specs
     sums = [i for i, each in enumerate(specs) if isinstance(each, Partial)]
-    if op_type in _SWITCHES:
-      return specs[0]
     # A sum of roundings is not the rounded sum.
     if op_type == "Cast" and flow.is_integer((view.op, 0)) and not view.is_whole(0):
       return None
@@ -833,8 +708,9 @@ class _Propagation:
       others = [view.exponents()[i] for i in range(len(specs)) if i != sums[0]]
       sign = -1 if quotient else 1
       return Partial("sum", view.exponents()[sums[0]] + sign * sum(others))
-    linear = exponents.linear_inputs(op_type, len(specs))
-    if linear is None or not set(sums) <= set(linear):
+    # The inputs in which the op is jointly linear.
+    linear = () if rule.linear is None else members(rule.linear, len(specs))
+    if not set(sums) <= set(linear):
       return None
     if len(linear) == 1:
       view.globalize_indices(linear[0])
@@ -903,7 +779,3 @@ def _moved(spec: Spec, growth: int, op: int) -> Spec:
   if spec.axis + growth < 0:
     return Unknown(op, "takes the examples of the batch apart")
   return dataclasses.replace(spec, axis=spec.axis + growth)
-
-
-def _is_global(spec: Spec) -> bool:
-  return spec == REPLICATED or isinstance(spec, Gathered)

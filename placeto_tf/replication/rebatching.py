@@ -23,7 +23,7 @@ import numpy as np
 from placeto_tf.errors import CostError, GraphError
 from placeto_tf.graphs import analysis_graph_def
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.exported_protos import with_nodes
+from placeto_tf.graphs.exported_protos import state_shapes, with_nodes
 from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT
 from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.shapes import ITERATORS, PLACEHOLDERS, set_shape
@@ -37,7 +37,7 @@ from placeto_tf.replication.dataflow import (
   known_dims,
 )
 from placeto_tf.replication.reloading import check_shapes, frozen, reloaded
-from placeto_tf.replication.scaling import empty
+from placeto_tf.replication.scaling import Scaling
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -77,7 +77,7 @@ class Rebatching:
     import tensorflow as tf
 
     self._flow = flow
-    self._batch, sources = op_roles.batch_feeds(flow, empty(flow))
+    self._batch, sources = op_roles.batch_feeds(flow, Scaling(flow, flow, 1))
     self._times, self._per = self._target = times, per
     # One example would fit any number, as broadcasting does: build the graph at twice the batch.
     if self._batch * times == per:
@@ -105,10 +105,8 @@ class Rebatching:
     for op in self._changes:
       self._set(op, self._changed(op))
     for op in sorted(self._sources):
-      if flow.types[op] in PLACEHOLDERS:
-        self._resize_feed(op)
-      elif flow.types[op] in ITERATORS:
-        self._resize_iterator(op)
+      if flow.types[op] in (*PLACEHOLDERS, *ITERATORS):
+        self._resize_source(op)
     if counts:
       reached = closure(set(self._sources), flow.consumers)
       for op in flow.order:
@@ -340,16 +338,14 @@ class Rebatching:
         found = value / factor if reciprocal else value * factor
         self._set(constant, found.astype(value.dtype))
 
-  def _resize_feed(self, op: int) -> None:
-    shape = self._fed_shape((op, 0))
-    if shape is not None:
-      set_shape(self._node(op).attr["shape"], tuple(-1 if size is None else size for size in shape))
-
-  def _resize_iterator(self, op: int) -> None:
-    # The sizes of a batch are stated where the dataset drops the remainder.
-    for shape in self._node(op).attr["output_shapes"].list.shape:
-      if shape.dim and shape.dim[0].size > 0:
-        shape.dim[0].size = self._resized(shape.dim[0].size)
+  def _resize_source(self, op: int) -> None:
+    """States the shapes of a feed, or of an iterator's examples, at the other batch."""
+    shapes = [None if shape is None else tuple(-1 if size is None else size for size in shape)
+              for shape in map(self._fed_shape, self._flow.outputs(op))]
+    if self._flow.types[op] in ITERATORS:
+      state_shapes(self._node(op), shapes)
+    elif shapes[0] is not None:
+      set_shape(self._node(op).attr["shape"], shapes[0])
 
   def _set(self, constant: int, value: np.ndarray) -> None:
     import tensorflow as tf

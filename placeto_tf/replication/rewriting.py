@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Optional, Seq
 
 import numpy as np
 
-from placeto_tf.graphs.shapes import PLACEHOLDERS
+from placeto_tf.graphs.shapes import PLACEHOLDERS, declared_shape, set_shape
 from placeto_tf.graphs.tensor_names import parse
 from placeto_tf.replication import exponents, op_roles
 from placeto_tf.replication.collectives import Collectives
@@ -155,7 +155,7 @@ class _Writer:
     # Variables that keep examples are resources of each replica alone.
     if op in self._propagated.owned and r:
       self._rename(node, r, _NAMES_BEYOND)
-    if op in self._propagated.slices:
+    if op in self._plan.scaling.slices:
       self._set_rows(node, op, r)
     if op in self._propagated.random_ops and r:
       self._other_random_numbers(op, node, r)
@@ -164,7 +164,7 @@ class _Writer:
     """Writes replica r's rows of a constant into its copy."""
     import tensorflow as tf
 
-    whole = self._propagated.slices[op]
+    whole = self._plan.scaling.slices[op]
     axis = self._propagated.specs[op][0].axis  # type: ignore[union-attr]
     # [R * rows] -> R equal parts along the axis of the examples.
     node.attr["value"].tensor.CopyFrom(
@@ -214,9 +214,8 @@ class _Writer:
     name, dtype = self._op_names[op], self._flow.dtype((op, 0)) % 100
     # The first replica writes the placeholder and its division.
     if not r:
-      tensor = f"{name}:0"
       # [b, ...] -> [R b, ...]
-      shape = self._flow.graph.origin.feed_shapes[tensor]
+      shape = self._flow.graph.origin.feed_shapes[f"{name}:0"]
       node = self._writer.copy(self._flow.nodes[op], name, None)
       self._make_placeholder(op, node, (shape[0] * self._replicas, *shape[1:]))
       self._writer.part(
@@ -229,22 +228,19 @@ class _Writer:
 
   def _make_placeholder(self, op: int, node: NodeDef, shape: Tuple[int, ...]) -> None:
     """Turns a fed op into a Placeholder; an unknown batch is still unknown."""
-    from placeto_tf.graphs import shapes
-
-    declared = shapes.declared_shape(node)
-    dtype = self._flow.dtype((op, 0))
+    declared = declared_shape(node)
     if node.op in PLACEHOLDERS and (not declared or declared[0] == -1):
       return
     node.op = "Placeholder"
     node.attr.clear()
-    node.attr["dtype"].type = dtype % 100
-    shapes.set_shape(node.attr["shape"], shape)
+    node.attr["dtype"].type = self._flow.dtype((op, 0)) % 100
+    set_shape(node.attr["shape"], shape)
 
   def _other_random_numbers(self, op: int, node: NodeDef, r: int) -> None:
     """Gives replica r random numbers of its own, from the op's seed."""
     op_type = self._flow.types[op]
     if op_type in op_roles.STATEFUL_RANDOM:
-      if not op_roles.seeded(node):
+      if not any(key in node.attr and node.attr[key].i for key in ("seed", "seed2")):
         return  # replicas' random numbers differ without a seed
       # Seeds are 31 bits.
       node.attr["seed2"].i = (node.attr["seed2"].i + r * _SEED_STEP) % (1 << 31)
@@ -334,8 +330,7 @@ class _Writer:
     # Op -> fetched ports.
     by_op: Dict[int, List[int]] = {}
     for op, port in sorted(self._plan.fetched):
-      if op in self._partition.copies and op not in self._partition.shared and (
-          op not in self._split):
+      if self._names.is_copy(self._op_names[op]) and op not in self._split:
         by_op.setdefault(op, []).append(port)
     for op, ports in sorted(by_op.items()):
       name = self._op_names[op]
@@ -352,8 +347,8 @@ class _Writer:
       self._writer.original_of[kept.name] = kept.name
     # Ops without a result: one NoOp waits for the copies.
     for op in self._plan.run:
-      if op in self._partition.copies and op not in self._partition.shared and op not in by_op:
-        name = self._op_names[op]
+      name = self._op_names[op]
+      if self._names.is_copy(name) and op not in by_op:
         self._writer.new(name, "NoOp", [f"^{prefix}/{name}" for prefix in self._names.prefixes])
         self._writer.original_of[name] = name
 
@@ -368,9 +363,8 @@ class _Writer:
     """
     if "_class" not in node.attr:
       return
-    classes = list(node.attr["_class"].list.s)
     kept = []
-    for value in classes:
+    for value in node.attr["_class"].list.s:
       name = value[len(_COLOCATED):].decode("utf-8", "replace")
       # An op outside of the step that exists once would bind all replicas to its device.
       once = name not in self._flow.graph.op_index and name not in self._mirrors

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -52,6 +52,9 @@ class Scaling:
     self.replicas = replicas
     self._part, self._whole = part, whole
     self._there = whole.graph.op_index
+    # A model that is built again may have other names for the same ops, in the same order.
+    if part.types == whole.types and not part.graph.op_index.keys() <= self._there.keys():
+      self._there = part.graph.op_index
     self._names = part.graph.op_names
     self.slices: Dict[int, np.ndarray] = {}
     self.sources: Dict[int, Spec] = {}
@@ -63,19 +66,19 @@ class Scaling:
       if op_type == "Const":
         found = self._constant(op)
       elif op_type in ("VarHandleOp", "VariableV2", "Variable"):
-        axis = self._attr_axis(op)
-        found = REPLICATED if axis is None else Sharded(axis)
+        found = self._variable(op)
       if found != REPLICATED:
         self.sources[op] = found
 
-  @property
+  @functools.cached_property
   def compares(self) -> bool:
     """Returns whether a size that is equal in both graphs does not depend on the batch."""
-    return self.replicas > 1 and self.known
+    # The graph at the global batch has all ops of the replica's graph.
+    return self.replicas > 1 and all(name in self._there for name in self._names)
 
   def other(self, tensor: Tensor) -> Optional[Tensor]:
     """Returns the same tensor in the graph at the global batch, or None."""
-    # Ops correspond by name and type.
+    # Ops correspond by name, or by place, and by type.
     op = self._there.get(self._names[tensor[0]])
     if op is None or self._whole.types[op] != self._part.types[tensor[0]] and not (
         self._is_constant_and_fill(tensor[0], op)):
@@ -97,21 +100,25 @@ class Scaling:
 
     None where shapes are unknown; `ODD` where an axis differs, but is not R times as long.
     """
-    if self.replicas == 1:
-      return None
-    other = self.other(tensor)
+    other = None if self.replicas == 1 else self.other(tensor)
     if other is None:
       return None
     one, all_ = self._part.shape(tensor), self._whole.shape(other)
-    if one is None or all_ is None or len(one) != len(all_):
+    if one is None or all_ is None or len(one) != len(all_) or None in (*one, *all_):
       return None
-    if None in one or None in all_:
-      return None
-    # (size of a replica, size at the global batch) of each axis.
-    pairs = list(zip(known_dims(one), known_dims(all_)))
+    return self._grown(known_dims(one), known_dims(all_))
+
+  def _grown(self, one: Sequence[int], all_: Sequence[int]) -> List[int]:
+    """Returns the axes that differ between two shapes, or `ODD`.
+
+    Args:
+      one: dimensions at the batch of a replica.
+      all_: dimensions at the global batch.
+    """
+    found = [axis for axis, (a, b) in enumerate(zip(one, all_)) if a != b]
     # Each axis that differs must be R times as long.
-    found = [axis for axis, (a, b) in enumerate(pairs) if a != b]
-    return found if all(pairs[axis][0] * self.replicas == pairs[axis][1] for axis in found) else ODD
+    return found if len(one) == len(all_) and all(
+        one[axis] * self.replicas == all_[axis] for axis in found) else ODD
 
   def _values(self, tensor: Tensor) -> Optional[Tuple[np.ndarray, np.ndarray]]:
     """Returns the whole numbers of a tensor in a replica and at the global batch, or None."""
@@ -147,11 +154,8 @@ class Scaling:
 
   def _of_rows(self, op: int, one: np.ndarray, all_: np.ndarray) -> Spec:
     """Returns the spec of a constant array with an axis that grows."""
-    if one.ndim != all_.ndim:
-      return Unknown(op, _ODD)
-    # Exactly one axis has to grow, R times.
-    axes = [axis for axis in range(one.ndim) if one.shape[axis] != all_.shape[axis]]
-    if len(axes) != 1 or one.shape[axes[0]] * self.replicas != all_.shape[axes[0]]:
+    axes = self._grown(one.shape, all_.shape)
+    if len(axes) != 1:
       return Unknown(op, _ODD)
     axis = axes[0]
     # All slices along the axis are equal.
@@ -202,26 +206,12 @@ class Scaling:
       return Unknown(op, _ODD)
     return self._of_numbers(op, *values)
 
-  def _attr_axis(self, op: int) -> Optional[int]:
-    """Returns the axis along which a variable holds examples, or None."""
+  def _variable(self, op: int) -> Spec:
+    """Returns the spec of a variable, which holds examples along an axis that grows."""
     other = self.other((op, 0))
     if other is None:
-      return None
-    one, all_ = (
+      return REPLICATED
+    axes = self._grown(*(
         [dim.size for dim in node.attr["shape"].shape.dim]
-        for node in (self._part.nodes[op], self._whole.nodes[other[0]]))
-    if one == all_ or len(one) != len(all_):
-      return None
-    # A variable that holds examples has one axis that grows.
-    axes = [axis for axis, (a, b) in enumerate(zip(one, all_)) if a != b]
-    return axes[0] if len(axes) == 1 else None
-
-  @functools.cached_property
-  def known(self) -> bool:
-    """Returns whether the graph at the global batch has all ops of the replica's graph."""
-    return all(name in self._there for name in self._names)
-
-
-def empty(flow: Dataflow) -> Scaling:
-  """Returns the scaling of a single replica: nothing grows."""
-  return Scaling(flow, flow, 1)
+        for node in (self._part.nodes[op], self._whole.nodes[other[0]])))
+    return Sharded(axes[0]) if len(axes) == 1 else Unknown(op, _ODD) if axes else REPLICATED

@@ -24,7 +24,7 @@ tiled and gathered, and Partial a partial reduction.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterable, Optional, Sequence, Tuple, Union
+from typing import Iterable, Optional, Sequence, Tuple, Union
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,13 +98,7 @@ class SparseRows:
 
 @dataclasses.dataclass(frozen=True)
 class Dimensions:
-  """Dimensions of a replica's tensor; see the module.
-
-  Attributes:
-    axis: the only dimension that counts examples, or None if unknown.
-  """
-
-  axis: Any = None
+  """Dimensions of a replica's tensor; see the module."""
 
 
 @dataclasses.dataclass(frozen=True)

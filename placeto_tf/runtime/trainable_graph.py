@@ -16,7 +16,6 @@ from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES
 from placeto_tf.graphs.tensor_names import control_inputs, data_inputs
-from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.reloading import frozen
 
@@ -250,7 +249,8 @@ def _stand_in(graph_def: GraphDef, node: NodeDef, needed: bool) -> None:
     raise NotRunnable(f"op {node.name!r} ({kind}) samples in a way that has no fixed stand-in")
   # The op becomes Fill(shape, fixed number), with the same control inputs.
   data, controls = data_inputs(node), control_inputs(node)
-  shape = data[rule_of(kind).shape_input or 0]
+  # A sampler from a variable reads (variable, algorithm, shape); all others read the shape first.
+  shape = data[2 if kind in op_roles.VARIABLE_RANDOM else 0]
   if kind in _BOUNDED:
     value = data[_BOUNDED[kind]]  # the least whole number
     dtype = node.attr["Tout" if "Tout" in node.attr else "dtype"].type

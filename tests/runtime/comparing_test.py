@@ -63,7 +63,7 @@ def test_a_fault_in_16_bits_is_caught_and_roundings_are_none(monkeypatch, dtype,
   source = ReplicaSource(graph, {"fetches": ["train"], "batch_size": BATCH})
   rule, op_type, wrong = {
       "none": ("_reduce", "Sum", Partial("sum")), "mask": ("_reduce", "Sum", Replicated()),
-      "mean": ("_matmul", "MatMul", Partial("sum", 1.0))}[fault]
+      "mean": ("_contract", "MatMul", Partial("sum", 1.0))}[fault]
   right = getattr(propagation.AxisRules, rule)
 
   def planted(self, op, kinds):
