@@ -711,6 +711,21 @@ def loop_over_time(x, y, p):
   return square_error(found, y)
 
 
+@construct
+def conditional_random_field_by_a_scan():
+  x = v1.placeholder(tf.float32, [None, 6, 5], name="x")
+  labels = v1.placeholder(tf.int32, [None, 6], name="labels")
+  scores = tf.reshape(tf.reshape(x, [-1, 5]) @ variable("w", [5, 3]), [-1, 6, 3])
+  moves = variable("moves", [3, 3])
+  by_step = tf.transpose(scores, [1, 0, 2])
+  alphas = tf.scan(
+      lambda alpha, score: tf.reduce_logsumexp(alpha[:, :, None] + moves[None], axis=1) + score,
+      by_step[1:], initializer=by_step[0])
+  of_labels = tf.reduce_sum(scores * tf.one_hot(labels, 3), axis=[1, 2]) + tf.reduce_sum(
+      tf.gather(tf.reshape(moves, [-1]), labels[:, :-1] * 3 + labels[:, 1:]), axis=1)
+  return finish(tf.reduce_mean(tf.reduce_logsumexp(alphas[-1], axis=1) - of_labels))
+
+
 @refused("takes the examples of the batch apart")
 @loss
 def loop_over_the_examples(x, y, p):

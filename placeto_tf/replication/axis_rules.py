@@ -20,7 +20,6 @@ from placeto_tf.replication.scaling import Scaling
 from placeto_tf.replication.specs import (
   MIXES_ROWS,
   REPLICATED,
-  Dimensions,
   LocalStatistic,
   Partial,
   Positions,
