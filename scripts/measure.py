@@ -66,9 +66,10 @@ def main() -> None:
   simulator = Simulator(graph, costs, cluster)
   indices = [
       placement.indices(graph, cluster, any_graph=FLAGS.any_graph) for placement in placements]
-  with runtime, measuring.Measurer(
-      graph, cluster, runtime, config, feeds=FLAGS.feed_values or "random",
-      device_map=device_map) as measurer:
+  with runtime:
+    measurer = measuring.Measurer(
+        graph, cluster, runtime, config, feeds=FLAGS.feed_values or "random",
+        device_map=device_map)
     if runtime.note:
       print(f"Note: {runtime.note}.", file=sys.stderr, flush=True)
     for path, placement, devices in zip(FLAGS.placement, placements, indices):
@@ -77,7 +78,7 @@ def main() -> None:
       line = {
           "placement": path, "measured_us": _finite(step.step_time_us),
           "low_us": _finite(step.low_us), "high_us": _finite(step.high_us), "runs": step.runs,
-          "predicted_us": float(simulated.step_time_us), "reference_us": step.reference_us}
+          "predicted_us": float(simulated.step_time_us)}
       if step.failure:
         line["failure"] = step.failure
       print(json.dumps(line), flush=True)

@@ -152,20 +152,18 @@ def _measured(
 ) -> List[Dict[str, Any]]:
   """Times all ways to run in turns; the result of each is the median over rounds."""
   config = MeasuringConfig(max_seconds=seconds / (_ROUNDS * len(ways)), max_runs=30)
-  rows: List[Dict[str, Any]] = [
-      {"way": way, "predicted_us": predicted_us, "failure": ""} for way, _, _, predicted_us in ways]
-  times_us: List[List[float]] = [[] for _ in ways]
-  # In turns, so that a slow phase of the machine hits all ways alike.
-  for _ in range(_ROUNDS):
-    for (_, graph, placement, _), row, us in zip(ways, rows, times_us):
-      # A way that failed once is not tried again.
-      if not row["failure"]:
-        with Measurer(graph, cluster, runtime, config, reference=False) as measurer:
-          step = measurer.try_measure(placement)
-        row["failure"] = step.failure or ""
-        us += [] if step.failure else [step.step_time_us]
-  for row, us in zip(rows, times_us):
-    row["measured_us"] = float(np.median(us)) if us else float("nan")
+  measurers = [(Measurer(graph, cluster, runtime, config), placement)
+               for _, graph, placement, _ in ways]
+  # In turns, so that a slow phase of the machine hits all ways alike: [_ROUNDS, ways].
+  steps = [[measurer.try_measure(placement) for measurer, placement in measurers]
+           for _ in range(_ROUNDS)]
+  rows = []
+  for (way, _, _, predicted_us), *of_way in zip(ways, *steps):
+    failure = next((step.failure for step in of_way if step.failure), "")
+    rows.append({
+        "way": way, "predicted_us": predicted_us, "failure": failure,
+        "measured_us": float("nan") if failure else float(np.median(
+            [step.step_time_us for step in of_way]))})
   return rows
 
 

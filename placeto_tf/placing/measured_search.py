@@ -17,6 +17,7 @@ from placeto_tf.errors import MeasurementError, counted
 from placeto_tf.placements import Placement
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import MeasuredStep, Measurer, MeasuringConfig
 from placeto_tf.runtime.workers import make_runtime
 
@@ -55,18 +56,10 @@ class MeasuredSearch:
     for name in ("single", "expert"):
       other = self.by_placer.get(name)
       if other is not None and not other.failure:
-        text += f", {_score(other) / _score(step):.2f}x as fast as {name}"
+        text += f", {other.step_time_us / step.step_time_us:.2f}x as fast as {name}"
     text += f"; {self.failures} could not be run" if self.failures else ""
     text += f"; measuring ended early: {self.stopped}" if self.stopped else ""
     return text + (f"; {self.caution}" if self.caution else "")
-
-
-def _score(step: MeasuredStep) -> float:
-  """Returns the time that steps are compared by; infinite for a step that failed.
-
-  The ratio to a reference that ran at the same time cancels changes of the machine's speed.
-  """
-  return step.step_time_us if step.relative is None or step.failure else step.relative
 
 
 def search_measured(
@@ -107,7 +100,7 @@ def search_measured(
   def ranked() -> List[Tuple[np.ndarray, MeasuredStep]]:
     """Returns the measured placements that run, fastest first."""
     return sorted((each for each in steps.values() if not each[1].failure),
-                  key=lambda each: _score(each[1]))
+                  key=lambda each: each[1].step_time_us)
 
   rng, by_placer, stopped, fruitless = np.random.default_rng(seed), {}, "", 0
   try:
@@ -188,10 +181,16 @@ def search_on_workers(
   """
   runtime = make_runtime(problem.cluster, config.workers)
   progress(problem, "measuring")
-  with runtime, Measurer(
-      problem.graph, problem.cluster, runtime,
-      MeasuringConfig(max_runs=30, max_seconds=20.0, seed=config.seed),
-      device_map=dict(config.device_map) or None) as measurer:
+  with runtime:
+    # All times at one speed of the cores, so that they compare, however long the search takes.
+    speed = CoreSpeed(runtime, problem.cluster.core_probe_us)
+    if not speed.full_speed_us:
+      speed.learn()
+    measurer = Measurer(
+        problem.graph, dataclasses.replace(
+            problem.cluster, core_probe_us=speed.full_speed_us), runtime,
+        MeasuringConfig(max_runs=30, max_seconds=20.0, seed=config.seed),
+        device_map=dict(config.device_map) or None)
     result = search_measured(
         problem, measurer, found, max_measurements=config.max_measurements, seed=config.seed,
         progress=lambda: progress(problem, "measuring"))

@@ -42,18 +42,19 @@ from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.device_maps import match_devices
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
 from placeto_tf.runtime.microbenchmarks import LARGE_BYTES, SMALL_BYTES, LinkTimes
-from placeto_tf.runtime.placed_runs import PlacedRun
+from placeto_tf.runtime.placed_runs import PlacedRun, feed_values
 from placeto_tf.runtime.supervision import named_failures
 from placeto_tf.runtime.workers import Runtime
 
 # Op types whose CPU kernels override IsExpensive(), by TensorFlow's headers (core/kernels).
+# Placeholders are measured with a default (`placed_runs`), whose kernel is that of Identity.
 INLINE_OP_TYPES = (
     "BroadcastArgs", "BroadcastGradientArgs", "ConcatOffset", "Const", "ControlTrigger", "Enter",
     "Exit", "ExpandDims", "HostConst", "Identity", "IdentityN", "ImmutableConst",
-    "IsVariableInitialized", "LoopCond", "Merge", "NextIteration", "NoOp", "PreventGradient",
-    "Rank", "RefEnter", "RefExit", "RefIdentity", "RefMerge", "RefNextIteration", "RefSwitch",
-    "Reshape", "Shape", "ShapeN", "Size", "Squeeze", "StackPopV2", "StackPushV2", "StopGradient",
-    "Switch", "VarHandleOp",
+    "IsVariableInitialized", "LoopCond", "Merge", "NextIteration", "NoOp", "Placeholder",
+    "PlaceholderWithDefault", "PreventGradient", "Rank", "RefEnter", "RefExit", "RefIdentity",
+    "RefMerge", "RefNextIteration", "RefSwitch", "Reshape", "Shape", "ShapeN", "Size", "Squeeze",
+    "StackPopV2", "StackPushV2", "StopGradient", "Switch", "VarHandleOp",
 )
 _SLOWEST_BYTES_PER_US, _FASTEST_BYTES_PER_US = 1.0, 1e6
 
@@ -80,12 +81,6 @@ class CalibrationConfig:
   placement_seconds: float = 8.0
   timeout_seconds: float = 120.0
   seed: int = 0
-
-  def __post_init__(self) -> None:
-    for field in dataclasses.fields(self):
-      if field.name not in ("seed", "placements") and not getattr(self, field.name) > 0:
-        raise MeasurementError(
-            f"{field.name} is {getattr(self, field.name)}; expected more than 0")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -175,7 +170,7 @@ class _Calibrator:
     progress("how fast the cores are")
     self.speed.learn()
     # From here on a measurer brings its times to this speed.
-    self.cluster = dataclasses.replace(cluster, core_probe_us=self.speed.full_speed_us or 0.0)
+    self.cluster = dataclasses.replace(cluster, core_probe_us=self.speed.full_speed_us)
     self.devices = match_devices(cluster.device_names, runtime.devices, device_map)
     self.overhead_us = 0.0
 
@@ -216,15 +211,14 @@ class _Calibrator:
     measuring = MeasuringConfig(
         max_runs=max(config.runs, MeasuringConfig.min_runs), max_seconds=config.placement_seconds,
         timeout_seconds=config.timeout_seconds, seed=config.seed)
-    with Measurer(graph, cluster, self.runtime, measuring, feeds=feeds,
-                  device_map=self.device_map, reference=False) as measurer:
+    measurer = Measurer(
+        graph, cluster, self.runtime, measuring, feeds=feeds, device_map=self.device_map)
 
-      def measure(placement: np.ndarray) -> float:
-        self.progress("a placement that transfers are fitted to")
-        return measurer.try_measure(
-            Placement.from_indices(graph, cluster, placement)).step_time_us
+    def measure(placement: np.ndarray) -> float:
+      self.progress("a placement that transfers are fitted to")
+      return measurer.try_measure(Placement.from_indices(graph, cluster, placement)).step_time_us
 
-      return fitting.fit_transfers(graph, cluster, costs, measure, config.placements, config.seed)
+    return fitting.fit_transfers(graph, cluster, costs, measure, config.placements, config.seed)
 
   def costs(self, graph: ComputationGraph, feeds: Feeds) -> Tuple[np.ndarray, np.ndarray]:
     """Times the ops of a graph by runs on one device at a time.
@@ -236,6 +230,7 @@ class _Calibrator:
     Returns:
       compute_us [N, D] and step_time_us [D].
     """
+    values = feed_values(graph, feeds, self.config.seed)
     # [N, D].
     allowed = allowed_devices(graph, self.cluster)
     compute_us = np.full(allowed.shape, np.nan)
@@ -247,7 +242,7 @@ class _Calibrator:
       indices = np.where(allowed[:, d], d, allowed.argmax(axis=1)).astype(np.int32)
       self.progress(f"the graph on {name}")
       kernel_us, runs, step_us = self._time_ops(
-          graph, Placement.from_indices(graph, self.cluster, indices), feeds)
+          graph, Placement.from_indices(graph, self.cluster, indices), values)
       here = indices == d
       compute_us[here, d] = kernel_us[here]
       # An op that runs k times in a loop is launched k - 1 times more than the one in the overhead.
@@ -267,7 +262,7 @@ class _Calibrator:
     return compute_us + np.where(compute_us > 0, between_us[:, None], 0.0), step_time_us
 
   def _time_ops(
-      self, graph: ComputationGraph, placement: Placement, feeds: Feeds
+      self, graph: ComputationGraph, placement: Placement, values: Mapping[str, np.ndarray]
   ) -> Tuple[np.ndarray, np.ndarray, float]:
     """Times the kernels of a placement's ops in traced steps, and steps without a trace.
 
@@ -276,8 +271,8 @@ class _Calibrator:
       number of its runs in a step; and the median us of untraced steps.
     """
     with contextlib.closing(PlacedRun(
-        graph, placement, self.devices, self.runtime, feeds=feeds,
-        timeout_seconds=self.config.timeout_seconds, seed=self.config.seed)) as run:
+        graph, placement, self.devices, self.runtime, values,
+        timeout_seconds=self.config.timeout_seconds)) as run:
 
       # Traced and untraced steps take turns, so that the machine's speed affects both equally.
       def turn() -> Tuple[float, Tuple[np.ndarray, np.ndarray]]:

@@ -14,7 +14,7 @@ import itertools
 import os
 import time
 import zlib
-from typing import Callable, List, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, List, Sequence, Tuple, TypeVar
 
 import numpy as np
 
@@ -35,33 +35,26 @@ class CoreSpeed:
   """Measures how the speed of this machine's cores has changed.
 
   Attributes:
-    full_speed_us: time of the probe at full speed; None until known.
+    full_speed_us: time of the probe at full speed; 0 until known.
   """
 
-  def __init__(self, runtime: Runtime, full_speed_us: Optional[float] = None):
+  def __init__(self, runtime: Runtime, full_speed_us: float = 0.0):
     """Finds the cores that a runtime's workers are bound to; probes none yet.
 
     Args:
       runtime: whose workers are timed; without known cores, speed is always full.
       full_speed_us: `core_probe_us` of the cluster, where calibration found it: measured times
-        are brought to the speed at which it was calibrated. None where it is not known.
+        are brought to the speed at which it was calibrated. 0 leaves times as they are.
     """
     mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     self._cores = sorted(mine.intersection(itertools.chain(*runtime.cores)))
     self._threads: List[concurrent.futures.ThreadPoolExecutor] = []
     self.full_speed_us = full_speed_us
 
-  @property
-  def watches(self) -> bool:
-    """Returns whether there are cores to probe."""
-    return bool(self._cores)
-
   def factor(self) -> float:
     """Returns the present slow-down of a step (1 at full speed), by a short probe."""
-    if not self._cores:
+    if not (self._cores and self.full_speed_us):
       return 1.0
-    if self.full_speed_us is None:
-      self.learn()
     # [2 cores]: each core alone, then all together.
     ratio = np.array(self._probe_us()) / self.full_speed_us
     # Geometric mean over the cores, to the power that relates a step's slow-down to the probe's.

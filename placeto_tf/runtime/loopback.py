@@ -16,7 +16,6 @@ import os
 import socket
 import struct
 import sys
-from typing import Iterator, List, Tuple
 
 # Names and numbers of linux/filter.h and asm-generic/socket.h (x86, ARM, RISC-V).
 _SO_ATTACH_FILTER, _SO_LOCK_FILTER = 26, 44
@@ -37,9 +36,9 @@ _PROGRAM = (
 
 
 def restrict(port: int) -> int:
-  """Restricts this process's listening sockets on a port to loopback connections.
+  """Restricts this process's sockets on a port, listening and connected, to packets of loopback.
 
-  Earlier connections from other machines are closed. Call this before the server begins to serve.
+  Call this before the server begins to serve.
 
   Args:
     port: on which the server listens.
@@ -52,19 +51,25 @@ def restrict(port: int) -> int:
   """
   if not sys.platform.startswith("linux"):
     raise OSError(f"{sys.platform} has no filters for sockets")
-  listening = 0
-  with _sockets(port) as (servers, _):
-    # First the filter, then old connections: none can be made in between.
-    for server in servers:
-      attach(server)
-    listening = len(servers)
-  if not listening:
+  found = [0, 0]
+  # First servers, then connections: those accepted in between inherit the locked filter, which
+  # cannot be attached again.
+  for listens in (1, 0):
+    locked = contextlib.suppress(*([] if listens else [PermissionError]))
+    for name in os.listdir("/proc/self/fd"):
+      try:
+        copy = socket.socket(fileno=os.dup(int(name)))
+      except OSError:  # no socket, or closed by now
+        continue
+      with copy, locked:
+        if copy.family in (socket.AF_INET, socket.AF_INET6) and (
+            copy.type == socket.SOCK_STREAM and copy.getsockname()[1] == port
+            and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == listens):
+          attach(copy)
+          found[listens] += 1
+  if not found[1]:
     raise OSError(f"nothing listens on port {port}")
-  with _sockets(port) as (_, connections):
-    for connection in connections:
-      if not _is_loopback(connection.getpeername()[0]):
-        connection.shutdown(socket.SHUT_RDWR)
-  return listening
+  return found[1]
 
 
 def attach(server: socket.socket) -> None:
@@ -85,31 +90,3 @@ def attach(server: socket.socket) -> None:
       # struct sock_fprog: number of instructions, and their address.
       struct.pack("@HP", len(_PROGRAM), ctypes.addressof(program)))
   server.setsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER, 1)
-
-
-@contextlib.contextmanager
-def _sockets(port: int) -> Iterator[Tuple[List[socket.socket], List[socket.socket]]]:
-  """Gives copies of this process's TCP sockets at a port: listening ones and connected ones."""
-  servers: List[socket.socket] = []
-  connections: List[socket.socket] = []
-  with contextlib.ExitStack() as stack:
-    for name in os.listdir("/proc/self/fd"):
-      try:
-        copy = stack.enter_context(socket.socket(fileno=os.dup(int(name))))
-      except OSError:  # no socket, or closed by now
-        continue
-      with contextlib.suppress(OSError):  # not connected any more
-        if copy.family in (socket.AF_INET, socket.AF_INET6) and (
-            copy.type == socket.SOCK_STREAM and copy.getsockname()[1] == port):
-          if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            servers.append(copy)
-          else:
-            # Raises OSError on a socket that is neither listening nor connected.
-            copy.getpeername()
-            connections.append(copy)
-    yield servers, connections
-
-
-def _is_loopback(host: str) -> bool:
-  """Returns whether an address, IPv4 or IPv4 mapped into IPv6 too, is of loopback."""
-  return host.rpartition(":")[2].startswith("127.") or host == "::1"

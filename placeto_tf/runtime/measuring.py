@@ -3,9 +3,7 @@
 A step is timed at the client, from passing the feeds to receiving the fetches. Warm-up runs are
 dropped; timed runs are repeated until the median has the wanted precision, or up to a limit. If the
 cluster was calibrated on this machine's workers, a probe between steps converts times to the speed
-of the calibration (`core_speed`). Otherwise, steps of a reference placement run in between, to
-notice changes of the machine's speed. Placements are then compared by `relative`, the ratio of the
-step time to the time of the reference's steps.
+of the calibration (`core_speed`). Otherwise, times are those of the clock.
 
 The graph is run exactly as placed: no optimizer changes it, soft placement is off, and a traced run
 is compared with the placement, op by op. On two workers of one core each, on a machine with two
@@ -17,29 +15,28 @@ few steps that are timed here are the first steps of such a session.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
 import warnings
-from typing import Any, Callable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, List, Mapping, Optional, Union
 
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.errors import MeasurementError, PlacementError, PlacetoError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.feeds import Feeds, read_feeds
+from placeto_tf.graphs.feeds import Feeds
 from placeto_tf.placements import Placement, check
 from placeto_tf.runtime import statistics
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.device_maps import match_devices
-from placeto_tf.runtime.placed_runs import PlacedRun
+from placeto_tf.runtime.placed_runs import PlacedRun, feed_values
 from placeto_tf.runtime.supervision import named_failures
 from placeto_tf.runtime.workers import InProcess, Runtime
 
-_REFERENCE_EVERY = 3  # a step of the reference after so many steps
 # Half the width of the median's 95 % interval over the median, at which it is known well enough.
 _PRECISION = 0.01
 
@@ -64,12 +61,11 @@ class MeasuringConfig:
   seed: int = 0
 
   def __post_init__(self) -> None:
-    for name, least in (("warmup_runs", 1), ("min_runs", 1), ("max_runs", self.min_runs)):
-      if getattr(self, name) < least:
+    for name, least in (("warmup_runs", 1), ("min_runs", 1), ("max_runs", self.min_runs),
+                        ("max_seconds", 1e-3), ("timeout_seconds", 1e-3)):
+      # NaN is refused, too.
+      if not getattr(self, name) >= least:
         raise MeasurementError(f"{name} is {getattr(self, name)}; expected at least {least}")
-    for name in ("max_seconds", "timeout_seconds"):
-      if not getattr(self, name) > 0:
-        raise MeasurementError(f"{name} is {getattr(self, name)}; expected more than 0")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,7 +77,6 @@ class MeasuredStep:
     low_us, high_us: 95 % confidence interval of the median.
     runs: timed steps.
     times_us: [runs] float64.
-    reference_us: median of the reference's steps in between; None without a reference.
     failure: a sentence, if it could not be timed.
   """
 
@@ -90,13 +85,7 @@ class MeasuredStep:
   high_us: float
   runs: int
   times_us: np.ndarray
-  reference_us: Optional[float] = None
   failure: Optional[str] = None
-
-  @property
-  def relative(self) -> Optional[float]:
-    """Returns the ratio of the step time to the reference's step time (lower is better)."""
-    return self.step_time_us / self.reference_us if self.reference_us else None
 
   @classmethod
   def failed(cls, reason: str) -> MeasuredStep:
@@ -109,8 +98,8 @@ class Measurer:
   """Times placements of one graph, one after the other, on one runtime.
 
   Example:
-    with LocalWorkers() as workers, Measurer(graph, cluster, workers) as measurer:
-      measurer.measure(placement).step_time_us
+    with LocalWorkers() as workers:
+      Measurer(graph, cluster, workers).measure(placement).step_time_us
   """
 
   def __init__(
@@ -122,46 +111,24 @@ class Measurer:
       *,
       feeds: Feeds = "random",
       device_map: Optional[Mapping[str, str]] = None,
-      reference: bool = True,
-      clock: Optional[Callable[[PlacedRun], float]] = None,
+      clock: Callable[[PlacedRun], float] = PlacedRun.step,
   ):
-    """Matches the devices, reads the feeds and chooses the reference placement; runs nothing yet.
+    """Matches the devices and makes the values of feeds; runs nothing yet.
 
     Args:
       graph, cluster, runtime, config, feeds, device_map: as for `measure`.
-      reference: whether steps of a reference placement, with each op on the first device it may
-        use, are timed in between if there is no probe of the cores.
       clock: runs a step and returns its seconds.
 
     Raises:
       PlacementError: a device of the cluster has no counterpart in the runtime.
-      MeasurementError: a file of feeds is damaged, or not for this graph.
+      MeasurementError: the graph cannot be run, or the feeds are damaged or not for this graph.
     """
     self.graph, self.cluster, self.runtime = graph, cluster, runtime
     self.config = config or MeasuringConfig()
-    self._feeds, self._clock = read_feeds(graph, feeds), clock or PlacedRun.step
+    self._values, self._clock = feed_values(graph, feeds, self.config.seed), clock
     # Times are converted to the speed of the calibration, if there was one.
-    self._speed = CoreSpeed(
-        runtime if cluster.core_probe_us else Runtime(), cluster.core_probe_us)
+    self._speed = CoreSpeed(runtime, cluster.core_probe_us)
     self.devices = match_devices(cluster.device_names, runtime.devices, device_map)
-    self._reference: Optional[Placement] = None
-    if reference and not self._speed.watches:
-      # [N]: the first device that each op may use.
-      first = allowed_devices(graph, cluster).argmax(axis=1).astype(np.int32)
-      self._reference = Placement.from_indices(graph, cluster, first)
-    self._reference_run: Optional[PlacedRun] = None
-
-  def __enter__(self) -> Measurer:
-    return self
-
-  def __exit__(self, *_: object) -> None:
-    self.close()
-
-  def close(self) -> None:
-    """Closes the reference's session; the runtime goes on."""
-    if self._reference_run is not None:
-      self._reference_run.close()
-      self._reference_run = None
 
   def measure(self, placement: Placement) -> MeasuredStep:
     """Times a placement.
@@ -175,14 +142,15 @@ class Measurer:
       raise PlacementError(f"the placement cannot be run: {problems[0]}")
     if self.runtime.closed:  # after an earlier failure
       self.runtime.restart()
-    try:
-      with named_failures(self.runtime):
-        return self._measure(placement)
-    except BaseException:
-      if self._reference_run is not None:  # on workers that may be gone
-        self._reference_run.abandon()
-        self._reference_run = None
-      raise
+    with named_failures(self.runtime), contextlib.closing(PlacedRun(
+        self.graph, placement, self.devices, self.runtime, self._values,
+        timeout_seconds=self.config.timeout_seconds)) as run:
+      for _ in range(self.config.warmup_runs - 1):
+        run.step()
+      run.check(run.traced_step())  # the last warm-up
+      times = self._repeat(run)
+    low, high = statistics.median_interval(times)
+    return MeasuredStep(float(np.median(times)), low, high, len(times), np.array(times))
 
   def try_measure(self, placement: Placement) -> MeasuredStep:
     """Times a placement; a failure is marked in the result, and lost workers are started again.
@@ -198,48 +166,18 @@ class Measurer:
         self.runtime.restart()
       return MeasuredStep.failed(str(error))
 
-  def _open(self, placement: Placement) -> PlacedRun:
-    return PlacedRun(
-        self.graph, placement, self.devices, self.runtime, feeds=self._feeds,
-        timeout_seconds=self.config.timeout_seconds, seed=self.config.seed)
-
-  def _measure(self, placement: Placement) -> MeasuredStep:
-    if self._reference is not None and self._reference_run is None:
-      self._reference_run = self._open(self._reference)
-      for _ in range(self.config.warmup_runs):
-        self._reference_run.step()
-    run = self._open(placement)
-    try:
-      for _ in range(self.config.warmup_runs - 1):
-        run.step()
-      run.check(run.traced_step())  # the last warm-up
-      times, reference = self._repeat(run)
-    finally:
-      run.close()
-    low, high = statistics.median_interval(times)
-    return MeasuredStep(
-        step_time_us=float(np.median(times)), low_us=low, high_us=high, runs=len(times),
-        times_us=np.array(times), reference_us=float(np.median(reference)) if reference else None)
-
-  def _repeat(self, run: PlacedRun) -> Tuple[List[float], List[float]]:
-    """Returns steps of the placement and, in between, of the reference, in us."""
+  def _repeat(self, run: PlacedRun) -> List[float]:
+    """Returns the times of repeated steps in us, at the speed of the calibration."""
     config, started = self.config, time.monotonic()
     times: List[float] = []
-    reference: List[float] = []
     while True:
-      if self._reference_run is not None and len(times) % _REFERENCE_EVERY == 0:
-        reference.append(self._step_us(self._reference_run))
-      times.append(self._step_us(run))
+      seconds, factor = self._speed.time(functools.partial(self._clock, run))
+      times.append(seconds * 1e6 / factor)
       # Ends late, with as many steps as are wanted, or with a median that is known well.
       if len(times) >= config.min_runs and (
           time.monotonic() - started > config.max_seconds or len(times) >= config.max_runs
           or statistics.relative_width(times) <= _PRECISION):
-        return times, reference
-
-  def _step_us(self, run: PlacedRun) -> float:
-    """Runs a step; returns its time at the speed of the calibration."""
-    seconds, factor = self._speed.time(functools.partial(self._clock, run))
-    return seconds * 1e6 / factor
+        return times
 
 
 def measure(
@@ -278,6 +216,5 @@ def measure(
     runtime.start()
     if runtime.note:
       warnings.warn(runtime.note, stacklevel=2)
-  with Measurer(graph, cluster, runtime, MeasuringConfig(**options), feeds=feeds,
-                device_map=device_map) as measurer:
-    return measurer.measure(placement)
+  return Measurer(graph, cluster, runtime, MeasuringConfig(**options), feeds=feeds,
+                  device_map=device_map).measure(placement)

@@ -5,18 +5,16 @@
 starts the second worker of two by hand, on the machine it is meant for; `--workers` is the same
 list on all machines. Programs then connect to the workers by this list.
 
-A worker that a program starts gets --watch_stdin: its standard input is a pipe from the parent. If
-the parent ends for any reason, the pipe closes, and the worker ends, too. The worker prints one
-line on stdout when it serves: `ready HOST:PORT`.
-
---prompt_messages lets the threads that send and receive run ahead of those that compute. Otherwise,
-on a core that computes, a message waits for the scheduler's next tick, up to 4 ms on Linux, and
-waits that depend on the tick's phase cannot be predicted. It needs the right to schedule in real
-time (CAP_SYS_NICE); without it the worker says so on stderr and runs as usual.
-
 A TensorFlow server runs any graph that anybody sends to its port: start workers by hand only in a
-network in which you trust everybody. With --loopback_only, which programs set for the workers they
-start, it can only be reached from its own machine (see `loopback`), or does not start.
+network in which you trust everybody.
+
+A worker that a program starts gets --of_parent. Its standard input is a pipe from the parent. If
+the parent ends for any reason, the pipe closes, and the worker ends, too. It prints one line on
+stdout when it serves: `ready HOST:PORT`. It can only be reached from its own machine (see
+`loopback`), or does not start. And its threads that send and receive run ahead of those that
+compute. Otherwise, on a core that computes, a message waits for the scheduler's next tick, up to 4
+ms on Linux, and waits that depend on the tick's phase cannot be predicted. This needs the right to
+schedule in real time (CAP_SYS_NICE); without it the worker runs as usual.
 """
 
 from __future__ import annotations
@@ -44,26 +42,17 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     The exit code: 0, 1 where the server fails, such as on a port that is taken, 2 for wrong flags.
   """
   options = _options(argv)
-  if options.watch_stdin:
+  if options.of_parent:
     # The parent cleans up after Ctrl-C; a worker that died of it on its own would look lost.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-  if options.cores and hasattr(os, "sched_setaffinity"):
-    try:
-      # Before TensorFlow starts its threads.
-      os.sched_setaffinity(0, [int(core) for core in options.cores.split(",")])
-    except OSError as error:
-      print(f"the worker runs on any core: binding it to cores is refused ({error.strerror})",
-            file=sys.stderr)
   addresses = options.workers.split(",")
   if not 0 <= options.task < len(addresses):
     print(f"--task={options.task} is not one of the {len(addresses)} workers", file=sys.stderr)
     return 2
   own = addresses[options.task]
   # Threads inherit this from the one that starts them.
-  prompt = options.prompt_messages and _schedule(getattr(os, "SCHED_RR", None), 1)
-  if options.prompt_messages and not prompt:
-    print("messages wait for compute: real-time scheduling is not permitted", file=sys.stderr)
+  prompt = options.of_parent and _schedule(getattr(os, "SCHED_RR", None), 1)
 
   with no_collections():
     import tensorflow as tf
@@ -73,7 +62,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   try:
     server = tf.distribute.Server(
         {JOB: addresses}, job_name=JOB, task_index=options.task, config=config, start=False)
-    if options.loopback_only:
+    if options.of_parent:
       loopback.restrict(int(own.rpartition(":")[2]))  # it listens, and does not serve yet
     server.start()
   except OSError as error:
@@ -122,13 +111,9 @@ def _options(argv: Optional[Sequence[str]]) -> argparse.Namespace:
       prog="python -m placeto_tf.runtime.worker", description=__doc__.partition("\n")[0])
   parser.add_argument("--workers", required=True, help="HOST:PORT of all workers, in their order")
   parser.add_argument("--task", type=int, required=True, help="which of them this one is, from 0")
-  parser.add_argument("--cores", default="", help="cores to run on, such as 0,1; default: all")
   parser.add_argument(
-      "--prompt_messages", action="store_true", help="messages go ahead of ops, where permitted")
-  parser.add_argument(
-      "--loopback_only", action="store_true", help="only this machine can reach the worker")
-  parser.add_argument(
-      "--watch_stdin", action="store_true", help="end when the standard input ends")
+      "--of_parent", action="store_true", help="end when the standard input ends; only this "
+      "machine can reach the worker; messages go ahead of ops, where permitted")
   return parser.parse_args(argv)
 
 

@@ -11,6 +11,7 @@ after the time-out of a step at the latest.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import socket
@@ -174,7 +175,6 @@ class LocalWorkers(Runtime):
 
   def _start_processes(self) -> None:
     """Starts a process for each worker, with its port and its cores."""
-    cores = self.cores
     addresses = ",".join(f"127.0.0.1:{port}" for port in self.ports)
     environment = {
         # The user's own GLIBC_TUNABLES win; GPUs are hidden from workers.
@@ -184,17 +184,18 @@ class LocalWorkers(Runtime):
     environment["PYTHONPATH"] = os.pathsep.join(
         [package] + [path for path in [os.environ.get("PYTHONPATH")] if path])
     for task in range(self.num_workers):
-      command = [
-          sys.executable, "-m", "placeto_tf.runtime.worker", f"--workers={addresses}",
-          f"--task={task}", "--watch_stdin", "--loopback_only", "--prompt_messages"]
-      if cores[task]:
-        command.append("--cores=" + ",".join(map(str, cores[task])))
       log = tempfile.TemporaryFile()
       self._logs.append(log)
       # A session of its own, so that only the parent receives a terminal's Ctrl-C.
       self.processes.append(subprocess.Popen(
-          command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+          [sys.executable, "-m", "placeto_tf.runtime.worker", f"--workers={addresses}",
+           f"--task={task}", "--of_parent"],
+          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
           env=environment, start_new_session=True))
+      # Threads inherit the cores of the process's first thread, which has started no other yet.
+      with contextlib.suppress(OSError):  # refused, or ended already
+        if self.cores[task]:
+          os.sched_setaffinity(self.processes[-1].pid, self.cores[task])
 
   def _wait_until_ready(self) -> None:
     """Waits for the line `ready` of each worker, or raises."""

@@ -324,11 +324,10 @@ def best_placements(
     known = {each.name: each.placement for each in problem.search_log.method_runs
              if each.placement is not None}
     known["best"] = problem.search_log.best_known
-    with Measurer(
-        graph, calibration.cluster, runtime,
-        MeasuringConfig(max_runs=10, max_seconds=5.0)) as measurer:
-      measured = measured_search.search_measured(
-          problem, measurer, known, max_measurements=FLAGS.measurements)
+    measurer = Measurer(
+        graph, calibration.cluster, runtime, MeasuringConfig(max_runs=10, max_seconds=5.0))
+    measured = measured_search.search_measured(
+        problem, measurer, known, max_measurements=FLAGS.measurements)
     found[replicated.strategy] = graph, Placement.from_indices(
         graph, calibration.cluster, measured.placement)
     if replicas == _WORKERS and not own:
@@ -350,7 +349,7 @@ def measure_model(name: str, folder: str) -> Dict[str, Any]:
   from placeto_tf.clusters import Cluster
   from placeto_tf.placements import Placement
   from placeto_tf.runtime.device_maps import match_devices
-  from placeto_tf.runtime.placed_runs import PlacedRun
+  from placeto_tf.runtime.placed_runs import PlacedRun, feed_values
   from placeto_tf.runtime.workers import LocalWorkers
 
   model, path = MODELS[name], os.path.join(folder, f"{name}.meta")
@@ -366,8 +365,9 @@ def measure_model(name: str, folder: str) -> Dict[str, Any]:
       runs = {}
       for strategy, (graph, placement) in {"one": (whole, single), **found}.items():
         # With TensorFlow's optimizers, as the steps of the other strategy.
-        runs[strategy] = PlacedRun(graph, placement, devices, runtime, config=(
-            tf.compat.v1.ConfigProto(device_count={"CPU": 1}, allow_soft_placement=True)))
+        runs[strategy] = PlacedRun(
+            graph, placement, devices, runtime, feed_values(graph), config=(
+                tf.compat.v1.ConfigProto(device_count={"CPU": 1}, allow_soft_placement=True)))
         stack.callback(runs[strategy].close)
       steps_of_mirrored = stack.enter_context(mirrored(name))
       steps_of_mirrored(5)

@@ -228,21 +228,21 @@ def _measure(
            for row in _rows(os.path.join(directory, name))}
   measuring = MeasuringConfig(
       max_runs=config.max_runs, max_seconds=config.max_seconds, seed=config.seed)
-  with Measurer(graph, cluster, workers, measuring) as measurer:
-    for number, (name, path) in enumerate(todo):
-      label = os.path.basename(path)
-      if (name, label) in known:
-        continue
-      step = measurer.try_measure(Placement.load(path))
-      row = {"placement": label, "measured_us": None if step.failure else step.step_time_us,
-             "low_us": step.low_us, "high_us": step.high_us, "runs": step.runs,
-             "failure": step.failure}
-      path = os.path.join(directory, name)
-      outputs.write_json(path, [*_rows(path), {
-          key: None if value == float("inf") else value for key, value in row.items()}],
-                         error_type=MeasurementError)
-      progress(f"[{number + 1}/{len(todo)}] {label}: predicted {predicted[label] / 1e3:.1f} ms, "
-               f"measured {step.step_time_us / 1e3:.1f} ms")
+  measurer = Measurer(graph, cluster, workers, measuring)
+  for number, (name, path) in enumerate(todo):
+    label = os.path.basename(path)
+    if (name, label) in known:
+      continue
+    step = measurer.try_measure(Placement.load(path))
+    row = {"placement": label, "measured_us": None if step.failure else step.step_time_us,
+           "low_us": step.low_us, "high_us": step.high_us, "runs": step.runs,
+           "failure": step.failure}
+    path = os.path.join(directory, name)
+    outputs.write_json(path, [*_rows(path), {
+        key: None if value == float("inf") else value for key, value in row.items()}],
+                       error_type=MeasurementError)
+    progress(f"[{number + 1}/{len(todo)}] {label}: predicted {predicted[label] / 1e3:.1f} ms, "
+             f"measured {step.step_time_us / 1e3:.1f} ms")
 
 
 def predicted_us(directory: str) -> Dict[str, float]:

@@ -18,25 +18,21 @@ MAPS = {each["name"]: f"/CPU:{i}" for i, each in enumerate(WORKER_CLUSTER["devic
 QUICK = MeasuringConfig(warmup_runs=2, min_runs=6, max_runs=8, max_seconds=5)
 
 
-def test_a_placement_is_timed_on_two_workers_beside_a_reference(graph, cluster, halves, workers):
-  with Measurer(graph, cluster, workers, QUICK) as measurer:
-    for _ in range(2):
-      step = measurer.measure(halves)
-      assert 6 <= step.runs <= 8 == len(step.times_us) or step.runs == len(step.times_us)
-      assert 0 < step.low_us <= step.step_time_us <= step.high_us
-      assert step.relative == step.step_time_us / step.reference_us
-      assert step.failure is None
+def test_a_placement_is_timed_on_two_workers(graph, cluster, halves, workers):
+  measurer = Measurer(graph, cluster, workers, QUICK)
+  for _ in range(2):
+    step = measurer.measure(halves)
+    assert 6 <= step.runs <= 8 and step.runs == len(step.times_us)
+    assert 0 < step.low_us <= step.step_time_us <= step.high_us
+    assert step.failure is None
 
 
-def test_on_a_calibrated_cluster_a_probe_of_the_cores_takes_the_place_of_a_reference(
+def test_on_a_calibrated_cluster_times_are_at_the_speed_of_the_calibration(
     graph, cluster, halves, workers):
   found = []
   for probe_us in (1e3, 1e6):  # the second machine was a thousand times as slow
     calibrated = dataclasses.replace(cluster, core_probe_us=probe_us)
-    with Measurer(graph, calibrated, workers, QUICK) as measurer:
-      step = measurer.measure(halves)
-    assert step.reference_us is None and step.runs >= 6
-    found.append(step.step_time_us)
+    found.append(Measurer(graph, calibrated, workers, QUICK).measure(halves).step_time_us)
   assert found[1] > 50 * found[0]
 
 
@@ -44,15 +40,12 @@ def test_times_are_those_of_the_clock_and_repeat_until_they_are_known(graph, clu
   def run(times, **changes):
     values = iter(times)
     config = dataclasses.replace(QUICK, max_runs=40, max_seconds=1e6, **changes)
-    with InProcess(2) as runtime, Measurer(
-        graph, cluster, runtime, config, reference=False, clock=lambda _: next(values),
-        device_map=MAPS
-    ) as measurer:
-      return measurer.measure(single)
+    with InProcess(2) as runtime:
+      return Measurer(graph, cluster, runtime, config, clock=lambda _: next(values),
+                      device_map=MAPS).measure(single)
 
   steady = run([2e-3] * 40)
   assert (steady.step_time_us, steady.low_us, steady.high_us, steady.runs) == (2000, 2000, 2000, 6)
-  assert steady.reference_us is None and steady.relative is None
   unsteady = run([1e-3, 2e-3, 3e-3, 4e-3] * 10)
   assert unsteady.runs == 40 and unsteady.step_time_us == 2500
 
@@ -107,13 +100,12 @@ def test_a_lost_worker_marks_the_placement_failed_and_the_next_is_timed(
     graph, cluster, halves, own_workers, task, what, said):
   clock = _At(3, lambda: os.kill(own_workers.processes[task].pid, what))
   config = dataclasses.replace(QUICK, timeout_seconds=8.0)
-  with Measurer(
-      graph, cluster, own_workers, config, clock=clock, reference=False) as measurer:
-    before = [process.pid for process in own_workers.processes]
-    with pytest.raises(MeasurementError, match=said):
-      measurer.measure(halves)
-    assert measurer.measure(halves).failure is None  # on new workers
-    assert not set(before) & {process.pid for process in own_workers.processes}
+  measurer = Measurer(graph, cluster, own_workers, config, clock=clock)
+  before = [process.pid for process in own_workers.processes]
+  with pytest.raises(MeasurementError, match=said):
+    measurer.measure(halves)
+  assert measurer.measure(halves).failure is None  # on new workers
+  assert not set(before) & {process.pid for process in own_workers.processes}
 
 
 def test_a_step_that_does_not_fit_or_fails_is_a_measurement_error(graph, cluster, single):
@@ -122,8 +114,8 @@ def test_a_step_that_does_not_fit_or_fails_is_a_measurement_error(graph, cluster
 
     raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
 
-  with InProcess(2) as runtime, Measurer(
-      graph, cluster, runtime, QUICK, reference=False, clock=fail, device_map=MAPS) as measurer:
+  with InProcess(2) as runtime:
+    measurer = Measurer(graph, cluster, runtime, QUICK, clock=fail, device_map=MAPS)
     with pytest.raises(MeasurementError, match="ResourceExhaustedError: OOM"):
       measurer.measure(single)
 

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 import graph_files
-from placeto_tf.runtime import held_feeds
+from placeto_tf.runtime import placed_runs
 
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:"
 
@@ -15,7 +15,7 @@ def _graph(build):
   return graph.as_graph_def()
 
 
-def test_values_are_put_once_and_read_where_the_placeholder_was():
+def test_values_are_held_where_the_placeholder_was():
   values = {"x:0": np.arange(6, dtype=np.float32).reshape(2, 3),
             "ids:0": np.array([3, 1], np.int32), "words:0": np.array([b"a", b"bc"], object),
             "rate:0": np.float32(0.5)}
@@ -31,17 +31,14 @@ def test_values_are_put_once_and_read_where_the_placeholder_was():
       tf.strings.length(words, name="lengths")
 
   placed = _graph(build)
-  held = held_feeds.hold(placed, values)
-  assert held == {name: f"{name[:-2]}/held" for name in values}
+  assert placed_runs.hold(placed, values) == {}
   nodes = {node.name: node for node in placed.node}
-  assert all(nodes[name[:-2]].device == nodes[held[name]].device == _CPU + "1" for name in values)
-  graph = graph_files.imported(placed)
-  puts, fed = held_feeds.put(graph, held, values)
+  assert all(nodes[name[:-2]].device == nodes[f"{name[:-2]}/held_0"].device == _CPU + "1"
+             for name in values)
   config = tf.compat.v1.ConfigProto(device_count={"CPU": 2}, allow_soft_placement=False)
-  with tf.compat.v1.Session(graph=graph, config=config) as session:
-    session.run(puts, fed)
-    for _ in range(2):  # nothing is fed
-      scaled, more, lengths = session.run(["scaled:0", "more:0", "lengths:0"])
+  with tf.compat.v1.Session(graph=graph_files.imported(placed), config=config) as session:
+    # Nothing is fed.
+    scaled, more, lengths = session.run(["scaled:0", "more:0", "lengths:0"])
   np.testing.assert_array_equal(scaled, values["x:0"] * 0.5)
   assert more.tolist() == [4, 2] and lengths.tolist() == [1, 2]
 
@@ -57,5 +54,7 @@ def test_what_is_no_placeholder_on_a_cpu_is_still_fed():
 
   placed = _graph(build)
   before = placed.SerializeToString(deterministic=True)
-  assert held_feeds.hold(placed, ["on_gpu:0", "handle:0", "constant:0", "elsewhere:0"]) == {}
+  values = {name: np.ones(2, np.float32) for name in (
+      "on_gpu:0", "handle:0", "constant:0", "elsewhere:0")}
+  assert placed_runs.hold(placed, values) == values
   assert placed.SerializeToString(deterministic=True) == before
