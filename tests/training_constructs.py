@@ -104,6 +104,23 @@ def descent(rate):
   return v1.train.GradientDescentOptimizer(rate)
 
 
+class Cell:
+  """A gated cell in the form that TensorFlow 1 takes."""
+
+  def __init__(self, w, u):
+    self._w, self._u = w, u
+    self.output_size = self.state_size = int(u.shape[0])
+
+  def zero_state(self, batch_size, dtype):
+    return tf.zeros([batch_size, self.state_size], dtype)
+
+  def __call__(self, x, state, scope=None):
+    mixed = tf.matmul(x, self._w) + tf.matmul(state, self._u)
+    gate = tf.sigmoid(mixed)
+    state = gate * tf.tanh(mixed) + (1.0 - gate) * state
+    return tf.tanh(state), state
+
+
 def batch_size(x):
   return tf.cast(tf.shape(x)[0], tf.float32)
 
@@ -709,6 +726,19 @@ def loop_over_time(x, y, p):
   found = tf.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, tf.tanh(a @ w)),
                         (tf.constant(0), p), maximum_iterations=3)[1]
   return square_error(found, y)
+
+
+@construct
+def attention_over_sequences_of_their_own_lengths():
+  x, y = (v1.placeholder(tf.float32, [None, *shape], name=name) for name, shape in (
+      ("x", [6, 5]), ("y", [3])))
+  lengths = v1.placeholder(tf.int32, [None], name="labels")
+  states = tf.concat(v1.nn.bidirectional_dynamic_rnn(
+      *(Cell(variable(f"w_{i}", [5, 4]), variable(f"u_{i}", [4, 4])) for i in "ab"), x, lengths,
+      dtype=tf.float32)[0], -1)
+  weights = tf.nn.softmax(tf.einsum("btd,d->bt", states, variable("q", [8])))
+  return finish(square_error(
+      tf.reduce_sum(states * weights[:, :, None], 1) @ variable("w", [8, 3]), y))
 
 
 @construct

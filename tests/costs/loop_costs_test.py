@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from training_constructs import Cell
 
 from placeto_tf.clusters import Cluster, allowed_devices
 from placeto_tf.clusters.presets import PRESETS
@@ -85,29 +86,11 @@ def _map_fn(x, w, unrolled):
   return tf.map_fn(lambda a: _step(a, w), rows)
 
 
-class _Cell:
-  """An LSTM cell with one matrix, in the form that TensorFlow 1 takes."""
-
-  output_size = state_size = 16
-
-  def __init__(self, w):
-    self._w = w
-
-  def zero_state(self, batch_size, dtype):
-    return tf.zeros([batch_size, 16], dtype)
-
-  def __call__(self, x, state, scope=None):
-    mixed = tf.matmul(x, self._w) + tf.matmul(state, self._w)
-    gate = tf.sigmoid(mixed)
-    state = gate * tf.tanh(mixed) + (1.0 - gate) * state
-    return tf.tanh(state), state
-
-
 def _dynamic_rnn(x, w, unrolled):
   sequence = tf.tile(x[:, None], [1, ROUNDS, 1])
   if not unrolled:
-    return v1.nn.dynamic_rnn(_Cell(w), sequence, dtype=tf.float32)[0]
-  cell, state, outputs = _Cell(w), tf.zeros([8, 16]), []
+    return v1.nn.dynamic_rnn(Cell(w, w), sequence, dtype=tf.float32)[0]
+  cell, state, outputs = Cell(w, w), tf.zeros([8, 16]), []
   for step in tf.unstack(sequence, axis=1):
     out, state = cell(step, state)
     outputs.append(out)
