@@ -8,21 +8,22 @@ unknown. The more expensive side is assumed to run, so that a step takes at most
 
 from __future__ import annotations
 
-from typing import Dict, FrozenSet, Iterator, List, Mapping, Tuple
+from typing import TYPE_CHECKING, Dict, FrozenSet, List, Mapping, Tuple
 
 import numpy as np
 
-from placeto_tf.graphs import traversal
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
-from placeto_tf.graphs.loops import MERGE
-from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
+from placeto_tf.graphs.loops import MERGE, SWITCH
+from placeto_tf.graphs.tensor_names import Tensor, parse
 
-_SWITCHES = ("Switch", "RefSwitch")
+if TYPE_CHECKING:
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _Side = Tuple[Tensor, int]  # predicate, output of the Switch
 
 
-def untaken(graph: ComputationGraph, nodes: Mapping, cost: np.ndarray) -> np.ndarray:
+def untaken(
+    graph: ComputationGraph, nodes: Mapping[str, NodeDef], cost: np.ndarray) -> np.ndarray:
   """Finds the ops of the cheaper side of each conditional.
 
   Args:
@@ -34,14 +35,14 @@ def untaken(graph: ComputationGraph, nodes: Mapping, cost: np.ndarray) -> np.nda
     [N] bool. Conditionals on one predicate agree on the side; inner ones are decided first.
   """
   found = np.zeros(graph.num_ops, dtype=bool)
-  predicates = _predicates(graph, nodes)
+  predicates = _predicates(nodes)
   if not predicates:
     return found
-  conditions = _conditions(graph, predicates)
+  conditions = _conditions(graph, nodes, predicates)
   members: Dict[_Side, List[int]] = {}
-  for op, sides in enumerate(conditions):
+  for name, sides in conditions.items():
     for side in sides:
-      members.setdefault(side, []).append(op)
+      members.setdefault(side, []).append(graph.op_index[name])
   depth: Dict[Tensor, int] = {}
   for switch, predicate in predicates.items():
     depth[predicate] = min(depth.get(predicate, graph.num_ops), len(conditions[switch]))
@@ -57,45 +58,35 @@ def untaken(graph: ComputationGraph, nodes: Mapping, cost: np.ndarray) -> np.nda
   return found
 
 
-def inputs_in_order(graph: ComputationGraph) -> Iterator[Tuple[int, List[Tuple[int, int]]]]:
-  """Yields each op in topological order, and the (producer, port) of each edge into it."""
-  # Edges by consumer: those into op i are tensors[starts[i]:starts[i + 1]].
-  order = np.argsort(graph.edge_consumers, kind="stable")
-  starts = traversal.slices(graph.edge_consumers[order], graph.num_ops).tolist()
-  tensors = list(zip(graph.edge_producers[order].tolist(), graph.edge_ports[order].tolist()))
-  for op in graph.topological_order.tolist():
-    yield op, tensors[starts[op]:starts[op + 1]]
-
-
-def _predicates(graph: ComputationGraph, nodes: Mapping) -> Dict[int, Tensor]:
+def _predicates(nodes: Mapping[str, NodeDef]) -> Dict[str, Tensor]:
   """Returns Switch -> its predicate, before ops that pass it on; Switches of loops are left out."""
   found = {}
-  for i, op_type in enumerate(graph.op_types):
-    if op_type not in _SWITCHES:
-      continue
-    predicate = parse(data_inputs(nodes[graph.op_names[i]])[1])
-    while predicate[0] in nodes and nodes[predicate[0]].op == "Identity":
-      predicate = parse(nodes[predicate[0]].input[0])
-    if predicate[0] in nodes and nodes[predicate[0]].op != "LoopCond":
-      found[i] = predicate
+  for name, node in nodes.items():
+    if node.op in SWITCH:
+      predicate = parse(node.input[1])
+      while nodes[predicate[0]].op == "Identity":
+        predicate = parse(nodes[predicate[0]].input[0])
+      if nodes[predicate[0]].op != "LoopCond":
+        found[name] = predicate
   return found
 
 
 def _conditions(
-    graph: ComputationGraph, predicates: Mapping[int, Tensor]) -> List[FrozenSet[_Side]]:
-  """Returns [N] the sides that have to be taken for each op to run."""
-  always: FrozenSet[_Side] = frozenset()
-  found = [always] * graph.num_ops
-  for op, tensors in inputs_in_order(graph):
-    behind = []
-    for producer, port in tensors:
-      sides = found[producer]
-      if producer in predicates and port != CONTROL:
+    graph: ComputationGraph, nodes: Mapping[str, NodeDef], predicates: Mapping[str, Tensor]
+) -> Dict[str, FrozenSet[_Side]]:
+  """Returns op name -> the sides that have to be taken for the op to run, producers first."""
+  found: Dict[str, FrozenSet[_Side]] = {}
+  for op in graph.topological_order.tolist():
+    name, behind = graph.op_names[op], []
+    for producer, port in map(parse, nodes[name].input):
+      # Back edges of loops are left out: their producers come later.
+      if producer in found:
+        sides = found[producer]
         # Behind a Switch the op also needs this side of its predicate.
-        sides = sides | {(predicates[producer], port)}
-      behind.append(sides)
-    if behind:
-      # A Merge runs when any of its inputs comes, any other op when all have come.
-      found[op] = (frozenset.intersection(*behind) if graph.op_types[op] in MERGE
-                   else frozenset.union(*behind))
+        if producer in predicates and port != CONTROL:
+          sides = sides | {(predicates[producer], port)}
+        behind.append(sides)
+    # A Merge runs when any of its inputs comes, any other op when all have come.
+    join = frozenset.intersection if graph.op_types[op] in MERGE else frozenset().union
+    found[name] = join(*behind) if behind else frozenset()
   return found

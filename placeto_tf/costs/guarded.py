@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 _LIMIT_S = 10.0  # of CPU time
 _LIMIT_PER_OP_S = 0.005  # ten times the usual time
 _SILENT_S = 600.0  # without an answer, beyond the limit: it waits for something
-# The analysis has one thread; more would only take memory.
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# The analysis has one thread; more would only take memory. oneDNN would fuse ops, which then are
+# missing in the trace of a step.
+_SETTINGS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+             "TF_ENABLE_ONEDNN_OPTS": "0"}
 # Pass the module path that -I drops, but not the working directory.
 _PROGRAM = ("import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
             "from placeto_tf.costs import guarded; guarded.serve(int(sys.argv[2]))")
@@ -129,7 +131,7 @@ class _Process:
       self._process = subprocess.Popen(
           [sys.executable, "-I", "-c", _PROGRAM, path, str(theirs.fileno())],
           pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-          stderr=self._said, env={**os.environ, **_ONE_THREAD}, start_new_session=True)
+          stderr=self._said, env={**os.environ, **_SETTINGS}, start_new_session=True)
 
   def is_running(self) -> bool:
     """Returns whether the process waits for calls; a fork of this process has no process."""

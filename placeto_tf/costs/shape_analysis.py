@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.costs.grappler import OpEstimate, Question
 from placeto_tf.costs.loop_rounds import Evaluate, LoopRounds
@@ -44,14 +44,13 @@ _CONTRADICTION = "with input shapes:"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Analysis:
-  """The known shapes, work and executions of the ops of a graph.
+  """The known shapes and work of the ops of a graph, and the trip counts of its loops.
 
   Attributes:
     estimates: op name -> flops and bytes, for ops that grappler counts.
     outputs: op name -> `OpInfo.TensorProperties` of each output: dtype and shape.
     guessed: (op name, output port) of the shapes that were assumed, and may be others.
-    executions: name of an op of a loop -> number of its runs.
-    rounds: loop -> trip count, None if unknown.
+    trips: LoopCond op of each loop -> trip count, None if unknown.
     capped: loops whose trip count is an upper limit.
     growing: Merge ops of loop variables whose shape changes between iterations; they are assumed to
       keep the shape with which they enter the loop.
@@ -60,22 +59,19 @@ class Analysis:
   estimates: Mapping[str, OpEstimate]
   outputs: Outputs
   guessed: Sequence[Tensor] = ()
-  executions: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  rounds: Mapping[str, Optional[int]] = dataclasses.field(default_factory=dict)
-  capped: Sequence[str] = ()
+  trips: Mapping[str, Optional[int]] = dataclasses.field(default_factory=dict)
+  capped: Container[str] = ()
   growing: Sequence[str] = ()
 
 
 def analyse(
-    graph_def: GraphDef, counts: bool = True, trip_count: Optional[int] = None,
-    seen: Mapping[Tensor, Sequence[int]] = {},
+    graph_def: GraphDef, counts: bool = True, seen: Mapping[Tensor, Sequence[int]] = {}
 ) -> Analysis:
   """Analyses every op of a GraphDef; the estimates are of one run of an op of a loop.
 
   Args:
     graph_def: the graph.
     counts: whether to compute `estimates`, which takes most of the time.
-    trip_count: the trip count of every loop, if given.
     seen: tensor -> its shape in a run, where known.
 
   Returns:
@@ -85,8 +81,8 @@ def analyse(
     CostError: grappler cannot read the graph, its counts overflow, or shapes contradict it.
   """
   # Read the back edges before they are removed.
-  loops = LoopRounds(graph_def.node if any(node.op in ENTER for node in graph_def.node) else ())
-  straight = _without_back_edges(_without_feeds(graph_def), loops)
+  loops = LoopRounds(graph_def.node)
+  straight = _straight(graph_def, loops)
   guesser = Guesser(graph_def)
   bound: Dict[Tensor, Any] = {}  # TensorProperties, or the value of a whole number
   guessed: List[Tensor] = []
@@ -103,7 +99,7 @@ def analyse(
     unknown = [(name, port) for name, tensors in outputs.items()
                for port, tensor in enumerate(tensors) if not tensor_bytes(tensor)[1]]
     found: Dict[Tensor, Any] = {}
-    counting = trip_count is None and None in loops.trips
+    counting = None in loops.trips.values()
     # Use TensorFlow's shape functions as long as they may find new shapes.
     if (unknown and imports < _MAX_IMPORTS or counting) and len(analysed.node) <= _MAX_IMPORTED:
       imports += 1
@@ -127,10 +123,8 @@ def analyse(
     if not found:
       break
     bound.update(found)
-  return Analysis(
-      question.estimates() if counts else {}, outputs, tuple(guessed),
-      loops.executions(trip_count), dict(zip(loops.names, loops.trips)),
-      [loops.names[frame] for frame in sorted(loops.capped)], [merge for merge, _ in growing])
+  return Analysis(question.estimates() if counts else {}, outputs, tuple(guessed), loops.trips,
+                  loops.capped, [merge for merge, _ in growing])
 
 
 class _Inference:
@@ -287,16 +281,20 @@ def _differ(before: Optional[List[int]], after: Optional[List[int]]) -> bool:
   return before is not None and after is not None and before != after
 
 
-def _without_feeds(graph_def: GraphDef) -> GraphDef:
-  """Returns a copy with sources of known shape instead of placeholders.
+def _straight(graph_def: GraphDef, loops: LoopRounds) -> GraphDef:
+  """Returns an acyclic copy with sources of known shape instead of placeholders.
 
-  Grappler assumes that every placeholder is fed, and infers no shape from feeds.
+  Merge ops read only the entering values of loops. Grappler assumes that every placeholder is fed,
+  and infers no shape from feeds.
   """
   copy = type(graph_def)()
   copy.CopyFrom(graph_def)
   for node in copy.node:
     if node.op in shapes.FEEDABLE:
       _make_source(node, node.attr["dtype"].type, node.attr["shape"].shape)
+    elif node.name in loops.variables:
+      del node.input[1]  # after the entering value, before control inputs
+      node.attr["N"].i = 1
   return copy
 
 
@@ -309,15 +307,6 @@ def _make_source(node: NodeDef, dtype: int, shape: Optional[TensorShapeProto]) -
   else:
     source.attr["shape"].shape.CopyFrom(shape)
   node.CopyFrom(source)
-
-
-def _without_back_edges(graph_def: GraphDef, loops: LoopRounds) -> GraphDef:
-  """Makes the graph acyclic, in place: Merge ops read only the entering values of loops."""
-  for node in graph_def.node:
-    if node.name in loops.variables:
-      del node.input[1]  # after the entering value, before control inputs
-      node.attr["N"].i = 1
-  return graph_def
 
 
 def _sinks(graph_def: GraphDef) -> List[str]:

@@ -11,14 +11,9 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence
 
-import numpy as np
-
 from placeto_tf.costs import no_side_effects
-from placeto_tf.costs.branches import inputs_in_order
 from placeto_tf.graphs import feeds as feeds_lib
 from placeto_tf.graphs import variables
-from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.loops import MERGE
 from placeto_tf.graphs.tensor_names import Tensor
 
 if TYPE_CHECKING:
@@ -37,35 +32,6 @@ class Seen:
 
   shapes: Mapping[Tensor, Sequence[int]]
   executions: Mapping[str, float]
-
-  def of_ops(self, graph: ComputationGraph, otherwise: np.ndarray) -> np.ndarray:
-    """Returns the number of runs of each op of a graph.
-
-    Kernels that fuse two ops run under the name of one of them. An op that is missing in the trace
-    is assumed to have run as often as all of its inputs had values.
-
-    Args:
-      graph: the ops.
-      otherwise: [N] of ops that are not in the trace and read nothing.
-
-    Returns:
-      [N] float64.
-    """
-    found = otherwise.astype(np.float64)
-    giving = {name for name, _ in self.shapes}
-    for op, tensors in inputs_in_order(graph):
-      if graph.op_names[op] in self.executions:
-        found[op] = self.executions[graph.op_names[op]]
-      elif tensors:
-        # [edges into op]: how often each producer ran, 0 if it gave nothing at that port, as a
-        # Switch does at one of two.
-        there = [
-            0.0 if port >= 0 and graph.op_names[producer] in giving and (
-                (graph.op_names[producer], port) not in self.shapes) else found[producer]
-            for producer, port in tensors]
-        # A Merge runs when any input comes, any other op when all have come.
-        found[op] = max(there) if graph.op_types[op] in MERGE else min(there)
-    return found
 
 
 def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Seen:

@@ -24,19 +24,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Dict, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.costs import tensor_sizes
 from placeto_tf.costs.branches import untaken
 from placeto_tf.costs.guarded import analyse
-from placeto_tf.costs.loop_rounds import notes_of
+from placeto_tf.costs.loop_rounds import executions_of, notes_of
 from placeto_tf.costs.step_run import Seen
 from placeto_tf.errors import counted, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.kernels import outputs_in_host_memory
-from placeto_tf.graphs.tensor_names import data_inputs, parse
+from placeto_tf.graphs.tensor_names import data_inputs, op_of, parse
 from placeto_tf.ops import VARIABLES, rule_of
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def count_work(
   """
   nodes = {node.name: node for node in graph_def.node}
   trip_count = graph.source.trip_count if graph.source is not None else None
-  answer = analyse(graph_def, trip_count=trip_count, seen=seen.shapes if seen else {})
+  answer = analyse(graph_def, seen=seen.shapes if seen else {})
   counter = _Counter(nodes, answer.outputs)
   n = graph.num_ops
   flops, moved, temporary, persistent = np.zeros((4, n))
@@ -113,11 +113,18 @@ def count_work(
   product_types = np.array(
       [nodes[name].attr[rule_of(op).product].type if rule_of(op).product else 0
        for name, op in zip(graph.op_names, graph.op_types)], dtype=np.int32)
-  # Ops outside of loops run as often as the graph says.
-  executions = np.array(
-      [answer.executions.get(name, runs) for name, runs in zip(graph.op_names, graph.executions)])
-  if seen is not None:
-    executions = seen.of_ops(graph, executions)
+  trips, capped = answer.trips, answer.capped
+  if trip_count is not None:
+    trips, capped = dict.fromkeys(trips, trip_count), ()
+  executions, loops = executions_of(graph, graph_def.node, trips)
+  notes = notes_of(loops, trips, capped, trip_count is not None)
+  # A trip count of the user's goes before what was seen.
+  ran = seen.executions if seen is not None and trip_count is None else None
+  if ran is not None:
+    # All ops that ran are in the trace, except feeds.
+    fed = {op_of(name) for name in graph.feeds}
+    executions = np.array([ran.get(name, name in fed) for name in graph.op_names], np.float64)
+    notes = ()
   variables_seen = set()
   for i, name in enumerate(graph.op_names):
     node = nodes[name]
@@ -153,22 +160,25 @@ def count_work(
       flops[i], moved[i] = counter.elementwise(node)
     if flops[i] + moved[i] <= 0:
       moved[i] = _SCALAR_BYTES
-  notes = notes_of(answer.rounds, answer.capped, trip_count, seen is not None)
   if answer.guessed:
     notes += (f"{len(answer.guessed)} outputs have shapes that are only known when the step runs "
               f"({listed([name for name, _ in answer.guessed])}): the largest possible ones are "
               "assumed",)
-  counter.unknown_shapes.update(dict.fromkeys(answer.growing))
+  counter.unknown.update(dict.fromkeys(answer.growing))
   if seen is not None:  # ops that did not run have no shapes
     for i in np.flatnonzero(executions == 0).tolist():
-      counter.unknown_shapes.pop(graph.op_names[i], None)
-  unknown = _unknown(counter, answer.rounds if seen is None and trip_count is None else {})
-  unsure = bool(unknown or answer.guessed or answer.capped and trip_count is None)
+      counter.unknown.pop(graph.op_names[i], None)
+  unknown = _unknown([*counter.unknown], [
+      loops[loop] for loop, count in trips.items() if count is None and ran is None])
   # [N] us on a typical GPU, to compare the sides of conditionals.
   nominal_us = launches * (
       _NOMINAL_US_PER_OP + flops / _NOMINAL_FLOPS_PER_US + moved / _NOMINAL_BYTES_PER_US)
-  if seen is None:
-    executions[untaken(graph, nodes, nominal_us * executions)] = 0
+  unsure = bool(unknown or answer.guessed or capped)
+  if ran is None:
+    cheaper = untaken(graph, nodes, nominal_us * executions)
+    # A run shows how often each side of a conditional in a loop is taken.
+    unsure |= trip_count is None and bool((executions[cheaper] > 1).any())
+    executions[cheaper] = 0
   return OpWork(flops, moved, launches, launches_on_gpu, product_types, temporary, persistent,
                 executions, output_bytes, notes, unknown, unsure)
 
@@ -178,13 +188,7 @@ class _Counter:
 
   def __init__(self, nodes: Mapping[str, NodeDef], outputs: tensor_sizes.Outputs):
     self._nodes, self._outputs = nodes, outputs
-    self.unknown_shapes: Dict[str, None] = {}  # op names, in order
-    self.unknown_variables: Dict[str, None] = {}
-    self._variables: Dict[str, Tuple[int, bool]] = {}  # op -> (bytes, known)
-    for name, node in nodes.items():
-      if node.op in VARIABLES:
-        elements, known = tensor_sizes.num_elements(node.attr["shape"].shape)
-        self._variables[name] = elements * tensor_sizes.item_bytes(node.attr["dtype"].type), known
+    self.unknown: Dict[str, None] = {}  # op names, in order
 
   def tensor(self, name: str, port: int) -> float:
     """Returns the bytes of an output; an output whose shape is not fully known is noted.
@@ -199,7 +203,7 @@ class _Counter:
     tensors = self._outputs.get(name, ())
     size, known = tensor_sizes.tensor_bytes(tensors[port]) if port < len(tensors) else (0, False)
     if not known:
-      self.unknown_shapes[name] = None
+      self.unknown[name] = None
     return float(size)
 
   def is_scalar(self, name: str) -> bool:
@@ -209,10 +213,11 @@ class _Counter:
 
   def variable(self, name: str) -> float:
     """Returns the bytes of a variable; noted where its shape is not fully known."""
-    size, known = self._variables[name]
+    attr = self._nodes[name].attr
+    elements, known = tensor_sizes.num_elements(attr["shape"].shape)
     if not known:
-      self.unknown_variables[name] = None
-    return float(size)
+      self.unknown[name] = None
+    return float(elements * tensor_sizes.item_bytes(attr["dtype"].type))
 
   def elementwise(self, node: NodeDef) -> Tuple[float, float]:
     """Returns (flops, bytes) of an op that touches each element of its inputs and outputs once."""
@@ -266,10 +271,8 @@ def _identity(node: NodeDef) -> Tuple[str, ...]:
   return (node.attr["container"].s.decode("utf-8", "replace"), shared or node.name)
 
 
-def _unknown(counter: _Counter, rounds: Mapping[str, Optional[int]]) -> str:
-  """Returns the shapes and rounds that are not known, as part of a sentence."""
-  names = [*counter.unknown_shapes, *counter.unknown_variables]
-  loops = [name for name, trips in rounds.items() if trips is None]
+def _unknown(names: Sequence[str], loops: Sequence[str]) -> str:
+  """Returns the ops of unknown shapes and loops of unknown rounds, as part of a sentence."""
   return " and ".join(
       f"the {what} of {counted(len(found), kind)} are unknown (the first: {found[0]})"
       for what, kind, found in (("shapes", "op", names), ("rounds", "loop", loops)) if found)

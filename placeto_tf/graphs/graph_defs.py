@@ -89,7 +89,7 @@ def from_graph_def(
   ahead = ~step.goes_round
   producers, ports, consumers = step.producers[ahead], step.ports[ahead], step.consumers[ahead]
   order, _ = traversal.topological_order(len(nodes), producers, consumers)
-  frames = frames_of(nodes, producers, ports, consumers, order)
+  frames = frames_of(nodes, producers, consumers, order)
   loops = loops_of(
       frames, [float(DEFAULT_TRIPS if trip_count is None else trip_count)] * len(frames.names))
   support = KernelSupport(table.op_defs)

@@ -27,7 +27,8 @@ ENTER = ("Enter", "RefEnter")
 EXIT = ("Exit", "RefExit")
 MERGE = ("Merge", "RefMerge")
 NEXT = ("NextIteration", "RefNextIteration")
-PASSING = ("Identity", "Switch", "RefSwitch", *ENTER)  # pass a value on unchanged
+SWITCH = ("Switch", "RefSwitch")
+PASSING = ("Identity", *SWITCH, *ENTER)  # pass a value on unchanged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,30 +50,6 @@ class Loops:
   ends: np.ndarray
 
 
-class Inputs:
-  """The tensors that each op reads."""
-
-  def __init__(self, producers: np.ndarray, ports: np.ndarray, consumers: np.ndarray, count: int):
-    """Stores the edges by consumer.
-
-    Args:
-      producers, ports, consumers: [E] edges, sorted by consumer and in the order of its inputs.
-      count: number of ops.
-    """
-    self._starts = np.searchsorted(consumers, np.arange(count + 1)).tolist()
-    self._producers = producers.tolist()
-    self._ports = ports.tolist()
-
-  def all(self, op: int) -> List[int]:
-    """Returns the producers of all inputs."""
-    return self._producers[self._starts[op]:self._starts[op + 1]]
-
-  def data(self, op: int) -> List[Tuple[int, int]]:
-    """Returns the (producer, port) of the data inputs."""
-    edges = range(self._starts[op], self._starts[op + 1])
-    return [(self._producers[e], self._ports[e]) for e in edges if self._ports[e] != CONTROL]
-
-
 @dataclasses.dataclass(frozen=True)
 class Frames:
   """The frames of a graph's loops.
@@ -82,14 +59,14 @@ class Frames:
     of_op: [N] the frame of each op (for an Exit, the frame that it leaves), -1 for none.
     parents: [F] the enclosing frame of each frame, which has a smaller index; -1 for none.
     names: [F].
-    inputs: of the ops, back edges left out.
+    inputs: [N] the producers of each op's inputs, back edges left out.
   """
 
   types: List[str]
   of_op: List[int]
   parents: List[int]
   names: List[str]
-  inputs: Inputs
+  inputs: List[List[int]]
 
 
 def back_edges(
@@ -157,7 +134,8 @@ def _ends(types: Sequence[str], frames: Sequence[int]) -> np.ndarray:
 
 
 def _deciders(
-    types: Sequence[str], inputs: Inputs, frames: Sequence[int]) -> Dict[int, Set[int]]:
+    types: Sequence[str], inputs: Sequence[Sequence[int]], frames: Sequence[int]
+) -> Dict[int, Set[int]]:
   """Returns LoopCond -> the ops of the same loop that it depends on, the loop's condition."""
   found: Dict[int, Set[int]] = {}
   for cond, op_type in enumerate(types):
@@ -167,7 +145,7 @@ def _deciders(
     before, stack = {cond}, [cond]
     while stack:
       op = stack.pop()
-      for producer in inputs.all(op):
+      for producer in inputs[op]:
         entered = types[op] in ENTER and frames[op] == frames[cond]
         if not entered and producer not in before:
           before.add(producer)
@@ -190,16 +168,13 @@ def _signals(
 
 
 def frames_of(
-    nodes: Sequence[NodeDef], producers: np.ndarray, ports: np.ndarray, consumers: np.ndarray,
-    order: np.ndarray) -> Frames:
+    nodes: Sequence[NodeDef], producers: np.ndarray, consumers: np.ndarray, order: np.ndarray
+) -> Frames:
   """Finds the frame of each op.
 
   Args:
     nodes: [N] NodeDefs.
-    producers: [E] op indices, edges sorted by consumer and in the order of its inputs, back edges
-      left out.
-    ports: [E].
-    consumers: [E].
+    producers, consumers: [E] op indices of edges, back edges left out.
     order: [N] op indices, producers first.
 
   Returns:
@@ -209,17 +184,20 @@ def frames_of(
     GraphError: an op has inputs from two frames, or an Exit is outside a loop.
   """
   types = [node.op for node in nodes]
-  inputs = Inputs(producers, ports, consumers, len(nodes))
+  inputs: List[List[int]] = [[] for _ in nodes]
   frames = [-1] * len(nodes)
   gives = [-1] * len(nodes)  # the frame of an op's outputs
   ids: Dict[Tuple[int, bytes], int] = {}
   parents: List[int] = []
   names: List[str] = []
-  looped = any(op_type in ENTER + EXIT for op_type in types)
-  for op in order.tolist() if looped else ():
+  if not any(op_type in ENTER + EXIT for op_type in types):
+    return Frames(types, frames, parents, names, inputs)
+  for producer, consumer in zip(producers.tolist(), consumers.tolist()):
+    inputs[consumer].append(producer)
+  for op in order.tolist():
     # All inputs of an op are values of one frame.
     frame, source = -1, None
-    for producer in inputs.all(op):
+    for producer in inputs[op]:
       if source is None:
         frame, source = gives[producer], producer
       elif gives[producer] != frame:

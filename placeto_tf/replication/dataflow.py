@@ -123,11 +123,8 @@ class Dataflow:
   def _frames(self) -> Tuple[List[str], Dict[str, str]]:
     """Returns (`frames`, `frame_parents`); see the class."""
     graph = self.graph
-    by_consumer = np.argsort(graph.edge_consumers, kind="stable")
-    producers, ports, consumers = (ends[by_consumer] for ends in (
-        graph.edge_producers, graph.edge_ports, graph.edge_consumers))
     found = loops.frames_of(
-        self.nodes, producers, ports, consumers, graph.topological_order)
+        self.nodes, graph.edge_producers, graph.edge_consumers, graph.topological_order)
     names = [*found.names, ""]  # frame -1 is outside of all loops
     return [names[frame] for frame in found.of_op], {
         name: names[parent] for name, parent in zip(found.names, found.parents)}

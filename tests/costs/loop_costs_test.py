@@ -8,6 +8,7 @@ from training_constructs import Cell
 from placeto_tf.clusters import Cluster, allowed_devices
 from placeto_tf.clusters.presets import PRESETS
 from placeto_tf.costs.estimate import from_work, work_of
+from placeto_tf.costs.look import looking
 from placeto_tf.graphs import load_graph
 from placeto_tf.simulation import Simulator
 
@@ -107,6 +108,18 @@ def _growing_list(x, w, unrolled):
   return tf.reduce_sum(written.stack(), 0)
 
 
+def _conditional(x, w, unrolled):
+  def dear(a):
+    return _step(a, w) + tf.random.uniform([8, 16])  # a stateful If
+  if unrolled:
+    for i in range(ROUNDS):
+      x = tf.sin(x) if i % 3 else dear(x)
+    return x
+  return tf.while_loop(
+      lambda i, _: i < ROUNDS,
+      lambda i, a: (i + 1, tf.cond(i % 3 > 0, lambda: tf.sin(a), lambda: dear(a))), [0, x])[1]
+
+
 def _call(x, w, unrolled):
   def function(a):
     return _while(a, w, True)
@@ -116,14 +129,16 @@ def _call(x, w, unrolled):
 CONSTRUCTS = {
     "while": _while, "nested": _nested, "gradient": _gradient,
     "sum_over_rounds": _sum_over_rounds, "map_fn": _map_fn,
-    "dynamic_rnn": _dynamic_rnn, "growing_list": _growing_list, "call": _call}
+    "dynamic_rnn": _dynamic_rnn, "growing_list": _growing_list, "conditional": _conditional,
+    "call": _call}
 
 
 def _work(build, live=False):
   with tf.Graph().as_default() as graph:
     tf.identity(build(*_inputs()), name="y")
   loaded = load_graph(graph if live else graph.as_graph_def(), fetches=["y:0"])
-  return loaded, work_of(loaded, cache=False)
+  with looking("auto"):  # which shows how often a branch is taken
+    return loaded, work_of(loaded, cache=False)
 
 
 def _step_us(loaded, work, preset):
