@@ -5,9 +5,9 @@ of every output and every run of an op in a loop. Feeds are random, as for the c
 Variables get the values of a checkpoint: that of a SavedModel, or `model.index` beside
 `model.meta`. Without one, they get their initializers' values, or small random numbers.
 
-With `auto`, the step is run if a shape or trip count is unknown, no op has an effect outside of the
-step's variables, and the known part of the step is small. The process always has a limit of CPU
-time. With `no`, nothing is run.
+With `auto`, the step is run if a shape, a trip count, or how often a branch in a loop is taken is
+unknown, no op has an effect outside of the step's variables, and the known part of the step is
+small. The process always has a limit of CPU time. With `no`, nothing is run.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Evaluate = Callable[[Tensor], Optional[int]]  # the number that a tensor holds, None if not known
 
-# Updates of a counter -> signs of the step if the counter is input 0, and input 1; 0 for no counter.
+# Updates of a counter -> signs of the step if the counter is input 0, and input 1; 0: no counter.
 _UPDATES = {"Add": (1, 1), "AddV2": (1, 1), "Sub": (-1, 0)}
 # Comparisons of a counter with a bound -> (sign of the counter's step, number to add to the bound
 # for the first value at which they fail).

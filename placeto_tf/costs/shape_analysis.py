@@ -15,7 +15,6 @@ Each new shape or number becomes an input of grappler, until no more become know
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from typing import TYPE_CHECKING, Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -84,7 +83,7 @@ def analyse(
   loops = LoopRounds(graph_def.node)
   straight = _straight(graph_def, loops)
   guesser = Guesser(graph_def)
-  bound: Dict[Tensor, Any] = {}  # TensorProperties, or the value of a whole number
+  bound: Dict[Tensor, Any] = {}  # TensorProperties, with a value where a number is known
   guessed: List[Tensor] = []
   imports = 0
   # Each pass binds the shapes and numbers that the last one found, and asks grappler again.
@@ -94,8 +93,7 @@ def analyse(
     outputs = {name: list(tensors) for name, tensors in question.outputs().items()}
     # Grappler has lost the shapes of bound tensors, because their consumers read other sources.
     for (name, port), tensor in bound.items():
-      if not isinstance(tensor, int):
-        outputs[name][port] = tensor
+      outputs[name][port] = tensor
     unknown = [(name, port) for name, tensors in outputs.items()
                for port, tensor in enumerate(tensors) if not tensor_bytes(tensor)[1]]
     found: Dict[Tensor, Any] = {}
@@ -103,13 +101,12 @@ def analyse(
     # Use TensorFlow's shape functions as long as they may find new shapes.
     if (unknown and imports < _MAX_IMPORTS or counting) and len(analysed.node) <= _MAX_IMPORTED:
       imports += 1
-      inference = _Inference(analysed, loops, strict=counts and not bound)
+      inference = _Inference(analysed, loops, bound, strict=counts and not bound)
       found = inference.shapes_of(unknown, outputs)
-      value = functools.partial(_value, bound=bound, inference=inference)
       if counting:
-        loops.infer(value)
-        found.update(_numbers(loops, guesser, value, outputs, bound))
-      found.update(_lists(guesser, value, outputs, bound))
+        loops.infer(inference.number)
+        found.update(_numbers(loops, guesser, inference.number, outputs, bound))
+      found.update(_lists(guesser, inference.number, outputs, bound))
     growing = [(merge, 0) for merge, ends in loops.variables.items()
                if (merge, 0) not in bound and _differ(*(known_dims(outputs, end) for end in ends))]
     # Shapes of a run come before guesses; each is used only if no better source has the shape.
@@ -130,17 +127,20 @@ def analyse(
 class _Inference:
   """TensorFlow's shape functions on a graph, which compute numbers from constants and shapes."""
 
-  def __init__(self, graph_def: GraphDef, loops: LoopRounds, strict: bool):
+  def __init__(
+      self, graph_def: GraphDef, loops: LoopRounds, bound: Mapping[Tensor, Any], strict: bool):
     """Imports a copy of a graph without back edges.
 
     Args:
       graph_def: the graph.
       loops: its loops.
+      bound: tensor -> TensorProperties, for tensors whose shape or number is known already.
       strict: whether nothing in it was assumed, so that shapes which do not fit are an error.
 
     Raises:
       CostError: the step cannot run, because shapes contradict one another.
     """
+    self._bound = bound
     # A copy, because the import needs a graph without back edges or loop ops.
     copy = _readable(graph_def, loops)
     # Without an import: grappler could read the graph, which is enough.
@@ -176,8 +176,11 @@ class _Inference:
 
   def number(self, name: Tensor) -> Optional[int]:
     """Returns the whole number that a tensor holds, or None if unknown before a run."""
+    import tensorflow as tf
     from tensorflow.python.client import pywrap_tf_session
 
+    if name in self._bound and self._bound[name].HasField("value"):
+      return int(tf.make_ndarray(self._bound[name].value))
     tensor = self._tensor(name)
     if tensor is None or not tensor.dtype.is_integer or tensor.shape.num_elements() != 1:
       return None
@@ -222,13 +225,6 @@ def _imported(graph_def: GraphDef) -> Tuple[tf.Graph, str]:
   return graph, ""
 
 
-def _value(
-    tensor: Tensor, bound: Mapping[Tensor, Any], inference: _Inference) -> Optional[int]:
-  """Returns the whole number that a tensor holds, as it was bound or as TensorFlow computes it."""
-  known = bound.get(tensor)
-  return known if isinstance(known, int) else inference.number(tensor)
-
-
 def _lists(
     guesser: Guesser, value: Evaluate, outputs: Outputs, bound: Mapping[Tensor, Any]
 ) -> Dict[Tensor, Any]:
@@ -251,7 +247,7 @@ def _lists(
       length = dims[0].size if dims and dims[0].size >= 0 else None
     row = [dim.size for dim in tensor.shape.dim[1:]]
     if length is not None and node.op == "TensorListLength":
-      found[node.name, 0] = length
+      found[node.name, 0] = properties(tensor.dtype, [], length)
     elif length is not None and tensor.shape.dim and min(row, default=0) >= 0:
       found[node.name, 0] = properties(tensor.dtype, [length, *row])
   return found
@@ -259,7 +255,7 @@ def _lists(
 
 def _numbers(
     loops: LoopRounds, guesser: Guesser, value: Evaluate, outputs: Outputs,
-    bound: Mapping[Tensor, Any]) -> Dict[Tensor, int]:
+    bound: Mapping[Tensor, Any]) -> Dict[Tensor, Any]:
   """Returns numbers that TensorFlow cannot see: counters that leave loops, and what a pop returns
   that always got the same number."""
   found = loops.exits()
@@ -272,8 +268,9 @@ def _numbers(
     if number is not None:
       found[node.name, port] = number
   # Numbers that were not bound yet and fit in int32.
-  return {tensor: number for tensor, number in found.items()
-          if bound.get(tensor) != number and abs(number) < 1 << 31}
+  return {(name, port): properties(outputs[name][port].dtype, [], number)
+          for (name, port), number in found.items() if abs(number) < 1 << 31 and not (
+              (name, port) in bound and bound[name, port].HasField("value"))}
 
 
 def _differ(before: Optional[List[int]], after: Optional[List[int]]) -> bool:
@@ -319,11 +316,8 @@ def _sinks(graph_def: GraphDef) -> List[str]:
 def _bind(graph_def: GraphDef, bound: Mapping[Tensor, Any]) -> GraphDef:
   """Returns a copy in which consumers of the bound tensors read sources of their shapes, or their
   values, instead."""
-  import tensorflow as tf
-
   copy = type(graph_def)()
   copy.CopyFrom(graph_def)  # the next pass binds more
-  nodes = {node.name: node for node in copy.node}
   # A source for each bound tensor is next to its op, which is kept for its other outputs.
   names = {tensor: f"{tensor[0]}/bound_shape_{tensor[1]}" for tensor in bound}
   for node in copy.node:
@@ -333,13 +327,9 @@ def _bind(graph_def: GraphDef, bound: Mapping[Tensor, Any]) -> GraphDef:
         node.input[i] = names[tensor]
   for tensor, known in bound.items():
     source = copy.node.add(name=names[tensor])
-    if isinstance(known, int):
-      # The element type of the op that gave the number; int32 where it has none.
-      node = nodes[tensor[0]]
-      dtype = next((node.attr[key].type for key in ("T", "element_dtype", "elem_type")
-                    if key in node.attr), _WHOLE_NUMBERS[0])
-      source.op, source.attr["dtype"].type = "Const", dtype
-      source.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(known, dtype))
-    else:
-      _make_source(source, known.dtype, known.shape)
+    _make_source(source, known.dtype, known.shape)
+    if known.HasField("value"):
+      source.op = "Const"
+      del source.attr["shape"]
+      source.attr["value"].tensor.CopyFrom(known.value)
   return copy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Container, List, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, Container, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.graphs import shapes
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
@@ -19,7 +19,6 @@ Outputs = Mapping[str, Sequence["OpInfo.TensorProperties"]]  # op name -> its ou
 # Bytes of an element whose content is stored elsewhere; handles are never moved.
 _STRING_BYTES = 24
 _OPAQUE = ("resource", "variant")
-
 
 
 def item_bytes(dtype: int) -> int:
@@ -57,12 +56,25 @@ def tensor_bytes(tensor: OpInfo.TensorProperties) -> Tuple[int, bool]:
   return elements * size, known
 
 
-def properties(dtype: int, dims: Sequence[int]) -> OpInfo.TensorProperties:
-  """Returns the proto of a tensor. Args: dtype: a `DataType` value; dims: all known."""
+def properties(
+    dtype: int, dims: Sequence[int], value: Optional[int] = None) -> OpInfo.TensorProperties:
+  """Returns the proto of a tensor.
+
+  Args:
+    dtype: a `DataType` value.
+    dims: the dimensions, all of them known.
+    value: the number in the tensor, if it is known.
+
+  Returns:
+    The type, shape and value.
+  """
+  import tensorflow as tf
   from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
   tensor = OpInfo.TensorProperties(dtype=dtype)
   shapes.write_shape(tensor.shape, tuple(dims))
+  if value is not None:
+    tensor.value.CopyFrom(tf.make_tensor_proto(value, dtype))
   return tensor
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence, Set, Tuple
 import numpy as np
 
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs.computation_graph import CONTROL
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
