@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import os
 from typing import Any, Dict, Optional
 
@@ -29,7 +28,6 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 _FORMAT = 16  # increase it whenever ops are counted differently
 _MAX_ENTRIES = 100  # a few hundred kB each
 _SUFFIX = ".work"
-_TEXTS = ("notes", "unknown", "unsure")
 
 
 def default_folder() -> str:
@@ -70,12 +68,14 @@ def load(folder: Optional[str], key: str) -> Optional[OpWork]:
     return None
   path = os.path.join(folder, key + _SUFFIX)
   try:
-    arrays: Dict[str, Any] = user_files.read_arrays(
+    fields: Dict[str, Any] = user_files.read_arrays(
         path, what="the cached work", remedy="remove it")
-    texts = json.loads(str(arrays.pop("texts")))
     os.utime(path)  # the oldest entries are removed first
-    return OpWork(**arrays, **{**texts, "notes": tuple(texts["notes"])})
-  except (PlacetoError, OSError, ValueError, KeyError, TypeError):
+    # Fields that are no arrays were written as arrays of texts, a text, and a number.
+    fields.update(notes=tuple(fields["notes"].tolist()), unknown=str(fields["unknown"]),
+                  unsure=bool(fields["unsure"]))
+    return OpWork(**fields)
+  except (PlacetoError, OSError, KeyError, TypeError):
     return None
 
 
@@ -89,9 +89,8 @@ def store(folder: Optional[str], key: str, work: OpWork) -> None:
   """
   if folder is None:
     return
-  content, fields = io.BytesIO(), dict(vars(work))
-  texts = {name: fields.pop(name) for name in _TEXTS}
-  np.savez_compressed(content, texts=np.array(json.dumps(texts)), **fields)
+  content = io.BytesIO()
+  np.savez_compressed(content, **vars(work))
   with contextlib.suppress(OSError, CostError):
     os.makedirs(folder, exist_ok=True)
     outputs.write(os.path.join(folder, key + _SUFFIX), content.getvalue(), error_type=CostError)

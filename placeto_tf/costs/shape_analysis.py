@@ -115,7 +115,7 @@ def analyse(
                for name, port in (*unknown, *growing) if (name, port) in seen}
     # Guesses are the last resort; those that may be wrong are reported to the caller.
     if not found:
-      found = guesser.guess(outputs)
+      found = guesser.guess(unknown, outputs)
       guessed.extend(tensor for tensor in found if guesser.is_unsure(tensor))
     if not found:
       break
@@ -256,17 +256,15 @@ def _lists(
 def _numbers(
     loops: LoopRounds, guesser: Guesser, value: Evaluate, outputs: Outputs,
     bound: Mapping[Tensor, Any]) -> Dict[Tensor, Any]:
-  """Returns numbers that TensorFlow cannot see: counters that leave loops, and what a pop returns
-  that always got the same number."""
+  """Returns numbers that TensorFlow cannot see: counters that leave loops, and copies of
+  numbers in stacks and lists that always got the same number."""
   found = loops.exits()
-  for node in guesser.pops():
-    port = int(node.op == "TensorListPopBack")
-    tensors = outputs.get(node.name, ())
-    element = guesser.pushed(node) if port < len(tensors) and (
-        tensors[port].dtype in _WHOLE_NUMBERS) else None
-    number = None if element is None else value(element)
+  for (name, port), source in guesser.copies.items():
+    tensors = outputs.get(name, ())
+    whole = port < len(tensors) and tensors[port].dtype in _WHOLE_NUMBERS
+    number = value(source) if whole else None
     if number is not None:
-      found[node.name, port] = number
+      found[name, port] = number
   # Numbers that were not bound yet and fit in int32.
   return {(name, port): properties(outputs[name][port].dtype, [], number)
           for (name, port), number in found.items() if abs(number) < 1 << 31 and not (

@@ -12,8 +12,7 @@ with such shapes.
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Dict, Iterable, List, Optional, Sequence
 
 from placeto_tf.costs.tensor_sizes import Outputs, num_elements, origin, properties
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
@@ -27,90 +26,86 @@ if TYPE_CHECKING:
 _STACKS = ("Stack", "StackV2")
 _STACK_PUSHES = ("StackPush", "StackPushV2")
 _STACK_POPS = ("StackPop", "StackPopV2")
-POPS = (*_STACK_POPS, "TensorListPopBack")
 _UNIQUE = types_with(any_number=(1,))
 _LOOKUPS = ("LookupTableFind", "LookupTableFindV2")
 _LISTS = ("TensorListLength", "TensorListStack")
 _LIST_SOURCES = ("TensorListReserve", "TensorListFromTensor")
-_CANDIDATES = _UNIQUE.union(POPS, _LOOKUPS, ("OptionalGetValue", "FusedBatchNormV3"))
 
 
 class Guesser:
-  """Guesses for one graph, pass by pass."""
+  """Guesses for one graph, pass by pass.
+
+  Attributes:
+    copies: output that was popped or kept -> the tensor that was pushed or given to be kept.
+    lists: the ops that read the length of a list.
+  """
 
   def __init__(self, graph_def: GraphDef):
     self._nodes = {node.name: node for node in graph_def.node}
-    self._candidates = [node for node in graph_def.node if node.op in _CANDIDATES]
     self.lists = [node for node in graph_def.node if node.op in _LISTS]
+    self.copies: Dict[Tensor, Tensor] = {}
+    # Stack -> the tensor that is pushed on it.
+    pushed = {self._source(node, _STACKS): parse(node.input[1])
+              for node in graph_def.node if node.op in _STACK_PUSHES}
+    pushed.pop("", None)  # a stack that is not known
+    for name, node in self._nodes.items():
+      if node.op in _STACK_POPS:
+        stack = self._source(node, _STACKS)
+        if stack in pushed:
+          self.copies[name, 0] = pushed[stack]
+      elif node.op == "TensorListPopBack":
+        push = self._source(node, ("TensorListPushBack",))
+        if push:
+          self.copies[name, 1] = parse(self._nodes[push].input[1])
+      elif node.op == "OptionalGetValue":
+        kept = self._source(node, ("OptionalFromValue",))
+        for port, text in enumerate(data_inputs(self._nodes[kept]) if kept else ()):
+          self.copies[name, port] = parse(text)
 
-  def guess(self, outputs: Outputs) -> Dict[Tensor, OpInfo.TensorProperties]:
-    """Returns (op, port) -> TensorProperties, for outputs of unknown shape that can be guessed.
+  def guess(
+      self, unknown: Iterable[Tensor], outputs: Outputs) -> Dict[Tensor, OpInfo.TensorProperties]:
+    """Guesses shapes.
 
     Args:
+      unknown: outputs of unknown shape.
       outputs: op name -> TensorProperties of each output, as far as known.
+
+    Returns:
+      (op, port) -> TensorProperties, for outputs that can be guessed.
     """
     found = {}
-    for node in self._candidates:
-      for port, tensor in enumerate(outputs.get(node.name, ())):
-        if num_elements(tensor.shape)[1]:
-          continue
-        dims = self._dims(node, port, outputs)
-        if dims is not None:
-          found[node.name, port] = properties(tensor.dtype, dims)
+    for name, port in unknown:
+      dims = self._dims(name, port, outputs)
+      if dims is not None:
+        found[name, port] = properties(outputs[name][port].dtype, dims)
     return found
 
-  def _dims(self, node: NodeDef, port: int, outputs: Outputs) -> Optional[List[int]]:
+  def _dims(self, name: str, port: int, outputs: Outputs) -> Optional[List[int]]:
     """Returns the dimensions of an output of unknown shape, None if they cannot be guessed."""
-    inputs = [parse(text) for text in data_inputs(node)]
-    if node.op == "FusedBatchNormV3":
-      # Port 5 is the reserve of cuDNN.
-      return [0] if port == 5 else None
+    node = self._nodes[name]
+    if (name, port) in self.copies:
+      return known_dims(outputs, self.copies[name, port])
     if node.op in _LOOKUPS:  # (table, keys, default value); the table's content is not known
-      keys, value = (known_dims(outputs, tensor) for tensor in inputs[1:3])
+      keys, value = (known_dims(outputs, parse(text)) for text in data_inputs(node)[1:3])
       return None if keys is None or value is None else keys + value
-    if node.op in POPS:
-      source = self.pushed(node)
-    elif node.op == "OptionalGetValue":  # a tensor that a branch kept for its gradient
-      kept = self._nodes.get(self._trace(node.input[0], ("OptionalFromValue",)))
-      parts = data_inputs(kept) if kept is not None else []
-      source = parse(parts[port]) if port < len(parts) else None
-    else:  # Unique: as many values as there are elements
-      source = inputs[0] if port == 0 else None
-    return known_dims(outputs, source) if source else None
+    if node.op in _UNIQUE and port == 0:  # as many values as there are elements
+      return known_dims(outputs, parse(node.input[0]))
+    # Port 5 is the reserve of cuDNN.
+    return [0] if node.op == "FusedBatchNormV3" and port == 5 else None
 
   def is_unsure(self, tensor: Tensor) -> bool:
     """Returns whether the guess for a tensor may be wrong: the tensor is no copy of another."""
     op_type = self._nodes[tensor[0]].op
     return op_type in _UNIQUE or op_type in _LOOKUPS
 
-  def pops(self) -> List[NodeDef]:
-    """Returns the ops that pop a tensor from a stack or list."""
-    return [node for node in self._candidates if node.op in POPS]
-
   def made_by(self, node: NodeDef) -> Optional[NodeDef]:
     """Returns the op that made the list whose length or elements a node reads."""
-    return self._nodes.get(
-        origin(self._nodes, parse(node.input[0]), _LIST_SOURCES, also="TensorListSetItem"))
+    return self._nodes.get(self._source(node, _LIST_SOURCES, also="TensorListSetItem"))
 
-  def pushed(self, pop: NodeDef) -> Optional[Tensor]:
-    """Returns the tensor that was pushed, which a pop returns."""
-    if pop.op == "TensorListPopBack":
-      push = self._trace(pop.input[0], ("TensorListPushBack",))
-      return parse(self._nodes[push].input[1]) if push else None
-    return self._pushed_on.get(self._trace(pop.input[0], _STACKS))
-
-  @functools.cached_property
-  def _pushed_on(self) -> Dict[str, Tensor]:
-    """Returns stack -> the tensor that is pushed on it."""
-    found = {self._trace(node.input[0], _STACKS): parse(node.input[1])
-             for node in self._nodes.values() if node.op in _STACK_PUSHES}
-    found.pop("", None)  # a stack that is not known
-    return found
-
-  def _trace(self, input_name: str, ops: Sequence[str]) -> str:
-    """Returns the name of the nearest op of these types that a handle or list comes from, or ""."""
+  def _source(self, node: NodeDef, ops: Sequence[str], also: str = "TensorListPopBack") -> str:
+    """Returns the name of the nearest op of these types that input 0 comes from, or ""."""
     # A list has the same pushes after a pop.
-    return origin(self._nodes, parse(input_name), ops, also="TensorListPopBack")
+    return origin(self._nodes, parse(node.input[0]), ops, also=also)
 
 
 def known_dims(outputs: Outputs, tensor: Tensor) -> Optional[List[int]]:
