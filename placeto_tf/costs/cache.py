@@ -30,11 +30,6 @@ _MAX_ENTRIES = 100  # a few hundred kB each
 _SUFFIX = ".work"
 
 
-def default_folder() -> str:
-  """Returns `placeto_tf/costs` in the user's cache folder, which XDG_CACHE_HOME names."""
-  return outputs.cache_folder("costs")
-
-
 def key_of(graph: ComputationGraph, graph_def: Any) -> str:
   """Returns a hex digest that differs between graphs of different work.
 

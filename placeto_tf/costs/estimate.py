@@ -26,6 +26,7 @@ from placeto_tf.costs.op_costs import OpCosts, launches_between_us
 from placeto_tf.costs.roofline import peak
 from placeto_tf.costs.work import OpWork, count_work
 from placeto_tf.errors import CostError
+from placeto_tf.files import outputs
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
   """
   graph_def = graphs.analysis_graph_def(graph)
   # With the cache off there is no key, and nothing is read or stored.
-  folder = cache_files.default_folder() if cache is True else os.fspath(cache) if cache else None
+  folder = outputs.cache_folder("costs") if cache is True else os.fspath(cache) if cache else None
   key = cache_files.key_of(graph, graph_def) if folder else ""
   work = cache_files.load(folder, key)
   if work is None:

@@ -131,8 +131,8 @@ def test_kernels_are_looked_up_with_texts_and_numbers_of_the_node():
 
 
 def test_without_any_gpu_kernels_gpus_are_assumed_to_have_them(mixed_graph, monkeypatch):
-  registered = kernels._registered_kernels
-  monkeypatch.setattr(kernels, "_registered_kernels", lambda op_type: [
+  registered = kernels._kernels
+  monkeypatch.setattr(kernels, "_kernels", lambda op_type: [
       kernel for kernel in registered(op_type) if kernel.device_type == "CPU"])
   graph = load_graph(mixed_graph)
   assert support(graph, "product") == (True, True)
