@@ -10,7 +10,7 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.device_names import find_device
 from placeto_tf.errors import PlacementError
-from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.computation_graph import KERNEL_TYPES, ComputationGraph
 
 
 def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
@@ -33,11 +33,10 @@ def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
   """
   n, d = graph.num_ops, cluster.num_devices
   # The kernels of a device type without a column are not known, so nothing is ruled out.
-  kernel_column = {name: k for k, name in enumerate(graph.kernel_types)}
   allowed = np.ones((n, d), dtype=bool)
   for j, device in enumerate(cluster.devices):
-    if device.type in kernel_column:
-      allowed[:, j] = graph.has_kernel[:, kernel_column[device.type]]
+    if device.type in KERNEL_TYPES:
+      allowed[:, j] = graph.has_kernel[:, KERNEL_TYPES.index(device.type)]
   # A colocated set may use the devices for which all of its ops have kernels.
   together = np.ones((n, d), dtype=bool)
   np.logical_and.at(together, graph.colocation, allowed)
@@ -115,7 +114,7 @@ def _without_device(graph: ComputationGraph, cluster: Cluster, op: int) -> str:
         "fetches that do not need the op (--fetches)")
   found = f"op {graph.op_names[op]!r} ({graph.op_types[op]})"
   # Some kind of device could run the set, but the cluster has none of that kind.
-  common = [kind for kind, able in zip(graph.kernel_types, np.all(kernels, axis=0)) if able]
+  common = [kind for kind, able in zip(KERNEL_TYPES, np.all(kernels, axis=0)) if able]
   if common:
     return (
         f"{found}, colocated with {len(mates) - 1} others, has a kernel on none of "

@@ -36,6 +36,7 @@ if typing.TYPE_CHECKING:
   from tensorflow.types.experimental import ConcreteFunction
 
 CONTROL = -1  # port of a control edge, as in TensorFlow's Graph::kControlSlot
+KERNEL_TYPES = ("CPU", "GPU")  # types of devices for which the kernels of ops are known
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,8 +97,8 @@ class ComputationGraph:
     edge_consumers: [E] int32 op indices.
     fetched_outputs: [O] bool, outputs that live to the end of the step.
     colocation: [N] int32, the smallest index of the ops that must share a device with this one.
-    kernel_types: [K] device types of the columns of `has_kernel` ("CPU", "GPU").
-    has_kernel: [N, K] bool, whether TensorFlow has a kernel for the op there.
+    has_kernel: [N, K] bool, whether TensorFlow has a kernel for the op on devices of each of
+      `KERNEL_TYPES`.
     executions: [N] float64, the number of runs of the op in one step (1 outside loops). Every loop
       is assumed to run `trip_count` times, 10 by default. Cost models use better estimates where
       the bound of a loop is known.
@@ -117,7 +118,6 @@ class ComputationGraph:
   edge_consumers: np.ndarray  # [E]
   fetched_outputs: np.ndarray  # [O]
   colocation: np.ndarray  # [N]
-  kernel_types: Tuple[str, ...]  # [K]
   has_kernel: np.ndarray  # [N, K]
   executions: np.ndarray  # [N]
   assigned_devices: Tuple[str, ...]  # [N]
@@ -184,11 +184,10 @@ class ComputationGraph:
     offsets = np.zeros(n + 1, dtype=np.int32)
     # Prefix sums: output_offsets[i + 1] - output_offsets[i] outputs of op i.
     np.cumsum(np.asarray(num_outputs, dtype=np.int32), out=offsets[1:])
-    kernel_types = tuple(fields.pop("kernel_types", ("CPU", "GPU")))
     defaults: Dict[str, Any] = dict(
         fetched_outputs=np.zeros(int(offsets[-1]), dtype=bool),
         colocation=np.arange(n, dtype=np.int32),
-        has_kernel=np.ones((n, len(kernel_types)), dtype=bool),
+        has_kernel=np.ones((n, len(KERNEL_TYPES)), dtype=bool),
         executions=np.ones(n, dtype=np.float64),
         assigned_devices=("",) * n,
     )
@@ -200,7 +199,6 @@ class ComputationGraph:
         edge_producers=rows[:, 0].astype(np.int32),
         edge_ports=rows[:, 1].astype(np.int32),
         edge_consumers=rows[:, 2].astype(np.int32),
-        kernel_types=kernel_types,
         **defaults,
     )
 
@@ -328,7 +326,7 @@ def _check(graph: ComputationGraph) -> None:
       "output_offsets": (len(graph.output_offsets), n + 1),
       "fetched_outputs": (len(graph.fetched_outputs), o),
       "colocation": (len(graph.colocation), n),
-      "has_kernel": (graph.has_kernel.shape, (n, len(graph.kernel_types))),
+      "has_kernel": (graph.has_kernel.shape, (n, len(KERNEL_TYPES))),
       "executions": (len(graph.executions), n),
       "assigned_devices": (len(graph.assigned_devices), n),
       "edge_ports": (len(graph.edge_ports), len(graph.edge_producers)),

@@ -28,7 +28,6 @@ from placeto_tf.graphs.computation_graph import (
   check_unique,
 )
 from placeto_tf.graphs.fetches import Endpoint, find_endpoint
-from placeto_tf.graphs.kernels import KERNEL_TYPES
 from placeto_tf.graphs.node_table import NodeTable
 from placeto_tf.graphs.op_defs import OpDefs
 from placeto_tf.graphs.pruning import prune
@@ -107,7 +106,6 @@ def from_cost_graph(source: GraphSource, fetches: Optional[Sequence[str]]) -> Co
       types[:len(positions)],
       table.num_outputs[step.positions],
       np.stack([step.producers, step.ports, step.consumers], axis=1),
-      kernel_types=KERNEL_TYPES,
       fetched_outputs=step.fetched_outputs(table),
       assigned_devices=tuple(nodes[i].device for i in positions),
       fetches=tuple(fetches) if fetches is not None else (),

@@ -19,7 +19,7 @@ from placeto_tf.graphs.colocation import MOVED_WITH_OTHERS, colocate
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource
 from placeto_tf.graphs.fetches import choose_fetches
 from placeto_tf.graphs.functions import inline_functions
-from placeto_tf.graphs.kernels import KERNEL_TYPES, NO_GPU_NOTE, KernelSupport
+from placeto_tf.graphs.kernels import NO_GPU_NOTE, KernelSupport
 from placeto_tf.graphs.loops import DEFAULT_TRIPS, frames_of, loops_of
 from placeto_tf.graphs.node_table import NodeTable, read_nodes
 from placeto_tf.graphs.pruning import bind_feeds, fed_defaults, prune
@@ -113,7 +113,6 @@ def from_graph_def(
       [node.op for node in nodes],
       table.num_outputs[positions],
       edges,
-      kernel_types=KERNEL_TYPES,
       fetched_outputs=step.fetched_outputs(table),
       colocation=colocation,
       has_kernel=has_kernel,

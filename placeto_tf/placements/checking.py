@@ -9,8 +9,7 @@ import numpy as np
 from placeto_tf.clusters import device_names
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.graphs import traversal
-from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.kernels import KERNEL_TYPES
+from placeto_tf.graphs.computation_graph import KERNEL_TYPES, ComputationGraph
 from placeto_tf.placements.coverage import file_ops
 from placeto_tf.placements.placement import Placement
 

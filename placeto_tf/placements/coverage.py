@@ -16,8 +16,8 @@ import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.graphs.colocation import colocate
-from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.kernels import KERNEL_TYPES, KernelSupport
+from placeto_tf.graphs.computation_graph import KERNEL_TYPES, ComputationGraph
+from placeto_tf.graphs.kernels import KernelSupport
 from placeto_tf.graphs.node_table import read_nodes
 
 
@@ -52,7 +52,7 @@ def file_ops(graph: ComputationGraph) -> FileOps:
   if source is None or nodes is None:
     return FileOps(
         graph.op_names, graph.op_types, np.arange(graph.num_ops), np.asarray(graph.colocation),
-        _kernel_columns(graph))
+        graph.has_kernel)
   names = [node.name for node in nodes]
   index = {name: i for i, name in enumerate(names)}
   positions = np.array([index[name] for name in graph.op_names], dtype=np.int64)
@@ -70,7 +70,7 @@ def file_ops(graph: ComputationGraph) -> FileOps:
     needed[positions] = True
     for i in np.flatnonzero(~needed).tolist():
       has_kernel[i] = support.has_kernel(table.nodes[i])
-  has_kernel[positions] = _kernel_columns(graph)
+  has_kernel[positions] = graph.has_kernel
   return FileOps(names, op_types, positions, colocation, has_kernel)
 
 
@@ -120,15 +120,6 @@ def _homes(ops: FileOps, cluster: Cluster) -> np.ndarray:
     able = common[:, KERNEL_TYPES.index(kind)] if kind in KERNEL_TYPES else np.array(True)
     homes = np.where(able, j, homes)
   return homes[ops.colocation].astype(np.int32)
-
-
-def _kernel_columns(graph: ComputationGraph) -> np.ndarray:
-  """Returns [N, K] the graph's kernels by `KERNEL_TYPES`; ops have kernels of unlisted types."""
-  columns = [
-      graph.has_kernel[:, graph.kernel_types.index(kind)]
-      if kind in graph.kernel_types else np.ones(graph.num_ops, dtype=bool)
-      for kind in KERNEL_TYPES]
-  return np.stack(columns, axis=1)
 
 
 def _file_nodes(graph: ComputationGraph) -> Any:

@@ -18,6 +18,7 @@ import graph_files
 from placeto_tf import zoo
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.graphs import CONTROL, load_graph
+from placeto_tf.graphs.computation_graph import KERNEL_TYPES
 from placeto_tf.placements import Placement, check, write_placed
 from placeto_tf.runtime import session as session_lib
 
@@ -142,7 +143,7 @@ def test_ops_run_where_a_random_placement_puts_them_and_losses_do_not_change(spe
   indices = _random_placement(graph, seed=1)
   placement = Placement.from_indices(graph, _cluster(), indices)
   # The placement is a hard one: both devices are full, and all parts of a step are cut.
-  movable = graph.has_kernel[:, graph.kernel_types.index("CPU")]
+  movable = graph.has_kernel[:, KERNEL_TYPES.index("CPU")]
   assert movable.all()
   assert np.bincount(indices, minlength=2).min() >= 0.3 * graph.num_ops
   cut = _parts_cut(graph, indices)
