@@ -10,8 +10,8 @@ unchanged, on every kind of device: a `compute_cost` of 0 is an op that launches
   node.temporary_memory_size, persistent_memory_size
   node.is_final                    the outputs are fetched
 
-OpPerformanceList, binary or text, holds measured costs alone, in nanoseconds, an entry for each op
-and kind of device:
+OpPerformanceList holds measured costs alone, in nanoseconds, an entry for each op and kind of
+device:
 
   op_performance.node, op.op       op and its type
   op_performance.op.device         DeviceProperties of the kind; its type says where it was measured
@@ -112,10 +112,16 @@ def read(path: str, op_names: Container[str]) -> Dict[str, List[Measurement]]:
     CostError: the file cannot be read, is no OpPerformanceList, names no op of the graph, or has a
       negative cost.
   """
+  from google.protobuf import message
+  from tensorflow.core.grappler.costs import op_performance_data_pb2
+
   content = user_files.read_bytes(
       path, what="the costs file", remedy="expected an OpPerformanceList", error_type=CostError)
   try:
-    found = of_op_performances(_parse(content))
+    found = of_op_performances(op_performance_data_pb2.OpPerformanceList.FromString(content))
+  except message.DecodeError:
+    raise CostError(
+        f"{path}: it is no OpPerformanceList; give a file that calibrate.py wrote") from None
   except CostError as error:
     raise CostError(f"{path}: {error}") from None
   ours = {name: measurements for name, measurements in found.items() if name in op_names}
@@ -218,18 +224,3 @@ def _time_at(share: float, times: Mapping[float, float]) -> float:
   slope = (times[shares[1]] - times[least]) / (shares[1] - least)
   # Below: along that line, at least in proportion.
   return max(times[least] - slope * (least - share), times[least] * share / least)
-
-
-def _parse(content: bytes) -> protos.OpPerformanceList:
-  """Returns the proto of its binary or text form. Raises CostError where it is neither."""
-  from google.protobuf import message, text_format
-  from tensorflow.core.grappler.costs import op_performance_data_pb2
-
-  try:
-    return op_performance_data_pb2.OpPerformanceList.FromString(content)
-  except message.DecodeError:
-    pass
-  try:
-    return text_format.Parse(content.decode("utf-8"), op_performance_data_pb2.OpPerformanceList())
-  except (UnicodeDecodeError, text_format.ParseError, RecursionError):
-    raise CostError("it is no OpPerformanceList, binary or text") from None
