@@ -26,7 +26,7 @@ import numpy as np
 
 from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
-from placeto_tf.files import user_files
+from placeto_tf.files import outputs, user_files
 
 _LINK_FIELDS = ("bandwidth_bytes_per_us", "latency_us")
 MAX_DEVICES = 4096  # the links of more devices would fill the memory
@@ -46,12 +46,13 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
     Plain dictionaries, lists, strings and numbers.
   """
   devices: Sequence[Device] = fields["devices"]
-  found: Dict[str, Any] = {"devices": [_plain(changed_fields(device)) for device in devices]}
+  found: Dict[str, Any] = {"devices": [outputs.plain(changed_fields(device)) for device in devices]}
   links = _links_to_json(
       [device.name for device in devices], [fields[name] for name in _LINK_FIELDS])
   if links:
     found["links"] = links
-  found.update(_plain({name: value for name, value in fields.items() if name not in _STRUCTURE}))
+  found.update(outputs.plain(
+      {name: value for name, value in fields.items() if name not in _STRUCTURE}))
   # Always written, because readers of the file cannot guess the value.
   found["op_overhead_us"] = float(fields.get("op_overhead_us", 0.0))
   return found
@@ -117,19 +118,6 @@ def _equal(a: Any, b: Any) -> bool:
   if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
     return a is not None and b is not None and np.array_equal(a, b)
   return a == b
-
-
-def _plain(value: Any) -> Any:
-  """Converts arrays, numbers of NumPy and tuples to JSON's values."""
-  if isinstance(value, np.ndarray):
-    return value.tolist()
-  if isinstance(value, np.generic):
-    return value.item()
-  if isinstance(value, Mapping):
-    return {key: _plain(item) for key, item in value.items()}
-  if isinstance(value, (list, tuple)):
-    return [_plain(item) for item in value]
-  return value
 
 
 def _expect_object(

@@ -15,13 +15,15 @@ not in the list, and the next run reports them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
+import math
 import os
 import secrets
 import shutil
 import stat
-from typing import Any, Dict, Iterator, List, Sequence, Type, TypeVar
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Type, TypeVar
 
 from placeto_tf.errors import PlacementError, PlacetoError, SetupError
 from placeto_tf.files import user_files
@@ -75,6 +77,21 @@ def write_json(path: str, content: Any, **options: Any) -> None:
     PlacetoError: the file cannot be written.
   """
   write(path, (json.dumps(content, indent=1) + "\n").encode("utf-8"), **options)
+
+
+def plain(value: Any) -> Any:
+  """Returns a value as JSON has it; records as objects, without placements.
+
+  NumPy's numbers become Python's, and numbers that are not finite become null.
+  """
+  if dataclasses.is_dataclass(value):
+    value = {name: item for name, item in vars(value).items() if name != "placement"}
+  if isinstance(value, Mapping):
+    return {key: plain(item) for key, item in value.items()}
+  value = value.tolist() if hasattr(value, "tolist") else value
+  if isinstance(value, (list, tuple)):
+    return [plain(item) for item in value]
+  return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class ResultDirectory:

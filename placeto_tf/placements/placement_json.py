@@ -5,14 +5,12 @@ Functions here take and return the fields of a `Placement` by name.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-import math
 from typing import Any, Dict, Mapping, Tuple
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.files import user_files
+from placeto_tf.files import outputs, user_files
 
 VERSION = 2
 # Fields that a file written by hand needs.
@@ -34,7 +32,7 @@ def to_json(fields: Mapping[str, Any]) -> Dict[str, Any]:
   found["devices"] = list(fields["devices"])
   found["placement"] = dict(fields["op_devices"])
   # 0 is a value of these fields.
-  found.update({name: plain(fields[name]) for name in _FIELDS
+  found.update({name: outputs.plain(fields[name]) for name in _FIELDS
                 if fields[name] not in ("", None, {})})
   # Files written by hand have no digest, so that they can be edited.
   if set(found) - set(_BY_HAND):
@@ -97,18 +95,3 @@ def _names(what: str, value: Any, expected: str) -> Tuple[str, ...]:
   for name in _expect(what, value, list, expected):
     _expect(f"an entry of {what}", name, str, "a name")
   return tuple(value)
-
-
-def plain(value: Any) -> Any:
-  """Returns a value as JSON has it; records as objects, without placements.
-
-  NumPy's numbers become Python's, and numbers that are not finite become null.
-  """
-  if dataclasses.is_dataclass(value):
-    value = {name: item for name, item in vars(value).items() if name != "placement"}
-  if isinstance(value, Mapping):
-    return {key: plain(item) for key, item in value.items()}
-  value = value.tolist() if hasattr(value, "tolist") else value
-  if isinstance(value, (list, tuple)):
-    return [plain(item) for item in value]
-  return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -16,7 +16,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import counted, listed
 from placeto_tf.files import outputs
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.placements import placement_json, write_placed, writing
+from placeto_tf.placements import write_placed, writing
 from placeto_tf.placing import explaining, run, tables, what_now
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.observing import Observer
@@ -93,7 +93,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
   """Returns the run as JSON: the options, the graph, and every row of the table."""
   config, explanation, measured = result.config, result.explanation, result.measured
   current_us = result.baselines["current"].step_time_us
-  return placement_json.plain({
+  return outputs.plain({
       **vars(config), "costs": str(config.costs), "pins": dict(config.pins),
       "max_seconds": config.budget.max_seconds, "stop_within": config.budget.stop_within,
       "independent_runs": config.num_runs,
