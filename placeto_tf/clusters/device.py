@@ -36,7 +36,6 @@ class Device:
     own_costs: whether the device has its own column of `OpCosts`, even if other devices are equal.
     op_efficiency: op type -> efficiency, for types known to differ.
     op_start_us: op type -> time of a kernel beside its work, in which few of the cores are busy.
-    op_start_us: op type -> time of a kernel beside its work, in which few of the cores are busy.
     product_peaks: type of the inputs, such as "float16" -> {"flops_per_us": peak of matrix products
       and convolutions, "efficiency": of these}; without an efficiency it is the device's. Other
       types have the peak of the properties.
