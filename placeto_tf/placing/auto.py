@@ -18,21 +18,20 @@ If only evaluations are limited, the clock has no influence, and equal seeds giv
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 import numpy as np
 
 from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.method import Method
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.annealing import PLENTY
 from placeto_tf.search.independent_runs import ONE_RUN, Runs
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.search.starts import in_time, of_a_start
 
-DEFAULT_BUDGET = Budget(max_seconds=60.0)
 POLICY_SHARE = 0.7  # of the budget, at most; the policy ends after some thousand evaluations
 # With `stop_within`, the shortest time of the policy and annealing before their gain is judged.
 FIRST_SECONDS, FIRST_EVALUATIONS, MOST_DOUBLINGS = 5.0, 2000, 3
@@ -41,13 +40,13 @@ SETUP_SECONDS_AN_OP = 1e-4
 
 
 def run_auto(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
+    problem: PlacementProblem, budget: Budget, seed: int = 0, *,
     learned: bool = True, runs: Runs = ONE_RUN, bound_us: Optional[float] = None) -> np.ndarray:
   """Runs references, constructions, the policy and annealing within one budget.
 
   Args:
     problem: the problem; its search log gets a record of each method.
-    budget: of all methods together, counted from the making of the problem; by default 60 s.
+    budget: of all methods together, counted from the making of the problem.
     seed: of all methods.
     learned: whether the policy runs.
     runs: the number of independent runs of the policy and of annealing, and their executor.
@@ -56,24 +55,14 @@ def run_auto(
   Returns:
     The best placement found, [N].
   """
-  log, budget = problem.search_log, budget or DEFAULT_BUDGET
+  log = problem.search_log
   # Lower bounds by a billionth, so that rounding errors cannot make them too high.
   optimum_us = (lower_bound_us(problem) if bound_us is None else bound_us) * (1 + 2e-9)
   budget = dataclasses.replace(budget, target_us=max(budget.target_us or 0.0, optimum_us) or None)
-
-  def run(method: Method, budget: Budget, **own: Any) -> None:
-    """Runs one method and records it in the search log.
-
-    Args:
-      method: to run.
-      budget: of this method.
-      **own: further arguments of the method.
-    """
-    log.run(method.name, lambda: running.run(problem, method, budget, seed, runs=runs, **own))
+  run = functools.partial(running.run, problem, seed=seed, runs=runs)
 
   # 1. References always run, even if the bound is met, because the table shows them.
-  for method in registry.references():
-    run(method, of_a_start(log, dataclasses.replace(budget, target_us=None)))
+  running.run_references(problem, dataclasses.replace(budget, target_us=None), seed)
   # If no op has a choice of devices, there is only one placement.
   log.proven = log.best_fits and not (problem.allowed_ops.sum(axis=1) > 1).any()
   for method in registry.constructions():
@@ -98,7 +87,8 @@ def run_auto(
     if not (log.proven or log.exhausted(stretch)) and time_for_a_search(problem, stretch):
       # Without a policy, annealing starts from the best placement in any case.
       anew = policy is not None and log.expected_evaluations(stretch, *began) >= PLENTY
-      run(registry.find("annealing"), stretch, **({"start": begin} if anew else {}))
+      own: Dict[str, Any] = {"start": begin} if anew else {}
+      run(registry.find("annealing"), stretch, **own)
     gain_us = before_us - log.best_objective_us
     # Judge the gain after a stretch that doubled the time, not after the first or the last one.
     log.saturated = 0 < k < doublings and log.best_fits and not log.exhausted(budget) and (

@@ -3,16 +3,17 @@
 A result is a `PlacingResult`. Its class is not imported, because the class uses this module.
 
 The path is followed back from the op that ends last. An op begins when its device is free and its
-last input has arrived; a transfer begins when its producer has ended and the bus is free. So each
-microsecond of the step belongs to computing, sending, launching or waiting.
+last input has arrived. So each microsecond of the step belongs to computing, sending, launching or
+waiting.
 
-Dimensions: N ops, D devices, T transfers.
+Dimensions: N ops, D devices.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import operator
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -53,7 +54,7 @@ class Explanation:
   Attributes:
     step_time_us: of the step.
     compute_us: device -> time.
-    transfer_us: "device -> device" -> time, including latencies and packing.
+    transfer_us: "device -> device" -> time, including waits for a bus, latencies and packing.
     launches_us: launch overheads after ops.
     waiting_us: the rest.
     costliest: (op, device, us) of the ops that take longest on the path.
@@ -132,8 +133,9 @@ def _critical_path(
     graph: ComputationGraph, step: SimulationResult) -> Dict[Tuple[str, Any], float]:
   """Follows the path from the op that ends last to the beginning of the step.
 
-  Items are the ops, 0 to N - 1, followed by the transfers. The item before another one on the path
-  is the one that ended last: its last input, or the item before it on its device or bus.
+  The op before another one on the path is the one for which it waited longest: the producer of its
+  last input, or the op before it on its device. A transfer takes from the end of its producer until
+  its consumer begins; so it includes the wait for a bus, latencies, packing and unpacking.
 
   Args:
     graph: N ops.
@@ -144,99 +146,50 @@ def _critical_path(
     ("launches", 0) and ("waiting", 0); and ("op", op), the time of each op.
   """
   path: Dict[Tuple[str, Any], float] = collections.defaultdict(float)
-  num_ops, place, sent = graph.num_ops, step.placement, step.transfers
-  if not num_ops:
+  if not graph.num_ops:
     return path
-  start_us = np.concatenate([step.start_us, sent.start_us])  # [N + T]
-  end_us = np.concatenate([step.end_us, sent.end_us])
-  rank = topological_rank(graph)
-  # [N + T] the item before each on its device or bus.
-  before = _previous(  # devices and buses are numbered together
-      np.concatenate([place, step.cluster.num_devices + _buses(step)]), start_us, end_us,
-      np.concatenate([rank, rank[sent.ops]]))
-  # (op, output port, destination) -> item of its transfer.
-  transfer_of = {
-      (op, port, d): num_ops + t
-      for t, (op, port) in enumerate(zip(sent.ops.tolist(), sent.ports.tolist()))
-      for d in np.flatnonzero(sent.destinations[t]).tolist()}
-  # Inputs of each item: a producer on the same device, or the transfer that brings its output.
-  inputs: List[List[int]] = [[] for _ in range(num_ops)] + [[op] for op in sent.ops.tolist()]
+  place, sent, start_us, end_us = step.placement, step.transfers, step.start_us, step.end_us
+  # (op, output port, destination) -> when the output is there.
+  there_us = {
+      (op, port, d): end_us + step.cluster.latency_us[source, d]
+      for op, port, source, end_us, destinations in zip(
+          sent.ops.tolist(), sent.ports.tolist(), sent.sources.tolist(), sent.end_us.tolist(),
+          sent.destinations) for d in np.flatnonzero(destinations).tolist()}
+  # Inputs of each op: (when the input is on the op's device, producer).
+  inputs: List[List[Tuple[float, int]]] = [[] for _ in range(graph.num_ops)]
   for producer, port, consumer in zip(
       graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
-    there = int(place[consumer])
-    inputs[consumer].append(
-        producer if place[producer] == there else transfer_of[producer, port, there])
+    inputs[consumer].append((float(end_us[producer]) if place[producer] == place[consumer] else (
+        there_us[producer, port, int(place[consumer])]), producer))
+  # [N] the op before each on its device; -1 for the first. Among ops of zero duration at one
+  # instant, the topological rank puts an op after its inputs.
+  order = np.lexsort((topological_rank(graph), end_us, start_us, place))
+  before = np.full(graph.num_ops, -1)
+  same = place[order[1:]] == place[order[:-1]]
+  before[order[1:][same]] = order[:-1][same]
 
-  item = int(np.argmax(step.end_us))
-  to = int(place[item])  # the device that the item runs on or sends to
-  seen = set()
-  while item not in seen:  # a cycle is possible only among items of zero duration
-    seen.add(item)
-    # Count the item's own time, then the gap before it.
-    took_us = float(end_us[item] - start_us[item])
-    if item < num_ops:
-      launches_us = float(step.launches_us[item])  # between the runs of an op in a loop
-      path["launches", 0] += launches_us
-      path["compute", to] += took_us - launches_us
-      path["op", item] = took_us
-    else:
-      source = int(sent.sources[item - num_ops])
-      path["transfer", (source, to)] += took_us
-    # A transfer arrives its link's latency after its end.
-    there_us = [end_us[other] if other < num_ops else end_us[other] + step.cluster.latency_us[
-        sent.sources[other - num_ops], to] for other in inputs[item]]
-    # The input that arrived last; -1 without inputs.
-    last = inputs[item][int(np.argmax(there_us))] if there_us else -1
-    prior = int(before[item])
+  op = int(np.argmax(end_us))
+  while op >= 0:
+    device, launches_us = int(place[op]), float(step.launches_us[op])  # between rounds of a loop
+    path["op", op] = float(end_us[op] - start_us[op])
+    path["launches", 0] += launches_us
+    path["compute", device] += path["op", op] - launches_us
     # The device was busy longer than the last input took to arrive.
-    if prior >= 0 and (last < 0 or max(there_us) < end_us[prior] <= start_us[item]):
-      last = prior
+    arrived_us, last = max(inputs[op], key=operator.itemgetter(0), default=(-1.0, -1))
+    if arrived_us < end_us[before[op]] <= start_us[op] and before[op] >= 0:
+      last = int(before[op])
+    # The gap between both ops, or before the first op of the path.
+    gap_us = float(start_us[op] - (end_us[last] if last >= 0 else 0.0))
     if last < 0:
-      break
-    # The gap between the item and the one before it; the types of both give the cause.
-    gap_us = float(start_us[item] - end_us[last])
-    if item >= num_ops:  # packing, or the gap between two transfers of a bus
-      path["transfer", (source, to)] += gap_us
-    elif last >= num_ops:  # latency, delivery and unpacking
-      path["transfer", (int(sent.sources[last - num_ops]), to)] += gap_us
+      path["waiting", 0] += gap_us
+    elif place[last] != device:
+      path["transfer", (int(place[last]), device)] += gap_us
     else:  # the device may have been in the overhead of the op that ended before, or of others
-      launch_us = gap_us if step.cluster.launch_us else min(gap_us, step.cluster.op_overhead_us)
-      path["launches", 0] += launch_us
-      path["waiting", 0] += gap_us - launch_us
-    if last < num_ops:
-      to = int(place[last])
-    elif not sent.destinations[last - num_ops][to]:  # the bus was busy with a transfer elsewhere
-      to = int(np.flatnonzero(sent.destinations[last - num_ops])[0])
-    item = last
-  # The first item of the path may begin after 0.
-  path["waiting", 0] += float(start_us[item])
+      overhead_us = gap_us if step.cluster.launch_us else min(gap_us, step.cluster.op_overhead_us)
+      path["launches", 0] += overhead_us
+      path["waiting", 0] += gap_us - overhead_us
+    op = last
   return path
-
-
-def _buses(step: SimulationResult) -> np.ndarray:
-  """Returns [T], the bus of each transfer: of its source, of its link, or a bus of its own."""
-  sent = step.transfers
-  if step.cluster.transfers == "unlimited":
-    return np.arange(len(sent))
-  buses = sent.sources.astype(np.int64)
-  if step.cluster.transfers == "pair":
-    buses = buses * step.cluster.num_devices + sent.destinations.argmax(axis=1)
-  return buses
-
-
-def _previous(
-    owners: np.ndarray, start_us: np.ndarray, end_us: np.ndarray, rank: np.ndarray) -> np.ndarray:
-  """Returns [N], the item before each on its device or bus; -1 for the first.
-
-  `rank` is topological, so that among items of zero duration at the same time, an item comes after
-  its inputs.
-  """
-  # Sort by owner, then start, end and rank: the item before has the same owner.
-  order = np.lexsort((rank, end_us, start_us, owners))
-  found = np.full(len(owners), -1)
-  same = owners[order[1:]] == owners[order[:-1]]
-  found[order[1:][same]] = order[:-1][same]
-  return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import sys
 import time
-from typing import Callable, Iterator, Optional, Union
+from typing import Callable, Iterator, Tuple, Union
 
 import numpy as np
 from tqdm import auto as tqdm_auto
@@ -27,13 +27,11 @@ class Observer:
 
   Attributes:
     shown: whether progress is shown on stderr.
-    progress: a function of the user's that is called, too.
-    record: called with the problem whenever there is progress.
+    listeners: functions that are called, too, whenever there is progress.
   """
 
   shown: bool = False
-  progress: Optional[Progress] = None
-  record: Callable[[PlacementProblem], None] = lambda problem: None
+  listeners: Tuple[Progress, ...] = ()
 
   def say(self, text: str) -> None:
     """Shows a message of one line."""
@@ -69,16 +67,15 @@ class Observer:
             "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}")) as bar:
 
       def tell(problem: PlacementProblem, placer: str) -> None:
-        """Tells the user's function, and updates the bar a few times a second.
+        """Tells the listeners, and updates the bar a few times a second.
 
         Args:
           problem: the problem, with the search log to show.
           placer: name of the placer that runs.
         """
         nonlocal shown
-        self.record(problem)
-        if self.progress is not None:
-          self.progress(problem, placer)
+        for listener in self.listeners:
+          listener(problem, placer)
         # A change of the placer is shown at once.
         if not self.shown or (
             placer == shown[0] and time.monotonic() - shown[1] < _REFRESH_SECONDS):
@@ -104,6 +101,6 @@ def observer_of(progress: Union[bool, Progress, None]) -> Observer:
   None shows progress if stderr is a terminal, or in a notebook.
   """
   if callable(progress):
-    return Observer(progress=progress)
+    return Observer(listeners=(progress,))
   watched = "ipykernel" in sys.modules or sys.stderr.isatty()
   return Observer(watched if progress is None else progress)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-from typing import Any, Callable, Iterator, List, Tuple, TypeVar
+from typing import Any, Callable, List, Tuple, TypeVar
 
 T = TypeVar("T")
 Setting = Tuple[Callable[[], Any], Callable[[Any], None], Any]  # get, set, value for training
@@ -28,36 +28,24 @@ def run_with_own_settings(call: Callable[[], T], seed: int, stop: Callable[[], N
   Returns:
     The result of `call`.
   """
-  with own_settings(seed), concurrent.futures.ThreadPoolExecutor(1) as thread:
-    training = thread.submit(_eagerly, call)
+  from tensorflow.python.eager import context
+
+  def eagerly() -> T:
+    """Calls the function in eager mode, even if the program has turned eager mode off."""
+    with context.eager_mode():
+      return call()
+
+  with contextlib.ExitStack() as stack:
+    # Restored in reverse order, because later settings may depend on earlier ones.
+    for get, put, value in _settings(seed):
+      stack.callback(put, get())
+      put(value)
+    training = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1)).submit(eagerly)
     try:
       return training.result()
     except KeyboardInterrupt:
       stop()
       raise
-
-
-@contextlib.contextmanager
-def own_settings(seed: int) -> Iterator[None]:
-  """Changes the settings of the process for training, and restores them at the end."""
-  settings = _settings(seed)
-  before = [get() for get, _, _ in settings]
-  try:
-    for _, put, value in settings:
-      put(value)
-    yield
-  finally:
-    # Restore in reverse order, because later settings may depend on earlier ones.
-    for (_, put, _), value in reversed(list(zip(settings, before))):
-      put(value)
-
-
-def _eagerly(call: Callable[[], T]) -> T:
-  """Calls a function in eager mode, even if the program has turned eager mode off."""
-  from tensorflow.python.eager import context
-
-  with context.eager_mode():
-    return call()
 
 
 def _settings(seed: int) -> List[Setting]:

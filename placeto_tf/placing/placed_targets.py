@@ -56,19 +56,20 @@ def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: An
         "the result with write_placed(result.graph, result.placement, out_dir)")
   # Models become functions; functions, protos and live graphs are placed.
   if keras_models.is_keras_model(target):
-    target = _inference_of(target, result.graph)
+    placed = result.graph.origin.tf_graph
+    # The function that was placed, if it is this model's.
+    target = placed if getattr(placed, "_placeto_model", None) is target else (
+        keras_models.inference_function(target))
   is_live = is_concrete_function(target) or is_function(target)
   target = concrete_of(target) if is_live else target
   replicated = result.replicated
-  # One replica, or the target has the replicas already.
-  has_replicas = replicated is None or _is_graph(target, replicated.graph)
-  if has_replicas and not is_live:
+  if replicated is None and not is_live:
     return result.placement.apply(target, **options)
-  if not _is_graph(target, result.graph if has_replicas else result.replication.whole):
+  if not _is_graph(target, result.graph if replicated is None else result.replication.whole):
     raise PlacementError(
         f"the {type(target).__name__} is not the graph that was placed; give that graph, or "
         "place this one")
-  if has_replicas:
+  if replicated is None:
     return place_function(result.placement, target)
   if is_live:
     # The function with the ops of its replicas, which takes the whole batch.
@@ -103,24 +104,15 @@ def _placed_meta_graph(result: Any, replicated: ReplicatedGraph, original: Any) 
   return Placement.from_indices(graph, result.cluster, indices).apply(meta_graph)
 
 
-def _inference_of(model: Any, graph: ComputationGraph) -> Any:
-  """Returns the inference function of a Keras model; the placed function if it is the model's."""
-  placed = None if graph.source is None else graph.source.tf_graph
-  if getattr(placed, "_placeto_model", None) is model:
-    return placed
-  return keras_models.inference_function(model)
-
-
 def _apply_to_path(result: Any, path: str, out_dir: Optional[str], **options: Any) -> Any:
   """Returns the placed content of a file, or the path that was written in `out_dir`."""
-  source = result.graph.source
   if keras_files.is_keras_file(path) and out_dir is None:
-    placed = None if source is None else getattr(source.tf_graph, "_placeto_model", None)
+    placed = getattr(result.graph.origin.tf_graph, "_placeto_model", None)
     return apply_result(result, keras_files.load_model(path) if placed is None else placed, None,
                         **options)
   whole = result.graph if result.replicated is None else result.replication.whole
   if out_dir is not None:
-    placed_path = None if whole.source is None else whole.source.path
+    placed_path = whole.origin.path
     # Compare resolved paths, because symbolic links may name the same file.
     if placed_path is not None and os.path.realpath(placed_path) != os.path.realpath(path):
       raise PlacementError(
@@ -152,9 +144,7 @@ def _graph_def(target: Any) -> Any:
 
 def _is_graph(target: Any, graph: ComputationGraph) -> bool:
   """Returns whether a target has all ops of a graph, with inlined calls, and no others."""
-  if graph.source is None or graph.source.graph_def is None:
-    return False
   found, wanted = (
       None if each is None else {node.name: node.op for node in inline_functions(each)[0].node}
-      for each in (_graph_def(target), graph.source.graph_def))
+      for each in (_graph_def(target), graph.origin.graph_def))
   return found == wanted

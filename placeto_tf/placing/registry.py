@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import os
 from typing import Optional, Sequence, Tuple
 
 from placeto_tf import policies
 from placeto_tf.errors import PlacementError
-from placeto_tf.files import user_files
 from placeto_tf.problem.method import (
     Kind,
     Method,
@@ -135,29 +133,15 @@ def check_weights(method: Method, policy_weights: Optional[str]) -> None:
         f"{method.weights.flags}")
 
 
-def read_weights(method: Method, policy_weights: Optional[str]) -> Tuple[str, ...]:
+def read_weights(method: Method, policy_weights: Optional[str]) -> None:
   """Checks that the given weights of a method can be read.
 
   Args:
     method: the method to run.
     policy_weights: directory of weights, or None.
 
-  Returns:
-    A note if the training run of the weights has not ended; else none.
-
   Raises:
     PlacetoError: the weights cannot be read.
   """
-  if policy_weights is None or method.weights is None or method.weights.load is None:
-    return ()
-  method.weights.load()(policy_weights)
-  # The given directory is a training run, or the weights inside a run.
-  for folder in (policy_weights, os.path.dirname(os.path.abspath(policy_weights))):
-    path = os.path.join(folder, "config.json")
-    if os.path.isfile(path) and not os.path.lexists(os.path.join(folder, "done.json")):
-      config = user_files.read_json_object(
-          path, what="the run's configuration", remedy="put an undamaged copy back")
-      return (f"the run in {folder!r} is not over: the weights are those of its last checkpoint "
-              f"before iteration {config.get('iterations', '?')}; the same command of train.py "
-              "goes on from there",)
-  return ()
+  if policy_weights is not None and method.weights is not None and method.weights.load is not None:
+    method.weights.load()(policy_weights)

@@ -32,14 +32,13 @@ from placeto_tf.errors import GraphError
 from placeto_tf.placing import registry, running
 from placeto_tf.placing.auto import time_for_a_search
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.method import Kind, Method
+from placeto_tf.problem.method import Method
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import ReplicaSource
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph, strategy_name
 from placeto_tf.search.independent_runs import ONE_RUN, Runs
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.search.pipelines import promising
-from placeto_tf.search.starts import of_a_start
 
 FIRST_SHARE = 0.4
 BEHIND, CLOSE = 1.15, 1.03
@@ -116,8 +115,11 @@ def search_replicas(
     for candidate in search.candidates:
       search.start(candidate)
     before = time.monotonic()
-    search.candidates += more(min(each.example_us for each in search.candidates))
+    pipelines = more(min(each.example_us for each in search.candidates))
     search.started += time.monotonic() - before
+    for candidate in pipelines:
+      search.start(candidate)
+    search.candidates += pipelines
     # Candidates that can still win.
     alive = _possible([each for each in search.candidates if not each.reference])
     numbers = sorted({(each.replicas, each.micro_batches) for each in alive})
@@ -137,8 +139,7 @@ def search_replicas(
   except KeyboardInterrupt:
     if any(each.problem.search_log.best_placement is None for each in search.candidates):
       raise
-  return min((each for each in search.candidates
-              if not each.reference or len(search.candidates) == 1),
+  return min((each for each in search.candidates if not each.reference),
              key=lambda each: (each.rank, each.replicas, each.mirrored))
 
 
@@ -205,30 +206,22 @@ class _Search:
         None if seconds is None else log.seconds + max(1e-9, share * seconds))
 
   def run(self, candidate: Candidate, method: Method, budget: Budget) -> None:
-    """Runs a method on a candidate and records it in the candidate's search log.
+    """Runs a method on a candidate.
 
     Args:
       candidate, method, budget: of the run.
     """
-    problem = candidate.problem
-    problem.search_log.observer = functools.partial(self.announce, problem)
-    run = functools.partial(running.run, problem, method, budget, self.seed, runs=self.runs)
-    if method.kind is Kind.AUTO:  # records its parts itself
-      run()
-    else:
-      problem.search_log.run(method.name, run)
+    running.run(candidate.problem, method, budget, self.seed, runs=self.runs)
 
   def start(self, candidate: Candidate) -> None:
     """Evaluates the placements of a candidate that need no search (stage 1)."""
+    problem, budget = candidate.problem, self.part(candidate.problem, 1.0)
+    problem.search_log.observer = functools.partial(self.announce, problem)
     # A pipeline begins with the placement of its stages.
-    if candidate.micro_batches > 1:
-      return
-    budget = self.part(candidate.problem, 1.0)
-    if candidate.replicas > 1:
+    if candidate.micro_batches == 1 and candidate.replicas > 1:
       self.run(candidate, registry.find("replica_shares"), budget)
-      return
-    for method in registry.references():
-      self.run(candidate, method, of_a_start(candidate.problem.search_log, budget))
+    elif candidate.micro_batches == 1:
+      running.run_references(problem, budget, self.seed)
 
   def finish(self, candidate: Candidate, share: float) -> None:
     """Runs the policy and annealing on one of the best candidates (stage 3).

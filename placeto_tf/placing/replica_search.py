@@ -112,10 +112,6 @@ class _ReplicaSearch:
     # Use only as many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
     widest = made[max(strategy for strategy in made if not strategy[1] and strategy[2] == 1)]
     self.candidates = [made[strategy] for strategy in sorted(made) if strategy in strategies]
-    # The requested number could not be made, so only the other candidates are left.
-    if all(each.reference for each in self.candidates):
-      for each in self.candidates:
-        each.reference = False
 
     def pipelines(example_us: float) -> List[Candidate]:
       """Makes the pipelines that are worth trying beside a step time per example."""
@@ -304,16 +300,16 @@ def _baselines(
       return row
     return dataclasses.replace(row, step_time_us=row.step_time_us * (best.global_batch / batch))
 
-  rows: Dict[str, Baseline] = {}
+  def rows_of(candidate: Candidate) -> Dict[str, Baseline]:
+    """Returns the rows of the methods that a candidate ran."""
+    return {record.name: scaled(Baseline.of(candidate.problem, record), candidate.global_batch)
+            for record in candidate.problem.search_log.method_runs}
+
   # The candidate of one replica comes first; its rows are the references.
-  first, baseline = candidates[0], replication.data_parallel
-  for record in first.problem.search_log.method_runs:
-    rows[record.name] = scaled(Baseline.of(first.problem, record), first.global_batch)
+  rows, baseline = rows_of(candidates[0]), replication.data_parallel
   if baseline is not None:
     rows[DATA_PARALLEL] = scaled(
         Baseline(baseline.step_time_us, baseline.fits, baseline.peak_memory_bytes, None, 1),
         baseline.global_batch)
-  if best is not first:
-    for record in best.problem.search_log.method_runs:
-      rows[record.name] = Baseline.of(best.problem, record)
+  rows.update(rows_of(best))
   return rows

@@ -287,7 +287,7 @@ class PlacingResult:
 
   def __str__(self) -> str:
     """Returns a few lines, of which the first have the step time, unknowns and a grown batch."""
-    return tables.summary(self)
+    return "\n".join(tables.caveats(self) + tables.last_lines(self))
 
   def _repr_html_(self) -> str:
     """Returns the table and the timeline as HTML, for a notebook."""

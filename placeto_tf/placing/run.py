@@ -29,17 +29,14 @@ from placeto_tf.placing.config import Devices, PlacingConfig, as_cluster, check_
 from placeto_tf.placing.observing import SILENT, Observer, Progress, observer_of
 from placeto_tf.placing.result import INTERRUPTED, Baseline, PlacingResult, check_fits
 from placeto_tf.placing.summaries import Events
-from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.executors import executor_at
 from placeto_tf.problem.host_options import own_host_note
 from placeto_tf.problem.method import Kind
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.problem.search_log import SearchLog
 from placeto_tf.replication.batches import ReplicaSource, is_spec, split_spec
 from placeto_tf.runtime.workers import make_runtime
 from placeto_tf.search.independent_runs import Runs
 from placeto_tf.search.lower_bounds import lower_bound_us
-from placeto_tf.search.starts import of_a_start
 from placeto_tf.simulation import SimulationResult, Simulator
 
 Loaded = Union[ComputationGraph, ReplicaSource]
@@ -137,8 +134,8 @@ def place_with(
     if root_dir is None:
       return search(loaded, cluster, config, observer=observer)
     with Events(root_dir) as events:
-      result = search(
-          loaded, cluster, config, observer=dataclasses.replace(observer, record=events.record))
+      result = search(loaded, cluster, config, observer=dataclasses.replace(
+          observer, listeners=(events.record, *observer.listeners)))
       with observer.stage("Writing TensorBoard's events"):
         events.finish(result)
   return result
@@ -163,7 +160,8 @@ def place_graph(
   Raises:
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
   """
-  notes = registry.read_weights(registry.find(config.method), config.policy_weights)
+  method = registry.find(config.method)
+  registry.read_weights(method, config.policy_weights)
   if config.cost == "measured":
     make_runtime(cluster, config.workers)  # fail before the search if the workers are wrong
   with observer.stage("Estimating costs"):
@@ -177,22 +175,17 @@ def place_graph(
       # The report has the number of runs that Ray can start.
       config = dataclasses.replace(config, independent_runs=max(1, executor.cores))
     runs = Runs(config.num_runs, executor)
-    compile_ahead(problem, registry.find(config.method), observer.stage)
+    compile_ahead(problem, method, observer.stage)
     bound_us = lower_bound_us(problem)
     progress = stack.enter_context(observer.search(config.budget))
     problem = problem.renewed()  # the clock begins now, after all preparations
-    budget = config.budget
-    if budget.stop_within and bound_us > 0:
-      budget = dataclasses.replace(budget, target_us=bound_us * (1 + budget.stop_within))
-    interrupted = _search(problem, config, budget, bound_us, runs, progress)
+    ended = _search(problem, config, bound_us, runs, progress)
     log = problem.search_log
-    ended = INTERRUPTED if interrupted else _ended(
-        log, budget, auto=registry.find(config.method).kind is Kind.AUTO)
     check_fits(problem)
     # Simulate the placements of all methods once more, for their rows of the table.
     rows = {each.name: Baseline.of(problem, each) for each in log.method_runs}
     best, proven, measured = log.best_known, log.proven, None
-    notes += tuple(filter(None, [own_host_note(graph, cluster, costs, best)]))
+    notes = tuple(filter(None, [own_host_note(graph, cluster, costs, best)]))
     if config.cost == "measured":
       # The best placement is measured even if no method's own placement fits in memory.
       found = {name: row.placement for name, row in rows.items()
@@ -211,8 +204,31 @@ def place_graph(
       measured=measured)
 
 
-def _ended(log: SearchLog, budget: Budget, *, auto: bool) -> str:
-  """Returns a text with the reason why an uninterrupted search ended."""
+def _search(
+    problem: PlacementProblem, config: PlacingConfig, bound_us: float, runs: Runs,
+    progress: Progress) -> str:
+  """Runs the references and the method; Ctrl-C ends it and keeps the best placement.
+
+  Returns:
+    A text with the reason why the search ended.
+  """
+  method, log, budget = registry.find(config.method), problem.search_log, config.budget
+  if budget.stop_within and bound_us > 0:
+    budget = dataclasses.replace(budget, target_us=bound_us * (1 + budget.stop_within))
+  is_auto = method.kind is Kind.AUTO
+  log.observer = functools.partial(progress, problem)
+  try:
+    if not is_auto:  # which runs the references itself
+      running.run_references(problem, budget, config.seed)
+    if not method.kind.reference:
+      running.run(
+          problem, method, budget, config.seed, weights=config.policy_weights, runs=runs,
+          **({"bound_us": bound_us} if is_auto else {}))
+  except KeyboardInterrupt:
+    # If Ctrl-C came before the first placement, there is nothing to return.
+    if log.best_placement is None:
+      raise
+    return INTERRUPTED
   # Test the strongest reason first.
   if log.proven:
     return "the best is proven"
@@ -222,37 +238,8 @@ def _ended(log: SearchLog, budget: Budget, *, auto: bool) -> str:
   if log.saturated:
     return f"doubling the search time gained less than {budget.stop_within:.1%}"
   # `auto` ends with the budget, or leaves a rest that is too short for another search.
-  used = auto or log.exhausted(dataclasses.replace(budget, target_us=None))
+  used = is_auto or log.exhausted(budget)
   return "the budget is used" if used else "the method has come to its end"
-
-
-def _search(
-    problem: PlacementProblem, config: PlacingConfig, budget: Budget, bound_us: float, runs: Runs,
-    progress: Progress) -> bool:
-  """Runs the references and the method; Ctrl-C ends it and keeps the best placement.
-
-  Returns:
-    Whether Ctrl-C was pressed.
-  """
-  method, log = registry.find(config.method), problem.search_log
-  log.observer = functools.partial(progress, problem)
-  try:
-    run = functools.partial(
-        running.run, problem, seed=config.seed, weights=config.policy_weights, runs=runs)
-    if method.kind is Kind.AUTO:  # runs the references itself
-      run(method, budget, bound_us=bound_us)
-      return False
-    # For any other method, run the references first, so that the result is never worse.
-    for reference in registry.references():
-      log.run(reference.name, functools.partial(run, reference, of_a_start(log, budget)))
-    if not method.kind.reference:
-      log.run(method.name, functools.partial(run, method, budget))
-  except KeyboardInterrupt:
-    # If Ctrl-C came before the first placement, there is nothing to return.
-    if log.best_placement is None:
-      raise
-    return True
-  return False
 
 
 def simulate(

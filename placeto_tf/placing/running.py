@@ -27,6 +27,7 @@ from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import ComputationGraph
+from placeto_tf.placing import registry
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.own_settings import run_with_own_settings
 from placeto_tf.problem.budget import Budget
@@ -36,7 +37,7 @@ from placeto_tf.problem.method import Kind, Method
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.search.independent_runs import ONE_RUN, Runs, run_independently
-from placeto_tf.search.starts import best_start
+from placeto_tf.search.starts import best_start, of_a_start
 
 
 def problem_of(
@@ -100,6 +101,17 @@ def prepare(
     best_start(problem, budget, seed)
 
 
+def run_references(problem: PlacementProblem, budget: Budget, seed: int = 0) -> None:
+  """Runs the methods that all others are compared with, so that no result is worse than theirs.
+
+  Args:
+    problem, seed: of the run.
+    budget: of the whole search, of which each reference gets a small part.
+  """
+  for method in registry.references():
+    run(problem, method, of_a_start(problem.search_log, budget), seed)
+
+
 def run(
     problem: PlacementProblem,
     method: Method,
@@ -110,7 +122,7 @@ def run(
     runs: Runs = ONE_RUN,
     **own: Any,
 ) -> np.ndarray:
-  """Runs one method within the budget.
+  """Runs one method within the budget, and records it in the problem's search log.
 
   Args:
     problem, method, budget, seed: of the run.
@@ -121,20 +133,25 @@ def run(
   Returns:
     The best placement that the method finds, [N].
   """
-  prepare(problem, method, budget, seed)
-  # The starts used the budget up.
-  if method.kind is Kind.POLICY and problem.search_log.exhausted(budget):
-    return problem.search_log.best_known
   if method.weights is not None:
     own["weights"] = weights
-  if method.kind is Kind.AUTO:
-    own["runs"] = runs
-  placer = functools.partial(method.load(), **own)
-  if method.in_tensorflow:
-    return run_with_own_settings(
-        lambda: placer(problem, budget, seed), seed, stop=problem.search_log.stop)
-  if not method.repeats:
-    return placer(problem, budget, seed)
-  if runs.count > 1 and problem.search_log.best_placement is None:
-    best_start(problem, budget, seed)  # once, not in every run
-  return run_independently(problem, placer, budget, seed, runs)
+  if method.kind is Kind.AUTO:  # records the methods that it runs
+    return method.load()(problem, budget, seed, runs=runs, **own)
+
+  def recorded() -> np.ndarray:
+    """Makes the start of the method, and runs the method in the way of its kind."""
+    prepare(problem, method, budget, seed)
+    # The starts used the budget up.
+    if method.kind is Kind.POLICY and problem.search_log.exhausted(budget):
+      return problem.search_log.best_known
+    placer = functools.partial(method.load(), **own)
+    if method.in_tensorflow:
+      return run_with_own_settings(
+          lambda: placer(problem, budget, seed), seed, stop=problem.search_log.stop)
+    if not method.repeats:
+      return placer(problem, budget, seed)
+    if runs.count > 1 and problem.search_log.best_placement is None:
+      best_start(problem, budget, seed)  # once, not in every run
+    return run_independently(problem, placer, budget, seed, runs)
+
+  return problem.search_log.run(method.name, recorded)

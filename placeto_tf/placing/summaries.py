@@ -3,7 +3,6 @@
   StepTime/best_ms     best simulated step time so far against evaluations
   Timeline/best        picture of the best step, below the step of the unplaced graph
   graph                the placed graph without larger attributes
-  hparams              the options of the run
 
 Events are written by `tf.compat.v1.summary.FileWriter`, because the writers of TensorFlow 2 run ops
 in the user's process, which initializes its devices and depends on its settings.
@@ -14,7 +13,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any
 
 from placeto_tf.placing import tables
 from placeto_tf.placing.result import PlacingResult
@@ -42,24 +41,26 @@ class Events:
   def __exit__(self, *_: object) -> None:
     self._writer.close()
 
-  def record(self, problem: PlacementProblem) -> None:
-    """Writes the improvements since the last call."""
-    self._improve(problem.search_log.history)
+  def record(self, problem: PlacementProblem, _: str) -> None:
+    """Writes the improvements of a search that are not written yet.
+
+    Args:
+      problem: the problem that is searched.
+      _: name of the placer that runs.
+    """
+    found = problem.search_log.improvements
+    for each in found[self._written:]:
+      self._write(each.evaluations, tag="StepTime/best_ms", simple_value=each.objective_us / 1e3)
+    self._written = len(found)
 
   def finish(self, result: PlacingResult) -> None:
-    """Writes the end of the curve, the options, the picture and the placed graph."""
+    """Writes the end of the curve, the picture and the placed graph."""
     import tensorflow as tf
     from tensorboard.backend import process_graph
-    from tensorboard.plugins.hparams import api_pb2, summary, summary_v2
 
-    self._improve(result.history)
     # The last point extends the curve to the end of the search, so that it shows its length.
     last = result.evaluations
     self._write(last, tag="StepTime/best_ms", simple_value=result.step_time_us / 1e3)
-    for made in (summary_v2.hparams_pb(_hparams(result)),
-                 summary.session_end_pb(api_pb2.STATUS_SUCCESS)):
-      # The plugin may make TensorBoard's own class of Summary, not TensorFlow's.
-      self._writer.add_summary(made.SerializeToString(), last)
     if result.graph.num_ops <= timeline.MAX_PICTURED_OPS:
       png = tables.picture(result)
       # Bytes 16 to 24 of a PNG: width and height of its header.
@@ -73,25 +74,9 @@ class Events:
       self._writer.add_event(tf.compat.v1.Event(
           wall_time=time.time(), graph_def=placed.SerializeToString()))
 
-  def _improve(self, history: Sequence[Tuple[int, float, float]]) -> None:
-    """Writes the improvements of a history that are not written yet."""
-    for evaluations, _, objective_us in history[self._written:]:
-      self._write(evaluations, tag="StepTime/best_ms", simple_value=objective_us / 1e3)
-    self._written = len(history)
-
   def _write(self, step: int, **value: Any) -> None:
     """Adds a summary of one value."""
     import tensorflow as tf
 
     summary = tf.compat.v1.Summary
     self._writer.add_summary(summary(value=[summary.Value(**value)]), step)
-
-
-def _hparams(result: PlacingResult) -> Dict[str, Any]:
-  """Returns plain values for the HPARAMS tab, which compares runs by them."""
-  source = result.graph.source
-  # Numbers unchanged, all other values as text; options that are not set are left out.
-  shown = {name: value if isinstance(value, (int, float)) else str(value)
-           for name, value in vars(result.config).items() if value not in (None, (), {})}
-  return {**shown, "devices": result.cluster.num_devices, "ops": result.graph.num_ops,
-          "graph": (source.path if source else None) or result.graph.fingerprint[:12]}

@@ -38,11 +38,6 @@ def table(result: Any, *, verbose: bool = False) -> str:
   return "\n\n".join("\n".join(part) for part in parts if part)
 
 
-def summary(result: Any) -> str:
-  """Returns what `print(result)` shows: the step time, after what is unknown or has grown."""
-  return "\n".join(caveats(result) + last_lines(result))
-
-
 def caveats(result: Any) -> List[str]:
   """Returns lines on unknown shapes and trip counts, a batch that grew, and too small a step."""
   lines, unknown = [], result.costs.unknown
@@ -83,19 +78,8 @@ def picture(result: Any) -> bytes:
       title=f"placed: {_ms(result.step_time_us)}")
 
 
-def _shown(result: Any, verbose: bool) -> List[str]:
-  """Returns the placers that have a row, in the order of the table."""
-  references = [method.name for method in registry.references()] + [DATA_PARALLEL]
-  # The references come first, the others in the order in which they ran.
-  order = sorted(result.baselines, key=lambda name: name not in references)
-  wanted = (*references, result.config.method)
-  return [name for name in order if verbose or name in wanted]
-
-
 def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
   """Returns the cells of the table as texts.
-
-  A method that improves a placement has the step time of that placement in the column "from".
 
   Args:
     result: a `PlacingResult`.
@@ -110,21 +94,22 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
   many = cluster.num_devices > _MOST_COLUMNS
   memory = ["GB at most"] if many else [f"GB {device.name}" for device in cluster.devices]
 
+  # The references come first, the others in the order in which they ran.
+  references = [method.name for method in registry.references()] + [DATA_PARALLEL]
+  placers = [name for name in sorted(result.baselines, key=lambda name: name not in references)
+             if verbose or name in (*references, result.config.method)]
   rows: List[Dict[str, str]] = []
-  for name in [*_shown(result, verbose), "best"]:
+  for name in [*placers, "best"]:
     method, row = known.get(name), result.baselines.get(name, result)
     title = name.replace("_", " ")  # data parallelism and the best are no methods
     rows.append({"placer": title if method is None else method.title})
     if row.step_time_us is None:
       continue
-    # A method that starts elsewhere improves the placement that was there before.
-    improves = method is not None and method.kind.takes_start
     # With many devices, show one column, for the fullest device.
     held = [row.peak_memory_bytes.max()] if many else row.peak_memory_bytes
     gain_us = getattr(row, "gain_us", 0.0)
     rows[-1].update({
-        "from": _ms(row.start_us if improves else None), "step time": _ms(row.step_time_us),
-        "speed-up": _times(current_us, row.step_time_us),
+        "step time": _ms(row.step_time_us), "speed-up": _times(current_us, row.step_time_us),
         "gained": _ms(gain_us) if gain_us else "", "evaluations": f"{row.evaluations:,}",
         "fits": "yes" if row.fits else "no",
         **{name: f"{each / 2**30:.2f}" for name, each in zip(memory, held)}})
@@ -133,12 +118,7 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
   found.loc[len(found)] = {
       "placer": "lower bound", "step time": _ms(result.lower_bound_us),
       "speed-up": _times(current_us, result.lower_bound_us)}
-  found = found.fillna("")
-  left_out = [] if verbose else ["gained", "evaluations"]
-  # The column only where a method improved another's placement.
-  if (found["from"].isin(["-", ""])).all():
-    left_out.append("from")
-  return found.drop(columns=left_out)
+  return found.fillna("").drop(columns=[] if verbose else ["gained", "evaluations"])
 
 
 def last_lines(result: Any) -> List[str]:
@@ -211,9 +191,7 @@ def _times(over: Optional[float], under: Optional[float]) -> str:
   return f"{ratio(over, under):.2f}x" if over and under else "-"
 
 
-def _ms(us: Optional[float]) -> str:
-  if us is None:
-    return "-"
+def _ms(us: float) -> str:
   return ms_text(us, 1 if us < 1e6 else 0)
 
 

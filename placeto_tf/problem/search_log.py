@@ -230,7 +230,7 @@ class SearchLog:
     self.evaluations += evaluations
     self.observer(self.running)
 
-  def run(self, name: str, method: Callable[[], np.ndarray]) -> None:
+  def run(self, name: str, method: Callable[[], np.ndarray]) -> np.ndarray:
     """Runs a method and records its part, also if the method is interrupted.
 
     Args:
@@ -238,7 +238,7 @@ class SearchLog:
       method: returns its placement [N]; its evaluations are counted here.
 
     Returns:
-      None.
+      That placement.
     """
     self.running = name
     self.observer(name)
@@ -257,6 +257,7 @@ class SearchLog:
       gain_us = 0.0 if start_us is None else max(0.0, start_us - self.best_objective_us)
       self._add(MethodRun(
           name, placement if used else None, used, self.seconds - seconds, gain_us, start_us))
+    return placement
 
   def skip(self, name: str) -> None:
     """Records a method that did not run, because nothing was left of the budget or to gain."""

@@ -47,13 +47,13 @@ def test_an_op_that_waits_for_its_device_is_bound_by_what_ran_there():
   assert str(found).startswith("75 % compute of GPU:0, 25 % launches")
 
 
-def test_a_transfer_that_waits_for_the_bus_is_bound_by_the_one_before():
+def test_a_transfer_takes_from_the_end_of_its_producer_with_its_wait_for_the_bus():
   """op0 and op1 end at 10 and 20 on GPU:0; their 1000 bytes each go 10-110 and, the bus being busy
   for a gap of 5 more, 115-215; op3 needs the second and runs 215-225."""
   found = _explain([10, 10, 1, 10], [(0, 2), (1, 3)], [1000, 1000, 0, 0], [0, 0, 1, 1])
   assert found.step_time_us == 225
-  assert found.transfer_us == {"GPU:0 -> GPU:1": 205} and found.compute_us == {
-      "GPU:0": 10, "GPU:1": 10}
+  assert found.transfer_us == {"GPU:0 -> GPU:1": 195} and found.compute_us == {
+      "GPU:0": 20, "GPU:1": 10}
 
 
 def test_the_latency_of_a_transfer_is_its_own_and_decides_what_was_waited_for():

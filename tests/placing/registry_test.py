@@ -53,22 +53,6 @@ def test_listing_methods_imports_nothing_heavy():
   assert subprograms.python("-c", code).stdout.strip() == "[]"
 
 
-def test_weights_of_a_run_that_was_killed_get_a_note(tmp_path):
-  from placeto_tf.policies.placeto.scorer import pretrained
-
-  weights = tmp_path / "run" / "weights"
-  weights.parent.mkdir()
-  pretrained().save(str(weights))
-  method = registry.find("placeto")
-  assert registry.read_weights(method, str(weights)) == ()
-  (tmp_path / "run" / "config.json").write_text('{"iterations": 100}')
-  for folder in (weights, weights.parent):
-    note, = registry.read_weights(method, str(folder))
-    assert "is not over" in note and "iteration 100" in note
-  (tmp_path / "run" / "done.json").write_text("{}")
-  assert registry.read_weights(method, str(weights.parent)) == ()
-
-
 @pytest.mark.parametrize("cores, options, independent_runs", [
     (1, {}, 1), (3, {}, 3), (3, {"max_seconds": 5}, 3), (1000, {}, MOST_DEFAULT_RUNS),
     (3, {"max_evaluations": 100}, 1), (3, {"max_evaluations": 100, "max_seconds": 5}, 1),

@@ -13,6 +13,7 @@ from placeto_tf.graphs import load_graph
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.run import place_with
 from placeto_tf.placing.summaries import Events
+from placeto_tf.problem.search_log import Improvement, SearchLog
 
 
 def _reload(directory):
@@ -42,12 +43,11 @@ def test_step_times_are_written_in_ms(written):
 
 
 def test_the_curve_is_written_while_the_search_runs(tmp_path):
-  problem = types.SimpleNamespace(search_log=types.SimpleNamespace(history=[(1, 0.0, 9e3)]))
-  seen = []
+  log, seen = SearchLog(), []
   with Events(str(tmp_path)) as events:
-    for history in ([(1, 0.0, 9e3)], [(1, 0.0, 9e3), (5, 0.1, 4e3)]):
-      problem.search_log.history = history
-      events.record(problem)
+    for found in (Improvement(1, 0.0, 9e3, 0.0), Improvement(5, 0.1, 4e3, 0.0)):
+      log.improvements.append(found)
+      events.record(types.SimpleNamespace(search_log=log), "annealing")
       events._writer.flush()
       seen.append([each.value for each in _reload(tmp_path / "placing").Scalars(
           "StepTime/best_ms")])
