@@ -107,6 +107,10 @@ def explain(
 ) -> Explanation:
   """Explains the time of a step by its critical path.
 
+  The op before another one on the path is the one for which it waited longest: the producer of its
+  last input, or the op before it on its device. A transfer takes from the end of its producer until
+  its consumer begins; so it includes the wait for a bus, latencies, packing and unpacking.
+
   Args:
     graph: N ops.
     simulated: the simulated step.
@@ -115,81 +119,71 @@ def explain(
   Returns:
     The step time by its causes.
   """
-  names = [short_name(name) for name in simulated.cluster.device_names]
-  path = _critical_path(graph, simulated)
+  cluster, place, end_us = simulated.cluster, simulated.placement, simulated.end_us
+  names = [short_name(name) for name in cluster.device_names]
+  inputs, before = _inputs(graph, simulated), _before(graph, simulated)
+  compute_us: Dict[str, float] = collections.defaultdict(float)
+  transfer_us: Dict[str, float] = collections.defaultdict(float)
+  took_us: Dict[int, float] = {}  # op of the path -> its time
+  launches_us = waiting_us = 0.0
+  op = int(np.argmax(end_us)) if graph.num_ops else -1
+  while op >= 0:
+    start_us, between_us = float(simulated.start_us[op]), float(simulated.launches_us[op])
+    took_us[op] = float(end_us[op]) - start_us
+    launches_us += between_us  # between the rounds of a loop
+    compute_us[names[place[op]]] += took_us[op] - between_us
+    arrived_us, last = max(inputs[op], key=operator.itemgetter(0), default=(-1.0, -1))
+    # The device was busy longer than the last input took to arrive.
+    if before[op] >= 0 and arrived_us < end_us[before[op]] <= start_us:
+      last = int(before[op])
+    # The gap between both ops, or before the first op of the path.
+    gap_us = start_us - (float(end_us[last]) if last >= 0 else 0.0)
+    if last >= 0 and place[last] != place[op]:
+      transfer_us[f"{names[place[last]]} -> {names[place[op]]}"] += gap_us
+    else:  # the device may have been in the overhead of an op that ended before
+      overhead_us = 0.0 if last < 0 else gap_us if cluster.launch_us else min(
+          gap_us, cluster.op_overhead_us)
+      launches_us += overhead_us
+      waiting_us += gap_us - overhead_us
+    op = last
 
-  def of(part: str) -> Dict[Any, float]:
-    return {key: us for (kind, key), us in sorted(path.items()) if kind == part and us > 0}
-
-  ops = sorted(of("op").items(), key=lambda item: -item[1])[:_SHOWN]
+  costliest = sorted(took_us, key=lambda op: (-took_us[op], op))[:_SHOWN]
   return Explanation(
-      simulated.step_time_us, {names[d]: us for d, us in of("compute").items()},
-      {f"{names[a]} -> {names[b]}": us for (a, b), us in of("transfer").items()},
-      path["launches", 0], path["waiting", 0],
-      tuple((graph.op_names[op], names[simulated.placement[op]], us) for op, us in ops), bound_us)
+      simulated.step_time_us, {name: us for name, us in compute_us.items() if us > 0},
+      {pair: us for pair, us in transfer_us.items() if us > 0}, launches_us, waiting_us,
+      tuple((graph.op_names[op], names[place[op]], took_us[op]) for op in costliest
+            if took_us[op] > 0), bound_us)
 
 
-def _critical_path(
-    graph: ComputationGraph, step: SimulationResult) -> Dict[Tuple[str, Any], float]:
-  """Follows the path from the op that ends last to the beginning of the step.
-
-  The op before another one on the path is the one for which it waited longest: the producer of its
-  last input, or the op before it on its device. A transfer takes from the end of its producer until
-  its consumer begins; so it includes the wait for a bus, latencies, packing and unpacking.
-
-  Args:
-    graph: N ops.
-    step: the simulated step.
-
-  Returns:
-    The times on the path in us, by cause: ("compute", device), ("transfer", (source, destination)),
-    ("launches", 0) and ("waiting", 0); and ("op", op), the time of each op.
-  """
-  path: Dict[Tuple[str, Any], float] = collections.defaultdict(float)
-  if not graph.num_ops:
-    return path
-  place, sent, start_us, end_us = step.placement, step.transfers, step.start_us, step.end_us
+def _inputs(
+    graph: ComputationGraph, step: SimulationResult) -> List[List[Tuple[float, int]]]:
+  """Returns the inputs of each op: (when the input is on the op's device in us, producer)."""
+  place, sent = step.placement, step.transfers
   # (op, output port, destination) -> when the output is there.
   there_us = {
       (op, port, d): end_us + step.cluster.latency_us[source, d]
       for op, port, source, end_us, destinations in zip(
           sent.ops.tolist(), sent.ports.tolist(), sent.sources.tolist(), sent.end_us.tolist(),
           sent.destinations) for d in np.flatnonzero(destinations).tolist()}
-  # Inputs of each op: (when the input is on the op's device, producer).
-  inputs: List[List[Tuple[float, int]]] = [[] for _ in range(graph.num_ops)]
+  found: List[List[Tuple[float, int]]] = [[] for _ in range(graph.num_ops)]
   for producer, port, consumer in zip(
       graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
-    inputs[consumer].append((float(end_us[producer]) if place[producer] == place[consumer] else (
-        there_us[producer, port, int(place[consumer])]), producer))
-  # [N] the op before each on its device; -1 for the first. Among ops of zero duration at one
-  # instant, the topological rank puts an op after its inputs.
-  order = np.lexsort((topological_rank(graph), end_us, start_us, place))
-  before = np.full(graph.num_ops, -1)
-  same = place[order[1:]] == place[order[:-1]]
-  before[order[1:][same]] = order[:-1][same]
+    found[consumer].append((
+        float(step.end_us[producer]) if place[producer] == place[consumer] else
+        there_us[producer, port, int(place[consumer])], producer))
+  return found
 
-  op = int(np.argmax(end_us))
-  while op >= 0:
-    device, launches_us = int(place[op]), float(step.launches_us[op])  # between rounds of a loop
-    path["op", op] = float(end_us[op] - start_us[op])
-    path["launches", 0] += launches_us
-    path["compute", device] += path["op", op] - launches_us
-    # The device was busy longer than the last input took to arrive.
-    arrived_us, last = max(inputs[op], key=operator.itemgetter(0), default=(-1.0, -1))
-    if arrived_us < end_us[before[op]] <= start_us[op] and before[op] >= 0:
-      last = int(before[op])
-    # The gap between both ops, or before the first op of the path.
-    gap_us = float(start_us[op] - (end_us[last] if last >= 0 else 0.0))
-    if last < 0:
-      path["waiting", 0] += gap_us
-    elif place[last] != device:
-      path["transfer", (int(place[last]), device)] += gap_us
-    else:  # the device may have been in the overhead of the op that ended before, or of others
-      overhead_us = gap_us if step.cluster.launch_us else min(gap_us, step.cluster.op_overhead_us)
-      path["launches", 0] += overhead_us
-      path["waiting", 0] += gap_us - overhead_us
-    op = last
-  return path
+
+def _before(graph: ComputationGraph, step: SimulationResult) -> np.ndarray:
+  """Returns [N], the op before each on its device; -1 for the first.
+
+  Among ops of zero duration at one instant, the topological rank puts an op after its inputs.
+  """
+  order = np.lexsort((topological_rank(graph), step.end_us, step.start_us, step.placement))
+  found = np.full(graph.num_ops, -1)
+  same = step.placement[order[1:]] == step.placement[order[:-1]]
+  found[order[1:][same]] = order[:-1][same]
+  return found
 
 
 @dataclasses.dataclass(frozen=True)

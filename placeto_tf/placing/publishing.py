@@ -50,17 +50,16 @@ def place_into(
     PlacetoError: the graph, cluster or an option is wrong, nothing fits, or `out` is in use.
   """
   devices = Cluster.parse(cluster)
-  # Check before the graph is loaded, which may take minutes.
-  if out is not None:
-    outputs.check(out)
+  # Check the directory before the graph is loaded, which may take minutes.
+  inputs = [graph, cluster, str(config.costs), config.policy_weights or ""]
+  directory = None if out is None else outputs.ResultDirectory(out, inputs)
   with observer.stage(f"Loading {graph}"):
     loaded = run.load(graph, config, loading)
   whole = loaded.graph if isinstance(loaded, ReplicaSource) else loaded
   observer.say(step_line(whole))
-  if out is None:
+  if directory is None:
     return run.place_with(loaded, devices, config, observer=observer)
-  inputs = [graph, cluster, str(config.costs), config.policy_weights or ""]
-  with outputs.ResultDirectory(out, inputs) as workspace:
+  with directory as workspace:
     # Check names and permissions before the search; other files in the directory are kept.
     workspace.claim([*_NAMES, writing.placed_name(whole)])
     writing.check_writable(whole, workspace.path)

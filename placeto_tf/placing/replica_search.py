@@ -103,12 +103,8 @@ class _ReplicaSearch:
         (count, mirrored and count > 1, 1) for count in counts for mirrored in kinds}
     if self.asked and self.asked[1] > 1:
       strategies.add((self.asked[0], False, self.asked[1]))
-    found = {each: self.make(each) for each in sorted({*strategies, (parallel, False, 1)})}
-    made = {strategy: each for strategy, each in found.items() if each is not None}
-    # Use the given graph if not even a single replica can be made of it.
-    if (1, False, 1) not in made:
-      made[1, False, 1] = Candidate(
-          1, None, self.problem(None), reference=self.asked not in (None, (1, 1)))
+    made = {each: candidate for each in sorted({*strategies, (parallel, False, 1)})
+            if (candidate := self.make(each)) is not None}
     # Use only as many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
     widest = made[max(strategy for strategy in made if not strategy[1] and strategy[2] == 1)]
     self.candidates = [made[strategy] for strategy in sorted(made) if strategy in strategies]
@@ -153,6 +149,7 @@ class _ReplicaSearch:
     """Makes the candidate of a strategy; returns None if an unrequested one cannot be made."""
     count, mirrored, batches = strategy
     named, config = strategy_name(*strategy), self.config
+    reference = self.asked not in (None, (count, batches))
     try:
       with self.observer.stage(f"Making {named} replica{'s' if count > 1 else ''}"):
         if batches > 1 and is_live(self.source):
@@ -173,10 +170,13 @@ class _ReplicaSearch:
       if requested or batches > 1 and not isinstance(error, GraphError):
         raise
       self.not_made[strategy] = one_line(error, 500)
-      return None
+      if count > 1:
+        return None
+      # The given graph, of which not even a single replica can be made.
+      return Candidate(1, None, self.problem(None), reference=reference)
     return Candidate(
-        count, replicated.global_batch, problem, mirrored, batches,
-        self.asked not in (None, (count, batches)), replicated=replicated)
+        count, replicated.global_batch, problem, mirrored, batches, reference,
+        replicated=replicated)
 
   def problem(self, replicated: Optional[ReplicatedGraph]) -> PlacementProblem:
     """Makes the problem of replicas, or of the graph, with costs of the config's source."""

@@ -18,7 +18,6 @@ from typing import Any
 from placeto_tf.placing import tables
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.simulation import timeline
 
 _FLUSH_SECONDS = 5
 
@@ -61,12 +60,11 @@ class Events:
     # The last point extends the curve to the end of the search, so that it shows its length.
     last = result.evaluations
     self._write(last, tag="StepTime/best_ms", simple_value=result.step_time_us / 1e3)
-    if result.graph.num_ops <= timeline.MAX_PICTURED_OPS:
-      png = tables.picture(result)
-      # Bytes 16 to 24 of a PNG: width and height of its header.
-      width, height = struct.unpack(">II", png[16:24])
-      self._write(last, tag="Timeline/best", image=tf.compat.v1.Summary.Image(
-          height=height, width=width, colorspace=4, encoded_image_string=png))
+    png = tables.picture(result)
+    # Bytes 16 to 24 of a PNG: width and height of its header.
+    width, height = struct.unpack(">II", png[16:24])
+    self._write(last, tag="Timeline/best", image=tf.compat.v1.Summary.Image(
+        height=height, width=width, colorspace=4, encoded_image_string=png))
     source = result.graph.source
     if source is not None and source.graph_def is not None:
       placed = result.placement.apply(source.graph_def)

@@ -60,11 +60,11 @@ def html(result: Any) -> str:
   """Returns the comparison and the picture of the step, for a notebook."""
   first, last = ([f"<p>{escape(line)}</p>" for line in lines] for lines in (
       caveats(result), last_lines(result)))
-  found = [*first, frame(result).to_html(index=False, border=0), *last]
-  if result.graph.num_ops <= timeline.MAX_PICTURED_OPS:
-    found.append('<img style="max-width: 100%" alt="One simulated step, by device" '
-                 f'src="data:image/png;base64,{base64.b64encode(picture(result)).decode()}">')
-  return "\n".join(found)
+  image = base64.b64encode(picture(result)).decode()
+  return "\n".join([
+      *first, frame(result).to_html(index=False, border=0), *last,
+      '<img style="max-width: 100%" alt="One simulated step, by device" '
+      f'src="data:image/png;base64,{image}">'])
 
 
 def picture(result: Any) -> bytes:

@@ -26,7 +26,6 @@ from placeto_tf.simulation.memory import GB, Lifetimes
 from placeto_tf.simulation.schedule import SimulationResult
 
 COMPUTE, BUS = 1, 2  # threads
-MAX_PICTURED_OPS = 100_000  # matplotlib takes about 10 us for each
 _MS = 1000.0  # us; axes are in ms
 _MAX_PICTURED_DEVICES = 32  # a picture of thousands of devices would be too long and take minutes
 

@@ -35,6 +35,7 @@ def test_others_make_their_own_starts(problem, kind):
   method, seen = _recording(kind)
   running.run(problem, method, Budget(max_evaluations=100))
   assert seen == [(0, None)]
+  assert [run.name for run in problem.search_log.method_runs] == ["recording"]
 
 
 @pytest.mark.parametrize("kind", list(Kind))
