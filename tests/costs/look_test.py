@@ -52,6 +52,17 @@ def test_shapes_are_those_of_the_run():
   assert "shapes" in work.unknown and "the first: " in work.unknown
 
 
+def test_a_trip_count_of_the_users_goes_before_the_rounds_of_the_run():
+  with tf.Graph().as_default() as tf_graph:
+    x = v1.placeholder(tf.float32, [6, 4], name="x")
+    tf.identity(_until(_positive(x)[:, :1]), name="y")
+  graph = load_graph(tf_graph.as_graph_def(), fetches=["y:0"], trip_count=3)
+  with looking("auto"):
+    work = estimate.work_of(graph, cache=False)
+  assert work.executions[graph.op_types.index("Exp")] == 3 and not work.unknown
+  assert "runs 3 times, as given" in " ".join(work.notes)
+
+
 def test_the_branch_is_the_one_that_was_taken():
   def build(x):
     return tf.cond(tf.reduce_sum(x) < 1e6, lambda: tf.tanh(_until(x)), lambda: tf.sin(
