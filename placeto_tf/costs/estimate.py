@@ -122,11 +122,11 @@ def _with_look(graph: ComputationGraph, graph_def: GraphDef, work: OpWork, mode:
     seen = looks.look(graph, graph_def, work, mode)
   except CostError as error:
     return dataclasses.replace(work, notes=(
-        *work.notes, f"the step was not run to see unknown shapes and rounds: {error}"))
+        *work.notes, f"the step was not run to see unknown shapes, rounds and branches: {error}"))
   work = count_work(graph, graph_def, seen)
   return dataclasses.replace(work, unsure=False, notes=(
-      "the step was run once on this machine's CPU, with made-up feeds, to see shapes and rounds "
-      "that inference does not know", *work.notes))
+      "the step was run once on this machine's CPU, with made-up feeds, to see shapes, rounds "
+      "and branches that inference does not know", *work.notes))
 
 
 def from_work(graph: ComputationGraph, cluster: Cluster, work: OpWork) -> OpCosts:
