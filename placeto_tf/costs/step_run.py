@@ -12,12 +12,15 @@ import math
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence
 
 from placeto_tf.costs import no_side_effects
+from placeto_tf.errors import CostError
 from placeto_tf.graphs import feeds as feeds_lib
 from placeto_tf.graphs import variables
 from placeto_tf.graphs.tensor_names import Tensor
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
+
+_MOST_TRACED = 1 << 20  # runs of ops, kMaxCollectedNodes in TensorFlow's step_stats_collector.h
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +98,11 @@ def _ran(
 
 
 def _of_trace(step_stats: Any) -> Seen:
-  """Returns the shapes of outputs and the numbers of runs in a trace."""
+  """Returns the shapes of outputs and the numbers of runs in a trace.
+
+  Raises:
+    CostError: the trace is not of the whole step.
+  """
   runs: Dict[str, int] = collections.Counter()
   shapes: Dict[Tensor, List[List[int]]] = collections.defaultdict(list)  # of each run
   for device in step_stats.dev_stats:
@@ -105,6 +112,10 @@ def _of_trace(step_stats: Any) -> Seen:
       for output in node.output:
         shapes[node.node_name, output.slot].append(
             [dim.size for dim in output.tensor_description.shape.dim])
+  # TensorFlow leaves out the rest of a longer step without a message.
+  if sum(runs.values()) >= _MOST_TRACED:
+    raise CostError(f"it runs more than the {_MOST_TRACED:,} ops that a trace holds; give the "
+                    "rounds of its loops (--trip_count)")
   # The shape in the middle, by the number of elements.
   return Seen({tensor: sorted(found, key=math.prod)[len(found) // 2]
                for tensor, found in shapes.items()}, dict(runs))

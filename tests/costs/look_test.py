@@ -2,10 +2,12 @@
 
 import os
 
+import pytest
 import tensorflow as tf
 
-from placeto_tf.costs import estimate
+from placeto_tf.costs import estimate, step_run
 from placeto_tf.costs.look import looking
+from placeto_tf.errors import CostError
 from placeto_tf.graphs import load_graph
 
 v1 = tf.compat.v1
@@ -212,6 +214,16 @@ def test_a_step_without_an_end_is_stopped(monkeypatch):
   _, work, _ = _work(
       lambda x: tf.while_loop(lambda a: tf.reduce_sum(a) > -1.0, lambda a: a + 0.0, [x]), "auto")
   assert "2 s of CPU time" in " ".join(work.notes)
+
+
+def test_a_trace_that_is_cut_off_shows_nothing(monkeypatch):
+  monkeypatch.setattr(step_run, "_MOST_TRACED", 2)
+  trace = v1.RunMetadata().step_stats
+  trace.dev_stats.add().node_stats.add(node_name="a")
+  assert step_run._of_trace(trace).executions == {"a": 1}
+  trace.dev_stats[0].node_stats.add(node_name="a")
+  with pytest.raises(CostError, match="more than the 2 ops"):
+    step_run._of_trace(trace)
 
 
 def test_a_tensor_that_grows_from_round_to_round_has_its_size_in_the_middle():
