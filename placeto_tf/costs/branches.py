@@ -87,6 +87,6 @@ def _conditions(
           sides = sides | {(predicates[producer], port)}
         behind.append(sides)
     # A Merge runs when any of its inputs comes, any other op when all have come.
-    join = frozenset.intersection if graph.op_types[op] in MERGE else frozenset().union
-    found[name] = join(*behind) if behind else frozenset()
+    combine = frozenset.intersection if graph.op_types[op] in MERGE else frozenset().union
+    found[name] = combine(*behind) if behind else frozenset()
   return found
