@@ -139,9 +139,9 @@ def define_look_flag() -> None:
   """Defines --look."""
   flags.DEFINE_enum(
       "look", "auto", ["auto", "yes", "no"], "Whether to run one step on this machine's CPU, in a "
-      "process of its own with made-up feeds, to see shapes and rounds of loops that inference "
-      "does not know; auto: only a small step without side effects. Say no for graphs of people "
-      "whom you do not trust.")
+      "process of its own with made-up feeds, to see shapes, and rounds and branches of loops, "
+      "that inference does not know; auto: only a small step without side effects. Say no for "
+      "graphs of people whom you do not trust.")
 
 
 def mirrored_variables() -> Optional[bool]:
