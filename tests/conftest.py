@@ -81,14 +81,16 @@ def socket_filters():
 # Files that take longest, each as a whole in one process: they begin first, so that all processes
 # end together.
 _DEAREST = (
-    "placing/compile_step_test.py", "placing/settings_of_programs_test.py",
-    "placing/compiling_test.py", "replication/constructs_test.py", "ops/op_rules_test.py",
-    "replication/ordinary_models_test.py", "replication/keras_constructs_test.py",
-    "placements/keras_proof_test.py", "policies/ray_training_test.py", "examples_test.py",
-    "policies/placeto/published/training_test.py", "policies/resume_test.py",
-    "evaluation/host_check_test.py", "encoding/training_packages_test.py",
-    "runtime/comparing_test.py", "placing/what_now_test.py", "scripts/train_test.py",
-    "placements/proof_test.py", "runtime/measuring_test.py", "runtime/workers_test.py")
+    "placing/compile_step_test.py", "placing/compiling_test.py", "policies/ray_training_test.py",
+    "placing/settings_of_programs_test.py", "problem/executors_test.py",
+    "replication/constructs_test.py", "replication/keras_constructs_test.py",
+    "placements/keras_proof_test.py", "examples_test.py",
+    "policies/placeto/published/training_test.py", "runtime/workers_test.py",
+    "runtime/comparing_test.py", "policies/gdp/search_test.py", "runtime/side_by_side_test.py",
+    "replication/ordinary_models_test.py", "scripts/train_test.py", "placing/apply_test.py",
+    "runtime/measuring_test.py", "placements/placed_functions_test.py",
+    "evaluation/host_check_test.py", "policies/resume_test.py", "placing/what_now_test.py",
+    "placements/proof_test.py", "policies/placeto/network_test.py")
 
 
 def pytest_collection_modifyitems(items):

@@ -26,6 +26,27 @@ def _meta_graph():
         graph=graph, saver_def=tf.compat.v1.train.Saver().saver_def)
 
 
+def _queue_meta_graph():
+  """The mean of batches of ones, which a queue holds, of a producer that counts its epochs."""
+  v1 = tf.compat.v1
+  with tf.Graph().as_default() as graph:
+    row, = v1.train.slice_input_producer([tf.ones([8, 4])], num_epochs=2, shuffle=False)
+    tf.reduce_mean(v1.train.batch([row], 4), name="mean")
+    return v1.train.export_meta_graph(graph=graph)
+
+
+def _iterator_meta_graph():
+  """The sum of a batch of an iterator that has to be initialized, of words looked up in a table."""
+  v1 = tf.compat.v1
+  with tf.Graph().as_default() as graph:
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(["a"], [1.0]), default_value=0.0)
+    iterator = v1.data.make_initializable_iterator(
+        tf.data.Dataset.from_tensor_slices(["a"] * 4).batch(4))
+    tf.reduce_mean(table.lookup(iterator.get_next()), name="mean")
+    return v1.train.export_meta_graph(graph=graph)
+
+
 def _saved_model(path):
   class Model(tf.Module):
     def __init__(self):
@@ -41,19 +62,19 @@ def _saved_model(path):
   return path
 
 
-def _file(kind, folder):
+def _file(kind, folder, make=_meta_graph):
   if kind == "saved_model":
     return _saved_model(str(folder / "source"))
-  proto = _meta_graph() if "meta" in kind else _meta_graph().graph_def
+  proto = make() if "meta" in kind else make().graph_def
   return graph_files.write(proto, folder / f"graph.{kind}")
 
 
-def _place(kind, folder):
+def _place(kind, folder, make=_meta_graph, fetch="y:0"):
   """(graph, devices, directory) of a graph placed at random on two CPUs and written."""
   out = folder / kind
-  out.mkdir()
+  out.mkdir(parents=True)
   graph = placeto.load_graph(
-      _file(kind, folder), batch_size=3, fetches=None if kind == "saved_model" else ["y:0"])
+      _file(kind, folder, make), batch_size=3, fetches=None if kind == "saved_model" else [fetch])
   result = placeto.place(graph, "cpu:2", method="random", seed=1, max_evaluations=5)
   write_placed(graph, result.placement, str(out))
   return graph, result.placement.devices, str(out)
@@ -65,17 +86,27 @@ def _run(code, cwd):
   return subprograms.python("-c", code, cwd=cwd, without=["PYTHONPATH"]).stdout
 
 
-@pytest.mark.parametrize("kinds", [["meta", "meta.pbtxt", "pb", "pbtxt"], ["saved_model"]])
-def test_the_readme_runs_what_was_written(kinds, tmp_path):
+# TF1 graphs, which one process runs one after another: how they are made, their files, a tensor.
+_OF_TF1 = ((_meta_graph, ("meta", "meta.pbtxt", "pb", "pbtxt"), "y:0"),
+           (_queue_meta_graph, ("meta",), "mean:0"),
+           (_iterator_meta_graph, ("meta", "pb"), "mean:0"))
+
+
+@pytest.mark.parametrize("cases, printed", [
+    (_OF_TF1, {"24": 4, "1.0": 3}), ([(_meta_graph, ["saved_model"], None)], {"24": 1})])
+def test_the_readme_runs_what_was_written(cases, printed, tmp_path):
+  """Its lines start queues, iterators and tables."""
   code = ""
-  for kind in kinds:
-    graph, devices, out = _place(kind, tmp_path)
-    readme = re.search(r"```python\n(.*?)```", what_now.readme(graph, devices), re.DOTALL).group(1)
-    code += f"import os; os.chdir({out!r})\n{readme}\n"
-    if kind != "saved_model":
-      code += "tf.reset_default_graph()\n"
-  printed = _run(code, str(tmp_path))
-  assert printed.count("24") == len(kinds), printed
+  for make, kinds, fetch in cases:
+    for kind in kinds:
+      graph, devices, out = _place(kind, tmp_path / make.__name__, make, fetch)
+      readme = re.search(
+          r"```python\n(.*?)```", what_now.readme(graph, devices), re.DOTALL).group(1)
+      code += f"import os; os.chdir({out!r})\n{readme}\n"
+      if kind != "saved_model":
+        code += "tf.reset_default_graph()\n"
+  shown = _run(code, str(tmp_path))
+  assert {text: shown.count(text) for text in printed} == printed, shown
 
 
 @pytest.mark.parametrize("kind", ["meta", "pb", "saved_model"])
@@ -109,41 +140,3 @@ def test_the_readme_of_a_keras_model_traces_it_as_it_was_placed():
   placed = placement.apply(function)
   assert {op.device for op in placed.graph.get_operations() if op.type == "MatMul"} == {
       "/device:CPU:0"}
-
-
-def _queue_meta_graph():
-  """The mean of batches of ones, which a queue holds, of a producer that counts its epochs."""
-  v1 = tf.compat.v1
-  with tf.Graph().as_default() as graph:
-    row, = v1.train.slice_input_producer([tf.ones([8, 4])], num_epochs=2, shuffle=False)
-    tf.reduce_mean(v1.train.batch([row], 4), name="mean")
-    return v1.train.export_meta_graph(graph=graph)
-
-
-def _iterator_meta_graph():
-  """The sum of a batch of an iterator that has to be initialized, of words looked up in a table."""
-  v1 = tf.compat.v1
-  with tf.Graph().as_default() as graph:
-    table = tf.lookup.StaticHashTable(
-        tf.lookup.KeyValueTensorInitializer(["a"], [1.0]), default_value=0.0)
-    iterator = v1.data.make_initializable_iterator(
-        tf.data.Dataset.from_tensor_slices(["a"] * 4).batch(4))
-    tf.reduce_mean(table.lookup(iterator.get_next()), name="mean")
-    return v1.train.export_meta_graph(graph=graph)
-
-
-@pytest.mark.parametrize("make, kinds", [
-    (_queue_meta_graph, ["meta"]), (_iterator_meta_graph, ["meta", "pb"])])
-def test_the_lines_start_queues_iterators_and_tables(make, kinds, tmp_path):
-  code = ""
-  for kind in kinds:
-    path = graph_files.write(
-        make() if kind == "meta" else make().graph_def, tmp_path / f"graph.{kind}")
-    graph = placeto.load_graph(path, fetches=["mean:0"], batch_size=4)
-    result = placeto.place(graph, "cpu:2", method="single")
-    (tmp_path / kind).mkdir()
-    write_placed(graph, result.placement, str(tmp_path / kind))
-    lines = what_now.run_lines(graph, ["/CPU:0", "/CPU:1"])
-    code += "\n".join([f"import os; os.chdir({str(tmp_path / kind)!r})", *lines,
-                       "tf.reset_default_graph()\n"])
-  assert _run(code, str(tmp_path)).count("1.0") == len(kinds)
