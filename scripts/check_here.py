@@ -2,9 +2,9 @@
 
   scripts/with_env python scripts/check_here.py --out=check --max_minutes=15
 
-Uses this host's GPUs or, if there are fewer than two, worker processes. Writes check.md: for three
-models of the zoo, and with --graph one of yours, the predicted and the measured step on one device,
-placed, and with a mirrored replica on each device.
+Uses this host's GPUs or, if there are fewer than two, two worker processes. Writes check.md: for
+three models of the zoo, and with --graph one of yours, the predicted and the measured step on one
+device, placed, and with a mirrored replica on each device.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ flags.DEFINE_string("graph", None, "Graph of your own, which is checked first: a
                     "spec.")
 flags.DEFINE_list("models", None, "Graphs to check instead of the three models of the zoo; empty: "
                   "only --graph.")
-flags.DEFINE_integer("cpu_workers", 2, "Worker processes on a machine with fewer than two GPUs.",
-                     lower_bound=2)
 shared_flags.define_reading_flags()
 
 
@@ -38,8 +36,7 @@ def main() -> None:
   host_check.check_host(
       [FLAGS.graph] if FLAGS.graph else [],
       None if FLAGS.models is None else list(filter(None, FLAGS.models)), FLAGS.out,
-      max_minutes=FLAGS.max_minutes, cpu_workers=FLAGS.cpu_workers,
-      options=shared_flags.graph_options(),
+      max_minutes=FLAGS.max_minutes, options=shared_flags.graph_options(),
       progress=lambda text: print(text, file=sys.stderr, flush=True))
   with open(os.path.join(FLAGS.out, "check.md"), encoding="utf-8") as page:
     print(page.read())

@@ -43,7 +43,7 @@ class PlacedGroups:
     # Both depend on ops alone: every regrouping shares them.
     self._op_tables, self._op_rank = OpTables.build(problem), topological_rank(problem.graph)
     placement = np.array(placement, dtype=np.int32)
-    self._take(placement, problem.evaluate_ops(placement, start_times=True), 0)
+    self._take(placement, problem.evaluate_ops(placement), 0)
     self.renew()
 
   def renew(self) -> None:
@@ -87,7 +87,7 @@ class PlacedGroups:
       [B, N] int32 devices of ops, and their evaluation with start times.
     """
     placements = self.level.grouping.expand(groups)
-    return placements, self.problem.evaluate_ops(placements, start_times=True)
+    return placements, self.problem.evaluate_ops(placements)
 
   def keep(
       self, groups: np.ndarray, placements: np.ndarray, found: Evaluation, at: int = 0) -> None:
@@ -103,7 +103,6 @@ class PlacedGroups:
 
   def _take(self, placement: np.ndarray, found: Evaluation, at: int) -> None:
     """Makes a placement [N] the present one, with its index among evaluations; see `look`."""
-    assert found.start_us is not None  # evaluated with start times
     self.placement, self.objective_us = placement, float(found.objective_us[at])
     self.step_time_us, self.fits = float(found.step_time_us[at]), bool(found.fits[at])
     self._seen = (  # arguments of `PairState.observe` besides the groups' devices

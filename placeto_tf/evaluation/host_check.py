@@ -39,6 +39,7 @@ _MIRRORED_NOTE = (
     f"\"{MIRRORED.capitalize()}\": one on each device with variables of its own, gradients summed, "
     "each batch divided, as by MirroredStrategy, but written into the graph by placeto_tf. "
     "tf.distribute itself does not run here: it takes a model's code, and these are graphs.")
+_WORKERS = 2
 _SHORT_SECONDS = 3.0  # of a placement; in less time, transfers are not fitted to placements
 _SHARE = {"calibrating": 0.4, "placing": 0.2, "measuring": 0.3}  # of each graph's time
 _ROUNDS = 2  # number of turns in which each way to run is timed
@@ -49,7 +50,7 @@ _Way = Tuple[str, ComputationGraph, Placement, float]
 
 def check_host(
     first: Sequence[str], models: Optional[Sequence[str]], out: str, *, max_minutes: float = 15.0,
-    cpu_workers: int = 2, options: Optional[Mapping[str, Any]] = None,
+    options: Optional[Mapping[str, Any]] = None,
     progress: Callable[[str], None] = lambda text: None) -> pd.DataFrame:
   """Calibrates, places and measures each graph, and writes check.md.
 
@@ -58,7 +59,6 @@ def check_host(
     models: specs of further graphs; None for three graphs of the zoo that suit the devices.
     out: a directory, which is made; it also gets the files of calibrations.
     max_minutes: approximate time for all graphs together.
-    cpu_workers: number of worker processes if there are fewer than two GPUs.
     options: of `load_graph`, for graphs without a `zoo:` spec.
     progress: called with the name of the next part.
 
@@ -71,9 +71,12 @@ def check_host(
   """
   os.makedirs(out, exist_ok=True)
   started, rows = time.monotonic(), []
-  cluster, runtime = _host(cpu_workers)
+  cluster = Cluster.parse("local")
+  on_gpus = sum(device.type == "GPU" for device in cluster.devices) > 1
+  cluster = cluster if on_gpus else Cluster.parse(f"cpu:{_WORKERS}")
+  runtime: Runtime = InProcess() if on_gpus else LocalWorkers(_WORKERS)
   if models is None:
-    models = GPU_GRAPHS if isinstance(runtime, InProcess) else CPU_GRAPHS
+    models = GPU_GRAPHS if on_gpus else CPU_GRAPHS
   graphs = (*first, *models)
   with runtime:
     for number, name in enumerate(graphs):
@@ -93,14 +96,6 @@ def check_host(
       # Results so far are kept if the next graph fails.
       outputs.write(os.path.join(out, "check.md"), page(cluster, found).encode("utf-8"))
   return found
-
-
-def _host(cpu_workers: int) -> Tuple[Cluster, Runtime]:
-  """Returns this host's cluster and runtime: two GPUs or more, else worker processes."""
-  here = Cluster.parse("local")
-  if sum(device.type == "GPU" for device in here.devices) > 1:
-    return here, InProcess(1)
-  return Cluster.parse(f"cpu:{cpu_workers}"), LocalWorkers(cpu_workers)
 
 
 def _ways(

@@ -130,7 +130,7 @@ def check_weights(method: Method, policy_weights: Optional[str]) -> None:
       method.weights.without is WithoutWeights.FAIL):
     raise PlacementError(
         f"method {method.name!r} needs policy_weights, the directory of a run of scripts/train.py "
-        f"{method.weights.flags}")
+        f"{method.weights.flags or f'--policy={method.weights.policy}'}")
 
 
 def read_weights(method: Method, policy_weights: Optional[str]) -> None:

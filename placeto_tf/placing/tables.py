@@ -102,7 +102,7 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
   for name in [*placers, "best"]:
     method, row = known.get(name), result.baselines.get(name, result)
     title = name.replace("_", " ")  # data parallelism and the best are no methods
-    rows.append({"placer": title if method is None else method.title})
+    rows.append({"placer": title if method is None else method.title or name})
     if row.step_time_us is None:
       continue
     # With many devices, show one column, for the fullest device.

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
 import pickle
 import signal
-import sys
 import threading
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
@@ -40,34 +40,22 @@ _KEPT = 64  # number of shared values that a process of Ray keeps
 _ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
+@dataclasses.dataclass(frozen=True)
 class Shared:
-  """A value for calls of an executor; it is sent to each process once."""
+  """A value for calls of an executor; it is sent to each process once.
 
-  def __init__(self, value: object, ray: Optional[ModuleType] = None):
-    """Holds the value here, or puts its pickled bytes into Ray's object store.
+  Attributes:
+    key: equal in all processes, so that results which are made from a value can be cached by it. On
+      Ray it is the reference to the value's pickled bytes in the object store.
+    value: the value itself in this process; None on Ray.
+  """
 
-    Args:
-      value: any value; on Ray it must be picklable by cloudpickle.
-      ray: the module `ray` if calls run on Ray, else None.
-    """
-    self._on_ray = ray is not None
-    # On Ray: a reference to bytes, so that arrays are writable where they are read.
-    self._held = value if ray is None else ray.put(ray.cloudpickle.dumps(value))
+  key: Any
+  value: Any = dataclasses.field(default=None, compare=False)
 
   def get(self) -> Any:
     """Returns the value, in the process that needs it."""
-    return _fetch(self._held) if self._on_ray else self._held
-
-  # Equal in all processes, so that results which are made from a value can be cached by it.
-  def __eq__(self, other: object) -> bool:
-    return isinstance(other, Shared) and self._key == other._key
-
-  def __hash__(self) -> int:
-    return hash(self._key)
-
-  @property
-  def _key(self) -> Any:
-    return self._held if self._on_ray else id(self._held)
+    return self.value if isinstance(self.key, int) else _fetch(self.key)
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -101,7 +89,7 @@ class InProcess(concurrent.futures.Executor):
 
   def share(self, value: object) -> Shared:
     """Returns the value in the form for calls."""
-    return Shared(value)
+    return Shared(id(value), value)
 
   def one_thread(self) -> InProcess:
     """Returns this executor: the threads of this process stay as the program has set them."""
@@ -158,8 +146,9 @@ class OnRay(concurrent.futures.Executor):
     self._futures.clear()
 
   def share(self, value: object) -> Shared:
-    """Returns the value in the form for calls."""
-    return Shared(value, self._ray)
+    """Puts a value that cloudpickle can pickle into Ray's object store, in the form for calls."""
+    # Bytes, so that arrays are writable where they are read.
+    return Shared(self._ray.put(self._ray.cloudpickle.dumps(value)))
 
   def one_thread(self) -> OnRay:
     """Returns an executor whose calls use one thread of TensorFlow, on a share of a core each."""
@@ -226,16 +215,29 @@ def executor_at(address: Optional[str], cpus: float = 1.0) -> Iterator[Executor]
     yield InProcess()
     return
   ray = import_ray()
-  if ray.is_initialized():
+  kept = ray.is_initialized()
+  if not kept:
+    _start(ray, address)
+  try:
     with OnRay(ray, cpus) as executor:
       yield executor
-    return
+  finally:
+    if not kept:
+      ray.shutdown()
+
+
+def _start(ray: ModuleType, address: str) -> None:
+  """Connects to Ray, or starts one with a task for each core of this machine."""
+  # This process's own values win over the defaults.
+  environment = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
+  here = {"include_dashboard": False, "num_cpus": num_cores()} if address == LOCAL else {}
   handler = signal.getsignal(signal.SIGTERM)
   # A second try helps only if Ray is started here.
   for left in reversed(range(_STARTS if address == LOCAL else 1)):
     try:
-      _init(ray, address)
-      break
+      ray.init(address, log_to_driver=False, logging_level=logging.ERROR,
+               runtime_env={"env_vars": environment}, **here)
+      return
     except Exception as error:  # Ray raises plain ones, for example when its start takes too long
       if not left:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else "nothing answered"
@@ -246,22 +248,3 @@ def executor_at(address: Optional[str], cpus: float = 1.0) -> Iterator[Executor]
       # Ray's own handlers would skip cleaning up; only the main thread may set handlers.
       if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
-  try:
-    with OnRay(ray, cpus) as executor:
-      yield executor
-  finally:
-    ray.shutdown()
-
-
-def _init(ray: ModuleType, address: str) -> None:
-  """Connects to Ray, or starts one with a task for each core of this machine."""
-  # This process's own values win over the defaults.
-  environment = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
-  here = {"include_dashboard": False, "num_cpus": num_cores()} if address == LOCAL else {}
-  ray.init(address, log_to_driver=False, logging_level=logging.ERROR,
-           runtime_env={"env_vars": environment}, **here)
-  # Errors printed by Ray's own processes would mix with lines of progress; errors that matter here
-  # are raised as well.
-  worker = sys.modules.get("ray._private.worker")
-  if worker is not None:
-    worker._worker_logs_enabled = False  # type: ignore[attr-defined]

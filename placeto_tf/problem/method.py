@@ -11,6 +11,7 @@ GNN or Keras is in a module one level deeper, which `deferred` imports on use.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import enum
@@ -20,7 +21,7 @@ import io
 import operator
 import pkgutil
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterable, Optional, Tuple
+from typing import Any, Callable, Iterable, Optional, Tuple
 
 import numpy as np
 
@@ -101,9 +102,6 @@ class Weights:
   load: Optional[Callable[[], Callable[[str], Any]]] = None
   flags: str = ""
 
-  def __post_init__(self) -> None:
-    object.__setattr__(self, "flags", self.flags or f"--policy={self.policy}")
-
 
 @dataclasses.dataclass(frozen=True)
 class Method:
@@ -134,10 +132,6 @@ class Method:
   start_rank: Optional[float] = None
   repeats: bool = False
   control_of: Tuple[str, ...] = ()
-
-  def __post_init__(self) -> None:
-    # The class is frozen, so defaults are set around its own __setattr__.
-    object.__setattr__(self, "title", self.title or self.name)
 
   @property
   def in_tensorflow(self) -> bool:
@@ -205,25 +199,20 @@ def declared_in(package: str) -> Tuple[Method, ...]:
 
 
 def declared_by(modules: Iterable[ModuleType]) -> Tuple[Method, ...]:
-  """Returns the methods that modules declare, by kind, rank and name.
+  """Returns the methods that modules declare, by kind, rank and name."""
+  return in_order(method for module in modules for method in getattr(module, "METHODS", ()))
+
+
+def in_order(methods: Iterable[Method]) -> Tuple[Method, ...]:
+  """Returns methods by kind, rank and name.
 
   Raises:
     PlacementError: two methods have the same name.
   """
-  # Method's name -> (module, method), to name both modules of a clash.
-  found: Dict[str, Tuple[str, Method]] = {}
-  for module in modules:
-    for method in getattr(module, "METHODS", ()):
-      if method.name in found:
-        raise PlacementError(
-            f"method {method.name!r} is declared in {module.__name__} and in "
-            f"{found[method.name][0]}; rename one of them")
-      found[method.name] = (module.__name__, method)
-  return in_order(method for _, method in found.values())
-
-
-def in_order(methods: Iterable[Method]) -> Tuple[Method, ...]:
-  """Returns methods by kind, rank and name."""
   # Enums keep the order of their definition.
   kinds = list(Kind)
-  return tuple(sorted(methods, key=lambda m: (kinds.index(m.kind), m.rank, m.name)))
+  found = sorted(methods, key=lambda m: (kinds.index(m.kind), m.rank, m.name))
+  for name, count in collections.Counter(method.name for method in found).items():
+    if count > 1:
+      raise PlacementError(f"two methods have the name {name!r}; rename one of them")
+  return tuple(found)

@@ -37,14 +37,14 @@ class Evaluation:
     peak_memory_bytes: [B, D] float64.
     objective_us: [B] float64, step time plus the memory penalty (2 s per GB over the limit).
     excess_bytes: [B] float64, bytes over the memory limits, summed over devices.
-    start_us: [B, N] float64 start of each op if it was asked for, else None.
+    start_us: [B, N] float64, start of each op.
   """
 
   step_time_us: np.ndarray  # [B]
   peak_memory_bytes: np.ndarray  # [B, D]
   objective_us: np.ndarray  # [B]
   excess_bytes: np.ndarray  # [B]
-  start_us: Optional[np.ndarray] = None  # [B, N]
+  start_us: np.ndarray  # [B, N]
 
   @property
   def fits(self) -> np.ndarray:
@@ -165,7 +165,7 @@ class PlacementProblem:
     graph, simulator = dataclasses.replace(self.graph, source=source), copy.copy(self.simulator)
     simulator.graph = graph
     return dataclasses.replace(
-        self, graph=graph, simulator=simulator, search_log=self.search_log.copy(),
+        self, graph=graph, simulator=simulator, search_log=copy.deepcopy(self.search_log),
         sets=None)  # type: ignore[arg-type]
 
   @property
@@ -178,32 +178,14 @@ class PlacementProblem:
     """Returns the number of devices, D."""
     return self.cluster.num_devices
 
-  def evaluate(
-      self, group_placements: np.ndarray, *, start_times: bool = False) -> Evaluation:
-    """Evaluates placements of groups.
+  def evaluate(self, group_placements: np.ndarray) -> Evaluation:
+    """Returns the evaluation of placements of groups, [G] or [B, G], booked in the search log."""
+    return self.evaluate_ops(self.grouping.expand(np.atleast_2d(group_placements)))
 
-    Args:
-      group_placements: [G] or [B, G] int32.
-      start_times: whether the start of each op is returned too.
-
-    Returns:
-      The evaluation of B placements, booked in the search log.
-    """
-    return self.evaluate_ops(
-        self.grouping.expand(np.atleast_2d(group_placements)), start_times=start_times)
-
-  def evaluate_ops(self, placements: np.ndarray, *, start_times: bool = False) -> Evaluation:
-    """Evaluates placements of ops.
-
-    Args:
-      placements: [N] or [B, N] int32.
-      start_times: whether the start of each op is returned too.
-
-    Returns:
-      The evaluation of B placements, booked in the search log.
-    """
+  def evaluate_ops(self, placements: np.ndarray) -> Evaluation:
+    """Returns the evaluation of placements of ops, [N] or [B, N], booked in the search log."""
     placements = np.atleast_2d(np.ascontiguousarray(placements, dtype=np.int32))
-    start_us = np.empty(placements.shape, dtype=np.float64) if start_times else None
+    start_us = np.empty(placements.shape, dtype=np.float64)
     step_time_us, peak_memory_bytes = self.simulator.simulate_many(placements, start_us=start_us)
     # [B] bytes over the limits, summed over devices.
     excess = np.maximum(peak_memory_bytes - self.cluster.memory_bytes, 0).sum(axis=1)

@@ -94,21 +94,13 @@ class SearchLog:
   saturated: bool = False
 
   def __getstate__(self) -> Dict[str, Any]:
-    """Returns the state for another machine, which has another monotonic clock."""
+    """Returns the state for a copy, also on another machine: without observer, not stopped."""
     # Monotonic clocks of two machines differ, so the (negative) elapsed seconds are sent instead.
-    return {**self.__dict__, "started": self.started - time.monotonic(), "observer": _nobody}
+    return {**self.__dict__, "started": self.started - time.monotonic(), "observer": _nobody,
+            "stopped": False}
 
   def __setstate__(self, state: Dict[str, Any]) -> None:
     self.__dict__.update(state, started=state["started"] + time.monotonic())
-
-  def copy(self) -> SearchLog:
-    """Returns a copy of the log without observers, which is not stopped."""
-    best = self.best_placement
-    # Lists are copied, so that later improvements of one log do not show in the other.
-    return dataclasses.replace(
-        self, improvements=list(self.improvements), method_runs=list(self.method_runs),
-        observer=_nobody, stopped=False,
-        best_placement=None if best is None else best.copy())  # Ray's own cannot be written to
 
   @property
   def best_fits(self) -> bool:

@@ -164,17 +164,12 @@ def _chain(device: str, length: int) -> tf.Operation:
     return value.op
 
 
-def _elements(size: int) -> int:
-  """Returns the number of float32 elements of a tensor of so many bytes."""
-  return max(1, size // 4)
-
-
 def _ping_pong(here: str, there: str, size: int) -> tf.Operation:
   """Makes ops that take turns on two devices; each makes a new tensor, as a kernel does."""
   import tensorflow as tf
 
   with tf.device(here):
-    value = tf.fill([_elements(size)], 1.0)
+    value = tf.fill([size // 4], 1.0)  # of 4 bytes each
   for hop in range(_HOPS):
     with tf.device(there if hop % 2 == 0 else here):
       value = tf.negative(value)
@@ -200,7 +195,7 @@ def _stream(source: str, target: str, size: int, worker: str, sending: bool) -> 
   import tensorflow as tf
 
   with tf.device(source):
-    made = [tf.fill([_elements(size)], float(k)) for k in range(_SENT[size])]
+    made = [tf.fill([size // 4], float(k)) for k in range(_SENT[size])]
   # A busy receiver works from the start, while tensors arrive.
   with tf.control_dependencies([tensor.op for tensor in made] if worker == source else []):
     ends = {source: [tensor.op for tensor in made], target: []}

@@ -4,7 +4,7 @@ Each runtime has a `target` for sessions and `devices`, can name a `lost` worker
 restarted and closed. Placement across workers uses TensorFlow's own distributed runtime.
 
 Time-outs: a worker that this machine starts has `startup_seconds` to say that it serves, one
-elsewhere as long to accept a connection and to answer. A worker that has ended or hangs is noticed
+elsewhere as long to answer. A worker that has ended or hangs is noticed
 after the time-out of a step at the latest.
 """
 
@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from typing import BinaryIO, List, Optional, Sequence, Tuple, TypeVar
 
 from placeto_tf.clusters.cluster import Cluster
@@ -152,10 +151,8 @@ class LocalWorkers(Runtime):
     """Kills the workers and waits until they are gone."""
     self._kill()
     for process in self.processes:
-      process.wait()
-      for stream in (process.stdin, process.stdout):
-        if stream is not None:
-          stream.close()
+      with process:  # closes its pipes and waits for its end
+        pass
     for log in self._logs:
       log.close()
     self.processes, self._logs = [], []
@@ -182,7 +179,7 @@ class LocalWorkers(Runtime):
     # The directory above placeto_tf, so that workers import this very package.
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     environment["PYTHONPATH"] = os.pathsep.join(
-        [package] + [path for path in [os.environ.get("PYTHONPATH")] if path])
+        filter(None, [package, os.environ.get("PYTHONPATH")]))
     for task in range(self.num_workers):
       log = tempfile.TemporaryFile()
       self._logs.append(log)
@@ -239,17 +236,12 @@ class RemoteWorkers(Runtime):
     self.target = f"grpc://{self.addresses[0]}"
 
   def start(self) -> None:
-    """Waits until all accept connections, and asks them for their devices."""
-    deadline = time.monotonic() + self.startup_seconds
-    for i, address in enumerate(self.addresses):
-      while not _accepts(address):
-        if time.monotonic() > deadline:
-          raise MeasurementError(
-              f"worker {i} at {address} did not accept a connection in {self.startup_seconds:g} s; "
-              "start it with: python -m placeto_tf.runtime.worker "
-              f"--workers={','.join(self.addresses)} --task={i}")
-        time.sleep(0.1)
-    self.devices = _list_devices(self.target, self.startup_seconds)
+    """Waits until all answer, and asks them for their devices."""
+    last = len(self.addresses) - 1
+    self.devices = _list_devices(
+        self.target, self.startup_seconds, "start each worker with: python -m "
+        f"placeto_tf.runtime.worker --workers={','.join(self.addresses)} --task=0"
+        + (f" (to {last})" if last else ""))
 
 
 class InProcess(Runtime):
@@ -265,7 +257,7 @@ class InProcess(Runtime):
 
   def start(self) -> None:
     """Asks TensorFlow for the devices."""
-    self.devices = _list_devices("", 60.0, num_cpus=self.num_cpus)
+    self.devices = _list_devices("", 60.0, "see its messages above", self.num_cpus)
 
 
 def make_runtime(cluster: Cluster, workers: Sequence[str] = ()) -> Runtime:
@@ -300,7 +292,8 @@ def make_runtime(cluster: Cluster, workers: Sequence[str] = ()) -> Runtime:
   return LocalWorkers(num_workers)
 
 
-def _list_devices(target: str, timeout_seconds: float, num_cpus: int = 1) -> Tuple[str, ...]:
+def _list_devices(
+    target: str, timeout_seconds: float, remedy: str, num_cpus: int = 1) -> Tuple[str, ...]:
   """Returns the canonical names of a session's devices, without those of XLA."""
   import tensorflow as tf
 
@@ -311,8 +304,8 @@ def _list_devices(target: str, timeout_seconds: float, num_cpus: int = 1) -> Tup
       names = [device.name for device in session.list_devices()]
   except tf.errors.OpError as error:
     raise MeasurementError(
-        f"the devices of {target or 'this process'} could not be listed ({type(error).__name__}); "
-        "look whether all workers run, and were started with one list of addresses") from error
+        f"the devices of {target or 'this process'} could not be listed in {timeout_seconds:g} s "
+        f"({type(error).__name__}); {remedy}") from error
   found = map(session_lib.local_device, names)
   return tuple(name for name in found if name and "XLA" not in name)
 
@@ -327,16 +320,6 @@ def free_ports(count: int) -> Tuple[int, ...]:
   finally:
     for probe in probes:
       probe.close()
-
-
-def _accepts(address: str) -> bool:
-  """Returns whether somebody accepts connections at an address."""
-  host, _, port = address.rpartition(":")
-  try:
-    with socket.create_connection((host, int(port)), timeout=1.0):
-      return True
-  except (OSError, UnicodeError):
-    return False
 
 
 def _deal_cores(num_workers: int) -> List[Tuple[int, ...]]:

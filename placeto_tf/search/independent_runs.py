@@ -10,6 +10,7 @@ is limited, there are no more threads than cores.
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import dataclasses
 from typing import Any, Callable, List, Optional
 
@@ -93,10 +94,10 @@ def run_independently(
     return placer(problem, budget, seed)
   # Views for Ray have no observers and no source file of the graph.
   whole = problem.portable(with_shapes=False) if executor.elsewhere else problem
-  before = log.copy()
+  before = copy.deepcopy(log)
   # Each run has a copy of the log and buffers of its own; graph and costs are shared.
   views = [dataclasses.replace(
-      whole, search_log=dataclasses.replace(before.copy(), improvements=[]),
+      whole, search_log=dataclasses.replace(copy.deepcopy(before), improvements=[]),
       simulator=whole.simulator.on_one_thread()) for _ in range(count)]
   logs = [view.search_log for view in views]
   pool: Any = executor if executor.elsewhere else concurrent.futures.ThreadPoolExecutor(count)

@@ -105,7 +105,7 @@ def costs() -> Dict[str, float]:
   portable = problem.portable(with_shapes=True)
   key = Key(FLAGS.graph, FLAGS.cluster, "annealing", 0, None)
   found["problem_bytes"], found["task_bytes"] = _size(portable), _size((key, config))
-  found["answer_bytes"] = _size(run(executors.Shared((problem, None)), key, config, 1))
+  found["answer_bytes"] = _size(run(executors.InProcess().share((problem, None)), key, config, 1))
   content = pickle.dumps(portable)
   found["unpickle_s"], _ = _timed(lambda: pickle.loads(content))
   with _nodes(2) as (cluster, _, found["start_s"]):

@@ -11,7 +11,7 @@ from random_problem import grouped_graph, random_problem
 
 def observed(problem, placement):
   state = PairState(PairTables.build(problem))
-  found = problem.evaluate(placement, start_times=True)
+  found = problem.evaluate(placement)
   state.observe(placement, found.start_us[0], found.step_time_us[0], found.peak_memory_bytes[0])
   return state, found
 
