@@ -36,8 +36,10 @@ def check_replicas(
     ReplicaMismatchError: the training of the replicas differs from the graph's.
   """
   started = time.monotonic()
-  # (replicas, micro-batches).
-  few = _smallest(replicated)
+  # (replicas, micro-batches) of the smallest graph of the same strategy: two groups, and two
+  # micro-batches for each, are enough to show a fault; at least 2 replicas.
+  batches = min(2, replicated.micro_batches)
+  few = max(2, min(2, replicated.groups) * batches), batches
   found = TrainingComparison(False)
   if few[0] < replicated.replicas and replicated.graph.num_ops > _FEW_OPS:
     found = _compare(source, replicated, few, limit_s, started)
@@ -49,13 +51,6 @@ def check_replicas(
   every = _compare(source, replicated, (replicated.replicas, replicated.micro_batches), limit_s,
                    started)
   return every if every.checked or not found.checked else found
-
-
-def _smallest(replicated: ReplicatedGraph) -> Tuple[int, int]:
-  """Returns (replicas, micro-batches) of the smallest graph of the same strategy."""
-  # Two groups, and two micro-batches for each, are enough to show a fault; at least 2 replicas.
-  batches = min(2, replicated.micro_batches)
-  return max(2, min(2, replicated.groups) * batches), batches
 
 
 def _compare(

@@ -1,14 +1,14 @@
 """`train_side_by_side`: trains a graph and its replicas for some steps, and compares them.
 
-Both are trained in single precision. If a difference is larger than a tolerance for rounding, or if
-changes are small compared with rounding, both are trained again in double precision, which decides.
-If an op has no kernel for double precision, the harmless size of differences is measured: both are
-also trained with variables that are changed by some roundings. (Sums in another order and kernels
-for other batches round differently, and a model may enlarge these differences.)
+Both are trained in double precision, in which errors are much larger than roundings. If an op has
+no kernel for it, single precision decides. Where a difference is larger than a tolerance for
+rounding, the harmless size of differences is measured: the graph is also trained with variables
+that are changed by some roundings. (Sums in another order and kernels for other batches round
+differently, and a model may enlarge these differences.)
 
-Numbers that overflow agree even if a step is wrong. If numbers overflow in the first step, both
-begin again with smaller weights. If numbers overflow in the second step, both begin again, and all
-steps are like the first one. A later step with overflow is not counted.
+Numbers that overflow agree even if a step is wrong, so variables that overflow in the first step
+tell nothing. If numbers overflow in the second step, both begin again, and all steps are like the
+first one. A later step with overflow is not counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import contextlib
 import time
 from typing import Dict, Iterator, List, Optional, Set
 
-from placeto_tf.errors import ReplicaMismatchError, listed, one_line
+from placeto_tf.errors import GraphError, ReplicaMismatchError, listed, one_line
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.runtime.compared_examples import ComparedExamples
@@ -27,7 +27,7 @@ from placeto_tf.runtime.tensor_differences import (
   is_finite,
   tolerance,
 )
-from placeto_tf.runtime.trainable_graph import NotEnoughMemory, NotRunnable
+from placeto_tf.runtime.trainable_graph import NotEnoughMemory, NotRunnable, TrainableGraph
 from placeto_tf.runtime.trained_pair import TrainedPair
 
 _NOISE_FACTOR = 20.0  # largest harmless difference, relative to the measured effect of roundings
@@ -56,7 +56,6 @@ class SideBySide:
     largest, steps: the largest difference, and the number of compared steps.
     wrong: differences that are more than rounding, of the step after the compared ones.
     overflow_step: the first in which numbers overflow; None if they do not.
-    hurried: whether time was too short to look at small changes in double precision.
   """
 
   def __init__(
@@ -78,7 +77,6 @@ class SideBySide:
     self.largest, self.steps = 0.0, 0
     self.wrong: List[SeenDifference] = []
     self.overflow_step: Optional[int] = None
-    self.hurried = False
     self._noise: Optional[Dict[str, float]] = None  # effect of roundings by name, once measured
     self._blurred: Set[str] = set()  # variables that hold little but rounding, or overflow
     self._moved: Set[str] = set()  # variables that steps changed by more than rounding
@@ -86,41 +84,34 @@ class SideBySide:
   @property
   def untold(self) -> Set[str]:
     """Returns the variables that cannot be compared: rounding only, overflow, or no change."""
-    return self._blurred | self._unmoved
+    return self._blurred | self.pair.updated - self._moved
 
   @property
-  def _unmoved(self) -> Set[str]:
-    return self.pair.updated - self._moved
+  def unmoved(self) -> Set[str]:
+    """Returns the variables that steps should change, and changed by no more than rounding."""
+    return self.pair.updated - self._moved - self._blurred
 
-  @property
-  def undecided(self) -> bool:
-    """Returns whether another precision may tell more."""
-    return bool(self.wrong or self._unmoved - self._blurred)
-
-  def run(self, steps: int, started: float, deadline: float, last: bool) -> None:
+  def run(self, steps: int, started: float, deadline: float, measures: bool = True) -> None:
     """Trains and compares; begins again, with one thing changed, where that tells more.
 
     Args:
       steps: how many steps, at most.
       started: when the time began, of the monotonic clock.
       deadline: when it ends.
-      last: whether no other precision can decide. Otherwise the training ends where it is
-        undecided.
+      measures: whether the effect of roundings is measured where a difference is larger than them.
     """
     import tensorflow as tf
 
     while True:
       try:
-        self._run(steps, started, deadline, last)
+        self._run(steps, started, deadline)
       except tf.errors.DeadlineExceededError:
         # Steps of an earlier beginning were compared in time, unless they were wrong.
         if not self.steps or self._noise is not None:
           raise
         return
-      if self.wrong and last and self._noise is None:
+      if self.wrong and measures and self._noise is None:
         self._noise = {}
-      elif self.overflow_step == 0 and not self.pair.small:
-        self.pair.small = True
       # The second step is the first of the other kind; see `ComparedExamples`.
       elif self.overflow_step == 1 and self._examples.alternates and (
           time.monotonic() < (started + deadline) / 2):
@@ -136,18 +127,18 @@ class SideBySide:
         f"{self.steps + 1} {shown} (relative to its largest element); train with one replica, or "
         "take what computes it out of the training step")
 
-  def _run(self, steps: int, started: float, deadline: float, last: bool) -> None:
+  def _run(self, steps: int, started: float, deadline: float) -> None:
     """Runs steps from the first values; ends early if numbers overflow or time is over."""
     import tensorflow as tf
 
     self.overflow_step, self.wrong = None, []
     largest, done = 0.0, 0
-    # The same, beginning with values changed by roundings.
-    rounded = None if self._noise is None else self.pair.again()
+    rounded: Optional[TrainableGraph] = None
     try:
       self.pair.begin(self._seed)
-      if rounded is not None:
-        rounded.begin_rounded(self._seed)
+      # The same graph, beginning with values changed by roundings.
+      if self._noise is not None:
+        rounded = self.pair.rounded(self._seed)
       while done < steps:
         seen = self._step(done, deadline, rounded)
         self.wrong = [each for each in seen or () if each.is_wrong]
@@ -159,7 +150,7 @@ class SideBySide:
         self._moved.update(each.name for each in seen if each.moves)
         largest = max([largest, *(each.difference for each in seen if each.tells)])
         done += 1
-        if time.monotonic() > (started + deadline) / 2 or self.undecided and not last:
+        if time.monotonic() > (started + deadline) / 2:
           break
     except tf.errors.DeadlineExceededError:
       # The steps before were compared in time.
@@ -172,7 +163,7 @@ class SideBySide:
     self.largest, self.steps = largest, done
 
   def _step(
-      self, step: int, deadline: float, rounded: Optional[TrainedPair]
+      self, step: int, deadline: float, rounded: Optional[TrainableGraph]
   ) -> Optional[List[SeenDifference]]:
     """Runs one step and returns the differences; None for a step that does not count."""
     import tensorflow as tf
@@ -197,16 +188,13 @@ class SideBySide:
       seen += pair.compared(names)
     if not all(each.is_finite for each in seen):
       self.overflow_step = step if self.overflow_step is None else self.overflow_step
-      if step or not pair.small:
+      if step:
         return None
     if rounded is None or self._noise is None:
       return seen
-    for of_replicas, values in enumerate((expected, found)):
-      others = (rounded.parts if of_replicas else rounded.whole).step(
-          pair.replicated.feed(feed) if of_replicas else feed, deadline, is_other)
-      for name, value, other in (*zip(pair.tensors, values, others),
-                                 *pair.beside(rounded, bool(of_replicas))):
-        self._noise[name] = max(self._noise.get(name, 0.0), difference(value, other))
+    others = rounded.step(feed, deadline, is_other)
+    for name, value, other in (*zip(pair.tensors, expected, others), *pair.beside(rounded)):
+      self._noise[name] = max(self._noise.get(name, 0.0), difference(value, other))
     return [each._replace(tolerance=max(each.tolerance, _NOISE_FACTOR * self._noise[each.name]))
             if each.is_wrong else each for each in seen]
 
@@ -223,8 +211,8 @@ def train_side_by_side(
     steps: how many steps, at most.
     started: when the time began, of the monotonic clock.
     deadline: when it ends.
-    norms: whether batch normalizations of both are written out in plain ops, which nearly always
-      round so much that errors do not show in single precision.
+    norms: whether both have batch normalizations, whose roundings hide small changes in single
+      precision.
     repeated: whether all replicas have the same examples.
 
   Returns:
@@ -236,41 +224,25 @@ def train_side_by_side(
   """
   import tensorflow as tf
 
-  def made(double: bool = False) -> SideBySide:
-    return SideBySide(graph, replicated, seed, double, repeated)
-
-  single, lacking = None, ""
-  if not norms:
-    single = made()
-    single.run(steps, started, deadline, last=False)
-    single.hurried = single.undecided
-    if not single.undecided or not single.wrong and time.monotonic() > (started + deadline) / 2:
-      return single
-  by = deadline if single is None or single.wrong else (started + deadline) / 2
+  double, lacking = None, ""
   try:
-    double = made(double=True)
-    double.run(steps, started, by, last=True)
-    if double.wrong and single is None:
-      # Shares such as 1/3 were rounded to single precision, which may agree all the same.
-      single = made()
-      single.run(steps, started, deadline, last=False)
-      if not single.wrong:
-        return single
-    if double.wrong:
-      raise double.mismatch()
-    if double.steps:
+    double = SideBySide(graph, replicated, seed, True, repeated)
+    double.run(steps, started, (started + deadline) / 2)
+    if double.steps and not double.wrong:
       return double
   except (NotEnoughMemory, MemoryError, tf.errors.ResourceExhaustedError) as problem:
     lacking = one_line(problem) or "the memory is used up"
-  except (NotRunnable, tf.errors.UnimplementedError, tf.errors.InvalidArgumentError):
-    pass  # no kernels of double precision
-  except tf.errors.DeadlineExceededError:
-    if single is None or single.wrong or not single.steps:
-      raise
+  except (NotRunnable, GraphError, tf.errors.OpError):
+    pass  # it does not run in double precision, or too slowly
+  wrong = double is not None and bool(double.wrong)
+  single = SideBySide(graph, replicated, seed, False, repeated)
+  # Where double precision found a difference, no measured roundings excuse it.
+  single.run(steps, started, deadline, measures=not wrong)
+  if wrong and double is not None:
+    # Shares such as 1/3 are rounded to single precision, in which the numbers may agree.
+    if single.wrong or single.overflow_step == 0 or single.unmoved and not norms:
+      raise double.mismatch()
     return single
-  single = single or made()
-  single.run(steps, started, deadline, last=True)
-  single.hurried = False
   if single.wrong and lacking and not any(each.is_large for each in single.wrong):
     raise NotRunnable(
         f"{single.wrong[0].name!r} differs by {single.wrong[0].difference:.0e}, which may be "

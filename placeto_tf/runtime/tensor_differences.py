@@ -6,7 +6,6 @@ differ only little.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -124,7 +123,7 @@ def is_finite(value: ArrayLike) -> bool:
       np.isfinite(value).all())
 
 
-def varied(value: np.ndarray, rng: np.random.Generator, small: bool = False) -> np.ndarray:
+def varied(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
   """Returns a first value with different elements.
 
   If all elements of a tensor are equal at first, as in all random tensors here, an exchange of its
@@ -135,7 +134,6 @@ def varied(value: np.ndarray, rng: np.random.Generator, small: bool = False) -> 
   Args:
     value: the first value; it is changed if all its elements are equal.
     rng: the source of randomness.
-    small: whether a layer's weights add up to 1 at most, so that many layers do not overflow.
 
   Returns:
     An array of the same shape and type; the value itself if its elements differ already.
@@ -143,9 +141,6 @@ def varied(value: np.ndarray, rng: np.random.Generator, small: bool = False) -> 
   if value.dtype.kind != "f" or value.size < 2 or (value != value.flat[0]).any():
     return value
   first = float(value.flat[0]) or 0.04
-  if small and value.ndim > 1:
-    # 1 over the number of inputs (size / last axis): the weights of an output add up to 1.
-    first = math.copysign(min(abs(first), value.shape[-1] / value.size), first)
   # 0.5 to 1.5 times the first value, all of one sign.
   return (first * (0.5 + rng.random(value.shape, np.float32))).astype(value.dtype)
 

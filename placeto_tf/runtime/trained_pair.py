@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -42,7 +41,6 @@ class TrainedPair:
     chunks: the variables, in groups that are read and written together.
     tensors: the fetches that are tensors.
     double: whether both are in double precision.
-    small: whether weights begin smaller, so that many layers do not overflow.
   """
 
   def __init__(
@@ -76,7 +74,6 @@ class TrainedPair:
       raise ReplicaMismatchError(
           f"the graph can be imported but its replicas cannot: {problem}; train with one replica"
       ) from None
-    self.small = False
     self._first: Dict[str, np.ndarray] = {}  # variables as they were first
     self.tensors = [name for name in graph.fetches if ":" in name]
     self.variables = [name for name, kind in zip(graph.op_names, graph.op_types)
@@ -88,26 +85,26 @@ class TrainedPair:
     self.parts.add(each for name in self.variables for each in self.copies[name])
     self.chunks = self._in_chunks()
 
-  def again(self) -> TrainedPair:
-    """Returns the same pair, which shares the imported graphs, for other sessions."""
-    other = copy.copy(self)
-    other._first = {}
-    other.whole, other.parts = self.whole.again(), self.parts.again()
-    return other
-
   def begin(self, seed: int) -> None:
     """Initialises the graph, and its replicas alike."""
     self.parts.open()
-    for values in self._first_values(seed):
+    self._open(self.whole)
+    rng = np.random.default_rng(seed)
+    for names in self.chunks:
+      # Elements of variables differ, so that an exchange of parts would show.
+      values = {name: varied(value, rng) for name, value in zip(names, self.whole.first(names))}
       self._first.update(values)
-      self._write(values)
+      self.whole.write(values)
+      self.parts.write({copy: part for name, value in values.items()
+                        for copy, part in self._by_copy(name, value).items()})
 
-  def begin_rounded(self, seed: int) -> None:
-    """Initialises both with variables that differ by some roundings."""
-    self.parts.open()
-    rng = np.random.default_rng(seed + 1)
-    for values in self._first_values(seed):
-      self._write({name: rounded(value, rng) for name, value in values.items()})
+  def rounded(self, seed: int) -> TrainableGraph:
+    """Returns the graph in one more session, with first values that differ by some roundings."""
+    other, rng = self.whole.again(), np.random.default_rng(seed + 1)
+    self._open(other)
+    for names in self.chunks:
+      other.write({name: rounded(self._first[name], rng) for name in names})
+    return other
 
   def close(self) -> None:
     """Ends the sessions."""
@@ -127,24 +124,10 @@ class TrainedPair:
           for part in self._by_copy(name, value).values()]
     return seen
 
-  def beside(
-      self, other: TrainedPair, of_replicas: bool
-  ) -> Iterator[Tuple[str, np.ndarray, np.ndarray]]:
-    """Reads the variables of two trainings of one pair.
-
-    Args:
-      other: the second training, from `again`.
-      of_replicas: whether the replicas' copies are read instead of the graph's variables.
-
-    Yields:
-      (variable of the graph, its value or one of its copies' values here, the same in the other).
-    """
-    for chunk in self.chunks:
-      names = [(name, copy_) for name in chunk
-               for copy_ in (self.copies[name] if of_replicas else [name])]
-      yield from zip((name for name, _ in names), *(
-          (each.parts if of_replicas else each.whole).read([copy_ for _, copy_ in names])
-          for each in (self, other)))
+  def beside(self, other: TrainableGraph) -> Iterator[Tuple[str, np.ndarray, np.ndarray]]:
+    """Yields (variable, its value in the graph, its value in `other`, from `rounded`)."""
+    for names in self.chunks:
+      yield from zip(names, self.whole.read(names), other.read(names))
 
   def _in_chunks(self) -> List[List[str]]:
     """Divides the variables into groups of at most `CHUNK_BYTES`, or of one variable."""
@@ -184,19 +167,9 @@ class TrainedPair:
       found[name] = by_original[name]
     return found
 
-  def _first_values(self, seed: int) -> Iterator[Dict[str, np.ndarray]]:
-    """Initialises the graph; gives its variables with elements that differ, a chunk at a time."""
-    graph = self.whole
+  def _open(self, graph: TrainableGraph) -> None:
+    """Initialises the variables of the graph, which a live function has initialised."""
     graph.open(*(([], {}) if graph.captured else initializers(graph.graph, graph.tf_graph)))
-    rng = np.random.default_rng(seed)
-    for names in self.chunks:
-      yield {name: varied(value, rng, self.small) for name, value in zip(names, graph.first(names))}
-
-  def _write(self, values: Mapping[str, np.ndarray]) -> None:
-    """Sets variables of the graph, and their copies among the replicas."""
-    self.whole.write(values)
-    self.parts.write({copy_: part for name, value in values.items()
-                      for copy_, part in self._by_copy(name, value).items()})
 
   def _by_copy(self, name: str, value: np.ndarray) -> Dict[str, np.ndarray]:
     """Returns the replicas' copies of a variable -> the values they should hold."""

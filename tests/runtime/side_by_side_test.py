@@ -36,7 +36,8 @@ def test_variables_that_hold_rounding_alone_are_said_and_not_in_the_difference()
 
 
 def deep(reduce=tf.reduce_mean, scale=1.0):
-  """Forty layers without a normalization: with weights as they are first tried, they overflow."""
+  """Forty layers without a normalization: the first step overflows in single precision, and makes
+  weights with which later steps do in any."""
   with tf.Graph().as_default() as graph:
     hidden = scale * tf.compat.v1.placeholder(tf.float32, [None, 32], name="x")
     for layer in range(40):
@@ -49,13 +50,13 @@ def deep(reduce=tf.reduce_mean, scale=1.0):
 def test_numbers_that_overflow_are_not_taken_for_equal_ones():
   of_mean, of_sum = deep(tf.reduce_mean), deep(tf.reduce_sum)
   found = compare_training(of_mean.graph, of_mean.replicas(2))
-  assert found.checked and found.steps == 5 and not found.untold, found
+  assert found.checked and found.steps == 1 and not found.untold, found
   with pytest.raises(ReplicaMismatchError, match="'weights_"):
     compare_training(of_sum.graph, of_mean.replicas(2))
 
 
 def test_a_graph_that_always_overflows_is_not_checked():
-  source = deep(tf.reduce_mean, 1e38)
+  source = deep(lambda squares: tf.reduce_mean(tf.exp(squares)), 1e38)
   found = compare_training(source.graph, source.replicas(2))
   assert str(found) == "not checked: all variables overflow in the first step"
 
@@ -132,15 +133,9 @@ def test_lookup_tables_are_filled_before_both_train():
     assert found.checked and found.steps == 5, found
 
 
-@pytest.mark.parametrize("make, runs", (
-    (lambda: wrong_by(1.0), 2), (lambda: wrong_by(1.0, 1e-7), 4), (lambda: deep(), 4)),
-    ids=("plain", "small_changes", "overflow"))
-def test_steps_that_were_compared_count_where_a_later_one_runs_out_of_time(monkeypatch, make, runs):
-  """A first step needs some runs: of the graph and its replicas, and both again, in double
-  precision where changes are small, and with smaller weights where numbers overflow."""
-  import tensorflow as tf
-
-  source = make()
+def test_steps_that_were_compared_count_where_a_later_one_runs_out_of_time(monkeypatch):
+  """A first step needs two runs: of the graph and its replicas."""
+  source = wrong_by(1.0)
   replicated, step, found = source.replicas(2), TrainableGraph.step, []
   while not found or found[-1].steps < 3:
     left = len(found)
@@ -155,5 +150,5 @@ def test_steps_that_were_compared_count_where_a_later_one_runs_out_of_time(monke
     monkeypatch.setattr(TrainableGraph, "step", limited)
     found.append(compare_training(source.graph, replicated, 3))
   steps = [each.steps for each in found]
-  assert steps == sorted(steps) and steps[runs - 1:runs + 1] == [0, 1]
+  assert steps == sorted(steps) and steps[1:3] == [0, 1]
   assert all("takes more than" in each.reason for each in found if not each.steps)
