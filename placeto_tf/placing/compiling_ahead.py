@@ -12,7 +12,6 @@ import pathlib
 from typing import Callable, ContextManager, List, Set
 
 import numpy as np
-from numba.core.registry import cpu_target
 
 from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import ComputationGraph
@@ -38,14 +37,12 @@ def compile_ahead(
     method: the method that will place it.
     stage: function from a name to a context manager, entered while code is compiled.
   """
-  # One marker file per engine and method; its text names the processor of the compiled code.
+  # One marker file per engine and method.
   name = f"{type(problem.simulator.engine).__name__}.{method.name}"
   folder = compiling.folder()
   marker = None if folder is None else pathlib.Path(folder, name)
-  target = repr(cpu_target.target_context.codegen().magic_tuple())
-  with contextlib.suppress(OSError):
-    if name in _done or marker is not None and marker.read_text("utf-8") == target:
-      return
+  if name in _done or marker is not None and marker.exists():
+    return
   with stage(STAGE):
     small = _small(problem)
     # Bounds, then each part of the method, on a problem of 40 ops.
@@ -55,7 +52,7 @@ def compile_ahead(
   _done.add(name)
   if marker is not None:
     with contextlib.suppress(OSError):
-      marker.write_text(target, "utf-8")
+      marker.touch()
 
 
 def _parts(method: Method) -> List[Method]:

@@ -272,13 +272,21 @@ class PlacedStep:
 
   def _follow(self, plan: TrainingPlan, specs: Specs, shapes: Shapes) -> BatchStep:
     """Returns the step for another shape, such as a partial last batch."""
-    size = traced_steps.size_of_shapes(shapes)
+    size, many = traced_steps.size_of_shapes(shapes), len(self.steps) > _MOST_SHAPES
     # A batch that the replicas divide gets as many replicas, for up to `_MOST_SHAPES` shapes.
     if self.applied is not None and plan.replicas > 1 and size is not None and (
-        size % plan.replicas == 0) and len(self.steps) <= _MOST_SHAPES:
+        size % plan.replicas == 0) and not many:
       with contextlib.suppress(GraphError, PlacementError):  # one replica takes such a batch
         return self._alike(plan.placement, specs, shapes)
-    specs, function = self._traced(plan, specs)
+    function = None
+    if plan.replicas > 1 and traced_steps.takes(plan.traced, specs):
+      specs = plan.traced
+    elif many and not isinstance(self._step, KerasStep):
+      # After some shapes, dimensions in which batches differed become unknown.
+      wide = functools.reduce(traced_steps.opened, (step.specs for step in self.steps), specs)
+      with contextlib.suppress(GraphError):  # the step may need known dimensions
+        specs, function = wide, self._step.trace(wide)
+    function = function or self._step.trace(specs)
     if self.applied is not None:
       try:
         # Other batches run on one replica, with the devices of the first.
@@ -288,19 +296,6 @@ class PlacedStep:
             f"batches such as {specs} need a step of their own, which runs unplaced ({error}); "
             "train with batches as at the first step", stacklevel=4)
     return BatchStep(specs, shapes, self._unplaced(function), "unplaced")
-
-  def _traced(self, plan: TrainingPlan, specs: Specs) -> Tuple[Specs, ConcreteFunction]:
-    """Returns a trace for batches of these specs, and the specs that it takes.
-
-    After some shapes, the next trace has unknown dimensions where earlier batches differed.
-    """
-    if plan.replicas > 1 and traced_steps.takes(plan.traced, specs):
-      return plan.traced, self._step.trace(plan.traced)
-    if len(self.steps) > _MOST_SHAPES and not isinstance(self._step, KerasStep):
-      wide = functools.reduce(traced_steps.opened, (step.specs for step in self.steps), specs)
-      with contextlib.suppress(GraphError):  # the step may need known dimensions
-        return wide, self._step.trace(wide)
-    return specs, self._step.trace(specs)
 
   def _alike(
       self, placement: Placement, specs: Specs, shapes: Shapes,
@@ -341,27 +336,8 @@ class PlacedTraining(PlacedStep):
     self._jit_compile = keras_batches.without_xla(model)
     self._compiled = bool(self._jit_compile)
 
-  def run_step(self, data: Any, element_spec: Optional[Specs] = None) -> Any:
-    """Trains on one batch.
-
-    Args:
-      data: the batch from Keras.
-      element_spec: element spec of the batch's iterator, if there is one.
-
-    Returns:
-      The logs of the model's `train_step`.
-    """
-    batch = keras_batches.as_batch(data, self.step.floatx)
-    logs = self._run(
-        batch, keras_batches.specs_of(batch, data, element_spec, wide=self.step.wide))
-    # Keras counts steps in its own train function, which does not run here.
-    counter = getattr(self.model, "_train_counter", None)  # of Keras 2
-    if counter is not None:
-      counter.assign_add(1)
-    return logs
-
   def train_function(self, iterator: Iterator) -> Any:
-    """Trains on as many batches as one call by Keras should."""
+    """Trains on as many batches as one call by Keras should; returns the logs of the last one."""
     import tensorflow as tf
 
     logs = None
@@ -373,7 +349,13 @@ class PlacedTraining(PlacedStep):
         if not done:
           raise
         break
-      logs = self.run_step(data, getattr(iterator, "element_spec", None))
+      batch = keras_batches.as_batch(data, self.step.floatx)
+      logs = self._run(batch, keras_batches.specs_of(
+          batch, data, getattr(iterator, "element_spec", None), wide=self.step.wide))
+      # Keras counts steps in its own train function, which does not run here.
+      counter = getattr(self.model, "_train_counter", None)  # of Keras 2
+      if counter is not None:
+        counter.assign_add(1)
     return logs
 
   def make_train_function(self, force: bool = False) -> Callable:

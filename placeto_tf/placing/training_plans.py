@@ -277,14 +277,12 @@ def search(
     source, traced = replica_source(
         step, graph, specs, shapes, replica_counts(cluster, options["replicas"])[0][1:], batch_norm)
   result = place(source, cluster, **options)
-  made = result.replicated
-  placement = dataclasses.replace(result.placement, replicas=1)
-  if made is not None:
-    # `follow` makes the same replicas again.
-    placement = dataclasses.replace(placement, replicas=made.replicas, options={
-        **placement.options, "batch_norm": batch_norm})
+  # `follow` makes the same replicas again.
+  placement = dataclasses.replace(
+      result.placement, replicas=result.placement.replicas or 1,
+      options={**result.placement.options, "batch_norm": batch_norm})
   return TrainingPlan(
-      specs, shapes, function, result.graph, cluster, placement, made, traced, result)
+      specs, shapes, function, result.graph, cluster, placement, result.replicated, traced, result)
 
 
 def follow(

@@ -44,15 +44,6 @@ def test_each_engine_and_method_is_compiled_once(
   assert len(stages) == 2
 
 
-def test_code_of_another_processor_does_not_count(
-    stages, tmp_path, monkeypatch, make_problem, make_cluster):
-  monkeypatch.setattr(compiling_ahead.running, "run", lambda *_: None)
-  (tmp_path / "ReferenceEngine.annealing").write_text("another")
-  compile_ahead(make_problem([1.0] * 3, cluster=make_cluster(2)), registry.find("annealing"),
-                _stage(stages))
-  assert stages == [STAGE]
-
-
 def test_auto_compiles_its_parts_without_touching_the_problem(
     stages, monkeypatch, make_problem, make_cluster):
   ran = []
