@@ -114,7 +114,9 @@ def test_an_agent_of_another_library_learns(capsys):
   assert after_ms < before_ms
 
 
-def test_dense_blocks_are_a_graph_with_a_free_batch(tmp_path):
-  run_alone("dense_blocks.py", tmp_path)
+def test_dense_blocks_are_a_graph_with_a_free_batch(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr("sys.argv", ["dense_blocks.py"])
+  run_script("dense_blocks.py")
   source = ReplicaSource(str(tmp_path / "dense_blocks.meta"), {"batch_size": 16})
   assert source.free_batch and source.replicas(2).global_batch == 16

@@ -34,7 +34,9 @@ def _check(case, devices):
 
 @pytest.fixture(scope="module", params=["2", "3"], ids=["keras_2", "keras_3"], name="found")
 def found_fixture(request):
-  return _prove(request.param, 2, *keras_zoo.SMALL)
+  # A loop of plain TensorFlow is the same beside either Keras.
+  names = [name for name in keras_zoo.SMALL if request.param == "2" or name != "gradient_tape"]
+  return _prove(request.param, 2, *names)
 
 
 @pytest.mark.parametrize("name", keras_zoo.SMALL)
