@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Dict, Mapping
 
 import numpy as np
 
+from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import MeasurementError, PlacementError
 from placeto_tf.graphs import feeds as feeds_lib
 from placeto_tf.graphs import shapes, variables
@@ -54,8 +55,11 @@ def feed_values(
     raise MeasurementError(
         "the graph cannot be run: it has costs but no ops that TensorFlow knows; give the graph "
         "itself (GraphDef, MetaGraphDef, SavedModel)")
+  # Placed anywhere, so that functions are inlined as they will be, and readers of feeds are seen.
+  anywhere = Placement.from_indices(
+      graph, Cluster.parse("cpu:1"), np.zeros(graph.num_ops, np.int32))
   with tf.Graph().as_default() as tf_graph:
-    tf.import_graph_def(graph.source.graph_def, name="")
+    tf.import_graph_def(anywhere.apply(graph.source.graph_def), name="")
   return feeds_lib.make_feeds(graph, tf_graph, feeds, seed)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 import graph_files
+from placeto_tf.graphs import load_graph
 from placeto_tf.runtime import placed_runs
 
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:"
@@ -58,3 +59,13 @@ def test_what_is_no_placeholder_on_a_cpu_is_still_fed():
       "on_gpu:0", "handle:0", "constant:0", "elsewhere:0")}
   assert placed_runs.hold(placed, values) == values
   assert placed.SerializeToString(deterministic=True) == before
+
+
+def test_ids_that_a_function_looks_up_are_rows_of_its_table():
+  with tf.Graph().as_default() as graph:
+    ids = tf.compat.v1.placeholder(tf.int32, [1000], name="ids")
+    table = tf.compat.v1.get_variable("table", [50, 2])
+    rows = tf.function(lambda ids: tf.gather(table, ids))(ids)
+    tf.identity(rows, name="rows")
+  values = placed_runs.feed_values(load_graph(graph, fetches=["rows"]))
+  assert values["ids:0"].max() == 49
