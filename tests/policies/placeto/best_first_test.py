@@ -97,7 +97,7 @@ def test_a_level_ends_where_no_move_makes_the_placement_better():
             run.level.grouping.expand(moved)).objective_us[0] >= run.objective_us
 
 
-def test_groups_move_in_turn_each_once_with_renewed_loads():
+def test_groups_move_in_turn_each_once_with_renewed_loads_and_the_better_placement_stays():
   problem = random_problem(num_ops=200, num_groups=24)
   run = on_a_level(problem, 24)
   moves, scored, start_us = [], run.scores, run._seen[0].copy()
@@ -119,6 +119,11 @@ def test_groups_move_in_turn_each_once_with_renewed_loads():
   held = run.tables.held_bytes
   gained = np.bincount(run.groups, held, 4) - np.bincount(before, held, 4)
   np.testing.assert_allclose(run._seen[2] - before_bytes, gained, atol=1e-3)
+  # A placement that simulates worse is not kept.
+  worse = on_a_level(problem, 24, ScorerWeights.untrained(3), in_turn=(-100.0,))
+  start, start_us = worse.placement.copy(), worse.objective_us
+  worse.moves_in_turn(Budget())
+  assert worse.objective_us < start_us or (worse.placement == start).all()
 
 
 @pytest.mark.parametrize("evaluations", [2, 40, 400])
