@@ -5,9 +5,8 @@ score is simulated. If it improves the placement, it is kept, and all moves are 
 the new simulation. If not, it is not tried again from this placement, and its later scores on this
 level are lowered. A round goes through levels from coarse to fine: first a handful of large groups,
 which moves whole layers at once, then smaller and smaller groups, formed from the placement so far.
-At the beginning, many groups move between two simulations. The first rounds are short, so that few
-evaluations go to groups of a poor placement. A long round then uses a share of the remaining
-evaluations, and samples among moves with nearly equal scores.
+The first rounds are short, so that few evaluations go to groups of a poor placement. A long round
+then uses a share of the remaining evaluations, and samples among moves with nearly equal scores.
 
 Dimensions: N ops, G groups, M groups that are scored (M <= G), D devices.
 """
@@ -33,7 +32,7 @@ from placeto_tf.simulation.compiling import compiled, part
 MOST_GROUPS = 256  # the most groups that are scored at once; each time another random sample
 LONG_EVALUATIONS = 3000  # the most evaluations of a long round
 LONG_OF_PLENTY = 1000  # the most of the first long round, if plenty are left: see `BestFirst.run`
-_MOST_IN_TURN = 96  # the most groups that move between two simulations
+_MOST_AT_ONCE = 32  # the most groups that move together
 _TIE = 1e-4  # scores get random amounts below this, which decide between equal scores
 
 
@@ -52,8 +51,12 @@ class BestFirstConfig:
     long_share: the long round's share of the budget that the short rounds leave.
     temperature: of the samples in the long round, in units of scores.
     forget: amount by which each failure lowers a move's score for the rest of a level.
-    in_turn: the least score of a group that moves without a simulation, for each of the first
-      evaluations.
+    several: moves of several groups at once are made during so many first evaluations of the
+      search.
+    most: number of groups that move together at first; it doubles after an improvement, else it
+      falls to a third.
+    least_score: least score of a group that moves with others; half of the best score is a second
+      limit.
   """
 
   rounds: Tuple[int, ...] = (20, 40, 80, 160)
@@ -63,7 +66,9 @@ class BestFirstConfig:
   long_share: float = 1.0
   temperature: float = 0.01
   forget: float = 0.1
-  in_turn: Tuple[float, ...] = (0.3, 0.2, 0.1)
+  several: int = 21
+  most: int = 8
+  least_score: float = 0.15
 
 
 class BestFirst(PlacedGroups):
@@ -87,6 +92,7 @@ class BestFirst(PlacedGroups):
     # The finest level of all decides the size of the supernodes.
     factors = self._config.levels + tuple(factor for factor, _ in self._config.long_levels)
     super().__init__(problem, placement, max(group_counts(problem, factors)))
+    self._began = problem.search_log.evaluations
 
   def run(self, budget: Budget) -> bool:
     """Runs the short rounds and a long round, as far as the budget allows.
@@ -99,7 +105,6 @@ class BestFirst(PlacedGroups):
       the better of both results by another long round (docs/results/placeto.md).
     """
     search_log, config = self.problem.search_log, self._config
-    self.moves_in_turn(budget)
     began = search_log.evaluations, search_log.seconds
     for number, evaluations in enumerate(config.rounds):
       if search_log.exhausted(budget):
@@ -113,62 +118,6 @@ class BestFirst(PlacedGroups):
     at_most = LONG_OF_PLENTY if plenty else LONG_EVALUATIONS
     self.long_round(budget.share(search_log, config.long_share).at_most(search_log, at_most))
     return plenty
-
-  def moves_in_turn(self, budget: Budget) -> None:
-    """Makes many moves between two simulations, as long as the placement gets better.
-
-    Groups of one level after the other, coarse to fine, move one by one, each at most once. After a
-    move, loads, transfers and memory are computed again; start times stay those of the last
-    simulation.
-
-    Args:
-      budget: of the search.
-    """
-    search_log = self.problem.search_log
-    for least in self._config.in_turn:
-      if search_log.exhausted(budget):
-        break
-      before, seen = self.placement, self._seen
-      # Levels up to the problem's own groups; finer ones take longer and gain nothing here.
-      for count in group_counts(
-          self.problem, tuple(each for each in self._config.levels if each <= 1)):
-        self.regroup(count)
-        self._move_in_turn(least)
-      found = self.problem.evaluate_ops(self.placement)
-      if found.objective_us[0] >= self.objective_us:
-        self.placement, self._seen = before, seen
-        break
-      self._take(self.placement, found, 0)
-    self.renew()
-
-  def _move_in_turn(self, least: float) -> None:
-    """Moves the group with the best score, again and again, without simulations.
-
-    Args:
-      least: least score of a group that moves.
-    """
-    tables, peak_bytes = self.tables, self._seen[2].copy()
-    still = np.zeros(len(self.groups), bool)  # [G]
-    still[tables.movable] = True
-    for _ in range(min(_MOST_IN_TURN, len(tables.movable))):
-      # [M] groups that have not moved on this level.
-      some = np.flatnonzero(still)
-      if len(some) > MOST_GROUPS:
-        some = self._rng.choice(some, MOST_GROUPS, replace=False)
-      # [M, D] scores of moves to other devices.
-      scores = np.where(tables.allowed[some], self.scores(some), -np.inf)
-      scores[np.arange(len(some)), self.groups[some]] = -np.inf
-      i, device = divmod(int(scores.argmax()), scores.shape[1])
-      if scores[i, device] <= least:
-        break
-      group = some[i]
-      peak_bytes[self.groups[group]] -= tables.held_bytes[group]
-      peak_bytes[device] += tables.held_bytes[group]
-      self.groups = self.groups.copy()
-      self.groups[group], still[group] = device, False
-      self._seen = (*self._seen[:2], peak_bytes)
-      self.look()
-    self.placement = self.level.grouping.expand(self.groups)
 
   def long_round(self, budget: Budget) -> None:
     """Improves the placement with sampled moves, until the budget or the moves are used up.
@@ -199,6 +148,39 @@ class BestFirst(PlacedGroups):
       left = sum(later for _, later in levels[i:])
       self.level_search(budget.share(self.problem.search_log, share / left), temperature)
 
+  def several_moves(self, budget: Budget) -> None:
+    """Moves several groups at once, early in the search and as long as that improves placements.
+
+    Args:
+      budget: of the level.
+    """
+    search_log, tables, most = self.problem.search_log, self.tables, self._config.most
+    # 1. Score all moves of all groups, or of a random sample of groups.
+    while most > 1 and len(tables.movable) and not search_log.exhausted(budget) and (
+        search_log.evaluations - self._began < self._config.several):
+      some = tables.movable
+      if len(some) > MOST_GROUPS:
+        some = self._rng.choice(some, MOST_GROUPS, replace=False)
+      # 2. Take each group's best move away from its device: [M].
+      scores = np.where(tables.allowed[some], self.scores(some), -np.inf)
+      scores[np.arange(len(some)), self.groups[some]] = -np.inf
+      devices = scores.argmax(axis=1)
+      best = scores[np.arange(len(some)), devices]
+      # 3. Keep the best groups, all of them with a score near the best one.
+      order = np.argsort(-best, kind="stable")[:most]
+      order = order[best[order] > max(self._config.least_score, 0.5 * best[order[0]])]
+      if len(order) < 2:
+        return  # a single group is left to `level_search`
+      # 4. Move them together in one evaluation, which is undone if the placement gets worse.
+      groups = self.groups[None].copy()
+      groups[0, some[order]] = devices[order]
+      before_us = self.objective_us
+      placements, found = self.simulate(groups)
+      if found.objective_us[0] <= before_us:
+        self.keep(groups, placements, found)
+      # 5. Double the number of groups after a gain, else cut it to a third.
+      most = min(2 * most, _MOST_AT_ONCE) if self.objective_us < before_us else len(order) // 3
+
   def level_search(self, budget: Budget, temperature: float = 0.0) -> None:
     """Improves the placement by moves of this level's groups until all moves have been tried.
 
@@ -206,6 +188,7 @@ class BestFirst(PlacedGroups):
       budget: of the level.
       temperature: of the samples; 0 takes the best move.
     """
+    self.several_moves(budget)
     problem, config, tables = self.problem, self._config, self.tables
     failures = np.zeros(tables.allowed.shape, np.float32)  # [G, D]
     untried = tables.allowed.copy()  # since the placement changed
