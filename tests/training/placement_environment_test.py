@@ -17,7 +17,7 @@ def by_table(placements):
 
 def made(allowed, objective, **options):
   """An environment whose problem has one op a group, and evaluates by a function."""
-  def evaluate(placements, start_times):
+  def evaluate(placements):
     us = objective(placements)
     return types.SimpleNamespace(
         objective_us=us, step_time_us=us, start_us=np.zeros(placements.shape))
