@@ -6,6 +6,7 @@ import collections
 from typing import TYPE_CHECKING, Container, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.graphs import shapes
+from placeto_tf.graphs.loops import MERGE
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
 from placeto_tf.ops import rule_of
 
@@ -124,4 +125,4 @@ def passed_on(node: NodeDef, port: int) -> List[Tensor]:
   if node.op == "IdentityN":
     # A Merge may pass on any of its inputs; the others have one data input.
     return inputs[port:port + 1]
-  return inputs if node.op in ("Merge", "RefMerge") else inputs[:1]
+  return inputs if node.op in MERGE else inputs[:1]

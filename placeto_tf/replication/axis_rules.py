@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set,
 
 import numpy as np
 
+from placeto_tf.graphs.loops import SWITCH
 from placeto_tf.ops import registered, rule_of
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
 from placeto_tf.replication.exponents import Inputs, NotFollowed, result_exponent
@@ -70,7 +71,7 @@ class AxisRules:
       elif isinstance(each, LocalStatistic):
         view.specs[i] = Replicated(each.exponent - 1)
     local = self._positions(view, op_type)
-    if op_type in ("Switch", "RefSwitch"):
+    if op_type in SWITCH:
       return [view.specs[0]] * width
     if op_type in ("IdentityN", "ReadVariableOp"):
       return list(view.specs)

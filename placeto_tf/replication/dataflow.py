@@ -18,11 +18,10 @@ from placeto_tf.graphs.tensor_names import parse
 Tensor = Tuple[int, int]
 Shape = Optional[Tuple[Optional[int], ...]]
 
-SWITCHES = ("Switch", "RefSwitch")
 _PASSING = ("Identity", "Enter", "RefEnter", "Switch", "StopGradient", "Snapshot", "Cast",
             "PreventGradient", "CheckNumerics")
 _INT32, _TEXT, _INT64 = 3, 7, 9
-_PASSES_SHAPES = (*loops.ENTER, *loops.EXIT, *loops.NEXT, *SWITCHES)
+_PASSES_SHAPES = (*loops.ENTER, *loops.EXIT, *loops.NEXT, *loops.SWITCH)
 # Outputs that are elements of a list, and ops whose first input and output is the list.
 _ELEMENTS = (("TensorListPopBack", 1), ("TensorListGetItem", 0))
 _PASSES_LISTS = frozenset(

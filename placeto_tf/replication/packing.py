@@ -17,6 +17,7 @@ import dataclasses
 import math
 from typing import Dict, List, Optional, Set, Tuple
 
+from placeto_tf.graphs.loops import MERGE, SWITCH
 from placeto_tf.ops import rule_of
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.exponents import GLOBAL
@@ -119,8 +120,7 @@ def _in_branches(flow: Dataflow) -> Set[int]:
     found = max([0, *(depth[producer] for producer, _ in flow.inputs[op]),
                  *(depth[awaited] for awaited in flow.controls[op])])
     if not flow.frames[op]:
-      found += (flow.types[op] in ("Switch", "RefSwitch")) - (
-          flow.types[op] in ("Merge", "RefMerge"))
+      found += (flow.types[op] in SWITCH) - (flow.types[op] in MERGE)
     depth[op] = max(0, found)
   return {op for op, conditionals in enumerate(depth) if conditionals}
 

@@ -14,11 +14,11 @@ from typing import AbstractSet, Dict, FrozenSet, List, Optional, Sequence, Set, 
 
 import numpy as np
 
-from placeto_tf.graphs.loops import ENTER, MERGE
+from placeto_tf.graphs.loops import ENTER, MERGE, SWITCH
 from placeto_tf.ops import members, rule_of
 from placeto_tf.replication import exponents, op_roles
 from placeto_tf.replication.axis_rules import AxisRules
-from placeto_tf.replication.dataflow import SWITCHES, Dataflow, Tensor, closure
+from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
 from placeto_tf.replication.exponents import Fix, Inputs, NotFollowed
 from placeto_tf.replication.scaling import ODD, Scaling
 from placeto_tf.replication.sparse_updates import SparseUpdate
@@ -396,7 +396,7 @@ class _Propagation:
       return [Sharded(0)] * width  # of a variable that holds examples
     if op_roles.is_update(op_type) or op in self._of_update:
       return view.run_once() * width
-    if op_type in SWITCHES and not isinstance(specs[1], Replicated):
+    if op_type in SWITCH and not isinstance(specs[1], Replicated):
       view.make_global(1)
       specs[1] = REPLICATED
     if any(isinstance(each, Container) for each in specs):
@@ -494,7 +494,7 @@ class _Propagation:
       return [Container(with_exponent(containers[0].content, FREE))] * width
     content = view.specs[0].content if isinstance(view.specs[0], Container) else REPLICATED
     # After a Switch with the same predicate, each branch takes the tensors that it put in.
-    if isinstance(content, Either) and self._flow.types[view.op] in SWITCHES:
+    if isinstance(content, Either) and self._flow.types[view.op] in SWITCH:
       if self._flow.origin(self._flow.inputs[view.op][1]) != content.predicate:
         raise NotFollowed("takes a tensor that another branch has kept")
       return [Container(content.false), Container(content.true)]
@@ -552,8 +552,8 @@ class _Propagation:
     found = merged_spec([view.specs[i] for i in known], op)
     # Both branches of a cond fill a container, each for its own gradient: remember both specs.
     if isinstance(found, Container) and isinstance(found.content, Unknown) and len(given) == 2 and (
-        not flow.frames[op] and self._predicate(op)):
-      found = Container(Either(self._predicate(op), *(  # type: ignore[arg-type]
+        not flow.frames[op] and (predicate := self._predicate(op))):
+      found = Container(Either(predicate, *(
           each.content if isinstance(each, Container) else REPLICATED for each in given)))
     if isinstance(found, Unknown) and not any(
         isinstance(each, (Container, Sharded)) for each in given):
@@ -572,7 +572,7 @@ class _Propagation:
     The first input of the Merge is from the true branch (as TensorFlow lowers an `If`).
     """
     flow = self._flow
-    switches = {at for at, op_type in enumerate(flow.types) if op_type in SWITCHES}
+    switches = {at for at, op_type in enumerate(flow.types) if op_type in SWITCH}
     before = [[*controls, *(producer for producer, _ in data)]
               for data, controls in zip(flow.inputs, flow.controls)]
     found: Set[Tuple[Tensor, bool]] = set()
@@ -683,7 +683,7 @@ class _Propagation:
     if op_type in ("ZerosLike", "OnesLike"):
       return [REPLICATED] * width
     # The predicate of a Switch is global.
-    if op_type in SWITCHES:
+    if op_type in SWITCH:
       found = specs[0]
     elif hows == {"sum"}:
       found = self._of_sums(view, op_type)

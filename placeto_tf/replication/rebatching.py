@@ -24,7 +24,7 @@ from placeto_tf.errors import CostError, GraphError
 from placeto_tf.graphs import analysis_graph_def
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.exported_protos import state_shapes, with_nodes
-from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT
+from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT, SWITCH
 from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.shapes import ITERATORS, PLACEHOLDERS, set_shape
 from placeto_tf.replication import op_roles
@@ -49,7 +49,7 @@ Change = Tuple[bool, int]
 _QUOTIENTS = frozenset("RealDiv Div DivNoNan".split())
 _TAKEN = "QueueDequeue"  # first part of the types of ops whose second input is the batch size
 # Ops of loops and branches, which pass a value on; the graph is built without loops.
-_PASSING = (*ENTER, *EXIT, *NEXT, "Switch", "RefSwitch")
+_PASSING = (*ENTER, *EXIT, *NEXT, *SWITCH)
 _STALE = ("_class", "_output_shapes")  # attributes of the ops and shapes of the original graph
 _MAX_ENTRIES = 64  # of a constant that may be a shape
 _MAX_CONSTANTS = 50  # that are tried for one input of an op

@@ -12,15 +12,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Callable, FrozenSet, List, Optional, Sequence, Set, Tuple
 
-from placeto_tf.graphs.loops import MERGE
+from placeto_tf.graphs.loops import MERGE, SWITCH
 from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
-from placeto_tf.replication.dataflow import SWITCHES, Dataflow, Tensor, closure
+from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
 
 _NOT_LINEAR = frozenset("Square Mul Pow Abs Sqrt".split())
 _UNIQUE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2")
 _STATE = ("ResourceGather", "Gather", "GatherV2", "ReadVariableOp", "Const")
-_SAME_INDICES = (*_UNIQUE, "Identity", "Cast", *SWITCHES)
+_SAME_INDICES = (*_UNIQUE, "Identity", "Cast", *SWITCH)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _readers(
     after = closure({op}, flow.consumers)
     ends = {each for each in after if not flow.consumers[each]} - way
     return not after & rows and all(
-        flow.inputs[each] and flow.types[flow.inputs[each][0][0]] in SWITCHES for each in ends)
+        flow.inputs[each] and flow.types[flow.inputs[each][0][0]] in SWITCH for each in ends)
 
   return frozenset(
       op for op in closure({indices[0]}, flow.consumers, copies) - {indices[0]}
@@ -159,7 +159,7 @@ def _way_of_rows(
     if op_type in MERGE and not flow.frames[at[0]]:
       return data
     # Rows of equal index are added up here: continue with the input rows.
-    if op_type in SWITCHES or op_type == "UnsortedSegmentSum" and (
+    if op_type in SWITCH or op_type == "UnsortedSegmentSum" and (
         flow.types[flow.origin(data[1])[0]] in _UNIQUE):
       return data[:1]
     # Rows are scaled by factors of a lower rank; only inputs of the rows' rank are rows.
