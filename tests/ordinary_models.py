@@ -214,14 +214,16 @@ def steps(keras, name, *batches):
   """Training steps of one live model at some batches, as ComputationGraphs."""
   import tensorflow as tf
 
-  from placeto_tf.graphs import load_graph, training_function
+  from placeto_tf.graphs import load_graph
+  from placeto_tf.graphs.keras_models import step_specs
+  from placeto_tf.placements.keras_batches import KerasStep
 
   keras.utils.set_random_seed(1)
   found, _, (shape, dtype), loss = MODELS[name](keras)
   found.compile("adam", loss)
-  return [load_graph(training_function(
-      found, batch_size=batch, targets=tf.TensorSpec([batch, *shape], dtype)))
-          for batch in batches]
+  step = KerasStep(found)
+  return [load_graph(step.trace(
+      (step_specs(found, batch)[0], tf.TensorSpec([batch, *shape], dtype)))) for batch in batches]
 
 
 def reads(op, source):

@@ -69,7 +69,7 @@ def concrete_of(function: GenericFunction) -> ConcreteFunction:
 
 
 def read_keras_model(model: keras.Model) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
-  """Reads the inference of a Keras model; its training is `keras_models.training_function`."""
+  """Reads the inference of a Keras model; `compile_placed` places its training."""
   read, fetches, feeds = read_concrete_function(keras_models.inference_function(model))
   note = "taken is the inference of the Keras model; see compile_placed for its training"
   return dataclasses.replace(read, notes=(*read.notes, note)), fetches, feeds

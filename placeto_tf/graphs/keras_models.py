@@ -1,4 +1,4 @@
-"""Traces Keras models: their inference, and a training step with an optimizer and a loss.
+"""Traces the inference of Keras models, and finds the specs of their batches.
 
 Works with models of Keras 2 (`tf_keras`, or `tf.keras` up to TensorFlow 2.15) and of Keras 3 with
 its TensorFlow backend. Neither is imported here: the model's own package is used.
@@ -50,65 +50,16 @@ def inference_function(model: keras.Model, batch_size: Optional[int] = None) -> 
   return function
 
 
-def training_function(
-    model: keras.Model, *, batch_size: Optional[int] = None, targets: Any = None,
-) -> ConcreteFunction:
-  """Traces one training step of a compiled model, its own `train_step`.
-
-  The result can be passed to `load_graph`. Tracing creates the optimizer's variables, as `fit`
-  would, and changes no values.
-
-  Args:
-    model: a compiled Keras model that knows its inputs.
-    batch_size: of inputs and targets; by default the model's batch size, which is often unknown.
-    targets: `tf.TensorSpec`s of the targets; by default the specs of the outputs. The default for a
-      sparse loss lacks the last dimension and has the type int32.
-
-  Returns:
-    The ConcreteFunction from (inputs, targets) to a dict with "loss" and the metrics.
-
-  Raises:
-    GraphError: the model does not know its inputs or is not compiled, or the step cannot be traced.
-  """
-  import tensorflow as tf
-
-  optimizer = getattr(model, "optimizer", None)
-  if optimizer is None:
-    raise GraphError(
-        f"the Keras model {_name(model)!r} is not compiled, so that its optimizer and loss are not "
-        "known; compile it")
-  # Keras 3 sets jit_compile by default, so its flag need not be the user's choice.
-  if getattr(model, "jit_compile", None) is True and hasattr(model, "_train_counter"):
-    raise GraphError(
-        f"the Keras model {_name(model)!r} is compiled with jit_compile=True, which leaves its "
-        "step to XLA as a whole; compile it with jit_compile=False")
-  inputs, targets = step_specs(model, batch_size) if targets is None else (
-      _input_specs(model, batch_size), targets)
-  try:
-    with without_xla():
-      # Create the optimizer's variables before the trace, as `fit` does.
-      if hasattr(optimizer, "build"):
-        optimizer.build(model.trainable_variables)
-      function = tf.function(
-          lambda x, y: model.train_step((x, y))).get_concrete_function(inputs, targets)
-  except Exception as error:  # the user's layers and losses may raise anything
-    raise GraphError(
-        f"the training step of the Keras model {_name(model)!r} cannot be traced "
-        f"({cause_of(error)}); check its loss, its optimizer and the targets") from error
-  # Keep the model alive, because TensorFlow's graphs hold variables by weak references.
-  function._placeto_model = (model, optimizer)
-  return function
-
-
 def step_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
-  """Returns the specs of a compiled model's batches; see `training_function`.
+  """Returns the specs of a compiled model's batches, as its own `train_step` takes them.
 
   Args:
     model: a compiled Keras model.
     batch_size: of the batches, or None if it is open.
 
   Returns:
-    (inputs, targets) as TensorSpecs.
+    (inputs, targets) as TensorSpecs. The targets have the specs of the outputs; those of a sparse
+    loss lack the last dimension and have the type int32.
 
   Raises:
     GraphError: the model does not know its inputs, or there is no loss to derive the targets from.

@@ -51,8 +51,7 @@ def load_graph(
       GraphDef, .meta or .meta.pbtxt MetaGraphDef, .cost_graph.pb or .cost_graph.pbtxt
       CostGraphDef), of a SavedModel directory or of a Keras model (.keras, .h5), a `tf.Graph`,
       GraphDef, MetaGraphDef, CostGraphDef, ConcreteFunction, `tf.function` with one trace or an
-      input signature, or Keras model (its inference; for its training see `compile_placed` and
-      `graphs.training_function`).
+      input signature, or Keras model (its inference; for its training see `compile_placed`).
     fetches: names of the ops or tensors to run; by default the outputs of the signature or
       function, or the collection train_op, else the ops without consumers, except ops that
       initialize, save, read or watch variables.
