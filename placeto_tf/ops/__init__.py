@@ -11,8 +11,10 @@ from placeto_tf.ops.op_rule import (
   types_with,
 )
 
-__all__ = ("OpRule", "Scale", "VARIABLES", "members", "registered", "rule_of", "types_with")
+__all__ = (
+    "OpRule", "QUOTIENTS", "Scale", "VARIABLES", "members", "registered", "rule_of", "types_with")
 
 VARIABLES = types_with(role=VARIABLE)
+QUOTIENTS = types_with(scale=Scale("quotient"))
 
 del _rules

@@ -46,10 +46,6 @@ class Scale:
   inputs: object = ()
   degree: float = 1.0
 
-  def members(self, count: int) -> Tuple[int, ...]:
-    """Returns the numbers of `inputs` for an op with `count` inputs."""
-    return members(self.inputs, count)
-
 
 @dataclasses.dataclass(frozen=True)
 class OpRule:

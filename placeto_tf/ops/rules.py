@@ -74,16 +74,17 @@ register(
     "DepthwiseConv2dNativeBackpropFilter Dilation2DBackpropFilter", axes="filter")
 # Axes given by an input are removed, or keep length 1.
 register("Sum Mean Max Min All Any Prod EuclideanNorm", axes="reduce")
-register("ArgMax ArgMin", axes="moved")
 # Elements depend on others along one axis alone.
 register("Cumsum Cumprod CumulativeLogsumexp ReverseV2", axes="along")
 register("ReverseSequence", axes="reverse_sequence")
 register(
     "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad "
     "FusedBatchNormGradV2 FusedBatchNormGradV3", axes="batch_norm", kind="batch norm")
-# Changes of shape: axes are split, merged, inserted, permuted.
+# Examples keep their order: the axis that is longer at a larger batch holds them.
+register(
+    "ArgMax ArgMin Transpose Unpack Pad PadV2 MirrorPad MirrorPadGrad OneHot", axes="moved")
+# Changes of shape: axes are split, merged, inserted.
 register("Reshape Squeeze ExpandDims", axes="reshape")
-register("Transpose", axes="moved")
 # Contractions: an axis of all operands is summed over, or all axes.
 register("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 L2Loss", axes="contract")
 register("Einsum", axes="einsum")
@@ -91,18 +92,15 @@ register("Einsum", axes="einsum")
 register("Concat ConcatV2", axes="concat")
 register("Split SplitV", axes="split")
 register("Pack", axes="pack")
-register("Unpack", axes="moved")
 # Parts of tensors, and their gradients.
 register("Slice", axes="slice")
 register("StridedSlice StridedSliceGrad", axes="strided_slice")
-register("Pad PadV2 MirrorPad MirrorPadGrad", axes="moved")
 register("Tile", axes="tile")
 # Rows by index: read, written, summed.
 register("Gather GatherV2 ResourceGather", axes="gather")
 register("GatherNd", axes="gather_nd")
 register("ScatterNd", axes="scatter_nd")
 register("UnsortedSegmentSum", axes="segments")
-register("OneHot", axes="moved")
 # Blocks of space are moved into the first axis, or out of it.
 register("SpaceToBatchND BatchToSpaceND SpaceToBatch BatchToSpace", axes="to_batch")
 
@@ -205,9 +203,8 @@ register(
     "StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessTruncatedNormalV2 "
     "StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2 StatelessRandomGammaV3",
     role=KEYED_RANDOM)
-register("StatefulUniform StatefulStandardNormalV2", role=VARIABLE_RANDOM)
-# Advance the state of a generator.
-register("RngSkip", role=VARIABLE_RANDOM)
+# The last one only advances the state of a generator.
+register("StatefulUniform StatefulStandardNormalV2 RngSkip", role=VARIABLE_RANDOM)
 register("RngReadAndSkip", role=VARIABLE_RANDOM, key=True)
 
 # State.

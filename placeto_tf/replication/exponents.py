@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from placeto_tf.graphs.colocation import RESOURCE
-from placeto_tf.ops import rule_of
+from placeto_tf.ops import members, rule_of
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.scaling import Scaling
 from placeto_tf.replication.specs import (
@@ -193,21 +193,14 @@ def numbers_of_an_example(flow: Dataflow, tensor: Tensor, batch: int) -> Optiona
 
 
 def result_exponent(flow: Dataflow, view: Inputs) -> float:
-  """Returns the exponent of an op's results; see `_result_exponent`.
+  """Returns the exponent of an op's results, and scales inputs where the op needs that.
 
   Args:
     flow: the dataflow of the graph.
     view: the inputs of the op.
 
   Returns:
-    The exponent of R.
-  """
-  exponent = _result_exponent(flow, view)
-  return FREE if abs(exponent) > FREE / 4 else exponent
-
-
-def _result_exponent(flow: Dataflow, view: Inputs) -> float:
-  """Returns the exponent of an op's results, and scales inputs where the op needs that.
+    The exponent of R; `FREE` for zeros.
 
   Raises:
     NotFollowed: a fix would divide whole numbers.
@@ -218,34 +211,36 @@ def _result_exponent(flow: Dataflow, view: Inputs) -> float:
     return 0.0
   # A cast to whole numbers rounds, which does not commute with scaling.
   rounds = flow.types[op] == "Cast" and flow.is_integer((op, 0)) and not view.is_whole(0)
+  inputs = () if scale is None else members(scale.inputs, len(exponents))
   if scale is None or rounds:
-    return _at_global_value(view)
-  inputs = scale.members(len(exponents))
+    found = _at_global_value(view)
   # f(c x) = c^degree f(x)
-  if scale.kind == "factor":
+  elif scale.kind == "factor":
     if not isinstance(view.specs[inputs[0]], Sharded):
       view.globalize_indices(inputs[0])
-    return exponents[inputs[0]] * scale.degree
-  if scale.kind == "gradient":
-    return _at_global_value(view, frozenset(inputs))
-  if scale.kind == "alike":
-    return _equal(view, inputs) * scale.degree
-  # Exponents of factors add up; the exponent of a divisor is subtracted.
-  return sum(exponents) if scale.kind == "product" else exponents[0] - exponents[1]
+    found = exponents[inputs[0]] * scale.degree
+  elif scale.kind == "gradient":
+    found = _at_global_value(view, frozenset(inputs))
+  elif scale.kind == "alike":
+    found = _equal(view, inputs) * scale.degree
+  else:
+    # Exponents of factors add up; the exponent of a divisor is subtracted.
+    found = sum(exponents) if scale.kind == "product" else exponents[0] - exponents[1]
+  return FREE if abs(found) > FREE / 4 else found
 
 
-def _equal(view: Inputs, members: Sequence[int]) -> float:
+def _equal(view: Inputs, alike: Sequence[int]) -> float:
   """Scales inputs to one common exponent and returns the exponent."""
   exponents = view.exponents()
-  # Members of exponent FREE are zeros, and take any exponent.
-  if all(exponents[i] == FREE for i in members):
+  # Inputs of exponent FREE are zeros, and take any exponent.
+  if all(exponents[i] == FREE for i in alike):
     return FREE
-  whole = any(view.is_whole(i) for i in members)
-  found = [i for i in members if exponents[i] != FREE]
+  whole = any(view.is_whole(i) for i in alike)
+  found = [i for i in alike if exponents[i] != FREE]
   rows = [exponents[i] for i in found if isinstance(view.specs[i], Sharded)]
   # Whole numbers are scaled up to the largest exponent, because they cannot be divided.
   exponent = max(exponents[i] for i in found) if whole or not rows else rows[0]
-  for i in members:
+  for i in alike:
     if not isinstance(view.specs[i], Dimensions):
       view.to_exponent(i, exponent)
   return exponent

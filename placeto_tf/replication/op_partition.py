@@ -14,6 +14,7 @@ from typing import Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.op_defs import REF
+from placeto_tf.ops import QUOTIENTS
 from placeto_tf.replication import exponents, op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.propagation import Propagated
@@ -36,8 +37,7 @@ ROWS, FIRST = "rows", "first"
 
 _PASSING = ("Identity", "StopGradient", "Snapshot", "PreventGradient")
 # Op types that may follow the sum, where the other operand is equal in all replicas.
-_QUOTIENTS = ("RealDiv", "Div", "DivNoNan")
-_SCALING = ("Mul", *_QUOTIENTS, "Add", "AddV2", "Sub")
+_SCALING = ("Mul", *QUOTIENTS, "Add", "AddV2", "Sub")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -322,7 +322,7 @@ class _Partitioner:
               for producer, _ in flow.inputs[op]]
     # sum_r(a_r) * b: linear in the one input that is partial.
     return flow.types[op] in _SCALING and any(
-        single[1:] if flow.types[op] in _QUOTIENTS else single)
+        single[1:] if flow.types[op] in QUOTIENTS else single)
 
   def _unknown(self, spec: Unknown, consumer: int) -> GraphError:
     needs = "" if spec.op == consumer else (

@@ -143,9 +143,9 @@ def test_results_scale_with_the_inputs_as_the_rule_says(built, name):
   every = range(len(inputs))
   f = 2.0
   changed, power = {
-      "factor": lambda: (scale.members(len(every)), scale.degree),
-      "gradient": lambda: (scale.members(len(every)), 1.0),
-      "alike": lambda: (scale.members(len(every)), scale.degree),
+      "factor": lambda: (members(scale.inputs, len(every)), scale.degree),
+      "gradient": lambda: (members(scale.inputs, len(every)), 1.0),
+      "alike": lambda: (members(scale.inputs, len(every)), scale.degree),
       "product": lambda: ([i for i in every if inputs[i].dtype.kind in "fc"],
                           sum(value.dtype.kind in "fc" for value in inputs)),
       "quotient": lambda: ([1], -1.0), "shape": lambda: (every, 0.0)}[scale.kind]()
