@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 
@@ -374,16 +374,28 @@ class AxisRules:
     axis = int(self._value(op, 2 if sized else 0)) % rank
     if axis != rows.axis:
       return rows
-    # Split along the axis of the examples: each part must hold whole batches of b * inner.
-    size = self._shape(op, i)[axis]
-    inner = size // (rows.outer * self._batch) if size is not None else 0
-    parts = []
-    for port in range(self._flow.integer(op, "num_split")):
-      part = self._result(op, port)[axis]
-      if not inner or part is None or part % (inner * self._batch):
-        raise NotFollowed(MIXES_ROWS)
-      parts.append(Sharded(axis, part // (inner * self._batch)))
-    return parts
+    # Split along the axis of the examples: each part must hold whole batches.
+    return [self._resized(rows, self._shape(op, i), self._result(op, port))
+            for port in range(self._flow.integer(op, "num_split"))]
+
+  def _resized(
+      self, rows: Sharded, given: Sequence[Optional[int]], result: Sequence[Optional[int]]
+  ) -> Sharded:
+    """Returns rows of more or fewer whole batches, as many as the size of their axis tells.
+
+    Args:
+      rows: the rows before.
+      given: dimensions before.
+      result: dimensions of the result, which has the batches along the same axis.
+    """
+    before, after = given[rows.axis], result[rows.axis]
+    if before is None or after is None:
+      raise NotFollowed(_NO_SHAPE)
+    # [outer * b * inner] -> [outer' * b * inner]
+    outer, rest = divmod(rows.outer * after, before)
+    if rest or not outer:
+      raise NotFollowed(_SOME)
+    return Sharded(rows.axis, outer)
 
   def _pack(self, op: int, specs: Sequence[Spec]) -> Spec:
     last = self._flow.integer(op, "axis") in (-1, len(self._result(op)) - 1)
@@ -403,18 +415,13 @@ class AxisRules:
   def _slice(self, op: int, specs: Sequence[Spec]) -> Spec:
     rows = self._rows(specs[0])
     given, result = self._shape(op, 0), self._result(op)
-    size, part = given[rows.axis], result[rows.axis]
-    if size is None or part is None:
-      raise NotFollowed(_NO_SHAPE)
-    if size == part:
+    if None is not given[rows.axis] == result[rows.axis]:
       return rows
-    if not rows.outer:
-      raise NotFollowed(_SOME)
     # The slice takes whole batches out of several concatenated ones, as gradients of concats do.
-    step = size // rows.outer
-    if part % step or int(self._value(op, 1)[rows.axis]) % step:
+    found = self._resized(rows, given, result)
+    if int(self._value(op, 1)[rows.axis]) * found.outer % int(result[rows.axis] or 1):
       raise NotFollowed(_SOME)
-    return Sharded(rows.axis, part // step)
+    return found
 
   def _strided_slice(self, op: int, specs: Sequence[Spec]) -> Spec:
     # The gradient leads from the slice, its input 4, back to the tensor that was sliced.
@@ -424,22 +431,16 @@ class AxisRules:
       return REPLICATED
     whole, part = (self._result(op), self._shape(op, 4)) if back else (
         self._shape(op, 0), self._result(op))
-    for axis, at in self._kept_axes(op, len(whole)):
-      if rows.axis == (at if back else axis) and None is not whole[axis] == part[at]:
-        return Sharded(axis if back else at, rows.outer)
+    # A probe with axes of size 2, each of another step in memory, shows where each axis goes.
+    probe, steps = np.empty([2] * len(whole)), self._value(op, 3)
+    taken = probe[self._flow.slice_index(op, np.zeros_like(steps), np.full_like(steps, 2), steps)]
+    for axis, step in enumerate(probe.strides):
+      for at, size in enumerate(taken.shape):
+        # A kept axis has its size and step; that of every second element has size 1.
+        if size == 2 and taken.strides[at] == step and rows.axis == (at if back else axis) and (
+            None is not whole[axis] == part[at]):
+          return Sharded(axis if back else at, rows.outer)
     raise NotFollowed(_SOME)
-
-  def _kept_axes(self, op: int, rank: int) -> Iterator[Tuple[int, int]]:
-    """Yields the axes of a tensor whose order a strided slice keeps, with the axes of the slice."""
-    strides = self._value(op, 3)
-    # Whole axes of size 2, each with the stride of the slice.
-    index = self._flow.slice_index(op, np.zeros_like(strides), np.full_like(strides, 2), strides)
-    for axis in range(rank):
-      # A probe with axes of size 2 has a stride along this axis alone, which shows where it goes.
-      ones = [2 if i == axis else 1 for i in range(rank)]
-      probe = np.broadcast_to(np.arange(2).reshape(ones), [2] * rank)[tuple(index)]
-      yield from ((axis, at) for at, size in enumerate(probe.shape)
-                  if size == 2 and probe.strides[at] > 0)
 
   def _tile(self, op: int, specs: Sequence[Spec]) -> Spec:
     rows = self._rows(specs[0])
@@ -519,16 +520,9 @@ class AxisRules:
     return specs[0]
 
   def _to_batch(self, op: int, specs: Sequence[Spec]) -> Spec:
-    # SpaceToBatch makes `size` examples of each one, BatchToSpace makes one of `size` examples.
-    block = self._value(op, 1) if "ND" in self._flow.types[op] else None
-    # `size` is the number of elements of a block.
-    size = int(np.prod(block)) if block is not None else self._flow.integer(op, "block_size") ** 2
+    # SpaceToBatch makes several examples of each one, BatchToSpace makes one of several.
     rows = self._at_front(self._rows(specs[0]))
-    if self._flow.types[op].startswith("SpaceToBatch"):
-      return Sharded(0, rows.outer * size)
-    if rows.outer % size:
-      raise NotFollowed(MIXES_ROWS)
-    return Sharded(0, rows.outer // size)
+    return self._resized(rows, self._shape(op, 0), self._result(op)) if rows.outer else rows
 
 
 def _scaled(spec: Spec, exponent: float, local: Optional[Positions]) -> Spec:
