@@ -252,11 +252,11 @@ class ComputationGraph:
     """Returns [N] int32, the number of edges on the longest path that ends at the op."""
     _, depths = traversal.topological_order(
         self.num_ops, self.edge_producers, self.edge_consumers)
-    stuck = np.flatnonzero(depths < 0)
-    if len(stuck):
+    if (depths < 0).any():
+      op = traversal.op_on_cycle(self.num_ops, self.edge_producers, self.edge_consumers)
       raise GraphError(
-          f"the graph has a cycle through op {_op_on_cycle(self, stuck)!r} outside a loop; remove "
-          "one of the edges of the cycle")
+          f"the graph has a cycle through op {self.op_names[op]!r} outside a loop; remove one of "
+          "the edges of the cycle")
     return depths
 
   @functools.cached_property
@@ -351,18 +351,3 @@ def _check(graph: ComputationGraph) -> None:
         f"op {graph.op_names[graph.edge_consumers[e]]!r} reads output {int(ports[e])} of "
         f"{graph.op_names[graph.edge_producers[e]]!r}, which has {int(widths[e])} outputs")
   _ = graph.depths  # raises on a cycle
-
-
-def _op_on_cycle(graph: ComputationGraph, stuck: np.ndarray) -> str:
-  """Returns an op on a cycle: the first that repeats on a walk back through unready ops."""
-  remaining = set(stuck.tolist())
-  # Each op that never became ready has such a producer, so the walk must come to an op twice.
-  producer_of = {}
-  for producer, consumer in zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
-    if producer in remaining and consumer in remaining:
-      producer_of[consumer] = producer
-  op, seen = int(stuck[0]), set()
-  while op not in seen:
-    seen.add(op)
-    op = producer_of[op]
-  return graph.op_names[op]

@@ -276,19 +276,13 @@ def _readers(table: NodeTable) -> List[int]:
 
 def _origins(table: NodeTable) -> List[int]:
   """Returns [M] the op whose value each op passes on; the op itself if it computes a value."""
-  found = list(range(table.num_nodes))
-  for i in range(table.num_nodes):
-    path = {i: None}  # in order
-    last = i
-    while found[last] == last and table.types[last] in _HANDING_ON:
-      last = table.index[tensor_names.op_of(table.nodes[last].input[0])]
-      if last in path:  # a cycle, which is refused later
-        break
-      path[last] = None
-    # All ops on the path pass on the same value.
-    for node in path:
-      found[node] = found[last]
-  return found
+  found = np.arange(table.num_nodes)
+  for i in np.flatnonzero(np.isin(table.types, _HANDING_ON)).tolist():
+    found[i] = table.index[tensor_names.op_of(table.nodes[i].input[0])]
+  # Pointer jumping: each round halves the ways. Cycles are refused later.
+  for _ in range(table.num_nodes.bit_length()):
+    found = found[found]
+  return found.tolist()
 
 
 def _is_side(table: NodeTable, end: int, side: np.ndarray, constant: np.ndarray) -> bool:
@@ -301,21 +295,20 @@ def _is_side(table: NodeTable, end: int, side: np.ndarray, constant: np.ndarray)
     constant: [M] bool, ops that depend neither on a variable nor on values that change from step to
       step.
   """
-  pending, seen = [end], {end}
-  while pending:
-    node = pending.pop()
-    if side[node]:
-      continue
-    if table.types[node] not in _GLUE:
-      return False
+
+  def before(node: int) -> Iterable[int]:
+    """Yields the ops that a glue op waits for or passes on."""
+    if side[node] or table.types[node] not in _GLUE:
+      return
     # An op that waits for others passes on a constant when they have run.
     waits = bool(tensor_names.control_inputs(table.nodes[node]))
-    inputs = {table.index[tensor_names.op_of(text)] for text in table.nodes[node].input
-              if not (waits and constant[table.index[tensor_names.op_of(text)]]
-                      and not text.startswith("^"))} - seen
-    seen |= inputs
-    pending += inputs
-  return True
+    for text in table.nodes[node].input:
+      producer = table.index[tensor_names.op_of(text)]
+      if text.startswith("^") or not (waits and constant[producer]):
+        yield producer
+
+  return all(side[node] or table.types[node] in _GLUE
+             for node in traversal.reachable([end], before))
 
 
 def _similar(name: str, names: Sequence[str]) -> str:

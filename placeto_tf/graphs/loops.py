@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence, Set, Tuple
 import numpy as np
 
 from placeto_tf.errors import GraphError
+from placeto_tf.graphs.traversal import reachable
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -80,9 +81,8 @@ def back_edges(
   Returns:
     [E] bool.
   """
-  goes_round = np.array([op_type in NEXT for op_type in types], dtype=bool)
-  merges = np.array([op_type in MERGE for op_type in types], dtype=bool)
-  return goes_round[producers] & merges[consumers]
+  of_op = np.array(types)
+  return np.isin(of_op[producers], NEXT) & np.isin(of_op[consumers], MERGE)
 
 
 def loops_of(frames: Frames, trips: Sequence[float]) -> Loops:
@@ -136,21 +136,14 @@ def _deciders(
     types: Sequence[str], inputs: Sequence[Sequence[int]], frames: Sequence[int]
 ) -> Dict[int, Set[int]]:
   """Returns LoopCond -> the ops of the same loop that it depends on, the loop's condition."""
-  found: Dict[int, Set[int]] = {}
-  for cond, op_type in enumerate(types):
-    if op_type != "LoopCond" or frames[cond] < 0:
-      continue
+
+  def condition(cond: int) -> Set[int]:
     # Backwards from LoopCond, up to the Enter ops of its own frame.
-    before, stack = {cond}, [cond]
-    while stack:
-      op = stack.pop()
-      for producer in inputs[op]:
-        entered = types[op] in ENTER and frames[op] == frames[cond]
-        if not entered and producer not in before:
-          before.add(producer)
-          stack.append(producer)
-    found[cond] = before
-  return found
+    return reachable([cond], lambda op: () if (
+        types[op] in ENTER and frames[op] == frames[cond]) else inputs[op])
+
+  return {op: condition(op) for op, op_type in enumerate(types)
+          if op_type == "LoopCond" and frames[op] >= 0}
 
 
 def _signals(

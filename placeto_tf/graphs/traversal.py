@@ -1,15 +1,17 @@
-"""Graph traversals over edge lists in O(N + E), without recursion, so that long chains work.
+"""Graph traversals in O(N + E), without recursion, so that long chains work.
 
 Dimensions: N ops, E edges.
 """
 
 from __future__ import annotations
 
-from typing import Iterable, Tuple
+from typing import Callable, Iterable, Set, Tuple, TypeVar
 
 import numpy as np
 from scipy import sparse
 from scipy.sparse import csgraph
+
+Node = TypeVar("Node")
 
 
 def slices(sorted_ends: np.ndarray, num_ops: int) -> np.ndarray:
@@ -23,6 +25,26 @@ def slices(sorted_ends: np.ndarray, num_ops: int) -> np.ndarray:
     [N+1] start of each op's slice.
   """
   return np.searchsorted(sorted_ends, np.arange(num_ops + 1))
+
+
+def reachable(seeds: Iterable[Node], follow: Callable[[Node], Iterable[Node]]) -> Set[Node]:
+  """Returns the seeds and everything that can be reached from them.
+
+  Args:
+    seeds: nodes of any kind, such as op indices or names.
+    follow: returns the nodes to go on to from a node; none where the search ends.
+
+  Returns:
+    The nodes.
+  """
+  found = set(seeds)
+  stack = list(found)
+  while stack:
+    for node in follow(stack.pop()):
+      if node not in found:
+        found.add(node)
+        stack.append(node)
+  return found
 
 
 def ancestors(
@@ -80,6 +102,22 @@ def topological_order(
         depths[consumer] = depth
         order.append(consumer)
   return np.array(order, dtype=np.int64), np.array(depths, dtype=np.int32)
+
+
+def op_on_cycle(num_ops: int, producers: np.ndarray, consumers: np.ndarray) -> int:
+  """Returns an op on a cycle of a graph that has one.
+
+  Args:
+    num_ops: N.
+    producers, consumers: [E] op indices, in any order.
+
+  Returns:
+    The op index.
+  """
+  _, parts = csgraph.connected_components(
+      _matrix(num_ops, producers, consumers), connection="strong")
+  # An edge within a strongly connected component is on a cycle.
+  return int(producers[parts[producers] == parts[consumers]][0])
 
 
 def components(num_ops: int, pairs: Iterable[Tuple[int, int]]) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Set, 
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.traversal import reachable
 from placeto_tf.graphs.variable_defs import variable_defs
 from placeto_tf.ops import VARIABLES
 
@@ -102,14 +103,7 @@ def _not_reached(names: List[str], ops: List[tf.Operation]) -> List[str]:
 
 def needed_by(ops: Sequence[tf.Operation]) -> Set[tf.Operation]:
   """Returns the ops and all ops that they depend on."""
-  found: Set[tf.Operation] = set()
-  waiting = list(ops)
-  while waiting:
-    op = waiting.pop()
-    if op not in found:
-      found.add(op)
-      waiting.extend([*op.control_inputs, *(tensor.op for tensor in op.inputs)])
-  return found
+  return reachable(ops, lambda op: [*op.control_inputs, *(tensor.op for tensor in op.inputs)])
 
 
 def _assign_random(tf_graph: tf.Graph, name: str, fed: Dict[tf.Tensor, np.ndarray]) -> tf.Operation:

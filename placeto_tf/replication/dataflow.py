@@ -14,6 +14,7 @@ import numpy as np
 from placeto_tf.graphs import analysis_graph_def, loops
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.graphs.tensor_names import parse
+from placeto_tf.graphs.traversal import reachable
 
 Tensor = Tuple[int, int]
 Shape = Optional[Tuple[Optional[int], ...]]
@@ -74,7 +75,12 @@ class Dataflow:
       for producer in dict.fromkeys(producer for producer, _ in data):
         # Each consumer once, however many inputs it has of the producer.
         self.consumers[producer].append(op)
-    self.frames, self.frame_parents = self._frames()
+    frames = loops.frames_of(
+        self.nodes, graph.edge_producers, graph.edge_consumers, graph.topological_order)
+    names = [*frames.names, ""]  # frame -1 is outside of all loops
+    self.frames = [names[frame] for frame in frames.of_op]
+    self.frame_parents = {
+        name: names[parent] for name, parent in zip(frames.names, frames.parents)}
     self._outputs = outputs
     self._shapes: Dict[Tensor, Shape] = {}
     self._inferred: Dict[int, List[Shape]] = {}  # op -> output shapes by its own shape function
@@ -118,15 +124,6 @@ class Dataflow:
     if self.types[op] != "Const" or self.nodes[op].attr["dtype"].type == _TEXT:
       return None
     return tf.make_ndarray(self.nodes[op].attr["value"].tensor)
-
-  def _frames(self) -> Tuple[List[str], Dict[str, str]]:
-    """Returns (`frames`, `frame_parents`); see the class."""
-    graph = self.graph
-    found = loops.frames_of(
-        self.nodes, graph.edge_producers, graph.edge_consumers, graph.topological_order)
-    names = [*found.names, ""]  # frame -1 is outside of all loops
-    return [names[frame] for frame in found.of_op], {
-        name: names[parent] for name, parent in zip(found.names, found.parents)}
 
   def shape(self, tensor: Tensor) -> Shape:
     """Returns the dimensions of a tensor, None for unknown ones; None for an unknown rank."""
@@ -187,8 +184,8 @@ class Dataflow:
     node = nodes.node[0]
     node.ClearField("input")
     # Drop shapes stated for another batch, and colocation with ops that this graph lacks.
-    for key in {"_class", "_output_shapes"} & set(node.attr):
-      del node.attr[key]
+    for key in ("_class", "_output_shapes"):
+      node.attr.pop(key, None)
     given = {}
     try:
       with tf.Graph().as_default():
@@ -456,11 +453,5 @@ def closure(
   Returns:
     Indices of ops.
   """
-  found, stack = set(seeds), list(seeds)
-  while stack:
-    for consumer in consumers[stack.pop()]:
-      if consumer not in found:
-        found.add(consumer)
-        if passes is None or passes(consumer):
-          stack.append(consumer)
-  return found
+  return reachable(seeds, lambda op: consumers[op] if (
+      passes is None or op in seeds or passes(op)) else ())

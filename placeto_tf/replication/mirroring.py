@@ -29,6 +29,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.functions import named_functions
 from placeto_tf.graphs.op_defs import REF, OpDefs
 from placeto_tf.graphs.tensor_names import data_inputs, op_of
+from placeto_tf.graphs.traversal import reachable
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.op_partition import OpPartition
@@ -233,16 +234,14 @@ class _Outside:
 
   def _writing_functions(self, node: NodeDef) -> bool:
     """Returns whether the op calls a function that changes a variable."""
-    pending, seen = [node], set()
-    while pending:
-      for name in named_functions(pending.pop()):
-        if name in self._defs.functions and name not in seen:
-          seen.add(name)
-          body = self._defs.functions[name].node_def
-          if any(op_roles.is_update(inner.op) for inner in body):
-            return True
-          pending += body
-    return False
+    functions = self._defs.functions
+
+    def called(nodes: Sequence[NodeDef]) -> Set[str]:
+      return {name for each in nodes for name in named_functions(each) if name in functions}
+
+    # All functions that it calls, also through others.
+    found = reachable(called([node]), lambda name: called(functions[name].node_def))
+    return any(op_roles.is_update(inner.op) for name in found for inner in functions[name].node_def)
 
   def _unseen(self, node: NodeDef) -> GraphError:
     return GraphError(

@@ -14,7 +14,9 @@ from typing import AbstractSet, Dict, FrozenSet, List, Optional, Sequence, Set, 
 
 import numpy as np
 
+from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.graphs.loops import ENTER, MERGE, SWITCH
+from placeto_tf.graphs.traversal import reachable
 from placeto_tf.ops import members, rule_of
 from placeto_tf.replication import exponents, op_roles
 from placeto_tf.replication.axis_rules import AxisRules
@@ -572,17 +574,18 @@ class _Propagation:
     The first input of the Merge is from the true branch (as TensorFlow lowers an `If`).
     """
     flow = self._flow
-    switches = {at for at, op_type in enumerate(flow.types) if op_type in SWITCH}
-    before = [[*controls, *(producer for producer, _ in data)]
-              for data, controls in zip(flow.inputs, flow.controls)]
+
+    def before(tensor: Tensor) -> Sequence[Tensor]:
+      # Backwards up to the Switches of the branch.
+      return () if flow.types[tensor[0]] in SWITCH else [
+          *flow.inputs[tensor[0]], *((each, CONTROL) for each in flow.controls[tensor[0]])]
+
     found: Set[Tuple[Tensor, bool]] = set()
     # The true branch is at port 1 of a Switch and at input 0 of a Merge.
     for port, tensor in zip((1, 0), flow.inputs[op]):
-      # Backwards up to the Switches of the branch.
-      branch = closure({tensor[0]} - switches, before, lambda at: at not in switches) - switches
-      ends = [tensor, *(each for at in branch for each in flow.inputs[at])]
-      found |= {(flow.origin(flow.inputs[at][1]), end == port) for at, end in ends
-                if at in switches}
+      found |= {(flow.origin(flow.inputs[at][1]), end == port)
+                for at, end in reachable([tensor], before)
+                if flow.types[at] in SWITCH and end != CONTROL}
     predicates = {predicate if fits else None for predicate, fits in found}
     return predicates.pop() if len(predicates) == 1 else None
 

@@ -13,6 +13,7 @@ import dataclasses
 from typing import Callable, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 from placeto_tf.graphs.loops import MERGE, SWITCH
+from placeto_tf.graphs.traversal import reachable
 from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
@@ -78,17 +79,9 @@ def _back(
   Returns:
     The tensors at which the search ends, and the ops of the tensors that it passes.
   """
-  ends, way, stack, seen = set(), set(), [tensor], {tensor}
-  while stack:
-    tensor = stack.pop()
-    found = before(tensor)
-    if found is None:
-      ends.add(tensor)
-      continue
-    way.add(tensor[0])
-    stack += [each for each in found if each not in seen]
-    seen.update(found)
-  return ends, way
+  found = reachable([tensor], lambda at: before(at) or ())
+  ends = {each for each in found if before(each) is None}
+  return ends, {op for op, _ in found - ends}
 
 
 def _gradient_indices(flow: Dataflow, tensor: Tensor) -> List[Tensor]:
