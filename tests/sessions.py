@@ -1,6 +1,5 @@
 """How tests run sessions on graphs that they run only a few times."""
 
-import numpy as np
 import tensorflow as tf
 
 v1 = tf.compat.v1
@@ -30,8 +29,7 @@ def assert_runs_as_placed(graph, replicated, placement, x):
   metadata = v1.RunMetadata()
   with v1.Session(graph=graph, config=config) as session:
     session.run("init")
-    session.run(list(replicated.graph.fetches), replicated.feed({"x:0": np.asarray(x)}),
-                options=options, run_metadata=metadata)
+    session.run(list(replicated.graph.fetches), {"x:0": x}, options=options, run_metadata=metadata)
   ran = {node.name: node.device for part in metadata.partition_graphs for node in part.node}
   names = [name for name in replicated.graph.op_names if name in ran]
   assert len(names) > 0.8 * replicated.graph.num_ops

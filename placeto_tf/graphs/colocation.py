@@ -19,7 +19,7 @@ Dimensions: M nodes of the file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Hashable, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Hashable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 RESOURCE = 20  # DT_RESOURCE
 _VARIANT = 21  # DT_VARIANT
 ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # shared_name of handles that are not shared
-_PREFIX = b"loc:@"
+COLOCATED = b"loc:@"  # first part of the values of `_class`
 _FOLLOWING = ("Switch", "RefSwitch", "Exit", "RefExit")
 _LEADING = ("Enter", "NextIteration", "RefNextIteration")
 MOVED_WITH_OTHERS = (*_FOLLOWING, *_LEADING)  # TensorFlow moves them from any device
@@ -71,8 +71,8 @@ def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray
     attrs = node.attr
     if "_class" in attrs:
       for value in attrs["_class"].list.s:
-        if value.startswith(_PREFIX):
-          name = value[len(_PREFIX):].decode("utf-8", "replace")
+        if value.startswith(COLOCATED):
+          name = value[len(COLOCATED):].decode("utf-8", "replace")
           # Ops that name the same op belong together, even if the named op is pruned.
           pairs.append((i, firsts.setdefault(name, table.index.get(name, i))))
     if "shared_name" in attrs:
@@ -84,6 +84,28 @@ def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray
     for i in np.flatnonzero(loops >= 0).tolist():
       pairs.append((i, firsts.setdefault(("loop", int(loops[i])), i)))
   return components(len(nodes), pairs)
+
+
+def rename_colocated(node: NodeDef, renamed: Callable[[str], Optional[str]]) -> None:
+  """Renames the ops that a node is colocated with, because TensorFlow refuses unknown names.
+
+  Args:
+    node: changed in place.
+    renamed: returns the present name of an op, or None if there is no such op any more.
+  """
+  if "_class" not in node.attr:
+    return
+  kept = []
+  for value in node.attr["_class"].list.s:
+    if value.startswith(COLOCATED):
+      name = renamed(value[len(COLOCATED):].decode("utf-8", "replace"))
+      if name is None:
+        continue
+      value = COLOCATED + name.encode()
+    kept.append(value)
+  del node.attr["_class"]
+  if kept:
+    node.attr["_class"].list.s.extend(kept)
 
 
 def _moved(

@@ -155,11 +155,6 @@ def _edges(nodes) -> Tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
             "the graph with all the ops that it needs")
       if names[producer] in _BORDERS:
         continue
-      width = len(nodes[producer].output_info)
-      if port is not None and not CONTROL <= port < width:
-        raise GraphError(
-            f"op {node.name!r} reads output {port} of {names[producer]!r}, which has {width} "
-            "outputs")
       # Input 1 of a control loop's Merge is the back edge.
       control_loop = place == 1 and names[i].startswith(_CONTROL_LOOP) and (
           names[producer].startswith(_CONTROL_LOOP))

@@ -64,8 +64,8 @@ def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
     elif shape is not None and node.op in shapes.PLACEHOLDERS:
       shapes.set_shape(node.attr["shape"], shape)
     # The stated shapes would contradict the bound ones.
-    if node.op in shapes.PLACEHOLDERS and "_output_shapes" in node.attr:
-      del node.attr["_output_shapes"]
+    if node.op in shapes.PLACEHOLDERS:
+      node.attr.pop("_output_shapes", None)
   keep_known_classes(result.node, graph.op_index)
   clear_uncalled(result)
   return result

@@ -52,26 +52,6 @@ _INDEXES = {
 }
 
 
-def read_feeds(graph: ComputationGraph, feeds: Feeds) -> Feeds:
-  """Reads feeds from a file, and returns other feeds unchanged.
-
-  Args:
-    graph: with its feeds and their shapes.
-    feeds: see `make_feeds`.
-
-  Returns:
-    Tensor name -> value for a file, else `feeds` as given.
-
-  Raises:
-    MeasurementError: the file cannot be read, or its feeds do not fit the graph.
-  """
-  if not isinstance(feeds, (str, os.PathLike)) or feeds == "random":
-    return feeds
-  return _checked(graph, user_files.read_arrays(
-      feeds, what="the feeds file", remedy="expected an .npz", error_type=MeasurementError,
-      most_bytes=_MOST_BYTES))
-
-
 def make_feeds(
     graph: ComputationGraph, tf_graph: tf.Graph, feeds: Feeds = "random", seed: int = 0
 ) -> Dict[str, np.ndarray]:
@@ -89,11 +69,14 @@ def make_feeds(
 
   Raises:
     MeasurementError: a feed is missing, unknown, of the wrong shape, or of a type without random
-      values.
+      values; or the file cannot be read.
   """
-  feeds = read_feeds(graph, feeds)
-  if isinstance(feeds, str):
+  if feeds == "random":
     return random_feeds(tf_graph, shapes_of(graph), seed)
+  if isinstance(feeds, (str, os.PathLike)):
+    feeds = user_files.read_arrays(
+        feeds, what="the feeds file", remedy="expected an .npz", error_type=MeasurementError,
+        most_bytes=_MOST_BYTES)
   return _checked(graph, feeds() if callable(feeds) else feeds)
 
 

@@ -31,8 +31,16 @@ from typing import (
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import control_flow
+from placeto_tf.graphs.colocation import COLOCATED, rename_colocated
 from placeto_tf.graphs.op_defs import REF, OpDefs
-from placeto_tf.graphs.tensor_names import control_inputs, control_of, data_inputs, op_of, parse
+from placeto_tf.graphs.tensor_names import (
+  control_inputs,
+  control_of,
+  data_inputs,
+  fresh,
+  op_of,
+  parse,
+)
 
 if typing.TYPE_CHECKING:
   from tensorflow.core.framework.function_pb2 import FunctionDef
@@ -45,7 +53,6 @@ MAX_NODES = 1 << 20  # ops of functions; functions that call others twice, and s
 
 _READS = ("ReadVariableOp", "NoOp", "Identity", "VarHandleOp")
 _COMPILED = "_XlaMustCompile"
-_COLOCATED = b"loc:@"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +139,7 @@ class Inliner:
   def _colocated(self, node: NodeDef, site: Site) -> NodeDef:
     """Returns the node, colocated with the op that keeps the name of the node's call."""
     if node.name != site.call and node.name not in (self.own_devices or ()):
-      value = _COLOCATED + site.call.encode()
+      value = COLOCATED + site.call.encode()
       if "_class" not in node.attr or value not in node.attr["_class"].list.s:
         node.attr["_class"].list.s.append(value)
     return node
@@ -166,14 +173,9 @@ class Inliner:
 
   def fresh(self, name: str) -> str:
     """Returns a name that no op has."""
-    found, count = name, 0
-    while found in self._names:
-      count += 1
-      found = f"{name}_{count}"
-    self._names.add(found)
-    return found
+    return fresh(name, self._names)
 
-  def prefix(self, site: str, names: List[str]) -> str:
+  def prefix(self, site: str, names: Iterable[str]) -> str:
     """Returns the prefix for names of a body's ops: the site's name, unless it causes a clash.
 
     Args:
@@ -364,8 +366,8 @@ class _Body:
     self._inliner = inliner
     self._call = call
     self._function = function
-    self._prefix = inliner.prefix(
-        call.name, [node.name for node in function.node_def])
+    self._inside = {node.name for node in function.node_def}
+    self._prefix = inliner.prefix(call.name, self._inside)
     self.anchor_constants_only = False
     names = [arg.name for arg in function.signature.input_arg]
     if len(names) != len(data):
@@ -446,14 +448,7 @@ class _Body:
       self._inliner.own_devices[copy.name] = node.device
     del copy.input[:]
     # Colocation with ops of the body, under their new names.
-    if "_class" in copy.attr:
-      inside = {other.name.encode() for other in self._function.node_def}
-      classes = [
-          _COLOCATED + self._prefix.encode() + b"/" + value[len(_COLOCATED):]
-          for value in copy.attr["_class"].list.s if value[len(_COLOCATED):] in inside]
-      del copy.attr["_class"]
-      if classes:
-        copy.attr["_class"].list.s.extend(classes)
+    rename_colocated(copy, lambda mate: f"{self._prefix}/{mate}" if mate in self._inside else None)
     if "frame_name" in copy.attr:  # two calls are two loops
       copy.attr["frame_name"].s = self._prefix.encode() + b"/" + copy.attr["frame_name"].s
     if "shared_name" in copy.attr and not copy.attr["shared_name"].s:
@@ -488,16 +483,7 @@ def keep_known_classes(nodes: Iterable[NodeDef], known: Container[str]) -> None:
     known: names of ops.
   """
   for node in nodes:
-    if "_class" not in node.attr:
-      continue
-    classes = list(node.attr["_class"].list.s)
-    kept = [
-        value for value in classes if not value.startswith(_COLOCATED)
-        or value[len(_COLOCATED):].decode("utf-8", "replace") in known]
-    if len(kept) < len(classes):
-      del node.attr["_class"]
-      if kept:
-        node.attr["_class"].list.s.extend(kept)
+    rename_colocated(node, lambda mate: mate if mate in known else None)
 
 
 def _new_node() -> NodeDef:

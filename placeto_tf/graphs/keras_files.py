@@ -54,7 +54,11 @@ def load_model(path: user_files.Path, trusted: bool = False) -> keras.Model:
   user_files.check_regular(
       path, what="the Keras model", remedy=_REMEDY, error_type=GraphError)
   # Both kinds of files hold the configuration as JSON, and the version of their Keras.
-  version, config = _read_archive(path) if path.lower().endswith(".keras") else _read_hdf5(path)
+  try:
+    version, config = _read_archive(path) if path.lower().endswith(".keras") else _read_hdf5(path)
+  except _DAMAGED as error:
+    raise GraphError(
+        f"cannot read the Keras model {path!r} ({one_line(error)}); {_REMEDY}") from None
   code = next(_code_in(config), None)
   if code is not None and not trusted:
     raise GraphError(
@@ -77,36 +81,22 @@ def load_model(path: user_files.Path, trusted: bool = False) -> keras.Model:
 
 def _read_archive(path: str) -> Tuple[str, Any]:
   """Returns the Keras version and configuration in a `.keras` file."""
-  try:
-    with zipfile.ZipFile(path) as archive:
-      metadata = json.loads(archive.read("metadata.json"))
-      config = json.loads(archive.read("config.json"))
-      return str(metadata.get("keras_version", "")), config
-  except _DAMAGED as error:
-    raise _unreadable(path, error) from None
+  with zipfile.ZipFile(path) as archive:
+    metadata = json.loads(archive.read("metadata.json"))
+    return str(metadata.get("keras_version", "")), json.loads(archive.read("config.json"))
 
 
 def _read_hdf5(path: str) -> Tuple[str, Any]:
   """Returns the Keras version and configuration in an HDF5 file."""
   import h5py
 
-  try:
-    with h5py.File(path, "r") as file:
-      config, version = file.attrs.get("model_config"), file.attrs.get("keras_version", "")
-  except _DAMAGED as error:
-    raise _unreadable(path, error) from None
+  with h5py.File(path, "r") as file:
+    config, version = file.attrs.get("model_config"), file.attrs.get("keras_version", "")
   if config is None:
     raise GraphError(
         f"{path!r} holds no model, only weights or other data; save the whole model with "
         "model.save")
-  try:
-    return _text(version), json.loads(_text(config))
-  except (ValueError, RecursionError) as error:
-    raise _unreadable(path, error) from None
-
-
-def _unreadable(path: str, error: Exception) -> GraphError:
-  return GraphError(f"cannot read the Keras model {path!r} ({one_line(error)}); {_REMEDY}")
+  return _text(version), json.loads(_text(config))
 
 
 def _text(value: object) -> str:

@@ -100,6 +100,11 @@ def read_nodes(graph_def: GraphDef) -> NodeTable:
             f"input {text!r} of op {node.name!r} ({node.op}) names no op of the graph; export the "
             "graph again with all the ops that it needs")
       if port != CONTROL:
+        width = len(signatures[producer].outputs)
+        if port >= width:
+          raise GraphError(
+              f"op {node.name!r} reads output {port} of {name!r} ({nodes[producer].op}), which has "
+              f"{width} outputs")
         if consumers and consumers[-1] == i and ports[-1] == CONTROL:
           raise GraphError(
               f"op {node.name!r} ({node.op}) has the data input {text!r} behind a control input; "
@@ -115,7 +120,7 @@ def read_nodes(graph_def: GraphDef) -> NodeTable:
     if data != len(wanted):
       raise GraphError(
           f"op {node.name!r} ({node.op}) has {data} data inputs, expected {len(wanted)}")
-  table = NodeTable(
+  return NodeTable(
       nodes=nodes,
       names=names,
       types=[node.op for node in nodes],
@@ -129,8 +134,6 @@ def read_nodes(graph_def: GraphDef) -> NodeTable:
       consumers=np.array(consumers, dtype=np.int64),
       input_types=np.array(input_types, dtype=np.int32),
   )
-  _check_edges(table)
-  return table
 
 
 def _check_versions(versions) -> None:
@@ -141,18 +144,3 @@ def _check_versions(versions) -> None:
     raise GraphError(
         f"the graph asks for GraphDef version {versions.min_consumer}, or excludes version "
         f"{current} of this TensorFlow ({tf.version.VERSION}); install a newer TensorFlow")
-
-
-def _check_edges(table: NodeTable) -> None:
-  """Raises GraphError for a port out of range; other faults of edges are left to TensorFlow."""
-  data = np.flatnonzero(table.ports != CONTROL)
-  producers, ports = table.producers[data], table.ports[data]
-  wide = table.num_outputs[producers]
-  wrong = np.flatnonzero(ports >= wide)
-  if len(wrong):
-    e = int(data[wrong[0]])
-    producer, consumer = int(table.producers[e]), int(table.consumers[e])
-    raise GraphError(
-        f"op {table.names[consumer]!r} reads output {int(table.ports[e])} of "
-        f"{table.names[producer]!r} ({table.types[producer]}), which has "
-        f"{int(wide[wrong[0]])} outputs")

@@ -73,11 +73,8 @@ class OpDefs:
     Raises:
       GraphError: TensorFlow does not know the op.
     """
-    if node.op not in self._schemas:
-      self._schemas[node.op] = self._read_schema(node)
-    return self._schemas[node.op]
-
-  def _read_schema(self, node: NodeDef) -> _Schema:
+    if node.op in self._schemas:
+      return self._schemas[node.op]
     function = self.functions.get(node.op)
     op_def = function.signature if function is not None else registered_op_def(node.op)
     if op_def is None:
@@ -90,7 +87,8 @@ class OpDefs:
             for name in (arg.number_attr, arg.type_attr, arg.type_list_attr) if name]
     defaults = {
         attr.name: attr.default_value for attr in op_def.attr if attr.HasField("default_value")}
-    return _Schema(op_def, tuple(dict.fromkeys(used)), defaults)
+    self._schemas[node.op] = _Schema(op_def, tuple(dict.fromkeys(used)), defaults)
+    return self._schemas[node.op]
 
   def signature(self, node: NodeDef) -> Signature:
     """Returns the types of the node's in- and outputs.

@@ -158,10 +158,10 @@ def bind_feeds(
   for i in step.positions.tolist():
     node = table.nodes[i]
     if node.op in shapes.ITERATORS and i not in step.fed:
-      stated = shapes.stated_by_iterator(node)
-      if any(shape and shape[0] == -1 for shape in stated):
+      found = shapes.shapes_of_iterator(node, batch_size)
+      if found is not None:
         binds_batch = True
-        iterators[node.name] = shapes.with_batch(node.name, stated, batch_size)
+        iterators[node.name] = found
       continue
     if not (i in step.fed or node.op in shapes.PLACEHOLDERS):
       continue
@@ -201,14 +201,9 @@ def _fed_ports(table: NodeTable, feeds: Sequence[str]) -> Dict[int, Set[int]]:
 def _fully_fed(table: NodeTable, fed: Mapping[int, Set[int]]) -> np.ndarray:
   """Returns the ops that need not run, [M] bool: all of their outputs that are read are fed."""
   fully_fed = np.zeros(table.num_nodes, dtype=bool)
-  # Nodes with some fed outputs, which run if another output is read.
-  partly = {node for node, ports in fed.items() if len(ports) < table.num_outputs[node]}
-  if partly:
-    reads = np.isin(table.producers, list(partly)) & (table.ports != CONTROL)
-    unfed = {
-        producer for producer, port in zip(
-            table.producers[reads].tolist(), table.ports[reads].tolist())
-        if port not in fed[producer]}
-    partly &= unfed
-  fully_fed[[node for node in fed if node not in partly]] = True
+  # A node with some fed outputs runs if another output is read.
+  reads = np.isin(table.producers, list(fed)) & (table.ports != CONTROL)
+  runs = {producer for producer, port in zip(
+      table.producers[reads].tolist(), table.ports[reads].tolist()) if port not in fed[producer]}
+  fully_fed[[node for node in fed if node not in runs]] = True
   return fully_fed

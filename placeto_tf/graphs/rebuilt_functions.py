@@ -129,8 +129,7 @@ def _open_unread(body: GraphDef, used: Set[str]) -> None:
       continue
     for first in node.attr["shape"].shape.dim[:1]:
       first.size = -1
-      if "_output_shapes" in node.attr:
-        del node.attr["_output_shapes"]
+      node.attr.pop("_output_shapes", None)
 
 
 def _function_type(function: ConcreteFunction, graph: Any, resized: bool) -> Any:

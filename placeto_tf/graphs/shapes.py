@@ -122,29 +122,25 @@ def bind(name: str, declared: Shape, given: Shape, batch_size: Optional[int]) ->
   return shape if shape is None else tuple(shape)
 
 
-def stated_by_iterator(node: NodeDef) -> Tuple[Shape, ...]:
-  """Returns the declared output shapes of an op that takes the next batch of an iterator."""
-  return tuple(dimensions(shape) for shape in node.attr["output_shapes"].list.shape)
-
-
-def with_batch(
-    name: str, stated: Sequence[Shape], batch_size: Optional[int]) -> Tuple[Shape, ...]:
-  """Replaces unknown first dimensions of an iterator's outputs by the batch size.
+def shapes_of_iterator(node: NodeDef, batch_size: Optional[int]) -> Optional[Tuple[Shape, ...]]:
+  """Returns the output shapes of an iterator whose unknown first dimensions are the batch size.
 
   Args:
-    name: name of the iterator's op, for the error.
-    stated: the declared shapes of its outputs.
+    node: the op that takes the next batch of the iterator.
     batch_size: the batch size, or None.
 
   Returns:
-    The shapes.
+    The shapes; None if the node states all first dimensions.
 
   Raises:
     GraphError: there is no batch size.
   """
+  stated = [dimensions(shape) for shape in node.attr["output_shapes"].list.shape]
+  if not any(shape and shape[0] == -1 for shape in stated):
+    return None
   if batch_size is None:
     raise GraphError(
-        f"the batches of the iterator {name!r} have unknown sizes "
+        f"the batches of the iterator {node.name!r} have unknown sizes "
         f"({', '.join(format_shape(shape) for shape in stated)}), without which no step time "
         "means anything; give batch_size=32 (--batch_size=32) or the like")
   return tuple((batch_size, *shape[1:]) if shape and shape[0] == -1 else shape for shape in stated)
@@ -177,6 +173,27 @@ def check_given(
           "something like (32, 128)")
     shapes[op_of(name)] = tuple(int(dim) for dim in dims)
   return shapes
+
+
+def divided(batch: int, replicas: int, of: str = "") -> int:
+  """Returns the examples of one replica.
+
+  Args:
+    batch: examples of all replicas.
+    replicas: R.
+    of: the end of "the batch of 8 examples", such as " of 'x'", for the message.
+
+  Returns:
+    Examples of one replica.
+
+  Raises:
+    GraphError: the batch does not divide.
+  """
+  if batch % replicas:
+    raise GraphError(
+        f"the batch of {batch} examples{of} cannot be divided among {replicas} replicas; "
+        f"choose a batch that is a multiple of {replicas}, or another number of replicas")
+  return batch // replicas
 
 
 def set_shape(attr: AttrValue, shape: Tuple[int, ...]) -> None:

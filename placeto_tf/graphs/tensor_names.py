@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Tuple
+from typing import TYPE_CHECKING, List, Set, Tuple
 
 from placeto_tf.graphs.computation_graph import CONTROL
 
@@ -31,6 +31,24 @@ def op_of(text: str) -> str:
 def control_of(text: str) -> str:
   """Returns the control input that waits for the op that computes a tensor."""
   return f"^{op_of(text)}"
+
+
+def fresh(name: str, taken: Set[str]) -> str:
+  """Returns a name that is not taken: the name itself, or with a number; it is taken from now.
+
+  Args:
+    name: the wanted name.
+    taken: all names; changed.
+
+  Returns:
+    The name.
+  """
+  found, count = name, 0
+  while found in taken:
+    count += 1
+    found = f"{name}_{count}"
+  taken.add(found)
+  return found
 
 
 def data_inputs(node: NodeDef) -> List[str]:

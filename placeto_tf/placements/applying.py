@@ -13,6 +13,7 @@ from placeto_tf.graphs.concrete_functions import (
   is_concrete_function,
   is_function,
 )
+from placeto_tf.graphs.files import format_of
 from placeto_tf.graphs.functions import inline_functions, keep_known_classes
 from placeto_tf.placements.belonging import check_shapes
 from placeto_tf.placements.node_devices import canonical_devices, devices_of, place_nodes
@@ -20,10 +21,6 @@ from placeto_tf.placements.placed_functions import place_function
 
 if TYPE_CHECKING:
   import tensorflow as tf
-
-_META_GRAPH = "tensorflow.MetaGraphDef"
-_COST_GRAPH = "tensorflow.CostGraphDef"
-_PROTOS = ("tensorflow.GraphDef", _META_GRAPH, _COST_GRAPH)
 
 
 def apply(
@@ -44,14 +41,14 @@ def apply(
   Raises:
     PlacementError: an op has no device, a shape differs, or the target has another type.
   """
-  kind = getattr(getattr(target, "DESCRIPTOR", None), "full_name", None)
-  if kind in _PROTOS:
+  kind = format_of(target)
+  if kind is not None:
     placed = type(target)()
     placed.CopyFrom(target)
-    if kind == _COST_GRAPH:
+    if kind == "cost_graph_def":
       place_nodes(placement, placed.node)
       return placed
-    graph_def = placed.graph_def if kind == _META_GRAPH else placed
+    graph_def = placed.graph_def if kind == "meta_graph_def" else placed
     check_shapes(shapes, shapes_of_interface(graph_def.node))
     # Calls are inlined if the placement knows the ops inside; else the calls themselves are placed.
     inlined, _ = inline_functions(graph_def)

@@ -9,6 +9,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts, estimate_costs
 from placeto_tf.errors import PlacementError, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.shapes import format_shape
 from placeto_tf.placements import coverage
 from placeto_tf.simulation import SimulationResult, Simulator
 
@@ -61,7 +62,8 @@ def check_shapes(
   """
   others = [op for op, shape in expected.items() if op in found and found[op] != shape]
   if others:
-    shown = listed([f"{op!r} is {_shape(found[op])}, not {_shape(expected[op])}" for op in others])
+    shown = listed([f"{op!r} is {format_shape(found[op])}, not {format_shape(expected[op])}"
+                    for op in others])
     raise PlacementError(
         f"the placement was made for a graph of other shapes: {shown}; {_REMEDY}")
 
@@ -97,10 +99,6 @@ def verify(
           f"{name} is {found!r}, not {said!r} as the placement says; it was made with other costs "
           "or for another cluster, or its file is wrong: place the graph again")
   return result
-
-
-def _shape(shape: Sequence[int]) -> str:
-  return f"[{', '.join('any' if size < 0 else str(size) for size in shape)}]"
 
 
 def _quoted(names: Sequence[str]) -> str:

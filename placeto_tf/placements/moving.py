@@ -123,8 +123,8 @@ def _rebind(replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]]) -> None:
   from tensorflow.python.framework import func_graph
 
   # Graphs hold the captures of functions that are traced later; functions hold their own inputs.
-  kinds = (concrete_function.ConcreteFunction, func_graph.FuncGraph)
-  for each in list(captures.live_objects(kinds)):
+  for each in list(captures.live_objects(
+      concrete_function.ConcreteFunction, func_graph.FuncGraph)):
     if isinstance(each, func_graph.FuncGraph):
       _rebind_graph(each, replaced)
       continue
@@ -137,19 +137,14 @@ def _rebind(replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]]) -> None:
 def _rebind_graph(graph: tf.Graph, replaced: Dict[int, Tuple[tf.Tensor, tf.Tensor]]) -> None:
   """Replaces handles among the captures of a graph; functions made from it later get them."""
   container = graph.function_captures
-  external = container.by_val_external
-  if not any(key in replaced for key in external):
+  keys = list(container.by_val_external)
+  if replaced.keys().isdisjoint(keys):
     return
-  internal = container.by_val_internal
-  types = container._by_val_tracetype
-  # Three mappings by the id of the outer handle: inner placeholder, its type, outer tensor.
-  for mapping, outside in ((internal, False), (types, False), (external, True)):
-    items = list(mapping.items())
-    mapping.clear()
-    for key, value in items:  # captures have the order of the function's inputs
-      new = replaced.get(key)
-      if new is None:
-        mapping[key] = value
-      else:
-        mapping[id(new[1])] = new[1] if outside else value
+  # All captures are added again, because they have the order of the function's inputs.
+  for key in keys:
+    outer, inner, traced = container.pop(key)
+    if key in replaced:
+      _, outer = replaced[key]
+      key = id(outer)
+    container.add_or_replace(key, outer, inner, traced)
   _ = graph.captures  # recomputes the container's cache, which has old handles

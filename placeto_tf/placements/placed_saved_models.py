@@ -16,7 +16,7 @@ from typing import Any, Container, Dict, Iterable, List, Set
 
 from placeto_tf.errors import GraphError, PlacementError, one_line
 from placeto_tf.files import outputs, user_files
-from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
+from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.exported_protos import rewritten_proto
 from placeto_tf.graphs.functions import CALLS, keep_known_classes
 from placeto_tf.graphs.op_defs import OpDefs
@@ -46,7 +46,7 @@ def write(graph: ComputationGraph, placement: Placement, out_dir: str) -> str:
       or cannot be written.
     GraphError: an entry of the original directory is neither a file nor a directory.
   """
-  source = _saved_model(graph)
+  source = graph.origin
   placed = place(graph, placement)
   path = os.path.join(out_dir, NAME)
   original = check_copyable(graph, out_dir)
@@ -87,13 +87,6 @@ def serialized(proto: Any, *, text: bool) -> bytes:
   return text_format.MessageToString(proto).encode("utf-8")
 
 
-def _saved_model(graph: ComputationGraph) -> GraphSource:
-  """Returns the SavedModel that a graph was read from."""
-  if graph.source is None or graph.source.meta_graph is None:
-    raise PlacementError("the graph was not read from a SavedModel; write it in its own format")
-  return graph.source
-
-
 def check_copyable(graph: ComputationGraph, out_dir: str) -> str:
   """Checks that the files of a SavedModel can be copied to a directory.
 
@@ -108,7 +101,7 @@ def check_copyable(graph: ComputationGraph, out_dir: str) -> str:
     PlacetoError: the SavedModel is gone, the directory lies in it, or a file of it is a pipe or a
       device.
   """
-  source = _saved_model(graph)
+  source = graph.origin
   if source.path is None or not os.path.isdir(source.path):
     raise PlacementError(
         f"the SavedModel {source.path!r}, whose variables are to be copied, is gone; put it back")
@@ -143,7 +136,7 @@ def place(graph: ComputationGraph, placement: Placement) -> Any:
   Raises:
     PlacementError: an op has no device.
   """
-  source = _saved_model(graph)
+  source = graph.origin
   # The proto holds a MetaGraph for each set of tags; one of them was read.
   chosen = next(
       i for i, meta_graph in enumerate(source.proto.meta_graphs) if meta_graph is source.meta_graph)

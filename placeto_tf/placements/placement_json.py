@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping
 
 from placeto_tf.errors import PlacementError
 from placeto_tf.files import outputs, user_files
@@ -66,7 +66,10 @@ def from_json(found: Any) -> Dict[str, Any]:
       raise PlacementError(
           f"\"{field}\" is missing; a placement has the device names in \"devices\" and op name: "
           "device name in \"placement\"")
-  devices = _names("\"devices\"", found["devices"], "a list of device names such as \"/GPU:0\"")
+  devices = _expect("\"devices\"", found["devices"], list,
+                    "a list of device names such as \"/GPU:0\"")
+  for name in devices:
+    _expect("an entry of \"devices\"", name, str, "a name")
   placement = _expect("\"placement\"", found["placement"], dict, "an object op name: device name")
   for op, device in placement.items():
     _expect(f"the device of op {op!r}", device, str, "a device name")
@@ -77,7 +80,7 @@ def from_json(found: Any) -> Dict[str, Any]:
         f"place the graph again, or, {_KEEP}")
   graph = found.get("graph", {})
   return dict(
-      op_devices=placement, devices=devices, fingerprint=graph.get("fingerprint", ""),
+      op_devices=placement, devices=tuple(devices), fingerprint=graph.get("fingerprint", ""),
       fetches=tuple(graph.get("fetches", ())),
       shapes={op: tuple(shape) for op, shape in graph.get("shapes", {}).items()},
       **{field: found[field] for field in (*_FIELDS, "cluster") if field in found})
@@ -89,9 +92,3 @@ def _expect(what: str, value: Any, kind: type, expected: str) -> Any:
         f"{what} is {user_files.brief(value)}, expected {expected}; correct it or place the "
         "graph again")
   return value
-
-
-def _names(what: str, value: Any, expected: str) -> Tuple[str, ...]:
-  for name in _expect(what, value, list, expected):
-    _expect(f"an entry of {what}", name, str, "a name")
-  return tuple(value)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequen
 import numpy as np
 
 from placeto_tf.errors import GraphError, PlacetoError
-from placeto_tf.graphs import concrete_functions, keras_models
+from placeto_tf.graphs import concrete_functions, keras_models, shapes
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -413,10 +413,7 @@ def check_divides(size: Optional[int], replicas: int) -> int:
         "no argument of the step is a batch of known size, which replicas would divide; take the "
         "batch outside of the step, as by next(iterator), and hand over its tensors, which may be "
         "nested in tuples, dicts and named tuples")
-  if size % replicas:
-    raise GraphError(
-        f"the batch of {size} examples cannot be divided among {replicas} replicas; choose a batch "
-        f"that is a multiple of {replicas}, or another number of replicas")
+  shapes.divided(size, replicas)
   return size
 
 

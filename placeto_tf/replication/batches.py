@@ -19,6 +19,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.shapes import divided
 from placeto_tf.replication.mirroring import host_variables
 from placeto_tf.replication.op_roles import PIPELINES
 from placeto_tf.replication.rebatching import divided_graph
@@ -157,28 +158,7 @@ class ReplicaSource:
       return self._divide(count)
     if self._spec is not None:
       return load_graph(_smaller_spec(self._spec, count), **self._options)
-    return at_batch(self.graph, lambda size, feed: divided(size, count, feed))
-
-
-def divided(batch: int, replicas: int, what: str) -> int:
-  """Returns the examples of one replica.
-
-  Args:
-    batch: examples of all replicas.
-    replicas: R.
-    what: name of the feed, for the message.
-
-  Returns:
-    Examples of one replica.
-
-  Raises:
-    GraphError: the batch does not divide.
-  """
-  if batch % replicas:
-    raise GraphError(
-        f"the batch of {batch} examples of {what!r} cannot be divided among {replicas} replicas; "
-        f"choose a batch that is a multiple of {replicas}, or another number of replicas")
-  return batch // replicas
+    return at_batch(self.graph, lambda size, feed: divided(size, count, f" of {feed!r}"))
 
 
 def is_spec(source: object) -> bool:
@@ -197,25 +177,12 @@ def split_spec(spec: str) -> Tuple[str, Optional[int]]:
   return head + (f":{rest}" if rest else ""), int(number)
 
 
-def load_replicas(source: Any, replicas: int, **options: Any) -> ReplicatedGraph:
-  """Loads a graph as R replicas; `options` are those of `load_graph`.
-
-  Args:
-    source: anything that `load_graph` takes.
-    replicas: R.
-
-  Returns:
-    The replicas.
-  """
-  return ReplicaSource(source, options).replicas(replicas)
-
-
 def load_with_replicas(source: Any, **options: Any) -> ComputationGraph:
   """Loads a graph, which may be a spec of the zoo with replicas ("zoo:rnnlm:replicas=4")."""
   spec, replicas = split_spec(source) if is_spec(source) else (source, None)
   if replicas is None:
     return load_graph(spec, **options)
-  return load_replicas(spec, replicas, **options).graph
+  return ReplicaSource(spec, options).replicas(replicas).graph
 
 
 def check_specs(sources: Iterable[Any]) -> None:
@@ -237,5 +204,5 @@ def _smaller_spec(spec: str, count: int) -> str:
   if "batch" not in values:
     raise GraphError(f"{spec!r} has no option batch, so that replicas cannot divide it; place "
                      "one replica")
-  values["batch"] = divided(values["batch"], count, spec)
+  values["batch"] = divided(values["batch"], count, f" of {spec!r}")
   return "zoo:" + ":".join([name, *(f"{key}={value}" for key, value in values.items())])

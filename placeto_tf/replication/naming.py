@@ -5,8 +5,9 @@ Dimensions: R replicas.
 
 from __future__ import annotations
 
-from typing import List, Sequence, Set
+from typing import List, Sequence
 
+from placeto_tf.graphs.tensor_names import fresh
 from placeto_tf.replication.dataflow import Tensor
 from placeto_tf.replication.mirroring import Plan
 from placeto_tf.replication.nodes import tensor_name
@@ -28,9 +29,9 @@ class Names:
     self._flow, self._partition, self._mirrors = plan.flow, plan.partition, plan.mirrors
     # First parts of names in the graph: a prefix must differ from all of them.
     taken = {node.name.partition("/")[0] for node in self._flow.graph.origin.graph_def.node}
-    self.prefixes = [_fresh(f"replica_{r}", taken) for r in range(plan.scaling.replicas)]
+    self.prefixes = [fresh(f"replica_{r}", taken) for r in range(plan.scaling.replicas)]
     self.all_reduce, self.all_gather, self.whole_batch = (
-        _fresh(name, taken) for name in ("all_reduce", "all_gather", "whole_batch"))
+        fresh(name, taken) for name in ("all_reduce", "all_gather", "whole_batch"))
 
   def is_copy(self, name: str) -> bool:
     """Returns whether an op of the original graph exists only as replicas' copies."""
@@ -91,12 +92,3 @@ class Names:
   def for_each(self, name: str) -> List[str]:
     """Returns the names of the combining op that each replica reads, [R]; equal if shared."""
     return [f"{name}/{prefix}" if self._mirrors.needed else name for prefix in self.prefixes]
-
-
-def _fresh(name: str, taken: Set[str]) -> str:
-  found, count = name, 0
-  while found in taken:
-    count += 1
-    found = f"{name}_{count}"
-  taken.add(found)
-  return found

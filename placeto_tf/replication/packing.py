@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, List, Set, Tuple
 
+from placeto_tf.costs.tensor_sizes import item_bytes
 from placeto_tf.graphs.loops import MERGE, SWITCH
 from placeto_tf.ops import rule_of
 from placeto_tf.replication.dataflow import Dataflow, Tensor
@@ -64,9 +65,11 @@ def find_packs(plan: Plan, in_pieces: bool) -> List[Pack]:
   by_key: Dict[Tuple[int, int, float], List[Tuple[int, Tensor, float]]] = {}
   depths = flow.graph.depths
   for tensor, collective in partition.combined.items():
-    size = None if tensor[0] in excluded else _bytes(flow, tensor)
-    if collective.how != "sum" or tensor in plan.fetched or size is None or flow.frames[tensor[0]]:
+    elements = None if tensor[0] in excluded else flow.elements(tensor)
+    if collective.how != "sum" or tensor in plan.fetched or elements is None or (
+        flow.frames[tensor[0]]):
       continue
+    size = float(elements * item_bytes(flow.dtype(tensor)))
     key = (flow.dtype(tensor) % 100, level[tensor[0]], collective.exponent)
     by_key.setdefault(key, []).append((int(depths[tensor[0]]), tensor, size))
   # Tensors above half of a device's share would not spread evenly as a whole.
@@ -153,12 +156,3 @@ def _levels(flow: Dataflow, propagated: Propagated, partition: OpPartition) -> L
       if flow.frames[op] and found > in_frame.get(flow.frames[op], 0):
         in_frame[flow.frames[op]], settled = found, False
   return level
-
-
-def _bytes(flow: Dataflow, tensor: Tensor) -> Optional[float]:
-  """Returns the bytes of a tensor of known shape, or None."""
-  import tensorflow as tf
-
-  elements = flow.elements(tensor)
-  return None if elements is None else (
-      float(elements) * tf.dtypes.as_dtype(flow.dtype(tensor) % 100).size)

@@ -27,6 +27,7 @@ from placeto_tf.graphs.exported_protos import state_shapes, with_nodes
 from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT, SWITCH
 from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.shapes import ITERATORS, PLACEHOLDERS, set_shape
+from placeto_tf.ops import QUOTIENTS
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import (
   Dataflow,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 # A change of a constant: (whether it holds rows of examples, the number of the axis or entry).
 Change = Tuple[bool, int]
-_QUOTIENTS = frozenset("RealDiv Div DivNoNan".split())
 _TAKEN = "QueueDequeue"  # first part of the types of ops whose second input is the batch size
 # Ops of loops and branches, which pass a value on; the graph is built without loops.
 _PASSING = (*ENTER, *EXIT, *NEXT, *SWITCH)
@@ -308,10 +308,8 @@ class Rebatching:
             "that is fixed, so that replicas cannot divide it; put the batch into the first "
             "dimension of the feeds if it is elsewhere, take the variable out of the training "
             "step, or train with one replica")
-    return GraphError(
-        f"the inputs of op {names[op]!r} ({flow.types[op]}) do not fit together at another batch, "
-        "and the batch is baked into the graph; leave the first dimension of the feeds open, with "
-        "None")
+    return baked_in(
+        f"the inputs of op {names[op]!r} ({flow.types[op]}) do not fit together at another batch")
 
   # Constants that count examples, and feeds.
 
@@ -320,7 +318,7 @@ class Rebatching:
     flow, data = self._flow, self._flow.inputs[op]
     # A divisor is the second input of a division, or a factor of a product that is a reciprocal.
     reciprocal = flow.types[op] == "Mul"
-    places = ((1, 0), (0, 1)) if reciprocal else ((1, 0),) if flow.types[op] in _QUOTIENTS else ()
+    places = ((1, 0), (0, 1)) if reciprocal else ((1, 0),) if flow.types[op] in QUOTIENTS else ()
     for i, other in places:
       constant = flow.origin(data[i])[0]
       value = flow.constant(constant)
@@ -356,30 +354,21 @@ class Rebatching:
     """Returns a new copy of an op's node, which stands for it at the other batch."""
     self.nodes[op] = type(self._flow.nodes[op])()
     self.nodes[op].CopyFrom(self._flow.nodes[op])
-    if "_output_shapes" in self.nodes[op].attr:
-      del self.nodes[op].attr["_output_shapes"]
+    self.nodes[op].attr.pop("_output_shapes", None)
     return self.nodes[op]
 
 
-def _with_nodes(flow: Dataflow, changed: Dict[int, NodeDef]) -> Dataflow:
-  """Returns the dataflow of a graph in which some ops have another NodeDef.
-
-  Raises:
-    CostError: TensorFlow's shape inference fails.
-  """
-  from placeto_tf.costs import guarded
-
-  graph_def = analysis_graph_def(flow.graph)
-  _replace(graph_def, flow, changed)
-  return Dataflow(flow.graph, guarded.analyse(graph_def, counts=False).outputs, changed)
+def baked_in(problem: str) -> GraphError:
+  """Returns the error of a graph that cannot be had at another batch, because of a problem."""
+  return GraphError(f"{problem}, and the batch is baked into the graph; leave the first dimension "
+                    "of the feeds open, with None")
 
 
 def _replace(graph_def: GraphDef, flow: Dataflow, changed: Dict[int, NodeDef]) -> None:
   """Writes the values and shapes of changed ops into a GraphDef; stated shapes are dropped."""
   names = {flow.graph.op_names[op]: node for op, node in changed.items()}
   for node in graph_def.node:
-    if "_output_shapes" in node.attr:
-      del node.attr["_output_shapes"]
+    node.attr.pop("_output_shapes", None)
     new = names.get(node.name)
     for key in ("value", "shape", "output_shapes"):
       if new is not None and key in new.attr:
@@ -399,13 +388,16 @@ def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
   Raises:
     GraphError: the axis of the examples is ambiguous, or the ops reject the larger batch.
   """
+  from placeto_tf.costs import guarded
+
+  changed = Rebatching(flow, replicas, 1, counts=True).nodes
+  graph_def = analysis_graph_def(flow.graph)
+  _replace(graph_def, flow, changed)
   try:
-    return _with_nodes(flow, Rebatching(flow, replicas, 1, counts=True).nodes)
+    return Dataflow(flow.graph, guarded.analyse(graph_def, counts=False).outputs, changed)
   except CostError as error:
-    raise GraphError(
-        "the batch is baked into the graph, and its ops do not fit together at a batch "
-        f"{replicas} times as large ({error}); leave the first dimension of the feeds open, with "
-        "None") from None
+    raise baked_in(
+        f"ops do not fit together at a batch {replicas} times as large ({error})") from None
 
 
 def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[ComputationGraph]:

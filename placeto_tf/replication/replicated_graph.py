@@ -121,11 +121,6 @@ class ReplicatedGraph:
           found[producer] = found[consumer]
     return np.maximum(found, 0)
 
-  def feed(self, batch: Mapping[str, Any]) -> Dict[str, np.ndarray]:
-    """Returns arrays of the global batch by tensor name ("op:0")."""
-    return {name if ":" in name else f"{name}:0": np.asarray(array)
-            for name, array in batch.items()}
-
   def describe(self) -> Mapping[str, Any]:
     """Returns the description of the replicas for a report, as JSON values."""
     return {

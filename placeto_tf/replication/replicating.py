@@ -35,7 +35,7 @@ from typing import AbstractSet, Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import GraphError
+from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication import op_roles, rewriting
@@ -45,7 +45,7 @@ from placeto_tf.replication.local_copies import add_local_copies
 from placeto_tf.replication.mirroring import Plan, find_mirrors
 from placeto_tf.replication.op_partition import outputs_of_fetched_ops, partition_ops
 from placeto_tf.replication.propagation import propagate
-from placeto_tf.replication.rebatching import rebatched
+from placeto_tf.replication.rebatching import baked_in, rebatched
 from placeto_tf.replication.reloading import (
   at_batch,
   check_shapes,
@@ -61,9 +61,6 @@ from placeto_tf.replication.statistics import kept_statistics
 REPLICA, SYNCHRONIZED = "replica", "synchronized"
 # Collections that only the building of gradients needs.
 _CONTEXTS = ("while_context", "cond_context")
-# Above this many ops their names are not listed.
-_LISTED = 3
-
 # Op types that take some rows of their input, or write rows into another tensor.
 _TAKING = ("StridedSlice", "StridedSliceGrad", "Slice", "Gather", "GatherV2", "GatherNd")
 
@@ -159,10 +156,9 @@ def replicate(
   except ValueError as problem:  # TensorFlow raises it where shapes do not fit
     if not grown:
       raise
-    raise GraphError(
-        "the batch is baked into the graph, and its ops do not fit together when each of "
-        f"{replicas} replicas has it whole ({str(problem).splitlines()[0]}); leave the first "
-        "dimension of the feeds open, with None") from None
+    raise baked_in(
+        f"ops do not fit together when each of {replicas} replicas has the whole batch "
+        f"({str(problem).splitlines()[0]})") from None
   # Look up the replica and the original of each op of the new graph by its name.
   names = graph.op_index
   statistics = tuple(flow.graph.op_names[op] for op in sorted(found.statistics & partition.copies))
@@ -246,9 +242,7 @@ def _check_growth(flow: Dataflow, scaling: Scaling) -> None:
       # The result keeps its size though the input grows.
       some = some or scaling.axes(taken) == [] and scaling.axes(rows) not in (None, [])
     if some:
-      raise GraphError(
-          f"op {flow.graph.op_names[op]!r} ({op_type}) takes some of the examples, and the batch "
-          "is baked into the graph; leave the first dimension of the feeds open, with None")
+      raise baked_in(f"op {flow.graph.op_names[op]!r} ({op_type}) takes some of the examples")
 
 
 def _endpoints(graph: ComputationGraph) -> Tuple[List[Tensor], List[int]]:
@@ -329,7 +323,6 @@ def _notes(statistics: Tuple[str, ...], mirrored: bool) -> Tuple[str, ...]:
               "local_variables_initializer (a MonitoredSession does)",)
   if not statistics:
     return notes
-  listed = ", ".join(statistics[:_LISTED]) + (", ..." if len(statistics) > _LISTED else "")
   return (*notes, "statistics of batch normalization are each replica's own in "
-          f"{len(statistics)} ops ({listed}); batch_norm=synchronized computes the statistics of "
-          "the global batch")
+          f"{len(statistics)} ops ({listed(statistics)}); batch_norm=synchronized computes the "
+          "statistics of the global batch")

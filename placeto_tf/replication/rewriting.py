@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Optional, Seq
 
 import numpy as np
 
+from placeto_tf.graphs.colocation import rename_colocated
 from placeto_tf.graphs.shapes import PLACEHOLDERS, declared_shape, set_shape
 from placeto_tf.graphs.tensor_names import parse
 from placeto_tf.replication import exponents, op_roles
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
   from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-_COLOCATED = b"loc:@"
 _SEED_STEP = 0x5851F42D  # between the seeds of two replicas
 # Attributes that name state which ops share, within a step and across steps.
 _NAMES_IN_STEP = ("frame_name", "tensor_array_name", "stack_name")
@@ -147,8 +147,8 @@ class _Writer:
     node.input.extend(dict.fromkeys(controls))
     if op in self._propagated.copied:
       self._colocate(node, lambda mate: self._names.in_replica(mate, r), True)
-    elif "_class" in node.attr:  # a replica's constant may be on any device of the replica
-      del node.attr["_class"]
+    else:  # a replica's constant may be on any device of the replica
+      node.attr.pop("_class", None)
     # A loop that runs once for all replicas keeps its frame name.
     names = [key for key in _NAMES_IN_STEP if key != "frame_name" or self._own_frame(op)]
     self._rename(node, r, names)
@@ -262,8 +262,7 @@ class _Writer:
     """Writes an op that is no copy: its only node, or the node of replica r."""
     name, owners = original.name, self._names.owners(original.name)
     node = self._writer.copy(original, self._names.once(name, r), r if len(owners) > 1 else None)
-    if "_output_shapes" in node.attr:
-      del node.attr["_output_shapes"]  # gathered rows have another shape
+    node.attr.pop("_output_shapes", None)  # gathered rows have another shape
     inputs = [found for text in original.input for found in translate(text)]
     data = [text for text in inputs if not text.startswith("^")]
     controls = [text for text in inputs if text.startswith("^")]
@@ -361,16 +360,10 @@ class _Writer:
       translate: returns the present name of an op, or None.
       repeated: whether other replicas have the same op.
     """
-    if "_class" not in node.attr:
-      return
-    kept = []
-    for value in node.attr["_class"].list.s:
-      name = value[len(_COLOCATED):].decode("utf-8", "replace")
+
+    def renamed(name: str) -> Optional[str]:
       # An op outside of the step that exists once would bind all replicas to its device.
       once = name not in self._flow.graph.op_index and name not in self._mirrors
-      mate = None if repeated and once else translate(name)
-      if mate is not None:
-        kept.append(_COLOCATED + mate.encode())
-    del node.attr["_class"]
-    if kept:
-      node.attr["_class"].list.s.extend(kept)
+      return None if repeated and once else translate(name)
+
+    rename_colocated(node, renamed)

@@ -8,8 +8,8 @@ from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
 
-_PASSING = frozenset((
-    "Identity Squeeze Reshape ExpandDims Cast StopGradient Snapshot Switch Merge").split())
+_PASSING = frozenset(
+    "Identity Squeeze Reshape ExpandDims Cast StopGradient Snapshot Switch".split())
 _KEEPING = frozenset((
     "Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp").split())
 
@@ -58,7 +58,7 @@ def _axes(flow: Dataflow, op: int) -> Optional[list]:
 
 
 def _passed(flow: Dataflow, tensor: Tensor) -> Tensor:
-  while flow.types[tensor[0]] in _PASSING and flow.types[tensor[0]] != "Merge":
+  while flow.types[tensor[0]] in _PASSING:
     tensor = flow.inputs[tensor[0]][0]
   return tensor
 
@@ -66,6 +66,5 @@ def _passed(flow: Dataflow, tensor: Tensor) -> Tensor:
 def _is_kept(flow: Dataflow, op: int) -> bool:
   """Returns whether an assignment stores a moving average of the op's result."""
   # Forwards through ops of averages, up to an assignment.
-  reached = closure({op}, flow.consumers, lambda at: (
-      rule_of(flow.types[at]).averages and not op_roles.is_update(flow.types[at])))
+  reached = closure({op}, flow.consumers, lambda at: rule_of(flow.types[at]).averages)
   return any(flow.types[at] in _KEEPING for at in reached)

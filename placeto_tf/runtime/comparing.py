@@ -158,7 +158,7 @@ def _run_own(
       alone = TrainedPair(graph, replicated)
       try:
         alone.begin(seed)
-        alone.parts.step(replicated.feed(ComparedExamples(alone, seed).feed(0)), deadline)
+        alone.parts.step(ComparedExamples(alone, seed).feed(0), deadline)
       finally:
         alone.close()
   except tf.errors.DeadlineExceededError:

@@ -179,7 +179,7 @@ class SideBySide:
       self.overflow_step = step  # of which an op of the graph makes an error
       return None
     with contextlib.nullcontext() if pair.double else fault_of_replicas():
-      found = pair.parts.step(pair.replicated.feed(feed), deadline, is_other)
+      found = pair.parts.step(feed, deadline, is_other)
     # Fetches of this step.
     seen = [SeenDifference(name, difference(one, part), tolerance(one), is_finite(one))
             for name, one, part in zip(pair.tensors, expected, found)]

@@ -51,7 +51,7 @@ def test_the_graph_that_it_was_made_for_is_verified_also_from_another_file(tmp_p
 
 @pytest.mark.parametrize("options, said", [
     ({"width": 2048}, "'weights' is [16, 2048], not [16, 64]"),
-    ({"batch": None}, "'x' is [any, 16], not [8, 16]"),
+    ({"batch": None}, "'x' is [?, 16], not [8, 16]"),
     ({"more": 1}, "it adds 'more_0'"), ({"more": 3}, "it adds 'more_0', 'more_1', 'more_2'"),
     ({"kind": "elu"}, "its ops have the same names, but other types or inputs"),
 ])

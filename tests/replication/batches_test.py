@@ -7,7 +7,7 @@ from unhurried import compare_training
 from placeto_tf.clusters import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.errors import GraphError
-from placeto_tf.replication import check_specs, load_replicas, load_with_replicas
+from placeto_tf.replication import check_specs, load_with_replicas
 from placeto_tf.replication.batches import ReplicaSource
 
 SPEC = "zoo:rnnlm:layers=1:hidden=8:steps=2:vocab=16:batch=4"
@@ -15,7 +15,7 @@ SPEC = "zoo:rnnlm:layers=1:hidden=8:steps=2:vocab=16:batch=4"
 
 def test_a_spec_that_names_replicas_is_read_as_these():
   whole, two = load_with_replicas(SPEC), load_with_replicas(f"{SPEC}:replicas=2")
-  assert two.op_names == load_replicas(SPEC, 2).graph.op_names
+  assert two.op_names == ReplicaSource(SPEC).replicas(2).graph.op_names
   assert {"replica_0", "replica_1"} <= {name.partition("/")[0] for name in two.op_names}
   assert not any(name.startswith("replica_") for name in whole.op_names)
 

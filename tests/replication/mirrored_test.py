@@ -67,7 +67,7 @@ def test_initialising_and_restoring_serve_all_replicas(tmp_path, use_resource):
                        {names.filename_tensor_name: str(tmp_path / "saved")}).decode()
     x = np.random.default_rng(0).normal(size=[12, 5])
     for _ in range(2):
-      session.run(list(replicated.graph.fetches), replicated.feed({"x:0": x}))
+      session.run(list(replicated.graph.fetches), {"x:0": x})
     session.run("tripled" if use_resource else "tripled:0")
     changed = equal_copies(session, copies)
     assert np.abs(changed["w:0"] - sampled["w:0"]).max() > 0.1
