@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> None:
 
   picture("auto_over_the_zoo", data["auto_over_the_zoo"],
           ["one device", "expert", "METIS", "bound"], "auto", "step time over that of auto")
-  picture("expert", data["expert"], ["expert before", "expert"], "one device",
+  picture("expert", data["expert"], ["layers over all devices", "expert"], "one device",
           "step time over that of one device")
   picture("bounds", data["bounds"].dropna(subset=["found"]), ["bound before", "bound"], "found",
           "lower bound over the best known step")
