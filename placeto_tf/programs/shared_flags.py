@@ -173,10 +173,16 @@ def runtime(cluster: Any) -> Tuple[Any, Optional[Dict[str, str]]]:
 
 
 def device_map() -> Dict[str, str]:
-  """Returns --device_map, {} where it is not given."""
-  from placeto_tf.runtime import device_maps
-
-  return device_maps.parse_device_map(",".join(FLAGS.device_map)) if FLAGS.device_map else {}
+  """Reads {"/GPU:0": "/CPU:1"} from --device_map=/GPU:0=/CPU:1; {} where it is not given."""
+  found: Dict[str, str] = {}
+  for text in FLAGS.device_map:
+    match = re.fullmatch(r" *(/[^=]*)=(/.*)", text)
+    if not match or match[1] in found:
+      raise PlacetoError(
+          f"--device_map={','.join(FLAGS.device_map)} was not understood; expected each device "
+          "once, as /DEVICE=/DEVICE, such as /GPU:0=/job:worker/task:1/device:CPU:0")
+    found[match[1]] = match[2]
+  return found
 
 
 def graph_options() -> Dict[str, Any]:

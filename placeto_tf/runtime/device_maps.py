@@ -8,25 +8,6 @@ from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
 
 
-def parse_device_map(text: str) -> Dict[str, str]:
-  """Reads {"/GPU:0": "/CPU:1"} from "/GPU:0=/CPU:1,/GPU:1=/job:worker/task:1/device:CPU:0".
-
-  Raises:
-    PlacementError: the text is not of that form.
-  """
-  found = {}
-  for part in text.split(","):
-    source, equals, target = part.strip().partition("=")
-    if not equals or not source.startswith("/") or not target.startswith("/"):
-      raise PlacementError(
-          f"device map {part!r} was not understood; expected /DEVICE=/DEVICE, such as "
-          "/GPU:0=/job:worker/task:1/device:CPU:0")
-    if source in found:
-      raise PlacementError(f"device map names {source} twice; map each device once")
-    found[source] = target
-  return found
-
-
 def match_devices(
     names: Sequence[str], runtime_devices: Sequence[str],
     device_map: Optional[Mapping[str, str]] = None,

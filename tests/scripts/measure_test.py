@@ -31,6 +31,7 @@ def test_each_placement_is_a_line_beside_its_prediction(run_program, files):
     ("--workers=local:none", "expected local:N"),
     ("--workers=nowhere", "expected host:port"),
     ("--device_map=/CPU:0", "was not understood"),
+    ("--device_map=/CPU:0=/CPU:1,/CPU:0=/CPU:0", "each device once"),
     ("--device_map=/CPU:0=/CPU:9", "/device:CPU:9"),
     ("--placement=missing.json", "missing.json"),
 ])
