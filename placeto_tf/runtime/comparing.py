@@ -11,6 +11,7 @@ rounding from errors.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from typing import Optional
@@ -154,13 +155,9 @@ def _run_own(
   import tensorflow as tf
 
   try:
-    with fault_of_replicas():
-      alone = TrainedPair(graph, replicated)
-      try:
-        alone.begin(seed)
-        alone.parts.step(ComparedExamples(alone, seed).feed(0), deadline)
-      finally:
-        alone.close()
+    with fault_of_replicas(), contextlib.closing(TrainedPair(graph, replicated)) as alone:
+      alone.begin(seed)
+      alone.parts.step(ComparedExamples(alone, seed).feed(0), deadline)
   except tf.errors.DeadlineExceededError:
     return False
   try:

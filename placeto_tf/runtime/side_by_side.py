@@ -183,9 +183,7 @@ class SideBySide:
     # Fetches of this step.
     seen = [SeenDifference(name, difference(one, part), tolerance(one), is_finite(one))
             for name, one, part in zip(pair.tensors, expected, found)]
-    # Variables after this step.
-    for names in pair.chunks:
-      seen += pair.compared(names)
+    seen += pair.compared()  # variables after this step
     if not all(each.is_finite for each in seen):
       self.overflow_step = step if self.overflow_step is None else self.overflow_step
       if step:

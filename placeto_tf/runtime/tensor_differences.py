@@ -79,15 +79,11 @@ def difference(one: ArrayLike, other: ArrayLike) -> float:
   # Integers and 16-bit floats: differences in double precision.
   if one.dtype not in (np.float32, np.float64):
     one, other = one.astype(np.float64), other.astype(np.float64)
+  # Equal infinities and NaN in the same places count as equal.
+  same = (one == other) | (np.isnan(one) & np.isnan(other))
   with np.errstate(invalid="ignore", over="ignore"):
-    gap, largest = np.abs(one - other).max(), np.abs(one).max()
-  if not (np.isfinite(gap) and np.isfinite(largest)):  # at some elements
-    # Equal infinities and NaN in the same places count as equal.
-    same = (one == other) | (np.isnan(one) & np.isnan(other))
-    with np.errstate(invalid="ignore", over="ignore"):
-      gap = np.where(same, 0.0, np.abs(one - other)).max()
-    finite = np.abs(one[np.isfinite(one)])
-    largest = finite.max() if finite.size else 0.0
+    gap = np.where(same, 0.0, np.abs(one - other)).max()
+  largest = np.abs(one).max(where=np.isfinite(one), initial=0.0)
   return float("inf") if np.isnan(gap) else float(gap / (largest or 1.0))
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 import time
 import zlib
-from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES
 from placeto_tf.graphs.tensor_names import control_inputs, data_inputs
+from placeto_tf.graphs.variables import initializers
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.reloading import frozen
 
@@ -76,14 +76,18 @@ class TrainableGraph:
     for node in graph_def.node:
       node.device = ""
       _stand_in(graph_def, node, node.name in graph.op_index)  # of initializers, too
-    self._fixed = _add_handles(graph_def)
     wide = tf.float64 if double else tf.float32
     _lift(graph_def, {tf.float16: wide, tf.bfloat16: wide, **(
         {tf.float32: tf.float64, tf.complex64: tf.complex128} if double else {})})
+    # The variables of fixed numbers; handles of random ops may be in a loop.
+    self._fixed = {node.attr["shared_name"].s.decode(): node.attr["dtype"].type
+                   for node in graph_def.node if node.name.endswith(_FIXED_HANDLE)}
     self.tf_graph = tf.Graph()
     try:
       with self.tf_graph.as_default():
         tf.graph_util.import_graph_def(graph_def, name="")
+        for name, dtype in self._fixed.items():
+          tf.raw_ops.VarHandleOp(dtype=dtype, shape=[], shared_name=name, name=name)
     except ValueError as problem:
       if double:
         raise NotRunnable(f"an op has no double precision ({problem})") from None
@@ -93,23 +97,12 @@ class TrainableGraph:
     self.add(self._fixed)
     self.session: tf.compat.v1.Session = None
 
-  def again(self) -> TrainableGraph:
-    """Returns the same graph for another session."""
-    other = copy.copy(self)
-    other.session = None
-    return other
-
-  def open(
-      self, init: Sequence[tf.Operation] = (), fed: Optional[Mapping[tf.Tensor, np.ndarray]] = None
-  ) -> None:
-    """Begins a session with initialised variables.
-
-    Args:
-      init: ops that initialise variables.
-      fed: values for them.
-    """
+  def open(self, *, initialises: bool) -> None:
+    """Begins a session; initialises its variables, unless a live function has or they are set."""
     import tensorflow as tf
 
+    init, fed = initializers(self.graph, self.tf_graph) if (
+        initialises and not self.captured) else ([], {})
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     # Optimisers could merge equal ops of several replicas.
     config.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -237,7 +230,7 @@ def _stand_in(graph_def: GraphDef, node: NodeDef, needed: bool) -> None:
   # A shuffle becomes the identity.
   if kind == "RandomShuffle":
     node.op = "Identity"
-    for key in [key for key in node.attr if key != "T"]:
+    for key in node.attr.keys() - {"T"}:
       del node.attr[key]
     return
   if kind not in op_roles.RANDOM_OPS - op_roles.KEYS - {"RngSkip"}:
@@ -261,28 +254,9 @@ def _stand_in(graph_def: GraphDef, node: NodeDef, needed: bool) -> None:
   # Type of the shape input: DT_INT32 (3) or DT_INT64 (9).
   index = next((node.attr[key].type for key in ("T", "Tshape", "shape_dtype")
                 if key in node.attr and node.attr[key].type in (3, 9)), 3)
-  node.op = "Fill"
-  del node.input[:]
-  node.input.extend([shape, value, *controls])
-  for key in list(node.attr):
-    del node.attr[key]
+  node.op, node.input[:] = "Fill", [shape, value, *controls]
+  node.attr.clear()
   node.attr["T"].type, node.attr["index_type"].type = dtype, index
-
-
-def _add_handles(graph_def: GraphDef) -> List[str]:
-  """Adds a handle for each variable of a fixed number; those of random ops may be in a loop.
-
-  Returns:
-    The names of the handles, which are the shared names of the variables.
-  """
-  found = {node.attr["shared_name"].s.decode(): node for node in graph_def.node
-           if node.op == "VarHandleOp" and node.name.endswith(_FIXED_HANDLE)}
-  for name, node in found.items():
-    handle = graph_def.node.add()
-    handle.CopyFrom(node)
-    handle.name = name
-    del handle.input[:]  # the op in whose loop the other one is
-  return list(found)
 
 
 def _lift(graph_def: GraphDef, types: Mapping[tf.DType, tf.DType]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+import copy
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError, ReplicaMismatchError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.loops import PASSING
-from placeto_tf.graphs.variables import initializers
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
@@ -22,7 +22,7 @@ from placeto_tf.runtime.tensor_differences import (
   varied,
 )
 from placeto_tf.runtime.trainable_graph import NotRunnable, TrainableGraph
-from placeto_tf.runtime.training_memory import CHUNK_BYTES, check_memory, variable_bytes
+from placeto_tf.runtime.training_memory import check_memory
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -38,7 +38,6 @@ class TrainedPair:
     variables: of the graph, without states of random generators, which each replica advances.
     copies: variable -> its names among the replicas.
     updated: the variables that an op of the step changes.
-    chunks: the variables, in groups that are read and written together.
     tensors: the fetches that are tensors.
     double: whether both are in double precision.
   """
@@ -83,27 +82,24 @@ class TrainedPair:
     self.updated = {name for name, copies in self.copies.items() if not changed.isdisjoint(copies)}
     self.whole.add(self.variables)
     self.parts.add(each for name in self.variables for each in self.copies[name])
-    self.chunks = self._in_chunks()
 
   def begin(self, seed: int) -> None:
     """Initialises the graph, and its replicas alike."""
-    self.parts.open()
-    self._open(self.whole)
+    self.parts.open(initialises=False)
+    self.whole.open(initialises=True)
     rng = np.random.default_rng(seed)
-    for names in self.chunks:
-      # Elements of variables differ, so that an exchange of parts would show.
-      values = {name: varied(value, rng) for name, value in zip(names, self.whole.first(names))}
-      self._first.update(values)
-      self.whole.write(values)
-      self.parts.write({copy: part for name, value in values.items()
-                        for copy, part in self._by_copy(name, value).items()})
+    # Elements of variables differ, so that an exchange of parts would show.
+    self._first = {name: varied(value, rng) for name, value in zip(
+        self.variables, self.whole.first(self.variables))}
+    self.whole.write(self._first)
+    self.parts.write({copy: part for name, value in self._first.items()
+                      for copy, part in self._by_copy(name, value).items()})
 
   def rounded(self, seed: int) -> TrainableGraph:
     """Returns the graph in one more session, with first values that differ by some roundings."""
-    other, rng = self.whole.again(), np.random.default_rng(seed + 1)
-    self._open(other)
-    for names in self.chunks:
-      other.write({name: rounded(self._first[name], rng) for name in names})
+    other, rng = copy.copy(self.whole), np.random.default_rng(seed + 1)
+    other.open(initialises=True)
+    other.write({name: rounded(value, rng) for name, value in self._first.items()})
     return other
 
   def close(self) -> None:
@@ -111,12 +107,13 @@ class TrainedPair:
     self.whole.close()
     self.parts.close()
 
-  def compared(self, names: Sequence[str]) -> List[SeenDifference]:
-    """Compares some variables of the graph with their copies."""
+  def compared(self) -> List[SeenDifference]:
+    """Compares the variables of the graph with their copies."""
     # One run of the session reads all copies, in the order in which they are compared below.
-    found = iter(self.parts.read([each for name in names for each in self.copies[name]]))
+    found = iter(self.parts.read([
+        each for name in self.variables for each in self.copies[name]]))
     seen = []
-    for name, value in zip(names, self.whole.read(names)):
+    for name, value in zip(self.variables, self.whole.read(self.variables)):
       # Tolerances are relative to the change since the first values.
       change = difference(value, self._first[name]) if name in self.updated else 1.0
       seen += [SeenDifference(
@@ -125,51 +122,29 @@ class TrainedPair:
     return seen
 
   def beside(self, other: TrainableGraph) -> Iterator[Tuple[str, np.ndarray, np.ndarray]]:
-    """Yields (variable, its value in the graph, its value in `other`, from `rounded`)."""
-    for names in self.chunks:
-      yield from zip(names, self.whole.read(names), other.read(names))
-
-  def _in_chunks(self) -> List[List[str]]:
-    """Divides the variables into groups of at most `CHUNK_BYTES`, or of one variable."""
-    found: List[List[str]] = [[]]
-    filled = 0.0
-    for name in self.variables:
-      # All copies of a variable are read together.
-      size = len(self.copies[name]) * variable_bytes(
-          self.whole.tf_graph.get_operation_by_name(name).node_def)
-      if found[-1] and filled + size > CHUNK_BYTES:
-        found.append([])
-        filled = 0.0
-      found[-1].append(name)
-      filled += size
-    return found
+    """Returns (variable, its value in the graph, its value in `other`, from `rounded`)."""
+    names = self.variables
+    return zip(names, self.whole.read(names), other.read(names))
 
   def _find_copies(self) -> Dict[str, List[str]]:
     """Returns variable -> its names among the replicas."""
     graph, replicated = self.graph, self.replicated
     names, original = replicated.graph.op_names, replicated.original.op_names
-    found: Dict[str, List[str]] = {name: [] for name in self.variables}
-    handles = [i for i, kind in enumerate(replicated.graph.op_types) if kind in op_roles.VARIABLES]
-    by_original: Dict[str, List[str]] = {}
-    for i in handles:
+    found: Dict[str, List[str]] = {}
+    for i, kind in enumerate(replicated.graph.op_types):
       # -1: an op that replication added.
       at = int(replicated.original_of_op[i])
-      if at >= 0:
-        by_original.setdefault(original[at], []).append(names[i])
+      if kind in op_roles.VARIABLES and at >= 0:
+        found.setdefault(original[at], []).append(names[i])
     if graph.origin.format == "concrete_function":
       # A live function's replicas capture the same variable objects, whatever its ops are named.
       theirs = {id(variable): name for name, variable in self.parts.captured.items()}
-      by_original = {name: [theirs[id(variable)]] for name, variable in self.whole.captured.items()
-                     if id(variable) in theirs}
-    for name in list(found):
-      if name not in by_original:
-        raise NotRunnable(f"variable {name!r} is not found among the replicas")
-      found[name] = by_original[name]
-    return found
-
-  def _open(self, graph: TrainableGraph) -> None:
-    """Initialises the variables of the graph, which a live function has initialised."""
-    graph.open(*(([], {}) if graph.captured else initializers(graph.graph, graph.tf_graph)))
+      found = {name: [theirs[id(variable)]] for name, variable in self.whole.captured.items()
+               if id(variable) in theirs}
+    missing = [name for name in self.variables if name not in found]
+    if missing:
+      raise NotRunnable(f"variable {missing[0]!r} is not found among the replicas")
+    return {name: found[name] for name in self.variables}
 
   def _by_copy(self, name: str, value: np.ndarray) -> Dict[str, np.ndarray]:
     """Returns the replicas' copies of a variable -> the values they should hold."""
