@@ -41,7 +41,7 @@ from placeto_tf.runtime import fitting, microbenchmarks
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.device_maps import match_devices
 from placeto_tf.runtime.measuring import Measurer, MeasuringConfig
-from placeto_tf.runtime.microbenchmarks import LARGE_BYTES, SMALL_BYTES, LinkTimes
+from placeto_tf.runtime.microbenchmarks import LARGE_BYTES, SMALL_BYTES
 from placeto_tf.runtime.placed_runs import PlacedRun, feed_values
 from placeto_tf.runtime.supervision import named_failures
 from placeto_tf.runtime.workers import Runtime
@@ -89,7 +89,7 @@ class Calibration:
 
   Attributes:
     cluster: with links, overheads and the executor's order.
-    links: (source, target) device indices -> measurement of the link.
+    links: (source, target) device indices -> `link_times`.
     compute_us: [N, D] cost of each op on each device, NaN on devices it may not use; None where no
       graph was given.
     step_time_us: [D] of the graph on one device; NaN where it cannot run there alone.
@@ -98,7 +98,7 @@ class Calibration:
   """
 
   cluster: Cluster
-  links: Mapping[Tuple[int, int], LinkTimes]
+  links: Mapping[Tuple[int, int], np.ndarray]
   compute_us: Optional[np.ndarray] = None
   step_time_us: Optional[np.ndarray] = None
   placements: Tuple[Tuple[np.ndarray, float], ...] = ()
@@ -139,24 +139,23 @@ def calibrate(
     calibrator = _Calibrator(
         cluster, runtime, config or CalibrationConfig(), device_map, progress)
     fit = fitting.Fit(calibrator.measure_cluster())
-    compute_us, step_time_us = (None, None) if graph is None else calibrator.costs(graph, feeds)
-    part_us = None if part is None else calibrator.costs(part, "random")[0]
+    if graph is None:
+      return Calibration(fit.cluster, calibrator.links)
+    compute_us, step_time_us = calibrator.costs(graph, feeds)
+    measured = None if part is None else (part, calibrator.costs(part, "random")[0])
     # Without links, on one device, there are no transfers to fit.
-    if graph is not None and compute_us is not None and calibrator.links and (
-        calibrator.config.placements):
+    if calibrator.links and calibrator.config.placements:
       fit = calibrator.fit(graph, fit.cluster, compute_us, feeds)
-      compute_us = compute_us * fit.compute_scale
-      part_us = None if part_us is None else part_us * fit.compute_scale
   return Calibration(
-      fit.cluster, calibrator.links, compute_us, step_time_us, fit.seen,
-      None if part is None or part_us is None else (part, part_us))
+      fit.cluster, calibrator.links, compute_us * fit.compute_scale, step_time_us, fit.seen,
+      measured and (measured[0], measured[1] * fit.compute_scale))
 
 
 class _Calibrator:
   """Measures a cluster on a runtime, and graphs on its devices.
 
   Attributes:
-    links: (source, target) -> measurement of the link, once the cluster was measured.
+    links: (source, target) -> `link_times`, once the cluster was measured.
   """
 
   def __init__(
@@ -165,7 +164,7 @@ class _Calibrator:
     """Measures the full speed of the cores. The arguments are those of `calibrate`."""
     self.runtime, self.config, self.progress = runtime, config, progress
     self.device_map = device_map
-    self.links: Dict[Tuple[int, int], LinkTimes] = {}
+    self.links: Dict[Tuple[int, int], np.ndarray] = {}
     self.speed = CoreSpeed(runtime)
     progress("how fast the cores are")
     self.speed.learn()
@@ -292,7 +291,7 @@ class _Calibrator:
 
 
 def _calibrated(
-    cluster: Cluster, links: Mapping[Tuple[int, int], LinkTimes], overhead_us: float) -> Cluster:
+    cluster: Cluster, links: Mapping[Tuple[int, int], np.ndarray], overhead_us: float) -> Cluster:
   """Returns the cluster with the measurements in its fields."""
   cluster = dataclasses.replace(
       cluster, op_overhead_us=overhead_us, ready_order="executor", inline_op_types=INLINE_OP_TYPES)
@@ -313,14 +312,14 @@ def _calibrated(
       receiver_us_per_transfer=unpack[0], receiver_us_per_byte=unpack[1])
 
 
-def split_hop(times: LinkTimes) -> np.ndarray:
+def split_hop(times: np.ndarray) -> np.ndarray:
   """Returns us per transfer and us per byte, [3, 2], of packing, unpacking and the wire.
 
   The parts are not negative and add up to the hop. In disturbed runs packing and unpacking together
   may seem to take longer than the whole hop; then they share the hop.
   """
   # [2 sizes, 2] packing and unpacking; pack + unpack + wire = hop, none of them negative.
-  ends_us, hop_us = np.transpose([times.pack_us, times.unpack_us]), np.array(times.hop_us)
+  ends_us, hop_us = times[:, 1:], times[:, 0]
   both_us = ends_us.sum(axis=1)
   shrink = np.minimum(1.0, hop_us / np.maximum(both_us, 1e-12))
   parts_us = np.column_stack([ends_us * shrink[:, None], hop_us - both_us * shrink])

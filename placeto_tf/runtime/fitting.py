@@ -81,24 +81,14 @@ def fit_transfers(
            for d in range(cluster.num_devices) if allowed[:, d].all()]
   # Random placements first; a search with their fit finds the rest.
   few = count - count // 2
-  fit = _with(Fit(cluster), graph, cluster, costs, measure, alone + [
-      _random(graph, allowed, _RANDOM_KINDS[k % len(_RANDOM_KINDS)], rng) for k in range(few)])
+  seen = [(placement, measure(placement)) for placement in alone + [
+      _random(graph, allowed, _RANDOM_KINDS[k % len(_RANDOM_KINDS)], rng) for k in range(few)]]
+  fit = _fitted(graph, cluster, costs, seen)
   found = [_searched(graph, fit.cluster, _times(costs, fit.compute_scale), allowed,
                      _SEARCH_GROUPS[k % len(_SEARCH_GROUPS)], seed + 1000 + k)
            for k in range(count - few)]
-  return _with(fit, graph, cluster, costs, measure, found)
-
-
-def _with(
-    fit: Fit, graph: ComputationGraph, cluster: Cluster, costs: OpCosts, measure: Measure,
-    placements: Sequence[np.ndarray]) -> Fit:
-  """Adds placements to the fit; placements that cannot be run are left out."""
-  measured = [(placement, measure(placement)) for placement in placements]
-  seen = fit.seen + tuple(entry for entry in measured if np.isfinite(entry[1]))
-  if not seen:
-    return fit
-  x = _fitted(graph, cluster, costs, seen)
-  return Fit(_scaled(cluster, x), float(np.exp(x[0])), seen)
+  return _fitted(graph, cluster, costs, seen + [
+      (placement, measure(placement)) for placement in found])
 
 
 def stretch_of_op(graph: ComputationGraph, count: int) -> np.ndarray:
@@ -143,10 +133,13 @@ def _searched(
 
 def _fitted(
     graph: ComputationGraph, cluster: Cluster, costs: OpCosts,
-    seen: Sequence[Tuple[np.ndarray, float]]) -> np.ndarray:
-  """Returns logarithms of the scales: of kernels, then of `_PARTS`; and last the slowdown."""
+    measurements: Sequence[Tuple[np.ndarray, float]]) -> Fit:
+  """Fits scales and the slowdown to measured placements; failed placements are left out."""
   from scipy import optimize
 
+  seen = tuple(each for each in measurements if np.isfinite(each[1]))
+  if not seen:
+    return Fit(cluster)
   # [K, N]; measured: [K] logarithms of us.
   placements = np.stack([placement for placement, _ in seen])
   measured = np.log([measured_us for _, measured_us in seen])
@@ -162,7 +155,7 @@ def _fitted(
   start = np.vstack([np.zeros(size), np.diag([0.1] + [0.7] * len(_PARTS) + [0.1])])
   found = optimize.minimize(loss, np.zeros(size), method="Nelder-Mead", options={
       "maxfev": _MOST_EVALUATIONS, "initial_simplex": start})
-  return found.x
+  return Fit(_scaled(cluster, found.x), float(np.exp(found.x[0])), seen)
 
 
 def _times(costs: OpCosts, scale: float) -> OpCosts:

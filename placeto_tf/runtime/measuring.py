@@ -25,7 +25,7 @@ from typing import Any, Callable, List, Mapping, Optional, Union
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.errors import MeasurementError, PlacementError, PlacetoError
+from placeto_tf.errors import MeasurementError, PlacementError, PlacetoError, check_at_least
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.feeds import Feeds
@@ -61,11 +61,9 @@ class MeasuringConfig:
   seed: int = 0
 
   def __post_init__(self) -> None:
-    for name, least in (("warmup_runs", 1), ("min_runs", 1), ("max_runs", self.min_runs),
-                        ("max_seconds", 1e-3), ("timeout_seconds", 1e-3)):
-      # NaN is refused, too.
-      if not getattr(self, name) >= least:
-        raise MeasurementError(f"{name} is {getattr(self, name)}; expected at least {least}")
+    for least, names in ((1, ("warmup_runs", "min_runs")), (self.min_runs, ("max_runs",)),
+                         (1e-3, ("max_seconds", "timeout_seconds"))):
+      check_at_least(least, self, *names, error_type=MeasurementError)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

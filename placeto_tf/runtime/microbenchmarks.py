@@ -15,7 +15,6 @@ by an op that also runs on the sender in the graph without transfers.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from typing import TYPE_CHECKING, Callable, Iterator, List, Sequence, Tuple
 
@@ -33,20 +32,6 @@ _HOPS = 40
 _SENT = {SMALL_BYTES: 100, LARGE_BYTES: 20}
 _WORK = 60  # matrix products that keep a device busy
 _CHAIN = 2000  # ops, for the overhead of one
-
-
-@dataclasses.dataclass(frozen=True)
-class LinkTimes:
-  """Costs of transfers from one device to another, in us, for `SMALL_BYTES` and `LARGE_BYTES`.
-
-  Attributes:
-    hop_us: all of it, one after the other.
-    pack_us, unpack_us: compute time on the sender and on the receiver.
-  """
-
-  hop_us: Tuple[float, float]
-  pack_us: Tuple[float, float]
-  unpack_us: Tuple[float, float]
 
 
 class Bench:
@@ -109,7 +94,7 @@ class Bench:
       yield session, fetch
 
 
-def link_times(bench: Bench, source: str, target: str) -> LinkTimes:
+def link_times(bench: Bench, source: str, target: str) -> np.ndarray:
   """Measures one link in one direction; the ping-pong gives the mean of both.
 
   Args:
@@ -117,14 +102,15 @@ def link_times(bench: Bench, source: str, target: str) -> LinkTimes:
     source, target: canonical names of the devices.
 
   Returns:
-    Times of the whole hop, of packing and of unpacking, in us, for both sizes.
+    [2, 3] us, for `SMALL_BYTES` and `LARGE_BYTES`: all of a hop, one after the other; packing on
+    the sender's compute; unpacking on the receiver's.
   """
-  rows: List[List[float]] = []  # [2 sizes, 3] hop, packing and unpacking
+  rows: List[List[float]] = []
   for size in (SMALL_BYTES, LARGE_BYTES):
     # The difference of chains of equal ops, with and without crossings.
     crossing, staying = bench.times_us([
-        functools.partial(_ping_pong, source, target, size),
-        functools.partial(_ping_pong, source, source, size)])
+        functools.partial(_chain, source, target, size, _HOPS),
+        functools.partial(_chain, source, source, size, _HOPS)])
     rows.append([max(0.0, crossing - staying) / _HOPS])
     for worker in (source, target):
       # The extra time of a busy worker that sends or receives as well.
@@ -132,8 +118,7 @@ def link_times(bench: Bench, source: str, target: str) -> LinkTimes:
           functools.partial(_stream, source, target, size, worker, True),
           functools.partial(_stream, source, target, size, worker, False)])
       rows[-1].append(max(0.0, sending - quiet) / _SENT[size])
-  small, large = rows
-  return LinkTimes(*zip(small, large))
+  return np.array(rows)
 
 
 def op_overhead_us(bench: Bench, device: str) -> float:
@@ -148,29 +133,19 @@ def op_overhead_us(bench: Bench, device: str) -> float:
   Returns:
     us per op.
   """
-  chain, empty = bench.times_us([lambda: _chain(device, _CHAIN), lambda: _chain(device, 1)])
-  found = (chain - empty) / (_CHAIN - 1) - bench.kernel_us(lambda: _chain(device, _CHAIN))
+  long, short = (functools.partial(_chain, device, device, 4, ops) for ops in (_CHAIN, 1))
+  long_us, short_us = bench.times_us([long, short])
+  found = (long_us - short_us) / (_CHAIN - 1) - bench.kernel_us(long)
   return max(0.0, found)  # a tenth of a microsecond or so, less than a busy machine shows
 
 
-def _chain(device: str, length: int) -> tf.Operation:
-  """Makes a chain of tiny ops on a device and returns its last op."""
-  import tensorflow as tf
-
-  with tf.device(device):
-    value = tf.fill([1], 1.0)
-    for _ in range(length):
-      value = tf.negative(value)
-    return value.op
-
-
-def _ping_pong(here: str, there: str, size: int) -> tf.Operation:
+def _chain(here: str, there: str, size: int, length: int) -> tf.Operation:
   """Makes ops that take turns on two devices; each makes a new tensor, as a kernel does."""
   import tensorflow as tf
 
   with tf.device(here):
     value = tf.fill([size // 4], 1.0)  # of 4 bytes each
-  for hop in range(_HOPS):
+  for hop in range(length):
     with tf.device(there if hop % 2 == 0 else here):
       value = tf.negative(value)
   return value.op

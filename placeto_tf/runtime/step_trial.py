@@ -67,11 +67,9 @@ def in_turns(
   pairs: List[Tuple[float, float]] = []
   started = clock()
   while True:
-    if len(pairs) % 2:  # alternate the order within pairs
-      second = timed(after)
-      pairs.append((timed(before), second))
-    else:
-      pairs.append((timed(before), timed(after)))
+    # Alternate the order within pairs.
+    both = [timed(step) for step in ((before, after), (after, before))[len(pairs) % 2]]
+    pairs.append((both[len(pairs) % 2], both[1 - len(pairs) % 2]))
     # Ratios within pairs, so that slow phases of the machine cancel.
     ratios = [later / max(first, 1e-9) for first, later in pairs]
     low, high = statistics.median_interval(ratios)

@@ -8,17 +8,16 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import estimate_costs
 from placeto_tf.runtime import calibrating, core_speed, fitting, microbenchmarks
 from placeto_tf.runtime.calibrating import CalibrationConfig, calibrate, split_hop
-from placeto_tf.runtime.microbenchmarks import LARGE_BYTES, SMALL_BYTES, LinkTimes
+from placeto_tf.runtime.microbenchmarks import LARGE_BYTES, SMALL_BYTES
 from placeto_tf.simulation import Simulator
 
 
 def _times(pack, unpack, wire):
-  """LinkTimes of parts that take (us a transfer, us a byte)."""
+  """What `link_times` gives for parts that take (us a transfer, us a byte)."""
   def at(size):
     parts = [fixed + per_byte * size for fixed, per_byte in (pack, unpack, wire)]
     return sum(parts), parts[0], parts[1]
-  small, large = at(SMALL_BYTES), at(LARGE_BYTES)
-  return LinkTimes(*zip(small, large))
+  return np.array([at(SMALL_BYTES), at(LARGE_BYTES)])
 
 
 def test_a_hop_is_split_into_its_parts():
@@ -28,7 +27,7 @@ def test_a_hop_is_split_into_its_parts():
 
 
 def test_parts_that_seem_longer_than_the_hop_share_it():
-  parts = split_hop(LinkTimes(hop_us=(100.0,) * 2, pack_us=(150.0,) * 2, unpack_us=(50.0,) * 2))
+  parts = split_hop(np.array([[100.0, 150.0, 50.0]] * 2))
   assert parts.tolist() == [
       pytest.approx((75.0, 0.0)), pytest.approx((25.0, 0.0)), [0.0, 0.0]]
 
@@ -89,7 +88,7 @@ def test_real_workers_are_calibrated_and_the_costs_replay_the_step(
     simulator = Simulator(graph, costs, found.cluster)
     simulated_us = simulator.simulate(single.indices(graph, cluster)).step_time_us
     alone_us = [us for _, us in found.placements[:2]]
-    hop_us = min(min(times.hop_us) for times in found.links.values())
+    hop_us = min(times[:, 0].min() for times in found.links.values())
     return hop_us, simulated_us / min(alone_us), simulated_us / max(alone_us)
 
   def is_right(hop_us, over_shortest, over_longest):
