@@ -32,8 +32,8 @@ from placeto_tf.errors import GraphError
 from placeto_tf.placing import registry, running
 from placeto_tf.placing.auto import time_for_a_search
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.method import Method
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.search_log import SearchLog
 from placeto_tf.replication import ReplicaSource
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph, strategy_name
 from placeto_tf.search.independent_runs import ONE_RUN, Runs
@@ -109,37 +109,69 @@ def search_replicas(
   Returns:
     The best candidate; among equal ones, the one with fewest replicas, then with shared variables.
   """
-  search = _Search(list(candidates), budget, seed, runs, announce)
+  tried, run = list(candidates), functools.partial(running.run, seed=seed, runs=runs)
+  used = SearchLog()  # of all candidates together; their logs have its clock
+
+  def part(candidate: Candidate, share: float) -> Budget:
+    """Returns a share of the rest of the budget, at least one evaluation, by a candidate's log."""
+    used.evaluations = sum(each.problem.search_log.evaluations for each in tried)
+    found = budget.share(used, share)
+    # All candidates' evaluations -> those of this candidate.
+    return found if found.max_evaluations is None else dataclasses.replace(
+        found, max_evaluations=candidate.problem.search_log.evaluations + max(
+            1, found.max_evaluations - used.evaluations))
+
+  def start(candidate: Candidate) -> None:
+    """Evaluates the placements of a candidate that need no search (stage 1)."""
+    problem = candidate.problem
+    problem.search_log.started = used.started
+    problem.search_log.observer = functools.partial(announce, problem)
+    # A pipeline begins with the placement of its stages.
+    if candidate.micro_batches == 1 and candidate.replicas > 1:
+      run(problem, registry.find("replica_shares"), part(candidate, 1.0))
+    elif candidate.micro_batches == 1:
+      running.run_references(problem, part(candidate, 1.0), seed)
+
   try:
     # 1. Starts; then pipelines, lower bounds, and shared against mirrored variables.
-    for candidate in search.candidates:
-      search.start(candidate)
+    for candidate in tried:
+      start(candidate)
     before = time.monotonic()
-    pipelines = more(min(each.example_us for each in search.candidates))
-    search.started += time.monotonic() - before
+    pipelines = more(min(each.example_us for each in tried))
+    used.started += time.monotonic() - before
+    tried += pipelines
+    for candidate in tried:
+      candidate.problem.search_log.started = used.started
     for candidate in pipelines:
-      search.start(candidate)
-    search.candidates += pipelines
+      start(candidate)
     # Candidates that can still win.
-    alive = _possible([each for each in search.candidates if not each.reference])
+    alive = _possible([each for each in tried if not each.reference])
     numbers = sorted({(each.replicas, each.micro_batches) for each in alive})
     alive = [each for number in numbers for each in _ahead(
         [each for each in alive if (each.replicas, each.micro_batches) == number], BEHIND)]
     # 2. Equal shares of FIRST_SHARE of the rest of the budget.
     for i, candidate in enumerate(alive):
       share = FIRST_SHARE / len(alive) / (1 - FIRST_SHARE * i / len(alive))
-      if not search.over:
-        search.run(candidate, registry.find("symmetric" if candidate.replicas > 1 else "auto"),
-                   search.part(candidate.problem, min(1.0, share)))
+      first = part(candidate, share)
+      if not used.exhausted(budget):
+        run(candidate.problem, registry.find(
+            "symmetric" if candidate.replicas > 1 else "auto"), first)
     # 3. The best, and a second that is close.
     alive = _ahead(_ahead(alive, BEHIND), CLOSE)
     alive = alive[:2 if alive[0].problem.search_log.best_fits else 1]
     for i, candidate in enumerate(alive):
-      search.finish(candidate, 1 if i == len(alive) - 1 else 0.6)
+      problem, log = candidate.problem, candidate.problem.search_log
+      rest, policy = part(candidate, 1 if i == len(alive) - 1 else 0.6), registry.policy_of_auto()
+      # The policy runs only if annealing has time to begin after it.
+      parts = [(policy, POLICY_SHARE)] if policy and time_for_a_search(
+          problem, rest.share(log, 1 - POLICY_SHARE)) else []
+      for method, share in [*parts, (registry.find("annealing"), 1.0)]:
+        if not log.exhausted(rest) and time_for_a_search(problem, rest):
+          run(problem, method, rest.share(log, share))
   except KeyboardInterrupt:
-    if any(each.problem.search_log.best_placement is None for each in search.candidates):
+    if any(each.problem.search_log.best_placement is None for each in tried):
       raise
-  return min((each for each in search.candidates if not each.reference),
+  return min((each for each in tried if not each.reference),
              key=lambda each: (each.rank, each.replicas, each.mirrored))
 
 
@@ -165,79 +197,6 @@ def _ahead(candidates: List[Candidate], factor: float) -> List[Candidate]:
           f"it was {100 * (each.example_us / best - 1):.0f} % behind"
           if each.problem.search_log.best_fits else "nothing was found that fits")
   return [each for each in candidates if not each.dropped]
-
-
-@dataclasses.dataclass
-class _Search:
-  """Runs methods on candidates, within their common budget."""
-
-  candidates: List[Candidate]
-  budget: Budget
-  seed: int
-  runs: Runs
-  announce: Callable[[PlacementProblem, str], None]
-  started: float = dataclasses.field(default_factory=time.monotonic)
-
-  def left(self) -> Tuple[Optional[int], Optional[float]]:
-    """Returns the remaining evaluations and seconds of the budget; None without a limit."""
-    evaluations, seconds = self.budget.max_evaluations, self.budget.max_seconds
-    used = sum(each.problem.search_log.evaluations for each in self.candidates)
-    return (None if evaluations is None else evaluations - used,
-            None if seconds is None else seconds - (time.monotonic() - self.started))
-
-  @property
-  def over(self) -> bool:
-    """Returns whether the whole budget is used."""
-    return any(left is not None and left <= 0 for left in self.left())
-
-  def part(self, problem: PlacementProblem, share: float) -> Budget:
-    """Returns a share of the rest of the whole budget, for one problem, counted from now.
-
-    Args:
-      problem: the problem to search.
-      share: from 0 to 1.
-
-    Returns:
-      A budget that counts from the making of the problem, like the problem's search log.
-    """
-    (evaluations, seconds), log = self.left(), problem.search_log
-    return Budget(
-        None if evaluations is None else log.evaluations + max(1, int(share * evaluations)),
-        None if seconds is None else log.seconds + max(1e-9, share * seconds))
-
-  def run(self, candidate: Candidate, method: Method, budget: Budget) -> None:
-    """Runs a method on a candidate.
-
-    Args:
-      candidate, method, budget: of the run.
-    """
-    running.run(candidate.problem, method, budget, self.seed, runs=self.runs)
-
-  def start(self, candidate: Candidate) -> None:
-    """Evaluates the placements of a candidate that need no search (stage 1)."""
-    problem, budget = candidate.problem, self.part(candidate.problem, 1.0)
-    problem.search_log.observer = functools.partial(self.announce, problem)
-    # A pipeline begins with the placement of its stages.
-    if candidate.micro_batches == 1 and candidate.replicas > 1:
-      self.run(candidate, registry.find("replica_shares"), budget)
-    elif candidate.micro_batches == 1:
-      running.run_references(problem, budget, self.seed)
-
-  def finish(self, candidate: Candidate, share: float) -> None:
-    """Runs the policy and annealing on one of the best candidates (stage 3).
-
-    Args:
-      candidate: the candidate.
-      share: its share of the rest of the budget.
-    """
-    problem, budget = candidate.problem, self.part(candidate.problem, share)
-    log, policy = problem.search_log, registry.policy_of_auto()
-    # The policy runs only if annealing has time to begin after it.
-    parts = [(policy, POLICY_SHARE)] if policy and time_for_a_search(
-        problem, budget.share(log, 1 - POLICY_SHARE)) else []
-    for method, part in [*parts, (registry.find("annealing"), 1.0)]:
-      if not log.exhausted(budget) and time_for_a_search(problem, budget):
-        self.run(candidate, method, budget.share(log, part))
 
 
 def is_live(source: ReplicaSource) -> bool:

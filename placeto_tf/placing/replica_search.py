@@ -76,6 +76,7 @@ class _ReplicaSearch:
     source, cluster, config, observer: see `place_replicas`.
     candidates: the candidates, fewest replicas first; pipelines last.
     not_made: replication strategy -> the reason why it cannot be made.
+    asked: the requested replicas and micro-batches; None if all numbers are tried.
   """
 
   source: ReplicaSource
@@ -84,25 +85,18 @@ class _ReplicaSearch:
   observer: Observer
   candidates: List[Candidate] = dataclasses.field(default_factory=list)
   not_made: Dict[Strategy, str] = dataclasses.field(default_factory=dict)
-
-  @property
-  def asked(self) -> Optional[Tuple[int, int]]:
-    """Returns the requested replicas and micro-batches; None if all numbers are tried."""
-    replicas, found = self.config.replicas, pipeline_strategy(self.config.replicas)
-    if found is not None:
-      return found[0] * found[1], found[1]
-    return (replicas, 1) if isinstance(replicas, int) else None
+  asked: Optional[Tuple[int, int]] = None
 
   def result(self) -> PlacingResult:
     """Makes, searches and checks the candidates; see `place_replicas`."""
     config = self.config
     counts, parallel = replica_counts(self.cluster, config.replicas)
+    self.asked = None if config.replicas == AUTO else counts[-1]
     kinds = (False, True) if config.mirrored_variables is None else (config.mirrored_variables,)
-    # A single replica cannot have mirrored variables.
+    # Neither a single replica nor a pipeline can have mirrored variables.
     strategies: Set[Strategy] = {
-        (count, mirrored and count > 1, 1) for count in counts for mirrored in kinds}
-    if self.asked and self.asked[1] > 1:
-      strategies.add((self.asked[0], False, self.asked[1]))
+        (count, mirrored and count > 1 and batches == 1, batches)
+        for count, batches in counts for mirrored in kinds}
     made = {each: candidate for each in sorted({*strategies, (parallel, False, 1)})
             if (candidate := self.make(each)) is not None}
     # Use only as many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
@@ -217,7 +211,8 @@ class _ReplicaSearch:
       return TrainingComparison(False, f"with a few examples: {one_line(error)}")
 
 
-def replica_counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int], int]:
+def replica_counts(
+    cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[Tuple[int, int]], int]:
   """Returns the numbers of replicas to try.
 
   Args:
@@ -225,24 +220,26 @@ def replica_counts(cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[int]
     wanted: the option `replicas` of `place()`.
 
   Returns:
-    (the numbers in ascending order, 1 first; the number of replicas of the data-parallel baseline).
+    ((number, its micro-batches or 1) in ascending order, 1 first; the number of replicas of the
+    data-parallel baseline).
 
   Raises:
     PlacementError: the cluster has fewer devices than wanted replicas.
   """
   devices = sum(not device.host for device in cluster.devices) or cluster.num_devices
-  if pipeline_strategy(wanted):
-    return [1], devices
+  found = pipeline_strategy(wanted)
+  if found is not None:
+    return [(1, 1), (found[0] * found[1], found[1])], devices
   if wanted == AUTO:
     # Divisors of the number of devices.
-    return [count for count in range(1, devices + 1) if devices % count == 0], devices
+    return [(count, 1) for count in range(1, devices + 1) if devices % count == 0], devices
   assert isinstance(wanted, int)
   if wanted > devices:
     raise PlacementError(
         f"{wanted} replicas are more than the cluster's {devices} devices; choose at most "
         f"{devices}")
   # One replica is always searched, to compare with.
-  return sorted({1, wanted}), devices
+  return sorted({(1, 1), (wanted, 1)}), devices
 
 
 def _row(candidate: Candidate, check: str) -> ReplicaRow:
@@ -309,7 +306,8 @@ def _baselines(
   rows, baseline = rows_of(candidates[0]), replication.data_parallel
   if baseline is not None:
     rows[DATA_PARALLEL] = scaled(
-        Baseline(baseline.step_time_us, baseline.fits, baseline.peak_memory_bytes, None, 1),
+        Baseline(DATA_PARALLEL, None, 1, step_time_us=baseline.step_time_us, fits=baseline.fits,
+                 peak_memory_bytes=baseline.peak_memory_bytes),
         baseline.global_batch)
   rows.update(rows_of(best))
   return rows

@@ -83,8 +83,7 @@ class TrainingPlan:
   @property
   def placed_function(self) -> ConcreteFunction:
     """Returns the function to place: the step, or the step with several replicas."""
-    assert self.graph.source is not None
-    return self.graph.source.tf_graph
+    return self.graph.origin.tf_graph
 
   @functools.cached_property
   def costs(self) -> OpCosts:
@@ -274,8 +273,8 @@ def search(
   source: Union[ComputationGraph, ReplicaSource] = graph
   batch_norm = options.get("batch_norm", "replica")
   if is_divided(options):
-    source, traced = replica_source(
-        step, graph, specs, shapes, replica_counts(cluster, options["replicas"])[0][1:], batch_norm)
+    counts = [count for count, _ in replica_counts(cluster, options["replicas"])[0][1:]]
+    source, traced = replica_source(step, graph, specs, shapes, counts, batch_norm)
   result = place(source, cluster, **options)
   # `follow` makes the same replicas again.
   placement = dataclasses.replace(
