@@ -85,13 +85,13 @@ def check_at_least(
 
 
 def check_one_of(
-    known: Sequence[str], record: object, *names: str,
+    known: Sequence[object], record: object, *names: str,
     error_type: Type[PlacetoError] = PlacementError) -> None:
   """Raises an error if one of these fields of a record is none of the known values."""
   for name in names:
     value = getattr(record, name)
     if value not in known:
-      raise error_type(f"{name} is {value!r:.60}; expected one of {', '.join(known)}")
+      raise error_type(f"{name} is {value!r:.60}; expected one of {', '.join(map(str, known))}")
 
 
 def check_above_zero(

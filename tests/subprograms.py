@@ -78,8 +78,7 @@ def decided_trial(ratio):
   """A trial of a placed step, which takes `ratio` of the other's time on the trial's clock."""
   from placeto_tf.runtime.step_trial import in_turns
 
-  def trial(before, after, *, clock):
-    del clock
+  def trial(before, after):
     now = [0.0]
 
     def of(run, seconds):

@@ -8,7 +8,7 @@ from typing import Iterable, Mapping, Optional, Sequence, Tuple, Union
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.estimate import Source
 from placeto_tf.costs.look import MODES
-from placeto_tf.errors import ClusterError, PlacementError, check_at_least
+from placeto_tf.errors import ClusterError, PlacementError, check_at_least, check_one_of
 from placeto_tf.placements import Placement
 from placeto_tf.placing import registry
 from placeto_tf.problem.budget import Budget
@@ -110,10 +110,7 @@ class PlacingConfig:
           "in {'embedding/.*': ['/CPU:0']}")
     _check_replicas(self.replicas)
     for name, choices in _CHOICES.items():
-      if getattr(self, name) not in choices:
-        raise PlacementError(
-            f"{name} is {getattr(self, name)!r}; expected {', '.join(map(str, choices[:-1]))} or "
-            f"{choices[-1]}")
+      check_one_of(choices, self, name)
     if self.replicas != 1 and (
         self.method != "auto" or self.cost != "simulated" or self.ray is not None):
       raise PlacementError(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import operator
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -32,19 +32,11 @@ _SMALL = 0.5  # least share of launch overhead in a step that is too small for s
 LEAST_US = 1.0  # shorter step times are counted as this time
 
 
-def ms_text(us: float, digits: int = 1) -> str:
-  """Returns a time in ms as text; times below 1 ms have three decimals.
-
-  Args:
-    us: the time in microseconds.
-    digits: number of decimals of times of at least 1 ms.
-
-  Returns:
-    A text such as "12.3 ms".
-  """
+def ms_text(us: float) -> str:
+  """Returns a time as text, such as "12.3 ms": three decimals below 1 ms, none from 1 s on."""
   if 0 < us < LEAST_US:
     return f"less than {LEAST_US / 1e3:.3f} ms"
-  return f"{us / 1e3:,.{3 if us < 1e3 else digits}f} ms"
+  return f"{us / 1e3:,.{3 if us < 1e3 else 1 if us < 1e6 else 0}f} ms"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +50,6 @@ class Explanation:
     launches_us: launch overheads after ops.
     waiting_us: the rest.
     costliest: (op, device, us) of the ops that take longest on the path.
-    bound_us: a lower bound of the step time of all placements; None if unknown.
   """
 
   step_time_us: float
@@ -67,18 +58,8 @@ class Explanation:
   launches_us: float
   waiting_us: float
   costliest: Tuple[Tuple[str, str, float], ...]
-  bound_us: Optional[float] = None
 
   def __str__(self) -> str:
-    if not self.bound_us or not self.step_time_us:
-      return self.causes
-    over = 100 * (self.step_time_us / self.bound_us - 1)
-    return self.causes + ("; the best possible" if over < 0.05 else (
-        f"; at most {over:.{int(over < 10)}f} % above the best possible"))
-
-  @property
-  def causes(self) -> str:
-    """Returns the causes of the step time as text, without the lower bound."""
     if not self.step_time_us:
       return "nothing takes time"
     parts = []
@@ -95,16 +76,14 @@ class Explanation:
                      if us >= 0.005 * self.step_time_us)
     if self.costliest:
       line += "; costliest: " + ", ".join(
-          f"{op} ({ms_text(us, 2)})" for op, _, us in self.costliest)
+          f"{op} ({ms_text(us)})" for op, _, us in self.costliest)
     return line
 
   def _share(self, us: float) -> str:
     return f"{100 * us / self.step_time_us:.0f} %"
 
 
-def explain(
-    graph: ComputationGraph, simulated: SimulationResult, bound_us: Optional[float] = None
-) -> Explanation:
+def explain(graph: ComputationGraph, simulated: SimulationResult) -> Explanation:
   """Explains the time of a step by its critical path.
 
   The op before another one on the path is the one for which it waited longest: the producer of its
@@ -114,7 +93,6 @@ def explain(
   Args:
     graph: N ops.
     simulated: the simulated step.
-    bound_us: a lower bound of the step time of all placements.
 
   Returns:
     The step time by its causes.
@@ -152,7 +130,7 @@ def explain(
       simulated.step_time_us, {name: us for name, us in compute_us.items() if us > 0},
       {pair: us for pair, us in transfer_us.items() if us > 0}, launches_us, waiting_us,
       tuple((graph.op_names[op], names[place[op]], took_us[op]) for op in costliest
-            if took_us[op] > 0), bound_us)
+            if took_us[op] > 0))
 
 
 def _inputs(
@@ -212,7 +190,7 @@ class WhatIf:
         f"{ms_text(self.changed_us)} a step instead of {ms_text(self.step_time_us)} ({ratio:.2f} "
         f"times as long) with {counted(len(self.moved), 'op')} moved ({listed(self.moved)})"
         f"{'' if self.fits else '; it does not fit in memory'}\n"
-        f"  now:  {self.before.causes}\n  then: {self.after.causes}")
+        f"  now:  {self.before}\n  then: {self.after}")
 
 
 def what_if(result: Any, changes: Mapping[str, str]) -> WhatIf:
@@ -322,6 +300,6 @@ def why_lines(result: Any, regex: str) -> List[str]:
                  f"{ms_text(result.step_time_us)} a step")
   lines += [
       f"All {len(ops):,} on {short_name(device)}: {ms_text(step.step_time_us)} a step"
-      f"{'' if step.fits else ' (does not fit)'}; {explain(result.graph, step).causes}"
+      f"{'' if step.fits else ' (does not fit)'}; {explain(result.graph, step)}"
       for device, step in _elsewhere(result, ops).items()]
   return lines

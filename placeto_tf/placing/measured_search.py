@@ -19,7 +19,7 @@ from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.measuring import MeasuredStep, Measurer, MeasuringConfig
-from placeto_tf.runtime.workers import make_runtime
+from placeto_tf.runtime.workers import Runtime
 
 _NEIGHBOURS = 64  # neighbours simulated in each round of a descent
 _ROUNDS = 4  # rounds of a simulated descent
@@ -37,7 +37,6 @@ class MeasuredSearch:
     measurements: number of measured placements, with those whose runs failed.
     failures: number of placements whose runs failed.
     stopped: the reason why measuring ended early, or ""; earlier measurements count.
-    caution: a note on the devices of the measurements, or "".
   """
 
   placement: np.ndarray
@@ -46,7 +45,6 @@ class MeasuredSearch:
   measurements: int
   failures: int = 0
   stopped: str = ""
-  caution: str = ""
 
   def __str__(self) -> str:
     step = self.step
@@ -58,8 +56,7 @@ class MeasuredSearch:
       if other is not None and not other.failure:
         text += f", {other.step_time_us / step.step_time_us:.2f}x as fast as {name}"
     text += f"; {self.failures} could not be run" if self.failures else ""
-    text += f"; measuring ended early: {self.stopped}" if self.stopped else ""
-    return text + (f"; {self.caution}" if self.caution else "")
+    return text + (f"; measuring ended early: {self.stopped}" if self.stopped else "")
 
 
 def search_measured(
@@ -164,22 +161,22 @@ def _descend(
 
 
 def search_on_workers(
-    problem: PlacementProblem, found: Mapping[str, np.ndarray], config: PlacingConfig,
-    progress: Callable[[PlacementProblem, str], None]) -> MeasuredSearch:
-  """Runs `search_measured` on the workers of a configuration, which it starts or connects to.
+    problem: PlacementProblem, found: Mapping[str, np.ndarray], runtime: Runtime,
+    config: PlacingConfig, progress: Callable[[PlacementProblem, str], None]) -> MeasuredSearch:
+  """Runs `search_measured` on workers, which it starts or connects to, and ends.
 
   Args:
     problem, found: as for `search_measured`.
-    config: with workers, their devices and the most measurements.
+    runtime: the workers, not yet started.
+    config: with their devices and the most measurements.
     progress: called with the problem and "measuring" after every measurement.
 
   Returns:
-    The result of `search_measured`, with a caution if devices share a process.
+    The result of `search_measured`.
 
   Raises:
     MeasurementError: the workers do not answer, or no placement could be run.
   """
-  runtime = make_runtime(problem.cluster, config.workers)
   progress(problem, "measuring")
   with runtime:
     # All times at one speed of the cores, so that they compare, however long the search takes.
@@ -191,7 +188,6 @@ def search_on_workers(
             problem.cluster, core_probe_us=speed.full_speed_us), runtime,
         MeasuringConfig(max_runs=30, max_seconds=20.0, seed=config.seed),
         device_map=dict(config.device_map) or None)
-    result = search_measured(
+    return search_measured(
         problem, measurer, found, max_measurements=config.max_measurements, seed=config.seed,
         progress=lambda: progress(problem, "measuring"))
-  return dataclasses.replace(result, caution=runtime.note)

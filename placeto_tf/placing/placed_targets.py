@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from typing import Any, Optional
 
-import numpy as np
-
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import files, keras_files, keras_models, saved_model_reading
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -23,11 +21,10 @@ from placeto_tf.graphs.concrete_functions import (
 from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.loading import load_graph
 from placeto_tf.graphs.rebuilt_functions import rebuilt_function
-from placeto_tf.graphs.tensor_names import op_of
 from placeto_tf.placements import Placement, place_function
 from placeto_tf.placements.writing import write_placed
 from placeto_tf.replication.batches import is_spec, split_spec
-from placeto_tf.replication.reloading import live_graph
+from placeto_tf.replication.reloading import live_graph, reloaded
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import replicated_meta_graph
 
@@ -93,14 +90,9 @@ def _placed_meta_graph(result: Any, replicated: ReplicatedGraph, original: Any) 
   The MetaGraphDef has ops that the GraphDef of the replicas lacks: the ops that copy variables at
   the start. These ops are placed like all other ops that a step does not need.
   """
-  source = replicated.graph.origin
   meta_graph = replicated_meta_graph(original, replicated.written)
-  graph = load_graph(
-      meta_graph, fetches=replicated.graph.fetches, feeds=list(source.feed_shapes),
-      feed_shapes={op_of(name): shape for name, shape in source.feed_shapes.items()})
-  column = {name: i for i, name in enumerate(result.cluster.device_names)}
-  # [N of the MetaGraph's ops] device indices.
-  indices = np.array([column[result.placement[op]] for op in graph.op_names], np.int32)
+  graph = reloaded(replicated.graph, meta_graph)
+  indices = result.placement.indices(graph, result.cluster, any_graph=True)
   return Placement.from_indices(graph, result.cluster, indices).apply(meta_graph)
 
 

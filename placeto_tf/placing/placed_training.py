@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
@@ -241,8 +240,7 @@ class PlacedStep:
       before, after = trial_function(plan.function), trial_function(
           plan.placed_function, plan.placement)
       self.trial = in_turns(
-          _synchronous(self._unplaced(before), tensors), _synchronous(after, tensors),
-          clock=time.perf_counter)
+          _synchronous(self._unplaced(before), tensors), _synchronous(after, tensors))
     except Exception as error:  # such as too little memory, or a missing kernel
       self._keep(plan, True, f"Not measured, because the trial failed ({one_line(error)}); placed "
                              "as simulated.")

@@ -59,28 +59,18 @@ def check_fits(problem: PlacementProblem, hint: str = "") -> None:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Baseline:
-  """The result of one placer: a row of the comparison table.
+class Baseline(MethodRun):
+  """The result of one placer: a row of the comparison table, its record with a simulation.
 
   Attributes:
     step_time_us: simulated step time, or None if the placer evaluated no placement.
     fits: whether every device's peak memory is within its limit.
     peak_memory_bytes: [D]; NaN without a placement.
-    placement: [N] int32 device of each op, or None.
-    evaluations: number of placements that the placer evaluated.
-    seconds: the time that the placer took.
-    gain_us: decrease of the best objective by this placer (step time plus penalty for memory).
-    start_us: the best objective before the placer began; None for the first placer.
   """
 
-  step_time_us: Optional[float]
-  fits: bool
-  peak_memory_bytes: np.ndarray
-  placement: Optional[np.ndarray]
-  evaluations: int
-  seconds: float = 0.0
-  gain_us: float = 0.0
-  start_us: Optional[float] = None
+  step_time_us: Optional[float] = None
+  fits: bool = False
+  peak_memory_bytes: np.ndarray = None  # type: ignore[assignment]  # [D]
 
   @classmethod
   def of(cls, problem: PlacementProblem, entry: MethodRun) -> Baseline:
@@ -95,12 +85,10 @@ class Baseline:
     """
     # The row of a method that did not run.
     if entry.placement is None:
-      unknown = np.full(problem.num_devices, np.nan)
-      return cls(None, False, unknown, None, 0, entry.seconds)
+      return cls(**vars(entry), peak_memory_bytes=np.full(problem.num_devices, np.nan))
     result = problem.simulator.simulate(entry.placement)
-    return cls(
-        result.step_time_us, bool(result.fits), result.peak_memory_bytes, entry.placement,
-        entry.evaluations, entry.seconds, entry.gain_us, start_us=entry.start_us)
+    return cls(**vars(entry), step_time_us=result.step_time_us, fits=bool(result.fits),
+               peak_memory_bytes=result.peak_memory_bytes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -216,7 +204,7 @@ class PlacingResult:
   @functools.cached_property
   def explanation(self) -> Explanation:
     """Explains the step time by the critical path of the simulation."""
-    return explain(self.graph, self.simulated, self.lower_bound_us)
+    return explain(self.graph, self.simulated)
 
   @property
   def replicated(self) -> Optional[ReplicatedGraph]:

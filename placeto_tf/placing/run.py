@@ -162,8 +162,8 @@ def place_graph(
   """
   method = registry.find(config.method)
   registry.read_weights(method, config.policy_weights)
-  if config.cost == "measured":
-    make_runtime(cluster, config.workers)  # fail before the search if the workers are wrong
+  # Fail before the search if the workers are wrong.
+  runtime = make_runtime(cluster, config.workers) if config.cost == "measured" else None
   with observer.stage("Estimating costs"):
     costs = estimate_costs(graph, cluster, source=config.costs)
   with observer.stage("Grouping"):
@@ -186,15 +186,15 @@ def place_graph(
     rows = {each.name: Baseline.of(problem, each) for each in log.method_runs}
     best, proven, measured = log.best_known, log.proven, None
     notes = tuple(filter(None, [own_host_note(graph, cluster, costs, best)]))
-    if config.cost == "measured":
+    if runtime is not None:
       # The best placement is measured even if no method's own placement fits in memory.
       found = {name: row.placement for name, row in rows.items()
                if row.placement is not None and row.fits}
       try:
         measured = measured_search.search_on_workers(
-            problem, {**found, "best": best}, config, progress)
+            problem, {**found, "best": best}, runtime, config, progress)
         best, proven = measured.placement, False  # proofs hold for simulated steps
-        notes += (str(measured),)
+        notes += (str(measured), *filter(None, [runtime.note]))
       # Keep the result of the search even if workers, sessions or sockets fail, or after Ctrl-C.
       except (Exception, KeyboardInterrupt) as error:
         ended = INTERRUPTED if isinstance(error, KeyboardInterrupt) else ended

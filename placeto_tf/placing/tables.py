@@ -75,7 +75,7 @@ def picture(result: Any) -> bytes:
     before = Simulator(result.graph, result.costs, result.cluster).simulate(current)
   return timeline.timeline_png(
       result.simulated, graph=result.graph, costs=result.costs, before=before,
-      title=f"placed: {_ms(result.step_time_us)}")
+      title=f"placed: {ms_text(result.step_time_us)}")
 
 
 def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
@@ -109,21 +109,21 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
     held = [row.peak_memory_bytes.max()] if many else row.peak_memory_bytes
     gain_us = getattr(row, "gain_us", 0.0)
     rows[-1].update({
-        "step time": _ms(row.step_time_us), "speed-up": _times(current_us, row.step_time_us),
-        "gained": _ms(gain_us) if gain_us else "", "evaluations": f"{row.evaluations:,}",
+        "step time": ms_text(row.step_time_us), "speed-up": _times(current_us, row.step_time_us),
+        "gained": ms_text(gain_us) if gain_us else "", "evaluations": f"{row.evaluations:,}",
         "fits": "yes" if row.fits else "no",
         **{name: f"{each / 2**30:.2f}" for name, each in zip(memory, held)}})
   found = pd.DataFrame(rows).fillna("-")
   # The last row has a bound and no placement.
   found.loc[len(found)] = {
-      "placer": "lower bound", "step time": _ms(result.lower_bound_us),
+      "placer": "lower bound", "step time": ms_text(result.lower_bound_us),
       "speed-up": _times(current_us, result.lower_bound_us)}
   return found.fillna("").drop(columns=[] if verbose else ["gained", "evaluations"])
 
 
 def last_lines(result: Any) -> List[str]:
   """Returns the lines below the table."""
-  return [verdict(result), f"What bounds the step: {result.explanation.causes}.",
+  return [verdict(result), f"What bounds the step: {result.explanation}.",
           *(f"Note: {note}" for note in result.notes)]
 
 
@@ -134,7 +134,7 @@ def replica_table(replication: Any) -> List[str]:
   entries = {**replication.rows, "data parallelism": replication.data_parallel}
   rows = [{
       "replicas": strategy, "global batch": f"{row.global_batch:,}" if row.global_batch else "-",
-      "step time": _ms(row.step_time_us),
+      "step time": ms_text(row.step_time_us),
       "examples/s": f"{row.examples_per_second:,.1f}" if row.global_batch else "-",
       "fits": "yes" if row.fits else "no",
       "GB at most": f"{row.peak_memory_bytes.max() / 2**30:.2f}",
@@ -160,12 +160,12 @@ def verdict(result: Any) -> str:
       result.ended) else ""
   if not current.fits:
     return (f"The current placement does not fit in memory; the one found does and takes "
-            f"{_ms(result.step_time_us)} a step ({bound}).{stopped}")
+            f"{ms_text(result.step_time_us)} a step ({bound}).{stopped}")
   gain = 1 - ratio(result.step_time_us, current.step_time_us) if current.step_time_us else 0.0
   if abs(gain) < NOTHING_TO_GAIN:
-    return (f"Nothing to gain was found: the graph already takes {_ms(current.step_time_us)} a "
-            f"step, the best placement found {_ms(result.step_time_us)}; {bound}.{stopped}")
-  return (f"A step takes {_ms(result.step_time_us)} instead of {_ms(current.step_time_us)} "
+    return (f"Nothing to gain was found: the graph already takes {ms_text(current.step_time_us)} a "
+            f"step, the best placement found {ms_text(result.step_time_us)}; {bound}.{stopped}")
+  return (f"A step takes {ms_text(result.step_time_us)} instead of {ms_text(current.step_time_us)} "
           f"({ratio(current.step_time_us, result.step_time_us):.2f}x) after "
           f"{counted(result.evaluations, 'placement')} evaluated; {bound}.{stopped}")
 
@@ -189,10 +189,6 @@ def ratio(over: Optional[float], under: Optional[float]) -> float:
 
 def _times(over: Optional[float], under: Optional[float]) -> str:
   return f"{ratio(over, under):.2f}x" if over and under else "-"
-
-
-def _ms(us: float) -> str:
-  return ms_text(us, 1 if us < 1e6 else 0)
 
 
 def _align(found: pd.DataFrame) -> List[str]:
