@@ -136,19 +136,16 @@ def explain(graph: ComputationGraph, simulated: SimulationResult) -> Explanation
 def _inputs(
     graph: ComputationGraph, step: SimulationResult) -> List[List[Tuple[float, int]]]:
   """Returns the inputs of each op: (when the input is on the op's device in us, producer)."""
-  place, sent = step.placement, step.transfers
-  # (op, output port, destination) -> when the output is there.
-  there_us = {
-      (op, port, d): end_us + step.cluster.latency_us[source, d]
-      for op, port, source, end_us, destinations in zip(
-          sent.ops.tolist(), sent.ports.tolist(), sent.sources.tolist(), sent.end_us.tolist(),
-          sent.destinations) for d in np.flatnonzero(destinations).tolist()}
+  place, sent, carriers = step.placement, step.transfers, step.transfers.of_edges()
   found: List[List[Tuple[float, int]]] = [[] for _ in range(graph.num_ops)]
   for producer, port, consumer in zip(
       graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+    here, there = int(place[producer]), int(place[consumer])
+    # A transfer arrives a latency after its end.
     found[consumer].append((
-        float(step.end_us[producer]) if place[producer] == place[consumer] else
-        there_us[producer, port, int(place[consumer])], producer))
+        float(step.end_us[producer]) if here == there else
+        float(sent.end_us[carriers[producer, port, there]] + step.cluster.latency_us[here, there]),
+        producer))
   return found
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from typing import Any, Optional
 
+import numpy as np
+
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import files, keras_files, keras_models, saved_model_reading
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -92,7 +94,9 @@ def _placed_meta_graph(result: Any, replicated: ReplicatedGraph, original: Any) 
   """
   meta_graph = replicated_meta_graph(original, replicated.written)
   graph = reloaded(replicated.graph, meta_graph)
-  indices = result.placement.indices(graph, result.cluster, any_graph=True)
+  # [N of the MetaGraph's ops]; the placement may have savers that a live graph does not export.
+  names = result.cluster.device_names
+  indices = np.array([names.index(result.placement[op]) for op in graph.op_names], np.int32)
   return Placement.from_indices(graph, result.cluster, indices).apply(meta_graph)
 
 

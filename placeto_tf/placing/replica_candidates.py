@@ -132,6 +132,16 @@ def search_replicas(
     elif candidate.micro_batches == 1:
       running.run_references(problem, part(candidate, 1.0), seed)
 
+  def finish(problem: PlacementProblem, rest: Budget) -> None:
+    """Runs the policy and annealing on one of the best candidates (stage 3)."""
+    log, policy = problem.search_log, registry.policy_of_auto()
+    # The policy runs only if annealing has time to begin after it.
+    parts = [(policy, POLICY_SHARE)] if policy and time_for_a_search(
+        problem, rest.share(log, 1 - POLICY_SHARE)) else []
+    for method, share in [*parts, (registry.find("annealing"), 1.0)]:
+      if not log.exhausted(rest) and time_for_a_search(problem, rest):
+        run(problem, method, rest.share(log, share))
+
   try:
     # 1. Starts; then pipelines, lower bounds, and shared against mirrored variables.
     for candidate in tried:
@@ -160,14 +170,7 @@ def search_replicas(
     alive = _ahead(_ahead(alive, BEHIND), CLOSE)
     alive = alive[:2 if alive[0].problem.search_log.best_fits else 1]
     for i, candidate in enumerate(alive):
-      problem, log = candidate.problem, candidate.problem.search_log
-      rest, policy = part(candidate, 1 if i == len(alive) - 1 else 0.6), registry.policy_of_auto()
-      # The policy runs only if annealing has time to begin after it.
-      parts = [(policy, POLICY_SHARE)] if policy and time_for_a_search(
-          problem, rest.share(log, 1 - POLICY_SHARE)) else []
-      for method, share in [*parts, (registry.find("annealing"), 1.0)]:
-        if not log.exhausted(rest) and time_for_a_search(problem, rest):
-          run(problem, method, rest.share(log, share))
+      finish(candidate.problem, part(candidate, 1 if i == len(alive) - 1 else 0.6))
   except KeyboardInterrupt:
     if any(each.problem.search_log.best_placement is None for each in tried):
       raise

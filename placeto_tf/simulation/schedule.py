@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Tuple
+from typing import Any, Dict, Tuple
 
 import numpy as np
 
@@ -37,6 +37,12 @@ class Transfers:
 
   def __len__(self) -> int:
     return len(self.ops)
+
+  def of_edges(self) -> Dict[Tuple[int, int, int], int]:
+    """Maps (producer, output port, destination) to the transfer that carries the edge."""
+    return {(op, port, d): t for t, (op, port, to) in enumerate(zip(
+        self.ops.tolist(), self.ports.tolist(), self.destinations))
+            for d in np.flatnonzero(to).tolist()}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -121,12 +121,7 @@ def _arrows(
 ) -> List[Dict[str, Any]]:
   """Adds an arrow from every transfer to each op for which it carries an input."""
   events: List[Dict[str, Any]] = []
-  sent, place = result.transfers, result.placement
-  # (op, port, destination) -> transfer.
-  transfer_of = {}
-  for t, (op, port) in enumerate(zip(sent.ops.tolist(), sent.ports.tolist())):
-    for d in np.flatnonzero(sent.destinations[t]).tolist():
-      transfer_of[op, port, d] = t
+  sent, place, carriers = result.transfers, result.placement, result.transfers.of_edges()
   edges = zip(
       graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist())
   for number, (producer, port, consumer) in enumerate(edges):
@@ -134,7 +129,7 @@ def _arrows(
     if d == place[producer]:
       continue
     # An arrow begins at the transfer's slice and ends at the consumer's ("bp": "e", the enclosing).
-    t = transfer_of[producer, port, d]
+    t = carriers[producer, port, d]
     common = {"name": labels[t], "cat": "dataflow", "id": number}
     events.append({
         **common, "ph": "s", "pid": int(place[producer]) + 1, "tid": BUS,
