@@ -65,16 +65,15 @@ def main() -> None:
 
 
 def _describe() -> None:
+  entry_point.import_tensorflow_quietly()
+  import pandas as pd
+
   from placeto_tf import zoo
+  from placeto_tf.evaluation import graph_table, tables
 
   specs = [spec for text in FLAGS.describe for spec in zoo.expand(text)]
   for spec in specs:
     zoo.resolve(spec)  # finds errors in all specs before the first graph is built
-  entry_point.import_tensorflow_quietly()
-  import pandas as pd
-
-  from placeto_tf.evaluation import graph_table, tables
-
   print(tables.markdown(pd.DataFrame(
       [graph_table.describe(spec, FLAGS.cluster) for spec in specs])))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Sequence, Tuple
+from typing import Sequence, Tuple
+
+import tensorflow as tf
 
 from placeto_tf.zoo import convolutional as layers
 from placeto_tf.zoo.registry import Model, integer, model
 
-if TYPE_CHECKING:
-  import tensorflow as tf
+v1 = tf.compat.v1
 
 _CLASSES = 1000  # ImageNet
 
@@ -46,9 +47,6 @@ def amoebanet(batch: int, image: int, cells: int, filters: int) -> Model:
   Returns:
     The forward pass and its loss, in the default graph.
   """
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
   images = v1.placeholder(tf.float32, [batch, image, image, 3], name="images")
   labels = v1.placeholder(tf.int32, [batch], name="labels")
   norms = layers.BatchNorms()
@@ -74,8 +72,6 @@ def _cell(
     norms: layers.BatchNorms, before: tf.Tensor, last: tf.Tensor, width: int, reduces: bool
 ) -> tf.Tensor:
   """Builds one cell on the outputs of the two cells before it."""
-  import tensorflow as tf
-
   shape, output = (_REDUCTION, _REDUCTION_OUTPUT) if reduces else (_NORMAL, _NORMAL_OUTPUT)
   states = [
       layers.conv(norms, "last", last, width),
@@ -84,7 +80,7 @@ def _cell(
     halves = []
     for side, (state, operation) in (("left", left), ("right", right)):
       stride = 2 if reduces and state < 2 else 1
-      with tf.compat.v1.variable_scope(f"state_{len(states)}/{side}"):
+      with v1.variable_scope(f"state_{len(states)}/{side}"):
         halves.append(_operation(norms, operation, states[state], stride))
     states.append(halves[0] + halves[1])
   return tf.concat([states[i] for i in output], axis=3)

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 from placeto_tf.zoo import recurrent, transformer
 from placeto_tf.zoo.registry import Model, integer, model, word
+
+v1 = tf.compat.v1
 
 _POSITIONS = 512  # the table of position embeddings has as many rows
 # size: layers, hidden, heads. "tiny" is of Turc et al. 2019 (arXiv:1908.08962).
@@ -33,8 +37,6 @@ def bert(batch: int, size: str, steps: int, vocab: int, dropout: int) -> Model:
   Returns:
     The forward pass and its loss, in the default graph.
   """
-  import tensorflow as tf
-
   layers, hidden, heads = _SIZES[size]
   masked = max(1, 20 * steps // 128)
   drop = dropout / 100
@@ -42,9 +44,8 @@ def bert(batch: int, size: str, steps: int, vocab: int, dropout: int) -> Model:
   segments = recurrent.tokens("segments", batch, steps)
   positions = recurrent.tokens("masked_positions", batch, masked)
   labels = recurrent.tokens("masked_words", batch, masked)
-  follows = tf.compat.v1.placeholder(tf.int32, [batch], name="follows")
-  scope = tf.compat.v1.variable_scope
-  with scope("embeddings"):
+  follows = v1.placeholder(tf.int32, [batch], name="follows")
+  with v1.variable_scope("embeddings"):
     table = tf.convert_to_tensor(transformer.weight("words", [vocab, hidden]))
     rows = tf.convert_to_tensor(transformer.weight("positions", [_POSITIONS, hidden]))
     # Two kinds of segments: a product with their one-hot vectors is cheaper than a lookup.
@@ -54,9 +55,9 @@ def bert(batch: int, size: str, steps: int, vocab: int, dropout: int) -> Model:
     value = transformer.layer_norm("norm", value + tf.slice(rows, [0, 0], [steps, hidden]))
     value = transformer.dropout(value, drop)
   for layer in range(layers):
-    with scope(f"layer_{layer}"):
+    with v1.variable_scope(f"layer_{layer}"):
       value = _layer(value, heads, drop)
-  with scope("masked"):
+  with v1.variable_scope("masked"):
     found = tf.gather(value, positions, batch_dims=1)  # [B, P, H]
     found = transformer.dense("transform", found, hidden, transformer.gelu)
     found = tf.reshape(transformer.layer_norm("norm", found), [-1, hidden])
@@ -64,7 +65,7 @@ def bert(batch: int, size: str, steps: int, vocab: int, dropout: int) -> Model:
         tf.matmul(found, table, transpose_b=True),
         transformer.constant_weight("bias", [vocab], 0.0))
     masked_loss = transformer.mean_cross_entropy(logits, labels)
-  with scope("next_sentence"):
+  with v1.variable_scope("next_sentence"):
     first = tf.squeeze(tf.slice(value, [0, 0, 0], [batch, 1, hidden]), axis=1)
     pooled = transformer.dense("pool", first, hidden, tf.tanh)
     chances = tf.nn.log_softmax(transformer.dense("logits", pooled, 2))
@@ -75,10 +76,8 @@ def bert(batch: int, size: str, steps: int, vocab: int, dropout: int) -> Model:
 
 def _layer(value: Any, heads: int, drop: float) -> Any:
   """Applies an encoder layer, [B, T, H] -> [B, T, H]."""
-  import tensorflow as tf
-
   hidden = value.shape.as_list()[-1]
-  with tf.compat.v1.variable_scope("attention"):
+  with v1.variable_scope("attention"):
     query, key, content = (
         transformer.split_heads(transformer.dense(name, value, hidden), heads)
         for name in ("query", "key", "value"))

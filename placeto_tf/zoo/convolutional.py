@@ -6,10 +6,11 @@ convolution, then batch norm, as in the NASNet, AmoebaNet and ENAS papers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Sequence, Tuple
+from typing import List, Sequence, Tuple
 
-if TYPE_CHECKING:
-  import tensorflow as tf
+import tensorflow as tf
+
+v1 = tf.compat.v1
 
 _DECAY = 0.9  # of the batch norms' moving averages
 
@@ -27,9 +28,7 @@ def variable(
   Returns:
     The float32 variable.
   """
-  import tensorflow as tf
-
-  return tf.compat.v1.get_variable(
+  return v1.get_variable(
       name, shape, tf.float32, initializer, trainable=trainable, use_resource=True)
 
 
@@ -43,9 +42,7 @@ def kernel(name: str, shape: Sequence[int]) -> tf.Variable:
   Returns:
     The float32 variable.
   """
-  import tensorflow as tf
-
-  return variable(name, shape, tf.compat.v1.variance_scaling_initializer(2.0))
+  return variable(name, shape, v1.variance_scaling_initializer(2.0))
 
 
 class BatchNorms:
@@ -56,9 +53,6 @@ class BatchNorms:
 
   def __call__(self, images: tf.Tensor) -> tf.Tensor:
     """Normalises over the batch; variables go into the current variable scope."""
-    import tensorflow as tf
-
-    v1 = tf.compat.v1
     zeros, ones = v1.zeros_initializer(), v1.ones_initializer()
     with v1.variable_scope("norm"):
       shape = [channels(images)]
@@ -94,9 +88,7 @@ def conv(
   Returns:
     [B, rows / stride, columns / stride, filters].
   """
-  import tensorflow as tf
-
-  with tf.compat.v1.variable_scope(name):
+  with v1.variable_scope(name):
     if relu:
       images = tf.nn.relu(images)
     weights = kernel("kernel", [*size, channels(images), filters])
@@ -119,11 +111,9 @@ def separable(
   Returns:
     [B, rows / stride, columns / stride, filters].
   """
-  import tensorflow as tf
-
-  with tf.compat.v1.variable_scope(name):
+  with v1.variable_scope(name):
     for part, step in (("first", stride), ("second", 1)):
-      with tf.compat.v1.variable_scope(part):
+      with v1.variable_scope(part):
         images = tf.nn.relu(images)
         images = tf.nn.depthwise_conv2d(
             images, kernel("depthwise", [size, size, channels(images), 1]), [1, step, step, 1],
@@ -148,8 +138,6 @@ def pool(name: str, kind: str, images: tf.Tensor, size: int, stride: int = 1) ->
   Returns:
     [B, rows / stride, columns / stride, channels].
   """
-  import tensorflow as tf
-
   function = {"avg": tf.nn.avg_pool2d, "max": tf.nn.max_pool2d}[kind]
   return function(images, ksize=size, strides=stride, padding="SAME", name=name)
 
@@ -168,9 +156,7 @@ def halve(norms: BatchNorms, name: str, images: tf.Tensor, filters: int) -> tf.T
   Returns:
     [B, rows / 2, columns / 2, filters].
   """
-  import tensorflow as tf
-
-  with tf.compat.v1.variable_scope(name):
+  with v1.variable_scope(name):
     images = tf.nn.relu(images)
     shifted = tf.pad(images, [[0, 0], [0, 1], [0, 1], [0, 0]])[:, 1:, 1:, :]
     width = channels(images)
@@ -214,12 +200,10 @@ def classify(images: tf.Tensor, labels: tf.Tensor, classes: int) -> tf.Tensor:
   Returns:
     The mean loss, a scalar.
   """
-  import tensorflow as tf
-
-  with tf.compat.v1.variable_scope("classifier"):
+  with v1.variable_scope("classifier"):
     means = tf.reduce_mean(tf.nn.relu(images), axis=[1, 2])
     logits = tf.nn.bias_add(
         tf.matmul(means, kernel("kernel", [channels(images), classes])),
-        variable("bias", [classes], tf.compat.v1.zeros_initializer()))
+        variable("bias", [classes], v1.zeros_initializer()))
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
   return tf.reduce_mean(losses, name="loss")

@@ -6,17 +6,19 @@ Pham et al. 2018 (arXiv:1802.03268), sections 2.2 and 2.4 for the spaces.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, List, Tuple
+from typing import List, Tuple
+
+import tensorflow as tf
 
 from placeto_tf.zoo import convolutional as layers
 from placeto_tf.zoo import recurrent
 from placeto_tf.zoo.registry import Model, integer, model
 
-if TYPE_CHECKING:
-  import tensorflow as tf
+v1 = tf.compat.v1
 
 _OPERATIONS = ("sep_3x3", "sep_5x5", "avg_pool", "max_pool", "identity")
-_ACTIVATIONS = ("tanh", "relu", "sigmoid", "identity")
+_ACTIVATIONS = {
+    "tanh": tf.tanh, "relu": tf.nn.relu, "sigmoid": tf.sigmoid, "identity": lambda value: value}
 
 # (input, operation) twice a node; inputs 0 and 1 are the last two cells, the last one first.
 _ConvCell = List[Tuple[Tuple[int, str], Tuple[int, str]]]
@@ -44,9 +46,6 @@ def enas_conv(
   Returns:
     The forward pass and its loss, in the default graph.
   """
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
   images = v1.placeholder(tf.float32, [batch, image, image, 3], name="images")
   labels = v1.placeholder(tf.int32, [batch], name="labels")
   rng = random.Random(cell)
@@ -76,8 +75,6 @@ def _conv_cell(
     norms: layers.BatchNorms, shape: _ConvCell, before: tf.Tensor, last: tf.Tensor, filters: int,
     stride: int) -> tf.Tensor:
   """Builds a cell; returns the concatenated states that no node of the cell reads."""
-  import tensorflow as tf
-
   read = {state for halves in shape for state, _ in halves}
   # An input that no node reads gets no layer, which could not be trained.
   states = [
@@ -86,10 +83,10 @@ def _conv_cell(
   for node, halves in enumerate(shape):
     parts = []
     for side, (state, operation) in zip(("left", "right"), halves):
-      with tf.compat.v1.variable_scope(f"node_{node}/{side}"):
+      with v1.variable_scope(f"node_{node}/{side}"):
         parts.append(_conv_operation(
             norms, operation, states[state], filters, stride if state < 2 else 1))
-    with tf.compat.v1.name_scope(f"node_{node}/"):
+    with v1.name_scope(f"node_{node}/"):
       states.append(parts[0] + parts[1])
   loose = [state for i, state in enumerate(states) if i >= 2 and i not in read]
   return loose[0] if len(loose) == 1 else tf.concat(loose, axis=3)
@@ -125,14 +122,12 @@ def enas_recurrent(
   Returns:
     The forward pass and its loss, in the default graph.
   """
-  import tensorflow as tf
-
   words = recurrent.tokens("tokens", batch, steps)
   labels = recurrent.tokens("labels", batch, steps)
   shape = _sample_recurrent_cell(random.Random(cell), nodes)
   values = recurrent.embed(words, vocab, hidden)
   for layer in range(layers):
-    with tf.compat.v1.variable_scope(f"layer_{layer}"):
+    with v1.variable_scope(f"layer_{layer}"):
       values = _recurrent_layer(shape, values, hidden)
   loss = recurrent.cross_entropy(values, labels, vocab)
   return Model(loss=loss, feeds=(words, labels), clip_norm=5.0)
@@ -140,16 +135,13 @@ def enas_recurrent(
 
 def _sample_recurrent_cell(rng: random.Random, nodes: int) -> List[Tuple[int, str]]:
   """Samples an earlier node and an activation for every node; the first reads the cell's inputs."""
-  return [
-      (rng.randrange(node) if node else -1, rng.choice(_ACTIVATIONS)) for node in range(nodes)]
+  return [(rng.randrange(node) if node else -1, rng.choice(list(_ACTIVATIONS)))
+          for node in range(nodes)]
 
 
 def _recurrent_layer(
     shape: List[Tuple[int, str]], inputs: List[tf.Tensor], hidden: int) -> List[tf.Tensor]:
   """Outputs of every step, [B, H] each; every variable is read once."""
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
   batch = inputs[0].shape.as_list()[0]
   weights = [
       tf.convert_to_tensor(recurrent.weight(
@@ -166,18 +158,10 @@ def _recurrent_layer(
         carried = output if node == 0 else value
         gate, content = tf.split(tf.matmul(value, weights[node]), 2, axis=1)
         # A highway: the gate is the share of the node's input that passes unchanged.
-        gate, content = tf.sigmoid(gate), _activate(activation, content)
+        gate, content = tf.sigmoid(gate), _ACTIVATIONS[activation](content)
         states.append(carried + gate * (content - carried))
     loose = [state for node, state in enumerate(states) if node not in read]
     with v1.name_scope(f"step_{step}/mean"):
       output = loose[0] if len(loose) == 1 else tf.add_n(loose) / float(len(loose))
     outputs.append(output)
   return outputs
-
-
-def _activate(name: str, value: tf.Tensor) -> tf.Tensor:
-  import tensorflow as tf
-
-  if name == "identity":
-    return value
-  return {"tanh": tf.tanh, "relu": tf.nn.relu, "sigmoid": tf.sigmoid}[name](value)

@@ -5,14 +5,14 @@ Dimensions: B batch, H hidden size.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Sequence
+from typing import List, Sequence
+
+import tensorflow as tf
 
 from placeto_tf.zoo import recurrent
-from placeto_tf.zoo.attention import AdditiveAttention
 from placeto_tf.zoo.registry import Model, integer, model
 
-if TYPE_CHECKING:
-  import tensorflow as tf
+v1 = tf.compat.v1
 
 
 @model(
@@ -36,56 +36,42 @@ def gnmt(batch: int, layers: int, steps: int, hidden: int, vocab: int, dropout: 
   Returns:
     The forward pass and its loss, in the default graph.
   """
-  import tensorflow as tf
-
   source = recurrent.tokens("source", batch, steps)
   target = recurrent.tokens("target", batch, steps)
   labels = recurrent.tokens("labels", batch, steps)
-  scope = tf.compat.v1.variable_scope
   drop = dropout / 100
-  with scope("encoder"):
+  with v1.variable_scope("encoder"):
     words = recurrent.embed(source, vocab, hidden)
-    with scope("forward"):
-      ahead = _run(recurrent.LstmStack(1, batch, hidden, hidden, drop), words)
-    with scope("backward"):
-      back = _run(recurrent.LstmStack(1, batch, hidden, hidden, drop), words[::-1])[::-1]
+    with v1.variable_scope("forward"):
+      ahead = recurrent.LstmStack(1, batch, hidden, hidden, drop).run(words)
+    with v1.variable_scope("backward"):
+      back = recurrent.LstmStack(1, batch, hidden, hidden, drop).run(words[::-1])[::-1]
     encoded = [tf.concat(both, axis=1) for both in zip(ahead, back)]
     for layer in range(1, layers):
-      with scope(f"level_{layer}"):
+      with v1.variable_scope(f"level_{layer}"):
         width = 2 * hidden if layer == 1 else hidden
-        outputs = _run(recurrent.LstmStack(1, batch, width, hidden, drop), encoded)
+        outputs = recurrent.LstmStack(1, batch, width, hidden, drop).run(encoded)
         # The first two layers have no residuals, because their widths differ.
-        encoded = outputs if layer < 2 else _add(outputs, encoded)
+        encoded = outputs if layer < 2 else [a + b for a, b in zip(outputs, encoded)]
     if layers == 1:
-      with scope("join"):
+      with v1.variable_scope("join"):
         kernel = tf.convert_to_tensor(recurrent.weight("kernel", [2 * hidden, hidden]))
         encoded = [tf.matmul(step, kernel) for step in encoded]
-  with scope("decoder"):
+  with v1.variable_scope("decoder"):
     outputs = _decode(
-        recurrent.embed(target, vocab, hidden), AdditiveAttention(encoded, hidden), layers, batch,
-        hidden, drop)
+        recurrent.embed(target, vocab, hidden), recurrent.AdditiveAttention(encoded, hidden),
+        layers, batch, hidden, drop)
   loss = recurrent.cross_entropy(outputs, labels, vocab)
   return Model(loss=loss, feeds=(source, target, labels), clip_norm=5.0)
 
 
-def _run(stack: recurrent.LstmStack, inputs: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-  """Runs a stack over inputs [B, inputs] of every step; returns outputs [B, H]."""
-  return [stack.step(step_inputs) for step_inputs in inputs]
-
-
-def _add(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-  return [a + b for a, b in zip(left, right)]
-
-
 def _decode(
-    words: Sequence[tf.Tensor], attention: AdditiveAttention, layers: int, batch: int, hidden: int,
-    drop: float) -> List[tf.Tensor]:
+    words: Sequence[tf.Tensor], attention: recurrent.AdditiveAttention, layers: int, batch: int,
+    hidden: int, drop: float) -> List[tf.Tensor]:
   """Returns the output of the top layer in every step: one tensor [B, H] per step."""
-  import tensorflow as tf
-
   stacks = []
   for layer in range(layers):
-    with tf.compat.v1.variable_scope(f"level_{layer}"):
+    with v1.variable_scope(f"level_{layer}"):
       stacks.append(recurrent.LstmStack(1, batch, 2 * hidden, hidden, drop))
   outputs = []
   bottom = tf.zeros([batch, hidden], name="bottom")
@@ -93,7 +79,7 @@ def _decode(
     context = attention.context(bottom)
     value = word
     for layer, stack in enumerate(stacks):
-      with tf.compat.v1.name_scope(f"decoder/level_{layer}/"):
+      with v1.name_scope(f"decoder/level_{layer}/"):
         output = stack.step(tf.concat([value, context], axis=1))
         value = output if layer < 2 else output + value
       if layer == 0:

@@ -3,82 +3,47 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import warnings
-from typing import Any, Iterator
+from typing import Any
+
+import tensorflow as tf
 
 from placeto_tf.errors import SetupError
 from placeto_tf.zoo.registry import Model, integer, model
 
+v1 = tf.compat.v1
+
 _CLASSES = 1000  # ImageNet
-
-
-# The minimum sizes are those that keras.applications accepts.
-@model("inception_v3", batch=integer(32), image=integer(299, minimum=75))
-def inception_v3(batch: int, image: int) -> Model:
-  """Builds Inception-V3 (Szegedy et al. 2015, arXiv:1512.00567).
-
-  Args:
-    batch: images of a step.
-    image: rows and columns of an image.
-
-  Returns:
-    The forward pass and its loss, in the default graph.
-  """
-  return _classifier("InceptionV3", batch, image)
-
-
-@model("resnet50", batch=integer(32), image=integer(224, minimum=32))
-def resnet50(batch: int, image: int) -> Model:
-  """Builds ResNet-50 (He et al. 2015, arXiv:1512.03385).
-
-  Args:
-    batch: images of a step.
-    image: rows and columns of an image.
-
-  Returns:
-    The forward pass and its loss, in the default graph.
-  """
-  return _classifier("ResNet50", batch, image)
-
-
-@model("nasnet_mobile", batch=integer(32), image=integer(224, minimum=32))
-def nasnet_mobile(batch: int, image: int) -> Model:
-  """Builds NASNet-A (4 @ 1056), the mobile size (Zoph et al. 2017, arXiv:1707.07012).
-
-  Args:
-    batch: images of a step.
-    image: rows and columns of an image.
-
-  Returns:
-    The forward pass and its loss, in the default graph.
-  """
-  return _classifier("NASNetMobile", batch, image)
-
-
-@model("nasnet_large", batch=integer(32), image=integer(331, minimum=32))
-def nasnet_large(batch: int, image: int) -> Model:
-  """Builds NASNet-A (6 @ 4032), the large size (Zoph et al. 2017, arXiv:1707.07012).
-
-  Args:
-    batch: images of a step.
-    image: rows and columns of an image.
-
-  Returns:
-    The forward pass and its loss, in the default graph.
-  """
-  return _classifier("NASNetLarge", batch, image)
+# Name -> name in keras.applications, pixels a side, and the least that keras.applications accepts.
+_ARCHITECTURES = {
+    "inception_v3": ("InceptionV3", 299, 75),  # Szegedy et al. 2015, arXiv:1512.00567
+    "resnet50": ("ResNet50", 224, 32),  # He et al. 2015, arXiv:1512.03385
+    # NASNet-A (4 @ 1056) and (6 @ 4032), Zoph et al. 2017, arXiv:1707.07012
+    "nasnet_mobile": ("NASNetMobile", 224, 32),
+    "nasnet_large": ("NASNetLarge", 331, 32)}
 
 
 def _classifier(architecture: str, batch: int, image: int) -> Model:
-  """`keras.applications.<architecture>` with random weights, in training mode."""
-  import tensorflow as tf
+  """Builds a model of `keras.applications` with random weights, in training mode.
 
+  Args:
+    architecture: its name there.
+    batch: images of a step.
+    image: rows and columns of an image.
+
+  Returns:
+    The forward pass and its loss, in the default graph.
+  """
   keras = legacy_keras()
-  v1 = tf.compat.v1
   images = v1.placeholder(tf.float32, [batch, image, image, 3], name="images")
   labels = v1.placeholder(tf.int32, [batch], name="labels")
-  with warnings.catch_warnings(), _quiet_log(tf):
+  logger = tf.get_logger()
+  with warnings.catch_warnings(), contextlib.ExitStack() as after:
+    # Keras, not the user, makes the deprecated calls that TensorFlow logs here.
+    after.callback(logger.setLevel, logger.level)
+    logger.setLevel(logging.ERROR)
     # Applications take no `training` argument, and calling the finished model again with one
     # would put every layer into the graph twice: the learning phase is the way to build once.
     warnings.filterwarnings("ignore", message=".*set_learning_phase.*")
@@ -94,18 +59,6 @@ def _classifier(architecture: str, batch: int, image: int) -> Model:
       labels=labels, logits=network.outputs[0], name="cross_entropy")
   loss = tf.reduce_mean(cross_entropy, name="loss")
   return Model(loss=loss, feeds=(images, labels), updates=network.updates)
-
-
-@contextlib.contextmanager
-def _quiet_log(tf: Any) -> Iterator[None]:
-  """Hides TensorFlow's notes on deprecated calls that Keras makes, not the user."""
-  logger = tf.get_logger()
-  level = logger.level
-  logger.setLevel(logging.ERROR)
-  try:
-    yield
-  finally:
-    logger.setLevel(level)
 
 
 def legacy_keras() -> Any:
@@ -128,9 +81,12 @@ def legacy_keras() -> Any:
     found = f"Keras {keras.__version__}"
   except ImportError:
     found = "no Keras"
-  import tensorflow as tf
-
   release = ".".join(tf.__version__.split(".")[:2])
   raise SetupError(
       f"the zoo builds its image models with Keras 2 and found {found}; install the legacy Keras "
       f"with: pip install 'tf-keras~={release}.0'") from missing
+
+
+for _name, (_architecture, _side, _least) in _ARCHITECTURES.items():
+  model(_name, batch=integer(32), image=integer(_side, minimum=_least))(
+      functools.partial(_classifier, _architecture))

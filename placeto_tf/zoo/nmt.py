@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tensorflow as tf
+
 from placeto_tf.zoo import recurrent
-from placeto_tf.zoo.attention import AdditiveAttention
 from placeto_tf.zoo.registry import Model, integer, model
+
+v1 = tf.compat.v1
 
 
 @model(
@@ -26,19 +29,16 @@ def nmt(batch: int, layers: int, steps: int, hidden: int, vocab: int, dropout: i
   Returns:
     The forward pass and its loss, in the default graph.
   """
-  import tensorflow as tf
-
   source = recurrent.tokens("source", batch, steps)
   target = recurrent.tokens("target", batch, steps)
   labels = recurrent.tokens("labels", batch, steps)
-  scope = tf.compat.v1.variable_scope
-  with scope("encoder"):
+  with v1.variable_scope("encoder"):
     encoder = recurrent.LstmStack(layers, batch, hidden, hidden, dropout / 100)
-    encoded = [encoder.step(word) for word in recurrent.embed(source, vocab, hidden)]
-  with scope("decoder"):
+    encoded = encoder.run(recurrent.embed(source, vocab, hidden))
+  with v1.variable_scope("decoder"):
     decoder = recurrent.LstmStack(layers, batch, 2 * hidden, hidden, dropout / 100)
     decoder.state = list(encoder.state)
-    attention = AdditiveAttention(encoded, hidden)
+    attention = recurrent.AdditiveAttention(encoded, hidden)
     context = tf.zeros([batch, hidden], name="context")
     outputs = []
     for word in recurrent.embed(target, vocab, hidden):

@@ -1,14 +1,15 @@
-"""LSTM stacks of plain TensorFlow ops, unrolled over the steps, for the sequence models.
+"""Layers of plain TensorFlow ops for the sequence models: LSTM stacks, unrolled, and attention.
 
-Dimensions: B batch, T steps, H hidden size, V vocabulary.
+Dimensions: B batch, T steps, S source steps, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Sequence, Tuple
+from typing import List, Sequence, Tuple
 
-if TYPE_CHECKING:
-  import tensorflow as tf
+import tensorflow as tf
+
+v1 = tf.compat.v1
 
 _SCALE = 0.08  # initial weights are uniform in [-_SCALE, _SCALE] (Sutskever et al. 2014)
 
@@ -22,9 +23,6 @@ def weight(name: str, shape: Sequence[int]) -> tf.Variable:
   Returns:
     The float32 variable.
   """
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
   return v1.get_variable(
       name, shape, tf.float32, v1.random_uniform_initializer(-_SCALE, _SCALE), use_resource=True)
 
@@ -39,9 +37,7 @@ def tokens(name: str, batch: int, steps: int) -> tf.Tensor:
   Returns:
     [B, T] int32.
   """
-  import tensorflow as tf
-
-  return tf.compat.v1.placeholder(tf.int32, [batch, steps], name=name)
+  return v1.placeholder(tf.int32, [batch, steps], name=name)
 
 
 def embed(ids: tf.Tensor, vocab: int, hidden: int) -> List[tf.Tensor]:
@@ -54,9 +50,7 @@ def embed(ids: tf.Tensor, vocab: int, hidden: int) -> List[tf.Tensor]:
   Returns:
     T tensors [B, H].
   """
-  import tensorflow as tf
-
-  with tf.compat.v1.variable_scope("embedding"):
+  with v1.variable_scope("embedding"):
     return tf.unstack(tf.nn.embedding_lookup(weight("table", [vocab, hidden]), ids), axis=1)
 
 
@@ -71,9 +65,7 @@ def cross_entropy(outputs: Sequence[tf.Tensor], labels: tf.Tensor, vocab: int) -
   Returns:
     A scalar.
   """
-  import tensorflow as tf
-
-  with tf.compat.v1.variable_scope("softmax"):
+  with v1.variable_scope("softmax"):
     flat = tf.concat(outputs, axis=0)  # [T*B, H]
     logits = tf.nn.bias_add(
         tf.matmul(flat, weight("kernel", [flat.shape[1], vocab])), weight("bias", [vocab]))
@@ -99,14 +91,12 @@ class LstmStack:
       hidden: H, width of every layer's state.
       dropout: share of a cell's inputs that is dropped.
     """
-    import tensorflow as tf
-
     self._dropout = dropout
     self._steps = 0
     self._weights = []
     self.state: List[Tuple[tf.Tensor, tf.Tensor]] = []  # (cell, output) of each layer, [B, H] each
     for layer in range(layers):
-      with tf.compat.v1.variable_scope(f"layer_{layer}"):
+      with v1.variable_scope(f"layer_{layer}"):
         width = (inputs if layer == 0 else hidden) + hidden
         self._weights.append((
             tf.convert_to_tensor(weight("kernel", [width, 4 * hidden])),
@@ -117,10 +107,8 @@ class LstmStack:
 
   def step(self, inputs: tf.Tensor) -> tf.Tensor:
     """Runs all layers one step: inputs [B, inputs] -> the top layer's output [B, H]."""
-    import tensorflow as tf
-
     for layer, (kernel, bias) in enumerate(self._weights):
-      with tf.compat.v1.name_scope(f"layer_{layer}/step_{self._steps}"):
+      with v1.name_scope(f"layer_{layer}/step_{self._steps}"):
         if self._dropout:
           inputs = tf.nn.dropout(inputs, rate=self._dropout)
         cell, output = self.state[layer]
@@ -132,3 +120,31 @@ class LstmStack:
         self.state[layer] = (cell, inputs)
     self._steps += 1
     return inputs
+
+  def run(self, inputs: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+    """Runs a step for each of the inputs [B, inputs]; returns the outputs [B, H]."""
+    return [self.step(step_inputs) for step_inputs in inputs]
+
+
+class AdditiveAttention:
+  """Attention over the S outputs of an encoder (Bahdanau et al. 2014, arXiv:1409.0473)."""
+
+  def __init__(self, encoded: Sequence[tf.Tensor], hidden: int):
+    """Makes the variables and the keys; `encoded` are S tensors [B, H]."""
+    self._steps = 0
+    with v1.variable_scope("attention"):
+      self._memory = tf.stack(encoded, axis=1)  # [B, S, H]
+      keys = tf.matmul(
+          tf.reshape(self._memory, [-1, hidden]), weight("keys", [hidden, hidden]))
+      self._keys = tf.reshape(keys, self._memory.shape)
+      self._query = tf.convert_to_tensor(weight("query", [hidden, hidden]))
+      self._score = tf.convert_to_tensor(weight("score", [hidden]))
+
+  def context(self, query: tf.Tensor) -> tf.Tensor:
+    """Returns the mean [B, H] of the memory, weighted by its match with the query [B, H]."""
+    with v1.name_scope(f"attention/step_{self._steps}"):
+      projected = tf.expand_dims(tf.matmul(query, self._query), axis=1)  # [B, 1, H]
+      scores = tf.reduce_sum(self._score * tf.tanh(self._keys + projected), axis=2)  # [B, S]
+      weights = tf.expand_dims(tf.nn.softmax(scores), axis=2)  # [B, S, 1]
+      self._steps += 1
+      return tf.reduce_sum(weights * self._memory, axis=1)

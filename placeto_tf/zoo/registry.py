@@ -102,12 +102,7 @@ class Model:
   clip_norm: Optional[float] = None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Entry:
-  function: Callable[..., Model]
-  options: Mapping[str, Option]
-
-
+_Entry = Tuple[Callable[..., Model], Mapping[str, Option]]  # a model's function and its options
 _ENTRIES: Dict[str, _Entry] = {}
 _COMMON = {"optimizer": word(*training.OPTIMIZERS), "seed": integer(0, minimum=0)}
 
@@ -116,7 +111,7 @@ def model(name: str, **options: Option) -> Callable[[Callable], Callable]:
   """Decorator that registers a model function under `name` with the options it takes."""
 
   def enter(function: Callable) -> Callable:
-    _ENTRIES[name] = _Entry(function, {**options, **_COMMON})
+    _ENTRIES[name] = function, {**options, **_COMMON}
     return function
 
   return enter
@@ -140,7 +135,7 @@ def resolve(spec: str) -> Tuple[str, Dict[str, Any]]:
   name, *parts = spec.split(":")
   if name not in _entries():
     raise GraphError(f"the zoo has no model {name!r}; choose one of {', '.join(names())}")
-  options = _ENTRIES[name].options
+  options = _ENTRIES[name][1]
   values = {key: option.default for key, option in options.items()}
   given = set()
   for part in parts:
@@ -173,7 +168,7 @@ def build(spec: str) -> ZooGraph:
   import tensorflow as tf
 
   name, values = resolve(spec)
-  function = _ENTRIES[name].function
+  function, _ = _ENTRIES[name]
   arguments = {key: value for key, value in values.items() if key not in _COMMON}
   graph = tf.Graph()
   with graph.as_default():

@@ -29,7 +29,6 @@ def rnnlm(
   words = recurrent.tokens("tokens", batch, steps)
   labels = recurrent.tokens("labels", batch, steps)
   inputs = recurrent.embed(words, vocab, hidden)
-  stack = recurrent.LstmStack(layers, batch, hidden, hidden, dropout / 100)
-  outputs = [stack.step(step_inputs) for step_inputs in inputs]
+  outputs = recurrent.LstmStack(layers, batch, hidden, hidden, dropout / 100).run(inputs)
   loss = recurrent.cross_entropy(outputs, labels, vocab)
   return Model(loss=loss, feeds=(words, labels), clip_norm=5.0)

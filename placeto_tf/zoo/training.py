@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Mapping, Optional, Sequence
 
 from placeto_tf.zoo.zoo_graph import TRAIN_OP
 
 if TYPE_CHECKING:
   import tensorflow as tf
 
-# Learning rates are those of common recipes; a placement does not depend on them.
-OPTIMIZERS = ("momentum", "rmsprop", "adam", "sgd")
+# Name -> the optimizer, from the module `tf.compat.v1.train`. Learning rates are those of common
+# recipes; a placement does not depend on them.
+OPTIMIZERS: Mapping[str, Callable[[Any], tf.compat.v1.train.Optimizer]] = {
+    "momentum": lambda train: train.MomentumOptimizer(0.01, momentum=0.9),
+    "rmsprop": lambda train: train.RMSPropOptimizer(0.001, momentum=0.9),
+    "adam": lambda train: train.AdamOptimizer(0.001),
+    "sgd": lambda train: train.GradientDescentOptimizer(0.01)}
 
 
 @contextlib.contextmanager
@@ -63,7 +68,7 @@ def add_training(
 
   v1 = tf.compat.v1
   with v1.name_scope("optimizer"):
-    trainer = _optimizer(optimizer)
+    trainer = OPTIMIZERS[optimizer](v1.train)
     pairs = trainer.compute_gradients(loss, v1.trainable_variables())
     if clip_norm is not None:
       clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], clip_norm)
@@ -73,16 +78,3 @@ def add_training(
   v1.get_default_graph().clear_collection(TRAIN_OP)  # the optimizer has put its own op there
   v1.add_to_collection(TRAIN_OP, train_op)
   return train_op
-
-
-def _optimizer(name: str) -> tf.compat.v1.train.Optimizer:
-  import tensorflow as tf
-
-  train = tf.compat.v1.train
-  if name == "momentum":
-    return train.MomentumOptimizer(0.01, momentum=0.9)
-  if name == "rmsprop":
-    return train.RMSPropOptimizer(0.001, momentum=0.9)
-  if name == "adam":
-    return train.AdamOptimizer(0.001)
-  return train.GradientDescentOptimizer(0.01)

@@ -5,10 +5,11 @@ Dimensions: B batch, T positions, H hidden size.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Optional, Sequence
+from typing import Callable, Optional, Sequence
 
-if TYPE_CHECKING:
-  import tensorflow as tf
+import tensorflow as tf
+
+v1 = tf.compat.v1
 
 _STDDEV = 0.02  # of initial weights (Devlin et al. 2018)
 
@@ -22,9 +23,6 @@ def weight(name: str, shape: Sequence[int]) -> tf.Variable:
   Returns:
     The float32 variable.
   """
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
   return v1.get_variable(
       name, shape, tf.float32, v1.truncated_normal_initializer(stddev=_STDDEV), use_resource=True)
 
@@ -39,9 +37,6 @@ def constant_weight(name: str, shape: Sequence[int], value: float) -> tf.Variabl
   Returns:
     The float32 variable.
   """
-  import tensorflow as tf
-
-  v1 = tf.compat.v1
   return v1.get_variable(
       name, shape, tf.float32, v1.constant_initializer(value), use_resource=True)
 
@@ -61,9 +56,7 @@ def dense(
   Returns:
     [..., width].
   """
-  import tensorflow as tf
-
-  with tf.compat.v1.variable_scope(name):
+  with v1.variable_scope(name):
     shape = inputs.shape.as_list()
     flat = tf.reshape(inputs, [-1, shape[-1]])
     flat = tf.matmul(flat, weight("kernel", [shape[-1], width]))
@@ -84,9 +77,7 @@ def layer_norm(name: str, inputs: tf.Tensor) -> tf.Tensor:
   Returns:
     [..., H].
   """
-  import tensorflow as tf
-
-  with tf.compat.v1.variable_scope(name):
+  with v1.variable_scope(name):
     width = [inputs.shape.as_list()[-1]]
     mean, variance = tf.nn.moments(inputs, axes=[-1], keepdims=True)
     return tf.nn.batch_normalization(
@@ -104,15 +95,11 @@ def dropout(inputs: tf.Tensor, rate: float) -> tf.Tensor:
   Returns:
     A tensor of the shape of the inputs.
   """
-  import tensorflow as tf
-
   return tf.nn.dropout(inputs, rate=rate) if rate else inputs
 
 
 def gelu(inputs: tf.Tensor) -> tf.Tensor:
   """Applies the Gaussian error linear unit, by its tanh approximation (arXiv:1606.08415)."""
-  import tensorflow as tf
-
   return 0.5 * inputs * (1.0 + tf.tanh(0.7978845608 * (inputs + 0.044715 * inputs**3)))
 
 
@@ -126,16 +113,12 @@ def split_heads(inputs: tf.Tensor, heads: int) -> tf.Tensor:
   Returns:
     [B, heads, T, H / heads].
   """
-  import tensorflow as tf
-
   batch, steps, width = inputs.shape.as_list()
   return tf.transpose(tf.reshape(inputs, [batch, steps, heads, width // heads]), [0, 2, 1, 3])
 
 
 def merge_heads(inputs: tf.Tensor) -> tf.Tensor:
   """Concatenates heads: [B, heads, T, H / heads] -> [B, T, H]."""
-  import tensorflow as tf
-
   batch, heads, steps, width = inputs.shape.as_list()
   return tf.reshape(tf.transpose(inputs, [0, 2, 1, 3]), [batch, steps, heads * width])
 
@@ -150,8 +133,6 @@ def mean_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
   Returns:
     A scalar.
   """
-  import tensorflow as tf
-
   width = logits.shape.as_list()[-1]
   return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(
       labels=tf.reshape(labels, [-1]), logits=tf.reshape(logits, [-1, width])))

@@ -5,13 +5,14 @@ Dimensions: B batch, T positions of a segment, M remembered positions, H hidden 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Tuple
+from typing import Tuple
+
+import tensorflow as tf
 
 from placeto_tf.zoo import recurrent, transformer
 from placeto_tf.zoo.registry import Model, integer, model
 
-if TYPE_CHECKING:
-  import tensorflow as tf
+v1 = tf.compat.v1
 
 
 @model(
@@ -41,12 +42,9 @@ def transformer_xl(
   Returns:
     The forward pass and its loss, in the default graph.
   """
-  import tensorflow as tf
-
   hidden, drop = heads * width, dropout / 100
   words = recurrent.tokens("tokens", batch, segment)
   labels = recurrent.tokens("labels", batch, segment)
-  v1 = tf.compat.v1
   with v1.variable_scope("embedding"):
     table = tf.convert_to_tensor(transformer.weight("table", [vocab, hidden]))
     value = transformer.dropout(tf.gather(table, words) * hidden**0.5, drop)
@@ -78,8 +76,6 @@ def transformer_xl(
 
 def _positions(count: int, hidden: int) -> tf.Tensor:
   """Returns sinusoids of the distances count-1, ..., 0: [1, M+T, H]."""
-  import tensorflow as tf
-
   distances = tf.range(count - 1, -1, -1.0)
   rates = 10000.0 ** (-tf.range(0.0, hidden, 2.0) / hidden)
   angles = tf.expand_dims(distances, 1) * rates
@@ -90,11 +86,9 @@ def _layer(
     value: tf.Tensor, context: tf.Tensor, positions: tf.Tensor, biases: Tuple[tf.Tensor, tf.Tensor],
     later: tf.Tensor, inner: int, drop: float) -> tf.Tensor:
   """Applies a decoder layer: value [B, T, H] looks at context [B, M+T, H] -> [B, T, H]."""
-  import tensorflow as tf
-
   heads, width = biases[0].shape.as_list()[1::2]
   hidden = heads * width
-  with tf.compat.v1.variable_scope("attention"):
+  with v1.variable_scope("attention"):
     query = transformer.split_heads(transformer.dense("query", value, hidden, bias=False), heads)
     key, content = (
         transformer.split_heads(transformer.dense(name, context, hidden, bias=False), heads)
@@ -124,8 +118,6 @@ def relative_shift(scores: tf.Tensor) -> tf.Tensor:
   Returns:
     [B, heads, T, M+T]: row i, column j is the score of distance M+i-j where that is not negative.
   """
-  import tensorflow as tf
-
   batch, heads, steps, length = scores.shape.as_list()
   padded = tf.pad(scores, [[0, 0], [0, 0], [0, 0], [1, 0]])
   rows = tf.reshape(padded, [batch, heads, length + 1, steps])

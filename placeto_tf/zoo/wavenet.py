@@ -5,13 +5,10 @@ Dimensions: B batch, T samples, C channels.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import tensorflow as tf
 
 from placeto_tf.zoo import recurrent, transformer
 from placeto_tf.zoo.registry import Model, integer, model
-
-if TYPE_CHECKING:
-  import tensorflow as tf
 
 
 @model(
@@ -32,8 +29,6 @@ def wavenet(
   Returns:
     The forward pass and its loss, in the default graph.
   """
-  import tensorflow as tf
-
   audio = recurrent.tokens("audio", batch, samples)
   labels = recurrent.tokens("labels", batch, samples)
   per_stack = -(-layers // stacks)
@@ -58,8 +53,6 @@ def wavenet(
 
 def _gated(value: tf.Tensor, dilation: int) -> tf.Tensor:
   """Applies the gated convolution of a layer, [B, T, C] -> [B, T, C]."""
-  import tensorflow as tf
-
   channels = value.shape.as_list()[-1]
   both = tf.concat([delay(value, dilation), value], axis=2)
   gates = transformer.dense("gates", both, 2 * channels)
@@ -77,8 +70,6 @@ def delay(value: tf.Tensor, steps: int) -> tf.Tensor:
   Returns:
     [B, T, C].
   """
-  import tensorflow as tf
-
   batch, samples, channels = value.shape.as_list()
   steps = min(steps, samples)
   kept = tf.slice(value, [0, 0, 0], [batch, samples - steps, channels])

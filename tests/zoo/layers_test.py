@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from placeto_tf.zoo import attention, recurrent
 from placeto_tf.zoo import convolutional as layers
+from placeto_tf.zoo import recurrent
 
 v1 = tf.compat.v1
 
@@ -56,7 +56,7 @@ def test_attention_weighs_the_memory_by_a_softmax_of_scores():
   encoded = rng.normal(size=(source, batch, hidden)).astype(np.float32)
   query = rng.normal(size=(batch, hidden)).astype(np.float32)
   with tf.Graph().as_default():
-    attending = attention.AdditiveAttention([tf.constant(step) for step in encoded], hidden)
+    attending = recurrent.AdditiveAttention([tf.constant(step) for step in encoded], hidden)
     context = attending.context(tf.constant(query))
     weights = {variable.op.name: variable for variable in v1.trainable_variables()}
     with v1.Session() as session:
