@@ -14,6 +14,7 @@ import numpy as np
 from placeto_tf.grouping.contraction import Contraction
 from placeto_tf.grouping.node_sets import NONE, NodeSets, edge_of, find, key_of, may_merge, merge
 from placeto_tf.simulation.compiling import compiled, part
+from placeto_tf.simulation.heaps import pop, push, sink
 
 
 class Merger:
@@ -126,15 +127,6 @@ class Merger:
     """
     _merge_heaviest_edges(self.sets, max_sets, float(cap_us))
 
-  def merge_isolated(self, max_sets: int, cap_us: float) -> None:
-    """Merges sets with no neighbour of equal mask, the lightest two first.
-
-    Args:
-      max_sets: ends when so many sets are left.
-      cap_us: the largest compute time of a merged set.
-    """
-    _merge_isolated(self.sets, len(self.masks), max_sets, float(cap_us))
-
   def merge_compatible(self, max_sets: int) -> None:
     """Last resort: merges sets whose masks differ but intersect, the lightest first."""
     if self.num_sets <= max_sets:
@@ -166,7 +158,7 @@ class Merger:
     before = self.sets.weight_us[self.roots()]
     while self.num_sets > max_sets:
       self.merge_heaviest_edges(max_sets, cap_us)
-      self.merge_isolated(max_sets, cap_us)
+      _merge_isolated(self.sets, len(self.masks), max_sets, float(cap_us))
       if self.num_sets <= max_sets:
         break
       total = math.fsum(before.tolist()) if total is None else total
@@ -224,13 +216,11 @@ def _merge_heaviest_edges(sets, max_sets, cap_us):
         size += 1
       half = sets.after[half]
   for i in range(size // 2 - 1, -1, -1):
-    _sink(priority, keys, size, i)
+    sink(0, size, i, priority, keys)
   changed = np.empty(m, np.int64)
   while size > 0 and sets.num_sets[0] > max_sets:
-    negative, key = priority[0], keys[0]
+    negative, key = priority[0], pop(0, size, priority, keys)
     size -= 1
-    priority[0], keys[0] = priority[size], keys[size]
-    _sink(priority, keys, size, 0)
     # Entries are not removed when a set changes; stale entries are skipped here.
     edge = edge_of(sets, key)
     if edge == NONE or sets.traffic[edge] != -negative:
@@ -256,12 +246,13 @@ def _merge_heaviest_edges(sets, max_sets, cap_us):
         priority[k], keys[k] = old_priority[k], old_keys[k]
     for k in range(count):
       key = key_of(sets, root, changed[k])
-      _push(priority, keys, size, -sets.traffic[edge_of(sets, key)], key)
+      push(0, size, -sets.traffic[edge_of(sets, key)], key, priority, keys)
       size += 1
 
 
 @compiled(nogil=True)
 def _merge_isolated(sets, num_patterns, max_sets, cap_us):
+  """Merges sets with no neighbour of equal mask, the lightest two first."""
   m = sets.parent.shape[0]
   isolated, count = np.empty(m, np.int64), 0
   for u in range(m):
@@ -284,44 +275,13 @@ def _merge_isolated(sets, num_patterns, max_sets, cap_us):
     for k in range(i, count):
       u = isolated[k]
       if sets.pattern[u] == pattern:
-        _push(weights, roots, size, sets.weight_us[u], u)
+        push(0, size, sets.weight_us[u], u, weights, roots)
         size += 1
     while size > 1 and sets.num_sets[0] > max_sets:
-      weight_us, u = weights[0], roots[0]
+      weight_us, u = weights[0], pop(0, size, weights, roots)
       size -= 1
-      weights[0], roots[0] = weights[size], roots[size]
-      _sink(weights, roots, size, 0)
       if weight_us + weights[0] > cap_us:
         break
       root = merge(sets, u, roots[0])
       weights[0], roots[0] = sets.weight_us[root], root
-      _sink(weights, roots, size, 0)
-
-
-@part
-def _push(priority, keys, size, new, key):
-  """Adds an entry to a heap of `size` entries, the least (priority, key) first."""
-  i = size
-  while i > 0:
-    above = (i - 1) // 2
-    if priority[above] < new or (priority[above] == new and keys[above] <= key):
-      break
-    priority[i], keys[i] = priority[above], keys[above]
-    i = above
-  priority[i], keys[i] = new, key
-
-
-@part
-def _sink(priority, keys, size, i):
-  """Moves a heap's entry i down, past smaller entries."""
-  while True:
-    least = i
-    for below in range(2 * i + 1, min(2 * i + 3, size)):
-      if priority[below] < priority[least] or (
-          priority[below] == priority[least] and keys[below] < keys[least]):
-        least = below
-    if least == i:
-      return
-    priority[i], priority[least] = priority[least], priority[i]
-    keys[i], keys[least] = keys[least], keys[i]
-    i = least
+      sink(0, size, 0, weights, roots)

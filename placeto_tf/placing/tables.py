@@ -74,7 +74,7 @@ def picture(result: Any) -> bytes:
   if current is not None and len(current) == result.graph.num_ops:
     before = Simulator(result.graph, result.costs, result.cluster).simulate(current)
   return timeline.timeline_png(
-      result.simulated, graph=result.graph, costs=result.costs, before=before,
+      result.graph, result.costs, result.simulated, before=before,
       title=f"placed: {ms_text(result.step_time_us)}")
 
 

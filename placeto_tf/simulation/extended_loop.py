@@ -44,10 +44,11 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.simulation.compiling import compiled, inlined
 from placeto_tf.simulation.event_loop import END, finish, insert
+from placeto_tf.simulation.heaps import pop, push
 
 IDLE, BUSY, COOLING = 0, 1, 2
 PACK, UNPACK = 0, 1
-INLINE = 2.0**52  # above every other order, and exact even minus any number of arrivals
+INLINE = -(2.0**52)  # below every other order, and exact even plus any number of arrivals
 # Indices into `Workspace.counts`.
 ENTERING, SENT, ARRIVALS, TRANSFERS, JOBS, FIRST, LAST = 0, 1, 2, 3, 4, 5, 6
 # Kinds of events of transfers; the kind of an arrival is its device, 0 or more.
@@ -114,7 +115,7 @@ class Workspace(NamedTuple):
   queue_starts: np.ndarray  # [D+1] int64, the start of each compute queue in `items`
   queue_sizes: np.ndarray  # [D] int64
   inline_count: np.ndarray  # [D] int64, inline items in each compute queue
-  items: np.ndarray  # [Q] int64, the compute queues, heaps by order, of which no two are equal
+  items: np.ndarray  # [Q] int64, the compute queues, `heaps` by orders, of which no two are equal
   orders: np.ndarray  # [Q] float64
   entering: np.ndarray  # [Q] int64, items that enter a compute queue in this round
   causes: np.ndarray  # [Q] int64, op whose end made them ready, N + device at 0, or -1
@@ -171,45 +172,6 @@ class Workspace(NamedTuple):
 
 
 @compiled(_nrt=False)
-def _push(base, size, item, order, items, orders):
-  """Adds an item to the heap at items[base:base+size]; the highest order comes first."""
-  # Sift up: parents of a lower order move down.
-  at = size
-  while at > 0:
-    up = (at - 1) // 2
-    if orders[base + up] > order:
-      break
-    items[base + at] = items[base + up]
-    orders[base + at] = orders[base + up]
-    at = up
-  items[base + at] = item
-  orders[base + at] = order
-
-
-@compiled(_nrt=False)
-def _pop(base, size, items, orders):
-  """Takes the first item from the heap at items[base:base+size]."""
-  top = items[base]
-  last = size - 1
-  item, order = items[base + last], orders[base + last]
-  at = 0
-  # Sift down: the last item takes the place of the first, under larger children.
-  while 2 * at + 1 < last:
-    down = 2 * at + 1
-    right = down + 1
-    if right < last and orders[base + right] > orders[base + down]:
-      down = right
-    if order > orders[base + down]:
-      break
-    items[base + at] = items[base + down]
-    orders[base + at] = orders[base + down]
-    at = down
-  items[base + at] = item
-  orders[base + at] = order
-  return top
-
-
-@compiled(_nrt=False)
 def _sort(first, last, items, keys):
   """Sorts items[first:last] by keys, in place and stably."""
   for k in range(first + 1, last):
@@ -251,7 +213,7 @@ def _enter(item, cause, turn, w):
 @inlined
 def _enqueue(item, d, order, w):
   """Adds an item to device d's compute queue."""
-  _push(w.queue_starts[d], w.queue_sizes[d], item, order, w.items, w.orders)
+  push(w.queue_starts[d], w.queue_sizes[d], order, item, w.orders, w.items)
   w.queue_sizes[d] += 1
   w.counts[ARRIVALS] += 1
 
@@ -565,12 +527,13 @@ def _end(x, now, place, tables, extensions, w):
 
 
 @inlined
-def _queue_as_executor(place, tables, extensions, w):
-  """Queues the items that enter in this round, in the order of TensorFlow's executor."""
+def _queue_items(place, tables, extensions, w):
+  """Queues the items that enter in this round, by arrival or in the order of the executor."""
   n = tables.in_degrees.shape[0]
   k = 0
   while k < w.counts[ENTERING]:
-    cause = w.causes[k]
+    # By arrival, causes do not matter: each item is a group of its own, behind all earlier items.
+    cause = w.causes[k] if extensions.executor else np.int64(-1)
     stop = k + 1
     # Items made ready by one op's end are side by side; each other item is a group of its own.
     while stop < w.counts[ENTERING] and cause >= 0 and w.causes[stop] == cause:
@@ -594,24 +557,14 @@ def _queue_as_executor(place, tables, extensions, w):
         continue
       d = _device(item, n, place, w.job_ints)
       arrival = w.counts[ARRIVALS]
-      # Highest order first: inline items by arrival, then the deque's front, then its back.
-      order = np.float64(arrival + 1 if cause >= 0 else -arrival)
+      # Least order first: inline items by arrival, then the deque's front, then its back.
+      order = np.float64(-arrival - 1 if cause >= 0 else arrival)
       if inline:
-        order = INLINE - arrival
+        order = INLINE + arrival
         w.inline_count[d] += 1
       w.is_inline[item] = inline
       _enqueue(item, d, order, w)
     k = stop
-  w.counts[ENTERING] = 0
-
-
-@inlined
-def _queue_by_arrival(place, tables, w):
-  """Queues the items that enter in this round."""
-  n = tables.in_degrees.shape[0]
-  for k in range(w.counts[ENTERING]):
-    item = w.entering[k]
-    _enqueue(item, _device(item, n, place, w.job_ints), -np.float64(w.counts[ARRIVALS]), w)
   w.counts[ENTERING] = 0
 
 
@@ -670,7 +623,7 @@ def _others_compute(d, w):
 def _start_item(d, begin, now, starts, tables, extensions, w):
   """Starts the first item of device d's queue; its work begins at `begin`."""
   n = tables.in_degrees.shape[0]
-  item = _pop(w.queue_starts[d], w.queue_sizes[d], w.items, w.orders)
+  item = pop(w.queue_starts[d], w.queue_sizes[d], w.orders, w.items)
   w.queue_sizes[d] -= 1
   if extensions.executor and w.is_inline[item]:
     w.inline_count[d] -= 1
@@ -798,10 +751,7 @@ def simulate_range(
         if x < tables.kinds.shape[0] and w.state[x] == COOLING:
           w.due[x] = max(w.due[x], w.launched_us[tables.launchers[x]])
       # ... then items that became ready are queued ...
-      if extensions.executor:
-        _queue_as_executor(place, tables, extensions, w)
-      else:
-        _queue_by_arrival(place, tables, w)
+      _queue_items(place, tables, extensions, w)
       _queue_transfers(now, place, tables, extensions, w)
       # ... and idle devices start, with ops and unpacking.
       _start(now, starts, tables, extensions, w)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import copy
-import itertools
 import os
 import threading
 from typing import Any, Dict, Optional, Tuple
@@ -136,23 +135,15 @@ class Simulator:
     threads = min(self.num_threads, b)
     # Small pieces, so that a slow core does not delay the whole batch.
     piece = max(1, b // (8 * threads)) if threads > 1 else max(b, 1)
-    pieces = itertools.count(0, piece)
 
-    # Threads take pieces from one counter, so that each placement is simulated exactly once.
-    def work():
+    def run(first: int) -> None:
       workspace = self.take_workspace()
-      for first in pieces:
-        if first >= b:
-          break
-        self.engine.run(
-            workspace, placements, first, min(first + piece, b), start_us, step_time_us, peak)
+      self.engine.run(
+          workspace, placements, first, min(first + piece, b), start_us, step_time_us, peak)
       self.return_workspace(workspace)
 
-    if threads <= 1:
-      work()
-    else:
-      for done in [self._threads().submit(work) for _ in range(threads)]:
-        done.result()
+    # The list waits for all pieces.
+    list((self._threads().map if threads > 1 else map)(run, range(0, b, piece)))
     return step_time_us, peak
 
   def check(self, placements: np.ndarray) -> np.ndarray:

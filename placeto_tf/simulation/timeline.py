@@ -141,17 +141,15 @@ def _arrows(
 
 
 def timeline_figure(
-    result: SimulationResult, *, graph: Optional[ComputationGraph] = None,
-    costs: Optional[OpCosts] = None, title: Optional[str] = None,
-    before: Optional[SimulationResult] = None, before_title: str = "before"):
-  """Draws a lane for each device and each bus, and, if costs are given, the memory of devices.
+    graph: ComputationGraph, costs: OpCosts, result: SimulationResult, *, title: str,
+    before: Optional[SimulationResult] = None):
+  """Draws a lane for each device and each bus, and the memory of devices.
 
   Args:
+    graph, costs: of the step.
     result: the step to draw.
-    graph, costs: of the step; without them memory is not drawn.
-    title: above the lanes; by default the step time.
+    title: above the lanes.
     before: another step, drawn above on the same time axis, with the devices that compute in it.
-    before_title: title above the lanes of `before`, beside its step time.
 
   Returns:
     A matplotlib figure.
@@ -159,17 +157,13 @@ def timeline_figure(
   from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, rarely needed
   from matplotlib.figure import Figure
   shown = _pictured_devices(result)
-  panels = [(result, shown, title or f"step time {result.step_time_us / _MS:.2f} ms")]
+  panels = [(result, shown, title)]
   # Panels from top to bottom; a step to compare with is drawn above.
   if before is not None:
     used = [d for d in _pictured_devices(before) if before.busy_us[d] > 0]
-    text = f"{before_title}: {before.step_time_us / _MS:,.4g} ms"
-    panels.insert(0, (before, used or shown, text))
-  # Inches: each device has two lanes, the title takes the rest.
-  heights = [0.55 * len(devices) + 0.6 for _, devices, _ in panels]
-  with_memory = graph is not None and costs is not None
-  if with_memory:
-    heights.append(1.8)
+    panels.insert(0, (before, used or shown, f"before: {before.step_time_us / _MS:,.4g} ms"))
+  # Inches: each device has two lanes, the title takes the rest; memory has a panel of its own.
+  heights = [*(0.55 * len(devices) + 0.6 for _, devices, _ in panels), 1.8]
   figure = Figure(figsize=(10, sum(heights) + 0.4 * len(heights) + 0.4), dpi=120)
   FigureCanvasAgg(figure)
   axes = figure.subplots(
@@ -179,15 +173,14 @@ def timeline_figure(
     lanes.set_title(text, fontsize=13)
   longest_us = max(step.step_time_us for step, _, _ in panels)
   axes[0].set_xlim(0, max(longest_us / _MS, 1e-9))
-  if graph is not None and costs is not None:
-    lifetimes = Lifetimes.of(graph, costs, result)
-    for lane, d in enumerate(shown):
-      times_us, held = lifetimes.usage(d)
-      axes[-1].step(times_us / _MS, held / GB, where="post", color=f"C{lane % 10}",
-                    label=result.cluster.device_names[d], linewidth=1)
-    axes[-1].set_ylabel("GB")
-    axes[-1].set_ylim(bottom=0)
-    axes[-1].legend(fontsize=9, loc="upper right")
+  lifetimes = Lifetimes.of(graph, costs, result)
+  for lane, d in enumerate(shown):
+    times_us, held = lifetimes.usage(d)
+    axes[-1].step(times_us / _MS, held / GB, where="post", color=f"C{lane % 10}",
+                  label=result.cluster.device_names[d], linewidth=1)
+  axes[-1].set_ylabel("GB")
+  axes[-1].set_ylim(bottom=0)
+  axes[-1].legend(fontsize=9, loc="upper right")
   axes[-1].set_xlabel("ms")
   figure.tight_layout()
   return figure
@@ -222,16 +215,16 @@ def _pictured_devices(result: SimulationResult) -> List[int]:
   return sorted(busiest[:_MAX_PICTURED_DEVICES].tolist())
 
 
-def timeline_png(result: SimulationResult, **options: Any) -> bytes:
+def timeline_png(*step: Any, **options: Any) -> bytes:
   """Draws `timeline_figure` as a PNG file.
 
   Args:
-    result: the step to draw.
-    options: of `timeline_figure`.
+    *step: graph, costs and schedule, as for `timeline_figure`.
+    **options: of `timeline_figure`.
 
   Returns:
     The content of the file.
   """
   content = io.BytesIO()
-  timeline_figure(result, **options).savefig(content, format="png")
+  timeline_figure(*step, **options).savefig(content, format="png")
   return content.getvalue()
