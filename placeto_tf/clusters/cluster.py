@@ -98,8 +98,16 @@ class Cluster:
     # The class is frozen: checked copies replace the given arrays.
     for field in ("bandwidth_bytes_per_us", "latency_us"):
       object.__setattr__(self, field, self._link_matrix(field))
+    # By the type of the default, which also covers fields added later.
     for each in dataclasses.fields(self):
-      self._check_scalar(each.name, each.default)
+      value = getattr(self, each.name)
+      # bool before float: a number given for a switch is an error.
+      if isinstance(each.default, bool):
+        if not isinstance(value, bool):
+          raise ClusterError(f"{each.name} is {value!r}; expected true or false")
+      elif isinstance(each.default, float) and (not is_number(value) or not 0 <= value <= MOST):
+        raise ClusterError(f"{each.name} is {value!r:.60}; expected a number that is 0 or more, "
+                           f"{MOST:g} at most")
     types = self.inline_op_types
     if isinstance(types, str) or not all(isinstance(op_type, str) for op_type in types):
       raise ClusterError(f"inline_op_types is {types!r}; expected a list of op types")
@@ -110,18 +118,6 @@ class Cluster:
     if self.busy_slowdown and self.ready_order != "executor":
       raise ClusterError(f"busy_slowdown is {self.busy_slowdown} with ready_order "
                          f"{self.ready_order!r}; it needs \"executor\"")
-
-  def _check_scalar(self, name: str, default: Any) -> None:
-    """Checks a field by the type of its default, which also covers fields added later."""
-    value = getattr(self, name)
-    # bool before float: a number given for a switch is an error.
-    if isinstance(default, bool):
-      if not isinstance(value, bool):
-        raise ClusterError(f"{name} is {value!r}; expected true or false")
-    elif isinstance(default, float):
-      if not is_number(value) or not 0 <= value <= MOST:
-        raise ClusterError(
-            f"{name} is {value!r:.60}; expected a number that is 0 or more, {MOST:g} at most")
 
   def _link_matrix(self, field: str) -> np.ndarray:
     """Returns a checked [D, D] copy; the unused diagonal has the best bandwidth, or latency 0."""

@@ -24,7 +24,7 @@ from typing import Any, Dict, Mapping, Sequence, Union
 
 import numpy as np
 
-from placeto_tf.clusters.device import Device
+from placeto_tf.clusters.device import Device, is_number
 from placeto_tf.errors import ClusterError
 from placeto_tf.files import outputs, user_files
 
@@ -107,17 +107,10 @@ def changed_fields(instance: Any) -> Dict[str, Any]:
     default = field.default
     if field.default_factory is not dataclasses.MISSING:
       default = field.default_factory()
-    # Fields without a default are always written.
-    if default is dataclasses.MISSING or not _equal(value, default):
+    # Fields without a default, such as the arrays of links, are always written.
+    if default is dataclasses.MISSING or value != default:
       found[field.name] = value
   return found
-
-
-def _equal(a: Any, b: Any) -> bool:
-  """Returns whether two values are equal, arrays by shape and elements."""
-  if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-    return a is not None and b is not None and np.array_equal(a, b)
-  return a == b
 
 
 def _expect_object(
@@ -197,11 +190,9 @@ def _links_from_json(links: Any, names: Mapping[str, int]) -> Dict[str, np.ndarr
 
 def _number(link: Mapping[str, Any], field: str, what: str) -> float:
   """Reads a number, NaN if it is missing; `Cluster` checks the range."""
-  value = link.get(field, float("nan"))
-  if isinstance(value, bool) or not isinstance(value, (int, float)) or (
-      field in link and not np.isfinite(value)):
-    raise ClusterError(f"{field} of {what} is {value!r}; expected a number")
-  return float(value)
+  if field in link and not is_number(link[field]):
+    raise ClusterError(f"{field} of {what} is {link[field]!r}; expected a number")
+  return float(link.get(field, "nan"))
 
 
 def _links_to_json(names: Sequence[str], matrices: Sequence[np.ndarray]) -> Dict[str, Any]:
@@ -214,20 +205,13 @@ def _links_to_json(names: Sequence[str], matrices: Sequence[np.ndarray]) -> Dict
   known, first, count = np.unique(kinds[apart], return_index=True, return_counts=True)
   most = known[np.lexsort((first, -count))[0]]  # of equally frequent kinds the first one
 
-  def link(i: int, j: int) -> Dict[str, float]:
-    """Returns the JSON fields of the link from device i to device j.
+  def link(kind: complex) -> Dict[str, float]:
+    """Returns the JSON fields of a link."""
+    return dict(zip(_LINK_FIELDS, (kind.real, kind.imag)))
 
-    Args:
-      i, j: device indices.
-
-    Returns:
-      Field -> number.
-    """
-    return dict(zip(_LINK_FIELDS, (float(matrix[i, j]) for matrix in matrices)))
-
-  found: Dict[str, Any] = {"default": dict(zip(_LINK_FIELDS, (most.real, most.imag)))}
+  found: Dict[str, Any] = {"default": link(complex(most))}
   # Every link of another kind is listed in full.
-  pairs = [{"from": names[i], "to": names[j], **link(i, j)}
+  pairs = [{"from": names[i], "to": names[j], **link(complex(kinds[i, j]))}
            for i, j in np.argwhere(apart & (kinds != most)).tolist()]
   if pairs:
     found["pairs"] = pairs

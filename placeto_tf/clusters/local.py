@@ -134,8 +134,8 @@ def _gpu(name: str, properties: DeviceProperties) -> Tuple[Device, presets.Prese
   """Returns a GPU with the properties found, and the preset of its generation."""
   capability = _capability(properties.environment.get("architecture", ""))
   # The first generation whose limit is above the capability.
-  preset = presets.preset(next(
-      (known for limit, known in _GENERATIONS if capability < limit), _NEWEST))
+  preset = presets.PRESETS[next(
+      (known for limit, known in _GENERATIONS if capability < limit), _NEWEST)]
   fields = _fields(properties)
   since, worth = _WORTH_SINCE
   fields["numCores"] = properties.num_cores * _WORTH.get(
@@ -166,7 +166,7 @@ def _cpu(
   # TensorFlow reports 256 MB for every CPU device.
   memory_bytes = _physical_memory_bytes() // sharing
   fields.pop("memorySize", None)
-  return Device(name, "CPU", memory_bytes, _CPU_EFFICIENCY, fields, host), presets.preset("cpu")
+  return Device(name, "CPU", memory_bytes, _CPU_EFFICIENCY, fields, host), presets.PRESETS["cpu"]
 
 
 def _fields(properties: DeviceProperties) -> Dict[str, Any]:

@@ -46,7 +46,7 @@ def narrowed_by_pins(
       cluster; two pins contradict one another; or an op cannot run on any of its devices.
   """
   narrowed, said = allowed.copy(), np.zeros(len(allowed), dtype=bool)
-  column = {name: j for j, name in enumerate(cluster.device_names)}
+  names = cluster.device_names
   # Sets of devices first: each restricts all colocated ops of the ops that match.
   for regex, devices in sets.items():
     # [D] bool, the devices of the set.
@@ -64,20 +64,20 @@ def narrowed_by_pins(
             f"it (or an op it is colocated with) may not run there; "
             f"{_elsewhere(cluster, allowed[op])}")
   # Op -> (device, reason), the reason for errors alone.
-  pinned: Dict[int, Tuple[str, str]] = {}
-  for regex, device in pins:
-    name = _device_name(cluster, device)
+  pinned: Dict[int, Tuple[int, str]] = {}
+  for regex, text in pins:
+    device = device_index(cluster, text)
     for op in matching_ops(regex, graph.op_names):
       # Two pins of one op agree, or are an error.
-      before = pinned.setdefault(op, (name, f"pin {regex!r}"))
-      if before[0] != name:
+      before = pinned.setdefault(op, (device, f"pin {regex!r}"))
+      if before[0] != device:
         raise PlacementError(
-            f"op {graph.op_names[op]!r} is put on {before[0]} by {before[1]}, and on {name} by pin "
-            f"{regex!r}; pin it to one device")
+            f"op {graph.op_names[op]!r} is put on {names[before[0]]} by {before[1]}, and on "
+            f"{names[device]} by pin {regex!r}; pin it to one device")
   # Pins come before the graph's own devices.
   fixed = dict(pinned)
   if keep_own_devices:
-    own = {text: _device_name(cluster, text) for text in set(graph.assigned_devices) - {""}}
+    own = {text: device_index(cluster, text) for text in set(graph.assigned_devices) - {""}}
     # A pin of one op holds for all ops of its colocated set. TensorFlow, too, moves the ops at the
     # ends of a loop to the ops that read their values, whatever their own devices.
     labels = {int(graph.colocation[op]) for op in pinned}
@@ -86,25 +86,26 @@ def narrowed_by_pins(
                  if text and graph.op_types[op] not in MOVED_WITH_OTHERS
                  and int(graph.colocation[op]) not in labels)
   # Label of a colocated set -> (device, reason); two devices for one set contradict.
-  wanted: Dict[int, Tuple[str, str]] = {}
+  wanted: Dict[int, Tuple[int, str]] = {}
   for op, (device, reason) in fixed.items():
     label = int(graph.colocation[op])
     if wanted.setdefault(label, (device, reason))[0] != device:
       raise PlacementError(
-          f"op {graph.op_names[op]!r} is put on {device} by {reason}, but an op it is colocated "
-          f"with on {wanted[label][0]} by {wanted[label][1]}; {_apart(graph, label)}")
+          f"op {graph.op_names[op]!r} is put on {names[device]} by {reason}, but an op it is "
+          f"colocated with on {names[wanted[label][0]]} by {wanted[label][1]}; "
+          f"{_apart(graph, label)}")
     # Sets of devices restrict pins, too: a pin to a device outside an op's set is an error.
-    if not narrowed[op, column[device]]:
+    if not narrowed[op, device]:
       raise PlacementError(
-          f"op {graph.op_names[op]!r} is put on {device} by {reason}, but it (or an op it is "
-          f"colocated with) may not run there; {_elsewhere(cluster, narrowed[op])}"
+          f"op {graph.op_names[op]!r} is put on {names[device]} by {reason}, but it (or an op it "
+          f"is colocated with) may not run there; {_elsewhere(cluster, narrowed[op])}"
           + ("" if op in pinned else ", or let the placement start from the graph's devices "
              "instead of keeping them (existing_devices=\"start\")"))
   # Rows of fixed sets become one-hot.
   rows = np.array([int(label) in wanted for label in graph.colocation], dtype=bool)
   narrowed[rows] = False
   # One column per row, written into rows that are all False.
-  columns = [column[wanted[int(label)][0]] for label in graph.colocation[rows]]
+  columns = [wanted[int(label)][0] for label in graph.colocation[rows]]
   narrowed[np.flatnonzero(rows), columns] = True
   return narrowed, said | rows
 
@@ -148,11 +149,6 @@ def _apart(graph: ComputationGraph, label: int) -> str:
   return "pin them to one device" + (
       ", or load the graph with split_loops=True (--split_loops): until then a loop stays on one"
       if whole else "")
-
-
-def _device_name(cluster: Cluster, text: str) -> str:
-  """Returns the full name of the device for a device string."""
-  return cluster.device_names[device_index(cluster, text)]
 
 
 def device_index(cluster: Cluster, text: str) -> int:

@@ -51,7 +51,7 @@ Where the figures come from:
   Links between hosts: the measured speed of gRPC between worker processes, as for `cpu`, which is
     below that of an Ethernet of 25 Gbit/s. "@100gbit" means a network whose rate TensorFlow can use
     (RDMA, several connections); three quarters of the rate are assumed.
-  Efficiency: see the entries of `_PRESETS`; without a comment it is assumed to be that of V100 (no
+  Efficiency: see the entries of `PRESETS`; without a comment it is assumed to be that of V100 (no
     TF32) or A100 (TF32). That of half precision is V100's on all cards: NVIDIA's
     DeepLearningExamples (ResNet-50 v1.5 for TensorFlow, XLA, one GPU) has 1,270 images/s in mixed
     precision beside 412 in float32, which is 1,170 beside the 380 of `v100`; lowered as these are,
@@ -178,7 +178,7 @@ def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidt
                 op_start_us={op_type: us for op_type, (_, us) in sorted(figures.items())})
 
 
-_PRESETS: Dict[str, Preset] = {
+PRESETS: Mapping[str, Preset] = {
     # Gains of placements simulated with 0.3 are those that Placeto's authors measured.
     "k80": _gpu("Tesla K80", "3.7", 13, 823, 240, 12, 0.3, _PCIE_K80, _PCIE_K80,
                 bus_gap_us=25.0, launch_us=0.0),
@@ -251,17 +251,21 @@ _PRESETS: Dict[str, Preset] = {
         Link(2_200.0, 90.0), _PCIE_3, op_overhead_us=4.0),
 }
 
-PRESETS: Tuple[str, ...] = tuple(_PRESETS)
-
 
 def parse(text: str) -> Dict[str, Any]:
   """Returns the fields of the `Cluster` that a string such as "v100:4x2@100gbit" describes.
+
+  Devices are numbered by type. On several hosts they have TensorFlow's names of workers' devices,
+  such as /job:worker/task:1/device:GPU:0, and every host has a CPU of its own.
+
+  Returns:
+    Field -> value: devices, [D, D] links, and the fields of the slowest preset.
 
   Raises:
     ClusterError: an unknown preset, or a count or a rate that is wrong.
   """
   # preset:count[xhosts][+preset:count[xhosts]...][@rate]
-  text, at, network = text.partition("@")
+  text, at, rate = text.partition("@")
   parsed = [_term(term, text) for term in text.split("+")]
   if len({hosts for _, _, hosts in parsed}) > 1:
     raise ClusterError(
@@ -270,26 +274,10 @@ def parse(text: str) -> Dict[str, Any]:
   terms, hosts = [(name, count) for name, count, _ in parsed], parsed[0][2]
   if at and hosts == 1:
     raise ClusterError(
-        f"the cluster {text!r} has one host, which needs no network; leave out @{network}")
-  return from_counts(terms, hosts, _network(network, text) if at else _BETWEEN_HOSTS)
-
-
-def from_counts(
-    terms: List[Tuple[str, int]], hosts: int = 1, network: Link = _BETWEEN_HOSTS
-) -> Dict[str, Any]:
-  """Returns the fields of a `Cluster` of (preset, count) pairs, devices numbered by type.
-
-  Args:
-    terms: the devices of each host.
-    hosts: with more than one, devices have TensorFlow's names of workers' devices, such as
-      /job:worker/task:1/device:GPU:0, and every host has a CPU of its own.
-    network: between devices of different hosts.
-
-  Returns:
-    Field -> value: devices, [D, D] links, and the fields of the slowest preset.
-  """
+        f"the cluster {text!r} has one host, which needs no network; leave out @{rate}")
+  network = _network(rate, text) if at else _BETWEEN_HOSTS
   # GPUs alone bring a CPU that serves as their host.
-  if all(_PRESETS[name].type != "CPU" for name, _ in terms):
+  if all(PRESETS[name].type != "CPU" for name, _ in terms):
     terms, own_host = [*terms, ("cpu", 1)], True
   else:
     own_host = False
@@ -298,7 +286,7 @@ def from_counts(
     numbers: Dict[str, int] = collections.Counter()  # of devices, by type
     prefix = f"/job:worker/task:{task}/device:" if hosts > 1 else "/"
     for kind, count in terms:
-      preset = _PRESETS[kind]
+      preset = PRESETS[kind]
       for _ in range(count):
         name = f"{prefix}{preset.type}:{numbers[preset.type]}"
         members.append((preset, preset.device(name, host=own_host and preset.type == "CPU")))
@@ -325,11 +313,6 @@ def slowest_fields(members: Sequence[Preset]) -> Dict[str, float]:
           for field in ("op_overhead_us", "bus_gap_us", "launch_us")}
 
 
-def preset(name: str) -> Preset:
-  """Returns the preset of this name, one of `PRESETS`."""
-  return _PRESETS[name]
-
-
 def slower_host_link(a: Preset, b: Preset) -> Link:
   """Returns the bus on which two devices meet, at least one of them a GPU.
 
@@ -348,7 +331,7 @@ def _term(term: str, text: str) -> Tuple[str, int, int]:
   """Parses a term into preset, devices per host, hosts."""
   name, colon, counts = (part.strip() for part in term.partition(":"))
   name = name.lower()
-  if name not in _PRESETS:
+  if name not in PRESETS:
     raise ClusterError(f"the cluster {text!r} names an unknown preset {name!r}; {expected()}")
   if not colon:
     raise ClusterError(f"the cluster {text!r} gives no count for {name}; write {name}:1")

@@ -52,6 +52,10 @@ class _Kernel(NamedTuple):
                for name, allowed in self.constraints)
 
 
+# Op type -> its kernels, as `_kernels` has found them.
+_REGISTERED: Dict[str, Tuple[_Kernel, ...]] = {}
+
+
 class KernelSupport:
   """Looks up kernels for nodes of one graph, and caches the results."""
 
@@ -109,7 +113,8 @@ def _selecting(
     Attribute -> its values.
   """
   attrs, found = node.attr, {}
-  for name in _selectors(node.op):
+  # Selectors are kept as well, but only of types that have kernels by now.
+  for name in _selectors(node.op) if _kernels(node.op) else ():
     if name in attrs or name in defaults:
       found[name] = _values(attrs[name] if name in attrs else defaults[name])
   return found
@@ -122,17 +127,21 @@ def _selectors(op_type: str) -> Tuple[str, ...]:
       name for kernel in _kernels(op_type) for name, _ in kernel.constraints))
 
 
-@functools.cache
 def _kernels(op_type: str) -> Tuple[_Kernel, ...]:
-  """Returns the kernels of an op type for `KERNEL_TYPES`, and for all types of devices."""
-  from tensorflow.python.framework import kernels
+  """Returns the kernels of an op type for `KERNEL_TYPES`, and for all types of devices.
 
-  return tuple(
-      _Kernel(kernel.device_type, kernel.label.encode(),
-              tuple((constraint.name, frozenset(_values(constraint.allowed_values)))
-                    for constraint in kernel.constraint), frozenset(kernel.host_memory_arg))
-      for kernel in kernels.get_registered_kernels_for_op(op_type).kernel
-      if kernel.device_type in (*KERNEL_TYPES, _DEFAULT))
+  An empty answer is not kept, because `tf.load_op_library` may register kernels later.
+  """
+  if not _REGISTERED.get(op_type):
+    from tensorflow.python.framework import kernels
+
+    _REGISTERED[op_type] = tuple(
+        _Kernel(kernel.device_type, kernel.label.encode(),
+                tuple((constraint.name, frozenset(_values(constraint.allowed_values)))
+                      for constraint in kernel.constraint), frozenset(kernel.host_memory_arg))
+        for kernel in kernels.get_registered_kernels_for_op(op_type).kernel
+        if kernel.device_type in (*KERNEL_TYPES, _DEFAULT))
+  return _REGISTERED[op_type]
 
 
 def _values(value: AttrValue) -> Tuple[Hashable, ...]:

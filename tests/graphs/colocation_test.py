@@ -129,6 +129,17 @@ def test_kernels_are_looked_up_with_texts_and_numbers_of_the_node():
   assert graph.has_kernel[found].tolist() == [[True, True]]
 
 
+def test_kernels_that_a_library_brings_later_are_found(monkeypatch):
+  from tensorflow.python.framework import kernels as registry
+
+  node = tf.compat.v1.NodeDef(name="op", op="BroughtLater")
+  assert kernels._kernels("BroughtLater") == () and kernels._selecting(node) == {}
+  brought = registry.get_registered_kernels_for_op("Shape")
+  monkeypatch.setattr(registry, "get_registered_kernels_for_op", lambda op_type: brought)
+  node.attr["T"].type = tf.float32.as_datatype_enum
+  assert kernels._kernels("BroughtLater") and "T" in kernels._selecting(node)
+
+
 def test_without_any_gpu_kernels_gpus_are_assumed_to_have_them(mixed_graph, monkeypatch):
   registered = kernels._kernels
   monkeypatch.setattr(kernels, "_kernels", lambda op_type: [
