@@ -12,8 +12,7 @@ read a graph; `guarded` turns them into a CostError.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 from placeto_tf.errors import CostError
 
@@ -21,8 +20,7 @@ _UNIT_NS = 1_000  # time of a flop, and of a byte, on the reference device at sc
 _LIMIT_NS = 2**62  # of int64 nanoseconds, in which grappler adds up the whole step
 
 
-@dataclasses.dataclass(frozen=True)
-class OpEstimate:
+class OpEstimate(NamedTuple):
   """The counts of grappler for one execution of an op."""
 
   flops: float

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import copy
 import hashlib
 import json
 import os
@@ -111,9 +112,7 @@ def identity(graph: ComputationGraph) -> str:
 
 def _whole(graph: ComputationGraph) -> GraphDef:
   """Returns the file's ops, with initializers, for this machine's CPU."""
-  source = graph.origin.graph_def
-  graph_def = type(source)()
-  graph_def.CopyFrom(source)
+  graph_def = copy.deepcopy(graph.origin.graph_def)
   # The step runs on this machine's CPU, whatever the file says.
   for node in graph_def.node:
     node.device = ""

@@ -10,19 +10,7 @@ A loop is named by its LoopCond op here, and by its frame in sentences for users
 
 from __future__ import annotations
 
-from typing import (
-  TYPE_CHECKING,
-  Callable,
-  Container,
-  Dict,
-  Iterable,
-  List,
-  Mapping,
-  Optional,
-  Sequence,
-  Set,
-  Tuple,
-)
+from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -52,12 +40,12 @@ class LoopRounds:
     invariants: names of the Merge ops whose value is the same in every round.
   """
 
-  def __init__(self, nodes: Iterable[NodeDef]):
+  def __init__(self, nodes: Sequence[NodeDef]):
     """Finds the loops and their variables among the NodeDefs of a graph."""
     self._nodes = {node.name: node for node in nodes}
     self._evaluate: Evaluate = lambda tensor: None
     self.trips: Dict[str, Optional[int]] = {}
-    self.capped: Set[str] = set()
+    self.capped: List[str] = []
     self.variables: Dict[str, Tuple[Tensor, Tensor]] = {}
     self._loops: Dict[str, str] = {}  # Merge -> the LoopCond that ends it
     for name, node in self._nodes.items():
@@ -84,7 +72,8 @@ class LoopRounds:
       counts = [count for condition in self._conditions(loop) for count in self._counts(condition)]
       known = [count for count in counts if count is not None and count <= loops.MAX_TRIPS]
       self.trips[loop] = min(known, default=None)
-      (self.capped.add if len(known) < len(counts) else self.capped.discard)(loop)
+      if known and len(known) < len(counts):
+        self.capped.append(loop)
 
   def exits(self) -> Dict[Tensor, int]:
     """Returns the final values of counters of loops with known trip counts."""
@@ -98,7 +87,7 @@ class LoopRounds:
           found[name, 0] = start + trips * step
     return found
 
-  def _conditions(self, loop: str) -> Iterable[str]:
+  def _conditions(self, loop: str) -> List[str]:
     """Returns the ops that all have to be true for a further round."""
     found: Dict[str, None] = {}
     waiting = [loop]
@@ -182,7 +171,7 @@ def executions_of(
 
 
 def notes_of(
-    loop_names: Mapping[str, str], trips: Mapping[str, Optional[int]], capped: Container[str],
+    loop_names: Mapping[str, str], trips: Mapping[str, Optional[int]], capped: Sequence[str],
     given: bool) -> Tuple[str, ...]:
   """Returns a sentence on the trip count of each loop.
 

@@ -25,13 +25,6 @@ _OWN_STATE = re.compile(
     "|If|While|Case|CheckNumerics|LookupTable(Find|Size)|_Arg|_Retval|Timestamp|MutexV2)")
 
 
-def may_act(node: Any) -> bool:
-  """Returns whether an op may have effects besides results, samples and changed variables."""
-  op_def, role = registered_op_def(node.op), rule_of(node.op).role
-  return op_def is None or role == op_rule.OUTSIDE or (
-      op_def.is_stateful and role not in _OWN_ROLES and not _OWN_STATE.match(node.op))
-
-
 def acting(nodes: Iterable[Any], library: Any) -> Iterator[Any]:
   """Yields the ops that may do more than compute, sample, or change a variable of their graph.
 
@@ -47,7 +40,9 @@ def acting(nodes: Iterable[Any], library: Any) -> Iterator[Any]:
   bodies = [nodes]
   while bodies:
     for node in bodies.pop():
-      if node.op not in functions and may_act(node):
+      op_def, role = registered_op_def(node.op), rule_of(node.op).role
+      if node.op not in functions and (op_def is None or role == op_rule.OUTSIDE or (
+          op_def.is_stateful and role not in _OWN_ROLES and not _OWN_STATE.match(node.op))):
         yield node
       for name in named_functions(node):
         if name in functions and name not in called:

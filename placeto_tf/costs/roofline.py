@@ -5,8 +5,8 @@ A device's flops a microsecond and bytes a microsecond turn counted work into es
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from typing import NamedTuple
 
 from placeto_tf.clusters import Device
 from placeto_tf.errors import ClusterError
@@ -15,8 +15,7 @@ from placeto_tf.errors import ClusterError
 _CORES_OF_MULTIPROCESSOR = ((3.0, 32), (4.0, 192), (6.0, 128), (math.inf, 64))
 
 
-@dataclasses.dataclass(frozen=True)
-class Peak:
+class Peak(NamedTuple):
   """The peak speed of a device: a fused multiply-add is two flops."""
 
   flops_per_us: float

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.costs.grappler import OpEstimate, Question
@@ -89,7 +90,9 @@ def analyse(
   # Each pass binds the shapes and numbers that the last one found, and asks grappler again.
   for _ in range(_MAX_PASSES):
     analysed = _bind(straight, bound)
-    question = Question(analysed, _sinks(analysed))
+    # Ops without consumers together depend on all ops of an acyclic graph.
+    needed = {op_of(name) for node in analysed.node for name in node.input}
+    question = Question(analysed, [node.name for node in analysed.node if node.name not in needed])
     outputs = {name: list(tensors) for name, tensors in question.outputs().items()}
     # Grappler has lost the shapes of bound tensors, because their consumers read other sources.
     for (name, port), tensor in bound.items():
@@ -197,8 +200,7 @@ class _Inference:
 
 def _readable(graph_def: GraphDef, loops: LoopRounds) -> GraphDef:
   """Returns a copy in which loop-invariant values can be computed."""
-  copy = type(graph_def)()
-  copy.CopyFrom(graph_def)
+  copy = deepcopy(graph_def)
   # An invariant keeps the value that enters the loop: its Merge passes that on.
   invariants = set(loops.invariants)
   for node in copy.node:
@@ -282,8 +284,7 @@ def _straight(graph_def: GraphDef, loops: LoopRounds) -> GraphDef:
   Merge ops read only the entering values of loops. Grappler assumes that every placeholder is fed,
   and infers no shape from feeds.
   """
-  copy = type(graph_def)()
-  copy.CopyFrom(graph_def)
+  copy = deepcopy(graph_def)
   for node in copy.node:
     if node.op in shapes.FEEDABLE:
       _make_source(node, node.attr["dtype"].type, node.attr["shape"].shape)
@@ -304,18 +305,10 @@ def _make_source(node: NodeDef, dtype: int, shape: Optional[TensorShapeProto]) -
   node.CopyFrom(source)
 
 
-def _sinks(graph_def: GraphDef) -> List[str]:
-  """Returns the ops without consumers; together they depend on all ops of an acyclic graph."""
-  # An op without a consumer is a sink.
-  needed = {op_of(name) for node in graph_def.node for name in node.input}
-  return [node.name for node in graph_def.node if node.name not in needed]
-
-
 def _bind(graph_def: GraphDef, bound: Mapping[Tensor, Any]) -> GraphDef:
   """Returns a copy in which consumers of the bound tensors read sources of their shapes, or their
   values, instead."""
-  copy = type(graph_def)()
-  copy.CopyFrom(graph_def)  # the next pass binds more
+  copy = deepcopy(graph_def)  # the next pass binds more
   # A source for each bound tensor is next to its op, which is kept for its other outputs.
   names = {tensor: f"{tensor[0]}/bound_shape_{tensor[1]}" for tensor in bound}
   for node in copy.node:

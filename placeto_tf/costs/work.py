@@ -235,12 +235,15 @@ class _Counter:
       return None
     # Handles stand for their variables, other inputs for themselves.
     variables, others = [], []
-    for name in data_inputs(node):
-      found = self._variable_of(name)
-      if found and self._is_handle(name):
-        variables.append(self.variable(found))
+    for name, port in map(parse, data_inputs(node)):
+      tensors = self._outputs.get(name, ())
+      # A resource (20) or reference (above 100), not a value that was read.
+      is_handle = port >= len(tensors) or tensors[port].dtype == 20 or tensors[port].dtype > 100
+      variable = is_handle and tensor_sizes.origin(self._nodes, (name, port), VARIABLES)
+      if variable:
+        variables.append(self.variable(variable))
       else:
-        others.append(self.tensor(*parse(name)))
+        others.append(self.tensor(name, port))
     if kind == "gather":
       # 2 *: the rows that it yields are read and written; the indices are read.
       return 0.0, 2 * self.tensor(node.name, 0) + sum(others)
@@ -253,16 +256,6 @@ class _Counter:
     # 2 *: variables are read and written; the other inputs are read.
     moved = 2 * sum(variables) + sum(others)
     return moved / 4, moved  # about one flop for each number moved, most of them float32
-
-  def _variable_of(self, input_name: str) -> str:
-    """Returns the name of the variable op that an input comes from, "" if from none."""
-    return tensor_sizes.origin(self._nodes, parse(input_name), VARIABLES)
-
-  def _is_handle(self, input_name: str) -> bool:
-    """Returns whether an input is a resource (20) or reference (above 100), not a value read."""
-    name, port = parse(input_name)
-    tensors = self._outputs.get(name, ())
-    return port >= len(tensors) or tensors[port].dtype == 20 or tensors[port].dtype > 100
 
 
 def _identity(node: NodeDef) -> Tuple[str, ...]:
