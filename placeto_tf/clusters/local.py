@@ -15,6 +15,7 @@ which one device leaves cores idle.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
 
@@ -107,7 +108,7 @@ def from_properties(named: Sequence[Tuple[str, DeviceProperties]]) -> Dict[str, 
   # Two CPU devices share memory; any other pair meets on a GPU's bus.
   for i, a in enumerate(members):
     for j, b in enumerate(members):
-      both_cpus = a.type == b.type == "CPU"
+      both_cpus = a.device.type == b.device.type == "CPU"
       link = _SHARED_CPU if both_cpus else presets.slower_host_link(a, b)
       bandwidth[i, j], latency[i, j] = link.bandwidth_bytes_per_us, link.latency_us
   sharing: Dict[str, Any] = {}
@@ -136,22 +137,24 @@ def _gpu(name: str, properties: DeviceProperties) -> Tuple[Device, presets.Prese
   # The first generation whose limit is above the capability.
   preset = presets.PRESETS[next(
       (known for limit, known in _GENERATIONS if capability < limit), _NEWEST)]
+  usual = preset.device
   fields = _fields(properties)
   since, worth = _WORTH_SINCE
   fields["numCores"] = properties.num_cores * _WORTH.get(
       capability, worth if capability >= since else 1)
   # Some CUDA versions no longer report clocks.
   for field in ("numCores", "frequency", "bandwidth"):
-    fields[field] = int(fields.get(field, 0)) or preset.properties[field]
+    fields[field] = int(fields.get(field, 0)) or usual.properties[field]
   fields["environment"] = {"architecture": f"{capability[0]}.{capability[1]}"}
-  memory_bytes = properties.memory_size if properties.memory_size > 0 else preset.memory_bytes
+  memory_bytes = properties.memory_size if properties.memory_size > 0 else usual.memory_bytes
   # Half precision is as much faster than float32 as the preset's.
   speed = (fields["numCores"] * fields["frequency"]) / (
-      preset.properties["numCores"] * preset.properties["frequency"])
+      usual.properties["numCores"] * usual.properties["frequency"])
   peaks = {kind: {**peak, "flops_per_us": peak["flops_per_us"] * speed}
-           for kind, peak in preset.product_peaks.items()}
-  return preset.device(
-      name, memory_bytes=memory_bytes, properties=fields, product_peaks=peaks), preset
+           for kind, peak in usual.product_peaks.items()}
+  return dataclasses.replace(
+      usual, name=name, memory_bytes=memory_bytes, properties=fields,
+      product_peaks=peaks), preset
 
 
 def _cpu(

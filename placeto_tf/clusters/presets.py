@@ -111,38 +111,22 @@ _LAUNCH_US = 3.0  # the part of an op's overhead that the driver does under a lo
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-  """One kind of device: `peer` links two of them, `host` links it to the rest of its machine.
+  """One kind of device.
 
-  `op_efficiency` and `op_start_us` have the op types of each kind of kernel that was measured.
+  Attributes:
+    device: a device of this kind; its `op_efficiency` and `op_start_us` have the op types of each
+      kind of kernel that was measured.
+    peer: the link between two of them.
+    host: the link to the rest of the machine.
+    op_overhead_us, bus_gap_us, launch_us: see `Cluster`.
   """
 
-  type: str
-  memory_bytes: int
-  efficiency: float
-  properties: Mapping[str, Any]
+  device: Device
   peer: Link
   host: Link
   op_overhead_us: float = 5.7
   bus_gap_us: float = 0.0
   launch_us: float = 0.0
-  product_peaks: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
-  op_efficiency: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  op_start_us: Mapping[str, float] = dataclasses.field(default_factory=dict)
-
-  def device(self, name: str, **fields: Any) -> Device:
-    """Returns a device of this preset.
-
-    Args:
-      name: of the device.
-      fields: fields of `Device` that replace the preset's.
-
-    Returns:
-      The device.
-    """
-    return Device(name, self.type, **{
-        "memory_bytes": self.memory_bytes, "efficiency": self.efficiency,
-        "properties": dict(self.properties), "product_peaks": dict(self.product_peaks),
-        "op_efficiency": self.op_efficiency, "op_start_us": self.op_start_us, **fields})
 
 
 def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidth_gb: float,
@@ -172,10 +156,10 @@ def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidt
   kinds = ("float16", "bfloat16")[:0 if not half else 1 if float(architecture) < 8 else 2]
   peaks = {kind: {"flops_per_us": half * 1e6, "efficiency": _HALF} for kind in kinds}
   figures = {op_type: each for kind, each in kernels.items() for op_type in types_with(kind=kind)}
-  return Preset("GPU", memory_gb * _GB, efficiency, properties, peer, host, bus_gap_us=bus_gap_us,
-                launch_us=launch_us, product_peaks=peaks,
-                op_efficiency={op_type: share for op_type, (share, _) in sorted(figures.items())},
-                op_start_us={op_type: us for op_type, (_, us) in sorted(figures.items())})
+  device = Device("/GPU:0", "GPU", memory_gb * _GB, efficiency, properties, product_peaks=peaks,
+                  op_efficiency={op_type: each for op_type, (each, _) in sorted(figures.items())},
+                  op_start_us={op_type: us for op_type, (_, us) in sorted(figures.items())})
+  return Preset(device, peer, host, bus_gap_us=bus_gap_us, launch_us=launch_us)
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -245,9 +229,10 @@ PRESETS: Mapping[str, Preset] = {
     # the peak is reached is assumed. Links and overhead were measured between worker processes of
     # one machine: loopback gRPC takes about 0.45 us per kB plus 90 us, an op 4 us.
     "cpu": Preset(
-        "CPU", 64 * _GB, 0.5,
-        {"type": "CPU", "vendor": "GenuineIntel", "model": "8 cores with AVX2",
-         "frequency": 2600, "numCores": 8 * 32, "memorySize": 64 * _GB, "bandwidth": 76_800_000},
+        Device("/CPU:0", "CPU", 64 * _GB, 0.5, {
+            "type": "CPU", "vendor": "GenuineIntel", "model": "8 cores with AVX2",
+            "frequency": 2600, "numCores": 8 * 32, "memorySize": 64 * _GB,
+            "bandwidth": 76_800_000}),
         Link(2_200.0, 90.0), _PCIE_3, op_overhead_us=4.0),
 }
 
@@ -277,7 +262,7 @@ def parse(text: str) -> Dict[str, Any]:
         f"the cluster {text!r} has one host, which needs no network; leave out @{rate}")
   network = _network(rate, text) if at else _BETWEEN_HOSTS
   # GPUs alone bring a CPU that serves as their host.
-  if all(PRESETS[name].type != "CPU" for name, _ in terms):
+  if all(PRESETS[name].device.type != "CPU" for name, _ in terms):
     terms, own_host = [*terms, ("cpu", 1)], True
   else:
     own_host = False
@@ -286,11 +271,12 @@ def parse(text: str) -> Dict[str, Any]:
     numbers: Dict[str, int] = collections.Counter()  # of devices, by type
     prefix = f"/job:worker/task:{task}/device:" if hosts > 1 else "/"
     for kind, count in terms:
-      preset = PRESETS[kind]
+      preset, device_type = PRESETS[kind], PRESETS[kind].device.type
       for _ in range(count):
-        name = f"{prefix}{preset.type}:{numbers[preset.type]}"
-        members.append((preset, preset.device(name, host=own_host and preset.type == "CPU")))
-        numbers[preset.type] += 1
+        members.append((preset, dataclasses.replace(
+            preset.device, name=f"{prefix}{device_type}:{numbers[device_type]}",
+            host=own_host and device_type == "CPU")))
+        numbers[device_type] += 1
   # [kinds, kinds] links between distinct presets, looked up for all pairs of devices.
   presets = list({id(preset): preset for preset, _ in members}.values())
   links = [[a.peer if a is b else slower_host_link(a, b) for b in presets] for a in presets]
@@ -323,7 +309,7 @@ def slower_host_link(a: Preset, b: Preset) -> Link:
     The slower of the GPUs' links to their host.
   """
   # A CPU is on the bus of the GPU; two GPUs meet on the slower of their buses.
-  buses = [one.host for one in (a, b) if one.type != "CPU"]
+  buses = [one.host for one in (a, b) if one.device.type != "CPU"]
   return min(buses, key=lambda link: link.bandwidth_bytes_per_us)
 
 

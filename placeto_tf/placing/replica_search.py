@@ -257,8 +257,9 @@ def _data_parallel(candidate: Candidate) -> Optional[ReplicaRow]:
   assert replicated is not None
   devices = compute_devices(problem)[:candidate.replicas]
   # [N] -1: the replica's own device; else the device of an op that has no kernel there.
+  allowed = problem.allowed_ops
   hosts = np.where(
-      problem.allowed_ops[:, devices[0]], -1, fallback_devices(problem)).astype(np.int64)
+      allowed[:, devices[0]], -1, fallback_devices(problem.cluster, allowed)).astype(np.int64)
   try:
     found = data_parallel(replicated, problem.costs, problem.cluster, devices, hosts)
   except GraphError:  # MirroredStrategy only averages gradients

@@ -133,16 +133,19 @@ def nearest_allowed(cluster: Cluster, allowed: np.ndarray, placement: np.ndarray
     [N] int32.
   """
   may = allowed[np.arange(len(placement)), placement]
-  return np.where(may, placement, _fallback(cluster, allowed)).astype(np.int32)
+  return np.where(may, placement, fallback_devices(cluster, allowed)).astype(np.int32)
 
 
-def fallback_devices(problem: PlacementProblem) -> np.ndarray:
-  """Returns [N] int32, for each op a host that the op may use, else its first allowed device."""
-  return _fallback(problem.cluster, problem.allowed_ops)
+def fallback_devices(cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
+  """Returns for each op a host that the op may use, else the first device that it may use.
 
+  Args:
+    cluster: of D devices.
+    allowed: [N, D] bool, the devices that ops may use.
 
-def _fallback(cluster: Cluster, allowed: np.ndarray) -> np.ndarray:
-  """Returns [N] int32, a host among the devices allowed [N, D], else the first of them."""
+  Returns:
+    [N] int32.
+  """
   # 0 not allowed, 1 device, 2 host; argmax takes the first of the largest.
   return (allowed * (1 + hosts_of(cluster))).argmax(axis=1).astype(np.int32)
 

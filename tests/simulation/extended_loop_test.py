@@ -12,7 +12,7 @@ import pytest
 from executor_oracle import ExecutorOracle
 from oracle import Oracle
 from properties import examples
-from random_cases import random_case, random_extensions, with_cluster
+from random_cases import random_case, random_extensions
 from schedules import check
 from unlimited_oracle import step_time_us
 
@@ -119,7 +119,7 @@ def test_executor_agrees_with_the_plain_python_one(seed, floats):
   fields = {**random_extensions(seed), "ready_order": "executor", "inline_op_types": ("I",)}
   graph, costs, cluster, placements = random_case(seed, floats=floats, max_ops=20, **fields)
   draw = np.random.default_rng([seed, 2])
-  cluster = with_cluster(cluster, busy_slowdown=float(draw.integers(0, 3)) / 2)
+  cluster = dataclasses.replace(cluster, busy_slowdown=float(draw.integers(0, 3)) / 2)
   graph = dataclasses.replace(
       graph, op_types=tuple(draw.choice(["I", "X"], graph.num_ops).tolist()))
   simulator = Simulator(graph, costs, cluster, num_threads=1)
@@ -141,7 +141,7 @@ def test_without_queues_it_is_the_model_of_giph_and_doppler(seed):
   costs = dataclasses.replace(
       costs, compute_us=costs.compute_us + np.random.default_rng(seed).random(
           costs.compute_us.shape))
-  cluster = with_cluster(cluster, op_overhead_us=0.0, transfers="unlimited")
+  cluster = dataclasses.replace(cluster, op_overhead_us=0.0, transfers="unlimited")
   found, _ = Simulator(graph, costs, cluster, num_threads=1).simulate_many(placements)
   for placement, step_us in zip(placements, found):
     compute_us = costs.compute_us[np.arange(graph.num_ops), cluster.device_kinds[placement]]

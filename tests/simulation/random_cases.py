@@ -4,8 +4,6 @@ Small integers as costs and sizes make equal times frequent, which is where rule
 docs/simulator.md decides.
 """
 
-import dataclasses
-
 import numpy as np
 
 from placeto_tf.clusters import Cluster, Device
@@ -78,11 +76,6 @@ def random_case(seed, *, max_ops=14, max_devices=4, floats=False, **extensions):
       bus_gap_us=float(times(1)[0]), memory=int(random.integers(1, 20)), kinds=kinds, **extensions)
   assert cluster.device_kinds.max() + 1 == kinds
   return graph, costs, cluster, random.integers(0, d, (3, n)).astype(np.int32)
-
-
-def with_cluster(cluster, **changes):
-  """A copy of the cluster with other fields."""
-  return dataclasses.replace(cluster, **changes)
 
 
 def random_extensions(seed):

@@ -1,5 +1,6 @@
 """The simulator against the oracle and against what must hold for any schedule."""
 
+import dataclasses
 import tracemalloc
 
 import hypothesis
@@ -9,7 +10,7 @@ import pytest
 from numba.core.runtime import _nrt_python
 from oracle import Oracle
 from properties import examples
-from random_cases import make_cluster, make_costs, random_case, with_cluster
+from random_cases import make_cluster, make_costs, random_case
 
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import CostError, PlacementError
@@ -54,7 +55,7 @@ def test_permuting_devices_of_one_kind_permutes_the_result(seed):
       compute_us, random.exponential(1.0, graph.num_outputs), costs.persistent_bytes,
       costs.temporary_bytes)
   d = cluster.num_devices
-  cluster = with_cluster(
+  cluster = dataclasses.replace(
       cluster, bandwidth_bytes_per_us=np.full((d, d), 1.7), latency_us=np.full((d, d), 0.3))
   simulator = Simulator(graph, costs, cluster, num_threads=1)
   permutation = random.permutation(d).astype(np.int32)
@@ -71,7 +72,7 @@ def test_scaling_all_times_scales_the_schedule(seed):
   factor = 4.0  # a power of two, so that ties stay ties
   scaled_costs = OpCosts(
       costs.compute_us * factor, costs.output_bytes, costs.persistent_bytes, costs.temporary_bytes)
-  scaled_cluster = with_cluster(
+  scaled_cluster = dataclasses.replace(
       cluster, bandwidth_bytes_per_us=cluster.bandwidth_bytes_per_us / factor,
       latency_us=cluster.latency_us * factor, op_overhead_us=cluster.op_overhead_us * factor,
       bus_gap_us=cluster.bus_gap_us * factor, launch_us=cluster.launch_us * factor)

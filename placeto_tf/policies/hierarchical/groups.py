@@ -65,7 +65,7 @@ class Parts:
     if not self.movable.any():
       self._common = problem.allowed.any(axis=0)
     first = np.unique(group_of_op, return_index=True)[1]  # [U] first op of each set
-    fallback = fallback_devices(problem)[first]
+    fallback = fallback_devices(problem.cluster, problem.allowed_ops)[first]
     devices = np.arange(problem.num_devices)
     # [U, D] a set goes to the wanted device where allowed, else to its fallback.
     self._nearest = np.where(problem.allowed, devices, fallback[:, None]).astype(np.int32)
