@@ -109,7 +109,7 @@ def analyse(
       if counting:
         loops.infer(inference.number)
         found.update(_numbers(loops, guesser, inference.number, outputs, bound))
-      found.update(_lists(guesser, inference.number, outputs, bound))
+      found.update(guesser.lengths(inference.number, outputs, bound))
     growing = [(merge, 0) for merge, ends in loops.variables.items()
                if (merge, 0) not in bound and _differ(*(known_dims(outputs, end) for end in ends))]
     # Shapes of a run come before guesses; each is used only if no better source has the shape.
@@ -225,34 +225,6 @@ def _imported(graph_def: GraphDef) -> Tuple[tf.Graph, str]:
   except (ValueError, TypeError, tf.errors.OpError) as error:
     return tf.Graph(), str(error)
   return graph, ""
-
-
-def _lists(
-    guesser: Guesser, value: Evaluate, outputs: Outputs, bound: Mapping[Tensor, Any]
-) -> Dict[Tensor, Any]:
-  """Returns the lengths of lists whose size does not change, and the shapes of their stacks."""
-  found: Dict[Tensor, Any] = {}
-  for node in guesser.lists:
-    tensor = outputs[node.name][0]
-    if (node.name, 0) in bound or node.op == "TensorListStack" and tensor_bytes(tensor)[1]:
-      # Bound already, or a stack whose shape is known.
-      continue
-    source = guesser.made_by(node)
-    if source is None:
-      continue
-    # TensorListReserve(shape, length); TensorListFromTensor(tensor) has a row for each element.
-    if source.op == "TensorListReserve":
-      length = value(parse(source.input[1]))
-    else:
-      data, port = parse(source.input[0])
-      dims = outputs[data][port].shape.dim
-      length = dims[0].size if dims and dims[0].size >= 0 else None
-    row = [dim.size for dim in tensor.shape.dim[1:]]
-    if length is not None and node.op == "TensorListLength":
-      found[node.name, 0] = properties(tensor.dtype, [], length)
-    elif length is not None and tensor.shape.dim and min(row, default=0) >= 0:
-      found[node.name, 0] = properties(tensor.dtype, [length, *row])
-  return found
 
 
 def _numbers(

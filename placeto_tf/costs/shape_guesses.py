@@ -12,9 +12,10 @@ with such shapes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Iterable, List, Optional, Sequence
+from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Sequence
 
-from placeto_tf.costs.tensor_sizes import Outputs, num_elements, origin, properties
+from placeto_tf.costs.loop_rounds import Evaluate
+from placeto_tf.costs.tensor_sizes import Outputs, num_elements, origin, properties, tensor_bytes
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
 from placeto_tf.ops import types_with
 
@@ -37,12 +38,11 @@ class Guesser:
 
   Attributes:
     copies: output that was popped or kept -> the tensor that was pushed or given to be kept.
-    lists: the ops that read the length of a list.
   """
 
   def __init__(self, graph_def: GraphDef):
     self._nodes = {node.name: node for node in graph_def.node}
-    self.lists = [node for node in graph_def.node if node.op in _LISTS]
+    self._lists = [node for node in graph_def.node if node.op in _LISTS]
     self.copies: Dict[Tensor, Tensor] = {}
     # Stack -> the tensor that is pushed on it.
     pushed = {self._source(node, _STACKS): parse(node.input[1])
@@ -98,9 +98,40 @@ class Guesser:
     op_type = self._nodes[tensor[0]].op
     return op_type in _UNIQUE or op_type in _LOOKUPS
 
-  def made_by(self, node: NodeDef) -> Optional[NodeDef]:
-    """Returns the op that made the list whose length or elements a node reads."""
-    return self._nodes.get(self._source(node, _LIST_SOURCES, also="TensorListSetItem"))
+  def lengths(
+      self, value: Evaluate, outputs: Outputs, bound: Mapping[Tensor, OpInfo.TensorProperties]
+  ) -> Dict[Tensor, OpInfo.TensorProperties]:
+    """Finds the lengths of lists whose size does not change, and the shapes of their stacks.
+
+    Args:
+      value: returns the number that a tensor holds, None if it is not known.
+      outputs: op name -> TensorProperties of each output, as far as known.
+      bound: the tensors that are known already.
+
+    Returns:
+      (op, port) -> TensorProperties, for the ops that read a list.
+    """
+    found: Dict[Tensor, OpInfo.TensorProperties] = {}
+    for node in self._lists:
+      tensor = outputs[node.name][0]
+      source = self._nodes.get(self._source(node, _LIST_SOURCES, also="TensorListSetItem"))
+      if source is None or (node.name, 0) in bound or (
+          node.op == "TensorListStack" and tensor_bytes(tensor)[1]):
+        # An unknown list, bound already, or a stack whose shape is known.
+        continue
+      # TensorListReserve(shape, length); TensorListFromTensor(tensor) has a row for each element.
+      if source.op == "TensorListReserve":
+        length = value(parse(source.input[1]))
+      else:
+        data, port = parse(source.input[0])
+        dims = outputs[data][port].shape.dim
+        length = dims[0].size if dims and dims[0].size >= 0 else None
+      row = [dim.size for dim in tensor.shape.dim[1:]]
+      if length is not None and node.op == "TensorListLength":
+        found[node.name, 0] = properties(tensor.dtype, [], length)
+      elif length is not None and tensor.shape.dim and min(row, default=0) >= 0:
+        found[node.name, 0] = properties(tensor.dtype, [length, *row])
+    return found
 
   def _source(self, node: NodeDef, ops: Sequence[str], also: str = "TensorListPopBack") -> str:
     """Returns the name of the nearest op of these types that input 0 comes from, or ""."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import List, Optional
+from typing import List
 
 import numpy as np
 
@@ -154,15 +154,11 @@ class Merger:
       max_sets: ends when so many sets are left.
       cap_us: the first cap on the compute time of a merged set.
     """
-    total: Optional[float] = None
-    before = self.sets.weight_us[self.roots()]
+    total_us = math.fsum(self.sets.weight_us[self.roots()].tolist())
     while self.num_sets > max_sets:
       self.merge_heaviest_edges(max_sets, cap_us)
       _merge_isolated(self.sets, len(self.masks), max_sets, float(cap_us))
-      if self.num_sets <= max_sets:
-        break
-      total = math.fsum(before.tolist()) if total is None else total
-      if cap_us > total:
+      if self.num_sets <= max_sets or cap_us > total_us:
         break
       cap_us = cap_us * 1.5 if cap_us > 0 else math.inf
     self.merge_compatible(max_sets)
