@@ -58,9 +58,5 @@ def group_ops(
         f"there is no grouping called {method!r}; choose one of {', '.join(sorted(METHODS))}")
   if max_groups < 1:
     raise PlacementError(f"max_groups is {max_groups}; expected at least 1")
-  allowed_ops = np.asarray(allowed_ops, dtype=bool)
-  if allowed_ops.ndim != 2 or len(allowed_ops) != graph.num_ops:
-    raise PlacementError(
-        f"allowed_ops has shape {allowed_ops.shape}, expected [{graph.num_ops}, devices]")
   labels = METHODS[method](graph, costs, allowed_ops, max_groups)
   return number_groups(labels, topological_rank(graph))
