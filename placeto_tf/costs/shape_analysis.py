@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.costs.grappler import OpEstimate, Question
 from placeto_tf.costs.loop_rounds import Evaluate, LoopRounds
@@ -60,7 +60,7 @@ class Analysis:
   outputs: Outputs
   guessed: Sequence[Tensor] = ()
   trips: Mapping[str, Optional[int]] = dataclasses.field(default_factory=dict)
-  capped: Container[str] = ()
+  capped: Sequence[str] = ()
   growing: Sequence[str] = ()
 
 
