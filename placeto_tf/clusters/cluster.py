@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any, Dict, List, Mapping, Tuple, Union
+from typing import Any, Dict, Mapping, Tuple, Union
 
 import numpy as np
 
@@ -239,19 +239,8 @@ class Cluster:
   @functools.cached_property
   def device_kinds(self) -> np.ndarray:
     """Returns the kind of each device, [D] int32: its column of `OpCosts.compute_us`."""
-    return self._kinds[0]
-
-  @property
-  def kind_devices(self) -> Tuple[Device, ...]:
-    """Returns the first device of each kind, [K]."""
-    return self._kinds[1]
-
-  @functools.cached_property
-  def _kinds(self) -> Tuple[np.ndarray, Tuple[Device, ...]]:
-    """Returns the kind of each device, [D], and the first device of each kind, [K]."""
     # All fields that costs depend on; memory and links may differ within a kind.
     kinds: Dict[Any, int] = {}
-    representatives: List[Device] = []
     index = []
     for device in self.devices:
       key = (device.own_costs and device.name, device.type, device.efficiency,
@@ -259,8 +248,11 @@ class Cluster:
              repr(sorted(device.op_efficiency.items())), repr(sorted(device.op_start_us.items())),
              repr(sorted((kind, sorted(fields.items()))
                          for kind, fields in device.product_peaks.items())))
-      if key not in kinds:
-        kinds[key] = len(representatives)
-        representatives.append(device)
-      index.append(kinds[key])
-    return np.array(index, dtype=np.int32), tuple(representatives)
+      index.append(kinds.setdefault(key, len(kinds)))
+    return np.array(index, dtype=np.int32)
+
+  @functools.cached_property
+  def kind_devices(self) -> Tuple[Device, ...]:
+    """Returns the first device of each kind, [K]."""
+    first = np.unique(self.device_kinds, return_index=True)[1]
+    return tuple(self.devices[i] for i in first.tolist())

@@ -99,7 +99,8 @@ class ReferenceEngine:
     transfers = Transfers(
         t.segment_ops[sent], t.segment_ports[sent], source[sent], wanted[sent],
         t.segment_bytes[sent], segment_start_us[sent], segment_start_us[sent] + segment_us[sent])
-    return transfers, Jobs.none()
+    none, whole = np.zeros(0), np.zeros(0, dtype=np.int32)
+    return transfers, Jobs(np.zeros(0, dtype=bool), whole, whole, none, none)
 
 
 class ExtendedEngine(ReferenceEngine):

@@ -62,12 +62,6 @@ class Jobs:
   start_us: np.ndarray
   end_us: np.ndarray
 
-  @classmethod
-  def none(cls) -> Jobs:
-    """Returns an empty list of jobs."""
-    whole, real = np.zeros(0, dtype=np.int32), np.zeros(0)
-    return cls(np.zeros(0, dtype=bool), whole, whole, real, real)
-
   def __len__(self) -> int:
     return len(self.packing)
 
