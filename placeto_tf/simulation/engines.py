@@ -5,7 +5,7 @@ Dimensions: N ops, S segments, E edges, O outputs, D devices, B placements, T tr
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Sequence, Tuple
 
 import numpy as np
 
@@ -108,18 +108,16 @@ class ExtendedEngine(ReferenceEngine):
 
   simulate_range = staticmethod(extended_loop.simulate_range)
 
-  def __init__(
-      self, tables: SimulationTables, cluster: Cluster,
-      inline_ops: Optional[np.ndarray] = None):
+  def __init__(self, tables: SimulationTables, cluster: Cluster, op_types: Sequence[str]):
     """Collects the extensions that the cluster uses.
 
     Args:
       tables: of graph and costs, N ops.
       cluster: states the extensions.
-      inline_ops: [N] bool, ops that run inline in the executor's order; None for other orders.
+      op_types: [N], some of which run inline in the executor's order.
     """
     super().__init__(tables)
-    self._extensions = extended_loop.Extensions.of(cluster, tables.num_ops, inline_ops)
+    self._extensions = extended_loop.Extensions.of(cluster, op_types)
 
   def workspace(self) -> Tuple[Any, np.ndarray]:
     """Allocates the arrays of one thread, reused from one placement to the next."""

@@ -37,7 +37,7 @@ The parts of the loop are functions that the compiler inlines; reference countin
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Sequence
 
 import numpy as np
 
@@ -72,29 +72,23 @@ class Extensions(NamedTuple):
   busy_slowdown: float  # for ops that begin while another device computes, over compute time
 
   @classmethod
-  def of(
-      cls, cluster: Cluster, num_ops: int, inline_ops: Optional[np.ndarray]) -> Extensions:
+  def of(cls, cluster: Cluster, op_types: Sequence[str]) -> Extensions:
     """Reads the extensions of a cluster.
 
     Args:
       cluster: its fields switch extensions on.
-      num_ops: N.
-      inline_ops: [N] bool, ops that TensorFlow's executor runs inline; None under other orders.
+      op_types: [N] of the ops.
 
     Returns:
       The extensions, as the compiled loop reads them.
     """
-    executor = inline_ops is not None
-    pack_us, pack_byte_us = (
-        float(cluster.sender_us_per_transfer), float(cluster.sender_us_per_byte))
-    unpack_us, unpack_byte_us = (
-        float(cluster.receiver_us_per_transfer), float(cluster.receiver_us_per_byte))
+    pack = float(cluster.sender_us_per_transfer), float(cluster.sender_us_per_byte)
+    unpack = float(cluster.receiver_us_per_transfer), float(cluster.receiver_us_per_byte)
     return cls(
         cluster.transfer_per_destination or cluster.transfers != "device",
-        cluster.transfers == "pair", cluster.transfers != "unlimited",
-        pack_us > 0 or pack_byte_us > 0, pack_us, pack_byte_us,
-        unpack_us > 0 or unpack_byte_us > 0, unpack_us, unpack_byte_us, executor,
-        np.zeros(num_ops, dtype=bool) if inline_ops is None else inline_ops,
+        cluster.transfers == "pair", cluster.transfers != "unlimited", any(pack), *pack,
+        any(unpack), *unpack, cluster.ready_order == "executor",
+        np.array([op_type in cluster.inline_op_types for op_type in op_types], dtype=bool),
         float(cluster.busy_slowdown))
 
 

@@ -57,13 +57,8 @@ class Simulator:
     self.graph, self.costs, self.cluster = graph, costs, cluster
     self.num_threads = num_threads or num_cores()
     self.tables = SimulationTables.build(graph, costs, cluster)
-    if needs_extensions(cluster):
-      # [N] bool, the ops that run inline where ops start in the executor's order.
-      inline_ops = None if cluster.ready_order != "executor" else np.array(
-          [op_type in cluster.inline_op_types for op_type in graph.op_types], dtype=bool)
-      self.engine: ReferenceEngine = ExtendedEngine(self.tables, cluster, inline_ops)
-    else:
-      self.engine = ReferenceEngine(self.tables)
+    self.engine = (ExtendedEngine(self.tables, cluster, graph.op_types)
+                   if needs_extensions(cluster) else ReferenceEngine(self.tables))
     self._workspaces: list = []
     self._lock = threading.Lock()
     self._pool: Optional[concurrent.futures.ThreadPoolExecutor] = None

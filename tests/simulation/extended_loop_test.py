@@ -66,7 +66,8 @@ def test_extensions_agree_with_the_plain_python_simulator(seed, floats):
   graph, costs, cluster, placements = random_case(
       seed, floats=floats, max_ops=20, **random_extensions(seed))
   simulator = Simulator(graph, costs, cluster, num_threads=1)
-  simulator.engine = ExtendedEngine(simulator.tables, cluster)  # also where all extensions are off
+  # Also where all extensions are off.
+  simulator.engine = ExtendedEngine(simulator.tables, cluster, graph.op_types)
   oracle = Oracle(graph, costs, cluster)
   for placement in placements:
     result = simulator.simulate(placement)
