@@ -111,13 +111,10 @@ def run_program(
   except PlacetoError as error:
     fail(error)
   except BrokenPipeError:  # whoever read the output has left, as `head` does
-    # Python flushes once more when it ends: discard what is left.
+    # Python flushes once more when it ends: discard the rest.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
-      try:
-        stream.flush()
-      except BrokenPipeError:
-        os.dup2(nowhere, stream.fileno())
+      os.dup2(nowhere, stream.fileno())
     sys.exit(128 + getattr(signal, "SIGPIPE", 13))
   except OSError as error:
     # A path that cannot be read or written is the user's to mend; anything else is a bug.
