@@ -14,9 +14,17 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 
 
-def run_alone(name, folder):
-  """What an example prints in a process of its own."""
-  return subprograms.python(EXAMPLES / name, cwd=folder, PYTHONPATH=str(ROOT)).stdout
+@pytest.fixture(scope="module", name="live")
+def live_fixture(tmp_path_factory):
+  """Name -> (folder, what it prints) of examples that set devices, in a process of their own."""
+  folders = {name: tmp_path_factory.mktemp("live") for name in (
+      "train_a_keras_model.py", "train_a_loop.py")}
+  code = "import os, runpy\n" + "".join(
+      f"os.chdir({str(folder)!r})\n"
+      f"runpy.run_path({str(EXAMPLES / name)!r}, run_name='__main__')\nprint(end='\\f')\n"
+      for name, folder in folders.items())
+  shown = subprograms.python("-c", code, PYTHONPATH=str(ROOT)).stdout.split("\f")
+  return dict(zip(folders, zip(folders.values(), shown)))
 
 
 def run_script(name):
@@ -43,12 +51,13 @@ def test_a_second_device_pays_and_faster_links_pay_more(capsys):
 @pytest.mark.parametrize("name, said, events", [
     ("train_a_keras_model.py", "tensorboard --logdir=live", True),
     ("train_a_loop.py", "losses [", False)])
-def test_a_live_model_trains_and_is_planned_for_other_devices(tmp_path, name, said, events):
-  training, plan = run_alone(name, tmp_path).strip().split("\n\n")
+def test_a_live_model_trains_and_is_planned_for_other_devices(live, name, said, events):
+  folder, shown = live[name]
+  training, plan = shown.strip().split("\n\n")
   assert "A step" in training and said in training
   assert re.match(r"TrainingPlan\([\d.]+ ms a step", plan)
-  assert bool(list(tmp_path.rglob("events.out.tfevents.*"))) == events
-  assert "/GPU:1" in json.loads((tmp_path / "plan.json").read_text())["devices"]
+  assert bool(list(folder.rglob("events.out.tfevents.*"))) == events
+  assert "/GPU:1" in json.loads((folder / "plan.json").read_text())["devices"]
 
 
 def test_the_notebooks_cells_run_in_order(capsys):

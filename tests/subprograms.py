@@ -1,9 +1,9 @@
 """Runs programs of the tests in processes of their own and reads the JSON that they print."""
 
-import contextlib
 import gc
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
@@ -67,11 +67,16 @@ class Found(dict):
 
 def the_keras(version):
   """Imports Keras "2" or "3" in a process that has not imported TensorFlow yet."""
+  name = "keras"
   if version == "2":
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    with contextlib.suppress(ImportError):  # up to TensorFlow 2.15 `keras` is the legacy one
-      return importlib.import_module("tf_keras")
-  return importlib.import_module("keras")
+    if importlib.util.find_spec("tf_keras"):  # up to TensorFlow 2.15 `keras` is the legacy one
+      name = "tf_keras"
+  keras = importlib.import_module(name)
+  if not gc.get_freeze_count():
+    # A million objects, which neither the collector nor `graphs.captures` looks through again.
+    gc.freeze()
+  return keras
 
 
 def decided_trial(ratio):

@@ -3,7 +3,8 @@
 Every setting gets a process that is forked from this one, which has imported everything, loaded the
 compiled code of searches, started the process that analyses graphs, and run no TensorFlow op. The
 result of each: numbers as they are to the last bit, and the settings before and after. Arguments:
-the version of Keras, with 3 for the parts alone that touch a model; the settings.
+the version of Keras, with 3 for the parts alone that touch a model; the settings, with "+" between
+those of one program.
 """
 
 import asyncio
@@ -165,38 +166,39 @@ def _digest(value):
   return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _run(name, found):
+def _run(names, found):
   tf.config.set_logical_device_configuration(
       tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
   # The policy of floats decides what a model is, so models come before it.
-  wanted = ("placed", "unplaced") if name in ("plain", *ANOTHER_STEP) else ("placed",)
-  models = {each: model() for each in wanted} if name in FLOATS else {}
-  SETTINGS[name]()
+  wanted = ("placed", "unplaced") if names & {"plain", *ANOTHER_STEP} else ("placed",)
+  models = {each: model() for each in wanted} if names & {*FLOATS} else {}
+  for name in sorted(names):
+    SETTINGS[name]()
   before = settings()
   try:
     if KERAS == "2":
       on_graphs(found)
-    if name not in GRAPHS_ALONE:
+    if not names & {*GRAPHS_ALONE}:
       on_models(found, **(models or {each: model() for each in wanted}))
   except Exception as error:
     found["error"] = f"{type(error).__name__}: {error} {traceback.format_exc()[-1500:]}"
   found["changed"] = [[was, now] for was, now in zip(before, settings()) if was != now]
 
 
-def _in_process(name, pipe):
+def _in_process(names, pipe):
   found = {}
   # Forks ask the process of their parent in turn; each would take seconds to start another one.
   guarded._process.is_running = lambda: True
-  if name == "asyncio":
+  if "asyncio" in names:
     async def place():
-      _run(name, found)
+      _run(names, found)
     asyncio.run(place())
-  elif name == "other_thread":
-    thread = threading.Thread(target=_run, args=(name, found))
+  elif "other_thread" in names:
+    thread = threading.Thread(target=_run, args=(names, found))
     thread.start()
     thread.join()
   else:
-    _run(name, found)
+    _run(names, found)
   pipe.send(found)
 
 
@@ -205,10 +207,11 @@ def main():
   processes, found = multiprocessing.get_context("fork"), {}
   guarded.prepare()
   for name in sys.argv[2].split(",") if len(sys.argv) > 2 else list(SETTINGS):
-    if KERAS == "3" and name in GRAPHS_ALONE:
+    names = set(name.split("+"))
+    if KERAS == "3" and names & {*GRAPHS_ALONE}:
       continue
     ours, theirs = processes.Pipe(duplex=False)
-    process = processes.Process(target=_in_process, args=(name, theirs))
+    process = processes.Process(target=_in_process, args=(names, theirs))
     process.start()
     theirs.close()
     try:

@@ -13,6 +13,7 @@ FOLDER = pathlib.Path(__file__).parent
 LEGACY = ("dropout_without_a_seed", "masked_loss", "metrics", "masked_sequences", "convolutions",
           "embedding_with_adagrad")
 OWN = ("batch_normalization", "masked_loss", "convolutions")
+_MIRRORED = f"{keras_constructs.MIRRORED}/3"
 REPLICAS = (2, pytest.param(3, marks=pytest.mark.heavy))
 
 
@@ -20,7 +21,8 @@ REPLICAS = (2, pytest.param(3, marks=pytest.mark.heavy))
 def compared(version, replicas):
   names = LEGACY if version == 2 and subprograms.HAS_KERAS_3 else keras_constructs.CASES
   return subprograms.run_with_keras(
-      str(version), FOLDER / "keras_constructs.py", *(f"{name}/{replicas}" for name in names))
+      str(version), FOLDER / "keras_constructs.py", *(f"{name}/{replicas}" for name in names),
+      *([_MIRRORED] if (version, replicas) == (2, 2) else []))
 
 
 @pytest.mark.parametrize("name", keras_constructs.CASES)
@@ -36,5 +38,5 @@ def test_replicas_of_a_model_do_the_step_of_the_whole_batch(version, replicas, n
 
 
 def test_batch_normalization_is_that_of_mirrored_strategy():
-  found = subprograms.run(FOLDER / "mirrored_step.py", "3", without=("TF_USE_LEGACY_KERAS",))
-  assert found["3"] < 1e-5
+  found = compared(2, 2)[_MIRRORED]
+  assert "error" not in found and found["apart"] < 1e-5, found
