@@ -167,24 +167,22 @@ class WhatIf:
 
   Attributes:
     moved: names of the moved ops, including ops that are colocated with them.
-    step_time_us, changed_us: step times before and after the change.
     fits: whether the changed placement fits in memory.
-    before, after: explanations of the step times.
+    before, after: the step times before and after the change, explained.
   """
 
   moved: Tuple[str, ...]
-  step_time_us: float
-  changed_us: float
   fits: bool
   before: Explanation
   after: Explanation
 
   def __str__(self) -> str:
+    before_us, after_us = self.before.step_time_us, self.after.step_time_us
     if not self.moved:
-      return f"{ms_text(self.step_time_us)}: these ops are there already"
-    ratio = self.changed_us / self.step_time_us if self.step_time_us else 1.0
+      return f"{ms_text(before_us)}: these ops are there already"
+    ratio = after_us / before_us if before_us else 1.0
     return (
-        f"{ms_text(self.changed_us)} a step instead of {ms_text(self.step_time_us)} ({ratio:.2f} "
+        f"{ms_text(after_us)} a step instead of {ms_text(before_us)} ({ratio:.2f} "
         f"times as long) with {counted(len(self.moved), 'op')} moved ({listed(self.moved)})"
         f"{'' if self.fits else '; it does not fit in memory'}\n"
         f"  now:  {self.before}\n  then: {self.after}")
@@ -220,8 +218,7 @@ def what_if(result: Any, changes: Mapping[str, str]) -> WhatIf:
   after = Simulator(graph, result.costs, cluster).simulate(placement)
   return WhatIf(
       tuple(graph.op_names[op] for op in np.flatnonzero(placement != result.indices)),
-      result.simulated.step_time_us, after.step_time_us, bool(after.fits),
-      explain(graph, result.simulated), explain(graph, after))
+      bool(after.fits), result.explanation, explain(graph, after))
 
 
 def _with_colocated(graph: ComputationGraph, ops: Sequence[int]) -> np.ndarray:

@@ -120,11 +120,10 @@ def report(result: PlacingResult) -> Dict[str, Any]:
 
 def _graph(graph: ComputationGraph) -> Dict[str, Any]:
   """Returns the graph, with the options of `load_graph`."""
-  source = graph.source
+  source = graph.origin
   return {
-      "fingerprint": graph.fingerprint, "fetches": graph.fetches,
-      "path": source.path if source else None, "ops": graph.num_ops,
-      "options": {} if source is None else {
+      "fingerprint": graph.fingerprint, "fetches": graph.fetches, "path": source.path,
+      "ops": graph.num_ops, "options": {
           "feeds": graph.feeds, "feed_shapes": source.feed_shapes,
           "trip_count": source.trip_count, "split_loops": source.split_loops}}
 
@@ -145,7 +144,7 @@ def _replication(replication: Replication) -> Dict[str, Any]:
 
 def step_line(graph: ComputationGraph) -> str:
   """Returns a sentence on the step: its fetches and its feeds."""
-  shapes = graph.source.feed_shapes if graph.source is not None else {}
+  shapes = graph.origin.feed_shapes
   feeds = [name + (f" [{', '.join(map(str, shapes[name]))}]" if name in shapes else "")
            for name in graph.feeds]
   fed = f", fed {listed(feeds, most=4)}" if feeds else ""

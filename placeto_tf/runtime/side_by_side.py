@@ -27,7 +27,7 @@ from placeto_tf.runtime.tensor_differences import (
   is_finite,
   tolerance,
 )
-from placeto_tf.runtime.trainable_graph import NotEnoughMemory, NotRunnable, TrainableGraph
+from placeto_tf.runtime.trainable_graph import NotEnoughMemory, NotRunnable
 from placeto_tf.runtime.trained_pair import TrainedPair
 
 _NOISE_FACTOR = 20.0  # largest harmless difference, relative to the measured effect of roundings
@@ -133,14 +133,10 @@ class SideBySide:
 
     self.overflow_step, self.wrong = None, []
     largest, done = 0.0, 0
-    rounded: Optional[TrainableGraph] = None
     try:
-      self.pair.begin(self._seed)
-      # The same graph, beginning with values changed by roundings.
-      if self._noise is not None:
-        rounded = self.pair.rounded(self._seed)
+      self.pair.begin(self._seed, rounds=self._noise is not None)
       while done < steps:
-        seen = self._step(done, deadline, rounded)
+        seen = self._step(done, deadline)
         self.wrong = [each for each in seen or () if each.is_wrong]
         if seen is None or self.wrong:
           break
@@ -158,13 +154,9 @@ class SideBySide:
         raise
     finally:
       self.pair.close()
-      if rounded is not None:
-        rounded.close()
     self.largest, self.steps = largest, done
 
-  def _step(
-      self, step: int, deadline: float, rounded: Optional[TrainableGraph]
-  ) -> Optional[List[SeenDifference]]:
+  def _step(self, step: int, deadline: float) -> Optional[List[SeenDifference]]:
     """Runs one step and returns the differences; None for a step that does not count."""
     import tensorflow as tf
 
@@ -188,10 +180,10 @@ class SideBySide:
       self.overflow_step = step if self.overflow_step is None else self.overflow_step
       if step:
         return None
-    if rounded is None or self._noise is None:
+    if pair.rounded is None or self._noise is None:
       return seen
-    others = rounded.step(feed, deadline, is_other)
-    for name, value, other in (*zip(pair.tensors, expected, others), *pair.beside(rounded)):
+    others = pair.rounded.step(feed, deadline, is_other)
+    for name, value, other in (*zip(pair.tensors, expected, others), *pair.beside(pair.rounded)):
       self._noise[name] = max(self._noise.get(name, 0.0), difference(value, other))
     return [each._replace(tolerance=max(each.tolerance, _NOISE_FACTOR * self._noise[each.name]))
             if each.is_wrong else each for each in seen]

@@ -230,7 +230,7 @@ def _stand_in(graph_def: GraphDef, node: NodeDef, needed: bool) -> None:
   # A shuffle becomes the identity.
   if kind == "RandomShuffle":
     node.op = "Identity"
-    for key in node.attr.keys() - {"T"}:
+    for key in set(node.attr) - {"T"}:
       del node.attr[key]
     return
   if kind not in op_roles.RANDOM_OPS - op_roles.KEYS - {"RngSkip"}:

@@ -35,6 +35,8 @@ class TrainedPair:
     graph: the given graph.
     replicated: its given replicas.
     whole, parts: the runnable forms of the graph and of its replicas.
+    rounded: the graph in one more session, with first values that differ by some roundings; None
+      until `begin` opens it.
     variables: of the graph, without states of random generators, which each replica advances.
     copies: variable -> its names among the replicas.
     updated: the variables that an op of the step changes.
@@ -73,6 +75,7 @@ class TrainedPair:
       raise ReplicaMismatchError(
           f"the graph can be imported but its replicas cannot: {problem}; train with one replica"
       ) from None
+    self.rounded: Optional[TrainableGraph] = None
     self._first: Dict[str, np.ndarray] = {}  # variables as they were first
     self.tensors = [name for name in graph.fetches if ":" in name]
     self.variables = [name for name, kind in zip(graph.op_names, graph.op_types)
@@ -83,8 +86,13 @@ class TrainedPair:
     self.whole.add(self.variables)
     self.parts.add(each for name in self.variables for each in self.copies[name])
 
-  def begin(self, seed: int) -> None:
-    """Initialises the graph, and its replicas alike."""
+  def begin(self, seed: int, rounds: bool = False) -> None:
+    """Initialises the graph and its replicas alike.
+
+    Args:
+      seed: of the first values.
+      rounds: whether `rounded` is opened, too.
+    """
     self.parts.open(initialises=False)
     self.whole.open(initialises=True)
     rng = np.random.default_rng(seed)
@@ -92,20 +100,17 @@ class TrainedPair:
     self._first = {name: varied(value, rng) for name, value in zip(
         self.variables, self.whole.first(self.variables))}
     self.whole.write(self._first)
-    self.parts.write({copy: part for name, value in self._first.items()
-                      for copy, part in self._by_copy(name, value).items()})
-
-  def rounded(self, seed: int) -> TrainableGraph:
-    """Returns the graph in one more session, with first values that differ by some roundings."""
-    other, rng = copy.copy(self.whole), np.random.default_rng(seed + 1)
-    other.open(initialises=True)
-    other.write({name: rounded(value, rng) for name, value in self._first.items()})
-    return other
+    self.parts.write({each: part for name, value in self._first.items()
+                      for each, part in self._by_copy(name, value).items()})
+    if rounds:
+      self.rounded, rng = copy.copy(self.whole), np.random.default_rng(seed + 1)
+      self.rounded.open(initialises=True)
+      self.rounded.write({name: rounded(value, rng) for name, value in self._first.items()})
 
   def close(self) -> None:
     """Ends the sessions."""
-    self.whole.close()
-    self.parts.close()
+    for each in filter(None, (self.whole, self.parts, self.rounded)):
+      each.close()
 
   def compared(self) -> List[SeenDifference]:
     """Compares the variables of the graph with their copies."""
@@ -122,7 +127,7 @@ class TrainedPair:
     return seen
 
   def beside(self, other: TrainableGraph) -> Iterator[Tuple[str, np.ndarray, np.ndarray]]:
-    """Returns (variable, its value in the graph, its value in `other`, from `rounded`)."""
+    """Returns (variable, its value in the graph, its value in `other`, which is `rounded`)."""
     names = self.variables
     return zip(names, self.whole.read(names), other.read(names))
 
