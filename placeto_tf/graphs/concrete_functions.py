@@ -9,7 +9,7 @@ its device.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Mapping, Tuple
+from typing import TYPE_CHECKING, Mapping
 
 from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import captures, keras_models, shapes
@@ -68,16 +68,15 @@ def concrete_of(function: GenericFunction) -> ConcreteFunction:
       "over function.get_concrete_function(...)")
 
 
-def read_keras_model(model: keras.Model) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
+def read_keras_model(model: keras.Model) -> ReadGraph:
   """Reads the inference of a Keras model; `compile_placed` places its training."""
-  read, fetches, feeds = read_concrete_function(keras_models.inference_function(model))
+  read = read_concrete_function(keras_models.inference_function(model))
   note = "taken is the inference of the Keras model; see compile_placed for its training"
-  return dataclasses.replace(read, notes=(*read.notes, note)), fetches, feeds
+  return dataclasses.replace(read, notes=(*read.notes, note))
 
 
-def read_concrete_function(
-    function: ConcreteFunction) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
-  """Returns the graph, fetches and feeds of a ConcreteFunction."""
+def read_concrete_function(function: ConcreteFunction) -> ReadGraph:
+  """Returns the graph of a ConcreteFunction, with its fetches and feeds."""
   attributes = function.function_def.attr  # looking up a missing key would add it
   if _COMPILED in attributes and attributes[_COMPILED].b:
     raise GraphError(
@@ -118,12 +117,11 @@ def read_concrete_function(
                   for each in fixed])
   notes = (f"captured tensors and variables that cannot be moved keep their devices, with all ops "
            f"that use them: {shown}",) if fixed else ()
-  read = ReadGraph(
+  return ReadGraph(
       GraphSource(
           "concrete_function", graph_def, tf_graph=function, graph_def=graph_def,
           fixed_devices={names.get(each.op, each.op): each.device for each in fixed}),
-      shape_hint=shape_hint, notes=notes)
-  return read, tuple(dict.fromkeys(fetches)), feeds
+      shape_hint=shape_hint, notes=notes, fetches=tuple(dict.fromkeys(fetches)), feeds=feeds)
 
 
 def _renamed(graph_def: GraphDef, names: Mapping[str, str]) -> GraphDef:

@@ -35,6 +35,7 @@ class ReadGraph:
     shape_hint: tensor name -> shape, if the reader knows shapes that the GraphDef lacks.
     notes: assumptions of the reader.
     together: whether ops of a function call share a device, because a live graph keeps calls.
+    fetches, feeds: names that the source itself states, or None.
   """
 
   source: GraphSource
@@ -42,6 +43,8 @@ class ReadGraph:
   shape_hint: Callable[[str], shapes.Shape] = lambda name: None
   notes: Tuple[str, ...] = ()
   together: bool = False
+  fetches: Optional[Tuple[str, ...]] = None
+  feeds: Optional[Tuple[str, ...]] = None
 
 
 def from_graph_def(
@@ -58,7 +61,7 @@ def from_graph_def(
 
   Args:
     read: the result of a reader.
-    fetches, feeds: names of ops or tensors, or None; see `load_graph`.
+    fetches, feeds: names of ops or tensors; None for those of the source. See `load_graph`.
     batch_size: for unknown first dimensions of feeds, or None.
     feed_shapes: op or tensor name -> dimensions, or None.
     trip_count: iterations of every loop; None for 10.
@@ -77,10 +80,12 @@ def from_graph_def(
   graph_def, more_notes = inline_functions(graph_def, own_devices if read.together else None)
   notes += more_notes
   table = read_nodes(graph_def)
-  wanted, more_notes = choose_fetches(table, fetches, read.train_ops)
+  wanted, more_notes = choose_fetches(
+      table, read.fetches if fetches is None else fetches, read.train_ops)
   notes += more_notes
   given = shapes.check_given(batch_size, feed_shapes)
-  step = prune(table, wanted, (*(feeds or ()), *fed_defaults(table, batch_size, given)))
+  feeds = (read.feeds if feeds is None else feeds) or ()
+  step = prune(table, wanted, (*feeds, *fed_defaults(table, batch_size, given)))
   positions = step.positions
   bound, iterators, shape_notes = bind_feeds(table, step, read.shape_hint, batch_size, given)
   nodes = [table.nodes[i] for i in positions.tolist()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from typing import Any, Mapping, Optional, Sequence, Tuple
+from typing import Any, Mapping, Optional, Sequence
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import (
@@ -86,13 +86,12 @@ def load_graph(
     if format is not None:
       raise GraphError(f"{os.fspath(source)!r} is a Keras model by its name; leave format out")
     source = keras_files.load_model(source, trusted)
-  read, own_fetches, own_feeds = _read(source, format, signature, tags)
+  read = _read(source, format, signature, tags)
   if read.source.format == "cost_graph_def":
     return cost_graphs.from_cost_graph(read.source, fetches)
   return from_graph_def(
-      read, fetches=own_fetches if fetches is None else fetches,
-      feeds=own_feeds if feeds is None else feeds, batch_size=batch_size,
-      feed_shapes=feed_shapes, trip_count=trip_count, split_loops=split_loops)
+      read, fetches=fetches, feeds=feeds, batch_size=batch_size, feed_shapes=feed_shapes,
+      trip_count=trip_count, split_loops=split_loops)
 
 
 # Arguments of load_graph besides the source.
@@ -100,14 +99,11 @@ LOAD_OPTIONS = tuple(
     name for name, parameter in inspect.signature(load_graph).parameters.items()
     if parameter.kind is parameter.KEYWORD_ONLY)
 
-_Names = Optional[Tuple[str, ...]]
-
 
 def _read(
     source: Any, format: Optional[str], signature: Optional[str],
     tags: Optional[Sequence[str]],
-) -> Tuple[ReadGraph, _Names, _Names]:
-  """Returns the graph, with the fetches and feeds that the source itself defines."""
+) -> ReadGraph:
   is_path = isinstance(source, (str, os.PathLike))
   if is_path and saved_model_reading.is_saved_model(os.fspath(source)):
     if format not in (None, "saved_model"):
@@ -127,7 +123,7 @@ def _read(
     return concrete_functions.read_keras_model(source)
   if concrete_functions.is_concrete_function(source) or concrete_functions.is_function(source):
     return concrete_functions.read_concrete_function(concrete_functions.concrete_of(source))
-  return _read_graph(source, format), None, None
+  return _read_graph(source, format)
 
 
 def _read_graph(source: Any, format: Optional[str]) -> ReadGraph:

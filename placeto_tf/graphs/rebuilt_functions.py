@@ -138,21 +138,20 @@ def _function_type(function: ConcreteFunction, graph: Any, resized: bool) -> Any
   from tensorflow.core.function.polymorphism import function_type as function_types
 
   old = function.function_type
-  if not resized:
-    return type(old)(
-        list(old.parameters.values()), graph.function_captures.capture_types,
-        return_annotation=old.output)
+  parameters, output = list(old.parameters.values()), old.output
 
   def traced(value: Any) -> Any:
     return trace_type.from_value(
         value, trace_type.InternalTracingContext(is_legacy_signature=True))
 
   # A resized function has a type of its own, traced from the new specs.
-  args, kwargs = graph.structured_input_signature
-  parameters = []
-  for i, (name, parameter) in enumerate(old.parameters.items()):
-    value = args[i] if i < len(args) else kwargs[name]
-    parameters.append(function_types.Parameter(
-        name, parameter.kind, parameter.optional, traced(value)))
-  return function_types.FunctionType(
-      parameters, {}, return_annotation=traced(graph.structured_outputs))
+  if resized:
+    args, kwargs = graph.structured_input_signature
+    parameters = [
+        function_types.Parameter(
+            each.name, each.kind, each.optional,
+            traced(args[i] if i < len(args) else kwargs[each.name]))
+        for i, each in enumerate(parameters)]
+    output = traced(graph.structured_outputs)
+  return type(old)(
+      parameters, graph.function_captures.capture_types, return_annotation=output)

@@ -33,7 +33,7 @@ def is_saved_model(path: str) -> bool:
 def read_saved_model(
     path: str, signature: Optional[str] = None,
     tags: Optional[Sequence[str]] = None,
-) -> Tuple[ReadGraph, Tuple[str, ...], Tuple[str, ...]]:
+) -> ReadGraph:
   """Reads the graph, fetches and feeds of a signature.
 
   Args:
@@ -42,7 +42,7 @@ def read_saved_model(
     tags: tags of the MetaGraph; by default "serve", or the tags of the only MetaGraph.
 
   Returns:
-    The graph, the tensors that the signature returns, and the tensors that it takes.
+    The graph, with the tensors that the signature returns and takes as fetches and feeds.
 
   Raises:
     GraphError: there is no SavedModel, it is damaged, or it lacks the tags or the signature.
@@ -62,8 +62,9 @@ def read_saved_model(
         "share the devices of the variables that they use, or run on the host",)
   elif signature is None and key != DEFAULT_SIGNATURE:
     notes = (f"the signature {key!r} is placed",)
-  read = ReadGraph(source, fetches_lib.collected_train_ops(meta_graph), notes=notes)
-  return read, fetches, feeds
+  return ReadGraph(
+      source, fetches_lib.collected_train_ops(meta_graph), notes=notes, fetches=fetches,
+      feeds=feeds)
 
 
 def _choose_meta_graph(proto: SavedModel, tags: Optional[Sequence[str]], path: str) -> MetaGraphDef:

@@ -136,7 +136,7 @@ def _placed(
     function: ConcreteFunction, placement: Optional[Mapping[str, str]]
 ) -> Tuple[GraphDef, Dict[str, str], Dict[str, Capture]]:
   """Reads a function: its nodes on their devices, op name -> device, op name -> capture."""
-  graph_def = read_concrete_function(function)[0].source.graph_def
+  graph_def = read_concrete_function(function).source.graph_def
   if placement is not None:
     # Calls are inlined, so that the ops inside have devices of their own.
     graph_def, _ = inline_functions(graph_def)

@@ -130,7 +130,7 @@ def _apply_to_path(result: Any, path: str, out_dir: Optional[str], **options: An
 def _graph_def(target: Any) -> Any:
   """Returns the GraphDef of a proto, live graph or function; None for any other type."""
   if is_concrete_function(target):
-    return read_concrete_function(target)[0].source.graph_def
+    return read_concrete_function(target).source.graph_def
   if hasattr(target, "as_graph_def"):
     return target.as_graph_def()
   format = files.format_of(target)

@@ -68,7 +68,7 @@ def same_weights(left, right):
 def applied_us(training):
   """The step time in us, simulated with the devices that ops of the placed step have."""
   plan = training.plan
-  nodes = read_concrete_function(training.applied.function)[0].source.graph_def.node
+  nodes = read_concrete_function(training.applied.function).source.graph_def.node
   devices = {node.name: find_device(plan.cluster.device_names, node.device) for node in nodes}
   indices = np.array([devices[op] for op in plan.graph.op_names], np.int32)
   return Simulator(plan.graph, plan.costs, plan.cluster).simulate(indices).step_time_us
