@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Hashable, List, Optional, Sequ
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.graphs.loops import EXIT, NEXT, SWITCH
 from placeto_tf.graphs.node_table import NodeTable
 from placeto_tf.graphs.op_defs import REF
 from placeto_tf.graphs.traversal import components
@@ -35,8 +36,8 @@ RESOURCE = 20  # DT_RESOURCE
 _VARIANT = 21  # DT_VARIANT
 ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # shared_name of handles that are not shared
 COLOCATED = b"loc:@"  # first part of the values of `_class`
-_FOLLOWING = ("Switch", "RefSwitch", "Exit", "RefExit")
-_LEADING = ("Enter", "NextIteration", "RefNextIteration")
+_FOLLOWING = (*SWITCH, *EXIT)
+_LEADING = ("Enter", *NEXT)
 MOVED_WITH_OTHERS = (*_FOLLOWING, *_LEADING)  # TensorFlow moves them from any device
 _FROM_HANDLES = ("IteratorFromStringHandle", "IteratorFromStringHandleV2")
 

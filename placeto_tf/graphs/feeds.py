@@ -26,6 +26,7 @@ import numpy as np
 from placeto_tf.errors import MeasurementError
 from placeto_tf.files import user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.loops import PASSING
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -198,7 +199,7 @@ def _indexed_size(op: tf.Operation, position: Optional[int], axis: int) -> int:
     return _constant(op.inputs[axis])
   source = op.inputs[position]
   if source.dtype == tf.resource:  # take the shape of the variable from its handle
-    while source.op.type in ("Identity", "Enter", "Switch"):
+    while source.op.type in PASSING:
       source = source.op.inputs[0]
     if source.op.type != "VarHandleOp":
       return 0

@@ -19,15 +19,14 @@ from placeto_tf.graphs.traversal import reachable
 Tensor = Tuple[int, int]
 Shape = Optional[Tuple[Optional[int], ...]]
 
-_PASSING = ("Identity", "Enter", "RefEnter", "Switch", "StopGradient", "Snapshot", "Cast",
-            "PreventGradient", "CheckNumerics")
+_PASSING = (*loops.PASSING, "StopGradient", "Snapshot", "Cast", "PreventGradient", "CheckNumerics")
 _INT32, _TEXT, _INT64 = 3, 7, 9
 _PASSES_SHAPES = (*loops.ENTER, *loops.EXIT, *loops.NEXT, *loops.SWITCH)
 # Outputs that are elements of a list, and ops whose first input and output is the list.
 _ELEMENTS = (("TensorListPopBack", 1), ("TensorListGetItem", 0))
-_PASSES_LISTS = frozenset(
-    "Identity Enter Exit Switch Merge NextIteration ZerosLike TensorListPushBack "
-    "TensorListPopBack TensorListSetItem TensorListResize".split())
+_PASSES_LISTS = frozenset((
+    *loops.PASSING, *loops.EXIT, *loops.NEXT, *loops.MERGE, "ZerosLike", "TensorListPushBack",
+    "TensorListPopBack", "TensorListSetItem", "TensorListResize"))
 _KEPT = "dataflow"
 
 

@@ -27,6 +27,7 @@ from placeto_tf.errors import GraphError
 from placeto_tf.graphs.colocation import RESOURCE
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.functions import named_functions
+from placeto_tf.graphs.loops import PASSING
 from placeto_tf.graphs.op_defs import REF, OpDefs
 from placeto_tf.graphs.tensor_names import data_inputs, op_of
 from placeto_tf.graphs.traversal import reachable
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 # Op types that pass on a handle or reference.
-_CARRIERS = ("Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch")
+_CARRIERS = (*PASSING, "RefIdentity")
 # Op types that create handles which can be followed.
 _ROOTS = (*op_roles.VARIABLES, "TemporaryVariable")
 

@@ -403,7 +403,7 @@ class _Propagation:
       specs[1] = REPLICATED
     if any(isinstance(each, Container) for each in specs):
       return self._of_containers(view, width)
-    if op_type == "LoopCond" or op_type in ("Switch", "If", "StatelessIf") and len(specs) == 1:
+    if op_type == "LoopCond":
       return view.run_once() * width
     if op_type in _SHUFFLES and isinstance(specs[0], (Sharded, SparseRows)):
       raise NotFollowed("shuffles the examples of the batch")
