@@ -226,16 +226,12 @@ def _branches(
           f"{name}/merge_{i}", "Merge", [f"{each}:{i}" for each in names], device,
           T=("type", dtype), N=("i", len(names)))
       for i, dtype in enumerate(out_types)]
-  # A call without results still needs an op of its name, which other ops can wait for.
-  at_top_without_results = not out_types and not site.inside
   done = inliner.node(
       inliner.fresh(f"{name}/done"), "Merge", [f"{each}_done" for each in names], device,
       T=("type", _BOOL), N=("i", len(names)))
   tensors = [merge.name for merge in merges]
   inliner.replace(name, tensors, done.name, effects)
   result = [(each, inner) for each in nodes] + [(each, site) for each in (*merges, done)]
-  if at_top_without_results:
-    return result + [(inliner.node(name, "NoOp", [f"^{done.name}"], device), site)]
   return result + inliner.gather(node, out_types, tensors, done.name, site)
 
 

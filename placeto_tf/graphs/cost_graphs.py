@@ -58,8 +58,6 @@ def from_cost_graph(source: GraphSource, fetches: Optional[Sequence[str]]) -> Co
       a size is negative, or there is a cycle.
   """
   proto = source.proto
-  if not proto.node:
-    raise GraphError("the graph is empty; expected a CostGraphDef with at least one node")
   kept = np.array([node.name not in _BORDERS for node in proto.node], dtype=bool)
   in_file = np.flatnonzero(kept)
   nodes = [proto.node[i] for i in in_file.tolist()]

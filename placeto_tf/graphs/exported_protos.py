@@ -83,20 +83,13 @@ def rewritten_proto(graph: ComputationGraph) -> Message:
   """Returns the source's proto with function calls inlined; placements name its nodes.
 
   Returns:
-    The source's own proto if nothing was rewritten (do not change it), else a copy with the nodes
-    of `graph.source.graph_def`. For a ConcreteFunction, `graph.source.graph_def` itself.
+    The proto, which may be the source's own: do not change it.
 
   Raises:
     GraphError: the graph was made of arrays alone.
   """
-  source = graph.source
-  if source is None:
-    raise GraphError("the graph was made of arrays alone; there is no TensorFlow graph of it")
-  original = {"meta_graph_def": source.proto, "saved_model": source.meta_graph}.get(source.format)
-  own = source.proto if original is None else original.graph_def
-  if source.graph_def is None or source.graph_def is own:
-    return source.proto
-  return with_nodes(source, source.graph_def)
+  source = graph.origin
+  return source.proto if source.graph_def is None else with_nodes(source, source.graph_def)
 
 
 def with_nodes(source: GraphSource, graph_def: GraphDef) -> Message:

@@ -159,7 +159,7 @@ def choose_fetches(
     return tuple(find_endpoint(table, name, "fetch") for name in names), notes
   train_op = _train_op(table)
   if train_op is not None:
-    name, updates = table.names[train_op], _count(table, train_op)
+    name, updates = table.names[train_op], len(_updates(table))
     return (Endpoint(name, train_op, None),), (
         f"no fetches were given; taken as the step is {name!r}, which applies gradients to "
         f"{updates} variable{'s' if updates > 1 else ''}",)
@@ -237,7 +237,8 @@ def _train_op(table: NodeTable) -> Optional[int]:
   # Ends that wait for at least one update, and those that wait for all.
   after = _descendants(table, updates.tolist())
   ends = [end for end in _ends(table) if after[end]]
-  whole = [end for end in ends[:_MAX_ENDS] if _count(table, end) == len(updates)]
+  whole = [end for end in ends[:_MAX_ENDS] if traversal.ancestors(
+      table.num_nodes, table.producers, table.consumers, [end])[updates].all()]
   if len(whole) > 1:
     called_so = [i for i in whole if _TRAIN_NAME.match(table.names[i].rpartition("/")[2])]
     whole = called_so or whole
@@ -253,12 +254,6 @@ def _train_op(table: NodeTable) -> Optional[int]:
 def _updates(table: NodeTable) -> np.ndarray:
   """Returns the indices of the ops that apply gradients to variables."""
   return np.flatnonzero([kind.startswith(_UPDATES) for kind in table.types])
-
-
-def _count(table: NodeTable, end: int) -> int:
-  """Returns the number of ops that apply gradients among an op and the ops it waits for."""
-  needed = traversal.ancestors(table.num_nodes, table.producers, table.consumers, [end])
-  return int(needed[_updates(table)].sum())
 
 
 def _descendants(table: NodeTable, nodes: Sequence[int]) -> np.ndarray:

@@ -222,6 +222,9 @@ class Inliner:
     """
     if site.inside:
       return []
+    # A call without results still needs an op of its name, which other ops can wait for.
+    if not types:
+      return [(self.node(node.name, "NoOp", [f"^{control}"], node.device), site)]
     keep = self.node(node.name, "IdentityN", [*tensors, f"^{control}"], node.device,
                      T=("types", [dtype % REF for dtype in types]))
     return [(keep, site)]
