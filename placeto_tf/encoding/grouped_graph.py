@@ -27,7 +27,6 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import declared_shape
-from placeto_tf.grouping.contraction import topological_rank
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.problem.placement_problem import PlacementProblem
 
@@ -132,7 +131,7 @@ class GroupedGraph:
             dtype=np.int32),
         output_rank=output_rank,
         output_dims=output_dims,
-        order=np.argsort(topological_rank(graph)[main_op]).astype(np.int32),
+        order=np.argsort(graph.topological_rank[main_op]).astype(np.int32),
         sources=sources,
         targets=targets,
         edge_bytes=edge_bytes,
@@ -153,7 +152,7 @@ def main_ops(graph: ComputationGraph, costs: OpCosts, grouping: Grouping) -> np.
   """
   # Sorted by group, then falling compute time, then topological rank; the first of each run wins.
   by_weight = np.lexsort(
-      (topological_rank(graph), -costs.compute_us.max(axis=1), grouping.group_of_op))
+      (graph.topological_rank, -costs.compute_us.max(axis=1), grouping.group_of_op))
   return by_weight[np.unique(grouping.group_of_op[by_weight], return_index=True)[1]]
 
 

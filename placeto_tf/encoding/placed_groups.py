@@ -14,7 +14,7 @@ import numpy as np
 
 from placeto_tf.encoding.pair_features import PairState
 from placeto_tf.encoding.pair_tables import OpTables, PairTables
-from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.grouping.contraction import number_groups
 from placeto_tf.grouping.heavy_edge import PlacedSets
 from placeto_tf.problem.placement_problem import Evaluation, PlacementProblem
 from placeto_tf.problem.supernodes import placed_supernodes
@@ -41,7 +41,7 @@ class PlacedGroups:
     """
     self.problem, self._finest = problem, finest
     # Both depend on ops alone: every regrouping shares them.
-    self._op_tables, self._op_rank = OpTables.build(problem), topological_rank(problem.graph)
+    self._op_tables, self._op_rank = OpTables.build(problem), problem.graph.topological_rank
     placement = np.array(placement, dtype=np.int32)
     self._take(placement, problem.evaluate_ops(placement), 0)
     self.renew()

@@ -248,6 +248,11 @@ class ComputationGraph:
     return np.lexsort((np.arange(self.num_ops), self.depths)).astype(np.int32)
 
   @functools.cached_property
+  def topological_rank(self) -> np.ndarray:
+    """Returns [N] int64, the position of each op in `topological_order`."""
+    return np.argsort(self.topological_order)
+
+  @functools.cached_property
   def depths(self) -> np.ndarray:
     """Returns [N] int32, the number of edges on the longest path that ends at the op."""
     _, depths = traversal.topological_order(

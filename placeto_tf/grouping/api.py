@@ -13,7 +13,7 @@ from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping.compared_groupings import metis, single_consumer, single_ops
-from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.grouping.contraction import number_groups
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.grouping.heavy_edge import heavy_edge
 
@@ -59,4 +59,4 @@ def group_ops(
   if max_groups < 1:
     raise PlacementError(f"max_groups is {max_groups}; expected at least 1")
   labels = METHODS[method](graph, costs, allowed_ops, max_groups)
-  return number_groups(labels, topological_rank(graph))
+  return number_groups(labels, graph.topological_rank)

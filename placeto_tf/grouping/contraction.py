@@ -68,13 +68,6 @@ class Contraction:
     return single, self.consumers[np.searchsorted(self.producers, single)]
 
 
-def topological_rank(graph: ComputationGraph) -> np.ndarray:
-  """Returns the position of each op in `graph.topological_order`, [N] int64."""
-  rank = np.empty(graph.num_ops, dtype=np.int64)
-  rank[graph.topological_order] = np.arange(graph.num_ops)
-  return rank
-
-
 def contract(
     graph: ComputationGraph, costs: OpCosts, allowed_ops: np.ndarray, labels: np.ndarray
 ) -> Contraction:
@@ -99,7 +92,7 @@ def contract(
   starts = np.searchsorted(node_of_op[order], np.arange(m))
   # [M, D] devices that all ops of a node may use, and [M] the first rank of its ops.
   allowed = np.logical_and.reduceat(allowed_ops[order], starts, axis=0)
-  rank = np.minimum.reduceat(topological_rank(graph)[order], starts)
+  rank = np.minimum.reduceat(graph.topological_rank[order], starts)
   stuck = np.flatnonzero(~allowed.any(axis=1))
   if len(stuck):
     raise_stuck(graph, node_of_op, int(stuck[0]))

@@ -85,10 +85,8 @@ def _renamed(placement: Placement, graph: ComputationGraph) -> Placement:
 def _spread(graph: ComputationGraph, of_set: Dict[int, int]) -> None:
   """Gives sets without a device the device of a producer, or else of a consumer."""
   sets, data = graph.colocation, graph.edge_ports != CONTROL
-  rank = np.empty(graph.num_ops, dtype=np.int64)
-  rank[graph.topological_order] = np.arange(graph.num_ops)
   producers, consumers = graph.edge_producers[data], graph.edge_consumers[data]
-  order = np.argsort(rank[producers], kind="stable")
+  order = np.argsort(graph.topological_rank[producers], kind="stable")
   # [(set of the producer, set of the consumer)] in topological order.
   pairs = list(zip(sets[producers[order]].tolist(), sets[consumers[order]].tolist()))
   # Forwards along data edges, then backwards for sets without a placed producer.

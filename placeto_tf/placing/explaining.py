@@ -24,7 +24,6 @@ from placeto_tf.clusters.device_names import short_name
 from placeto_tf.clusters.pins import device_index, matching_ops
 from placeto_tf.errors import PlacementError, counted, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.grouping.contraction import topological_rank
 from placeto_tf.simulation import SimulationResult, Simulator
 
 _SHOWN = 3  # most devices, links or ops to name
@@ -154,7 +153,7 @@ def _before(graph: ComputationGraph, step: SimulationResult) -> np.ndarray:
 
   Among ops of zero duration at one instant, the topological rank puts an op after its inputs.
   """
-  order = np.lexsort((topological_rank(graph), step.end_us, step.start_us, step.placement))
+  order = np.lexsort((graph.topological_rank, step.end_us, step.start_us, step.placement))
   found = np.full(graph.num_ops, -1)
   same = step.placement[order[1:]] == step.placement[order[:-1]]
   found[order[1:][same]] = order[:-1][same]

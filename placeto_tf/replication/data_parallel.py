@@ -162,8 +162,7 @@ class _Mirrored:
     graph = self._replicated.graph
     level = np.zeros(graph.num_ops, dtype=np.int64)
     # Forwards, edge by edge: producers first.
-    place = np.argsort(graph.topological_order)
-    for edge in np.argsort(place[graph.edge_consumers], kind="stable").tolist():
+    for edge in np.argsort(graph.topological_rank[graph.edge_consumers], kind="stable").tolist():
       producer, consumer = graph.edge_producers[edge], graph.edge_consumers[edge]
       level[consumer] = max(level[consumer], level[producer] + (producer in sums))
     return level

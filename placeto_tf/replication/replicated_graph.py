@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from typing import Any, Dict, FrozenSet, Mapping, Optional, Tuple
+from typing import Any, FrozenSet, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -103,22 +103,15 @@ class ReplicatedGraph:
     Constants that the rewriting added take the original of their reader.
     """
     graph, found = self.graph, self.original_of_op.astype(np.int64)
-    added = found < 0
-    inputs: Dict[int, list] = {}
-    # Only inputs of ops that the rewriting added are looked at.
-    edges = added[graph.edge_consumers]
-    for producer, consumer in zip(
-        graph.edge_producers[edges].tolist(), graph.edge_consumers[edges].tolist()):
-      inputs.setdefault(consumer, []).append(producer)
-    # Forwards: take the original of the nearest producer that has one.
-    for op in graph.topological_order.tolist():
-      if added[op]:
-        found[op] = next((found[each] for each in inputs.get(op, ()) if found[each] >= 0), -1)
-    # Constants have no inputs: they take the original of their reader.
-    for consumer, producers in inputs.items():
-      for producer in producers:
-        if found[producer] < 0:
-          found[producer] = found[consumer]
+    # Inputs of ops that the rewriting added, in topological order of these ops.
+    edges = np.flatnonzero(found[graph.edge_consumers] < 0)
+    edges = edges[np.argsort(graph.topological_rank[graph.edge_consumers[edges]], kind="stable")]
+    pairs = list(zip(graph.edge_producers[edges].tolist(), graph.edge_consumers[edges].tolist()))
+    # Forwards: take the original of the first producer that has one. Constants have no inputs:
+    # afterwards they take the original of their reader.
+    for this, other in (*((consumer, producer) for producer, consumer in pairs), *pairs):
+      if found[this] < 0:
+        found[this] = found[other]
     return np.maximum(found, 0)
 
   def describe(self) -> Mapping[str, Any]:

@@ -28,9 +28,7 @@ def plan(problem: PlacementProblem, *, links: bool) -> np.ndarray:
   """
   schedule = Schedule(problem, links=links)
   ranks = upward_ranks(schedule, problem)
-  # [N] position of each op in topological order.
-  position = np.empty(problem.graph.num_ops, dtype=np.int64)
-  position[problem.graph.topological_order] = np.arange(problem.graph.num_ops)
+  position = problem.graph.topological_rank
   # Ops that cost nothing tie with their consumers: producers go first.
   for op in sorted(range(len(ranks)), key=lambda op: (-ranks[op], position[op])):
     best: Optional[Tuple[float, int, float]] = None

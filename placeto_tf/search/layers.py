@@ -44,7 +44,7 @@ def layer_positions(graph: ComputationGraph, *, distinct: bool = False) -> np.nd
   depths = graph.depths
   # Ranks in topological order are distinct, while depths tie.
   if distinct:
-    depths = np.argsort(graph.topological_order, kind="stable")
+    depths = graph.topological_rank
   # Ops in gradient scopes are backward ops; ops downstream of them are not forward either.
   scopes = [_gradient_scope(name) for name in graph.op_names]
   backward = np.array([scope is not None for scope in scopes])

@@ -6,12 +6,7 @@ from properties import examples
 import plain_grouping
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
-from placeto_tf.grouping.contraction import (
-  TRANSFER_BYTES,
-  contract,
-  number_groups,
-  topological_rank,
-)
+from placeto_tf.grouping.contraction import TRANSFER_BYTES, contract, number_groups
 
 
 def _graph(edges, outputs, **fields):
@@ -62,7 +57,7 @@ def test_nodes_and_traffic_are_those_of_sorted_arrays(seed, n, nodes):
   assert found.producers.tolist() == expected[0].tolist()
   assert found.consumers.tolist() == expected[1].tolist()
   assert found.traffic_bytes.tolist() == expected[2].tolist()
-  rank = topological_rank(graph)
+  rank = graph.topological_rank
   for node in range(found.num_nodes):
     ops = np.flatnonzero(node_of_op == node)
     assert found.rank[node] == rank[ops].min()

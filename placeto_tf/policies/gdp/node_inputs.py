@@ -21,7 +21,7 @@ import tensorflow as tf
 from placeto_tf.encoding.grouped_graph import OUTPUT_DIMS, GroupedGraph, main_ops
 from placeto_tf.errors import PlacementError
 from placeto_tf.grouping import group_ops
-from placeto_tf.grouping.contraction import number_groups, topological_rank
+from placeto_tf.grouping.contraction import number_groups
 from placeto_tf.policies import op_features
 from placeto_tf.problem.host_options import hosts_of
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -99,7 +99,7 @@ def node_problem(problem: PlacementProblem) -> PlacementProblem:
     The problem; its groups are in the topological order of their main ops.
   """
   grouping = group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none")
-  rank = topological_rank(problem.graph)
+  rank = problem.graph.topological_rank
   # Nodes take the rank of their main op, not of their first, so that variables are near readers.
   op_rank = rank[main_ops(problem.graph, problem.costs, grouping)]
   return problem.regrouped(number_groups(grouping.group_of_op, op_rank[grouping.group_of_op]))
