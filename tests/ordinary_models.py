@@ -215,15 +215,15 @@ def steps(keras, name, *batches):
   import tensorflow as tf
 
   from placeto_tf.graphs import load_graph
-  from placeto_tf.graphs.keras_models import step_specs
   from placeto_tf.placements.keras_batches import KerasStep
 
   keras.utils.set_random_seed(1)
-  found, _, (shape, dtype), loss = MODELS[name](keras)
+  found, inputs, targets, loss = MODELS[name](keras)
   found.compile("adam", loss)
   step = KerasStep(found)
-  return [load_graph(step.trace(
-      (step_specs(found, batch)[0], tf.TensorSpec([batch, *shape], dtype)))) for batch in batches]
+  return [load_graph(step.trace(tuple(
+      tf.TensorSpec([batch, *shape], dtype) for shape, dtype in (inputs, targets))))
+          for batch in batches]
 
 
 def reads(op, source):

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import ordinary_models
-from placeto_tf.graphs import training_function
+from placeto_tf.placements.keras_batches import KerasStep
 
 SMALL = ("functional", "subclassed", "gradient_tape")
 
@@ -48,16 +48,15 @@ def build(keras, name):
 def _compiled(keras, model, loss, batch, optimizer=None, metrics=None):
   model.compile(
       optimizer or keras.optimizers.Adam(0.01), loss, metrics=metrics, jit_compile=False)
-  function = training_function(
-      model, batch_size=len(tf.nest.flatten(batch)[0]), targets=tf.nest.map_structure(
-          lambda value: tf.TensorSpec(value.shape, value.dtype), batch[1]))
+  function = KerasStep(model).trace(tf.nest.map_structure(
+      lambda value: tf.TensorSpec(value.shape, value.dtype), batch))
   optimizer = model.optimizer
 
   def variables():
     own = optimizer.variables
     return [*model.variables, *(own() if callable(own) else own)]
 
-  return Case(function, batch, variables)
+  return Case(function, (tuple(tf.nest.flatten(batch)),), variables)
 
 
 def _rows(shape, high=None, seed=0):

@@ -125,15 +125,18 @@ def compared(keras, name, replicas):
   import tensorflow as tf
   from unhurried import compare_training
 
-  from placeto_tf.graphs import load_graph, training_function
+  from placeto_tf.graphs import load_graph
+  from placeto_tf.placements.keras_batches import KerasStep
   from placeto_tf.replication import replicate
 
   keras.utils.set_random_seed(1)
   model, inputs, targets = CASES[name](keras)
 
+  step = KerasStep(model)
+
   def function(batch):
-    return load_graph(training_function(
-        model, batch_size=batch, targets=tf.TensorSpec([batch, *targets[0]], targets[1])))
+    return load_graph(step.trace(tuple(
+        tf.TensorSpec([batch, *shape], dtype) for shape, dtype in (inputs, targets))))
 
   batch = 4 * replicas
   whole, part = function(batch), function(4)
@@ -155,7 +158,7 @@ def compared(keras, name, replicas):
           generator.integers(0, 11, [batch, *shape]) if dtype == "int32" else
           generator.normal(size=[batch, *shape]) for shape, dtype in (inputs, targets))
       x, y = (tf.constant(each, dtype) for each, (_, dtype) in zip(examples, (inputs, targets)))
-      losses.append(graph.source.tf_graph(x, y)["loss"].numpy())
+      losses.append(graph.source.tf_graph((x, y))["loss"].numpy())
     return [np.array(losses), *(
         each for each in map(np.array, variables) if each.dtype.kind == "f")]
 
@@ -171,7 +174,8 @@ def beside_mirrored_strategy(keras, replicas):
   import numpy as np
   import tensorflow as tf
 
-  from placeto_tf.graphs import load_graph, training_function
+  from placeto_tf.graphs import load_graph
+  from placeto_tf.placements.keras_batches import KerasStep
   from placeto_tf.replication import replicate
 
   layers = keras.layers
@@ -189,7 +193,7 @@ def beside_mirrored_strategy(keras, replicas):
   found = model()
   optimizer = keras.optimizers.legacy.SGD(0.1, momentum=0.9)
   found.compile(optimizer, "mse")
-  function = training_function(found, batch_size=batch)
+  function = KerasStep(found).trace((tf.TensorSpec([batch, 8, 8, 2]), tf.TensorSpec([batch, 3])))
   function = replicate(load_graph(function), replicas).graph.source.tf_graph
 
   strategy = tf.distribute.MirroredStrategy([f"/CPU:{i}" for i in range(replicas)])
@@ -216,7 +220,7 @@ def beside_mirrored_strategy(keras, replicas):
           lambda context: tf.constant(cut[context.replica_id_in_sync_group]))
 
     run(parts(x), parts(y))
-    function(tf.constant(x), tf.constant(y))
+    function((tf.constant(x), tf.constant(y)))
   worst = 0.0
   pairs = list(zip(expected.variables, found.variables))
   for one, other in pairs:
