@@ -999,6 +999,12 @@ def network_again(x):
   return x @ variable("direct", [5, 3])
 
 
+@loss
+def equal_rows_taken_apart(x, y, p):
+  one, other = tf.split(tf.fill([2 * tf.shape(x)[0], 3], 0.5), 2)
+  return square_error(p * one, y * other)
+
+
 @samples
 @loss
 def a_layer_dropped_for_all_examples(x, y, p):
