@@ -73,8 +73,8 @@ def test_a_placement_that_tensorflow_would_change_is_an_error(graph, cluster, ha
             device_map=MAPS)
 
 
-@pytest.fixture(name="own_workers", scope="module")
-def own_workers_fixture(socket_filters):
+@pytest.fixture(name="workers", scope="module")
+def workers_fixture(socket_filters):
   """Workers to break; `restart` mends them."""
   with LocalWorkers(2, startup_seconds=600) as workers:
     yield workers
@@ -97,15 +97,15 @@ class _At:
     (1, signal.SIGKILL, r"worker 1 has ended \(signal 9\)"),
     (1, signal.SIGSTOP, "a step did not end within its time-out")])
 def test_a_lost_worker_marks_the_placement_failed_and_the_next_is_timed(
-    graph, cluster, halves, own_workers, task, what, said):
-  clock = _At(3, lambda: os.kill(own_workers.processes[task].pid, what))
+    graph, cluster, halves, workers, task, what, said):
+  clock = _At(3, lambda: os.kill(workers.processes[task].pid, what))
   config = dataclasses.replace(QUICK, timeout_seconds=8.0)
-  measurer = Measurer(graph, cluster, own_workers, config, clock=clock)
-  before = [process.pid for process in own_workers.processes]
+  measurer = Measurer(graph, cluster, workers, config, clock=clock)
+  before = [process.pid for process in workers.processes]
   with pytest.raises(MeasurementError, match=said):
     measurer.measure(halves)
   assert measurer.measure(halves).failure is None  # on new workers
-  assert not set(before) & {process.pid for process in own_workers.processes}
+  assert not set(before) & {process.pid for process in workers.processes}
 
 
 def test_a_step_that_does_not_fit_or_fails_is_a_measurement_error(graph, cluster, single):
