@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import graph_files
 import placeto_tf as placeto
+import sessions
 from placeto_tf.clusters.constraints import own_devices
 from placeto_tf.errors import GraphError, PlacementError
 from placeto_tf.placing import tables
@@ -67,7 +68,7 @@ def _as_graph(placed):
 
 def _trained(graph, feed="x:0"):
   """The loss before and after a step."""
-  config = v1.ConfigProto(device_count={"CPU": 2}, allow_soft_placement=False)
+  config = sessions.unoptimized(device_count={"CPU": 2}, allow_soft_placement=False)
   values = np.random.default_rng(0).random([_BATCH, 16], np.float32)
   with v1.Session(graph=graph, config=config) as session:
     session.run("init")

@@ -87,15 +87,24 @@ def cases(keras):
 
   def made():
     keras.utils.set_random_seed(3)
-    step, _, variables = training_loops.LOOPS["subclassed"](keras, False)
-    return step, variables
+    model, optimizer = training_loops.dense(keras, 16, 4), keras.optimizers.SGD(0.01, 0.9)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def train_step(x, y):
+      with tf.GradientTape() as tape:
+        loss = loss_of(y, model(x, training=True))
+      training_loops.update(tape, loss, optimizer, model)
+      return loss
+
+    return train_step
 
   def labels(size):
     return tf.ones([size, 5]), tf.zeros([size], tf.int32)
 
   found = {}
   # A ConcreteFunction has one batch size, which replicas divide and which never grows.
-  step, _ = made()
+  step = made()
   traced = step.get_concrete_function(*labels(8))
   placed = placeto.compile_step(traced, "cpu:2", args=labels(8), replicas=2, **options)
   found["concrete"] = {
@@ -105,11 +114,11 @@ def cases(keras):
   found["concrete"]["placed"] = placing.replication.chosen.global_batch
 
   # A plan of one process is carried out by another step of the kind.
-  step, variables = made()
+  step = made()
   plan = placeto.plan_step(step, "cpu:2", args=labels(8), replicas=2, max_evaluations=10,
                            check_replicas=False)
   plan.save("plan.json")
-  placed = placeto.compile_step(made()[0], placement="plan.json", verify=False)
+  placed = placeto.compile_step(made(), placement="plan.json", verify=False)
   found["plan"] = {
       "repr": repr(plan), "equal": float(step(*labels(8))) - float(
           placed(*labels(8)))}
@@ -132,7 +141,7 @@ def cases(keras):
   # A step of few examples is slower with replicas, which run if they are asked for and not timed.
   with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
-    placed = placeto.compile_step(made()[0], "cpu:2", args=labels(8), replicas=2, **options)
+    placed = placeto.compile_step(made(), "cpu:2", args=labels(8), replicas=2, **options)
   warned = [str(each.message) for each in seen]
   found["untimed"] = {
       "times": [placed.plan.before_us, placed.plan.step_time_us],
@@ -164,13 +173,13 @@ def cases(keras):
 
   # The faster step is kept, by a clock that decides.
   for name, ratio in (("faster", 0.5), ("slower", 2.0)):
-    step, variables = made()
+    step = made()
     placed_training.in_turns, real = decided_trial(ratio), placed_training.in_turns
     cluster = placeto.Cluster.parse("cpu:2")
     cluster = dataclasses.replace(cluster, devices=tuple(
         dataclasses.replace(device, efficiency=1e-5) for device in cluster.devices))
     placed = placeto.compile_step(step, cluster, args=labels(512), replicas=2, max_evaluations=50)
-    plain, others = made()
+    plain = made()
     losses = [(float(placed(*labels(size))), float(plain(*labels(size)))) for size in (512, 512, 7)]
     placed_training.in_turns = real
     found[name] = {"text": str(placed), "how": [each.how for each in placed.steps],
@@ -202,11 +211,11 @@ def cases(keras):
       error_of(lambda: placeto.compile_step(distributed, "cpu:2", args=[x])),
       error_of(lambda: placeto.compile_step(called_directly, "cpu:2", args=[x])),
       error_of(lambda: placeto.compile_step(keras.Sequential(), "cpu:2")),
-      error_of(lambda: placeto.compile_step(made()[0], "cpu:2", args=[x])),
+      error_of(lambda: placeto.compile_step(made(), "cpu:2", args=[x])),
       error_of(lambda: placeto.compile_step(
           lambda x: tf.reshape(x, [7]), "cpu:2", args=[y])),
       error_of(lambda: placeto.compile_step(
-          made()[0], "cpu:2", args=labels(7), replicas=2, **options))]
+          made(), "cpu:2", args=labels(7), replicas=2, **options))]
   return found
 
 
