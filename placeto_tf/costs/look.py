@@ -30,6 +30,7 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
 
 MODES = ("auto", "yes", "no")
+FAILED = "a run of the step with made-up feeds failed"  # in notes
 
 # Limits of a step that `auto` runs, for its known ops: about ten seconds of one core.
 _MOST_FLOPS = 5e10
@@ -78,7 +79,10 @@ def look(graph: ComputationGraph, graph_def: GraphDef, work: Any, mode: str) -> 
   """
   if mode == "auto":
     _check_harmless(graph_def, work)
-  return guarded.call(step_run.run, _LIMIT_S[mode], _whole(graph), _request(graph))
+  try:
+    return guarded.call(step_run.run, _LIMIT_S[mode], _whole(graph), _request(graph))
+  except CostError as error:
+    raise CostError(f"{FAILED}: {error}") from None
 
 
 def _check_harmless(graph_def: GraphDef, work: Any) -> None:

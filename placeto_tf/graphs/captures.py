@@ -62,8 +62,8 @@ def resource_captures(function: ConcreteFunction) -> List[Capture]:
   graph = function.graph
   if getattr(graph, "deferred_external_captures", None):
     raise GraphError(
-        f"the function {function.name!r} captures values that are only known at the call; pass "
-        "them as arguments")
+        f"the function {function.function_def.signature.name!r} captures values that are only "
+        "known at the call; pass them as arguments")
   # By identity: the handle that the graph captured is the variable's own object.
   by_handle = {id(variable.handle): variable for variable in live_variables(graph)}
   found, piped = [], None

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional
 
 import pandas as pd
 
+from placeto_tf.costs import look
 from placeto_tf.errors import counted
 from placeto_tf.placing import registry
 from placeto_tf.placing.explaining import LEAST_US, ms_text
@@ -43,8 +44,10 @@ def caveats(result: Any) -> List[str]:
   lines, unknown = [], result.costs.unknown
   if unknown:
     flag = "--feed_shapes=..." if "shapes" in unknown else "--trip_count=..."
-    lines.append(f"At least {ms_text(result.step_time_us)}: {unknown}; give {flag}, or --look=yes "
-                 "to run the step once here and see them.")
+    # "--look=yes" is no remedy where a run was tried in vain.
+    other = (f"measured costs ({look.FAILED})" if look.FAILED in " ".join(result.costs.notes) else
+             "--look=yes to run the step once here and see them")
+    lines.append(f"At least {ms_text(result.step_time_us)}: {unknown}; give {flag}, or {other}.")
   grown = None if result.replication is None else result.replication.grown
   if grown is not None:
     lines.append(

@@ -3,22 +3,20 @@
 import tensorflow as tf
 
 import placeto_tf as placeto
+from placeto_tf.costs import look
 from placeto_tf.placing import tables
-
-v1 = tf.compat.v1
 
 
 def _until(limit):
   with tf.Graph().as_default() as tf_graph:
-    x = v1.placeholder(tf.float32, [6, 4], name="x")
+    x = tf.compat.v1.placeholder(tf.float32, [6, 4], name="x")
     tf.identity(tf.while_loop(
         lambda a: tf.reduce_sum(a) < limit, lambda a: tf.tanh(a) + a + 1.0, [x]), name="y")
   return tf_graph
 
 
-def _place(tf_graph, look):
-  return placeto.place(
-      tf_graph, "k80:2", "single", fetches=["y:0"], max_evaluations=5, look=look)
+def _place(tf_graph, mode):
+  return placeto.place(tf_graph, "k80:2", "single", fetches=["y:0"], look=mode)
 
 
 def test_a_step_is_looked_at_and_takes_what_it_took(tmp_path, monkeypatch):
@@ -40,3 +38,5 @@ def test_what_stays_unknown_is_said_first(tmp_path, monkeypatch):
   first = tables.table(result).splitlines()[0]
   assert first.startswith("At least ") and "the rounds of 1 loop are unknown" in first
   assert "--look=yes" in first and "PlacingResult(At least " in repr(result)
+  monkeypatch.setitem(look._LIMIT_S, "yes", 2.0)
+  assert "measured costs (a run of the step" in tables.table(_place(_until(1e9), "yes"))
