@@ -9,7 +9,7 @@ import collections
 import contextlib
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence
+from typing import TYPE_CHECKING, AbstractSet, Any, Dict, List, Mapping, Sequence
 
 from placeto_tf.costs import no_side_effects
 from placeto_tf.errors import CostError
@@ -20,6 +20,7 @@ from placeto_tf.graphs.tensor_names import Tensor
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
 
+_FILLS = {"InitializeTable", "InitializeTableV2", "LookupTableImport", "LookupTableImportV2"}
 _MOST_TRACED = 1 << 20  # runs of ops, kMaxCollectedNodes in TensorFlow's step_stats_collector.h
 
 
@@ -71,7 +72,8 @@ def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Seen:
 def _initialize(session: Any, tf_graph: Any, library: Any, request: Mapping[str, Any]) -> None:
   """Gives variables the values of a checkpoint or of their initializers, or numbers if these fail.
 
-  Initializers that read files or ask servers are not run; made-up numbers stand in.
+  Initializers that read files or ask servers are not run; made-up numbers stand in. Lookup tables
+  are filled, unless from a file.
   """
   names = request["variables"]
   ops, feed = variables.initializers_of(tf_graph, names, request["initializers"])
@@ -80,17 +82,19 @@ def _initialize(session: Any, tf_graph: Any, library: Any, request: Mapping[str,
   if request["checkpoint"]:
     op, tensor, path = request["checkpoint"]
     with contextlib.suppress(KeyError, ValueError):
-      _ran(session, [tf_graph.get_operation_by_name(op)], {tensor: path}, library, "RestoreV2")
+      _ran(session, [tf_graph.get_operation_by_name(op)], {tensor: path}, library, {"RestoreV2"})
+  for fill in variables.fills_of_tables(tf_graph):
+    _ran(session, [fill], {}, library, _FILLS)
 
 
 def _ran(
-    session: Any, ops: Sequence[Any], feed: Mapping[Any, Any], library: Any, allowed: str = ""
-) -> bool:
-  """Runs ops if they do no more than compute, but for ops of one type; returns whether they ran."""
+    session: Any, ops: Sequence[Any], feed: Mapping[Any, Any], library: Any,
+    allowed: AbstractSet[str] = frozenset()) -> bool:
+  """Runs ops if all that do more than compute are of allowed types; returns whether they ran."""
   import tensorflow as tf
 
   nodes = (op.node_def for op in variables.needed_by(ops))
-  if {node.op for node in no_side_effects.acting(nodes, library)} <= {allowed}:
+  if {node.op for node in no_side_effects.acting(nodes, library)} <= allowed:
     with contextlib.suppress(tf.errors.OpError):
       session.run(ops, feed)
       return True

@@ -1,4 +1,4 @@
-"""Gives variables their first values, for graphs of any format.
+"""Gives variables and lookup tables their first values, for graphs of any format.
 
 A variable is initialized by the first available of three ops: its own initializer (named in the
 variable collections of a MetaGraphDef), the graph's op `init`, or an assignment of small random
@@ -7,7 +7,7 @@ values, which is added to the graph on the variable's device.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Container, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
   import tensorflow as tf
 
 INIT_OPS = ("init", "initialize", "global_variables_initializer")
+_FILLS = ("InitializeTable", "LookupTableImport")  # beginnings of the types of such ops
 _SCALE = 0.05  # positive and small: also good for variances and learning rates
 
 
 def initializers(
     graph: ComputationGraph, tf_graph: tf.Graph
 ) -> Tuple[List[tf.Operation], Dict[tf.Tensor, np.ndarray]]:
-  """Returns the ops that initialize every variable of the graph, and their feeds.
+  """Returns the ops that initialize every variable and lookup table of the graph, and their feeds.
 
   Args:
     graph: the graph that will be run.
@@ -35,7 +36,22 @@ def initializers(
   Returns:
     The ops, and placeholder -> value for the added ops.
   """
-  return initializers_of(tf_graph, of_graph(graph), own_initializers(graph))
+  ops, fed = initializers_of(tf_graph, of_graph(graph), own_initializers(graph))
+  return [*ops, *fills_of_tables(tf_graph, graph.op_index)], fed
+
+
+def fills_of_tables(tf_graph: tf.Graph, step: Container[str] = ()) -> List[tf.Operation]:
+  """Returns the ops that fill lookup tables, which are outside of the step and of its replicas.
+
+  Args:
+    tf_graph: the whole graph.
+    step: names of the step's ops.
+
+  Returns:
+    The ops, in the order of the graph.
+  """
+  return [op for op in tf_graph.get_operations()
+          if op.type.startswith(_FILLS) and op.name not in step]
 
 
 def of_graph(graph: ComputationGraph) -> List[str]:

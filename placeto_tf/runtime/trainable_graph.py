@@ -15,7 +15,7 @@ from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES
 from placeto_tf.graphs.tensor_names import control_inputs, data_inputs
-from placeto_tf.graphs.variables import initializers
+from placeto_tf.graphs.variables import fills_of_tables, initializers
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.reloading import frozen
 
@@ -30,7 +30,6 @@ _LONG_S = 1e6  # as long as no limit
 # of them with one number, and all of them with the other.
 _FIXED_NUMBERS = {"normal": (0.6, -0.6), "uniform": (0.9, 0.05)}
 _FIXED_HANDLE = "/fixed_random/handle"
-_TABLES = ("InitializeTable", "LookupTableImport")  # beginnings of op types
 _BOUNDED = {"RandomUniformInt": 1, "StatelessRandomUniformInt": 2, "StatelessRandomUniformIntV2": 4}
 
 
@@ -108,9 +107,8 @@ class TrainableGraph:
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     self.session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
     self._set_random_ops(False)
-    # Lookup tables are filled by ops outside of the step, of the graph and of its replicas.
-    tables = [op for op in self.tf_graph.get_operations()
-              if op.type.startswith(_TABLES) and op.name not in self.graph.op_index]
+    # A session has its own lookup tables, also where variables have their values already.
+    tables = fills_of_tables(self.tf_graph, self.graph.op_index)
     if init or tables:
       self.session.run([*init, *tables], fed)
 

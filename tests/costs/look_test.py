@@ -90,10 +90,11 @@ def _rounds(source, cache=False):
   return work.executions[graph.op_types.index("Mul")]
 
 
-def test_variables_have_their_initializers_values():
+def test_variables_and_lookup_tables_have_their_initializers_values():
   with tf.Graph().as_default():
-    start = v1.get_variable("start", initializer=tf.fill([4], 3.0), use_resource=True)
-    _doubled(start)
+    start = v1.get_variable("start", initializer=tf.fill([4], 1.0), use_resource=True)
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([7], [2.0]), 0.0)
+    _doubled(start + table.lookup(tf.constant(7)))
     meta_graph = v1.train.export_meta_graph()
   assert _rounds(meta_graph) == 4  # 12, 24, 48, 96, 192
 
@@ -113,8 +114,7 @@ def test_an_initializer_whose_function_uses_files_is_not_run(tmp_path):
   assert any(node.op == "WriteFile" for function in meta_graph.graph_def.library.function
              for node in function.node_def)
   # Small numbers stand in: 4 of 0.05 at most need 9 rounds at least, those of the file need 4.
-  assert _rounds(meta_graph) >= 9
-  assert not os.path.exists(path)
+  assert _rounds(meta_graph) >= 9 and not os.path.exists(path)
 
 
 def test_a_saved_model_is_run_with_the_values_of_its_checkpoint(tmp_path):

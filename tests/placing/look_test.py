@@ -21,8 +21,7 @@ def _place(tf_graph, mode):
 
 def test_a_step_is_looked_at_and_takes_what_it_took(tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-  graph = _until(1000.0)
-  unseen, seen = _place(graph, "no"), _place(graph, "auto")
+  unseen, seen = (_place(_until(1000.0), mode) for mode in ("no", "auto"))
   assert not seen.costs.unknown
   assert "was run once on this machine" in seen.costs.notes[0]
   assert "at least" not in repr(seen) and "at least" not in tables.table(seen)

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 import graph_files
-from placeto_tf.graphs import load_graph
+from placeto_tf.graphs import load_graph, variables
 from placeto_tf.runtime import placed_runs
 
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:"
@@ -27,9 +27,7 @@ def test_values_are_held_where_the_placeholder_was():
       ids = tf.compat.v1.placeholder(tf.int32, name="ids")  # of unknown rank
       words = tf.compat.v1.placeholder(tf.string, [2], name="words")
       rate = tf.compat.v1.placeholder_with_default(np.float32(2.0), [], name="rate")
-      tf.identity(x * rate, name="scaled")
-      tf.identity(ids + 1, name="more")
-      tf.strings.length(words, name="lengths")
+      _ = x * rate, ids + 1, tf.strings.length(words)
 
   placed = _graph(build)
   assert placed_runs.hold(placed, values) == {}
@@ -39,7 +37,7 @@ def test_values_are_held_where_the_placeholder_was():
   config = tf.compat.v1.ConfigProto(device_count={"CPU": 2}, allow_soft_placement=False)
   with tf.compat.v1.Session(graph=graph_files.imported(placed), config=config) as session:
     # Nothing is fed.
-    scaled, more, lengths = session.run(["scaled:0", "more:0", "lengths:0"])
+    scaled, more, lengths = session.run(["mul:0", "add:0", "StringLength:0"])
   np.testing.assert_array_equal(scaled, values["x:0"] * 0.5)
   assert more.tolist() == [4, 2] and lengths.tolist() == [1, 2]
 
@@ -55,17 +53,20 @@ def test_what_is_no_placeholder_on_a_cpu_is_still_fed():
 
   placed = _graph(build)
   before = placed.SerializeToString(deterministic=True)
-  values = {name: np.ones(2, np.float32) for name in (
-      "on_gpu:0", "handle:0", "constant:0", "elsewhere:0")}
+  values = dict.fromkeys(("on_gpu:0", "handle:0", "constant:0", "elsewhere:0"), np.ones(2))
   assert placed_runs.hold(placed, values) == values
   assert placed.SerializeToString(deterministic=True) == before
 
 
-def test_ids_that_a_function_looks_up_are_rows_of_its_table():
+def test_ids_that_are_looked_up_are_rows_and_lookup_tables_are_filled():
   with tf.Graph().as_default() as graph:
-    ids = tf.compat.v1.placeholder(tf.int32, [1000], name="ids")
-    table = tf.compat.v1.get_variable("table", [50, 2])
-    rows = tf.function(lambda ids: tf.gather(table, ids))(ids)
-    tf.identity(rows, name="rows")
-  values = placed_runs.feed_values(load_graph(graph, fetches=["rows"]))
+    variable = tf.compat.v1.get_variable("variable", [50, 2])
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([7], [2.0]), 0.0)
+    ids = tf.compat.v1.placeholder(tf.int64, [1000], name="ids")
+    rows = tf.function(lambda ids: tf.gather(variable, ids))(ids) * table.lookup(tf.constant(7))
+  step = load_graph(graph, fetches=[rows.name])
+  values = placed_runs.feed_values(step)
   assert values["ids:0"].max() == 49
+  with tf.compat.v1.Session(graph=graph) as session:
+    session.run(*variables.initializers(step, graph))
+    assert session.run(rows, values).shape == (1000, 2)
