@@ -48,10 +48,11 @@ def fills_of_tables(tf_graph: tf.Graph, step: Container[str] = ()) -> List[tf.Op
     step: names of the step's ops.
 
   Returns:
-    The ops, in the order of the graph.
+    The ops, in the order of the graph, without the ops of a Saver, which need a checkpoint.
   """
   return [op for op in tf_graph.get_operations()
-          if op.type.startswith(_FILLS) and op.name not in step]
+          if op.type.startswith(_FILLS) and op.name not in step
+          and not any(other.type.startswith("Restore") for other in needed_by([op]))]
 
 
 def of_graph(graph: ComputationGraph) -> List[str]:

@@ -27,8 +27,7 @@ def test_a_step_is_looked_at_and_takes_what_it_took(tmp_path, monkeypatch):
   assert "at least" not in repr(seen) and "at least" not in tables.table(seen)
   assert seen.step_time_us > 1.5 * unseen.step_time_us  # more than 10 rounds
   # What was seen is kept: simulating the result again gives the promised time, and runs nothing.
-  again = placeto.simulate(seen.graph, "k80:2", seen.placement)
-  assert again.step_time_us == seen.step_time_us
+  assert placeto.simulate(seen.graph, "k80:2", seen.placement).step_time_us == seen.step_time_us
 
 
 def test_what_stays_unknown_is_said_first(tmp_path, monkeypatch):

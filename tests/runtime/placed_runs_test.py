@@ -63,6 +63,8 @@ def test_ids_that_are_looked_up_are_rows_and_lookup_tables_are_filled():
     variable = tf.compat.v1.get_variable("variable", [50, 2])
     table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([7], [2.0]), 0.0)
     ids = tf.compat.v1.placeholder(tf.int64, [1000], name="ids")
+    # A saver fills a table, too, from a checkpoint.
+    _ = tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, 0), tf.compat.v1.train.Saver()
     rows = tf.function(lambda ids: tf.gather(variable, ids))(ids) * table.lookup(tf.constant(7))
   step = load_graph(graph, fetches=[rows.name])
   values = placed_runs.feed_values(step)
