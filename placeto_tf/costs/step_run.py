@@ -20,7 +20,8 @@ from placeto_tf.graphs.tensor_names import Tensor
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
 
-_FILLS = {"InitializeTable", "InitializeTableV2", "LookupTableImport", "LookupTableImportV2"}
+_FILLS = {"InitializeTable", "InitializeTableV2", "LookupTableImport", "LookupTableImportV2",
+          "MakeIterator"}
 _MOST_TRACED = 1 << 20  # runs of ops, kMaxCollectedNodes in TensorFlow's step_stats_collector.h
 
 
@@ -83,8 +84,9 @@ def _initialize(session: Any, tf_graph: Any, library: Any, request: Mapping[str,
     op, tensor, path = request["checkpoint"]
     with contextlib.suppress(KeyError, ValueError):
       _ran(session, [tf_graph.get_operation_by_name(op)], {tensor: path}, library, {"RestoreV2"})
-  for fill in variables.fills_of_tables(tf_graph):
-    _ran(session, [fill], {}, library, _FILLS)
+  for op in tf_graph.get_operations():
+    if op.type.startswith(variables.FILLS):
+      _ran(session, [op], {}, library, _FILLS)
 
 
 def _ran(

@@ -1,4 +1,4 @@
-"""Gives variables and lookup tables their first values, for graphs of any format.
+"""Gives variables, lookup tables and iterators their first values, for graphs of any format.
 
 A variable is initialized by the first available of three ops: its own initializer (named in the
 variable collections of a MetaGraphDef), the graph's op `init`, or an assignment of small random
@@ -7,7 +7,8 @@ values, which is added to the graph on the variable's device.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Container, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+import os
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -20,39 +21,55 @@ if TYPE_CHECKING:
   import tensorflow as tf
 
 INIT_OPS = ("init", "initialize", "global_variables_initializer")
-_FILLS = ("InitializeTable", "LookupTableImport")  # beginnings of the types of such ops
+# Beginnings of types of ops that fill lookup tables and start iterators.
+FILLS = ("InitializeTable", "LookupTableImport", "MakeIterator")
 _SCALE = 0.05  # positive and small: also good for variances and learning rates
 
 
 def initializers(
     graph: ComputationGraph, tf_graph: tf.Graph
-) -> Tuple[List[tf.Operation], Dict[tf.Tensor, np.ndarray]]:
-  """Returns the ops that initialize every variable and lookup table of the graph, and their feeds.
+) -> Tuple[List[tf.Operation], Dict[tf.Tensor, Any]]:
+  """Returns the ops that initialize the graph's variables, tables and iterators, and their feeds.
 
   Args:
     graph: the graph that will be run.
     tf_graph: the placed `tf.Graph`; ops may be added to it.
 
   Returns:
-    The ops, and placeholder -> value for the added ops.
+    The ops, and placeholder -> value.
   """
   ops, fed = initializers_of(tf_graph, of_graph(graph), own_initializers(graph))
-  return [*ops, *fills_of_tables(tf_graph, graph.op_index)], fed
+  more, assets = fills(graph, tf_graph)
+  return [*ops, *more], {**fed, **assets}
 
 
-def fills_of_tables(tf_graph: tf.Graph, step: Container[str] = ()) -> List[tf.Operation]:
-  """Returns the ops that fill lookup tables, which are outside of the step and of its replicas.
+def fills(
+    graph: ComputationGraph, tf_graph: tf.Graph) -> Tuple[List[tf.Operation], Dict[tf.Tensor, Any]]:
+  """Returns the ops that fill the step's lookup tables and start its iterators, and their feeds.
 
   Args:
+    graph: the graph that will be run.
     tf_graph: the whole graph.
-    step: names of the step's ops.
 
   Returns:
-    The ops, in the order of the graph, without the ops of a Saver, which need a checkpoint.
+    The ops outside of the step, and placeholder -> path for a SavedModel's assets. Ops of a Saver
+    are left out, because they need a checkpoint.
   """
-  return [op for op in tf_graph.get_operations()
-          if op.type.startswith(_FILLS) and op.name not in step
-          and not any(other.type.startswith("Restore") for other in needed_by([op]))]
+  folder = os.path.join(graph.origin.path or "", "assets")
+  paths = {asset.tensor_info.name: os.path.join(folder, asset.filename)
+           for asset in getattr(graph.origin.meta_graph, "asset_file_def", ())}
+  found, fed = [], {}
+  for op in tf_graph.get_operations():
+    if not op.type.startswith(FILLS) or op.name in graph.op_index:
+      continue
+    needed = needed_by([op])
+    placeholders = [each.outputs[0] for each in needed if each.type == "Placeholder"]
+    if any(each.name in graph.op_index for each in needed) and not any(
+        each.type.startswith("Restore") for each in needed) and all(
+            tensor.name in paths for tensor in placeholders):
+      found.append(op)
+      fed.update({tensor: paths[tensor.name] for tensor in placeholders})
+  return found, fed
 
 
 def of_graph(graph: ComputationGraph) -> List[str]:

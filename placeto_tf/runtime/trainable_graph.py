@@ -15,7 +15,7 @@ from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES
 from placeto_tf.graphs.tensor_names import control_inputs, data_inputs
-from placeto_tf.graphs.variables import fills_of_tables, initializers
+from placeto_tf.graphs.variables import fills, initializers
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.reloading import frozen
 
@@ -100,17 +100,16 @@ class TrainableGraph:
     """Begins a session; initialises its variables, unless a live function has or they are set."""
     import tensorflow as tf
 
-    init, fed = initializers(self.graph, self.tf_graph) if (
-        initialises and not self.captured) else ([], {})
+    # A session has its own lookup tables, also where variables have their values already.
+    given = fills if self.captured or not initialises else initializers
+    init, fed = given(self.graph, self.tf_graph)
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     # Optimisers could merge equal ops of several replicas.
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     self.session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
     self._set_random_ops(False)
-    # A session has its own lookup tables, also where variables have their values already.
-    tables = fills_of_tables(self.tf_graph, self.graph.op_index)
-    if init or tables:
-      self.session.run([*init, *tables], fed)
+    if init:
+      self.session.run(init, fed)
 
   def close(self) -> None:
     """Ends the session."""

@@ -209,13 +209,6 @@ def test_a_step_that_does_not_run_stays_unknown_and_a_note_says_why():
   assert runs["Exp"] == 10 and work.unknown and "assertion failed" in " ".join(work.notes)
 
 
-def test_a_step_without_an_end_is_stopped(monkeypatch):
-  monkeypatch.setitem(estimate.looks._LIMIT_S, "auto", 2.0)
-  _, work, _ = _work(
-      lambda x: tf.while_loop(lambda a: tf.reduce_sum(a) > -1.0, lambda a: a + 0.0, [x]), "auto")
-  assert "2 s of CPU time" in " ".join(work.notes)
-
-
 def test_a_trace_that_is_cut_off_shows_nothing(monkeypatch):
   monkeypatch.setattr(step_run, "_MOST_TRACED", 2)
   trace = v1.RunMetadata().step_stats

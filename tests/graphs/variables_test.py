@@ -11,11 +11,12 @@ from placeto_tf.graphs.feeds import index_range, make_feeds
 
 v1 = tf.compat.v1
 
+_FEEDS = {"features:0": [[0.5] * 64] * 8, "labels:0": [[1.0] * 64] * 8}
 
-def _runs(graph, tf_graph):
+
+def _runs(graph, tf_graph, feeds=_FEEDS):
   """The initialisers, after which the fetches ran."""
   ops, fed = variables.initializers(graph, tf_graph)
-  feeds = {"features:0": [[0.5] * 64] * 8, "labels:0": [[1.0] * 64] * 8}
   with v1.Session(graph=tf_graph) as session:
     session.run(ops, fed)
     session.run([tf_graph.as_graph_element(name) for name in graph.fetches], feeds)
@@ -29,9 +30,7 @@ def test_collections_name_the_initializers():
 
 
 def test_a_graph_def_is_initialised_by_its_own_op():
-  with graph_files.training_graph().as_default() as live:
-    graph_def = live.as_graph_def()
-  tf_graph = graph_files.imported(graph_def)
+  tf_graph = graph_files.imported(graph_files.graph_def())
   with tf_graph.as_default(), tf.control_dependencies(
       [op for op in tf_graph.get_operations() if op.name.endswith("/Assign")]):
     tf.no_op(name="init")
@@ -59,11 +58,27 @@ def test_reference_variables_are_assigned_too(dtype):
       v1.enable_resource_variables()
     tf.identity(value, name="read")
   graph = load_graph(tf_graph.as_graph_def(), fetches=["read"])
-  imported = graph_files.imported(tf_graph.as_graph_def())
-  ops, fed = variables.initializers(graph, imported)
-  with v1.Session(graph=imported) as session:
-    session.run(ops, fed)
-    assert session.run("read:0").shape == (2,)
+  _runs(graph, graph_files.imported(tf_graph.as_graph_def()), {})
+
+
+def test_tables_are_filled_and_iterators_started_and_no_saver_restores():
+  with tf.Graph().as_default() as tf_graph:
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([7], [2.0]), 0.0)
+    batches = v1.data.make_initializable_iterator(tf.data.Dataset.from_tensors(7))
+    _ = tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, 0), v1.train.Saver()
+    found = table.lookup(batches.get_next())
+  _runs(load_graph(tf_graph, fetches=[found.name]), tf_graph, {})
+
+
+def test_tables_of_a_saved_model_are_filled_from_its_assets(tmp_path):
+  (tmp_path / "words").write_text("a\nb\n")
+  module = tf.Module()
+  module.table = tf.lookup.StaticHashTable(  # a word to its line
+      tf.lookup.TextFileInitializer(str(tmp_path / "words"), tf.string, -2, tf.int64, -1), -1)
+  looked_up = tf.function(lambda: {"line": module.table.lookup(tf.constant("b"))}, [])
+  tf.saved_model.save(module, str(tmp_path / "model"), looked_up.get_concrete_function())
+  graph = load_graph(str(tmp_path / "model"))
+  _runs(graph, graph_files.imported(graph.origin.graph_def), {})
 
 
 def test_initializers_of_mirrored_variables_serve_all_replicas():
@@ -82,13 +97,9 @@ def test_initializers_of_mirrored_variables_serve_all_replicas():
     assert all(session.run(set_up))
 
 
-def _placeholder(dtype=tf.int32, shape=(4,)):
-  return v1.placeholder(dtype, shape, name="ids")
-
-
 def _range(use):
   with tf.Graph().as_default():
-    ids = _placeholder()
+    ids = v1.placeholder(tf.int32, [4], name="ids")
     use(ids)
     return index_range(ids)
 

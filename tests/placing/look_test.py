@@ -37,4 +37,5 @@ def test_what_stays_unknown_is_said_first(tmp_path, monkeypatch):
   assert first.startswith("At least ") and "the rounds of 1 loop are unknown" in first
   assert "--look=yes" in first and "PlacingResult(At least " in repr(result)
   monkeypatch.setitem(look._LIMIT_S, "yes", 2.0)
-  assert "measured costs (a run of the step" in tables.table(_place(_until(1e9), "yes"))
+  endless = tables.table(_place(_until(1e9), "yes"))
+  assert "measured costs (a run of the step" in endless and "2 s of CPU time" in endless
