@@ -22,7 +22,8 @@ _OWN_STATE = re.compile(
     "|AutoReloadVariable|(Destroy)?TemporaryVariable|Stateful|Rng|NonDeterministic"
     "|SampleDistortedBoundingBox|AllCandidateSampler|ThreadUnsafeUnigramCandidateSampler"
     "|TensorArray|Stack|TensorList|Placeholder|FakeParam|Cudnn|Dropout|AnonymousSeed|DeleteSeed"
-    "|If|While|Case|CheckNumerics|LookupTable(Find|Size)|(Mutable(Dense)?)?HashTable|_Arg|_Retval|Timestamp|MutexV2)")
+    "|If|While|Case|CheckNumerics|LookupTable(Find|Size)|(Mutable(Dense)?)?HashTable|_Arg|_Retval"
+    "|Timestamp|MutexV2)")
 
 
 def acting(nodes: Iterable[Any], library: Any) -> Iterator[Any]:

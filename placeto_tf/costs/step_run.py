@@ -20,6 +20,7 @@ from placeto_tf.graphs.tensor_names import Tensor
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
 
+# Ops that fill lookup tables and start iterators, and read no files themselves.
 _FILLS = {"InitializeTable", "InitializeTableV2", "LookupTableImport", "LookupTableImportV2",
           "MakeIterator"}
 _MOST_TRACED = 1 << 20  # runs of ops, kMaxCollectedNodes in TensorFlow's step_stats_collector.h
@@ -85,7 +86,7 @@ def _initialize(session: Any, tf_graph: Any, library: Any, request: Mapping[str,
     with contextlib.suppress(KeyError, ValueError):
       _ran(session, [tf_graph.get_operation_by_name(op)], {tensor: path}, library, {"RestoreV2"})
   for op in tf_graph.get_operations():
-    if op.type.startswith(variables.FILLS):
+    if op.type in _FILLS:
       _ran(session, [op], {}, library, _FILLS)
 
 

@@ -77,11 +77,13 @@ def read_keras_model(model: keras.Model) -> ReadGraph:
 
 def read_concrete_function(function: ConcreteFunction) -> ReadGraph:
   """Returns the graph of a ConcreteFunction, with its fetches and feeds."""
-  attributes = function.function_def.attr  # looking up a missing key would add it
+  function_def = function.function_def
+  name, attributes = function_def.signature.name, function_def.attr
+  # Looking up a missing key would add it.
   if _COMPILED in attributes and attributes[_COMPILED].b:
     raise GraphError(
-        f"the function {function.function_def.signature.name!r} is compiled by XLA as "
-        "a whole; trace it without jit_compile=True to place its ops one by one")
+        f"the function {name!r} is compiled by XLA as a whole; trace it without jit_compile=True "
+        "to place its ops one by one")
   graph = function.graph
   found = captures.resource_captures(function)
   names = getattr(function, PLACED_NAMES, {})
@@ -98,8 +100,7 @@ def read_concrete_function(function: ConcreteFunction) -> ReadGraph:
                     if op.type != "ReadVariableOp")
   if not fetches:
     raise GraphError(
-        f"the function {function.function_def.signature.name!r} returns nothing and has no side "
-        "effects; there is nothing to place")
+        f"the function {name!r} returns nothing and has no side effects; there is nothing to place")
   # Small tensors are captured as constants, which need no feed.
   feeds = tuple(
       _original(tensor.name, names) for tensor in graph.inputs

@@ -15,7 +15,7 @@ import numpy as np
 from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import shapes, tensor_names, traversal
 from placeto_tf.graphs.node_table import NodeTable
-from placeto_tf.ops import VARIABLES
+from placeto_tf.ops import FILLS, VARIABLES
 
 TRAIN_OP = "train_op"
 _TRAIN_NAME = re.compile(r"(?i)train(_?(op|step))?(_\d+)?\Z")
@@ -26,9 +26,8 @@ _MAX_ENDS = 100  # ends of a graph that are checked for the train op
 
 # First parts of the types of ops that prepare a step or save its variables.
 _PREPARING = (
-    "Save", "Restore", "MergeV2Checkpoints", "MakeIterator", "IteratorToStringHandle",
-    "MultiDeviceIteratorInit", "InitializeTable", "LookupTableImport", "QueueEnqueue", "QueueClose",
-)
+    "Save", "Restore", "MergeV2Checkpoints", "IteratorToStringHandle", "MultiDeviceIteratorInit",
+    "QueueEnqueue", "QueueClose", *FILLS)
 _SUMMARY = re.compile(r"(Scalar|Histogram|Image|Audio|Tensor|Merge)Summary(V2)?\Z")
 # Ops that test whether a variable is initialized, for sessions that wait for initialization.
 _PROBES = ("VarIsInitializedOp", "IsVariableInitialized")

@@ -15,14 +15,12 @@ import numpy as np
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.traversal import reachable
 from placeto_tf.graphs.variable_defs import variable_defs
-from placeto_tf.ops import VARIABLES
+from placeto_tf.ops import FILLS, VARIABLES
 
 if TYPE_CHECKING:
   import tensorflow as tf
 
 INIT_OPS = ("init", "initialize", "global_variables_initializer")
-# Beginnings of types of ops that fill lookup tables and start iterators.
-FILLS = ("InitializeTable", "LookupTableImport", "MakeIterator")
 _SCALE = 0.05  # positive and small: also good for variances and learning rates
 
 
@@ -44,7 +42,7 @@ def initializers(
 
 
 def fills(
-    graph: ComputationGraph, tf_graph: tf.Graph) -> Tuple[List[tf.Operation], Dict[tf.Tensor, Any]]:
+    graph: ComputationGraph, tf_graph: tf.Graph) -> Tuple[List[tf.Operation], Dict[tf.Tensor, str]]:
   """Returns the ops that fill the step's lookup tables and start its iterators, and their feeds.
 
   Args:
@@ -64,9 +62,9 @@ def fills(
       continue
     needed = needed_by([op])
     placeholders = [each.outputs[0] for each in needed if each.type == "Placeholder"]
-    if any(each.name in graph.op_index for each in needed) and not any(
-        each.type.startswith("Restore") for each in needed) and all(
-            tensor.name in paths for tensor in placeholders):
+    of_step = any(each.name in graph.op_index for each in needed)  # such as the table's handle
+    restores = any(each.type.startswith("Restore") for each in needed)
+    if of_step and not restores and all(tensor.name in paths for tensor in placeholders):
       found.append(op)
       fed.update({tensor: paths[tensor.name] for tensor in placeholders})
   return found, fed

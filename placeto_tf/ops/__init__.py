@@ -12,9 +12,12 @@ from placeto_tf.ops.op_rule import (
 )
 
 __all__ = (
-    "OpRule", "QUOTIENTS", "Scale", "VARIABLES", "members", "registered", "rule_of", "types_with")
+    "FILLS", "OpRule", "QUOTIENTS", "Scale", "VARIABLES", "members", "registered", "rule_of",
+    "types_with")
 
 VARIABLES = types_with(role=VARIABLE)
+# First parts of the types of ops that fill lookup tables and start iterators, before any step.
+FILLS = ("InitializeTable", "LookupTableImport", "MakeIterator")
 QUOTIENTS = types_with(scale=Scale("quotient"))
 
 del _rules

@@ -101,8 +101,8 @@ class TrainableGraph:
     import tensorflow as tf
 
     # A session has its own lookup tables, also where variables have their values already.
-    given = fills if self.captured or not initialises else initializers
-    init, fed = given(self.graph, self.tf_graph)
+    find = initializers if initialises and not self.captured else fills
+    init, fed = find(self.graph, self.tf_graph)
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     # Optimisers could merge equal ops of several replicas.
     config.graph_options.rewrite_options.disable_meta_optimizer = True

@@ -15,17 +15,17 @@ _FEEDS = {"features:0": [[0.5] * 64] * 8, "labels:0": [[1.0] * 64] * 8}
 
 
 def _runs(graph, tf_graph, feeds=_FEEDS):
-  """The initialisers, after which the fetches ran."""
+  """The initialisers and their feeds, and what the fetches gave after them."""
   ops, fed = variables.initializers(graph, tf_graph)
   with v1.Session(graph=tf_graph) as session:
     session.run(ops, fed)
-    session.run([tf_graph.as_graph_element(name) for name in graph.fetches], feeds)
-  return ops, fed
+    return ops, fed, session.run(
+        [tf_graph.as_graph_element(name) for name in graph.fetches], feeds)
 
 
 def test_collections_name_the_initializers():
   graph = load_graph(graph_files.meta_graph_def())
-  ops, fed = _runs(graph, graph_files.imported(graph.source.graph_def))
+  ops, fed, _ = _runs(graph, graph_files.imported(graph.source.graph_def))
   assert not fed and all(op.type == "AssignVariableOp" for op in ops)
 
 
@@ -35,14 +35,14 @@ def test_a_graph_def_is_initialised_by_its_own_op():
       [op for op in tf_graph.get_operations() if op.name.endswith("/Assign")]):
     tf.no_op(name="init")
   graph = load_graph(tf_graph, fetches=["train"])
-  ops, fed = _runs(graph, tf_graph)
+  ops, fed, _ = _runs(graph, tf_graph)
   assert [op.name for op in ops] == ["init"] and not fed
 
 
 def test_what_has_no_initializer_gets_random_values():
   graph_def = graph_files.graph_def()
   graph = load_graph(graph_def, fetches=["train"])
-  ops, fed = _runs(graph, graph_files.imported(graph_def))
+  ops, fed, _ = _runs(graph, graph_files.imported(graph_def))
   assert len(ops) == len(fed) == graph.op_types.count("VarHandleOp")
   assert all(value.min() >= 0 for value in fed.values())
 
@@ -57,8 +57,9 @@ def test_reference_variables_are_assigned_too(dtype):
     finally:
       v1.enable_resource_variables()
     tf.identity(value, name="read")
-  graph = load_graph(tf_graph.as_graph_def(), fetches=["read"])
-  _runs(graph, graph_files.imported(tf_graph.as_graph_def()), {})
+  graph = load_graph(tf_graph.as_graph_def(), fetches=["read:0"])
+  *_, (read,) = _runs(graph, graph_files.imported(tf_graph.as_graph_def()), {})
+  assert read.shape == (2,)
 
 
 def test_tables_are_filled_and_iterators_started_and_no_saver_restores():
@@ -67,7 +68,7 @@ def test_tables_are_filled_and_iterators_started_and_no_saver_restores():
     batches = v1.data.make_initializable_iterator(tf.data.Dataset.from_tensors(7))
     _ = tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, 0), v1.train.Saver()
     found = table.lookup(batches.get_next())
-  _runs(load_graph(tf_graph, fetches=[found.name]), tf_graph, {})
+  assert _runs(load_graph(tf_graph, fetches=[found.name]), tf_graph, {})[-1] == [2.0]
 
 
 def test_tables_of_a_saved_model_are_filled_from_its_assets(tmp_path):
@@ -78,7 +79,7 @@ def test_tables_of_a_saved_model_are_filled_from_its_assets(tmp_path):
   looked_up = tf.function(lambda: {"line": module.table.lookup(tf.constant("b"))}, [])
   tf.saved_model.save(module, str(tmp_path / "model"), looked_up.get_concrete_function())
   graph = load_graph(str(tmp_path / "model"))
-  _runs(graph, graph_files.imported(graph.origin.graph_def), {})
+  assert _runs(graph, graph_files.imported(graph.origin.graph_def), {})[-1] == [1]
 
 
 def test_initializers_of_mirrored_variables_serve_all_replicas():
