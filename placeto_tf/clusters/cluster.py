@@ -228,8 +228,17 @@ class Cluster:
 
   @functools.cached_property
   def fixed_us(self) -> np.ndarray:
-    """Returns the fixed time of a transfer, latency plus gap, [D, D]; 0 on the diagonal."""
-    return np.where(np.eye(self.num_devices, dtype=bool), 0.0, self.latency_us + self.bus_gap_us)
+    """Returns the time of a transfer of 0 bytes, [D, D]: packing, latency, gap and unpacking."""
+    packing_us = self.sender_us_per_transfer + self.receiver_us_per_transfer
+    return np.where(np.eye(self.num_devices, dtype=bool), 0.0,
+                    self.latency_us + self.bus_gap_us + packing_us)
+
+  @functools.cached_property
+  def us_per_byte(self) -> np.ndarray:
+    """Returns the further time of each byte, [D, D], packing included; 0 on the diagonal."""
+    return np.where(np.eye(self.num_devices, dtype=bool), 0.0,
+                    1 / self.bandwidth_bytes_per_us
+                    + (self.sender_us_per_byte + self.receiver_us_per_byte))
 
   @functools.cached_property
   def memory_bytes(self) -> np.ndarray:

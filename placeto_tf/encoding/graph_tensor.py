@@ -91,8 +91,9 @@ def encode(
           schema.PLACEMENT: _edges(groups, np.arange(g), devices, placement),
           schema.LINK: _edges(
               devices, links[0], devices, links[1],
-              bandwidth_bytes_per_us=cluster.bandwidth_bytes_per_us[links],
-              latency_us=cluster.fixed_us[links]),  # includes the gap after a transfer
+              # Both include packing; the latency includes the gap after a transfer.
+              bandwidth_bytes_per_us=1 / cluster.us_per_byte[links],
+              latency_us=cluster.fixed_us[links]),
       })
 
 

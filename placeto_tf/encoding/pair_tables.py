@@ -61,7 +61,7 @@ class PairTables(NamedTuple):
       and the bytes.
     out_offsets: [G+1] int32 runs of `out_groups`, `out_bytes` [F]: the groups that read each group,
       and the bytes.
-    us_per_byte, latency_us: [D, D] float64, 0 on the diagonal.
+    us_per_byte, latency_us: [D, D] float64 of a transfer, packing included; 0 on the diagonal.
     held_bytes: [G] float64, memory that moves with the group: persistent and working bytes.
     memory_bytes: [D] float64.
     rank, depth: [G] float64 in [0, 1]: the longest path of compute time from the group to the end,
@@ -106,7 +106,6 @@ class PairTables(NamedTuple):
     cluster, grouping = problem.cluster, problem.grouping
     grouped = GroupedGraph.of(problem)
     g, groups = grouping.num_groups, grouping.group_of_op
-    off = ~np.eye(cluster.num_devices, dtype=bool)  # transfers within a device cost nothing
     rank, depth = np.zeros(g), np.full(g, np.inf)
     # The longest path to the end from any op of the group, and the shortest to one of its ops.
     np.maximum.at(rank, groups, ops.rank)
@@ -126,7 +125,7 @@ class PairTables(NamedTuple):
         out_offsets=_offsets(grouped.sources, g),
         out_groups=_writable(grouped.targets, np.int32),
         out_bytes=_writable(grouped.edge_bytes, np.float64),
-        us_per_byte=_writable(np.where(off, 1 / cluster.bandwidth_bytes_per_us, 0.0), np.float64),
+        us_per_byte=_writable(cluster.us_per_byte, np.float64),
         latency_us=_writable(cluster.fixed_us, np.float64),
         # Moves with the group.
         held_bytes=_writable(grouped.persistent_bytes + grouped.working_bytes, np.float64),

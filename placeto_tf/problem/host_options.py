@@ -104,9 +104,9 @@ def _beside(
   u, v = graph.edge_producers[data], graph.edge_consumers[data]
   # [N] bytes of outputs and inputs that cross to the host if the op alone moves.
   moved = costs.made_bytes(graph) + np.bincount(v, costs.edge_bytes(graph)[data], minlength=n)
-  slowest = cluster.bandwidth_bytes_per_us[host, ~hosts].min()
+  slowest = cluster.us_per_byte[host, ~hosts].max()
   # Ops for which computing on the host takes no longer than moving inputs and outputs.
-  cheap = costs.compute_us[:, cluster.device_kinds[host]] <= moved / slowest
+  cheap = costs.compute_us[:, cluster.device_kinds[host]] <= moved * slowest
   # [N] by set, because colocated ops move together.
   dear = np.zeros(n, dtype=bool)
   dear[graph.colocation[~cheap | ~able[:, host]]] = True

@@ -2,13 +2,13 @@
 
 `links` chooses one of two models of time:
 
-- As published: a tensor that crosses devices arrives `bytes / bandwidth + latency` after its
-  producer ended, however many other tensors are being transferred.
+- As published: a tensor that crosses devices arrives `bytes / bandwidth + latency` (and packing)
+  after its producer ended, however many other tensors are being transferred.
 - With links: depending on the cluster's transfers, a tensor is sent once, through the sender's bus,
   or once to each device. The bus is busy during the transfer and the gap after it, and the consumer
-  waits for the latency; devices are busy for the overhead after each op. The simulator has the same
-  costs, but another order of its queues: a plan books slots, the simulator serves first come, first
-  served.
+  waits for the latency; devices are busy for the overhead after each op, for packing before a
+  transfer and for unpacking after it. The simulator has the same costs, but another order of its
+  queues: a plan books slots, the simulator serves first come, first served.
 
 Colocated ops follow the first op of their set that is placed; that op may only use devices that all
 ops of the set may use. The memory of a set is that of its variables plus a share of each output.
@@ -113,13 +113,13 @@ class Schedule:
     self._paired = cluster.transfers == "pair"
     self._to_each = cluster.transfer_per_destination or cluster.transfers != "device"
     self._gap_us = cluster.bus_gap_us
-    # A tensor that is used on its own device costs nothing: us per byte is 0 on the diagonal.
-    off = ~np.eye(d, dtype=bool)
-    bandwidth = np.where(off, cluster.bandwidth_bytes_per_us, 1.0)
-    self._us_per_byte = np.where(off, 1 / bandwidth, 0.0).tolist()
+    self._us_per_byte = (1 / cluster.bandwidth_bytes_per_us).tolist()
     self._latency_us = cluster.latency_us.tolist()
+    # (per transfer, per byte) of the compute queues of the sender and of the receiver.
+    self._pack = cluster.sender_us_per_transfer, cluster.sender_us_per_byte
+    self._unpack = cluster.receiver_us_per_transfer, cluster.receiver_us_per_byte
     self._overhead_us = cluster.op_overhead_us if links else 0.0
-    # (tensor, and device if each device gets its own transfer) -> end of the transfer.
+    # (producer, port, device) -> arrival there; device -1 -> end of one transfer to all devices.
     self._sent_us: Dict[Tuple[int, int, int], float] = {}
     self._set = graph.colocation.tolist()
     # Set -> the device of its first placed op.
@@ -157,41 +157,50 @@ class Schedule:
     Returns:
       The instant in us; nothing is booked.
     """
-    ready = 0.0
-    backlog: Dict[Tuple[int, int], float] = {}  # bus -> end of the transfers this op would add
-    for u, tensor, size in self.inputs[op]:
-      e, end = self.device[u], self.end_us[u]
-      if e == d:
-        arrival = end
-      elif not self.links:
-        # As published: bytes over bandwidth plus latency, without a queue.
-        arrival = end + size * self._us_per_byte[e][d] + self._latency_us[e][d]
+    planned: Dict[Timeline, float] = {}  # ends of the transfers that this op would add
+    return max((self._arrives_us(*each, d, planned) for each in self.inputs[op]), default=0.0)
+
+  def _arrives_us(
+      self, u: int, tensor: int, size: float, d: int,
+      planned: Optional[Dict[Timeline, float]] = None) -> float:
+    """Returns when device d has a tensor of op u; books its transfer if `planned` is None."""
+    e, end = self.device[u], self.end_us[u]
+    if e == d:
+      return end
+    pack_us, unpack_us = (each + size * byte for each, byte in (self._pack, self._unpack))
+    length, latency_us = size * self._us_per_byte[e][d], self._latency_us[e][d]
+    if not self.links:
+      # As published: bytes over bandwidth plus latency, without a queue.
+      return end + pack_us + length + latency_us + unpack_us
+    # A tensor that is on its way to this device already is not sent again.
+    known = self._sent_us.get((u, tensor, d))
+    if known is not None:
+      return known
+
+    def take(timeline, ready_us, length_us, gap_us=0.0):
+      """Returns the end of the first gap of a timeline, after the op's own other transfers."""
+      start = timeline.earliest(ready_us, length_us)
+      if planned is None:
+        timeline.book(start, length_us + gap_us)
       else:
-        # A tensor that is on its way to this device already is not sent again.
-        sent_us = self._sent_us.get(self._copy(u, tensor, d))
-        if sent_us is None:
-          length, bus = size * self._us_per_byte[e][d], self._bus(e, d)
-          # The first gap of the bus, after this op's own other transfers.
-          sent_us = max(self._free_us(e, d, end, length), backlog.get(bus, 0.0)) + length
-          if self._queued:
-            backlog[bus] = sent_us + self._gap_us
-        arrival = sent_us + self._latency_us[e][d]
-      ready = max(ready, arrival)
-    return ready
+        start = max(start, planned.get(timeline, 0.0))
+        planned[timeline] = start + length_us + gap_us
+      return start + length_us
 
-  def _copy(self, op: int, tensor: int, d: int) -> Tuple[int, int, int]:
-    """Returns the key of the transfer of a tensor to device d."""
-    # -1: one transfer serves all devices.
-    return op, tensor, d if self._to_each else -1
-
-  def _bus(self, e: int, d: int) -> Tuple[int, int]:
-    """Returns the key of the bus from device e to d."""
-    # -1: one bus for all transfers of device e.
-    return e, d if self._paired else -1
-
-  def _free_us(self, e: int, d: int, ready_us: float, length_us: float) -> float:
-    """Returns when a transfer from device e to d can start."""
-    return self._buses[self._bus(e, d)].earliest(ready_us, length_us) if self._queued else ready_us
+    sent = None if self._to_each else self._sent_us.get((u, tensor, -1))
+    if sent is None:
+      sent = take(self.devices[e], end, pack_us) if pack_us else end
+      # -1: one bus for all transfers of device e.
+      sent = take(self._buses[e, d if self._paired else -1], sent, length, self._gap_us) if (
+          self._queued) else sent + length
+    arrival = sent + latency_us
+    if unpack_us:
+      arrival = take(self.devices[d], arrival, unpack_us)
+    if planned is None:
+      self._sent_us[u, tensor, d] = arrival
+      if not self._to_each:
+        self._sent_us[u, tensor, -1] = sent
+    return arrival
 
   def occupied_us(self, op: int, d: int) -> float:
     """Returns the time for which an op keeps a device busy.
@@ -216,17 +225,7 @@ class Schedule:
       None.
     """
     if self.links:
-      for u, tensor, size in self.inputs[op]:
-        e = self.device[u]
-        copy = self._copy(u, tensor, d)
-        if e != d and copy not in self._sent_us:
-          length = size * self._us_per_byte[e][d]
-          # Book each input's transfer, unless the tensor was sent before.
-          start = self._free_us(e, d, self.end_us[u], length)
-          if self._queued:
-            self._buses[self._bus(e, d)].book(start, length + self._gap_us)
-          self._sent_us[copy] = start + length
-          start_us = max(start_us, start + length + self._latency_us[e][d])
+      start_us = max([start_us, *(self._arrives_us(*each, d) for each in self.inputs[op])])
     # Then the first gap of the device that holds op and overhead.
     start_us = self.devices[d].earliest(start_us, self.occupied_us(op, d))
     self.devices[d].book(start_us, self.occupied_us(op, d))
@@ -306,10 +305,11 @@ def upward_ranks(schedule: Schedule, problem: PlacementProblem) -> List[float]:
   compute_us = problem.costs.compute_us[:, cluster.device_kinds]
   # Means over the devices that each op may use.
   mean_us = ((compute_us * allowed).sum(axis=1) / allowed.sum(axis=1)).tolist()
-  d = cluster.num_devices
-  off = ~np.eye(d, dtype=bool)
-  us_per_byte = float(np.mean(1 / cluster.bandwidth_bytes_per_us[off])) if d > 1 else 0.0
-  latency_us = float(np.mean(cluster.latency_us[off])) if d > 1 else 0.0
+  # Means over pairs of devices; `fixed_us` has the gap, for which no consumer waits.
+  off = ~np.eye(cluster.num_devices, dtype=bool)
+  us_per_byte, latency_us = (
+      float(np.mean(each[off])) if off.any() else 0.0
+      for each in (cluster.us_per_byte, cluster.fixed_us - cluster.bus_gap_us))
   ranks = list(mean_us)
   behind = [0.0] * len(ranks)
   # Consumers first: `behind` is the longest path from an op's end to the end of the step.

@@ -161,8 +161,9 @@ class _Schedule:
     self._place = placement.tolist()
     self._cost_us = costs.compute_us[np.arange(n), cluster.device_kinds[placement]].tolist()
     self._overhead_us = cluster.op_overhead_us
-    self._bandwidth = cluster.bandwidth_bytes_per_us.tolist()
-    self._latency_us, self._gap_us = cluster.latency_us.tolist(), cluster.bus_gap_us
+    # Packing delays a transfer; that it keeps devices busy is left out.
+    self._us_per_byte, self._gap_us = cluster.us_per_byte.tolist(), cluster.bus_gap_us
+    self._wait_us = (cluster.fixed_us - cluster.bus_gap_us).tolist()
     self._bytes = costs.edge_bytes(graph).tolist()
     # Edges are sorted by producer: those of op i are begin[i]:begin[i + 1].
     self._begin = np.searchsorted(graph.edge_producers, np.arange(n + 1)).tolist()
@@ -276,12 +277,12 @@ class _Schedule:
       arrives_us = {}
       for receivers in [[to] for to in others] if self._to_each else filter(None, [others]):
         link = device, receivers[0] if self._paired else -1
-        slowest = min(self._bandwidth[device][to] for to in receivers)
+        slowest = max(self._us_per_byte[device][to] for to in receivers)
         begin_us = max(now, self._link_free_us[link]) if self._queued else now
-        sent_us = begin_us + self._bytes[found[0]] / slowest
+        sent_us = begin_us + self._bytes[found[0]] * slowest
         # The link is busy until the transfer and the gap after it are over.
         self._link_free_us[link] = sent_us + self._gap_us
-        arrives_us.update({to: sent_us + self._latency_us[device][to] for to in receivers})
+        arrives_us.update({to: sent_us + self._wait_us[device][to] for to in receivers})
       for e, to in zip(found, targets):
         if to == device:
           self._lose(self._consumers[e], now)

@@ -76,11 +76,10 @@ class Stages:
         found[graph.edge_producers[kept][first]], 2 * costs.output_bytes[tensors],
         minlength=count)
     self._prepare_tensors(graph, costs, repeated)
-    bandwidth = cluster.bandwidth_bytes_per_us[np.ix_(self._devices, self._devices)]
-    same = np.eye(len(self._devices), dtype=bool)
     # [D, D], 0 on the diagonal: a tensor that is used on its own device costs nothing.
-    self._us_per_byte = np.where(same, 0.0, 1 / np.where(same, 1.0, bandwidth))
-    self._fixed_us = cluster.fixed_us[np.ix_(self._devices, self._devices)]
+    self._us_per_byte, self._fixed_us = (
+        each[np.ix_(self._devices, self._devices)]
+        for each in (cluster.us_per_byte, cluster.fixed_us))
 
   def _prepare_tensors(
       self, graph: ComputationGraph, costs: OpCosts, repeated: np.ndarray) -> None:

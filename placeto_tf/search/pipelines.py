@@ -77,7 +77,7 @@ def promising(
     # Tensors from micro-batches into ops that run once: the gradients, split over the stages.
     into = ~repeated[part.edge_consumers] & (part.edge_outputs >= 0)
     sent = costs.output_bytes[np.unique(part.edge_outputs[into])].sum() / devices.shape[1]
-    exchange_us = sent / cluster.bandwidth_bytes_per_us[devices[0], devices[1]].min()
+    exchange_us = sent * cluster.us_per_byte[devices[0], devices[1]].max()
   # Without waits the estimate is optimistic, so that no good pipeline is refused.
   return stages.estimate_us(stages.improved(stages.divide()), waits=False) + exchange_us < best_us
 

@@ -185,8 +185,9 @@ def _bytes_of_a_wait(cluster: Cluster) -> float:
   """Returns the bytes that a usual link of the cluster could move in its latency and gap."""
   # The median over pairs of devices; the diagonal is not a link.
   apart = ~np.eye(cluster.num_devices, dtype=bool)
+  wait_us = cluster.latency_us + cluster.bus_gap_us
   return float(np.median(
-      (cluster.fixed_us * cluster.bandwidth_bytes_per_us)[apart])) if apart.any() else 0.0
+      (wait_us * cluster.bandwidth_bytes_per_us)[apart])) if apart.any() else 0.0
 
 
 def _uint32(array: np.ndarray) -> np.ndarray:

@@ -10,6 +10,8 @@ Kind and index decide the samples of a problem and its cluster:
              task allowed on a share of the devices
   pipelines  chains of layers with branches, of 50 to 800 ops, on accelerators with little memory
              and slow CPUs with enough memory for all ops
+  packed     such chains on accelerators that hold 1.05 to 1.5 times the model; both ends of a
+             transfer compute while it is packed and unpacked, as `calibrate` measures it
 
 Transfers queue on one bus per device in half of the problems, on a link per pair of devices in a
 quarter, and not at all in a quarter.
@@ -50,6 +52,7 @@ class _Sampled(NamedTuple):
   persistent_bytes: Optional[np.ndarray] = None  # [N]
   memory_bytes: Optional[np.ndarray] = None  # [D]
   allowed: Optional[np.ndarray] = None  # [N, D]
+  packed: bool = False  # whether the bandwidth is that of packing and of unpacking
 
 
 def expand(specs: Sequence[str]) -> List[str]:
@@ -94,7 +97,9 @@ def make(spec: str, *, max_groups: int = 128) -> PlacementProblem:
   cluster = Cluster(
       tuple(Device(f"/GPU:{i}", "GPU", int(memory[i]), properties={"model": f"{speed:.4f}"})
             for i, speed in enumerate(sampled.speed.tolist())),
-      bandwidth, latency_us,
+      bandwidth * (1e3 if sampled.packed else 1), latency_us,
+      sender_us_per_byte=float(sampled.packed / bandwidth[0, 0]),
+      receiver_us_per_byte=float(sampled.packed / bandwidth[0, 0]),
       transfers=str(rng.choice(["device", "device", "pair", "unlimited"])))
   graph = ComputationGraph.from_edges(
       [f"op{i}" for i in range(n)], ["Op"] * n, [1] * n,
@@ -218,5 +223,15 @@ def _pipelines(rng: np.random.Generator) -> _Sampled:
       memory_bytes=np.where(fast, memory, _PLENTY))
 
 
+def _packed(rng: np.random.Generator) -> _Sampled:
+  sampled = _pipelines(rng)
+  held, fast = sampled.persistent_bytes, sampled.speed == 1.0
+  memory = held.sum() * rng.uniform(1.05, 1.5) / fast.sum()
+  return sampled._replace(
+      bandwidth=_bandwidth(rng, sampled.work_us, sampled.output_bytes, 0.2, 50),
+      memory_bytes=np.where(fast, memory, _PLENTY), packed=True)
+
+
 _KINDS: Dict[str, Callable[[np.random.Generator], _Sampled]] = {
-    "layers": _layers, "products": _products, "tasks": _tasks, "pipelines": _pipelines}
+    "layers": _layers, "products": _products, "tasks": _tasks, "pipelines": _pipelines,
+    "packed": _packed}

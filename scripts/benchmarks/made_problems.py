@@ -21,7 +21,8 @@ from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_list("kinds", ["layers", "products", "tasks", "pipelines"], "Kinds of problems.")
+flags.DEFINE_list("kinds", ["layers", "products", "tasks", "pipelines", "packed"],
+                  "Kinds of problems.")
 flags.DEFINE_integer("first", 1000, "Index of the first problem of each kind.", lower_bound=0)
 flags.DEFINE_integer("count", 8, "Problems of each kind.", lower_bound=1)
 flags.DEFINE_list("methods", ["placeto", "placeto_uniform", "annealing", "local_search", "heft"],

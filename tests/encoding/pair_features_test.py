@@ -1,5 +1,7 @@
 """The compiled features against a plain account of what each of them means."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,14 @@ class Oracle:
     if a == b:
       return 0.0
     cluster = self.p.cluster
-    return size / cluster.bandwidth_bytes_per_us[a, b] + cluster.fixed_us[a, b]
+    return size * self.us_per_byte(a, b) + (
+        cluster.latency_us[a, b] + cluster.bus_gap_us
+        + cluster.sender_us_per_transfer + cluster.receiver_us_per_transfer)
+
+  def us_per_byte(self, a, b):
+    cluster = self.p.cluster
+    return (1 / cluster.bandwidth_bytes_per_us[a, b] + cluster.sender_us_per_byte
+            + cluster.receiver_us_per_byte)
 
   def bins(self, ops):
     k = np.arange(BINS)[:, None]
@@ -60,7 +69,7 @@ class Oracle:
     for u, v, o in zip(graph.edge_producers, graph.edge_consumers, graph.edge_outputs):
       a, b = self.place[groups[u]], self.place[groups[v]]
       moved = 0.0 if a == b else (
-          sizes[o] if o >= 0 else 0.0) / self.p.cluster.bandwidth_bytes_per_us[a, b]
+          sizes[o] if o >= 0 else 0.0) * self.us_per_byte(a, b)
       ready[v] = max(ready[v], self.end[u] + moved)
     return np.maximum(self.begin - ready, 0)
 
@@ -135,14 +144,18 @@ class Oracle:
         squash(len(into + out)), squash(10 * compute / step)])
 
 
-@pytest.mark.parametrize("devices", ["k80:2", "k80:1+p100:2+v100:1"])
-def test_features_are_what_their_definitions_say(devices):
+@pytest.mark.parametrize("devices, packing", [
+    ("k80:2", {}), ("k80:1+p100:2+v100:1", {}),
+    ("k80:2", dict(sender_us_per_transfer=3.0, sender_us_per_byte=1e-3,
+                   receiver_us_per_transfer=5.0, receiver_us_per_byte=2e-3))])
+def test_features_are_what_their_definitions_say(devices, packing):
   problem = random_problem(devices=devices)
   # Speeds that differ by device, which the random problem does not have.
   problem.costs.compute_us.flags.writeable = True
   problem.costs.compute_us[:] *= np.linspace(1, 2, problem.costs.num_kinds)
   problem = PlacementProblem(
-      problem.graph, problem.costs, problem.cluster, problem.grouping)
+      problem.graph, problem.costs, dataclasses.replace(problem.cluster, **packing),
+      problem.grouping)
   placement = sample(problem, 1)
   state, found = observed(problem, placement)
   oracle = Oracle(problem, placement, found)

@@ -65,6 +65,28 @@ def test_with_links_the_second_tensor_waits_as_transfers_queue(
   assert (schedule.data_ready_us(3, 1), schedule.data_ready_us(3, 2)) == (same, other)
 
 
+def test_packing_and_unpacking_keep_devices_busy(make_problem, make_cluster):
+  # Packing of 500 bytes takes 5 us of device 0, the link 5 us, unpacking 10 us of device 1.
+  cluster = make_cluster(2, latency=1.0, sender_us_per_byte=0.01, receiver_us_per_byte=0.02)
+  problem = _fork(make_problem, cluster=cluster)
+  schedule = Schedule(problem, links=True)
+  schedule.place(0, 0, 0.0)
+  assert schedule.data_ready_us(1, 1) == 10 + 5 + 5 + 1 + 10
+  schedule.place(1, 1, 0.0)
+  assert schedule.end_us[1] == 41 and schedule.data_ready_us(2, 1) == 31  # sent once
+  assert [schedule.devices[d].earliest(10, 5) for d in range(2)] == [15, 10]
+  assert schedule.devices[1].earliest(20, 5) == 41
+  assert upward_ranks(schedule, problem)[0] == pytest.approx(10 + 5 + 5 + 1 + 10 + 10)
+
+
+def test_dear_packing_keeps_heft_on_one_device(make_problem, make_cluster):
+  edges = [(u, v) for v in range(1, 40) for u in {max(0, v - 1), max(0, v - 3)}]
+  cluster = make_cluster(
+      4, bandwidth=1e9, sender_us_per_byte=1.0, receiver_us_per_byte=1.0)
+  problem = make_problem([100.0] * 40, edges, [1000] * 40, cluster=cluster)
+  assert problem.evaluate_ops(schedule_heft(problem)).step_time_us[0] == 4000
+
+
 def test_colocated_ops_follow_the_first(make_problem):
   problem = make_problem([1.0] * 3, colocation=np.array([0, 1, 0], np.int32))
   schedule = Schedule(problem, links=False)

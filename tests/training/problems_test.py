@@ -40,7 +40,7 @@ def test_starts_are_sorted_from_the_best_on():
   assert (np.diff(problem.evaluate(starts).objective_us) >= 0).all()
 
 
-@pytest.mark.parametrize("kind", ["layers", "products", "tasks", "pipelines"])
+@pytest.mark.parametrize("kind", ["layers", "products", "tasks", "pipelines", "packed"])
 def test_an_index_decides_a_problem_which_can_be_improved(kind):
   one, again, other = (made_problems.make(f"made:{kind}[{i}]") for i in (3, 3, 4))
   np.testing.assert_array_equal(one.costs.compute_us, again.costs.compute_us)

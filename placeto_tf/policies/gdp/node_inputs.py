@@ -173,8 +173,8 @@ def _device_features(grouped: GroupedGraph) -> np.ndarray:
   """Returns [D, 5]: present, host, speed, cost of links, memory relative to the graph's needs."""
   compute_us = grouped.compute_us.sum(axis=0)  # [D] us of the whole graph on one device
   d, cluster = grouped.num_devices, grouped.cluster
-  bandwidth = cluster.bandwidth_bytes_per_us.astype(np.float64)
-  np.fill_diagonal(bandwidth, np.nan)  # the diagonal is no link
+  # Packing included; the diagonal is no link.
+  bandwidth = 1 / np.where(np.eye(d, dtype=bool), np.nan, cluster.us_per_byte)
   out = np.nanmean(bandwidth, axis=1) if d > 1 else np.ones(1)  # [D] bytes/us
   # Bytes that the whole graph needs on one device.
   held = float(grouped.persistent_bytes.sum() + grouped.working_bytes.sum())
