@@ -1,16 +1,22 @@
-"""The devices that each op may run on: kernels, colocation, and captures that cannot be moved.
+"""The devices that each op may run on: kernels, colocation, collectives, and captures that stay.
 
 Dimensions: N ops, D devices.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Dict, Sequence
+
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.device_names import find_device
 from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.collective_groups import collective_groups, nodes_with_members
 from placeto_tf.graphs.computation_graph import KERNEL_TYPES, ComputationGraph
+
+if TYPE_CHECKING:
+  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 
 def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
@@ -19,7 +25,8 @@ def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
   An op may run on devices with a kernel for it, so most ops may also run on a host;
   `offered_devices` of `placeto_tf.problem.host_options` leaves out hosts that cannot help. Captures
   of a live function that cannot be moved, and ops for which a function of a live graph states a
-  device, are kept there, with the ops colocated with them, if the cluster has that device.
+  device, are kept there, with the ops colocated with them, if the cluster has that device. Members
+  of a collective group have one device each, see `apart`.
 
   Args:
     graph: of N ops.
@@ -29,7 +36,8 @@ def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     [N, D] bool; equal for colocated ops.
 
   Raises:
-    PlacementError: an op, or a set of colocated ops, has no device.
+    PlacementError: an op, or a set of colocated ops, has no device; or members of a collective
+      group have no devices of their own.
   """
   n, d = graph.num_ops, cluster.num_devices
   # The kernels of a device type without a column are not known, so nothing is ruled out.
@@ -53,7 +61,57 @@ def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
   stuck = np.flatnonzero(~together.any(axis=1))
   if len(stuck):
     raise PlacementError(_without_device(graph, cluster, int(stuck[0])))
+  nodes = nodes_with_members(graph)
+  for op, column in apart(nodes, together, own_devices(graph, cluster)).items() if nodes else ():
+    mates = graph.colocation == graph.colocation[op]
+    together[mates] &= np.arange(d) == column
+    if not together[op].any():
+      raise PlacementError(
+          f"op {graph.op_names[op]!r} ({graph.op_types[op]}) is colocated with another member of "
+          "its collective group, and TensorFlow waits for ever for two members on one device; take "
+          "the colocation of one of them (_class) out of the graph")
   return together
+
+
+def apart(
+    nodes: Sequence[NodeDef], allowed: np.ndarray, own: np.ndarray) -> Dict[int, int]:
+  """Gives each member of a collective group a device of its own.
+
+  Members keep the devices of the graph where these differ; otherwise the first members of all
+  exchanges get one device, the second ones the next, and so on.
+
+  Args:
+    nodes: [N] NodeDefs.
+    allowed: [N, D] bool, devices that each op may use.
+    own: [N] index of the device that is set in the graph, -1 for none.
+
+  Returns:
+    Index of each member -> index of its device.
+
+  Raises:
+    PlacementError: there are too few devices, or it is only known when the graph runs which ops
+      exchange values, and the graph does not set their devices.
+  """
+  found: Dict[int, int] = {}
+  for calls, known in collective_groups(nodes):
+    members = [op for call in calls for op in call]
+    # The devices on which all members may run.
+    common = np.flatnonzero(allowed[members].all(axis=0)).tolist()
+    if all(own[op] >= 0 and allowed[op, own[op]] for op in members) and all(
+        len({int(own[op]) for op in call}) == len(call) for call in calls):
+      found.update((op, int(own[op])) for op in members)
+    elif known and max(map(len, calls)) <= len(common) and len(set(map(len, calls))) == 1:
+      found.update((op, column) for call in calls for op, column in zip(call, common))
+    else:
+      first = nodes[members[0]]
+      raise PlacementError(
+          f"op {first.name!r} ({first.op}) and the other {len(members) - 1} members of its "
+          "collective group need a device each, because TensorFlow waits for ever for two on one "
+          f"device; {len(common)} of the cluster's devices can run them: " + (
+              f"place on a cluster of at least {max(map(len, calls))} such devices" if known else
+              "set a device of the cluster for each of them in the graph, as only a run shows "
+              "which of them exchange values"))
+  return found
 
 
 def own_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:

@@ -6,8 +6,9 @@ Ops are colocated by:
 - a consumer of a reference with its producer (reference variables and their assignments),
 - a consumer of a resource handle with its producer; so every op that reads or writes a variable is
   with the variable, also through Identity, Enter or Switch, but ops that read the value are not,
-- a consumer of a dataset with its producer, because datasets are not copied between devices, and
-  iterators that are made from handles with all iterators whose handles are exported,
+- a consumer of a variant with its producer where TensorFlow does not copy the variant between
+  devices: datasets, and lists and optionals of strings or handles; and iterators that are made from
+  handles with all iterators whose handles are exported,
 - stateful ops that have the same container and name, because they share a resource,
 - ops that TensorFlow silently moves after placing (`OptimizeControlFlowColocation`): Switch and
   Exit to their producers, Enter and NextIteration to one of their consumers; TensorFlow does not
@@ -27,13 +28,18 @@ from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.graphs.loops import EXIT, NEXT, SWITCH
 from placeto_tf.graphs.node_table import NodeTable
 from placeto_tf.graphs.op_defs import REF
-from placeto_tf.graphs.traversal import components
+from placeto_tf.graphs.traversal import components, reachable
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 RESOURCE = 20  # DT_RESOURCE
 _VARIANT = 21  # DT_VARIANT
+# First parts of types whose variants TensorFlow copies if it copies the values in them, and the
+# types of values that it does not copy to GPUs: strings and handles.
+_COPIED = ("TensorList", "EmptyTensorList", "Optional", "IteratorGetNextAsOptional", "RaggedTensor",
+           "SparseMatrix", "SparseTensorToCSRSparseMatrix", "DenseToCSRSparseMatrix")
+_NOT_COPIED = frozenset((7, RESOURCE))
 ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # shared_name of handles that are not shared
 COLOCATED = b"loc:@"  # first part of the values of `_class`
 _FOLLOWING = (*SWITCH, *EXIT)
@@ -57,10 +63,11 @@ def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray
   data = np.flatnonzero(table.ports != CONTROL)
   # [data edges] type of the tensor on each.
   given = table.output_types[table.output_offsets[producers[data]] + table.ports[data]]
-  # Edges that colocate both ends: handles, references that are read as references, datasets.
-  is_dataset = np.array(["Dataset" in kind for kind in table.types], dtype=bool)
-  bound = data[(given % REF == RESOURCE) | ((given >= REF) & (table.input_types[data] >= REF))
-               | ((given == _VARIANT) & is_dataset[producers[data]])]
+  variants = data[given == _VARIANT]
+  # Edges that colocate both ends: handles, references that are read as references, variants.
+  bound = np.concatenate([
+      data[(given % REF == RESOURCE) | ((given >= REF) & (table.input_types[data] >= REF))],
+      variants[_kept(nodes, producers[variants], consumers[variants])[producers[variants]]]])
   pairs = list(zip(producers[bound].tolist(), consumers[bound].tolist()))
   pairs += _moved(nodes, producers[data], consumers[data])
   # Key of a set -> its first op; other ops with the key are united with this op.
@@ -76,7 +83,7 @@ def colocate(table: NodeTable, loops: Optional[np.ndarray] = None) -> np.ndarray
           name = value[len(COLOCATED):].decode("utf-8", "replace")
           # Ops that name the same op belong together, even if the named op is pruned.
           pairs.append((i, firsts.setdefault(name, table.index.get(name, i))))
-    if "shared_name" in attrs:
+    if "shared_name" in attrs and "num_devices" not in attrs:  # members of a group of Nccl ops
       shared = attrs["shared_name"].s
       if shared and shared != ANONYMOUS:
         container = attrs["container"].s if "container" in attrs else b""
@@ -107,6 +114,31 @@ def rename_colocated(node: NodeDef, renamed: Callable[[str], Optional[str]]) -> 
   del node.attr["_class"]
   if kept:
     node.attr["_class"].list.s.extend(kept)
+
+
+def _kept(nodes: Sequence[NodeDef], producers: np.ndarray, consumers: np.ndarray) -> np.ndarray:
+  """Returns [M] whether TensorFlow does not copy an op's variants between devices.
+
+  Args:
+    nodes: [M] NodeDefs.
+    producers, consumers: of the edges that carry variants.
+  """
+  readers: Dict[int, List[int]] = {}
+  for producer, consumer in zip(producers.tolist(), consumers.tolist()):
+    readers.setdefault(producer, []).append(consumer)
+  # An op that reads variants keeps what it reads. Another one makes a variant.
+  handing_on = set(consumers.tolist())
+  sources = [i for i in sorted({*readers, *handing_on}) if (
+      _NOT_COPIED.intersection(_types(nodes[i])) if nodes[i].op.startswith(_COPIED) else
+      i not in handing_on)]
+  found = np.zeros(len(nodes), dtype=bool)
+  found[list(reachable(sources, lambda i: readers.get(i, ())))] = True
+  return found
+
+
+def _types(node: NodeDef) -> List[int]:
+  """Returns the types in a node's attributes."""
+  return [each for value in node.attr.values() for each in (value.type, *value.list.type)]
 
 
 def _moved(

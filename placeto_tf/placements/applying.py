@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError, counted, listed
+from placeto_tf.graphs.collective_groups import is_member
 from placeto_tf.graphs.computation_graph import shapes_of_interface
 from placeto_tf.graphs.concrete_functions import (
   concrete_of,
@@ -16,7 +17,12 @@ from placeto_tf.graphs.concrete_functions import (
 from placeto_tf.graphs.files import format_of
 from placeto_tf.graphs.functions import inline_functions, keep_known_classes
 from placeto_tf.placements.belonging import check_shapes
-from placeto_tf.placements.node_devices import canonical_devices, devices_of, place_nodes
+from placeto_tf.placements.node_devices import (
+  canonical_devices,
+  check_apart,
+  devices_of,
+  place_nodes,
+)
 from placeto_tf.placements.placed_functions import place_function
 
 if TYPE_CHECKING:
@@ -63,7 +69,10 @@ def apply(
     ops = target.get_operations()
     check_shapes(shapes, shapes_of_interface(op.node_def for op in ops if op.name in shapes))
     # Look up all devices before setting the first one, so that an error changes nothing.
-    for op, device in zip(ops, devices_of(placement, [op.name for op in ops])):
+    devices = devices_of(placement, [op.name for op in ops])
+    if any(is_member(op.type) for op in ops):
+      check_apart([op.node_def for op in ops], devices)
+    for op, device in zip(ops, devices):
       op._set_device(device)
     return target
   if is_concrete_function(target) or is_function(target):

@@ -9,6 +9,7 @@ import numpy as np
 from placeto_tf.clusters import device_names
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.graphs import traversal
+from placeto_tf.graphs.collective_groups import is_member, members_together
 from placeto_tf.graphs.computation_graph import KERNEL_TYPES, ComputationGraph
 from placeto_tf.placements.coverage import file_ops
 from placeto_tf.placements.placement import Placement
@@ -19,7 +20,8 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
 
   All ops of the graph's file are checked, because TensorFlow also places ops that are not run. The
   problems are: ops without a device, ops and devices that do not exist, devices without a kernel
-  for their op, and ops that must share a device (colocated, or of one loop that is run) but do not.
+  for their op, ops that must share a device (colocated, or of one loop that is run) but do not, and
+  members of a collective group that share one.
   TensorFlow refuses most of these. An op that reads a resource of another device is silently moved
   to that device.
 
@@ -58,6 +60,13 @@ def check(graph: ComputationGraph, placement: Placement, cluster: Cluster) -> Li
   sets = traversal.components(len(ops.names), [
       *enumerate(ops.colocation.tolist()),
       *zip(ops.positions.tolist(), ops.positions[np.asarray(graph.colocation)].tolist())])
+  if any(map(is_member, ops.types)):
+    nodes = graph.origin.graph_def.node
+    pair = members_together(nodes, [at if at >= 0 else -i for i, at in enumerate(devices.tolist())])
+    if pair is not None:
+      first, second = (ops.names[op] for op in pair)
+      problems.append(f"ops {first!r} and {second!r} are members of one collective group, but are "
+                      f"both on {cluster.device_names[devices[pair[0]]]}")
   return problems + _split(ops.names, sets, devices, cluster)
 
 

@@ -2,7 +2,8 @@
 
 TensorFlow places all ops of the graph in a session, so the placement of unneeded ops must be
 consistent, too. An op that TensorFlow colocates with a needed op (initializers and savers of a
-variable, ops with `_class`) gets the device of the needed op; all others go to the host.
+variable, ops with `_class`) gets the device of the needed op; members of a collective group get one
+device each; all others go to the host.
 
 Dimensions: M ops of the file, N needed ops, D devices.
 """
@@ -15,6 +16,9 @@ from typing import Any, List, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.constraints import apart
+from placeto_tf.clusters.device_names import find_device
+from placeto_tf.graphs.collective_groups import is_member
 from placeto_tf.graphs.colocation import colocate
 from placeto_tf.graphs.computation_graph import KERNEL_TYPES, ComputationGraph
 from placeto_tf.graphs.kernels import KernelSupport
@@ -101,6 +105,17 @@ def cover(
   devices = np.where(devices >= 0, devices, leaders[ops.colocation])
   rest = devices < 0
   devices[rest] = _homes(ops, cluster)[rest]
+  # Collectives of initializers, such as the broadcast of the first values.
+  if any(map(is_member, ops.types)):
+    nodes, names = list(_file_nodes(graph)), cluster.device_names
+    own = np.array([find_device(names, node.device) if node.device else None for node in nodes])
+    own = np.where(rest, np.where(own == None, -1, own), devices).astype(int)  # noqa: E711
+    allowed = np.arange(cluster.num_devices) == devices[:, None]
+    for j, device in enumerate(cluster.devices):
+      if device.type in KERNEL_TYPES:
+        allowed[rest, j] = ops.has_kernel[rest, KERNEL_TYPES.index(device.type)]
+    for op, column in apart(nodes, allowed, own).items():
+      devices[rest & (ops.colocation == ops.colocation[op])] = column
   return ops.names, devices
 
 

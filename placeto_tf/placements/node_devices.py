@@ -5,10 +5,11 @@ Here, a placement is any mapping from op names to device names.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping
+from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
+from placeto_tf.graphs.collective_groups import members_together
 
 
 def place_nodes(placement: Mapping[str, str], nodes: Iterable[Any]) -> None:
@@ -19,12 +20,34 @@ def place_nodes(placement: Mapping[str, str], nodes: Iterable[Any]) -> None:
     nodes: NodeDefs, changed in place.
 
   Raises:
-    PlacementError: a node has no device, or TensorFlow does not know the name of a device.
+    PlacementError: a node has no device, TensorFlow does not know the name of a device, or two
+      members of a collective group are on one device.
   """
   # A list, because the nodes are walked twice.
   nodes = list(nodes)
-  for node, device in zip(nodes, devices_of(placement, [node.name for node in nodes])):
+  devices = devices_of(placement, [node.name for node in nodes])
+  check_apart(nodes, devices)
+  for node, device in zip(nodes, devices):
     node.device = device
+
+
+def check_apart(nodes: Sequence[Any], devices: Sequence[str]) -> None:
+  """Refuses a placement with which TensorFlow would wait for ever.
+
+  Args:
+    nodes: NodeDefs.
+    devices: the device of each.
+
+  Raises:
+    PlacementError: two members of a collective group are on one device.
+  """
+  pair = members_together(nodes, devices)
+  if pair is not None:
+    first, second = (nodes[op] for op in pair)
+    raise PlacementError(
+        f"ops {first.name!r} and {second.name!r} ({second.op}) are members of one collective group "
+        f"and both on {devices[pair[0]]}, where TensorFlow would wait for ever; place them on "
+        "different devices, as place() does")
 
 
 def devices_of(placement: Mapping[str, str], names: Iterable[str]) -> List[str]:

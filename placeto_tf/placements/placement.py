@@ -33,8 +33,9 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts
 from placeto_tf.errors import PlacementError
 from placeto_tf.files import outputs, user_files
+from placeto_tf.graphs.collective_groups import nodes_with_members
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.placements import applying, belonging, coverage, placement_json
+from placeto_tf.placements import applying, belonging, coverage, node_devices, placement_json
 from placeto_tf.simulation import SimulationResult
 
 
@@ -127,10 +128,13 @@ class Placement(collections.abc.Mapping):
       The placement, with the fingerprint of the graph and the cluster as JSON.
 
     Raises:
-      PlacementError: `indices` has another shape or type, or an index that no device has.
+      PlacementError: `indices` has another shape or type, or an index that no device has; or two
+        members of a collective group are on one device.
     """
     names = cluster.device_names
     indices = _checked_indices(graph, cluster, indices)
+    node_devices.check_apart(
+        nodes_with_members(graph), [names[at] for at in indices.tolist()])
     # From the N needed ops to all ops of the file.
     ops, devices = coverage.cover(graph, cluster, indices)
     return cls(
@@ -153,7 +157,8 @@ class Placement(collections.abc.Mapping):
 
     Raises:
       PlacementError: the placement was made for another graph, an op has no device, the placement
-        names an op that the graph's file lacks, or a device is not in the cluster.
+        names an op that the graph's file lacks, a device is not in the cluster, or two members of a
+        collective group are on one device.
     """
     if not any_graph:
       belonging.check_graph(self, graph)
@@ -178,6 +183,8 @@ class Placement(collections.abc.Mapping):
         raise PlacementError(
             f"op {op!r} is placed on {self.op_devices[op]!r}, expected a device of the cluster, "
             f"{', '.join(cluster.device_names)}; use the cluster that the placement was made for")
+    node_devices.check_apart(
+        nodes_with_members(graph), [self.op_devices[op] for op in graph.op_names])
     return np.array([column[self.op_devices[op]] for op in graph.op_names], dtype=np.int32)
 
   def verify(

@@ -143,3 +143,48 @@ def test_devices_inside_of_a_loop_are_kept_where_it_is_split(kept):
     return
   placement = placeto.place(function, "cpu:2", "single", split_loops=True, **options).placement
   assert {device for op, device in placement.items() if "elsewhere" in op} == {"/CPU:1"}
+
+
+def _towers(devices, keys=(3, 3), fetched="sum:0"):
+  """A tower for each key, whose gradients a collective op exchanges."""
+  with tf.Graph().as_default() as graph:
+    found = []
+    for i, key in enumerate(keys):
+      with tf.device(devices[i]):
+        key = tf.compat.v1.placeholder(tf.int32, [], f"key{i}") if key is None else key
+        found.append(tf.raw_ops.CollectiveReduceV2(
+            input=tf.ones([2]), group_size=len(keys), group_key=7, instance_key=key,
+            ordering_token=[], merge_op="Add", final_op="Id", name=f"member{i}"))
+    tf.add_n(found, name="sum"), tf.zeros([9], name="rest")
+  return load_graph(graph.as_graph_def(), fetches=[fetched])
+
+
+@pytest.mark.parametrize("devices, expected", [
+    (("/cpu:1", "/cpu:0"), [1, 0]), (("/cpu:1", "/cpu:1"), [0, 1]), (("", ""), [0, 1])])
+def test_members_of_a_collective_group_have_a_device_each(devices, expected):
+  graph, cluster = _towers(devices), Cluster.parse("cpu:2")
+  members = [graph.op_index[f"member{i}"] for i in range(2)]
+  assert allowed_devices(graph, cluster)[members].nonzero()[1].tolist() == expected
+  placement = placeto.place(graph, cluster, method="single").placement
+  assert [placement[f"member{i}"] for i in range(2)] == [f"/CPU:{at}" for at in expected]
+  assert not placeto.placements.check(graph, placement, cluster)
+  assert np.count_nonzero(placement.indices(graph, cluster)) > 0
+  together = placeto.Placement({op: "/CPU:1" for op in placement}, cluster.device_names)
+  assert "members of one collective" in placeto.placements.check(graph, together, cluster)[0]
+  for refused in (lambda: together.apply(graph.origin.proto),
+                  lambda: together.indices(graph, cluster),
+                  lambda: placeto.Placement.from_indices(graph, cluster, [0] * graph.num_ops),
+                  lambda: placeto.place(graph, cluster, pins=[("member.*", "/CPU:1")])):
+    with pytest.raises(PlacementError, match="member"):
+      refused()
+  # Another fetch: initializers with collectives are placed apart, too.
+  rest = placeto.place(_towers(devices, fetched="rest:0"), cluster).placement
+  assert [rest[f"member{i}"] for i in range(2)] == [f"/CPU:{at}" for at in expected]
+
+
+def test_members_without_devices_of_their_own_are_refused():
+  with pytest.raises(PlacementError, match="at least 2 such devices"):
+    allowed_devices(_towers(("", "")), Cluster.parse("cpu:1"))
+  with pytest.raises(PlacementError, match="set a device of the cluster for each"):
+    allowed_devices(_towers(("", ""), (3, None)), Cluster.parse("cpu:2"))
+  assert allowed_devices(_towers(("/cpu:0", "/cpu:1"), (3, None)), Cluster.parse("cpu:2")).any()

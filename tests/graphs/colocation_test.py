@@ -159,3 +159,36 @@ def test_results_of_whole_numbers_are_on_the_host_and_no_others(op):
     node.attr["T"].type = dtype.as_datatype_enum
     assert kernels.outputs_in_host_memory(node) == (
         dtype is tf.int32 and op not in ("MatMul", "ResourceApplyMomentum", "MadeUpOp"))
+
+
+def _optional(x):
+  text = tf.raw_ops.OptionalFromValue(components=[tf.strings.as_string(x)])
+  return tf.raw_ops.OptionalGetValue(
+      optional=tf.identity(text, name="passed"), output_types=[tf.string], output_shapes=[[]])[0]
+
+
+def _list(x):
+  words = tf.raw_ops.TensorListReserve(
+      element_shape=tf.zeros([0], tf.int32), num_elements=1, element_dtype=tf.string, name="made")
+  words = tf.raw_ops.TensorListSetItem(
+      input_handle=words, index=0, item=tf.strings.as_string(x))
+  words = tf.cond(x > 0, lambda: tf.identity(words, name="passed"), lambda: words)
+  return tf.raw_ops.TensorListGetItem(
+      input_handle=words, index=0, element_shape=tf.zeros([0], tf.int32),
+      element_dtype=tf.string)
+
+
+def _dataset(x):
+  data = tf.raw_ops.TensorDataset(components=[x], output_shapes=[[]], name="data")
+  return tf.raw_ops.DatasetCardinality(input_dataset=tf.identity(data, name="passed"))
+
+
+@pytest.mark.parametrize("build", [_optional, _list, _dataset])
+def test_variants_that_tensorflow_does_not_copy_to_gpus_stay_with_all_ops_that_pass_them(build):
+  with tf.Graph().as_default() as tf_graph:
+    tf.identity(build(tf.compat.v1.placeholder(tf.float32, [], "x")), "out")
+  graph = load_graph(tf_graph.as_graph_def(), fetches=["out:0"])
+  made, read = next(op for op in graph.op_names if op in ("made", "OptionalFromValue", "data")), (
+      graph.op_names[graph.op_index["out"] - 1])
+  assert {made, read} < mates(graph, made) and any(
+      graph.op_types[graph.op_index[op]] in ("Identity", "Merge") for op in mates(graph, made))
