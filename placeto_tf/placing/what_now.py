@@ -83,12 +83,13 @@ def run_lines(graph: ComputationGraph, devices: Sequence[str]) -> List[str]:
             f"model = tf.saved_model.load({name!r}, options=tf.saved_model.LoadOptions("
             'experimental_variable_policy="save_variable_devices"))', f"print({_call(graph)})"]
   # By format: a MetaGraph, a text or a binary GraphDef.
-  load = f"saver = tf.train.import_meta_graph({name!r})"
+  load = [f"saver = tf.train.import_meta_graph({name!r})"]
   if name == "graph.pbtxt":
-    load = ("from google.protobuf import text_format\ntf.import_graph_def(text_format.Parse("
-            f'open({name!r}).read(), tf.GraphDef()), name="")')
+    load = ["from google.protobuf import text_format",
+            f'proto = text_format.Parse(open({name!r}).read(), tf.GraphDef())',
+            'tf.import_graph_def(proto, name="")']
   elif "meta" not in name:
-    load = f'tf.import_graph_def(tf.GraphDef.FromString(open({name!r}, "rb").read()), name="")'
+    load = [f'tf.import_graph_def(tf.GraphDef.FromString(open({name!r}, "rb").read()), name="")']
   step = [f"print(session.run({list(graph.fetches[:_MOST_FETCHES])}, "
           f"{{{', '.join(_feeds(graph))}}}))"]
   # Queues that threads of the program fill; only a MetaGraph has their runners.
@@ -98,7 +99,7 @@ def run_lines(graph: ComputationGraph, devices: Sequence[str]) -> List[str]:
             "threads = tf.train.start_queue_runners(session, coordinator)", *step,
             "coordinator.request_stop()", "coordinator.join(threads)"]
   return ["import numpy as np", "import tensorflow.compat.v1 as tf",
-          "tf.disable_eager_execution()", load, _session(devices, cpus), *_first(graph, name),
+          "tf.disable_eager_execution()", *load, _session(devices, cpus), *_first(graph, name),
           *step]
 
 
@@ -180,6 +181,10 @@ def readme(
   live = graph.origin.format == "concrete_function"
   kind = "meta" if "meta" in name else "" if live or name == "saved_model" else "graph_def"
   code = "\n".join(run_lines(graph, devices))
+  # The command runs in the directory, with the graph that is there: replicas are no other file's.
+  graph_spec = os.path.abspath(graph_spec) if live and os.path.exists(graph_spec) else (
+      graph_spec if live else name)
+  cluster_spec = os.path.abspath(cluster_spec) if os.path.exists(cluster_spec) else cluster_spec
   return f"""# A placed graph
 
 {what}
@@ -189,7 +194,8 @@ def readme(
 {code}
 ```
 {_OF_FORMAT.get(kind, "")}
-To time it beside the prediction, where placeto_tf is installed:
+To time it beside the prediction, in this directory (`placeto-measure` stands for the first two words
+where placeto_tf is installed without its scripts):
 
 ```sh
 python scripts/measure.py --graph={shlex.quote(graph_spec)}{_reading_flags(graph)} \\

@@ -15,6 +15,7 @@ from absl import app, flags, logging
 from placeto_tf import collector
 from placeto_tf.costs import guarded
 from placeto_tf.errors import PlacetoError
+from placeto_tf.files import streams
 from placeto_tf.programs import shared_flags
 
 FLAGS = flags.FLAGS
@@ -56,9 +57,8 @@ def _help(main: Callable[[], None]) -> str:
   if not sys.argv[0].endswith(".py"):  # installed, under its console name
     text = _SCRIPT.sub(r"placeto-\1", text)
   # Flags of absl and of libraries are left to --helpfull.
-  modules = dict.fromkeys((sys.argv[0], main.__module__, shared_flags.__name__))
   return "\n".join([
-      text, *map(FLAGS.module_help, modules), "",
+      text, *map(FLAGS.module_help, (main.__module__, shared_flags.__name__)), "",
       "--flagfile=FILE reads flags from a file; --helpfull lists those of absl too."])
 
 
@@ -66,6 +66,16 @@ def _terminated(number: int, _: object) -> None:
   """Ends the program at Python's next instruction, with the same clean-up as Ctrl-C."""
   signal.signal(number, signal.SIG_DFL)  # the second one ends it at once
   sys.exit(128 + number)
+
+
+def _end(code: int) -> None:
+  """Ends the program; discards output that a stream cannot take, which Python would flush again."""
+  for stream in (sys.stdout, sys.stderr):
+    try:
+      stream.flush()
+    except OSError:
+      os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+  sys.exit(code)
 
 
 def run_program(
@@ -76,12 +86,13 @@ def run_program(
     main: the program.
     more_help: gives the text of --help below the flags.
   """
+  streams.open_streams()
   program = sys.argv[0].rpartition("/")[2]
   program = program[:-3] if program.endswith(".py") else program
 
   def fail(error: Exception) -> None:
     print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
-    sys.exit(2)
+    _end(2)
 
   def parse(argv: List[str]) -> List[str]:
     # Before absl, whose own help leaves out the shared flags.
@@ -107,20 +118,16 @@ def run_program(
     if number is not None and signal.getsignal(number) is signal.SIG_DFL:
       signal.signal(number, _terminated)
   try:
-    app.run(lambda _: main(), flags_parser=parse)
+    app.run(lambda _: (main(), sys.stdout.flush())[0], flags_parser=parse)
   except PlacetoError as error:
     fail(error)
   except BrokenPipeError:  # whoever read the output has left, as `head` does
-    # Python flushes once more when it ends: discard the rest.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-      os.dup2(nowhere, stream.fileno())
-    sys.exit(128 + getattr(signal, "SIGPIPE", 13))
+    _end(128 + getattr(signal, "SIGPIPE", 13))
   except OSError as error:
     # A path that cannot be read or written is the user's to mend; anything else is a bug.
     if error.errno in _NO_SPACE:
-      fail(PlacetoError(f"{error.filename or 'a file'} cannot be written ({error.strerror}); "
-                        "make room, or choose another directory"))
+      fail(PlacetoError(f"{error.filename or 'a file or standard output'} cannot be written "
+                        f"({error.strerror}); make room, or choose another directory"))
     if error.filename is None:
       raise
     fail(PlacetoError(f"{error.filename}: {error.strerror}; check the path and its permissions"))

@@ -27,6 +27,7 @@ import threading
 from typing import Optional, Sequence
 
 from placeto_tf.collector import no_collections
+from placeto_tf.files import streams
 from placeto_tf.runtime import loopback
 
 JOB = "worker"
@@ -125,4 +126,5 @@ def _end_with_stdin() -> None:
 
 
 if __name__ == "__main__":
+  streams.open_streams()
   sys.exit(main())

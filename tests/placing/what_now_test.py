@@ -110,9 +110,14 @@ def test_the_readme_runs_what_was_written(cases, printed, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["meta", "pb", "saved_model"])
-def test_the_readmes_command_reads_the_graph_that_was_placed(kind, tmp_path):
-  graph, devices, _ = _place(kind, tmp_path)
-  readme = what_now.readme(graph, devices, graph.source.path, "cpu:2")
+def test_the_readmes_command_reads_the_graph_that_was_placed(kind, tmp_path, monkeypatch):
+  """It runs in the directory of the result, and so does a cluster's file of another one."""
+  graph, devices, out = _place(kind, tmp_path)
+  cluster = tmp_path / "cluster.json"
+  cluster.write_text("{}")
+  monkeypatch.chdir(tmp_path)
+  readme = what_now.readme(graph, devices, "source", "cluster.json")
+  monkeypatch.chdir(out)
   command = re.search(r"```sh\n(.*?)```", readme, re.DOTALL).group(1)
   flags = re.findall(r"--(\w+)=(\S+)", command)
   values = dict(flags)
@@ -120,8 +125,8 @@ def test_the_readmes_command_reads_the_graph_that_was_placed(kind, tmp_path):
       values["graph"], fetches=values["fetches"].split(",") if "fetches" in values else None,
       feed_shapes=shared_flags.parse_feed_shapes(
           [value for name, value in flags if name == "feed_shapes"]))
-  assert values["placement"] == "placement.json" and values["cluster"] == "cpu:2"
-  assert again.op_names == graph.op_names and again.feeds == graph.feeds
+  assert values["placement"] == "placement.json" and values["cluster"] == str(cluster)
+  assert again.fingerprint == graph.fingerprint and again.feeds == graph.feeds
 
 
 def test_devices_of_workers_are_reached_through_the_first_of_them(tmp_path):

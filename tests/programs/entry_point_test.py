@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -59,6 +61,27 @@ def test_what_libraries_tell_is_shown_only_where_it_is_asked_for(given, shown):
       "entry_point.run_program(main)\n")
   done = subprograms.python("-c", program, *given)
   assert ("sharding took a while" in done.stderr) == shown
+
+
+@pytest.mark.parametrize("streams, code, said", [
+    ("2>&-", 0, ""), ("2>/dev/full", 0, ""), (">&- 2>&- <&-", 0, ""),
+    (">/dev/full", 2, "-c: a file or standard output cannot be written (No space left on device)")])
+def test_a_program_does_its_work_whatever_its_streams_are(tmp_path, streams, code, said):
+  program = (
+      "import sys\n"
+      "from placeto_tf.programs import entry_point\n"
+      "entry_point.guarded.prepare = lambda: None\n"
+      "def main():\n"
+      "  print('progress', file=sys.stderr, flush=True)\n"
+      "  entry_point.import_tensorflow_quietly()\n"
+      "  open('done', 'w').close()\n"
+      "  print('a table')\n"
+      "entry_point.run_program(main)\n")
+  done = subprocess.run(
+      ["bash", "-c", f'"$0" -c "$1" {streams}', sys.executable, program], cwd=tmp_path,
+      capture_output=True, text=True, check=False)
+  assert done.returncode == code and said in done.stderr and "Traceback" not in done.stderr
+  assert (tmp_path / "done").exists() and "Exception" not in done.stderr
 
 
 def test_globs_become_files_and_families_their_members(tmp_path):
