@@ -10,7 +10,6 @@ device, placed, and with a mirrored replica on each device.
 from __future__ import annotations
 
 import os
-import sys
 
 from absl import flags
 
@@ -37,7 +36,7 @@ def main() -> None:
       [FLAGS.graph] if FLAGS.graph else [],
       None if FLAGS.models is None else list(filter(None, FLAGS.models)), FLAGS.out,
       max_minutes=FLAGS.max_minutes, options=shared_flags.graph_options(),
-      progress=lambda text: print(text, file=sys.stderr, flush=True))
+      progress=shared_flags.tell)
   with open(os.path.join(FLAGS.out, "check.md"), encoding="utf-8") as page:
     print(page.read())
 

@@ -61,7 +61,7 @@ def main() -> None:
   runtime, device_map = shared_flags.runtime(cluster)
   entry_point.import_tensorflow_quietly()
   graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
-  with looking(FLAGS.look):
+  with looking(FLAGS.look, shared_flags.tell):
     costs = estimate_costs(graph, cluster, source=FLAGS.costs)
   simulator = Simulator(graph, costs, cluster)
   indices = [

@@ -42,7 +42,7 @@ def main() -> None:
   placements = [Placement.load(path) for path in FLAGS.placement]
   cluster = Cluster.parse(FLAGS.cluster)
   graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
-  with looking(FLAGS.look):
+  with looking(FLAGS.look, shared_flags.tell):
     simulator = Simulator(graph, estimate_costs(graph, cluster, source=FLAGS.costs), cluster)
   for path, placement in zip(FLAGS.placement, placements):
     result = simulator.simulate(

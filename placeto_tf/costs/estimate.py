@@ -84,7 +84,8 @@ def estimate_costs(
 def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
   """Counts work, with the results of a look at the step; each is taken from the cache if possible.
 
-  The step is run only inside `look.looking`, and only if no earlier result is cached.
+  The step is run only inside `look.looking`, and only if no earlier result is cached; inside
+  `looking("no")`, an earlier result is not used either.
 
   Args:
     graph: the ops.
@@ -104,13 +105,14 @@ def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:
   if work is None:
     work = count_work(graph, graph_def)
     cache_files.store(folder, key, work)
-  if not work.unsure:
+  mode = looks.mode()
+  if not work.unsure or mode == "no":
     return work
   # The result of a look also depends on the values of variables.
   key += "-" + looks.identity(graph) if folder else ""
-  looked, mode = cache_files.load(folder, key), looks.mode()
+  looked = cache_files.load(folder, key)
   # Try a look that failed before only again with "yes".
-  if mode != "no" and (looked is None or looked.unsure and mode == "yes"):
+  if mode != looks.EARLIER and (looked is None or looked.unsure and mode == "yes"):
     looked = _with_look(graph, graph_def, work, mode)
     cache_files.store(folder, key, looked)
   return looked or work
@@ -125,8 +127,8 @@ def _with_look(graph: ComputationGraph, graph_def: GraphDef, work: OpWork, mode:
         *work.notes, f"the step was not run to see unknown shapes, rounds and branches: {error}"))
   work = count_work(graph, graph_def, seen)
   return dataclasses.replace(work, unsure=False, notes=(
-      "the step was run once on this machine's CPU, with made-up feeds, to see shapes, rounds "
-      "and branches that inference does not know", *work.notes))
+      f"{looks.RAN}, to see shapes, rounds and branches that inference does not know",
+      *work.notes))
 
 
 def from_work(graph: ComputationGraph, cluster: Cluster, work: OpWork) -> OpCosts:

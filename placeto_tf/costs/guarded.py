@@ -5,7 +5,8 @@ failed check, or never return. So one process, a new interpreter, does this work
 it dies, its last message becomes the text of a `CostError`, and the next graph gets a new process.
 
 Limits are limits of CPU time, so that they do not depend on the load of the machine, and a
-suspended machine does not end an analysis.
+suspended machine does not end an analysis. A call that waits uses no CPU time: a thread of the
+process ends it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ if TYPE_CHECKING:
 
 _LIMIT_S = 10.0  # of CPU time
 _LIMIT_PER_OP_S = 0.005  # ten times the usual time
-_SILENT_S = 600.0  # without an answer, beyond the limit: it waits for something
+_SILENT_S = 600.0  # without an answer, beyond the limit: the process is suspended
+_IDLE_S = 20  # seconds of a call, each without CPU time, after which it waits for something
+_LEAST_CPU_S = 0.005  # in a second; the thread that watches takes a hundredth of this
+_WAITS = ("TensorFlow cannot analyse the graph, it waits for something that does not come; give "
+          "measured costs instead")
 # The analysis has one thread; more would only take memory. oneDNN would fuse ops, which then are
 # missing in the trace of a step.
 _SETTINGS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
@@ -100,11 +105,14 @@ def serve(descriptor: int) -> None:
 
   import tensorflow  # noqa: F401  # before the first call, whose limits do not count it
 
+  busy = threading.Event()
+  threading.Thread(target=_watch, args=(busy,), daemon=True).start()
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
   hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
   with Connection(descriptor) as connection, contextlib.suppress(EOFError, OSError):
     while True:
       function, arguments, options, limit_s = connection.recv()
+      busy.set()
       with contextlib.suppress(ValueError):  # the system allows less
         resource.setrlimit(
             resource.RLIMIT_CPU, (math.ceil(time.process_time() + limit_s), hard))
@@ -116,7 +124,19 @@ def serve(descriptor: int) -> None:
         answer = CostError(
             f"TensorFlow cannot analyse the graph ({type(error).__name__}: {one_line(error)}); "
             "give measured costs instead, as a CostGraphDef or an OpPerformanceList file")
+      busy.clear()
       connection.send(answer)
+
+
+def _watch(busy: threading.Event) -> None:
+  """Ends the process when a call waits: a second is counted while this thread runs, too."""
+  idle = 0
+  while busy.wait():
+    before = time.process_time()
+    time.sleep(1)
+    idle = idle + 1 if busy.is_set() and time.process_time() - before < _LEAST_CPU_S else 0
+    if idle >= _IDLE_S:
+      os.kill(os.getpid(), signal.SIGALRM)
 
 
 class _Process:
@@ -147,13 +167,13 @@ class _Process:
         return self._connection.recv()
     except (EOFError, OSError):
       raise self._failure(start, limit_s) from None
-    raise CostError(
-        "TensorFlow cannot analyse the graph, it waits for something that does not come; "
-        "give measured costs instead")
+    raise CostError(_WAITS)
 
   def _failure(self, start: int, limit_s: float) -> CostError:
     """Returns the error of a process that ended, with its output to stderr since `start`."""
     code = self._process.wait()
+    if code == -signal.SIGALRM:
+      return CostError(_WAITS)
     self._said.seek(start)
     lines = self._said.read().decode("utf-8", "replace").split("\n")
     # The last failed check or fatal line explains the end; else the last line of all.

@@ -7,7 +7,11 @@ Variables get the values of a checkpoint: that of a SavedModel, or `model.index`
 
 With `auto`, the step is run if a shape, a trip count, or how often a branch in a loop is taken is
 unknown, no op has an effect outside of the step's variables, and the known part of the step is
-small. The process always has a limit of CPU time. With `no`, nothing is run.
+small. With `no`, nothing is run, and the result of an earlier look is not used.
+
+The process always has a limit of CPU time, and ends when it waits. Ops that take what another
+program or step puts into a queue or a staging area are fed; a step that waits for something else is
+not run.
 """
 
 from __future__ import annotations
@@ -18,9 +22,11 @@ import copy
 import hashlib
 import json
 import os
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional
+import re
+from typing import TYPE_CHECKING, Any, Callable, Container, Dict, Iterator, List, Optional, Tuple
 
 from placeto_tf.costs import guarded, no_side_effects, step_run
+from placeto_tf.costs.shape_guesses import known_dims
 from placeto_tf.errors import CostError
 from placeto_tf.graphs import variables
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
@@ -30,7 +36,10 @@ if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
 
 MODES = ("auto", "yes", "no")
-FAILED = "a run of the step with made-up feeds failed"  # in notes
+EARLIER = "earlier"  # outside of `looking`: results of earlier looks are used, and nothing is run
+# In notes.
+RAN = "the step was run once on this machine's CPU, with made-up feeds"
+FAILED = "the step cannot be run here"
 
 # Limits of a step that `auto` runs, for its known ops: about ten seconds of one core.
 _MOST_FLOPS = 5e10
@@ -38,19 +47,30 @@ _MOST_MOVED_BYTES = 2e10
 _MOST_HELD_BYTES = 2e9
 _LIMIT_S = {"auto": 30.0, "yes": 600.0}  # of CPU time
 
-_mode: contextvars.ContextVar[str] = contextvars.ContextVar("look", default="no")
+# Ops that wait until another step, program or process puts something into a queue, and ops that
+# wait for other members of their group. The former need nothing of the step, and can be fed.
+_TAKES = re.compile("QueueDequeue|(OrderedMap|Map)?Unstage|(Map|OrderedMap)Peek|StagePeek"
+                    "|BarrierTakeMany|ReaderRead|InfeedDequeue|_?(Host)?Recv")
+_MEETS = re.compile("Collective|Nccl|.*AccumulatorTakeGradient")
+
+_mode: contextvars.ContextVar[Tuple[str, Callable[[str], object]]] = contextvars.ContextVar(
+    "look", default=(EARLIER, str))
 
 
 @contextlib.contextmanager
-def looking(mode: str) -> Iterator[None]:
-  """Sets the mode, one of `MODES`, of looks for costs that are estimated within the context.
+def looking(mode: str, show: Callable[[str], object] = str) -> Iterator[None]:
+  """Sets the mode of looks for costs that are estimated within the context.
+
+  Args:
+    mode: one of `MODES`.
+    show: called with a line before a step is run.
 
   Raises:
     CostError: the mode is unknown.
   """
   if mode not in MODES:
     raise CostError(f"look is {mode!r}; expected auto, yes or no")
-  token = _mode.set(mode)
+  token = _mode.set((mode, show))
   try:
     yield
   finally:
@@ -59,7 +79,7 @@ def looking(mode: str) -> Iterator[None]:
 
 def mode() -> str:
   """Returns whether costs that are estimated now look at steps."""
-  return _mode.get()
+  return _mode.get()[0]
 
 
 def look(graph: ComputationGraph, graph_def: GraphDef, work: Any, mode: str) -> step_run.Seen:
@@ -77,17 +97,45 @@ def look(graph: ComputationGraph, graph_def: GraphDef, work: Any, mode: str) -> 
   Raises:
     CostError: the step may not be run, cannot be run here, or takes too long.
   """
+  request = _request(graph)
+  made = _taken(graph_def)
+  request["feeds"].update(made)
   if mode == "auto":
-    _check_harmless(graph_def, work)
+    _check_harmless(graph_def, {name.rpartition(":")[0] for name in made}, work)
+  _mode.get()[1](f"the step runs once here, for {_LIMIT_S[mode]:.0f} s of CPU time at most")
   try:
-    return guarded.call(step_run.run, _LIMIT_S[mode], _whole(graph), _request(graph))
+    return guarded.call(step_run.run, _LIMIT_S[mode], _whole(graph), request)
   except CostError as error:
     raise CostError(f"{FAILED}: {error}") from None
 
 
-def _check_harmless(graph_def: GraphDef, work: Any) -> None:
+def _taken(graph_def: GraphDef) -> Dict[str, List[int]]:
+  """Returns the shapes of tensors that a step takes from a queue, which are fed instead.
+
+  Raises:
+    CostError: the step waits for something that cannot be fed.
+  """
+  takes = [node for node in graph_def.node if _TAKES.match(node.op)]
+  meets = next((node for node in graph_def.node if _MEETS.match(node.op)), None)
+  if meets is not None:
+    raise CostError(f"{FAILED}: op {meets.name!r} ({meets.op}) waits for other processes")
+  outputs = guarded.analyse(graph_def, counts=False).outputs if takes else {}
+  found = {}
+  for node in takes:
+    for port in range(len(outputs[node.name])):
+      dims = known_dims(outputs, (node.name, port))
+      if dims is None:
+        raise CostError(
+            f"{FAILED}: op {node.name!r} ({node.op}) waits for what another step puts into its "
+            f"queue, of unknown shape; feed it (--feeds={node.name}:{port})")
+      found[f"{node.name}:{port}"] = dims
+  return found
+
+
+def _check_harmless(graph_def: GraphDef, fed: Container[str], work: Any) -> None:
   """Raises CostError if a step may act outside of itself, or is too large to be run unasked."""
-  effect = next(no_side_effects.acting(graph_def.node, graph_def.library), None)
+  nodes = [node for node in graph_def.node if node.name not in fed]
+  effect = next(no_side_effects.acting(nodes, graph_def.library), None)
   if effect is not None:
     raise CostError(f"op {effect.name!r} ({effect.op}) may have an effect outside of the step")
   # Amounts of one step, as far as they are known, against the limits.

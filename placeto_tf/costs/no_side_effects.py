@@ -23,7 +23,7 @@ _OWN_STATE = re.compile(
     "|SampleDistortedBoundingBox|AllCandidateSampler|ThreadUnsafeUnigramCandidateSampler"
     "|TensorArray|Stack|TensorList|Placeholder|FakeParam|Cudnn|Dropout|AnonymousSeed|DeleteSeed"
     "|If|While|Case|CheckNumerics|LookupTable(Find|Size)|(Mutable(Dense)?)?HashTable|_Arg|_Retval"
-    "|Timestamp|MutexV2)")
+    "|Timestamp|MutexV2|(FIFO|PaddingFIFO|Priority|RandomShuffle)Queue)")
 
 
 def acting(nodes: Iterable[Any], library: Any) -> Iterator[Any]:

@@ -19,6 +19,8 @@ import re
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+import numpy as np
+
 from placeto_tf.costs.grappler import OpEstimate, Question
 from placeto_tf.costs.loop_rounds import Evaluate, LoopRounds
 from placeto_tf.costs.shape_guesses import Guesser, known_dims
@@ -173,23 +175,34 @@ class _Inference:
     found = {}
     for name, port in unknown:
       tensor = self._tensor((name, port))
-      if tensor is not None and tensor.shape.is_fully_defined():
-        found[name, port] = properties(outputs[name][port].dtype, tensor.shape.as_list())
+      if tensor is None:
+        continue
+      # The length of some outputs, such as the axes of BroadcastGradientArgs, is that of a value.
+      known = tensor.shape.is_fully_defined()
+      value = None if known else self._value(tensor)
+      if known or value is not None:
+        found[name, port] = properties(
+            outputs[name][port].dtype, tensor.shape.as_list() if known else np.shape(value))
     return found
 
   def number(self, name: Tensor) -> Optional[int]:
     """Returns the whole number that a tensor holds, or None if unknown before a run."""
     import tensorflow as tf
-    from tensorflow.python.client import pywrap_tf_session
 
     if name in self._bound and self._bound[name].HasField("value"):
       return int(tf.make_ndarray(self._bound[name].value))
     tensor = self._tensor(name)
     if tensor is None or not tensor.dtype.is_integer or tensor.shape.num_elements() != 1:
       return None
-    with self._graph._c_graph.get() as c_graph:
-      value = pywrap_tf_session.TF_TryEvaluateConstant_wrapper(c_graph, tensor._as_tf_output())
+    value = self._value(tensor)
     return None if value is None else int(value)
+
+  def _value(self, tensor: Any) -> Any:
+    """Returns what a tensor holds, or None if it depends on more than constants and shapes."""
+    from tensorflow.python.client import pywrap_tf_session
+
+    with self._graph._c_graph.get() as c_graph:
+      return pywrap_tf_session.TF_TryEvaluateConstant_wrapper(c_graph, tensor._as_tf_output())
 
   def _tensor(self, name: Tensor) -> Any:
     try:

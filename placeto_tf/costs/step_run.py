@@ -15,7 +15,7 @@ from placeto_tf.costs import no_side_effects
 from placeto_tf.errors import CostError
 from placeto_tf.graphs import feeds as feeds_lib
 from placeto_tf.graphs import variables
-from placeto_tf.graphs.tensor_names import Tensor
+from placeto_tf.graphs.tensor_names import Tensor, parse
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -68,7 +68,10 @@ def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Seen:
           [tf_graph.as_graph_element(name) if ":" not in name else
            tf_graph.get_tensor_by_name(name).op for name in request["fetches"]],
           feed, v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE), metadata)
-  return _of_trace(metadata.step_stats)
+  seen = _of_trace(metadata.step_stats)
+  # What is fed is not in the trace.
+  tensors = {parse(name): dims for name, dims in request["feeds"].items()}
+  return Seen({**seen.shapes, **tensors}, {**{op: 1 for op, _ in tensors}, **seen.executions})
 
 
 def _initialize(session: Any, tf_graph: Any, library: Any, request: Mapping[str, Any]) -> None:

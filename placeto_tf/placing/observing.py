@@ -38,6 +38,11 @@ class Observer:
     if self.shown:
       print(text, file=sys.stderr, flush=True)
 
+  def add(self, text: str) -> None:
+    """Shows more about the stage that is under way, in its line."""
+    if self.shown:
+      print(f" {text} ...", end="", flush=True, file=sys.stderr)
+
   @contextlib.contextmanager
   def stage(self, name: str) -> Iterator[None]:
     """Shows the name of a long stage that is no search, and at its end the time that it took."""

@@ -130,7 +130,7 @@ def place_with(
   """
   search: Callable[..., PlacingResult] = (
       place_graph if isinstance(loaded, ComputationGraph) else replica_search.place_replicas)
-  with looking(config.look):
+  with looking(config.look, observer.add):
     if root_dir is None:
       return search(loaded, cluster, config, observer=observer)
     with Events(root_dir) as events:

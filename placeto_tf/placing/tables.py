@@ -43,11 +43,12 @@ def caveats(result: Any) -> List[str]:
   """Returns lines on unknown shapes and trip counts, a batch that grew, and too small a step."""
   lines, unknown = [], result.costs.unknown
   if unknown:
-    flag = "--feed_shapes=..." if "shapes" in unknown else "--trip_count=..."
-    # "--look=yes" is no remedy where a run was tried in vain.
-    other = (f"measured costs ({look.FAILED})" if look.FAILED in " ".join(result.costs.notes) else
-             "--look=yes to run the step once here and see them")
-    lines.append(f"At least {ms_text(result.step_time_us)}: {unknown}; give {flag}, or {other}.")
+    notes = " ".join(result.costs.notes)
+    # "--look=yes" is no remedy where a run was tried in vain, or leaves shapes unknown.
+    other = next((f"measured costs ({tried})" for tried in (look.FAILED, look.RAN)
+                  if tried in notes), "--look=yes to run the step once here and see them")
+    flag = "--trip_count=..., or " if "rounds of" in unknown else ""
+    lines.append(f"At least {ms_text(result.step_time_us)}: {unknown}; give {flag}{other}.")
   grown = None if result.replication is None else result.replication.grown
   if grown is not None:
     lines.append(

@@ -194,8 +194,8 @@ def readme(
 {code}
 ```
 {_OF_FORMAT.get(kind, "")}
-To time it beside the prediction, in this directory (`placeto-measure` stands for the first two words
-where placeto_tf is installed without its scripts):
+To time it beside the prediction, in this directory (`placeto-measure` stands for the first two
+words where placeto_tf is installed without its scripts):
 
 ```sh
 python scripts/measure.py --graph={shlex.quote(graph_spec)}{_reading_flags(graph)} \\

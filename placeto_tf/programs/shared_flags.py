@@ -144,6 +144,11 @@ def define_look_flag() -> None:
       "graphs of people whom you do not trust.")
 
 
+def tell(text: str) -> None:
+  """Shows a line on stderr at once."""
+  print(text, file=sys.stderr, flush=True)
+
+
 def mirrored_variables() -> Optional[bool]:
   """Returns the value of --mirrored_variables; None for auto."""
   return {"auto": None, "yes": True, "no": False}[FLAGS.mirrored_variables]

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import pytest
 
@@ -48,11 +47,13 @@ def test_a_hang_is_ended():
     guarded.call(exec, 0.5, "while True: pass")
 
 
-def test_a_call_that_waits_for_ever_is_an_error(monkeypatch):
+@pytest.mark.parametrize("silent_s, call", [  # suspended; without CPU time
+    (0.3, "time.sleep(600)"), (600.0, "guarded._IDLE_S = 1; time.sleep(600)")])
+def test_a_call_that_waits_for_ever_is_an_error(monkeypatch, silent_s, call):
   pid = guarded.call(os.getpid, 10.0)
-  monkeypatch.setattr(guarded, "_SILENT_S", 0.3)
+  monkeypatch.setattr(guarded, "_SILENT_S", silent_s)
   with pytest.raises(CostError, match="waits for something that does not come"):
-    guarded.call(time.sleep, 0.0, 600)
+    guarded.call(exec, 0.0, f"import time; from placeto_tf.costs import guarded; {call}")
   monkeypatch.undo()
   assert guarded.call(os.getpid, 10.0) != pid  # a new process
 

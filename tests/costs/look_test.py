@@ -1,12 +1,13 @@
 """What inference cannot know is seen in a run of the step, in a process of its own."""
 
 import os
+import re
 
 import pytest
 import tensorflow as tf
 
 from placeto_tf.costs import estimate, step_run
-from placeto_tf.costs.look import looking
+from placeto_tf.costs.look import FAILED, looking
 from placeto_tf.errors import CostError
 from placeto_tf.graphs import load_graph
 
@@ -165,8 +166,9 @@ def test_what_was_seen_is_kept_by_graph_and_feeds(tmp_path, monkeypatch):
   ran = []
   look = estimate.looks.look
   monkeypatch.setattr(estimate.looks, "look", lambda *given: ran.append(1) or look(*given))
-  for mode in ("auto", "auto", "no"):
-    assert _work(_until, mode, str(tmp_path))[2]["Exp"] == 6
+  for mode, rounds in (("auto", 6), ("auto", 6), ("no", 10)):
+    assert _work(_until, mode, str(tmp_path))[2]["Exp"] == rounds
+  assert estimate.work_of(_graph(_until), str(tmp_path)).executions.max() > 6  # outside of a look
   assert len(ran) == 1
   assert len([name for name in os.listdir(tmp_path) if "-" in name]) == 1
 
@@ -187,9 +189,33 @@ def test_a_step_with_effects_outside_of_it_is_not_run_unasked(tmp_path):
 
 def test_a_look_that_failed_is_tried_again_only_if_asked_for(tmp_path):
   path = str(tmp_path / "written")
-  for mode, rounds in (("auto", 10), ("auto", 10), ("no", 10), ("yes", 6), ("no", 6)):
+  for mode, rounds in (("auto", 10), ("auto", 10), ("no", 10), ("yes", 6), ("auto", 6)):
     _, work, runs = _work(lambda x: _writes(x, path), mode, str(tmp_path / "cache"))
-    assert runs["Exp"] == rounds and ("WriteFile" in " ".join(work.notes)) == (rounds == 10)
+    assert runs["Exp"] == rounds and (
+        "WriteFile" in " ".join(work.notes)) == (rounds == 10 and mode != "no")
+
+
+def _dequeued(shape):
+  """Rows of a queue, of which a mask leaves some."""
+  batch = tf.queue.PaddingFIFOQueue(9, [tf.float32], [shape]).dequeue_many(6)
+  return _positive(tf.reshape(batch, [-1, 4]))
+
+
+def _reduced():
+  return _positive(tf.raw_ops.CollectiveReduce(
+      input=tf.ones([6, 4]), group_size=2, group_key=1, instance_key=1, merge_op="Add",
+      final_op="Id", subdiv_offsets=[0]))
+
+
+@pytest.mark.parametrize("build, said", [
+    (lambda _: _dequeued([4]), ""), (lambda _: _dequeued([None]), "--feeds=padding_fifo_queue_"),
+    (lambda _: _reduced(), "'CollectiveReduce' .CollectiveReduce. waits for other processes")])
+def test_what_a_queue_would_give_is_fed_and_other_waits_are_known_before_a_run(build, said):
+  shown = []
+  with looking("auto", shown.append):
+    work = estimate.work_of(_graph(build), cache=False)
+  assert bool(shown) == bool(not work.unknown) == (not said)
+  assert re.search(said, " ".join(work.notes)) and (FAILED in " ".join(work.notes)) == bool(said)
 
 
 def test_a_large_step_is_not_run_unasked():

@@ -65,6 +65,19 @@ def test_shape_computed_from_another_is_evaluated(load):
   assert found.guessed == ()  # evaluated, not assumed
 
 
+@pytest.mark.parametrize("fed", [False, True])
+def test_lengths_of_values_that_are_known_before_a_run_are_known(load, fed):
+  def build(v1, tf):
+    x = v1.placeholder(tf.float32, [None, 20], name="x")
+    shapes = (tf.shape(x), tf.shape(x)[1:]) if fed else (tf.constant([8, 20]), tf.constant([20]))
+    _, rows = tf.raw_ops.BroadcastGradientArgs(s0=shapes[0], s1=shapes[1])
+    chosen = tf.where(tf.constant([True, False, True]))[:, 0]
+    tf.gather(tf.reduce_sum(x, rows), chosen, name="fetch")
+
+  work = work_of(load(build, batch_size=8), cache=False)
+  assert not work.unknown and not work.unsure
+
+
 def test_shapes_computed_from_what_a_table_answers_are_evaluated():
   table = tf.lookup.StaticHashTable(
       tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([1, 2])), 0)
