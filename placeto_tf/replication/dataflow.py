@@ -42,6 +42,7 @@ class Dataflow:
     consumers: [N] ops that read data of each op, each once.
     frames: [N] name of the innermost loop an op is in, "" outside; Enter ops count as inside.
     frame_parents: name of each loop -> name of the enclosing loop, or "".
+    changed: op -> NodeDef that replaces the graph's.
   """
 
   def __init__(
@@ -58,7 +59,8 @@ class Dataflow:
     source = graph.origin
     all_nodes = source.graph_def.node
     self.nodes = [all_nodes[position] for position in np.asarray(source.positions).tolist()]
-    for op, node in (changed or {}).items():
+    self.changed = dict(changed or {})
+    for op, node in self.changed.items():
       self.nodes[op] = node
     self.types = list(graph.op_types)
     index = graph.op_index

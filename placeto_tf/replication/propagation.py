@@ -305,6 +305,8 @@ class _Propagation:
       if any(isinstance(self._own_spec(each), (Sharded, SparseRows))
              for each in (tensor, *self._indices.get(tensor, ()))):
         return SparseRows(getattr(own, "exponent", 0.0))
+      # Rows that were joined after they were gathered are global: the ops on them exist once.
+      return REPLICATED if isinstance(own, Gathered) else own
     return own
 
   def _own_spec(self, tensor: Tensor) -> Spec:

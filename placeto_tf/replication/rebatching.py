@@ -16,7 +16,7 @@ the feeds.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 import numpy as np
 
@@ -364,7 +364,7 @@ def baked_in(problem: str) -> GraphError:
                     "of the feeds open, with None")
 
 
-def _replace(graph_def: GraphDef, flow: Dataflow, changed: Dict[int, NodeDef]) -> None:
+def _replace(graph_def: GraphDef, flow: Dataflow, changed: Mapping[int, NodeDef]) -> GraphDef:
   """Writes the values and shapes of changed ops into a GraphDef; stated shapes are dropped."""
   names = {flow.graph.op_names[op]: node for op, node in changed.items()}
   for node in graph_def.node:
@@ -373,6 +373,20 @@ def _replace(graph_def: GraphDef, flow: Dataflow, changed: Dict[int, NodeDef]) -
     for key in ("value", "shape", "output_shapes"):
       if new is not None and key in new.attr:
         node.attr[key].CopyFrom(new.attr[key])
+  return graph_def
+
+
+def resized(flow: Dataflow, changed: Mapping[int, NodeDef]) -> GraphDef:
+  """Returns the nodes of a graph for an analysis, some of them changed for another batch.
+
+  Args:
+    flow: the dataflow of the graph.
+    changed: op -> its NodeDef at the other batch.
+
+  Returns:
+    A new GraphDef.
+  """
+  return _replace(analysis_graph_def(flow.graph), flow, changed)
 
 
 def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
@@ -391,10 +405,9 @@ def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
   from placeto_tf.costs import guarded
 
   changed = Rebatching(flow, replicas, 1, counts=True).nodes
-  graph_def = analysis_graph_def(flow.graph)
-  _replace(graph_def, flow, changed)
   try:
-    return Dataflow(flow.graph, guarded.analyse(graph_def, counts=False).outputs, changed)
+    return Dataflow(
+        flow.graph, guarded.analyse(resized(flow, changed), counts=False).outputs, changed)
   except CostError as error:
     raise baked_in(
         f"ops do not fit together at a batch {replicas} times as large ({error})") from None

@@ -1,15 +1,14 @@
-"""Costs of replicas from the costs of one: every copy of an op does the work of the op.
+"""Costs of replicas from the work of the graph at two batches, a replica's and the global one.
 
 Counting the work of R replicas would take R times as long as for one replica and give the same
-numbers. All-reduces and all-gathers cost the bytes that they move. Ops that read the rows of all
-replicas (sparse gradients) have R times the rows of one replica. A feed that is divided holds the
-whole batch; the op that divides the batch, and the parts that are sent, cost the same as when the
-written graph is read and estimated.
+numbers. Every copy of an op does the work of the op at a replica's batch. An op on global values,
+such as the gathered rows of a sparse gradient or a feed that is divided, does its work at the
+global batch. All-reduces, all-gathers and divisions cost the bytes that they move.
 
 Times measured for the unreplicated graph, or for one replica of several, hold for every copy; see
 `placeto_tf.costs.measured_costs`.
 
-Dimensions: N ops of the replicated graph, O its outputs, R replicas.
+Dimensions: N ops of the replicated graph.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts, estimate_costs, measured_costs
 from placeto_tf.costs.estimate import from_work, work_of
-from placeto_tf.costs.work import OpWork
+from placeto_tf.costs.work import OpWork, count_work
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
-from placeto_tf.replication import op_roles
-from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
+from placeto_tf.replication.rebatching import resized
+from placeto_tf.replication.replicated_graph import ReplicatedGraph
 
 if TYPE_CHECKING:
   from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -34,6 +33,10 @@ _SCALAR_BYTES = 8
 _NO_KERNEL = ("Const", "NoOp")
 _KEPT_NAMES = ("IdentityN", "NoOp")
 _MOVES = ("ConcatV2", "SplitV", "Split")
+# Fields of `OpWork` with a number for each op, and their types.
+_OF_OPS = {
+    "flops": float, "moved_bytes": float, "temporary_bytes": float, "persistent_bytes": float,
+    "launches": bool, "launches_on_gpu": bool, "product_types": np.int32}
 
 
 def replicated_costs(
@@ -53,12 +56,12 @@ def replicated_costs(
   if replicated.replicas == 1:
     return estimate_costs(graph, cluster, source=source)
   if source == "grappler":
-    return from_work(graph, cluster, replicated_work(replicated, work_of(original)))
+    return from_work(graph, cluster, replicated_work(replicated))
   measured = measured_costs.read(source, {*graph.op_names, *original.op_names})
   # Times that were measured for the replicated graph need no mapping.
   if any(name not in original.op_index for name in measured):  # of the replicated graph
     return estimate_costs(graph, cluster, source=source)
-  estimated = from_work(graph, cluster, replicated_work(replicated, work_of(original)))
+  estimated = from_work(graph, cluster, replicated_work(replicated))
   if all(each.replicas == 1 for found in measured.values() for each in found):
     return dataclasses.replace(estimated, notes=(*estimated.notes, (
         f"{source} has times of the whole batch alone: the costs of {replicated.replicas} "
@@ -71,54 +74,40 @@ def replicated_costs(
   return measured_costs.apply(graph, cluster, of_copies, estimated, replicated.replicas)
 
 
-def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
-  """Returns the work of all replicas, computed from the work of one.
-
-  Args:
-    replicated: the replicas.
-    work: the work of one replica.
-
-  Returns:
-    Work of every op of the replicated graph.
-  """
-  graph, original = replicated.graph, replicated.original
-  origin = replicated.original_of_op
+def replicated_work(replicated: ReplicatedGraph) -> OpWork:
+  """Returns the work of every op of the replicated graph."""
+  graph, origin = replicated.graph, replicated.original_of_op
   known = origin >= 0
-  # -1 would index the last op; masked by `known`.
-  source = np.maximum(origin, 0)
+  fields = {name: np.zeros(graph.num_ops, dtype) for name, dtype in _OF_OPS.items()}
+  executions, output_bytes = graph.executions.astype(float), np.zeros(graph.num_outputs)
+  widths = np.diff(graph.output_offsets)
+  works = [(replicated.original, origin, work := work_of(replicated.original))]
+  if replicated.whole is not None:
+    works.append((
+        replicated.whole.graph, replicated.whole_of_op, _at_global_batch(replicated)))
+  # First all ops as in a replica, then ops on global values as at the global batch.
+  for source, source_of_op, counted in works:
+    ops = np.flatnonzero(source_of_op >= 0)
+    for name, values in fields.items():
+      values[ops] = getattr(counted, name)[source_of_op[ops]]
+    executions[ops] = counted.executions[source_of_op[ops]]
+    # Outputs by position; a copy may have fewer or more than the original.
+    for op in ops.tolist():
+      start, begin = int(graph.output_offsets[op]), int(source.output_offsets[source_of_op[op]])
+      end = int(source.output_offsets[source_of_op[op] + 1])
+      sizes = counted.output_bytes[begin:min(end, begin + int(widths[op]))]
+      output_bytes[start:start + len(sizes)] = sizes
   # An op that keeps a fetched op's name only passes on the results of the copies.
-  computes = known & np.array([
-      op_type not in _KEPT_NAMES or op_type == original.op_types[i]
-      for op_type, i in zip(graph.op_types, source.tolist())])
-  # Values of the original: what it holds for every copy, what it does only where the op computes.
-  fields = {
-      name: getattr(work, name)[source] * where for where, names in (
-          (known, ("persistent_bytes", "product_types")),
-          (computes, ("flops", "moved_bytes", "temporary_bytes", "launches", "launches_on_gpu")))
-      for name in names}
-  output_bytes = np.zeros(graph.num_outputs)
-  widths, theirs = np.diff(graph.output_offsets), np.diff(original.output_offsets)
-  # Outputs by position; a copy may have fewer or more than the original.
-  for op in np.flatnonzero(known).tolist():
-    start, begin = int(graph.output_offsets[op]), int(original.output_offsets[origin[op]])
-    width = min(int(widths[op]), int(theirs[origin[op]]))
-    output_bytes[start:start + width] = work.output_bytes[begin:begin + width]
+  passes = [op for op in np.flatnonzero(known).tolist() if graph.op_types[op] in _KEPT_NAMES and (
+      graph.op_types[op] != replicated.original.op_types[origin[op]])]
+  for name in ("flops", "moved_bytes", "temporary_bytes", "launches", "launches_on_gpu"):
+    fields[name][passes] = 0
   # [N] data inputs as (producer, port).
   inputs: list = [[] for _ in range(graph.num_ops)]
   for producer, port, consumer in zip(
       graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
     if port != CONTROL:
       inputs[consumer].append((producer, port))
-  # The whole batch of each feed that is divided.
-  for name in replicated.written.divided:
-    op, _, port = name.rpartition(":")
-    output_bytes[graph.output_offsets[graph.op_index[op]] + int(port)] *= replicated.replicas
-  many = _behind_rows(replicated, inputs, output_bytes)
-  # An op that reads gathered rows has R times the rows of one replica.
-  for name in ("flops", "moved_bytes", "temporary_bytes"):
-    fields[name][many] *= replicated.replicas
-  for op in many:
-    output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]] *= replicated.replicas
   # Ops of the rewriting, in topological order, so that the sizes of their inputs are known.
   for op in graph.topological_order.tolist():
     if known[op]:
@@ -149,8 +138,15 @@ def replicated_work(replicated: ReplicatedGraph, work: OpWork) -> OpWork:
       # One flop for each float32 number of the result; of k summands k - 1.
       fields["flops"][op] = (total - written if graph.op_types[op] == "AddN" else written) / 4
   return dataclasses.replace(
-      work, **fields, output_bytes=output_bytes,
-      executions=np.where(known, work.executions[source], graph.executions))
+      work, **fields, output_bytes=output_bytes, executions=executions)
+
+
+def _at_global_batch(replicated: ReplicatedGraph) -> OpWork:
+  """Returns the work of the graph at the global batch."""
+  whole = replicated.whole
+  # A graph whose shapes were rewritten for the larger batch exists only as its nodes.
+  return count_work(whole.graph, resized(whole, whole.changed)) if whole.changed else (
+      work_of(whole.graph))
 
 
 def _constant(graph: ComputationGraph, name: str) -> np.ndarray:
@@ -164,24 +160,3 @@ def _node(graph: ComputationGraph, op: int) -> NodeDef:
   source = graph.origin
   assert source.positions is not None
   return source.graph_def.node[source.positions[op]]
-
-
-def _behind_rows(replicated: ReplicatedGraph, inputs: list, output_bytes: np.ndarray) -> list:
-  """Returns the ops that work on the rows of all replicas, up to updates of variables."""
-  graph, owner = replicated.graph, replicated.replica_of_op
-  reached = np.zeros(graph.num_ops, dtype=bool)
-  found = []
-  for op in graph.topological_order.tolist():
-    # An all-gather concatenates the rows of several replicas.
-    gathers = replicated.original_of_op[op] < 0
-    if gathers and graph.op_types[op] == "ConcatV2" and (
-        len({owner[producer] for producer, _ in inputs[op]} - {SHARED}) > 1):
-      reached[op] = True
-    elif any(reached[producer] for producer, _ in inputs[op]):
-      sizes = output_bytes[graph.output_offsets[op]:graph.output_offsets[op + 1]]
-      update = op_roles.is_update(graph.op_types[op])
-      # Stop at updates, and at sizes and other scalars, which hold no rows.
-      reached[op] = gathers or (not update and bool((sizes > _SCALAR_BYTES).any()))
-      if not gathers:
-        found.append(op)
-  return found

@@ -64,6 +64,9 @@ class ReplicatedGraph:
       placements. With M = 1, each replica is a group.
     order: control edges that fix the order of micro-batches, as names (op, op that waits for it).
     written: the nodes before they were loaded, for `replicating.with_order`.
+    whole: the `Dataflow` of the graph at the global batch; None for one replica.
+    whole_of_op: [N] int32, index of the op of `whole` whose values an op has; -1 for ops on values
+      of a replica, and for ops that the rewriting added.
   """
 
   graph: ComputationGraph
@@ -80,6 +83,9 @@ class ReplicatedGraph:
   micro_batches: int = 1
   order: Tuple[Tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
   written: Any = dataclasses.field(default=None, repr=False)
+  whole: Any = dataclasses.field(default=None, repr=False)
+  whole_of_op: np.ndarray = dataclasses.field(
+      default_factory=lambda: np.zeros(0, np.int32), repr=False)  # [N]
 
   @property
   def strategy(self) -> str:

@@ -134,7 +134,8 @@ def replicate(
   if replicas == 1:
     return _only_replica(graph, flow)
   # Numbers that differ between the graphs at both batches count examples.
-  scaling = Scaling(flow, _at_whole_batch(graph, flow, whole, replicas), replicas)
+  at_whole = _at_whole_batch(graph, flow, whole, replicas)
+  scaling = Scaling(flow, at_whole, replicas)
   # Without the whole graph, the graph at the global batch is a guess if the batch is baked in.
   grown = whole is None and not unknown_batch(graph)
   if grown:
@@ -162,13 +163,18 @@ def replicate(
   # Look up the replica and the original of each op of the new graph by its name.
   names = graph.op_index
   statistics = tuple(flow.graph.op_names[op] for op in sorted(found.statistics & partition.copies))
+  owners = np.array([written.replica_of.get(name, SHARED) for name in result.op_names], np.int32)
+  originals = np.array(
+      [names.get(written.original_of.get(name, ""), -1) for name in result.op_names], np.int32)
+  # Ops that are no copies, and feeds that are divided, have the values of the global batch.
+  whole_of_op = np.array([
+      (scaling.other((op, 0)) or (-1,))[0] if op >= 0 and (
+          owner == SHARED or op not in partition.copies) else -1
+      for op, owner in zip(originals.tolist(), owners.tolist())], np.int32)
   return ReplicatedGraph(
-      result, graph, replicas,
-      np.array([written.replica_of.get(name, SHARED) for name in result.op_names], np.int32),
-      np.array([names.get(written.original_of.get(name, ""), -1) for name in result.op_names],
-               np.int32),
-      found.batch * replicas, mirrored, written.own_reductions, _notes(statistics, mirrored),
-      statistics, frozenset(single), micro_batches, written=written)
+      result, graph, replicas, owners, originals, found.batch * replicas, mirrored,
+      written.own_reductions, _notes(statistics, mirrored), statistics, frozenset(single),
+      micro_batches, written=written, whole=at_whole, whole_of_op=whole_of_op)
 
 
 def with_order(
@@ -204,7 +210,8 @@ def with_order(
   return dataclasses.replace(
       replicated, graph=loaded, written=written, order=tuple(edges),
       replica_of_op=replicated.replica_of_op[before],
-      original_of_op=replicated.original_of_op[before])
+      original_of_op=replicated.original_of_op[before],
+      whole_of_op=replicated.whole_of_op[before])
 
 
 def _only_replica(graph: ComputationGraph, flow: Dataflow) -> ReplicatedGraph:

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import sessions
 import training_models as models
@@ -25,6 +26,29 @@ def made(replicas, mirrored=False):
   return replicate(graph, replicas, mirrored=mirrored)
 
 
+def rows_twice():
+  """Adagrad on the rows of a table that is read twice, as Keras 3 does: the rows are joined, their
+  squares are added to the slot; 3 + 1 rows of 8 numbers for each example."""
+  graph = tf.Graph()
+  with graph.as_default():
+    many = tf.compat.v1.placeholder(tf.int32, [None, 3], "many")
+    one = tf.compat.v1.placeholder(tf.int32, [None], "one")
+    table, slot = (tf.compat.v1.get_variable(
+        name, [50, 8], use_resource=True, initializer=tf.compat.v1.ones_initializer())
+                   for name in ("table", "slot"))
+    rows = tf.reduce_mean(tf.nn.embedding_lookup(table, many), 1) * tf.nn.embedding_lookup(
+        table, one)
+    loss = tf.reduce_mean(rows, name="loss")
+    found, = tf.gradients(loss, [table])
+    squared = tf.raw_ops.ResourceScatterAdd(
+        resource=slot.handle, indices=found.indices, updates=tf.square(found.values, "squares"))
+    with tf.control_dependencies([squared]):
+      scale = tf.gather(slot.read_value(), found.indices)
+    tf.raw_ops.ResourceScatterSub(
+        resource=table.handle, indices=found.indices, updates=found.values / scale, name="train")
+  return load_graph(graph.as_graph_def(), fetches=["train", "loss:0"], batch_size=4)
+
+
 @pytest.fixture(scope="module", name="replicated")
 def replicated_fixture():
   return made(2)
@@ -40,19 +64,38 @@ def problem_fixture(replicated):
 
 
 @pytest.mark.parametrize("mirrored", (False, True))
-def test_costs_of_replicas_are_those_that_counting_their_work_gives(mirrored):
-  replicated, cluster = made(2, mirrored), Cluster.parse("k80:2")
+@pytest.mark.parametrize("rows", (False, True))
+def test_costs_of_replicas_are_those_that_counting_their_work_gives(rows, mirrored):
+  cluster = Cluster.parse("k80:2")
+  replicated = replicate(rows_twice(), 4, mirrored=mirrored) if rows else made(2, mirrored)
   counted = estimate_costs(replicated.graph, cluster, cache=False)
   derived = replicated_costs(replicated, cluster)
   copied = replicated.original_of_op >= 0
   copied &= replicated.replica_of_op != SHARED
   np.testing.assert_allclose(derived.compute_us[copied], counted.compute_us[copied])
   packed = (replicated.original_of_op < 0) & (replicated.replica_of_op != SHARED)
-  assert packed.any()
+  assert packed.any() or rows
   np.testing.assert_allclose(derived.compute_us[packed], counted.compute_us[packed], rtol=1e-3)
   np.testing.assert_allclose(derived.persistent_bytes, counted.persistent_bytes)
   np.testing.assert_allclose(derived.output_bytes, counted.output_bytes)
   assert derived.compute_us.sum() == pytest.approx(counted.compute_us.sum(), rel=0.01)
+
+
+@pytest.mark.parametrize("mirrored", (False, True))
+def test_rows_of_a_gradient_are_gathered_once_and_counted_once(mirrored):
+  """Four replicas of 4 examples: 16 x 3 and 16 rows are gathered, joined and squared, 32 bytes
+  each; with mirrored variables, each replica does so."""
+  replicated = replicate(rows_twice(), 4, mirrored=mirrored)
+  graph, costs = replicated.graph, replicated_costs(replicated, Cluster.parse("k80:4"))
+  sizes = {name: costs.output_bytes[graph.output_offsets[op]]
+           for op, name in enumerate(graph.op_names)}
+  # [bytes] of the gathered tensors of one replica; indices have 4 bytes.
+  gathered = sorted(sizes[name] for op, name in enumerate(graph.op_names) if (
+      graph.op_types[op] == "ConcatV2" and name.startswith("all_gather/")))
+  assert gathered == sorted([16 * 3 * 32, 16 * 32, 16 * 3 * 4, 16 * 4])
+  squares = [name for name in graph.op_names if name.split("/")[-1] == "squares"]
+  assert len(squares) == (4 if mirrored else 1)
+  assert {sizes[name] for name in squares} == {16 * 4 * 32}
 
 
 def test_devices_are_shared_equally_or_in_turn():
