@@ -4,14 +4,16 @@
   python examples/train_with_stable_baselines3.py
 """
 
+import dataclasses
+
 import gymnasium
 import numpy as np
 import torch
 from stable_baselines3 import PPO
 
-from placeto_tf.encoding.move_process import ProcessConfig
+from placeto_tf.environments.gym_environment import ROUNDS
 
-ENVIRONMENT = "placeto_tf.encoding.gym_environment:placeto_tf/Placement-v0"
+ENVIRONMENT = "placeto_tf.environments.gym_environment:placeto_tf/Placement-v0"
 
 
 def main(steps: int = 40_000) -> None:
@@ -19,7 +21,7 @@ def main(steps: int = 40_000) -> None:
   torch.set_num_threads(1)  # the network is small
   environment = gymnasium.make(
       ENVIRONMENT, graph="family:nmt[40:41]", cluster="k80:2+p100:2", max_groups=24, start="random",
-      process=ProcessConfig(rounds=1, evaluations=24))
+      schedule=dataclasses.replace(ROUNDS, rounds=(24 * 7,)))
   problem = environment.unwrapped.problem
   reference_us = problem.search_log.best_objective_us  # of one device, the expert and METIS
   agent = PPO("MultiInputPolicy", environment, n_steps=24 * 20, batch_size=120, gamma=0.0,

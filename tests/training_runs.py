@@ -4,7 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from placeto_tf.encoding.move_process import ProcessConfig
+from placeto_tf.environments.problems import StartedProblem, with_starts
+from placeto_tf.environments.schedule import Schedule
+from placeto_tf.environments.visit_environment import VisitConfig
 from placeto_tf.policies.gdp.learner import PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig
 from placeto_tf.policies.gdp.node_inputs import node_problem
@@ -16,19 +18,17 @@ from placeto_tf.policies.placeto.published.training import (
   PublishedTrainingConfig,
 )
 from placeto_tf.policies.placeto.training import PlacetoTraining, PlacetoTrainingConfig
-from placeto_tf.training.placement_environment import EnvironmentConfig
-from placeto_tf.training.problems import StartedProblem, with_starts
 from placeto_tf.training.trainer import Trainer
 from random_problem import random_problem
 
 PLACETO = PlacetoTrainingConfig(
     graphs=("a", "b"), clusters=("k80:3",), iterations=5, checkpoint_every=2, watch_every=3,
     width=8, steps=3, batch=32, arms=64, capacity=1000, moves=4,
-    process=ProcessConfig(rounds=1, levels=(0.5, 1.0), evaluations=20))
+    schedule=Schedule(rounds=(40,), levels=(0.5, 1.0), long_levels=(), long_shares=()))
 PUBLISHED = PublishedTrainingConfig(
     graphs=("a", "b"), max_groups=5, iterations=6, checkpoint_every=2, watch_every=3,
     placeto=PublishedConfig(
-        environment=EnvironmentConfig(num_episodes=2, start="best", order="random"),
+        environment=VisitConfig(num_episodes=2, start="best", order="random"),
         network=NetworkConfig(rounds=1, width=3)))
 # Takes less time than the paper's network, where the network does not matter.
 AGGREGATOR = dataclasses.replace(PUBLISHED, iterations=4, placeto=dataclasses.replace(
@@ -63,6 +63,15 @@ def gdp(root_dir, config=GDP, **options):
   return _run(GdpTraining, config, root_dir, [
       node_problem(random_problem(num_ops=30, devices=text, seed=i))
       for i, text in enumerate(("k80:3", "k80:2"))], options)
+
+
+def compiled_scores(weights, observation):
+  """Scores of the arms of a `MoveEnvironment` as `MoveProcess.run` has them."""
+  arms = observation["per_arm"]
+  stops = arms["group"] == -1
+  ends = np.stack([np.maximum(arms["group"], 0), arms["device"]], axis=1)
+  found = weights.scores(arms["pair"], ends, observation.get("global")) + arms["preference"]
+  return np.where(stops, np.maximum(arms["preference"], 0.5 * found[~stops].max()), found)
 
 
 def bits(run):

@@ -28,10 +28,10 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 from tf_agents.utils import common
 
+from placeto_tf.environments import driving
 from placeto_tf.errors import check_at_least, check_one_of
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.training import driving
 from placeto_tf.training.one_shot_policy import OneShotPolicy
 from placeto_tf.training.updates import adam, attempt, between, spent_share
 

@@ -116,9 +116,9 @@ def _imports() -> None:
 
 def _problem() -> Any:
   from placeto_tf.clusters import Cluster
+  from placeto_tf.environments.problems import make_problem
   from placeto_tf.graphs import load_graph
   from placeto_tf.policies.gdp.node_inputs import node_problem
-  from placeto_tf.training.problems import make_problem
 
   return node_problem(make_problem(load_graph(FLAGS.graph), Cluster.parse(FLAGS.cluster)))
 

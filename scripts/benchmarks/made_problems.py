@@ -2,10 +2,10 @@
 
   scripts/with_env python scripts/benchmarks/made_problems.py --methods=placeto,annealing
 
-Prints, for each kind of `placeto_tf/training/made_problems.py` and each budget, the geometric mean
-of the objective divided by the best of one device, the expert and METIS, with its deviation over
-seeds. If some placements do not fit in memory, the number of placements that fit is printed, too,
-because a placement that does not fit is no valid result.
+Prints, for each kind of `placeto_tf/environments/made_problems.py` and each budget, the geometric
+mean of the objective divided by the best of one device, the expert and METIS, with its deviation
+over seeds. If some placements do not fit in memory, the number of placements that fit is printed,
+too, because a placement that does not fit is no valid result.
 Every method begins from its usual starts, which count as evaluations, and plans for the budget.
 Training uses the problems with indices below 1,000.
 """
@@ -35,8 +35,8 @@ flags.DEFINE_string("policy_weights", None, "Weights for placeto; by default tho
 def main() -> None:
   """Prints the table."""
   entry_point.import_tensorflow_quietly()
-  from placeto_tf.training import made_problems
-  from placeto_tf.training.problems import with_starts
+  from placeto_tf.environments import made_problems
+  from placeto_tf.environments.problems import with_starts
 
   budgets, seeds = (shared_flags.whole_numbers(name) for name in ("budgets", "seeds"))
   print("| kind | method | " + " | ".join(map(str, budgets)) + " |\n|---|---|"

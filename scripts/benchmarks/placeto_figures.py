@@ -90,8 +90,8 @@ def train_on(kind: str, family: str, seed: int) -> str:
 def problem_makers(specs: str) -> List[Any]:
   """Returns, for each graph, a function that makes its problem."""
   from placeto_tf.clusters import Cluster
+  from placeto_tf.environments.problems import make_problem
   from placeto_tf.graphs import load_graph
-  from placeto_tf.training.problems import make_problem
 
   return [functools.partial(
       make_problem, load_graph(spec), Cluster.parse(FLAGS.cluster), max_groups=FLAGS.max_groups,
@@ -103,11 +103,11 @@ def best_of_search(make: Any, name: str, evaluations: int, seed: int) -> float:
 
   "uniform moves" is Placeto's process with uniform devices.
   """
+  from placeto_tf.environments.problems import with_starts
   from placeto_tf.placing import registry
   from placeto_tf.policies.placeto.published.config import PublishedConfig
   from placeto_tf.policies.placeto.published.search import improve
   from placeto_tf.problem.budget import Budget
-  from placeto_tf.training.problems import with_starts
 
   start = with_starts(make()).starts[0]
   problem = make()

@@ -35,7 +35,7 @@ def rows(
     seed: of samples.
     rivals: whether to add methods without learning, and greedy episodes from random starts.
   """
-  from placeto_tf.training.problems import with_starts
+  from placeto_tf.environments.problems import with_starts
 
   first = [make() for make in graphs]
   known = [with_starts(problem).starts[0] for problem in first]
@@ -77,15 +77,15 @@ class _Session:
   def __init__(
       self, graphs, starts, weights, arrays, seed, *, start, episodes=1, uniform=False):
     from placeto_tf.encoding.grouped_graph import GroupedGraph
+    from placeto_tf.environments.visit_environment import VisitEnvironment
     from placeto_tf.policies.placeto.published.learner import PublishedLearner
-    from placeto_tf.training.placement_environment import PlacementEnvironment
 
     self._problems = [make() for make in graphs]
     grouped = [GroupedGraph.of(each) for each in self._problems]
     rules = dataclasses.replace(weights.config.environment, start=start, num_episodes=episodes)
     self.steps = max(p.num_groups for p in self._problems)
     self._environments = [
-        PlacementEnvironment(
+        VisitEnvironment(
             p, g, given, config=rules, seed=seed, graph=i, num_graphs=len(graphs),
             max_groups=self.steps)
         for i, (p, g, given) in enumerate(zip(self._problems, grouped, starts))]
@@ -95,7 +95,7 @@ class _Session:
 
   def episode(self, rng: Optional[np.random.Generator]) -> None:
     """Plays an episode; without a generator with the likeliest devices."""
-    from placeto_tf.training import driving
+    from placeto_tf.environments import driving
 
     for problem, environment in zip(self._problems, self._environments):
       logits = self._learner.logits if self._learner else functools.partial(_uniform, problem)

@@ -61,7 +61,7 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
 
   Fields that lost when the searches were tuned (docs/results/rivals_tuned.md) are gone.
   """
-  from placeto_tf.policies.placeto.best_first import BestFirstConfig
+  from placeto_tf.environments.schedule import Schedule
   from placeto_tf.search.annealing import AnnealingConfig
   from placeto_tf.search.local_search import LocalSearchConfig
 
@@ -69,7 +69,6 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
       ("rounds", ((), (20, 40), (20, 40, 80, 160), (20, 40, 80, 160, 320, 640), (60, 240))),
       ("levels", (FACTORS[:-1], FACTORS[1:-2], DENSE[2:-1])),
       ("long_share", (0.3, 0.7, 1.0)),
-      ("long_levels", (_shares(FACTORS), _shares(FACTORS[1:-1]))),
       ("temperature", (0.0, 0.02, 0.1, 0.3)),
       ("forget", (0.0, 0.03, 0.3)),
       ("vary", (0.0, 0.5))]
@@ -101,8 +100,8 @@ def coordinates() -> Dict[str, Tuple[Any, List[Tuple[str, Tuple]]]]:
               ("kick_moves", (2, 3, 12, 24)),
               ("moves", (_moves(0.0, 0.0, 0.0), _moves(1.0, 0.0, 0.0), _moves(0.1, 0.6, 0.1),
                          _moves(0.1, 0.3, 0.1), sizes[0]))]),
-      "uniform": (BestFirstConfig(), best_first),
-      "placeto": (BestFirstConfig(), best_first),
+      "uniform": (Schedule(), best_first),
+      "placeto": (Schedule(), best_first),
   }
 
 
@@ -119,7 +118,7 @@ def placer(method: str, config: Any) -> Callable:
     return functools.partial(searches[method], config=config)
   weights = pretrained() if method == "placeto" else indifferent()
   return lambda problem, budget, seed: search(
-      problem, problem.search_log.best_placement, weights, budget, seed, config=config)
+      problem, problem.search_log.best_placement, weights, budget, seed, schedule=config)
 
 
 class Bench:
@@ -163,10 +162,10 @@ class Bench:
 def _load(graph: str) -> Tuple[Callable, np.ndarray, float]:
   """(a maker of fresh problems that share a simulator, [N] their start, its objective)."""
   from placeto_tf.clusters import Cluster
+  from placeto_tf.environments.problems import make_problem
   from placeto_tf.graphs import load_graph
   from placeto_tf.problem.placement_problem import PlacementProblem
   from placeto_tf.search import PLACERS
-  from placeto_tf.training.problems import make_problem
 
   problem = make_problem(load_graph(graph), Cluster.parse(FLAGS.cluster), num_threads=1)
 

@@ -3,10 +3,10 @@ import ctypes
 import numpy as np
 import pytest
 
+from placeto_tf.environments import made_problems
 from placeto_tf.grouping.contraction import contract
 from placeto_tf.problem.budget import Budget
 from placeto_tf.search.metis import partition_ops, partitions
-from placeto_tf.training import made_problems
 
 
 def _two_cliques():

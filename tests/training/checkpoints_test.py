@@ -6,12 +6,12 @@ import shutil
 import numpy as np
 import pytest
 
-from placeto_tf.encoding.move_process import ProcessConfig
+from placeto_tf.environments.problems import with_starts
+from placeto_tf.environments.schedule import Schedule
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies.placeto.training import PlacetoTraining, PlacetoTrainingConfig
 from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
-from placeto_tf.training.problems import with_starts
 from placeto_tf.training.trainer import Trainer
 from random_problem import random_problem
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("eager_module")
 CONFIG = PlacetoTrainingConfig(
     graphs=("a",), clusters=("k80:3",), iterations=8, checkpoint_every=2, watch_every=8, width=8,
     steps=2, batch=8, arms=32, capacity=64,
-    process=ProcessConfig(rounds=1, levels=(0.5,), evaluations=16))
+    schedule=Schedule(rounds=(16,), levels=(0.5,), long_levels=(), long_shares=()))
 
 
 def trainer(root_dir):

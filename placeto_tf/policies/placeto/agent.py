@@ -20,18 +20,18 @@ from tf_agents.replay_buffers import tf_uniform_replay_buffer
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import trajectory
 
-from placeto_tf.policies.placeto import environment as environment_lib
-from placeto_tf.policies.placeto.environment import ARM, PlacetoEnvironment
+from placeto_tf.environments import driving
+from placeto_tf.environments import move_environment as environment_lib
+from placeto_tf.environments.move_environment import ARM, MoveEnvironment
 from placeto_tf.policies.placeto.network import PlacetoNetwork
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.policies.saved_policy import unwrapped
-from placeto_tf.training import driving
 
 _ROWS = 16  # steps that enter the buffer at once
 
 
 def make_agent(
-    environment: PlacetoEnvironment, given: ScorerWeights, optimizer: tf.keras.optimizers.Optimizer
+    environment: MoveEnvironment, given: ScorerWeights, optimizer: tf.keras.optimizers.Optimizer
 ) -> greedy_reward_prediction_agent.GreedyRewardPredictionAgent:
   """Makes the agent of an environment.
 
@@ -82,15 +82,16 @@ def exploring(weights: ScorerWeights, temperature: float, rng: np.random.Generat
     action = np.append(best, rng.integers(count, size=moves - len(best))).astype(np.int32)
     if weights.messages:
       return action, policy_utilities.PolicyInfo()
-    # The chosen arms' features, for the buffer.
-    return action, policy_utilities.PerArmPolicyInfo(
-        chosen_arm_features={name: value[action] for name, value in arms.items()})
+    # The chosen arms' features, for the buffer; the process's preferences are no part of a gain.
+    chosen = {name: value[action] for name, value in arms.items()}
+    chosen[environment_lib.PREFERENCE] = np.zeros(moves, np.float32)
+    return action, policy_utilities.PerArmPolicyInfo(chosen_arm_features=chosen)
 
   return act
 
 
 def play(
-    environment: PlacetoEnvironment, act: driving.Act, *, by_arm: bool) -> trajectory.Trajectory:
+    environment: MoveEnvironment, act: driving.Act, *, by_arm: bool) -> trajectory.Trajectory:
   """Plays an episode.
 
   Args:

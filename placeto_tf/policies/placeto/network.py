@@ -14,7 +14,7 @@ from typing import Any, Dict, List
 
 from placeto_tf.encoding import schema  # checks for the legacy Keras, so before TensorFlow
 from placeto_tf.encoding.pair_features import NUM_FEATURES
-from placeto_tf.policies.placeto import environment as environment_lib
+from placeto_tf.environments import move_environment as environment_lib
 from placeto_tf.policies.placeto.scorer import CAP, SAME_DEVICE, ScorerWeights
 
 import tensorflow as tf  # isort: skip
@@ -91,7 +91,7 @@ class Messages(tf.keras.layers.Layer):
 
 
 class PlacetoNetwork(network.Network):
-  """Reward network of tf-agents: observations of `environment` -> scores of arms [B, A]."""
+  """Reward network of tf-agents: observations of `move_environment` -> scores of arms [B, A]."""
 
   def __init__(self, given: ScorerWeights):
     """Makes the network.
@@ -135,7 +135,7 @@ class PlacetoNetwork(network.Network):
     """Scores the arms of observations.
 
     Args:
-      observation: of the environment, [B, ...].
+      observation: of the environment, [B, ...], with the preferences that are added.
       step_type, training: not used.
       network_state: passed on.
 
@@ -143,9 +143,13 @@ class PlacetoNetwork(network.Network):
       (scores [B, A], network_state).
     """
     del step_type, training
-    arms = observation[environment_lib.ARM][environment_lib.PAIR]
-    scores = self.score(_graph_of(observation))
-    return tf.reshape(scores, tf.shape(arms)[:2]), network_state
+    arms = observation[environment_lib.ARM]
+    preference, stops = arms[environment_lib.PREFERENCE], (
+        arms[environment_lib.GROUP] == environment_lib.STOP)  # [B, A] both
+    scores = tf.reshape(self.score(_graph_of(observation)), tf.shape(stops)) + preference
+    # Moves are gathered if their score is above a limit, and above half of the best score.
+    best = tf.reduce_max(tf.where(stops, preference.dtype.min, scores), axis=1, keepdims=True)
+    return tf.where(stops, tf.maximum(preference, 0.5 * best), scores), network_state
 
   def score(self, graph: tfgnn.GraphTensor) -> tf.Tensor:
     """Scores the option edges of a GraphTensor.
@@ -203,7 +207,7 @@ def _graph_of(observation: Dict[str, Any]) -> tfgnn.GraphTensor:
               sizes=tf.fill([b], a), features={
                   _PAIR: tf.reshape(arms[environment_lib.PAIR], [b * a, -1])},
               adjacency=tfgnn.Adjacency.from_indices(
-                  (schema.GROUP, flat(ends[environment_lib.GROUP])),
+                  (schema.GROUP, flat(tf.maximum(ends[environment_lib.GROUP], 0))),
                   (schema.DEVICE, flat(ends[environment_lib.DEVICE])))),
           schema.DATAFLOW: tfgnn.EdgeSet.from_fields(
               sizes=tf.fill([b], tf.shape(flow)[1]), features={},

@@ -8,11 +8,12 @@ Dimensions: N ops.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Optional
+from typing import Optional
 
 import numpy as np
 
-from placeto_tf.policies.placeto.best_first import BestFirst, BestFirstConfig
+from placeto_tf.environments.move_process import MoveProcess
+from placeto_tf.environments.schedule import Schedule
 from placeto_tf.policies.placeto.scorer import ScorerWeights, pretrained
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
@@ -80,7 +81,7 @@ def search(
     budget: Budget,
     seed: int = 0,
     *,
-    config: Optional[BestFirstConfig] = None,
+    schedule: Optional[Schedule] = None,
     annealing: bool = True,
 ) -> np.ndarray:
   """Improves a placement within the budget.
@@ -91,7 +92,7 @@ def search(
     weights: of a scorer of gains.
     budget: of the search.
     seed: of the samples and of annealing.
-    config: of the best-first search.
+    schedule: of the move process.
     annealing: whether annealing gets the rest of the budget that the scorer leaves. If plenty is
       left, annealing begins from `start`, and the scorer continues from the better of both results.
 
@@ -100,15 +101,23 @@ def search(
   """
   # 1. The scorer's short rounds and a long one.
   placement = np.asarray(start, dtype=np.int32)
-  options: Dict[str, Any] = dict(config=config, seed=seed)
+  schedule = schedule or Schedule()
+
+  def run(placement: np.ndarray, schedule: Schedule) -> bool:
+    """Runs a process; returns whether plenty of evaluations are left."""
+    process = MoveProcess(
+        problem, placement, schedule, budget=budget, rng=np.random.default_rng(seed))
+    process.run(weights.of_process)
+    return process.plenty
+
   if not problem.search_log.exhausted(budget):
-    plenty = BestFirst(problem, placement, weights, **options).run(budget)
+    plenty = run(placement, schedule)
     # 2. With plenty left: annealing from the start, a second long round from there.
     if annealing and plenty and not problem.search_log.exhausted(budget):
       found = anneal(
           problem, budget.share(problem.search_log, _ANNEALING_SHARE), seed, start=placement)
       if not problem.search_log.exhausted(budget):
-        BestFirst(problem, found, weights, **options).long_round(budget)
+        run(found, dataclasses.replace(schedule, rounds=()))
   # 3. The rest of the budget goes to annealing from the best placement so far.
   if annealing and not problem.search_log.exhausted(budget):
     return anneal(problem, budget, seed)

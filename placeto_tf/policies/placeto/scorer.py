@@ -2,8 +2,8 @@
 
 `network.py` trains the same network in TensorFlow. A perceptron (features -> width -> width -> 1,
 ReLU, capped) scores every option edge; the score predicts the reward of moving the group to the
-device (`environment.reward_of`). Rounds of messages between option edges are optional. `best_first`
-uses the scores.
+device (`move_environment.reward_of`). Rounds of messages between option edges are optional.
+`MoveProcess.run` uses the scores.
 
 Dimensions: E option edges, F features, H width, G groups, D devices.
 """
@@ -16,7 +16,9 @@ from typing import Any, Optional, Sequence, Tuple
 
 import numpy as np
 
+from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.encoding.pair_features import NAMES
+from placeto_tf.environments.move_process import MoveProcess
 from placeto_tf.errors import PlacementError
 from placeto_tf.policies import weight_files
 from placeto_tf.simulation.compiling import compiled, copy_into
@@ -108,6 +110,21 @@ class ScorerWeights:
           [np.maximum(heard, 0)[groups], there[devices]], axis=1) @ reached
     last = np.maximum(hidden @ self.hidden_2 + self.bias_2, 0) @ self.output  # [E]
     return (last / (1 + np.abs(last) / CAP)).astype(np.float32)
+
+  def of_process(self, process: MoveProcess) -> np.ndarray:
+    """Returns [M, D] float32 scores of the moves that a process offers, for `MoveProcess.run`."""
+    # Without messages a pair's score depends on its own features alone.
+    if not self.messages:
+      pairs = process.pairs  # [M, D, F] -> [M, D]
+      return self.scores(pairs.reshape(-1, pairs.shape[-1])).reshape(pairs.shape[:2])
+    # Messages need the option edges of all groups; scores elsewhere are 0.
+    allowed = process.tables.allowed
+    pairs = process.state.features(np.arange(len(allowed), dtype=np.int32))
+    found = np.zeros(allowed.shape, np.float32)  # [G, D]
+    found[allowed] = self.scores(
+        pairs[allowed], np.stack(np.nonzero(allowed), axis=1),
+        GroupedGraph.of(process.level).flow_ends)
+    return found[process.some]
 
   @classmethod
   def untrained(

@@ -24,24 +24,24 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
-from placeto_tf.encoding.move_process import ProcessConfig
+from placeto_tf.environments import problems as problems_lib
+from placeto_tf.environments.move_environment import MoveEnvironment
+from placeto_tf.environments.move_process import MoveProcess
+from placeto_tf.environments.problems import StartedProblem
+from placeto_tf.environments.schedule import Schedule
 from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
 from placeto_tf.policies.placeto import agent as agent_lib
 from placeto_tf.policies.placeto import scorer
-from placeto_tf.policies.placeto.best_first import BestFirst, BestFirstConfig
-from placeto_tf.policies.placeto.environment import PlacetoEnvironment
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.policies.saved_policy import save_policy, save_server
-from placeto_tf.problem.budget import Budget
-from placeto_tf.training import problems as training_problems
 from placeto_tf.training import trainer
 from placeto_tf.training.learner import Learner, Spec
-from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.trainable import RunConfig, Trainable
 
 import tensorflow as tf  # isort: skip
 from tf_agents.trajectories import trajectory  # isort: skip
 
+SHORT_ROUNDS = Schedule(long_levels=(), long_shares=())
 _OTHER_START = 0.35  # share of episodes that do not begin at the best start
 
 
@@ -53,7 +53,7 @@ class PlacetoTrainingConfig(RunConfig):
     graphs, held_out, watch_cluster, iterations, seed: see `RunConfig`.
     clusters: as `Cluster.parse` takes them, or "random[3]", which samples three for each graph.
     max_groups: numbers of groups, from which one is sampled for each problem.
-    process: the length of an episode.
+    schedule: of an episode, whose moves are simulated side by side.
     moves: number of moves that are simulated from each placement: half of them those with the best
       scores, the others sampled uniformly.
     temperature: scale of the noise that is added to scores before the best are taken.
@@ -69,7 +69,9 @@ class PlacetoTrainingConfig(RunConfig):
 
   clusters: Tuple[str, ...] = ("k80:4", "random[1]")
   max_groups: Tuple[int, ...] = (128,)
-  process: ProcessConfig = ProcessConfig(evaluations=80)
+  schedule: Schedule = Schedule(
+      rounds=(560, 560, 560), levels=(0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0), vary=0.5,
+      long_levels=(), long_shares=())
   moves: int = 20
   temperature: float = 0.05
   arms: int = 1024
@@ -91,7 +93,7 @@ class PlacetoTrainingConfig(RunConfig):
 
 
 def make_environment(
-    config: PlacetoTrainingConfig, problems: Sequence[StartedProblem]) -> PlacetoEnvironment:
+    config: PlacetoTrainingConfig, problems: Sequence[StartedProblem]) -> MoveEnvironment:
   """Makes the environment of a run's configuration.
 
   Args:
@@ -101,8 +103,8 @@ def make_environment(
   Returns:
     The environment.
   """
-  return PlacetoEnvironment(
-      problems, config.process, arms=config.arms, messages=config.messages > 0,
+  return MoveEnvironment(
+      problems, config.schedule, arms=config.arms, messages=config.messages > 0,
       moves=config.moves)
 
 
@@ -190,7 +192,7 @@ class PlacetoTraining(Learner):
     Returns:
       The problems with their starts.
     """
-    return training_problems.make_problems(
+    return problems_lib.make_problems(
         graphs, clusters, max_groups=self.config.max_groups, seed=self.config.seed, lists=True)
 
   @property
@@ -208,11 +210,11 @@ class PlacetoTraining(Learner):
       The ratio of the objective after these rounds to the start's.
     """
     problem, starts = self.problems[number].problem, self.problems[number].starts
-    # The search as users run it, but only its short rounds: their evaluations are the budget.
-    search = BestFirst(problem, problem.grouping.expand(starts[0]), self.weights)
-    start_us = search.objective_us
-    search.run(Budget(problem.search_log.evaluations + sum(BestFirstConfig().rounds)))
-    return {"ratio": search.objective_us / start_us}
+    # The search as users run it, but only its short rounds.
+    process = MoveProcess(problem, problem.grouping.expand(starts[0]), SHORT_ROUNDS)
+    start_us = process.objective_us
+    process.run(self.weights.of_process)
+    return {"ratio": process.objective_us / start_us}
 
   def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
     """See the base class."""

@@ -4,14 +4,14 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_runs import PLACETO, placeto
+from training_runs import PLACETO, compiled_scores, placeto
 
 import graph_files
 import subprograms
 from placeto_tf.encoding import graph_tensor
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.encoding.placed_groups import PlacedGroups
-from placeto_tf.policies.placeto.environment import PlacetoEnvironment
+from placeto_tf.environments.move_environment import MoveEnvironment
+from placeto_tf.environments.placed_groups import PlacedGroups
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 from random_problem import random_problem
 
@@ -60,16 +60,15 @@ print(json.dumps({{name: value.numpy().tolist() for name, value in found.items()
 def test_the_policy_saved_by_tf_agents_acts_like_the_compiled_scores(whole):
   run, root_dir, *_ = whole
   loaded = tf.saved_model.load(str(root_dir / "policies" / "greedy_policy"))
-  environment = PlacetoEnvironment(
-      run.learner.problems, run.learner.config.process, arms=run.learner.config.arms)
+  environment = MoveEnvironment(
+      run.learner.problems, run.learner.config.schedule, arms=run.learner.config.arms)
   environment.begin(1, 0, np.random.default_rng(3))
   time_step = environment.reset()
   for _ in range(10):
-    arms = time_step.observation["per_arm"]
     count = int(time_step.observation["num_actions"])
     action = int(loaded.action(tf.nest.map_structure(
         lambda value: tf.constant(np.asarray(value)[None]), time_step)).action[0])
-    scores = run.learner.weights.scores(arms["pair"])[:count]
+    scores = compiled_scores(run.learner.weights, time_step.observation)[:count]
     assert action < count and scores[action] >= scores.max() - 1e-5
     time_step = environment.step(np.int32(action))
 

@@ -11,13 +11,13 @@ from typing import List, Optional, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.environments import driving
+from placeto_tf.environments.problems import StartedProblem
+from placeto_tf.environments.visit_environment import VisitEnvironment
 from placeto_tf.policies import weight_files
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.network import PublishedNetwork
-from placeto_tf.training import driving
 from placeto_tf.training.learner import Spec
-from placeto_tf.training.placement_environment import PlacementEnvironment
-from placeto_tf.training.problems import StartedProblem
 
 from tf_agents.trajectories import trajectory  # isort: skip
 
@@ -43,7 +43,7 @@ class Episodes:
 
 def make_environments(
     problems: Sequence[StartedProblem], grouped: Sequence[GroupedGraph], config: PublishedConfig, *,
-    num_training: int, seed: int) -> List[PlacementEnvironment]:
+    num_training: int, seed: int) -> List[VisitEnvironment]:
   """Makes an environment for each graph.
 
   Args:
@@ -64,14 +64,14 @@ def make_environments(
     if i >= num_training and rules.start == "best":
       rules = dataclasses.replace(rules, start="given")  # every watch has the same starts
     # Seeds differ by graph, so that graphs do not share their orders.
-    made.append(PlacementEnvironment(
+    made.append(VisitEnvironment(
         each.problem, graph, each.starts[0], config=rules, seed=seed + i, graph=i,
         num_graphs=len(problems), max_groups=max(each.num_groups for each in grouped)))
   return made
 
 
 def play(
-    environment: PlacementEnvironment, logits: driving.Logits, rng: Optional[np.random.Generator],
+    environment: VisitEnvironment, logits: driving.Logits, rng: Optional[np.random.Generator],
     graph: int = 0) -> Episodes:
   """Plays episodes of a graph.
 

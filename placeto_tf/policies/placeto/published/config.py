@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from placeto_tf.environments.visit_environment import VisitConfig
 from placeto_tf.policies.placeto.published.network import NetworkConfig
-from placeto_tf.training.placement_environment import EnvironmentConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class PublishedConfig:
       clipped, as the authors' code does; else they are averaged.
   """
 
-  environment: EnvironmentConfig = EnvironmentConfig()
+  environment: VisitConfig = VisitConfig()
   network: NetworkConfig = NetworkConfig()
   learning_rate: float = 1e-3
   final_learning_rate: float = 1e-4

@@ -21,11 +21,11 @@ from tf_agents.trajectories import trajectory
 from tf_agents.utils import common
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.environments import driving
+from placeto_tf.environments.visit_environment import GRAPH, VISITED
 from placeto_tf.policies import weight_files
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.network import PublishedNetwork
-from placeto_tf.training import driving
-from placeto_tf.training.placement_environment import GRAPH, VISITED
 from placeto_tf.training.updates import WithEntropyCoefficient, adam, between
 
 _CLIP = 1.25  # largest norm of the whole gradient, as in the authors' code
@@ -55,7 +55,7 @@ class StepBaseline(network_lib.Network):
     """Looks up the baseline of each step.
 
     Args:
-      observation: see `training.placement_environment`, [B, T, ...].
+      observation: see `environments.visit_environment`, [B, T, ...].
       step_type, training: not used.
       network_state: passed on.
 

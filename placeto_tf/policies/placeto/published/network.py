@@ -18,16 +18,16 @@ from typing import Optional, Sequence
 
 from placeto_tf.encoding import derived
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.errors import check_one_of
-from placeto_tf.policies.layers import Seeds, dense
-from placeto_tf.policies.placeto.published import embedding as embedding_lib
-from placeto_tf.training.placement_environment import (
+from placeto_tf.environments.visit_environment import (
   CURRENT,
   GRAPH,
   PLACEMENT,
   START,
   VISITED,
 )
+from placeto_tf.errors import check_one_of
+from placeto_tf.policies.layers import Seeds, dense
+from placeto_tf.policies.placeto.published import embedding as embedding_lib
 
 import tensorflow as tf  # isort: skip
 from tf_agents.distributions import masked  # isort: skip
@@ -61,7 +61,7 @@ class NetworkConfig:
 
 
 class PublishedNetwork(network.DistributionNetwork):
-  """Observation (see `training.placement_environment`) -> MaskedCategorical over devices, [..., K].
+  """Observation (see `environments.visit_environment`) -> MaskedCategorical over devices, [..., K].
 
   All observations of a batch row have the graph of its first one: [B] observations may be of B
   graphs; [B, T] observations are T placements of each of B graphs.
@@ -73,7 +73,7 @@ class PublishedNetwork(network.DistributionNetwork):
     """Makes the network, with weights sampled by a seed.
 
     Args:
-      input_tensor_spec, action_spec: see `training.placement_environment`.
+      input_tensor_spec, action_spec: see `environments.visit_environment`.
       graphs: the graphs that it places; an observation has the index of one (`observation.GRAPH`).
       config: see `NetworkConfig`.
       seed: of the weights.
@@ -138,7 +138,7 @@ class PublishedNetwork(network.DistributionNetwork):
     """Decides on the current groups of observations.
 
     Args:
-      observation: see `training.placement_environment`, [...] outer dims.
+      observation: see `environments.visit_environment`, [...] outer dims.
       step_type, training: not used.
       network_state: passed on.
 

@@ -15,14 +15,14 @@ from typing import Optional, Sequence
 import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.environments import driving
+from placeto_tf.environments.visit_environment import CURRENT, VisitEnvironment
 from placeto_tf.policies.placeto.published.collecting import play
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.learner import PublishedLearner
 from placeto_tf.policies.placeto.published.weights import PublishedWeights
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.training import driving
-from placeto_tf.training.placement_environment import CURRENT, PlacementEnvironment
 from placeto_tf.training.updates import attempt, spent_share
 
 _IDLE_EPISODES = 20  # a search ends after so many episodes in a row without an evaluation
@@ -111,7 +111,7 @@ def improve(
     left = search_log.remaining_evaluations(budget)
     return not search_log.exhausted(budget) and (left is None or left >= rules.num_episodes)
 
-  environment = PlacementEnvironment(
+  environment = VisitEnvironment(
       problem, grouped, start, config=rules, seed=int(seeds[0]), go_on=affordable)
   rng = np.random.default_rng(seeds[1])
   learner = None if uniform else PublishedLearner(

@@ -26,6 +26,8 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.environments import problems as problems_lib
+from placeto_tf.environments.problems import StartedProblem
 from placeto_tf.errors import PlacetoError, check_at_least
 from placeto_tf.policies.placeto.published.collecting import (
   Episodes,
@@ -37,10 +39,8 @@ from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.learner import PublishedLearner
 from placeto_tf.policies.placeto.published.weights import PublishedWeights
 from placeto_tf.policies.saved_policy import save_policy
-from placeto_tf.training import problems as training_problems
 from placeto_tf.training import trainer
 from placeto_tf.training.learner import Learner, Spec
-from placeto_tf.training.problems import StartedProblem
 from placeto_tf.training.trainable import RunConfig, Trainable
 
 
@@ -120,7 +120,7 @@ class PublishedTraining(Learner):
     Returns:
       The problems, graph after graph.
     """
-    return training_problems.make_problems(
+    return problems_lib.make_problems(
         graphs, clusters, max_groups=(self.config.max_groups,), seed=self.config.seed,
         num_threads=1)
 

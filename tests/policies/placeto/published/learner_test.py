@@ -7,6 +7,7 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
+from placeto_tf.environments.visit_environment import VisitConfig, VisitEnvironment
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.learner import (
   PublishedAgent,
@@ -14,7 +15,6 @@ from placeto_tf.policies.placeto.published.learner import (
   StepBaseline,
 )
 from placeto_tf.policies.placeto.published.network import NetworkConfig, PublishedNetwork
-from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
 from random_problem import grouped_graph, random_problem
 
 
@@ -22,9 +22,9 @@ def make(baseline=False):
   """Agent, network, observation and baseline of two groups, on two GPUs, both on the first."""
   problem = random_problem(num_ops=10, num_groups=2, devices="k80:2")
   grouped = grouped_graph(problem)
-  environment = PlacementEnvironment(
+  environment = VisitEnvironment(
       problem, grouped, np.zeros(2, dtype=int),
-      config=EnvironmentConfig(num_episodes=3))
+      config=VisitConfig(num_episodes=3))
   time_step_spec = tensor_spec.from_spec(environment.time_step_spec())
   action_spec = tensor_spec.from_spec(environment.action_spec())
   network = PublishedNetwork(

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
+from placeto_tf.environments import visit_environment as observation_lib
 from placeto_tf.policies.placeto.published.network import NetworkConfig, PublishedNetwork
-from placeto_tf.training import placement_environment as observation_lib
 from random_problem import grouped_graph, random_problem
 
 

@@ -3,16 +3,16 @@ import types
 import numpy as np
 import pytest
 
+from placeto_tf.environments.visit_environment import VisitConfig
 from placeto_tf.policies.placeto.published import search as improve_lib
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.network import NetworkConfig
 from placeto_tf.policies.placeto.published.search import improve
 from placeto_tf.problem.budget import Budget
-from placeto_tf.training.placement_environment import EnvironmentConfig
 from random_problem import random_problem
 
 SMALL = PublishedConfig(
-    environment=EnvironmentConfig(num_episodes=4, start="best"), network=NetworkConfig(rounds=1))
+    environment=VisitConfig(num_episodes=4, start="best"), network=NetworkConfig(rounds=1))
 
 
 def search(evaluations=80, seed=0, problem=None, **options):

@@ -32,9 +32,9 @@ from tf_agents.specs import array_spec
 from tf_agents.trajectories import time_step as ts
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.environments import driving
 from placeto_tf.errors import PlacementError, check_at_least, check_one_of
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.training import driving
 
 PLACEMENT = "placement"
 CURRENT = "current"
@@ -70,7 +70,7 @@ def action_spec(num_devices: int) -> array_spec.BoundedArraySpec:
 
 
 @dataclasses.dataclass(frozen=True)
-class EnvironmentConfig:
+class VisitConfig:
   """The rules of the decision process.
 
   Attributes:
@@ -112,7 +112,7 @@ class _State(NamedTuple):
     return _State(*(each[index].copy() for each in self))
 
 
-class PlacementEnvironment(driving.BatchEnvironment):
+class VisitEnvironment(driving.BatchEnvironment):
   """The episodes of one graph as a batched tf-agents environment.
 
   Attributes:
@@ -123,7 +123,7 @@ class PlacementEnvironment(driving.BatchEnvironment):
 
   def __init__(
       self, problem: PlacementProblem, grouped: GroupedGraph, start: np.ndarray, *,
-      config: Optional[EnvironmentConfig] = None, seed: int = 0, graph: int = 0,
+      config: Optional[VisitConfig] = None, seed: int = 0, graph: int = 0,
       num_graphs: int = 1, max_groups: Optional[int] = None,
       go_on: Callable[[], bool] = lambda: True):
     """Makes the environment and evaluates the given start once.
@@ -143,7 +143,7 @@ class PlacementEnvironment(driving.BatchEnvironment):
     Raises:
       PlacementError: the start takes no time.
     """
-    self.config = config = config or EnvironmentConfig()
+    self.config = config = config or VisitConfig()
     self.num_groups, self.num_devices = g, d = problem.allowed.shape
     self._padded_groups = max_groups or g
     super().__init__(

@@ -43,7 +43,7 @@ class PlacedGroups:
     # Both depend on ops alone: every regrouping shares them.
     self._op_tables, self._op_rank = OpTables.build(problem), problem.graph.topological_rank
     placement = np.array(placement, dtype=np.int32)
-    self._take(placement, problem.evaluate_ops(placement), 0)
+    self._take_from(placement, problem.evaluate_ops(placement), 0)
     self.renew()
 
   def renew(self) -> None:
@@ -97,16 +97,23 @@ class PlacedGroups:
       groups: as `simulate` took them; placements, found: as it returned them.
       at: index of the placement.
     """
-    self._take(placements[at], found, at)
+    self._take_from(placements[at], found, at)
     self.groups = groups[at]
     self.look()
 
-  def _take(self, placement: np.ndarray, found: Evaluation, at: int) -> None:
+  def _take_from(self, placement: np.ndarray, found: Evaluation, at: int) -> None:
     """Makes a placement [N] the present one, with its index among evaluations; see `look`."""
-    self.placement, self.objective_us = placement, float(found.objective_us[at])
-    self.step_time_us, self.fits = float(found.step_time_us[at]), bool(found.fits[at])
-    self._seen = (  # arguments of `PairState.observe` besides the groups' devices
-        found.start_us[at], self.step_time_us, found.peak_memory_bytes[at])
+    self._take(placement, float(found.objective_us[at]), float(found.step_time_us[at]),
+               found.start_us[at], found.peak_memory_bytes[at])
+
+  def _take(
+      self, placement: np.ndarray, objective_us: float, step_time_us: float, start_us: np.ndarray,
+      peak_bytes: np.ndarray) -> None:
+    """Makes a placement [N] the present one, with its starts [N] and peaks [D]; see `look`."""
+    self.placement, self.objective_us, self.step_time_us = placement, objective_us, step_time_us
+    self.fits = bool((peak_bytes <= self.problem.cluster.memory_bytes).all())
+    # Arguments of `PairState.observe` besides the groups' devices.
+    self._seen = start_us, step_time_us, peak_bytes
 
 
 def group_counts(problem: PlacementProblem, levels: Tuple[float, ...]) -> List[int]:

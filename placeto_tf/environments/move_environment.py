@@ -1,24 +1,29 @@
-"""The decision process of `MoveProcess` as a tf-agents environment for bandits.
+"""`MoveEnvironment`: the move process as a tf-agents environment for bandits.
 
 An arm is an option edge: the move of a group to a device. A step simulates one move; its reward is
-the square root of the gain, and a move that makes the placement worse is undone. With `moves` K the
+the square root of the gain, and a move that makes the placement worse is undone. While the process
+gathers moves, a step adds one, and arm 0 simulates the gathered ones. With `moves` K the
 environment is a batch of K equal ones: a step simulates K moves from one placement. Observations
-are dense arrays, padded to one size, because tf-agents takes no GraphTensor as observation;
-`network.PlacetoNetwork` builds the GraphTensor from these arrays.
+are dense arrays, padded to one size, because tf-agents takes no GraphTensor as observation; the
+policy's network builds the GraphTensor from these arrays.
 
-  per_arm/pair    [A, F] float32  features of option edges
-  per_arm/group   [A] int32       their groups, as indices into the M observed groups
-  per_arm/device  [A] int32       their devices
-  num_actions     [] int32        number of open moves, which are the first arms; the option edges
-                                  after them only serve messages
-  global          [2 A, 2] int32  dataflow between groups, padded with edges from a group that does
-                                  not exist to itself; only with messages
+  per_arm/pair        [A, F] float32  features of option edges
+  per_arm/group       [A] int32       their groups, as indices into the M observed groups; `STOP`
+                                      for the arm that simulates the gathered moves
+  per_arm/device      [A] int32       their devices
+  per_arm/preference  [A] float32     the process's own preference, which policies add to scores;
+                                      for `STOP`, the least score of a gathered move
+  num_actions         [] int32        number of open moves, which are the first arms; the option
+                                      edges after them cannot be chosen
+  global              [2 A, 2] int32  dataflow between groups, padded with edges from a group that
+                                      does not exist to itself; only with messages
 
 Dimensions: A arms, F pair features, M observed groups, D devices.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
@@ -27,15 +32,19 @@ from tf_agents.specs import array_spec, bandit_spec_utils
 from tf_agents.trajectories import time_step as ts
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.encoding.move_process import MoveProcess, ProcessConfig
 from placeto_tf.encoding.pair_features import NUM_FEATURES
-from placeto_tf.training import driving
-from placeto_tf.training.problems import StartedProblem
+from placeto_tf.environments import driving
+from placeto_tf.environments.move_process import MOST_GROUPS, MoveProcess
+from placeto_tf.environments.problems import StartedProblem
+from placeto_tf.environments.schedule import Schedule
+from placeto_tf.problem.budget import Budget
 
 ARM, GLOBAL, NUM_ACTIONS = (
     bandit_spec_utils.PER_ARM_FEATURE_KEY, bandit_spec_utils.GLOBAL_FEATURE_KEY,
     bandit_spec_utils.NUM_ACTIONS_FEATURE_KEY)
-PAIR, GROUP, DEVICE = "pair", "group", "device"
+PAIR, GROUP, DEVICE, PREFERENCE = "pair", "group", "device", "preference"
+STOP = -1  # the group of the arm that simulates the gathered moves
+_NEVER = -1e6  # preference of arms that are no moves
 # A gain of 4 % of the step time counts as 2, and so does a larger gain. The reward is the root of
 # the gain; otherwise the few large gains of coarse groups would hide the many small ones.
 GAIN_SCALE, GAIN_CLIP = 50.0, 2.0
@@ -63,14 +72,15 @@ def observation_spec(arms: int, messages: bool) -> Dict[str, Any]:
   Returns:
     A nest of array specs; see the module.
   """
-  def whole(*shape):
-    """Returns the spec of int32 numbers from 0 to A."""
-    return array_spec.BoundedArraySpec(shape, np.int32, 0, arms)
+  def whole(*shape, least=0):
+    """Returns the spec of int32 numbers from `least` to A."""
+    return array_spec.BoundedArraySpec(shape, np.int32, least, arms)
 
   spec: Dict[str, Any] = {
       ARM: {PAIR: array_spec.ArraySpec((arms, NUM_FEATURES), np.float32),
-            GROUP: whole(arms), DEVICE: whole(arms)},
-      NUM_ACTIONS: array_spec.BoundedArraySpec((), np.int32, 1, arms)}
+            GROUP: whole(arms, least=STOP), DEVICE: whole(arms),
+            PREFERENCE: array_spec.ArraySpec((arms,), np.float32)},
+      NUM_ACTIONS: whole(least=1)}
   if messages:
     spec[GLOBAL] = whole(2 * arms, 2)
   return spec
@@ -87,22 +97,25 @@ def observe(process: MoveProcess, arms: int, messages: bool) -> Dict[str, Any]:
   Returns:
     A nest of arrays; see the module.
   """
-  allowed = process.tables.allowed[process.some]  # [M, D]
-  is_open = process.open[process.some]  # [M, D]
   # Arms: open moves first; each arm is a pair of group and device.
-  rows, devices = np.nonzero(is_open)
-  count = len(rows)
-  if messages:
-    # Closed option edges carry messages but cannot be chosen.
-    others = np.nonzero(allowed & ~is_open)
-    rows, devices = np.append(rows, others[0]), np.append(devices, others[1])
-  rows, devices = rows[:arms], devices[:arms]
-  padding = arms - len(rows)
+  rows, devices = np.nonzero(process.open)
+  stops, count = int(process.gathering), len(rows)
+  # Closed option edges cannot be chosen, but carry messages, or are the best of the gathered moves.
+  shown = process.tables.allowed[process.some] if messages else process.shown
+  others = np.nonzero(shown & ~process.open)
+  rows, devices = (
+      np.append(*each)[:arms - stops] for each in ((rows, others[0]), (devices, others[1])))
+  before, after = stops, arms - stops - len(rows)
+  # The arm that stops gathering comes first, padding last.
+  padding = before, after
+  preference = np.where(process.shown, process.preferences(), _NEVER)[rows, devices]
   found: Dict[str, Any] = {
-      ARM: {PAIR: np.pad(process.pairs[rows, devices], ((0, padding), (0, 0))),
-            GROUP: np.pad(rows, (0, padding)).astype(np.int32),
-            DEVICE: np.pad(devices, (0, padding)).astype(np.int32)},
-      NUM_ACTIONS: np.array(max(1, min(count, arms)), np.int32)}
+      ARM: {PAIR: np.pad(process.pairs[rows, devices], (padding, (0, 0))),
+            GROUP: np.pad(rows, padding, constant_values=(STOP, 0)).astype(np.int32),
+            DEVICE: np.pad(devices, padding).astype(np.int32),
+            PREFERENCE: np.pad(preference, padding, constant_values=(
+                process.least_score, _NEVER)).astype(np.float32)},
+      NUM_ACTIONS: np.array(max(1, min(count + stops, arms)), np.int32)}
   if messages:
     # Padding edges lead from group A, which does not exist, to itself.
     found[GLOBAL] = np.full((2 * arms, 2), arms, np.int32)
@@ -128,7 +141,7 @@ def flow_between(process: MoveProcess) -> np.ndarray:
   return edges[(edges >= 0).all(axis=1)]  # both ends are observed
 
 
-class PlacetoEnvironment(driving.BatchEnvironment):
+class MoveEnvironment(driving.BatchEnvironment):
   """Episodes on problems of any graphs and clusters.
 
   Attributes:
@@ -136,21 +149,29 @@ class PlacetoEnvironment(driving.BatchEnvironment):
   """
 
   def __init__(
-      self, problems: Sequence[StartedProblem], config: ProcessConfig, *, arms: int,
-      messages: bool = False, moves: int = 1):
+      self, problems: Sequence[StartedProblem], schedule: Optional[Schedule] = None, *,
+      arms: Optional[int] = None, messages: bool = False, moves: int = 1,
+      max_evaluations: Optional[int] = None):
     """Makes the environment.
 
     Args:
       problems: `begin` chooses one of these.
-      config: of the process.
-      arms: A; if the option edges of all groups are more, a random sample of groups is observed.
+      schedule: of the process; with moves side by side, none are gathered.
+      arms: A; if the option edges of all groups are more, a random sample of groups is observed. By
+        default as many as the compiled search scores.
       messages: whether observations hold the inputs of messages.
       moves: K, the size of the batch; an environment of one move is not batched.
+      max_evaluations: the most placements that an episode evaluates.
     """
+    schedule = schedule or Schedule()
+    if moves > 1:
+      schedule = dataclasses.replace(schedule, several=0)
+    self._arms = arms or 1 + MOST_GROUPS * max(each.problem.num_devices for each in problems)
     super().__init__(
-        moves if moves > 1 else None, observation_spec(arms, messages),
-        array_spec.BoundedArraySpec((), np.int32, 0, arms - 1, name="arm"))
-    self._problems, self._config, self._arms, self._messages = problems, config, arms, messages
+        moves if moves > 1 else None, observation_spec(self._arms, messages),
+        array_spec.BoundedArraySpec((), np.int32, 0, self._arms - 1, name="arm"))
+    self.problems, self._schedule, self._messages = problems, schedule, messages
+    self._max_evaluations = max_evaluations
     self.process: Optional[MoveProcess] = None
     # tf-agents may reset before anything was chosen.
     self.begin(0, 0, np.random.default_rng(0))
@@ -167,12 +188,16 @@ class PlacetoEnvironment(driving.BatchEnvironment):
     self._rng = rng
 
   def _reset(self) -> ts.TimeStep:
-    problem, start, seed = self._chosen
-    given = self._problems[problem]
+    number, start, seed = self._chosen
+    given = self.problems[number]
+    problem, budget = given.problem, None
+    if self._max_evaluations is not None:
+      budget = Budget(problem.search_log.evaluations + self._max_evaluations)
     self.process = MoveProcess(
-        given.problem, given.problem.grouping.expand(given.starts[start]), self._config,
-        # M groups, so that all their option edges fit into the arms.
-        max(1, self._arms // given.problem.num_devices), np.random.default_rng(seed))
+        problem, problem.grouping.expand(given.starts[start]), self._schedule, budget=budget,
+        rng=np.random.default_rng(seed),
+        # M groups, so that all their option edges, and the arm that stops, fit into the arms.
+        most_groups=min(MOST_GROUPS, max(1, (self._arms - 1) // problem.num_devices)))
     return ts.restart(self._observe(), batch_size=self.batch_size)
 
   def _step(self, action) -> ts.TimeStep:
@@ -181,10 +206,12 @@ class PlacetoEnvironment(driving.BatchEnvironment):
     # An action that is no open move, or comes after the end, changes nothing.
     reward = np.zeros(np.shape(action), np.float32)
     if not process.over and np.all(action < self._observed[NUM_ACTIONS]):
-      groups, devices = process.some[arms[GROUP][action]], arms[DEVICE][action]
-      reward = reward_of(
-          process.step_side_by_side(groups, devices, self._rng) if self.batched else
-          np.array(process.step(groups[None], devices[None])))
+      rows, devices = arms[GROUP][action], arms[DEVICE][action]
+      if self.batched:
+        reward = reward_of(process.step_side_by_side(rows, devices, self._rng))
+      else:
+        reward = reward_of(np.array(
+            process.stop() if rows == STOP else process.step(int(rows), int(devices))))
     found = self._observe()
     return (ts.termination(found, reward) if process.over else
             ts.transition(found, reward, np.ones_like(reward)))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tf_agents.environments import utils
 
-from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
+from placeto_tf.environments.visit_environment import VisitConfig, VisitEnvironment
 from random_problem import grouped_graph, random_problem
 
 # Us of every placement of two groups on two devices.
@@ -24,14 +24,14 @@ def made(allowed, objective, **options):
 
   allowed = np.array(allowed, dtype=bool)
   groups = np.arange(len(allowed))
-  return PlacementEnvironment(
+  return VisitEnvironment(
       types.SimpleNamespace(allowed=allowed, evaluate=evaluate),
       types.SimpleNamespace(order=groups, main_op=groups), 0 * groups, **options)
 
 
 def two_groups(allowed=((1, 1), (1, 1)), objective=by_table, **rules):
   rules.setdefault("num_episodes", 1)
-  return made(allowed, objective, config=EnvironmentConfig(**rules))
+  return made(allowed, objective, config=VisitConfig(**rules))
 
 
 def play(environment, devices):
@@ -45,9 +45,9 @@ def play(environment, devices):
 def simulated(**rules):
   problem = random_problem()
   grouped = grouped_graph(problem)
-  return PlacementEnvironment(
+  return VisitEnvironment(
       problem, grouped, problem.allowed.argmax(axis=1),
-      config=EnvironmentConfig(num_episodes=4, **rules), seed=3)
+      config=VisitConfig(num_episodes=4, **rules), seed=3)
 
 
 def test_a_faster_placement_earns_its_share_of_the_start_and_a_slower_one_costs_it():
@@ -121,7 +121,7 @@ def test_tf_agents_finds_the_environment_valid(rules):
 def test_observations_are_padded_and_name_their_graph():
   alone, padded = two_groups(), made(
       np.ones((2, 2)), by_table, graph=3, num_graphs=5, max_groups=4,
-      config=EnvironmentConfig(num_episodes=1))
+      config=VisitConfig(num_episodes=1))
   for action in (None, 1, 0):
     steps = [each.reset() if action is None else each.step(np.full((1, 1), action, np.int32))
              for each in (alone, padded)]
@@ -159,7 +159,7 @@ def test_episodes_end_with_the_step_after_which_they_may_not_go_on():
   left = [True, False]
   environment = made(
       np.ones((4, 2)), lambda placements: 100.0 + placements.sum(axis=1),
-      go_on=lambda: left.pop(0), config=EnvironmentConfig(num_episodes=2))
+      go_on=lambda: left.pop(0), config=VisitConfig(num_episodes=2))
   environment.reset()
   last = [environment.step(np.zeros((2, 1), np.int32)).is_last().all() for _ in range(2)]
   assert last == [False, True]

@@ -1,15 +1,15 @@
 import numpy as np
 
-from placeto_tf.training import driving
-from placeto_tf.training.placement_environment import EnvironmentConfig, PlacementEnvironment
+from placeto_tf.environments import driving
+from placeto_tf.environments.visit_environment import VisitConfig, VisitEnvironment
 from random_problem import grouped_graph, random_problem
 
 
 def environment():
   problem = random_problem()
-  return PlacementEnvironment(
+  return VisitEnvironment(
       problem, grouped_graph(problem), problem.allowed.argmax(axis=1),
-      config=EnvironmentConfig(num_episodes=4))
+      config=VisitConfig(num_episodes=4))
 
 
 def preferring(device, odds):

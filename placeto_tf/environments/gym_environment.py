@@ -3,10 +3,10 @@
   import gymnasium
 
   environment = gymnasium.make(
-      "placeto_tf.encoding.gym_environment:placeto_tf/Placement-v0", graph="zoo:rnnlm",
+      "placeto_tf.environments.gym_environment:placeto_tf/Placement-v0", graph="zoo:rnnlm",
       cluster="k80:4", max_groups=32)
 
-The process is `MoveProcess`; `placeto_tf.policies.placeto.environment` offers the same process to
+The process is `MoveProcess`; `move_environment` offers the same process to
 tf-agents. On levels from coarse groups to fine ones, an action moves a group to a device (an option
 edge of the GraphTensor). Each move is simulated once, and undone if it makes the placement worse.
 The reward is the decrease of the objective (step time plus the memory penalty) divided by the
@@ -28,6 +28,7 @@ Dimensions: M observed groups, D devices, F pair features, N ops.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Dict, Optional, Tuple
 
 import gymnasium
@@ -35,8 +36,9 @@ import numpy as np
 from gymnasium import spaces
 
 from placeto_tf.clusters import Cluster
-from placeto_tf.encoding.move_process import MoveProcess, ProcessConfig
 from placeto_tf.encoding.pair_features import CLIP, NUM_FEATURES
+from placeto_tf.environments.move_process import MoveProcess
+from placeto_tf.environments.schedule import Schedule
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import load_graph
 from placeto_tf.problem.budget import Budget
@@ -44,6 +46,8 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.starts import reference_placers
 
 NAME = "placeto_tf/Placement-v0"
+# Single moves, which are not gathered.
+ROUNDS = Schedule(rounds=(300, 300, 300), long_levels=(), long_shares=(), several=0)
 STARTS = ("best", "random")
 
 Observation = Dict[str, Any]
@@ -63,7 +67,7 @@ class PlacementEnv(gymnasium.Env):
   def __init__(
       self, graph: Any, cluster: Any = "k80:4", *, grouping: str = "heavy_edge",
       max_groups: int = 32, start: str = "best", max_evaluations: Optional[int] = None,
-      process: Optional[ProcessConfig] = None, **options: Any):
+      schedule: Schedule = ROUNDS, **options: Any):
     """Loads the graph, estimates costs and groups ops.
 
     Args:
@@ -73,8 +77,8 @@ class PlacementEnv(gymnasium.Env):
         random sample of them.
       start: placement from which episodes begin: "best", the best of single device, expert and
         METIS, or "random", with a device for each group that is sampled in each episode.
-      max_evaluations: episodes are truncated once so many placements were evaluated.
-      process: the levels of an episode and their lengths.
+      max_evaluations: an episode is truncated once it has evaluated so many placements.
+      schedule: the rounds and levels of an episode, in which no moves are gathered.
       **options: of `load_graph`, such as `batch_size`.
 
     Raises:
@@ -85,8 +89,9 @@ class PlacementEnv(gymnasium.Env):
     cluster = cluster if isinstance(cluster, Cluster) else Cluster.parse(cluster)
     self.problem = problem = PlacementProblem.build(
         load_graph(graph, **options), cluster, grouping=grouping, max_groups=max_groups)
-    self._start, self._budget = start, Budget(max_evaluations)
-    self._config, self._num_groups = process or ProcessConfig(), problem.num_groups
+    self._start, self._max_evaluations = start, max_evaluations
+    self._schedule = dataclasses.replace(schedule, several=0)
+    self._num_groups = problem.num_groups
     m, d = problem.allowed.shape  # M, D
     self.observation_space = spaces.Dict({
         "pair": spaces.Box(-CLIP, CLIP, (m, d, NUM_FEATURES), np.float32),
@@ -118,7 +123,11 @@ class PlacementEnv(gymnasium.Env):
       samples = self.np_random.random(problem.allowed.shape)
       placement = problem.grouping.expand(
           np.where(problem.allowed, samples, -1.0).argmax(axis=1).astype(np.int32))
-    self.process = MoveProcess(problem, placement, self._config, self._num_groups, self.np_random)
+    used, at_most = problem.search_log.evaluations, self._max_evaluations
+    self._budget = Budget() if at_most is None else Budget(used + at_most)
+    self.process = MoveProcess(
+        problem, placement, self._schedule, budget=self._budget, rng=self.np_random,
+        most_groups=self._num_groups)
     return self._observe(), self._info()
 
   def step(
@@ -133,16 +142,15 @@ class PlacementEnv(gymnasium.Env):
     """
     process, before_us = self.process, self.process.objective_us
     if self.action_masks()[action]:
-      # m D + d -> (m, d).
-      place, device = divmod(int(action), self.problem.num_devices)
-      process.step(process.some[[place]], np.array([device]))
+      process.step(*divmod(int(action), self.problem.num_devices))  # m D + d -> (m, d)
     else:
-      process.pass_level()
-    # An episode that is over is not truncated as well.
-    truncated = not process.over and self.problem.search_log.exhausted(self._budget)
+      process.stop()
+    # An episode that ends with its budget is truncated.
+    truncated = process.over and self.problem.search_log.exhausted(self._budget)
     # 0 if the move was undone, because the objective is that of the best placement.
     reward = (before_us - process.objective_us) / self._scale_us
-    return self._observe(), float(reward), process.over, truncated, self._info()
+    return (self._observe(), float(reward), process.over and not truncated, truncated,
+            self._info())
 
   def action_masks(self) -> np.ndarray:
     """Returns the moves that are still open; sb3-contrib's MaskablePPO calls a method of this name.
@@ -152,7 +160,7 @@ class PlacementEnv(gymnasium.Env):
     """
     found = np.zeros((self._num_groups, self.problem.num_devices), dtype=bool)
     # If there are fewer groups than rows, the remaining rows are masked.
-    found[:len(self.process.some)] = self.process.open[self.process.some]
+    found[:len(self.process.some)] = self.process.open
     return found.ravel()
 
   def _observe(self) -> Observation:

@@ -14,13 +14,15 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
-from tf_agents.drivers import py_driver
-from tf_agents.environments import py_environment
-from tf_agents.networks import network as network_lib
-from tf_agents.policies import py_policy
-from tf_agents.trajectories import policy_step, trajectory
+
+from placeto_tf.encoding import schema  # noqa: F401  its check comes before tf-agents
 
 import tensorflow as tf  # isort: skip
+from tf_agents.drivers import py_driver  # isort: skip
+from tf_agents.environments import py_environment  # isort: skip
+from tf_agents.networks import network as network_lib  # isort: skip
+from tf_agents.policies import py_policy  # isort: skip
+from tf_agents.trajectories import policy_step, trajectory  # isort: skip
 
 # Observation, as arrays -> logits [B, K, D]
 Logits = Callable[[Dict[str, np.ndarray]], np.ndarray]

@@ -9,14 +9,14 @@ import graph_files
 
 gymnasium = pytest.importorskip("gymnasium", reason="Gymnasium, an optional extra, is missing")
 
-from placeto_tf.encoding import gym_environment  # noqa: E402
+from placeto_tf.environments import gym_environment  # noqa: E402
 
 
 @pytest.fixture(name="make")
 def make_fixture():
   def make(**options):
     return gymnasium.make(
-        f"placeto_tf.encoding.gym_environment:{gym_environment.NAME}",
+        f"placeto_tf.environments.gym_environment:{gym_environment.NAME}",
         **{"graph": graph_files.meta_graph_def(), "cluster": "k80:2", "max_groups": 6, **options})
 
   return make
@@ -33,14 +33,15 @@ def _episode(environment, choose, **reset):
   return total, seen, truncated
 
 
-@pytest.mark.parametrize("start", gym_environment.STARTS)
-def test_gymnasium_s_own_checker_passes(make, start):
+@pytest.mark.parametrize("options", [
+    *({"start": start} for start in gym_environment.STARTS), {"max_evaluations": 2}])
+def test_gymnasium_s_own_checker_passes(make, options):
   from gymnasium.utils.env_checker import check_env
 
   with warnings.catch_warnings():
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", message=".*render")
-    check_env(make(start=start).unwrapped)
+    check_env(make(**options).unwrapped)
 
 
 def samples(seed=0):
@@ -83,10 +84,11 @@ def test_a_masked_action_is_no_move_and_leaves_the_level(make):
 
 def test_a_budget_truncates_and_the_seed_decides_random_starts(make):
   environment = make(start="random")
-  used = environment.unwrapped.problem.search_log.evaluations
-  limited = make(start="random", max_evaluations=used + 2)
-  *_, truncated = _episode(limited, samples(), seed=3)
-  assert truncated
+  limited = make(start="random", max_evaluations=3)
+  for seed in (3, 4):  # each episode has the whole budget
+    used = limited.unwrapped.problem.search_log.evaluations
+    *_, truncated = _episode(limited, samples(), seed=seed)
+    assert truncated and limited.unwrapped.problem.search_log.evaluations == used + 3
   first, again, other = (
       environment.reset(seed=seed) and environment.unwrapped.process.placement.tolist()
       for seed in (3, 3, 4))

@@ -13,12 +13,12 @@ from typing import Any, Iterator, List, Optional, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.clusters import Cluster
+from placeto_tf.environments import made_problems
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import check_specs, load_with_replicas
 from placeto_tf.search import PLACERS, reference_placers
-from placeto_tf.training import made_problems
 
 PRESETS = ("k80", "p100", "v100", "a100")
 LEAST_DEVICES, MOST_DEVICES = 2, 8

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from placeto_tf.clusters import Cluster
+from placeto_tf.environments import made_problems, problems
 from placeto_tf.errors import PlacetoError
 from placeto_tf.problem.budget import Budget
-from placeto_tf.training import made_problems, problems
 from placeto_tf.training.updates import spent_share
 from random_problem import random_problem
 

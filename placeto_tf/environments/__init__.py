@@ -1,0 +1,1 @@
+"""The decision processes in which placements are improved, and their faces for learners."""
