@@ -3,7 +3,7 @@
   scripts/with_env python scripts/calibrate.py --cluster=cpu:2 --workers=local:2 \\
       --graph=zoo:rnnlm:batch=8 --out=calibrated
 
-Writes cluster.json and, with --graph, costs.pb: for --cluster and --costs of all other programs.
+Writes cluster.json and, with --graph, costs.pb: for --cluster and --cost_model of other programs.
 With --replicas=R, costs.pb also has the times of one of R replicas; `place.py --replicas=auto` then
 interpolates between the two.
 """

@@ -62,7 +62,7 @@ def main() -> None:
   entry_point.import_tensorflow_quietly()
   graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
   with looking(FLAGS.look, shared_flags.tell):
-    costs = estimate_costs(graph, cluster, source=FLAGS.costs)
+    costs = estimate_costs(graph, cluster, source=FLAGS.cost_model)
   simulator = Simulator(graph, costs, cluster)
   indices = [
       placement.indices(graph, cluster, any_graph=FLAGS.any_graph) for placement in placements]

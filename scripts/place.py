@@ -37,9 +37,9 @@ flags.DEFINE_multi_string("pin", [], "REGEX:DEVICE puts the ops whose whole name
                           "device; repeatable.")
 flags.DEFINE_string("allowed", None, "JSON file of allowed devices: an object with regular "
                     "expressions, which match whole op names, and the list of devices of each.")
-flags.DEFINE_enum("cost", "simulated", ["simulated", "measured"],
+flags.DEFINE_enum("timing", "simulated", ["simulated", "session"],
                   "Step times that choose the result: simulated, or of real steps on --workers.")
-flags.DEFINE_integer("max_measurements", 50, "Placements that --cost=measured runs.",
+flags.DEFINE_integer("max_measurements", 50, "Placements that --timing=session runs.",
                      lower_bound=1)
 flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py, or of its "
                     "weights, for --method=placeto (default: the weights that ship), "
@@ -73,15 +73,15 @@ def main() -> None:
   config = PlacingConfig(
       method=FLAGS.method, max_seconds=FLAGS.max_seconds, max_evaluations=FLAGS.max_evaluations,
       stop_within=FLAGS.stop_within, seed=FLAGS.seed, grouping=FLAGS.grouping,
-      max_groups=FLAGS.max_groups, costs=FLAGS.costs,
+      max_groups=FLAGS.max_groups, cost_model=FLAGS.cost_model,
       existing_devices=FLAGS.existing_devices, pins=tuple(shared_flags.parse_pins(FLAGS.pin)),
       allowed=shared_flags.allowed_sets(FLAGS.allowed),
-      cost=FLAGS.cost, max_measurements=FLAGS.max_measurements, workers=tuple(FLAGS.workers),
+      timing=FLAGS.timing, max_measurements=FLAGS.max_measurements, workers=tuple(FLAGS.workers),
       device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights,
       independent_runs=FLAGS.independent_runs, ray=FLAGS.ray, replicas=shared_flags.replicas(),
       mirrored_variables=shared_flags.mirrored_variables(),
       check_replicas=FLAGS.check_replicas == "yes", batch_norm=FLAGS.batch_norm, look=FLAGS.look)
-  if FLAGS.cost == "measured":
+  if FLAGS.timing == "session":
     # oneDNN fuses ops after the graph is split, so another placement would be timed.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
   entry_point.import_tensorflow_quietly()

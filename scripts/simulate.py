@@ -43,7 +43,7 @@ def main() -> None:
   cluster = Cluster.parse(FLAGS.cluster)
   graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
   with looking(FLAGS.look, shared_flags.tell):
-    simulator = Simulator(graph, estimate_costs(graph, cluster, source=FLAGS.costs), cluster)
+    simulator = Simulator(graph, estimate_costs(graph, cluster, source=FLAGS.cost_model), cluster)
   for path, placement in zip(FLAGS.placement, placements):
     result = simulator.simulate(
         placement.indices(graph, cluster, any_graph=FLAGS.any_graph))

@@ -127,7 +127,7 @@ def _ways(
       source.graph, found.cluster, found.compute_us, costs, found.part, replicas)
   progress(f"{name}: placing")
   placing: Dict[str, Any] = dict(
-      costs=costs, max_seconds=seconds * _SHARE["placing"], progress=False)
+      cost_model=costs, max_seconds=seconds * _SHARE["placing"], progress=False)
   results = {
       ONE_DEVICE: place(source.graph, found.cluster, "single", **placing),
       PLACED: place(source.graph, found.cluster, **placing)}
@@ -135,7 +135,7 @@ def _ways(
   try:
     results[MIRRORED] = place(name, found.cluster, replicas=replicas, mirrored_variables=True, **{
         **placing, **options, "check_replicas": False,
-        "costs": costs if part is not None else "grappler"})
+        "cost_model": costs if part is not None else "grappler"})
   except PlacetoError:  # the graph does not allow replicas
     pass
   return found.cluster, [(way, result.graph, result.placement, result.step_time_us)

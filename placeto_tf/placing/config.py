@@ -22,9 +22,8 @@ MOST_DEFAULT_RUNS = 8  # more runs gain little, because of the interpreter's loc
 AUTO = "auto"
 Devices = Union[Cluster, str, None]  # a cluster, or text for `Cluster.parse`
 _CHOICES: Mapping[str, Sequence[object]] = {
-    "batch_norm": ("replica", "synchronized"), "cost": ("simulated", "measured"),
-    "existing_devices": ("keep", "start", "ignore"), "look": MODES,
-    "mirrored_variables": (True, False, None)}
+    "batch_norm": ("replica", "synchronized"), "existing_devices": ("keep", "start", "ignore"),
+    "look": MODES, "mirrored_variables": (True, False, None), "timing": ("simulated", "session")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,15 +42,15 @@ class PlacingConfig:
       alone determines the number of evaluations.
     seed: of everything random.
     grouping, max_groups: grouping of the ops, see `placeto_tf.grouping`.
-    costs: "grappler", the path of a file of measured costs, or a function of the graph and the
+    cost_model: "grappler", the path of a file of measured costs, or a function of the graph and the
       cluster that returns `OpCosts`.
     existing_devices: treatment of the graph's own devices: "keep" them, "start" the search from
       them, or "ignore" them.
     pins: (regex, device) pairs; an op whose whole name matches is on this device.
     allowed: regex -> devices; an op whose whole name matches may use only these devices.
-    cost: "simulated", or "measured": real sessions choose among the placements that placers found
+    timing: "simulated", or "session": real sessions choose among the placements that placers found
       and similar placements that the simulator expects to be good.
-    max_measurements: the most placements that are measured, with cost="measured".
+    max_measurements: the most placements that are measured, with timing="session".
     workers: addresses of workers, as for `placeto_tf.runtime.workers.make_runtime`.
     device_map: (device of the cluster, device of the workers) pairs, for names that differ.
     independent_runs: number of parallel independent runs of each search, see
@@ -83,11 +82,11 @@ class PlacingConfig:
   seed: int = 0
   grouping: str = "heavy_edge"
   max_groups: int = 128
-  costs: Source = "grappler"
+  cost_model: Source = "grappler"
   existing_devices: str = "start"
   pins: Tuple[Tuple[str, str], ...] = ()
   allowed: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-  cost: str = "simulated"
+  timing: str = "simulated"
   max_measurements: int = 50
   workers: Tuple[str, ...] = ()
   device_map: Tuple[Tuple[str, str], ...] = ()
@@ -112,10 +111,10 @@ class PlacingConfig:
     for name, choices in _CHOICES.items():
       check_one_of(choices, self, name)
     if self.replicas != 1 and (
-        self.method != "auto" or self.cost != "simulated" or self.ray is not None):
+        self.method != "auto" or self.timing != "simulated" or self.ray is not None):
       raise PlacementError(
-          f"replicas is {self.replicas!r} with method {self.method!r}, cost {self.cost!r} and ray "
-          f"{self.ray!r}; replicas are searched with method auto and simulated steps, on one "
+          f"replicas is {self.replicas!r} with method {self.method!r}, timing {self.timing!r} and "
+          f"ray {self.ray!r}; replicas are searched with method auto and simulated steps, on one "
           "machine only")
     check_at_least(1, self, "max_measurements")
     # Also refuses an unknown method.

@@ -51,7 +51,7 @@ def place_into(
   """
   devices = Cluster.parse(cluster)
   # Check the directory before the graph is loaded, which may take minutes.
-  inputs = [graph, cluster, str(config.costs), config.policy_weights or ""]
+  inputs = [graph, cluster, str(config.cost_model), config.policy_weights or ""]
   directory = None if out is None else outputs.ResultDirectory(out, inputs)
   with observer.stage(f"Loading {graph}"):
     loaded = run.load(graph, config, loading)
@@ -93,7 +93,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
   config, explanation, measured = result.config, result.explanation, result.measured
   current_us = result.baselines["current"].step_time_us
   return outputs.plain({
-      **vars(config), "costs": str(config.costs), "pins": dict(config.pins),
+      **vars(config), "cost_model": str(config.cost_model), "pins": dict(config.pins),
       "max_seconds": config.budget.max_seconds, "stop_within": config.budget.stop_within,
       "independent_runs": config.num_runs,
       "graph": _graph(result.graph), "cluster": result.cluster.to_json(),

@@ -175,7 +175,7 @@ class _ReplicaSearch:
   def problem(self, replicated: Optional[ReplicatedGraph]) -> PlacementProblem:
     """Makes the problem of replicas, or of the graph, with costs of the config's source."""
     graph = self.source.graph if replicated is None else replicated.graph
-    source = self.config.costs  # a function knows what the ops of replicas cost
+    source = self.config.cost_model  # a function knows what the ops of replicas cost
     # Costs of a replica's ops follow from the costs of the original ops.
     costs = (replicated_costs(replicated, self.cluster, str(source)) if (
         replicated is not None and not callable(source)) else

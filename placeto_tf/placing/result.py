@@ -171,7 +171,7 @@ class PlacingResult:
     proven: whether the placement is known to be optimal.
     notes: assumptions, for the user.
     ended: a text with the reason why the search ended.
-    measured: the measurements of real sessions, with cost="measured"; else None.
+    measured: the measurements of real sessions, with timing="session"; else None.
     replication: results of all tried replication strategies; None if one replica was requested.
   """
 

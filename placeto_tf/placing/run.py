@@ -163,9 +163,9 @@ def place_graph(
   method = registry.find(config.method)
   registry.read_weights(method, config.policy_weights)
   # Fail before the search if the workers are wrong.
-  runtime = make_runtime(cluster, config.workers) if config.cost == "measured" else None
+  runtime = make_runtime(cluster, config.workers) if config.timing == "session" else None
   with observer.stage("Estimating costs"):
-    costs = estimate_costs(graph, cluster, source=config.costs)
+    costs = estimate_costs(graph, cluster, source=config.cost_model)
   with observer.stage("Grouping"):
     problem = running.problem_of(graph, cluster, config, costs)
   with contextlib.ExitStack() as stack:
@@ -244,7 +244,7 @@ def _search(
 
 def simulate(
     graph: Any, cluster: Union[Cluster, str], placement: Union[Placement, str, np.ndarray],
-    *, costs: str = "grappler", any_graph: bool = False,
+    *, cost_model: str = "grappler", any_graph: bool = False,
 ) -> SimulationResult:
   """Simulates one step of a placement.
 
@@ -252,14 +252,14 @@ def simulate(
     graph: a `ComputationGraph`, or anything `load_graph` takes.
     cluster: a `Cluster`, or text for `Cluster.parse`.
     placement: a `Placement`, the path of a placement.json, or [N] device indices.
-    costs: "grappler" or the path of a file of measured costs.
+    cost_model: "grappler" or the path of a file of measured costs.
     any_graph: whether the `Placement` may be of another graph with the same ops.
 
   Returns:
     A `placeto_tf.simulation.SimulationResult`.
 
   Raises:
-    PlacetoError: the graph, cluster, costs or placement is wrong.
+    PlacetoError: the graph, cluster, cost model or placement is wrong.
   """
   cluster = as_cluster(cluster)
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
@@ -268,5 +268,5 @@ def simulate(
   # Op names -> [N] indices in the order of the graph's ops.
   if isinstance(placement, Placement):
     placement = placement.indices(graph, cluster, any_graph=any_graph)
-  simulator = Simulator(graph, estimate_costs(graph, cluster, source=costs), cluster)
+  simulator = Simulator(graph, estimate_costs(graph, cluster, source=cost_model), cluster)
   return simulator.simulate(np.asarray(placement, dtype=np.int32))

@@ -19,15 +19,15 @@ _MOST_ELEMENTS = 2**48  # of a feed
 
 
 def define_graph_flags() -> None:
-  """Defines --graph, --costs and the flags of reading graphs."""
+  """Defines --graph, --cost_model and the flags of reading graphs."""
   flags.DEFINE_string(
       "graph", None,
       "Graph to place: a file (.pb, .pbtxt, .meta, .meta.pbtxt, .cost_graph.pb, "
       ".cost_graph.pbtxt, .keras, .h5), a SavedModel directory, zoo:NAME[:key=value...] or "
       "family:NAME[index].",
       required=True)
-  flags.DEFINE_string("costs", "grappler", "Source of the ops' costs: 'grappler' (estimates), or "
-                      "an OpPerformanceList file of measured costs.")
+  flags.DEFINE_string("cost_model", "grappler", "Source of the ops' costs: 'grappler' (estimates), "
+                      "or an OpPerformanceList file of measured costs.")
   define_reading_flags()
 
 

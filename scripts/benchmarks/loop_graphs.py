@@ -371,7 +371,7 @@ def predicted_and_measured(path: str) -> List[Dict[str, Any]]:
   graph, workers, calibrated = f"--graph={path}", "--workers=local:2", f"{folder}/calibrated"
   _wait(_program("calibrate", graph, "--cluster=cpu:2", workers, "--runs=10", "--graph_runs=8",
                  f"--out={calibrated}"))
-  known = [graph, f"--cluster={calibrated}/cluster.json", f"--costs={calibrated}/costs.pb"]
+  known = [graph, f"--cluster={calibrated}/cluster.json", f"--cost_model={calibrated}/costs.pb"]
   # Nothing is measured by now, so the placements are made side by side.
   for placing in [_program("place", *known, f"--method={method}", "--max_evaluations=300",
                            f"--out={folder}/{method}") for method in _METHODS]:

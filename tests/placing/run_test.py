@@ -147,7 +147,7 @@ def test_whatever_measuring_does_the_result_of_the_search_is_there(
     raise error
 
   monkeypatch.setattr(measured_search, "search_on_workers", fail)
-  result = place(graph, "k80:2", "metis", max_evaluations=20, max_groups=8, cost="measured")
+  result = place(graph, "k80:2", "metis", max_evaluations=20, max_groups=8, timing="session")
   assert any(re.search(note, each) for each in result.notes)
   assert result.interrupted is interrupted and result.measured is None
   assert result.step_time_us <= result.baselines["metis"].step_time_us

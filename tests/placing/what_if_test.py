@@ -154,5 +154,5 @@ def test_costs_may_be_a_function_of_the_graph_and_the_cluster(small):
     n, kinds = graph.num_ops, len(cluster.kind_devices)
     return OpCosts(np.full((n, kinds), 7.0), np.zeros(graph.num_outputs), np.zeros(n), np.zeros(n))
 
-  result = placeto.place(small, "v100:2", costs=costs, **BUDGET)
+  result = placeto.place(small, "v100:2", cost_model=costs, **BUDGET)
   assert set(result.costs.compute_us.ravel()) == {7.0}

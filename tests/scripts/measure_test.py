@@ -1,4 +1,4 @@
-"""measure.py, calibrate.py and place.py --cost=measured, in sessions of this process."""
+"""measure.py, calibrate.py and place.py --timing=session, in sessions of this process."""
 
 import json
 
@@ -58,14 +58,14 @@ def test_calibration_writes_what_the_other_programs_read(run_program, files, mon
   assert Cluster.load(said["cluster"]).ready_order == "executor"
   done = run_program(
       "measure", f"--graph={files / 'small.meta'}", f"--cluster={said['cluster']}",
-      f"--costs={said['costs']}", f"--placement={files / 'two.json'}", "--max_runs=6")
+      f"--cost_model={said['costs']}", f"--placement={files / 'two.json'}", "--max_runs=6")
   assert done.code == 0 and json.loads(done.out)["predicted_us"] > 0
 
 
 def test_place_lets_real_sessions_decide(run_program, files):
   done = run_program(
       "place", f"--graph={files / 'small.meta'}", "--cluster=cpu:2", "--method=metis",
-      "--max_evaluations=50", "--cost=measured", "--max_measurements=4",
+      "--max_evaluations=50", "--timing=session", "--max_measurements=4",
       f"--out={files / 'placed'}")
   assert done.code == 0, done.err
   assert "measured 4 placements in real sessions" in done.out

@@ -98,7 +98,7 @@ def assert_one_sentence(done, culprit):
     ("--cluster=k81:4", "k81"), ("--cluster=", "cluster"),
     ("--fetches=no_such_op", "no_such_op"), ("--method=magic", "magic"),
     ("--grouping=magic", "magic"), ("--graph=missing.meta", "missing.meta"),
-    ("--costs=missing.pb", "missing.pb"), ("--max_evaluations=0", "max_evaluations"),
+    ("--cost_model=missing.pb", "missing.pb"), ("--max_evaluations=0", "max_evaluations"),
     ("--max_groups=0", "max_groups"), ("--pin=[:/GPU:0", "pin"), ("--pin=.*:/GPU:7", "/GPU:7"),
     ("--feed_shapes=features", "features"), ("--no_such_flag=1", "no_such_flag"),
     ("stray", "stray")])
