@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Mapping, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError, counted, listed
+from placeto_tf.graphs import tensor_names
 from placeto_tf.graphs.collective_groups import is_member
 from placeto_tf.graphs.computation_graph import shapes_of_interface
 from placeto_tf.graphs.concrete_functions import (
@@ -16,6 +17,7 @@ from placeto_tf.graphs.concrete_functions import (
 )
 from placeto_tf.graphs.files import format_of
 from placeto_tf.graphs.functions import inline_functions, keep_known_classes
+from placeto_tf.graphs.traversal import reachable
 from placeto_tf.placements.belonging import check_shapes
 from placeto_tf.placements.node_devices import (
   canonical_devices,
@@ -72,6 +74,7 @@ def apply(
     devices = devices_of(placement, [op.name for op in ops])
     if any(is_member(op.type) for op in ops):
       check_apart([op.node_def for op in ops], devices)
+    _free_functions(target, placement.values())
     for op, device in zip(ops, devices):
       op._set_device(device)
     return target
@@ -83,6 +86,59 @@ def apply(
   raise PlacementError(
       f"cannot place a {type(target).__name__}; expected a GraphDef, MetaGraphDef, CostGraphDef, "
       "tf.Graph or ConcreteFunction")
+
+
+def _free_functions(graph: tf.Graph, names: Iterable[str]) -> None:
+  """Takes devices that a placement does not have from the ops in functions of a live graph.
+
+  A function of a graph cannot be changed. So calls get copies of the functions, without the devices
+  of the machine for which the graph was built: the ops run where their call was placed.
+
+  Args:
+    graph: changed in place.
+    names: the devices of the placement.
+  """
+  import tensorflow as tf
+
+  known, graph_def = list(dict.fromkeys(names)), graph.as_graph_def()
+  functions = {each.signature.name: each for each in graph_def.library.function}
+  callers: Dict[str, List[str]] = {}
+  for name, function in functions.items():
+    for callee in (each for node in function.node_def for each in _callees(node.attr)):
+      callers.setdefault(callee.name, []).append(name)
+  # Functions with such a device, and all functions that call them.
+  changed = reachable([name for name, function in functions.items() if any(
+      node.device and device_names.find_device(known, node.device) is None
+      for node in function.node_def)], lambda name: callers.get(name, ()))
+  if not changed:
+    return
+  taken = set(functions)
+  fresh = {name: tensor_names.fresh(f"{name}_placed", taken) for name in sorted(changed)}
+  copies = type(graph_def)(versions=graph_def.versions)
+  for name in fresh:
+    function = copies.library.function.add()
+    function.CopyFrom(functions[name])
+    function.signature.name = fresh[name]
+    for node in function.node_def:
+      if node.device and device_names.find_device(known, node.device) is None:
+        node.device = ""
+      for callee in _callees(node.attr):
+        callee.name = fresh.get(callee.name, callee.name)
+  with graph.as_default():
+    tf.graph_util.import_graph_def(copies, name="")
+  for node in graph_def.node:
+    for key, value in node.attr.items():
+      callees = _callees({key: value})
+      if any(callee.name in fresh for callee in callees):
+        for callee in callees:
+          callee.name = fresh.get(callee.name, callee.name)
+        graph.get_operation_by_name(node.name)._set_attr(key, value)
+
+
+def _callees(attrs: Mapping[str, Any]) -> List[Any]:
+  """Returns the functions in the attributes of a node, which can be renamed there."""
+  return [callee for value in attrs.values()
+          for callee in (*([value.func] if value.HasField("func") else ()), *value.list.func)]
 
 
 @dataclasses.dataclass(frozen=True)

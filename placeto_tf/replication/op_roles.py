@@ -10,7 +10,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.computation_graph import GraphSource
 from placeto_tf.graphs.op_defs import registered_op_def
-from placeto_tf.graphs.shapes import PLACEHOLDERS
+from placeto_tf.graphs.shapes import FEEDABLE
 from placeto_tf.ops import op_rule, types_with
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.scaling import Scaling
@@ -127,7 +127,7 @@ def captured_ops(source: GraphSource) -> FrozenSet[str]:
 def is_stateless(op_type: str) -> bool:
   """Returns whether TensorFlow declares that an op's outputs depend on its inputs alone."""
   op_def = registered_op_def(op_type)
-  return op_def is not None and not op_def.is_stateful and op_type not in PLACEHOLDERS
+  return op_def is not None and not op_def.is_stateful and op_type not in FEEDABLE
 
 
 def may_be_copied(op_type: str) -> bool:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Optional, Seq
 import numpy as np
 
 from placeto_tf.graphs.colocation import rename_colocated
-from placeto_tf.graphs.shapes import PLACEHOLDERS, declared_shape, set_shape
-from placeto_tf.graphs.tensor_names import parse
+from placeto_tf.graphs.shapes import PLACEHOLDERS, WITH_DEFAULT, declared_shape, set_shape
+from placeto_tf.graphs.tensor_names import op_of, parse
 from placeto_tf.replication import exponents, op_roles
 from placeto_tf.replication.collectives import Collectives
 from placeto_tf.replication.mirroring import Plan
@@ -227,9 +227,15 @@ class _Writer:
     self._writer.replica_of[part.name], self._writer.original_of[part.name] = r, name
 
   def _make_placeholder(self, op: int, node: NodeDef, shape: Tuple[int, ...]) -> None:
-    """Turns a fed op into a Placeholder; an unknown batch is still unknown."""
+    """Turns a fed op into a Placeholder; an unknown batch is still unknown, a default is kept."""
     declared = declared_shape(node)
-    if node.op in PLACEHOLDERS and (not declared or declared[0] == -1):
+    # The default is divided like a feed. It exists once, or is a constant.
+    given = [text for text in self._flow.nodes[op].input if node.op == WITH_DEFAULT]
+    divided = {self._op_names[each] for each in self._propagated.copied} & {*map(op_of, given)}
+    if node.op in (*PLACEHOLDERS, WITH_DEFAULT) and (not declared or declared[0] == -1) and (
+        not divided):
+      node.input.extend(
+          each for text in given for each in self._input_outside(frozenset(), 0, text))
       return
     node.op = "Placeholder"
     node.attr.clear()

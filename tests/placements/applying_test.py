@@ -110,3 +110,28 @@ def test_a_colocation_with_an_op_that_is_gone_is_not_written_back(tmp_path):
     with tf.compat.v1.Session(graph=again) as session:
       assert session.run("b:0").tolist() == [1.0, 4.0]
     assert again.get_operation_by_name("b").get_attr("_class") == [b"loc:@a"]
+
+
+def test_functions_of_a_live_graph_lose_devices_that_the_placement_lacks():
+  with tf.Graph().as_default() as graph, tf.device("/gpu:3"):
+    x = v1.placeholder(tf.float32, [2], name="x")
+
+    @tf.function
+    def inner(y):
+      with tf.device("/cpu:0"):
+        return tf.tanh(y)
+
+    found = tf.cond(x[0] > 0, lambda: tf.while_loop(lambda y: y[0] < 2.0, lambda y: [
+        inner(y) + 2.0], [x])[0], lambda: tf.sin(x), name="found")
+    tf.identity(found, name="out")
+  graph_def = graph.as_graph_def()
+  assert any("GPU" in node.device for each in graph_def.library.function for node in each.node_def)
+  placeto.place(load_graph(graph, fetches=["out:0"]), "cpu:2", method="single").apply(graph)
+  config = v1.ConfigProto(allow_soft_placement=False, device_count={"CPU": 2})
+  for given in ([1.0, 2.0], [-1.0, 2.0]):
+    with tf.Graph().as_default(), v1.Session(
+        config=v1.ConfigProto(allow_soft_placement=True)) as plain:
+      tf.graph_util.import_graph_def(graph_def, name="")
+      expected = plain.run("out:0", {"x:0": given})
+    with v1.Session(graph=graph, config=config) as session:
+      assert session.run("out:0", {"x:0": given}).tolist() == expected.tolist()

@@ -33,7 +33,7 @@ def queues_fixture(tmp_path):
 
   def make(batch):
     with tf.Graph().as_default() as graph:
-      number = v1.train.limit_epochs(tf.constant([1.0, 2.0, 3.0, 4.0]), name="source")
+      number = v1.train.limit_epochs(tf.constant([1.0, 2.0, 3.0, 3.5]), name="source")
       rows = v1.train.batch([tf.reshape(number, [4])], batch, capacity=64)
       tf.reduce_mean(tf.square(linear(rows) - 1.0), name="loss")
       minimized(graph.get_tensor_by_name("loss:0"))
@@ -102,6 +102,20 @@ def test_an_iterator_that_drops_the_remainder_and_variables_in_parts(mirrored):
   replicated = replicate(load_graph(iterated(4), fetches=["train", "loss:0"]), 2, mirrored=mirrored)
   found = [fetched(graph_files.imported(each), ["loss:0", "train"], [{}] * 3)
            for each in (iterated(8), replicated.graph.origin.graph_def)]
+  np.testing.assert_allclose(*[[loss for loss, _ in each] for each in found], rtol=1e-5)
+
+
+@pytest.mark.parametrize("mirrored", (False, True))
+def test_placeholders_keep_their_defaults(mirrored):
+  with tf.Graph().as_default() as graph:
+    x = v1.placeholder_with_default(np.arange(12, dtype="f").reshape(4, 3) / 9, [None, 3], "x")
+    keep = v1.placeholder_with_default(1.0, [], "keep")
+    minimized(tf.reduce_mean(tf.square(linear(x) * keep - 1.0), name="loss"))
+  replicated = replicate(load_graph(
+      graph, fetches=["train", "loss:0"], batch_size=2), 2, mirrored=mirrored)
+  feeds = [{}, {"x:0": np.eye(2, 3)}, {"keep:0": 0.5}, {}]
+  found = [fetched(each, ["loss:0", "train"], feeds) for each in (
+      graph, replicated.graph.origin.tf_graph)]
   np.testing.assert_allclose(*[[loss for loss, _ in each] for each in found], rtol=1e-5)
 
 
