@@ -41,6 +41,7 @@ setup(
     package_dir={"placeto_tf.scripts": "scripts"},
     package_data={
         "placeto_tf": ["py.typed", "training_requirements.txt"],
+        "placeto_tf.clusters": ["kernels.json"],
         "placeto_tf.encoding": ["schema.pbtxt"],
         "placeto_tf.policies.placeto": ["weights/*"]},
     install_requires=[

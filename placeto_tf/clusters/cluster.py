@@ -41,6 +41,8 @@ class Cluster:
     bus_gap_us: time for which a bus is busy after a transfer.
     launch_us: the part of a launch that the process of a host does for one device after another,
       so that the overheads of several busy devices wait for each other.
+    overlapped_launches: whether a GPU launches its next op while a kernel runs, so that an op takes
+      the longer of its kernel and its overhead instead of both.
 
   The fields below extend the reference simulator; their defaults switch the extensions off.
 
@@ -72,6 +74,7 @@ class Cluster:
   op_overhead_us: float = 0.0
   bus_gap_us: float = 0.0
   launch_us: float = 0.0
+  overlapped_launches: bool = False
   transfers: str = "device"
   transfer_per_destination: bool = False
   sender_us_per_transfer: float = 0.0
@@ -261,7 +264,30 @@ class Cluster:
     return np.array(index, dtype=np.int32)
 
   @functools.cached_property
+  def first_of_kind(self) -> np.ndarray:
+    """Returns the index of the first device of each kind, [K]."""
+    return np.unique(self.device_kinds, return_index=True)[1]
+
+  @functools.cached_property
   def kind_devices(self) -> Tuple[Device, ...]:
     """Returns the first device of each kind, [K]."""
-    first = np.unique(self.device_kinds, return_index=True)[1]
-    return tuple(self.devices[i] for i in first.tolist())
+    return tuple(self.devices[i] for i in self.first_of_kind.tolist())
+
+  @functools.cached_property
+  def overlap(self) -> np.ndarray:
+    """Returns 1 for devices whose launches overlap with kernels, 0 for others, [D] float64."""
+    return np.array([float(self.overlapped_launches and device.type == "GPU")
+                     for device in self.devices])
+
+  def pause_us(self, compute_us: np.ndarray, devices: np.ndarray) -> np.ndarray:
+    """Returns how long devices remain busy after the end of ops.
+
+    Args:
+      compute_us: [..., X] time of ops on each of X devices, 0 where no kernel is launched.
+      devices: [X] the devices.
+
+    Returns:
+      [..., X] us.
+    """
+    left_us = self.op_overhead_us - self.overlap[devices] * compute_us
+    return np.where(compute_us > 0, np.maximum(left_us, 0.0), 0.0)

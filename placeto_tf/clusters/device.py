@@ -15,6 +15,7 @@ _KINDS = ("CPU", "GPU")
 _NAME = re.compile(
     r"(?:/job:[\w.-]+)?(?:/replica:\d+)?(?:/task:\d+)?/(?:device:)?([A-Za-z_]\w*):\d+\Z")
 MOST = 1e15  # of bytes, microseconds, and bytes or flops per microsecond
+MOST_EFFICIENCY = 10.0  # no algorithm saves more of the counted work
 # Types that matrix products may have a peak for -> their numbers in TensorFlow's DataType.
 PRODUCT_TYPES = {"float32": 1, "float64": 2, "bfloat16": 14, "float16": 19}
 
@@ -27,15 +28,17 @@ class Device:
     name: in TensorFlow's spelling: "/GPU:0", "/job:worker/task:1/device:CPU:0".
     type: TensorFlow device type, which decides the available kernels: "GPU", "CPU".
     memory_bytes: the most memory that placements may use.
-    efficiency: achieved speed divided by peak speed, in (0, 1]; estimated compute costs are divided
-      by it.
+    efficiency: achieved speed divided by peak speed; estimated compute costs are divided by it. It
+      is above 1 where an algorithm needs fewer flops than are counted (Winograd's convolutions).
     properties: tensorflow.DeviceProperties as JSON fields (type, vendor, model, frequency,
       numCores, bandwidth, environment, ...), from which grappler estimates costs.
     host: whether the device serves other devices; searches put ops on it if that makes the step
       shorter, or if the ops run nowhere else.
     own_costs: whether the device has its own column of `OpCosts`, even if other devices are equal.
-    op_efficiency: op type -> efficiency, for types known to differ.
-    op_start_us: op type -> time of a kernel beside its work, in which few of the cores are busy.
+    op_efficiency: op type -> efficiency, for types known to differ. A convolution of stride 1 may
+      have one by its window, "Conv2D 3x3"; a product one by its type, "MatMul float16", "Conv2D 3x3
+      float16": the name with most parts counts, and a type counts before a window.
+    op_start_us: likewise, time of a kernel beside its work, in which few of the cores are busy.
     product_peaks: type of the inputs, such as "float16" -> {"flops_per_us": peak of matrix products
       and convolutions, "efficiency": of these}; without an efficiency it is the device's. Other
       types have the peak of the properties.
@@ -77,9 +80,9 @@ class Device:
         (f"op_efficiency[{op!r}]", value) for op, value in self.op_efficiency.items()] + [
             (f"product_peaks[{kind!r}]['efficiency']", value)
             for kind, value in self._checked_peaks().items()]:
-      if not is_number(value) or not 0 < value <= 1:
+      if not is_number(value) or not 0 < value <= MOST_EFFICIENCY:
         raise ClusterError(f"{label} of {self.name} is {value!r}; expected achieved over peak "
-                           "speed, more than 0 and at most 1")
+                           f"speed, more than 0 and at most {MOST_EFFICIENCY:g}")
     for op, value in self.op_start_us.items():
       if not is_number(value) or not 0 <= value <= MOST:
         raise ClusterError(f"op_start_us[{op!r}] of {self.name} is {value!r:.60}; expected "

@@ -20,13 +20,22 @@ Where the figures come from:
     half precision, with published tables of specifications in November 2026 (all but P100, A100
     80 GB, H100 for PCIe and RTX A6000). A K80 board carries two GK210 dies; TensorFlow sees each
     as a GPU, and so does `k80`. 823 MHz is the clock at which TensorFlow reports these dies.
-  Links of `k80`, its overhead and its memory: the machine of Placeto's authors (Addanki et al.
-    2019): 7,600 bytes/us, 5.7 us per op, 12 GB per die, and 25 us that their simulator leaves on a
-    bus after a transfer, which does not delay consumers (`bus_gap_us`).
-  Kernels of `h100`, its copies from and to the host: measured on a card (`H100_KERNELS`). An H200
-    has the same multiprocessors: the fit predicts its kernels as well, and `h200` has it, too.
+  `k80_placeto`: the machine of Placeto's authors (Addanki et al. 2019): 7,600 bytes/us, 5.7 us per
+    op, 12 GB per die, and 25 us that their simulator leaves on a bus after a transfer, which does
+    not delay consumers (`bus_gap_us`). `k80` has their bandwidth.
+  Kernels: efficiency and start by kind, fitted by scripts/benchmarks/fit_presets.py to published
+    kernels and whole training steps, whose sources it names (docs/results/published_measurements.md
+    has the errors). Kernels of H100 were timed on a card (docs/results/h100_kernels.md); an H200
+    has the same multiprocessors, and the fit predicts its kernels as well. Cards without published
+    steps have the kernels of the nearest card: A100 80 GB those of A100; L4, A10 and L40S those of
+    RTX A6000; RTX 4090 those of RTX 3090 (float32 as fast as TF32); H100 for PCIe, H200 and B200
+    those of H100; T4 its own from DeepBench, with the mean scales of K80, P100 and V100.
+  XLA: an op is a kernel of its own. Published steps of A100, RTX 3090 and RTX A6000 in TF32 and of
+    BERT are of graphs compiled by XLA; the same graphs without XLA took 1.1 times as long (A100,
+    float32 without TF32), ResNet-50 v1.5 on V100 1.14 times (float32) and 1.29 times (mixed).
   Other links: three quarters, by assumption, of the rated speed in one direction:
-    PCIe 3/4/5 x16 (15.75, 31.5, 63 GB/s), one NVLink 2 between two V100s (25 GB/s), NVLink 3, 4
+    PCIe 3/4/5 x16 (15.75, 31.5, 63 GB/s), one NVLink 1 or 2 between two P100s
+    (20 GB/s) or V100s (25 GB/s), NVLink 3, 4
     and 5 through NVSwitch (300, 450, 900 GB/s). A preset has NVLink where every card of its name is
     sold with it, so cards whose bridge is an option (RTX 3090, RTX A6000, A100 and H100 for
     PCIe) are PCIe cards here; describe a bridge in a JSON file. Drivers give GeForce cards no
@@ -42,31 +51,29 @@ Where the figures come from:
     hands the tensor over and launches the consumer (6 us, as any op). That adds up to 25 us. From
     the launch of a small kernel to its start pass up to 20 us (NVIDIA's guide to Nsight Systems, on
     a V100), so 25 us is not pessimistic. Through the host a tensor is copied twice: 35 us.
-  Overhead: 5.7 us per op for all cards, because it is the executor's and the launch's own. Of these
-    3 us are the driver's (`launch_us`; an empty kernel on recent systems, forums.developer.
-    nvidia.com/t/233645), in which it holds a lock of the whole process: threads that launch to
-    several GPUs wait for one another (github.com/tensorflow/tensorflow/issues/53759;
-    github.com/chelsea0x3b/cudarc/issues/169 and the threads of NVIDIA's forum named there).
-    `k80` has none, as its authors' simulator has none.
+  Overhead: 5.7 us per op for all cards, because it is the executor's and the launch's own. It
+    passes while the kernel before runs (`overlapped_launches`): steps of ResNet-50 on an H100 took
+    as long as their kernels at batch 64, as long as their launches at batch 8 (docs/results/
+    h100_kernels.md). Of these 3 us are the driver's (`launch_us`; an empty kernel on recent
+    systems, forums.developer.nvidia.com/t/233645), in which it holds a lock of the whole process:
+    threads that launch to several GPUs wait for one another (github.com/tensorflow/tensorflow/
+    issues/53759; github.com/chelsea0x3b/cudarc/issues/169 and the threads of NVIDIA's forum named
+    there).
   Links between hosts: the measured speed of gRPC between worker processes, as for `cpu`, which is
     below that of an Ethernet of 25 Gbit/s. "@100gbit" means a network whose rate TensorFlow can use
     (RDMA, several connections); three quarters of the rate are assumed.
-  Efficiency: see the entries of `PRESETS`; without a comment it is assumed to be that of V100 (no
-    TF32) or A100 (TF32). That of half precision is V100's on all cards: NVIDIA's
-    DeepLearningExamples (ResNet-50 v1.5 for TensorFlow, XLA, one GPU) has 1,270 images/s in mixed
-    precision beside 412 in float32, which is 1,170 beside the 380 of `v100`; lowered as these are,
-    with 0.88 for ops that are no products, products reach 0.64 of their peak. On A100 that gives
-    1,540 images/s; published are 2,375, more than 0.55 for other ops allows. Before V100 TensorFlow
-    computes products of half precision in float32 (its guide to mixed precision), and Turing and
-    Volta have none of bfloat16.
+  Half precision: the peak of tensor cores, and kernels fitted to DeepBench's (V100, T4) or to
+    those of the H100, with the scales of float32. Before V100 TensorFlow computes products of half
+    precision in float32 (its guide to mixed precision), and Turing and Volta have none of bfloat16.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import json
+import os
 import re
-from types import MappingProxyType
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
@@ -74,7 +81,7 @@ import numpy as np
 from placeto_tf.clusters.cluster_json import MAX_DEVICES
 from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
-from placeto_tf.ops import types_with
+from placeto_tf.ops import rule_of, types_with
 
 _GB = 2**30
 
@@ -87,25 +94,18 @@ class Link:
   latency_us: float
 
 
-_PCIE_K80 = Link(7_600.0, 0.0)
+_PCIE_K80 = Link(7_600.0, 25.0)
+_NVLINK_1 = Link(15_000.0, 25.0)
 _PCIE_3 = Link(12_000.0, 25.0)
 _PCIE_4 = Link(24_000.0, 25.0)
 _PCIE_4_STAGED = Link(12_000.0, 35.0)
 _PCIE_5 = Link(47_000.0, 25.0)
 _BETWEEN_HOSTS = Link(2_200.0, 90.0)
 _BYTES_PER_US_PER_GBIT = 0.75 * 125.0  # three quarters of the rated rate
-_TF32 = 0.55  # efficiency of A100
-_HALF = 0.64  # of products of half precision
-# Kind of kernel (`OpRule.kind`) -> efficiency, us beside the work: fitted to 880 times of 440
-# kernels on an NVIDIA H100 80GB HBM3 (PyTorch 2.11.0, CUDA 13.0, cuDNN 9.19, float32 as TF32 and
-# bfloat16), by scripts/benchmarks/gpu_kernels.py; docs/results/h100_kernels.md has the errors. An
-# update was timed as the two element-wise kernels that TensorFlow launches for it.
-H100_KERNELS: Mapping[str, Tuple[float, float]] = {
-    "product": (0.95, 3.1), "convolution": (0.85, 10.1), "gradient of a convolution": (0.61, 8.4),
-    "batch norm": (0.48, 8.0), "element-wise": (0.91, 1.7), "reduction": (0.91, 4.5),
-    "softmax": (0.92, 2.2), "loss": (0.33, 6.6), "pooling": (0.24, 13.9),
-    "gradient of pooling": (0.13, 16.3), "move": (0.58, 1.5), "lookup": (1.0, 1.5),
-    "update of rows": (0.56, 9.4), "update": (1.0, 3.2), "random": (1.0, 5.5)}
+# Card -> "float32" (TF32 from Ampere on) and "half" -> kind of kernel (`OpRule.kind`; with windows
+# of convolutions of stride 1) -> efficiency, us beside the work; see the module.
+with open(os.path.join(os.path.dirname(__file__), "kernels.json"), encoding="utf-8") as _file:
+  KERNELS: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = json.load(_file)
 _LAUNCH_US = 3.0  # the part of an op's overhead that the driver does under a lock
 
 
@@ -118,7 +118,7 @@ class Preset:
       kind of kernel that was measured.
     peer: the link between two of them.
     host: the link to the rest of the machine.
-    op_overhead_us, bus_gap_us, launch_us: see `Cluster`.
+    op_overhead_us, bus_gap_us, launch_us, overlapped_launches: see `Cluster`.
   """
 
   device: Device
@@ -127,12 +127,11 @@ class Preset:
   op_overhead_us: float = 5.7
   bus_gap_us: float = 0.0
   launch_us: float = 0.0
+  overlapped_launches: bool = False
 
 
 def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidth_gb: float,
-         memory_gb: int, efficiency: float, peer: Link, host: Link, half: float = 0.0,
-         bus_gap_us: float = 0.0, launch_us: float = _LAUNCH_US,
-         kernels: Mapping[str, Tuple[float, float]] = MappingProxyType({})) -> Preset:
+         memory_gb: int, kernels: str, peer: Link, host: Link, half: float = 0.0) -> Preset:
   """Describes a GPU.
 
   Args:
@@ -141,8 +140,8 @@ def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidt
     frequency: in MHz.
     bandwidth_gb: of the memory, in 10^9 bytes/s.
     memory_gb: in 2^30 bytes.
-    efficiency, peer, host, bus_gap_us, launch_us: see `Preset`.
-    kernels: kind of kernel -> (efficiency, us beside the work), where measured.
+    kernels: card of `KERNELS`.
+    peer, host: see `Preset`.
     half: the peak of products of float16 in TFLOPS, and from Ampere on of bfloat16, too.
 
   Returns:
@@ -153,78 +152,96 @@ def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidt
       "numCores": num_cores, "environment": {"architecture": architecture},
       "memorySize": memory_gb * _GB, "bandwidth": int(bandwidth_gb * 1e6)}
   # Architectures below 8 (before Ampere) have no products of bfloat16.
-  kinds = ("float16", "bfloat16")[:0 if not half else 1 if float(architecture) < 8 else 2]
-  peaks = {kind: {"flops_per_us": half * 1e6, "efficiency": _HALF} for kind in kinds}
-  figures = {op_type: each for kind, each in kernels.items() for op_type in types_with(kind=kind)}
-  device = Device("/GPU:0", "GPU", memory_gb * _GB, efficiency, properties, product_peaks=peaks,
-                  op_efficiency={op_type: each for op_type, (each, _) in sorted(figures.items())},
-                  op_start_us={op_type: us for op_type, (_, us) in sorted(figures.items())})
-  return Preset(device, peer, host, bus_gap_us=bus_gap_us, launch_us=launch_us)
+  types = ("float16", "bfloat16")[:0 if not half else 1 if float(architecture) < 8 else 2]
+  figures = {}
+  for precision, table in KERNELS[kernels].items():
+    suffixes = [""] if precision == "float32" else [f" {name}" for name in types]
+    for kind, figure in table.items():
+      kind, _, window = kind.rpartition(" ") if kind[-1].isdigit() else (kind, "", "")
+      for op_type in types_with(kind=kind):
+        if not window or rule_of(op_type).windows:
+          name = f"{op_type} {window}".strip()
+          figures.update((name + suffix, figure) for suffix in suffixes)
+  tables = KERNELS[kernels]
+  device = Device(
+      "/GPU:0", "GPU", memory_gb * _GB, tables["float32"]["element-wise"][0], properties,
+      product_peaks={name: {"flops_per_us": half * 1e6, "efficiency": tables["half"]["product"][0]}
+                     for name in types},
+      op_efficiency={name: each for name, (each, _) in sorted(figures.items())},
+      op_start_us={name: us for name, (_, us) in sorted(figures.items())})
+  return Preset(device, peer, host, launch_us=_LAUNCH_US, overlapped_launches=True)
 
 
 PRESETS: Mapping[str, Preset] = {
-    # Gains of placements simulated with 0.3 are those that Placeto's authors measured.
-    "k80": _gpu("Tesla K80", "3.7", 13, 823, 240, 12, 0.3, _PCIE_K80, _PCIE_K80,
-                bus_gap_us=25.0, launch_us=0.0),
-    # TensorFlow's benchmarks of 2017 on one P100 (synthetic data, float32): ResNet-50 219 and
-    # InceptionV3 142 images/s. At the peak they would be 264 and 208: 0.83 and 0.68, so about 0.75.
-    "p100": _gpu("Tesla P100-PCIE-16GB", "6.0", 56, 1303, 732, 16, 0.75, _PCIE_3, _PCIE_3),
-    # ResNet-50 in float32 trains at about 380 images/s, 393 at the peak: 0.97, lowered in the ratio
-    # in which P100's 0.75 is below its ResNet-50.
-    "v100": _gpu("Tesla V100-SXM2-16GB", "7.0", 80, 1530, 900, 16, 0.88,
+    # The machine of Placeto's authors, for comparisons with their simulator alone: one efficiency,
+    # 0.3, with which simulated gains of placements are those that they measured, and launches after
+    # kernels. Real dies are two to three times as fast: see `k80`.
+    "k80_placeto": Preset(
+        Device("/GPU:0", "GPU", 12 * _GB, 0.3, {
+            "type": "GPU", "vendor": "NVIDIA", "model": "Tesla K80", "frequency": 823,
+            "numCores": 13, "environment": {"architecture": "3.7"}, "memorySize": 12 * _GB,
+            "bandwidth": 240_000_000}),
+        Link(7_600.0, 0.0), Link(7_600.0, 0.0), bus_gap_us=25.0),
+    # One die, on the links that Placeto's authors measured.
+    "k80": _gpu("Tesla K80", "3.7", 13, 823, 240, 12, "k80", _PCIE_K80, _PCIE_K80),
+    # "NVIDIA Tesla P100" white paper: the SXM2 card, of whose machine (DGX-1) the published steps
+    # are; NVLink 1 of 20 GB/s. The PCIe card has 1,303 MHz (9.3 TFLOPS).
+    "p100": _gpu("Tesla P100-SXM2-16GB", "6.0", 56, 1480, 732, 16, "p100", _NVLINK_1, _PCIE_3),
+    "p100_pcie": _gpu("Tesla P100-PCIE-16GB", "6.0", 56, 1303, 732, 16, "p100", _PCIE_3, _PCIE_3),
+    "v100": _gpu("Tesla V100-SXM2-16GB", "7.0", 80, 1530, 900, 16, "v100",
                  Link(19_000.0, 25.0), _PCIE_3, half=125),
     # TensorFlow multiplies float32 matrices in TF32 here, whose data-sheet peak is 8 times that of
-    # the multiprocessors (156 TFLOPS). ResNet-50 trains at about 800 images/s, 1,310 at the peak:
-    # 0.61, lowered as for V100.
-    "a100": _gpu("NVIDIA A100-SXM4-40GB", "8.0", 8 * 108, 1410, 1555, 40, _TF32,
+    # the multiprocessors (156 TFLOPS).
+    "a100": _gpu("NVIDIA A100-SXM4-40GB", "8.0", 8 * 108, 1410, 1555, 40, "a100",
                  Link(225_000.0, 25.0), _PCIE_4, half=312),
     # "NVIDIA A100 Tensor Core GPU" data sheet: the PCIe card has the same peak and memory.
-    "a100_pcie": _gpu("NVIDIA A100-PCIE-40GB", "8.0", 8 * 108, 1410, 1555, 40, _TF32, _PCIE_4,
+    "a100_pcie": _gpu("NVIDIA A100-PCIE-40GB", "8.0", 8 * 108, 1410, 1555, 40, "a100", _PCIE_4,
                       _PCIE_4, half=312),
     # The same sheet: 80 GB of HBM2e at 2,039 GB/s.
-    "a100_80gb": _gpu("NVIDIA A100-SXM4-80GB", "8.0", 8 * 108, 1410, 2039, 80, _TF32,
+    "a100_80gb": _gpu("NVIDIA A100-SXM4-80GB", "8.0", 8 * 108, 1410, 2039, 80, "a100",
                       Link(225_000.0, 25.0), _PCIE_4, half=312),
     # TF32 again (495 TFLOPS without sparsity, at 1,830 MHz; 989 in half precision).
-    "h100": _gpu("NVIDIA H100 80GB HBM3", "9.0", 16 * 132, 1830, 3350, 80, _TF32,
-                 Link(337_000.0, 25.0), Link(55_000.0, 25.0), half=989, kernels=H100_KERNELS),
+    "h100": _gpu("NVIDIA H100 80GB HBM3", "9.0", 16 * 132, 1830, 3350, 80, "h100",
+                 Link(337_000.0, 25.0), Link(55_000.0, 25.0), half=989),
     # "NVIDIA H100 Tensor Core GPU" data sheet, H100 PCIe: TF32 756 TFLOPS with sparsity (half
     # precision 1,513), 2 TB/s.
-    "h100_pcie": _gpu("NVIDIA H100 PCIe", "9.0", 16 * 114, 1620, 2000, 80, _TF32, _PCIE_5, _PCIE_5,
+    "h100_pcie": _gpu("NVIDIA H100 PCIe", "9.0", 16 * 114, 1620, 2000, 80, "h100", _PCIE_5, _PCIE_5,
                       half=756),
     # "NVIDIA H200 Tensor Core GPU" data sheet, SXM: H100's peak, 141 GB at 4.8 TB/s.
-    "h200": _gpu("NVIDIA H200", "9.0", 16 * 132, 1830, 4800, 141, _TF32, Link(337_000.0, 25.0),
-                 Link(55_000.0, 25.0), half=989, kernels=H100_KERNELS),
+    "h200": _gpu("NVIDIA H200", "9.0", 16 * 132, 1830, 4800, 141, "h100", Link(337_000.0, 25.0),
+                 Link(55_000.0, 25.0), half=989),
     # "NVIDIA HGX B200" data sheet, an eighth of its eight GPUs: TF32 18 PFLOPS with sparsity (1.1
     # per GPU without), half precision 36 (2.25), 1.44 TB, 62 TB/s; NVLink 5 of 1.8 TB/s both ways.
     # The sheet has no clock: 1,940 MHz and 30 times its 148 multiprocessors give the peak. Grappler
     # compares architectures as text, in which "10.0" comes before "3.0": with "9.0" it counts 64
     # cores.
-    "b200": _gpu("NVIDIA B200", "9.0", 30 * 148, 1940, 7700, 180, _TF32,
+    "b200": _gpu("NVIDIA B200", "9.0", 30 * 148, 1940, 7700, 180, "h100",
                  Link(675_000.0, 25.0), _PCIE_5, half=2250),
     # "NVIDIA T4" data sheet and Turing white paper: 40 multiprocessors, 8.1 TFLOPS, 16 GB at
     # 320 GB/s, PCIe 3; 65 TFLOPS in half precision. No TF32.
-    "t4": _gpu("Tesla T4", "7.5", 40, 1590, 320, 16, 0.88, _PCIE_3, _PCIE_3, half=65),
+    "t4": _gpu("Tesla T4", "7.5", 40, 1590, 320, 16, "t4", _PCIE_3, _PCIE_3, half=65),
     # "NVIDIA L4" data sheet: TF32 120 TFLOPS with sparsity, half precision 242; 58
     # multiprocessors, 24 GB at 300 GB/s.
-    "l4": _gpu("NVIDIA L4", "8.9", 4 * 58, 2040, 300, 24, _TF32, _PCIE_4, _PCIE_4, half=121),
+    "l4": _gpu("NVIDIA L4", "8.9", 4 * 58, 2040, 300, 24, "rtxa6000", _PCIE_4, _PCIE_4, half=121),
     # "NVIDIA A10" data sheet: TF32 62.5 TFLOPS, half precision 125; 72 multiprocessors, 24 GB at
     # 600 GB/s.
-    "a10": _gpu("NVIDIA A10", "8.6", 4 * 72, 1695, 600, 24, _TF32, _PCIE_4, _PCIE_4, half=125),
+    "a10": _gpu("NVIDIA A10", "8.6", 4 * 72, 1695, 600, 24, "rtxa6000", _PCIE_4, _PCIE_4, half=125),
     # "NVIDIA Ampere GA102" white paper: TF32 35.6 TFLOPS, as without tensor cores, half
     # precision 71 with sums in float32; 82 multiprocessors, 24 GB at 936 GB/s.
-    "rtx3090": _gpu("NVIDIA GeForce RTX 3090", "8.6", 2 * 82, 1695, 936, 24, _TF32,
+    "rtx3090": _gpu("NVIDIA GeForce RTX 3090", "8.6", 2 * 82, 1695, 936, 24, "rtx3090",
                     _PCIE_4_STAGED, _PCIE_4, half=71),
     # "NVIDIA Ada" white paper: TF32 82.6 TFLOPS, half precision 165 with sums in float32; 128
     # multiprocessors, 24 GB at 1,008 GB/s.
-    "rtx4090": _gpu("NVIDIA GeForce RTX 4090", "8.9", 2 * 128, 2520, 1008, 24, _TF32,
+    "rtx4090": _gpu("NVIDIA GeForce RTX 4090", "8.9", 2 * 128, 2520, 1008, 24, "rtx3090",
                     _PCIE_4_STAGED, _PCIE_4, half=165),
     # "NVIDIA RTX A6000" data sheet and GA102 white paper: TF32 77.4 TFLOPS, half precision 155;
     # 84 multiprocessors, 48 GB at 768 GB/s.
-    "rtxa6000": _gpu("NVIDIA RTX A6000", "8.6", 4 * 84, 1800, 768, 48, _TF32, _PCIE_4, _PCIE_4,
+    "rtxa6000": _gpu("NVIDIA RTX A6000", "8.6", 4 * 84, 1800, 768, 48, "rtxa6000", _PCIE_4, _PCIE_4,
                      half=155),
     # "NVIDIA L40S" data sheet: TF32 183 TFLOPS, half precision 362; 142 multiprocessors, 48 GB at
     # 864 GB/s.
-    "l40s": _gpu("NVIDIA L40S", "8.9", 4 * 142, 2520, 864, 48, _TF32, _PCIE_4, _PCIE_4, half=362),
+    "l40s": _gpu("NVIDIA L40S", "8.9", 4 * 142, 2520, 864, 48, "rtxa6000", _PCIE_4, _PCIE_4,
+                  half=362),
     # A typical server: eight cores with AVX2 at 2.6 GHz, four channels of DDR4-2400. That half of
     # the peak is reached is assumed. Links and overhead were measured between worker processes of
     # one machine: loopback gRPC takes about 0.45 us per kB plus 90 us, an op 4 us.
@@ -293,10 +310,12 @@ def parse(text: str) -> Dict[str, Any]:
       latency_us=latency, **slowest_fields([preset for preset, _ in members]))
 
 
-def slowest_fields(members: Sequence[Preset]) -> Dict[str, float]:
+def slowest_fields(members: Sequence[Preset]) -> Dict[str, Any]:
   """Returns the common fields of a `Cluster`: for each field, the value of the slowest preset."""
-  return {field: max(getattr(preset, field) for preset in members)
-          for field in ("op_overhead_us", "bus_gap_us", "launch_us")}
+  gpus = [preset for preset in members if preset.device.type == "GPU"]
+  return {"overlapped_launches": all(preset.overlapped_launches for preset in gpus),
+          **{field: max(getattr(preset, field) for preset in members)
+             for field in ("op_overhead_us", "bus_gap_us", "launch_us")}}
 
 
 def slower_host_link(a: Preset, b: Preset) -> Link:

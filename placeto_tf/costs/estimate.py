@@ -11,8 +11,9 @@ Dimensions: N ops, K device kinds, O outputs of all ops together.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from typing import TYPE_CHECKING, Callable, Union
+from typing import TYPE_CHECKING, Callable, Mapping, Tuple, Union
 
 import numpy as np
 
@@ -149,7 +150,8 @@ def from_work(graph: ComputationGraph, cluster: Cluster, work: OpWork) -> OpCost
   # [N, K]: a column for each kind of device.
   compute_us = np.stack(
       [_device_us(graph, device, work) for device in cluster.kind_devices], axis=1)
-  compute_us += launches_between_us(compute_us, work.executions, cluster)
+  compute_us += launches_between_us(
+      compute_us, work.executions[:, None], cluster, cluster.first_of_kind)
   return OpCosts(compute_us, work.output_bytes, work.persistent_bytes, work.temporary_bytes,
                  tuple(work.notes), work.executions, work.unknown)
 
@@ -165,13 +167,43 @@ def _device_us(graph: ComputationGraph, device: Device, work: OpWork) -> np.ndar
     products = work.product_types == PRODUCT_TYPES[name]
     flops_per_us[products] = fields["flops_per_us"]
     efficiency[products] = fields.get("efficiency", device.efficiency)
-  # Efficiencies of op types, which override the efficiencies of the device and of products.
-  if device.op_efficiency:
-    efficiency = np.array([device.op_efficiency.get(op_type, own)
-                           for op_type, own in zip(graph.op_types, efficiency)])
+  # Figures of kernels, by name, override the efficiencies of the device and of products.
+  names = [kernel_names(*each) for each in zip(
+      graph.op_types, work.windows.tolist(), work.product_types.tolist())]
+  efficiency = np.array([figure(device.op_efficiency, each, own)
+                         for each, own in zip(names, efficiency.tolist())])
   # Roofline without overlap: us = flops / (flops/us) + bytes / (bytes/us).
   peak_us = work.flops / flops_per_us + work.moved_bytes / best.bytes_per_us
   launches = work.launches_on_gpu if device.type == "GPU" else work.launches
   # Beside its work a kernel takes time to fill the device and to end, [N].
-  start_us = np.array([device.op_start_us.get(op_type, 0.0) for op_type in graph.op_types])
+  start_us = np.array([figure(device.op_start_us, each, 0.0) for each in names])
   return np.where(launches, (peak_us / efficiency + start_us) * work.executions, 0.0)
+
+
+@functools.cache
+def kernel_names(op_type: str, window: int, product_type: int) -> Tuple[str, ...]:
+  """Returns the names under which a device may have figures of a kernel.
+
+  Args:
+    op_type, window, product_type: of the op, as in `OpWork`.
+
+  Returns:
+    Names, of which the first that has a figure counts.
+  """
+  windows = [f" {window}x{window}", ""] if window else [""]
+  types = [f" {name}" for name, number in PRODUCT_TYPES.items() if number == product_type]
+  return tuple(op_type + each + kind for kind in (*types, "") for each in windows)
+
+
+def figure(figures: Mapping[str, float], names: Tuple[str, ...], default: float) -> float:
+  """Returns a figure of a kernel.
+
+  Args:
+    figures: of a device, by name.
+    names: of the kernel; the first that has a figure counts.
+    default: the figure of other kernels.
+
+  Returns:
+    The figure.
+  """
+  return next((figures[name] for name in names if name in figures), default)

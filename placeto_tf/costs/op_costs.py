@@ -16,20 +16,22 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 
 
 def launches_between_us(
-    compute_us: np.ndarray, executions: np.ndarray, cluster: Cluster) -> np.ndarray:
+    compute_us: np.ndarray, executions: np.ndarray, cluster: Cluster, devices: np.ndarray
+) -> np.ndarray:
   """Returns the time of the launches between the runs of each op in a step.
 
   Args:
-    compute_us: [N, K] float64 time of the kernels, 0 where none is launched.
-    executions: [N] float64, the number of runs of each op, each of which is a launch.
+    compute_us: [N, K] float64 time of the kernels of all runs, 0 where none is launched.
+    executions: [N, 1] float64, the number of runs of each op, each of which is a launch.
     cluster: the cluster, whose `op_overhead_us` is the time of a launch.
+    devices: [K] the devices.
 
   Returns:
-    [N, K] float64 us; the simulator adds the launch after the last run.
+    [N, K] float64 us. The simulator adds the launch after the last run; where launches overlap with
+    kernels it is here, because the simulator takes all runs for one kernel.
   """
-  # [N, 1]: n runs have n - 1 launches between them.
-  between = np.maximum(executions - 1, 0)[:, None] * cluster.op_overhead_us
-  return np.where(compute_us > 0, between, 0.0)
+  pause_us = cluster.pause_us(compute_us / np.maximum(executions, 1), devices)
+  return pause_us * np.where(executions > 1, executions - 1 + cluster.overlap[devices], 0.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -63,6 +63,8 @@ class OpWork:
     launches, launches_on_gpu: [N] bool, whether a kernel runs on a CPU, and on a GPU.
     product_types: [N] int32, the DataType of the factors of matrix products and convolutions; 0 for
       other ops.
+    windows: [N] int32, the side of the window of a convolution with stride 1, if convolutions of
+      this window are a kind of kernels (`OpRule.windows`); 0 for other ops.
     temporary_bytes, persistent_bytes: [N] float64.
     executions: [N] float64, the number of runs of the op in a step.
     output_bytes: [O] float64.
@@ -77,6 +79,7 @@ class OpWork:
   launches: np.ndarray  # [N]
   launches_on_gpu: np.ndarray  # [N]
   product_types: np.ndarray  # [N]
+  windows: np.ndarray  # [N]
   temporary_bytes: np.ndarray  # [N]
   persistent_bytes: np.ndarray  # [N]
   executions: np.ndarray  # [N]
@@ -113,6 +116,7 @@ def count_work(
   product_types = np.array(
       [nodes[name].attr[rule_of(op).product].type if rule_of(op).product else 0
        for name, op in zip(graph.op_names, graph.op_types)], dtype=np.int32)
+  windows = np.array([counter.window(nodes[name]) for name in graph.op_names], dtype=np.int32)
   trips, capped = answer.trips, answer.capped
   if trip_count is not None:
     trips, capped = dict.fromkeys(trips, trip_count), ()
@@ -179,8 +183,8 @@ def count_work(
     # A run shows how often each side of a conditional in a loop is taken.
     unsure |= trip_count is None and bool((executions[cheaper] > 1).any())
     executions[cheaper] = 0
-  return OpWork(flops, moved, launches, launches_on_gpu, product_types, temporary, persistent,
-                executions, output_bytes, notes, unknown, unsure)
+  return OpWork(flops, moved, launches, launches_on_gpu, product_types, windows, temporary,
+                persistent, executions, output_bytes, notes, unknown, unsure)
 
 
 class _Counter:
@@ -210,6 +214,17 @@ class _Counter:
     """Returns whether every output of an op is a single element."""
     return all(
         tensor_sizes.num_elements(each.shape) == (1, True) for each in self._outputs.get(name, ()))
+
+  def window(self, node: NodeDef) -> int:
+    """Returns the side of a convolution's window if it is one of `OpRule.windows`, else 0."""
+    sides = rule_of(node.op).windows
+    if not sides or set(node.attr["strides"].list.i) | set(node.attr["dilations"].list.i) != {1}:
+      return 0
+    # The window is in the filter, or in its gradient: [rows, columns, channels, filters].
+    name, port = (node.name, 0) if node.op.endswith("Filter") else parse(node.input[1])
+    tensors = self._outputs.get(name, ())
+    rows, columns = (dim.size for dim in tensors[port].shape.dim[:2])
+    return rows if rows == columns and rows in sides else 0
 
   def variable(self, name: str) -> float:
     """Returns the bytes of a variable; noted where its shape is not fully known."""

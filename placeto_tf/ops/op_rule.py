@@ -79,6 +79,8 @@ class OpRule:
       shape, on any device: constants and variables exist before the step begins, reads of variables
       alias them, and ops that change no element move no bytes.
     kind: the kind of the op's kernels on a GPU, for which a preset may have a measured speed.
+    windows: sides of the square windows of a convolution that, at stride 1, have kernels of their
+      own, whose speed a preset may have, too.
     product: the attribute with the type of the factors, for ops that tensor cores run; else "".
   """
 
@@ -99,6 +101,7 @@ class OpRule:
   hands_on: bool = False
   kernel: bool = True
   kind: str = ""
+  windows: Tuple[int, ...] = ()
   product: str = ""
 
 

@@ -304,9 +304,10 @@ register("BatchMatMulV3 SparseMatMul", product="Ta")
 # Kinds of kernels: types that differ from a timed one by their name or function alone are with it.
 register("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum _FusedMatMul", kind="product")
 register("Conv2D Conv3D _FusedConv2D", kind="convolution")
+register("Conv2DBackpropInput Conv3DBackpropInputV2", kind="gradient of the input")
+register("Conv2DBackpropFilter Conv3DBackpropFilterV2", kind="gradient of the filter")
 register(
-    "Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 Conv3DBackpropFilterV2",
-    kind="gradient of a convolution")
+    "Conv2D _FusedConv2D Conv2DBackpropInput Conv2DBackpropFilter", windows=(1, 3, 5))
 register(
     "Add AddV2 AddN Sub Mul RealDiv Maximum Minimum Neg Abs Square Sqrt Rsqrt Exp Log "
     "SquaredDifference BiasAdd Cast Select SelectV2 Relu ReluGrad Relu6 Relu6Grad LeakyRelu "

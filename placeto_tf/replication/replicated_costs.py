@@ -36,7 +36,7 @@ _MOVES = ("ConcatV2", "SplitV", "Split")
 # Fields of `OpWork` with a number for each op, and their types.
 _OF_OPS = {
     "flops": float, "moved_bytes": float, "temporary_bytes": float, "persistent_bytes": float,
-    "launches": bool, "launches_on_gpu": bool, "product_types": np.int32}
+    "launches": bool, "launches_on_gpu": bool, "product_types": np.int32, "windows": np.int32}
 
 
 def replicated_costs(

@@ -294,7 +294,8 @@ def _calibrated(
     cluster: Cluster, links: Mapping[Tuple[int, int], np.ndarray], overhead_us: float) -> Cluster:
   """Returns the cluster with the measurements in its fields."""
   cluster = dataclasses.replace(
-      cluster, op_overhead_us=overhead_us, ready_order="executor", inline_op_types=INLINE_OP_TYPES)
+      cluster, op_overhead_us=overhead_us, overlapped_launches=False, ready_order="executor",
+      inline_op_types=INLINE_OP_TYPES)
   if not links:
     return cluster
   bandwidth, latency_us = np.array(cluster.bandwidth_bytes_per_us), np.array(cluster.latency_us)

@@ -78,7 +78,7 @@ class Paths(NamedTuple):
     graph, cluster, tables = problem.graph, problem.cluster, problem.simulator.tables
     first_devices, members = np.unique(classes, return_counts=True)
     compute_us = np.ascontiguousarray(tables.compute_us[:, cluster.device_kinds[first_devices]])
-    overhead_us = cluster.op_overhead_us * (compute_us > 0)
+    overhead_us = cluster.pause_us(compute_us, first_devices)
     slowness, latency = _between_classes(cluster, classes, first_devices)
     # All edges between two ops, data or control, make one pair; E pairs in all.
     n = graph.num_ops

@@ -136,8 +136,9 @@ def _weights_us(problem: PlacementProblem, layer: np.ndarray, devices: List[int]
   """
   # A layer's weight is its cost on the fastest kind of device; `balanced_pieces` takes speeds.
   movable = problem.allowed_ops[:, devices].any(axis=1)
-  overhead_us = problem.cluster.op_overhead_us * (problem.costs.compute_us.min(axis=1) > 0)
-  weight = np.where(movable, problem.costs.compute_us.min(axis=1) + overhead_us, 0.0)
+  compute_us, cluster = problem.costs.compute_us, problem.cluster
+  busy_us = compute_us + cluster.pause_us(compute_us, cluster.first_of_kind)
+  weight = np.where(movable, busy_us.min(axis=1), 0.0)
   return np.bincount(layer, weight)
 
 

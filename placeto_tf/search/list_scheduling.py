@@ -103,7 +103,10 @@ class Schedule:
     graph, cluster = problem.graph, problem.cluster
     n, d = graph.num_ops, cluster.num_devices
     self.links = links
-    self.compute_us: List[List[float]] = problem.costs.compute_us[:, cluster.device_kinds].tolist()
+    compute_us = problem.costs.compute_us[:, cluster.device_kinds]  # [N, D]
+    self.compute_us: List[List[float]] = compute_us.tolist()
+    self._busy_us = (
+        compute_us + (cluster.pause_us(compute_us, np.arange(d)) if links else 0.0)).tolist()
     self.inputs, self.consumers = _edges(problem)
     self.device = [-1] * n
     self.end_us = [0.0] * n
@@ -118,7 +121,6 @@ class Schedule:
     # (per transfer, per byte) of the compute queues of the sender and of the receiver.
     self._pack = cluster.sender_us_per_transfer, cluster.sender_us_per_byte
     self._unpack = cluster.receiver_us_per_transfer, cluster.receiver_us_per_byte
-    self._overhead_us = cluster.op_overhead_us if links else 0.0
     # (producer, port, device) -> arrival there; device -1 -> end of one transfer to all devices.
     self._sent_us: Dict[Tuple[int, int, int], float] = {}
     self._set = graph.colocation.tolist()
@@ -211,8 +213,7 @@ class Schedule:
     Returns:
       Compute time and overhead in us; 0 for an op without cost.
     """
-    cost = self.compute_us[op][d]
-    return cost + self._overhead_us if cost > 0 else 0.0
+    return self._busy_us[op][d]
 
   def place(self, op: int, d: int, start_us: float) -> None:
     """Puts an op on a device; books the transfers of its inputs and its time slot.

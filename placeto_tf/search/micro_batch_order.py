@@ -159,8 +159,9 @@ class _Schedule:
     self._in_flight = in_flight
     self._depth = graph.depths.tolist() if first == SHALLOWEST else [0] * n
     self._place = placement.tolist()
-    self._cost_us = costs.compute_us[np.arange(n), cluster.device_kinds[placement]].tolist()
-    self._overhead_us = cluster.op_overhead_us
+    cost_us = costs.compute_us[np.arange(n), cluster.device_kinds[placement]]
+    self._cost_us = cost_us.tolist()
+    self._pause_us = cluster.pause_us(cost_us, placement).tolist()
     # Packing delays a transfer; that it keeps devices busy is left out.
     self._us_per_byte, self._gap_us = cluster.us_per_byte.tolist(), cluster.bus_gap_us
     self._wait_us = (cluster.fixed_us - cluster.bus_gap_us).tolist()
@@ -264,9 +265,8 @@ class _Schedule:
 
   def _end(self, op: int, now: float) -> None:
     """Frees the device after an op, sends its outputs and releases held micro-batches."""
-    device, cost_us = self._place[op], self._cost_us[op]
-    # Ops without cost launch no kernel, and so have no overhead.
-    self._push(now + (self._overhead_us if cost_us else 0.0), self._free, device)
+    device = self._place[op]
+    self._push(now + self._pause_us[op], self._free, device)
     edges = range(self._begin[op], self._begin[op + 1])
     for _, same in itertools.groupby(edges, key=self._ports.__getitem__):
       found = list(same)  # edges of one output

@@ -62,7 +62,7 @@ class Stages:
     # [N0, D] time of each op, with overhead for ops that launch a kernel.
     kinds = cluster.device_kinds[self._devices]
     us = costs.compute_us[:, kinds]
-    us = us + cluster.op_overhead_us * (us > 0)  # [N0, D]
+    us = us + cluster.pause_us(us, np.array(self._devices))  # [N0, D]
     # [L, D] each: work of every micro-batch, and work done once a step.
     self._work_us = _by_layer(found, us * repeated[:, None], count)
     self._once_us = _by_layer(found, us * ~repeated[:, None], count)

@@ -203,14 +203,18 @@ def _launch(count, now, d_count, tables, w):
   for pass_number in range(2):
     for k in range(count):
       x = w.ended[k]
-      # A device that only woke up is not idle; an op without a kernel has no pause.
-      if x < d_count and w.slot_flags[IDLE, x] and w.slot_us[PAUSE, x] > 0.0:
-        launcher = tables.launchers[x]
-        if pass_number == 0:
-          w.device_us[LAUNCHED, launcher] = tables.launch_us + max(
-              now, w.device_us[LAUNCHED, launcher])
-        else:
-          w.slot_us[FREE, x] = max(w.slot_us[FREE, x], w.device_us[LAUNCHED, launcher])
+      # A device that only woke up is not idle.
+      if x >= d_count or not w.slot_flags[IDLE, x]:
+        continue
+      cost = tables.compute_us[w.slot_items[CURRENT, x], tables.kinds[x]]
+      launcher = tables.launchers[x]
+      if cost <= 0.0:  # without a kernel there is no launch
+        continue
+      if pass_number == 0:  # launches begin now, or beside the kernels
+        w.device_us[LAUNCHED, launcher] = tables.launch_us + max(
+            now - tables.overlap[x] * cost, w.device_us[LAUNCHED, launcher])
+      else:
+        w.slot_us[FREE, x] = max(w.slot_us[FREE, x], w.device_us[LAUNCHED, launcher])
 
 
 @inlined
@@ -298,8 +302,9 @@ def _start_next(x, now, d_count, starts, tables, w):
     w.slot_items[HEAD, x] = w.next_op[i]
     cost = tables.compute_us[i, tables.kinds[x]]
     end = start + cost
-    # Ops that launch no kernel pay no overhead.
-    w.slot_us[PAUSE, x] = tables.overhead_us if cost > 0.0 else 0.0
+    # Ops that launch no kernel pay no overhead, and a launch beside the kernel only what is left.
+    w.slot_us[PAUSE, x] = max(
+        tables.overhead_us - tables.overlap[x] * cost, 0.0) if cost > 0.0 else 0.0
   else:
     w.slot_items[HEAD, x] = w.next_segment[i]
     end = start + w.segment_us[i]
@@ -460,7 +465,7 @@ def simulate_range(placements, first, last, tables, workspace, start_us, step_ti
       begin, ready_count = _land(END, now, begin, end, tables, w, ready_count)
       if left == 0:
         break
-      if tables.launch_us > 0.0:
+      if tables.launch_us > 0.0 and tables.overhead_us > 0.0:
         _launch(count, now, d_count, tables, w)
       # ... then ops that became ready are queued ...
       startable_count = _queue_ready(ready_count, place, w, startable_count)

@@ -492,8 +492,9 @@ def _end_op(i, device, place, tables, extensions, w):
 def _end(x, now, place, tables, extensions, w):
   """Ends the op or job of slot x; returns the number of ops that ended, 0 or 1."""
   n = tables.in_degrees.shape[0]
-  pause_us = 0.0
   ops = 0
+  w.state[x] = IDLE
+  w.due[x] = np.inf
   if w.current[x] >= n:  # packing or unpacking ends
     job = w.current[x] - n
     if w.job_ints[job, 0] == PACK:
@@ -505,18 +506,15 @@ def _end(x, now, place, tables, extensions, w):
   else:
     i = w.current[x]
     ops = 1
-    if tables.compute_us[i, tables.kinds[x]] > 0:
-      pause_us = tables.overhead_us
+    # The overhead after an op is a state of its own, in which the slot starts nothing.
+    if tables.compute_us[i, tables.kinds[x]] > 0 and tables.overhead_us > 0:
+      beside_us = tables.overlap[x] * w.op_us[i]
+      launcher = tables.launchers[x]
+      w.launched_us[launcher] = max(
+          now - beside_us, w.launched_us[launcher]) + tables.launch_us
+      w.state[x] = COOLING
+      w.due[x] = now + max(tables.overhead_us - beside_us, 0.0)
     _end_op(i, x, place, tables, extensions, w)
-  # The overhead after an op is a state of its own, in which the slot starts nothing.
-  if now + pause_us > now:
-    launcher = tables.launchers[x]
-    w.launched_us[launcher] = max(now, w.launched_us[launcher]) + tables.launch_us
-    w.state[x] = COOLING
-    w.due[x] = now + pause_us
-  else:
-    w.state[x] = IDLE
-    w.due[x] = np.inf
   return ops
 
 
@@ -744,6 +742,9 @@ def simulate_range(
         x = w.ended[k]
         if x < tables.kinds.shape[0] and w.state[x] == COOLING:
           w.due[x] = max(w.due[x], w.launched_us[tables.launchers[x]])
+          if w.due[x] <= now:  # all was launched beside the kernel
+            w.state[x] = IDLE
+            w.due[x] = np.inf
       # ... then items that became ready are queued ...
       _queue_items(place, tables, extensions, w)
       _queue_transfers(now, place, tables, extensions, w)

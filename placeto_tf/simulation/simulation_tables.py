@@ -49,6 +49,7 @@ class SimulationTables(NamedTuple):
   overhead_us: float
   launchers: np.ndarray  # [D] uint32, the first device that the same process launches to
   launch_us: float
+  overlap: np.ndarray  # [D] float64, 1 where an op's launch overlaps with its kernel, else 0
 
   @property
   def num_ops(self) -> int:
@@ -151,6 +152,7 @@ class SimulationTables(NamedTuple):
         overhead_us=float(cluster.op_overhead_us),
         launchers=_launchers(cluster),
         launch_us=float(cluster.launch_us),
+        overlap=cluster.overlap.copy(),
     )
 
 

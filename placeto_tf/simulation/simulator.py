@@ -97,8 +97,7 @@ class Simulator:
     record, op_us = self.engine.record(workspace), self.engine.op_us(workspace, placements[0])
     self.return_workspace(workspace)
     executions = self.graph.executions if self.costs.executions is None else self.costs.executions
-    # Launches between an op's runs, from its compute time, as for one kind of device, [N, 1].
-    launches_us = launches_between_us(op_us[:, None], executions, self.cluster)[:, 0]
+    launches_us = launches_between_us(op_us, executions, self.cluster, placements[0])
     return SimulationResult(
         self.cluster, placements[0], float(step_time_us[0]), start_us[0],
         start_us[0] + op_us, peak[0], np.minimum(launches_us, op_us), self.engine, record)

@@ -6,8 +6,8 @@
       --preset=h100 --page=gpu_kernels.md
 
 The first writes kernels of all sizes for each type of op, with the work that costs are estimated
-from; the last writes a page: fits of the preset by kind of op, what a fit to half of the kernels
-says of the other half, the preset's time over the measured one, and whole steps.
+from; the last writes a page: the preset's time over the measured one, and whole steps. The fit of
+the preset, by kind of kernel, is fit_presets.py's.
 """
 
 from __future__ import annotations
@@ -157,12 +157,13 @@ def compare(measured: Mapping[str, Any], preset: str) -> pd.DataFrame:
     preset: name of a preset.
 
   Returns:
-    Columns "op", "kind", "type", "size" (flops and bytes), "peak_us" (at the preset's peak),
-    "preset_us" (with its efficiency and start), "plain_us" (with the efficiencies that it has for
-    all ops), "measured_us", "ratio" (preset_us over measured_us) and "efficiency" (peak_us over
+    Columns "op", "type", "peak_us" (at the preset's peak), "preset_us" (with its efficiency and
+    start), "measured_us", "ratio" (preset_us over measured_us) and "efficiency" (peak_us over
     measured_us).
   """
   from placeto_tf.clusters import Cluster
+  from placeto_tf.clusters.device import PRODUCT_TYPES
+  from placeto_tf.costs.estimate import figure, kernel_names
   from placeto_tf.costs.roofline import peak
   from placeto_tf.ops import rule_of
 
@@ -175,65 +176,22 @@ def compare(measured: Mapping[str, Any], preset: str) -> pd.DataFrame:
         continue
       fields = device.product_peaks.get(kind, {}) if kernel["product"] else {}
       plain = fields.get("efficiency", device.efficiency)
-      efficiency = device.op_efficiency.get(kernel["op"], plain)
+      sides = kernel["shapes"][1][:2] if kernel["op"].startswith("Conv2D") else (0, 1)
+      names = kernel_names(
+          kernel["op"], sides[0] * (sides[0] == sides[1] and kernel["strides"] == [1, 1]
+                                    and sides[0] in rule_of(kernel["op"]).windows),
+          PRODUCT_TYPES[kind] * kernel["product"])
+      efficiency = figure(device.op_efficiency, names, plain)
       peak_us = (kernel["flops"] / fields.get("flops_per_us", best.flops_per_us)
                  + size * kernel["moved_bytes"] / best.bytes_per_us)
       rows.append({
-          "op": kernel["op"], "kind": rule_of(kernel["op"]).kind, "type": kind,
-          "size": (kernel["flops"], kernel["moved_bytes"]), "peak_us": peak_us,
-          "preset_us": peak_us / efficiency + device.op_start_us.get(kernel["op"], 0.0),
-          "plain_us": peak_us / plain, "measured_us": kernel[column]})
+          "op": kernel["op"], "type": kind, "peak_us": peak_us,
+          "preset_us": peak_us / efficiency + figure(device.op_start_us, names, 0.0),
+          "measured_us": kernel[column]})
   found = pd.DataFrame(rows)
   found["ratio"] = found["preset_us"] / found["measured_us"]
   found["efficiency"] = found["peak_us"] / found["measured_us"]
   return found
-
-
-def fit(rows: pd.DataFrame) -> Tuple[float, float]:
-  """Fits measured_us = peak_us / efficiency + start_us. Args: rows: of `compare`, of one kind.
-
-  Returns:
-    The efficiency and start_us of the least sum of errors of the logarithm, to two and one digits.
-  """
-  efficiency, start_us = np.meshgrid(np.arange(5, 101) / 100, np.arange(0, 201) / 10)
-  # [rows, starts, efficiencies]
-  found = rows["peak_us"].to_numpy()[:, None, None] / efficiency + start_us
-  error = np.abs(np.log(found / rows["measured_us"].to_numpy()[:, None, None])).sum(axis=0)
-  best = np.unravel_index(error.argmin(), error.shape)
-  return float(efficiency[best]), float(start_us[best])
-
-
-def fits(found: pd.DataFrame) -> pd.DataFrame:
-  """Returns errors of fits by kind of op, for kernels that a fit did not see.
-
-  Args:
-    found: of `compare`. Of each op's sizes in order, the first and the last of every four are one
-      half, the second and the third the other; each half is predicted by the fit of the other.
-
-  Returns:
-    A row for each kind: timings, the fit of all of them, and errors (shares of the measured time)
-    of one efficiency for all ops and of the fit.
-  """
-  rows = []
-  for kind, members in (*found.groupby("kind"), ("all", found)):
-    after = []
-    for _, one in members.groupby("kind"):
-      position = one.groupby("op")["size"].rank(method="dense").astype(int) - 1
-      first = (position % 4).isin((0, 3))
-      for known, other in ((one[first], one[~first]), (one[~first], one[first])):
-        efficiency, start_us = fit(known)
-        after.append(np.abs(
-            (other["peak_us"] / efficiency + start_us) / other["measured_us"] - 1))
-    errors = pd.concat(after)
-    plain = np.abs(members["plain_us"] / members["measured_us"] - 1)
-    fitted = fit(members) if kind != "all" else ("", "")
-    rows.append({
-        "kind of op": kind, "timings": len(members), "efficiency": fitted[0],
-        "start, us": fitted[1], "one efficiency: median error": plain.median(),
-        "one efficiency: largest error": plain.max(),
-        "fit to the other half: median error": errors.median(),
-        "fit to the other half: largest error": errors.max()})
-  return pd.DataFrame(rows).round(2)
 
 
 def whole_steps(steps: Sequence[Mapping[str, Any]], preset: str) -> pd.DataFrame:
@@ -259,7 +217,8 @@ def whole_steps(steps: Sequence[Mapping[str, Any]], preset: str) -> pd.DataFrame
     graph = graphs.load_graph(step["graph"])
     work = work_of(graph)
     us = from_work(graph, cluster, work).compute_us
-    busy_us = (us - launches_between_us(us, work.executions, cluster))[:, 0].sum()
+    busy_us = (us - launches_between_us(
+        us, work.executions[:, None], cluster, cluster.first_of_kind))[:, 0].sum()
     rows.append({
         "graph": f"`{step['graph']}`", "kernels": int(work.executions[us[:, 0] > 0].sum()),
         "kernels of PyTorch": round(step["kernels"]), "estimated, ms": busy_us / 1e3,
@@ -283,10 +242,8 @@ def page(measured: Mapping[str, Any], preset: str) -> str:
       **found.pivot_table("ratio", "op", "type", "median").add_suffix(": median"),
       "lowest": grouped.min(), "highest": grouped.max()}).round(2).reset_index()
   host, bandwidth = cluster.num_devices - 1, cluster.bandwidth_bytes_per_us
-  by_kind, total = fits(found), found["ratio"]
-  last = by_kind.iloc[-1]
+  total = found["ratio"]
   parts: List[Tuple[str, str]] = [
-      ("By kind of op", markdown(by_kind)),
       ("Kernels", markdown(by_op)),
       ("Launches and copies", markdown(pd.DataFrame([
           {"figure": "launch of an op, us", "preset": f"{cluster.op_overhead_us:g}",
@@ -303,12 +260,9 @@ def page(measured: Mapping[str, Any], preset: str) -> str:
   return "\n".join([
       f"# `{preset}` beside a real {machine['name']}", "",
       *textwrap.wrap(
-          "Fits of the preset's form predict kernels that they did not see with a median error of "
-          f"{100 * last['fit to the other half: median error']:.0f} %; one efficiency without a "
-          f"start gave {100 * last['one efficiency: median error']:.0f} %. Estimated time over "
-          f"measured time is {total.median():.2f} in the median, and half of the timings lie "
-          f"between {total.quantile(0.25):.2f} and {total.quantile(0.75):.2f} (below 1 the preset "
-          "is faster than the card).", 118), "",
+          f"Estimated time over measured time is {total.median():.2f} in the median, and half of "
+          f"the timings lie between {total.quantile(0.25):.2f} and {total.quantile(0.75):.2f} "
+          "(below 1 the preset is faster than the card).", 118), "",
       *textwrap.wrap(
           f"{len(measured['kernels'])} kernels of {', '.join(graphs)} were timed alone by "
           f"`scripts/benchmarks/time_kernels.py` ({len(found)} timings in float32 and bfloat16; "

@@ -63,7 +63,7 @@ def test_wrong_field_is_named(fields, message):
     (dict(op_efficiency={"MatMul": -1}), r"op_efficiency\['MatMul'\] of /GPU:0 is -1"),
     (dict(product_peaks={"half": {"flops_per_us": 1}}), "has a type 'half'; expected one"),
     (dict(product_peaks={"float16": {"efficiency": 1}}), "expected flops_per_us and, perhaps"),
-    (dict(product_peaks={"float16": {"flops_per_us": 1, "efficiency": 2}}), "is 2; expected achie"),
+    (dict(product_peaks={"float16": {"flops_per_us": 1, "efficiency": 20}}), "is 20; expected"),
     (dict(memory_bytes=-5), "memory_bytes of /GPU:0 is -5"),
     (dict(name=""), "name is ''"),
     (dict(properties={"type": "gpu"}), r"properties\['type'\] of /GPU:0 is 'gpu'; expec"),

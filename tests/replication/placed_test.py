@@ -78,7 +78,7 @@ def test_costs_of_replicas_are_those_that_counting_their_work_gives(rows, mirror
   np.testing.assert_allclose(derived.compute_us[packed], counted.compute_us[packed], rtol=1e-3)
   np.testing.assert_allclose(derived.persistent_bytes, counted.persistent_bytes)
   np.testing.assert_allclose(derived.output_bytes, counted.output_bytes)
-  assert derived.compute_us.sum() == pytest.approx(counted.compute_us.sum(), rel=0.01)
+  assert derived.compute_us.sum() == pytest.approx(counted.compute_us.sum(), rel=0.02)
 
 
 @pytest.mark.parametrize("mirrored", (False, True))

@@ -18,16 +18,20 @@ def test_chain_on_one_device_pays_the_overhead_between_ops_but_not_at_the_end():
         starts={"a": 0, "b": 3, "c": 7}, step_us=8, sent={})
 
 
-@pytest.mark.parametrize("b_us, hosts, c, d", [
+@pytest.mark.parametrize("b_us, hosts, overlapped, c, d", [
     # a@0-2 and b@0-2 end in one round: launching after both takes 2-5 and 5-8.
-    (2, 1, 8, 8),
+    (2, 1, False, 8, 8),
     # After a 2-5, so that its device is free at 6, as ever; after b 5-8, so that it waits from 7.
-    (3, 1, 6, 8),
+    (3, 1, False, 6, 8),
     # Each host has a process of its own.
-    (2, 2, 6, 6)])
-def test_devices_of_one_host_wait_until_their_process_has_launched(b_us, hosts, c, d):
+    (2, 2, False, 6, 6),
+    # Beside a 0-3, with the rest of the overhead to 4; beside b 3-6. A kernel of 9 hides all but
+    # what is behind the launch for c, which ended before (4-7).
+    (2, 1, True, 6, 6), (3, 1, True, 4, 6), (9, 1, True, 4, 10), (9, 2, True, 4, 9)])
+def test_devices_of_one_host_wait_until_their_process_has_launched(b_us, hosts, overlapped, c, d):
   check({"a": (2, 0), "b": (b_us, 1), "c": (1, 0), "d": (1, 1)}, ["a>c", "b>d"], overhead=4.0,
-        launch_us=3.0, hosts=hosts, starts={"a": 0, "b": 0, "c": c, "d": d})
+        launch_us=3.0, hosts=hosts, overlapped_launches=overlapped,
+        starts={"a": 0, "b": 0, "c": c, "d": d})
 
 
 def test_chain_over_two_devices_waits_for_its_transfers():

@@ -27,7 +27,7 @@ class ExecutorOracle(Oracle):
     running_on = [[None] for _ in devices]
     buses, unpacking = defaultdict(lambda: None), [None for _ in devices]
     arrivals = []  # timers of transfers that a latency delays
-    launched, launching = {}, {}  # device -> the slot whose kernel ended in this round
+    launched, launching, spent_us = {}, {}, {}  # device -> the time of its kernel that just ended
     now = 0.0
 
     def lose(consumers):
@@ -83,7 +83,8 @@ class ExecutorOracle(Oracle):
       if what == "op":
         self.step = now
         op_ended(producer, d)
-        pause_us = self.overhead_us if self.compute_us[producer][self.kinds[d]] else 0.0
+        if self.overhead_us and self.compute_us[producer][self.kinds[d]]:
+          launching[d] = spent_us[producer]
       elif what == "pack":
         unsent[self.link(d, to)].append((producer, port, to))
       elif what == "unpack":
@@ -97,8 +98,6 @@ class ExecutorOracle(Oracle):
           else:
             arrived(producer, port, r)
         pause_us = self.gap_us
-      if what == "op" and now + pause_us > now:
-        launching[d] = slot
       if now + pause_us > now:
         timers[slot] = [now + pause_us, (-1, 0, 0), "pause"]
 
@@ -135,6 +134,7 @@ class ExecutorOracle(Oracle):
               if any(other is not None and other[2] != "pause"
                      for e in devices if e != d for other in running_on[e]):
                 spent += cluster.busy_slowdown * spent
+              spent_us[key[0]] = spent
             else:
               spent = (cluster.sender_us_per_transfer
                        + cluster.sender_us_per_byte * self.size_of(*key[:2]))
@@ -156,7 +156,7 @@ class ExecutorOracle(Oracle):
       due = [entry for entry in running if entry[2][entry[1]][0] == now]
       for entry in sorted(due, key=lambda entry: entry[2][entry[1]][1]):
         end(*entry)
-      for d, free_us in self.pauses(list(launching), now, launched):
-        running_on[d][launching[d]][0] = free_us
+      for d, free_us in self.pauses(launching, now, launched):
+        running_on[d][0] = [free_us, (-1, 0, 0), "pause"] if free_us > now else None
       launching.clear()
     return self.step, starts, transfers

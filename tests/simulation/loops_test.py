@@ -9,7 +9,7 @@ from placeto_tf.costs import OpCosts
 from placeto_tf.graphs import CONTROL, ComputationGraph, load_graph
 from placeto_tf.simulation import Simulator
 
-ROUNDS, BYTES = 5.0, 76_000.0  # of the k80's 7,600 bytes a us: 10 us, and then a gap of 25 us
+ROUNDS, BYTES = 5.0, 76_000.0  # of its 7,600 bytes a us: 10 us, and then a gap of 25 us
 
 
 def chain(executions):
@@ -18,7 +18,7 @@ def chain(executions):
       ["before", "first", "second", "after"], ["Op"] * 4, [1] * 4,
       [(0, 0, 1), (1, 0, 2), (2, 0, 3)], executions=np.array(executions))
   costs = OpCosts(np.full((4, 2), 100.0), np.full(4, BYTES), np.zeros(4), np.zeros(4))
-  return Simulator(graph, costs, Cluster.parse("k80:2"))
+  return Simulator(graph, costs, Cluster.parse("k80_placeto:2"))
 
 
 def test_a_tensor_inside_of_a_loop_is_sent_once_a_round():
@@ -60,7 +60,7 @@ def test_every_op_on_another_device_waits_for_the_signal_that_the_loop_goes_on()
   # One device more costs a gap a round.
   n = split.num_ops
   costs = OpCosts(np.full((n, 2), 1.0), np.zeros(split.num_outputs), np.zeros(n), np.zeros(n))
-  simulator = Simulator(split, costs, Cluster.parse("k80:2"))
+  simulator = Simulator(split, costs, Cluster.parse("k80_placeto:2"))
   place = np.zeros(n, np.int32)
   alone = simulator.simulate(place).step_time_us
   place[split.colocation == split.colocation[split.op_types.index("Sin")]] = 1

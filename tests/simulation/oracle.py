@@ -109,10 +109,9 @@ class Oracle:
           heapq.heappush(heap, (now + duration, producer, port, destination, what, d))
       if not heap:
         return step, starts, transfers
-      now, launching = heap[0][0], []
+      now, launching = heap[0][0], {}
       for event in [heapq.heappop(heap) for _ in range(sum(e[0] == now for e in heap))]:
         _, producer, port, destination, what, d = event
-        pause_us = 0.0
         if what == "device is free":
           free[d] = True
         elif what == "bus is free":
@@ -139,10 +138,8 @@ class Oracle:
             bus_free[link] = True
         else:
           step = now
-          if self.compute_us[producer][self.kinds[d]]:
-            pause_us = self.overhead_us
-          if now + pause_us > now:
-            launching.append(d)
+          if self.overhead_us and self.compute_us[producer][self.kinds[d]]:
+            launching[d] = self.compute_us[producer][self.kinds[d]]
           else:
             free[d] = True
           for out_port, consumers in self.outputs[producer]:
@@ -156,15 +153,19 @@ class Oracle:
               else:
                 buses[self.link(d, destination)].append((producer, out_port, destination))
       for d, free_us in self.pauses(launching, now, launched):
-        heapq.heappush(heap, (free_us, self.n, 0, 0, "device is free", d))
+        free[d] = free_us == now
+        if not free[d]:
+          heapq.heappush(heap, (free_us, self.n, 0, 0, "device is free", d))
 
-  def pauses(self, devices, now, launched):
-    """(device, when it is free) of devices whose kernels ended in one round: GPUs of one host wait
-    until their process has launched to all of them."""
-    for d in devices:
+  def pauses(self, launching, now, launched):
+    """(device, when it is free) of the devices whose kernels, of these times, ended in one round:
+    GPUs of one host wait until their process has launched to all of them."""
+    beside = {d: spent * self.cluster.overlapped_launches for d, spent in launching.items()}
+    for d, beside_us in beside.items():
       host = self.hosts[d]
-      launched[host] = max(now, launched.get(host, 0.0)) + self.launch_us
-    return [(d, max(now + self.overhead_us, launched[self.hosts[d]])) for d in devices]
+      launched[host] = max(now - beside_us, launched.get(host, 0.0)) + self.launch_us
+    return [(d, max(now + max(self.overhead_us - beside_us, 0.0), launched[self.hosts[d]]))
+            for d, beside_us in beside.items()]
 
   def arrival(self, transfers, producer, port, device):
     return transfers[producer, port, device if self.per_destination else -1][1]

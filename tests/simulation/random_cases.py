@@ -69,7 +69,8 @@ def random_case(seed, *, max_ops=14, max_devices=4, floats=False, **extensions):
       else random.choice([1.0, 2.0, 4.0], (d, d)))
   launches = np.random.default_rng([seed, 2])
   if launches.random() < 0.5:
-    extensions = {"launch_us": float(launches.integers(1, 4)),
+    extensions = {"launch_us": float(launches.integers(0, 4)),
+                  "overlapped_launches": bool(launches.random() < 0.5),
                   "hosts": int(launches.integers(1, 3)), **extensions}
   cluster = make_cluster(
       d, bandwidth=bandwidth, latency=times((d, d)), overhead=float(times(1)[0]),

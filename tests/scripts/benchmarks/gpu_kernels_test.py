@@ -59,16 +59,3 @@ def test_a_preset_is_compared_by_kernel_and_type(gpu_kernels):
   assert rows.loc[("AddV2", "float32"), "peak_us"] == pytest.approx(1.0)
   assert rows.loc[("AddV2", "bfloat16"), "peak_us"] == pytest.approx(0.5)
   assert ("MatMul", "bfloat16") not in rows.index
-
-
-def test_a_fit_by_kind_of_op_is_tried_on_the_other_half(gpu_kernels):
-  # Efficiency 0.8 and 3 us of start: both halves give just that.
-  measured = _measured()
-  measured["kernels"] = [
-      {"op": op, "graph": "zoo:a", "flops": 0.0, "moved_bytes": 3.35e6 * size, "product": False,
-       "tf32_us": size / 0.8 + 3.0} for op in ("Conv2D", "MatMul") for size in (1, 3, 10, 30, 100)]
-  found = gpu_kernels.fits(gpu_kernels.compare(measured, "h100")).set_index("kind of op")
-  assert found.loc["product", ["efficiency", "start, us"]].tolist() == [0.8, 3.0]
-  assert found["fit to the other half: largest error"].max() == 0
-  assert found["one efficiency: median error"].min() > 0
-  assert found["timings"].to_dict() == {"convolution": 5, "product": 5, "all": 10}

@@ -1,0 +1,283 @@
+"""Fits the speeds of the presets' kernels to published measurements; compares presets with these.
+
+  scripts/with_env python scripts/benchmarks/fit_presets.py --write
+
+Prints the errors; with --write it writes placeto_tf/clusters/kernels.json.
+
+Kernels give each kind an efficiency and a start. Kernels of K80 are those of an M40, kernels of
+Ampere and Ada cards those of an H100. Whole training steps then scale each card's kernels in three
+groups: convolutions of windows 3x3 and 5x5, other convolutions and products, all other kernels. A
+scale is drawn to the mean of the card's family (`_FAMILIES`), and to 1 where there is none: whole
+steps of the H100 need no scale. Hold-outs leave out all steps of one model on one card.
+
+Sources of the rows of docs/results/data/published.csv (values are us; of links, as stated):
+  deepbench   baidu-research/DeepBench, results/train/*.xlsx at da81ba78 (cuDNN 5 to 7.6)
+  tensorflow  TensorFlow's docs_src/performance/benchmarks.md of 2017 (tf_cnn_benchmarks)
+  lambda      LambdaColdStorage/lambda-tensorflow-benchmark at e086e0e7 (tf_cnn_benchmarks)
+  nvidia      NVIDIA/DeepLearningExamples at 729963dd, READMEs of ResNet-50 v1.5 and BERT
+  dlperf      Oneflow-Inc/DLPerf at c89430ba (ResNet-50 v1.5)
+  u39kun      u39kun/deep-learning-benchmark at 9dc3e36e
+  pull_5518   github.com/tensorflow/models/pull/5518
+  p2p         outputs of CUDA's p2pBandwidthLatencyTest and of NCCL's tests on GitHub
+The kernels of the H100 are docs/results/data/h100_kernels.json (gpu_kernels.py).
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+import math
+import os
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+import pandas as pd
+from absl import flags
+
+from placeto_tf.programs import entry_point
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("records", "docs/results/data/published.csv", "The measurements.")
+flags.DEFINE_string("kernels", "docs/results/data/h100_kernels.json", "Kernels of the H100.")
+flags.DEFINE_bool("write", False, "Whether to write the presets' table.")
+flags.DEFINE_string("page", None, "The page whose tables are printed.")
+
+# Card of the kernels -> float32 and half precision peak in TFLOPS, and 10^9 bytes/s.
+_PEAKS = {"m40": (6.84, 0.0, 288), "p100": (10.6, 0.0, 732), "v100": (15.67, 125.0, 900),
+          "t4": (8.14, 65.0, 320), "h100": (494.5, 989.0, 3350)}
+# Card -> the card of its kernels.
+_KERNELS_OF = {"k80": "m40", "p100": "p100", "v100": "v100", "t4": "t4", "h100": "h100",
+               "a100": "h100", "rtx3090": "h100", "rtxa6000": "h100"}
+_SAME = {"a100_pcie": "a100"}
+# Cards with DeepBench's kernels; Ampere cards whose float32 is as fast as TF32, or half as fast.
+_FAMILIES = {"k80": 0, "p100": 0, "v100": 0, "t4": 0, "rtx3090": 1, "rtxa6000": 1}
+# Model of the records -> spec.
+_MODELS = {
+    "vgg16": "vgg16:optimizer=sgd", "resnet50": "resnet50:optimizer=sgd",
+    "resnet50_v1.5": "resnet50:optimizer=sgd", "resnet152": "resnet152:optimizer=sgd",
+    "inception_v3": "inception_v3:optimizer=sgd", "alexnet": "alexnet:optimizer=sgd",
+    "bert_base": "bert:optimizer=adam", "bert_large": "bert:size=large:optimizer=adam"}
+_SPREAD, _MEANS, _NOISE = 0.25, 0.3, 0.1  # of logarithms: of scales, of families, of steps
+_GRADIENTS = {"forward": "convolution", "input gradient": "gradient of the input",
+              "filter gradient": "gradient of the filter"}
+_LAUNCH_US = 5.7  # the least time of a kernel
+_BATCH = 32  # of the graphs; steps of other batches are scaled from it
+Table = Dict[str, Tuple[float, float]]  # kind of kernel -> efficiency, start in us
+
+
+def fitted(times: Sequence[Tuple[float, float]], power: float) -> Tuple[float, float]:
+  """Returns the efficiency and start that explain times of kernels.
+
+  Args:
+    times: (us at the peak, measured us).
+    power: weights of kernels are their times to this power.
+
+  Returns:
+    The efficiency and the start, in us, of the least sum of errors of the logarithm.
+  """
+  peak_us, us = np.array(times).T
+  efficiency, start_us = np.meshgrid(np.exp(np.arange(-2.5, 1.4, 0.02)), np.arange(0, 20.5))
+  error = np.abs(np.log((peak_us[:, None, None] / efficiency + start_us) / us[:, None, None]))
+  best = np.unravel_index((error * us[:, None, None]**power).sum(axis=0).argmin(), efficiency.shape)
+  return float(efficiency[best]), float(start_us[best])
+
+
+def kernel_tables(records: pd.DataFrame, h100: Sequence[Mapping[str, Any]]) -> Dict[str, Table]:
+  """Returns the tables of cards whose kernels were timed; "CARD half" for half precision."""
+  from placeto_tf.ops import rule_of
+
+  times: Dict[str, Dict[str, List[Tuple[float, float]]]] = collections.defaultdict(
+      lambda: collections.defaultdict(list))
+  for row in records[records["category"] == "kernel"].to_dict("records"):
+    half = row["precision"] == "mixed"
+    kind = "product" if row["model"] == "gemm" else _GRADIENTS[row["mode"]]
+    if row["model"] != "gemm" and row["size"] in ("1x1", "3x3", "5x5") and row["length"] == "1":
+      kind += f" {row['size']}"
+    peaks = _PEAKS[row["card"]]
+    peak_us = (float(row["flops"]) / peaks[half] / 1e6
+               + float(row["bytes"]) / (1 + half) / peaks[2] / 1e3)
+    times[row["card"] + " half" * half][kind].append((peak_us, row["value"]))
+  for row in h100:
+    kind, peaks = rule_of(row["op"]).kind, _PEAKS["h100"]
+    rows, columns = row["shapes"][1][:2] if row["op"].startswith("Conv") else (0, 1)
+    if rows == columns and rows in rule_of(row["op"]).windows and row["strides"] == [1, 1]:
+      kind += f" {rows}x{rows}"
+    for half, column in enumerate(("tf32_us", "bfloat16_us")):
+      if row.get(column):
+        peak_us = row["flops"] / peaks[half * row["product"]] / 1e6 + (
+            row["moved_bytes"] / (1 + half) / peaks[2] / 1e3)
+        # Kernels other than products have one figure for both.
+        times["h100" + " half" * (half and row["product"])][kind].append((peak_us, row[column]))
+  # Whole steps are dominated by long kernels of these kinds.
+  found = {card: {kind: fitted(each, 0.5 * (group(kind) < 2)) for kind, each in kinds.items()}
+           for card, kinds in times.items()}
+  others = {kind: each for kind, each in found["h100"].items() if group(kind) == 2}
+  return {card: {**others, **table} if "half" not in card else table
+          for card, table in found.items()}
+
+
+def group(kind: str) -> int:
+  """Returns the group of a kind of kernel, whose scale is the same: 0, 1 or 2."""
+  if kind.endswith(("3x3", "5x5")):
+    return 0
+  return 1 if kind.startswith(("convolution", "gradient of the", "product")) else 2
+
+
+def _alexnet(batch: int) -> Any:
+  """Builds the AlexNet of tf_cnn_benchmarks for the zoo."""
+  import tensorflow as tf
+
+  from placeto_tf.zoo import image_models, registry
+
+  layers, v1 = image_models.legacy_keras().layers, tf.compat.v1
+  images = v1.placeholder(tf.float32, [batch, 224, 224, 3], name="images")
+  labels = v1.placeholder(tf.int32, [batch], name="labels")
+  x = images
+  for filters, side, stride, pool in (
+      (64, 11, 4, True), (192, 5, 1, True), (384, 3, 1, False), (384, 3, 1, False),
+      (256, 3, 1, True)):
+    x = layers.Conv2D(filters, side, stride, "valid" if stride > 1 else "same",
+                      activation="relu")(x)
+    x = layers.MaxPool2D(3, 2)(x) if pool else x
+  x = layers.Flatten()(x)
+  for _ in range(2):
+    x = tf.nn.dropout(layers.Dense(4096, activation="relu")(x), rate=0.5)
+  loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=labels, logits=layers.Dense(1000)(x)), name="loss")
+  return registry.Model(loss, (images, labels))
+
+
+@functools.cache
+def kernels_of(model: str, length: int) -> pd.DataFrame:
+  """Returns the kernels of a training step of `_BATCH` examples. Args: model, length: of records.
+
+  Returns:
+    Columns "kind", "flops", "bytes", "runs", "product" and "update", of every op with a kernel.
+  """
+  from placeto_tf import graphs
+  from placeto_tf.costs.estimate import work_of
+  from placeto_tf.ops import rule_of
+  from placeto_tf.zoo import image_models, registry
+
+  if "vgg16" not in registry.names():
+    registry.model("alexnet", batch=registry.integer(32))(_alexnet)
+    for name, architecture in (("vgg16", "VGG16"), ("resnet152", "ResNet152")):
+      registry.model(name, batch=registry.integer(32), image=registry.integer(224))(
+          functools.partial(image_models._classifier, architecture))
+  spec = f"zoo:{_MODELS[model]}:batch={_BATCH}"
+  graph = graphs.load_graph(spec + f":steps={length}" if "bert" in spec else spec)
+  work = work_of(graph)
+  kinds = [(rule_of(op).kind or "element-wise") + (f" {side}x{side}" if side else "")
+           for op, side in zip(graph.op_types, work.windows)]
+  found = pd.DataFrame({
+      "kind": kinds, "flops": work.flops, "bytes": work.moved_bytes,
+      "runs": work.launches_on_gpu * work.executions, "product": work.product_types > 0,
+      "update": ["Apply" in op for op in graph.op_types]})
+  return found[found["runs"] > 0]
+
+
+def step_us(row: Mapping[str, Any], table: Table, peaks: Tuple[float, float, float]) -> np.ndarray:
+  """Returns the time of a training step on one card by group of kernels, [3].
+
+  Args:
+    row: of the records.
+    table: of the card; of half precision, too, for a row of it.
+    peaks: as in `_PEAKS`.
+  """
+  kernels = kernels_of(row["model"], int(row["length"] or 128))
+  half = row["precision"] == "mixed"
+  many = np.where(kernels["update"], 1.0, float(row["size"]) / _BATCH)
+  flops_per_us = np.where(half & kernels["product"], peaks[1], peaks[0]) * 1e6
+  moved_bytes = kernels["bytes"] / np.where(half & ~kernels["update"], 2, 1)
+  efficiency, start_us = np.array([table[kind] for kind in kernels["kind"]]).T
+  us = (kernels["flops"] / flops_per_us + moved_bytes / peaks[2] / 1e3) * many / efficiency
+  us = kernels["runs"] * np.maximum(us + start_us, _LAUNCH_US)
+  return np.bincount(kernels["kind"].map(group), us, minlength=3)
+
+
+def scales_of(steps: Sequence[Tuple[str, str, np.ndarray, float]]) -> Dict[str, np.ndarray]:
+  """Fits the scales of each card.
+
+  Args:
+    steps: card, model, [3] us by group before scaling, measured us.
+
+  Returns:
+    Card -> [3] factors of efficiencies.
+  """
+  from scipy import optimize
+
+  cards = list(_KERNELS_OF)
+  weight = collections.Counter((card, model) for card, model, _, _ in steps)
+  families = np.array([_FAMILIES.get(card, 2) for card in cards])
+
+  def errors(values: np.ndarray) -> np.ndarray:
+    means, own = values[:6].reshape(2, 3), values[6:].reshape(-1, 3)
+    wrong = [math.log((us * np.exp(-own[cards.index(card)])).sum() / measured_us)
+             / _NOISE / weight[card, model]**0.5 for card, model, us, measured_us in steps]
+    drawn = own - np.append(means, np.zeros((1, 3)), axis=0)[families]
+    return np.concatenate([(means / _MEANS).ravel(), (drawn / _SPREAD).ravel(), np.array(wrong)])
+
+  found = optimize.least_squares(errors, np.zeros(3 * len(cards) + 6)).x[6:].reshape(-1, 3)
+  return dict(zip(cards, np.exp(found)))
+
+
+def main() -> None:
+  """Writes the table, or prints errors."""
+  from placeto_tf.clusters.presets import PRESETS
+  from placeto_tf.costs.roofline import peak
+
+  entry_point.import_tensorflow_quietly()
+  records = pd.read_csv(FLAGS.records, keep_default_na=False)
+  with open(FLAGS.kernels, encoding="utf-8") as file:
+    tables = kernel_tables(records, json.load(file)["kernels"])
+
+  def peaks_of(card: str) -> Tuple[float, float, float]:
+    device = PRESETS[card].device
+    half = device.product_peaks.get("float16", {"flops_per_us": 0.0})["flops_per_us"]
+    return peak(device).flops_per_us / 1e6, half / 1e6, peak(device).bytes_per_us / 1e3
+
+  rows = records.query("category == 'step' and gpus == 1 and mode == 'training'")
+  rows = rows[(rows["precision"] != "mixed") & ~rows["note"].str.contains(
+      "without TF32|odd|no update") & rows["card"].map(lambda card: _SAME.get(card, card)).isin(
+          list(_KERNELS_OF))]
+  # Measurements of one step on several machines are one step.
+  names = ["card", "model", "size", "length", "precision", "xla"]
+  rows = rows.groupby(names)["value"].agg(lambda us: float(np.exp(np.log(us).mean())))
+  steps = []
+  for row in rows.reset_index().to_dict("records"):
+    card = _SAME.get(row["card"], row["card"])
+    steps.append((card, row["model"], step_us(
+        row, tables[_KERNELS_OF[card]], peaks_of(row["card"])), row["value"]))
+  scales = scales_of(steps)
+  print(pd.DataFrame(scales).T.round(2))
+  ratios = []
+  for held in sorted({each[:2] for each in steps}):
+    without = scales_of([each for each in steps if each[:2] != held])
+    ratios += [(*held, *(measured_us / (us / each[held[0]]).sum() for each in (without, scales)))
+               for card, model, us, measured_us in steps if (card, model) == held]
+  found = pd.DataFrame(ratios, columns=["card", "model", "held out", "fitted"])
+  print(found.round(2).to_string())
+  for column in ("held out", "fitted"):
+    error = (found[column] - 1).abs()
+    print(f"{column}: {(error <= 0.25).sum()} of {len(error)} steps within 25 %, "
+          f"median error {error.median():.2f}")
+  if FLAGS.write:
+    written = {}
+    for card, source in _KERNELS_OF.items():
+      written[card] = {
+          precision: {kind: [round(efficiency * float(scales[card][group(kind)]), 3), start_us]
+                      for kind, (efficiency, start_us) in sorted(tables[name].items())}
+          for precision, name in (("float32", source), ("half", f"{source} half"))
+          if name in tables}
+    text = ",\n".join(
+        f" {json.dumps(card)}: {{\n" + ",\n".join(
+            f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in each.items()) + "}"
+        for card, each in written.items())
+    with open(os.path.join("placeto_tf", "clusters", "kernels.json"), "w",
+              encoding="utf-8") as file:
+      file.write(f"{{\n{text}\n}}\n")
+
+
+if __name__ == "__main__":
+  entry_point.run_program(main)
