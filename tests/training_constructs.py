@@ -54,6 +54,20 @@ def refused(why):
   return add
 
 
+def old_control_flow(function):
+  """Adds a construct with the loops, branches and arrays of TensorFlow 1."""
+
+  def build():
+    v1.disable_control_flow_v2()
+    try:
+      return CONSTRUCTS[function.__name__]()
+    finally:
+      v1.enable_control_flow_v2()
+
+  CONSTRUCTS[f"{function.__name__}_of_old_control_flow"] = build
+  return function
+
+
 def variable(name, shape, value=None, dtype=tf.float32, trainable=True, resource=True):
   """A variable that begins with the same numbers in every graph."""
   generator = np.random.default_rng(zlib.crc32(name.encode()))
@@ -678,16 +692,11 @@ def loss_kept_in_a_branch_that_is_not_taken(x, y):
       steps > 1000.0, lambda: v1.assign(late, loss), lambda: tf.identity(late)))
 
 
-@construct
-def branch_of_old_control_flow():
-  v1.disable_control_flow_v2()
-  try:
-    x, y = inputs()
-    p = network(x)
-    return finish(v1.cond(tf.reduce_any(x > 2.0), lambda: square_error(p, y),
-                          lambda: tf.reduce_mean(tf.abs(p - y))))
-  finally:
-    v1.enable_control_flow_v2()
+@old_control_flow
+@loss
+def branch(x, y, p):
+  return tf.cond(tf.reduce_any(x > 2.0), lambda: square_error(p, y),
+                 lambda: tf.reduce_mean(tf.abs(p - y)))
 
 
 @construct
@@ -701,25 +710,15 @@ def step_skipped_by_a_norm(x, y):
   return [tf.identity(loss, name="loss"), norm]
 
 
-@construct
-def loop_until_the_maximum_is_small():
-  v1.disable_control_flow_v2()
-  try:
-    x, y = inputs()
-    found = v1.while_loop(
-        lambda a: tf.reduce_max(tf.abs(a)) > 0.5, lambda a: a * 0.7, [network(x)])
-    return finish(square_error(found, y))
-  finally:
-    v1.enable_control_flow_v2()
-
-
+@old_control_flow
 @loss
-def functional_loop_until_the_maximum_is_small(x, y, p):
+def loop_until_the_maximum_is_small(x, y, p):
   found = tf.while_loop(lambda a: tf.reduce_max(tf.abs(a)) > 0.5, lambda a: [a * 0.7],
                         [p], maximum_iterations=20)[0]
   return square_error(found, y)
 
 
+@old_control_flow
 @loss
 def loop_over_time(x, y, p):
   w = variable("step", [3, 3])
@@ -728,6 +727,7 @@ def loop_over_time(x, y, p):
   return square_error(found, y)
 
 
+@old_control_flow
 @construct
 def attention_over_sequences_of_their_own_lengths():
   x, y = (v1.placeholder(tf.float32, [None, *shape], name=name) for name, shape in (
@@ -741,6 +741,25 @@ def attention_over_sequences_of_their_own_lengths():
       tf.reduce_sum(states * weights[:, :, None], 1) @ variable("w", [8, 3]), y))
 
 
+@old_control_flow
+@construct
+def decoder_that_looks_up_rows_in_its_loop():
+  x, y = (v1.placeholder(tf.float32, [None, size], name=name) for name, size in (
+      ("x", 4), ("y", 3)))
+  ids = tf.transpose(v1.placeholder(tf.int32, [None, 5], name="labels"))
+  rows, w = variable("rows", [12, 4]), variable("step", [4, 4])
+
+  def step(i, state, written):
+    state = tf.tanh(state @ w + tf.nn.embedding_lookup(rows, ids[i]))
+    return i + 1, state, written.write(i, state)
+
+  _, state, written = tf.while_loop(
+      lambda i, *_: i < 5, step, (0, x, tf.TensorArray(tf.float32, 5)), maximum_iterations=5)
+  states = tf.reduce_mean(written.stack(), 0) + state
+  return finish(square_error(states @ variable("w", [4, 3]), y))
+
+
+@old_control_flow
 @construct
 def conditional_random_field_by_a_scan():
   x = v1.placeholder(tf.float32, [None, 6, 5], name="x")

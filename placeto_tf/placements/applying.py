@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Tuple
+from typing import TYPE_CHECKING, Any, Iterable, List, Mapping, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError, counted, listed
@@ -17,7 +17,6 @@ from placeto_tf.graphs.concrete_functions import (
 )
 from placeto_tf.graphs.files import format_of
 from placeto_tf.graphs.functions import inline_functions, keep_known_classes
-from placeto_tf.graphs.traversal import reachable
 from placeto_tf.placements.belonging import check_shapes
 from placeto_tf.placements.node_devices import (
   canonical_devices,
@@ -101,37 +100,26 @@ def _free_functions(graph: tf.Graph, names: Iterable[str]) -> None:
   import tensorflow as tf
 
   known, graph_def = list(dict.fromkeys(names)), graph.as_graph_def()
-  functions = {each.signature.name: each for each in graph_def.library.function}
-  callers: Dict[str, List[str]] = {}
-  for name, function in functions.items():
-    for callee in (each for node in function.node_def for each in _callees(node.attr)):
-      callers.setdefault(callee.name, []).append(name)
-  # Functions with such a device, and all functions that call them.
-  changed = reachable([name for name, function in functions.items() if any(
-      node.device and device_names.find_device(known, node.device) is None
-      for node in function.node_def)], lambda name: callers.get(name, ()))
-  if not changed:
+  foreign = [node for function in graph_def.library.function for node in function.node_def
+             if node.device and device_names.find_device(known, node.device) is None]
+  if not foreign:
     return
-  taken = set(functions)
-  fresh = {name: tensor_names.fresh(f"{name}_placed", taken) for name in sorted(changed)}
-  copies = type(graph_def)(versions=graph_def.versions)
-  for name in fresh:
-    function = copies.library.function.add()
-    function.CopyFrom(functions[name])
-    function.signature.name = fresh[name]
-    for node in function.node_def:
-      if node.device and device_names.find_device(known, node.device) is None:
-        node.device = ""
-      for callee in _callees(node.attr):
-        callee.name = fresh.get(callee.name, callee.name)
+  for node in foreign:
+    node.device = ""
+  taken = {function.signature.name for function in graph_def.library.function}
+  fresh = {name: tensor_names.fresh(f"{name}_placed", taken) for name in sorted(taken)}
+  for function in graph_def.library.function:
+    function.signature.name = fresh[function.signature.name]
+    for callee in (each for node in function.node_def for each in _callees(node.attr)):
+      callee.name = fresh.get(callee.name, callee.name)
+  graph_def.library.ClearField("gradient")  # gradients have been made
   with graph.as_default():
-    tf.graph_util.import_graph_def(copies, name="")
+    tf.graph_util.import_graph_def(
+        type(graph_def)(versions=graph_def.versions, library=graph_def.library), name="")
   for node in graph_def.node:
     for key, value in node.attr.items():
-      callees = _callees({key: value})
-      if any(callee.name in fresh for callee in callees):
-        for callee in callees:
-          callee.name = fresh.get(callee.name, callee.name)
+      for callee in _callees({key: value}):
+        callee.name = fresh.get(callee.name, callee.name)
         graph.get_operation_by_name(node.name)._set_attr(key, value)
 
 

@@ -15,6 +15,7 @@ from placeto_tf.graphs import analysis_graph_def, loops
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.graphs.tensor_names import parse
 from placeto_tf.graphs.traversal import reachable
+from placeto_tf.ops import rule_of
 
 Tensor = Tuple[int, int]
 Shape = Optional[Tuple[Optional[int], ...]]
@@ -22,11 +23,12 @@ Shape = Optional[Tuple[Optional[int], ...]]
 _PASSING = (*loops.PASSING, "StopGradient", "Snapshot", "Cast", "PreventGradient", "CheckNumerics")
 _INT32, _TEXT, _INT64 = 3, 7, 9
 _PASSES_SHAPES = (*loops.ENTER, *loops.EXIT, *loops.NEXT, *loops.SWITCH)
-# Outputs that are elements of a list, and ops whose first input and output is the list.
-_ELEMENTS = (("TensorListPopBack", 1), ("TensorListGetItem", 0))
+# Ops whose first input and output is a list, or the handle of an array; an array of gradients has
+# elements of the same shapes as its array.
 _PASSES_LISTS = frozenset((
     *loops.PASSING, *loops.EXIT, *loops.NEXT, *loops.MERGE, "ZerosLike", "TensorListPushBack",
-    "TensorListPopBack", "TensorListSetItem", "TensorListResize"))
+    "TensorListPopBack", "TensorListSetItem", "TensorListResize", "TensorArrayGradV3"))
+_POPPED = (("TensorListPopBack", 1), ("StackPopV2", 0), ("StackPop", 0))
 _KEPT = "dataflow"
 
 
@@ -152,14 +154,18 @@ class Dataflow:
   def _computed_shape(self, tensor: Tensor) -> Shape:
     """Returns the shape that follows from the known shapes and values of an op's inputs."""
     op, port = tensor
-    if (self.types[op], port) in _ELEMENTS:
-      return self._element_shape(tensor)
-    if self.types[op] == "TensorListStack":
-      element, made = self._element_shape(tensor), self.list_of(self.inputs[op][0])
+    takes = rule_of(self.types[op]).takes
+    if takes is not None and takes[2] == port:
+      element = self._element_shape(tensor)
+      if element is None or not takes[1]:
+        return element
+      if self.types[op] != "TensorListStack":  # as many elements as there are indices
+        return ((self.shape(self.inputs[op][1]) or (None,))[0], *element)
+      made = self.list_of(self.inputs[op][0])
       # A list that is reserved keeps its length, if no list of the graph is resized.
       length = self.value(self.inputs[made][1]) if (
           self.types[made] == "TensorListReserve" and not self._resizes_lists) else None
-      return None if element is None else (None if length is None else int(length), *element)
+      return (None if length is None else int(length), *element)
     value = self.value(tensor) if self._is_whole_number(tensor) else None
     if value is not None:
       return value.shape
@@ -168,8 +174,10 @@ class Dataflow:
     if self.types[op] in loops.MERGE:
       entered = self.shape(self.inputs[op][0])
       back = [each for each in self.inputs[op] if self.types[each[0]] in loops.NEXT]
-      if port or not back or entered is None or None in entered or op in self._changing:
+      if port or entered is None or None in entered or op in self._changing:
         return None
+      if not back:  # of a branch
+        return entered if {entered} == set(map(self.shape, self.inputs[op])) else None
       self._kept[op] = back[0]
       return entered
     if op not in self._inferred:
@@ -204,7 +212,7 @@ class Dataflow:
   def _element_shape(self, tensor: Tensor) -> Shape:
     """Returns the shape of an element of a list, from the shapes of all elements put into it."""
     found: Optional[List[Optional[int]]] = None
-    for each, is_list in self._added.get(self.list_of(self.inputs[tensor[0]][0]), ()):
+    for each, is_list in self.added(self.list_of(self.inputs[tensor[0]][0])):
       shape = self.shape(each)
       if shape is None:
         return None
@@ -217,15 +225,19 @@ class Dataflow:
     return None if found is None else tuple(found)
 
   def pushed(self, tensor: Tensor) -> Optional[Tensor]:
-    """Returns the tensor whose push a TensorListPopBack undoes; None if unknown."""
-    if self.types[tensor[0]] != "TensorListPopBack" or tensor[1] != 1:
+    """Returns the tensor whose push a TensorListPopBack or StackPop undoes; None if unknown."""
+    if (self.types[tensor[0]], tensor[1]) not in _POPPED:
       return None
     # A list with several pushes does not tell which element is popped.
-    added = self._added.get(self.list_of(self.inputs[tensor[0]][0]), ())
+    added = self.added(self.list_of(self.inputs[tensor[0]][0]))
     return added[0][0] if len(added) == 1 and not added[0][1] else None
 
+  def added(self, made: int) -> Sequence[Tuple[Tensor, bool]]:
+    """Returns (tensor, whether its rows are elements) of all tensors put into what an op made."""
+    return self._added.get(made, ())
+
   def list_of(self, tensor: Tensor) -> int:
-    """Returns the op that made a list, followed back through loops and writes."""
+    """Returns the op that made a list, stack or array, followed back through loops and writes."""
     seen: Set[int] = set()
     while self.types[tensor[0]] in _PASSES_LISTS and tensor[0] not in seen:
       seen.add(tensor[0])
@@ -243,11 +255,13 @@ class Dataflow:
     """Returns op that made a list -> (tensor put into the list, whether its rows are elements)."""
     found: Dict[int, List[Tuple[Tensor, bool]]] = {}
     for op, op_type in enumerate(self.types):
-      if op_type in ("TensorListPushBack", "TensorListSetItem"):
-        data = self.inputs[op]
-        found.setdefault(self.list_of(data[0]), []).append((data[-1], False))
-      elif op_type == "TensorListFromTensor":
-        found.setdefault(op, []).append((self.inputs[op][0], True))
+      puts = rule_of(op_type).puts
+      if puts is not None and max(puts[0] or 0, puts[1]) < len(self.inputs[op]):
+        container = (op, 0) if puts[0] is None else self.inputs[op][puts[0]]
+        if self.types[self.origin(container)[0]] == "TensorArrayGradV3":
+          continue  # the array's own elements tell the shape
+        made = self.list_of(container)
+        found.setdefault(made, []).append((self.inputs[op][puts[1]], puts[2] < 0))
     return found
 
   def _is_whole_number(self, tensor: Tensor) -> bool:

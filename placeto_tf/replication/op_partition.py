@@ -14,7 +14,7 @@ from typing import Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.op_defs import REF
-from placeto_tf.ops import QUOTIENTS
+from placeto_tf.ops import QUOTIENTS, rule_of
 from placeto_tf.replication import exponents, op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.propagation import Propagated
@@ -36,6 +36,9 @@ from placeto_tf.replication.specs import (
 ROWS, FIRST = "rows", "first"
 
 _PASSING = ("Identity", "StopGradient", "Snapshot", "PreventGradient")
+# First parts of types that pass values on through lists, arrays, loops and branches.
+_PASSING_ON = ("TensorList", "TensorArray", "Stack", "Enter", "Exit", "Merge", "Switch",
+               "NextIteration", "Identity")
 # Op types that may follow the sum, where the other operand is equal in all replicas.
 _SCALING = ("Mul", *QUOTIENTS, "Add", "AddV2", "Sub")
 
@@ -333,8 +336,29 @@ class _Partitioner:
     return self._error(tensor[0], f"{why}, of which {self._named(consumer)} needs one value")
 
   def _error(self, op: int, why: str) -> GraphError:
-    return GraphError(f"op {self._named(op)} {why}; take it out of the training step, or train "
-                      "with one replica")
+    forward = self._users_op(op)
+    gradient = "" if forward == op else "the gradient behind "
+    remedy = "" if gradient else "take it out of the training step, or "
+    return GraphError(f"{gradient}op {self._named(forward)} {why}; {remedy}train with one replica")
+
+  def _users_op(self, op: int) -> int:
+    """Returns the op that a user knows: of a gradient, the op that it belongs to."""
+    flow = self._flow
+    _, gradient, path = flow.graph.op_names[op].rpartition("gradients/")
+    parts = path.split("/") if gradient else []
+    # "gradients/a/b_grad/c": the op "a/b".
+    while parts and (found := flow.graph.op_index.get("/".join(parts).rpartition("_grad")[0])) is (
+        None):
+      parts.pop()
+    at = found if parts else op
+    # Ops of arrays and loops pass on what other ops compute.
+    seen: Set[int] = set()
+    while flow.inputs[at] and flow.types[at].startswith(_PASSING_ON) and at not in seen:
+      seen.add(at)
+      rule = rule_of(flow.types[at])
+      added = flow.added(flow.list_of(flow.inputs[at][0])) if rule.takes else ()
+      at = (added[0][0] if added else flow.inputs[at][rule.puts[1] if rule.puts else 0])[0]
+    return at
 
   def _named(self, op: int) -> str:
     return f"{self._flow.graph.op_names[op]!r} ({self._flow.types[op]})"

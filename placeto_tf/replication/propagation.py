@@ -50,7 +50,9 @@ _CONTAINER_SHAPES = (
     "TensorListElementShape", "TensorListLength", "TensorArraySizeV3", "OptionalHasValue")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _EMPTY_LISTS = ("TensorListReserve", "EmptyTensorList")
-_PUSHES, _POPS = ("StackPushV2", "StackPush"), ("StackPopV2", "StackPop")
+_HANDLES = ("Stack", "TensorArray")  # types of ops on containers that have a handle
+_PUSHES = ("StackPushV2", "StackPush")  # output the tensor that they put into the stack
+_FLOW = Container(REPLICATED)  # of an array: the order of its writes and reads
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 _OF_TWO_SHAPES = ("BroadcastGradientArgs", "Equal", "NotEqual", "Less")
 # Ops through which the keys of random ops pass.
@@ -129,18 +131,27 @@ def propagate(
           merged).run()
     except GlobalValueInLoop as needs:
       # The loop needs global values: it runs once for all replicas. Follow the batch again.
-      merged |= _with_inner(flow, *needs.args)
+      merged |= _with_linked(flow, *needs.args)
 
 
-def _with_inner(flow: Dataflow, frame: str) -> Set[str]:
-  """Returns a loop, the loops around it, and all loops inside any of these."""
+def _with_linked(flow: Dataflow, frame: str) -> Set[str]:
+  """Returns a loop, the loops around it and inside, and those that use the same stacks or arrays.
+
+  A stack or array holds a value for each round, so all its loops have the same replicas.
+  """
 
   def outermost(each: str) -> str:
     while flow.frame_parents.get(each):
       each = flow.frame_parents[each]
     return each
 
-  return {each for each in flow.frame_parents if outermost(each) == outermost(frame)}
+  users: Dict[int, Set[str]] = collections.defaultdict(set)  # op that made it -> loops
+  for op, op_type in enumerate(flow.types):
+    if op_type.startswith(_HANDLES) and flow.inputs[op] and flow.frames[op]:
+      users[flow.list_of(flow.inputs[op][0])].add(outermost(flow.frames[op]))
+  linked = reachable([outermost(frame)], lambda each: [
+      other for loops in users.values() if each in loops for other in loops])
+  return {each for each in flow.frame_parents if outermost(each) in linked}
 
 
 def _copied(
@@ -211,7 +222,7 @@ class _Propagation:
     self._specs: Dict[int, Optional[List[Spec]]] = {}
     self._fixes: Dict[Tuple[int, int], Fix] = {}
     self._once: Set[int] = set()
-    self._pushed: Dict[int, Spec] = {}  # stack op -> spec of its elements
+    self._contents: Dict[Tuple[str, int], Spec] = {}  # handle -> spec of its elements
     self._statistics: Set[int] = set()
     self._refused: Dict[int, Unknown] = {}
 
@@ -260,8 +271,8 @@ class _Propagation:
         return
       for op in unknown:
         self._specs[op] = None
-      self._pushed = {
-          stack: spec for stack, spec in self._pushed.items() if not is_unknown(spec)}
+      self._contents = {
+          handle: spec for handle, spec in self._contents.items() if not is_unknown(spec)}
 
   def _pass(self, order: Sequence[int], most: int) -> None:
     for _ in range(most):
@@ -282,9 +293,8 @@ class _Propagation:
     op_type = self._flow.types[op]
     known = [tensor[0] not in self._specs or self._specs[tensor[0]] is not None
              for tensor in self._flow.inputs[op]]
-    if op_type in _POPS:
-      stack = self._flow.origin(self._flow.inputs[op][0])[0]
-      return all(known) and stack in self._pushed
+    if rule_of(op_type).takes and (handle := self._handle(op)) is not None:
+      return all(known) and handle in self._contents
     # A Merge is followed as soon as one of its inputs is known.
     return any(known) or not known if op_type in MERGE else all(known)
 
@@ -345,8 +355,12 @@ class _Propagation:
     if op_type in _CONTAINER_SHAPES:
       return [REPLICATED] * width
     rule = rule_of(op_type)
-    if rule.puts or rule.takes or op_type in _PUSHES or op_type in _POPS:
-      return self._container(op, given, width)
+    if rule.puts or rule.takes or op_type.startswith("TensorArrayGrad"):
+      view = Inputs(flow, self._scaling, op, given)
+      self._take_own_rows(view)
+      found = self._container(op, view.specs, width)
+      self._note(view, found)
+      return found
     unknown = next((each for each in given if isinstance(each, Unknown)), None)
     # The shape of a tensor can be known even if its spec is `Unknown`.
     if unknown is not None and (op_type not in _SHAPES or op_type != "Rank" and any(
@@ -737,33 +751,50 @@ class _Propagation:
     return Partial("sum", exponent)
 
   def _container(self, op: int, inputs: List[Spec], width: int) -> List[Spec]:
+    """Returns the specs of the outputs of an op that puts a tensor into a container, or takes one.
+
+    Lists are values, whose spec is that of their content. Stacks and arrays (`TensorArray`) are
+    handles: all tensors that are put in through a handle have one spec.
+    """
     flow, op_type = self._flow, self._flow.types[op]
-    if op_type in _PUSHES:
-      stack = flow.origin(flow.inputs[op][0])[0]
-      before = self._pushed.get(stack)
-      # A stack has one spec for all tensors that are pushed to it.
-      self._pushed[stack] = inputs[1] if before is None else merged_spec((before, inputs[1]), op)
-      return [inputs[1]]
-    if op_type in _POPS:
-      return [self._pushed.get(flow.origin(flow.inputs[op][0])[0], REPLICATED)]
-    rule = rule_of(op_type)
+    rule, handle = rule_of(op_type), self._handle(op)
+    if rule.puts is None and rule.takes is None:
+      return [REPLICATED, _FLOW]  # the array of the gradients of an array
     if rule.puts is not None:
       # Numbers of the container input and the element input, and the axes that an element gains
       # in the container.
       container, tensor, growth = rule.puts
       before = inputs[container] if container is not None else REPLICATED
       content = _moved(inputs[tensor], growth, op)
-      if self._is_zero(flow.inputs[op][tensor]):
+      if self._is_zero(flow.inputs[op][tensor]) and op_type not in _PUSHES:
         content = with_exponent(content, FREE)
       old = [before.content] if isinstance(before, Container) else []
+      if handle is not None:
+        old = [self._contents[handle]] if handle in self._contents else []
+        self._contents[handle] = merged_spec((*old, content), op)
+        return [inputs[tensor] if op_type in _PUSHES else _FLOW]
       return [Container(merged_spec((*old, content), op))] * width
     assert rule.takes is not None
     # Number of the container input, the axes that an element gains outside of the container, and
     # the output port of the element.
     container, growth, port = rule.takes
-    box = inputs[container]
+    box = inputs[container] if handle is None else Container(self._contents[handle])
     content = _moved(box.content if isinstance(box, Container) else REPLICATED, growth, op)
     return [content if i == port else box for i in range(width)]
+
+  def _handle(self, op: int) -> Optional[Tuple[str, int]]:
+    """Returns the stack or array that an op reads or writes; None for an op on lists.
+
+    An array of gradients is the array and the name of the gradient.
+    """
+    flow, name = self._flow, ""
+    if not flow.types[op].startswith(_HANDLES):
+      return None
+    made = flow.origin(flow.inputs[op][0])[0]
+    while flow.types[made].startswith("TensorArrayGrad"):
+      name += f"/{flow.attr(made, 'source').s.decode()}"
+      made = flow.origin(flow.inputs[made][0])[0]
+    return name, made
 
 
 def _moved(spec: Spec, growth: int, op: int) -> Spec:

@@ -27,7 +27,7 @@ from placeto_tf.graphs.exported_protos import state_shapes, with_nodes
 from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT, SWITCH
 from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.shapes import ITERATORS, PLACEHOLDERS, set_shape
-from placeto_tf.ops import QUOTIENTS
+from placeto_tf.ops import QUOTIENTS, rule_of
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import (
   Dataflow,
@@ -50,7 +50,8 @@ Change = Tuple[bool, int]
 _TAKEN = "QueueDequeue"  # first part of the types of ops whose second input is the batch size
 # Ops of loops and branches, which pass a value on; the graph is built without loops.
 _PASSING = (*ENTER, *EXIT, *NEXT, *SWITCH)
-_STALE = ("_class", "_output_shapes")  # attributes of the ops and shapes of the original graph
+# Attributes of the ops and shapes of the original graph.
+_STALE = ("_class", "_output_shapes", "element_shape")
 _MAX_ENTRIES = 64  # of a constant that may be a shape
 _MAX_CONSTANTS = 50  # that are tried for one input of an op
 _MAX_BUILT = 100_000  # ops that are built in all, in about 15 seconds
@@ -107,6 +108,9 @@ class Rebatching:
     for op in sorted(self._sources):
       if flow.types[op] in (*PLACEHOLDERS, *ITERATORS):
         self._resize_source(op)
+    for op, op_type in enumerate(flow.types):
+      if op_type in ("TensorArrayV3", "TensorArrayGatherV3"):
+        self._resize_elements(op)
     if counts:
       reached = closure(set(self._sources), flow.consumers)
       for op in flow.order:
@@ -178,6 +182,13 @@ class Rebatching:
     if registered_op_def(op_type) is None or any(
         attr.HasField("func") or attr.list.func for attr in node.attr.values()):
       return [self._source(tensor, None) for tensor in tensors]
+    if op_type.startswith(("Stack", "TensorArray")) and rule_of(op_type).takes is not None:
+      shapes = [self._made[each[0]][each[1]].shape[is_list:] for each, is_list in flow.added(
+          flow.list_of(flow.inputs[op][0])) if each[0] in self._made]
+      shape = shapes[0] if shapes and shapes[0].rank is not None else None
+      if shape is not None and rule_of(op_type).takes[1]:  # as many elements as there are indices
+        shape = data[1].shape.concatenate(shape)
+      return [self._source(tensors[0], shape)]
     attrs = {key: value for key, value in node.attr.items() if key not in _STALE}
     made = list(self._graph.create_op(op_type, data, attrs=attrs).outputs)
     # Kernels compare these shapes, though shape functions do not.
@@ -345,6 +356,19 @@ class Rebatching:
     elif shapes[0] is not None:
       set_shape(self._node(op).attr["shape"], shapes[0])
 
+  def _resize_elements(self, op: int) -> None:
+    """States the shape of an array's elements at the other batch."""
+    flow, dims = self._flow, self._flow.attr(op, "element_shape")
+    made = flow.list_of(flow.inputs[op][0]) if flow.types[op].endswith("GatherV3") else op
+    for each, is_list in flow.added(made) if dims is not None and dims.shape.dim else ():
+      axis = self._changed_axis(each)
+      if axis is not None and axis >= is_list:
+        sizes = [dim.size for dim in dims.shape.dim]
+        if sizes[axis - is_list] > 0:
+          sizes[axis - is_list] = self._resized(sizes[axis - is_list])
+          set_shape(self._node(op).attr["element_shape"], sizes)
+        return
+
   def _set(self, constant: int, value: np.ndarray) -> None:
     import tensorflow as tf
 
@@ -370,7 +394,7 @@ def _replace(graph_def: GraphDef, flow: Dataflow, changed: Mapping[int, NodeDef]
   for node in graph_def.node:
     node.attr.pop("_output_shapes", None)
     new = names.get(node.name)
-    for key in ("value", "shape", "output_shapes"):
+    for key in ("value", "shape", "output_shapes", "element_shape"):
       if new is not None and key in new.attr:
         node.attr[key].CopyFrom(new.attr[key])
   return graph_def
