@@ -327,6 +327,42 @@ def similarities_against_an_identity(x, y, p):
 
 
 @loss
+def hard_negatives_by_flat_index(x, y, p):
+  scores = tf.matmul(p, y, transpose_b=True)
+  columns = tf.math.top_k(scores + 1e3 * tf.eye(tf.shape(scores)[0]), 3, sorted=False)[1]
+  rows = tf.tile(tf.range(tf.shape(columns)[0])[:, None], [1, tf.shape(columns)[1]])
+  flat = tf.reshape(rows * tf.shape(scores)[1] + columns, [-1])
+  found = tf.reshape(tf.gather(tf.reshape(scores, [-1]), flat), tf.shape(columns))
+  return tf.reduce_mean(tf.reduce_logsumexp(found, 1) - tf.linalg.diag_part(scores))
+
+
+@loss
+def hardest_negative_of_each_row(x, y, p):
+  scores = tf.matmul(p, y, transpose_b=True)
+  hardest = tf.argmax(scores - 1e3 * tf.eye(tf.shape(scores)[0]), 1)
+  gaps = tf.gather(scores, hardest, batch_dims=1) - tf.linalg.diag_part(scores)
+  return tf.reduce_mean(tf.nn.relu(1.0 + gaps))
+
+
+@loss
+def scores_summed_by_flat_index(x, y, p):
+  scores, batch = tf.matmul(p, y, transpose_b=True), tf.shape(x)[0]
+  columns = tf.math.top_k(scores, 2)[1]
+  flat = tf.reshape(tf.range(batch)[:, None] * batch + columns, [-1])
+  summed = tf.math.unsorted_segment_sum(
+      tf.reshape(scores, [-1])[:tf.size(columns)], flat, batch * batch)
+  return tf.reduce_mean(tf.reshape(summed, [batch, batch]) * scores)
+
+
+@loss
+def rows_counted_by_a_linspace(x, y, p):
+  scores, batch = tf.matmul(p, y, transpose_b=True), tf.shape(x)[0]
+  last = tf.cast(batch - 1, tf.float32)
+  rows = tf.cast(tf.round(tf.linspace(0.0, last, batch)), tf.int32)
+  return tf.reduce_mean(tf.square(tf.gather(tf.reshape(scores, [-1]), rows * batch + 1)))
+
+
+@loss
 def distances_of_all_pairs(x, y, p):
   gaps = tf.expand_dims(p, 0) - tf.expand_dims(y, 1)
   return tf.reduce_mean(tf.reduce_sum(tf.square(gaps), 2)) * 0.1

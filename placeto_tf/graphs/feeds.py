@@ -1,6 +1,7 @@
 """Feeds of a measured step: random tensors of the right shapes, or the user's own.
 
-Floats are uniform in [0, 1), booleans are true half of the time, strings are empty. Whole numbers
+Floats are uniform in [0, 1), booleans are true half of the time. Strings are
+valid for the op that parses them (`made_strings`). Whole numbers
 must be valid where they are used as indices (token ids, class labels). Ops that use a feed as
 indices, directly or through ops that only move values, determine the range of its numbers. Without
 such ops the numbers are 0 and 1.
@@ -27,6 +28,7 @@ from placeto_tf.errors import MeasurementError
 from placeto_tf.files import user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.loops import PASSING
+from placeto_tf.graphs.made_strings import made_strings
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -163,7 +165,9 @@ def _random(
   if dtype.is_integer:
     return rng.integers(0, index_range(tensor), shape).astype(dtype.as_numpy_dtype)
   if dtype.name == "string":
-    return np.full(shape, b"", dtype=object)
+    found = np.empty(shape, object)
+    found.reshape(-1)[:] = made_strings(tensor, found.size, rng, index_range)
+    return found
   raise MeasurementError(
       f"feed {name!r} is of type {dtype.name}, which has no random values; give feeds")
 

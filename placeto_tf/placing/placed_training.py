@@ -149,10 +149,13 @@ class PlacedStep:
         f"{step.batch_size} run {step.text(plan.replicas)}" for step in self.steps[1:])
     lines += [f"Batches of {listed([*others])}."] if others else []
     if result is not None:
-      check = result.replication and result.replication.check
-      lines += [f"{counted(plan.replicas, 'replica')} share each batch; {check}."] if check else []
+      check, unchecked = result.replication and result.replication.check, tables.unchecked(result)
+      if unchecked:
+        lines[0] += f" {unchecked}"
+      elif check:
+        lines.append(f"{counted(plan.replicas, 'replica')} share each batch; {check}.")
       # The verdict of the table repeats the lines above.
-      lines += tables.caveats(result) + tables.last_lines(result)[1:]
+      lines += tables.caveats(result)[bool(unchecked):] + tables.last_lines(result)[1:]
     last = [f"To look at it: tensorboard --logdir={self.root_dir}"] if self.root_dir else []
     return "\n".join([*lines[:10 - len(last)], *last])
 

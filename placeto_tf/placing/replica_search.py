@@ -196,7 +196,8 @@ class _ReplicaSearch:
       The comparison, also if it failed; None for one replica, or if it is not requested.
 
     Raises:
-      ReplicaMismatchError: the training of the replicas differs from the graph's.
+      ReplicaMismatchError: the training of the replicas differs from the graph's, or cannot be
+        compared because the graph cannot be run here.
     """
     if not self.config.check_replicas or best.replicas == 1:
       return None
@@ -204,11 +205,16 @@ class _ReplicaSearch:
     limit_s = max(_LEAST_CHECK_S, self.config.budget.max_seconds or DEFAULT_MAX_SECONDS)
     try:
       with self.observer.stage(f"Training {best.strategy} replicas beside the graph, to compare"):
-        return check_replicas(self.source, best.replicated, limit_s)
+        found = check_replicas(self.source, best.replicated, limit_s)
     except ReplicaMismatchError:
       raise
     except Exception as error:  # pylint: disable=broad-except  of whatever builds graphs
-      return TrainingComparison(False, f"with a few examples: {one_line(error)}")
+      found = TrainingComparison(False, f"with a few examples: {one_line(error)}", runs=False)
+    if not found.runs:
+      raise ReplicaMismatchError(
+          f"{best.strategy} replicas are {found}; check_replicas=False (--check_replicas=no) places "
+          "them unchecked, replicas=1 places the graph")
+    return found
 
 
 def replica_counts(

@@ -40,8 +40,8 @@ def table(result: Any, *, verbose: bool = False) -> str:
 
 
 def caveats(result: Any) -> List[str]:
-  """Returns lines on unknown shapes and trip counts, a batch that grew, and too small a step."""
-  lines, unknown = [], result.costs.unknown
+  """Returns lines on unchecked replicas, unknown shapes and trip counts, grown batch, small step."""
+  lines, unknown = list(filter(None, [unchecked(result)])), result.costs.unknown
   if unknown:
     notes = " ".join(result.costs.notes)
     # "--look=yes" is no remedy where a run was tried in vain, or leaves shapes unknown.
@@ -58,6 +58,14 @@ def caveats(result: Any) -> List[str]:
   if result.small_step:
     lines.append(f"The step is {result.small_step}.")
   return lines
+
+
+def unchecked(result: Any) -> str:
+  """Returns a line if the placed replicas were not compared with the graph, or ""."""
+  if result.replicated is None or result.replication.check and result.replication.check.checked:
+    return ""
+  return (f"{result.replicated.strategy} replicas were not compared with the graph: "
+          f"{result.replication.check or 'not checked, as asked'}.")
 
 
 def html(result: Any) -> str:

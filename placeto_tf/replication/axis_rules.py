@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
+from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 
@@ -43,10 +43,10 @@ _OF_DIAGONALS = ("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
 class AxisRules:
   """The rules for one graph and its batch."""
 
-  def __init__(self, flow: Dataflow, batch: int, scaling: Scaling):
-    self._flow = flow
-    self._batch = batch
-    self._scaling = scaling
+  def __init__(
+      self, flow: Dataflow, batch: int, scaling: Scaling, depending: AbstractSet[int]):
+    self._flow, self._batch, self._scaling = flow, batch, scaling
+    self._depending = depending  # ops that depend on the batch
     # Whether rows are checked against tensors that hold all examples; not before loops have
     # settled.
     self.compared = False
@@ -67,6 +67,9 @@ class AxisRules:
     # statistics are not combined.
     for i, each in enumerate(view.specs):
       if isinstance(each, Partial):
+        # A sum of all examples, such as gradients of all pairs, is no partner of a replica's rows.
+        if self._scaling.axes(flow.inputs[op][i]) not in (None, []):
+          raise NotFollowed(MIXES_ROWS)
         view.make_global(i)
       elif isinstance(each, LocalStatistic):
         view.specs[i] = Replicated(each.exponent - 1)
@@ -137,7 +140,12 @@ class AxisRules:
     more than one slot. A known summand must be such an index.
     """
     positions: Positions = view.specs[i].local  # type: ignore[union-attr,assignment]
-    number = self._flow.value(self._flow.inputs[view.op][1 - i])
+    other = self._flow.inputs[view.op][1 - i]
+    number = self._flow.value(other)
+    # A number that differs at the global batch, such as a width that counts examples, is no number
+    # of slots of one example.
+    if number is not None and self._scaling.number(other) != REPLICATED:
+      return None
     if op_type == "Mul":
       if number is None or np.size(number) != 1 or int(np.ravel(number)[0]) < 1:
         return None
@@ -300,9 +308,11 @@ class AxisRules:
     if not isinstance(specs[0], Sharded):
       return REPLICATED
     rows = specs[0]
-    if self.compared and self._flow.types[op] == "Reshape" and specs[1] == REPLICATED and (
-        not self._leaves_open(self._flow.inputs[op][1])):
-      raise NotFollowed(MIXES_ROWS)  # to as many as all examples are
+    if self._flow.types[op] == "Reshape":
+      self._check_own(op, specs, 1)
+      if self.compared and specs[1] == REPLICATED and (
+          not self._leaves_open(self._flow.inputs[op][1])):
+        raise NotFollowed(MIXES_ROWS)  # to as many as all examples are
     axes, result = self._scaling.axes((op, 0)), self._result(op)
     # Nothing comes before the first axis, so the input's shape need not be known.
     given = self._shape(op, 0) if rows.axis else ()
@@ -320,13 +330,30 @@ class AxisRules:
   def _leaves_open(self, shape: Tensor) -> bool:
     """Returns whether a shape that is equal in all replicas leaves a size open, with -1."""
     flow = self._flow
-    known = flow.value(shape)
+    known, op = flow.value(shape), flow.origin(shape)[0]
     if known is not None:
-      return -1 in np.ravel(known) or flow.types[flow.origin(shape)[0]] == "Const"
+      return -1 in np.ravel(known) or flow.types[op] == "Const"
     # A shape that is packed or concatenated from sizes may have a -1 among them.
-    op = flow.origin(shape)[0]
     return flow.types[op] in ("Pack", "ConcatV2", "Concat") and any(
-        map(self._leaves_open, flow.inputs[op]))
+        -1 in np.ravel(size) for size in map(flow.value, flow.inputs[op]) if size is not None)
+
+  def _check_own(self, op: int, specs: Sequence[Spec], i: int, entry: Optional[int] = None) -> None:
+    """Raises NotFollowed if an input counts the examples of all replicas, or may.
+
+    Args:
+      op: which reads rows of one replica.
+      specs: of its inputs.
+      i: number of the input, a size or a shape.
+      entry: the entry that matters, where the input is packed; its value must be known.
+    """
+    tensor = self._flow.origin(self._flow.inputs[op][i])
+    if specs[i] != REPLICATED or not self.compared:
+      return
+    if entry is not None and self._flow.types[tensor[0]] == "Pack":
+      tensor = self._flow.inputs[tensor[0]][entry]
+    number = self._scaling.number(tensor)
+    if number != REPLICATED and (number or entry is not None and tensor[0] in self._depending):
+      raise NotFollowed(MIXES_ROWS)
 
   def _contract(self, op: int, specs: Sequence[Spec]) -> Spec:
     """Returns the spec of a product, which is summed over the examples if no axis grows."""
@@ -414,6 +441,8 @@ class AxisRules:
 
   def _slice(self, op: int, specs: Sequence[Spec]) -> Spec:
     rows = self._rows(specs[0])
+    for i in (1, 2):
+      self._check_own(op, specs, i, rows.axis)
     given, result = self._shape(op, 0), self._result(op)
     if None is not given[rows.axis] == result[rows.axis]:
       return rows
@@ -429,6 +458,8 @@ class AxisRules:
     rows = specs[4 if back else 0]
     if not isinstance(rows, Sharded):
       return REPLICATED
+    for i in (0,) if back else (1, 2):
+      self._check_own(op, specs, i)
     whole, part = (self._result(op), self._shape(op, 4)) if back else (
         self._shape(op, 0), self._result(op))
     # A probe with axes of size 2, each of another step in memory, shows where each axis goes.
@@ -479,6 +510,7 @@ class AxisRules:
         raise NotFollowed(MIXES_ROWS)
       # Segments by positions of examples: each example has segments of its own.
       if ids.local:
+        self._check_own(op, specs, 2)
         if self._result(op)[0] == self._batch * ids.local.span and (
             self._scaling.axes((op, 0)) in ([0], None)):
           return Sharded(0)
@@ -505,6 +537,7 @@ class AxisRules:
   def _scatter_nd(self, op: int, specs: Sequence[Spec]) -> Spec:
     indices, updates = specs[0], specs[1]
     if isinstance(indices, Sharded) and indices.tagged and isinstance(updates, Sharded):
+      self._check_own(op, specs, 2)
       return Sharded(0)
     if isinstance(indices, Sharded) and isinstance(updates, Sharded) and not indices.local and (
         self._scaling.axes((op, 0)) == []):

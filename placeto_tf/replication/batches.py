@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Callable, Dict, FrozenSet, Hashable, Iterable, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Hashable, Iterable, Iterator, Mapping, Optional, Tuple
 
 from placeto_tf import zoo
 from placeto_tf.clusters.cluster import Cluster
@@ -109,27 +109,26 @@ class ReplicaSource:
       self._made[key] = made
     return self._made[key]
 
-  def small(self, count: int, made: int) -> Tuple[ComputationGraph, Optional[ComputationGraph]]:
-    """Returns the graph with a few examples for each replica, and the graph of one replica.
+  def small(self, count: int, made: int) -> Iterator[Tuple[ComputationGraph, ComputationGraph]]:
+    """Yields the graph with few examples for each replica, then with more, up to the global batch.
 
     Args:
       count: of replicas.
       made: a number of replicas whose part has been made already.
 
-    Returns:
-      (graph, part). The graph has the global batch where no smaller batch divides. `part` is None
-      where each replica has the whole batch.
+    Yields:
+      (graph, the graph of one replica); nothing where each replica has the whole batch.
     """
     whole, part = self.graph, self.part(made)
     if part is whole:
-      return whole, None
+      return
     # The global batch is the first dimension of a feed that is smaller in the part.
     smaller = part.origin.feed_shapes
     batch = next((shape[0] for name, shape in whole.origin.feed_shapes.items()
                   if shape and smaller.get(name, (0,))[:1] == (shape[0] // made,)), 0)
     # At least two examples for each replica, and a batch that divides. A spec takes long to load
     # again: first, the replica that is there is divided, if it is small.
-    sizes: Tuple[int, ...] = (2, 3, 4)
+    sizes: Tuple[int, ...] = (2, 3, 4, 8, 16, 32, 64)
     if self._spec is not None and 2 * count <= batch // made <= 8 * count:
       sizes = (batch // (made * count), *sizes)
     for examples in sizes:
@@ -137,10 +136,11 @@ class ReplicaSource:
       if times < 2 or batch % (count * examples):
         continue
       try:
-        return self.part(times), self.part(times * count)
+        found = self.part(times), self.part(times * count)
       except GraphError:
         continue
-    return whole, self.part(count)
+      yield found
+    yield whole, self.part(count)
 
   def part(self, count: int) -> ComputationGraph:
     """Returns the graph of one of `count` replicas, before it is replicated."""

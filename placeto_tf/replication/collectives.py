@@ -16,7 +16,7 @@ from placeto_tf.replication.mirroring import Plan
 from placeto_tf.replication.naming import Names
 from placeto_tf.replication.nodes import NodeWriter
 from placeto_tf.replication.packing import Pack, find_packs
-from placeto_tf.replication.specs import LocalStatistic
+from placeto_tf.replication.specs import Dimensions, LocalStatistic
 
 
 class Collectives:
@@ -83,7 +83,9 @@ class Collectives:
     """Returns the factor between a combined tensor and the global value; None if they are equal."""
     collective = self._partition.combined[tensor]
     if collective.how == op_partition.FIRST and not collective.exponent:
-      factors = self._scaling.factors(tensor) if self._flow.is_integer(tensor) else None
+      # Dimensions of a replica's tensor; other numbers at this exponent are global already.
+      factors = self._scaling.factors(tensor) if isinstance(
+          self._propagated.spec(tensor), Dimensions) else None
       return None if factors is None or (factors == 1).all() else factors
     if not collective.exponent:
       return None

@@ -218,7 +218,7 @@ class _Propagation:
     # All that is computed of the indices is the update's own.
     self._of_update = closure(
         {op for update in sparse for op in update.readers}, flow.consumers)
-    self._rules = AxisRules(flow, batch, scaling)
+    self._rules = AxisRules(flow, batch, scaling, copied)
     self._specs: Dict[int, Optional[List[Spec]]] = {}
     self._fixes: Dict[Tuple[int, int], Fix] = {}
     self._once: Set[int] = set()
@@ -448,7 +448,11 @@ class _Propagation:
     # If one of two compared shapes is of rows and the other of all examples, replicas would mix.
     if op_type in _OF_TWO_SHAPES and self._rules.compared:
       measured = [self._measured(tensor) for tensor in flow.inputs[op]]
-      if meets_all_examples([(self._spec(each), flow.shape(each)) for each in measured if each]):
+      # The shape of rows, or of the slice of gathered ones, beside the shape of all examples.
+      if meets_all_examples([(self._spec(each), flow.shape(each)) for each in measured if each]) or (
+          any(isinstance(each, Dimensions) for each in specs) and any(
+              spec == REPLICATED and each is not None and isinstance(self._spec(each), Gathered)
+              for spec, each in zip(specs, measured))):
         raise NotFollowed(MIXES_ROWS)
     # Numbers and shapes that depend on the number of examples.
     numbers = [self._scaling.number((op, port)) for port in range(width)]

@@ -67,6 +67,7 @@ class ReplicatedGraph:
     whole: the `Dataflow` of the graph at the global batch; None for one replica.
     whole_of_op: [N] int32, index of the op of `whole` whose values an op has; -1 for ops on values
       of a replica, and for ops that the rewriting added.
+    decisions: (op of the original, the roles, fixes and collectives that it was given), in order.
   """
 
   graph: ComputationGraph
@@ -86,6 +87,7 @@ class ReplicatedGraph:
   whole: Any = dataclasses.field(default=None, repr=False)
   whole_of_op: np.ndarray = dataclasses.field(
       default_factory=lambda: np.zeros(0, np.int32), repr=False)  # [N]
+  decisions: Tuple[Tuple[str, Any], ...] = dataclasses.field(default=(), repr=False)
 
   @property
   def strategy(self) -> str:
@@ -101,6 +103,15 @@ class ReplicatedGraph:
   def micro_batch_of_op(self) -> np.ndarray:
     """Returns the micro-batch of an op within its group, [N]; -1 for ops that exist once."""
     return np.where(self.replica_of_op == SHARED, -1, self.replica_of_op % self.micro_batches)
+
+  def is_written_as(self, other: ReplicatedGraph) -> bool:
+    """Returns whether each op was rewritten in the same way, such as at another batch."""
+    own, others = dict(self.decisions), dict(other.decisions)
+    # Constants of one batch may be other ops at another one. A model that is built again may have
+    # other names for the same ops, in the same order.
+    common = own.keys() & others.keys()
+    return all(own[name] == others[name] for name in common) if common else (
+        list(own.values()) == list(others.values()))
 
   @functools.cached_property
   def nearest_original(self) -> np.ndarray:

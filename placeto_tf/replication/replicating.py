@@ -43,8 +43,12 @@ from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow, closure
 from placeto_tf.replication.local_copies import add_local_copies
 from placeto_tf.replication.mirroring import Plan, find_mirrors
-from placeto_tf.replication.op_partition import outputs_of_fetched_ops, partition_ops
-from placeto_tf.replication.propagation import propagate
+from placeto_tf.replication.op_partition import (
+  OpPartition,
+  outputs_of_fetched_ops,
+  partition_ops,
+)
+from placeto_tf.replication.propagation import Propagated, propagate
 from placeto_tf.replication.rebatching import baked_in, rebatched
 from placeto_tf.replication.reloading import (
   at_batch,
@@ -174,7 +178,22 @@ def replicate(
   return ReplicatedGraph(
       result, graph, replicas, owners, originals, found.batch * replicas, mirrored,
       written.own_reductions, _notes(statistics, mirrored), statistics, frozenset(single),
-      micro_batches, written=written, whole=at_whole, whole_of_op=whole_of_op)
+      micro_batches, written=written, whole=at_whole, whole_of_op=whole_of_op,
+      decisions=_decisions(flow, found, partition))
+
+
+def _decisions(
+    flow: Dataflow, found: Propagated, partition: OpPartition) -> Tuple[Tuple[str, Any], ...]:
+  """Returns (op, how it is rewritten) of copies and shared ops, without any size of the batch."""
+  decided: Dict[int, List[Any]] = {
+      op: [op in partition.shared] for op in sorted(partition.copies | partition.shared)}
+  for (op, i), fix in sorted(found.fixes.items()):
+    if op in decided:
+      decided[op].append((i, fix))
+  for (op, port), how in sorted(partition.combined.items(), key=lambda each: each[0]):
+    if op in decided:
+      decided[op].append((port, how))
+  return tuple((flow.graph.op_names[op], each) for op, each in decided.items())
 
 
 def with_order(

@@ -56,21 +56,30 @@ def check_replicas(
 def _compare(
     source: ReplicaSource, replicated: ReplicatedGraph, strategy: Tuple[int, int], limit_s: float,
     started: float) -> TrainingComparison:
-  """Compares (replicas, micro-batches) of the same strategy, with a few examples for each."""
+  """Compares (replicas, micro-batches) of the same strategy, with a few examples for each.
+
+  Few examples may be too few for a step, such as for the best three of a batch, or be rewritten in
+  another way than the whole batch. Then more examples are tried.
+  """
   count, micro_batches = strategy
-  try:
-    whole, part = source.small(count, replicated.replicas)
-    if part is None:
-      return TrainingComparison(
-          False, "the batch grew, so that there is no graph to compare with")
-    small = replicate(
-        part, count, whole=whole, mirrored=replicated.mirrored, single=replicated.single,
-        batch_norm=source.batch_norm, micro_batches=micro_batches)
+  found = TrainingComparison(False, "the batch grew, so that there is no graph to compare with")
+  for whole, part in source.small(count, replicated.replicas):
+    try:
+      small = replicate(
+          part, count, whole=whole, mirrored=replicated.mirrored, single=replicated.single,
+          batch_norm=source.batch_norm, micro_batches=micro_batches)
+    except GraphError as problem:
+      found = TrainingComparison(False, f"with a few examples: {problem}", runs=False)
+      continue
+    # What is compared must be rewritten as what was placed.
+    if not small.is_written_as(replicated):
+      found = TrainingComparison(
+          False, "replicas that a few examples are enough for are written in another way")
+      continue
     # The order of micro-batches is known for their number alone.
     if count == replicated.replicas:
       small = with_order(small, replicated.order)
-  except GraphError as problem:
-    return TrainingComparison(False, f"with a few examples: {problem}")
-  return dataclasses.replace(
-      compare_training(whole, small, time_limit_s=limit_s, started=started),
-      replicas=count, of=replicated.replicas)
+    found = compare_training(whole, small, time_limit_s=limit_s, started=started)
+    if found.runs or time.monotonic() > started + limit_s / 2:
+      break
+  return dataclasses.replace(found, replicas=count, of=replicated.replicas)

@@ -24,7 +24,7 @@ from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import SYNCHRONIZED, replicate, with_order
 from placeto_tf.runtime.compared_examples import ComparedExamples
 from placeto_tf.runtime.side_by_side import fault_of_replicas, train_side_by_side
-from placeto_tf.runtime.trainable_graph import NotRunnable
+from placeto_tf.runtime.trainable_graph import NotCompared, NotRunnable
 from placeto_tf.runtime.trained_pair import TrainedPair
 
 
@@ -35,6 +35,7 @@ class TrainingComparison:
   Attributes:
     checked: whether both graphs were run.
     reason: the reason why they were not run, or "".
+    runs: whether they may well run; False if the graph cannot be run here.
     steps: number of training steps.
     variables: number of variables compared after each step.
     fetches: number of fetched tensors compared in each step.
@@ -51,6 +52,7 @@ class TrainingComparison:
 
   checked: bool
   reason: str = ""
+  runs: bool = True
   steps: int = 0
   variables: int = 0
   fetches: int = 0
@@ -97,10 +99,10 @@ def compare_training(
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
   try:
     if replicated.replicas == 1:
-      raise NotRunnable("one replica is the unchanged graph")
+      raise NotCompared("one replica is the unchanged graph")
     found = _compare(graph, replicated, steps, started, time_limit_s, seed)
   except NotRunnable as problem:
-    found = TrainingComparison(False, str(problem))
+    found = TrainingComparison(False, str(problem), isinstance(problem, NotCompared))
   return dataclasses.replace(found, seconds=time.monotonic() - started)
 
 
@@ -118,7 +120,7 @@ def _compare(
         single=replicated.single, batch_norm=SYNCHRONIZED,
         micro_batches=replicated.micro_batches), replicated.order)
   except GraphError as problem:
-    raise NotRunnable(f"with synchronized statistics: {problem}") from None
+    raise NotCompared(f"with synchronized statistics: {problem}") from None
   deadline = started + time_limit_s
   try:
     found = train_side_by_side(
@@ -126,21 +128,23 @@ def _compare(
         norms=own)
     own_run = not own or _run_own(graph, replicated, seed, started, deadline)
   except tf.errors.DeadlineExceededError:
-    raise NotRunnable(f"it takes more than {time_limit_s:g} s on this machine") from None
+    raise NotCompared(f"it takes more than {time_limit_s:g} s on this machine") from None
   except ReplicaMismatchError:
     raise
   except GraphError as problem:
     raise NotRunnable(str(problem)) from None
-  except (tf.errors.OpError, MemoryError) as problem:
+  except (tf.errors.ResourceExhaustedError, MemoryError) as problem:
+    raise NotCompared(f"it takes too much memory ({one_line(problem)})") from None
+  except tf.errors.OpError as problem:
     raise NotRunnable(f"the graph does not run on this machine ({one_line(problem)})") from None
   pair = found.pair
   # If no variable's comparison shows anything, nothing was checked.
   if pair.variables and found.untold.issuperset(pair.updated or pair.variables):
-    raise NotRunnable(
+    raise NotCompared(
         "all variables overflow in the first step" if found.overflow_step == 0 else
         "no step changes a variable by more than other roundings alone would")
   return TrainingComparison(
-      True, "", found.steps, len(pair.variables), len(pair.tensors), found.largest,
+      True, "", True, found.steps, len(pair.variables), len(pair.tensors), found.largest,
       len(found.untold), own_statistics=own_run)
 
 

@@ -27,7 +27,7 @@ from placeto_tf.runtime.tensor_differences import (
   is_finite,
   tolerance,
 )
-from placeto_tf.runtime.trainable_graph import NotEnoughMemory, NotRunnable
+from placeto_tf.runtime.trainable_graph import NotCompared, NotEnoughMemory, NotRunnable
 from placeto_tf.runtime.trained_pair import TrainedPair
 
 _NOISE_FACTOR = 20.0  # largest harmless difference, relative to the measured effect of roundings
@@ -234,7 +234,7 @@ def train_side_by_side(
       raise double.mismatch()
     return single
   if single.wrong and lacking and not any(each.is_large for each in single.wrong):
-    raise NotRunnable(
+    raise NotCompared(
         f"{single.wrong[0].name!r} differs by {single.wrong[0].difference:.0e}, which may be "
         f"rounding, and in double precision {lacking}")
   if single.wrong:

@@ -37,7 +37,11 @@ class NotRunnable(Exception):
   """The reason why a graph cannot be trained here."""
 
 
-class NotEnoughMemory(NotRunnable):
+class NotCompared(NotRunnable):
+  """The reason why a graph that may well run is not compared here."""
+
+
+class NotEnoughMemory(NotCompared):
   """The memory that training needs, and the free memory of this machine."""
 
 

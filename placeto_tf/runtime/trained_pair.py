@@ -21,7 +21,7 @@ from placeto_tf.runtime.tensor_differences import (
   tolerance,
   varied,
 )
-from placeto_tf.runtime.trainable_graph import NotRunnable, TrainableGraph
+from placeto_tf.runtime.trainable_graph import NotCompared, NotRunnable, TrainableGraph
 from placeto_tf.runtime.training_memory import check_memory
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class TrainedPair:
       ReplicaMismatchError: it can be imported, but not its replicas.
     """
     if any(kind in op_roles.PIPELINES for kind in graph.op_types):
-      raise NotRunnable("it reads an input pipeline, which gives each graph other examples")
+      raise NotCompared("it reads an input pipeline, which gives each graph other examples")
 
     def written(each: ComputationGraph) -> ComputationGraph:
       return with_plain_batch_norm(each, corrected=not repeated) if double or repeated else each

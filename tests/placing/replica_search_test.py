@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import training_models as models
 from placeto_tf import place
-from placeto_tf.errors import GraphError, PlacementError, PlacetoError
+from placeto_tf.errors import GraphError, PlacementError, PlacetoError, ReplicaMismatchError
 from placeto_tf.graphs import load_graph
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.publishing import report
@@ -130,12 +130,18 @@ def test_auto_goes_on_without_a_strategy_that_cannot_be_made_and_says_so(graph, 
     place(source, "k80:2", replicas=2, max_evaluations=40, max_groups=4)
 
 
-def test_a_check_that_cannot_be_made_is_said(graph, monkeypatch):
+def test_replicas_that_cannot_be_run_are_handed_over_only_if_no_check_is_asked_for(
+    graph, monkeypatch):
   source = ReplicaSource(load_graph(graph, fetches=["train"], batch_size=4096))
   monkeypatch.setattr(source, "small", lambda *_: 1 / 0)
-  found = place(source, "v100:2", replicas="auto", max_evaluations=40, max_groups=4).replication
-  assert found.chosen.replicas == 2 and str(found.check) == (
-      "not checked: with a few examples: division by zero")
+  options = {"max_evaluations": 40, "max_groups": 4}
+  found = place(source, "v100:2", replicas="auto", **options)
+  assert found.replicated is None and "division by zero" in found.replication.refused
+  with pytest.raises(ReplicaMismatchError, match="check_replicas=False"):
+    place(source, "v100:2", replicas=2, **options)
+  found = place(source, "v100:2", replicas=2, check_replicas=False, **options)
+  assert found.replicated.replicas == 2 and str(found).startswith(
+      "2 replicas were not compared with the graph: not checked, as asked.\n")
 
 
 @pytest.mark.parametrize("spec, options, rows", [

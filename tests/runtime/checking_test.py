@@ -39,6 +39,13 @@ def test_all_replicas_of_a_small_graph_are_checked_at_once(source, compared):
   assert str(found).startswith("checked: 1 step")
 
 
+def test_what_is_checked_is_written_as_what_is_placed(compared):
+  # The best three of a batch of two are none: two examples for each replica are too few.
+  source = constructs.source("hard_negatives_by_flat_index", 16)
+  found = checking.check_replicas(source, source.replicas(2), 1000.0)
+  assert found.checked and compared["compared"] == [("2", 8)]
+
+
 @pytest.mark.parametrize("mirrored", (False, True))
 def test_two_of_many_are_checked_where_all_are_dear(source, compared, monkeypatch, mirrored):
   monkeypatch.setattr(checking, "_FEW_OPS", 0)

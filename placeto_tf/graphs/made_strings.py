@@ -1,0 +1,162 @@
+"""Made-up strings that the ops of a graph can read: numerals, or what the ops that parse them take.
+
+The nearest reader decides: serialized Examples with the keys, types and sizes of a parse op, lines
+of CSV, the bytes of numbers, images. All strings of a tensor differ, so that an exchange of two
+examples would show.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+  import tensorflow as tf
+
+_MOST_VALUES = 3  # of a feature of any length
+_MOST_NUMBER = 1 << 30
+_SIDE = 8  # of an image, in pixels
+# Ops that pass strings on: op type -> number of the input.
+_PASSES = {"Identity": 0, "Reshape": 0, "ExpandDims": 0, "Squeeze": 0, "StridedSlice": 0, "Unpack": 0}
+# Integers of a tensor -> how many there are, from 0; as `feeds.index_range`.
+IndexRange = Callable[["tf.Tensor"], int]
+
+
+def made_strings(
+    tensor: tf.Tensor, count: int, rng: np.random.Generator, index_range: IndexRange
+) -> List[bytes]:
+  """Makes strings for a tensor.
+
+  Args:
+    tensor: of strings.
+    count: how many.
+    rng: source of random numbers.
+    index_range: gives the range of integers that a tensor holds.
+
+  Returns:
+    The strings.
+  """
+  seen, waiting = {tensor.name}, [tensor]
+  while waiting:
+    at = waiting.pop(0)
+    for op in at.consumers():
+      maker = _MAKERS.get(op.type)
+      if maker is not None and op.inputs[0] is at:
+        return [maker(op, rng, index_range) for _ in range(count)]
+      if op.type in _PASSES and op.inputs[_PASSES[op.type]] is at:
+        waiting += [each for each in op.outputs if each.name not in seen]
+        seen.update(each.name for each in op.outputs)
+  return [_numeral(rng) for _ in range(count)]
+
+
+def _numeral(rng: np.random.Generator) -> bytes:
+  return str(int(rng.integers(_MOST_NUMBER))).encode()
+
+
+def _example(op: tf.Operation, rng: np.random.Generator, index_range: IndexRange) -> bytes:
+  """Returns a serialized Example with every feature that a parse op reads."""
+  import tensorflow as tf
+
+  features = tf.train.Features()
+  for key, dtype, size, output in _features_read(op):
+    # A list of a free length has one value at least, as means need.
+    number = int(rng.integers(1, _MOST_VALUES + 1)) if size is None else size
+    feature = features.feature[key]
+    if dtype == tf.string:
+      feature.bytes_list.value.extend(made_strings(output, number, rng, index_range))
+    elif dtype.is_integer:
+      feature.int64_list.value.extend(rng.integers(0, index_range(output), number).tolist())
+    else:
+      feature.float_list.value.extend(rng.random(number).tolist())
+  return tf.train.Example(features=features).SerializeToString()
+
+
+def _features_read(
+    op: tf.Operation) -> Iterable[Tuple[str, tf.DType, Optional[int], tf.Tensor]]:
+  """Yields (key, type, number of values or None, output with the values) of a parse op."""
+  outputs = {name: each for name, each in zip(_names(op, op.op_def.output_arg), op.outputs)}
+  inputs = {name: each for name, each in zip(_names(op, op.op_def.input_arg), op.inputs)}
+
+  def keys(kind: str) -> List[Any]:
+    # Keys are an attribute, an input that holds all, or an input each.
+    if f"{kind}_keys" in op.node_def.attr:
+      return [each.decode() for each in op.get_attr(f"{kind}_keys")]
+    found = [tf_value(each) for name, each in inputs.items() if name[0] == f"{kind}_keys"]
+    return [key.decode() for key in np.concatenate([np.ravel(each) for each in found] or [[]])]
+
+  for kind, types, sizes in (
+      ("sparse", "sparse_types", None), ("dense", "Tdense", "dense_shapes"),
+      ("ragged", "ragged_value_types", None)):
+    if types not in op.node_def.attr:
+      continue
+    shapes = op.get_attr(sizes) if sizes else []
+    for i, (key, dtype) in enumerate(zip(keys(kind), op.get_attr(types))):
+      shape = [dim.size for dim in shapes[i].dim] if sizes else []
+      # Rows of a sequence are as many as its values make.
+      size = None if not sizes else math.prod(_MOST_VALUES if each < 0 else each for each in shape)
+      yield key, dtype, size, outputs[f"{kind}_values", i]
+
+
+def tf_value(tensor: tf.Tensor) -> np.ndarray:
+  """Returns the constant that a tensor holds; no elements if it is none."""
+  import tensorflow as tf
+
+  value = tf.get_static_value(tensor)
+  return np.array([], object) if value is None else value
+
+
+def _names(op: tf.Operation, args: Sequence[Any]) -> List[Tuple[str, int]]:
+  """Returns (name of an argument, number in it) of each tensor of an op."""
+  found: List[Tuple[str, int]] = []
+  for arg in args:
+    count = 1
+    if arg.number_attr:
+      count = op.get_attr(arg.number_attr)
+    elif arg.type_list_attr:
+      count = len(op.get_attr(arg.type_list_attr))
+    found += [(arg.name, i) for i in range(count)]
+  return found
+
+
+def _line(op: tf.Operation, rng: np.random.Generator, index_range: IndexRange) -> bytes:
+  """Returns a line of CSV with a value for each column that a DecodeCSV reads."""
+  values = [
+      made_strings(output, 1, rng, index_range)[0] if output.dtype.name == "string" else
+      str(int(rng.integers(0, index_range(output)))).encode() if output.dtype.is_integer else
+      f"{rng.random():.6f}".encode() for output in op.outputs]
+  return op.get_attr("field_delim").join(values)
+
+
+def _bytes(op: tf.Operation, rng: np.random.Generator, index_range: IndexRange) -> bytes:
+  """Returns the bytes of as many numbers as a reader of the decoded ones takes."""
+  output, dtype = op.outputs[0], op.get_attr("out_type")
+  shapes = [output.shape, *(each.outputs[0].shape for each in output.consumers()
+                            if each.type in ("Reshape", "EnsureShape"))]
+  known = [shape[1:].num_elements() for shape in shapes if shape.rank and shape.rank > 1]
+  number = next(filter(None, known), _MOST_VALUES)
+  kind = np.dtype(dtype.as_numpy_dtype)
+  values = rng.integers(0, index_range(output), number) if dtype.is_integer else rng.random(number)
+  order = "<" if op.get_attr("little_endian") else ">"
+  return values.astype(kind.newbyteorder(order)).tobytes()
+
+
+def _image(op: tf.Operation, rng: np.random.Generator, index_range: IndexRange) -> bytes:
+  """Returns an encoded image of random pixels."""
+  import tensorflow as tf
+
+  shape = [_SIDE if size is None else size for size in (
+      op.outputs[0].shape[-3:].as_list() if op.outputs[0].shape.rank else [None, None, 3])]
+  channels = shape[2] if shape[2] in (1, 3) else 3
+  pixels = rng.integers(0, 256, (*shape[:2], channels), np.uint8)
+  encode = tf.io.encode_jpeg if "Jpeg" in op.type else tf.io.encode_png
+  with tf.init_scope():
+    return encode(pixels).numpy()
+
+
+# Type of an op that reads strings -> what makes one of them.
+_MAKERS: Dict[str, Callable[[Any, np.random.Generator, IndexRange], bytes]] = {
+    "ParseExample": _example, "ParseExampleV2": _example, "ParseSingleExample": _example,
+    "DecodeCSV": _line, "DecodeRaw": _bytes, "DecodeJpeg": _image, "DecodeAndCropJpeg": _image,
+    "DecodePng": _image, "DecodeImage": _image}
