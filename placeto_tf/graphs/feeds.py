@@ -28,7 +28,7 @@ from placeto_tf.errors import MeasurementError
 from placeto_tf.files import user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.loops import PASSING
-from placeto_tf.graphs.made_strings import made_strings
+from placeto_tf.graphs.made_strings import made_strings, table_keys
 
 if TYPE_CHECKING:
   import tensorflow as tf
@@ -163,6 +163,9 @@ def _random(
   if dtype.is_bool:
     return rng.random(shape) < 0.5
   if dtype.is_integer:
+    keys = table_keys(tensor)
+    if keys is not None and 0 in keys:  # zero stands for padding
+      return rng.choice(keys, shape).astype(dtype.as_numpy_dtype)
     return rng.integers(0, index_range(tensor), shape).astype(dtype.as_numpy_dtype)
   if dtype.name == "string":
     found = np.empty(shape, object)

@@ -7,8 +7,20 @@ examples would show.
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import (
+  TYPE_CHECKING,
+  Any,
+  Callable,
+  Dict,
+  Iterable,
+  Iterator,
+  List,
+  Optional,
+  Sequence,
+  Tuple,
+)
 
 import numpy as np
 
@@ -18,8 +30,10 @@ if TYPE_CHECKING:
 _MOST_VALUES = 3  # of a feature of any length
 _MOST_NUMBER = 1 << 30
 _SIDE = 8  # of an image, in pixels
-# Ops that pass strings on: op type -> number of the input.
-_PASSES = {"Identity": 0, "Reshape": 0, "ExpandDims": 0, "Squeeze": 0, "StridedSlice": 0, "Unpack": 0}
+_LOOKUPS = ("LookupTableFindV2", "LookupTableFind")
+_FILLS = ("InitializeTableV2", "InitializeTable", "LookupTableImportV2", "LookupTableImport")
+# Ops that pass the strings of their first input on.
+_PASSES = ("Identity", "Reshape", "ExpandDims", "Squeeze", "StridedSlice", "Unpack")
 # Integers of a tensor -> how many there are, from 0; as `feeds.index_range`.
 IndexRange = Callable[["tf.Tensor"], int]
 
@@ -38,20 +52,37 @@ def made_strings(
   Returns:
     The strings.
   """
+  keys = table_keys(tensor)
+  if keys is not None:
+    return rng.choice(keys, count).tolist()
+  maker = next((functools.partial(_MAKERS[op.type], op) for at, op in _readers(tensor)
+                if op.type in _MAKERS and op.inputs[0] is at), _numeral)
+  return [maker(rng, index_range) for _ in range(count)]
+
+
+def table_keys(tensor: tf.Tensor) -> Optional[np.ndarray]:
+  """Returns the keys of the lookup table that a tensor is looked up in; None if unknown."""
+  for at, op in _readers(tensor):
+    if op.type in _LOOKUPS and op.inputs[1] is at:
+      for fill in op.inputs[0].consumers():
+        if fill.type in _FILLS and (keys := _value(fill.inputs[1])).size:
+          return keys.reshape(-1)
+  return None
+
+
+def _readers(tensor: tf.Tensor) -> Iterator[Tuple[tf.Tensor, tf.Operation]]:
+  """Yields (tensor that passes the strings on, op that reads it), nearest first."""
   seen, waiting = {tensor.name}, [tensor]
   while waiting:
     at = waiting.pop(0)
     for op in at.consumers():
-      maker = _MAKERS.get(op.type)
-      if maker is not None and op.inputs[0] is at:
-        return [maker(op, rng, index_range) for _ in range(count)]
-      if op.type in _PASSES and op.inputs[_PASSES[op.type]] is at:
+      yield at, op
+      if op.type in _PASSES and op.inputs[0] is at:
         waiting += [each for each in op.outputs if each.name not in seen]
         seen.update(each.name for each in op.outputs)
-  return [_numeral(rng) for _ in range(count)]
 
 
-def _numeral(rng: np.random.Generator) -> bytes:
+def _numeral(rng: np.random.Generator, index_range: IndexRange) -> bytes:
   return str(int(rng.integers(_MOST_NUMBER))).encode()
 
 
@@ -83,7 +114,7 @@ def _features_read(
     # Keys are an attribute, an input that holds all, or an input each.
     if f"{kind}_keys" in op.node_def.attr:
       return [each.decode() for each in op.get_attr(f"{kind}_keys")]
-    found = [tf_value(each) for name, each in inputs.items() if name[0] == f"{kind}_keys"]
+    found = [_value(each) for name, each in inputs.items() if name[0] == f"{kind}_keys"]
     return [key.decode() for key in np.concatenate([np.ravel(each) for each in found] or [[]])]
 
   for kind, types, sizes in (
@@ -99,7 +130,7 @@ def _features_read(
       yield key, dtype, size, outputs[f"{kind}_values", i]
 
 
-def tf_value(tensor: tf.Tensor) -> np.ndarray:
+def _value(tensor: tf.Tensor) -> np.ndarray:
   """Returns the constant that a tensor holds; no elements if it is none."""
   import tensorflow as tf
 

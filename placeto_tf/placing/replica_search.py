@@ -212,8 +212,8 @@ class _ReplicaSearch:
       found = TrainingComparison(False, f"with a few examples: {one_line(error)}", runs=False)
     if not found.runs:
       raise ReplicaMismatchError(
-          f"{best.strategy} replicas are {found}; check_replicas=False (--check_replicas=no) places "
-          "them unchecked, replicas=1 places the graph")
+          f"{best.strategy} replicas are {found}; check_replicas=False (--check_replicas=no) "
+          "places them unchecked, replicas=1 places the graph")
     return found
 
 

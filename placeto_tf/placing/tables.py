@@ -40,7 +40,7 @@ def table(result: Any, *, verbose: bool = False) -> str:
 
 
 def caveats(result: Any) -> List[str]:
-  """Returns lines on unchecked replicas, unknown shapes and trip counts, grown batch, small step."""
+  """Returns lines on unchecked replicas, unknown shapes or rounds, a grown batch, a small step."""
   lines, unknown = list(filter(None, [unchecked(result)])), result.costs.unknown
   if unknown:
     notes = " ".join(result.costs.notes)

@@ -12,7 +12,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Callable, Dict, FrozenSet, Hashable, Iterable, Iterator, Mapping, Optional, Tuple
+from typing import (
+  Any,
+  Callable,
+  Dict,
+  FrozenSet,
+  Hashable,
+  Iterable,
+  Iterator,
+  Mapping,
+  Optional,
+  Tuple,
+)
 
 from placeto_tf import zoo
 from placeto_tf.clusters.cluster import Cluster

@@ -449,10 +449,10 @@ class _Propagation:
     if op_type in _OF_TWO_SHAPES and self._rules.compared:
       measured = [self._measured(tensor) for tensor in flow.inputs[op]]
       # The shape of rows, or of the slice of gathered ones, beside the shape of all examples.
-      if meets_all_examples([(self._spec(each), flow.shape(each)) for each in measured if each]) or (
-          any(isinstance(each, Dimensions) for each in specs) and any(
-              spec == REPLICATED and each is not None and isinstance(self._spec(each), Gathered)
-              for spec, each in zip(specs, measured))):
+      gathered = [spec == REPLICATED and each is not None and isinstance(self._spec(each), Gathered)
+                  for spec, each in zip(specs, measured)]
+      if any(gathered) and any(isinstance(each, Dimensions) for each in specs) or (
+          meets_all_examples([(self._spec(each), flow.shape(each)) for each in measured if each])):
         raise NotFollowed(MIXES_ROWS)
     # Numbers and shapes that depend on the number of examples.
     numbers = [self._scaling.number((op, port)) for port in range(width)]

@@ -11,7 +11,7 @@ from typing import Dict
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.feeds import make_feeds, with_masks
+from placeto_tf.graphs.feeds import random_feeds, shapes_of, with_masks
 from placeto_tf.replication.reloading import has_free_batch
 from placeto_tf.runtime.trained_pair import TrainedPair
 
@@ -51,9 +51,11 @@ class ComparedExamples:
     """Returns name of a fed tensor of the graph -> its value."""
     # Streams of different seeds do not overlap within 1000 steps.
     seed = 1000 * self._seed + step
+    shapes = {name: shape for name, shape in shapes_of(self._whole.graph).items()
+              if name.rpartition(":")[0] not in self._whole.tables}
     found = with_masks(
-        make_feeds(self._whole.graph, self._whole.tf_graph, seed=seed),
-        np.random.default_rng(seed), signed=self.is_other(step))
+        random_feeds(self._whole.tf_graph, shapes, seed), np.random.default_rng(seed),
+        signed=self.is_other(step))
     for name in self._batch_feeds:
       found[name] = found[name][:self._examples]
       if self._repeated:

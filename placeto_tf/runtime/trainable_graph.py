@@ -53,6 +53,7 @@ class TrainableGraph:
     tf_graph: the graph in TensorFlow; ops may be added to it.
     captured: op -> variable that a live function captures; empty for other graphs.
     given: fed tensor -> value of other captured tensors.
+    tables: op -> lookup table that a live function captures.
     session: None before it is opened.
   """
 
@@ -70,7 +71,7 @@ class TrainableGraph:
     """
     import tensorflow as tf
 
-    self.captured, self.given = _captured(graph)
+    self.captured, self.given, self.tables = _captured(graph)
     self.graph = graph = frozen(graph)
     # Work on a copy, because the given graph must not change.
     source = graph.origin
@@ -79,6 +80,7 @@ class TrainableGraph:
     for node in graph_def.node:
       node.device = ""
       _stand_in(graph_def, node, node.name in graph.op_index)  # of initializers, too
+    filled = [_make_table(graph_def, name, handle) for name, handle in self.tables.items()]
     wide = tf.float64 if double else tf.float32
     _lift(graph_def, {tf.float16: wide, tf.bfloat16: wide, **(
         {tf.float32: tf.float64, tf.complex64: tf.complex128} if double else {})})
@@ -91,6 +93,9 @@ class TrainableGraph:
         tf.graph_util.import_graph_def(graph_def, name="")
         for name, dtype in self._fixed.items():
           tf.raw_ops.VarHandleOp(dtype=dtype, shape=[], shared_name=name, name=name)
+        self._fills = [tf.raw_ops.LookupTableImportV2(
+            table_handle=self.tf_graph.get_tensor_by_name(f"{name}:0"), keys=keys, values=values)
+                       for name, (keys, values) in zip(self.tables, filled)]
     except ValueError as problem:
       if double:
         raise NotRunnable(f"an op has no double precision ({problem})") from None
@@ -112,8 +117,7 @@ class TrainableGraph:
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     self.session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
     self._set_random_ops(False)
-    if init:
-      self.session.run(init, fed)
+    self.session.run([*init, *self._fills], fed)
 
   def close(self) -> None:
     """Ends the session."""
@@ -193,32 +197,63 @@ class TrainableGraph:
                 for name in self._fixed})
 
 
-def _captured(graph: ComputationGraph) -> Tuple[Dict[str, tf.Variable], Dict[str, np.ndarray]]:
+def _captured(
+    graph: ComputationGraph
+) -> Tuple[Dict[str, tf.Variable], Dict[str, np.ndarray], Dict[str, tf.Tensor]]:
   """Returns what a live function captures.
 
   Returns:
-    (op -> variable), and (fed tensor -> value) of its other tensors, such as class weights.
+    (op -> variable), (fed tensor -> value) of its other tensors, such as class weights, and (op ->
+    handle) of what may be lookup tables.
 
   Raises:
-    NotRunnable: it captures a resource that is no variable, or a value that is not there.
+    NotRunnable: it captures a value that is not there.
   """
   function = graph.origin.tf_graph
   if graph.origin.format != "concrete_function":
-    return {}, {}
+    return {}, {}, {}
   names = getattr(function, PLACED_NAMES, {})
-  variables, tensors = {}, {}
+  variables, tensors, tables = {}, {}, {}
   for each in resource_captures(function):
     if each.variable is None:
-      raise NotRunnable(f"the function captures {each.op!r}, which is no variable")
-    variables[names.get(each.op, each.op)] = each.variable
+      tables[names.get(each.op, each.op)] = each.handle
+    else:
+      variables[names.get(each.op, each.op)] = each.variable
   for outer, inner in function.graph.captures:
     name = names.get(inner.op.name, inner.op.name)
-    if name in variables or inner.op.type != "Placeholder":
+    if name in variables or name in tables or inner.op.type != "Placeholder":
       continue
     if not hasattr(outer, "numpy"):
       raise NotRunnable(f"the function captures the value {name!r}")
     tensors[f"{name}:0"] = outer.numpy()
-  return variables, tensors
+  return variables, tensors, tables
+
+
+def _make_table(
+    graph_def: GraphDef, name: str, handle: tf.Tensor) -> Tuple[np.ndarray, np.ndarray]:
+  """Turns the placeholder of a captured lookup table into a table; returns its keys and values.
+
+  Raises:
+    NotRunnable: no lookup of scalars reads it, so it may be another resource.
+  """
+  import tensorflow as tf
+
+  node = next(each for each in graph_def.node if each.name == name)
+  lookup = next((each for each in graph_def.node if each.op == "LookupTableFindV2"
+                 and each.input[0].partition(":")[0] == name), None)
+  if lookup is None:
+    raise NotRunnable(f"the function captures {name!r}, which is no variable and no lookup table")
+  kinds = lookup.attr["Tin"].type, lookup.attr["Tout"].type
+  with tf.init_scope():
+    keys, values = (each.numpy() for each in tf.raw_ops.LookupTableExportV2(
+        table_handle=handle, Tkeys=kinds[0], Tvalues=kinds[1]))
+  if values.ndim > 1:
+    raise NotRunnable(f"the function captures {name!r}, a lookup table of tensors")
+  node.op = "MutableHashTableV2"
+  node.attr.clear()
+  node.attr["key_dtype"].type, node.attr["value_dtype"].type = kinds
+  node.attr["shared_name"].s = name.encode()
+  return keys, values
 
 
 def _stand_in(graph_def: GraphDef, node: NodeDef, needed: bool) -> None:
