@@ -182,8 +182,8 @@ def _image(op: tf.Operation, rng: np.random.Generator, index_range: IndexRange) 
   channels = shape[2] if shape[2] in (1, 3) else 3
   pixels = rng.integers(0, 256, (*shape[:2], channels), np.uint8)
   encode = tf.io.encode_jpeg if "Jpeg" in op.type else tf.io.encode_png
-  with tf.init_scope():
-    return encode(pixels).numpy()
+  with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    return session.run(encode(pixels))
 
 
 # Type of an op that reads strings -> what makes one of them.

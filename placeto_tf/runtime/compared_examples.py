@@ -6,7 +6,7 @@ random ops. The order of examples does not change, because a loss may weigh exam
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import Dict, Iterator, Tuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from placeto_tf.replication.reloading import has_free_batch
 from placeto_tf.runtime.trained_pair import TrainedPair
 
 _EXAMPLES_PER_REPLICA = 4
+_MOST_CHANGES = 8
 
 
 class ComparedExamples:
@@ -65,6 +66,19 @@ class ComparedExamples:
     # Captured tensors, such as class weights, are the same in all steps.
     found.update(self._whole.given)
     return found
+
+  def changes(self, step: int) -> Iterator[Tuple[int, Dict[str, np.ndarray]]]:
+    """Yields (example, feed of the step in which only this example is another one).
+
+    Of many examples, groups of consecutive ones change together; the first of them is given.
+    """
+    other = self.feed(step + 2)
+    for group in np.array_split(np.arange(self._examples), min(self._examples, _MOST_CHANGES)):
+      feed = self.feed(step)
+      for name in self._batch_feeds:
+        feed[name] = feed[name].copy()
+        feed[name][group] = other[name][group]
+      yield int(group[0]), feed
 
   def is_other(self, step: int) -> bool:
     """Returns whether the step has negative numbers and the other fixed random numbers."""

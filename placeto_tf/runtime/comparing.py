@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from typing import Optional
+from typing import Optional, Tuple
 
-from placeto_tf.errors import GraphError, ReplicaMismatchError, counted, one_line
+from placeto_tf.errors import GraphError, ReplicaMismatchError, counted, listed, one_line
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
@@ -48,6 +48,7 @@ class TrainingComparison:
     replicas, of: number of compared replicas, and number of all replicas; 0 if all were compared.
     own_statistics: whether replicas that have statistics of their own were also run with them; the
       comparison itself uses synchronized statistics.
+    ignored: examples that change nothing, however they change; of groups, the first example.
   """
 
   checked: bool
@@ -62,6 +63,7 @@ class TrainingComparison:
   replicas: int = 0
   of: int = 0
   own_statistics: bool = True
+  ignored: Tuple[int, ...] = ()
 
   def __str__(self) -> str:
     if not self.checked:
@@ -69,9 +71,11 @@ class TrainingComparison:
     untold = f" ({self.untold} of them tell nothing)" if self.untold else ""
     some = f" with {self.replicas} of {self.of} replicas" if self.replicas < self.of else ""
     own = "" if self.own_statistics else ", replicas' own statistics not run"
+    unused = f", unused examples: {listed([str(each + 1) for each in self.ignored])}" if (
+        self.ignored) else ""
     return (f"checked{some}: {counted(self.steps, 'step')}, "
             f"{counted(self.variables, 'variable')}{untold}, largest difference "
-            f"{self.largest_difference:.0e}{own}, {self.seconds:.0f} s")
+            f"{self.largest_difference:.0e}{unused}{own}, {self.seconds:.0f} s")
 
 
 def compare_training(
@@ -143,9 +147,11 @@ def _compare(
     raise NotCompared(
         "all variables overflow in the first step" if found.overflow_step == 0 else
         "no step changes a variable by more than other roundings alone would")
+  if found.blind:
+    raise NotCompared("no example changes anything that the step computes")
   return TrainingComparison(
       True, "", True, found.steps, len(pair.variables), len(pair.tensors), found.largest,
-      len(found.untold), own_statistics=own_run)
+      len(found.untold), own_statistics=own_run, ignored=tuple(found.ignored))
 
 
 def _run_own(

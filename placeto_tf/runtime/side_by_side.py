@@ -17,6 +17,8 @@ import contextlib
 import time
 from typing import Dict, Iterator, List, Optional, Set
 
+import numpy as np
+
 from placeto_tf.errors import GraphError, ReplicaMismatchError, listed, one_line
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
@@ -25,6 +27,7 @@ from placeto_tf.runtime.tensor_differences import (
   SeenDifference,
   difference,
   is_finite,
+  rounding,
   tolerance,
 )
 from placeto_tf.runtime.trainable_graph import NotCompared, NotEnoughMemory, NotRunnable
@@ -56,6 +59,8 @@ class SideBySide:
     largest, steps: the largest difference, and the number of compared steps.
     wrong: differences that are more than rounding, of the step after the compared ones.
     overflow_step: the first in which numbers overflow; None if they do not.
+    ignored: examples that change nothing, however they change; of groups, the first example.
+    blind: whether all examples do.
   """
 
   def __init__(
@@ -77,6 +82,8 @@ class SideBySide:
     self.largest, self.steps = 0.0, 0
     self.wrong: List[SeenDifference] = []
     self.overflow_step: Optional[int] = None
+    self.ignored: List[int] = []
+    self.blind = False
     self._noise: Optional[Dict[str, float]] = None  # effect of roundings by name, once measured
     self._blurred: Set[str] = set()  # variables that hold little but rounding, or overflow
     self._moved: Set[str] = set()  # variables that steps changed by more than rounding
@@ -148,6 +155,8 @@ class SideBySide:
         done += 1
         if time.monotonic() > (started + deadline) / 2:
           break
+      if not self.wrong and done == steps:
+        self._find_ignored(started, deadline)
     except tf.errors.DeadlineExceededError:
       # The steps before were compared in time.
       if not done:
@@ -155,6 +164,35 @@ class SideBySide:
     finally:
       self.pair.close()
     self.largest, self.steps = largest, done
+
+  def _find_ignored(self, started: float, deadline: float) -> None:
+    """Changes one example after another, and notes those that change no fetch and no variable.
+
+    An example that a step does not use, such as one that a mask hides, is tried in two more steps.
+    """
+    tried: Set[int] = set()
+    used: Set[int] = set()
+    for step in range(3):
+      base = self._outcome(step, self._examples.feed(step), deadline)
+      for example, feed in self._examples.changes(step):
+        if time.monotonic() > (started + deadline) / 2:
+          return
+        tried.add(example)
+        if example not in used and any(
+            difference(one, other) > rounding(one)
+            for one, other in zip(base, self._outcome(step, feed, deadline))):
+          used.add(example)
+      if used == tried:
+        break
+    self.ignored, self.blind = sorted(tried - used), bool(tried) and not used
+
+  def _outcome(
+      self, step: int, feed: Dict[str, np.ndarray], deadline: float) -> List[np.ndarray]:
+    """Returns the fetches and changed variables after one step of the graph from the beginning."""
+    whole = self.pair.whole
+    self.pair.restart()
+    fetched = whole.step(feed, deadline, self._examples.is_other(step))
+    return [*fetched, *whole.read(sorted(self.pair.updated))]
 
   def _step(self, step: int, deadline: float) -> Optional[List[SeenDifference]]:
     """Runs one step and returns the differences; None for a step that does not count."""

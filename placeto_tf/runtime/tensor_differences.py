@@ -109,7 +109,13 @@ def tolerance(value: ArrayLike, change: float = 1.0) -> float:
     return 0.0  # of other numbers, such as texts; those of 16 bits are lifted
   most = _TOLERANCE[8 * dtype.itemsize]
   # Linear in the change, plus the rounding of the variable itself.
-  return min(most, most * change + _ROUNDINGS * float(np.finfo(dtype).eps))
+  return min(most, most * change + rounding(value))
+
+
+def rounding(value: ArrayLike) -> float:
+  """Returns the relative difference that sums in another order alone may cause."""
+  dtype = _real(value).dtype
+  return _ROUNDINGS * float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
 
 
 def is_finite(value: ArrayLike) -> bool:

@@ -107,6 +107,10 @@ class TrainedPair:
       self.rounded.open(initialises=True)
       self.rounded.write({name: rounded(value, rng) for name, value in self._first.items()})
 
+  def restart(self) -> None:
+    """Gives the variables of the graph their first values again."""
+    self.whole.write(self._first)
+
   def close(self) -> None:
     """Ends the sessions."""
     for each in filter(None, (self.whole, self.parts, self.rounded)):

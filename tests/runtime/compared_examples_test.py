@@ -67,6 +67,23 @@ def test_masks_that_are_sampled_are_full_once_and_empty_once(kept):
     compare_training(right.graph, wrong.replicas(2))
 
 
+def test_examples_that_the_step_does_not_use_are_said():
+  source = constructs.source("first_half_by_positions", 8)
+  found = compare_training(source.graph, source.replicas(2), 3)
+  assert found.ignored == (4, 5, 6, 7) and "unused examples: 5, 6, 7 and 1 more" in str(found)
+
+
+def test_a_step_that_uses_no_example_is_not_checked():
+  with tf.Graph().as_default() as graph:
+    x, y = constructs.inputs()
+    errors = constructs.by_example(constructs.network(x), y) * tf.cast(x[:, 0] > 9.0, tf.float32)
+    decay = tf.add_n([tf.nn.l2_loss(each) for each in tf.compat.v1.trainable_variables()])
+    constructs.finish(tf.reduce_mean(errors) + 0.1 * decay)
+  source = ReplicaSource(graph, {"fetches": ["train"], "batch_size": BATCH})
+  found = compare_training(source.graph, source.replicas(2), 2)
+  assert str(found) == "not checked: no example changes anything that the step computes"
+
+
 def test_variables_that_do_not_fit_into_memory_are_not_trained(monkeypatch):
   import tensorflow as tf
 
