@@ -69,8 +69,7 @@ def compiled_scores(weights, observation):
   """Scores of the arms of a `MoveEnvironment` as `MoveProcess.run` has them."""
   arms = observation["per_arm"]
   stops = arms["group"] == -1
-  ends = np.stack([np.maximum(arms["group"], 0), arms["device"]], axis=1)
-  found = weights.scores(arms["pair"], ends, observation.get("global")) + arms["preference"]
+  found = weights.scores(arms["pair"]) + arms["preference"]
   return np.where(stops, np.maximum(arms["preference"], 0.5 * found[~stops].max()), found)
 
 

@@ -4,8 +4,8 @@ An arm is an option edge: the move of a group to a device. A step simulates one 
 the square root of the gain, and a move that makes the placement worse is undone. While the process
 gathers moves, a step adds one, and arm 0 simulates the gathered ones. With `moves` K the
 environment is a batch of K equal ones: a step simulates K moves from one placement. Observations
-are dense arrays, padded to one size, because tf-agents takes no GraphTensor as observation; the
-policy's network builds the GraphTensor from these arrays.
+are dense arrays, padded to one size, because tf-agents takes no GraphTensor as observation; a
+network that reads the graph, such as a GNN, gets the dataflow beside the option edges.
 
   per_arm/pair        [A, F] float32  features of option edges
   per_arm/group       [A] int32       their groups, as indices into the M observed groups; `STOP`
@@ -16,7 +16,7 @@ policy's network builds the GraphTensor from these arrays.
   num_actions         [] int32        number of open moves, which are the first arms; the option
                                       edges after them cannot be chosen
   global              [2 A, 2] int32  dataflow between groups, padded with edges from a group that
-                                      does not exist to itself; only with messages
+                                      does not exist to itself; only with `dataflow`
 
 Dimensions: A arms, F pair features, M observed groups, D devices.
 """
@@ -62,12 +62,12 @@ def reward_of(fall: np.ndarray) -> np.ndarray:
   return np.sqrt(np.clip(GAIN_SCALE * fall, 0.0, GAIN_CLIP)).astype(np.float32)
 
 
-def observation_spec(arms: int, messages: bool) -> Dict[str, Any]:
+def observation_spec(arms: int, dataflow: bool) -> Dict[str, Any]:
   """Returns the spec of an observation.
 
   Args:
     arms: A.
-    messages: whether the observation has the dataflow.
+    dataflow: whether the observation has the dataflow.
 
   Returns:
     A nest of array specs; see the module.
@@ -81,18 +81,18 @@ def observation_spec(arms: int, messages: bool) -> Dict[str, Any]:
             GROUP: whole(arms, least=STOP), DEVICE: whole(arms),
             PREFERENCE: array_spec.ArraySpec((arms,), np.float32)},
       NUM_ACTIONS: whole(least=1)}
-  if messages:
+  if dataflow:
     spec[GLOBAL] = whole(2 * arms, 2)
   return spec
 
 
-def observe(process: MoveProcess, arms: int, messages: bool) -> Dict[str, Any]:
+def observe(process: MoveProcess, arms: int, dataflow: bool) -> Dict[str, Any]:
   """Makes the observation of a process's present placement.
 
   Args:
     process: the process that is observed.
     arms: A; option edges beyond this number are left out.
-    messages: whether the observation has the dataflow and closed option edges.
+    dataflow: whether the observation has the dataflow and closed option edges.
 
   Returns:
     A nest of arrays; see the module.
@@ -100,8 +100,8 @@ def observe(process: MoveProcess, arms: int, messages: bool) -> Dict[str, Any]:
   # Arms: open moves first; each arm is a pair of group and device.
   rows, devices = np.nonzero(process.open)
   stops, count = int(process.gathering), len(rows)
-  # Closed option edges cannot be chosen, but carry messages, or are the best of the gathered moves.
-  shown = process.tables.allowed[process.some] if messages else process.shown
+  # Closed option edges cannot be chosen, but are part of the graph, or the best gathered move.
+  shown = process.tables.allowed[process.some] if dataflow else process.shown
   others = np.nonzero(shown & ~process.open)
   rows, devices = (
       np.append(*each)[:arms - stops] for each in ((rows, others[0]), (devices, others[1])))
@@ -116,7 +116,7 @@ def observe(process: MoveProcess, arms: int, messages: bool) -> Dict[str, Any]:
             PREFERENCE: np.pad(preference, padding, constant_values=(
                 process.least_score, _NEVER)).astype(np.float32)},
       NUM_ACTIONS: np.array(max(1, min(count + stops, arms)), np.int32)}
-  if messages:
+  if dataflow:
     # Padding edges lead from group A, which does not exist, to itself.
     found[GLOBAL] = np.full((2 * arms, 2), arms, np.int32)
     edges = flow_between(process)[:2 * arms]
@@ -150,7 +150,7 @@ class MoveEnvironment(driving.BatchEnvironment):
 
   def __init__(
       self, problems: Sequence[StartedProblem], schedule: Optional[Schedule] = None, *,
-      arms: Optional[int] = None, messages: bool = False, moves: int = 1,
+      arms: Optional[int] = None, dataflow: bool = False, moves: int = 1,
       max_evaluations: Optional[int] = None):
     """Makes the environment.
 
@@ -159,7 +159,8 @@ class MoveEnvironment(driving.BatchEnvironment):
       schedule: of the process; with moves side by side, none are gathered.
       arms: A; if the option edges of all groups are more, a random sample of groups is observed. By
         default as many as the compiled search scores.
-      messages: whether observations hold the inputs of messages.
+      dataflow: whether observations have the dataflow between groups, for networks that pass
+        messages along it.
       moves: K, the size of the batch; an environment of one move is not batched.
       max_evaluations: the most placements that an episode evaluates.
     """
@@ -168,9 +169,9 @@ class MoveEnvironment(driving.BatchEnvironment):
       schedule = dataclasses.replace(schedule, several=0)
     self._arms = arms or 1 + MOST_GROUPS * max(each.problem.num_devices for each in problems)
     super().__init__(
-        moves if moves > 1 else None, observation_spec(self._arms, messages),
+        moves if moves > 1 else None, observation_spec(self._arms, dataflow),
         array_spec.BoundedArraySpec((), np.int32, 0, self._arms - 1, name="arm"))
-    self.problems, self._schedule, self._messages = problems, schedule, messages
+    self.problems, self._schedule, self._dataflow = problems, schedule, dataflow
     self._max_evaluations = max_evaluations
     self.process: Optional[MoveProcess] = None
     # tf-agents may reset before anything was chosen.
@@ -218,7 +219,7 @@ class MoveEnvironment(driving.BatchEnvironment):
 
   def _observe(self) -> Dict[str, Any]:
     assert self.process is not None
-    self._observed = observe(self.process, self._arms, self._messages)
+    self._observed = observe(self.process, self._arms, self._dataflow)
     # [K, ...], without copies, where K moves are simulated.
     return self._observed if not self.batched else tf.nest.map_structure(
         lambda value: np.broadcast_to(value, (self.batch_size, *np.shape(value))), self._observed)

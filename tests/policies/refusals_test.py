@@ -4,7 +4,9 @@
 import numpy as np
 import pytest
 
+from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.errors import PlacetoError
+from placeto_tf.policies import weight_files
 from placeto_tf.policies.gdp.learner import PpoConfig
 from placeto_tf.policies.gdp.network import GdpConfig
 from placeto_tf.policies.gdp.training import GdpTrainingConfig
@@ -38,3 +40,7 @@ def test_weights_that_are_none_are_refused(tmp_path):
   arrays = dict(zip(("hidden_1", "bias_1", "hidden_2", "bias_2", "output"), good.arrays))
   with pytest.raises(PlacetoError, match="hidden_1 of the scorer has shape"):
     ScorerWeights(**{**arrays, "hidden_1": np.zeros((3, 32))})
+  arrays["message_0"] = arrays.pop("output")
+  weight_files.write(str(tmp_path), arrays, {"features": list(NAMES)})
+  with pytest.raises(PlacetoError, match="the arrays bias_1, .*, message_0, expected hidden_1"):
+    ScorerWeights.load(str(tmp_path))

@@ -1,9 +1,8 @@
 """Placeto's agent and its experience: tf-agents' bandit whose arms are option edges.
 
 The agent is `GreedyRewardPredictionAgent` with a feature vector for each arm: it learns by
-regression to predict the gains of the moves that its own episodes simulated. Without messages the
-experience of a step is the chosen arm; with messages it is the whole observation, because an arm's
-score then depends on other option edges.
+regression to predict the gains of the moves that its own episodes simulated. The experience of a
+step is the chosen arm.
 
 Dimensions: S steps, B steps of a batch.
 """
@@ -41,14 +40,13 @@ def make_agent(
     optimizer: of the regression.
 
   Returns:
-    tf-agents' agent; with messages it learns from whole observations, else from single arms.
+    tf-agents' agent, which learns from single arms.
   """
   time_step_spec = tensor_spec.from_spec(environment.time_step_spec())
   return greedy_reward_prediction_agent.GreedyRewardPredictionAgent(
       time_step_spec, tensor_spec.from_spec(environment.action_spec()),
       PlacetoNetwork(given), optimizer,
-      # With messages, arms are not independent.
-      accepts_per_arm_features=not given.messages, enable_summaries=False,
+      accepts_per_arm_features=True, enable_summaries=False,
       train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False))
 
 
@@ -65,7 +63,7 @@ def exploring(weights: ScorerWeights, temperature: float, rng: np.random.Generat
     rng: of the samples.
 
   Returns:
-    [K, ...] equal observations -> K arms, and the chosen arms' features (nothing with messages).
+    [K, ...] equal observations -> K arms, and the chosen arms' features.
   """
 
   def act(observations):
@@ -73,15 +71,10 @@ def exploring(weights: ScorerWeights, temperature: float, rng: np.random.Generat
     # All K observations are of one placement.
     observation = tf.nest.map_structure(lambda value: value[0], observations)
     arms, count = observation[ARM], int(observation[environment_lib.NUM_ACTIONS])
-    ends = np.stack([arms[environment_lib.GROUP], arms[environment_lib.DEVICE]], axis=1)
-    # Open moves are the first `count` arms.
-    scores = weights.scores(
-        arms[environment_lib.PAIR], ends, observation.get(environment_lib.GLOBAL))[:count]
+    scores = weights.scores(arms[environment_lib.PAIR])[:count]  # open moves are the first arms
     noisy = scores + temperature * rng.gumbel(size=count)
     best = np.argsort(-noisy)[:moves // 2]
     action = np.append(best, rng.integers(count, size=moves - len(best))).astype(np.int32)
-    if weights.messages:
-      return action, policy_utilities.PolicyInfo()
     # The chosen arms' features, for the buffer; the process's preferences are no part of a gain.
     chosen = {name: value[action] for name, value in arms.items()}
     chosen[environment_lib.PREFERENCE] = np.zeros(moves, np.float32)
@@ -90,24 +83,20 @@ def exploring(weights: ScorerWeights, temperature: float, rng: np.random.Generat
   return act
 
 
-def play(
-    environment: MoveEnvironment, act: driving.Act, *, by_arm: bool) -> trajectory.Trajectory:
+def play(environment: MoveEnvironment, act: driving.Act) -> trajectory.Trajectory:
   """Plays an episode.
 
   Args:
     environment: in any state.
     act: takes the moves.
-    by_arm: whether the arms of observations are left out of the result.
 
   Returns:
-    [S, ...] steps, as the agent learns from them.
+    [S, ...] steps, as the agent learns from them: observations without arms.
   """
-  steps = driving.steps_of(environment, act)  # of K moves each
-  if by_arm:
-    # The policy's info has the chosen arm; with all arms the buffer would be too large.
-    steps = [step._replace(observation={
-        name: value for name, value in step.observation.items() if name != ARM}) for step in steps]
-  return concatenated(steps)
+  # The policy's info has the chosen arm; with all arms the buffer would be too large.
+  return concatenated([step._replace(observation={
+      name: value for name, value in step.observation.items() if name != ARM})
+      for step in driving.steps_of(environment, act)])
 
 
 def concatenated(parts: Sequence[trajectory.Trajectory]) -> trajectory.Trajectory:

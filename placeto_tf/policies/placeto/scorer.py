@@ -1,22 +1,20 @@
 """`ScorerWeights`: Placeto's network for option edges as arrays, and its compiled inference.
 
 `network.py` trains the same network in TensorFlow. A perceptron (features -> width -> width -> 1,
-ReLU, capped) scores every option edge; the score predicts the reward of moving the group to the
-device (`move_environment.reward_of`). Rounds of messages between option edges are optional.
-`MoveProcess.run` uses the scores.
+ReLU, capped) scores every option edge by its own features; the score predicts the reward of moving
+the group to the device (`move_environment.reward_of`). `MoveProcess.run` uses the scores.
 
-Dimensions: E option edges, F features, H width, G groups, D devices.
+Dimensions: E option edges, F features, H width, M offered groups, D devices.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.environments.move_process import MoveProcess
 from placeto_tf.errors import PlacementError
@@ -27,7 +25,6 @@ WIDTH = 32  # H by default
 # x / (1 + |x| / 10) keeps scores between -10 and 10, in training as well; their order is kept.
 CAP = 10.0
 SHIPPED = os.path.join(os.path.dirname(__file__), "weights")
-SAME_DEVICE = NAMES.index("stays")  # the feature that marks a group's present device
 _FIELDS = ("hidden_1", "bias_1", "hidden_2", "bias_2", "output")
 
 
@@ -37,11 +34,9 @@ class ScorerWeights:
 
   Attributes:
     hidden_1: [F, H], bias_1 [H]: of the first layer.
-    hidden_2: [H, H / K], bias_2 [H]: of the second layer, after the messages. K > 1 for a mean of
-      K networks: a row then has the weights to the outputs of the row's own network.
+    hidden_2: [H, H / K], bias_2 [H]: of the second layer. K > 1 for a mean of K networks: a row
+      then has the weights to the outputs of the row's own network.
     output: [H] of the last layer.
-    messages: for each round [H, H] along the dataflow, [H, H] against it, and [2 H, H] from
-      messages to an option edge; empty without messages.
   """
 
   hidden_1: np.ndarray  # [F, H]
@@ -49,22 +44,16 @@ class ScorerWeights:
   hidden_2: np.ndarray  # [H, H / K]
   bias_2: np.ndarray  # [H]
   output: np.ndarray  # [H]
-  messages: Tuple[np.ndarray, ...] = ()  # three arrays per round
 
   def __post_init__(self) -> None:
     # Writable and contiguous, because numba would compile again for other kinds of arrays.
     for name in _FIELDS:
       object.__setattr__(
           self, name, np.array(getattr(self, name), dtype=np.float32, order="C"))
-    object.__setattr__(self, "messages", tuple(
-        np.array(each, dtype=np.float32, order="C") for each in self.messages))
     h = self.bias_1.size
     own = max(self.hidden_2.size // max(h, 1), 1)  # H / K
-    wanted = [(len(NAMES), h), (h,), (h, h if self.messages or h % own else own), (h,), (h,),
-              *[(h, h), (h, h), (2 * h, h)] * (len(self.messages) // 3)]
-    names = [*_FIELDS, *(f"message_{i}" for i in range(len(self.messages)))]
-    wanted += [()] * (len(names) - len(wanted))  # messages come in threes
-    for name, array, expected in zip(names, self.arrays + self.messages, wanted):
+    wanted = (len(NAMES), h), (h,), (h, h if h % own else own), (h,), (h,)
+    for name, array, expected in zip(_FIELDS, self.arrays, wanted):
       if array.shape != expected:
         raise PlacementError(
             f"{name} of the scorer has shape {array.shape}, expected {expected}; train it again "
@@ -72,69 +61,26 @@ class ScorerWeights:
 
   @property
   def arrays(self) -> Tuple[np.ndarray, ...]:
-    """Returns the weights without messages, in the order in which compiled loops take them."""
+    """Returns the weights in the order in which compiled loops take them."""
     return tuple(getattr(self, name) for name in _FIELDS)
 
-  def scores(
-      self, pairs: np.ndarray, ends: Optional[np.ndarray] = None,
-      flow: Optional[np.ndarray] = None) -> np.ndarray:
-    """Scores option edges.
-
-    Args:
-      pairs: [E, F] float32 features of the option edges.
-      ends: [E, 2] groups and devices of the option edges; needed with messages.
-      flow: [K, 2] the dataflow between groups; needed with messages.
-
-    Returns:
-      [E] float32, between -10 and 10.
-    """
-    found = np.empty(len(pairs), np.float32)
-    if not self.messages or ends is None or flow is None:
-      score(pairs, self.arrays, found)
-      return found
-    hidden = np.maximum(pairs @ self.hidden_1 + self.bias_1, 0)  # [E, H]
-    here = pairs[:, SAME_DEVICE, None]  # [E, 1], 1 where the group is
-    groups, devices = ends.T
-    for along, against, reached in zip(*(self.messages[i::3] for i in range(3))):
-      # A group's state is that of the option edge to its present device.
-      # [G, H]
-      state = _sums(hidden * here, groups, int(max(groups.max(), flow.max(initial=0))) + 1)
-      # [G, H] means over producers and over consumers, each through its own weights.
-      heard = sum(
-          _means(state[sources] @ weights, targets, len(state))
-          for weights, (sources, targets) in ((along, flow.T), (against, flow.T[::-1])))
-      count = _sums(here, devices, int(devices.max()) + 1)  # [D, 1] groups on each device
-      there = _sums(hidden * here, devices, len(count)) / np.maximum(count, 1)  # [D, H]
-      # Residual: [E, 2 H] of the group's messages and of its device's mean @ [2 H, H].
-      hidden = hidden + np.concatenate(
-          [np.maximum(heard, 0)[groups], there[devices]], axis=1) @ reached
-    last = np.maximum(hidden @ self.hidden_2 + self.bias_2, 0) @ self.output  # [E]
-    return (last / (1 + np.abs(last) / CAP)).astype(np.float32)
+  def scores(self, pairs: np.ndarray) -> np.ndarray:
+    """Returns [...] float32 scores, between -10 and 10, of option edges with features [..., F]."""
+    found = np.empty(pairs.shape[:-1], np.float32)
+    score(pairs.reshape(-1, pairs.shape[-1]), self.arrays, found.reshape(-1))
+    return found
 
   def of_process(self, process: MoveProcess) -> np.ndarray:
     """Returns [M, D] float32 scores of the moves that a process offers, for `MoveProcess.run`."""
-    # Without messages a pair's score depends on its own features alone.
-    if not self.messages:
-      pairs = process.pairs  # [M, D, F] -> [M, D]
-      return self.scores(pairs.reshape(-1, pairs.shape[-1])).reshape(pairs.shape[:2])
-    # Messages need the option edges of all groups; scores elsewhere are 0.
-    allowed = process.tables.allowed
-    pairs = process.state.features(np.arange(len(allowed), dtype=np.int32))
-    found = np.zeros(allowed.shape, np.float32)  # [G, D]
-    found[allowed] = self.scores(
-        pairs[allowed], np.stack(np.nonzero(allowed), axis=1),
-        GroupedGraph.of(process.level).flow_ends)
-    return found[process.some]
+    return self.scores(process.pairs)
 
   @classmethod
-  def untrained(
-      cls, seed: int = 0, width: int = WIDTH, rounds: int = 0) -> ScorerWeights:
+  def untrained(cls, seed: int = 0, width: int = WIDTH) -> ScorerWeights:
     """Makes initial weights: Glorot's uniform samples, and biases of 0.
 
     Args:
       seed: of the samples.
       width: H.
-      rounds: number of rounds of messages; untrained messages change no score.
 
     Returns:
       The weights.
@@ -155,25 +101,23 @@ class ScorerWeights:
       return rng.uniform(-limit, limit, (rows, columns))
 
     return cls(sample(len(NAMES), width), np.zeros(width), sample(width, width), np.zeros(width),
-               sample(width, 1)[:, 0], sum(
-                   ((sample(width, width), sample(width, width), np.zeros((2 * width, width)))
-                    for _ in range(rounds)), ()))
+               sample(width, 1)[:, 0])
 
   @classmethod
   def mean(cls, members: Sequence[ScorerWeights]) -> ScorerWeights:
     """Makes one network whose scores, before the cap, are the mean of several networks' scores.
 
     Args:
-      members: [K] networks of one width, without messages.
+      members: [K] networks of one width.
 
     Returns:
       The network, of K times the width.
 
     Raises:
-      PlacementError: a member has messages, or widths differ.
+      PlacementError: widths differ.
     """
-    if any(each.messages for each in members) or len({each.hidden_2.shape for each in members}) > 1:
-      raise PlacementError("a mean needs networks of one width without messages; train them so")
+    if len({each.hidden_2.shape for each in members}) > 1:
+      raise PlacementError("a mean needs networks of one width; train them so")
     hidden_1, bias_1, hidden_2, bias_2, output = zip(*(each.arrays for each in members))
     return cls(np.concatenate(hidden_1, axis=1), np.concatenate(bias_1), np.concatenate(hidden_2),
                np.concatenate(bias_2), np.concatenate(output) / len(members))
@@ -195,8 +139,7 @@ class ScorerWeights:
       **notes: further content of the sidecar.
     """
     weight_files.write(
-        directory, {**{name: getattr(self, name) for name in _FIELDS},
-                    **{f"message_{i}": each for i, each in enumerate(self.messages)}},
+        directory, {name: getattr(self, name) for name in _FIELDS},
         {"version": 1, "features": list(NAMES), **notes})
 
   @classmethod
@@ -219,10 +162,11 @@ class ScorerWeights:
       raise PlacementError(
           f"the weights in {directory} are of another list of features than this version's; train "
           "them again")
-    messages = [f"message_{i}" for i in range(len(arrays) - len(_FIELDS))]
-    none = np.zeros(0)  # for an array that is missing: its shape is wrong
-    return cls(**{name: arrays.get(name, none) for name in _FIELDS},
-               messages=tuple(arrays.get(name, none) for name in messages))
+    if set(arrays) != set(_FIELDS):  # such as those of a network with further layers
+      raise PlacementError(
+          f"the weights in {directory} have the arrays {', '.join(sorted(arrays))}, expected "
+          f"{', '.join(_FIELDS)}; {remedy}")
+    return cls(**arrays)
 
 
 def pretrained() -> ScorerWeights:
@@ -230,22 +174,9 @@ def pretrained() -> ScorerWeights:
   return ScorerWeights.load(SHIPPED)
 
 
-def _sums(values: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:
-  """Returns [count, H] the sums of the values [E, H] of each owner [E]."""
-  found = np.zeros((count, values.shape[1]), np.float32)
-  np.add.at(found, owners, values)
-  return found
-
-
-def _means(values: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:
-  """Returns [count, H] the means of the values [E, H] of each owner [E]; 0 without values."""
-  many = np.bincount(owners, minlength=count)[:, None]  # [count, 1]
-  return _sums(values, owners, count) / np.maximum(many, 1).astype(np.float32)
-
-
 @compiled(nogil=True)
 def score(pairs, weights, scores):
-  """Scores option edges without messages.
+  """Scores option edges.
 
   Args:
     pairs: [E, F] float32.

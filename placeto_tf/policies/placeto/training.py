@@ -59,10 +59,9 @@ class PlacetoTrainingConfig(RunConfig):
     temperature: scale of the noise that is added to scores before the best are taken.
     arms: the most option edges that are scored at once in training.
     width: width of the network's layers.
-    messages: number of rounds of messages between option edges.
     learning_rate: Adam's learning rate at first; it falls to 0 along a cosine.
     steps: Adam's steps per iteration; batch: moves per step.
-    capacity: moves in the buffer; with messages each takes a whole observation, so give fewer.
+    capacity: moves in the buffer.
     episodes: episodes per iteration, all of which may be played at once. With N times as many, N
       times as many steps keep the ratio of learning to playing.
   """
@@ -76,7 +75,6 @@ class PlacetoTrainingConfig(RunConfig):
   temperature: float = 0.05
   arms: int = 1024
   width: int = 64
-  messages: int = 0
   learning_rate: float = 3e-3
   steps: int = 25
   batch: int = 1024
@@ -88,7 +86,7 @@ class PlacetoTrainingConfig(RunConfig):
     check_at_least(1, self, "arms", "width", "steps", "batch", "capacity", "episodes",
                    error_type=PlacetoError)
     check_at_least(2, self, "moves", error_type=PlacetoError)
-    check_at_least(0, self, "messages", "temperature", error_type=PlacetoError)
+    check_at_least(0, self, "temperature", error_type=PlacetoError)
     check_above_zero(self, "learning_rate", error_type=PlacetoError)
 
 
@@ -103,9 +101,7 @@ def make_environment(
   Returns:
     The environment.
   """
-  return MoveEnvironment(
-      problems, config.schedule, arms=config.arms, messages=config.messages > 0,
-      moves=config.moves)
+  return MoveEnvironment(problems, config.schedule, arms=config.arms, moves=config.moves)
 
 
 class EpisodeCollector:
@@ -127,8 +123,7 @@ class EpisodeCollector:
     rng = np.random.default_rng(spec.seed)
     self._environment.begin(spec.graph, spec.start, rng)
     return agent_lib.play(
-        self._environment, agent_lib.exploring(weights, self._config.temperature, rng),
-        by_arm=not self._config.messages)
+        self._environment, agent_lib.exploring(weights, self._config.temperature, rng))
 
 
 class PlacetoTraining(Learner):
@@ -151,21 +146,16 @@ class PlacetoTraining(Learner):
       **given: problems.
 
     Raises:
-      PlacetoError: the warm start is of another width or number of rounds; and the errors of the
-        base class.
+      PlacetoError: the warm start is of another width; and the errors of the base class.
     """
     super().__init__(config, root_dir, **given)
     # Initial weights: samples, or the weights of the warm start.
-    first = ScorerWeights.untrained(config.seed, config.width, config.messages)
-    if warm_start is not None:
-      loaded = ScorerWeights.load(warm_start)
-      # Weights without messages get untrained ones, which do not change their scores.
-      first = dataclasses.replace(loaded, messages=loaded.messages or first.messages)
-      if (len(first.bias_1), len(first.messages)) != (config.width, 3 * config.messages):
-        raise PlacetoError(
-            f"the weights in {warm_start} have width {len(first.bias_1)} and "
-            f"{len(first.messages) // 3} rounds of messages, expected {config.width} and "
-            f"{config.messages}; set width and messages to theirs")
+    first = (ScorerWeights.untrained(config.seed, config.width) if warm_start is None else
+             ScorerWeights.load(warm_start))
+    if len(first.bias_1) != config.width:
+      raise PlacetoError(
+          f"the weights in {warm_start} have width {len(first.bias_1)}, expected {config.width}; "
+          "set width to theirs")
     # The rate is set in `learn`, before every iteration.
     self._optimizer = tf.keras.optimizers.Adam(config.learning_rate)
     self.agent = agent_lib.make_agent(

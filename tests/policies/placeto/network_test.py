@@ -1,7 +1,5 @@
 """The compiled scores are those of the tf-agents policy, and what holds of the network."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +10,7 @@ from placeto_tf.environments.move_environment import MoveEnvironment
 from placeto_tf.environments.problems import with_starts
 from placeto_tf.environments.schedule import Schedule
 from placeto_tf.policies.placeto import agent as agent_lib
-from placeto_tf.policies.placeto.scorer import ScorerWeights, pretrained
+from placeto_tf.policies.placeto.scorer import pretrained
 from placeto_tf.problem import compiled_evaluation
 from placeto_tf.problem.compiled_evaluation import CompiledEvaluations
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -27,21 +25,12 @@ def in_a_batch(time_step):
   return tf.nest.map_structure(lambda value: tf.constant(np.asarray(value)[None]), time_step)
 
 
-def with_messages(seed):
-  """Random weights, messages that say something among them."""
-  rng = np.random.default_rng(seed)
-  weights = ScorerWeights.untrained(seed, 16, rounds=2)
-  return dataclasses.replace(weights, bias_1=rng.normal(size=16), messages=tuple(
-      rng.normal(0, 0.2, each.shape) for each in weights.messages))
-
-
-@pytest.mark.parametrize("weights, states", [(pretrained(), 100), (with_messages(0), 10)])
-def test_scores_and_actions_of_the_compiled_policy_are_those_of_tf_agents(weights, states):
+def test_scores_and_actions_of_the_compiled_policy_are_those_of_tf_agents():
+  weights = pretrained()
   problems = [
       with_starts(random_problem(40 + 20 * i, 8 + 4 * i, devices=text, seed=i))
       for i, text in enumerate(CLUSTERS)]  # ten graphs on ten clusters
-  environment = MoveEnvironment(
-      problems, ROUND, arms=256, messages=bool(weights.messages))
+  environment = MoveEnvironment(problems, ROUND, arms=256)
   agent = agent_lib.make_agent(environment, weights, tf.keras.optimizers.Adam())
   network = agent.policy._reward_network
   score = tf.function(lambda observation: network(observation)[0])
@@ -50,7 +39,7 @@ def test_scores_and_actions_of_the_compiled_policy_are_those_of_tf_agents(weight
   for number in range(len(problems)):
     environment.begin(number, 0, np.random.default_rng(number))
     time_step = environment.reset()
-    for state in range(states):
+    for state in range(100):
       count = int(time_step.observation["num_actions"])
       if state % 3 == 0:  # neighbours on a walk are much alike
         batched = in_a_batch(time_step)
@@ -109,16 +98,6 @@ def test_tf_agents_greedy_policy_and_the_compiled_search_simulate_the_same_place
     found.append((seen, process.placement.tolist()))
   assert len(found[0][0]) > 100 or process.over
   assert found[0] == found[1] and ties < 3
-
-
-def test_messages_that_begin_as_nothing_leave_scores_as_they_are():
-  plain = ScorerWeights.untrained(3, 16)
-  more = ScorerWeights.untrained(3, 16, rounds=2)
-  more = dataclasses.replace(plain, messages=more.messages)
-  pairs = np.random.default_rng(0).normal(size=(12, 32)).astype(np.float32)
-  ends = np.stack([np.arange(12) // 3, np.arange(12) % 3], axis=1)
-  flow = np.array([[0, 1], [1, 3]])
-  np.testing.assert_allclose(more.scores(pairs, ends, flow), plain.scores(pairs), atol=1e-5)
 
 
 def test_an_episode_goes_through_levels_and_rewards_gains():

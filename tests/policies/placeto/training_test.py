@@ -85,16 +85,3 @@ def test_regression_finds_what_gains_are_made_of(tmp_path):
   for iteration in (1, 2):
     loss = learner.learn([steps], iteration)["loss"]
   assert loss < 0.5 * steps.reward.var()
-
-
-def test_messages_are_learned_from_whole_observations_and_begin_as_nothing(tmp_path, unsaved):
-  plain = ScorerWeights.untrained(0, 8)
-  plain.save(str(tmp_path / "plain"))
-  config = dataclasses.replace(PLACETO, messages=1, iterations=2)
-  run = placeto(tmp_path / "run", config, warm_start=str(tmp_path / "plain"))
-  first = run.learner.weights
-  np.testing.assert_array_equal(first.hidden_1, plain.hidden_1)
-  assert not first.messages[2].any()
-  run.run()
-  trained = ScorerWeights.load(str(tmp_path / "run"))
-  assert len(trained.messages) == 3 and trained.messages[2].any()
