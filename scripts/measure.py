@@ -45,9 +45,8 @@ def main() -> None:
   # oneDNN fuses ops after the graph is split, so another placement would be timed.
   os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
   from placeto_tf.clusters import Cluster
-  from placeto_tf.costs import estimate_costs
+  from placeto_tf.costs import assumed_shapes, estimate_costs
   from placeto_tf.costs.look import looking
-  from placeto_tf.graphs import load_graph
   from placeto_tf.placements import Placement
   from placeto_tf.runtime import measuring
   from placeto_tf.simulation import Simulator
@@ -60,7 +59,7 @@ def main() -> None:
       seed=FLAGS.seed)
   runtime, device_map = shared_flags.runtime(cluster)
   entry_point.import_tensorflow_quietly()
-  graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
+  graph = assumed_shapes.load(FLAGS.graph, **shared_flags.graph_options())
   with looking(FLAGS.look, shared_flags.tell):
     costs = estimate_costs(graph, cluster, source=FLAGS.cost_model)
   simulator = Simulator(graph, costs, cluster)

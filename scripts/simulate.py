@@ -32,16 +32,15 @@ flags.DEFINE_integer("seed", 0, "Any number: simulations are deterministic.",
 def main() -> None:
   """Loads the graph once and simulates every placement."""
   from placeto_tf.clusters import Cluster
-  from placeto_tf.costs import estimate_costs
+  from placeto_tf.costs import assumed_shapes, estimate_costs
   from placeto_tf.costs.look import looking
-  from placeto_tf.graphs import load_graph
   from placeto_tf.placements import Placement
   from placeto_tf.simulation import Simulator
 
   entry_point.import_tensorflow_quietly()
   placements = [Placement.load(path) for path in FLAGS.placement]
   cluster = Cluster.parse(FLAGS.cluster)
-  graph = load_graph(FLAGS.graph, **shared_flags.graph_options())
+  graph = assumed_shapes.load(FLAGS.graph, **shared_flags.graph_options())
   with looking(FLAGS.look, shared_flags.tell):
     simulator = Simulator(graph, estimate_costs(graph, cluster, source=FLAGS.cost_model), cluster)
   for path, placement in zip(FLAGS.placement, placements):

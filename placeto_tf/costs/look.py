@@ -168,6 +168,7 @@ def _whole(graph: ComputationGraph) -> GraphDef:
   # The step runs on this machine's CPU, whatever the file says.
   for node in graph_def.node:
     node.device = ""
+    node.attr.pop("_output_shapes", None)  # those of another version of TensorFlow may differ
   clear_uncalled(graph_def)
   return graph_def
 
@@ -178,7 +179,7 @@ def _request(graph: ComputationGraph) -> Dict[str, Any]:
   return {
       "fetches": list(graph.fetches), "variables": variables.of_graph(graph),
       "initializers": variables.own_initializers(graph),
-      "checkpoint": _checkpoint(source),
+      "checkpoint": _checkpoint(source), "values": dict(source.feed_values),
       "feeds": {name: list(shape) for name, shape in source.feed_shapes.items()}}
 
 

@@ -19,8 +19,6 @@ import re
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-import numpy as np
-
 from placeto_tf.costs.grappler import OpEstimate, Question
 from placeto_tf.costs.loop_rounds import Evaluate, LoopRounds
 from placeto_tf.costs.shape_guesses import Guesser, known_dims
@@ -84,14 +82,14 @@ def analyse(
   """
   # Read the back edges before they are removed.
   loops = LoopRounds(graph_def.node)
-  straight = _straight(graph_def, loops)
+  acyclic = straight(graph_def, loops)
   guesser = Guesser(graph_def)
   bound: Dict[Tensor, Any] = {}  # TensorProperties, with a value where a number is known
   guessed: List[Tensor] = []
   imports = 0
   # Each pass binds the shapes and numbers that the last one found, and asks grappler again.
   for _ in range(_MAX_PASSES):
-    analysed = _bind(straight, bound)
+    analysed = _bind(acyclic, bound)
     # Ops without consumers together depend on all ops of an acyclic graph.
     needed = {op_of(name) for node in analysed.node for name in node.input}
     question = Question(analysed, [node.name for node in analysed.node if node.name not in needed])
@@ -147,20 +145,15 @@ class _Inference:
     """
     self._bound = bound
     # A copy, because the import needs a graph without back edges or loop ops.
-    copy = _readable(graph_def, loops)
+    copy = readable(graph_def, loops)
     # Without an import: grappler could read the graph, which is enough.
     self._graph, error = _imported(copy)
-    if strict and _CONTRADICTION in error:
-      # A loop variable may have another shape after an iteration: make its shape unknown.
-      for node in copy.node:
-        if node.op in MERGE and len(data_inputs(node)) == 1:
-          _make_source(node, node.attr["T"].type, None)
-          node.op = "Placeholder"
-      if _CONTRADICTION in _imported(copy)[1]:
-        # Without the attributes, between which the sizes would be lost.
-        reason = one_line(ValueError(re.sub(r"(= \w+)\[.*?\]\(", r"\1(", error)), 400)
-        raise CostError(f"the step cannot run: {reason}; correct batch_size or feed_shapes, or the "
-                        "shape that the graph has fixed")
+    reason = contradiction(copy) if strict and error else ""
+    if reason:
+      # Without the attributes, between which the sizes would be lost.
+      reason = one_line(ValueError(re.sub(r"(= \w+)\[.*?\]\(", r"\1(", reason)), 400)
+      raise CostError(f"the step cannot run: {reason}; correct batch_size or feed_shapes, or the "
+                      "shape that the graph has fixed")
 
   def shapes_of(self, unknown: Sequence[Tensor], outputs: Outputs) -> Dict[Tensor, Any]:
     """Finds the shapes of tensors whose shape grappler does not know.
@@ -178,11 +171,11 @@ class _Inference:
       if tensor is None:
         continue
       # The length of some outputs, such as the axes of BroadcastGradientArgs, is that of a value.
-      known = tensor.shape.is_fully_defined()
-      value = None if known else self._value(tensor)
-      if known or value is not None:
-        found[name, port] = properties(
-            outputs[name][port].dtype, tensor.shape.as_list() if known else np.shape(value))
+      shape = tensor.shape
+      if not shape.is_fully_defined():
+        shape = getattr(self._value(tensor), "shape", None)
+      if shape is not None:
+        found[name, port] = properties(outputs[name][port].dtype, tuple(shape))
     return found
 
   def number(self, name: Tensor) -> Optional[int]:
@@ -211,7 +204,7 @@ class _Inference:
       return None
 
 
-def _readable(graph_def: GraphDef, loops: LoopRounds) -> GraphDef:
+def readable(graph_def: GraphDef, loops: LoopRounds) -> GraphDef:
   """Returns a copy in which loop-invariant values can be computed."""
   copy = deepcopy(graph_def)
   # An invariant keeps the value that enters the loop: its Merge passes that on.
@@ -240,6 +233,28 @@ def _imported(graph_def: GraphDef) -> Tuple[tf.Graph, str]:
   return graph, ""
 
 
+def contradiction(copy: GraphDef) -> str:
+  """Returns the reason why TensorFlow refuses the shapes of a graph, or "".
+
+  Args:
+    copy: from `readable`.
+
+  Returns:
+    TensorFlow's message.
+  """
+  reason = _imported(copy)[1]
+  if _CONTRADICTION not in reason or not any(node.op in MERGE for node in copy.node):
+    return reason if _CONTRADICTION in reason else ""
+  # A loop variable may have another shape after an iteration: make its shape unknown.
+  relaxed = deepcopy(copy)
+  for node in relaxed.node:
+    if node.op in MERGE and len(data_inputs(node)) == 1:
+      _make_source(node, node.attr["T"].type, None)
+      node.op = "Placeholder"
+  reason = _imported(relaxed)[1]
+  return reason if _CONTRADICTION in reason else ""
+
+
 def _numbers(
     loops: LoopRounds, guesser: Guesser, value: Evaluate, outputs: Outputs,
     bound: Mapping[Tensor, Any]) -> Dict[Tensor, Any]:
@@ -263,7 +278,7 @@ def _differ(before: Optional[List[int]], after: Optional[List[int]]) -> bool:
   return before is not None and after is not None and before != after
 
 
-def _straight(graph_def: GraphDef, loops: LoopRounds) -> GraphDef:
+def straight(graph_def: GraphDef, loops: LoopRounds) -> GraphDef:
   """Returns an acyclic copy with sources of known shape instead of placeholders.
 
   Merge ops read only the entering values of loops. Grappler assumes that every placeholder is fed,

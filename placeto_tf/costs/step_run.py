@@ -45,8 +45,8 @@ def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Seen:
 
   Args:
     graph_def: the whole file, with initializers.
-    request: "fetches", "variables", "initializers", "checkpoint" and "feeds" (tensor -> shape), see
-      `look`.
+    request: "fetches", "variables", "initializers", "checkpoint", "feeds" (tensor -> shape) and
+      "values" (tensor -> number), see `look`.
 
   Returns:
     The shapes and executions in the trace of the step.
@@ -61,7 +61,7 @@ def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Seen:
   metadata = v1.RunMetadata()
   with tf.Graph().as_default() as tf_graph:
     tf.graph_util.import_graph_def(graph_def, name="")
-    feed = feeds_lib.random_feeds(tf_graph, request["feeds"], 0)
+    feed = feeds_lib.random_feeds(tf_graph, request["feeds"], 0, request["values"])
     with v1.Session(graph=tf_graph, config=config) as session:
       _initialize(session, tf_graph, graph_def.library, request)
       session.run(

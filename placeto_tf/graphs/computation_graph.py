@@ -55,6 +55,8 @@ class GraphSource:
       rewritten; None for a CostGraphDef. Never modified.
     positions: [N] int64, index of each op among the nodes of `graph_def` or of the CostGraphDef.
     feed_shapes: feed (tensor name) -> dimensions, all of them known.
+    feed_values: feed -> the number that is assumed for each of its elements, because the rounds of
+      a loop, or shapes, depend on it.
     meta_graph: the chosen MetaGraphDef of a SavedModel, a part of `proto`.
     iterator_shapes: op that takes the next batch of an iterator -> shapes of its outputs, if the
       user's batch size replaced an unknown dimension.
@@ -72,6 +74,7 @@ class GraphSource:
   graph_def: GraphDef = dataclasses.field(default=None, repr=False)
   positions: Optional[np.ndarray] = dataclasses.field(default=None, repr=False)  # [N]
   feed_shapes: Mapping[str, Tuple[int, ...]] = dataclasses.field(default_factory=dict)
+  feed_values: Mapping[str, int] = dataclasses.field(default_factory=dict)
   iterator_shapes: Mapping[str, Tuple[Optional[Tuple[int, ...]], ...]] = dataclasses.field(
       default_factory=dict)
   fully_fed_ops: FrozenSet[str] = dataclasses.field(default=frozenset(), repr=False)

@@ -8,6 +8,7 @@ from placeto_tf.errors import GraphError
 from placeto_tf.graphs import shapes
 from placeto_tf.graphs.colocation import RESOURCE
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
+from placeto_tf.graphs.feed_values import write_value
 from placeto_tf.graphs.functions import keep_known_classes
 from placeto_tf.graphs.op_defs import REF, OpDefs
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
   """Returns a GraphDef of the graph's N ops, in order, without devices and with known feed shapes.
 
-  A feed becomes a Placeholder of its bound shape. Inputs are those of the source, including back
-  edges of loops, and all producers are in the GraphDef.
+  A feed becomes a Placeholder of its bound shape, or a Const of its assumed value. Inputs are those
+  of the source, including back edges of loops, and all producers are in the GraphDef.
 
   Args:
     graph: a graph whose source has nodes.
@@ -63,6 +64,8 @@ def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
       _make_placeholder(node, op_defs.signature(node).outputs[0] % REF, shape)
     elif shape is not None and node.op in shapes.PLACEHOLDERS:
       shapes.set_shape(node.attr["shape"], shape)
+    if f"{node.name}:0" in source.feed_values and node.op in shapes.PLACEHOLDERS:
+      write_value(node, shape or (), source.feed_values[f"{node.name}:0"])
     # The stated shapes would contradict the bound ones.
     if node.op in shapes.PLACEHOLDERS:
       node.attr.pop("_output_shapes", None)

@@ -4,7 +4,7 @@ Floats are uniform in [0, 1), booleans are true half of the time. Strings are
 valid for the op that parses them (`made_strings`). Whole numbers
 must be valid where they are used as indices (token ids, class labels). Ops that use a feed as
 indices, directly or through ops that only move values, determine the range of its numbers. Without
-such ops the numbers are 0 and 1.
+such ops a feed has its assumed number (`feed_values`), or the numbers 0 and 1.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def make_feeds(
       values; or the file cannot be read.
   """
   if feeds == "random":
-    return random_feeds(tf_graph, shapes_of(graph), seed)
+    return random_feeds(
+        tf_graph, shapes_of(graph), seed, graph.source.feed_values if graph.source else {})
   if isinstance(feeds, (str, os.PathLike)):
     feeds = user_files.read_arrays(
         feeds, what="the feeds file", remedy="expected an .npz", error_type=MeasurementError,
@@ -84,13 +85,15 @@ def make_feeds(
 
 
 def random_feeds(
-    tf_graph: tf.Graph, shapes: Mapping[str, Sequence[int]], seed: int) -> Dict[str, np.ndarray]:
+    tf_graph: tf.Graph, shapes: Mapping[str, Sequence[int]], seed: int,
+    values: Mapping[str, int] = {}) -> Dict[str, np.ndarray]:
   """Makes random values of tensors.
 
   Args:
     tf_graph: the graph that will be run.
     shapes: tensor name -> dimensions.
     seed: of the values.
+    values: tensor name -> number of each element, for tensors that are no indices.
 
   Returns:
     Tensor name -> value, in the order of the names.
@@ -100,7 +103,7 @@ def random_feeds(
   """
   # Sort by name, so that values depend on the seed and not on the order of the feeds.
   rng = np.random.default_rng(seed)
-  return {name: _random(tf_graph, name, tuple(shape), rng)
+  return {name: _random(tf_graph, name, tuple(shape), rng, values.get(name))
           for name, shape in sorted(shapes.items())}
 
 
@@ -155,7 +158,8 @@ def _checked(graph: ComputationGraph, given: Mapping[str, Any]) -> Dict[str, np.
 
 
 def _random(
-    tf_graph: tf.Graph, name: str, shape: Tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    tf_graph: tf.Graph, name: str, shape: Tuple[int, ...], rng: np.random.Generator,
+    value: Optional[int] = None) -> np.ndarray:
   tensor = tf_graph.get_tensor_by_name(name)
   dtype = tensor.dtype.base_dtype
   if dtype.is_floating or dtype.is_complex:
@@ -163,10 +167,12 @@ def _random(
   if dtype.is_bool:
     return rng.random(shape) < 0.5
   if dtype.is_integer:
-    keys = table_keys(tensor)
+    keys, size = table_keys(tensor), index_range(tensor)
     if keys is not None and 0 in keys:  # zero stands for padding
       return rng.choice(keys, shape).astype(dtype.as_numpy_dtype)
-    return rng.integers(0, index_range(tensor), shape).astype(dtype.as_numpy_dtype)
+    if size is None and value is not None:
+      return np.full(shape, value, dtype.as_numpy_dtype)
+    return rng.integers(0, size or _UNBOUNDED, shape).astype(dtype.as_numpy_dtype)
   if dtype.name == "string":
     found = np.empty(shape, object)
     found.reshape(-1)[:] = made_strings(tensor, found.size, rng, index_range)
@@ -175,8 +181,8 @@ def _random(
       f"feed {name!r} is of type {dtype.name}, which has no random values; give feeds")
 
 
-def index_range(tensor: tf.Tensor) -> int:
-  """Returns the number of valid values of a tensor of indices, from the ops that read it."""
+def index_range(tensor: tf.Tensor) -> Optional[int]:
+  """Returns the number of valid values of a tensor of indices; None if no op reads it as such."""
   found, seen, waiting = [], set(), [tensor]
   # From the feed through ops that pass values on, to all ops that use values as indices.
   while waiting:
@@ -195,7 +201,7 @@ def index_range(tensor: tf.Tensor) -> int:
       elif op.type in _PASSES and _PASSES[op.type] in (None, *positions):
         waiting.extend(op.outputs[:1] if op.type == "Unique" else op.outputs)
   # Take the smallest range, which is valid for every reader.
-  return min(found, default=_UNBOUNDED)
+  return min(found, default=None)
 
 
 def _indexed_size(op: tf.Operation, position: Optional[int], axis: int) -> int:

@@ -10,11 +10,11 @@ Dimensions: M nodes of the file, N needed ops, E edges, K kernel device types.
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
-from placeto_tf.graphs import shapes, traversal
+from placeto_tf.graphs import feed_values, shapes, traversal
 from placeto_tf.graphs.colocation import MOVED_WITH_OTHERS, colocate
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource
 from placeto_tf.graphs.fetches import choose_fetches
@@ -72,6 +72,7 @@ def from_graph_def(
 
   Raises:
     GraphError: see `load_graph`.
+    UnknownShapes: feeds have unknown dimensions.
   """
   graph_def = shapes.with_unknown_ranks(read.source.graph_def)
   notes = read.notes
@@ -113,7 +114,11 @@ def from_graph_def(
       np.insert(loops.ends, 1, CONTROL, axis=1)])
   if split_loops:
     edges = np.concatenate([edges, np.insert(loops.signals, 1, CONTROL, axis=1)])
-  return ComputationGraph.from_edges(
+  unknown = {name: shape for name, shape in bound.items() if shape is None or -1 in shape}
+  unknown.update((f"{op}:{port}", shape) for op, outputs in iterators.items()
+                 for port, shape in enumerate(outputs) if shape and shape[0] < 0)
+  values, more_notes = feed_values.of_loops(nodes, {} if unknown else bound)
+  graph = ComputationGraph.from_edges(
       [node.name for node in nodes],
       [node.op for node in nodes],
       table.num_outputs[positions],
@@ -126,16 +131,20 @@ def from_graph_def(
       fetches=tuple(endpoint.name for endpoint in wanted),
       feeds=tuple(bound),
       source=dataclasses.replace(
-          read.source, graph_def=graph_def, positions=positions, feed_shapes=bound,
-          iterator_shapes=iterators,
+          read.source, graph_def=graph_def, positions=positions,
+          feed_shapes=cast(Dict[str, Tuple[int, ...]], bound),
+          feed_values=values, iterator_shapes=iterators,
           fully_fed_ops=frozenset(table.names[i] for i in positions.tolist() if step.fully_fed[i]),
           # Switches and the like follow other ops to any device.
           fixed_devices={**read.source.fixed_devices, **{
               node.name: own_devices[node.name] for node in nodes
               if node.name in own_devices and node.op not in MOVED_WITH_OTHERS}},
           trip_count=trip_count, split_loops=split_loops),
-      notes=notes + shape_notes,
+      notes=notes + shape_notes + more_notes,
   )
+  if unknown:
+    raise shapes.UnknownShapes(shapes.unknown_shapes(unknown), graph)
+  return graph
 
 
 def _constraints(

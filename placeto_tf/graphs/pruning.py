@@ -129,7 +129,7 @@ def fed_defaults(
 def bind_feeds(
     table: NodeTable, step: Step, shape_hint: Any, batch_size: Optional[int],
     given: Mapping[str, Tuple[int, ...]],
-) -> Tuple[Dict[str, Tuple[int, ...]], Dict[str, Tuple[shapes.Shape, ...]], Tuple[str, ...]]:
+) -> Tuple[Dict[str, shapes.Shape], Dict[str, Tuple[shapes.Shape, ...]], Tuple[str, ...]]:
   """Binds the shapes of all feeds, placeholders included, and of iterators.
 
   An iterator's op declares the shapes of its outputs; an unknown first dimension is the batch size.
@@ -142,16 +142,16 @@ def bind_feeds(
 
   Returns:
     Feed -> shape, iterator op -> shapes of its outputs, and notes on given sizes that are not used.
+    Unknown dimensions are -1, and the shape of an unknown rank is None.
 
   Raises:
-    GraphError: a given shape names no op or contradicts the graph, or a needed shape is missing.
+    GraphError: a given shape names no op or contradicts the graph.
   """
   for name in given:
     if name not in table.index:
       raise GraphError(
           f"a shape is given for {name!r}, which is no op of the graph; correct feed_shapes")
-  bound: Dict[str, Tuple[int, ...]] = {}
-  unknown: Dict[str, shapes.Shape] = {}
+  bound: Dict[str, shapes.Shape] = {}
   iterators: Dict[str, Tuple[shapes.Shape, ...]] = {}
   binds_batch = False
   # Iterators and feeds declare shapes; placeholders are always fed.
@@ -170,14 +170,8 @@ def bind_feeds(
       declared = shapes.declared_shape(node, port)
       if declared is None:
         declared = shape_hint(name)
-      shape = shapes.bind(name, declared, given.get(node.name), batch_size)
-      if shape is None or -1 in shape:
-        unknown[name] = shape  # all of them in one error
-      else:
-        bound[name] = shape
+      bound[name] = shapes.bind(name, declared, given.get(node.name), batch_size)
       binds_batch |= bool(declared) and declared[0] == -1
-  if unknown:
-    raise GraphError(shapes.unknown_shapes(unknown))
   unused = [
       f"the shape given for {name!r} is not used: the fetches do not need it fed"
       for name in given if f"{name}:0" not in bound]

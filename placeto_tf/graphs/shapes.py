@@ -17,32 +17,41 @@ Shape = Optional[Tuple[int, ...]]  # None for unknown rank, -1 for an unknown di
 PLACEHOLDERS = ("Placeholder", "PlaceholderV2")
 WITH_DEFAULT = "PlaceholderWithDefault"
 ITERATORS = ("IteratorGetNext", "IteratorGetNextSync")
+ASSUMED = "assumed: "  # the beginning of a note
 FEEDABLE = (*PLACEHOLDERS, WITH_DEFAULT)
 _LAST_WITHOUT_RANKS = 21  # GraphDef version of TensorFlow 1.0
+
+
+class UnknownShapes(GraphError):
+  """The feeds of a graph, or the batches of an iterator, have unknown dimensions.
+
+  Attributes:
+    graph: the `ComputationGraph`; its source has the dimensions as far as they are known.
+  """
+
+  def __init__(self, message: str, graph: Any):
+    super().__init__(message)
+    self.graph = graph
 
 
 def unknown_shapes(unknown: Mapping[str, Shape]) -> str:
   """Returns a message with the options to give for feeds (names -> shapes) of unknown shapes."""
   found = ", ".join(f"{name!r} {format_shape(shape)}" for name, shape in unknown.items())
-  # Plausible sizes for unknown dimensions: a batch of 32.
-  example = {
-      op_of(name): tuple(32 if dim < 0 else dim for dim in ((32, 128) if shape is None else shape))
-      for name, shape in unknown.items()}
-  flags = " ".join(
-      f"--feed_shapes={name}:{'x'.join(map(str, dims))}" for name, dims in example.items())
+  # Plausible sizes: a batch of 32, and a scalar where the rank is unknown.
+  example = {op_of(name): tuple(32 if dim < 0 else dim for dim in shape or ())
+             for name, shape in unknown.items()}
+  flags = " ".join(f"--feed_shapes={name}:{'x'.join(map(str, dims)) or 'scalar'}"
+                   for name, dims in example.items())
   remedy = f"feed_shapes={example} or the like ({flags})"
-  scalar = next((op_of(name) for name, shape in unknown.items() if shape is None), None)
-  if scalar is not None:
-    remedy += f", where a scalar is {{{scalar!r}: ()}} (--feed_shapes={scalar}:scalar)"
   # A batch size is enough where only first dimensions are unknown.
-  shapes = [shape or () for shape in unknown.values()]
-  batched = [shape[:1] == (-1,) for shape in shapes]
-  if all(batched) and not any(-1 in shape[1:] for shape in shapes):
+  batched = [(shape or ())[:1] == (-1,) for shape in unknown.values()]
+  if all(batched) and not any(-1 in (shape or ())[1:] for shape in unknown.values()):
     remedy = f"batch_size=32 (--batch_size=32) or {remedy}"
   elif any(batched):
     remedy += ", or batch_size (--batch_size) where only the first dimension is unknown"
-  what = "placeholder has" if len(unknown) == 1 else "placeholders have"
-  return f"{len(unknown)} {what} unknown dimensions: {found}; give {remedy}"
+  what = "input has" if len(unknown) == 1 else "inputs have"
+  return (f"{len(unknown)} {what} unknown dimensions: {found}, without which no step time means "
+          f"anything; give {remedy}")
 
 
 def with_unknown_ranks(graph_def: GraphDef) -> GraphDef:
@@ -131,19 +140,12 @@ def shapes_of_iterator(node: NodeDef, batch_size: Optional[int]) -> Optional[Tup
 
   Returns:
     The shapes; None if the node states all first dimensions.
-
-  Raises:
-    GraphError: there is no batch size.
   """
   stated = [dimensions(shape) for shape in node.attr["output_shapes"].list.shape]
   if not any(shape and shape[0] == -1 for shape in stated):
     return None
-  if batch_size is None:
-    raise GraphError(
-        f"the batches of the iterator {node.name!r} have unknown sizes "
-        f"({', '.join(format_shape(shape) for shape in stated)}), without which no step time "
-        "means anything; give batch_size=32 (--batch_size=32) or the like")
-  return tuple((batch_size, *shape[1:]) if shape and shape[0] == -1 else shape for shape in stated)
+  return tuple((batch_size or -1, *shape[1:]) if shape and shape[0] == -1 else shape
+               for shape in stated)
 
 
 def check_given(

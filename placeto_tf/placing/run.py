@@ -18,7 +18,7 @@ from typing import Any, Callable, Mapping, Optional, Union
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.costs import estimate_costs
+from placeto_tf.costs import assumed_shapes, estimate_costs
 from placeto_tf.costs.look import looking
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.graphs.loading import LOAD_OPTIONS
@@ -55,7 +55,7 @@ def place(
 
   Args:
     graph: a `ComputationGraph`, or anything `load_graph` takes; for several replicas also a
-      `ReplicaSource`.
+      `ReplicaSource`. Unknown shapes of its feeds are assumed, and stated in the first line.
     cluster: a `Cluster`, or text for `Cluster.parse`.
     method: see `PlacingConfig`.
     root_dir: directory for TensorBoard events of the search; None writes none.
@@ -85,7 +85,7 @@ def place(
 
 
 def load(graph: Any, config: PlacingConfig, loading: Mapping[str, Any]) -> Loaded:
-  """Loads a graph, or the source of its replicas, for `place_with`.
+  """Loads a graph, or the source of its replicas, for `place_with`; assumes unknown shapes.
 
   Args:
     graph: see `place`.
@@ -100,6 +100,8 @@ def load(graph: Any, config: PlacingConfig, loading: Mapping[str, Any]) -> Loade
     PlacetoError: the graph cannot be read.
   """
   named = split_spec(graph)[1] if is_spec(graph) else None
+  if not is_spec(graph) and not isinstance(graph, (ComputationGraph, ReplicaSource)):
+    graph = assumed_shapes.load(graph, **loading)
   if config.replicas != 1 or named not in (None, 1):
     return graph if isinstance(graph, ReplicaSource) else ReplicaSource(
         graph, loading, batch_norm=config.batch_norm)

@@ -13,6 +13,7 @@ import pandas as pd
 
 from placeto_tf.costs import look
 from placeto_tf.errors import counted
+from placeto_tf.graphs.shapes import ASSUMED
 from placeto_tf.placing import registry
 from placeto_tf.placing.explaining import LEAST_US, ms_text
 from placeto_tf.placing.registry import DATA_PARALLEL
@@ -40,8 +41,9 @@ def table(result: Any, *, verbose: bool = False) -> str:
 
 
 def caveats(result: Any) -> List[str]:
-  """Returns lines on unchecked replicas, unknown shapes or rounds, a grown batch, a small step."""
+  """Returns lines on unchecked replicas, what was assumed or is unknown, a batch, a small step."""
   lines, unknown = list(filter(None, [unchecked(result)])), result.costs.unknown
+  lines += [f"{note[0].upper()}{note[1:]}." for note in result.notes if note.startswith(ASSUMED)]
   if unknown:
     notes = " ".join(result.costs.notes)
     # "--look=yes" is no remedy where a run was tried in vain, or leaves shapes unknown.
@@ -136,7 +138,7 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
 def last_lines(result: Any) -> List[str]:
   """Returns the lines below the table."""
   return [verdict(result), f"What bounds the step: {result.explanation}.",
-          *(f"Note: {note}" for note in result.notes)]
+          *(f"Note: {note}" for note in result.notes if not note.startswith(ASSUMED))]
 
 
 def replica_table(replication: Any) -> List[str]:

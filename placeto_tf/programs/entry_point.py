@@ -113,12 +113,16 @@ def run_program(
       raise PlacetoError(f"argument {rest[1]!r} was not understood; flags look like --name=value")
     return rest
 
+  def run(_: object) -> None:
+    main()
+    sys.stdout.flush()  # here, where an error has a sentence
+
   for name in ("SIGTERM", "SIGHUP"):  # under nohup the second is ignored
     number = getattr(signal, name, None)
     if number is not None and signal.getsignal(number) is signal.SIG_DFL:
       signal.signal(number, _terminated)
   try:
-    app.run(lambda _: (main(), sys.stdout.flush())[0], flags_parser=parse)
+    app.run(run, flags_parser=parse)
   except PlacetoError as error:
     fail(error)
   except BrokenPipeError:  # whoever read the output has left, as `head` does

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from placeto_tf.costs.estimate import work_of
 from placeto_tf.graphs import load_graph
+from placeto_tf.graphs.feeds import make_feeds
 
 v1 = tf.compat.v1
 
@@ -96,3 +97,21 @@ def test_a_constant_that_is_fed_is_no_bound():
   graph_def = tf_graph.as_graph_def()
   assert "runs 7 times" in _counted(load_graph(graph_def))[1]
   assert "assumed to run" in _counted(load_graph(graph_def, feeds=["count:0"]))[1]
+
+
+@pytest.mark.parametrize("shape, lengths, rounds", [
+    ([32, 40, 4], [32], 40), ([40, 32, 4], [32], 40), ([6, 40, 4], [], 40), ([5, 5, 4], [5], 5)])
+@pytest.mark.parametrize("bound", [
+    lambda lengths, x: tf.reduce_max(lengths),
+    lambda lengths, x: tf.minimum(99, tf.maximum(1, tf.reduce_max(lengths)))])
+def test_lengths_that_are_fed_are_as_long_as_the_shapes_allow(shape, lengths, rounds, bound):
+  with tf.Graph().as_default() as tf_graph:
+    x = v1.placeholder(tf.float32, shape, name="x")
+    most = bound(v1.placeholder(tf.int32, lengths, name="lengths"), x)
+    tf.identity(tf.while_loop(
+        lambda t, _: t < most, lambda t, h: (t + 1, tf.tanh(h)), [0, x[0]])[1], name="y")
+  graph = load_graph(tf_graph.as_graph_def(), fetches=["y"])
+  work = work_of(graph, cache=False)
+  assert work.executions[graph.op_types.index("Tanh")] == rounds and not work.unsure
+  assert graph.notes[-1].startswith(f"assumed: lengths {rounds}, as long as shapes allow")
+  assert (make_feeds(graph, tf_graph)["lengths:0"] == rounds).all()  # and a step runs so
