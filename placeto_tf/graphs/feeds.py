@@ -167,7 +167,7 @@ def _random(
   if dtype.is_bool:
     return rng.random(shape) < 0.5
   if dtype.is_integer:
-    keys, size = table_keys(tensor), index_range(tensor)
+    keys, size = table_keys(tensor), _index_size(tensor)
     if keys is not None and 0 in keys:  # zero stands for padding
       return rng.choice(keys, shape).astype(dtype.as_numpy_dtype)
     if size is None and value is not None:
@@ -181,8 +181,12 @@ def _random(
       f"feed {name!r} is of type {dtype.name}, which has no random values; give feeds")
 
 
-def index_range(tensor: tf.Tensor) -> Optional[int]:
-  """Returns the number of valid values of a tensor of indices; None if no op reads it as such."""
+def index_range(tensor: tf.Tensor) -> int:
+  """Returns the number of valid values of a tensor of indices, from the ops that read it."""
+  return _index_size(tensor) or _UNBOUNDED
+
+
+def _index_size(tensor: tf.Tensor) -> Optional[int]:
   found, seen, waiting = [], set(), [tensor]
   # From the feed through ops that pass values on, to all ops that use values as indices.
   while waiting:

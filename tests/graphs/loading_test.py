@@ -246,7 +246,8 @@ def test_a_placeholder_of_unknown_rank_can_be_given_as_the_scalar_that_the_messa
     tf.nn.dropout(v1.placeholder(tf.float32, [None, 4], name="x"), rate=1 - keep, name="out")
   with pytest.raises(GraphError) as caught:
     load_graph(graph.as_graph_def(), batch_size=2)
-  given = re.search(r"give feed_shapes=(\{.*?\}) or the like \(--feed_shapes=(\S+)\)", str(caught.value))
+  given = re.search(
+      r"give feed_shapes=(\{.*?\}) or the like \(--feed_shapes=(\S+)\)", str(caught.value))
   for scalar in (ast.literal_eval(given.group(1)), parse_feed_shapes([given.group(2)])):
     loaded = load_graph(graph.as_graph_def(), batch_size=2, feed_shapes=scalar)
     assert loaded.source.feed_shapes["keep_prob:0"] == ()

@@ -114,7 +114,7 @@ def _range(use):
         labels=ids, logits=tf.zeros([4, 5])), 5),
     (lambda ids: tf.one_hot(tf.cast(ids, tf.int64), 6), 6),
     (lambda ids: (tf.gather(tf.zeros([7]), ids), tf.gather(tf.zeros([4]), ids)), 4),
-    (lambda ids: ids + 1, None),
+    (lambda ids: ids + 1, 2),
 ])
 def test_ids_are_below_what_they_index(use, expected):
   assert _range(use) == expected
