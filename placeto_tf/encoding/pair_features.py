@@ -8,7 +8,8 @@ Times in units of the mean compute time of a group go through `squash`, sign(x) 
 
 Dimensions: N ops, G groups, M groups whose features are computed, D devices, K bins of the step's
 time, F features. "In units" means in units of that mean compute time, "over" means divided by, and
-"without g" means as if group g were not on the device.
+"without g" means as if group g were not on the device. The memory of g on d is that which g holds
+at the moment of d's peak.
 
   0 stays          1 if g is on d now
   1 compute        of g on d, in units
@@ -61,6 +62,7 @@ NAMES: Tuple[str, ...] = (
     "slack", "late", "rank", "depth", "queue", "devices", "slower", "degree", "share")
 NUM_FEATURES = len(NAMES)
 BINS = 32  # K, equal parts of the step time
+MOMENTS = 256  # equal parts of the step time among which the moment of each peak is found
 CLIP = 8.0  # the largest absolute value of a feature
 
 
@@ -86,11 +88,12 @@ def observe(place, start_us, tables, state):
     start_us: [N] float64 start of each op.
     tables: `PairTables`.
     state: (placement [G] int32, start [G], finish [G], wait [G], load [D], bus [D], memory [D],
-      work [G, K], busy [D, K], queue [D, K], step [1]), all float64 us or bytes. Placement, memory
-      and step are given; start is infinite and the others are 0 at first, and are filled.
+      work [G, K], busy [D, K], queue [D, K], step [1], held [G, D], usage [D, MOMENTS + 1],
+      until [D]), all float64 us or bytes. Placement, memory and step are given; start is infinite
+      and the others are 0 at first, and are filled.
   """
   ops, op_groups, us_per_byte = tables.ops, tables.op_groups, tables.us_per_byte
-  _, start, finish, wait, load, bus, _, work, busy, queue, step = state
+  _, start, finish, wait, load, bus, _, work, busy, queue, step, _, usage, _ = state
   width = step[0] / BINS  # us of a bin
   # Ops: each adds its interval and its wait to its group and its device.
   for i in range(op_groups.shape[0]):
@@ -129,6 +132,62 @@ def observe(place, start_us, tables, state):
       to = place[tables.out_groups[e]]
       if to != d:  # tensors within a device do not move
         bus[d] += tables.out_bytes[e] * us_per_byte[d, to] + tables.latency_us[d, to]
+  # Memory: the changes of each device's bytes, then their sums and the moment of the largest sum.
+  _hold(place, start_us, tables, state, False)
+  for d in range(usage.shape[0]):
+    now, most = 0.0, -1.0
+    for k in range(MOMENTS):
+      now += usage[d, k]
+      if now > most:
+        most, usage[d, MOMENTS] = now, k
+  _hold(place, start_us, tables, state, True)
+
+
+@part
+def _hold(place, start_us, tables, state, at_peaks):
+  """Adds the bytes that ops hold to the changes of devices' usage, or those at peaks to groups."""
+  ops, op_groups = tables.ops, tables.op_groups
+  _, _, _, _, _, _, _, _, _, _, step, held, usage, until = state
+  a_us = MOMENTS / step[0]  # moments in a us
+  for i in range(op_groups.shape[0]):
+    g = op_groups[i]
+    here = place[g]
+    begin = start_us[i]
+    end = begin + ops.op_us[i, here]
+    if at_peaks:
+      for d in range(until.shape[0]):
+        held[g, d] += ops.persistent_bytes[i]
+    _count(g, here, begin * a_us, end * a_us, ops.temporary_bytes[i], held, usage, at_peaks)
+    for o in range(ops.output_offsets[i], ops.output_offsets[i + 1]):
+      size = ops.output_bytes[o]
+      # When the last reader on each device ends; the sender holds the output until it is sent.
+      until[:] = 0.0
+      until[here] = end
+      for e in range(ops.reader_offsets[o], ops.reader_offsets[o + 1]):
+        j = ops.readers[e]
+        d = place[op_groups[j]]
+        until[d] = max(until[d], start_us[j] + ops.op_us[j, d])
+        until[here] = max(until[here], min(
+            start_us[j], end + size * tables.us_per_byte[here, d] + tables.latency_us[here, d]))
+      for d in range(until.shape[0]):
+        if d != here and until[d] > 0.0 and not at_peaks:
+          arrival = end + size * tables.us_per_byte[here, d] + tables.latency_us[here, d]
+          _count(g, d, min(arrival, until[d]) * a_us, until[d] * a_us, size, held, usage, False)
+      _count(g, here, begin * a_us, until[here] * a_us, size, held, usage, at_peaks)
+
+
+@part
+def _count(g, device, begin, end, size, held, usage, at_peaks):
+  """Counts bytes that are held between two times, in moments; see `_hold`."""
+  # Held at moment k if k + 0.5 is in between.
+  first, last = min(MOMENTS, int(begin + 0.5)), min(MOMENTS, int(end + 0.5))
+  if not at_peaks:
+    usage[device, first] += size
+    usage[device, last] -= size
+  else:
+    for d in range(usage.shape[0]):
+      if first <= usage[d, MOMENTS] < last:
+        held[g, d] += size
 
 
 @part
@@ -142,7 +201,7 @@ def features(g, t, state, scratch, out):
     scratch: [6, D] float64, overwritten.
     out: [D, F] float32, filled for the devices that are allowed.
   """
-  placement, start, finish, wait, load, bus, memory, work, busy, queue, step = state
+  placement, start, finish, wait, load, bus, memory, work, busy, queue, step, own, _, _ = state
   comm_in, comm_out, ready, need, local_in, local_out = scratch  # [D] each
   d_count = load.shape[0]
   here = placement[g]
@@ -225,7 +284,7 @@ def features(g, t, state, scratch, out):
     compute = t.compute_us[g, at]
     # Load without g, and memory with g.
     without = load[at] - (compute if at == here else 0.0)
-    held = memory[at] + (0.0 if at == here else t.held_bytes[g])
+    held = memory[at] + (0.0 if at == here else own[g, at])
     same_in, same_out = 0, 0
     for e in range(t.in_offsets[g], t.in_offsets[g + 1]):
       same_in += placement[t.in_groups[e]] == at  # producers on the device
@@ -246,7 +305,7 @@ def features(g, t, state, scratch, out):
     row[12] = bus[at] / step_us
     row[13] = bus[here] / step_us  # bus_here
     row[14] = held / t.memory_bytes[at]  # memory
-    row[15] = t.held_bytes[g] / t.memory_bytes[at]  # memory_share
+    row[15] = own[g, at] / t.memory_bytes[at]  # memory_share
     row[16] = start[g] / step_us
     row[17] = (finish[g] - start[g]) / step_us  # span
     row[18] = squash((ready[at] - start[g]) / t.unit_us)  # ready_rise
@@ -304,8 +363,14 @@ class PairState:
     self._state = (
         np.array(placement, np.int32), np.full(g, np.inf), np.zeros(g), np.zeros(g), np.zeros(d),
         np.zeros(d), np.array(peak_bytes, np.float64), np.zeros((g, BINS)), np.zeros((d, BINS)),
-        np.zeros((d, BINS)), np.array([max(float(step_us), 1e-9)]))
+        np.zeros((d, BINS)), np.array([max(float(step_us), 1e-9)]), np.zeros((g, d)),
+        np.zeros((d, MOMENTS + 1)), np.zeros(d))
     observe(self._state[0], start_us, self._tables, self._state)
+
+  @property
+  def held_bytes(self) -> np.ndarray:
+    """Returns the bytes of each group that are held at the peak of each device, [G, D]."""
+    return self._state[11]
 
   def features(self, groups: np.ndarray) -> np.ndarray:
     """Computes the features of groups on every device.

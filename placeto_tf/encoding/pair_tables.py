@@ -24,6 +24,9 @@ class OpTables(NamedTuple):
     rank, depth: [N] float64, see `PairTables`.
     edge_offsets: [N+1] int32 of the edges that end at each op; edge_producers [E] int32;
       edge_bytes [E] float64.
+    output_offsets: [N+1] int32 of the O outputs of each op; output_bytes [O] float64.
+    reader_offsets: [O+1] int32 of the ops that read each output; readers int32.
+    persistent_bytes, temporary_bytes: [N] float64.
   """
 
   op_us: np.ndarray  # [N, D] us
@@ -32,6 +35,12 @@ class OpTables(NamedTuple):
   edge_offsets: np.ndarray  # [N+1]
   edge_producers: np.ndarray  # [E]
   edge_bytes: np.ndarray  # [E]
+  output_offsets: np.ndarray  # [N+1]
+  output_bytes: np.ndarray  # [O]
+  reader_offsets: np.ndarray  # [O+1]
+  readers: np.ndarray  # [data edges]
+  persistent_bytes: np.ndarray  # [N]
+  temporary_bytes: np.ndarray  # [N]
 
   @classmethod
   def build(cls, problem: PlacementProblem) -> OpTables:
@@ -44,11 +53,19 @@ class OpTables(NamedTuple):
     longest = max(float(remaining.max()), 1e-9)  # the critical path
     # Edges in the order of their consumers, so that each op's inputs are one run.
     by_consumer = np.argsort(graph.edge_consumers, kind="stable")
+    outputs = graph.edge_outputs  # -1 for control edges
+    by_output = np.argsort(outputs, kind="stable")[np.count_nonzero(outputs < 0):]
     return cls(
         op_us=_writable(op_us, np.float64), rank=remaining / longest, depth=before / longest,
         edge_offsets=_offsets(graph.edge_consumers, graph.num_ops),
         edge_producers=_writable(graph.edge_producers[by_consumer], np.int32),
-        edge_bytes=_writable(costs.edge_bytes(graph)[by_consumer], np.float64))
+        edge_bytes=_writable(costs.edge_bytes(graph)[by_consumer], np.float64),
+        output_offsets=_writable(graph.output_offsets, np.int32),
+        output_bytes=_writable(costs.output_bytes, np.float64),
+        reader_offsets=_offsets(outputs[by_output], graph.num_outputs),
+        readers=_writable(graph.edge_consumers[by_output], np.int32),
+        persistent_bytes=_writable(costs.persistent_bytes, np.float64),
+        temporary_bytes=_writable(costs.temporary_bytes, np.float64))
 
 
 class PairTables(NamedTuple):
@@ -62,7 +79,6 @@ class PairTables(NamedTuple):
     out_offsets: [G+1] int32 runs of `out_groups`, `out_bytes` [F]: the groups that read each group,
       and the bytes.
     us_per_byte, latency_us: [D, D] float64 of a transfer, packing included; 0 on the diagonal.
-    held_bytes: [G] float64, memory that moves with the group: persistent and working bytes.
     memory_bytes: [D] float64.
     rank, depth: [G] float64 in [0, 1]: the longest path of compute time from the group to the end,
       and from the beginning to the group, divided by the longest path of the graph.
@@ -82,7 +98,6 @@ class PairTables(NamedTuple):
   out_bytes: np.ndarray  # [F]
   us_per_byte: np.ndarray  # [D, D]
   latency_us: np.ndarray  # [D, D] us
-  held_bytes: np.ndarray  # [G]
   memory_bytes: np.ndarray  # [D]
   rank: np.ndarray  # [G]
   depth: np.ndarray  # [G]
@@ -127,8 +142,6 @@ class PairTables(NamedTuple):
         out_bytes=_writable(grouped.edge_bytes, np.float64),
         us_per_byte=_writable(cluster.us_per_byte, np.float64),
         latency_us=_writable(cluster.fixed_us, np.float64),
-        # Moves with the group.
-        held_bytes=_writable(grouped.persistent_bytes + grouped.working_bytes, np.float64),
         memory_bytes=_writable(cluster.memory_bytes, np.float64),
         rank=rank, depth=depth, unit_us=max(unit_us, 1e-6),
         op_groups=_writable(groups, np.int32), ops=ops, movable=movable)

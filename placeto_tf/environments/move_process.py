@@ -160,8 +160,8 @@ class MoveProcess(PlacedGroups):
   def preferences(self) -> np.ndarray:
     """Returns [M, D] float32, what the process adds to scores; in a long round each time new noise.
 
-    While the placement does not fit, moves from devices with too little memory to devices with
-    space for the group come before all other moves. Moves that failed on this level come later.
+    While the placement does not fit, moves that take away bytes over the limits come before all
+    other moves. Moves that failed on this level come later.
     """
     found = self._relief + self._noise - self._schedule.forget * self._failures[self.some]
     if self._temperature > 0 and not self.gathering:
@@ -321,12 +321,23 @@ class MoveProcess(PlacedGroups):
       some = self._rng.choice(some, self._most_groups, replace=False)
     self.some, self.pairs = some, self.state.features(some)
     self.open = self.shown = self.tables.allowed[some]
-    free_bytes = self.tables.memory_bytes - self._seen[2]  # [D], of the peaks simulated last
-    full = free_bytes[self.groups[some]] < 0  # [M]
-    space = self.tables.held_bytes[some][:, None] <= free_bytes  # [M, D]
-    # If the placement does not fit, moves away from full devices come first.
-    self._relief = RELIEF * (full[:, None] & space)
+    # If the placement does not fit, moves that relieve full devices come first, the most relief
+    # before all others.
+    relief = self._relieved_share()
+    self._relief = RELIEF * ((relief > 0) + relief)
     self._noise = _TIE * self._rng.random(self.open.shape, dtype=np.float32)
+
+  def _relieved_share(self) -> np.ndarray:
+    """Returns [M, D] float32, the share of the bytes over the limits that each move takes away."""
+    free_bytes = self.tables.memory_bytes - self._seen[2]  # [D], of the peaks simulated last
+    over_bytes = np.maximum(-free_bytes, 0)
+    if not over_bytes.any():
+      return np.zeros(self.open.shape, np.float32)
+    held, here = self.state.held_bytes[self.some], self.groups[self.some]  # [M, D], [M]
+    # The bytes over the limit of the device that the group leaves, and of the one that it enters.
+    freed = np.minimum(over_bytes[here], held[np.arange(len(here)), here])
+    added = np.maximum(held - free_bytes, 0) - over_bytes
+    return ((freed[:, None] - added) / over_bytes.sum()).astype(np.float32)
 
   def _simulated(self, moves: List[Tuple[int, int]]) -> bool:
     """Simulates moves (group, device) together, and keeps them if they make nothing worse."""

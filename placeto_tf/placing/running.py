@@ -31,7 +31,7 @@ from placeto_tf.placing import registry
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.own_settings import run_with_own_settings
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.candidates import allowed_or_nearest, compute_devices, relieved
+from placeto_tf.problem.candidates import on_one_device, relieved
 from placeto_tf.problem.host_options import hosts_of, offered_devices
 from placeto_tf.problem.method import Kind, Method
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -39,13 +39,16 @@ from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.search.independent_runs import ONE_RUN, Runs, run_independently
 from placeto_tf.search.starts import best_start, of_a_start
 
+# All ops may use hosts if other devices together have less than so many times the memory of a step.
+_SPARE = 1.08
+
 
 def problem_of(
     graph: ComputationGraph, cluster: Cluster, config: PlacingConfig, costs: OpCosts,
     replicated: Optional[ReplicatedGraph] = None) -> PlacementProblem:
   """Makes the problem: the allowed devices of each op, and the groups that the search begins with.
 
-  All ops may use hosts if a step needs more memory than the other devices have together.
+  All ops may use hosts if the other devices together have little more memory than one step needs.
 
   Args:
     graph, cluster, config, costs: the graph, the devices, the options, and the costs.
@@ -73,13 +76,12 @@ def problem_of(
   # No simulation is needed if everything fits at once, or if hosts are allowed already.
   if most_bytes <= memory_bytes or (problem.allowed_ops == able).all():
     return problem
-  first = np.full(graph.num_ops, compute_devices(problem)[0])
-  placement = allowed_or_nearest(problem, first)
+  placement = on_one_device(problem)
   for _ in range(2):  # first unchanged, then with ops moved to hosts where allowed
     peak_bytes = problem.simulator.simulate(placement).peak_memory_bytes
-    placement = relieved(problem, placement, peak_bytes)
-  # The step still needs too much memory: all ops may use hosts.
-  if peak_bytes[~hosts].sum() > memory_bytes:
+    placement = relieved(problem, placement)
+  # The step still needs too much memory, or needs nearly all of it: all ops may use hosts.
+  if peak_bytes[~hosts].sum() > memory_bytes / _SPARE:
     return build(allowed_ops=offer(all_hosts=True))
   return problem
 

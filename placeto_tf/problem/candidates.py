@@ -5,7 +5,7 @@ Dimensions: N ops, D devices, B placements side by side.
 
 from __future__ import annotations
 
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.host_options import hosts_of
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.simulation.memory import Lifetimes
 
 
 def best_of(
@@ -21,7 +22,7 @@ def best_of(
   """Evaluates placements as far as the budget allows and returns the best.
 
   The placement with the least memory over the limits is best; then the lower objective decides,
-  then the order. If the best does not fit and a host may take some of its variables, the best is
+  then the order. If the best does not fit and a host may take some of its ops, the best is
   evaluated once more with these on the host. If the budget is used up, the first placement is
   returned without an evaluation.
 
@@ -46,45 +47,72 @@ def best_of(
   # Nothing to relieve if the best fits, or if no evaluation is left.
   if evaluation.fits[best] or remaining == len(placements):
     return found
-  lighter = relieved(problem, found, evaluation.peak_memory_bytes[best])
+  lighter = relieved(problem, found)
   if (lighter == found).all():
     return found
   again = problem.evaluate_ops(lighter)
   return lighter if again.excess_bytes[0] < evaluation.excess_bytes[best] else found
 
 
-def relieved(
-    problem: PlacementProblem, placement: np.ndarray, peak_memory_bytes: np.ndarray) -> np.ndarray:
-  """Moves ops from devices with too little memory to a host, the largest variables first.
+def relieved(problem: PlacementProblem, placement: np.ndarray) -> np.ndarray:
+  """Moves ops from devices with too little memory to a host, those that hold most bytes first.
 
   Args:
     problem: of the ops.
     placement: [N] int32.
-    peak_memory_bytes: [D], of the placement.
 
   Returns:
     [N] int32, equal to the placement if nothing can be moved.
   """
   hosts = hosts_of(problem.cluster)
-  # [N] ops on a device that a host may take.
-  movable = problem.allowed_ops[:, hosts].any(axis=1) & ~hosts[placement]
-  sets, found = problem.graph.colocation, placement.copy()
   # [N, D] bool, the hosts that each op may use.
   to = problem.allowed_ops * hosts
-  for d, excess in enumerate(peak_memory_bytes - problem.cluster.memory_bytes):
+  # [N] ops on a device that a host may take.
+  movable = to.any(axis=1) & ~hosts[placement]
+  sets, found = problem.graph.colocation, placement.copy()
+  if not movable.any():
+    return found
+  peak_bytes, held_by_op = bytes_at_peaks(problem, placement)
+  for d, excess in enumerate(peak_bytes - problem.cluster.memory_bytes):
     here = movable & (placement == d)
-    # [N] bytes of variables of each set on this device, by label.
-    held = np.bincount(
-        sets[here], problem.costs.persistent_bytes[here], minlength=len(placement))
+    # [N] bytes of each set at this device's peak, by label.
+    held = np.bincount(sets[here], held_by_op[here], minlength=len(placement))
     order = np.argsort(-held, kind="stable")
     before = np.cumsum(held[order]) - held[order]
     # Largest sets first, as many as cover the excess.
     moved = order[(before < excess) & (held[order] > 0)]
     if len(moved):
-      # Ops without variables may use the host because of these variables, so they move, too.
-      here &= np.isin(sets, moved) | (held[sets] == 0)
+      # If hosts are for some ops only, ops that hold nothing may use one because of the ops that
+      # move, so they move, too.
+      here &= np.isin(sets, moved) | ((held[sets] == 0) & ~to.any(axis=1).all())
       found[here] = to[here].argmax(axis=1)
   return found
+
+
+def bytes_at_peaks(
+    problem: PlacementProblem, placement: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+  """Finds the peaks of memory, and the bytes that each op holds on its device at its peak.
+
+  The simulation does not count as an evaluation, because no step time is used.
+
+  Args:
+    problem: of N ops on D devices.
+    placement: [N] int32.
+
+  Returns:
+    [D] bytes and [N] bytes.
+  """
+  step = problem.simulator.simulate(placement)
+  lifetimes = Lifetimes.of(problem.graph, problem.costs, step)
+  alive = np.concatenate([lifetimes.at_peak(d)[1] for d in range(problem.num_devices)])
+  return step.peak_memory_bytes, np.bincount(
+      lifetimes.ops[alive], lifetimes.sizes_bytes[alive], minlength=problem.graph.num_ops)
+
+
+def on_one_device(problem: PlacementProblem) -> np.ndarray:
+  """Returns the placement of all ops on the first device that is no host, [N], where allowed."""
+  return allowed_or_nearest(
+      problem, np.full(problem.graph.num_ops, compute_devices(problem)[0]))
 
 
 def best_so_far(problem: PlacementProblem, otherwise: np.ndarray) -> np.ndarray:

@@ -9,7 +9,8 @@ Splits that keep forward and backward of a layer together:
   them; embeddings and softmax are placed beside the layers that they feed or read;
 - branches side by side, and the stem (the layers that all data passes through) on one device. A
   branch is a connected part of the layers between two stem layers. Branches are placed heaviest
-  first, each on the device that would finish its load first.
+  first, each on the device that would finish its load first;
+- if one device has too little memory, layer by layer so that peaks of memory are balanced.
 
 Mirhoseini et al. 2017, section 4.1, and Addanki et al. 2019, section 4.1, describe their experts'
 splits of recurrent models and of Inception-V3. Like them, this method evaluates each split.
@@ -29,13 +30,16 @@ from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import (
   allowed_or_nearest,
   best_of,
+  bytes_at_peaks,
   compute_devices,
   device_speeds,
+  on_one_device,
 )
 from placeto_tf.problem.method import Kind, Method, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.layers import forward_edges, layer_positions
 
+_CORRECTIONS = 4  # of a split by memory
 _PRODUCTS_OF_A_LAYER = 3  # forward, and the gradients of both operands
 
 
@@ -51,9 +55,7 @@ def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) ->
   Returns:
     [N] int32, the best placement.
   """
-  # [N] number of each op's layer along the depth, 0 to L - 1.
-  _, layer = np.unique(layer_positions(problem.graph, distinct=True), return_inverse=True)
-  layer = layer.reshape(-1)
+  layer = layers_of(problem)
   devices = compute_devices(problem)
   # Stable, so that equal devices keep their order.
   fastest = np.argsort(-device_speeds(problem, devices), kind="stable")
@@ -84,9 +86,47 @@ def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) ->
     place(balanced_pieces(weight * recurrent, device_speeds(problem, devices)), devices)
   # Branches side by side.
   place(_branches(problem, layer, weight, devices), devices)
-  # Without duplicates, in the order of the list above.
+  # If memory is short, splits that may fit are evaluated before a small budget ends.
+  placements = memory_splits(problem, layer)[::-1] + placements
+  # Without duplicates, in this order.
   _, first = np.unique(placements, axis=0, return_index=True)
   return best_of(problem, np.array(placements)[np.sort(first)], budget)
+
+
+def memory_splits(problem: PlacementProblem, layer: np.ndarray) -> List[np.ndarray]:
+  """Divides layers into consecutive pieces that need equal shares of the devices' memory.
+
+  Args:
+    problem: of N ops.
+    layer: [N] number of each op's layer.
+
+  Returns:
+    Placements [N], each with pieces corrected by the peaks of the one before; none if one device
+    can hold all ops.
+  """
+  devices, costs, found = compute_devices(problem), problem.costs, []
+  memory = problem.cluster.memory_bytes[devices]
+  most = sum(each.sum() for each in (
+      costs.persistent_bytes, costs.output_bytes, costs.temporary_bytes))
+  if most <= memory.min():  # even if nothing was ever freed
+    return []
+  held = np.bincount(layer, bytes_at_peaks(problem, on_one_device(problem))[1])
+  if held.sum() <= memory.min():
+    return []
+  shares = memory.copy()
+  for _ in range(_CORRECTIONS):
+    piece = np.array(devices, np.int32)[balanced_pieces(held, shares)]
+    found.append(allowed_or_nearest(problem, piece[layer]))
+    peaks = problem.simulator.simulate(found[-1]).peak_memory_bytes[devices]
+    # A device whose peak takes more of its memory than the others' gets fewer layers.
+    shares = shares * memory / np.maximum(peaks, 1e-3 * memory)
+  return found
+
+
+def layers_of(problem: PlacementProblem) -> np.ndarray:
+  """Returns the number of each op's layer along the depth, [N], from 0 on."""
+  positions = layer_positions(problem.graph, distinct=True)
+  return np.unique(positions, return_inverse=True)[1].reshape(-1)
 
 
 def _branches(

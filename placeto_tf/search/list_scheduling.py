@@ -11,9 +11,8 @@
   queues: a plan books slots, the simulator serves first come, first served.
 
 Colocated ops follow the first op of their set that is placed; that op may only use devices that all
-ops of the set may use. The memory of a set is that of its variables plus a share of each output.
-The share is chosen so that the sum, with everything on one device, is the peak that the simulator
-finds.
+ops of the set may use. The memory of a set is the set's part of the peak that the simulator finds
+with everything on one device.
 
 Dimensions: N ops, D devices, C colocated sets.
 """
@@ -28,7 +27,7 @@ import numpy as np
 
 from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.candidates import allowed_or_nearest, best_of, compute_devices
+from placeto_tf.problem.candidates import best_of, bytes_at_peaks, on_one_device
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 
@@ -257,20 +256,13 @@ def _edges(
 
 
 def set_memory_bytes(problem: PlacementProblem) -> List[float]:
-  """Estimates the bytes that each colocated set needs, [N], at the index of its first op.
+  """Returns the bytes that each colocated set holds at the peak of a step on one device, [N].
 
-  Variables count in full. Outputs count by the share of all outputs that is alive at the peak of
-  memory when one device holds everything. A simulation finds that peak; it does not count as an
-  evaluation, because no step time is used.
+  A set's bytes are at the index of its label.
   """
-  graph, costs = problem.graph, problem.costs
-  outputs = costs.made_bytes(graph)
-  first = np.full(graph.num_ops, compute_devices(problem)[0])
-  peak = problem.simulator.simulate(allowed_or_nearest(problem, first)).peak_memory_bytes.sum()
-  # Share of all outputs that is alive at the peak, from which variables are subtracted.
-  alive = max(0.0, peak - costs.persistent_bytes.sum()) / max(1.0, outputs.sum())
-  need = costs.persistent_bytes + min(1.0, alive) * outputs
-  return np.bincount(graph.colocation, need, minlength=graph.num_ops).tolist()
+  graph = problem.graph
+  held = bytes_at_peaks(problem, on_one_device(problem))[1]
+  return np.bincount(graph.colocation, held, minlength=graph.num_ops).tolist()
 
 
 def better_plan(plan: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
