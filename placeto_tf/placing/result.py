@@ -26,6 +26,8 @@ from placeto_tf.placing.explaining import (
   what_if,
 )
 from placeto_tf.placing.measured_search import MeasuredSearch
+from placeto_tf.problem.candidates import bytes_at_peaks, on_one_device
+from placeto_tf.problem.host_options import hosts_of
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.search_log import MethodRun
 from placeto_tf.replication import ReplicatedGraph
@@ -33,6 +35,8 @@ from placeto_tf.runtime.comparing import TrainingComparison
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.simulation import SimulationResult, memory_report
 
+# A step is expected to fit in so many times the memory that it takes on one device.
+_SPARE = 1.2
 INTERRUPTED = "Ctrl-C"  # the reason why a search ended
 
 
@@ -49,13 +53,26 @@ def check_fits(problem: PlacementProblem, hint: str = "") -> None:
   if problem.search_log.best_fits:
     return
   simulated = problem.simulator.simulate(problem.search_log.best_known)
+  hosts = hosts_of(problem.cluster)
+  offered = hosts & problem.allowed_ops.all(axis=0)
   held = float(problem.costs.persistent_bytes.sum())
-  memory = float(problem.cluster.memory_bytes.sum())
+  step = float(bytes_at_peaks(problem, on_one_device(problem))[0].sum())
+  memory = float(problem.cluster.memory_bytes[~hosts | offered].sum())
+  remedies = ["add devices or memory"]
+  # In this order: a longer search, the host, a smaller batch; activations grow with the batch.
+  if held < memory:
+    share = (memory / _SPARE - held) / max(step - held, 1.0)
+    remedies.append("lower the batch size" + (f" to {share:.0%} of it" if 0 < share < 1 else ""))
+  if (hosts & ~offered).any():
+    remedies.insert(0, 'let all ops use the host (allowed={".*": [all devices]})')
+  if step <= memory:
+    remedies.insert(0, f"search longer than {problem.search_log.evaluations:,} evaluations")
   raise PlacementError(
       f"no placement was found that fits{hint}: the best is "
-      f"{'; '.join(memory_report(problem.graph, problem.costs, simulated))} (variables and "
-      f"constants alone take {held / 2**30:.2f} GB of the cluster's {memory / 2**30:.2f} GB); add "
-      "devices or memory, or lower the batch size")
+      f"{'; '.join(memory_report(problem.graph, problem.costs, simulated))} (a step takes "
+      f"{step / 2**30:.2f} GB at once, {held / 2**30:.2f} GB of it variables and constants, and "
+      f"the devices that all ops may use have {memory / 2**30:.2f} GB); "
+      f"{', '.join(remedies[:-1])}{', or ' * (len(remedies) > 1)}{remedies[-1]}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ Splits that keep forward and backward of a layer together:
 - branches side by side, and the stem (the layers that all data passes through) on one device. A
   branch is a connected part of the layers between two stem layers. Branches are placed heaviest
   first, each on the device that would finish its load first;
-- if one device has too little memory, layer by layer so that peaks of memory are balanced.
+- if one device has too little memory, layer by layer so that all pieces fit.
 
 Mirhoseini et al. 2017, section 4.1, and Addanki et al. 2019, section 4.1, describe their experts'
 splits of recurrent models and of Inception-V3. Like them, this method evaluates each split.
@@ -55,7 +55,9 @@ def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) ->
   Returns:
     [N] int32, the best placement.
   """
-  layer = layers_of(problem)
+  # [N] number of each op's layer along the depth, 0 to L - 1.
+  _, layer = np.unique(layer_positions(problem.graph, distinct=True), return_inverse=True)
+  layer = layer.reshape(-1)
   devices = compute_devices(problem)
   # Stable, so that equal devices keep their order.
   fastest = np.argsort(-device_speeds(problem, devices), kind="stable")
@@ -86,47 +88,36 @@ def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) ->
     place(balanced_pieces(weight * recurrent, device_speeds(problem, devices)), devices)
   # Branches side by side.
   place(_branches(problem, layer, weight, devices), devices)
-  # If memory is short, splits that may fit are evaluated before a small budget ends.
-  placements = memory_splits(problem, layer)[::-1] + placements
+  # If memory is short, the split that fits is evaluated before a small budget ends.
+  placements = _split_by_memory(problem, layer) + placements
   # Without duplicates, in this order.
   _, first = np.unique(placements, axis=0, return_index=True)
   return best_of(problem, np.array(placements)[np.sort(first)], budget)
 
 
-def memory_splits(problem: PlacementProblem, layer: np.ndarray) -> List[np.ndarray]:
-  """Divides layers into consecutive pieces that need equal shares of the devices' memory.
-
-  Args:
-    problem: of N ops.
-    layer: [N] number of each op's layer.
+def _split_by_memory(problem: PlacementProblem, layer: np.ndarray) -> List[np.ndarray]:
+  """Divides layers [N] into consecutive pieces with equal shares of the devices' memory.
 
   Returns:
-    Placements [N], each with pieces corrected by the peaks of the one before; none if one device
-    can hold all ops.
+    The placement [N], if it fits and one device could not hold all ops; else none.
   """
-  devices, costs, found = compute_devices(problem), problem.costs, []
+  devices, costs = compute_devices(problem), problem.costs
   memory = problem.cluster.memory_bytes[devices]
   most = sum(each.sum() for each in (
       costs.persistent_bytes, costs.output_bytes, costs.temporary_bytes))
   if most <= memory.min():  # even if nothing was ever freed
     return []
   held = np.bincount(layer, bytes_at_peaks(problem, on_one_device(problem))[1])
-  if held.sum() <= memory.min():
-    return []
-  shares = memory.copy()
-  for _ in range(_CORRECTIONS):
+  shares = memory * (held.sum() > memory.min())
+  for _ in range(_CORRECTIONS if shares.any() else 0):
     piece = np.array(devices, np.int32)[balanced_pieces(held, shares)]
-    found.append(allowed_or_nearest(problem, piece[layer]))
-    peaks = problem.simulator.simulate(found[-1]).peak_memory_bytes[devices]
+    found = allowed_or_nearest(problem, piece[layer])
+    used = problem.simulator.simulate(found).peak_memory_bytes[devices] / memory
+    if used.max() <= 1:
+      return [found]
     # A device whose peak takes more of its memory than the others' gets fewer layers.
-    shares = shares * memory / np.maximum(peaks, 1e-3 * memory)
-  return found
-
-
-def layers_of(problem: PlacementProblem) -> np.ndarray:
-  """Returns the number of each op's layer along the depth, [N], from 0 on."""
-  positions = layer_positions(problem.graph, distinct=True)
-  return np.unique(positions, return_inverse=True)[1].reshape(-1)
+    shares = shares / np.maximum(used, 1e-3)
+  return []
 
 
 def _branches(

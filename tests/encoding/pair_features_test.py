@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from placeto_tf.encoding.pair_features import BINS, NAMES, PairState
+from placeto_tf.encoding.pair_features import BINS, MOMENTS, NAMES, PairState
 from placeto_tf.encoding.pair_tables import PairTables
 from placeto_tf.problem.placement_problem import PlacementProblem
 from random_problem import grouped_graph, random_problem
@@ -85,6 +85,33 @@ class Oracle:
         self.transfer(b, d, self.place[t]) for s, t, b in zip(e.sources, e.targets, e.edge_bytes)
         if self.place[s] == d)
 
+  def held(self, g, d):
+    """The bytes that g holds at the moment of d's peak, of moments evenly spread over the step."""
+    graph, costs, groups = self.p.graph, self.p.costs, self.p.grouping.group_of_op
+    home = self.place[groups]
+    intervals = [(i, home[i], 0.0, self.step, costs.persistent_bytes[i], True)
+                 for i in range(graph.num_ops)]
+    for i in range(graph.num_ops):
+      intervals.append((i, home[i], self.begin[i], self.end[i], costs.temporary_bytes[i], True))
+    for o in range(graph.num_outputs):
+      i = int(np.searchsorted(graph.output_offsets, o, side="right")) - 1
+      size, until = costs.output_bytes[o], self.end[i]
+      readers = graph.edge_consumers[graph.edge_outputs == o]
+      for to in set(home[readers]):
+        last = self.end[readers[home[readers] == to]].max()
+        if to != home[i]:
+          arrival = self.end[i] + self.transfer(size, home[i], to)
+          intervals.append((i, to, min(arrival, last), last, size, False))
+          last = max(min(arrival, self.begin[j]) for j in readers[home[readers] == to])
+        until = max(until, last)
+      intervals.append((i, home[i], self.begin[i], until, size, True))
+    moments = (np.arange(MOMENTS) + 0.5) * self.step / MOMENTS
+    usage = sum(size * ((since <= moments) & (moments < until))
+                for _, at, since, until, size, _ in intervals if at == d)
+    peak = moments[np.argmax(np.round(usage))]
+    return sum(size for i, _, since, until, size, own in intervals
+               if own and groups[i] == g and since <= peak < until)
+
   def features(self, g, d):
     p, place, e = self.p, self.place, self.grouped
     groups = p.grouping.group_of_op
@@ -106,8 +133,8 @@ class Oracle:
         min(last[q], first[g]) + self.transfer(b, place[q], d) for q, b in into])
     need = min([step] + [
         max(first[q], last[g]) - self.transfer(b, d, place[q]) for q, b in out])
-    held_bytes = e.persistent_bytes + e.working_bytes
-    memory = self.peak[d] + (0 if d == here else held_bytes[g])
+    held = self.held(g, d)
+    memory = self.peak[d] + (0 if d == here else held)
     work = self.bins(np.flatnonzero(groups == g))
 
     def overlap(k):
@@ -134,7 +161,7 @@ class Oracle:
         sum(b for q, b in out if place[q] == d) / max(bytes_out, 1),
         sum(place[q] == d for q, _ in into + out) / max(len(into + out), 1),
         self.bus(d) / step, self.bus(here) / step, memory / p.cluster.memory_bytes[d],
-        held_bytes[g] / p.cluster.memory_bytes[d], first[g] / step, (last[g] - first[g]) / step,
+        held / p.cluster.memory_bytes[d], first[g] / step, (last[g] - first[g]) / step,
         squash((ready - first[g]) / unit), squash(waits[groups == g].sum() / unit), overlap(d),
         overlap(d) - overlap(here), others[from_bin:].sum() / (self.width * (BINS - from_bin)),
         squash((need - last[g]) / unit), squash((ready + compute - need) / unit), tables.rank[g],

@@ -225,13 +225,20 @@ def test_without_limits_the_rounds_end(monkeypatch):
   assert problem.evaluate_ops(found).objective_us[0] == problem.search_log.best_objective_us
 
 
-def test_until_a_placement_fits_moves_off_full_devices_come_first():
+def test_until_a_placement_fits_moves_that_relieve_full_devices_come_first():
   problem = made_problems.make("made:pipelines[1002]")  # each accelerator holds a part of the model
   run = MoveProcess(problem, start_of(problem))
   free_bytes = problem.cluster.memory_bytes - problem.evaluate_ops(
       run.placement).peak_memory_bytes[0]
   assert free_bytes[0] < 0 and (free_bytes[1:] > 0).all()
-  relief = run.tables.held_bytes[run.some][:, None] <= free_bytes
+  held = np.bincount(run.level.grouping.group_of_op, problem.costs.persistent_bytes)[run.some]
+  relief = run.open & (held[:, None] > 0) & (held[:, None] <= free_bytes)
   scores = run.scores(ScorerWeights.untrained().of_process)
-  assert (relief & run.open).any()
-  assert scores[relief & run.open].min() > scores[~relief & run.open].max(initial=-np.inf)
+  assert relief.any()
+  full = np.maximum(-free_bytes, 0).sum()
+  assert scores[relief].min() > scores[run.open & (held[:, None] > free_bytes + full)].max(
+      initial=-np.inf)
+  # Of the moves to devices with space, one that relieves most comes first.
+  best = np.unravel_index(np.where(relief, scores, -np.inf).argmax(), scores.shape)[0]
+  assert run.state.held_bytes[run.some[best], 0] >= min(
+      run.state.held_bytes[run.some[relief.any(axis=1)], 0].max(), full) - 1e-6

@@ -187,6 +187,6 @@ def test_what_fits_nowhere_fits_with_more_memory_or_a_smaller_batch():
   graph = _graph(None, lambda x: tf.matmul(x, tf.ones([4, 4])))
   options = {"replicas": 2, **QUICK}
   said = sentence(placeto.place, graph, cluster(100_000), batch_size=8192, **options)
-  assert "add devices or memory, or lower the batch size" in said
+  assert "add devices or memory, or lower the batch size to " in said
   for memory_bytes, batch in ((1e8, 8192), (100_000, 64)):
     assert placeto.place(graph, cluster(memory_bytes), batch_size=batch, **options).fits

@@ -29,6 +29,16 @@ def test_the_heaviest_piece_is_as_light_as_any_cuts_make_it():
     assert found == pytest.approx(best)
 
 
+def test_with_little_memory_a_split_that_fits_is_tried_first(make_problem, make_cluster):
+  # A chain of ten ops, of which the first five hold 50 bytes each and the last five 10 each: by
+  # work the pieces would be equally long, by memory three ops are on the first device.
+  problem = make_problem(
+      [1.0] * 10, [(i, i + 1) for i in range(9)], [0] * 10,
+      persistent_bytes=[50] * 5 + [10] * 5, cluster=make_cluster(2, memory=160))
+  found = place_by_hand(problem, Budget(max_evaluations=1))
+  assert found.tolist() == [0] * 3 + [1] * 7 and problem.search_log.best_fits
+
+
 def _tried(problem):
   """The placements that were evaluated, as sets of texts, and the best."""
   tried = []
