@@ -238,11 +238,18 @@ class Dataflow:
 
   def list_of(self, tensor: Tensor) -> int:
     """Returns the op that made a list, stack or array, followed back through loops and writes."""
+    return self.handle_of(tensor)[1]
+
+  def handle_of(self, tensor: Tensor) -> Tuple[str, int]:
+    """Returns ("", op that made a list, stack or array); or the name of an array's gradient."""
     seen: Set[int] = set()
+    name = ""
     while self.types[tensor[0]] in _PASSES_LISTS and tensor[0] not in seen:
       seen.add(tensor[0])
+      if self.types[tensor[0]] == "TensorArrayGradV3":
+        name += f"/{self.attr(tensor[0], 'source').s.decode()}"
       tensor = self.inputs[tensor[0]][0]
-    return tensor[0]
+    return name, tensor[0]
 
   @functools.cached_property
   def _resizes_lists(self) -> bool:
@@ -257,11 +264,9 @@ class Dataflow:
     for op, op_type in enumerate(self.types):
       puts = rule_of(op_type).puts
       if puts is not None and max(puts[0] or 0, puts[1]) < len(self.inputs[op]):
-        container = (op, 0) if puts[0] is None else self.inputs[op][puts[0]]
-        if self.types[self.origin(container)[0]] == "TensorArrayGradV3":
-          continue  # the array's own elements tell the shape
-        made = self.list_of(container)
-        found.setdefault(made, []).append((self.inputs[op][puts[1]], puts[2] < 0))
+        gradient, made = ("", op) if puts[0] is None else self.handle_of(self.inputs[op][puts[0]])
+        if not gradient:  # the array's own elements tell the shape
+          found.setdefault(made, []).append((self.inputs[op][puts[1]], puts[2] < 0))
     return found
 
   def _is_whole_number(self, tensor: Tensor) -> bool:

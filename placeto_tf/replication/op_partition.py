@@ -336,13 +336,12 @@ class _Partitioner:
     return self._error(tensor[0], f"{why}, of which {self._named(consumer)} needs one value")
 
   def _error(self, op: int, why: str) -> GraphError:
-    forward = self._users_op(op)
-    gradient = "" if forward == op else "the gradient behind "
-    remedy = "" if gradient else "take it out of the training step, or "
-    return GraphError(f"{gradient}op {self._named(forward)} {why}; {remedy}train with one replica")
+    forward, behind = self._users_op(op)
+    remedy = "" if behind else "take it out of the training step, or "
+    return GraphError(f"{behind}op {self._named(forward)} {why}; {remedy}train with one replica")
 
-  def _users_op(self, op: int) -> int:
-    """Returns the op that a user knows: of a gradient, the op that it belongs to."""
+  def _users_op(self, op: int) -> Tuple[int, str]:
+    """Returns the op that a user knows, and what is said before it: of a gradient, of a loop."""
     flow = self._flow
     _, gradient, path = flow.graph.op_names[op].rpartition("gradients/")
     parts = path.split("/") if gradient else []
@@ -358,7 +357,7 @@ class _Partitioner:
       rule = rule_of(flow.types[at])
       added = flow.added(flow.list_of(flow.inputs[at][0])) if rule.takes else ()
       at = (added[0][0] if added else flow.inputs[at][rule.puts[1] if rule.puts else 0])[0]
-    return at
+    return at, "the gradient behind " if parts else "a loop or list behind " if seen else ""
 
   def _named(self, op: int) -> str:
     return f"{self._flow.graph.op_names[op]!r} ({self._flow.types[op]})"

@@ -223,6 +223,7 @@ class _Propagation:
     self._fixes: Dict[Tuple[int, int], Fix] = {}
     self._once: Set[int] = set()
     self._contents: Dict[Tuple[str, int], Spec] = {}  # handle -> spec of its elements
+    self._complete = False  # whether all specs have been computed once
     self._statistics: Set[int] = set()
     self._refused: Dict[int, Unknown] = {}
 
@@ -254,6 +255,7 @@ class _Propagation:
     loops = any(self._flow.frames[op] for op in order)
     for compared in (False, True) if loops else (True,):
       self._rules.compared = compared and self._scaling.compares
+      self._complete = compared
       self._rounds(order, loops)
 
   def _rounds(self, order: Sequence[int], loops: bool) -> None:
@@ -294,7 +296,8 @@ class _Propagation:
     known = [tensor[0] not in self._specs or self._specs[tensor[0]] is not None
              for tensor in self._flow.inputs[op]]
     if rule_of(op_type).takes and (handle := self._handle(op)) is not None:
-      return all(known) and handle in self._contents
+      # An array of gradients that nothing writes holds zeros.
+      return all(known) and (handle in self._contents or self._complete)
     # A Merge is followed as soon as one of its inputs is known.
     return any(known) or not known if op_type in MERGE else all(known)
 
@@ -764,6 +767,10 @@ class _Propagation:
     rule, handle = rule_of(op_type), self._handle(op)
     if rule.puts is None and rule.takes is None:
       return [REPLICATED, _FLOW]  # the array of the gradients of an array
+    # (container, index, ...): each replica has the same elements at the same indices.
+    if len(inputs) > 2 and (rule.puts is None or rule.puts[1] != 1) and not is_unknown(
+        inputs[1]) and inputs[1] not in (REPLICATED, Replicated(FREE)):
+      raise NotFollowed("takes an element by a number that depends on the batch")
     if rule.puts is not None:
       # Numbers of the container input and the element input, and the axes that an element gains
       # in the container.
@@ -782,23 +789,15 @@ class _Propagation:
     # Number of the container input, the axes that an element gains outside of the container, and
     # the output port of the element.
     container, growth, port = rule.takes
-    box = inputs[container] if handle is None else Container(self._contents[handle])
+    box = inputs[container] if handle is None else Container(
+        self._contents.get(handle, Replicated(FREE)))
     content = _moved(box.content if isinstance(box, Container) else REPLICATED, growth, op)
     return [content if i == port else box for i in range(width)]
 
   def _handle(self, op: int) -> Optional[Tuple[str, int]]:
-    """Returns the stack or array that an op reads or writes; None for an op on lists.
-
-    An array of gradients is the array and the name of the gradient.
-    """
-    flow, name = self._flow, ""
-    if not flow.types[op].startswith(_HANDLES):
-      return None
-    made = flow.origin(flow.inputs[op][0])[0]
-    while flow.types[made].startswith("TensorArrayGrad"):
-      name += f"/{flow.attr(made, 'source').s.decode()}"
-      made = flow.origin(flow.inputs[made][0])[0]
-    return name, made
+    """Returns the stack or array that an op reads or writes; None for an op on lists."""
+    return self._flow.handle_of(self._flow.inputs[op][0]) if (
+        self._flow.types[op].startswith(_HANDLES)) else None
 
 
 def _moved(spec: Spec, growth: int, op: int) -> Spec:
