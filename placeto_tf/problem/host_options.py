@@ -8,7 +8,8 @@ than its devices, and each option makes a search longer. So a host is an option 
   or written by rows, if variables take half of a device; all variables, if together they are too
   large for all devices, or one is too large for each device;
 - ops beside these variables whose inputs and outputs take longer to move than the op takes to
-  compute on the host: the look-up of rows, sums of rows, the sparse gradient.
+  compute on the host: the look-up of rows, also in a value that was read of the variable, sums of
+  rows, the sparse gradient.
 
 Dimensions: N ops, E edges, D devices.
 """
@@ -102,8 +103,9 @@ def _beside(
   host = int(np.argmax(hosts))
   data = graph.edge_ports != CONTROL
   u, v = graph.edge_producers[data], graph.edge_consumers[data]
+  made, read = costs.made_bytes(graph), costs.edge_bytes(graph)[data]
   # [N] bytes of outputs and inputs that cross to the host if the op alone moves.
-  moved = costs.made_bytes(graph) + np.bincount(v, costs.edge_bytes(graph)[data], minlength=n)
+  moved = made + np.bincount(v, read, minlength=n)
   slowest = cluster.us_per_byte[host, ~hosts].max()
   # Ops for which computing on the host takes no longer than moving inputs and outputs.
   cheap = costs.compute_us[:, cluster.device_kinds[host]] <= moved * slowest
@@ -115,13 +117,15 @@ def _beside(
   # Grow by one edge per round; a set grows as a whole.
   near = seeds
   for _ in range(_HOPS):
-    # An op is beside the set if all its inputs (except constants) come from it, or all its outputs
-    # go to it.
+    # An op is beside the set if all its inputs (except constants) come from it, all its outputs go
+    # to it, or it has more bytes in common with the set than with other ops.
     away_in = np.bincount(v, ~near[u] & has_inputs[u], minlength=n) > 0
     from_near = np.bincount(v, near[u], minlength=n) > 0
     away_out = np.bincount(u, ~near[v], minlength=n) > 0
     to_near = np.bincount(u, near[v], minlength=n) > 0
-    beside = free & ((from_near & ~away_in) | (to_near & ~away_out))
+    closer = np.bincount(v, np.where(near[u], read, -read), minlength=n) > (
+        made * away_out - made * to_near)
+    beside = free & ((from_near & ~away_in) | (to_near & ~away_out) | closer & from_near)
     sets = np.zeros(n, dtype=bool)
     sets[graph.colocation[near | beside]] = True
     grown = sets[graph.colocation]

@@ -33,6 +33,18 @@ def test_a_large_table_and_what_is_cheaper_than_moving_its_rows_are_offered_the_
   assert problem.allowed_ops[:, :2].all()
 
 
+def test_a_look_up_in_the_value_of_a_large_table_is_offered_the_host(make_problem, make_cluster):
+  """Keras looks rows up in a read of the table: 600 bytes are read, 150 move with the look-up."""
+  compute_us = np.ones((5, 2))
+  compute_us[[2, 4], 1] = 1e6  # no work for a CPU
+  problem = make_problem(
+      compute_us, [(0, 1), (1, 3), (2, 3), (3, 4)], [0, 600, 50, 100, 100],
+      cluster=make_cluster(2, host=True, bandwidth=100.0, memory=1000),
+      op_types=["VarHandleOp", "ReadVariableOp", "Mul", "GatherV2", "MatMul"],
+      persistent_bytes=[600, 0, 0, 0, 0], colocation=np.array([0, 0, 2, 3, 4], np.int32))
+  assert problem.allowed_ops[:, 2].tolist() == [True, True, False, True, False]
+
+
 def test_what_does_not_fit_is_evaluated_with_the_table_on_the_host(make_problem, make_cluster):
   problem = _recommender(make_problem, make_cluster, 5000)
   found = best_of(problem, np.zeros(7, np.int32))
