@@ -5,6 +5,7 @@ Dimensions: N ops, D devices.
 
 from __future__ import annotations
 
+import difflib
 import re
 from types import MappingProxyType
 from typing import Dict, List, Mapping, Sequence, Tuple
@@ -119,6 +120,9 @@ def _elsewhere(cluster: Cluster, allowed: np.ndarray) -> str:
 def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
   """Returns the ops whose whole names match an expression, at least one.
 
+  The name of a layer or scope, "item_embedding", stands for its ops. Keras numbers a layer's scopes
+  ("item_embedding_1"); a number is ignored if no scope has the name itself.
+
   Args:
     regex: a Python regular expression.
     names: [N] names of the ops.
@@ -129,17 +133,20 @@ def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
   Raises:
     PlacementError: the text is no regular expression, or matches no name.
   """
-  try:
-    pattern = re.compile(regex)
-  except (re.error, RecursionError, OverflowError) as error:
-    raise PlacementError(f"pin {regex!r:.200} is not a regular expression: {error}") from None
-  # fullmatch: a part of a name is no match.
-  matching = [op for op, name in enumerate(names) if pattern.fullmatch(name)]
-  if not matching:
-    raise PlacementError(
-        f"pin {regex!r} matches none of the {len(names)} ops; it must match a whole name, such as "
-        "'embedding/.*'")
-  return matching
+  for text in (regex, f"(.*/)?({regex})(/.*)?", f"(.*/)?({regex})_[0-9]+(/.*)?"):
+    try:
+      pattern = re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+      raise PlacementError(f"pin {regex!r:.200} is not a regular expression: {error}") from None
+    # fullmatch: a part of a name is no match.
+    matching = [op for op, name in enumerate(names) if pattern.fullmatch(name)]
+    if matching:
+      return matching
+  parts = {re.sub(r"_[0-9]+$", "", part) for name in names for part in name.split("/")}
+  near = difflib.get_close_matches(regex, sorted(parts), cutoff=0.5)
+  raise PlacementError(
+      f"pin {regex!r} matches none of the {len(names)} ops; give a whole name, 'embedding/.*', or "
+      "the name of a layer or scope" + (f"; names like it: {listed(near)}" if near else ""))
 
 
 def _apart(graph: ComputationGraph, label: int) -> str:

@@ -22,8 +22,10 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.device_names import short_name
 from placeto_tf.clusters.pins import device_index, matching_ops
+from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError, counted, listed
-from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.replication.dataflow import closure
 from placeto_tf.simulation import SimulationResult, Simulator
 
 _SHOWN = 3  # most devices, links or ops to name
@@ -168,23 +170,35 @@ class WhatIf:
     moved: names of the moved ops, including ops that are colocated with them.
     fits: whether the changed placement fits in memory.
     before, after: the step times before and after the change, explained.
+    peak_memory_bytes: device -> (peak before, peak after the change).
+    slots: names of the moved variables of optimizers, which follow the variables that they update.
+    stayed: names of matching ops that stay, because they have no kernel on the device.
   """
 
   moved: Tuple[str, ...]
   fits: bool
   before: Explanation
   after: Explanation
+  peak_memory_bytes: Mapping[str, Tuple[float, float]]
+  slots: Tuple[str, ...] = ()
+  stayed: Tuple[str, ...] = ()
 
   def __str__(self) -> str:
     before_us, after_us = self.before.step_time_us, self.after.step_time_us
+    stay = "" if not self.stayed else (
+        f"; {counted(len(self.stayed), 'op')} without a kernel there stay ({listed(self.stayed)})")
     if not self.moved:
-      return f"{ms_text(before_us)}: these ops are there already"
+      return f"{ms_text(before_us)}: these ops are there already{stay}"
     ratio = after_us / before_us if before_us else 1.0
+    slots = f", with {counted(len(self.slots), 'slot')} of their optimizer" if self.slots else ""
+    memory = ", ".join(
+        f"{device} {after / 2**30:.2f} GB instead of {before / 2**30:.2f}"
+        for device, (before, after) in self.peak_memory_bytes.items() if before != after)
     return (
         f"{ms_text(after_us)} a step instead of {ms_text(before_us)} ({ratio:.2f} "
-        f"times as long) with {counted(len(self.moved), 'op')} moved ({listed(self.moved)})"
-        f"{'' if self.fits else '; it does not fit in memory'}\n"
-        f"  now:  {self.before}\n  then: {self.after}")
+        f"times as long) with {counted(len(self.moved), 'op')} moved ({listed(self.moved)}{slots})"
+        f"{stay}{'' if self.fits else '; it does not fit in memory'}\n"
+        f"  memory: {memory or 'as before'}\n  now:  {self.before}\n  then: {self.after}")
 
 
 def what_if(result: Any, changes: Mapping[str, str]) -> WhatIf:
@@ -193,31 +207,69 @@ def what_if(result: Any, changes: Mapping[str, str]) -> WhatIf:
   Args:
     result: the result of `place`.
     changes: regex -> device; ops whose whole name matches are moved to the device, together with
-      ops that are colocated with them. If several expressions match an op, the last one applies.
+      ops that are colocated with them, and with the slots and updates of variables among them. If
+      several expressions match an op, the last one applies. Ops without a kernel there stay.
 
   Returns:
-    Both step times, and explanations of them.
+    Both step times and peaks of memory, and explanations of the times.
 
   Raises:
     PlacementError: an expression is invalid or matches no op, a device is not in the cluster, or
-      one of the ops has no kernel on the device.
+      none of the ops has a kernel on the device.
   """
   graph, cluster = result.graph, result.cluster
   able, placement = allowed_devices(graph, cluster), result.indices.copy()
+  slots, stayed = np.zeros((2, graph.num_ops), dtype=bool)
   for regex, device in changes.items():
     column = device_index(cluster, device)
     rows = _with_colocated(graph, matching_ops(regex, graph.op_names))
-    stuck = np.flatnonzero(rows & ~able[:, column])
-    if len(stuck):
-      names = [name for name, may in zip(cluster.device_names, able[stuck[0]]) if may]
+    stuck = rows & ~able[:, column]
+    if (rows == stuck).all():
+      first = int(np.flatnonzero(stuck)[0])
+      names = [name for name, may in zip(cluster.device_names, able[first]) if may]
       raise PlacementError(
-          f"op {graph.op_names[stuck[0]]!r} has no kernel on {device} (or an op it is colocated "
+          f"op {graph.op_names[first]!r} has no kernel on {device} (or an op it is colocated "
           f"with has none); it can be moved to {listed(names, most=4)}")
-    placement[rows] = column
+    stayed |= stuck
+    following = _of_optimizer(graph, result.costs, rows & ~stuck) & able[:, column]
+    slots |= following & (result.costs.persistent_bytes > 0) & ~rows
+    placement[rows & ~stuck | following] = column
   after = Simulator(graph, result.costs, cluster).simulate(placement)
+
+  def named(ops: np.ndarray) -> Tuple[str, ...]:
+    return tuple(graph.op_names[op] for op in np.flatnonzero(ops))
+
   return WhatIf(
-      tuple(graph.op_names[op] for op in np.flatnonzero(placement != result.indices)),
-      bool(after.fits), result.explanation, explain(graph, after))
+      named(placement != result.indices), bool(after.fits), result.explanation,
+      explain(graph, after), {short_name(name): (float(old), float(new)) for name, old, new in zip(
+          cluster.device_names, result.simulated.peak_memory_bytes, after.peak_memory_bytes)},
+      named(slots & (placement != result.indices)), named(stayed))
+
+
+def _of_optimizer(graph: ComputationGraph, costs: OpCosts, rows: np.ndarray) -> np.ndarray:
+  """Returns the slots of the variables among `rows` [N], and the ops from slots to updates, [N].
+
+  A slot is a variable of the same size all of whose readers serve the updates of that variable.
+  """
+  data = graph.edge_ports != CONTROL
+  readers: List[List[int]] = [[] for _ in range(graph.num_ops)]
+  for producer, consumer in zip(
+      graph.edge_producers[data].tolist(), graph.edge_consumers[data].tolist()):
+    readers[producer].append(consumer)
+  sets, held = graph.colocation, costs.persistent_bytes
+  holders = np.flatnonzero((held > 0) & (np.array(graph.op_types) != "Const")).tolist()
+  moved = [op for op in holders if rows[op]]
+  sizes, found = {float(held[op]) for op in moved}, np.zeros(graph.num_ops, dtype=bool)
+  labels = {int(sets[op]) for op in moved}
+  for op in holders:
+    if rows[op] or float(held[op]) not in sizes:
+      continue
+    # From the slot up to ops that nothing reads, or that are with one of the variables.
+    after = closure({op}, readers, lambda at: int(sets[at]) not in labels)
+    ends = {int(sets[at]) for at in after if not readers[at] or int(sets[at]) in labels}
+    if ends & labels and ends <= labels | {int(sets[op])}:
+      found |= _with_colocated(graph, sorted(after))
+  return found
 
 
 def _with_colocated(graph: ComputationGraph, ops: Sequence[int]) -> np.ndarray:

@@ -106,6 +106,45 @@ def test_what_if_is_the_step_of_the_changed_placement(small, free):
     free.what_if({"head": "/GPU:7"})
 
 
+@pytest.fixture(name="of_texts", scope="module")
+def of_texts_fixture():
+  """Rows that texts name, updated by Adagrad as Keras 3 does it, with plain ops."""
+  with tf.Graph().as_default() as graph:
+    texts = v1.placeholder(tf.string, [None], name="texts")
+    ids = tf.strings.to_hash_bucket_fast(texts, 5000, name="hashed")
+    table, slot = (v1.get_variable(name, [5000, 64], use_resource=True) for name in (
+        "functional_1/item_embedding_2/table", "adagrad/slot"))
+    loss = tf.reduce_mean(tf.nn.embedding_lookup(table, ids) ** 2)
+    rows, = tf.gradients(loss, [table])
+    squares = tf.raw_ops.ResourceScatterAdd(
+        resource=slot.handle, indices=rows.indices, updates=rows.values ** 2)
+    with tf.control_dependencies([squares]):
+      root = tf.gather(tf.sqrt(slot.read_value(), name="root"), rows.indices)
+    tf.raw_ops.ResourceScatterSub(
+        resource=table.handle, indices=rows.indices, updates=rows.values / root, name="train")
+  loaded = placeto.load_graph(graph, fetches=["train"], batch_size=256)
+  return placeto.place(loaded, "v100:2", method="single")
+
+
+def test_the_slots_and_updates_of_a_layer_follow_it_and_memory_is_told(of_texts):
+  found = of_texts.what_if({"item_embedding": "/GPU:1"})
+  assert {"functional_1/item_embedding_2/table", "adagrad/slot", "root"} <= set(found.moved)
+  assert found.slots == ("adagrad/slot",) and "with 1 slot of their optimizer" in str(found)
+  assert "GPU:1" in found.after.compute_us and "GPU:0" in found.before.compute_us
+  before, after = found.peak_memory_bytes["GPU:1"]
+  assert after - before >= 2 * 5000 * 64 * 4 and "memory: GPU:0 " in str(found)
+  with pytest.raises(PlacementError, match="names like it: 'item_embedding'"):
+    of_texts.what_if({"item_embeding": "/CPU:0"})
+
+
+def test_ops_without_a_kernel_stay_and_are_told(of_texts):
+  found = of_texts.what_if({".*": "/GPU:1"})
+  assert "hashed" in found.stayed and "root" in found.moved
+  assert "without a kernel there stay" in str(found)
+  with pytest.raises(PlacementError, match="has no kernel on /GPU:1"):
+    of_texts.what_if({"hashed": "/GPU:1"})
+
+
 def test_a_report_says_what_if_the_largest_variables_were_elsewhere(free):
   first = report(free)["why"][0]
   assert first["op"] == "embedding/table"
