@@ -3,10 +3,10 @@
 A candidate is a number of replicas, with shared or with mirrored variables.
 
 1. Every candidate evaluates placements that need no search. A candidate is dropped if its lower
-   bound is above the step time of another candidate, or if the other kind of variables with the
-   same number of replicas is 15 % faster.
+   bound is above the step time of another candidate.
 2. The remaining candidates share two fifths of the budget. Replicas are moved together
-   (`symmetric`); a graph without replicas runs `auto`.
+   (`symmetric`); a graph without replicas runs `auto`. A candidate goes on if another gain like its
+   last one would make it the best, with an equal share of a quarter of the rest.
 3. The rest of the budget goes to the best candidate, and to the second if its step time is at most
    3 % longer. They run the policy of `auto` and annealing, each from the best placement so far. If
    no placement fits in memory yet, only the candidate that lacks the least memory continues.
@@ -28,7 +28,7 @@ from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.errors import GraphError
+from placeto_tf.errors import GraphError, counted
 from placeto_tf.placing import registry, running
 from placeto_tf.placing.auto import time_for_a_search
 from placeto_tf.problem.budget import Budget
@@ -40,8 +40,8 @@ from placeto_tf.search.independent_runs import ONE_RUN, Runs
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.search.pipelines import promising
 
-FIRST_SHARE = 0.4
-BEHIND, CLOSE = 1.15, 1.03
+SHARES = (0.4, 0.25)  # of the rest of the budget, in the rounds of equal shares
+CLOSE = 1.03
 # Most replicas of a pipeline in all. Kernels of smaller micro-batches would not fill a GPU, which
 # the cost models do not know.
 _REPLICAS = (8, 4)
@@ -61,6 +61,7 @@ class Candidate:
     reference: whether the candidate only serves for comparison.
     dropped: the reason why its search was ended, or "".
     replicated: the replicas; None for the graph without replicas.
+    gain_us: the fall of the step time per example in the last share of the search.
   """
 
   replicas: int
@@ -71,6 +72,12 @@ class Candidate:
   reference: bool = False
   dropped: str = ""
   replicated: Optional[ReplicatedGraph] = None
+  gain_us: float = 0.0
+
+  @functools.cached_property
+  def bound_us(self) -> float:
+    """Returns the lower bound on the step time per example, in us."""
+    return lower_bound_us(self.problem) / (self.global_batch or 1)
 
   @property
   def strategy(self) -> str:
@@ -156,18 +163,21 @@ def search_replicas(
       start(candidate)
     # Candidates that can still win.
     alive = _possible([each for each in tried if not each.reference])
-    numbers = sorted({(each.replicas, each.micro_batches) for each in alive})
-    alive = [each for number in numbers for each in _ahead(
-        [each for each in alive if (each.replicas, each.micro_batches) == number], BEHIND)]
-    # 2. Equal shares of FIRST_SHARE of the rest of the budget.
-    for i, candidate in enumerate(alive):
-      share = FIRST_SHARE / len(alive) / (1 - FIRST_SHARE * i / len(alive))
-      first = part(candidate, share)
-      if not used.exhausted(budget):
-        run(candidate.problem, registry.find(
-            "symmetric" if candidate.replicas > 1 else "auto"), first)
+    # 2. Rounds of equal shares.
+    for turn, total in enumerate(SHARES):
+      for i, candidate in enumerate(alive if len(alive) > 1 or not turn else []):
+        before_us = candidate.example_us
+        own = part(candidate, total / len(alive) / (1 - total * i / len(alive)))
+        if not used.exhausted(budget) and turn:
+          finish(candidate.problem, own)
+        elif not used.exhausted(budget):
+          run(candidate.problem, registry.find(
+              "symmetric" if candidate.replicas > 1 else "auto"), own)
+        if np.isfinite(candidate.example_us):
+          candidate.gain_us = before_us - candidate.example_us
+      alive = _possible(_gaining(alive))
     # 3. The best, and a second that is close.
-    alive = _ahead(_ahead(alive, BEHIND), CLOSE)
+    alive = _ahead(alive, CLOSE)
     alive = alive[:2 if alive[0].problem.search_log.best_fits else 1]
     for i, candidate in enumerate(alive):
       finish(candidate.problem, part(candidate, 1 if i == len(alive) - 1 else 0.6))
@@ -180,25 +190,42 @@ def search_replicas(
 
 def _possible(candidates: List[Candidate]) -> List[Candidate]:
   """Returns the candidates whose lower bound is not above another's step time; drops the others."""
-  best = min(each.example_us for each in candidates)
+  best = min(candidates, key=lambda each: each.example_us)
   for each in candidates:
     # The bound is computed only where it could decide.
-    if each.example_us > best and each.problem.search_log.best_fits and (
-        lower_bound_us(each.problem) / (each.global_batch or 1) >= best):
-      each.dropped = "its lower bound is above the step time of another row"
+    if each.example_us > best.example_us and each.problem.search_log.best_fits and (
+        each.bound_us >= best.example_us):
+      each.dropped = f"its lower bound is above the step time of {best.strategy!r}"
   return [each for each in candidates if not each.dropped]
 
 
-def _ahead(candidates: List[Candidate], factor: float) -> List[Candidate]:
-  """Returns the candidates within a factor of the best, best first; drops the others."""
+def _gaining(candidates: List[Candidate]) -> List[Candidate]:
+  """Returns the candidates that another gain like the last would make the best; drops others."""
+  best = min(each.example_us for each in candidates)
+  # A first placement that fits is an infinite gain.
+  return _ahead(candidates, CLOSE, [
+      each for each in candidates if not each.example_us - each.gain_us > best])
+
+
+def _ahead(
+    candidates: List[Candidate], factor: float, also: Sequence[Candidate] = ()) -> List[Candidate]:
+  """Returns the candidates within a factor of the best, best first; drops all others.
+
+  Args:
+    candidates: the candidates.
+    factor: of the best step time per example.
+    also: candidates that go on in any case.
+  """
   # Sort by lacking memory, then by time per example.
   candidates = sorted(candidates, key=lambda each: each.rank)
-  best = candidates[0].example_us
+  best = candidates[0]
   for each in candidates:
-    if each.example_us > factor * best:
+    if each.example_us > factor * best.example_us and each not in also:
+      log = each.problem.search_log
       each.dropped = (
-          f"it was {100 * (each.example_us / best - 1):.0f} % behind"
-          if each.problem.search_log.best_fits else "nothing was found that fits")
+          f"{100 * (each.example_us / best.example_us - 1):.0f} % behind {best.strategy!r} after "
+          f"{counted(log.evaluations, 'evaluation')}"
+          if log.best_fits else "nothing was found that fits")
   return [each for each in candidates if not each.dropped]
 
 

@@ -12,7 +12,7 @@ from placeto_tf.errors import GraphError, PlacementError, PlacetoError, ReplicaM
 from placeto_tf.graphs import load_graph
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.publishing import report
-from placeto_tf.placing.replica_candidates import Candidate
+from placeto_tf.placing.replica_candidates import Candidate, _gaining
 from placeto_tf.placing.tables import replica_table, table
 from placeto_tf.problem.search_log import SearchLog
 from placeto_tf.replication import ReplicaSource
@@ -193,10 +193,20 @@ def test_variables_of_a_function_are_shared_unless_that_is_refused():
     PlacingConfig(mirrored_variables="yes")
 
 
-def test_what_fits_comes_before_what_is_faster_and_then_what_is_closest_to_fitting():
-  def candidate(replicas, excess_bytes, objective_us):
-    log = SearchLog(best_excess_bytes=excess_bytes, best_objective_us=objective_us)
-    return Candidate(replicas, 8, types.SimpleNamespace(search_log=log))
+def candidate(replicas, excess_bytes, objective_us, gain_us=0.0):
+  log = SearchLog(best_excess_bytes=excess_bytes, best_objective_us=objective_us, evaluations=7)
+  return Candidate(replicas, 8, types.SimpleNamespace(search_log=log), gain_us=gain_us)
 
+
+def test_what_fits_comes_before_what_is_faster_and_then_what_is_closest_to_fitting():
   candidates = [candidate(1, 9, 20.0), candidate(2, 5, 90.0), candidate(4, 0, 400.0)]
   assert [each.replicas for each in sorted(candidates, key=lambda each: each.rank)] == [4, 2, 1]
+
+
+def test_a_strategy_is_slower_only_if_its_last_gain_would_not_make_it_the_best():
+  """Times of 8 examples: 50 - 8 x 2 = 34 is above 33, 128 - 8 x 12 = 32 is not."""
+  found = [candidate(1, 0, 33.0, 0.1), candidate(2, 0, 50.0, 2.0), candidate(4, 0, 128.0, 12.0)]
+  assert _gaining(found) == [found[0], found[2]]
+  assert found[1].dropped == "52 % behind '1' after 7 evaluations" and not found[2].dropped
+  lacking = [candidate(1, 5, 20.0), candidate(2, 0, 400.0, float("inf"))]
+  assert _gaining(lacking) == [lacking[1]] and lacking[0].dropped == "nothing was found that fits"
