@@ -37,6 +37,12 @@ def hosts_of(cluster: Cluster) -> np.ndarray:
   return np.array([device.host for device in cluster.devices], dtype=bool)
 
 
+def used_by_rows(graph: ComputationGraph) -> np.ndarray:
+  """Returns the ops that read or write only some rows of a tensor, [N] bool."""
+  return np.array(
+      [any(part in op_type for part in _BY_ROWS) for op_type in graph.op_types], dtype=bool)
+
+
 def offered_devices(
     graph: ComputationGraph,
     cluster: Cluster,
@@ -83,8 +89,7 @@ def _crowding(
   found = np.zeros(n, dtype=bool)
   # Variables fill half of the smallest device: variables that are used by rows may move.
   if held.sum() > _HALF * memory.min():
-    by_rows = np.array(
-        [any(part in op_type for part in _BY_ROWS) for op_type in graph.op_types], dtype=bool)
+    by_rows = used_by_rows(graph)
     # Reference variables are read by an op of their own set, and its reader takes the rows.
     producers = graph.edge_producers[by_rows[graph.edge_consumers] & (graph.edge_ports != CONTROL)]
     found[graph.colocation[by_rows]] = found[graph.colocation[producers]] = True

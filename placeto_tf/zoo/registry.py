@@ -26,8 +26,8 @@ if TYPE_CHECKING:
   import tensorflow as tf
 
 _MODULES = (
-    "amoebanet", "bert", "enas", "gnmt", "image_models", "nmt", "rnnlm", "transformer_xl",
-    "wavenet")
+    "amoebanet", "bert", "enas", "gnmt", "image_models", "nmt", "recommender", "rnnlm",
+    "transformer_xl", "wavenet")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ def model(name: str, **options: Option) -> Callable[[Callable], Callable]:
   """Decorator that registers a model function under `name` with the options it takes."""
 
   def enter(function: Callable) -> Callable:
-    _ENTRIES[name] = function, {**options, **_COMMON}
+    _ENTRIES[name] = function, {**_COMMON, **options}
     return function
 
   return enter

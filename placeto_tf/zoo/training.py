@@ -18,6 +18,7 @@ OPTIMIZERS: Mapping[str, Callable[[Any], tf.compat.v1.train.Optimizer]] = {
     "momentum": lambda train: train.MomentumOptimizer(0.01, momentum=0.9),
     "rmsprop": lambda train: train.RMSPropOptimizer(0.001, momentum=0.9),
     "adam": lambda train: train.AdamOptimizer(0.001),
+    "adagrad": lambda train: train.AdagradOptimizer(0.01),
     "sgd": lambda train: train.GradientDescentOptimizer(0.01)}
 
 

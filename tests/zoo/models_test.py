@@ -1,6 +1,7 @@
 """What holds for every model that is written with plain ops: it trains, and always alike."""
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ _SPECS = (
     "enas_recurrent:batch=4:steps=3:hidden=16:vocab=40",
     "gnmt:batch=2:layers=3:steps=3:hidden=8:vocab=30:dropout=10",
     "nmt:batch=3:layers=2:steps=3:hidden=5:vocab=11:dropout=30",
+    "recommender:batch=4:shrink=1000000",
     "rnnlm:batch=3:layers=2:steps=3:hidden=5:vocab=11:dropout=30",
     "transformer_xl:batch=2:segment=6:memory=4:heads=2:width=8:inner=24:vocab=40:dropout=10",
     "wavenet:batch=2:layers=5:samples=20:channels=8:levels=16",
@@ -61,7 +63,7 @@ def test_two_sessions_give_equal_losses_that_fall(spec):
 def test_every_variable_that_trains_is_updated(spec):
   built = _build(spec)
   updated = {op.inputs[0].op.name for op in built.graph.get_operations()
-             if op.type in ("ResourceApplyMomentum", "ResourceSparseApplyMomentum")}
+             if re.fullmatch("Resource(Sparse)?Apply(Momentum|Adagrad)", op.type)}
   trainable = {
       variable.op.name for variable in built.graph.get_collection("trainable_variables")}
   assert trainable - updated == set()

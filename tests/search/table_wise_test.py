@@ -1,0 +1,27 @@
+"""Tests for placeto_tf.search.table_wise."""
+
+import numpy as np
+import pytest
+
+from placeto_tf.placing import registry
+
+
+@pytest.mark.parametrize("name, devices", [
+    # Sizes 8, 6, 5, 1: 8 and 1 against 6 and 5. Look-ups 1, 2, 3, 9: 9 against 3, 2, 1.
+    ("tables_by_size", [0, 1, 1, 0]), ("tables_by_lookups", [1, 1, 1, 0]),
+    # Products 8, 12, 15, 9: 15 against 12; 9 joins 12; 8 joins 15.
+    ("tables_by_size_x_lookups", [0, 1, 0, 1])])
+def test_tables_are_dealt_out_greedily(name, devices, make_problem, make_cluster):
+  """Four tables: a read, a look-up in its value, and one sum of all rows."""
+  edges = [edge for t in range(4) for edge in ((3 * t, 3 * t + 1), (3 * t + 1, 3 * t + 2),
+                                               (3 * t + 2, 12))]
+  sizes, lookups = (8, 6, 5, 1), (1, 2, 3, 9)
+  problem = make_problem(
+      np.ones(13), edges, [byte for t in range(4) for byte in (0, sizes[t], lookups[t])] + [1],
+      cluster=make_cluster(2),
+      op_types=["VarHandleOp", "ReadVariableOp", "GatherV2"] * 4 + ["AddN"],
+      persistent_bytes=[byte for t in range(4) for byte in (sizes[t], 0, 0)] + [0],
+      colocation=np.array([0, 0, 2, 3, 3, 5, 6, 6, 8, 9, 9, 11, 12], np.int32))
+  found = registry.find(name).load()(problem)
+  assert found[[0, 3, 6, 9]].tolist() == found[[1, 4, 7, 10]].tolist() == devices
+  assert found[12] == 0 and problem.search_log.evaluations == 2
