@@ -39,6 +39,7 @@ from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph, str
 from placeto_tf.search.independent_runs import ONE_RUN, Runs
 from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.search.pipelines import promising
+from placeto_tf.search.table_wise import METHODS, is_mostly_tables
 
 SHARES = (0.4, 0.25)  # of the rest of the budget, in the rounds of equal shares
 CLOSE = 1.03
@@ -136,6 +137,9 @@ def search_replicas(
     # A pipeline begins with the placement of its stages.
     if candidate.micro_batches == 1 and candidate.replicas > 1:
       run(problem, registry.find("replica_shares"), part(candidate, 1.0))
+      # Shared tables of a recommender, dealt out to the devices of the replicas.
+      for method in () if candidate.mirrored or not is_mostly_tables(problem) else METHODS:
+        run(problem, method, part(candidate, 1.0))
     elif candidate.micro_batches == 1:
       running.run_references(problem, part(candidate, 1.0), seed)
 

@@ -12,7 +12,7 @@ Dimensions: N ops.
 from __future__ import annotations
 
 import functools
-from typing import Callable, Optional
+from typing import Callable, Optional, Tuple
 
 import numpy as np
 
@@ -40,27 +40,35 @@ def place_tables(
   Returns:
     [N] int32; the layout without a change if the graph has no table.
   """
-  graph, costs = problem.graph, problem.costs
-  sets, n = graph.colocation, graph.num_ops
-  by_rows = used_by_rows(graph)  # [N]
-  # [N] by label of the set: bytes held, and bytes of the rows that are read.
-  held = np.bincount(sets, costs.persistent_bytes, minlength=n)
-  read = np.bincount(sets, costs.made_bytes(graph) * by_rows, minlength=n)
-  data = graph.edge_ports != CONTROL
-  u, v = graph.edge_producers[data], graph.edge_consumers[data]
-  # Rows may be taken of a value that an op of the set has read.
-  other = by_rows[v] & (sets[u] != sets[v]) & (held[sets[u]] > 0)
-  np.add.at(read, sets[u[other]], costs.made_bytes(graph)[v[other]])
-  tables = np.flatnonzero((held > 0) & (read > 0))
-  placement = place_shares(problem, budget).copy()
-  dearness = cost(held[tables], read[tables])
-  devices = compute_devices(problem)
-  load = np.zeros(len(devices))
+  placement, devices = place_shares(problem, budget).copy(), compute_devices(problem)
+  tables, held, read = tables_of(problem)
+  dearness, load = cost(held[tables], read[tables]), np.zeros(len(devices))
   for i in np.argsort(-dearness, kind="stable").tolist():
     target = int(load.argmin())
     load[target] += dearness[i]
-    placement[sets == tables[i]] = devices[target]
+    placement[problem.graph.colocation == tables[i]] = devices[target]
   return best_of(problem, allowed_or_nearest(problem, placement), budget)
+
+
+def tables_of(problem: PlacementProblem) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns the labels of the sets of ops with tables; and by label, the bytes of variables [N] and
+  of the rows of them that a step reads [N]."""
+  graph, costs = problem.graph, problem.costs
+  sets, n, by_rows = graph.colocation, graph.num_ops, used_by_rows(graph)
+  held = np.bincount(sets, costs.persistent_bytes, minlength=n)
+  # An op in the set reads rows by the handle; another op may take rows of a value that was read.
+  read = np.bincount(sets, costs.made_bytes(graph) * by_rows, minlength=n)
+  data = graph.edge_ports != CONTROL
+  u, v = graph.edge_producers[data], graph.edge_consumers[data]
+  other = by_rows[v] & (sets[u] != sets[v]) & (held[sets[u]] > 0)
+  np.add.at(read, sets[u[other]], costs.made_bytes(graph)[v[other]])
+  return np.flatnonzero((held > 0) & (read > 0)), held, read
+
+
+def is_mostly_tables(problem: PlacementProblem) -> bool:
+  """Returns whether tables hold more than half of the bytes of variables."""
+  tables, held, _ = tables_of(problem)
+  return bool(2 * held[tables].sum() > held.sum() > 0)
 
 
 METHODS = tuple(
