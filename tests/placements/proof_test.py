@@ -30,7 +30,6 @@ _SPECS = (
     "rnnlm:batch=4:layers=2:steps=4:hidden=16:vocab=40:dropout=20:optimizer=adam",
     "enas_conv:batch=4:image=8:cells=3:filters=8:nodes=4:classes=30:optimizer=rmsprop",
     "gnmt:batch=2:layers=3:steps=3:hidden=8:vocab=30",
-    "recommender:batch=4:shrink=1000000",
     "transformer_xl:batch=2:segment=6:memory=4:heads=2:width=8:inner=24:vocab=40:dropout=10",
     "wavenet:batch=2:layers=5:samples=40:channels=8:levels=30",
 )
