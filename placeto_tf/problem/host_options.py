@@ -108,7 +108,7 @@ def _beside(
   host = int(np.argmax(hosts))
   data = graph.edge_ports != CONTROL
   u, v = graph.edge_producers[data], graph.edge_consumers[data]
-  made, read = costs.made_bytes(graph), costs.edge_bytes(graph)[data]
+  made, read, by_rows = costs.made_bytes(graph), costs.edge_bytes(graph)[data], used_by_rows(graph)
   # [N] bytes of outputs and inputs that cross to the host if the op alone moves.
   moved = made + np.bincount(v, read, minlength=n)
   slowest = cluster.us_per_byte[host, ~hosts].max()
@@ -122,15 +122,15 @@ def _beside(
   # Grow by one edge per round; a set grows as a whole.
   near = seeds
   for _ in range(_HOPS):
-    # An op is beside the set if all its inputs (except constants) come from it, all its outputs go
-    # to it, or it has more bytes in common with the set than with other ops.
+    # An op is beside the set if all its inputs (except constants) come from it, or all its outputs
+    # go to it; an op that takes rows, also if its other inputs and its outputs have fewer bytes.
     away_in = np.bincount(v, ~near[u] & has_inputs[u], minlength=n) > 0
     from_near = np.bincount(v, near[u], minlength=n) > 0
     away_out = np.bincount(u, ~near[v], minlength=n) > 0
     to_near = np.bincount(u, near[v], minlength=n) > 0
     closer = np.bincount(v, np.where(near[u], read, -read), minlength=n) > (
         made * away_out - made * to_near)
-    beside = free & ((from_near & ~away_in) | (to_near & ~away_out) | closer & from_near)
+    beside = free & ((from_near & ~away_in) | (to_near & ~away_out) | closer & from_near & by_rows)
     sets = np.zeros(n, dtype=bool)
     sets[graph.colocation[near | beside]] = True
     grown = sets[graph.colocation]
