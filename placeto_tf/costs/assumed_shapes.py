@@ -33,6 +33,7 @@ _COLOURS = 4  # the most that the last dimension of an image has
 _RANKS = (1, 2, 3, 4)  # after a scalar
 _MOST_CONSTANTS = 20
 _SECONDS = 20.0  # of CPU time, after which no more shapes are tried
+_SECONDS_PER_OP = 0.01  # besides, ten times the usual time of one trial
 _MOST_SIZE = 1 << 20
 
 _Dims = Tuple[int, ...]
@@ -71,7 +72,7 @@ def load(source: Any, **options: Any) -> ComputationGraph:
     return graph
   try:
     found = guarded.call(
-        fitting, 2 * _SECONDS, analysis_graph_def(graph),
+        fitting, 2 * _SECONDS + _SECONDS_PER_OP * len(nodes), analysis_graph_def(graph),
         {**unknown, **{(op_of(name), VALUE): (-1,) for name in numbers}},
         options.get("batch_size"))
   except CostError as error:
@@ -89,8 +90,9 @@ def load(source: Any, **options: Any) -> ComputationGraph:
            for tensor, shape in unknown.items() if shape is None or -1 in shape[bool(said):]]
   said += [f"{op_of(name)} {values[name]}" for name in numbers if name in values]
   return dataclasses.replace(
-      graph, notes=(*graph.notes, *notes,
-                    f"{shapes.ASSUMED}{listed(said, most=8)}; --feed_shapes changes them"),
+      graph, notes=tuple(dict.fromkeys((
+          *graph.notes, *(notes if own.trip_count is None else ()),
+          f"{shapes.ASSUMED}{listed(said, most=8)}; --feed_shapes changes them"))),
       source=dataclasses.replace(
           own, feed_shapes=feeds, feed_values=values, iterator_shapes={
               op: tuple(found.get((op, port), shape) for port, shape in enumerate(outputs))
@@ -153,8 +155,7 @@ class _Trial:
 
   def refused(self, found: Mapping[Tensor, _Dims]) -> Tuple[int, str]:
     """Returns how many ops TensorFlow reads with these shapes, and why it refuses the next."""
-    for node in self._readable.node:
-      _write(node, found)
+    _write({node.name: node for node in self._readable.node}, found)
     reason = shape_analysis.contradiction(self._readable)
     failed = _FAILED.search(reason)
     return self._order.get(failed[1], 0) if failed else len(self._order), reason
@@ -194,18 +195,11 @@ class _Trial:
     """
     said = []
     for failed in filter(None, map(_FAILED.search, (reason, before))):
-      inputs = [f"{self._source(text)!r} {dims}" for text, dims in zip(
+      inputs = [f"{op_of(text)!r} {dims}" for text, dims in zip(
           failed[2].split(", "), re.findall(r"\[.*?\]|<unknown>|\?", failed[3]))]
       said.append(f"op {failed[1]!r} refuses {' with '.join(inputs)}")
     return ("no shapes of the feeds fit the graph: "
             + (", and for other shapes ".join(said) or one_line(ValueError(reason), 300)))
-
-  def _source(self, text: str) -> str:
-    """Returns the op that a tensor comes from, before ops that pass it on."""
-    name = op_of(text)
-    while name in self._nodes and self._nodes[name].op in ("Identity", "Enter", "Merge", "Switch"):
-      name = op_of(self._nodes[name].input[0])
-    return name
 
   def _ranked(
       self, found: Mapping[Tensor, _Dims], tensors: List[Tensor], sizes: List[int]
@@ -221,10 +215,8 @@ class _Trial:
 
   def _inferred(self, found: Mapping[Tensor, _Dims]) -> Dict[Tensor, shapes.Shape]:
     """Returns dimensions of the feeds, as far as grappler finds them in the ops that read them."""
-    partial = {tensor: dims for tensor, dims in {**self._unknown, **found}.items()
-               if tensor[1] != VALUE}
-    for node in self._straight.node:
-      _write(node, partial)
+    _write(self._nodes, {tensor: dims for tensor, dims in {**self._unknown, **found}.items()
+                         if tensor[1] != VALUE})
     outputs = Question(self._straight, [*self._nodes]).outputs()
     return {(name, port): shapes.dimensions(outputs[name][port].shape)
             for name, port in self._unknown if port != VALUE}
@@ -241,17 +233,17 @@ class _Trial:
                  for axis, dim in enumerate(dims))
 
 
-def _write(node: Any, found: Mapping[Tensor, shapes.Shape]) -> None:
-  """Writes shapes of fed outputs into a node."""
-  stated = node.attr["output_shapes"].list.shape if "output_shapes" in node.attr else [
-      node.attr["shape"].shape]
-  for port, proto in enumerate(stated):
-    if (node.name, port) in found:
-      proto.Clear()
-      shapes.write_shape(proto, found[node.name, port])
-  number = found.get((node.name, VALUE))
-  if number is not None:
-    feed_values.write_value(node, found.get((node.name, 0)) or (), number[0])
+def _write(nodes: Mapping[str, Any], found: Mapping[Tensor, shapes.Shape]) -> None:
+  """Writes shapes and numbers of feeds into nodes."""
+  for (name, port), dims in found.items():
+    attr = nodes[name].attr
+    if port == VALUE:
+      feed_values.write_value(nodes[name], found.get((name, 0)) or (), (dims or (0,))[0])
+      continue
+    proto = (attr["output_shapes"].list.shape[port] if "output_shapes" in attr
+             else attr["shape"].shape)
+    proto.Clear()
+    shapes.write_shape(proto, dims)
 
 
 def _import_order(graph_def: GraphDef) -> Dict[str, int]:

@@ -53,11 +53,14 @@ def of_loops(
     if shape is None or len(shape) > 1:
       continue
     # [batch, length, ...] or [length, batch, ...]; the length of a vector's sequences is the
-    # dimension that is not the vector's own.
-    sizes = [(tuple(dim for dim in other[:2] if (dim,) != shape) or other[:1])[-1]
-             for other in feed_shapes.values() if other is not None and len(other) > 1]
-    if max(sizes, default=0) > 1:
-      found[name] = max(sizes)
+    # dimension that is not the vector's own. Matrices of other numbers are hardly sequences.
+    sizes = {feed: (tuple(dim for dim in other[:2] if (dim,) != shape) or other[:1])[-1]
+             for feed, other in feed_shapes.items() if other is not None and len(other) > 1}
+    sequences = [size for feed, size in sizes.items()
+                 if len(feed_shapes[feed] or ()) > 2 or _is_whole(by_name[op_of(feed)])]
+    longest = max(sequences or sizes.values(), default=0)
+    if longest > 1:
+      found[name] = longest
   said = listed([f"{op_of(name)} {size}" for name, size in found.items()])
   return found, (f"{shapes.ASSUMED}{said}, as long as shapes allow, which bounds the rounds of a "
                  "loop; --trip_count sets them",) if found else ()
@@ -75,8 +78,12 @@ def _feeds_above(by_name: Mapping[str, NodeDef], starts: Iterable[str]) -> List[
   """Returns the placeholders of whole numbers that ops are computed from, as tensor names."""
   above = reachable([name for name in starts if name in by_name], lambda name: [
       op_of(text) for text in data_inputs(by_name[name])] if by_name[name].op in _PASSED else ())
-  return [f"{name}:0" for name in above if by_name[name].op in shapes.PLACEHOLDERS
-          and by_name[name].attr["dtype"].type in INTEGERS]
+  return [f"{name}:0" for name in above if _is_whole(by_name[name])]
+
+
+def _is_whole(node: NodeDef) -> bool:
+  """Returns whether a node is a placeholder of whole numbers."""
+  return node.op in shapes.PLACEHOLDERS and node.attr["dtype"].type in INTEGERS
 
 
 def write_value(node: NodeDef, dims: Tuple[int, ...], number: int) -> None:

@@ -140,7 +140,7 @@ def from_graph_def(
               node.name: own_devices[node.name] for node in nodes
               if node.name in own_devices and node.op not in MOVED_WITH_OTHERS}},
           trip_count=trip_count, split_loops=split_loops),
-      notes=notes + shape_notes + more_notes,
+      notes=notes + shape_notes + (more_notes if trip_count is None else ()),
   )
   if unknown:
     raise shapes.UnknownShapes(shapes.unknown_shapes(unknown), graph)

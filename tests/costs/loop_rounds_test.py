@@ -100,7 +100,8 @@ def test_a_constant_that_is_fed_is_no_bound():
 
 
 @pytest.mark.parametrize("shape, lengths, rounds", [
-    ([32, 40, 4], [32], 40), ([40, 32, 4], [32], 40), ([6, 40, 4], [], 40), ([5, 5, 4], [5], 5)])
+    ([32, 40, 4], [32], 40), ([40, 32, 4], [32], 40), ([6, 40, 4], [], 40), ([5, 5, 4], [5], 5),
+    ([6, 9], [], 9)])
 @pytest.mark.parametrize("bound", [
     lambda lengths, x: tf.reduce_max(lengths),
     lambda lengths, x: tf.minimum(99, tf.maximum(1, tf.reduce_max(lengths)))])
