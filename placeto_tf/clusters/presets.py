@@ -34,8 +34,8 @@ Where the figures come from:
     BERT are of graphs compiled by XLA; the same graphs without XLA took 1.1 times as long (A100,
     float32 without TF32), ResNet-50 v1.5 on V100 1.14 times (float32) and 1.29 times (mixed).
   Other links: three quarters, by assumption, of the rated speed in one direction:
-    PCIe 3/4/5 x16 (15.75, 31.5, 63 GB/s), one NVLink 1 or 2 between two P100s
-    (20 GB/s) or V100s (25 GB/s), NVLink 3, 4
+    PCIe 3/4/5 x16 (15.75, 31.5, 63 GB/s), one NVLink 2 between two V100s (25
+    GB/s), NVLink 3, 4
     and 5 through NVSwitch (300, 450, 900 GB/s). A preset has NVLink where every card of its name is
     sold with it, so cards whose bridge is an option (RTX 3090, RTX A6000, A100 and H100 for
     PCIe) are PCIe cards here; describe a bridge in a JSON file. Drivers give GeForce cards no
@@ -95,7 +95,7 @@ class Link:
 
 
 _PCIE_K80 = Link(7_600.0, 25.0)
-_NVLINK_1 = Link(15_000.0, 25.0)
+_P100 = Link(5_900.0, 25.0)
 _PCIE_3 = Link(12_000.0, 25.0)
 _PCIE_4 = Link(24_000.0, 25.0)
 _PCIE_4_STAGED = Link(12_000.0, 35.0)
@@ -106,6 +106,12 @@ _BYTES_PER_US_PER_GBIT = 0.75 * 125.0  # three quarters of the rated rate
 # of convolutions of stride 1) -> efficiency, us beside the work; see the module.
 with open(os.path.join(os.path.dirname(__file__), "kernels.json"), encoding="utf-8") as _file:
   KERNELS: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = json.load(_file)
+# Preset -> errors of its training steps, from fit_presets.py and docs/results/h100_kernels.md.
+_ACCURACY = {
+    **dict.fromkeys(("k80", "p100", "v100", "a100", "a100_pcie", "rtx3090", "rtxa6000"),
+                    "and six other cards were within 25 % in 20 of 23 published training steps"),
+    "h100": "took 0.9 to 1.2 times the estimate in six measured steps",
+    "k80_placeto": "is a simulator's; real K80s are two to three times as fast"}
 _LAUNCH_US = 3.0  # the part of an op's overhead that the driver does under a lock
 
 
@@ -185,8 +191,9 @@ PRESETS: Mapping[str, Preset] = {
     # One die, on the links that Placeto's authors measured.
     "k80": _gpu("Tesla K80", "3.7", 13, 823, 240, 12, "k80", _PCIE_K80, _PCIE_K80),
     # "NVIDIA Tesla P100" white paper: the SXM2 card, of whose machine (DGX-1) the published steps
-    # are; NVLink 1 of 20 GB/s. The PCIe card has 1,303 MHz (9.3 TFLOPS).
-    "p100": _gpu("Tesla P100-SXM2-16GB", "6.0", 56, 1480, 732, 16, "p100", _NVLINK_1, _PCIE_3),
+    # are. Its link is what all-reduces of 2 to 8 P100s reached (DeepBench), with which those steps
+    # on 8 GPUs also fit better than with NVLink 1's 20 GB/s. The PCIe card has 1,303 MHz.
+    "p100": _gpu("Tesla P100-SXM2-16GB", "6.0", 56, 1480, 732, 16, "p100", _P100, _PCIE_3),
     "p100_pcie": _gpu("Tesla P100-PCIE-16GB", "6.0", 56, 1303, 732, 16, "p100", _PCIE_3, _PCIE_3),
     "v100": _gpu("Tesla V100-SXM2-16GB", "7.0", 80, 1530, 900, 16, "v100",
                  Link(19_000.0, 25.0), _PCIE_3, half=125),
@@ -252,6 +259,28 @@ PRESETS: Mapping[str, Preset] = {
             "bandwidth": 76_800_000}),
         Link(2_200.0, 90.0), _PCIE_3, op_overhead_us=4.0),
 }
+
+
+def accuracy(devices: Sequence[Device]) -> str:
+  """Returns a sentence on the errors of estimated times on devices.
+
+  Args:
+    devices: of a cluster.
+
+  Returns:
+    What is known of each kind of device that is no host, by its model.
+  """
+  fields = ("efficiency", "op_efficiency", "properties")
+  found: Dict[str, None] = {}
+  for device in devices:
+    name = next((name for name, preset in PRESETS.items() if all(
+        getattr(preset.device, field) == getattr(device, field) for field in fields)), "")
+    if device.type == "GPU":
+      found[f"{name} {_ACCURACY.get(name, 'has no published step')}" if name else (
+          "GPUs that are no preset have not been compared")] = None
+    elif not device.host:
+      found["CPU workers were measured at up to 12 times the estimate"] = None
+  return f"Times are estimates: {'; '.join(found)} (calibrate.py measures them)."
 
 
 def parse(text: str) -> Dict[str, Any]:

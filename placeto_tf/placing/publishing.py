@@ -97,7 +97,7 @@ def report(result: PlacingResult) -> Dict[str, Any]:
       "max_seconds": config.budget.max_seconds, "stop_within": config.budget.stop_within,
       "independent_runs": config.num_runs,
       "graph": _graph(result.graph), "cluster": result.cluster.to_json(),
-      "step_time_us": result.step_time_us,
+      "step_time_us": result.step_time_us, "accuracy": result.accuracy,
       "lower_bound_us": result.lower_bound_us, "proven_optimal": result.proven,
       "explanation": {**vars(explanation), "text": str(explanation)},
       "why": explaining.why(result),
@@ -137,7 +137,7 @@ def _replication(replication: Replication) -> Dict[str, Any]:
       "placed": replication.chosen and replication.chosen.describe(),
       "rows": {strategy: {**vars(row), "examples_per_second": row.examples_per_second}
                for strategy, row in replication.rows.items()},
-      "data_parallel": replication.data_parallel,
+      "data_parallel": replication.data_parallel, "process_parallel": replication.process_parallel,
       "refused": replication.refused, "not_made": replication.not_made,
       "check": check and {**vars(check), "text": str(check)}}
 

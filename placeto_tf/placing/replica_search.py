@@ -132,11 +132,11 @@ class _ReplicaSearch:
       best, check, refused = made[1, False, 1], None, str(error)
     rows = {each.strategy: _row(each, str(check or "") if each is best else "")
             for each in self.candidates}
+    shared = self.cluster.launch_us > 0  # by the GPUs of a process
     replication = Replication(
-        best.replicated, rows, None if widest.replicas == 1 else _data_parallel(widest), refused,
-        check,
+        best.replicated, rows, _data_parallel(widest), refused, check,
         {strategy_name(*each): why for each, why in self.not_made.items() if each[0] > 1},
-        self.source.graph)
+        self.source.graph, _data_parallel(widest, by_process=True) if shared else None)
     return _result(self.candidates, best, replication, config, seconds)
 
   def make(self, strategy: Strategy) -> Optional[Candidate]:
@@ -257,9 +257,14 @@ def _row(candidate: Candidate, check: str) -> ReplicaRow:
       problem.search_log.evaluations, candidate.dropped, check)
 
 
-def _data_parallel(candidate: Candidate) -> Optional[ReplicaRow]:
+def _data_parallel(candidate: Candidate, by_process: bool = False) -> Optional[ReplicaRow]:
   """Returns the baseline with a candidate's replicas; None if it computes other results."""
+  if candidate.replicas == 1:
+    return None
   problem, replicated = candidate.problem, candidate.replicated
+  # With a process for each GPU no launch waits for another GPU's.
+  cluster = dataclasses.replace(
+      problem.cluster, launch_us=0.0 if by_process else problem.cluster.launch_us)
   assert replicated is not None
   devices = compute_devices(problem)[:candidate.replicas]
   # [N] -1: the replica's own device; else the device of an op that has no kernel there.
@@ -267,12 +272,13 @@ def _data_parallel(candidate: Candidate) -> Optional[ReplicaRow]:
   hosts = np.where(
       allowed[:, devices[0]], -1, fallback_devices(problem.cluster, allowed)).astype(np.int64)
   try:
-    found = data_parallel(replicated, problem.costs, problem.cluster, devices, hosts)
+    found = data_parallel(replicated, problem.costs, cluster, devices, hosts)
   except GraphError:  # MirroredStrategy only averages gradients
     return None
   return ReplicaRow(
       candidate.global_batch, found.step_time_us, found.peak_memory_bytes, found.fits, 1,
-      check="mirrored variables, ring all-reduce")
+      check="mirrored variables, ring all-reduce"
+      + (", a process for each GPU" if by_process else ""))
 
 
 def _result(

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.presets import accuracy
 from placeto_tf.costs import OpCosts
 from placeto_tf.errors import PlacementError, counted, listed
 from placeto_tf.graphs import ComputationGraph
@@ -150,6 +151,8 @@ class Replication:
     check: check of the placed replicas; None if not requested, or if there is one replica.
     not_made: name of a replication strategy -> the reason why it was not tried.
     whole: the given graph, which takes the global batch; None if unknown.
+    process_parallel: as `data_parallel`, with a process for each GPU instead of one for all, whose
+      GPUs wait for each other's launches (`Cluster.launch_us`); None if there is no such wait.
   """
 
   chosen: Optional[ReplicatedGraph]
@@ -159,6 +162,7 @@ class Replication:
   check: Optional[TrainingComparison] = None
   not_made: Mapping[str, str] = dataclasses.field(default_factory=dict)
   whole: Optional[ComputationGraph] = None
+  process_parallel: Optional[ReplicaRow] = None
 
   @property
   def grown(self) -> Optional[Tuple[int, int]]:
@@ -222,6 +226,13 @@ class PlacingResult:
   def explanation(self) -> Explanation:
     """Explains the step time by the critical path of the simulation."""
     return explain(self.graph, self.simulated)
+
+  @property
+  def accuracy(self) -> str:
+    """Returns a sentence on the errors of estimated times, or "" for costs of another source."""
+    own = self.graph.source is not None and self.graph.source.format == "cost_graph_def"
+    estimated = self.config.cost_model == "grappler" and not own
+    return accuracy(self.cluster.devices) if estimated else ""
 
   @property
   def replicated(self) -> Optional[ReplicatedGraph]:

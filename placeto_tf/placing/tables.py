@@ -137,7 +137,8 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
 
 def last_lines(result: Any) -> List[str]:
   """Returns the lines below the table."""
-  return [verdict(result), f"What bounds the step: {result.explanation}.",
+  return [verdict(result), *filter(None, [result.accuracy]),
+          f"What bounds the step: {result.explanation}.",
           *(f"Note: {note}" for note in result.notes if not note.startswith(ASSUMED))]
 
 
@@ -145,7 +146,8 @@ def replica_table(replication: Any) -> List[str]:
   """Returns a table with a row for each replication strategy and for data parallelism."""
   # The strategy that was placed has a remark in its row.
   chosen = replication.chosen.strategy if replication.chosen is not None else "1"
-  entries = {**replication.rows, "data parallelism": replication.data_parallel}
+  entries = {**replication.rows, "data parallelism": replication.data_parallel,
+             "the same, by process": replication.process_parallel}
   rows = [{
       "replicas": strategy, "global batch": f"{row.global_batch:,}" if row.global_batch else "-",
       "step time": ms_text(row.step_time_us),
@@ -169,7 +171,7 @@ def verdict(result: Any) -> str:
   """
   current = result.baselines["current"]
   bound = ("no placement is faster, as was proven" if result.proven
-           else f"at most {above(result):.1%} above the best possible")
+           else f"at most {above(result):.1%} above the best possible in the simulator")
   stopped = f" The search ended after {result.seconds:.1f} s: {result.ended}." if (
       result.ended) else ""
   if not current.fits:
