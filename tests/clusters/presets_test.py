@@ -1,9 +1,12 @@
 """Tests for placeto_tf.clusters.presets."""
 
+import dataclasses
+import re
+
 import numpy as np
 import pytest
 
-from placeto_tf.clusters import Cluster, Device, local
+from placeto_tf.clusters import Cluster, Device, local, presets
 from placeto_tf.clusters.presets import PRESETS
 from placeto_tf.errors import ClusterError
 
@@ -69,6 +72,15 @@ def test_presets_have_the_peaks_of_half_precision_of_the_data_sheets(name):
   found = Cluster.parse(f"{name}:1").devices[0].product_peaks
   assert {kind: peak["flops_per_us"] / 1e6 for kind, peak in found.items()} == (
       dict.fromkeys(kinds, HALF[name]) if name in HALF else {})
+
+
+@pytest.mark.parametrize("cluster, words", [
+    ("k80:2+v100:1", "k80 .* 20 of 23 .*; v100 .* 20 of 23"), ("l4:1", "l4 has no published step"),
+    ("k80_placeto:2", "a simulator's"), ("cpu:2", "estimates: CPU workers were")])
+def test_the_errors_of_estimates_are_said(cluster, words):
+  assert re.search(words, presets.accuracy(Cluster.parse(cluster).devices))
+  own = dataclasses.replace(Cluster.parse("h100:1").devices[0], efficiency=0.5)
+  assert "no preset" in presets.accuracy([own])
 
 
 def test_every_host_has_its_devices_and_a_cpu_of_its_own():
