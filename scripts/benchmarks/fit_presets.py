@@ -7,7 +7,7 @@ Prints the errors; with --write it writes placeto_tf/clusters/kernels.json.
 Kernels give each kind an efficiency and a start. Kernels of K80 are those of an M40, kernels of
 Ampere and Ada cards those of an H100. Whole training steps then scale each card's kernels in three
 groups: convolutions of windows 3x3 and 5x5, other convolutions and products, all other kernels. A
-scale is drawn to the mean of the card's family (`_FAMILIES`), and to 1 where there is none: whole
+scale is shrunk to the mean of the card's family (`_FAMILIES`), and to 1 where there is none: whole
 steps of the H100 need no scale. Hold-outs leave out all steps of one model on one card.
 
 Sources of the rows of docs/results/data/published.csv (values are us; of links, as stated):
@@ -66,12 +66,12 @@ _BATCH = 32  # of the graphs; steps of other batches are scaled from it
 Table = Dict[str, Tuple[float, float]]  # kind of kernel -> efficiency, start in us
 
 
-def fitted(times: Sequence[Tuple[float, float]], power: float) -> Tuple[float, float]:
+def fitted(times: Sequence[Tuple[float, float]], exponent: float) -> Tuple[float, float]:
   """Returns the efficiency and start that explain times of kernels.
 
   Args:
     times: (us at the peak, measured us).
-    power: weights of kernels are their times to this power.
+    exponent: weights of kernels are their times to the power of it.
 
   Returns:
     The efficiency and the start, in us, of the least sum of errors of the logarithm.
@@ -79,7 +79,7 @@ def fitted(times: Sequence[Tuple[float, float]], power: float) -> Tuple[float, f
   peak_us, us = np.array(times).T
   efficiency, start_us = np.meshgrid(np.exp(np.arange(-2.5, 1.4, 0.02)), np.arange(0, 20.5))
   error = np.abs(np.log((peak_us[:, None, None] / efficiency + start_us) / us[:, None, None]))
-  best = np.unravel_index((error * us[:, None, None]**power).sum(axis=0).argmin(), efficiency.shape)
+  best = np.unravel_index((error * us[:, None, None]**exponent).sum(axis=0).argmin(), efficiency.shape)
   return float(efficiency[best]), float(start_us[best])
 
 
@@ -219,8 +219,8 @@ def scales_of(steps: Sequence[Tuple[str, str, np.ndarray, float]]) -> Dict[str, 
     means, own = values[:6].reshape(2, 3), values[6:].reshape(-1, 3)
     wrong = [math.log((us * np.exp(-own[cards.index(card)])).sum() / measured_us)
              / _NOISE / weight[card, model]**0.5 for card, model, us, measured_us in steps]
-    drawn = own - np.append(means, np.zeros((1, 3)), axis=0)[families]
-    return np.concatenate([(means / _MEANS).ravel(), (drawn / _SPREAD).ravel(), np.array(wrong)])
+    shrunk = own - np.append(means, np.zeros((1, 3)), axis=0)[families]
+    return np.concatenate([(means / _MEANS).ravel(), (shrunk / _SPREAD).ravel(), np.array(wrong)])
 
   found = optimize.least_squares(errors, np.zeros(3 * len(cards) + 6)).x[6:].reshape(-1, 3)
   return dict(zip(cards, np.exp(found)))

@@ -52,7 +52,7 @@ def test_a_training_graph_comes_out_placed_with_all_its_reports(place_it, meta, 
       "placer", rows[1], "current", "single device", "expert (splits by hand)", "METIS", "best",
       "lower bound"]
   report = json.loads((out / "report.json").read_text())
-  assert report["evaluations"] <= 40 and report["accuracy"] in done.stdout
+  assert report["evaluations"] <= 40 and report["accuracy"] in done.out
   assert report["step_time_us"] <= min(
       row["step_time_us"] for row in report["baselines"].values())
   assert report["step_time_us"] >= report["lower_bound_us"]
