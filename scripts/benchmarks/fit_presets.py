@@ -79,7 +79,8 @@ def fitted(times: Sequence[Tuple[float, float]], exponent: float) -> Tuple[float
   peak_us, us = np.array(times).T
   efficiency, start_us = np.meshgrid(np.exp(np.arange(-2.5, 1.4, 0.02)), np.arange(0, 20.5))
   error = np.abs(np.log((peak_us[:, None, None] / efficiency + start_us) / us[:, None, None]))
-  best = np.unravel_index((error * us[:, None, None]**exponent).sum(axis=0).argmin(), efficiency.shape)
+  total = (error * us[:, None, None]**exponent).sum(axis=0)
+  best = np.unravel_index(total.argmin(), efficiency.shape)
   return float(efficiency[best]), float(start_us[best])
 
 
