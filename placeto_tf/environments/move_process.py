@@ -283,15 +283,11 @@ class MoveProcess(PlacedGroups):
         return
       # The first round keeps the given levels; later ones shift all levels together.
       factor = 2 ** self._rng.uniform(-schedule.vary, schedule.vary) if number else 1.0
-      levels, before_us = [(factor * level, 1.0) for level in schedule.levels], self.objective_us
+      levels = [(factor * level, 1.0) for level in schedule.levels]
       for each in self._round(levels, budget.at_most(search_log, evaluations)):
         yield each, 0.0
-      # If only time is limited, the rate so far gives an estimate of the evaluations left.
-      self.plenty = search_log.expected_evaluations(budget, *began) >= PLENTY
-      # From a local optimum only worse placements lead on: the rest is left to annealing.
-      if number and not self.plenty and (
-          np.log(before_us / self.objective_us) < schedule.stalled):
-        return
+    # If only time is limited, the rate so far gives an estimate of the evaluations that are left.
+    self.plenty = search_log.expected_evaluations(budget, *began) >= PLENTY
     budget = budget.share(search_log, schedule.long_share)
     if schedule.rounds:
       budget = budget.at_most(search_log, LONG_OF_PLENTY if self.plenty else LONG_EVALUATIONS)

@@ -26,8 +26,6 @@ class Schedule:
     rounds: evaluations of each short round; its levels get equal parts.
     levels: number of groups of each level of a short round, divided by the problem's number of
       groups, coarse to fine.
-    stalled: the process ends after a short round, the first excepted, that lowers the logarithm of
-      the objective by less, because single moves do not lead out of a local optimum.
     vary: after the first short round, levels are up to 2^vary times as fine or as coarse, so that
       groups differ between rounds.
     long_levels: number of groups of each level of the long round, divided by the problem's; without
@@ -45,7 +43,6 @@ class Schedule:
 
   rounds: Tuple[int, ...] = (20, 40, 80, 160)
   levels: Tuple[float, ...] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
-  stalled: float = 0.0
   vary: float = 0.25
   long_levels: Tuple[float, ...] = tuple(factor for factor, _ in COARSE_TO_FINE)
   long_shares: Tuple[float, ...] = tuple(share for _, share in COARSE_TO_FINE)
@@ -57,7 +54,7 @@ class Schedule:
   least_score: float = 0.15
 
   def __post_init__(self) -> None:
-    check_at_least(0, self, "stalled", "vary", "temperature", "forget", "several")
+    check_at_least(0, self, "vary", "temperature", "forget", "several")
     levels = self.levels if self.rounds else self.long_levels
     if not levels or min(self.levels + self.long_levels) <= 0:
       raise PlacementError(

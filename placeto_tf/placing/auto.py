@@ -33,6 +33,7 @@ from placeto_tf.search.lower_bounds import lower_bound_us
 from placeto_tf.search.starts import in_time, of_a_start
 
 POLICY_SHARE = 0.7  # of the budget, at most; the policy ends after some thousand evaluations
+FEW = 300  # evaluations of the policy's short rounds: the policy gets all of so few
 # With `stop_within`, the shortest time of the policy and annealing before their gain is judged.
 FIRST_SECONDS, FIRST_EVALUATIONS, MOST_DOUBLINGS = 5.0, 2000, 3
 # A generous estimate of the time to make supernodes for a search; no search begins with less time.
@@ -83,7 +84,8 @@ def run_auto(
       if log.proven or log.exhausted(stretch):
         log.skip(policy.name)
       else:
-        run(policy, stretch.share(log, POLICY_SHARE))
+        left = log.remaining_evaluations(stretch) or math.inf
+        run(policy, stretch.share(log, max(POLICY_SHARE, min(1.0, FEW / left))))
     if not (log.proven or log.exhausted(stretch)) and time_for_a_search(problem, stretch):
       # Without a policy, annealing starts from the best placement in any case.
       anew = policy is not None and log.expected_evaluations(stretch, *began) >= PLENTY

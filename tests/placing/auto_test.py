@@ -62,7 +62,8 @@ def test_a_seed_gives_the_same_placement_and_contributions_again(make_problem, m
   assert found[0] == found[1]
 
 
-def test_the_policy_and_annealing_get_their_shares(make_problem, make_cluster):
+@pytest.mark.parametrize("most, share", [(2000, auto.POLICY_SHARE), (200, 1.0)])
+def test_the_policy_and_annealing_get_their_shares(most, share, make_problem, make_cluster):
   problem = _wide(make_problem, make_cluster)
   seen = []
 
@@ -71,11 +72,11 @@ def test_the_policy_and_annealing_get_their_shares(make_problem, make_cluster):
     problem.evaluate_ops(problem.search_log.best_placement)
     return problem.search_log.best_placement
 
-  log = _auto(problem, Budget(max_evaluations=2000), policy=_policy(policy))
+  log = _auto(problem, Budget(max_evaluations=most), policy=_policy(policy))
   before, limit = seen[0]
-  assert limit - before == np.ceil((2000 - before) * auto.POLICY_SHARE)
-  assert _rows(log)["policy"].evaluations == 1 and log.evaluations == 2000
-  assert _rows(log)["annealing"].evaluations == 2000 - before - 1
+  assert limit - before == np.ceil((most - before) * share)
+  assert _rows(log)["policy"].evaluations == 1 and log.evaluations == most
+  assert _rows(log)["annealing"].evaluations == most - before - 1
   assert _rows(log)["policy"].start_us == min(us for turn, _, us in log.history if turn <= before)
 
 
