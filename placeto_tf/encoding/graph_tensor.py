@@ -2,7 +2,7 @@
 
 Two data structures have the same content: `GroupedGraph` has arrays for compiled code and for
 inference, without TF-GNN and Keras; the GraphTensor is for networks and files. Each step of a
-policy sets the placement, its times, and the flags of groups.
+policy changes the placement and its times.
 
 A group has an option edge to each device that it may use; the edge has the features of the pair
 from the simulation. The GraphTensor has no compute times on other devices and no link of a device
@@ -13,7 +13,7 @@ Dimensions: G groups, D devices, F pair features.
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+from typing import Optional
 
 import numpy as np
 
@@ -33,8 +33,7 @@ _OF_GROUPS = ("output_bytes", "persistent_bytes", "working_bytes", "num_ops", "m
 
 def encode(
     grouped: GroupedGraph, placement: np.ndarray, *, step_time_us: float = 0.0,
-    start_us: Optional[np.ndarray] = None, pairs: Optional[np.ndarray] = None,
-    current: Sequence[int] = (), visited: Sequence[int] = ()) -> tfgnn.GraphTensor:
+    start_us: Optional[np.ndarray] = None, pairs: Optional[np.ndarray] = None) -> tfgnn.GraphTensor:
   """Builds the GraphTensor of a placement.
 
   Args:
@@ -44,8 +43,6 @@ def encode(
     start_us: [G] start of each group's main op, None if it is not known.
     pairs: [G, D, F] features of option edges, see `pair_features.PairState`; None if the placement
       was not simulated.
-    current: the groups that are to be placed now.
-    visited: the groups that were placed before.
 
   Returns:
     A scalar GraphTensor of `schema.pbtxt`.
@@ -68,14 +65,13 @@ def encode(
       context=tfgnn.Context.from_fields(features={
           "step_time_us": _column([step_time_us]),
           "op_overhead_us": _column([cluster.op_overhead_us])}),
-      # Node sets: groups, with the flags and times of this step, and devices.
+      # Node sets: groups, with the times of this placement, and devices.
       node_sets={
           groups: _nodes(
               g, **{name: getattr(grouped, name) for name in _OF_GROUPS},
               # The inverse of the order: position of each group.
               output_dims=grouped.output_dims, turn=np.argsort(grouped.order),
-              start_us=np.zeros(g) if start_us is None else start_us,
-              current=_flags(g, current), visited=_flags(g, visited)),
+              start_us=np.zeros(g) if start_us is None else start_us),
           devices: _nodes(d, memory_bytes=cluster.memory_bytes, is_host=hosts_of(cluster)),
       },
       # Edge sets: dataflow that policies see, the other edges between groups, options, the
@@ -102,13 +98,6 @@ def _column(values) -> tf.Tensor:
   # The schema has 32-bit floats, and scalars as columns.
   values = np.asarray(values, dtype=np.float32)
   return tf.constant(values if values.ndim == 2 else values.reshape(-1, 1))
-
-
-def _flags(g: int, groups: Sequence[int]) -> np.ndarray:
-  """Returns [G] float64, 1 for the groups that are listed."""
-  flags = np.zeros(g)
-  flags[np.asarray(groups, dtype=np.int64)] = 1
-  return flags
 
 
 def _nodes(size, **features) -> tfgnn.NodeSet:

@@ -10,7 +10,8 @@ A method that improves a given placement (`Kind.takes_start`) starts from the fi
 All other methods make their own placements, independent of earlier evaluations.
 
 Searches that find better placements with several runs (`Method.repeats`) run as many independent
-runs as the caller asks for. Methods that train use settings of their own (`own_settings`).
+runs as the caller asks for. Methods that run networks refuse programs whose settings of TensorFlow
+change the results of networks.
 
 Dimensions: N ops.
 """
@@ -26,10 +27,10 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.costs import OpCosts
+from placeto_tf.errors import SetupError
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placing import registry
 from placeto_tf.placing.config import PlacingConfig
-from placeto_tf.placing.own_settings import run_with_own_settings
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import on_one_device, relieved
 from placeto_tf.problem.host_options import hosts_of, offered_devices
@@ -146,10 +147,9 @@ def run(
     # The starts used the budget up.
     if method.kind is Kind.POLICY and problem.search_log.exhausted(budget):
       return problem.search_log.best_known
-    placer = functools.partial(method.load(), **own)
     if method.in_tensorflow:
-      return run_with_own_settings(
-          lambda: placer(problem, budget, seed), seed, stop=problem.search_log.stop)
+      _check_settings(method.name)  # before its packages are imported
+    placer = functools.partial(method.load(), **own)
     if not method.repeats:
       return placer(problem, budget, seed)
     if runs.count > 1 and problem.search_log.best_placement is None:
@@ -157,3 +157,26 @@ def run(
     return run_independently(problem, placer, budget, seed, runs)
 
   return problem.search_log.run(method.name, recorded)
+
+
+def _check_settings(method: str) -> None:
+  """Raises SetupError if networks compute something else in this program, or here, or fail."""
+  import tensorflow as tf
+  from tensorflow.python.eager import context
+  from tensorflow.python.framework import ops
+
+  keras = tf.keras
+  policy = keras.mixed_precision.global_policy().name  # "_infer" with behaviour of TensorFlow 1
+  found = [what for what, there in (
+      ("eager execution is off", not tf.executing_eagerly()),
+      ("a distribution strategy is in scope", tf.distribute.has_strategy()),
+      ("ops are watched (check_numerics)", context.context().op_callbacks),
+      ("NumPy's behaviour is on", ops.get_dtype_conversion_mode() is not ops.PromoMode.OFF),
+      (f"Keras's floatx is {keras.backend.floatx()}", keras.backend.floatx() != "float32"),
+      (f"Keras's dtype policy is {policy}", policy not in ("float32", "_infer")),
+  ) if there]
+  if found:
+    raise SetupError(
+        f"{method} runs a network, which needs TensorFlow's usual settings; here "
+        f"{', '.join(found)}: call it before these settings and outside of their scopes, or run "
+        f"scripts/place.py --method={method}")

@@ -15,13 +15,10 @@ def grouped():
 def test_features_come_through_in_the_order_of_the_groups(grouped):
   g = grouped.num_groups
   placement, start_us = np.arange(g) % 3, np.arange(g) * 10.0
-  graph = graph_tensor.encode(
-      grouped, placement, step_time_us=5.0, start_us=start_us, current=[2], visited=[0, 1])
+  graph = graph_tensor.encode(grouped, placement, step_time_us=5.0, start_us=start_us)
   groups = graph.node_sets[schema.GROUP]
   np.testing.assert_allclose(groups["start_us"][:, 0], start_us)
   np.testing.assert_allclose(groups["output_bytes"][:, 0], grouped.output_bytes, rtol=1e-6)
-  assert np.flatnonzero(groups["current"][:, 0]).tolist() == [2]
-  assert np.flatnonzero(groups["visited"][:, 0]).tolist() == [0, 1]
   assert graph.context["step_time_us"].numpy().tolist() == [[5.0]]
   placed = graph.edge_sets[schema.PLACEMENT].adjacency
   assert placed.target.numpy().tolist() == placement.tolist()

@@ -1,9 +1,14 @@
 """From where methods start."""
 
+import contextlib
+
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow.experimental.numpy as tnp
 
-from placeto_tf.placing import running
+from placeto_tf.errors import SetupError
+from placeto_tf.placing import registry, running
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.method import Kind, Method, plain
 
@@ -55,3 +60,31 @@ def test_a_policy_whose_budget_is_used_up_is_not_loaded(problem):
   problem.evaluate_ops(problem.allowed_ops.argmax(axis=1).astype(np.int32))
   found = running.run(problem, Method("policy", Kind.POLICY, load), Budget(max_evaluations=1))
   np.testing.assert_array_equal(found, problem.search_log.best_placement)
+
+
+@contextlib.contextmanager
+def changed(put, value, usual):
+  put(value)
+  yield
+  put(usual)
+
+
+KERAS = tf.keras
+
+
+@pytest.mark.parametrize("make, said", [
+    (lambda: tf.Graph().as_default(), "eager execution is off"),
+    (lambda: tf.distribute.MirroredStrategy(["/CPU:0"]).scope(), "strategy is in scope"),
+    (lambda: changed(lambda on: (tf.debugging.enable_check_numerics if on else
+                                 tf.debugging.disable_check_numerics)(), True, False),
+     "check_numerics"),
+    (lambda: changed(lambda mode: tnp.experimental_enable_numpy_behavior(
+        dtype_conversion_mode=mode), "legacy", "off"), "NumPy's behaviour is on"),
+    (lambda: changed(KERAS.backend.set_floatx, "float64", "float32"), "floatx is float64"),
+    (lambda: changed(KERAS.mixed_precision.set_global_policy, "mixed_float16", "float32"),
+     "dtype policy is mixed_float16")])
+@pytest.mark.parametrize("method", ["rnn", "placeto_paper"])
+def test_networks_refuse_settings_under_which_they_compute_something_else(
+    make, said, method, problem):
+  with make(), pytest.raises(SetupError, match=f"{said}.*--method={method}"):
+    running.run(problem, registry.find(method), Budget(max_evaluations=20))
