@@ -86,8 +86,9 @@ _DEAREST = (
     "replication/constructs_test.py", "replication/keras_constructs_test.py",
     "placements/keras_proof_test.py", "examples_test.py",
     "policies/placeto/published/training_test.py", "runtime/workers_test.py",
-    "runtime/comparing_test.py", "policies/gdp/search_test.py", "runtime/side_by_side_test.py",
-    "replication/ordinary_models_test.py", "scripts/train_test.py", "placing/apply_test.py",
+    "runtime/comparing_test.py", "policies/baselines/gdp_search_test.py",
+    "runtime/side_by_side_test.py", "replication/ordinary_models_test.py",
+    "scripts/train_test.py", "placing/apply_test.py",
     "runtime/measuring_test.py", "placements/placed_functions_test.py",
     "evaluation/host_check_test.py", "policies/resume_test.py", "placing/what_now_test.py",
     "placements/proof_test.py", "policies/placeto/network_test.py")

@@ -7,10 +7,10 @@ import numpy as np
 from placeto_tf.environments.problems import StartedProblem, with_starts
 from placeto_tf.environments.schedule import Schedule
 from placeto_tf.environments.visit_environment import VisitConfig
-from placeto_tf.policies.gdp.learner import PpoConfig
-from placeto_tf.policies.gdp.network import GdpConfig
-from placeto_tf.policies.gdp.node_inputs import node_problem
-from placeto_tf.policies.gdp.training import GdpTraining, GdpTrainingConfig
+from placeto_tf.policies.baselines.gdp import PpoConfig
+from placeto_tf.policies.baselines.gdp_inputs import node_problem
+from placeto_tf.policies.baselines.gdp_network import GdpConfig
+from placeto_tf.policies.baselines.gdp_training import GdpTraining, GdpTrainingConfig
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.network import NetworkConfig
 from placeto_tf.policies.placeto.published.training import (

@@ -1,9 +1,10 @@
-"""Policies, one folder each: network, agent, configuration, training and methods.
+"""Placeto, and the learned baselines: network, agent, configuration, training and methods.
 
 A policy's module declares METHODS (see `placeto_tf.problem.method`) and, if `scripts/train.py` can
-train the policy, TRAINABLE (see `placeto_tf.training.trainable`). Other packages may add policies
-in two ways: an installed package names them as entry points of the group `placeto_tf.policies`
-(name of the policy -> module), or a program calls `use`.
+train the policy, TRAINABLE (see `placeto_tf.training.trainable`; in a folder of several policies, a
+dictionary by the name of the policy). Other packages may add policies in two ways: an installed
+package names them as entry points of the group `placeto_tf.policies` (name of the policy ->
+module), or a program calls `use`.
 """
 
 from __future__ import annotations
@@ -51,8 +52,12 @@ def modules() -> Dict[str, ModuleType]:
 def trainable() -> Dict[str, Callable[[], Any]]:
   """Returns name -> function that imports a policy's training and gives its record."""
   # Training modules, and TensorFlow with them, are imported when a record is asked for.
-  return {name: functools.partial(lambda deferred: deferred()(), module.TRAINABLE)
-          for name, module in sorted(modules().items()) if hasattr(module, "TRAINABLE")}
+  found: Dict[str, Callable[[], Any]] = {}
+  for name, module in modules().items():
+    given = getattr(module, "TRAINABLE", {})
+    found.update(given if isinstance(given, dict) else {name: given})
+  return {name: functools.partial(lambda deferred: deferred()(), found[name])
+          for name in sorted(found)}
 
 
 @functools.cache

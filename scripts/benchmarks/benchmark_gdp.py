@@ -37,8 +37,8 @@ _SAMPLES = 16  # as many as gdp_zero_shot evaluates
 
 def synthetic(num_nodes: int, max_devices: int) -> Any:
   """Random features; every node but the first reads two of the twenty before it."""
-  from placeto_tf.policies import op_features
-  from placeto_tf.policies.gdp import node_inputs as lib
+  from placeto_tf.policies.baselines import gdp_inputs as lib
+  from placeto_tf.policies.baselines import op_features
 
   rng = np.random.default_rng(0)
   targets = np.repeat(np.arange(1, num_nodes), 2)
@@ -65,9 +65,9 @@ def main() -> None:
   timed("import", _imports)
   import tensorflow as tf
 
-  from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
-  from placeto_tf.policies.gdp.node_inputs import node_inputs
-  from placeto_tf.policies.gdp.policy import GRAPH, STRETCH, GdpPolicy, load_network
+  from placeto_tf.policies.baselines.gdp import GRAPH, STRETCH, GdpPolicy, load_network
+  from placeto_tf.policies.baselines.gdp_inputs import node_inputs
+  from placeto_tf.policies.baselines.gdp_network import GdpConfig, GdpNetwork
 
   network = GdpNetwork(GdpConfig()) if FLAGS.policy_weights is None else load_network(
       FLAGS.policy_weights)
@@ -111,14 +111,14 @@ def main() -> None:
 
 def _imports() -> None:
   entry_point.import_tensorflow_quietly()
-  from placeto_tf.policies.gdp import search  # noqa: F401
+  from placeto_tf.policies.baselines import gdp  # noqa: F401
 
 
 def _problem() -> Any:
   from placeto_tf.clusters import Cluster
   from placeto_tf.environments.problems import make_problem
   from placeto_tf.graphs import load_graph
-  from placeto_tf.policies.gdp.node_inputs import node_problem
+  from placeto_tf.policies.baselines.gdp_inputs import node_problem
 
   return node_problem(make_problem(load_graph(FLAGS.graph), Cluster.parse(FLAGS.cluster)))
 

@@ -23,9 +23,9 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypa
   assert "tf-agents" in training_packages.REQUIREMENTS.read_text(encoding="utf-8")
 
 
-_TRAINED = ("training", "policies.placeto.training", "policies.gdp.training",
-            "policies.placeto.published.training", "policies.one_graph", "policies.rnn.policy",
-            "policies.hierarchical.policy")
+_TRAINED = ("training", "policies.placeto.training", "policies.baselines.gdp_training",
+            "policies.placeto.published.training", "policies.baselines.one_shot",
+            "policies.baselines.rnn", "policies.baselines.hierarchical")
 
 
 def run_beside_keras_3(code):

@@ -7,16 +7,16 @@ import pytest
 from placeto_tf.encoding.pair_features import NAMES
 from placeto_tf.errors import PlacetoError
 from placeto_tf.policies import weight_files
-from placeto_tf.policies.gdp.learner import PpoConfig
-from placeto_tf.policies.gdp.network import GdpConfig
-from placeto_tf.policies.gdp.training import GdpTrainingConfig
-from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
+from placeto_tf.policies.baselines.gdp import PpoConfig
+from placeto_tf.policies.baselines.gdp_network import GdpConfig
+from placeto_tf.policies.baselines.gdp_training import GdpTrainingConfig
+from placeto_tf.policies.baselines.hierarchical import HierarchicalConfig
+from placeto_tf.policies.baselines.sequence_placer import PlacerConfig
 from placeto_tf.policies.placeto.published.network import NetworkConfig
 from placeto_tf.policies.placeto.published.training import PublishedTrainingConfig
 from placeto_tf.policies.placeto.published.weights import PublishedWeights
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.policies.placeto.training import PlacetoTrainingConfig
-from placeto_tf.policies.sequence_placer import PlacerConfig
 
 GRAPHS = {"graphs": ("a",)}
 

@@ -24,19 +24,23 @@ from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.environments import driving
 from placeto_tf.environments.problems import named_problems
 from placeto_tf.errors import PlacetoError, check_at_least
-from placeto_tf.policies.gdp.learner import GdpLearner, PpoConfig
-from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
-from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
-from placeto_tf.policies.gdp.policy import GdpPolicy, load_network, save_weights
+from placeto_tf.policies.baselines.gdp import (
+    GdpLearner,
+    GdpPolicy,
+    PpoConfig,
+    load_network,
+    save_weights,
+)
+from placeto_tf.policies.baselines.gdp_inputs import node_inputs, node_problem
+from placeto_tf.policies.baselines.gdp_network import GdpConfig, GdpNetwork
+from placeto_tf.policies.baselines.one_shot import OneShotEnvironment
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search import PLACERS
 from placeto_tf.training import trainer
 from placeto_tf.training.learner import Learner, Spec
-from placeto_tf.training.one_shot import OneShotEnvironment
 from placeto_tf.training.trainable import RunConfig, Trainable
 
 from tf_agents.trajectories import trajectory  # isort: skip
-
 
 @dataclasses.dataclass(frozen=True)
 class GdpTrainingConfig(RunConfig):

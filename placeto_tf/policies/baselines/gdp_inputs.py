@@ -22,7 +22,7 @@ from placeto_tf.encoding.grouped_graph import OUTPUT_DIMS, GroupedGraph, main_op
 from placeto_tf.errors import PlacementError
 from placeto_tf.grouping import group_ops
 from placeto_tf.grouping.contraction import number_groups
-from placeto_tf.policies import op_features
+from placeto_tf.policies.baselines import op_features
 from placeto_tf.problem.host_options import hosts_of
 from placeto_tf.problem.placement_problem import PlacementProblem
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from placeto_tf.policies.sequence_placer import PlacerConfig, SequencePlacer
+from placeto_tf.policies.baselines.sequence_placer import PlacerConfig, SequencePlacer
 
 G, F, D = 5, 3, 4
 

@@ -5,11 +5,10 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.policies.gdp.learner import GdpLearner, PpoConfig
-from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
-from placeto_tf.policies.gdp.node_inputs import node_inputs, node_problem
-from placeto_tf.policies.gdp.policy import STRETCH, GdpPolicy
-from placeto_tf.training.one_shot_policy import LOG_PROBS
+from placeto_tf.policies.baselines.gdp import STRETCH, GdpLearner, GdpPolicy, PpoConfig
+from placeto_tf.policies.baselines.gdp_inputs import node_inputs, node_problem
+from placeto_tf.policies.baselines.gdp_network import GdpConfig, GdpNetwork
+from placeto_tf.policies.baselines.one_shot import LOG_PROBS
 from random_problem import random_problem
 
 SMALL = GdpConfig(max_devices=5, width=16, rounds=1, layers=1, heads=2, segment=16)

@@ -5,8 +5,8 @@ import pytest
 from training_runs import GDP, gdp
 
 from placeto_tf.errors import PlacetoError
-from placeto_tf.policies.gdp.network import GdpNetwork
-from placeto_tf.policies.gdp.policy import load_network, save_weights
+from placeto_tf.policies.baselines.gdp import load_network, save_weights
+from placeto_tf.policies.baselines.gdp_network import GdpNetwork
 
 pytestmark = pytest.mark.usefixtures("eager_module")
 

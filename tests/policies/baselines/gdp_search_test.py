@@ -4,10 +4,8 @@ import pytest
 from placeto_tf.errors import PlacementError
 from placeto_tf.placing import registry, running
 from placeto_tf.placing.config import PlacingConfig
-from placeto_tf.policies.gdp.learner import PpoConfig
-from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
-from placeto_tf.policies.gdp.policy import save_weights
-from placeto_tf.policies.gdp.search import search_gdp
+from placeto_tf.policies.baselines.gdp import PpoConfig, save_weights, search_gdp
+from placeto_tf.policies.baselines.gdp_network import GdpConfig, GdpNetwork
 from placeto_tf.problem.budget import Budget
 from random_problem import means_of_samples, random_problem
 

@@ -4,7 +4,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
-from placeto_tf.policies.hierarchical.groups import Parts, sample
+from placeto_tf.policies.baselines.hierarchical import Parts, sample
 from placeto_tf.problem.placement_problem import PlacementProblem
 
 

@@ -17,13 +17,10 @@ import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.grouping import group_ops
-from placeto_tf.policies import op_features
-from placeto_tf.policies.lstm import initial
-from placeto_tf.policies.one_graph import OneGraphPolicy
-from placeto_tf.policies.sequence_placer import PlacerConfig, SequencePlacer
+from placeto_tf.policies.baselines import op_features
+from placeto_tf.policies.baselines.one_shot import OneGraphPolicy, OneShotPolicy, ReinforceConfig
+from placeto_tf.policies.baselines.sequence_placer import PlacerConfig, SequencePlacer, initial
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.training.one_shot import ReinforceConfig
-from placeto_tf.training.one_shot_policy import OneShotPolicy
 
 import tensorflow as tf  # isort: skip
 

@@ -2,9 +2,8 @@ import numpy as np
 import tensorflow as tf
 
 from placeto_tf.grouping import group_ops
-from placeto_tf.policies.hierarchical.groups import Parts
-from placeto_tf.policies.hierarchical.policy import HierarchicalConfig, HierarchicalPolicy
-from placeto_tf.policies.sequence_placer import PlacerConfig
+from placeto_tf.policies.baselines.hierarchical import HierarchicalConfig, HierarchicalPolicy, Parts
+from placeto_tf.policies.baselines.sequence_placer import PlacerConfig
 from random_problem import random_problem
 
 SMALL = HierarchicalConfig(

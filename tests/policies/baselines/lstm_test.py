@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow as tf
 
-from placeto_tf.policies.lstm import Lstm
+from placeto_tf.policies.baselines.sequence_placer import Lstm
 
 
 def sigmoid(x):

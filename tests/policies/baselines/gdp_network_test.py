@@ -4,16 +4,22 @@ import numpy as np
 import tensorflow as tf
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.policies.gdp import node_inputs as inputs_lib
-from placeto_tf.policies.gdp.graph_embedding import (
+from placeto_tf.policies.baselines import gdp_inputs as inputs_lib
+from placeto_tf.policies.baselines.gdp import GdpPolicy
+from placeto_tf.policies.baselines.gdp_inputs import (
+  NODE_FEATURES,
+  NodeTable,
+  node_inputs,
+  node_problem,
+)
+from placeto_tf.policies.baselines.gdp_network import (
+  GdpConfig,
+  GdpNetwork,
   GraphEmbedding,
   MaxPooling,
   node_graph,
   pool_neighbours,
 )
-from placeto_tf.policies.gdp.network import GdpConfig, GdpNetwork
-from placeto_tf.policies.gdp.node_inputs import NODE_FEATURES, NodeTable, node_inputs, node_problem
-from placeto_tf.policies.gdp.policy import GdpPolicy
 from placeto_tf.policies.layers import Seeds
 from random_problem import random_problem
 

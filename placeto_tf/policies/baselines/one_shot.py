@@ -1,39 +1,171 @@
-"""Trains policies that place a whole graph in one action: sample, simulate, `agent.train`.
+"""One-shot policies (rnn, hierarchical, gdp) and their training: sample, simulate, `agent.train`.
 
-An episode is one step, as in a bandit whose action is a vector. `ReinforceLearner` trains a policy
-of one graph (`OneShotPolicy`) by tf-agents' `ReinforceAgent`; its baseline is the moving average of
-the rewards (Mirhoseini et al. 2017, section 3.1) or the batch's mean. GDP, whose policy is for many
-graphs, learns by PPO (`policies/gdp/learner.py`). `search` trains a policy until its budget is used
-up:
+A one-shot policy places a whole graph in one action: an episode is one step, as in a bandit whose
+action is a vector of decisions (a device for each group and, if groups are sampled as well, a group
+for each op). A decision, its probability and its entropy may depend on earlier decisions. So the
+network returns `Decisions`, a distribution of the whole vector that has the log probability of each
+decision; tf-agents' agents sum these.
 
-  learner = ReinforceLearner(policy, environment, config, seed)
-  search(problem, learner, budget)
+`ReinforceLearner` trains a policy of one graph (`OneShotPolicy`) by tf-agents' `ReinforceAgent`;
+its baseline is the moving average of the rewards (Mirhoseini et al. 2017, section 3.1) or the
+batch's mean. GDP, whose policy is for many graphs, learns by PPO (`gdp.GdpLearner`). `search`
+trains a policy until its budget is used up. The module of a policy that learns one graph from
+scratch declares a `OneGraphPolicy`, whose `place` is the policy's method.
+
+Samples come from NumPy generators, as everywhere (see `driving`): each policy has a compiled pass
+that samples a batch, and `act` wraps that pass for a driver.
 
 The reward is that of Mirhoseini et al. (2017, section 3; 2018, section 3) and of GDP (section 3):
 minus the square root of the step time in seconds, or a constant if a placement does not fit.
 
-Dimensions: B placements side by side, A decisions per placement, G groups (or ops), D devices.
+Dimensions: B placements side by side, A decisions per placement, N ops, G groups (or ops), D
+devices.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
-import tensorflow as tf
-from tf_agents.agents.reinforce import reinforce_agent
-from tf_agents.specs import array_spec, tensor_spec
-from tf_agents.trajectories import time_step as ts
-from tf_agents.trajectories import trajectory
-from tf_agents.utils import common
 
+import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
 from placeto_tf.environments import driving
 from placeto_tf.errors import check_at_least, check_one_of
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.training.one_shot_policy import OneShotPolicy
 from placeto_tf.training.updates import adam, attempt, between, spent_share
+
+import tensorflow as tf  # isort: skip
+import tensorflow_probability as tfp  # isort: skip
+from tf_agents.agents.reinforce import reinforce_agent  # isort: skip
+from tf_agents.distributions import masked  # isort: skip
+from tf_agents.networks import network  # isort: skip
+from tf_agents.specs import array_spec, distribution_spec, tensor_spec  # isort: skip
+from tf_agents.trajectories import time_step as ts  # isort: skip
+from tf_agents.trajectories import trajectory  # isort: skip
+from tf_agents.utils import common  # isort: skip
+
+# Actions -> log probability of each decision, of the same shape.
+LogProbs = Callable[[tf.Tensor], tf.Tensor]
+
+LOG_PROBS = "log_probs"
+
+
+class Decisions(tfp.distributions.Distribution):
+  """A distribution of decisions whose `log_prob` has the same shape as the given actions."""
+
+  def __init__(
+      self, of: Optional[LogProbs] = None, entropies: Optional[tf.Tensor] = None,
+      log_probs: Optional[tf.Tensor] = None, name: str = "Decisions"):
+    """Makes the distribution from log probabilities of any actions, or of sampled actions.
+
+    Args:
+      of: function that computes log probabilities.
+      entropies: entropies of the decisions, if they do not depend on one another.
+      log_probs: instead of `of`, the log probabilities of the sampled actions, which are then the
+        only actions that may be passed to `log_prob`.
+      name: of the distribution.
+    """
+    self._of = (lambda actions: log_probs) if of is None else of
+    self._entropies = entropies
+    super().__init__(
+        dtype=tf.int32, reparameterization_type=tfp.distributions.NOT_REPARAMETERIZED,
+        validate_args=False, allow_nan_stats=True, parameters={LOG_PROBS: log_probs}, name=name)
+
+  def _log_prob(self, value):
+    return self._of(value)
+
+  def _entropy(self):
+    if self._entropies is None:
+      raise NotImplementedError("the entropy depends on the decisions")
+    return self._entropies
+
+
+class OneShotPolicy(network.DistributionNetwork):
+  """Base class: number of the graph -> `Decisions`; one graph unless a policy says otherwise.
+
+  Attributes:
+    decisions: spec of an action of its environment, [A].
+  """
+
+  def __init__(self, num_decisions: int, most: Union[int, np.ndarray], name: str):
+    """Declares the specs of observations and actions to tf-agents.
+
+    Args:
+      num_decisions: A.
+      most: largest value of each decision, or of all decisions.
+      name: of the network.
+    """
+    self.decisions = array_spec.BoundedArraySpec((num_decisions,), np.int32, 0, most, name="device")
+    spec = tensor_spec.from_spec(self.decisions)
+    super().__init__(
+        tensor_spec.BoundedTensorSpec([], tf.int32, 0, 0, name="graph"), state_spec=(),
+        output_spec=distribution_spec.DistributionSpec(
+            Decisions, {LOG_PROBS: tensor_spec.TensorSpec(spec.shape, tf.float32)},
+            sample_spec=spec),
+        name=name)
+
+  def call(self, observation, step_type=None, network_state=(), training=False):
+    """Returns the distribution of decisions, which computes log probabilities of actions.
+
+    Args:
+      observation: [B] int32 number of the graph; ignored, because there is one graph.
+      step_type, training: ignored.
+      network_state: empty.
+
+    Returns:
+      (`Decisions`, network_state).
+    """
+    del observation, step_type, training
+    return Decisions(self._log_probs_of), network_state
+
+  def _log_probs_of(self, actions: tf.Tensor) -> tf.Tensor:
+    # tf-agents gives [B, T, A]; `log_prob` takes [B T, A].
+    flat = tf.reshape(actions, [-1, actions.shape[-1]])
+    return tf.reshape(self.log_prob(flat), tf.shape(actions))
+
+  def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
+    """Samples decisions.
+
+    All randomness comes from `rng`; TensorFlow's global seed has no effect and is not changed.
+    Devices that a group may not use are never sampled.
+
+    Args:
+      rng: the source of randomness.
+      count: B, number of placements.
+
+    Returns:
+      [count, A] int32 decisions.
+    """
+    raise NotImplementedError
+
+  def log_prob(self, decisions: tf.Tensor) -> tf.Tensor:
+    """Returns [B, A] log p(decision | earlier ones) of decisions [B, A]; 0 without a choice."""
+    raise NotImplementedError
+
+  def placements(self, decisions: np.ndarray) -> np.ndarray:
+    """Returns [B, G] int32 device of each of the environment's groups."""
+    return decisions
+
+  def act(self, rng: np.random.Generator) -> Callable[[np.ndarray], Tuple[np.ndarray, Tuple[()]]]:
+    """Returns an `Act` of `driving`: observations [B] -> decisions [B, A], no information."""
+    return lambda observation: (self.sample(rng, len(observation)), ())
+
+
+def log_prob_of(logits: tf.Tensor, allowed: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+  """Returns the log probabilities of actions under masked logits.
+
+  Args:
+    logits: [..., D].
+    allowed: [..., D] bool; other devices have probability 0.
+    actions: [...] int32 devices.
+
+  Returns:
+    [...] float32; exactly 0 if only one device is allowed.
+  """
+  return masked.MaskedCategorical(logits, allowed).log_prob(actions)
+
 
 INVALID_REWARD = -10.0  # of a placement that does not fit
 GRADIENT_CLIP = 1.0  # largest norm of all gradients together
@@ -273,3 +405,42 @@ def search(problem: PlacementProblem, learner: OneShotLearner, budget: Budget) -
     if left is not None and left < learner.environment.batch_size:
       break
     learner.update(spent_share(problem, budget, began))
+
+
+@dataclasses.dataclass(frozen=True)
+class OneGraphPolicy:
+  """A policy that is made for one graph.
+
+  Attributes:
+    options: the policy's configuration; its field `training` is a `ReinforceConfig`.
+    make: (problem, options, seed of weights) -> the problem in the policy's groups, and the policy.
+  """
+
+  options: Any
+  make: Callable[[PlacementProblem, Any, int], Tuple[PlacementProblem, OneShotPolicy]]
+
+  def place(
+      self, problem: PlacementProblem, budget: Budget, seed: int = 0, *, config: Any = None
+  ) -> np.ndarray:
+    """Trains a policy on a problem until the budget is used up.
+
+    Args:
+      problem: its own groups are not used.
+      budget: counted from when the problem was made.
+      seed: of weights and samples.
+      config: the policy's configuration, instead of `options`.
+
+    Returns:
+      [N] the best placement that the problem has seen.
+    """
+    options = config or self.options
+    # Two independent seeds, of weights and of samples.
+    weights, samples = np.random.SeedSequence(seed).generate_state(2).tolist()
+    # The policy makes its own groups; both problems share one search log and one budget.
+    grouped, policy = self.make(problem, options, weights)
+    environment = search_environment(
+        grouped, options.training, budget, decisions=policy.decisions,
+        placements=policy.placements)
+    learner = ReinforceLearner(policy, environment, options.training, samples)
+    search(grouped, learner, budget)
+    return problem.search_log.best_known

@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow as tf
 
-from placeto_tf.policies.gdp.placer import Gate, Placer, with_memory
+from placeto_tf.policies.baselines.gdp_network import Gate, Placer, with_memory
 from placeto_tf.policies.layers import Seeds
 
 WIDTH, SEGMENT = 8, 4

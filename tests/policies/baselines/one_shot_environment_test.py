@@ -3,7 +3,7 @@ import types
 import numpy as np
 from tf_agents.environments import utils
 
-from placeto_tf.training.one_shot import OneShotEnvironment
+from placeto_tf.policies.baselines.one_shot import OneShotEnvironment
 from random_problem import random_problem
 
 

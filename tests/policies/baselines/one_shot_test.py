@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from placeto_tf.policies.baselines import one_shot
+from placeto_tf.policies.baselines.one_shot import (
+  OneShotEnvironment,
+  OneShotPolicy,
+  ReinforceConfig,
+  ReinforceLearner,
+  log_prob_of,
+)
 from placeto_tf.problem.budget import Budget
-from placeto_tf.training import one_shot
-from placeto_tf.training.one_shot import OneShotEnvironment, ReinforceConfig, ReinforceLearner
-from placeto_tf.training.one_shot_policy import OneShotPolicy, log_prob_of
 from random_problem import random_problem
 
 

@@ -5,11 +5,10 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf.placing import registry, running
-from placeto_tf.policies.hierarchical import policy as hierarchical
-from placeto_tf.policies.hierarchical.policy import HierarchicalConfig
-from placeto_tf.policies.rnn import policy as rnn
-from placeto_tf.policies.rnn.policy import RnnConfig
-from placeto_tf.policies.sequence_placer import PlacerConfig
+from placeto_tf.policies.baselines import hierarchical, rnn
+from placeto_tf.policies.baselines.hierarchical import HierarchicalConfig
+from placeto_tf.policies.baselines.rnn import RnnConfig
+from placeto_tf.policies.baselines.sequence_placer import PlacerConfig
 from placeto_tf.problem.budget import Budget
 from random_problem import means_of_samples, random_problem
 

@@ -2,7 +2,7 @@ import numpy as np
 
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.policies import op_features
+from placeto_tf.policies.baselines import op_features
 
 # a -> b -> c, a -> c; d stands alone. Groups: {a, d}, {b}, {c}.
 GRAPH = ComputationGraph.from_edges(
