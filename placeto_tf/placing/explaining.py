@@ -260,13 +260,13 @@ def _of_optimizer(graph: ComputationGraph, costs: OpCosts, rows: np.ndarray) -> 
   holders = np.flatnonzero((held > 0) & (np.array(graph.op_types) != "Const")).tolist()
   moved = [op for op in holders if rows[op]]
   sizes, found = {float(held[op]) for op in moved}, np.zeros(graph.num_ops, dtype=bool)
-  labels = {int(sets[op]) for op in moved}
+  labels, awaited = {int(sets[op]) for op in moved}, set(graph.edge_producers.tolist())
   for op in holders:
     if rows[op] or float(held[op]) not in sizes:
       continue
-    # From the slot up to ops that nothing reads, or that are with one of the variables.
+    # From the slot up to ops that nothing waits for, or that are with one of the variables.
     after = closure({op}, readers, lambda at: int(sets[at]) not in labels)
-    ends = {int(sets[at]) for at in after if not readers[at] or int(sets[at]) in labels}
+    ends = {int(sets[at]) for at in after if at not in awaited or int(sets[at]) in labels}
     if ends & labels and ends <= labels | {int(sets[op])}:
       found |= _with_colocated(graph, sorted(after))
   return found

@@ -29,7 +29,7 @@ from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 _BY_ROWS = ("Gather", "Scatter", "Sparse")  # in the names of op types that use only some rows
 _LARGE = 1 / 64  # of a device's memory: moving smaller variables frees too little memory
 _HALF, _TIGHT = 0.5, 0.8  # shares of memory that variables may take before hosts are tried
-_HOPS = 6  # the most edges from a variable to an op beside it
+_HOPS = 12  # the most edges from a variable to an op beside it, as through branches of an update
 
 
 def hosts_of(cluster: Cluster) -> np.ndarray:
