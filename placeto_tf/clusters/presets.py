@@ -111,7 +111,7 @@ _ACCURACY = {
     **dict.fromkeys(("k80", "p100", "v100", "a100", "a100_pcie", "rtx3090", "rtxa6000"),
                     "and six other cards were within 25 % in 20 of 23 published training steps"),
     "h100": "took 0.9 to 1.2 times the estimate in six measured steps",
-    "k80_placeto": "is a simulator's; real K80s are two to three times as fast"}
+    "k80_placeto": "is a simulator's; real K80s are up to three times as fast"}
 _LAUNCH_US = 3.0  # the part of an op's overhead that the driver does under a lock
 
 
@@ -181,7 +181,7 @@ def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidt
 PRESETS: Mapping[str, Preset] = {
     # The machine of Placeto's authors, for comparisons with their simulator alone: one efficiency,
     # 0.3, with which simulated gains of placements are those that they measured, and launches after
-    # kernels. Real dies are two to three times as fast: see `k80`.
+    # kernels. Real dies are up to three times as fast: see `k80`.
     "k80_placeto": Preset(
         Device("/GPU:0", "GPU", 12 * _GB, 0.3, {
             "type": "GPU", "vendor": "NVIDIA", "model": "Tesla K80", "frequency": 823,
