@@ -48,7 +48,8 @@ _SHOWN = ("over_single", "last", "best", "loss", "reward", "entropy", "steps_a_s
           "placements_a_second")
 # Flags that are fields of every policy's configuration, whose defaults are the configuration's.
 _FIELDS = (
-    "graphs", "clusters", "held_out", "iterations", "checkpoint_every", "watch_every", "seed")
+    "graphs", "clusters", "held_out", "iterations", "checkpoint_every", "watch_every", "seed",
+    "timing", "workers")
 
 flags.DEFINE_string("policy", "placeto", f"Policy to train: {', '.join(policies.trainable())}, "
                     "or a policy of --import.")
@@ -69,6 +70,9 @@ flags.DEFINE_integer("seed", None, "Seed of weights, samples and clusters.",
                      lower_bound=0, upper_bound=2**32 - 1)
 flags.DEFINE_string("preset", None, "Of --policy=placeto: 'paper', the published process. Default: "
                     "the process of the weights that ship.")
+flags.DEFINE_enum("timing", None, ["simulated", "session"], "Step times of the rewards: simulated, "
+                  "or of real steps on --workers, each placement timed once.")
+flags.DEFINE_list("workers", None, "Addresses of workers for --timing=session, or local:N.")
 shared_flags.define_ray_flag()
 shared_flags.define_import_flag()
 flags.DEFINE_integer("actors", None, "Actors on Ray that collect experience; default: one for each "
@@ -79,21 +83,12 @@ flags.DEFINE_multi_string("set", [], "field=value of the policy's configuration;
 def main() -> None:
   """Trains."""
   entry_point.import_tensorflow_quietly()
+  from placeto_tf import agents
   from placeto_tf.training.runs import read_done
 
   shared_flags.import_policies()
-  known = policies.trainable()
-  if FLAGS.policy not in known:
-    raise PlacetoError(
-        f"policy {FLAGS.policy!r} is not known; expected one of {', '.join(known)}, or --import")
-  policy = known[FLAGS.policy]().preset(FLAGS.preset)
-  config = policy.configure(_given(), _settings())
-  warm_start = FLAGS.warm_start
-  if warm_start == "pretrained":
-    warm_start = policy.pretrained()
-    if warm_start is None:
-      raise PlacetoError("this version ships no trained weights; give a directory to --warm_start")
-
+  fields, settings = _given(), _settings()
+  config = agents.find_trainable(FLAGS.policy, FLAGS.preset).configure(fields, settings)
   with tqdm.tqdm(total=config.iterations, file=sys.stderr, disable=not sys.stderr.isatty(),
                  unit="update", dynamic_ncols=True) as bar:
     bar.set_description_str("making problems and evaluating the start")
@@ -107,8 +102,10 @@ def main() -> None:
       if iteration % config.watch_every == 0 or iteration in (1, config.iterations):
         bar.write(f"[{iteration}/{config.iterations}] {_text(figures)}", file=sys.stderr)
 
-    figures = policy.train(config, FLAGS.root_dir, warm_start=warm_start, progress=show,
-                           ray=FLAGS.ray, actors=FLAGS.actors)
+    figures = agents.train(
+        fields.pop("graphs"), FLAGS.root_dir, policy=FLAGS.policy, preset=FLAGS.preset,
+        warm_start=FLAGS.warm_start, settings=settings, progress=show, ray=FLAGS.ray,
+        actors=FLAGS.actors, **fields)
   done = read_done(FLAGS.root_dir)
   print(f"Done: {done['iterations']} iterations in {FLAGS.root_dir}, {done['reason']}; "
         f"{_text(figures)}.", flush=True)
@@ -132,8 +129,8 @@ def _given() -> Dict[str, Any]:
   for name in ("graphs", "held_out"):
     if name in found:
       found[name] = shared_flags.expand_globs(found[name])
-  if "clusters" in found:
-    found["clusters"] = tuple(found["clusters"])
+  for name in {"clusters", "workers"} & set(found):
+    found[name] = tuple(found[name])
   return found
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from placeto_tf.encoding import schema  # checks for the legacy Keras, so before TensorFlow
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.encoding.pair_features import NUM_FEATURES
+from placeto_tf.encoding.pair_features import MEANINGS, NAMES, NUM_FEATURES
 from placeto_tf.errors import PlacementError
 from placeto_tf.problem.host_options import hosts_of
 
@@ -31,9 +31,31 @@ _OF_GROUPS = ("output_bytes", "persistent_bytes", "working_bytes", "num_ops", "m
               "output_rank")
 
 
+class ReadableGraphTensor(tfgnn.GraphTensor):
+  """A GraphTensor that prints its sets, and the range and meaning of each feature."""
+
+  def __str__(self) -> str:
+    known, lines = schema.load_schema(), []
+    for sets, described in ((self.node_sets, known.node_sets), (self.edge_sets, known.edge_sets)):
+      for name, each in sets.items():
+        lines.append(f"{name} ({int(tf.reduce_sum(each.sizes))}): {described[name].description}")
+        for feature, value in each.features.items():
+          meaning = described[name].features[feature].description
+          # [n, k]: a line for each of the k numbers, and names for those of option edges.
+          for column, values in enumerate(value.numpy().T):
+            said = f"{values.min():.4g} to {values.max():.4g}" if values.size else "none"
+            if feature == schema.PAIR:
+              title, meaning = NAMES[column], MEANINGS.get(NAMES[column], "")
+            else:
+              title = feature
+            lines.append(f"  {title:<24} {said:<24} {meaning}".rstrip())
+    return "\n".join(lines)
+
+
 def encode(
     grouped: GroupedGraph, placement: np.ndarray, *, step_time_us: float = 0.0,
-    start_us: Optional[np.ndarray] = None, pairs: Optional[np.ndarray] = None) -> tfgnn.GraphTensor:
+    start_us: Optional[np.ndarray] = None, pairs: Optional[np.ndarray] = None
+) -> ReadableGraphTensor:
   """Builds the GraphTensor of a placement.
 
   Args:
@@ -60,7 +82,7 @@ def encode(
   groups, devices, links = schema.GROUP, schema.DEVICE, np.nonzero(~np.eye(d, dtype=bool))
   option = np.nonzero(grouped.allowed)  # groups [O], devices [O] of option edges
   of_options = (np.zeros((len(option[0]), NUM_FEATURES)) if pairs is None else pairs[option])
-  return tfgnn.GraphTensor.from_pieces(
+  return ReadableGraphTensor.from_pieces(
       # Context: numbers of the whole graph.
       context=tfgnn.Context.from_fields(features={
           "step_time_us": _column([step_time_us]),
@@ -83,7 +105,7 @@ def encode(
              for name, part in ((schema.DATAFLOW, grouped.flow), (schema.FEEDBACK, ~grouped.flow))},
           schema.OPTION: _edges(
               groups, option[0], devices, option[1], compute_us=grouped.compute_us[option],
-              pair=of_options),
+              **{schema.PAIR: of_options}),
           schema.PLACEMENT: _edges(groups, np.arange(g), devices, placement),
           schema.LINK: _edges(
               devices, links[0], devices, links[1],

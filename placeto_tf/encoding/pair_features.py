@@ -48,6 +48,7 @@ at the moment of d's peak.
 from __future__ import annotations
 
 import math
+import re
 from typing import Tuple
 
 import numpy as np
@@ -61,6 +62,8 @@ NAMES: Tuple[str, ...] = (
     "memory_share", "start", "span", "ready_rise", "wait", "overlap", "overlap_rise", "busy_later",
     "slack", "late", "rank", "depth", "queue", "devices", "slower", "degree", "share")
 NUM_FEATURES = len(NAMES)
+# Name -> meaning, from the table above.
+MEANINGS = dict(re.findall(r"^ *\d+ (\w+) +(.+)$", __doc__ or "", re.MULTILINE))
 BINS = 32  # K, equal parts of the step time
 MOMENTS = 256  # equal parts of the step time among which the moment of each peak is found
 CLIP = 8.0  # the largest absolute value of a feature

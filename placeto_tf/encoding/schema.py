@@ -25,6 +25,7 @@ FEEDBACK = "feedback"  # group -> group, against that order
 OPTION = "option"  # group -> device where the group may be placed
 PLACEMENT = "placement"  # group -> its device
 LINK = "link"  # device -> device
+PAIR = "pair"  # the features of an option edge
 
 
 def load_schema() -> tfgnn.GraphSchema:

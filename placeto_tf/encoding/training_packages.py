@@ -31,9 +31,12 @@ def check_training_packages() -> None:
   """
   missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
   if missing:
+    # Where pip can resolve the extra; setup.py has the same limit.
+    packages = ("'placeto_tf[train]'" if sys.version_info < (3, 12) else
+                f"--no-deps -r {REQUIREMENTS}")
     raise SetupError(
-        f"training needs {', '.join(missing)}: python -m pip install 'placeto_tf[train]' where "
-        f"Python is older than 3.12, or python -m pip install --no-deps -r {REQUIREMENTS}")
+        f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing, which policies of "
+        f"tf-agents need; install with: {sys.executable} -m pip install {packages}")
   check_legacy_keras()
 
 

@@ -41,6 +41,7 @@ from placeto_tf.environments.move_process import MoveProcess
 from placeto_tf.environments.schedule import Schedule
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs import load_graph
+from placeto_tf.placements import Placement
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.starts import reference_placers
@@ -103,6 +104,12 @@ class PlacementEnv(gymnasium.Env):
     self._given = found[problem.evaluate_ops(found).best()]
     # Rewards are divided by this objective, whatever the start of the episode.
     self._scale_us = float(problem.evaluate_ops(self._given).objective_us[0])
+
+  @property
+  def placement(self) -> Placement:
+    """Returns the best placement of all episodes."""
+    problem = self.problem
+    return Placement.from_indices(problem.graph, problem.cluster, problem.search_log.best_known)
 
   def reset(
       self, *, seed: Optional[int] = None, options: Optional[Dict[str, Any]] = None

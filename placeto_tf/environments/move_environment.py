@@ -5,7 +5,7 @@ the square root of the gain, and a move that makes the placement worse is undone
 gathers moves, a step adds one, and arm 0 simulates the gathered ones. With `moves` K the
 environment is a batch of K equal ones: a step simulates K moves from one placement. Observations
 are dense arrays, padded to one size, because tf-agents takes no GraphTensor as observation; a
-network that reads the graph, such as a GNN, gets the dataflow beside the option edges.
+network that reads the graph, such as a GNN, builds the GraphTensor from them (`graph_of`).
 
   per_arm/pair        [A, F] float32  features of option edges
   per_arm/group       [A] int32       their groups, as indices into the M observed groups; `STOP`
@@ -27,22 +27,27 @@ import dataclasses
 from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
-import tensorflow as tf
-from tf_agents.specs import array_spec, bandit_spec_utils
-from tf_agents.trajectories import time_step as ts
 
+from placeto_tf.encoding import schema  # its check comes before tf-agents
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.encoding.pair_features import NUM_FEATURES
 from placeto_tf.environments import driving
 from placeto_tf.environments.move_process import MOST_GROUPS, MoveProcess
 from placeto_tf.environments.problems import StartedProblem
 from placeto_tf.environments.schedule import Schedule
+from placeto_tf.placements import Placement
 from placeto_tf.problem.budget import Budget
+
+import tensorflow as tf  # isort: skip
+import tensorflow_gnn as tfgnn  # isort: skip
+from tf_agents.specs import array_spec, bandit_spec_utils  # isort: skip
+from tf_agents.trajectories import time_step as ts  # isort: skip
 
 ARM, GLOBAL, NUM_ACTIONS = (
     bandit_spec_utils.PER_ARM_FEATURE_KEY, bandit_spec_utils.GLOBAL_FEATURE_KEY,
     bandit_spec_utils.NUM_ACTIONS_FEATURE_KEY)
-PAIR, GROUP, DEVICE, PREFERENCE = "pair", "group", "device", "preference"
+PAIR, GROUP, DEVICE, PREFERENCE = schema.PAIR, "group", "device", "preference"
+ARMS = 2049  # by default: of 256 groups on 8 devices, and the arm that stops
 STOP = -1  # the group of the arm that simulates the gathered moves
 _NEVER = -1e6  # preference of arms that are no moves
 # A gain of 4 % of the step time counts as 2, and so does a larger gain. The reward is the root of
@@ -67,7 +72,7 @@ def observation_spec(arms: int, dataflow: bool) -> Dict[str, Any]:
 
   Args:
     arms: A.
-    dataflow: whether the observation has the dataflow.
+    dataflow: whether the observation has it.
 
   Returns:
     A nest of array specs; see the module.
@@ -86,13 +91,18 @@ def observation_spec(arms: int, dataflow: bool) -> Dict[str, Any]:
   return spec
 
 
+def action_spec(arms: int) -> array_spec.BoundedArraySpec:
+  """Returns the spec of an action: [], an arm."""
+  return array_spec.BoundedArraySpec((), np.int32, 0, arms - 1, name="arm")
+
+
 def observe(process: MoveProcess, arms: int, dataflow: bool) -> Dict[str, Any]:
   """Makes the observation of a process's present placement.
 
   Args:
     process: the process that is observed.
     arms: A; option edges beyond this number are left out.
-    dataflow: whether the observation has the dataflow and closed option edges.
+    dataflow: whether the observation has it, and closed option edges.
 
   Returns:
     A nest of arrays; see the module.
@@ -141,41 +151,79 @@ def flow_between(process: MoveProcess) -> np.ndarray:
   return edges[(edges >= 0).all(axis=1)]  # both ends are observed
 
 
+def graph_of(observation: Dict[str, Any]) -> tfgnn.GraphTensor:
+  """Builds the GraphTensor of observations, for networks.
+
+  Args:
+    observation: B of them.
+
+  Returns:
+    One GraphTensor of B components, whose option edges are the arms, in the same order, with the
+    feature "pair". A component has A groups, one more group for padding edges, and A devices.
+  """
+  arms = observation[ARM]
+  b, a = tf.unstack(tf.shape(arms[GROUP]))
+  nodes = a + 1  # nodes of a component
+  first = tf.range(b)[:, None] * nodes  # of each component
+
+  def flat(ends):
+    """Returns [B n] node numbers in the whole GraphTensor, from [B, n] within components."""
+    return tf.reshape(ends + first, [-1])
+
+  flow, ends = observation.get(GLOBAL), arms  # [B, K, 2]; name -> [B, A]
+  if flow is None:  # without messages, training takes single arms, and their ends do not matter
+    flow = tf.zeros([b, 0, 2], tf.int32)
+    ends = {name: tf.zeros([b, a], tf.int32) for name in arms}
+  return tfgnn.GraphTensor.from_pieces(
+      node_sets={name: tfgnn.NodeSet.from_fields(sizes=tf.fill([b], nodes), features={})
+                 for name in (schema.GROUP, schema.DEVICE)},
+      edge_sets={
+          schema.OPTION: tfgnn.EdgeSet.from_fields(
+              sizes=tf.fill([b], a), features={
+                  PAIR: tf.reshape(arms[PAIR], [b * a, -1])},
+              adjacency=tfgnn.Adjacency.from_indices(
+                  (schema.GROUP, flat(tf.maximum(ends[GROUP], 0))),
+                  (schema.DEVICE, flat(ends[DEVICE])))),
+          schema.DATAFLOW: tfgnn.EdgeSet.from_fields(
+              sizes=tf.fill([b], tf.shape(flow)[1]), features={},
+              adjacency=tfgnn.Adjacency.from_indices(
+                  (schema.GROUP, flat(flow[..., 0])), (schema.GROUP, flat(flow[..., 1]))))})
+
+
 class MoveEnvironment(driving.BatchEnvironment):
   """Episodes on problems of any graphs and clusters.
 
   Attributes:
+    problems: of the episodes; arms: A.
     process: of the episode; None before the first episode.
   """
 
   def __init__(
       self, problems: Sequence[StartedProblem], schedule: Optional[Schedule] = None, *,
-      arms: Optional[int] = None, dataflow: bool = False, moves: int = 1,
-      max_evaluations: Optional[int] = None):
+      arms: int = ARMS, dataflow: bool = False, moves: int = 1,
+      max_evaluations: Optional[int] = None, budget: Optional[Budget] = None, seed: int = 0):
     """Makes the environment.
 
     Args:
-      problems: `begin` chooses one of these.
+      problems: episodes are on a random one of these, from its best start; `begin` chooses another.
       schedule: of the process; with moves side by side, none are gathered.
-      arms: A; if the option edges of all groups are more, a random sample of groups is observed. By
-        default as many as the compiled search scores.
-      dataflow: whether observations have the dataflow between groups, for networks that pass
-        messages along it.
+      arms: A; if the option edges of all groups are more, a random sample of groups is observed.
+      dataflow: whether observations have the dataflow and closed option edges, for messages.
       moves: K, the size of the batch; an environment of one move is not batched.
       max_evaluations: the most placements that an episode evaluates.
+      budget: of all episodes, if not of each; limits count from the beginning of search logs.
+      seed: of the samples of all episodes for which `begin` gives no generator.
     """
     schedule = schedule or Schedule()
     if moves > 1:
       schedule = dataclasses.replace(schedule, several=0)
-    self._arms = arms or 1 + MOST_GROUPS * max(each.problem.num_devices for each in problems)
+    self.arms = arms
     super().__init__(
-        moves if moves > 1 else None, observation_spec(self._arms, dataflow),
-        array_spec.BoundedArraySpec((), np.int32, 0, self._arms - 1, name="arm"))
+        moves if moves > 1 else None, observation_spec(arms, dataflow), action_spec(arms))
     self.problems, self._schedule, self._dataflow = problems, schedule, dataflow
-    self._max_evaluations = max_evaluations
+    self._max_evaluations, self._budget = max_evaluations, budget
     self.process: Optional[MoveProcess] = None
-    # tf-agents may reset before anything was chosen.
-    self.begin(0, 0, np.random.default_rng(0))
+    self._rng, self._chosen = np.random.default_rng(seed), (0, 0)
 
   def begin(self, problem: int, start: int, rng: np.random.Generator) -> None:
     """Chooses problem, start and random numbers of the next episode.
@@ -185,20 +233,31 @@ class MoveEnvironment(driving.BatchEnvironment):
       start: number of the start among the problem's starts.
       rng: seeds the process, and chooses among better moves.
     """
-    self._chosen, self._current_time_step = (problem, start, int(rng.integers(2**31))), None
-    self._rng = rng
+    self._chosen, self._current_time_step, self._rng = (problem, start), None, rng
+
+  @property
+  def placement(self) -> Placement:
+    """Returns the best placement so far of the graph of the episode."""
+    assert self.process is not None
+    problem = self.process.problem
+    return Placement.from_indices(
+        problem.graph, problem.cluster, problem.search_log.best_known,
+        step_time_us=problem.search_log.best_objective_us)
 
   def _reset(self) -> ts.TimeStep:
-    number, start, seed = self._chosen
-    given = self.problems[number]
-    problem, budget = given.problem, None
+    number, start = self._chosen
+    seed, given = int(self._rng.integers(2**31)), self.problems[number]
+    # Later episodes, unless `begin` comes before.
+    self._chosen = (int(self._rng.integers(len(self.problems))), 0) if len(self.problems) > 1 else (
+        0, 0)
+    problem, budget = given.problem, self._budget
     if self._max_evaluations is not None:
       budget = Budget(problem.search_log.evaluations + self._max_evaluations)
     self.process = MoveProcess(
         problem, problem.grouping.expand(given.starts[start]), self._schedule, budget=budget,
         rng=np.random.default_rng(seed),
         # M groups, so that all their option edges, and the arm that stops, fit into the arms.
-        most_groups=min(MOST_GROUPS, max(1, (self._arms - 1) // problem.num_devices)))
+        most_groups=min(MOST_GROUPS, max(1, (self.arms - 1) // problem.num_devices)))
     return ts.restart(self._observe(), batch_size=self.batch_size)
 
   def _step(self, action) -> ts.TimeStep:
@@ -219,7 +278,7 @@ class MoveEnvironment(driving.BatchEnvironment):
 
   def _observe(self) -> Dict[str, Any]:
     assert self.process is not None
-    self._observed = observe(self.process, self._arms, self._dataflow)
+    self._observed = observe(self.process, self.arms, self._dataflow)
     # [K, ...], without copies, where K moves are simulated.
     return self._observed if not self.batched else tf.nest.map_structure(
         lambda value: np.broadcast_to(value, (self.batch_size, *np.shape(value))), self._observed)

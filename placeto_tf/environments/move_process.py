@@ -164,15 +164,20 @@ class MoveProcess(PlacedGroups):
     other moves. Moves that failed on this level come later.
     """
     found = self._relief + self._noise - self._schedule.forget * self._failures[self.some]
-    if self._temperature > 0 and not self.gathering:
-      # Gumbel noise samples from the softmax of scores at this temperature.
-      found += (self._temperature * self._rng.gumbel(size=found.shape)).astype(np.float32)
-    return found
+    return found + self._sampled(found.shape)
+
+  def _sampled(self, shape: Tuple[int, ...]) -> np.ndarray:
+    """Returns Gumbel noise, which samples from the softmax of scores at the temperature."""
+    if self._temperature == 0 or self.gathering:
+      return np.zeros(shape, np.float32)
+    return (self._temperature * self._rng.gumbel(size=shape)).astype(np.float32)
 
   # The whole process compiled.
 
   def run(self, score: Callable[[MoveProcess], np.ndarray]) -> None:
     """Makes the moves with the best scores until the process is over.
+
+    Moves are compiled where the simulator times them, and single steps where another clock does.
 
     Args:
       score: the process -> [M, D] float32 scores of the offered moves.
@@ -180,8 +185,13 @@ class MoveProcess(PlacedGroups):
     while not self.over:
       if self.gathering:
         self._gather_best(self.scores(score))
-      else:
+      elif self.problem.clock is None:
         self._run_level(score)
+      else:
+        some, scores = self.some, self.scores(score)
+        while self.some is some and not self.over:
+          sampled = np.where(self.open, scores + self._sampled(scores.shape), -np.inf)
+          self.step(*divmod(int(sampled.argmax()), scores.shape[1]))
 
   def scores(self, score: Callable[[MoveProcess], np.ndarray]) -> np.ndarray:
     """Returns [M, D] float32 scores and preferences, without noise; -inf for moves not open."""
@@ -219,8 +229,9 @@ class MoveProcess(PlacedGroups):
           if end == TAKEN:
             before_us, self.groups[group] = self.objective_us, device
             # Copies: the evaluator's rows are overwritten by the next evaluation.
-            self._take(evaluator.row[0].copy(), now_us, float(evaluator.step_time_us[0]),
-                       evaluator.start_us[0].copy(), evaluator.peak_bytes[0].copy())
+            step_time_us = float(evaluator.step_time_us[0])
+            self._take(evaluator.row[0].copy(), now_us, step_time_us, (
+                evaluator.start_us[0].copy(), step_time_us, evaluator.peak_bytes[0].copy()))
             self.look()
             self._moved(group, before_us)
           more = evaluations.more()

@@ -104,16 +104,20 @@ class PlacedGroups:
   def _take_from(self, placement: np.ndarray, found: Evaluation, at: int) -> None:
     """Makes a placement [N] the present one, with its index among evaluations; see `look`."""
     self._take(placement, float(found.objective_us[at]), float(found.step_time_us[at]),
-               found.start_us[at], found.peak_memory_bytes[at])
+               (found.start_us[at], float(found.simulated_us[at]), found.peak_memory_bytes[at]))
 
   def _take(
-      self, placement: np.ndarray, objective_us: float, step_time_us: float, start_us: np.ndarray,
-      peak_bytes: np.ndarray) -> None:
-    """Makes a placement [N] the present one, with its starts [N] and peaks [D]; see `look`."""
+      self, placement: np.ndarray, objective_us: float, step_time_us: float,
+      seen: Tuple[np.ndarray, float, np.ndarray]) -> None:
+    """Makes a placement [N] the present one.
+
+    Args:
+      placement, objective_us, step_time_us: of it.
+      seen: of its simulation, what features need besides the groups' devices: start [N] of each op,
+        step time, peaks [D] of memory.
+    """
     self.placement, self.objective_us, self.step_time_us = placement, objective_us, step_time_us
-    self.fits = bool((peak_bytes <= self.problem.cluster.memory_bytes).all())
-    # Arguments of `PairState.observe` besides the groups' devices.
-    self._seen = start_us, step_time_us, peak_bytes
+    self._seen, self.fits = seen, bool((seen[2] <= self.problem.cluster.memory_bytes).all())
 
 
 def group_counts(problem: PlacementProblem, levels: Tuple[float, ...]) -> List[int]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from placeto_tf.clusters import Cluster
 from placeto_tf.environments import made_problems
+from placeto_tf.environments.timing import SIMULATED, Timing, timed
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -131,19 +132,21 @@ def with_starts(
 
 
 def make_problems(
-    graphs: Sequence[str], clusters: Sequence[str], *, lists: bool = False, **options: Any
+    graphs: Sequence[str], clusters: Sequence[str], *, lists: bool = False,
+    timing: Timing = SIMULATED, workers: Sequence[str] = (), **options: Any
 ) -> List[StartedProblem]:
   """Makes every graph on its clusters, and the starts of each.
 
   Args:
     graphs, clusters: as `RunConfig` has them.
     lists: see `with_starts`.
+    timing, workers: see `timing.timed`.
     **options: of `named_problems`.
 
   Returns:
     The problems with their starts, graph after graph.
   """
-  return [with_starts(problem, name, lists=lists)
+  return [with_starts(timed(problem, timing, workers=workers), name, lists=lists)
           for name, problem in named_problems(graphs, clusters, **options)]
 
 

@@ -17,8 +17,7 @@ from placeto_tf.errors import MeasurementError, counted
 from placeto_tf.placements import Placement
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.runtime.core_speed import CoreSpeed
-from placeto_tf.runtime.measuring import MeasuredStep, Measurer, MeasuringConfig
+from placeto_tf.runtime.measuring import MeasuredStep, Measurer
 from placeto_tf.runtime.workers import Runtime
 
 _NEIGHBOURS = 64  # neighbours simulated in each round of a descent
@@ -179,14 +178,8 @@ def search_on_workers(
   """
   progress(problem, "measuring")
   with runtime:
-    # All times at one speed of the cores, so that they compare, however long the search takes.
-    speed = CoreSpeed(runtime, problem.cluster.core_probe_us)
-    if not speed.full_speed_us:
-      speed.learn()
-    measurer = Measurer(
-        problem.graph, dataclasses.replace(
-            problem.cluster, core_probe_us=speed.full_speed_us), runtime,
-        MeasuringConfig(max_runs=30, max_seconds=20.0, seed=config.seed),
+    measurer = Measurer.at_one_speed(
+        problem.graph, problem.cluster, runtime, seed=config.seed,
         device_map=dict(config.device_map) or None)
     return search_measured(
         problem, measurer, found, max_measurements=config.max_measurements, seed=config.seed,

@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from placeto_tf.errors import PlacetoError, one_line
+
 
 class _NoMetadata(dict):
   """Empty metadata that tf.Module does not wrap, unlike a plain dictionary; see `_unwrap`."""
@@ -45,6 +47,24 @@ def save_policy(policy: tf.Module, directory: str) -> None:
     # Hides warnings about functions beside `action` whose outputs have distributions.
     warnings.filterwarnings("ignore", "Encoding a StructuredValue", UserWarning)
     policy_saver.PolicySaver(policy, metadata=_NoMetadata()).save(directory)
+
+
+def load_saved_policy(directory: str) -> Any:
+  """Loads a policy that tf-agents' `PolicySaver` wrote, as a policy of NumPy arrays.
+
+  Args:
+    directory: of the SavedModel.
+
+  Raises:
+    PlacetoError: it cannot be read.
+  """
+  from tf_agents.policies import py_tf_eager_policy
+  try:
+    return py_tf_eager_policy.SavedModelPyTFEagerPolicy(directory, load_specs_from_pbtxt=True)
+  except (OSError, ValueError, tf.errors.OpError) as error:
+    raise PlacetoError(
+        f"the policy in {directory!r} cannot be read ({one_line(error)}); write it with tf-agents' "
+        "PolicySaver") from error
 
 
 def _unwrap(policy: tf.Module) -> None:

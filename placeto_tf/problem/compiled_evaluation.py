@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from placeto_tf.errors import PlacementError
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import MEMORY_PENALTY_US_PER_BYTE, PlacementProblem
 from placeto_tf.simulation.compiled_step import address_of, simulate_step
@@ -81,6 +82,10 @@ class CompiledEvaluations:
   """
 
   def __init__(self, problem: PlacementProblem, budget: Budget):
+    if problem.clock is not None:
+      raise PlacementError(
+          f"a compiled search simulates, but step times are of {problem.search_log.clock!r}; run a "
+          "policy, or place with timing='session'")
     self._problem, self._budget = problem, budget
     n, d = problem.graph.num_ops, problem.num_devices
     # A workspace per loop, so that loops of several threads share no buffers.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from typing import Optional, Union
+from typing import Callable, Optional, Union
 
 import numpy as np
 
@@ -30,14 +30,15 @@ MEMORY_PENALTY_US_PER_BYTE = 2e6 / 2**30
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-  """Simulated placements, side by side.
+  """Evaluated placements, side by side.
 
   Attributes:
-    step_time_us: [B] float64.
+    step_time_us: [B] float64, simulated, or of the problem's clock.
     peak_memory_bytes: [B, D] float64.
     objective_us: [B] float64, step time plus the memory penalty (2 s per GB over the limit).
     excess_bytes: [B] float64, bytes over the memory limits, summed over devices.
-    start_us: [B, N] float64, start of each op.
+    start_us: [B, N] float64, start of each op in the simulation.
+    simulated_us: [B] float64, step time of the simulation.
   """
 
   step_time_us: np.ndarray  # [B]
@@ -45,6 +46,7 @@ class Evaluation:
   objective_us: np.ndarray  # [B]
   excess_bytes: np.ndarray  # [B]
   start_us: np.ndarray  # [B, N]
+  simulated_us: np.ndarray  # [B]
 
   @property
   def fits(self) -> np.ndarray:
@@ -69,6 +71,7 @@ class PlacementProblem:
     replicated: the replicas of the graph, if any, for placers that use them.
     search_log: the search log, the same for all groupings of one problem.
     sets: the ops that must share a device, from which searches make their supernodes.
+    clock: times placements, [B, N] -> [B] us, instead of the simulator; see `environments.timing`.
     allowed: [G, D] bool.
   """
 
@@ -81,6 +84,7 @@ class PlacementProblem:
   replicated: Optional[ReplicatedGraph] = None
   search_log: SearchLog = dataclasses.field(default_factory=SearchLog)
   sets: PlacedSets = None  # type: ignore[assignment]
+  clock: Optional[Callable[[np.ndarray], np.ndarray]] = None
   allowed: np.ndarray = dataclasses.field(init=False)  # [G, D]
 
   def __post_init__(self) -> None:
@@ -150,7 +154,7 @@ class PlacementProblem:
 
   def renewed(self) -> PlacementProblem:
     """Returns the same problem without evaluations; the count and the clock start again."""
-    return dataclasses.replace(self, search_log=SearchLog())
+    return dataclasses.replace(self, search_log=SearchLog(clock=self.search_log.clock))
 
   def portable(self, *, with_shapes: bool) -> PlacementProblem:
     """Returns the problem for another process, without its source file or live graph.
@@ -186,12 +190,13 @@ class PlacementProblem:
     """Returns the evaluation of placements of ops, [N] or [B, N], booked in the search log."""
     placements = np.atleast_2d(np.ascontiguousarray(placements, dtype=np.int32))
     start_us = np.empty(placements.shape, dtype=np.float64)
-    step_time_us, peak_memory_bytes = self.simulator.simulate_many(placements, start_us=start_us)
+    simulated_us, peak_memory_bytes = self.simulator.simulate_many(placements, start_us=start_us)
+    step_time_us = simulated_us if self.clock is None else self.clock(placements)
     # [B] bytes over the limits, summed over devices.
     excess = np.maximum(peak_memory_bytes - self.cluster.memory_bytes, 0).sum(axis=1)
     evaluation = Evaluation(
         step_time_us, peak_memory_bytes, step_time_us + MEMORY_PENALTY_US_PER_BYTE * excess,
-        excess, start_us)
+        excess, start_us, simulated_us)
     b, found = evaluation.best(), None
     rank = float(excess[b]), float(evaluation.objective_us[b])
     # Only the best of the batch can be the new best placement.

@@ -78,6 +78,7 @@ class SearchLog:
     stopped: whether every budget counts as used up.
     proven: whether the best placement is known to be optimal.
     saturated: whether the search ended because a longer search was not expected to gain enough.
+    clock: where step times come from: "simulated", "session" or "own".
   """
 
   started: float = dataclasses.field(default_factory=time.monotonic)
@@ -92,6 +93,7 @@ class SearchLog:
   stopped: bool = False
   proven: bool = False
   saturated: bool = False
+  clock: str = "simulated"
 
   def __getstate__(self) -> Dict[str, Any]:
     """Returns the state for a copy, also on another machine: without observer, not stopped."""

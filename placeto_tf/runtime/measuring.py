@@ -128,6 +128,27 @@ class Measurer:
     self._speed = CoreSpeed(runtime, cluster.core_probe_us)
     self.devices = match_devices(cluster.device_names, runtime.devices, device_map)
 
+  @classmethod
+  def at_one_speed(
+      cls, graph: ComputationGraph, cluster: Cluster, runtime: Runtime, *, seed: int = 0,
+      device_map: Optional[Mapping[str, str]] = None) -> Measurer:
+    """Makes a measurer of many placements, whose times compare however long a search takes.
+
+    Args:
+      graph, cluster, device_map: as for `measure`.
+      runtime: started; its cores are probed, unless the cluster was calibrated on it.
+      seed: of random feeds.
+
+    Returns:
+      The measurer.
+    """
+    speed = CoreSpeed(runtime, cluster.core_probe_us)
+    if not speed.full_speed_us:
+      speed.learn()
+    cluster = dataclasses.replace(cluster, core_probe_us=speed.full_speed_us)
+    config = MeasuringConfig(max_runs=30, max_seconds=20.0, seed=seed)
+    return cls(graph, cluster, runtime, config, device_map=device_map)
+
   def measure(self, placement: Placement) -> MeasuredStep:
     """Times a placement.
 

@@ -92,4 +92,8 @@ class Trainable:
     Raises:
       PlacetoError: a field is unknown, or a value is wrong.
     """
+    known = [field.name for field in dataclasses.fields(self.config)]
+    for name in set(given) - set(known):
+      raise PlacetoError(
+          f"the policy {self.name} has no field {name!r}; expected one of {', '.join(known)}")
     return settings_lib.changed(settings_lib.with_values(self.config, given), settings)

@@ -1,6 +1,6 @@
 import importlib.metadata
 import importlib.util
-import pathlib
+import sys
 
 import pytest
 
@@ -10,16 +10,19 @@ from placeto_tf.encoding.training_packages import check_training_packages
 from placeto_tf.errors import SetupError
 
 
-def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch):
+@pytest.mark.parametrize("version", [(3, 11), (3, 12)])
+def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch, version):
   find_spec = importlib.util.find_spec
   monkeypatch.setattr(
       "importlib.util.find_spec",
       lambda name: None if name in ("tf_agents", "tensorflow_gnn") else find_spec(name))
-  with pytest.raises(
-      SetupError, match="training needs tf_agents, tensorflow_gnn: .* pip install --no-deps -r"
-  ) as raised:
+  monkeypatch.setattr(sys, "version_info", version)
+  with pytest.raises(SetupError, match="tf_agents, tensorflow_gnn are missing, .* -m pip install"
+                     ) as raised:
     check_training_packages()
-  assert pathlib.Path(str(raised.value).rpartition(" ")[2]) == training_packages.REQUIREMENTS
+  last = str(raised.value).rpartition(" ")[2]
+  assert last == ("'placeto_tf[train]'" if version < (3, 12) else str(
+      training_packages.REQUIREMENTS))
   assert "tf-agents" in training_packages.REQUIREMENTS.read_text(encoding="utf-8")
 
 

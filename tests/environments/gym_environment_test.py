@@ -1,5 +1,7 @@
 """The Gymnasium environment: Gymnasium's own checker, rewards, masks, starts and budgets."""
 
+import pathlib
+import re
 import warnings
 
 import numpy as np
@@ -80,6 +82,15 @@ def test_a_masked_action_is_no_move_and_leaves_the_level(make):
   # a new level may look at the placement anew, but simulates no move
   assert environment.unwrapped.problem.search_log.evaluations <= before + 1
   assert environment.unwrapped.action_masks().dtype == bool
+
+
+def test_the_loop_of_the_page_runs():
+  page = pathlib.Path(__file__).resolve().parents[2] / "docs" / "other_rl_libraries.md"
+  (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+  names = {}
+  exec(code.replace('"zoo:rnnlm"', '"family:cifar10[0]"'), names)
+  assert names["truncated"] and names["info"]["step_time_us"] < names["first_us"]
+  assert len(names["placement"]) >= names["environment"].unwrapped.problem.graph.num_ops
 
 
 def test_a_budget_truncates_and_the_seed_decides_random_starts(make):

@@ -15,7 +15,8 @@ def test_the_best_lacks_least_memory_then_has_the_lowest_objective_then_comes_fi
   def best(objective_us, excess_bytes):
     objective_us, excess = (np.array(each, dtype=float) for each in (objective_us, excess_bytes))
     return Evaluation(
-        objective_us, np.zeros((len(excess), 1)), objective_us, excess, np.zeros((3, 1))).best()
+        objective_us, np.zeros((len(excess), 1)), objective_us, excess, np.zeros((3, 1)),
+        objective_us).best()
 
   assert best([3, 1, 2], [0, 5, 0]) == 2
   assert best([3, 1, 2], [5, 5, 5]) == 1

@@ -14,9 +14,10 @@ from typing import Sequence
 import numpy as np
 import tensorflow as tf
 from tf_agents.bandits.agents import greedy_reward_prediction_agent
-from tf_agents.bandits.policies import policy_utilities
+from tf_agents.bandits.policies import greedy_reward_prediction_policy, policy_utilities
 from tf_agents.replay_buffers import tf_uniform_replay_buffer
 from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from placeto_tf.environments import driving
@@ -48,6 +49,26 @@ def make_agent(
       PlacetoNetwork(given), optimizer,
       accepts_per_arm_features=True, enable_summaries=False,
       train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False))
+
+
+def greedy_policy(
+    weights: ScorerWeights, arms: int = environment_lib.ARMS
+) -> greedy_reward_prediction_policy.GreedyRewardPredictionPolicy:
+  """Makes the policy that takes the arm with the best score.
+
+  Args:
+    weights: of the network.
+    arms: A.
+
+  Returns:
+    A policy of tf-agents.
+  """
+  observation, action = tensor_spec.from_spec((
+      environment_lib.observation_spec(arms, dataflow=False),
+      environment_lib.action_spec(arms)))
+  return greedy_reward_prediction_policy.GreedyRewardPredictionPolicy(
+      ts.time_step_spec(observation), action, PlacetoNetwork(weights),
+      accepts_per_arm_features=True)
 
 
 def exploring(weights: ScorerWeights, temperature: float, rng: np.random.Generator) -> driving.Act:

@@ -29,7 +29,8 @@ from placeto_tf.environments.move_environment import MoveEnvironment
 from placeto_tf.environments.move_process import MoveProcess
 from placeto_tf.environments.problems import StartedProblem
 from placeto_tf.environments.schedule import Schedule
-from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least
+from placeto_tf.environments.timing import SESSION, SIMULATED
+from placeto_tf.errors import PlacetoError, check_above_zero, check_at_least, check_one_of
 from placeto_tf.policies.placeto import agent as agent_lib
 from placeto_tf.policies.placeto import scorer
 from placeto_tf.policies.placeto.scorer import ScorerWeights
@@ -54,6 +55,8 @@ class PlacetoTrainingConfig(RunConfig):
     clusters: as `Cluster.parse` takes them, or "random[3]", which samples three for each graph.
     max_groups: numbers of groups, from which one is sampled for each problem.
     schedule: of an episode, whose moves are simulated side by side.
+    timing: step times of the rewards, "simulated" or "session"; workers: of sessions, see
+      `environments.timing`.
     moves: number of moves that are simulated from each placement: half of them those with the best
       scores, the others sampled uniformly.
     temperature: scale of the noise that is added to scores before the best are taken.
@@ -71,6 +74,8 @@ class PlacetoTrainingConfig(RunConfig):
   schedule: Schedule = Schedule(
       rounds=(560, 560, 560), levels=(0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0), vary=0.5,
       long_levels=(), long_shares=())
+  timing: str = SIMULATED
+  workers: Tuple[str, ...] = ()
   moves: int = 20
   temperature: float = 0.05
   arms: int = 1024
@@ -83,6 +88,7 @@ class PlacetoTrainingConfig(RunConfig):
 
   def __post_init__(self) -> None:
     super().__post_init__()
+    check_one_of((SIMULATED, SESSION), self, "timing", error_type=PlacetoError)
     check_at_least(1, self, "arms", "width", "steps", "batch", "capacity", "episodes",
                    error_type=PlacetoError)
     check_at_least(2, self, "moves", error_type=PlacetoError)
@@ -182,8 +188,10 @@ class PlacetoTraining(Learner):
     Returns:
       The problems with their starts.
     """
+    config = self.config
     return problems_lib.make_problems(
-        graphs, clusters, max_groups=self.config.max_groups, seed=self.config.seed, lists=True)
+        graphs, clusters, max_groups=config.max_groups, seed=config.seed, lists=True,
+        timing=config.timing, workers=config.workers)
 
   @property
   def weights(self) -> ScorerWeights:
@@ -208,6 +216,8 @@ class PlacetoTraining(Learner):
 
   def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
     """See the base class."""
+    if num_threads and self.config.timing != SIMULATED:
+      raise PlacetoError("real steps are timed in this process alone; train without ray")
     return [each.portable(num_threads) for each in self.problems[:self.num_training]]
 
   def specs(self, iteration: int) -> List[Spec]:
