@@ -152,10 +152,10 @@ def flow_between(process: MoveProcess) -> np.ndarray:
 
 
 def graph_of(observation: Dict[str, Any]) -> tfgnn.GraphTensor:
-  """Builds the GraphTensor of observations, for networks.
+  """Builds the GraphTensor of observations, for networks that read the graph.
 
   Args:
-    observation: B of them.
+    observation: B of them, with the dataflow.
 
   Returns:
     One GraphTensor of B components, whose option edges are the arms, in the same order, with the
@@ -170,20 +170,16 @@ def graph_of(observation: Dict[str, Any]) -> tfgnn.GraphTensor:
     """Returns [B n] node numbers in the whole GraphTensor, from [B, n] within components."""
     return tf.reshape(ends + first, [-1])
 
-  flow, ends = observation.get(GLOBAL), arms  # [B, K, 2]; name -> [B, A]
-  if flow is None:  # without messages, training takes single arms, and their ends do not matter
-    flow = tf.zeros([b, 0, 2], tf.int32)
-    ends = {name: tf.zeros([b, a], tf.int32) for name in arms}
+  flow = observation[GLOBAL]  # [B, K, 2]
   return tfgnn.GraphTensor.from_pieces(
       node_sets={name: tfgnn.NodeSet.from_fields(sizes=tf.fill([b], nodes), features={})
                  for name in (schema.GROUP, schema.DEVICE)},
       edge_sets={
           schema.OPTION: tfgnn.EdgeSet.from_fields(
-              sizes=tf.fill([b], a), features={
-                  PAIR: tf.reshape(arms[PAIR], [b * a, -1])},
+              sizes=tf.fill([b], a), features={PAIR: tf.reshape(arms[PAIR], [b * a, -1])},
               adjacency=tfgnn.Adjacency.from_indices(
-                  (schema.GROUP, flat(tf.maximum(ends[GROUP], 0))),
-                  (schema.DEVICE, flat(ends[DEVICE])))),
+                  (schema.GROUP, flat(tf.maximum(arms[GROUP], 0))),
+                  (schema.DEVICE, flat(arms[DEVICE])))),
           schema.DATAFLOW: tfgnn.EdgeSet.from_fields(
               sizes=tf.fill([b], tf.shape(flow)[1]), features={},
               adjacency=tfgnn.Adjacency.from_indices(
@@ -208,7 +204,8 @@ class MoveEnvironment(driving.BatchEnvironment):
       problems: episodes are on a random one of these, from its best start; `begin` chooses another.
       schedule: of the process; with moves side by side, none are gathered.
       arms: A; if the option edges of all groups are more, a random sample of groups is observed.
-      dataflow: whether observations have the dataflow and closed option edges, for messages.
+      dataflow: whether observations have the dataflow between groups, and closed option edges, for
+        networks that pass messages.
       moves: K, the size of the batch; an environment of one move is not batched.
       max_evaluations: the most placements that an episode evaluates.
       budget: of all episodes, if not of each; limits count from the beginning of search logs.
