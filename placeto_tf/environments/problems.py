@@ -18,6 +18,7 @@ from placeto_tf.environments.timing import SIMULATED, Timing, timed
 from placeto_tf.errors import PlacementError, PlacetoError
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.problem.search_log import SearchLog
 from placeto_tf.replication import check_specs, load_with_replicas
 from placeto_tf.search import PLACERS, reference_placers
 
@@ -125,7 +126,10 @@ def with_starts(
   if not (problem.allowed.sum(axis=1) > 1).any():
     raise PlacementError("no group of the problem can be moved; leave it out of the training")
   placers = [*reference_placers().values(), *(PLACERS[each] for each in _LISTS if lists)]
-  starts = np.stack([problem.project(placer(problem)) for placer in placers])
+  # Placers simulate their candidates; another clock times only what they choose.
+  planned = problem if problem.clock is None else dataclasses.replace(
+      problem, clock=None, search_log=SearchLog())
+  starts = np.stack([problem.project(placer(planned)) for placer in placers])
   # Stable: of equal starts the simpler one is first.
   order = np.argsort(problem.evaluate(starts).objective_us, kind="stable")
   return StartedProblem(name, problem, starts[order].astype(np.int32))
