@@ -36,7 +36,7 @@ def _episode(environment, choose, **reset):
 
 
 @pytest.mark.parametrize("options", [
-    *({"start": start} for start in gym_environment.STARTS), {"max_evaluations": 2}])
+    *({"start": start} for start in gym_environment.STARTS), {"max_evaluations": 40}])
 def test_gymnasium_s_own_checker_passes(make, options):
   from gymnasium.utils.env_checker import check_env
 
