@@ -114,7 +114,8 @@ class MoveProcess(PlacedGroups):
       if self._simulated([(group, device)]):
         self._moved(group, before_us)
     self._go_on()
-    return float(np.log(before_us / self.objective_us))
+    # A step of ops that cost nothing takes no time, before and after.
+    return float(np.log(before_us / self.objective_us)) if self.objective_us else 0.0
 
   def stop(self) -> float:
     """Simulates the gathered moves together; without gathered moves, ends the level.

@@ -132,7 +132,7 @@ def define_replicas_flags() -> None:
       "each replica's examples (replica), or of the global batch (synchronized).")
   flags.DEFINE_enum("check_replicas", "yes", ["yes", "no"], "Whether to train the graph and its "
                     "replicas side by side for a few steps on this machine and to compare them "
-                    "before the placement is written.")
+                    "before the placement is written; yes refuses replicas that do not run here.")
 
 
 def define_look_flag() -> None:
