@@ -155,7 +155,7 @@ class PlacedStep:
       elif check:
         lines.append(f"{counted(plan.replicas, 'replica')} share each batch; {check}.")
       # The verdict of the table repeats the lines above.
-      lines += tables.caveats(result)[bool(unchecked):] + tables.last_lines(result)[1:]
+      lines += tables.unknowns(result) + tables.last_lines(result)[1:]
     last = [f"To look at it: tensorboard --logdir={self.root_dir}"] if self.root_dir else []
     return "\n".join([*lines[:10 - len(last)], *last])
 

@@ -41,8 +41,14 @@ def table(result: Any, *, verbose: bool = False) -> str:
 
 
 def caveats(result: Any) -> List[str]:
-  """Returns lines on unchecked replicas, what was assumed or is unknown, a batch, a small step."""
-  lines, unknown = list(filter(None, [unchecked(result)])), result.costs.unknown
+  """Returns lines on what is unknown; the first one also says which replicas are unchecked."""
+  said, lines = unchecked(result), unknowns(result)
+  return [" ".join(filter(None, (*lines[:1], said))), *lines[1:]] if said else lines
+
+
+def unknowns(result: Any) -> List[str]:
+  """Returns lines on what was assumed or is unknown, a batch that grew, and too small a step."""
+  lines, unknown = [], result.costs.unknown
   lines += [f"{note[0].upper()}{note[1:]}." for note in result.notes if note.startswith(ASSUMED)]
   if unknown:
     notes = " ".join(result.costs.notes)

@@ -123,6 +123,9 @@ class SideBySide:
       elif self.overflow_step == 1 and self._examples.alternates and (
           time.monotonic() < (started + deadline) / 2):
         self._examples.alternates = False
+      # Weights of one sign may saturate all units, so that no example matters.
+      elif self.blind and not self.pair.signed and time.monotonic() < (started + deadline) / 2:
+        self.pair.signed = True
       else:
         return
 
@@ -138,7 +141,7 @@ class SideBySide:
     """Runs steps from the first values; ends early if numbers overflow or time is over."""
     import tensorflow as tf
 
-    self.overflow_step, self.wrong = None, []
+    self.overflow_step, self.wrong, self.blind = None, [], False
     largest, done = 0.0, 0
     try:
       self.pair.begin(self._seed, rounds=self._noise is not None)

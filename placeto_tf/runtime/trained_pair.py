@@ -42,6 +42,7 @@ class TrainedPair:
     updated: the variables that an op of the step changes.
     tensors: the fetches that are tensors.
     double: whether both are in double precision.
+    signed: whether half of the weights begin with negative numbers, so that sums do not saturate.
   """
 
   def __init__(
@@ -66,6 +67,7 @@ class TrainedPair:
     def written(each: ComputationGraph) -> ComputationGraph:
       return with_plain_batch_norm(each, corrected=not repeated) if double or repeated else each
 
+    self.signed = False
     self.graph, self.replicated, self.double = graph, replicated, double
     check_memory(graph, replicated, 2.0 if double else 1.0)
     self.whole = TrainableGraph(written(graph), double)
@@ -99,6 +101,11 @@ class TrainedPair:
     # Elements of variables differ, so that an exchange of parts would show.
     self._first = {name: varied(value, rng) for name, value in zip(
         self.variables, self.whole.first(self.variables))}
+    if self.signed:
+      self._first = {
+          name: (value * rng.choice([-1, 1], value.shape)).astype(value.dtype)
+          if value.ndim > 1 and value.dtype.kind == "f" else value
+          for name, value in self._first.items()}
     self.whole.write(self._first)
     self.parts.write({each: part for name, value in self._first.items()
                       for each, part in self._by_copy(name, value).items()})
