@@ -159,7 +159,7 @@ def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidt
       "memorySize": memory_gb * _GB, "bandwidth": int(bandwidth_gb * 1e6)}
   # Architectures below 8 (before Ampere) have no products of bfloat16.
   types = ("float16", "bfloat16")[:0 if not half else 1 if float(architecture) < 8 else 2]
-  figures = {}
+  figures: Dict[str, Sequence[float]] = {}
   for precision, table in KERNELS[kernels].items():
     suffixes = [""] if precision == "float32" else [f" {name}" for name in types]
     for kind, figure in table.items():

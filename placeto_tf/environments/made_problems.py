@@ -225,7 +225,7 @@ def _pipelines(rng: np.random.Generator) -> _Sampled:
 
 def _packed(rng: np.random.Generator) -> _Sampled:
   sampled = _pipelines(rng)
-  held, fast = sampled.persistent_bytes, sampled.speed == 1.0
+  held, fast = np.asarray(sampled.persistent_bytes), sampled.speed == 1.0
   memory = held.sum() * rng.uniform(1.05, 1.5) / fast.sum()
   return sampled._replace(
       bandwidth=_bandwidth(rng, sampled.work_us, sampled.output_bytes, 0.2, 50),

@@ -115,7 +115,7 @@ def _features_read(
     if f"{kind}_keys" in op.node_def.attr:
       return [each.decode() for each in op.get_attr(f"{kind}_keys")]
     found = [_value(each) for name, each in inputs.items() if name[0] == f"{kind}_keys"]
-    return [key.decode() for key in np.concatenate([np.ravel(each) for each in found] or [[]])]
+    return [key.decode() for key in np.concatenate([np.ravel(each) for each in found] or [np.zeros(0)])]
 
   for kind, types, sizes in (
       ("sparse", "sparse_types", None), ("dense", "Tdense", "dense_shapes"),

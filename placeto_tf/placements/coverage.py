@@ -107,8 +107,8 @@ def cover(
   devices[rest] = _homes(ops, cluster)[rest]
   # Collectives of initializers, such as the broadcast of the first values.
   if any(map(is_member, ops.types)):
-    nodes, names = list(_file_nodes(graph)), cluster.device_names
-    own = np.array([find_device(names, node.device) if node.device else None for node in nodes])
+    nodes = list(_file_nodes(graph))
+    own = np.array([find_device(cluster.device_names, node.device) if node.device else None for node in nodes])
     own = np.where(rest, np.where(own == None, -1, own), devices).astype(int)  # noqa: E711
     allowed = np.arange(cluster.num_devices) == devices[:, None]
     for j, device in enumerate(cluster.devices):

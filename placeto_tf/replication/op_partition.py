@@ -346,10 +346,9 @@ class _Partitioner:
     _, gradient, path = flow.graph.op_names[op].rpartition("gradients/")
     parts = path.split("/") if gradient else []
     # "gradients/a/b_grad/c": the op "a/b".
-    while parts and (found := flow.graph.op_index.get("/".join(parts).rpartition("_grad")[0])) is (
-        None):
+    while parts and "/".join(parts).rpartition("_grad")[0] not in flow.graph.op_index:
       parts.pop()
-    at = found if parts else op
+    at = flow.graph.op_index["/".join(parts).rpartition("_grad")[0]] if parts else op
     # Ops of arrays and loops pass on what other ops compute.
     seen: Set[int] = set()
     while flow.inputs[at] and flow.types[at].startswith(_PASSING_ON) and at not in seen:

@@ -183,10 +183,12 @@ class Rebatching:
         attr.HasField("func") or attr.list.func for attr in node.attr.values()):
       return [self._source(tensor, None) for tensor in tensors]
     if op_type.startswith(("Stack", "TensorArray")) and rule_of(op_type).takes is not None:
-      shapes = [self._made[each[0]][each[1]].shape[is_list:] for each, is_list in flow.added(
-          flow.list_of(flow.inputs[op][0])) if each[0] in self._made]
-      shape = shapes[0] if shapes and shapes[0].rank is not None else None
-      if shape is not None and rule_of(op_type).takes[1]:  # as many elements as there are indices
+      takes = rule_of(op_type).takes
+      shape = next((self._made[each[0]][each[1]].shape[is_list:] for each, is_list in flow.added(
+          flow.list_of(flow.inputs[op][0])) if each[0] in self._made), tf.TensorShape(None))
+      if shape.rank is None:
+        shape = None
+      elif takes is not None and takes[1]:  # as many elements as there are indices
         shape = data[1].shape.concatenate(shape)
       return [self._source(tensors[0], shape)]
     attrs = {key: value for key, value in node.attr.items() if key not in _STALE}
@@ -366,7 +368,7 @@ class Rebatching:
         sizes = [dim.size for dim in dims.shape.dim]
         if sizes[axis - is_list] > 0:
           sizes[axis - is_list] = self._resized(sizes[axis - is_list])
-          set_shape(self._node(op).attr["element_shape"], sizes)
+          set_shape(self._node(op).attr["element_shape"], tuple(sizes))
         return
 
   def _set(self, constant: int, value: np.ndarray) -> None:

@@ -14,7 +14,7 @@ Dimensions: N ops of the replicated graph.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Dict
 
 import numpy as np
 
@@ -78,7 +78,7 @@ def replicated_work(replicated: ReplicatedGraph) -> OpWork:
   """Returns the work of every op of the replicated graph."""
   graph, origin = replicated.graph, replicated.original_of_op
   known = origin >= 0
-  fields = {name: np.zeros(graph.num_ops, dtype) for name, dtype in _OF_OPS.items()}
+  fields: Dict[str, Any] = {name: np.zeros(graph.num_ops, dtype) for name, dtype in _OF_OPS.items()}
   executions, output_bytes = graph.executions.astype(float), np.zeros(graph.num_outputs)
   widths = np.diff(graph.output_offsets)
   works = [(replicated.original, origin, work := work_of(replicated.original))]

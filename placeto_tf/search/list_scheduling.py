@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import bisect
 import collections
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -178,7 +178,7 @@ class Schedule:
     if known is not None:
       return known
 
-    def take(timeline, ready_us, length_us, gap_us=0.0):
+    def take(timeline: Any, ready_us: float, length_us: float, gap_us: float = 0.0) -> float:
       """Returns the end of the first gap of a timeline, after the op's own other transfers."""
       start = timeline.earliest(ready_us, length_us)
       if planned is None:

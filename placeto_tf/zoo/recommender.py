@@ -51,8 +51,8 @@ def recommender(batch: int, size: str, shrink: int) -> Model:
   feeds = [v1.placeholder(tf.float32, [batch, numbers], "numbers"),
            v1.placeholder(tf.float32, [batch, 1], "clicks")]
   found = [feeds[0]]  # each [batch, width]
-  shapes = [each for number, *each in tables for _ in range(number)]
-  for i, (hotness, rows, width) in enumerate(shapes):
+  shapes = [each for each in tables for _ in range(each[0])]
+  for i, (_, hotness, rows, width) in enumerate(shapes):
     with v1.variable_scope(f"embedding_{i}"):
       table = v1.get_variable(
           "table", [max(2, rows // shrink), width], use_resource=True,

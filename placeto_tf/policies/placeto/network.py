@@ -57,8 +57,8 @@ class PlacetoNetwork(network.Network):
   @property
   def scorer(self) -> ScorerWeights:
     """Returns the present weights, for inference without TensorFlow."""
-    *hidden, output = (each.numpy() for each in self.variables)
-    return ScorerWeights(*hidden, output[:, 0])
+    arrays = [each.numpy() for each in self.variables]
+    return ScorerWeights(*arrays[:-1], *arrays[-1].T)  # the last is a column
 
   def call(self, observation, step_type=None, network_state=(), training=False):
     """Scores the arms of observations.
