@@ -114,8 +114,8 @@ def _features_read(
     # Keys are an attribute, an input that holds all, or an input each.
     if f"{kind}_keys" in op.node_def.attr:
       return [each.decode() for each in op.get_attr(f"{kind}_keys")]
-    found = [_value(each) for name, each in inputs.items() if name[0] == f"{kind}_keys"]
-    return [key.decode() for key in np.concatenate([np.ravel(each) for each in found] or [np.zeros(0)])]
+    found = [np.ravel(_value(each)) for name, each in inputs.items() if name[0] == f"{kind}_keys"]
+    return [key.decode() for each in found for key in each]
 
   for kind, types, sizes in (
       ("sparse", "sparse_types", None), ("dense", "Tdense", "dense_shapes"),

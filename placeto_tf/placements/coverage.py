@@ -108,7 +108,8 @@ def cover(
   # Collectives of initializers, such as the broadcast of the first values.
   if any(map(is_member, ops.types)):
     nodes = list(_file_nodes(graph))
-    own = np.array([find_device(cluster.device_names, node.device) if node.device else None for node in nodes])
+    own = np.array([
+        find_device(cluster.device_names, node.device) if node.device else None for node in nodes])
     own = np.where(rest, np.where(own == None, -1, own), devices).astype(int)  # noqa: E711
     allowed = np.arange(cluster.num_devices) == devices[:, None]
     for j, device in enumerate(cluster.devices):
