@@ -76,7 +76,8 @@ def test_the_report_says_that_the_feeds_stay_and_that_replicas_were_checked(plac
 
 def test_the_table_has_a_row_for_each_strategy_and_the_check(placed):
   lines = replica_table(placed.replication)
-  assert [line.split("  ")[0] for line in lines[2:]] == ["1", "2", "2 mirrored", "data parallelism"]
+  assert [line.split("  ")[0] for line in lines[2:]] == [
+      "1", "2", "2 mirrored", "data parallelism", "the same, by process"]
   assert [line.split("  ")[0] for line in lines if "placed; checked: 5 steps" in line] == [
       placed.replication.chosen.strategy]
   begins = {line.index(said) for line in lines for said in ("placed; ", "mirrored variables, ")
