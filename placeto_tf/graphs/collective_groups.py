@@ -38,7 +38,7 @@ def collective_groups(nodes: Sequence[NodeDef]) -> List[CollectiveGroup]:
   found: Dict[Hashable, Dict[Hashable, List[int]]] = {}
   index: Dict[str, int] = {}
   for i, node in enumerate(nodes):
-    if not is_member(node.op):
+    if not is_member(getattr(node, "op", "")):  # nodes of a CostGraphDef have no type
       continue
     index = index or {each.name: at for at, each in enumerate(nodes)}
     if node.op == "NcclReduce":  # sums the tensors of several devices, on one of the devices

@@ -84,7 +84,7 @@ def test_the_format_that_is_shown_reads_the_file(tmp_path):
 def test_pins_are_put_right_as_their_messages_say():
   options = {"max_evaluations": 5, "feed_shapes": SHAPES}
   said = sentence(placeto.place, _graph(), "cpu:2", "single", pins=(("Mat", "/CPU:0"),), **options)
-  assert "must match a whole name" in said
+  assert "give a whole name" in said
   assert placeto.place(
       _graph(), "cpu:2", "single", pins=(("Mat.*", "/CPU:0"),), **options).placement
   said = sentence(placeto.place, _graph(), "cpu:2", "single", pins=(("w", "/GPU:0"),), **options)
