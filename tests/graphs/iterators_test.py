@@ -29,8 +29,8 @@ def _costs(graph):
 
 
 def test_the_batch_size_counts_for_what_an_iterator_gives(meta_graph):
-  small, large = (
-      _costs(load_graph(meta_graph, fetches=["loss"], batch_size=size)) for size in (1 << 16, 1 << 20))
+  small, large = (_costs(load_graph(meta_graph, fetches=["loss"], batch_size=size))
+                  for size in (1 << 16, 1 << 20))
   assert large[0] > 8 * small[0]
   assert not any("unknown" in note or "not used" in note for note in large[1])
 
