@@ -32,7 +32,7 @@ def test_options_that_a_spec_leaves_out_have_their_defaults():
     ("rnnlm:layers=2:layers=3", "'layers'", "once"),
     ("rnnlm:layers=0", "'0'", "at least 1"),
     ("rnnlm:dropout=100", "'100'", "from 0 to 99"),
-    ("rnnlm:optimizer=lion", "'lion'", "momentum, rmsprop, adam, sgd"),
+    ("rnnlm:optimizer=lion", "'lion'", "momentum, rmsprop, adam, adagrad, sgd"),
     ("inception_v3:image=74", "'74'", "at least 75"),
 ])
 def test_a_wrong_spec_is_refused_with_what_is_valid(spec, culprit, remedy):
