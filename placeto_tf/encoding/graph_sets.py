@@ -26,6 +26,7 @@ from placeto_tf.encoding.pair_features import PairState
 from placeto_tf.encoding.pair_tables import PairTables
 from placeto_tf.files import outputs
 from placeto_tf.graphs import load_graph
+from placeto_tf.on_use import tf
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.simple import single
 
@@ -89,8 +90,6 @@ def make_graph_set(
   Raises:
     PlacetoError: files in `out` would be overwritten.
   """
-  import tensorflow as tf
-
   cluster = Cluster.parse(config.cluster)
   rows: List[Row] = []
   names = [MANIFEST, RECORDS, SCHEMA, *map(config.file_name, config.specs)]

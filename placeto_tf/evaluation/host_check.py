@@ -23,6 +23,7 @@ from placeto_tf.errors import GraphError, PlacetoError
 from placeto_tf.evaluation.tables import markdown
 from placeto_tf.files import outputs
 from placeto_tf.graphs import ComputationGraph
+from placeto_tf.on_use import tf
 from placeto_tf.placements import Placement
 from placeto_tf.placing.run import place
 from placeto_tf.replication import ReplicaSource
@@ -172,8 +173,6 @@ def page(cluster: Cluster, found: pd.DataFrame) -> str:
   Returns:
     The text of the page.
   """
-  import tensorflow as tf
-
   import placeto_tf
 
   # A worker's cores are as measured, not those of the preset.

@@ -10,17 +10,11 @@ from __future__ import annotations
 import dataclasses
 import gc
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Set, Tuple, Union
+from typing import Any, Callable, Iterator, List, Optional, Set, Tuple, Union
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.traversal import reachable
-
-if TYPE_CHECKING:
-  import keras
-  import tensorflow as tf
-  from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
-  from tensorflow.python.framework.func_graph import FuncGraph
-  from tensorflow.types.experimental import ConcreteFunction
+from placeto_tf.on_use import ConcreteFunction, FuncGraph, TensorShapeProto, keras, tf
 
 _STRUCTURED_FUNCTION = "tensorflow.python.data.ops.structured_function"
 

@@ -12,10 +12,9 @@ import numpy as np
 
 from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.tensor_names import data_inputs, parse
+from placeto_tf.on_use import NodeDef, tf
 
 if TYPE_CHECKING:
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
-
   from placeto_tf.graphs.computation_graph import ComputationGraph
 
 _KEYS = ("group_key", "instance_key")
@@ -93,8 +92,6 @@ def _number(
     nodes: Sequence[NodeDef], index: Dict[str, int], node: NodeDef, arguments: Sequence[str],
     key: str) -> Optional[int]:
   """Returns the number in an attribute or a constant input; 0 without either, None if unknown."""
-  import tensorflow as tf
-
   if key not in arguments:
     return node.attr[key].i if key in node.attr else 0
   while node.op != "Const":

@@ -20,7 +20,7 @@ Dimensions: M nodes of the file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Dict, Hashable, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Hashable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -29,9 +29,7 @@ from placeto_tf.graphs.loops import EXIT, NEXT, SWITCH
 from placeto_tf.graphs.node_table import NodeTable
 from placeto_tf.graphs.op_defs import REF
 from placeto_tf.graphs.traversal import components, reachable
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
+from placeto_tf.on_use import NodeDef
 
 RESOURCE = 20  # DT_RESOURCE
 _VARIANT = 21  # DT_VARIANT

@@ -17,23 +17,15 @@ import collections
 import dataclasses
 import functools
 import hashlib
-import typing
 from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import traversal
+from placeto_tf.on_use import ConcreteFunction, GraphDef, Message, MetaGraphDef, NodeDef, tf
 from placeto_tf.ops import VARIABLES
-
-if typing.TYPE_CHECKING:
-  import tensorflow as tf
-  from google.protobuf.message import Message
-  from numpy.typing import ArrayLike
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
-  from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
-  from tensorflow.types.experimental import ConcreteFunction
 
 CONTROL = -1  # port of a control edge, as in TensorFlow's Graph::kControlSlot
 KERNEL_TYPES = ("CPU", "GPU")  # types of devices for which the kernels of ops are known

@@ -9,18 +9,13 @@ its device.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Mapping
+from typing import Mapping
 
 from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import captures, keras_models, shapes
 from placeto_tf.graphs.computation_graph import GraphSource
 from placeto_tf.graphs.graph_defs import ReadGraph
-
-if TYPE_CHECKING:
-  import keras
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
-  from tensorflow.types.experimental import ConcreteFunction, GenericFunction
+from placeto_tf.on_use import ConcreteFunction, GenericFunction, GraphDef, NodeDef, keras, tf
 
 # Attribute of a placed ConcreteFunction: name of each node -> name in the original function's
 # graph, in the order of the original graph. With it, both functions give the same graph.
@@ -149,8 +144,6 @@ def _original(text: str, names: Mapping[str, str]) -> str:
 
 def _make_handle(node: NodeDef, variable: captures.Capture) -> None:
   """Turns the placeholder of a captured variable into the variable's handle."""
-  import tensorflow as tf
-
   node.op = "VarHandleOp"
   node.attr.clear()
   # Each captured variable is a resource of its own, with the name of its placeholder.

@@ -17,15 +17,11 @@ The cond, body and branches become calls, which the inliner replaces next.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 from placeto_tf.graphs.op_defs import REF
 from placeto_tf.graphs.tensor_names import control_inputs, control_of, data_inputs
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.attr_value_pb2 import NameAttrList
-  from tensorflow.core.framework.function_pb2 import FunctionDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
+from placeto_tf.on_use import FunctionDef, NameAttrList, NodeDef, tf
 
 _WHILE = ("While", "StatelessWhile")
 _IF = ("If", "StatelessIf")
@@ -150,8 +146,6 @@ def _if(inliner, node, site, inner):
 
 
 def _case(inliner, node, site, inner):
-  import tensorflow as tf
-
   data = data_inputs(node)
   functions = node.attr["branches"].list.func
   if not data or len(functions) < 2:

@@ -21,12 +21,7 @@ import numpy as np
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import traversal
-from placeto_tf.graphs.computation_graph import (
-  CONTROL,
-  ComputationGraph,
-  GraphSource,
-  check_unique,
-)
+from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph, GraphSource, check_unique
 from placeto_tf.graphs.fetches import Endpoint, find_endpoint
 from placeto_tf.graphs.node_table import NodeTable
 from placeto_tf.graphs.op_defs import OpDefs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, List, Sequence
+from typing import Dict, List, Sequence
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import shapes
@@ -11,12 +11,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.feed_values import write_value
 from placeto_tf.graphs.functions import keep_known_classes
 from placeto_tf.graphs.op_defs import REF, OpDefs
-
-if TYPE_CHECKING:
-  from google.protobuf.message import Message
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
-
+from placeto_tf.on_use import GraphDef, Message, NodeDef
 
 
 def analysis_graph_def(graph: ComputationGraph) -> GraphDef:

@@ -6,15 +6,13 @@ assumed to be as large as the shapes of the other feeds allow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Tuple
+from typing import Dict, Iterable, List, Mapping, Tuple
 
 from placeto_tf.errors import listed
 from placeto_tf.graphs import shapes
 from placeto_tf.graphs.tensor_names import data_inputs, op_of
 from placeto_tf.graphs.traversal import reachable
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
+from placeto_tf.on_use import NodeDef, tf
 
 INTEGERS = (3, 9)  # DT_INT32, DT_INT64
 # Ops between a number that is fed and what depends on it. A shape, which is known, ends the way.
@@ -94,8 +92,6 @@ def write_value(node: NodeDef, dims: Tuple[int, ...], number: int) -> None:
     dims: the shape of the constant.
     number: each of its elements.
   """
-  import tensorflow as tf
-
   node.op = "Const"
   for name in ("shape", "_output_shapes"):
     node.attr.pop(name, None)

@@ -10,31 +10,19 @@ such ops a feed has its assumed number (`feed_values`), or the numbers 0 and 1.
 from __future__ import annotations
 
 import os
-from typing import (
-  TYPE_CHECKING,
-  Any,
-  Callable,
-  Dict,
-  Mapping,
-  Optional,
-  Sequence,
-  Tuple,
-  Union,
-)
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placeto_tf.errors import MeasurementError
 from placeto_tf.files import user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.loops import PASSING
 from placeto_tf.graphs.made_strings import made_strings, table_keys
+from placeto_tf.on_use import tf
 
-if TYPE_CHECKING:
-  import tensorflow as tf
-  from numpy.typing import ArrayLike
-
-Feeds = Union[str, Mapping[str, "ArrayLike"], Callable[[], Mapping[str, "ArrayLike"]]]
+Feeds = Union[str, Mapping[str, ArrayLike], Callable[[], Mapping[str, ArrayLike]]]
 
 _MOST_BYTES = 8 * user_files.GB  # of a file of feeds
 _UNBOUNDED = 2  # 0 or 1: valid ids of anything worth indexing
@@ -210,8 +198,6 @@ def _index_size(tensor: tf.Tensor) -> Optional[int]:
 
 def _indexed_size(op: tf.Operation, position: Optional[int], axis: int) -> int:
   """Returns the size of the indexed dimension; 0 where it is not known."""
-  import tensorflow as tf
-
   if position is None:
     return _constant(op.inputs[axis])
   source = op.inputs[position]
@@ -230,7 +216,5 @@ def _indexed_size(op: tf.Operation, position: Optional[int], axis: int) -> int:
 
 
 def _constant(tensor: tf.Tensor) -> int:
-  import tensorflow as tf
-
   value = tf.get_static_value(tensor)
   return 0 if value is None else int(value)

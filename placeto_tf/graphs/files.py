@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 from placeto_tf.errors import GraphError, one_line
 from placeto_tf.files import user_files
-
-if TYPE_CHECKING:
-  from google.protobuf.message import Message
+from placeto_tf.on_use import Message
 
 # Longest suffixes first: ".meta.pbtxt" ends with ".pbtxt".
 SUFFIXES = (

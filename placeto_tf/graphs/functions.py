@@ -16,18 +16,7 @@ from __future__ import annotations
 import dataclasses
 import graphlib
 import re
-import typing
-from typing import (
-  Container,
-  Dict,
-  Iterable,
-  Iterator,
-  List,
-  Mapping,
-  Optional,
-  Set,
-  Tuple,
-)
+from typing import Container, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import control_flow
@@ -41,11 +30,7 @@ from placeto_tf.graphs.tensor_names import (
   op_of,
   parse,
 )
-
-if typing.TYPE_CHECKING:
-  from tensorflow.core.framework.function_pb2 import FunctionDef
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
+from placeto_tf.on_use import FunctionDef, GraphDef, NodeDef
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _WHOLE_DEVICE = re.compile(r"(?i)/(device:\w+|[cgt]pu):\d+\Z")

@@ -14,13 +14,11 @@ import re
 import zipfile
 import zlib
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Iterator, Tuple
+from typing import Any, Iterator, Tuple
 
 from placeto_tf.errors import GraphError, SetupError, one_line
 from placeto_tf.files import user_files
-
-if TYPE_CHECKING:
-  import keras
+from placeto_tf.on_use import keras
 
 SUFFIXES = (".keras", ".h5", ".hdf5")
 _REMEDY = "give a file that model.save has written"

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Any, Iterator, List, Optional
+from typing import Any, Iterator, List, Optional
 
 from placeto_tf.errors import GraphError
-
-if TYPE_CHECKING:
-  import keras
-  import tensorflow as tf
-  from tensorflow.types.experimental import ConcreteFunction
+from placeto_tf.on_use import ConcreteFunction, keras, tf
 
 _PACKAGES = ("keras", "tf_keras")
 
@@ -38,8 +34,6 @@ def inference_function(model: keras.Model, batch_size: Optional[int] = None) -> 
   Raises:
     GraphError: the model does not know its inputs, or its backend is not TensorFlow.
   """
-  import tensorflow as tf
-
   specs = _input_specs(model, batch_size)
 
   def infer(inputs):
@@ -64,8 +58,6 @@ def step_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
   Raises:
     GraphError: the model does not know its inputs, or there is no loss to derive the targets from.
   """
-  import tensorflow as tf
-
   loss = vars(model).get("loss")  # Keras 3 has a method of the name, too
   if loss is None or loss == {}:
     raise GraphError(
@@ -84,8 +76,6 @@ def step_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
 
 def _input_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
   """Returns TensorSpecs of the inputs, nested as the model takes them."""
-  import tensorflow as tf
-
   package = package_of(model)
   if package.__name__ == "keras" and hasattr(package, "config") and (
       package.config.backend() != "tensorflow"):
@@ -114,8 +104,6 @@ def _input_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
 
 def _nested(model: keras.Model, what: str) -> Any:
   """Returns the "inputs" or "outputs" of a functional model, with their original nesting."""
-  import tensorflow as tf
-
   flat = getattr(model, what)
   # Keras 3 and Keras 2 name the nest differently.
   nested = getattr(model, f"_{what}_struct", getattr(model, f"_nested_{what}", None))
@@ -124,8 +112,6 @@ def _nested(model: keras.Model, what: str) -> Any:
 
 def _outputs(model: keras.Model, inputs: Any) -> Any:
   """Returns the nested outputs of a model, with shapes; calls a subclassed model on its specs."""
-  import tensorflow as tf
-
   if getattr(model, "outputs", None):
     return _nested(model, "outputs")
   try:
@@ -139,8 +125,6 @@ def _outputs(model: keras.Model, inputs: Any) -> Any:
 
 def _target_specs(nested: Any, losses: Any, batch_size: Optional[int]) -> Any:
   """Returns TensorSpecs of the targets; a dict if the outputs are a dict."""
-  import tensorflow as tf
-
   outputs = tf.nest.flatten(nested)
   losses = tf.nest.flatten(losses)
   if len(losses) == 1:
@@ -163,8 +147,6 @@ def _target_specs(nested: Any, losses: Any, batch_size: Optional[int]) -> Any:
 
 
 def _spec(shape: Any, dtype: tf.DType, batch_size: Optional[int]) -> tf.TensorSpec:
-  import tensorflow as tf
-
   dims = tf.TensorShape(shape).as_list()
   if dims and dims[0] is None:
     dims[0] = batch_size

@@ -6,14 +6,11 @@ Dimensions: K kernel device types.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Dict, FrozenSet, Hashable, Mapping, NamedTuple, Tuple
+from typing import Dict, FrozenSet, Hashable, Mapping, NamedTuple, Tuple
 
 from placeto_tf.graphs.computation_graph import KERNEL_TYPES
 from placeto_tf.graphs.op_defs import REF, OpDefs, registered_op_def
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.attr_value_pb2 import AttrValue
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
+from placeto_tf.on_use import AttrValue, NodeDef
 
 _STRING = 7  # DT_STRING
 _FIELDS = ("type", "s", "i", "b")  # of AttrValue

@@ -10,15 +10,13 @@ Dimensions: N ops, F frames; frame -1 is outside all loops.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.traversal import reachable
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
+from placeto_tf.on_use import NodeDef
 
 DEFAULT_TRIPS = 10
 MAX_TRIPS = 1e12

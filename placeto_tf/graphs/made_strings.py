@@ -9,23 +9,11 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import (
-  TYPE_CHECKING,
-  Any,
-  Callable,
-  Dict,
-  Iterable,
-  Iterator,
-  List,
-  Optional,
-  Sequence,
-  Tuple,
-)
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-  import tensorflow as tf
+from placeto_tf.on_use import tf
 
 _MOST_VALUES = 3  # of a feature of any length
 _MOST_NUMBER = 1 << 30
@@ -88,8 +76,6 @@ def _numeral(rng: np.random.Generator, index_range: IndexRange) -> bytes:
 
 def _example(op: tf.Operation, rng: np.random.Generator, index_range: IndexRange) -> bytes:
   """Returns a serialized Example with every feature that a parse op reads."""
-  import tensorflow as tf
-
   features = tf.train.Features()
   for key, dtype, size, output in _features_read(op):
     # A list of a free length has one value at least, as means need.
@@ -132,8 +118,6 @@ def _features_read(
 
 def _value(tensor: tf.Tensor) -> np.ndarray:
   """Returns the constant that a tensor holds; no elements if it is none."""
-  import tensorflow as tf
-
   value = tf.get_static_value(tensor)
   return np.array([], object) if value is None else value
 
@@ -175,8 +159,6 @@ def _bytes(op: tf.Operation, rng: np.random.Generator, index_range: IndexRange) 
 
 def _image(op: tf.Operation, rng: np.random.Generator, index_range: IndexRange) -> bytes:
   """Returns an encoded image of random pixels."""
-  import tensorflow as tf
-
   shape = [_SIDE if size is None else size for size in (
       op.outputs[0].shape[-3:].as_list() if op.outputs[0].shape.rank else [None, None, 3])]
   channels = shape[2] if shape[2] in (1, 3) else 3

@@ -9,7 +9,7 @@ Dimensions: M nodes of the file, E edges in the order of consumers and their inp
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Dict, List
+from typing import Dict, List
 
 import numpy as np
 
@@ -17,10 +17,7 @@ from placeto_tf.errors import GraphError
 from placeto_tf.graphs import tensor_names
 from placeto_tf.graphs.computation_graph import CONTROL, check_unique
 from placeto_tf.graphs.op_defs import OpDefs
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
+from placeto_tf.on_use import GraphDef, NodeDef, tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,8 +134,6 @@ def read_nodes(graph_def: GraphDef) -> NodeTable:
 
 
 def _check_versions(versions) -> None:
-  import tensorflow as tf
-
   current = tf.version.GRAPH_DEF_VERSION
   if versions.min_consumer > current or current in versions.bad_consumers:
     raise GraphError(

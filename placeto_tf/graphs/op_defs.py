@@ -8,15 +8,10 @@ a process of its own (`costs/guarded.py`).
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, Hashable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Hashable, List, Mapping, Optional, Tuple
 
 from placeto_tf.errors import GraphError
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.attr_value_pb2 import AttrValue
-  from tensorflow.core.framework.function_pb2 import FunctionDef, FunctionDefLibrary
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
-  from tensorflow.core.framework.op_def_pb2 import OpDef
+from placeto_tf.on_use import AttrValue, FunctionDef, FunctionDefLibrary, NodeDef, OpDef
 
 REF = 100  # the DataType of a reference is the value's DataType plus 100, as in types.proto
 MAX_ARGUMENTS = 1 << 20  # in- or outputs of one op; more is a corrupt file

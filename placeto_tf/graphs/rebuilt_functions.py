@@ -6,17 +6,13 @@ captures, the outputs and the calling convention of the original.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Set
+from typing import Any, Dict, Mapping, Optional, Sequence, Set
 
 from placeto_tf.graphs.captures import live_variables
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES
 from placeto_tf.graphs.functions import keep_known_classes
 from placeto_tf.graphs.shapes import PLACEHOLDERS
-
-if TYPE_CHECKING:
-  import tensorflow as tf
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.types.experimental import ConcreteFunction
+from placeto_tf.on_use import ConcreteFunction, GraphDef, tf
 
 
 def captures_of(function: ConcreteFunction) -> Dict[str, tf.Tensor]:
@@ -45,7 +41,6 @@ def rebuilt_function(
   Returns:
     The ConcreteFunction, which keeps the variables alive.
   """
-  import tensorflow as tf
   from tensorflow.python.eager.polymorphic_function import concrete_function
   from tensorflow.python.framework import func_graph
 

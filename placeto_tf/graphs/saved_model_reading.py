@@ -7,17 +7,14 @@ directory is executed.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Mapping, Optional, Sequence, Tuple
+from typing import Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import fetches as fetches_lib
 from placeto_tf.graphs import files
 from placeto_tf.graphs.computation_graph import GraphSource
 from placeto_tf.graphs.graph_defs import ReadGraph
-
-if TYPE_CHECKING:
-  from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
-  from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+from placeto_tf.on_use import MetaGraphDef, SavedModel, TensorInfo
 
 FILES = (("saved_model.pb", False), ("saved_model.pbtxt", True))
 DEFAULT_TAGS = ("serve",)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Tuple
+from typing import Any, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.tensor_names import op_of
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.attr_value_pb2 import AttrValue
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
-  from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
+from placeto_tf.on_use import AttrValue, GraphDef, NodeDef, TensorShapeProto
 
 Shape = Optional[Tuple[int, ...]]  # None for unknown rank, -1 for an unknown dimension
 PLACEHOLDERS = ("Placeholder", "PlaceholderV2")

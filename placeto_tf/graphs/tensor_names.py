@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Set, Tuple
+from typing import List, Set, Tuple
 
 from placeto_tf.graphs.computation_graph import CONTROL
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
+from placeto_tf.on_use import NodeDef
 
 Tensor = Tuple[str, int]  # op name and output port
 

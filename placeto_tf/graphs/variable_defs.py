@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict
+from typing import Dict
 
-if TYPE_CHECKING:
-  from tensorflow.core.framework.variable_pb2 import VariableDef
-  from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+from placeto_tf.on_use import MetaGraphDef, VariableDef
 
 
 def variable_defs(meta_graph: MetaGraphDef) -> Dict[str, VariableDef]:

@@ -8,17 +8,15 @@ values, which is added to the graph on the variable's device.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.traversal import reachable
 from placeto_tf.graphs.variable_defs import variable_defs
+from placeto_tf.on_use import tf
 from placeto_tf.ops import FILLS, VARIABLES
-
-if TYPE_CHECKING:
-  import tensorflow as tf
 
 INIT_OPS = ("init", "initialize", "global_variables_initializer")
 _SCALE = 0.05  # positive and small: also good for variances and learning rates
@@ -140,8 +138,6 @@ def needed_by(ops: Sequence[tf.Operation]) -> Set[tf.Operation]:
 
 def _assign_random(tf_graph: tf.Graph, name: str, fed: Dict[tf.Tensor, np.ndarray]) -> tf.Operation:
   """Adds an op that assigns fed values to a variable."""
-  import tensorflow as tf
-
   v1 = tf.compat.v1
   op = tf_graph.get_operation_by_name(name)
   shape = tf.TensorShape(op.get_attr("shape"))

@@ -1,15 +1,7 @@
 """The registry of facts about op types, which all analyses of graphs share; see `OpRule`."""
 
 from placeto_tf.ops import rules as _rules  # registers the rows
-from placeto_tf.ops.op_rule import (
-  VARIABLE,
-  OpRule,
-  Scale,
-  members,
-  registered,
-  rule_of,
-  types_with,
-)
+from placeto_tf.ops.op_rule import VARIABLE, OpRule, Scale, members, registered, rule_of, types_with
 
 __all__ = (
     "FILLS", "OpRule", "QUOTIENTS", "Scale", "VARIABLES", "members", "registered", "rule_of",

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Iterable, List, Mapping, Tuple
+from typing import Any, Iterable, List, Mapping, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError, counted, listed
 from placeto_tf.graphs import tensor_names
 from placeto_tf.graphs.collective_groups import is_member
 from placeto_tf.graphs.computation_graph import shapes_of_interface
-from placeto_tf.graphs.concrete_functions import (
-  concrete_of,
-  is_concrete_function,
-  is_function,
-)
+from placeto_tf.graphs.concrete_functions import concrete_of, is_concrete_function, is_function
 from placeto_tf.graphs.files import format_of
 from placeto_tf.graphs.functions import inline_functions, keep_known_classes
+from placeto_tf.on_use import tf
 from placeto_tf.placements.belonging import check_shapes
 from placeto_tf.placements.node_devices import (
   canonical_devices,
@@ -25,9 +22,6 @@ from placeto_tf.placements.node_devices import (
   place_nodes,
 )
 from placeto_tf.placements.placed_functions import place_function
-
-if TYPE_CHECKING:
-  import tensorflow as tf
 
 
 def apply(
@@ -97,8 +91,6 @@ def _free_functions(graph: tf.Graph, names: Iterable[str]) -> None:
     graph: changed in place.
     names: the devices of the placement.
   """
-  import tensorflow as tf
-
   known, graph_def = list(dict.fromkeys(names)), graph.as_graph_def()
   foreign = [node for function in graph_def.library.function for node in function.node_def
              if node.device and device_names.find_device(known, node.device) is None]

@@ -5,12 +5,13 @@ Works with Keras 2 and Keras 3 without importing either.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import keras_models
+from placeto_tf.on_use import keras, tf
 from placeto_tf.placements.traced_steps import (
   Batch,
   Specs,
@@ -19,10 +20,6 @@ from placeto_tf.placements.traced_steps import (
   component_shapes,
   is_tensor,
 )
-
-if TYPE_CHECKING:
-  import keras
-  import tensorflow as tf
 
 
 def as_batch(data: Any, floatx: str = "float32") -> Batch:
@@ -36,8 +33,6 @@ def as_batch(data: Any, floatx: str = "float32") -> Batch:
   Returns:
     The batch; a tuple if it has several parts.
   """
-  import tensorflow as tf
-
   def convert(value: object) -> Any:
     if value is None or isinstance(value, tf.experimental.Optional):
       return None
@@ -71,8 +66,6 @@ def specs_of(
   Returns:
     The specs, in the batch's nest.
   """
-  import tensorflow as tf
-
   # Tensors of this batch -> the iterator's specs, whose dimensions differ from batch to batch.
   wider = {}
   if element_spec is not None:
@@ -206,8 +199,6 @@ def read_example(
   Raises:
     GraphError: both are given, or the given one leaves specs unknown.
   """
-  import tensorflow as tf
-
   model = step.model
   if data is None and batch_size is None:
     return None

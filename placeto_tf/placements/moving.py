@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import TYPE_CHECKING, Dict, Sequence, Tuple
+from typing import Dict, Sequence, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError, one_line
 from placeto_tf.graphs import captures
-
-if TYPE_CHECKING:
-  import tensorflow as tf
+from placeto_tf.on_use import tf
 
 
 def local_device(device: str) -> str:
@@ -67,8 +65,6 @@ def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Tuple[str, ...]:
 
 
 def _check_devices(wanted: Sequence[str]) -> None:
-  import tensorflow as tf
-
   present = {local_device(device.name) for device in tf.config.list_logical_devices()}
   for device in wanted:
     if local_device(device) not in present:
@@ -79,8 +75,6 @@ def _check_devices(wanted: Sequence[str]) -> None:
 
 def _replace_handle(variable: tf.Variable, device: str) -> tf.Tensor:
   """Gives a variable a resource on another device, with its value; returns the new handle."""
-  import tensorflow as tf
-
   old = variable.handle
   try:
     new = copied(variable, device).handle
@@ -102,8 +96,6 @@ def _replace_handle(variable: tf.Variable, device: str) -> tf.Tensor:
 
 def copied(variable: tf.Variable, device: str) -> tf.Variable:
   """Returns a variable with the same value on another device."""
-  import tensorflow as tf
-
   # Run eagerly, even if the caller is tracing a function.
   with tf.init_scope(), tf.device(device):
     return tf.Variable(

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from placeto_tf.errors import PlacementError, counted, listed, one_line
 from placeto_tf.graphs.captures import Capture, resource_captures
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES, read_concrete_function
 from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.rebuilt_functions import captures_of, rebuilt_function
+from placeto_tf.on_use import ConcreteFunction, GraphDef, tf
 from placeto_tf.placements import moving
 from placeto_tf.placements.node_devices import place_nodes
-
-if TYPE_CHECKING:
-  import tensorflow as tf
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.types.experimental import ConcreteFunction
 
 
 class CapturedVariable(NamedTuple):
@@ -114,8 +110,6 @@ def trial_function(
   Raises:
     PlacementError, GraphError: as `place_function`.
   """
-  import tensorflow as tf
-
   graph_def, devices, by_name = _placed(function, placement)
   # Copies are on the placement's devices, or else on the devices of the original variables.
   captures = captures_of(function)

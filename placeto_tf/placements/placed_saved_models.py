@@ -21,6 +21,7 @@ from placeto_tf.graphs.exported_protos import rewritten_proto
 from placeto_tf.graphs.functions import CALLS, keep_known_classes
 from placeto_tf.graphs.op_defs import OpDefs
 from placeto_tf.graphs.tensor_names import control_inputs, data_inputs, op_of, parse
+from placeto_tf.on_use import tf
 from placeto_tf.placements.node_devices import place_nodes
 from placeto_tf.placements.placement import Placement
 
@@ -177,8 +178,6 @@ def load_placed(directory: Any, tags: Any = None) -> Any:
   Raises:
     GraphError: the directory has no SavedModel, or TensorFlow cannot load it.
   """
-  import tensorflow as tf
-
   path = os.fspath(directory)
   # `DIR` itself is accepted where the model is in DIR/saved_model.
   inner = os.path.join(path, NAME)

@@ -9,16 +9,13 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError, PlacetoError
 from placeto_tf.graphs import concrete_functions, keras_models, shapes
-
-if TYPE_CHECKING:
-  import tensorflow as tf
-  from tensorflow.types.experimental import ConcreteFunction
+from placeto_tf.on_use import ConcreteFunction, tf
 
 Batch = Any  # tensors and other objects, nested as the step takes them
 Specs = Any  # the same nest with a `tf.TypeSpec` for each tensor
@@ -71,7 +68,6 @@ class TracedStep:
     Raises:
       GraphError: the step cannot be traced for such batches.
     """
-    import tensorflow as tf
     from tensorflow.python.autograph.core import ag_ctx
 
     leaves = tf.nest.flatten(specs)
@@ -193,8 +189,6 @@ class FunctionStep(TracedStep):
       TypeError: the function does not take them.
       GraphError: an argument belongs to a distribution strategy.
     """
-    import tensorflow as tf
-
     bound = self._bound(args, kwargs)
     return tf.nest.pack_sequence_as(bound, [
         self._converted(leaf, spec) for leaf, spec in zip(tf.nest.flatten(bound),
@@ -202,8 +196,6 @@ class FunctionStep(TracedStep):
 
   def _wanted(self, bound: Any) -> List[Optional[tf.TypeSpec]]:
     """Returns the spec of the input signature for each leaf of bound arguments, or None."""
-    import tensorflow as tf
-
     found: List[Optional[tf.TypeSpec]] = []
     # A signature covers the positional arguments; missing ones have no spec.
     signature = () if self._input_signature is None else self._input_signature[0]
@@ -214,8 +206,6 @@ class FunctionStep(TracedStep):
     return found + [None] * len(tf.nest.flatten(bound[1]))
 
   def _converted(self, leaf: Any, spec: Optional[tf.TypeSpec] = None) -> Any:
-    import tensorflow as tf
-
     if isinstance(leaf, tf.distribute.DistributedValues) and not isinstance(leaf, tf.Variable):
       raise GraphError(
           f"an argument of the step {self.name!r} is a {type(leaf).__name__} of a distribution "
@@ -233,8 +223,6 @@ class FunctionStep(TracedStep):
 
   def specs(self, batch: Batch) -> Specs:
     """Returns the specs to trace a batch with: of the input signature, or of the batch."""
-    import tensorflow as tf
-
     def spec_of(leaf: Any, wider: Optional[tf.TypeSpec]) -> Any:
       """Returns the spec of a leaf.
 
@@ -256,8 +244,6 @@ class FunctionStep(TracedStep):
 
 def check_eager() -> None:
   """Raises GraphError unless TensorFlow runs eagerly, because a step is called eagerly."""
-  import tensorflow as tf
-
   if not tf.executing_eagerly():
     raise GraphError(
         "a training step is placed and called where TensorFlow runs eagerly, but this is inside of "
@@ -277,16 +263,12 @@ def _batch_size_of(iterator: Any) -> Optional[int]:
 
 def is_tensor(value: object) -> bool:
   """Returns whether a value is an input of a trace: a tensor, or composed of tensors."""
-  import tensorflow as tf
-
   return isinstance(value, tf.Tensor) or (
       hasattr(value, "_type_spec") and not isinstance(value, tf.Variable))
 
 
 def tensors_of(batch: Batch) -> Tuple[Any, ...]:
   """Returns the tensors of a batch, as a trace of the step takes them."""
-  import tensorflow as tf
-
   return tuple(leaf for leaf in tf.nest.flatten(batch) if is_tensor(leaf))
 
 
@@ -300,8 +282,6 @@ def takes(specs: Specs, others: Specs) -> bool:
   Returns:
     True if the nests are equal and each spec of the trace allows the batch's spec.
   """
-  import tensorflow as tf
-
   try:
     tf.nest.assert_same_structure(specs, others)
   except (TypeError, ValueError):
@@ -335,8 +315,6 @@ def opened(specs: Specs, others: Specs) -> Specs:
   Returns:
     The specs with unknown dimensions; unchanged if the nests or ranks differ.
   """
-  import tensorflow as tf
-
   def opened_one(one: Any, other: Any) -> Any:
     both = isinstance(one, tf.TensorSpec) and isinstance(other, tf.TensorSpec)
     if not both or one.shape.rank != other.shape.rank:
@@ -354,8 +332,6 @@ def component_shapes(batch: Batch) -> List[Tuple[int, ...]]:
 
   The result is [] if any dimension is unknown.
   """
-  import tensorflow as tf
-
   found = [
       leaf.shape for leaf in tf.nest.flatten(
           [leaf for leaf in tf.nest.flatten(batch)
@@ -385,8 +361,6 @@ def with_batch(specs: Specs, size: Optional[int], other: Optional[int]) -> Specs
   Returns:
     The specs, in the same nest.
   """
-  import tensorflow as tf
-
   def changed(spec: Any) -> Any:
     if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank or spec.shape[0] != size:
       return spec
@@ -431,8 +405,6 @@ def divided(specs: Specs, size: Optional[int], replicas: int) -> Specs:
   Raises:
     GraphError: the batch size is not known, R does not divide it, or a tensor is not dense.
   """
-  import tensorflow as tf
-
   size = check_divides(size, replicas)
   for spec in tf.nest.flatten(specs):
     if isinstance(spec, tf.TypeSpec) and not isinstance(spec, tf.TensorSpec):

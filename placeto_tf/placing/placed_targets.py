@@ -23,6 +23,7 @@ from placeto_tf.graphs.concrete_functions import (
 from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.loading import load_graph
 from placeto_tf.graphs.rebuilt_functions import rebuilt_function
+from placeto_tf.on_use import tf
 from placeto_tf.placements import Placement, place_function
 from placeto_tf.placements.writing import write_placed
 from placeto_tf.replication.batches import is_spec, split_spec
@@ -78,8 +79,6 @@ def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: An
     return result.placement.apply(replicated.graph.origin.graph_def, **options)
   if files.format_of(target) == "meta_graph_def":
     return _placed_meta_graph(result, replicated, target)
-  import tensorflow as tf
-
   # Place a live graph's MetaGraphDef, which keeps the collections.
   with target.as_default():
     meta_graph = tf.compat.v1.train.export_meta_graph()

@@ -17,10 +17,11 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from placeto_tf.costs import no_side_effects
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError, counted, listed, one_line
+from placeto_tf.on_use import ConcreteFunction, keras, tf
 from placeto_tf.placements import Placement, keras_batches, traced_steps
 from placeto_tf.placements.keras_batches import KerasStep
 from placeto_tf.placements.placed_functions import PlacedFunction, trial_function
@@ -31,10 +32,6 @@ from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.training_plans import Found, Shapes, TrainingPlan
 from placeto_tf.runtime.step_trial import StepTrial, in_turns
-
-if TYPE_CHECKING:
-  import keras
-  from tensorflow.types.experimental import ConcreteFunction
 
 _NO_GAIN = 0.999  # share of the unplaced step time; a plan above it is not timed
 _MOST_SHAPES = 3  # shapes with a trace of their own; one trace serves all others
@@ -267,8 +264,6 @@ class PlacedStep:
 
   def _unplaced(self, function: ConcreteFunction) -> Callable:
     """Returns the unplaced step, compiled by XLA if it was before."""
-    import tensorflow as tf
-
     return tf.function(function, jit_compile=True) if self._compiled else function
 
   def _follow(self, plan: TrainingPlan, specs: Specs, shapes: Shapes) -> BatchStep:
@@ -339,8 +334,6 @@ class PlacedTraining(PlacedStep):
 
   def train_function(self, iterator: Iterator) -> Any:
     """Trains on as many batches as one call by Keras should; returns the logs of the last one."""
-    import tensorflow as tf
-
     logs = None
     for done in range(keras_batches.steps_per_execution(self.model)):
       try:
@@ -489,8 +482,6 @@ def compile_placed(
 
 def _synchronous(function: Callable, tensors: Tuple[Any, ...]) -> Callable[[], None]:
   """Returns a callable that runs one step on a batch and waits until the step has ended."""
-  import tensorflow as tf
-
   def step() -> None:
     function(tensors)
     # Wait, because a function may return before its ops on GPUs have ended.

@@ -20,13 +20,7 @@ from placeto_tf.placing.config import AUTO, DEFAULT_MAX_SECONDS, PlacingConfig
 from placeto_tf.placing.observing import SILENT, Observer
 from placeto_tf.placing.registry import DATA_PARALLEL
 from placeto_tf.placing.replica_candidates import Candidate, is_live, search_replicas, worth_trying
-from placeto_tf.placing.result import (
-  Baseline,
-  PlacingResult,
-  ReplicaRow,
-  Replication,
-  check_fits,
-)
+from placeto_tf.placing.result import Baseline, PlacingResult, ReplicaRow, Replication, check_fits
 from placeto_tf.problem.candidates import compute_devices, fallback_devices
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication import ReplicaSource, ReplicatedGraph, data_parallel, replicated_costs

@@ -19,13 +19,7 @@ from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placements import Placement
 from placeto_tf.placing import placed_targets, tables
 from placeto_tf.placing.config import PlacingConfig
-from placeto_tf.placing.explaining import (
-  Explanation,
-  WhatIf,
-  explain,
-  small_step,
-  what_if,
-)
+from placeto_tf.placing.explaining import Explanation, WhatIf, explain, small_step, what_if
 from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.problem.candidates import bytes_at_peaks, on_one_device
 from placeto_tf.problem.host_options import hosts_of

@@ -29,6 +29,7 @@ from placeto_tf.clusters.pins import narrowed_by_pins
 from placeto_tf.costs import OpCosts
 from placeto_tf.errors import SetupError
 from placeto_tf.graphs import ComputationGraph
+from placeto_tf.on_use import tf
 from placeto_tf.placing import registry
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.problem.budget import Budget
@@ -161,7 +162,6 @@ def run(
 
 def _check_settings(method: str) -> None:
   """Raises SetupError if networks compute something else in this program, or here, or fail."""
-  import tensorflow as tf
   from tensorflow.python.eager import context
   from tensorflow.python.framework import ops
 

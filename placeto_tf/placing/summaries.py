@@ -15,6 +15,7 @@ import struct
 import time
 from typing import Any
 
+from placeto_tf.on_use import tf
 from placeto_tf.placing import tables
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -27,8 +28,6 @@ class Events:
 
   def __init__(self, directory: str):
     """Opens the file, in a directory that need not exist."""
-    import tensorflow as tf
-
     self._written = 0  # improvements of the history
     with tf.Graph().as_default():  # the writer refuses eager mode, though it runs no op
       self._writer = tf.compat.v1.summary.FileWriter(
@@ -54,7 +53,6 @@ class Events:
 
   def finish(self, result: PlacingResult) -> None:
     """Writes the end of the curve, the picture and the placed graph."""
-    import tensorflow as tf
     from tensorboard.backend import process_graph
 
     # The last point extends the curve to the end of the search, so that it shows its length.
@@ -74,7 +72,5 @@ class Events:
 
   def _write(self, step: int, **value: Any) -> None:
     """Adds a summary of one value."""
-    import tensorflow as tf
-
     summary = tf.compat.v1.Summary
     self._writer.add_summary(summary(value=[summary.Value(**value)]), step)

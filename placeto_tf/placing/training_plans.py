@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from placeto_tf.clusters import device_names
 from placeto_tf.clusters.cluster import Cluster
@@ -17,6 +17,7 @@ from placeto_tf.costs import estimate_costs
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import ClusterError, GraphError, PlacementError, counted, listed
 from placeto_tf.graphs import ComputationGraph, analysis_graph_def, keras_models, load_graph
+from placeto_tf.on_use import ConcreteFunction, keras, tf
 from placeto_tf.placements import Placement, keras_batches, place_function, traced_steps
 from placeto_tf.placements.following import placed_alike
 from placeto_tf.placements.keras_batches import KerasStep
@@ -31,10 +32,6 @@ from placeto_tf.placing.run import place
 from placeto_tf.replication import ReplicaSource, ReplicatedGraph, replicated_costs
 from placeto_tf.replication.reloading import check_shapes
 from placeto_tf.simulation import SimulationResult, Simulator, timeline
-
-if TYPE_CHECKING:
-  import keras
-  from tensorflow.types.experimental import ConcreteFunction
 
 _FIRST = "replica_0/"  # begins the names of replica 0's ops
 _ENOUGH = 0.9  # least share of ops with known names in another trace of the same step
@@ -435,8 +432,6 @@ def loaded(placement: Found, options: Mapping[str, Any]) -> Optional[Placement]:
 
 def check_devices(cluster: Cluster) -> None:
   """Raises ClusterError where this process lacks a device of a cluster."""
-  import tensorflow as tf
-
   present = [device.name for device in tf.config.list_logical_devices()]
   # Compare canonical names.
   if any(device_names.find_device(present, name) is None for name in cluster.device_names):

@@ -14,6 +14,7 @@ from placeto_tf.errors import listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.tensor_names import op_of
 from placeto_tf.graphs.variables import INIT_OPS
+from placeto_tf.on_use import tf
 from placeto_tf.placements.writing import placed_name
 
 _MOST_FETCHES = 8
@@ -136,8 +137,6 @@ def _feeds(graph: ComputationGraph) -> List[str]:
 
 def _call(graph: ComputationGraph) -> str:
   """Returns a call of the placed signature of a SavedModel."""
-  import tensorflow as tf
-
   source = graph.origin
   fetched = set(graph.fetches)
   # Choose the signature with most fetched tensors; among equal ones, the last by name.

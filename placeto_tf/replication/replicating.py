@@ -43,20 +43,10 @@ from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow, closure
 from placeto_tf.replication.local_copies import add_local_copies
 from placeto_tf.replication.mirroring import Plan, find_mirrors
-from placeto_tf.replication.op_partition import (
-  OpPartition,
-  outputs_of_fetched_ops,
-  partition_ops,
-)
+from placeto_tf.replication.op_partition import OpPartition, outputs_of_fetched_ops, partition_ops
 from placeto_tf.replication.propagation import Propagated, propagate
 from placeto_tf.replication.rebatching import baked_in, rebatched
-from placeto_tf.replication.reloading import (
-  at_batch,
-  check_shapes,
-  frozen,
-  reloaded,
-  unknown_batch,
-)
+from placeto_tf.replication.reloading import at_batch, check_shapes, frozen, reloaded, unknown_batch
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 from placeto_tf.replication.scaling import ODD, Scaling
 from placeto_tf.replication.sparse_updates import sparse_updates

@@ -19,6 +19,7 @@ from typing import Optional, Tuple
 from placeto_tf.errors import GraphError, ReplicaMismatchError, counted, listed, one_line
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.on_use import tf
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import SYNCHRONIZED, replicate, with_order
@@ -114,8 +115,6 @@ def _compare(
     graph: ComputationGraph, replicated: ReplicatedGraph, steps: int, started: float,
     time_limit_s: float, seed: int) -> TrainingComparison:
   """Compares as `compare_training`; raises NotRunnable where that cannot be run."""
-  import tensorflow as tf
-
   # Own statistics differ from the whole batch's, so the synchronized form is compared.
   own = bool(replicated.own_statistics)
   try:
@@ -162,8 +161,6 @@ def _run_own(
   One step of any examples shows that these replicas run. One more step, in which all replicas have
   the same examples, is compared: their statistics are those of the whole batch.
   """
-  import tensorflow as tf
-
   try:
     with fault_of_replicas(), contextlib.closing(TrainedPair(graph, replicated)) as alone:
       alone.begin(seed)

@@ -16,16 +16,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Callable, Iterator, List, Sequence, Tuple
+from typing import Callable, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
+from placeto_tf.on_use import tf
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.workers import Runtime
-
-if TYPE_CHECKING:
-  import tensorflow as tf
 
 SMALL_BYTES, LARGE_BYTES = 64, 1 << 20
 _HOPS = 40
@@ -83,8 +81,6 @@ class Bench:
       self, build: Callable[[], tf.Operation]
   ) -> Iterator[Tuple[session_lib.BoundedSession, tf.Operation]]:
     """Gives a session on a small graph, and the op to run."""
-    import tensorflow as tf
-
     graph = tf.Graph()
     with graph.as_default():
       fetch = build()
@@ -141,8 +137,6 @@ def op_overhead_us(bench: Bench, device: str) -> float:
 
 def _chain(here: str, there: str, size: int, length: int) -> tf.Operation:
   """Makes ops that take turns on two devices; each makes a new tensor, as a kernel does."""
-  import tensorflow as tf
-
   with tf.device(here):
     value = tf.fill([size // 4], 1.0)  # of 4 bytes each
   for hop in range(length):
@@ -153,8 +147,6 @@ def _chain(here: str, there: str, size: int, length: int) -> tf.Operation:
 
 def _work(device: str) -> tf.Operation:
   """Makes a chain of ops that keeps a device busy for longer than the tensors take to be sent."""
-  import tensorflow as tf
-
   with tf.device(device):
     value = tf.fill([256, 256], 1 / 256)  # which its square is again
     for _ in range(_WORK):
@@ -167,8 +159,6 @@ def _stream(source: str, target: str, size: int, worker: str, sending: bool) -> 
 
   A sender works after it has made and sent them, so that the target has time to receive them.
   """
-  import tensorflow as tf
-
   with tf.device(source):
     made = [tf.fill([size // 4], float(k)) for k in range(_SENT[size])]
   # A busy receiver works from the start, while tensors arrive.

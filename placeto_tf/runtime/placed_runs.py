@@ -11,7 +11,7 @@ and it is not simulated. So a placeholder on a CPU gets a constant beside it, wh
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Dict, Mapping
+from typing import Any, Dict, Mapping
 
 import numpy as np
 
@@ -22,12 +22,10 @@ from placeto_tf.graphs import shapes, variables
 from placeto_tf.graphs.colocation import RESOURCE
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.tensor_names import control_inputs
+from placeto_tf.on_use import GraphDef, tf
 from placeto_tf.placements import Placement
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime.workers import Runtime
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.graph_pb2 import GraphDef
 
 # A copy that newer TensorFlow makes of a small constant for each device that reads it.
 _REPLICA = "/replicate/"
@@ -49,8 +47,6 @@ def feed_values(
   Raises:
     MeasurementError: the graph cannot be run, or the feeds are not for this graph.
   """
-  import tensorflow as tf
-
   if graph.source is None or graph.source.graph_def is None:
     raise MeasurementError(
         "the graph cannot be run: it has costs but no ops that TensorFlow knows; give the graph "
@@ -73,8 +69,6 @@ def hold(graph_def: GraphDef, values: Mapping[str, np.ndarray]) -> Dict[str, np.
   Returns:
     The values that are still to be fed: those on GPUs, and those of ops that are no placeholders.
   """
-  import tensorflow as tf
-
   left, taken = dict(values), {node.name for node in graph_def.node}
   if sum(value.nbytes for value in values.values()) > _MOST_BYTES:
     return left
@@ -120,8 +114,6 @@ class PlacedRun(session_lib.BoundedSession):
       config: ConfigProto of the session; by default one that runs the graph exactly as placed.
       timeout_seconds: of one step.
     """
-    import tensorflow as tf
-
     self.graph, self.placement = graph, placement
     self.wanted = {op: devices[placement[op]] for op in graph.op_names}
     mapped = Placement(

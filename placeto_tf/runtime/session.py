@@ -10,14 +10,11 @@ swapped kernels, and so the last bits of results, depend on the placement. Setti
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Dict, Optional, Set
+from typing import Any, Dict, Optional, Set
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
-
-if TYPE_CHECKING:
-  import tensorflow as tf
-  from tensorflow.core.protobuf.config_pb2 import ConfigProto, RunMetadata, RunOptions
+from placeto_tf.on_use import ConfigProto, RunMetadata, RunOptions, tf
 
 
 class BoundedSession:
@@ -32,8 +29,6 @@ class BoundedSession:
       config: its other options.
       timeout_seconds: of a run.
     """
-    import tensorflow as tf
-
     self._timeout_ms = config.operation_timeout_in_ms = int(timeout_seconds * 1e3)
     self._session = tf.compat.v1.Session(target, graph=tf_graph, config=config)
 
@@ -46,8 +41,6 @@ class BoundedSession:
     Returns:
       The seconds that the run took.
     """
-    import tensorflow as tf
-
     options = tf.compat.v1.RunOptions()
     started = time.perf_counter()
     self._run(fetches, feeds, options)
@@ -62,8 +55,6 @@ class BoundedSession:
     Returns:
       The RunMetadata.
     """
-    import tensorflow as tf
-
     metadata = tf.compat.v1.RunMetadata()
     self._run(fetches, feeds, trace_options(), metadata)
     return metadata
@@ -107,8 +98,6 @@ def session_config(*, num_cpus: int = 1) -> ConfigProto:
   Returns:
     The configuration.
   """
-  import tensorflow as tf
-
   v1 = tf.compat.v1
   config = v1.ConfigProto(
       device_count={"CPU": num_cpus},
@@ -131,8 +120,6 @@ def swaps_kernels() -> bool:
 
 def trace_options() -> RunOptions:
   """Returns RunOptions with which a run records its nodes and its partition graphs."""
-  import tensorflow as tf
-
   return tf.compat.v1.RunOptions(
       trace_level=tf.compat.v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
 

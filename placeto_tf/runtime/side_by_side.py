@@ -21,6 +21,7 @@ import numpy as np
 
 from placeto_tf.errors import GraphError, ReplicaMismatchError, listed, one_line
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.on_use import tf
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.runtime.compared_examples import ComparedExamples
 from placeto_tf.runtime.tensor_differences import (
@@ -39,8 +40,6 @@ _NOISE_FACTOR = 20.0  # largest harmless difference, relative to the measured ef
 @contextlib.contextmanager
 def fault_of_replicas() -> Iterator[None]:
   """Raises TensorFlow's errors as faults of the replicas, whose graph has done the same step."""
-  import tensorflow as tf
-
   try:
     yield
   except tf.errors.DeadlineExceededError:
@@ -107,8 +106,6 @@ class SideBySide:
       deadline: when it ends.
       measures: whether the effect of roundings is measured where a difference is larger than them.
     """
-    import tensorflow as tf
-
     while True:
       try:
         self._run(steps, started, deadline)
@@ -139,8 +136,6 @@ class SideBySide:
 
   def _run(self, steps: int, started: float, deadline: float) -> None:
     """Runs steps from the first values; ends early if numbers overflow or time is over."""
-    import tensorflow as tf
-
     self.overflow_step, self.wrong, self.blind = None, [], False
     largest, done = 0.0, 0
     try:
@@ -199,8 +194,6 @@ class SideBySide:
 
   def _step(self, step: int, deadline: float) -> Optional[List[SeenDifference]]:
     """Runs one step and returns the differences; None for a step that does not count."""
-    import tensorflow as tf
-
     pair, is_other = self.pair, self._examples.is_other(step)
     feed = self._examples.feed(step)
     try:
@@ -253,8 +246,6 @@ def train_side_by_side(
     ReplicaMismatchError: a variable or fetch differs by more than rounding.
     NotRunnable: the graph cannot be trained here.
   """
-  import tensorflow as tf
-
   double, lacking = None, ""
   try:
     double = SideBySide(graph, replicated, seed, True, repeated)

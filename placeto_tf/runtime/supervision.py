@@ -10,6 +10,7 @@ import time
 from typing import Iterator
 
 from placeto_tf.errors import MeasurementError, one_line
+from placeto_tf.on_use import tf
 from placeto_tf.runtime.workers import Runtime
 
 # A broken connection shows before the end of a killed worker's process, which names the cause.
@@ -29,8 +30,6 @@ def named_failures(runtime: Runtime) -> Iterator[None]:
   Raises:
     MeasurementError: a worker was lost or hangs, or TensorFlow failed.
   """
-  import tensorflow as tf
-
   try:
     yield
   except KeyboardInterrupt:  # no work may go on in the background

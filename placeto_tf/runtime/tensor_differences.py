@@ -6,12 +6,10 @@ differ only little.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-  from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike
 
 # Relative to the largest element of a tensor, by bits of its type.
 _TOLERANCE = {64: 1e-7, 32: 1e-4}

@@ -6,7 +6,7 @@ import math
 import re
 import time
 import zlib
-from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -16,13 +16,9 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES
 from placeto_tf.graphs.tensor_names import control_inputs, data_inputs
 from placeto_tf.graphs.variables import fills, initializers
+from placeto_tf.on_use import GraphDef, NodeDef, tf
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.reloading import frozen
-
-if TYPE_CHECKING:
-  import tensorflow as tf
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _REPLICA = re.compile(r"^replica_\d+(_\d+)?/")
 _LONG_S = 1e6  # as long as no limit
@@ -69,8 +65,6 @@ class TrainableGraph:
       NotRunnable: the graph cannot be run so.
       GraphError: TensorFlow cannot import it.
     """
-    import tensorflow as tf
-
     self.captured, self.given, self.tables = _captured(graph)
     self.graph = graph = frozen(graph)
     # Work on a copy, because the given graph must not change.
@@ -107,8 +101,6 @@ class TrainableGraph:
 
   def open(self, *, initialises: bool) -> None:
     """Begins a session; initialises its variables, unless a live function has or they are set."""
-    import tensorflow as tf
-
     # A session has its own lookup tables, also where variables have their values already.
     find = initializers if initialises and not self.captured else fills
     init, fed = find(self.graph, self.tf_graph)
@@ -127,8 +119,6 @@ class TrainableGraph:
 
   def add(self, names: Iterable[str]) -> None:
     """Adds ops that read and write variables."""
-    import tensorflow as tf
-
     with self.tf_graph.as_default(), tf.device(None):
       for name in names:
         op = self.tf_graph.get_operation_by_name(name)
@@ -178,8 +168,6 @@ class TrainableGraph:
     Raises:
       DeadlineExceededError: it was not done by the deadline (of the monotonic clock).
     """
-    import tensorflow as tf
-
     self._set_random_ops(otherwise)
     left_s = deadline - time.monotonic()
     if left_s <= 0.0:  # the least time-out of a session is 1 ms, enough for a small step
@@ -236,8 +224,6 @@ def _make_table(
   Raises:
     NotRunnable: no lookup of scalars reads it, so it may be another resource.
   """
-  import tensorflow as tf
-
   node = next(each for each in graph_def.node if each.name == name)
   lookup = next((each for each in graph_def.node if each.op == "LookupTableFindV2"
                  and each.input[0].partition(":")[0] == name), None)
@@ -297,8 +283,6 @@ def _stand_in(graph_def: GraphDef, node: NodeDef, needed: bool) -> None:
 
 def _lift(graph_def: GraphDef, types: Mapping[tf.DType, tf.DType]) -> None:
   """Replaces types of numbers by wider ones (type -> wider type), in functions, too."""
-  import tensorflow as tf
-
   lifted = {one.as_datatype_enum: other.as_datatype_enum for one, other in types.items()}
   for function in graph_def.library.function:
     for arg in (*function.signature.input_arg, *function.signature.output_arg):
@@ -319,8 +303,6 @@ def _lift(graph_def: GraphDef, types: Mapping[tf.DType, tf.DType]) -> None:
 
 def _fixed_random(graph_def: GraphDef, name: str, kind: str, dtype: int, after: str) -> str:
   """Adds ops that give the fixed number of a random op; `after`: in whose loop or branch."""
-  import tensorflow as tf
-
   handle, read, share, value = (
       graph_def.node.add(name=name + part, op=op, input=[f"^{after}"])
       for part, op in ((_FIXED_HANDLE, "VarHandleOp"), ("/fixed_random/read", "ReadVariableOp"),

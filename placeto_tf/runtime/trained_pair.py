@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 
 from placeto_tf.errors import GraphError, ReplicaMismatchError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.loops import PASSING
+from placeto_tf.on_use import tf
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
@@ -23,9 +24,6 @@ from placeto_tf.runtime.tensor_differences import (
 )
 from placeto_tf.runtime.trainable_graph import NotCompared, NotRunnable, TrainableGraph
 from placeto_tf.runtime.training_memory import check_memory
-
-if TYPE_CHECKING:
-  import tensorflow as tf
 
 
 class TrainedPair:
@@ -187,8 +185,6 @@ def _is_generator(graph: ComputationGraph, name: str) -> bool:
 
 def _updated(graph: ComputationGraph, tf_graph: tf.Graph) -> Set[str]:
   """Returns the variables that an op of the step changes, in branches and loops, too."""
-  import tensorflow as tf
-
   found = set()
   for name, kind in zip(graph.op_names, graph.op_types):
     if not op_roles.is_update(kind):

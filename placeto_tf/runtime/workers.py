@@ -23,6 +23,7 @@ from typing import BinaryIO, List, Optional, Sequence, Tuple, TypeVar
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import MeasurementError
+from placeto_tf.on_use import tf
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime import worker as worker_lib
 
@@ -295,8 +296,6 @@ def make_runtime(cluster: Cluster, workers: Sequence[str] = ()) -> Runtime:
 def _list_devices(
     target: str, timeout_seconds: float, remedy: str, num_cpus: int = 1) -> Tuple[str, ...]:
   """Returns the canonical names of a session's devices, without those of XLA."""
-  import tensorflow as tf
-
   config = session_lib.session_config(num_cpus=num_cpus)
   config.operation_timeout_in_ms = int(timeout_seconds * 1e3)
   try:

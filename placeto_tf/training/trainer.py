@@ -14,12 +14,7 @@ import tensorflow as tf
 
 from placeto_tf.errors import PlacetoError
 from placeto_tf.files import outputs
-from placeto_tf.problem.executors import (
-  CALLS_A_CORE,
-  Executor,
-  InProcess,
-  executor_at,
-)
+from placeto_tf.problem.executors import CALLS_A_CORE, Executor, InProcess, executor_at
 from placeto_tf.training import runs
 from placeto_tf.training.checkpoints import Checkpoints
 from placeto_tf.training.collecting import Collecting

@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.errors import GraphError
+from placeto_tf.on_use import tf
 from placeto_tf.zoo import families, training
 from placeto_tf.zoo.zoo_graph import ZooGraph
-
-if TYPE_CHECKING:
-  import tensorflow as tf
 
 _MODULES = (
     "amoebanet", "bert", "enas", "gnmt", "image_models", "nmt", "recommender", "rnnlm",
@@ -165,8 +163,6 @@ def build(spec: str) -> ZooGraph:
     GraphError: the spec is wrong, see `resolve`.
     SetupError: an image model needs the legacy Keras, which is not installed.
   """
-  import tensorflow as tf
-
   name, values = resolve(spec)
   function, _ = _ENTRIES[name]
   arguments = {key: value for key, value in values.items() if key not in _COMMON}

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence
 
+from placeto_tf.on_use import tf
 from placeto_tf.zoo.zoo_graph import TRAIN_OP
-
-if TYPE_CHECKING:
-  import tensorflow as tf
 
 # Name -> the optimizer, from the module `tf.compat.v1.train`. Learning rates are those of common
 # recipes; a placement does not depend on them.
@@ -65,8 +63,6 @@ def add_training(
   Returns:
     The train op, also in the collection `TRAIN_OP`.
   """
-  import tensorflow as tf
-
   v1 = tf.compat.v1
   with v1.name_scope("optimizer"):
     trainer = OPTIMIZERS[optimizer](v1.train)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Tuple
+from typing import Tuple
 
-if TYPE_CHECKING:
-  import tensorflow as tf
-  from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+from placeto_tf.on_use import MetaGraphDef, tf
 
 TRAIN_OP = "train_op"  # tf.compat.v1.GraphKeys.TRAIN_OP; grappler finds its fetches there
 
@@ -40,7 +38,5 @@ class ZooGraph:
 
   def meta_graph_def(self) -> MetaGraphDef:
     """Returns the MetaGraphDef: the whole graph, its variables and the collection `train_op`."""
-    import tensorflow as tf
-
     with self.graph.as_default():  # the exporter refuses to work while execution is eager
       return tf.compat.v1.train.export_meta_graph()

@@ -10,13 +10,7 @@
   placeto_paper_random     the published process with devices sampled uniformly, for comparison
 """
 
-from placeto_tf.problem.method import (
-    Kind,
-    Method,
-    Weights,
-    WithoutWeights,
-    deferred,
-)
+from placeto_tf.problem.method import Kind, Method, Weights, WithoutWeights, deferred
 
 _PLACERS = "placeto_tf.policies.placeto.placers"
 _PUBLISHED = "placeto_tf.policies.placeto.published.search"

@@ -18,13 +18,7 @@ from typing import Optional, Sequence
 
 from placeto_tf.encoding import derived
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.environments.visit_environment import (
-  CURRENT,
-  GRAPH,
-  PLACEMENT,
-  START,
-  VISITED,
-)
+from placeto_tf.environments.visit_environment import CURRENT, GRAPH, PLACEMENT, START, VISITED
 from placeto_tf.errors import check_one_of
 from placeto_tf.policies.layers import Seeds, dense
 from placeto_tf.policies.placeto.published import embedding as embedding_lib
