@@ -5,8 +5,8 @@ wrong for its own cost model or cannot know:
   - It counts 64 cores per GPU multiprocessor from compute capability 6 on, and no tensor cores.
     Multiprocessors that do more are counted as several.
   - It counts one flop per cycle for a CPU core, whatever its vector units.
-  - It knows neither links nor efficiency. These are taken from the preset of the same generation,
-    with PCIe between GPUs, because TensorFlow does not tell where NVLink is.
+  - It knows neither links nor efficiency. These are taken from the preset of the same model, or else
+    of the same generation, with PCIe between GPUs, because TensorFlow does not tell where NVLink is.
 Logical CPU devices share the cores: each device has all cores, and an op that begins while another
 device computes takes longer in proportion to the sharing. So several devices only use the time in
 which one device leaves cores idle.
@@ -36,6 +36,7 @@ _WORTH_SINCE = ((8, 6), 2)
 # The first compute capability that the preset does not describe.
 _GENERATIONS = (((6, 0), "k80"), ((7, 0), "p100"), ((8, 0), "v100"), ((9, 0), "a100"))
 _NEWEST = "h100"
+_MODELS = {preset.device.properties["model"]: preset for preset in presets.PRESETS.values()}
 # Flops per cycle in float32: fused multiply-adds on two vector units.
 _FLOPS_OF_FLAG = (("avx512f", 64), ("avx2", 32), ("avx", 16))
 _FLOPS_WITHOUT_FLAG = 16  # two units of four lanes (SSE, NEON)
@@ -132,15 +133,16 @@ def _grappler_devices() -> List[DeviceProperties]:
 
 
 def _gpu(name: str, properties: DeviceProperties) -> Tuple[Device, presets.Preset]:
-  """Returns a GPU with the properties found, and the preset of its generation."""
+  """Returns a GPU with the properties found, and the preset of its model or generation."""
   capability = _capability(properties.environment.get("architecture", ""))
   # The first generation whose limit is above the capability.
-  preset = presets.PRESETS[next(
+  own = _MODELS.get(properties.model)
+  preset = own or presets.PRESETS[next(
       (known for limit, known in _GENERATIONS if capability < limit), _NEWEST)]
   usual = preset.device
   fields = _fields(properties)
   since, worth = _WORTH_SINCE
-  fields["numCores"] = properties.num_cores * _WORTH.get(
+  fields["numCores"] = usual.properties["numCores"] if own else properties.num_cores * _WORTH.get(
       capability, worth if capability >= since else 1)
   # Some CUDA versions no longer report clocks.
   for field in ("numCores", "frequency", "bandwidth"):

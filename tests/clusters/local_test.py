@@ -10,10 +10,10 @@ from placeto_tf.costs.roofline import peak
 
 
 def _gpu(architecture, **fields):
-  fields = dict(dict(num_cores=80, frequency=1500, bandwidth=900_000_000, memory_size=2**34),
-                **fields)
+  fields = dict(dict(num_cores=80, frequency=1500, bandwidth=900_000_000, memory_size=2**34,
+                     model="GPU 5000"), **fields)
   return device_properties_pb2.DeviceProperties(
-      type="GPU", model="GPU 5000", environment={"architecture": architecture}, **fields)
+      type="GPU", environment={"architecture": architecture}, **fields)
 
 
 def _cpu(**fields):
@@ -50,6 +50,18 @@ def test_gpus_keep_their_properties_and_make_the_cpu_their_host():
 def test_cores_of_a_multiprocessor_follow_the_compute_capability(architecture, cores):
   cluster = described([("/GPU:0", _gpu(architecture))])
   assert peak(cluster.devices[0]).flops_per_us == 80 * cores * 2 * 1500
+
+
+@pytest.mark.parametrize("name", ["k80", "rtxa6000", "t4"])
+def test_a_model_that_is_a_preset_has_the_speed_of_its_preset(name):
+  known = Cluster.parse(f"{name}:1").devices[0]
+  properties = known.properties
+  device = described([("/GPU:0", _gpu(
+      properties["environment"]["architecture"], model=properties["model"],
+      frequency=properties["frequency"]))]).devices[0]
+  assert (device.op_efficiency, device.op_start_us) == (known.op_efficiency, known.op_start_us)
+  assert peak(device).flops_per_us == peak(known).flops_per_us
+  assert device.product_peaks == known.product_peaks
 
 
 @pytest.mark.parametrize("architecture, times, kinds", [
