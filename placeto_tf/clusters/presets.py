@@ -34,12 +34,12 @@ Where the figures come from:
     BERT are of graphs compiled by XLA; the same graphs without XLA took 1.1 times as long (A100,
     float32 without TF32), ResNet-50 v1.5 on V100 1.14 times (float32) and 1.29 times (mixed).
   Other links: three quarters, by assumption, of the rated speed in one direction:
-    PCIe 3/4/5 x16 (15.75, 31.5, 63 GB/s), one NVLink 2 between two V100s (25
-    GB/s), NVLink 3, 4
-    and 5 through NVSwitch (300, 450, 900 GB/s). A preset has NVLink where every card of its name is
+    PCIe 3/4/5 x16 (15.75, 31.5, 63 GB/s), one NVLink 2 between two V100s (25 GB/s), NVLink 3, 4 and
+    5 through NVSwitch (300, 450, 900 GB/s). A preset has NVLink where every card of its name is
     sold with it, so cards whose bridge is an option (RTX 3090, RTX A6000, A100 and H100 for
     PCIe) are PCIe cards here; describe a bridge in a JSON file. Drivers give GeForce cards no
-    direct access to one another, so a transfer crosses the bus twice, at half of its rate.
+    direct access to one another, so a transfer crosses the bus twice: two RTX 4090 reached 15 GB/s
+    each way at once (p2pBandwidthLatencyTest, in docs/results/data/published.csv).
     `calibrate` replaces all of these by measurements.
   Latency: the wait of an op on another device beside the bytes, mostly TensorFlow's own doing.
     The copy waits for an event of the compute stream and is itself a launch (5 us: the launch of a
@@ -98,20 +98,26 @@ _PCIE_K80 = Link(7_600.0, 25.0)
 _P100 = Link(5_900.0, 25.0)
 _PCIE_3 = Link(12_000.0, 25.0)
 _PCIE_4 = Link(24_000.0, 25.0)
-_PCIE_4_STAGED = Link(12_000.0, 35.0)
+_PCIE_4_STAGED = Link(15_000.0, 35.0)
 _PCIE_5 = Link(47_000.0, 25.0)
 _BETWEEN_HOSTS = Link(2_200.0, 90.0)
 _BYTES_PER_US_PER_GBIT = 0.75 * 125.0  # three quarters of the rated rate
 # Card -> "float32" (TF32 from Ampere on) and "half" -> kind of kernel (`OpRule.kind`; with windows
-# of convolutions of stride 1) -> efficiency, us beside the work; see the module.
+# of convolutions of stride 1) -> efficiency, us beside the work; see the module. And card, "" for
+# all -> published steps whose estimates were within 25 % where the fit had not seen the model on
+# the card, of how many.
 with open(os.path.join(os.path.dirname(__file__), "kernels.json"), encoding="utf-8") as _file:
-  KERNELS: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = json.load(_file)
-# Preset -> errors of its training steps, from fit_presets.py and docs/results/h100_kernels.md.
+  KERNELS: Dict[str, Mapping[str, Mapping[str, Sequence[float]]]] = json.load(_file)
+_WITHIN: Mapping[str, Sequence[int]] = KERNELS.pop("held out")  # type: ignore[assignment]
+# Presets without published steps -> what is known of their errors.
 _ACCURACY = {
-    **dict.fromkeys(("k80", "p100", "v100", "a100", "a100_pcie", "rtx3090", "rtxa6000"),
-                    "and six other cards were within 25 % in 20 of 23 published training steps"),
     "h100": "took 0.9 to 1.2 times the estimate in six measured steps",
     "k80_placeto": "is a simulator's; real K80s are up to three times as fast"}
+_FEW_STEPS = 3  # with fewer, the steps of all cards are counted
+# Preset -> bytes/us at which NCCL's ring passes tensors on: over PCIe as DeepBench's NCCL 2 on 2 to
+# 8 cards (K80: M40); over all six NVLinks of a V100, where a copy between two takes one; 208
+# between A100s (NVIDIA/nccl-tests issue 178).
+_ALL_REDUCE = {"k80": 6_000.0, "p100": 5_900.0, "v100": 6 * 19_000.0, "a100": 208_000.0}
 _LAUNCH_US = 3.0  # the part of an op's overhead that the driver does under a lock
 
 
@@ -270,17 +276,51 @@ def accuracy(devices: Sequence[Device]) -> str:
   Returns:
     What is known of each kind of device that is no host, by its model.
   """
-  fields = ("efficiency", "op_efficiency", "properties")
   found: Dict[str, None] = {}
   for device in devices:
-    name = next((name for name, preset in PRESETS.items() if all(
-        getattr(preset.device, field) == getattr(device, field) for field in fields)), "")
+    name = _name_of(device)
     if device.type == "GPU":
-      found[f"{name} {_ACCURACY.get(name, 'has no published step')}" if name else (
-          "GPUs that are no preset have not been compared")] = None
+      found[_gpu_accuracy(name)] = None
     elif not device.host:
       found["CPU workers were measured at up to 12 times the estimate"] = None
   return f"Times are estimates: {'; '.join(found)} (calibrate.py measures them)."
+
+
+def all_reduce_bandwidth(devices: Sequence[Device], bandwidth: np.ndarray) -> np.ndarray:
+  """Returns the bandwidth of a ring of NCCL's, which may use several links of a card at once.
+
+  Args:
+    devices: of a cluster.
+    bandwidth: [D, D] bytes/us of its links.
+
+  Returns:
+    [D, D]; links that are no preset's are unchanged.
+  """
+  found, names = bandwidth.copy(), [_name_of(device) for device in devices]
+  for name, rate in _ALL_REDUCE.items():
+    mine = np.array([name == each for each in names])
+    found[np.outer(mine, mine) & (bandwidth == PRESETS[name].peer.bandwidth_bytes_per_us)] = rate
+  return found
+
+
+def _name_of(device: Device) -> str:
+  """Returns the preset of a device, "" for none."""
+  return next((name for name, preset in PRESETS.items() if (
+      preset.device.efficiency, preset.device.op_efficiency, preset.device.properties["model"]) == (
+          device.efficiency, device.op_efficiency, device.properties.get("model"))), "")
+
+
+def _gpu_accuracy(name: str) -> str:
+  """Returns what is known of the errors on a preset, "" for a GPU that is none."""
+  if not name:
+    return "GPUs that are no preset have not been compared"
+  card = "a100" if name == "a100_pcie" else name
+  if card not in _WITHIN:
+    return f"{name} {_ACCURACY.get(name, 'has no published step')}"
+  few = _WITHIN[card][1] < _FEW_STEPS
+  within, count = _WITHIN["" if few else card]
+  return (f"{name}{' and five other cards' * few} {'were' if few else 'was'} within 25 % in {within} "
+          f"of {count} published training steps")
 
 
 def parse(text: str) -> Dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Dict, List, Optional, Set, Tuple, Union
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.presets import all_reduce_bandwidth
 from placeto_tf.costs import estimate_costs
 from placeto_tf.errors import GraphError, PlacementError, ReplicaMismatchError, one_line
 from placeto_tf.placing import registry, running
@@ -256,9 +257,11 @@ def _data_parallel(candidate: Candidate, by_process: bool = False) -> Optional[R
   if candidate.replicas == 1:
     return None
   problem, replicated = candidate.problem, candidate.replicated
-  # With a process for each GPU no launch waits for another GPU's.
-  cluster = dataclasses.replace(
-      problem.cluster, launch_us=0.0 if by_process else problem.cluster.launch_us)
+  cluster = problem.cluster
+  if by_process:  # no launch waits for another GPU's; gradients are summed by NCCL
+    cluster = dataclasses.replace(
+        cluster, launch_us=0.0, bandwidth_bytes_per_us=all_reduce_bandwidth(
+            cluster.devices, cluster.bandwidth_bytes_per_us))
   assert replicated is not None
   devices = compute_devices(problem)[:candidate.replicas]
   # [N] -1: the replica's own device; else the device of an op that has no kernel there.

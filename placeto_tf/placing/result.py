@@ -146,7 +146,8 @@ class Replication:
     not_made: name of a replication strategy -> the reason why it was not tried.
     whole: the given graph, which takes the global batch; None if unknown.
     process_parallel: as `data_parallel`, with a process for each GPU instead of one for all, whose
-      GPUs wait for each other's launches (`Cluster.launch_us`); None if there is no such wait.
+      GPUs wait for each other's launches (`Cluster.launch_us`), and NCCL's bandwidth
+      (`presets.all_reduce_bandwidth`); None if there is no such wait.
   """
 
   chosen: Optional[ReplicatedGraph]

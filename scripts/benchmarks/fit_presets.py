@@ -5,10 +5,15 @@
 Prints the errors; with --write it writes placeto_tf/clusters/kernels.json.
 
 Kernels give each kind an efficiency and a start. Kernels of K80 are those of an M40, kernels of
-Ampere and Ada cards those of an H100. Whole training steps then scale each card's kernels in three
-groups: convolutions of windows 3x3 and 5x5, other convolutions and products, all other kernels. A
-scale is shrunk to the mean of the card's family (`_FAMILIES`), and to 1 where there is none: whole
-steps of the H100 need no scale. Hold-outs leave out all steps of one model on one card.
+Ampere and Ada cards those of an H100. Convolutions whose output has fewer than 2^18 elements
+("few outputs") leave most of a card idle and are left out: training steps have hardly any. Whole
+training steps then scale each card's kernels in three groups: convolutions of windows 3x3 and 5x5,
+other convolutions and products, all other kernels. A scale is shrunk to the mean of the card's
+family (`_FAMILIES`), and to 1 where there is none: whole steps of the H100 need no scale. How far
+they are shrunk (`_WIDTHS`) is chosen by leaving out all steps of one model on one card in turn.
+
+Hold-outs leave out all steps of a model on a card, of a card, or of a source, and choose how far
+scales are shrunk without them, too.
 
 Sources of the rows of docs/results/data/published.csv (values are us; of links, as stated):
   deepbench   baidu-research/DeepBench, results/train/*.xlsx at da81ba78 (cuDNN 5 to 7.6)
@@ -27,9 +32,8 @@ from __future__ import annotations
 import collections
 import functools
 import json
-import math
 import os
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import pandas as pd
@@ -41,7 +45,6 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("records", "docs/results/data/published.csv", "The measurements.")
 flags.DEFINE_string("kernels", "docs/results/data/h100_kernels.json", "Kernels of the H100.")
 flags.DEFINE_bool("write", False, "Whether to write the presets' table.")
-flags.DEFINE_string("page", None, "The page whose tables are printed.")
 
 # Card of the kernels -> float32 and half precision peak in TFLOPS, and 10^9 bytes/s.
 _PEAKS = {"m40": (6.84, 0.0, 288), "p100": (10.6, 0.0, 732), "v100": (15.67, 125.0, 900),
@@ -58,11 +61,13 @@ _MODELS = {
     "resnet50_v1.5": "resnet50:optimizer=sgd", "resnet152": "resnet152:optimizer=sgd",
     "inception_v3": "inception_v3:optimizer=sgd", "alexnet": "alexnet:optimizer=sgd",
     "bert_base": "bert:optimizer=adam", "bert_large": "bert:size=large:optimizer=adam"}
-_SPREAD, _MEANS, _NOISE = 0.25, 0.3, 0.1  # of logarithms: of scales, of families, of steps
+# Widths of logarithms: of a card's scales around its family's, and of the families' around 0.
+_WIDTHS = [(0.15, 0.3), (0.25, 0.3), (0.4, 0.3), (0.15, 0.6), (0.25, 0.6), (0.4, 0.6)]
+_NOISE = 0.1  # the width of steps
 _GRADIENTS = {"forward": "convolution", "input gradient": "gradient of the input",
               "filter gradient": "gradient of the filter"}
 _LAUNCH_US = 5.7  # the least time of a kernel
-_BATCH = 32  # of the graphs; steps of other batches are scaled from it
+_BATCHES = (32, 64)  # of the graphs; work of other batches is on the line through these
 Table = Dict[str, Tuple[float, float]]  # kind of kernel -> efficiency, start in us
 
 
@@ -90,7 +95,8 @@ def kernel_tables(records: pd.DataFrame, h100: Sequence[Mapping[str, Any]]) -> D
 
   times: Dict[str, Dict[str, List[Tuple[float, float]]]] = collections.defaultdict(
       lambda: collections.defaultdict(list))
-  for row in records[records["category"] == "kernel"].to_dict("records"):
+  kernels = records[(records["category"] == "kernel") & (records["note"] != "few outputs")]
+  for row in kernels.to_dict("records"):
     half = row["precision"] == "mixed"
     kind = "product" if row["model"] == "gemm" else _GRADIENTS[row["mode"]]
     if row["model"] != "gemm" and row["size"] in ("1x1", "3x3", "5x5") and row["length"] == "1":
@@ -151,10 +157,11 @@ def _alexnet(batch: int) -> Any:
 
 @functools.cache
 def kernels_of(model: str, length: int) -> pd.DataFrame:
-  """Returns the kernels of a training step of `_BATCH` examples. Args: model, length: of records.
+  """Returns the kernels of a training step. Args: model, length: of records.
 
   Returns:
-    Columns "kind", "flops", "bytes", "runs", "product" and "update", of every op with a kernel.
+    Columns "kind", "runs", "product" and "update" of every op with a kernel; "flops" and "bytes"
+    without examples, and of each example.
   """
   from placeto_tf import graphs
   from placeto_tf.costs.estimate import work_of
@@ -167,15 +174,19 @@ def kernels_of(model: str, length: int) -> pd.DataFrame:
     for name, architecture in (("vgg16", "VGG16"), ("resnet152", "ResNet152")):
       registry.model(name, batch=registry.integer(32), image=registry.integer(224))(
           functools.partial(image_models._classifier, architecture))
-  spec = f"zoo:{_MODELS[model]}:batch={_BATCH}"
-  graph = graphs.load_graph(spec + f":steps={length}" if "bert" in spec else spec)
-  work = work_of(graph)
-  kinds = [(rule_of(op).kind or "element-wise") + (f" {side}x{side}" if side else "")
-           for op, side in zip(graph.op_types, work.windows)]
+  spec = f"zoo:{_MODELS[model]}" + f":steps={length}" * ("bert" in model)
+  # Work is a line over the batch: weights are read once, whatever the batch.
+  graph, larger = (graphs.load_graph(f"{spec}:batch={batch}") for batch in _BATCHES)
+  work, more = work_of(graph), work_of(larger)
   found = pd.DataFrame({
-      "kind": kinds, "flops": work.flops, "bytes": work.moved_bytes,
+      "kind": [(rule_of(op).kind or "element-wise") + (f" {side}x{side}" if side else "")
+               for op, side in zip(graph.op_types, work.windows)],
       "runs": work.launches_on_gpu * work.executions, "product": work.product_types > 0,
       "update": ["Apply" in op for op in graph.op_types]})
+  for name, low, high in (
+      ("flops", work.flops, more.flops), ("bytes", work.moved_bytes, more.moved_bytes)):
+    found[f"{name} of each"] = (high - low) / (_BATCHES[1] - _BATCHES[0])
+    found[name] = low - _BATCHES[0] * found[f"{name} of each"]
   # The zoo's optimizers also run the gradient of the images, which published steps lack.
   used = np.isin(np.arange(graph.num_ops), graph.edge_producers[graph.edge_ports != CONTROL])
   found.loc[~used & (np.array(graph.op_types) == "Conv2DBackpropInput"), "runs"] = 0.0
@@ -191,40 +202,85 @@ def step_us(row: Mapping[str, Any], table: Table, peaks: Tuple[float, float, flo
     peaks: as in `_PEAKS`.
   """
   kernels = kernels_of(row["model"], int(row["length"] or 128))
-  half = row["precision"] == "mixed"
-  many = np.where(kernels["update"], 1.0, float(row["size"]) / _BATCH)
+  half, batch = row["precision"] == "mixed", float(row["size"])
+  flops, moved_bytes = (
+      kernels[name] + batch * kernels[f"{name} of each"] for name in ("flops", "bytes"))
   flops_per_us = np.where(half & kernels["product"], peaks[1], peaks[0]) * 1e6
-  moved_bytes = kernels["bytes"] / np.where(half & ~kernels["update"], 2, 1)
+  moved_bytes /= np.where(half & ~kernels["update"], 2, 1)
   efficiency, start_us = np.array([table[kind] for kind in kernels["kind"]]).T
-  us = (kernels["flops"] / flops_per_us + moved_bytes / peaks[2] / 1e3) * many / efficiency
+  us = (flops / flops_per_us + moved_bytes / peaks[2] / 1e3) / efficiency
   us = kernels["runs"] * np.maximum(us + start_us, _LAUNCH_US)
   return np.bincount(kernels["kind"].map(group), us, minlength=3)
 
 
-def scales_of(steps: Sequence[Tuple[str, str, np.ndarray, float]]) -> Dict[str, np.ndarray]:
+def scales_of(steps: pd.DataFrame, widths: Tuple[float, float]) -> pd.DataFrame:
   """Fits the scales of each card.
 
   Args:
-    steps: card, model, [3] us by group before scaling, measured us.
+    steps: columns "card", "model", 0, 1 and 2 (us by group, before scaling) and "value" (us).
+    widths: one of `_WIDTHS`.
 
   Returns:
-    Card -> [3] factors of efficiencies.
+    [cards, 3] factors of efficiencies.
   """
   from scipy import optimize
 
-  cards = list(_KERNELS_OF)
-  weight = collections.Counter((card, model) for card, model, _, _ in steps)
-  families = np.array([_FAMILIES.get(card, 2) for card in cards])
+  cards, (spread, mean) = list(_KERNELS_OF), widths
+  # Unknowns: logarithms of two families' means [2, 3], then of scales [cards, 3].
+  n = 6 + 3 * len(cards)
+  prior = np.diag([1 / mean] * 6 + [1 / spread] * (n - 6))
+  for i, card in enumerate(cards):
+    if card in _FAMILIES:
+      own, family = 6 + 3 * i + np.arange(3), 3 * _FAMILIES[card] + np.arange(3)
+      prior[own, family] = -1 / spread
+  us, measured_us = steps[[0, 1, 2]].to_numpy(), steps["value"].to_numpy()
+  # [S, 3] the unknowns of each step; steps of one model on one card count as one.
+  index = 6 + 3 * steps["card"].map(cards.index).to_numpy()[:, None] + np.arange(3)
+  noise = _NOISE * steps.groupby(["card", "model"])["value"].transform("size").to_numpy()**0.5
 
   def errors(values: np.ndarray) -> np.ndarray:
-    means, own = values[:6].reshape(2, 3), values[6:].reshape(-1, 3)
-    wrong = [math.log((us * np.exp(-own[cards.index(card)])).sum() / measured_us)
-             / _NOISE / weight[card, model]**0.5 for card, model, us, measured_us in steps]
-    shrunk = own - np.append(means, np.zeros((1, 3)), axis=0)[families]
-    return np.concatenate([(means / _MEANS).ravel(), (shrunk / _SPREAD).ravel(), np.array(wrong)])
+    scaled_us = (us * np.exp(-values[index])).sum(axis=1)
+    return np.append(prior @ values, np.log(scaled_us / measured_us) / noise)
 
-  found = optimize.least_squares(errors, np.zeros(3 * len(cards) + 6)).x[6:].reshape(-1, 3)
-  return dict(zip(cards, np.exp(found)))
+  def slopes(values: np.ndarray) -> np.ndarray:
+    scaled_us = us * np.exp(-values[index])
+    found = np.zeros((len(us), n))
+    np.put_along_axis(
+        found, index, -scaled_us / scaled_us.sum(axis=1, keepdims=True) / noise[:, None], axis=1)
+    return np.append(prior, found, axis=0)
+
+  values = optimize.least_squares(errors, np.zeros(n), slopes).x
+  return pd.DataFrame(np.exp(values[6:].reshape(-1, 3)), index=cards)
+
+
+def speeds(steps: pd.DataFrame, scales: pd.DataFrame) -> np.ndarray:
+  """Returns simulated over measured speed. Args: steps, scales: as in `scales_of`."""
+  us = steps[[0, 1, 2]].to_numpy() / scales.loc[steps["card"]].to_numpy()
+  return steps["value"].to_numpy() / us.sum(axis=1)
+
+
+def held_out(
+    steps: pd.DataFrame, by: Sequence[str], widths: Optional[Tuple[float, float]] = None
+) -> pd.Series:
+  """Returns simulated over measured speed of steps that scales were fitted without.
+
+  Args:
+    steps: as in `scales_of`.
+    by: columns; steps that are equal in these are left out together.
+    widths: of scales; by default they are chosen without the steps, too.
+  """
+  found = pd.Series(0.0, index=steps.index)
+  for _, left in steps.groupby(list(by)):
+    others = steps.drop(left.index)
+    found[left.index] = speeds(left, scales_of(others, widths or chosen(others)))
+  return found
+
+
+def chosen(steps: pd.DataFrame) -> Tuple[float, float]:
+  """Returns the widths whose errors on models left out of a card are least."""
+  by = [steps["card"], steps["model"]]
+  return min(_WIDTHS, key=lambda widths: np.log(
+      held_out(steps, ["card", "model"], widths)).abs().groupby(by).mean().mean())
 
 
 def main() -> None:
@@ -236,42 +292,45 @@ def main() -> None:
   records = pd.read_csv(FLAGS.records, keep_default_na=False)
   with open(FLAGS.kernels, encoding="utf-8") as file:
     tables = kernel_tables(records, json.load(file)["kernels"])
-
-  def peaks_of(card: str) -> Tuple[float, float, float]:
-    device = PRESETS[card].device
-    half = device.product_peaks.get("float16", {"flops_per_us": 0.0})["flops_per_us"]
-    return peak(device).flops_per_us / 1e6, half / 1e6, peak(device).bytes_per_us / 1e3
-
   rows = records.query("category == 'step' and gpus == 1 and mode == 'training'")
-  rows = rows[(rows["precision"] != "mixed") & ~rows["note"].str.contains(
-      "without TF32|odd|no update") & rows["card"].map(lambda card: _SAME.get(card, card)).isin(
-          list(_KERNELS_OF))]
+  rows = rows.assign(card=rows["card"].replace(_SAME))
+  rows = rows[~rows["note"].str.contains("without TF32|odd|no update")
+              & rows["card"].isin(list(_KERNELS_OF)) & rows["model"].isin(list(_MODELS))]
   # Measurements of one step on several machines are one step.
-  names = ["card", "model", "size", "length", "precision", "xla"]
-  rows = rows.groupby(names)["value"].agg(lambda us: float(np.exp(np.log(us).mean())))
-  steps = []
-  for row in rows.reset_index().to_dict("records"):
-    card = _SAME.get(row["card"], row["card"])
-    steps.append((card, row["model"], step_us(
-        row, tables[_KERNELS_OF[card]], peaks_of(row["card"])), row["value"]))
-  scales = scales_of(steps)
-  print(pd.DataFrame(scales).T.round(2))
-  ratios = []
-  for held in sorted({each[:2] for each in steps}):
-    without = scales_of([each for each in steps if each[:2] != held])
-    ratios += [(*held, *(measured_us / (us / each[held[0]]).sum() for each in (without, scales)))
-               for card, model, us, measured_us in steps if (card, model) == held]
-  found = pd.DataFrame(ratios, columns=["card", "model", "held out", "fitted"])
-  print(found.round(2).to_string())
-  for column in ("held out", "fitted"):
-    error = (found[column] - 1).abs()
+  names = ["card", "model", "source", "size", "length", "precision", "xla"]
+  rows = rows.groupby(names)["value"].agg(lambda us: float(np.exp(np.log(us).mean()))).reset_index()
+
+  def groups_us(row: Mapping[str, Any]) -> np.ndarray:
+    device, source = PRESETS[row["card"]].device, _KERNELS_OF[row["card"]]
+    half = device.product_peaks.get("float16", {"flops_per_us": 0.0})["flops_per_us"]
+    table = {**tables[source], **(tables[f"{source} half"] if row["precision"] == "mixed" else {})}
+    return step_us(row, table, (
+        peak(device).flops_per_us / 1e6, half / 1e6, peak(device).bytes_per_us / 1e3))
+
+  steps = rows.join(pd.DataFrame([groups_us(row) for row in rows.to_dict("records")]))
+  mixed = steps["precision"] == "mixed"
+  steps, half_steps = steps[~mixed], steps[mixed]
+  widths = chosen(steps)
+  scales = scales_of(steps, widths)
+  print(f"widths {widths}\n{scales.round(2)}")
+  found = steps[names].assign(fitted=speeds(steps, scales), **{
+      f"without its {' and '.join(by)}": held_out(steps, by)
+      for by in (["model", "card"], ["card"], ["source"])})
+  half_found = half_steps[names].assign(mixed=speeds(half_steps, scales))
+  print(f"{found.round(2).to_string()}\n{half_found.round(2).to_string()}")
+  errors = {column: (table[column] - 1).abs() for table in (found, half_found)
+            for column in table.columns[len(names):]}
+  for column, error in errors.items():
     print(f"{column}: {(error <= 0.25).sum()} of {len(error)} steps within 25 %, "
           f"median error {error.median():.2f}")
   if FLAGS.write:
-    written = {}
+    left = errors["without its model and card"]
+    written: Dict[str, Any] = {"held out": {
+        card: [int((error <= 0.25).sum()), len(error)]
+        for card, error in [("", left), *left.groupby(found["card"])]}}
     for card, source in _KERNELS_OF.items():
       written[card] = {
-          precision: {kind: [round(efficiency * float(scales[card][group(kind)]), 3), start_us]
+          precision: {kind: [round(efficiency * float(scales.loc[card, group(kind)]), 3), start_us]
                       for kind, (efficiency, start_us) in sorted(tables[name].items())}
           for precision, name in (("float32", source), ("half", f"{source} half"))
           if name in tables}

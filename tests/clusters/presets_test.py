@@ -75,12 +75,26 @@ def test_presets_have_the_peaks_of_half_precision_of_the_data_sheets(name):
 
 
 @pytest.mark.parametrize("cluster, words", [
-    ("k80:2+v100:1", "k80 .* 20 of 23 .*; v100 .* 20 of 23"), ("l4:1", "l4 has no published step"),
+    ("k80:2+v100:1", "k80 was .* in 1 of 3 .*; v100 was within 25 % in 9 of 9"),
+    ("rtx3090:2", "rtx3090 and five other cards were .* 20 of 23"), ("a100_pcie:1", "a100_pcie was"),
+    ("l4:1", "l4 has no published step"),
     ("k80_placeto:2", "a simulator's"), ("cpu:2", "estimates: CPU workers were")])
 def test_the_errors_of_estimates_are_said(cluster, words):
   assert re.search(words, presets.accuracy(Cluster.parse(cluster).devices))
   own = dataclasses.replace(Cluster.parse("h100:1").devices[0], efficiency=0.5)
   assert "no preset" in presets.accuracy([own])
+
+
+def test_a_ring_of_nccl_uses_all_links_of_a_card_on_one_host():
+  cluster = Cluster.parse("v100:2x2+t4:1x2")
+  own = cluster.bandwidth_bytes_per_us
+  found = presets.all_reduce_bandwidth(cluster.devices, own)
+  assert own[0, 1] == 19_000 and found[0, 1] == found[1, 0] == 114_000
+  # Other presets, the host and the network between hosts keep their links.
+  v100 = np.array(["V100" in device.properties["model"] for device in cluster.devices])
+  assert np.array_equal(found != own, np.outer(v100, v100) & (own != 2_200))
+  calibrated = np.where(own == 19_000, 40_000.0, own)
+  assert (presets.all_reduce_bandwidth(cluster.devices, calibrated) == calibrated).all()
 
 
 def test_every_host_has_its_devices_and_a_cpu_of_its_own():
