@@ -5,8 +5,9 @@ wrong for its own cost model or cannot know:
   - It counts 64 cores per GPU multiprocessor from compute capability 6 on, and no tensor cores.
     Multiprocessors that do more are counted as several.
   - It counts one flop per cycle for a CPU core, whatever its vector units.
-  - It knows neither links nor efficiency. These are taken from the preset of the same model, or else
-    of the same generation, with PCIe between GPUs, because TensorFlow does not tell where NVLink is.
+  - It knows neither links nor efficiency. These are taken from the preset of the same model, or
+    else of the same generation, with PCIe between GPUs, because TensorFlow does not tell where
+    NVLink is.
 Logical CPU devices share the cores: each device has all cores, and an op that begins while another
 device computes takes longer in proportion to the sharing. So several devices only use the time in
 which one device leaves cores idle.

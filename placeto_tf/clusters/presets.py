@@ -319,8 +319,8 @@ def _gpu_accuracy(name: str) -> str:
     return f"{name} {_ACCURACY.get(name, 'has no published step')}"
   few = _WITHIN[card][1] < _FEW_STEPS
   within, count = _WITHIN["" if few else card]
-  return (f"{name}{' and five other cards' * few} {'were' if few else 'was'} within 25 % in {within} "
-          f"of {count} published training steps")
+  return (f"{name}{' and five other cards were' if few else ' was'} within 25 % in {within} of "
+          f"{count} published training steps")
 
 
 def parse(text: str) -> Dict[str, Any]:
