@@ -19,8 +19,26 @@ NOUNLESS = re.compile(
     r"^(What|Whether|Those|That|How|Which|Where|Who|When|As|One|It|Of|Such|Each|All)\b")
 
 
-def measure(path):
-  """Returns the counts of one file: lines by their kind, and functions by their docstrings."""
+def called_elsewhere(package):
+  """Returns the names that a folder of the package imports, or reads as attributes, from others."""
+  named, defined = (collections.defaultdict(set) for _ in range(2))  # name -> folders
+  for path in package.rglob("*.py"):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+      if isinstance(node, ast.ImportFrom):
+        for alias in node.names:
+          named[alias.name].add(path.parent)
+      elif isinstance(node, ast.Attribute):
+        named[node.attr].add(path.parent)
+      elif isinstance(node, ast.FunctionDef):
+        defined[node.name].add(path.parent)
+  return {name for name, folders in defined.items() if named[name] - folders}
+
+
+def measure(path, shared=frozenset()):
+  """Returns the counts of one file: lines by their kind, and functions by their docstrings.
+
+  Args and Returns are asked of the functions that other folders call (`shared`).
+  """
   text = path.read_text(encoding="utf-8")
   found = collections.Counter()
   docstrings = set()  # numbers of their lines
@@ -35,10 +53,12 @@ def measure(path):
       found["nounless"] += bool(doc and NOUNLESS.match(doc.strip()))
       named = [each for each in node.args.args + node.args.kwonlyargs
                if each.arg not in ("self", "cls")]
-      if len(named) >= 2 and not node.name.startswith("_"):
+      if len(named) >= 2 and not node.name.startswith("_") and node.name in shared:
         found["public"] += 1
         found["args"] += bool(doc and re.search(r"^\s*Args:", doc, re.MULTILINE))
-        found["returns"] += bool(doc and re.search(r"^\s*(Returns|Yields):", doc, re.MULTILINE))
+        nothing = isinstance(node.returns, ast.Constant)  # -> None
+        found["returns"] += nothing or bool(
+            doc and re.search(r"^\s*(Returns|Yields)\b", doc, re.MULTILINE))
   for number, line in enumerate(text.splitlines(), 1):
     line = line.strip()
     if line and number not in docstrings:
@@ -47,14 +67,15 @@ def measure(path):
   return found
 
 
-def total(folder):
+def total(folder, shared=frozenset()):
   """Returns the counts of all files below a folder."""
-  return sum((measure(path) for path in sorted(folder.rglob("*.py"))), collections.Counter())
+  return sum((measure(path, shared) for path in sorted(folder.rglob("*.py"))),
+             collections.Counter())
 
 
 def main():
   """Prints the counts; returns whether a limit is exceeded."""
-  package = total(ROOT / "placeto_tf")
+  package = total(ROOT / "placeto_tf", called_elsewhere(ROOT / "placeto_tf"))
   folders = {path.name: total(path)["code"] for path in (ROOT / "placeto_tf").iterdir()
              if (path / "__init__.py").exists()}
   for name, code in sorted(folders.items(), key=lambda item: -item[1]):

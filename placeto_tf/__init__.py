@@ -14,52 +14,27 @@ from __future__ import annotations
 
 import importlib
 
-from placeto_tf.errors import (
-  ClusterError,
-  CostError,
-  GraphError,
-  MeasurementError,
-  PlacementError,
-  PlacetoError,
-  ReplicaMismatchError,
-  SetupError,
-)
-
 __version__ = "0.2.0"
 
-_HOMES = {
-    "Cluster": "placeto_tf.clusters",
-    "ComputationGraph": "placeto_tf.graphs",
-    "Device": "placeto_tf.clusters",
-    "MeasuredStep": "placeto_tf.runtime.measuring",
-    "OpCosts": "placeto_tf.costs",
-    "Placement": "placeto_tf.placements",
-    "PlacedStep": "placeto_tf.placing.placed_training",
-    "PlacedTraining": "placeto_tf.placing.placed_training",
-    "TrainingPlan": "placeto_tf.placing.training_plans",
-    "PlacingResult": "placeto_tf.placing.result",
-    "TrainingComparison": "placeto_tf.runtime.comparing",
-    "graph_tensor": "placeto_tf.agents",
-    "load_environment": "placeto_tf.agents",
-    "load_policy": "placeto_tf.agents",
-    "run_policy": "placeto_tf.agents",
-    "train": "placeto_tf.agents",
-    "compare_training": "placeto_tf.runtime.comparing",
-    "compile_placed": "placeto_tf.placing.placed_training",
-    "compile_step": "placeto_tf.placing.placed_training",
-    "plan_step": "placeto_tf.placing.training_plans",
-    "plan_training": "placeto_tf.placing.training_plans",
-    "estimate_costs": "placeto_tf.costs",
-    "load_graph": "placeto_tf.graphs",
-    "load_placed": "placeto_tf.placements",
-    "measure": "placeto_tf.runtime.measuring",
-    "place": "placeto_tf.placing.run",
-    "simulate": "placeto_tf.placing.run",
+# Module of placeto_tf -> its public names.
+_PUBLIC = {
+    "agents": "graph_tensor load_environment load_policy run_policy train",
+    "clusters": "Cluster Device",
+    "costs": "OpCosts estimate_costs",
+    "errors": "ClusterError CostError GraphError MeasurementError PlacementError PlacetoError "
+              "ReplicaMismatchError SetupError",
+    "graphs": "ComputationGraph load_graph",
+    "placements": "Placement load_placed",
+    "placing.placed_training": "PlacedStep PlacedTraining compile_placed compile_step",
+    "placing.result": "PlacingResult",
+    "placing.run": "place simulate",
+    "placing.training_plans": "TrainingPlan plan_step plan_training",
+    "runtime.comparing": "TrainingComparison compare_training",
+    "runtime.measuring": "MeasuredStep measure",
 }
+_HOMES = {name: f"placeto_tf.{home}" for home, names in _PUBLIC.items() for name in names.split()}
 
-__all__ = sorted(_HOMES) + [
-    "ClusterError", "CostError", "GraphError", "MeasurementError", "PlacementError", "PlacetoError",
-    "ReplicaMismatchError", "SetupError"]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str):

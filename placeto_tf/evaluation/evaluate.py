@@ -273,10 +273,6 @@ def read_results(path: str) -> pd.DataFrame:
 def read_history(row: Any, out: str) -> np.ndarray:
   """Reads the improvements of a row's run.
 
-  Args:
-    row: of an evaluation.
-    out: its directory.
-
   Returns:
     [K, 3] float64: evaluations, seconds and objective in us at each improvement.
 

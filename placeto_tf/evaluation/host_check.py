@@ -186,15 +186,7 @@ def page(cluster: Cluster, found: pd.DataFrame) -> str:
       found[name].astype(float) for name in ("predicted_us", "measured_us"))
 
   def shown(values: pd.Series, template: str) -> pd.Series:
-    """Formats numbers; unknown numbers are empty texts.
-
-    Args:
-      values: the numbers.
-      template: of each number, for `str.format`.
-
-    Returns:
-      Texts.
-    """
+    """Formats numbers; unknown numbers are empty texts."""
     return values.map(template.format).where(values.notna(), "")
 
   table = pd.DataFrame({

@@ -140,9 +140,6 @@ def replicas_table(rows: pd.DataFrame, out: str) -> str:
   Args:
     rows: of an evaluation.
     out: the evaluation's directory, for the reports.
-
-  Returns:
-    The table, in Markdown.
   """
   rows = _named(rows)
   others = rows[(rows["method"] != REPLICAS) & rows["fits"]]
@@ -193,9 +190,6 @@ def reach_table(rows: pd.DataFrame, out: str, reference: str) -> str:
     rows: of an evaluation.
     out: the evaluation's directory, for the histories.
     reference: one of the methods of the rows.
-
-  Returns:
-    The table, in Markdown.
   """
   rows = _named(rows)
   run = [*CASE, "method", "seed"]

@@ -52,9 +52,6 @@ def read_bytes(
     error_type: raised where the file cannot be read.
     most_bytes: the most that it may hold.
 
-  Returns:
-    The file's content.
-
   Raises:
     error_type: there is no such file, it is not a regular one, too large, or cannot be read.
   """
@@ -83,9 +80,6 @@ def read_text(path: Path, **options: Any) -> str:
   Args:
     path: the file.
     options: of `read_bytes`.
-
-  Returns:
-    The text.
   """
   content = read_bytes(path, **options)
   try:
@@ -126,9 +120,6 @@ def read_json_object(path: Path, **options: Any) -> Dict[str, Any]:
     path: the file.
     options: of `read_json`.
 
-  Returns:
-    The object.
-
   Raises:
     error_type: the file cannot be read, or holds another value.
   """
@@ -165,9 +156,6 @@ def read_arrays(
     most_bytes: of the file, and of all arrays together.
     check: called with (name, array); raises ValueError for an unusable array.
     options: see `read_bytes`.
-
-  Returns:
-    Name -> array.
 
   Raises:
     error_type: it is no archive of arrays, it is damaged, or an array would have to be unpickled.

@@ -175,9 +175,6 @@ def _branches(
     preds: for each branch except the last, the predicate that selects it if no earlier branch is
       selected.
     branches: names and functions.
-
-  Returns:
-    (node, its site) of each new node.
   """
   data, controls = data_inputs(node), control_inputs(node)
   name, device = node.name, node.device

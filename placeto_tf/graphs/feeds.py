@@ -55,9 +55,6 @@ def make_feeds(
       are tensor names, with or without ":0".
     seed: of random values.
 
-  Returns:
-    Tensor name -> value.
-
   Raises:
     MeasurementError: a feed is missing, unknown, of the wrong shape, or of a type without random
       values; or the file cannot be read.

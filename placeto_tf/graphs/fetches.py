@@ -107,9 +107,6 @@ def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
     name: of the op or tensor.
     what: "fetch" or "feed", for the error.
 
-  Returns:
-    The node and its output.
-
   Raises:
     GraphError: the op or tensor does not exist.
   """

@@ -94,9 +94,6 @@ def parse(content: bytes, format: str, text: bool, where: str) -> Message:
     text: whether the content is in text form.
     where: the file's name, for errors.
 
-  Returns:
-    The proto.
-
   Raises:
     GraphError: the content has another format; the message names the format that it seems to have.
   """
@@ -139,10 +136,6 @@ def format_of(proto: object) -> Optional[str]:
 
 def implausible(proto: Message, format: str) -> str:
   """Returns the reason why a proto cannot be of a format.
-
-  Args:
-    proto: the parsed proto.
-    format: one of `FORMATS`, or "saved_model".
 
   Returns:
     A sentence without a full stop, or "" if the proto can be of the format.

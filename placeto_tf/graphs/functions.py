@@ -138,9 +138,6 @@ class Inliner:
       inputs: tensors and control inputs.
       device: of the node.
       **attrs: attributes by field, as in `T=("type", 1)`.
-
-    Returns:
-      The NodeDef.
     """
     node = _new_node()
     node.name, node.op, node.device = name, op, device
@@ -162,10 +159,6 @@ class Inliner:
 
   def prefix(self, site: str, names: Iterable[str]) -> str:
     """Returns the prefix for names of a body's ops: the site's name, unless it causes a clash.
-
-    Args:
-      site: name of the call.
-      names: of the body's ops.
 
     Returns:
       A prefix with which the name of no op is taken.

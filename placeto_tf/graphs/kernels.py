@@ -105,9 +105,6 @@ def _selecting(
   Args:
     node: the NodeDef.
     defaults: attribute -> its value where the node has none.
-
-  Returns:
-    Attribute -> its values.
   """
   attrs, found = node.attr, {}
   # Selectors are kept as well, but only of types that have kernels by now.

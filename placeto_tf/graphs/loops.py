@@ -89,9 +89,6 @@ def loops_of(frames: Frames, trips: Sequence[float]) -> Loops:
   Args:
     frames: of N ops, F frames.
     trips: [F] trip counts.
-
-  Returns:
-    The loops.
   """
   types, parents = frames.types, frames.parents
   executions_of: List[float] = []
@@ -166,9 +163,6 @@ def frames_of(
     nodes: [N] NodeDefs.
     producers, consumers: [E] op indices of edges, back edges left out.
     order: [N] op indices, producers first.
-
-  Returns:
-    The frames.
 
   Raises:
     GraphError: an op has inputs from two frames, or an Exit is outside a loop.

@@ -36,9 +36,6 @@ def made_strings(
     count: how many.
     rng: source of random numbers.
     index_range: gives the range of integers that a tensor holds.
-
-  Returns:
-    The strings.
   """
   keys = table_keys(tensor)
   if keys is not None:

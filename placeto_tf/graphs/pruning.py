@@ -110,9 +110,6 @@ def fed_defaults(
     table: all nodes.
     batch_size: for unknown first dimensions, or None.
     given: op name -> shape from the user.
-
-  Returns:
-    Tensor names.
   """
   found = []
   for name, node in zip(table.names, table.nodes):

@@ -152,9 +152,6 @@ def check_given(
     batch_size: a positive whole number, or None.
     feed_shapes: op or tensor name -> dimensions, or None.
 
-  Returns:
-    Op name -> dimensions.
-
   Raises:
     GraphError: a size is no whole number, or too small.
   """
@@ -179,9 +176,6 @@ def divided(batch: int, replicas: int, of: str = "") -> int:
     batch: examples of all replicas.
     replicas: R.
     of: the end of "the batch of 8 examples", such as " of 'x'", for the message.
-
-  Returns:
-    Examples of one replica.
 
   Raises:
     GraphError: the batch does not divide.

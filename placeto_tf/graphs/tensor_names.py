@@ -37,9 +37,6 @@ def fresh(name: str, taken: Set[str]) -> str:
   Args:
     name: the wanted name.
     taken: all names; changed.
-
-  Returns:
-    The name.
   """
   found, count = name, 0
   while found in taken:

@@ -33,9 +33,6 @@ def reachable(seeds: Iterable[Node], follow: Callable[[Node], Iterable[Node]]) -
   Args:
     seeds: nodes of any kind, such as op indices or names.
     follow: returns the nodes to go on to from a node; none where the search ends.
-
-  Returns:
-    The nodes.
   """
   found = set(seeds)
   stack = list(found)
@@ -110,9 +107,6 @@ def op_on_cycle(num_ops: int, producers: np.ndarray, consumers: np.ndarray) -> i
   Args:
     num_ops: N.
     producers, consumers: [E] op indices, in any order.
-
-  Returns:
-    The op index.
   """
   _, parts = csgraph.connected_components(
       _matrix(num_ops, producers, consumers), connection="strong")

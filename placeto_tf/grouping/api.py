@@ -46,9 +46,6 @@ def group_ops(
     max_groups: at most so many groups.
     method: one of `METHODS`.
 
-  Returns:
-    The grouping.
-
   Raises:
     PlacementError: an unknown method, less than one group, or colocated ops that have no allowed
       device in common.

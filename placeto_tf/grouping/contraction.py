@@ -79,9 +79,6 @@ def contract(
     allowed_ops: [N, D] bool, where each op may run.
     labels: [N] ints; `graph.colocation` contracts ops that must share a device.
 
-  Returns:
-    The contracted graph.
-
   Raises:
     PlacementError: the ops of one label have no device in common.
   """
@@ -170,9 +167,6 @@ def number_groups(labels: np.ndarray, rank: np.ndarray) -> Grouping:
   Args:
     labels: [N] ints, equal for ops of one group.
     rank: [N] position of each op in the topological order.
-
-  Returns:
-    The grouping.
   """
   group = _numbered(labels)
   first = np.full(int(group.max()) + 1, len(labels), dtype=np.int64)

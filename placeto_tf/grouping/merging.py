@@ -43,9 +43,6 @@ class Merger:
     Args:
       node_devices: [M] device of each node.
       num_devices: D.
-
-    Returns:
-      The copy.
     """
     other = copy.copy(self)
     pattern = self.sets.pattern * num_devices + node_devices
@@ -77,9 +74,6 @@ class Merger:
 
   def merge(self, u: int, v: int) -> int:
     """Merges the sets of two different roots with the same pattern.
-
-    Args:
-      u, v: the roots.
 
     Returns:
       The root of the merged set: that of the set with more neighbours.

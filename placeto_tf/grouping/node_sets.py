@@ -48,9 +48,6 @@ class NodeSets(NamedTuple):
 
     Args:
       weight_us, pattern, producers, consumers, traffic_bytes: see `Contraction`.
-
-    Returns:
-      The sets.
     """
     m, f = len(weight_us), len(producers)
     capacity = 8
@@ -77,9 +74,6 @@ def find(sets, node):
   Args:
     sets: the sets.
     node: the node.
-
-  Returns:
-    The root.
   """
   parent = sets.parent
   while parent[node] != node:
@@ -119,15 +113,7 @@ def _place_of(keys, key):
 
 @part
 def edge_of(sets, key):
-  """Looks up the edge of a pair of roots.
-
-  Args:
-    sets: the sets.
-    key: `key_of` the roots.
-
-  Returns:
-    The edge, or NONE.
-  """
+  """Looks up the edge of a pair of roots."""
   at = _place_of(sets.keys, key)
   return sets.edges[at] if sets.keys[at] == key else np.int32(NONE)
 
@@ -209,10 +195,6 @@ def may_merge(sets, u, v, cap_us):
 @part
 def merge(sets, u, v):
   """Merges the sets of two different roots.
-
-  Args:
-    sets: the sets.
-    u, v: the roots.
 
   Returns:
     The root of the merged set: that of the set with more edges.

@@ -86,10 +86,6 @@ def _free_functions(graph: tf.Graph, names: Iterable[str]) -> None:
 
   A function of a graph cannot be changed. So calls get copies of the functions, without the devices
   of the machine for which the graph was built: the ops run where their call was placed.
-
-  Args:
-    graph: changed in place.
-    names: the devices of the placement.
   """
   known, graph_def = list(dict.fromkeys(names)), graph.as_graph_def()
   foreign = [node for function in graph_def.library.function for node in function.node_def

@@ -79,9 +79,6 @@ def verify(
     cluster: the cluster that it was made for.
     costs: the costs that it was made with; None for grappler's estimates.
 
-  Returns:
-    The simulated step.
-
   Raises:
     PlacementError: the graph or a device differs, or a number differs or is missing.
   """

@@ -15,10 +15,6 @@ from placeto_tf.graphs.collective_groups import members_together
 def place_nodes(placement: Mapping[str, str], nodes: Iterable[Any]) -> None:
   """Sets the device of each NodeDef; changes none of them if a node has no device.
 
-  Args:
-    placement: op name -> device name.
-    nodes: NodeDefs, changed in place.
-
   Raises:
     PlacementError: a node has no device, TensorFlow does not know the name of a device, or two
       members of a collective group are on one device.
@@ -34,10 +30,6 @@ def place_nodes(placement: Mapping[str, str], nodes: Iterable[Any]) -> None:
 def check_apart(nodes: Sequence[Any], devices: Sequence[str]) -> None:
   """Refuses a placement with which TensorFlow would wait for ever.
 
-  Args:
-    nodes: NodeDefs.
-    devices: the device of each.
-
   Raises:
     PlacementError: two members of a collective group are on one device.
   """
@@ -52,10 +44,6 @@ def check_apart(nodes: Sequence[Any], devices: Sequence[str]) -> None:
 
 def devices_of(placement: Mapping[str, str], names: Iterable[str]) -> List[str]:
   """Returns the canonical device of each named op.
-
-  Args:
-    placement: op name -> device name.
-    names: of the ops.
 
   Returns:
     The devices as TensorFlow spells them, in the order of the names.

@@ -91,13 +91,6 @@ def serialized(proto: Any, *, text: bool) -> bytes:
 def check_copyable(graph: ComputationGraph, out_dir: str) -> str:
   """Checks that the files of a SavedModel can be copied to a directory.
 
-  Args:
-    graph: read from the SavedModel.
-    out_dir: the directory.
-
-  Returns:
-    The path of the SavedModel.
-
   Raises:
     PlacetoError: the SavedModel is gone, the directory lies in it, or a file of it is a pipe or a
       device.

@@ -197,9 +197,6 @@ class Placement(collections.abc.Mapping):
       cluster: the cluster that it was made for.
       costs: the costs that it was made with; by default grappler's estimates.
 
-    Returns:
-      The simulated step.
-
     Raises:
       PlacementError: graph, fetches, shapes or devices differ, or step time or peak memory differ
         or are missing. The message names the difference. (`load` has compared the digest of all

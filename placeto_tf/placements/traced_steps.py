@@ -45,13 +45,7 @@ class TracedStep:
   def __init__(
       self, name: str, step: Callable[[Batch], Any], owners: Tuple[Any, ...] = (),
       convert: bool = False):
-    """Holds a step.
-
-    Args:
-      name, owners: see the class.
-      step: takes a batch.
-      convert: whether AutoGraph converts the functions that it calls.
-    """
+    """Holds a step."""
     self.name, self.owners, self._step, self._convert = name, owners, step, convert
 
   def trace(self, specs: Specs) -> ConcreteFunction:
@@ -290,9 +284,6 @@ def takes(specs: Specs, others: Specs) -> bool:
   def fits(one: Any, other: Any) -> bool:
     """Returns whether a leaf of the trace allows a leaf of a batch.
 
-    Args:
-      one, other: the leaves.
-
     Returns:
       True for compatible specs, the same object or equal plain values.
     """
@@ -375,9 +366,6 @@ def check_divides(size: Optional[int], replicas: int) -> int:
   Args:
     size: the batch size, None if unknown.
     replicas: R.
-
-  Returns:
-    The batch size.
 
   Raises:
     GraphError: the size is not known, or R does not divide it.

@@ -166,9 +166,6 @@ def as_cluster(cluster: Devices, placement: Optional[Placement] = None) -> Clust
     cluster: a `Cluster`, text for `Cluster.parse`, or None.
     placement: the earlier placement, or None.
 
-  Returns:
-    The cluster.
-
   Raises:
     ClusterError: neither is given, or the text is wrong.
   """

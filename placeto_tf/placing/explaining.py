@@ -90,13 +90,6 @@ def explain(graph: ComputationGraph, simulated: SimulationResult) -> Explanation
   The op before another one on the path is the one for which it waited longest: the producer of its
   last input, or the op before it on its device. A transfer takes from the end of its producer until
   its consumer begins; so it includes the wait for a bus, latencies, packing and unpacking.
-
-  Args:
-    graph: N ops.
-    simulated: the simulated step.
-
-  Returns:
-    The step time by its causes.
   """
   cluster, place, end_us = simulated.cluster, simulated.placement, simulated.end_us
   names = [short_name(name) for name in cluster.device_names]
@@ -290,10 +283,6 @@ def _elsewhere(result: Any, ops: Sequence[int]) -> Dict[str, SimulationResult]:
 
 def small_step(explanation: Explanation, cluster: Cluster) -> str:
   """Returns a remark if several devices cannot speed up a step much, because its kernels are small.
-
-  Args:
-    explanation: of the step.
-    cluster: its devices.
 
   Returns:
     Words for a sentence on the step; "" if launches take less than half of the step, or if there is

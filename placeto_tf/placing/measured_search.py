@@ -73,9 +73,6 @@ def search_measured(
     seed: of the neighbours.
     progress: called after every measurement.
 
-  Returns:
-    The measurements, and the fastest placement.
-
   Raises:
     MeasurementError: no placement could be run, or the workers are lost before any was.
   """
@@ -169,9 +166,6 @@ def search_on_workers(
     runtime: the workers, not yet started.
     config: with their devices and the most measurements.
     progress: called with the problem and "measuring" after every measurement.
-
-  Returns:
-    The result of `search_measured`.
 
   Raises:
     MeasurementError: the workers do not answer, or no placement could be run.

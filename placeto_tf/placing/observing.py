@@ -72,12 +72,7 @@ class Observer:
             "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}")) as bar:
 
       def tell(problem: PlacementProblem, placer: str) -> None:
-        """Tells the listeners, and updates the bar a few times a second.
-
-        Args:
-          problem: the problem, with the search log to show.
-          placer: name of the placer that runs.
-        """
+        """Tells the listeners, and updates the bar a few times a second."""
         nonlocal shown
         for listener in self.listeners:
           listener(problem, placer)

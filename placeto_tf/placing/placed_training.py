@@ -99,12 +99,7 @@ class PlacedStep:
   def __init__(
       self, step: TracedStep, cluster: Devices, options: Dict[str, Any], *,
       placement: Found = None, verify: bool = True):
-    """Checks devices, placement and options; nothing is traced yet.
-
-    Args:
-      step: the step to place.
-      cluster, options, placement, verify: see `compile_step`.
-    """
+    """Checks devices, placement and options; nothing is traced yet."""
     self._placement = training_plans.loaded(placement, options)
     training_plans.check_options(options)
     self.cluster = as_cluster(cluster, self._placement)

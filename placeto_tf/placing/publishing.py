@@ -43,9 +43,6 @@ def place_into(
     loading: options of `load_graph`.
     observer: receives the progress.
 
-  Returns:
-    The result.
-
   Raises:
     PlacetoError: the graph, cluster or an option is wrong, nothing fits, or `out` is in use.
   """

@@ -38,9 +38,6 @@ def methods(*, controls: bool = False) -> Tuple[Method, ...]:
 
   Args:
     controls: whether to include controls.
-
-  Returns:
-    All declared methods.
   """
   return in_order(
       method for method in (*_AUTOS, *declared_in("placeto_tf.search"),
@@ -91,11 +88,7 @@ def policy_of_auto() -> Optional[Method]:
 
 
 def parts_of_auto(*, learned: bool = True) -> Tuple[Method, ...]:
-  """Returns the methods that `auto` runs, in order.
-
-  Args:
-    learned: whether the policy is included.
-  """
+  """Returns the methods that `auto` runs, in order."""
   # In the order in which `auto` runs them.
   policy = policy_of_auto() if learned else None
   return (*references(), *constructions(), *([policy] if policy else []), find("annealing"))

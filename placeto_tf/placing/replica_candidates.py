@@ -213,13 +213,7 @@ def _gaining(candidates: List[Candidate]) -> List[Candidate]:
 
 def _ahead(
     candidates: List[Candidate], factor: float, also: Sequence[Candidate] = ()) -> List[Candidate]:
-  """Returns the candidates within a factor of the best, best first; drops all others.
-
-  Args:
-    candidates: the candidates.
-    factor: of the best step time per example.
-    also: candidates that go on in any case.
-  """
+  """Returns the candidates within a factor of the best, best first; drops all others."""
   # Sort by lacking memory, then by time per example.
   candidates = sorted(candidates, key=lambda each: each.rank)
   best = candidates[0]
@@ -249,9 +243,6 @@ def worth_trying(
       none.
     cluster: devices and links.
     best_example_us: the best step time per example; infinite if nothing fits in memory.
-
-  Yields:
-    (G, M).
   """
   if replicated is None or is_live(source) or not source.free_batch:
     return

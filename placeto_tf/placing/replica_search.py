@@ -184,9 +184,6 @@ class _ReplicaSearch:
 
     A check takes at most as long as the search may, but always has half a minute.
 
-    Args:
-      best: the replicas to place.
-
     Returns:
       The comparison, also if it failed; None for one replica, or if it is not requested.
 
@@ -215,10 +212,6 @@ class _ReplicaSearch:
 def replica_counts(
     cluster: Cluster, wanted: Union[int, str]) -> Tuple[List[Tuple[int, int]], int]:
   """Returns the numbers of replicas to try.
-
-  Args:
-    cluster: the devices.
-    wanted: the option `replicas` of `place()`.
 
   Returns:
     ((number, its micro-batches or 1) in ascending order, 1 first; the number of replicas of the

@@ -266,9 +266,6 @@ class PlacingResult:
       bound_us: lower bound of the step time; by default it is computed.
       notes: besides those of the graph and its costs.
       **more: further fields of the result; by default, the search log has their values.
-
-    Returns:
-      The result.
     """
     graph, cluster, log = problem.graph, problem.cluster, problem.search_log
     # Simulate once more, for the start and end of each op.

@@ -124,9 +124,6 @@ def place_with(
     root_dir: directory for TensorBoard events of the search; None writes none.
     observer: receives the progress.
 
-  Returns:
-    The result of `place()`.
-
   Raises:
     PlacetoError: an option is wrong for this graph and cluster, or no placement fits in memory.
   """
@@ -256,9 +253,6 @@ def simulate(
     placement: a `Placement`, the path of a placement.json, or [N] device indices.
     cost_model: "grappler" or the path of a file of measured costs.
     any_graph: whether the `Placement` may be of another graph with the same ops.
-
-  Returns:
-    A `placeto_tf.simulation.SimulationResult`.
 
   Raises:
     PlacetoError: the graph, cluster, cost model or placement is wrong.

@@ -56,9 +56,6 @@ def problem_of(
     graph, cluster, config, costs: the graph, the devices, the options, and the costs.
     replicated: the replicas that the graph consists of, if any.
 
-  Returns:
-    The problem, which has evaluated nothing yet.
-
   Raises:
     PlacementError: a pin or a grouping is wrong.
   """

@@ -30,9 +30,6 @@ def table(result: Any, *, verbose: bool = False) -> str:
     result: a `PlacingResult`.
     verbose: whether every placer has a row, with its gain and evaluations. Otherwise the table has
       rows only for the unplaced graph, the baselines, and the requested placer.
-
-  Returns:
-    The lines of text.
   """
   replication = result.replication
   parts = [caveats(result), [] if replication is None else replica_table(replication),
@@ -100,10 +97,6 @@ def picture(result: Any) -> bytes:
 
 def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
   """Returns the cells of the table as texts.
-
-  Args:
-    result: a `PlacingResult`.
-    verbose: see `table`.
 
   Returns:
     A row for each placer, for the best placement, and for the lower bound.

@@ -215,10 +215,6 @@ def read_arguments(
 ) -> Tuple[Specs, Shapes]:
   """Reads example arguments of a step.
 
-  Args:
-    step: the step.
-    args, kwargs: of a call.
-
   Returns:
     (specs, shapes of the tensors, [] if they are not known).
 
@@ -292,9 +288,6 @@ def follow(
     placement: a placement of the same step.
     function: a trace of the step for such batches; by default a new one.
     keep_variables: whether variables keep their present devices instead of the placement's.
-
-  Returns:
-    The plan.
 
   Raises:
     GraphError: the step cannot be traced, or its batch cannot be divided.
@@ -453,9 +446,6 @@ def graph_of(step: TracedStep, function: ConcreteFunction, shapes: Shapes) -> Co
   Args:
     step, function: the step, and its trace.
     shapes: shapes of a batch's tensors, for arguments with unknown dimensions in the trace.
-
-  Returns:
-    The graph.
   """
   # Only unknown dimensions need a shape; a None in the given shape is unknown, too.
   feeds = {tensor.name: shape for tensor, shape in zip(function.inputs, shapes)

@@ -48,9 +48,6 @@ def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str
     graph: the placed graph.
     devices: names of the cluster's devices.
     out: the directory that was written.
-
-  Returns:
-    The lines, joined.
   """
   lines = [f"  {line}" for line in run_lines(graph, devices)]
   return "\n".join([
@@ -61,10 +58,6 @@ def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str
 
 def run_lines(graph: ComputationGraph, devices: Sequence[str]) -> List[str]:
   """Returns lines of Python that load the placed graph from their directory and run a step.
-
-  Args:
-    graph: the placed graph.
-    devices: names of the cluster's devices.
 
   Returns:
     The lines; none if the graph has no ops that can run.
@@ -168,9 +161,6 @@ def readme(
     graph: that was placed.
     devices: names of the cluster's devices.
     graph_spec, cluster_spec: the values of --graph and --cluster.
-
-  Returns:
-    The text, in Markdown.
   """
   name = placed_name(graph)
   what = (f"`{name}` is the graph with a device for each op; `placement.json` has op names and\n"

@@ -205,9 +205,6 @@ def executor_at(address: Optional[str], cpus: float = 1.0) -> Iterator[Executor]
       None is this process. An existing connection of the program is kept.
     cpus: number of cores that each call takes on Ray.
 
-  Yields:
-    `InProcess` or `OnRay`.
-
   Raises:
     SetupError: Ray is not installed, or nothing answers at the address.
   """

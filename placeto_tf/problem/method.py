@@ -158,10 +158,6 @@ def unseeded(construct: Callable[..., np.ndarray]) -> Loader:
       problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
     """Runs `construct`, which takes no seed.
 
-    Args:
-      problem, budget: for `construct`.
-      seed: ignored.
-
     Returns:
       [N] int32, device of each op.
     """

@@ -122,9 +122,6 @@ class PlacementProblem:
       grouping, max_groups: as for `group_ops`.
       allowed_ops, replicated: see the class.
 
-    Returns:
-      A problem without evaluations.
-
     Raises:
       PlacementError: ops of one group have no device in common.
     """

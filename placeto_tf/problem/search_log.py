@@ -190,10 +190,6 @@ class SearchLog:
   def is_better(self, excess_bytes: float, objective_us: float) -> bool:
     """Returns whether a placement is better than the best so far.
 
-    Args:
-      excess_bytes: memory over the limits.
-      objective_us: step time and penalty.
-
     Returns:
       True if fewer bytes are over the limits, or equally many and the objective is lower.
     """
@@ -230,9 +226,6 @@ class SearchLog:
     Args:
       name: of the record.
       method: returns its placement [N]; its evaluations are counted here.
-
-    Returns:
-      That placement.
     """
     self.running = name
     self.observer(name)

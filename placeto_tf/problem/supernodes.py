@@ -106,10 +106,6 @@ def _neighbours(
     producers: np.ndarray, consumers: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
   """Lists each supernode's neighbours, none twice, in the order of the first edge between them.
 
-  Args:
-    producers, consumers: int32 pairs of supernodes, in order.
-    count: U.
-
   Returns:
     Offsets [U+1] into the neighbours, and the neighbours, both int32.
   """
@@ -132,9 +128,6 @@ def placed_supernodes(problem: PlacementProblem, placement: np.ndarray, count: i
     problem: of N ops.
     placement: [N] int32.
     count: approximate number of supernodes.
-
-  Returns:
-    The supernodes.
   """
   groups = problem.grouping.group_of_op
   if count == problem.num_groups and _agrees(groups, placement):

@@ -332,10 +332,6 @@ def split_hop(times: np.ndarray) -> np.ndarray:
 def kernel_times_us(graph: ComputationGraph, metadata: Any) -> Tuple[np.ndarray, np.ndarray]:
   """Sums the runs of each op's kernel in a traced step.
 
-  Args:
-    graph: N ops.
-    metadata: RunMetadata of the step.
-
   Returns:
     [N] float64 us of all runs, NaN for ops that are not in the trace, and [N] float64 their number.
   """

@@ -27,13 +27,7 @@ class ComparedExamples:
   """
 
   def __init__(self, pair: TrainedPair, seed: int, repeated: bool = False):
-    """Finds the feeds with a batch dimension, and the number of examples.
-
-    Args:
-      pair: which is fed.
-      seed: of the examples.
-      repeated: whether all replicas have the same ones.
-    """
+    """Finds the feeds with a batch dimension, and the number of examples."""
     graph, replicated = pair.graph, pair.replicated
     self.alternates = True
     self._whole, self._seed, self._repeated = pair.whole, seed, repeated

@@ -40,12 +40,6 @@ def restrict(port: int) -> int:
 
   Call this before the server begins to serve.
 
-  Args:
-    port: on which the server listens.
-
-  Returns:
-    The number of listening sockets.
-
   Raises:
     OSError: the system has no such filters, or nothing listens on the port.
   """
@@ -74,9 +68,6 @@ def restrict(port: int) -> int:
 
 def attach(server: socket.socket) -> None:
   """Attaches the filter to a socket, for good.
-
-  Args:
-    server: a listening TCP socket.
 
   Raises:
     OSError: the system does not have such filters.

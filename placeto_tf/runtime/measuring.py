@@ -113,10 +113,6 @@ class Measurer:
   ):
     """Matches the devices and makes the values of feeds; runs nothing yet.
 
-    Args:
-      graph, cluster, runtime, config, feeds, device_map: as for `measure`.
-      clock: runs a step and returns its seconds.
-
     Raises:
       PlacementError: a device of the cluster has no counterpart in the runtime.
       MeasurementError: the graph cannot be run, or the feeds are damaged or not for this graph.
@@ -138,9 +134,6 @@ class Measurer:
       graph, cluster, device_map: as for `measure`.
       runtime: started; its cores are probed, unless the cluster was calibrated on it.
       seed: of random feeds.
-
-    Returns:
-      The measurer.
     """
     speed = CoreSpeed(runtime, cluster.core_probe_us)
     if not speed.full_speed_us:

@@ -93,10 +93,6 @@ class Bench:
 def link_times(bench: Bench, source: str, target: str) -> np.ndarray:
   """Measures one link in one direction; the ping-pong gives the mean of both.
 
-  Args:
-    bench: runs the small graphs.
-    source, target: canonical names of the devices.
-
   Returns:
     [2, 3] us, for `SMALL_BYTES` and `LARGE_BYTES`: all of a hop, one after the other; packing on
     the sender's compute; unpacking on the receiver's.
@@ -125,9 +121,6 @@ def op_overhead_us(bench: Bench, device: str) -> float:
   Args:
     bench: runs the small graphs.
     device: canonical name.
-
-  Returns:
-    us per op.
   """
   long, short = (functools.partial(_chain, device, device, 4, ops) for ops in (_CHAIN, 1))
   long_us, short_us = bench.times_us([long, short])

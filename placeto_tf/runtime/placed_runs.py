@@ -41,9 +41,6 @@ def feed_values(
     graph: read from a file or graph that TensorFlow can run.
     feeds, seed: see `make_feeds`.
 
-  Returns:
-    Tensor name -> value.
-
   Raises:
     MeasurementError: the graph cannot be run, or the feeds are not for this graph.
   """

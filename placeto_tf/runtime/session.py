@@ -21,14 +21,7 @@ class BoundedSession:
   """A session with a time-out for each run, which is abandoned after an error."""
 
   def __init__(self, target: str, tf_graph: tf.Graph, config: ConfigProto, timeout_seconds: float):
-    """Opens the session.
-
-    Args:
-      target: address of the workers, "" for this process.
-      tf_graph: the graph to run.
-      config: its other options.
-      timeout_seconds: of a run.
-    """
+    """Opens the session."""
     self._timeout_ms = config.operation_timeout_in_ms = int(timeout_seconds * 1e3)
     self._session = tf.compat.v1.Session(target, graph=tf_graph, config=config)
 
@@ -47,14 +40,7 @@ class BoundedSession:
     return time.perf_counter() - started
 
   def traced_run(self, fetches: Any, feeds: Any = None) -> RunMetadata:
-    """Runs fetches once with a trace.
-
-    Args:
-      fetches, feeds: as for `tf.compat.v1.Session.run`.
-
-    Returns:
-      The RunMetadata.
-    """
+    """Runs fetches once with a trace."""
     metadata = tf.compat.v1.RunMetadata()
     self._run(fetches, feeds, trace_options(), metadata)
     return metadata
@@ -94,9 +80,6 @@ def session_config(*, num_cpus: int = 1) -> ConfigProto:
 
   Args:
     num_cpus: number of the session's CPU devices, "/CPU:0" and so on.
-
-  Returns:
-    The configuration.
   """
   v1 = tf.compat.v1
   config = v1.ConfigProto(

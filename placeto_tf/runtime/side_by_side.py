@@ -239,9 +239,6 @@ def train_side_by_side(
       precision.
     repeated: whether all replicas have the same examples.
 
-  Returns:
-    The training that decided.
-
   Raises:
     ReplicaMismatchError: a variable or fetch differs by more than rounding.
     NotRunnable: the graph cannot be trained here.

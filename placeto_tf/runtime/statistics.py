@@ -17,9 +17,6 @@ def median_interval(values: Sequence[float]) -> Tuple[float, float]:
   n values with probability 1 - 2 P(Binomial(n, 1/2) < k). (David and Nagaraja, Order Statistics,
   section 7.1.)
 
-  Args:
-    values: independent, of one distribution.
-
   Returns:
     Its ends. Too few values for the confidence (below 6) give (0, inf).
   """

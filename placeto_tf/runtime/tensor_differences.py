@@ -62,9 +62,6 @@ def difference(one: ArrayLike, other: ArrayLike) -> float:
   Args:
     one: a tensor of the graph.
     other: the same tensor of the replicas.
-
-  Returns:
-    A relative difference.
   """
   one, other = _real(one), _real(other)
   if one.shape != other.shape:
@@ -98,9 +95,6 @@ def tolerance(value: ArrayLike, change: float = 1.0) -> float:
     value: a tensor.
     change: distance of a variable from its first value, relative to its largest element. The
       tolerance grows with the change, starting at the rounding of the variable itself.
-
-  Returns:
-    A relative difference.
   """
   dtype = _real(value).dtype
   if dtype not in (np.float32, np.float64):
@@ -147,10 +141,6 @@ def varied(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def rounded(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
   """Returns a value with random changes of the size of some roundings.
-
-  Args:
-    value: the value to change.
-    rng: the source of randomness.
 
   Returns:
     A new array, or the value itself where it has no floating-point type.

@@ -104,10 +104,6 @@ class LocalWorkers(Runtime):
   def __init__(self, num_workers: int = 2, *, startup_seconds: float = 300.0):
     """Checks the number of workers; starts nothing yet.
 
-    Args:
-      num_workers: processes, with a CPU device each.
-      startup_seconds: until all workers serve.
-
     Raises:
       MeasurementError: too few or too many workers.
     """
@@ -268,9 +264,6 @@ def make_runtime(cluster: Cluster, workers: Sequence[str] = ()) -> Runtime:
     cluster: devices named /job:worker/task:N ask for workers; else this process is used.
     workers: host:port of each, for workers that already run, or "local:N" alone, for N to be
       started here.
-
-  Returns:
-    `RemoteWorkers`, `LocalWorkers` or `InProcess`.
 
   Raises:
     MeasurementError: `workers` is neither.

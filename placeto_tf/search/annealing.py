@@ -223,9 +223,6 @@ def _anneal(
     since: number of moves in a row that changed nothing.
     patience: the level ends after so many moves in a row that changed nothing.
     evaluator: `Evaluator`; its row equals `current`.
-
-  Returns:
-    `since` after the block.
   """
   row, tables = evaluator.row[0], moves.tables
   # Evaluations of this block are not in `schedule` yet.

@@ -111,9 +111,6 @@ class Paths(NamedTuple):
         order: [N] int64, every op after its sources.
         slowness, latency: [C, C] from a source's class to another class.
         is_reversed: True for the pass that computes tails.
-
-      Returns:
-        The `Direction`.
       """
       by_end = np.argsort(ends, kind="stable")
       return Direction(

@@ -34,15 +34,7 @@ def check_runs(count: Optional[int]) -> None:
 
 
 def run_seed(seed: int, number: int) -> int:
-  """Returns the seed of a run; the first run's is the search's own.
-
-  Args:
-    seed: of the search.
-    number: of the run, from 0.
-
-  Returns:
-    A seed, the same in every process.
-  """
+  """Returns the seed of a run; the first run's is the search's own."""
   if number == 0:
     return seed
   return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])

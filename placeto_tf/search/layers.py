@@ -103,9 +103,6 @@ def layer_positions(graph: ComputationGraph, *, distinct: bool = False) -> np.nd
 def forward_edges(graph: ComputationGraph) -> Tuple[np.ndarray, np.ndarray]:
   """Returns the data edges between forward ops.
 
-  Args:
-    graph: of N ops.
-
   Returns:
     Producers and consumers, both [F] for F edges, in the order of the consumers' depths.
   """

@@ -44,9 +44,6 @@ class Timeline:
     Args:
       ready_us: the start is not before this, in us.
       length_us: the gap is at least this long, in us.
-
-    Returns:
-      The start in us.
     """
     starts, ends = self._starts, self._ends
     # Skip intervals that end before `ready_us`; later gaps are tried in order.
@@ -152,9 +149,6 @@ class Schedule:
 
     The producers of the inputs have been placed.
 
-    Args:
-      op, d: op and device indices.
-
     Returns:
       The instant in us; nothing is booked.
     """
@@ -205,9 +199,6 @@ class Schedule:
 
   def occupied_us(self, op: int, d: int) -> float:
     """Returns the time for which an op keeps a device busy.
-
-    Args:
-      op, d: op and device indices.
 
     Returns:
       Compute time and overhead in us; 0 for an op without cost.

@@ -102,9 +102,6 @@ def _window_us(begins_us, heads_us, tails_us, by_tail, sets, work_us):
     by_tail: [N] int64, ops sorted by falling tail.
     sets: [N] int64, the colocated set of each op.
     work_us: [N, C] weighted busy time on each class, inf where an op may not run.
-
-  Returns:
-    The bound in us.
   """
   best = 0.0
   n, c = work_us.shape

@@ -72,10 +72,6 @@ class Moves(NamedTuple):
 def pick(rng, count):
   """Samples an index.
 
-  Args:
-    rng: NumPy's generator.
-    count: number of choices.
-
   Returns:
     An int from 0 to count - 1.
   """

@@ -103,9 +103,6 @@ class Stages:
     Args:
       stage: [L] int, position of each layer's device among `devices`.
       waits: whether the time for which micro-batches wait for transfers is included.
-
-    Returns:
-      The estimate in us.
     """
     count = len(self._devices)
     layers = np.arange(len(stage))

@@ -167,10 +167,6 @@ def device_orders(problem: PlacementProblem, replicas: int) -> List[List[int]]:
   whole then exchange gradients inside a host, and the search moves ops to the other devices if the
   step gets shorter.
 
-  Args:
-    problem: of the cluster and costs.
-    replicas: R.
-
   Returns:
     One or two lists of the indices of all compute devices; leftover devices come last.
   """

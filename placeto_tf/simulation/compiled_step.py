@@ -23,9 +23,6 @@ def address_of(function: Any, *arguments: Any) -> int:
     function: a compiled function, which exists as long as the process.
     *arguments: examples.
 
-  Returns:
-    The address, for `simulate_step`.
-
   Raises:
     SetupError: numba's compiler is switched off.
   """

@@ -37,9 +37,6 @@ def pop(base, size, orders, items):
   Args:
     base, size: of the heap before, size above 0.
     orders, items: the arrays, changed in place.
-
-  Returns:
-    The item.
   """
   item = items[base]
   orders[base], items[base] = orders[base + size - 1], items[base + size - 1]

@@ -76,9 +76,6 @@ class Simulator:
     Args:
       placement: [N] int32, the device of each op.
 
-    Returns:
-      The simulated step.
-
     Raises:
       PlacementError: wrong length, or a device out of range.
     """

@@ -34,10 +34,6 @@ def timeline_events(
     graph: ComputationGraph, costs: OpCosts, result: SimulationResult) -> List[Dict[str, Any]]:
   """Returns the events of a Chrome trace.
 
-  Args:
-    graph, costs: of the step.
-    result: its schedule.
-
   Returns:
     JSON-able dicts; `ts` and `dur` are in us.
   """
@@ -150,9 +146,6 @@ def timeline_figure(
     result: the step to draw.
     title: above the lanes.
     before: another step, drawn above on the same time axis, with the devices that compute in it.
-
-  Returns:
-    A matplotlib figure.
   """
   from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, rarely needed
   from matplotlib.figure import Figure

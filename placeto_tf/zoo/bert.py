@@ -27,13 +27,6 @@ def bert(batch: int, size: str, steps: int, vocab: int, dropout: int) -> Model:
 
   Most of its pre-training ran on 128 word pieces, with 20 masked.
 
-  Args:
-    batch: sequences of a step.
-    size: "base", "large" or "tiny".
-    steps: word pieces of a sequence.
-    vocab: number of word pieces.
-    dropout: in per cent.
-
   Returns:
     The forward pass and its loss, in the default graph.
   """

@@ -196,9 +196,6 @@ def classify(images: tf.Tensor, labels: tf.Tensor, classes: int) -> tf.Tensor:
     images: [B, rows, columns, channels].
     labels: [B] int32.
     classes: number of classes.
-
-  Returns:
-    The mean loss, a scalar.
   """
   with v1.variable_scope("classifier"):
     means = tf.reduce_mean(tf.nn.relu(images), axis=[1, 2])

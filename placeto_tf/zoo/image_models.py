@@ -28,11 +28,6 @@ _ARCHITECTURES = {
 def _classifier(architecture: str, batch: int, image: int) -> Model:
   """Builds a model of `keras.applications` with random weights, in training mode.
 
-  Args:
-    architecture: its name there.
-    batch: images of a step.
-    image: rows and columns of an image.
-
   Returns:
     The forward pass and its loss, in the default graph.
   """

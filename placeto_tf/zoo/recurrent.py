@@ -17,9 +17,6 @@ _SCALE = 0.08  # initial weights are uniform in [-_SCALE, _SCALE] (Sutskever et 
 def weight(name: str, shape: Sequence[int]) -> tf.Variable:
   """Makes a trainable resource variable in the current variable scope, uniformly distributed.
 
-  Args:
-    name, shape: of the variable.
-
   Returns:
     The float32 variable.
   """
@@ -29,10 +26,6 @@ def weight(name: str, shape: Sequence[int]) -> tf.Variable:
 
 def tokens(name: str, batch: int, steps: int) -> tf.Tensor:
   """Makes a placeholder of token ids.
-
-  Args:
-    name: of the placeholder.
-    batch, steps: B and T.
 
   Returns:
     [B, T] int32.
@@ -61,9 +54,6 @@ def cross_entropy(outputs: Sequence[tf.Tensor], labels: tf.Tensor, vocab: int) -
     outputs: T tensors [B, H].
     labels: [B, T] int32.
     vocab: V, the size of the vocabulary.
-
-  Returns:
-    A scalar.
   """
   with v1.variable_scope("softmax"):
     flat = tf.concat(outputs, axis=0)  # [T*B, H]
@@ -82,15 +72,7 @@ class LstmStack:
   """
 
   def __init__(self, layers: int, batch: int, inputs: int, hidden: int, dropout: float = 0.0):
-    """Makes the variables; every variable is read once, whatever the number of steps.
-
-    Args:
-      layers: number of cells on top of one another.
-      batch: B.
-      inputs: width of the first layer's input.
-      hidden: H, width of every layer's state.
-      dropout: share of a cell's inputs that is dropped.
-    """
+    """Makes the variables; every variable is read once, whatever the number of steps."""
     self._dropout = dropout
     self._steps = 0
     self._weights = []

@@ -71,9 +71,6 @@ def integer(default: int, minimum: int = 1, maximum: Optional[int] = None) -> Op
   Args:
     default: the value where a spec gives none.
     minimum, maximum: bounds; None for no bound.
-
-  Returns:
-    The option.
   """
   return Option(default, minimum, maximum)
 

@@ -15,14 +15,6 @@ def rnnlm(
 
   Layers and steps form a grid, along whose diagonals work can overlap.
 
-  Args:
-    batch: sequences of a step.
-    layers: of LSTM cells.
-    steps: words of a sequence.
-    hidden: width of every layer.
-    vocab: number of words.
-    dropout: in per cent.
-
   Returns:
     The forward pass and its loss, in the default graph.
   """

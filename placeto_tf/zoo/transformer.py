@@ -17,9 +17,6 @@ _STDDEV = 0.02  # of initial weights (Devlin et al. 2018)
 def weight(name: str, shape: Sequence[int]) -> tf.Variable:
   """Makes a trainable resource variable in the current variable scope, normally distributed.
 
-  Args:
-    name, shape: of the variable.
-
   Returns:
     The float32 variable.
   """
@@ -29,10 +26,6 @@ def weight(name: str, shape: Sequence[int]) -> tf.Variable:
 
 def constant_weight(name: str, shape: Sequence[int], value: float) -> tf.Variable:
   """Makes a trainable resource variable in the current variable scope, all of one value.
-
-  Args:
-    name, shape: of the variable.
-    value: of all its elements.
 
   Returns:
     The float32 variable.
@@ -129,9 +122,6 @@ def mean_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
   Args:
     logits: [..., V].
     labels: [...] int32.
-
-  Returns:
-    A scalar.
   """
   width = logits.shape.as_list()[-1]
   return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(

@@ -28,17 +28,6 @@ def transformer_xl(
   training step reads it and then replaces it, and no gradient flows into it. Words share one table
   with the softmax.
 
-  Args:
-    batch: sequences of a step.
-    layers: of the decoder.
-    segment: T.
-    memory: M.
-    heads: of attention.
-    width: of one head.
-    inner: width of the feed-forward layers.
-    vocab: number of words.
-    dropout: in per cent.
-
   Returns:
     The forward pass and its loss, in the default graph.
   """

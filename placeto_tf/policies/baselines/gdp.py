@@ -23,32 +23,15 @@ graph, D devices (padded).
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.errors import PlacementError, check_at_least
 from placeto_tf.policies import weight_files
-from placeto_tf.policies.baselines.gdp_inputs import (
-    MASK,
-    NUM_NODES,
-    WALK,
-    Inputs,
-    NodeTable,
-    node_inputs,
-    node_problem,
-)
+from placeto_tf.policies.baselines import gdp_inputs, one_shot
 from placeto_tf.policies.baselines.gdp_network import GdpConfig, GdpNetwork
-from placeto_tf.policies.baselines.one_shot import (
-    LOG_PROBS,
-    Decisions,
-    OneShotConfig,
-    OneShotEnvironment,
-    OneShotLearner,
-    search,
-    search_environment,
-)
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.training.updates import WithEntropyCoefficient, between
@@ -79,38 +62,33 @@ class GdpPolicy(network.DistributionNetwork):
     most_nodes: number of nodes of the largest graph.
   """
 
-  def __init__(self, graphs: Sequence[Inputs], gdp: GdpNetwork):
+  def __init__(self, graphs: Sequence[gdp_inputs.Inputs], gdp: GdpNetwork):
     """Makes the policy of a network.
 
     Args:
       graphs: the inputs of each graph, see `node_inputs`; `graph` is an index into this list.
       gdp: the network.
     """
-    self.most_nodes = max(len(each[MASK]) for each in graphs)
-
-    def below(count, name):
-      """Returns the spec of a scalar from 0 to a count, excluded.
-
-      Args:
-        count: the number of values.
-        name: of the spec.
-
-      Returns:
-        A `BoundedTensorSpec` of int32.
-      """
-      return tensor_spec.BoundedTensorSpec([], tf.int32, 0, count - 1, name=name)
-
-    device = below(gdp.config.max_devices, "device")  # the action of a step
+    self.most_nodes = max(len(each[gdp_inputs.MASK]) for each in graphs)
+    # Scalars from 0 on: the observation of a step, and its action, the device.
+    graph, stretch, device = (
+        tensor_spec.BoundedTensorSpec([], tf.int32, 0, count - 1, name=name) for name, count in (
+            (GRAPH, len(graphs)), (STRETCH, self.most_nodes), ("device", gdp.config.max_devices)))
     super().__init__(
-        {GRAPH: below(len(graphs), GRAPH), STRETCH: below(self.most_nodes, STRETCH)},
-        state_spec=(), name="GdpPolicy",
+        {GRAPH: graph, STRETCH: stretch}, state_spec=(), name="GdpPolicy",
         output_spec=distribution_spec.DistributionSpec(
-            Decisions, {LOG_PROBS: tensor_spec.TensorSpec([], tf.float32)}, sample_spec=device))
+            one_shot.Decisions, {one_shot.LOG_PROBS: tensor_spec.TensorSpec([], tf.float32)},
+            sample_spec=device))
     self.network = gdp
-    self._inputs = NodeTable(graphs)
-    self._walks = tuple(each[WALK] for each in graphs)
-    self._forward = tf.function(
-        self._one, input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
+    self._inputs = gdp_inputs.NodeTable(graphs)
+    self._walks = tuple(each[gdp_inputs.WALK] for each in graphs)
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
+    def forward(graph):
+      inputs = self._inputs(graph[None])
+      return masked.MaskedCategorical(self.network(inputs), inputs[gdp_inputs.MASK] > 0).logits
+
+    self._forward = forward
 
   def call(self, observation, step_type=None, network_state=(), training=False):
     """Gives the decisions of every step of a batch of episodes.
@@ -133,11 +111,11 @@ class GdpPolicy(network.DistributionNetwork):
     def by_row(values):  # [M, D] -> [B, T, D]
       shape = tf.stack([-1, tf.shape(stretches)[1], self.network.config.max_devices])
       # Padding steps get logits and masks of 0; their weight in the loss is 0.
-      ragged = tf.RaggedTensor.from_row_lengths(values, inputs[NUM_NODES])
+      ragged = tf.RaggedTensor.from_row_lengths(values, inputs[gdp_inputs.NUM_NODES])
       return tf.gather(ragged.to_tensor(shape=shape), place)
 
     devices = masked.MaskedCategorical(  # [B, T] distributions over D
-        by_row(self.network(inputs)), by_row(inputs[MASK]) > 0)
+        by_row(self.network(inputs)), by_row(inputs[gdp_inputs.MASK]) > 0)
     outer = tf.shape(observation[GRAPH])
 
     def log_probs(actions):
@@ -149,12 +127,7 @@ class GdpPolicy(network.DistributionNetwork):
 
     entropies = tf.reshape(devices.entropy(), outer)
     entropies.set_shape(observation[GRAPH].shape)
-    return Decisions(log_probs, entropies), network_state
-
-  def _one(self, graph: tf.Tensor) -> tf.Tensor:
-    """Returns the logits [M, D] of a graph; about -1e10 for devices that a node may not use."""
-    inputs = self._inputs(graph[None])
-    return masked.MaskedCategorical(self.network(inputs), inputs[MASK] > 0).logits
+    return one_shot.Decisions(log_probs, entropies), network_state
 
   def logits(self, graph: int = 0) -> np.ndarray:
     """Returns the logits of a graph's nodes.
@@ -178,19 +151,18 @@ class GdpPolicy(network.DistributionNetwork):
     """
     return self.logits(graph).argmax(axis=1).astype(np.int32)
 
-  def soften(self, spread: float, graph: int = 0) -> None:
-    """Scales the network's logits down if the spread of a graph's logits exceeds a limit.
+  def soften(self, spread: float) -> None:
+    """Scales the network's logits down if the spread of the first graph's logits exceeds a limit.
 
     Args:
       spread: the limit. The spread is the standard deviation of a node's logits over the devices
         that the node may use, averaged over nodes with a choice.
-      graph: its number.
     """
-    allowed = self._inputs(tf.constant([graph]))[MASK].numpy() > 0  # [M, D]
+    allowed = self._inputs(tf.constant([0]))[gdp_inputs.MASK].numpy() > 0  # [M, D]
     choices = allowed.sum(axis=1) > 1  # [M]
     if not choices.any():
       return
-    found = np.std(self.logits(graph)[choices], axis=1, where=allowed[choices]).mean()
+    found = np.std(self.logits()[choices], axis=1, where=allowed[choices]).mean()
     # Scaling keeps the order of devices, so the likeliest placement does not change.
     if found > spread:
       self.network.scale_logits(float(spread / found))
@@ -218,19 +190,23 @@ class GdpPolicy(network.DistributionNetwork):
         for each in stretches]).astype(np.int32)
     # [count, M]
     chosen = np.take_along_axis(log_probs[None], placements[..., None], axis=2)[..., 0]
-    return placements, {STRETCH: stretches, LOG_PROBS: self._pooled(
+    return placements, {STRETCH: stretches, one_shot.LOG_PROBS: self._pooled(
         tf.constant(chosen), tf.constant(stretches)).numpy()}
 
-  def act(self, rng: np.random.Generator) -> Callable[[np.ndarray], Tuple[np.ndarray, Any]]:
-    """Returns the function that `driving.play` calls for actions.
+  def play(
+      self, problem: PlacementProblem, rng: np.random.Generator, count: int, graph: int = 0
+  ) -> one_shot.Played:
+    """Samples placements of a graph, and simulates them.
 
     Args:
-      rng: the source of randomness.
+      problem: in the nodes of the graph.
+      rng, count, graph: see `sample`.
 
     Returns:
-      A function: the number of one graph, B times [B] -> the results of `sample`.
+      The placements, as episodes of one step.
     """
-    return lambda graphs: self.sample(rng, len(graphs), int(graphs[0]))
+    placements, info = self.sample(rng, count, graph)
+    return one_shot.play(problem, placements, placements, info, graph)
 
   def _pooled(self, values: tf.Tensor, stretches: tf.Tensor) -> tf.Tensor:
     """Returns [B, M] the mean over each node's stretch of values [B, M]."""
@@ -297,7 +273,7 @@ def load_network(directory: str) -> GdpNetwork:
 
 
 @dataclasses.dataclass(frozen=True)
-class PpoConfig(OneShotConfig):
+class PpoConfig(one_shot.OneShotConfig):
   """The updates of GDP; the paper states the reward and the algorithm, not all sizes and rates.
 
   Attributes:
@@ -339,22 +315,21 @@ class GdpAgent(WithEntropyCoefficient, ppo_clip_agent.PPOClipAgent):
   """PPO with an entropy bonus that falls during training."""
 
 
-class GdpLearner(OneShotLearner):
+class GdpLearner(one_shot.OneShotLearner):
   """A policy of many graphs, and its updates by PPO."""
 
   config: PpoConfig
 
   def __init__(
-      self, policy: GdpPolicy, config: PpoConfig, seed: int = 0,
-      environment: Optional[OneShotEnvironment] = None, num_steps: Optional[int] = None):
+      self, policy: GdpPolicy, config: PpoConfig, seed: int = 0, *,
+      num_steps: Optional[int] = None):
     """Makes the agent.
 
     Args:
       policy, config, seed: see the base class.
-      environment: of the policy's first graph; `update` learns from it.
       num_steps: T, for policies that have larger graphs from which they do not learn.
     """
-    super().__init__(policy, environment, config, seed)
+    super().__init__(policy, config, seed)
     self._num_steps = num_steps or policy.most_nodes
     specs = ts.time_step_spec(policy.input_tensor_spec)
     self._agent = GdpAgent(
@@ -417,7 +392,7 @@ class GdpLearner(OneShotLearner):
         observation={GRAPH: np.repeat(played.observation, t, axis=1), STRETCH: stretches},
         action=by_step(played.action),
         policy_info={
-            "dist_params": {LOG_PROBS: by_step(played.policy_info[LOG_PROBS])},
+            "dist_params": {one_shot.LOG_PROBS: by_step(played.policy_info[one_shot.LOG_PROBS])},
             "value_prediction": 0 * ones, "return": rewards * ones, "advantage": advantages * ones})
     # The weights of a graph's m steps sum to T, as in the largest graph.
     weights = np.where(np.arange(t) < m, t / m, 0.0) * ones
@@ -457,14 +432,14 @@ def search_gdp(
     way = "fine_tune"
   # Two independent seeds, so that weights and samples do not share random numbers.
   weight_seed, sample_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
-  nodes = node_problem(problem)
+  nodes = gdp_inputs.node_problem(problem)
   if weights is None:
     network = GdpNetwork(
         dataclasses.replace(network_config or GdpConfig(), max_devices=nodes.num_devices),
         weight_seed)
   else:
     network = load_network(weights)
-  inputs = node_inputs(GroupedGraph.of(nodes), network.config.max_devices)
+  inputs = gdp_inputs.node_inputs(GroupedGraph.of(nodes), network.config.max_devices)
   policy = GdpPolicy([inputs], network)
   left = nodes.search_log.remaining_evaluations(budget)  # evaluations; None without such a limit
   if way == "zero_shot":
@@ -484,10 +459,8 @@ def search_gdp(
   most = None if left is None else max(1, left - 1)
   part = dataclasses.replace(
       budget, max_evaluations=None if most is None else nodes.search_log.evaluations + most)
-  environment = search_environment(nodes, training, part)
   # The learner samples a batch, evaluates it and updates, until its part of the budget is used up.
-  learner = GdpLearner(policy, training, sample_seed, environment)
-  search(nodes, learner, part)
+  one_shot.search(nodes, GdpLearner(policy, training, sample_seed), part)
   # Without a limit (None) or with one evaluation left: evaluate the likeliest placement.
   if nodes.search_log.remaining_evaluations(budget) != 0:
     nodes.evaluate(policy.greedy())

@@ -21,26 +21,18 @@ import numpy as np
 
 import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
 from placeto_tf.encoding.grouped_graph import GroupedGraph
-from placeto_tf.environments import driving
 from placeto_tf.environments.problems import named_problems
 from placeto_tf.errors import PlacetoError, check_at_least
-from placeto_tf.policies.baselines.gdp import (
-    GdpLearner,
-    GdpPolicy,
-    PpoConfig,
-    load_network,
-    save_weights,
-)
+from placeto_tf.policies.baselines import gdp
 from placeto_tf.policies.baselines.gdp_inputs import node_inputs, node_problem
 from placeto_tf.policies.baselines.gdp_network import GdpConfig, GdpNetwork
-from placeto_tf.policies.baselines.one_shot import OneShotEnvironment
+from placeto_tf.policies.baselines.one_shot import Played
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search import PLACERS
 from placeto_tf.training import trainer
 from placeto_tf.training.learner import Learner, Spec
 from placeto_tf.training.trainable import RunConfig, Trainable
 
-from tf_agents.trajectories import trajectory  # isort: skip
 
 @dataclasses.dataclass(frozen=True)
 class GdpTrainingConfig(RunConfig):
@@ -57,48 +49,29 @@ class GdpTrainingConfig(RunConfig):
 
   graphs_per_update: int = 2
   network: GdpConfig = GdpConfig()
-  training: PpoConfig = PpoConfig()
+  training: gdp.PpoConfig = gdp.PpoConfig()
 
   def __post_init__(self) -> None:
     super().__post_init__()
     check_at_least(1, self, "graphs_per_update", error_type=PlacetoError)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Played:
-  """Sampled placements of one graph.
-
-  Attributes:
-    graph: number of the graph.
-    steps: [B, 1, ...] steps of a driver that played B placements.
-    step_time_us: [B] float64.
-  """
-
-  graph: int
-  steps: trajectory.Trajectory
-  step_time_us: np.ndarray
-
-
 class SampleCollector:
-  """Samples placements, with its own network and an environment for each training problem."""
+  """Samples placements of the training problems, with its own network."""
 
   def __init__(
-      self, network: GdpConfig, training: PpoConfig, problems: Sequence[PlacementProblem]):
-    """Makes the network and an environment for each problem.
+      self, network: GdpConfig, training: gdp.PpoConfig, problems: Sequence[PlacementProblem]):
+    """Makes the network.
 
     Args:
       network, training: of the learner.
       problems: made by `node_problem`.
     """
     self._network = GdpNetwork(network)
-    self._policy = GdpPolicy(
+    self._policy = gdp.GdpPolicy(
         [node_inputs(GroupedGraph.of(each), network.max_devices) for each in problems],
         self._network)
-    # One environment per graph; an episode samples all nodes at once.
-    self._environments: List[OneShotEnvironment] = [
-        OneShotEnvironment(
-            each, batch_size=training.batch_size, graph=i, num_graphs=len(problems))
-        for i, each in enumerate(problems)]
+    self._problems, self._batch_size = problems, training.batch_size
 
   def __call__(self, weights: Sequence[np.ndarray], spec: Spec) -> Played:
     """Samples a batch of placements of one graph.
@@ -112,9 +85,8 @@ class SampleCollector:
     """
     # The learner's weights arrive with every spec: collectors may be in other processes.
     self._network.set_weights(weights)
-    environment = self._environments[spec.graph]
-    steps = driving.play(environment, self._policy.act(np.random.default_rng(spec.seed)))
-    return Played(spec.graph, steps, environment.step_time_us)
+    return self._policy.play(
+        self._problems[spec.graph], np.random.default_rng(spec.seed), self._batch_size, spec.graph)
 
 
 class GdpTraining(Learner):
@@ -144,11 +116,16 @@ class GdpTraining(Learner):
     super().__init__(config, root_dir, **given)
     self.network = GdpNetwork(config.network, config.seed)
     if warm_start is not None:
-      self._begin_with(load_network(warm_start), warm_start)
-    self._policy = GdpPolicy(
+      begun = gdp.load_network(warm_start)
+      if begun.config != config.network:
+        raise PlacetoError(
+            f"the weights in {warm_start} are of a network of {begun.config}, expected "
+            f"{config.network}; give weights of such a network, or none")
+      self.network.set_weights(begun.get_weights())
+    self._policy = gdp.GdpPolicy(
         [node_inputs(GroupedGraph.of(each), config.network.max_devices)
          for each in self.problems], self.network)
-    self.learner = GdpLearner(
+    self.learner = gdp.GdpLearner(
         self._policy, config.training,
         # Held-out graphs may be larger, because nothing is learned from them.
         num_steps=max(each.num_groups for each in self.problems[:self.num_training]))
@@ -174,8 +151,7 @@ class GdpTraining(Learner):
         graphs, clusters, seed=self.config.seed, num_threads=1)]
 
   def portable(self, num_threads: Optional[int]) -> List[PlacementProblem]:
-    """See the base class."""
-    del num_threads  # the simulators have one thread each anyway
+    """See the base class; the simulators have one thread each anyway."""
     return [each.portable(with_shapes=True) for each in self.problems[:self.num_training]]
 
   def learn(self, experiences: List[Played], iteration: int) -> Dict[str, float]:
@@ -192,7 +168,8 @@ class GdpTraining(Learner):
     losses = self.learner.learn(
         [each.steps for each in experiences], iteration / self.config.iterations)
     # Mean step times divided by one device's; placements that do not fit count, too.
-    ratios = [each.step_time_us.mean() / self._single_us[each.graph] for each in experiences]
+    ratios = [each.step_time_us.mean() / self._single_us[each.steps.observation[0, 0]]
+              for each in experiences]
     return {
         **losses, "reward": float(np.mean([each.steps.reward.mean() for each in experiences])),
         "over_single": float(np.exp(np.mean(np.log(ratios)))),
@@ -212,16 +189,7 @@ class GdpTraining(Learner):
 
   def export(self, directory: str, **notes: Any) -> None:
     """Writes weights/."""
-    save_weights(self.network, directory, **notes)
-
-  def _begin_with(self, given: GdpNetwork, directory: str) -> None:
-    """Takes over the weights of a network of the same configuration."""
-    if given.config != self.config.network:
-      raise PlacetoError(
-          f"the weights in {directory} are of a network of {given.config}, expected "
-          f"{self.config.network}; give weights of such a network, or none")
-    self.network.set_weights(given.get_weights())
-
+    gdp.save_weights(self.network, directory, **notes)
 
 def trainable() -> Trainable:
   """Returns the record for `scripts/train.py`."""

@@ -12,8 +12,8 @@ batch's mean. GDP, whose policy is for many graphs, learns by PPO (`gdp.GdpLearn
 trains a policy until its budget is used up. The module of a policy that learns one graph from
 scratch declares a `OneGraphPolicy`, whose `place` is the policy's method.
 
-Samples come from NumPy generators, as everywhere (see `driving`): each policy has a compiled pass
-that samples a batch, and `act` wraps that pass for a driver.
+Samples come from NumPy generators, as everywhere: each policy has a compiled pass that samples a
+batch, and `play` simulates the batch and makes the trajectory that agents learn from.
 
 The reward is that of Mirhoseini et al. (2017, section 3; 2018, section 3) and of GDP (section 3):
 minus the square root of the step time in seconds, or a constant if a placement does not fit.
@@ -30,7 +30,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 import placeto_tf.training  # noqa: F401  its check comes before TensorFlow
-from placeto_tf.environments import driving
 from placeto_tf.errors import check_at_least, check_one_of
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -41,7 +40,7 @@ import tensorflow_probability as tfp  # isort: skip
 from tf_agents.agents.reinforce import reinforce_agent  # isort: skip
 from tf_agents.distributions import masked  # isort: skip
 from tf_agents.networks import network  # isort: skip
-from tf_agents.specs import array_spec, distribution_spec, tensor_spec  # isort: skip
+from tf_agents.specs import distribution_spec, tensor_spec  # isort: skip
 from tf_agents.trajectories import time_step as ts  # isort: skip
 from tf_agents.trajectories import trajectory  # isort: skip
 from tf_agents.utils import common  # isort: skip
@@ -50,31 +49,33 @@ from tf_agents.utils import common  # isort: skip
 LogProbs = Callable[[tf.Tensor], tf.Tensor]
 
 LOG_PROBS = "log_probs"
+INVALID_REWARD = -10.0  # of a placement that does not fit
+GRADIENT_CLIP = 1.0  # largest norm of all gradients together
+_KEPT = 0.9  # weight of the old moving average in an update
 
 
 class Decisions(tfp.distributions.Distribution):
   """A distribution of decisions whose `log_prob` has the same shape as the given actions."""
 
   def __init__(
-      self, of: Optional[LogProbs] = None, entropies: Optional[tf.Tensor] = None,
-      log_probs: Optional[tf.Tensor] = None, name: str = "Decisions"):
+      self, log_probs: Union[LogProbs, tf.Tensor], entropies: Optional[tf.Tensor] = None,
+      name: str = "Decisions"):
     """Makes the distribution from log probabilities of any actions, or of sampled actions.
 
     Args:
-      of: function that computes log probabilities.
+      log_probs: a function that computes log probabilities; or the log probabilities of the sampled
+        actions, which are then the only actions that may be passed to `log_prob`.
       entropies: entropies of the decisions, if they do not depend on one another.
-      log_probs: instead of `of`, the log probabilities of the sampled actions, which are then the
-        only actions that may be passed to `log_prob`.
       name: of the distribution.
     """
-    self._of = (lambda actions: log_probs) if of is None else of
-    self._entropies = entropies
+    self._log_probs, self._entropies = log_probs, entropies
     super().__init__(
         dtype=tf.int32, reparameterization_type=tfp.distributions.NOT_REPARAMETERIZED,
-        validate_args=False, allow_nan_stats=True, parameters={LOG_PROBS: log_probs}, name=name)
+        validate_args=False, allow_nan_stats=True, name=name,
+        parameters={LOG_PROBS: None if callable(log_probs) else log_probs})
 
   def _log_prob(self, value):
-    return self._of(value)
+    return self._log_probs(value) if callable(self._log_probs) else self._log_probs
 
   def _entropy(self):
     if self._entropies is None:
@@ -86,7 +87,7 @@ class OneShotPolicy(network.DistributionNetwork):
   """Base class: number of the graph -> `Decisions`; one graph unless a policy says otherwise.
 
   Attributes:
-    decisions: spec of an action of its environment, [A].
+    decisions: the spec of a placement's decisions, [A] int32.
   """
 
   def __init__(self, num_decisions: int, most: Union[int, np.ndarray], name: str):
@@ -97,46 +98,43 @@ class OneShotPolicy(network.DistributionNetwork):
       most: largest value of each decision, or of all decisions.
       name: of the network.
     """
-    self.decisions = array_spec.BoundedArraySpec((num_decisions,), np.int32, 0, most, name="device")
-    spec = tensor_spec.from_spec(self.decisions)
+    self.decisions = tensor_spec.BoundedTensorSpec(
+        (num_decisions,), tf.int32, 0, most, name="device")
     super().__init__(
         tensor_spec.BoundedTensorSpec([], tf.int32, 0, 0, name="graph"), state_spec=(),
         output_spec=distribution_spec.DistributionSpec(
-            Decisions, {LOG_PROBS: tensor_spec.TensorSpec(spec.shape, tf.float32)},
-            sample_spec=spec),
+            Decisions, {LOG_PROBS: tensor_spec.TensorSpec(self.decisions.shape, tf.float32)},
+            sample_spec=self.decisions),
         name=name)
 
   def call(self, observation, step_type=None, network_state=(), training=False):
     """Returns the distribution of decisions, which computes log probabilities of actions.
 
     Args:
-      observation: [B] int32 number of the graph; ignored, because there is one graph.
-      step_type, training: ignored.
-      network_state: empty.
+      observation, step_type, training: not used, because there is one graph.
+      network_state: passed on.
 
     Returns:
-      (`Decisions`, network_state).
+      `Decisions`, and the network state.
     """
     del observation, step_type, training
-    return Decisions(self._log_probs_of), network_state
 
-  def _log_probs_of(self, actions: tf.Tensor) -> tf.Tensor:
-    # tf-agents gives [B, T, A]; `log_prob` takes [B T, A].
-    flat = tf.reshape(actions, [-1, actions.shape[-1]])
-    return tf.reshape(self.log_prob(flat), tf.shape(actions))
+    def log_probs(actions):
+      # tf-agents gives [B, T, A]; `log_prob` takes [B T, A].
+      flat = tf.reshape(actions, [-1, actions.shape[-1]])
+      return tf.reshape(self.log_prob(flat), tf.shape(actions))
+
+    return Decisions(log_probs), network_state
 
   def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
     """Samples decisions.
 
-    All randomness comes from `rng`; TensorFlow's global seed has no effect and is not changed.
-    Devices that a group may not use are never sampled.
-
     Args:
       rng: the source of randomness.
-      count: B, number of placements.
+      count: number of samples, B.
 
     Returns:
-      [count, A] int32 decisions.
+      [B, A] int32.
     """
     raise NotImplementedError
 
@@ -145,86 +143,71 @@ class OneShotPolicy(network.DistributionNetwork):
     raise NotImplementedError
 
   def placements(self, decisions: np.ndarray) -> np.ndarray:
-    """Returns [B, G] int32 device of each of the environment's groups."""
+    """Returns [B, G] int32 device of each of the problem's groups."""
     return decisions
 
-  def act(self, rng: np.random.Generator) -> Callable[[np.ndarray], Tuple[np.ndarray, Tuple[()]]]:
-    """Returns an `Act` of `driving`: observations [B] -> decisions [B, A], no information."""
-    return lambda observation: (self.sample(rng, len(observation)), ())
+  def play(self, problem: PlacementProblem, rng: np.random.Generator, count: int) -> Played:
+    """Samples placements of the problem's groups, and simulates them."""
+    decisions = self.sample(rng, count)
+    return play(problem, decisions, self.placements(decisions))
 
 
 def log_prob_of(logits: tf.Tensor, allowed: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
   """Returns the log probabilities of actions under masked logits.
 
   Args:
-    logits: [..., D].
-    allowed: [..., D] bool; other devices have probability 0.
-    actions: [...] int32 devices.
+    logits: [..., K].
+    allowed: [..., K] bool; where only one action is allowed, its log probability is 0.
+    actions: [...] int32, allowed ones.
 
   Returns:
-    [...] float32; exactly 0 if only one device is allowed.
+    [...] float32.
   """
   return masked.MaskedCategorical(logits, allowed).log_prob(actions)
 
 
-INVALID_REWARD = -10.0  # of a placement that does not fit
-GRADIENT_CLIP = 1.0  # largest norm of all gradients together
-_KEPT = 0.9  # weight of the old moving average in an update
+@dataclasses.dataclass(frozen=True, eq=False)
+class Played:
+  """Sampled placements of one graph, simulated.
 
-
-class OneShotEnvironment(driving.BatchEnvironment):
-  """A batched tf-agents environment; an action decides the device of every group.
-
-  The observation is the index of the graph. The graph does not change, so policies hold a table of
-  their graphs.
-
-  Attributes, of the last step:
-    step_time_us: [B] float64; infinite for placements on devices that are not allowed, which are
-      not simulated.
-    fits: [B] bool.
+  Attributes:
+    steps: tf-agents' trajectory of B episodes, [B, 1, ...]; the observation is the graph's number.
+    step_time_us: [B]; infinite where a device is not allowed, which is not simulated.
   """
 
-  def __init__(
-      self, problem: PlacementProblem, *, batch_size: int, graph: int = 0, num_graphs: int = 1,
-      decisions: Optional[array_spec.ArraySpec] = None,
-      placements: Callable[[np.ndarray], np.ndarray] = lambda decisions: decisions):
-    """Sets the specs.
+  steps: trajectory.Trajectory
+  step_time_us: np.ndarray
 
-    Args:
-      problem: evaluates placements of its groups. An action with devices that are not allowed gets
-        `INVALID_REWARD` and is not simulated.
-      batch_size: B.
-      graph: the index of this graph, for policies of many graphs.
-      num_graphs: number of graphs of the policy.
-      decisions: spec of an action; None takes the devices [G] as actions.
-      placements: actions [B, ...] -> devices [B, G].
-    """
-    g, d = problem.allowed.shape
-    super().__init__(
-        # A scalar, the index of the graph; and the vector of decisions.
-        batch_size, array_spec.BoundedArraySpec((), np.int32, 0, num_graphs - 1, name="graph"),
-        decisions or array_spec.BoundedArraySpec((g,), np.int32, 0, d - 1, name="device"))
-    self._problem, self._placements = problem, placements
-    self._observed = np.full(batch_size, graph, dtype=np.int32)  # [B]
 
-  def _reset(self):
-    return ts.restart(self._observed, batch_size=self.batch_size)
+def play(
+    problem: PlacementProblem, decisions: np.ndarray, placements: np.ndarray, info: Any = (),
+    graph: int = 0) -> Played:
+  """Simulates sampled placements.
 
-  def _step(self, action):
-    # [B, A] decisions -> [B, G] devices.
-    devices = np.asarray(self._placements(action), dtype=np.int32)
-    groups = np.arange(len(self._problem.allowed))
-    # [B] bool, rows with every group on an allowed device; only these are evaluated.
-    simulated = self._problem.allowed[groups, devices].all(axis=1)
-    self.step_time_us = np.full(self.batch_size, np.inf)
-    self.fits = np.zeros(self.batch_size, dtype=bool)
-    if simulated.any():
-      found = self._problem.evaluate(devices[simulated])
-      self.step_time_us[simulated], self.fits[simulated] = found.step_time_us, found.fits
-    # Minus the square root of seconds, which weighs differences between slow placements less.
-    reward = np.where(self.fits, -np.sqrt(self.step_time_us / 1e6), INVALID_REWARD)
-    return ts.termination(
-        self._observed, reward.astype(np.float32), outer_dims=(self.batch_size,))
+  Args:
+    problem: evaluates the placements.
+    decisions: [B, A] int32, the actions.
+    placements: [B, G] int32, the devices of the problem's groups.
+    info: for the learner, arrays [B, ...].
+    graph: number of the problem among those of the policy.
+
+  Returns:
+    The episodes and their step times.
+  """
+  b, groups = placements.shape
+  step_time_us, fits = np.full(b, np.inf), np.zeros(b, dtype=bool)
+  # [B] bool, rows with every group on an allowed device; only these are evaluated.
+  simulated = problem.allowed[np.arange(groups), placements].all(axis=1)
+  if simulated.any():
+    found = problem.evaluate(placements[simulated])
+    step_time_us[simulated], fits[simulated] = found.step_time_us, found.fits
+  # Minus the square root of seconds, which weighs differences between slow placements less.
+  reward = np.where(fits, -np.sqrt(step_time_us / 1e6), INVALID_REWARD).astype(np.float32)
+  steps = trajectory.Trajectory(
+      step_type=np.full(b, ts.StepType.FIRST), observation=np.full(b, graph, np.int32),
+      action=decisions, policy_info=info, next_step_type=np.full(b, ts.StepType.LAST),
+      reward=reward, discount=np.zeros(b, np.float32))
+  return Played(tf.nest.map_structure(lambda values: values[:, None], steps), step_time_us)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,23 +247,19 @@ class OneShotLearner:
   """Base class: a policy that places a whole graph in one action, and its updates.
 
   Attributes:
-    policy, environment, optimizer: the policy, the environment in which it plays, and Adam.
-    rng: of the samples.
-    losses: of the last `update`; empty if it gave NaN and was undone.
+    policy, config, rng, optimizer: of the updates.
+    losses: of the last update; empty if the update was undone.
   """
 
-  def __init__(
-      self, policy: Any, environment: Optional[OneShotEnvironment], config: Any, seed: int):
+  def __init__(self, policy: Any, config: Any, seed: int):
     """Makes the policy's variables and the optimizer.
 
     Args:
-      policy: the policy to be trained.
-      environment: `update` plays in it; None if experience comes from elsewhere.
-      config: settings of the training.
-      seed: of the sampled actions; the policy has its own seed for its weights.
+      policy: learns.
+      config: settings of the updates.
+      seed: of the samples.
     """
     self.policy, self.config = policy, config
-    self.environment: Any = environment
     self.rng = np.random.default_rng(seed)
     policy.create_variables()  # before the optimizer, which makes slots for them
     self.optimizer = adam(config.learning_rate, GRADIENT_CLIP, policy.trainable_variables)
@@ -291,24 +270,26 @@ class OneShotLearner:
     """Returns all that an update changes."""
     return [*self.policy.variables, *self.optimizer.variables]
 
-  def play(self) -> trajectory.Trajectory:
-    """Samples a batch of placements, simulates them, and returns the steps [B, 1, ...]."""
-    return driving.play(self.environment, self.policy.act(self.rng))
+  def update(self, problem: PlacementProblem, count: int, spent: float = 0.0) -> None:
+    """Samples and simulates a batch and learns from it.
 
-  def update(self, spent: float = 0.0) -> None:
-    """Samples and simulates a batch and learns from it; `spent` is the used share of the budget."""
-    steps = self.play()
+    Args:
+      problem: in the policy's groups.
+      count: size of the batch.
+      spent: the used share of the budget.
+    """
+    steps = self.policy.play(problem, self.rng, count).steps
     self.losses = attempt(lambda: self.learn([steps], spent), self.variables)
 
   def learn(self, parts: Sequence[trajectory.Trajectory], spent: float) -> Dict[str, float]:
     """Makes an update from placements.
 
     Args:
-      parts: [B, 1, ...] placements of one graph each, as they were played.
-      spent: used share of the budget, in [0, 1], for the schedules.
+      parts: the steps [B, 1, ...] of each graph.
+      spent: share of the budget that is used up, for schedules.
 
     Returns:
-      "loss", of the update.
+      The losses.
     """
     raise NotImplementedError
 
@@ -317,28 +298,18 @@ class ReinforceLearner(OneShotLearner):
   """A policy of one graph, and its updates by tf-agents' REINFORCE.
 
   Attributes:
-    agent: of tf-agents.
-    average: moving average of the mean rewards of all batches; None before the first one.
+    average: the moving average of rewards; None before the first update.
   """
 
-  config: ReinforceConfig
-
-  def __init__(
-      self, policy: OneShotPolicy, environment: OneShotEnvironment, config: ReinforceConfig,
-      seed: int = 0):
-    """Builds tf-agents' agent for a policy.
-
-    Args:
-      policy, environment, config, seed: see the base class.
-    """
-    super().__init__(policy, environment, config, seed)
+  def __init__(self, policy: OneShotPolicy, config: ReinforceConfig, seed: int = 0):
+    """Builds tf-agents' agent for a policy; see the base class."""
+    super().__init__(policy, config, seed)
     # In an episode of one step the return is the reward, for which `learn` gives the advantage.
-    self.agent = reinforce_agent.ReinforceAgent(
-        tensor_spec.from_spec(environment.time_step_spec()),
-        tensor_spec.from_spec(environment.action_spec()), policy, self.optimizer,
+    agent = reinforce_agent.ReinforceAgent(
+        ts.time_step_spec(policy.input_tensor_spec), policy.decisions, policy, self.optimizer,
         normalize_returns=False,
         train_step_counter=tf.Variable(0, dtype=tf.int64, trainable=False))
-    self._train = common.function(self.agent.train)
+    self._train = common.function(agent.train)
     self.average: Optional[float] = None
 
   def learn(self, parts: Sequence[trajectory.Trajectory], spent: float) -> Dict[str, float]:
@@ -346,10 +317,10 @@ class ReinforceLearner(OneShotLearner):
 
     Args:
       parts: one batch.
-      spent: for the learning rate.
+      spent: share of the budget that is used up, for the learning rate.
 
     Returns:
-      "loss", of the update.
+      The loss.
     """
     config, (steps,) = self.config, parts
     self.optimizer.learning_rate.assign(
@@ -366,26 +337,6 @@ class ReinforceLearner(OneShotLearner):
     return {"loss": loss}
 
 
-def search_environment(
-    problem: PlacementProblem, config: OneShotConfig, budget: Optional[Budget] = None,
-    **options: Any) -> OneShotEnvironment:
-  """Returns the environment of a problem's groups.
-
-  Args:
-    problem: simulates the placements.
-    config: gives the batch size.
-    budget: the batch has at most as many placements as evaluations are left.
-    **options: of `OneShotEnvironment`.
-
-  Returns:
-    The environment, with a batch of at least one placement.
-  """
-  left = None if budget is None else problem.search_log.remaining_evaluations(budget)
-  return OneShotEnvironment(
-      problem, **options,
-      batch_size=config.batch_size if left is None else max(1, min(config.batch_size, left)))
-
-
 def search(problem: PlacementProblem, learner: OneShotLearner, budget: Budget) -> None:
   """Trains on the problem's graph until the budget is used up; the problem remembers the best.
 
@@ -394,17 +345,21 @@ def search(problem: PlacementProblem, learner: OneShotLearner, budget: Budget) -
   before, one batch is evaluated even if the time is up, so that there is a result.
 
   Args:
-    problem: of the learner's environment.
-    learner: plays in an environment of `search_environment`.
+    problem: in the groups of the learner's policy.
+    learner: samples batches, and learns from them.
     budget: counted from when the problem was made.
   """
-  began = problem.search_log.evaluations, problem.search_log.seconds
-  while problem.search_log.best_placement is None or not problem.search_log.exhausted(budget):
-    left = problem.search_log.remaining_evaluations(budget)
+  log, count = problem.search_log, learner.config.batch_size
+  began, left = (log.evaluations, log.seconds), log.remaining_evaluations(budget)
+  # A budget smaller than a batch is one smaller batch.
+  if left is not None:
+    count = max(1, min(count, left))
+  while log.best_placement is None or not log.exhausted(budget):
+    left = log.remaining_evaluations(budget)
     # A whole batch must fit into the evaluations that are left.
-    if left is not None and left < learner.environment.batch_size:
+    if left is not None and left < count:
       break
-    learner.update(spent_share(problem, budget, began))
+    learner.update(problem, count, spent_share(problem, budget, began))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -438,9 +393,5 @@ class OneGraphPolicy:
     weights, samples = np.random.SeedSequence(seed).generate_state(2).tolist()
     # The policy makes its own groups; both problems share one search log and one budget.
     grouped, policy = self.make(problem, options, weights)
-    environment = search_environment(
-        grouped, options.training, budget, decisions=policy.decisions,
-        placements=policy.placements)
-    learner = ReinforceLearner(policy, environment, options.training, samples)
-    search(grouped, learner, budget)
+    search(grouped, ReinforceLearner(policy, options.training, samples), budget)
     return problem.search_log.best_known

@@ -6,11 +6,11 @@ import tensorflow as tf
 
 from placeto_tf.policies.baselines import one_shot
 from placeto_tf.policies.baselines.one_shot import (
-  OneShotEnvironment,
   OneShotPolicy,
   ReinforceConfig,
   ReinforceLearner,
   log_prob_of,
+  play,
 )
 from placeto_tf.problem.budget import Budget
 from random_problem import random_problem
@@ -34,18 +34,50 @@ class Independent(OneShotPolicy):
         tf.broadcast_to(self.logits, shape), tf.broadcast_to(self.allowed, shape), decisions)
 
 
-def evaluate(placements):
+class Problem:
   """1 s, and 1 s more for every group that is not on device 1."""
-  return types.SimpleNamespace(
-      step_time_us=1e6 * (1 + (placements != 1).sum(axis=1)), fits=np.ones(len(placements), bool))
+
+  def __init__(self, allowed):
+    self.allowed = allowed
+
+  def evaluate(self, placements):
+    return types.SimpleNamespace(
+        step_time_us=1e6 * (1 + (placements != 1).sum(axis=1)), fits=np.ones(len(placements), bool))
 
 
 def learner_of(allowed, seed=0, **options):
-  config = ReinforceConfig(**options)
-  return ReinforceLearner(
-      Independent(allowed), OneShotEnvironment(
-          types.SimpleNamespace(allowed=allowed, evaluate=evaluate), batch_size=config.batch_size),
-      config, seed)
+  return ReinforceLearner(Independent(allowed), ReinforceConfig(**options), seed), Problem(allowed)
+
+
+def steps_of(learner, problem):
+  return learner.policy.play(problem, learner.rng, learner.config.batch_size).steps
+
+
+def two_groups(placed, allowed=((1, 1), (1, 1))):
+  """Group 1's device decides: 4 s on device 0; 1 s on device 1, which is too small for both."""
+  simulated = []
+
+  def evaluate(placements):
+    simulated.extend(placements.tolist())
+    return types.SimpleNamespace(
+        step_time_us=np.where(placements[:, 1] == 0, 4e6, 1e6), fits=~(placements == 1).all(axis=1))
+
+  placed = np.array(placed, np.int32)
+  problem = types.SimpleNamespace(allowed=np.array(allowed, dtype=bool), evaluate=evaluate)
+  return play(problem, placed, placed, graph=2), simulated
+
+
+def test_the_reward_is_minus_the_root_of_the_seconds_and_a_constant_for_what_does_not_fit():
+  played, _ = two_groups([[0, 0], [0, 1], [1, 1]])
+  assert played.steps.is_last().all() and (played.steps.observation == 2).all()
+  np.testing.assert_allclose(played.steps.reward, [[-2.0], [-1.0], [-10.0]])
+  np.testing.assert_allclose(played.step_time_us, [4e6, 1e6, 1e6])
+
+
+def test_a_device_that_is_not_allowed_earns_the_constant_and_nothing_is_simulated():
+  played, simulated = two_groups([[1, 0], [0, 1]], [[True, False], [True, True]])
+  np.testing.assert_allclose(played.steps.reward, [[-10.0], [-1.0]])
+  assert simulated == [[0, 1]] and np.isinf(played.step_time_us[0])
 
 
 def test_reinforce_by_hand(eagerly):
@@ -53,9 +85,9 @@ def test_reinforce_by_hand(eagerly):
   # -1, -1, -2: less the batch's mean 1/3, 1/3, -2/3, which sum to nothing, so that the loss is 0;
   # the gradient of a logit is minus the mean of advantage times (drawn - 1/2). Advantages are over
   # the rewards' deviation, the root of 2 over 3.
-  learner = learner_of(
+  learner, problem = learner_of(
       np.ones((2, 2), bool), batch_size=3, baseline="batch", learning_rate=0.1)
-  steps = learner.play()
+  steps = steps_of(learner, problem)
   steps.reward[:, 0] = [-1, -1, -2]
   steps.action[:, 0] = [[1, 1], [1, 0], [0, 0]]
   given = []
@@ -68,8 +100,8 @@ def test_reinforce_by_hand(eagerly):
 
 
 def test_the_baseline_is_the_average_before_the_batch(eagerly):
-  learner = learner_of(np.ones((2, 2), bool), batch_size=2)
-  steps, seen, train = learner.play(), [], learner._train
+  learner, problem = learner_of(np.ones((2, 2), bool), batch_size=2)
+  steps, seen, train = steps_of(learner, problem), [], learner._train
   learner._train = lambda steps: (seen.append(steps.reward), train(steps))[1]
   for rewards in ([-3.0, -1.0], [-2.0, 0.0]):  # their deviations are 1
     steps.reward[:, 0] = rewards
@@ -83,41 +115,35 @@ def test_the_baseline_is_the_average_before_the_batch(eagerly):
 def test_every_variant_learns_what_a_group_at_a_time_can_tell(baseline):
   allowed = np.ones((4, 3), dtype=bool)
   allowed[3] = [True, False, False]
-  learner = learner_of(
+  learner, problem = learner_of(
       allowed, batch_size=16, learning_rate=0.1, final_learning_rate=0.1, baseline=baseline)
   for _ in range(60):
-    learner.update()
-  rewards = learner.play().reward
+    learner.update(problem, 16)
+  rewards = steps_of(learner, problem).reward
   assert rewards.mean() > -1.6  # the best is -sqrt(2): one group cannot go to device 1
   assert learner.policy.logits.numpy()[:3].argmax(axis=1).tolist() == [1, 1, 1]
   np.testing.assert_array_equal(learner.policy.logits.numpy()[3], 0.0)
 
 
 def test_updates_that_are_no_numbers_leave_weights_and_baseline_alone(eagerly):
-  learner = learner_of(np.ones((2, 2), dtype=bool), batch_size=4)
-  learner.update()
+  learner, problem = learner_of(np.ones((2, 2), dtype=bool), batch_size=4)
+  learner.update(problem, 4)
   before = [variable.numpy() for variable in learner.variables]
-  steps = learner.play()
-  learner.play = lambda: steps._replace(reward=steps.reward * np.nan)
-  learner.update()
+  steps = steps_of(learner, problem)
+  learner.policy.play = lambda *_: types.SimpleNamespace(
+      steps=steps._replace(reward=steps.reward * np.nan))
+  learner.update(problem, 4)
   assert learner.losses == {}
   for variable, value in zip(learner.variables, before):
     np.testing.assert_array_equal(variable, value)
 
 
-def search(budget, seed=0):
-  problem = random_problem()
-  config = ReinforceConfig(batch_size=8, learning_rate=0.1)
-  environment = one_shot.search_environment(problem, config, budget)
-  learner = ReinforceLearner(Independent(problem.allowed), environment, config, seed)
-  one_shot.search(problem, learner, budget)
-  return problem, environment
-
-
 @pytest.mark.parametrize("evaluations", [1, 5, 8, 50])
 def test_a_search_stays_within_its_budget_and_the_problem_remembers_the_best(evaluations):
-  problem, environment = search(Budget(max_evaluations=evaluations))
-  assert 0 < problem.search_log.evaluations <= evaluations
-  assert problem.search_log.evaluations == evaluations - evaluations % environment.batch_size
+  problem = random_problem()
+  learner = ReinforceLearner(
+      Independent(problem.allowed), ReinforceConfig(batch_size=8, learning_rate=0.1))
+  one_shot.search(problem, learner, Budget(max_evaluations=evaluations))
+  assert problem.search_log.evaluations == evaluations - evaluations % min(8, evaluations)
   step_time_us = problem.simulator.simulate(problem.search_log.best_placement).step_time_us
   assert step_time_us == problem.search_log.best_objective_us
