@@ -1,4 +1,4 @@
-"""Plays episodes with tf-agents' `PyDriver`, which collects experience for all policies.
+"""Plays episodes with tf-agents' `PyDriver`, which collects experience for policies of many steps.
 
 `BatchEnvironment` is the base of all environments. A policy is a function from an observation to an
 action.

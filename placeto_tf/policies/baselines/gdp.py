@@ -143,9 +143,6 @@ class GdpPolicy(network.DistributionNetwork):
   def greedy(self, graph: int = 0) -> np.ndarray:
     """Returns the likeliest device of each node.
 
-    Args:
-      graph: its number.
-
     Returns:
       [M] int32.
     """
@@ -255,9 +252,6 @@ def load_network(directory: str) -> GdpNetwork:
   Args:
     directory: of the weights, or of a training run with the weights in its `weights`.
 
-  Returns:
-    The network with these weights.
-
   Raises:
     PlacementError: the files are missing, damaged, or of another policy or version.
   """
@@ -348,9 +342,6 @@ class GdpLearner(one_shot.OneShotLearner):
     Args:
       parts: the placements of each graph.
       spent: share of the training so far, for the learning rate and the entropy bonus.
-
-    Returns:
-      The loss.
     """
     config = self.config
     self.optimizer.learning_rate.assign(

@@ -77,11 +77,7 @@ class NodeTable:
 
 
 def one_node(max_devices: int) -> Inputs:
-  """Returns a graph of one node, which a network needs to make its variables.
-
-  Args:
-    max_devices: D.
-  """
+  """Returns a graph of one node, which a network needs to make its variables."""
   none = np.zeros(0, np.int32)
   return {
       OP_TYPES: np.zeros(1, np.int32), FEATURES: np.zeros((1, NODE_FEATURES), np.float32),

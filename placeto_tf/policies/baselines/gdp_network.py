@@ -50,9 +50,6 @@ def node_graph(
   Args:
     num_nodes, num_edges: [P] of each graph.
     sources, targets: [E] nodes, numbered from 0 to M - 1.
-
-  Returns:
-    A scalar GraphTensor of P components.
   """
   return tfgnn.GraphTensor.from_pieces(
       node_sets={schema.GROUP: tfgnn.NodeSet.from_fields(sizes=num_nodes, features={})},
@@ -60,6 +57,34 @@ def node_graph(
           sizes=num_edges, features={},
           adjacency=tfgnn.Adjacency.from_indices(
               (schema.GROUP, sources), (schema.GROUP, targets)))})
+
+
+class MaxPooling(tf.keras.layers.Layer):
+  """One round: x_v <- |relu(W [x_v, max relu(P x_u) over producers u, the same over consumers])|.
+
+  |.| is division by the Euclidean norm. A node without neighbours pools zeros.
+  """
+
+  def __init__(self, width: int, seeds: Seeds, **kwargs):
+    super().__init__(**kwargs)
+    # [M, any] -> [M, W] each.
+    self._into, self._out_of = dense(width, seeds, "relu"), dense(width, seeds, "relu")
+    self._join = dense(width, seeds, "relu")  # [M, any + 2 W] -> [M, W]
+
+  def call(self, graph: tfgnn.GraphTensor, x: tf.Tensor) -> tf.Tensor:
+    """Computes one round.
+
+    Args:
+      graph: a `node_graph`.
+      x: [M, any] nodes.
+
+    Returns:
+      [M, W].
+    """
+    pooled = [
+        pool_neighbours(graph, self._into(x), producers=True),
+        pool_neighbours(graph, self._out_of(x), producers=False)]
+    return tf.math.l2_normalize(self._join(tf.concat([x, *pooled], axis=-1)), axis=-1)
 
 
 def pool_neighbours(graph: tfgnn.GraphTensor, x: tf.Tensor, *, producers: bool) -> tf.Tensor:
@@ -83,10 +108,7 @@ def pool_neighbours(graph: tfgnn.GraphTensor, x: tf.Tensor, *, producers: bool) 
 
 
 class GraphEmbedding(tf.keras.layers.Layer):
-  """Rounds of pooling over embedded op types and features.
-
-  A round: x_v <- |relu(W [x_v, max relu(P x_u) over producers u, the same over consumers])|.
-  """
+  """Rounds of `MaxPooling` over embedded op types and features."""
 
   def __init__(self, width: int, rounds: int, seeds: Seeds, **kwargs):
     super().__init__(**kwargs)
@@ -95,16 +117,15 @@ class GraphEmbedding(tf.keras.layers.Layer):
         name="types", shape=(OP_TYPE_BUCKETS, _TYPE_WIDTH),
         initializer=tf.keras.initializers.RandomUniform(-0.5, 0.5, seed=seeds()))
     self._first = dense(width, seeds, "relu")  # [M, 16 + F] -> [M, W]
-    # Of producers and of consumers, [M, W] -> [M, W] both, and of a round, [M, 3 W] -> [M, W].
-    self._rounds = [[dense(width, seeds, "relu") for _ in range(3)] for _ in range(rounds)]
+    self._rounds = [MaxPooling(width, seeds, name=f"round_{i}") for i in range(rounds)]
 
   def call(
       self, graph: tfgnn.GraphTensor, op_types: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
     """Embeds nodes.
 
     Args:
-      graph: of the nodes.
-      op_types: [M] int32 buckets.
+      graph: a `node_graph`.
+      op_types: [M] int32 hash buckets.
       features: [M, F].
 
     Returns:
@@ -113,10 +134,8 @@ class GraphEmbedding(tf.keras.layers.Layer):
     # The product with 1 makes the gradient dense, so that it is clipped as a whole.
     types = tf.gather(1.0 * self._types, op_types)  # [M, 16]
     x = self._first(tf.concat([types, features], axis=-1))
-    for into, out_of, join in self._rounds:
-      pooled = [pool_neighbours(graph, into(x), producers=True),
-                pool_neighbours(graph, out_of(x), producers=False)]
-      x = tf.math.l2_normalize(join(tf.concat([x, *pooled], axis=-1)), axis=-1)
+    for layer in self._rounds:
+      x = layer(graph, x)
     return x
 
 
@@ -125,22 +144,71 @@ class GraphEmbedding(tf.keras.layers.Layer):
 _QUIET = 0.1
 
 
-class PlacerLayer(tf.keras.layers.Layer):
-  """Two residual blocks, attention and two dense layers; their inputs are normalized and gated.
+class Gate(tf.keras.layers.Layer):
+  """Multiplies x by 1 + a linear layer of the condition; it starts near the identity."""
 
-  Multi-head attention is of each segment to itself and to the previous segment. A gate multiplies
-  by 1 + a linear layer of the condition; it starts near the identity.
-  """
+  def __init__(self, width: int, seeds: Seeds, **kwargs):
+    super().__init__(**kwargs)
+    self._gate = dense(width, seeds, scale=0.1)  # [S, C] -> [S, W]
+
+  def call(self, x: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
+    """Gates vectors by the condition of their segment.
+
+    Args:
+      x: [S, L, W].
+      condition: [S, C].
+
+    Returns:
+      [S, L, W].
+    """
+    return x * (1.0 + self._gate(condition)[:, None])
+
+
+class SegmentAttention(tf.keras.layers.Layer):
+  """Multi-head attention of each segment to itself and to the previous segment."""
 
   def __init__(self, width: int, heads: int, seeds: Seeds, **kwargs):
     super().__init__(**kwargs)
     self._heads, self._size = heads, width // heads  # H, W / H
+    # [..., W] -> [..., W] each.
+    self._query, self._key, self._value = (dense(width, seeds) for _ in range(3))
+    self._output = dense(width, seeds, scale=_QUIET)  # [S, L, W] -> [S, L, W]
+
+  def call(self, here: tf.Tensor, around: tf.Tensor, visible: tf.Tensor) -> tf.Tensor:
+    """Lets each node attend to its own segment and to the previous segment.
+
+    Args:
+      here: [S, L, W] nodes that attend.
+      around: [S, 2L, W] nodes of the previous segment, then of this one.
+      visible: [S, 2L] bool, False for padding and for a missing previous segment.
+
+    Returns:
+      [S, L, W].
+    """
+    # [S, L, H, W / H], and [S, 2L, H, W / H] for keys and values.
+    query, key, value = (
+        self._split(layer(x)) for layer, x in (
+            (self._query, here), (self._key, around), (self._value, around)))
+    scores = tf.einsum("slhw,skhw->shlk", query, key) * self._size**-0.5  # [S, H, L, 2L]
+    scores = tf.where(visible[:, None, None, :], scores, -np.inf)  # each segment sees itself
+    mixed = tf.einsum("shlk,skhw->slhw", tf.nn.softmax(scores), value)  # [S, L, H, W / H]
+    return self._output(tf.reshape(mixed, tf.shape(here)))
+
+  def _split(self, x: tf.Tensor) -> tf.Tensor:
+    """Returns [S, any, H, W / H] from [S, any, W]."""
+    shape = tf.shape(x)
+    return tf.reshape(x, [shape[0], shape[1], self._heads, self._size])
+
+
+class PlacerLayer(tf.keras.layers.Layer):
+  """Two residual blocks, attention and two dense layers; their inputs are normalized and gated."""
+
+  def __init__(self, width: int, heads: int, seeds: Seeds, **kwargs):
+    super().__init__(**kwargs)
     # Before attention, before the dense layers.
     self._norms = [tf.keras.layers.LayerNormalization() for _ in range(2)]
-    self._gates = [dense(width, seeds, scale=0.1) for _ in range(2)]  # [S, C] -> [S, W]
-    # Attention: [..., W] -> [..., W] each.
-    self._query, self._key, self._value = (dense(width, seeds) for _ in range(3))
-    self._output = dense(width, seeds, scale=_QUIET)
+    self._gates = [Gate(width, seeds, name=f"gate_{i}") for i in range(2)]
+    self._attention = SegmentAttention(width, heads, seeds)
     # [S, L, W] -> [S, L, 2 W], ReLU -> [S, L, W].
     self._dense = [dense(2 * width, seeds, "relu"), dense(width, seeds, scale=_QUIET)]
 
@@ -149,48 +217,23 @@ class PlacerLayer(tf.keras.layers.Layer):
     """Applies attention, then the dense layers.
 
     Args:
-      x: [S, L, W].
-      valid: [S, L] bool, slots that hold a node.
-      begins: [S] bool, first segments of graphs.
-      condition: [S, C] of each segment's graph.
+      x: [S, L, W] hidden states.
+      valid: [S, L] bool, False for padding.
+      begins: [S] bool, True for the first segment of a graph.
+      condition: [S, C].
 
     Returns:
       [S, L, W].
     """
     around, visible = with_memory(x, valid, begins)  # [S, 2L, W], [S, 2L]
-    around = self.gated(0, around, condition)
+    around = self._gates[0](self._norms[0](around), condition)
     # The queries are the second half, the segment itself.
-    x += self.attention(around[:, tf.shape(x)[1]:], around, visible)
+    x += self._attention(around[:, tf.shape(x)[1]:], around, visible)
     # Residual: two dense layers over the normalized and gated states.
-    y = self.gated(1, x, condition)
+    y = self._gates[1](self._norms[1](x), condition)
     for layer in self._dense:
       y = layer(y)
     return x + y
-
-  def gated(self, block: int, x: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
-    """Normalizes the inputs [S, any, W] of a block, and gates them by the condition [S, C]."""
-    return self._norms[block](x) * (1.0 + self._gates[block](condition)[:, None])
-
-  def attention(self, here: tf.Tensor, around: tf.Tensor, visible: tf.Tensor) -> tf.Tensor:
-    """Lets each node attend to its own segment and to the previous segment.
-
-    Args:
-      here: [S, L, W] nodes of the segments.
-      around: [S, 2L, W] the previous segments and the segments.
-      visible: [S, 2L] bool, nodes of `around` that exist in the same graph.
-
-    Returns:
-      [S, L, W].
-    """
-    def split(x):  # [S, any, W] -> [S, any, H, W / H]
-      return tf.reshape(x, [*tf.unstack(tf.shape(x)[:2]), self._heads, self._size])
-
-    query, key, value = split(self._query(here)), split(self._key(around)), split(
-        self._value(around))
-    scores = tf.einsum("slhw,skhw->shlk", query, key) * self._size**-0.5  # [S, H, L, 2L]
-    scores = tf.where(visible[:, None, None, :], scores, -np.inf)  # each segment sees itself
-    mixed = tf.einsum("shlk,skhw->slhw", tf.nn.softmax(scores), value)  # [S, L, H, W / H]
-    return self._output(tf.reshape(mixed, tf.shape(here)))
 
 
 def with_memory(
@@ -216,16 +259,7 @@ class Placer(tf.keras.layers.Layer):
 
   def __init__(
       self, width: int, layers: int, heads: int, segment: int, seeds: Seeds, **kwargs):
-    """Makes the layers.
-
-    Args:
-      width: W.
-      layers: number of layers.
-      heads: H, a divisor of W.
-      segment: L.
-      seeds: of the weights.
-      **kwargs: of Keras.
-    """
+    """Makes the layers."""
     super().__init__(**kwargs)
     self._segment = segment
     self._layers = [PlacerLayer(width, heads, seeds, name=f"layer_{i}") for i in range(layers)]
@@ -295,12 +329,7 @@ class GdpNetwork(tf.keras.Model):
   """Embedding, placer and head; see the module. The constructor makes all variables."""
 
   def __init__(self, config: GdpConfig, seed: int = 0):
-    """Makes the network.
-
-    Args:
-      config: its sizes.
-      seed: of the weights.
-    """
+    """Makes the network."""
     super().__init__(name="gdp")
     self.config = config
     seeds = Seeds(seed)
@@ -337,11 +366,7 @@ class GdpNetwork(tf.keras.Model):
     return self._head(_spread(graph, self._placer(_spread(graph, x), condition, sizes)))
 
   def scale_logits(self, factor: float) -> None:
-    """Multiplies all logits by a factor; the likeliest devices do not change.
-
-    Args:
-      factor: above 0.
-    """
+    """Multiplies all logits by a factor; the likeliest devices do not change."""
     for variable in self._head.variables:
       variable.assign(factor * variable)
 

@@ -61,12 +61,7 @@ class SampleCollector:
 
   def __init__(
       self, network: GdpConfig, training: gdp.PpoConfig, problems: Sequence[PlacementProblem]):
-    """Makes the network.
-
-    Args:
-      network, training: of the learner.
-      problems: made by `node_problem`.
-    """
+    """Makes the network."""
     self._network = GdpNetwork(network)
     self._policy = gdp.GdpPolicy(
         [node_inputs(GroupedGraph.of(each), network.max_devices) for each in problems],
@@ -74,15 +69,7 @@ class SampleCollector:
     self._problems, self._batch_size = problems, training.batch_size
 
   def __call__(self, weights: Sequence[np.ndarray], spec: Spec) -> Played:
-    """Samples a batch of placements of one graph.
-
-    Args:
-      weights: of the learner's network.
-      spec: of the sample.
-
-    Returns:
-      The steps and step times.
-    """
+    """Samples a batch of placements of one graph."""
     # The learner's weights arrive with every spec: collectors may be in other processes.
     self._network.set_weights(weights)
     return self._policy.play(
@@ -104,11 +91,6 @@ class GdpTraining(Learner):
       self, config: GdpTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
       **given: Any):
     """Makes the network, and loads initial weights if there are any. See the base class.
-
-    Args:
-      config, root_dir: configuration and directory of the run.
-      warm_start: directory of the initial weights.
-      **given: problems made by `node_problem`.
 
     Raises:
       PlacetoError: the weights in `warm_start` are of another network, or the base class raises.

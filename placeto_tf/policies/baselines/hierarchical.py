@@ -97,14 +97,7 @@ class Parts:
     self._typed_parts, self._types = np.nonzero(self.type_counts * self.movable[:, None])
 
   def num_features(self, num_groups: int) -> int:
-    """Returns the number of features of a group.
-
-    Args:
-      num_groups: K.
-
-    Returns:
-      F of `group_inputs`.
-    """
+    """Returns the number of features of a group."""
     return self.type_counts.shape[1] + 2 + 1 + OUTPUT_DIMS + 2 * num_groups
 
   def group_inputs(self, groups: np.ndarray, num_groups: int) -> Tuple[np.ndarray, np.ndarray]:
@@ -229,13 +222,7 @@ class HierarchicalPolicy(OneShotPolicy):
   """The policy of one problem, whose groups are its colocation groups ("sets")."""
 
   def __init__(self, problem: PlacementProblem, config: HierarchicalConfig, seed: int = 0):
-    """Makes an untrained policy.
-
-    Args:
-      problem: in its colocation groups.
-      config: see `HierarchicalConfig`.
-      seed: of the weights.
-    """
+    """Makes an untrained policy."""
     parts = Parts(problem)
     num_groups = min(config.num_groups, config.groups_a_device * problem.num_devices)
     # Decisions: a group below K for each set, then a device below D for each group.

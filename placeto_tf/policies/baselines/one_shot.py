@@ -252,13 +252,7 @@ class OneShotLearner:
   """
 
   def __init__(self, policy: Any, config: Any, seed: int):
-    """Makes the policy's variables and the optimizer.
-
-    Args:
-      policy: learns.
-      config: settings of the updates.
-      seed: of the samples.
-    """
+    """Makes the policy's variables and the optimizer."""
     self.policy, self.config = policy, config
     self.rng = np.random.default_rng(seed)
     policy.create_variables()  # before the optimizer, which makes slots for them
@@ -287,9 +281,6 @@ class OneShotLearner:
     Args:
       parts: the steps [B, 1, ...] of each graph.
       spent: share of the budget that is used up, for schedules.
-
-    Returns:
-      The losses.
     """
     raise NotImplementedError
 
@@ -318,9 +309,6 @@ class ReinforceLearner(OneShotLearner):
     Args:
       parts: one batch.
       spent: share of the budget that is used up, for the learning rate.
-
-    Returns:
-      The loss.
     """
     config, (steps,) = self.config, parts
     self.optimizer.learning_rate.assign(

@@ -47,13 +47,7 @@ class RnnPolicy(OneShotPolicy):
   """The policy of one problem; it places the problem's groups."""
 
   def __init__(self, problem: PlacementProblem, config: RnnConfig, seed: int = 0):
-    """Makes an untrained policy.
-
-    Args:
-      problem: in its groups.
-      config: see `RnnConfig`.
-      seed: of the weights.
-    """
+    """Makes an untrained policy."""
     super().__init__(problem.num_groups, problem.num_devices - 1, "rnn")
     rng = np.random.default_rng(seed)
     graph, grouping = problem.graph, problem.grouping

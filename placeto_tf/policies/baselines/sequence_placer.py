@@ -65,11 +65,7 @@ class Lstm(tf.Module):
     self.bias = tf.Variable(np.zeros(4 * num_hidden, np.float32), name="bias")  # [4 H]
 
   def zero_state(self, batch: int) -> State:
-    """Returns the state before the first step.
-
-    Args:
-      batch: B.
-    """
+    """Returns the state before the first step."""
     return (tf.zeros([batch, self.num_hidden]),) * 2
 
   def sequence(self, inputs: tf.Tensor, state: State) -> Tuple[tf.Tensor, State]:
@@ -144,14 +140,7 @@ class SequencePlacer(tf.Module):
 
   def __init__(
       self, num_features: int, num_devices: int, config: PlacerConfig, rng: np.random.Generator):
-    """Makes the variables.
-
-    Args:
-      num_features: F.
-      num_devices: D.
-      config: sizes of the network.
-      rng: of the weights.
-    """
+    """Makes the variables."""
     super().__init__(name="placer")
     self.config, self.num_devices = config, num_devices
     h = config.hidden
@@ -283,9 +272,6 @@ class SequencePlacer(tf.Module):
         state: of the decoder, after step i - 1.
         before: [B] devices of step i - 1; D at the first step.
         devices: array of the devices so far.
-
-      Returns:
-        The arguments of the next step.
       """
       # [B, H] cell and hidden.
       state = self._decoder.step(tf.gather(self._embeddings, before), state)

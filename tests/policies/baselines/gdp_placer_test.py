@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow as tf
 
-from placeto_tf.policies.baselines.gdp_network import Placer, PlacerLayer, with_memory
+from placeto_tf.policies.baselines.gdp_network import Gate, Placer, with_memory
 from placeto_tf.policies.layers import Seeds
 
 WIDTH, SEGMENT = 8, 4
@@ -64,10 +64,10 @@ def test_segments_side_by_side_equal_segments_one_after_the_other():
     for i, layer in enumerate(placer._layers):
       memory, memories[i] = memories[i], hidden
       around = hidden if memory is None else tf.concat([memory, hidden], axis=1)
-      around = layer.gated(0, around, CONDITION[None])
+      around = layer._gates[0](layer._norms[0](around), CONDITION[None])
       seen = tf.ones(around.shape[:2], tf.bool)
-      hidden += layer.attention(around[:, -hidden.shape[1]:], around, seen)
-      y = layer.gated(1, hidden, CONDITION[None])
+      hidden += layer._attention(around[:, -hidden.shape[1]:], around, seen)
+      y = layer._gates[1](layer._norms[1](hidden), CONDITION[None])
       for dense in layer._dense:
         y = dense(y)
       hidden += y
@@ -96,10 +96,10 @@ def test_padding_is_not_seen():
 
 
 def test_a_gate_by_hand():
-  layer = PlacerLayer(2, 1, Seeds(0))
-  layer.gated(0, tf.zeros((1, 1, 2)), tf.zeros((1, 3)))
-  layer._gates[0].kernel.assign([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
-  layer._gates[0].bias.assign([0.0, 1.0])
-  # (2, 4) is normalized to (-1, 1); 1 + (0.5, 2 * 0.25 + 1) = (1.5, 2.5)
-  found = layer.gated(0, tf.constant([[[2.0, 4.0]]]), tf.constant([[0.5, 0.25, 9.0]]))
-  np.testing.assert_allclose(found, [[[-1.5, 2.5]]], rtol=1e-3)
+  gate = Gate(2, Seeds(0))
+  gate(tf.zeros((1, 1, 2)), tf.zeros((1, 3)))
+  gate._gate.kernel.assign([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
+  gate._gate.bias.assign([0.0, 1.0])
+  # 1 + (0.5, 2 * 0.25 + 1) = (1.5, 2.5)
+  found = gate(tf.constant([[[2.0, 4.0]]]), tf.constant([[0.5, 0.25, 9.0]]))
+  assert found.numpy().tolist() == [[[3.0, 10.0]]]
