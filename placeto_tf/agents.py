@@ -16,9 +16,9 @@ import numpy as np
 from placeto_tf.clusters import Cluster
 from placeto_tf.encoding import graph_tensor as graph_tensor_lib  # checks the packages first
 from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.encoding.placed_groups import PlacedGroups
 from placeto_tf.environments import problems as problems_lib
 from placeto_tf.environments.move_environment import ARM, ARMS, PAIR, MoveEnvironment
-from placeto_tf.environments.placed_groups import PlacedGroups
 from placeto_tf.environments.schedule import Schedule
 from placeto_tf.environments.timing import SIMULATED, Timing, timed
 from placeto_tf.errors import PlacetoError

@@ -88,11 +88,14 @@ def load(source: Any, **options: Any) -> ComputationGraph:
   said = [f"batch {size}" for size in batches] if len(batches) == 1 else []
   said += [f"{tensor[0]} {shapes.format_shape(found[tensor]) if found[tensor] else 'a scalar'}"
            for tensor, shape in unknown.items() if shape is None or -1 in shape[bool(said):]]
-  said += [f"{op_of(name)} {values[name]}" for name in numbers if name in values]
+  held = listed([f"{op_of(name)} {values[name]}" for name in numbers if name in values], most=8)
   return dataclasses.replace(
       graph, notes=tuple(dict.fromkeys((
           *graph.notes, *(notes if own.trip_count is None else ()),
-          f"{shapes.ASSUMED}{listed(said, most=8)}; --feed_shapes changes them"))),
+          *([f"{shapes.ASSUMED}{held}; numbers that the graph leaves open are the batch "
+             "(--batch_size)"] * bool(held)),
+          *([f"{shapes.ASSUMED}{listed(said, most=8)}; --feed_shapes changes them"] * bool(said)))
+      )),
       source=dataclasses.replace(
           own, feed_shapes=feeds, feed_values=values, iterator_shapes={
               op: tuple(found.get((op, port), shape) for port, shape in enumerate(outputs))

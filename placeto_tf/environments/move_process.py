@@ -23,8 +23,8 @@ from typing import Callable, Iterator, List, Optional, Tuple
 
 import numpy as np
 
+from placeto_tf.encoding.placed_groups import PlacedGroups, group_counts
 from placeto_tf.environments.compiled_moves import BLOCK_OVER, NONE_LEFT, TAKEN, try_moves
-from placeto_tf.environments.placed_groups import PlacedGroups, group_counts
 from placeto_tf.environments.schedule import LONG_EVALUATIONS, LONG_OF_PLENTY, Schedule
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.compiled_evaluation import CompiledEvaluations

@@ -72,9 +72,22 @@ def _numeral(rng: np.random.Generator, index_range: IndexRange) -> bytes:
 
 
 def _example(op: tf.Operation, rng: np.random.Generator, index_range: IndexRange) -> bytes:
-  """Returns a serialized Example with every feature that a parse op reads."""
+  """Returns a serialized Example or SequenceExample with every feature that a parse op reads."""
+  if "context_sparse_types" not in op.node_def.attr:
+    return tf.train.Example(features=_features(op, "", rng, index_range)).SerializeToString()
+  made = tf.train.SequenceExample(context=_features(op, "context_", rng, index_range))
+  for _ in range(int(rng.integers(1, _MOST_VALUES + 1))):  # steps
+    for key, feature in _features(op, "feature_list_", rng, index_range).feature.items():
+      made.feature_lists.feature_list[key].feature.add().CopyFrom(feature)
+  return made.SerializeToString()
+
+
+def _features(
+    op: tf.Operation, part: str, rng: np.random.Generator, index_range: IndexRange
+) -> tf.train.Features:
+  """Returns values for the features whose attributes, inputs and outputs begin with `part`."""
   features = tf.train.Features()
-  for key, dtype, size, output in _features_read(op):
+  for key, dtype, size, output in _features_read(op, part):
     # A list of a free length has one value at least, as means need.
     number = int(rng.integers(1, _MOST_VALUES + 1)) if size is None else size
     feature = features.feature[key]
@@ -84,11 +97,11 @@ def _example(op: tf.Operation, rng: np.random.Generator, index_range: IndexRange
       feature.int64_list.value.extend(rng.integers(0, index_range(output), number).tolist())
     else:
       feature.float_list.value.extend(rng.random(number).tolist())
-  return tf.train.Example(features=features).SerializeToString()
+  return features
 
 
 def _features_read(
-    op: tf.Operation) -> Iterable[Tuple[str, tf.DType, Optional[int], tf.Tensor]]:
+    op: tf.Operation, part: str) -> Iterable[Tuple[str, tf.DType, Optional[int], tf.Tensor]]:
   """Yields (key, type, number of values or None, output with the values) of a parse op."""
   outputs = {name: each for name, each in zip(_names(op, op.op_def.output_arg), op.outputs)}
   inputs = {name: each for name, each in zip(_names(op, op.op_def.input_arg), op.inputs)}
@@ -100,9 +113,11 @@ def _features_read(
     found = [np.ravel(_value(each)) for name, each in inputs.items() if name[0] == f"{kind}_keys"]
     return [key.decode() for each in found for key in each]
 
+  dense = {"": "Tdense", "context_": "Tcontext_dense"}.get(part, f"{part}dense_types")
   for kind, types, sizes in (
-      ("sparse", "sparse_types", None), ("dense", "Tdense", "dense_shapes"),
-      ("ragged", "ragged_value_types", None)):
+      (f"{part}sparse", f"{part}sparse_types", None),
+      (f"{part}dense", dense, f"{part}dense_shapes"),
+      (f"{part}ragged", f"{part}ragged_value_types", None)):
     if types not in op.node_def.attr:
       continue
     shapes = op.get_attr(sizes) if sizes else []
@@ -168,5 +183,7 @@ def _image(op: tf.Operation, rng: np.random.Generator, index_range: IndexRange) 
 # Type of an op that reads strings -> what makes one of them.
 _MAKERS: Dict[str, Callable[[Any, np.random.Generator, IndexRange], bytes]] = {
     "ParseExample": _example, "ParseExampleV2": _example, "ParseSingleExample": _example,
+    "ParseSequenceExample": _example, "ParseSequenceExampleV2": _example,
+    "ParseSingleSequenceExample": _example,
     "DecodeCSV": _line, "DecodeRaw": _bytes, "DecodeJpeg": _image, "DecodeAndCropJpeg": _image,
     "DecodePng": _image, "DecodeImage": _image}

@@ -181,7 +181,7 @@ register(
 # Positions of examples.
 register(
     "Identity Reshape ExpandDims Squeeze Cast StopGradient Snapshot Tile BroadcastTo "
-    "Switch Enter Exit NextIteration", positions="keeps")
+    "StridedSlice Switch Enter Exit NextIteration", positions="keeps")
 register("Add AddV2 Mul", positions="moves")
 register(
     "Gather GatherV2 ResourceGather GatherNd ScatterNd UnsortedSegmentSum Pack ConcatV2",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts, estimate_costs
+from placeto_tf.costs.look import looking
 from placeto_tf.errors import PlacementError, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import format_shape
@@ -77,12 +79,22 @@ def verify(
     placement: a `Placement` with all of its fields.
     graph: the graph that the placement was made for.
     cluster: the cluster that it was made for.
-    costs: the costs that it was made with; None for grappler's estimates.
+    costs: the costs that it was made with; None for grappler's estimates, with or without a look.
 
   Raises:
     PlacementError: the graph or a device differs, or a number differs or is missing.
   """
-  costs = estimate_costs(graph, cluster) if costs is None else costs
+  if costs is not None:
+    return _verified(placement, graph, cluster, costs)
+  # It was placed without a look at the step, or with what the look has found.
+  with contextlib.suppress(PlacementError), looking("no"):
+    return _verified(placement, graph, cluster, estimate_costs(graph, cluster))
+  return _verified(placement, graph, cluster, estimate_costs(graph, cluster))
+
+
+def _verified(
+    placement: Any, graph: ComputationGraph, cluster: Cluster, costs: OpCosts) -> SimulationResult:
+  """Returns the simulated step; raises as `verify`."""
   result = Simulator(graph, costs, cluster).simulate(placement.indices(graph, cluster))
   # (name, value in the placement, value found) of every number.
   checks: List[Tuple[str, Any, Any]] = [

@@ -66,11 +66,13 @@ def unknowns(result: Any) -> List[str]:
 
 
 def unchecked(result: Any) -> str:
-  """Returns a line if the placed replicas were not compared with the graph, or ""."""
-  if result.replicated is None or result.replication.check and result.replication.check.checked:
+  """Returns a line if the placed replicas were not, or not all compared with the graph, or ""."""
+  check = result.replication and result.replication.check
+  if result.replicated is None or check and check.checked and not check.left_out:
     return ""
-  return (f"{result.replicated.strategy} replicas were not compared with the graph: "
-          f"{result.replication.check or 'not checked, as asked'}.")
+  how, why = ("", check or "not checked, as asked") if not check or not check.checked else (
+      " fully", f"{check.left_out}, for lack of time")
+  return f"{result.replicated.strategy} replicas were not{how} compared with the graph: {why}."
 
 
 def html(result: Any) -> str:

@@ -14,9 +14,11 @@ from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, S
 import numpy as np
 
 from placeto_tf.graphs.loops import SWITCH
+from placeto_tf.graphs.shapes import FEEDABLE
 from placeto_tf.ops import registered, rule_of
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
 from placeto_tf.replication.exponents import Inputs, NotFollowed, result_exponent
+from placeto_tf.replication.op_roles import PIPELINES
 from placeto_tf.replication.scaling import Scaling
 from placeto_tf.replication.specs import (
   MIXES_ROWS,
@@ -37,6 +39,8 @@ _SOME = "takes some of the examples of the batch"
 _SUM = Partial("sum")
 
 _REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "All": "all", "Any": "any"}
+_ALONG_AXIS = ("TopK", "TopKV2", "ArgMax", "ArgMin")
+_MOVING = ("Cast", "Tile", "BroadcastTo", "Gather", "GatherV2")
 _OF_DIAGONALS = ("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
 
 
@@ -50,6 +54,7 @@ class AxisRules:
     # Whether rows are checked against tensors that hold all examples; not before loops have
     # settled.
     self.compared = False
+    self.assumed: Set[int] = set()  # feeds that are taken for indices into the slots of an example
 
   def outputs(self, view: Inputs) -> List[Spec]:
     """Returns the sharding specs of the outputs of an op that reads rows.
@@ -136,8 +141,7 @@ class AxisRules:
   def _moved_positions(self, view: Inputs, i: int, op_type: str) -> Optional[Positions]:
     """Returns the positions after a product or a sum, or None if examples would share slots.
 
-    An unknown summand is assumed to be an index into the slots of one example, if an example has
-    more than one slot. A known summand must be such an index.
+    A summand must be an index into the slots of one example; that a feed is one is assumed.
     """
     positions: Positions = view.specs[i].local  # type: ignore[union-attr,assignment]
     other = self._flow.inputs[view.op][1 - i]
@@ -153,11 +157,47 @@ class AxisRules:
       times = int(np.ravel(number)[0])
       return Positions(positions.span * times, positions.slack * times)
     # The sum would be no index within the example's slots.
-    if positions.slack == 1 or number is not None and (
-        np.size(number) and not 0 <= np.min(number) <= np.max(number) < positions.slack):
+    feeds: Set[int] = set()
+    least, most = self._bounds(other, feeds)
+    if positions.slack == 1 or not 0 <= least <= most < positions.slack:
       return None
+    self.assumed |= feeds
     # One summand is allowed; after it, nothing more may be added.
     return dataclasses.replace(positions, slack=1)
+
+  def _bounds(self, tensor: Tensor, feeds: Set[int]) -> Tuple[float, float]:
+    """Returns the least and the greatest whole number that a tensor may hold.
+
+    Args:
+      tensor: of whole numbers.
+      feeds: feeds that the tensor depends on are added; their numbers count as 0.
+    """
+    flow, op = self._flow, tensor[0]
+    op_type, data, known = flow.types[op], flow.inputs[op], flow.value(tensor)
+    if known is not None and known.size:
+      return known.min(), known.max()
+    if op_type in FEEDABLE or op_type in PIPELINES:
+      feeds.add(op)
+      return 0, 0
+    if op_type in _ALONG_AXIS:  # indices along an axis that does not count examples
+      axis = -1 if op_type.startswith("TopK") else int(self._value(op, 1))
+      size, grown = self._shape(op, 0)[axis], self._scaling.axes(data[0])
+      return 0, size - 1 if size and grown is not None and (
+          axis % len(self._shape(op, 0)) not in grown) else math.inf
+    if op_type == "FloorMod":
+      least, most = self._bounds(data[1], feeds)
+      return (0, most - 1) if least > 0 else (-math.inf, math.inf)
+    if op_type in ("Minimum", "Maximum"):
+      choose = min if op_type == "Minimum" else max
+      (a, b), (c, d) = (self._bounds(each, feeds) for each in data)
+      return choose(a, c), choose(b, d)
+    # Ops that move elements; the other inputs are shapes, indices and axes.
+    moved = data if op_type == "Pack" else data[:-1] if op_type == "ConcatV2" else data[
+        op_type == "Split":][:1] if rule_of(op_type).passes or op_type in _MOVING else []
+    if not moved or not flow.is_integer(moved[0]):
+      return -math.inf, math.inf
+    found = [self._bounds(each, feeds) for each in moved]
+    return min(each[0] for each in found), max(each[1] for each in found)
 
   def _is_index(self, op: int) -> bool:
     """Returns whether a sum of positions and other whole numbers is used as indices alone."""

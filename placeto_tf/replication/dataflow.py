@@ -137,7 +137,9 @@ class Dataflow:
       if port < len(found) and not found[port].shape.unknown_rank:
         shape = tuple(None if dim.size < 0 else dim.size for dim in found[port].shape.dim)
       self._shapes[tensor] = shape
-      if shape is None or None in shape:
+      # TensorFlow takes elements of a list in a list for elements of the outer one.
+      takes = rule_of(self.types[op]).takes
+      if shape is None or None in shape or takes and takes[2] == port:
         computed = self._computed_shape(tensor)
         # Fill sizes that the computed shape leaves open with the inferred ones.
         if computed is not None and shape is not None and len(shape) == len(computed):
@@ -248,7 +250,10 @@ class Dataflow:
       seen.add(tensor[0])
       if self.types[tensor[0]] == "TensorArrayGradV3":
         name += f"/{self.attr(tensor[0], 'source').s.decode()}"
-      tensor = self.inputs[tensor[0]][0]
+      if tensor[1] and self.types[tensor[0]] == "TensorListPopBack":  # a list that was in a list
+        tensor = self.pushed(tensor) or tensor
+      else:
+        tensor = self.inputs[tensor[0]][0]
     return name, tensor[0]
 
   @functools.cached_property

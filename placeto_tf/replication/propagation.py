@@ -83,6 +83,7 @@ class Propagated:
     owned: variables that hold examples; each replica has its own.
     merged: frames of loops that run once for all replicas, because they need global values.
     refused: op -> the reason why replicas cannot compute its effect.
+    assumed: feeds that are taken for indices into the slots of an example.
   """
 
   batch: int
@@ -97,6 +98,7 @@ class Propagated:
   owned: FrozenSet[int]
   merged: FrozenSet[str]
   refused: Dict[int, Unknown]
+  assumed: AbstractSet[int]
 
   def spec(self, tensor: Tensor) -> Spec:
     """Returns the spec of any tensor of the graph."""
@@ -243,7 +245,7 @@ class _Propagation:
             tensor for tensor in (*self._values, *self._indices)
             if isinstance(self._spec(tensor), SparseRows)),
         frozenset(self._statistics), owned, frozenset(self._merged),
-        self._refused)
+        self._refused, self._rules.assumed)
 
   def _settle(self, order: Sequence[int]) -> None:
     """Computes specs until all of them agree with one another.
@@ -770,7 +772,8 @@ class _Propagation:
     # (container, index, ...): each replica has the same elements at the same indices.
     if len(inputs) > 2 and (rule.puts is None or rule.puts[1] != 1) and not is_unknown(
         inputs[1]) and inputs[1] not in (REPLICATED, Replicated(FREE)):
-      raise NotFollowed("takes an element by a number that depends on the batch")
+      raise NotFollowed("takes an element by a number that depends on the batch, as tf.map_fn over "
+                        "single examples does and tf.vectorized_map does not")
     if rule.puts is not None:
       # Numbers of the container input and the element input, and the axes that an element gains
       # in the container.
@@ -816,5 +819,6 @@ def _moved(spec: Spec, growth: int, op: int) -> Spec:
   if not isinstance(spec, Sharded) or not growth:
     return spec
   if spec.axis + growth < 0:
-    return Unknown(op, "takes the examples of the batch apart")
+    return Unknown(op, "takes the examples of the batch apart, as tf.map_fn over single examples "
+                   "does and tf.vectorized_map does not")
   return dataclasses.replace(spec, axis=spec.axis + growth)

@@ -38,6 +38,7 @@ import numpy as np
 from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.shapes import ASSUMED
 from placeto_tf.replication import op_roles, rewriting
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow, closure
@@ -167,9 +168,10 @@ def replicate(
       for op, owner in zip(originals.tolist(), owners.tolist())], np.int32)
   return ReplicatedGraph(
       result, graph, replicas, owners, originals, found.batch * replicas, mirrored,
-      written.own_reductions, _notes(statistics, mirrored), statistics, frozenset(single),
-      micro_batches, written=written, whole=at_whole, whole_of_op=whole_of_op,
-      decisions=_decisions(flow, found, partition))
+      written.own_reductions, _notes(
+          statistics, mirrored, [flow.graph.op_names[op] for op in sorted(found.assumed)]),
+      statistics, frozenset(single), micro_batches, written=written, whole=at_whole,
+      whole_of_op=whole_of_op, decisions=_decisions(flow, found, partition))
 
 
 def _decisions(
@@ -330,8 +332,12 @@ def replicated_meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
   return result
 
 
-def _notes(statistics: Tuple[str, ...], mirrored: bool) -> Tuple[str, ...]:
+def _notes(
+    statistics: Tuple[str, ...], mirrored: bool, indices: Sequence[str]) -> Tuple[str, ...]:
   notes: Tuple[str, ...] = ()
+  if indices:
+    notes += (f"{ASSUMED}{listed(indices)} holds positions within an example, as replicas need; "
+              "replicas=1 needs none",)
   if mirrored:
     notes += ("each replica has a copy of the variables; all copies are equal, so it is enough to "
               "save the variables with the original names, and the graph's own init and restore "

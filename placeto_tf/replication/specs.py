@@ -172,6 +172,8 @@ def meets_all_examples(
   # Axes of the examples, counted from the last one, as broadcasting aligns them.
   batch = {spec.axis - len(shape) for spec, shape in tensors
            if isinstance(spec, Sharded) and shape is not None}
+  if max(batch, default=-1) >= 0:
+    return True  # a shape that its spec contradicts
   for spec, shape in tensors:
     if isinstance(spec, Gathered) and batch:
       return True

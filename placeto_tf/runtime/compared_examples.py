@@ -6,7 +6,7 @@ random ops. The order of examples does not change, because a loss may weigh exam
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, Tuple
+from typing import Dict, List
 
 import numpy as np
 
@@ -61,18 +61,26 @@ class ComparedExamples:
     found.update(self._whole.given)
     return found
 
-  def changes(self, step: int) -> Iterator[Tuple[int, Dict[str, np.ndarray]]]:
-    """Yields (example, feed of the step in which only this example is another one).
+  @property
+  def groups(self) -> List[np.ndarray]:
+    """Returns indices of examples, one each; of many, groups of consecutive ones."""
+    return np.array_split(np.arange(self._examples), min(self._examples, _MOST_CHANGES))
 
-    Of many examples, groups of consecutive ones change together; the first of them is given.
+  def changed(self, step: int, group: np.ndarray) -> Dict[str, np.ndarray]:
+    """Returns the feed of a step in which only some examples are other ones.
+
+    Args:
+      step: of which feed it is.
+      group: indices of the examples that change.
+
+    Returns:
+      Name of a fed tensor -> its value.
     """
-    other = self.feed(step + 2)
-    for group in np.array_split(np.arange(self._examples), min(self._examples, _MOST_CHANGES)):
-      feed = self.feed(step)
-      for name in self._batch_feeds:
-        feed[name] = feed[name].copy()
-        feed[name][group] = other[name][group]
-      yield int(group[0]), feed
+    feed, other = self.feed(step), self.feed(step + 2)
+    for name in self._batch_feeds:
+      feed[name] = feed[name].copy()
+      feed[name][group] = other[name][group]
+    return feed
 
   def is_other(self, step: int) -> bool:
     """Returns whether the step has negative numbers and the other fixed random numbers."""

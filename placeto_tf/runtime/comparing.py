@@ -50,6 +50,8 @@ class TrainingComparison:
     own_statistics: whether replicas that have statistics of their own were also run with them; the
       comparison itself uses synchronized statistics.
     ignored: examples that change nothing, however they change; of groups, the first example.
+    untried: number of examples of which it was not tried, for lack of time, whether they change
+      anything: a fault in their part may not have shown.
   """
 
   checked: bool
@@ -65,18 +67,27 @@ class TrainingComparison:
   of: int = 0
   own_statistics: bool = True
   ignored: Tuple[int, ...] = ()
+  untried: int = 0
 
   def __str__(self) -> str:
     if not self.checked:
       return f"not checked: {self.reason}"
     untold = f" ({self.untold} of them tell nothing)" if self.untold else ""
     some = f" with {self.replicas} of {self.of} replicas" if self.replicas < self.of else ""
-    own = "" if self.own_statistics else ", replicas' own statistics not run"
     unused = f", unused examples: {listed([str(each + 1) for each in self.ignored])}" if (
         self.ignored) else ""
     return (f"checked{some}: {counted(self.steps, 'step')}, "
             f"{counted(self.variables, 'variable')}{untold}, largest difference "
-            f"{self.largest_difference:.0e}{unused}{own}, {self.seconds:.0f} s")
+            f"{self.largest_difference:.0e}{unused}{self.left_out and ', '}{self.left_out}, "
+            f"{self.seconds:.0f} s")
+
+  @property
+  def left_out(self) -> str:
+    """Returns what there was no time to check, or ""."""
+    return listed([
+        *(["replicas' own statistics not run"] if not self.own_statistics else []),
+        *([f"not tried whether each of {counted(self.untried, 'example')} changes anything"] if (
+            self.untried) else [])])
 
 
 def compare_training(
@@ -150,7 +161,8 @@ def _compare(
     raise NotCompared("no example changes anything that the step computes")
   return TrainingComparison(
       True, "", True, found.steps, len(pair.variables), len(pair.tensors), found.largest,
-      len(found.untold), own_statistics=own_run, ignored=tuple(found.ignored))
+      len(found.untold), own_statistics=own_run, ignored=tuple(found.ignored),
+      untried=found.untried)
 
 
 def _run_own(

@@ -59,7 +59,8 @@ class SideBySide:
     wrong: differences that are more than rounding, of the step after the compared ones.
     overflow_step: the first in which numbers overflow; None if they do not.
     ignored: examples that change nothing, however they change; of groups, the first example.
-    blind: whether all examples do.
+    untried: how many examples may be such, for lack of time.
+    blind: whether no example changes anything.
   """
 
   def __init__(
@@ -82,6 +83,7 @@ class SideBySide:
     self.wrong: List[SeenDifference] = []
     self.overflow_step: Optional[int] = None
     self.ignored: List[int] = []
+    self.untried = 0
     self.blind = False
     self._noise: Optional[Dict[str, float]] = None  # effect of roundings by name, once measured
     self._blurred: Set[str] = set()  # variables that hold little but rounding, or overflow
@@ -137,6 +139,7 @@ class SideBySide:
   def _run(self, steps: int, started: float, deadline: float) -> None:
     """Runs steps from the first values; ends early if numbers overflow or time is over."""
     self.overflow_step, self.wrong, self.blind = None, [], False
+    self.untried = sum(map(len, self._examples.groups))
     largest, done = 0.0, 0
     try:
       self.pair.begin(self._seed, rounds=self._noise is not None)
@@ -153,8 +156,8 @@ class SideBySide:
         done += 1
         if time.monotonic() > (started + deadline) / 2:
           break
-      if not self.wrong and done == steps:
-        self._find_ignored(started, deadline)
+      if not self.wrong and done:
+        self._find_ignored(done, started, deadline)
     except tf.errors.DeadlineExceededError:
       # The steps before were compared in time.
       if not done:
@@ -163,26 +166,30 @@ class SideBySide:
       self.pair.close()
     self.largest, self.steps = largest, done
 
-  def _find_ignored(self, started: float, deadline: float) -> None:
+  def _find_ignored(self, steps: int, started: float, deadline: float) -> None:
     """Changes one example after another, and notes those that change no fetch and no variable.
 
     An example that a step does not use, such as one that a mask hides, is tried in two more steps.
+
+    Args:
+      steps: that were compared.
+      started: when the time began, of the monotonic clock.
+      deadline: when it ends.
     """
-    tried: Set[int] = set()
-    used: Set[int] = set()
-    for step in range(3):
-      base = self._outcome(step, self._examples.feed(step), deadline)
-      for example, feed in self._examples.changes(step):
+    left = self._examples.groups
+    for step in range(min(3, steps)):
+      base, tried = self._outcome(step, self._examples.feed(step), deadline), left
+      for group in tried:
         if time.monotonic() > (started + deadline) / 2:
           return
-        tried.add(example)
-        if example not in used and any(
-            difference(one, other) > rounding(one)
-            for one, other in zip(base, self._outcome(step, feed, deadline))):
-          used.add(example)
-      if used == tried:
+        found = self._outcome(step, self._examples.changed(step, group), deadline)
+        if any(difference(one, other) > rounding(one) for one, other in zip(base, found)):
+          left = [each for each in left if each is not group]
+          self.untried -= len(group)
+      if not left:
         break
-    self.ignored, self.blind = sorted(tried - used), bool(tried) and not used
+    self.ignored, self.untried = [int(group[0]) for group in left], 0
+    self.blind = len(left) == len(self._examples.groups) > 0
 
   def _outcome(
       self, step: int, feed: Dict[str, np.ndarray], deadline: float) -> List[np.ndarray]:

@@ -62,11 +62,12 @@ def _load(build, *arguments, **options):
      "batch 32, x [32, 784], keep a scalar"),
     (_baked, (), {"x:0": (50, 784)}, "batch 50"), (_product, (), {"x:0": (50, 5)}, "x [50, 5]"),
     (_tokens, (), {"x:0": (32, 32), "y:0": (32, 32)}, "batch 32, x [32, 32], y [32, 32]"),
-    (_size, (), {"x:0": (32, 5), "size:0": ()}, "batch 32, size 32"),
+    (_size, (), {"x:0": (32, 5), "size:0": ()}, "batch 32; --feed"),
     (_iterator, (), {}, "batch 10")])
 def test_a_step_runs_with_the_shapes_that_are_assumed(build, arguments, shapes, said):
   tf_graph, graph = _load(build, *arguments)
   assert graph.source.feed_shapes == shapes and graph.notes[-1].startswith(f"assumed: {said}")
+  assert "size:0" not in shapes or graph.notes[-2].startswith("assumed: size 32; numbers that")
   with v1.Session(graph=tf_graph) as session:
     assert session.run("fetch:0", make_feeds(graph, tf_graph)).size
 

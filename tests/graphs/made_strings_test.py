@@ -32,6 +32,21 @@ def single_example(lines):
   return [tf.stack(parsed)]
 
 
+def sequences(lines):
+  context, steps, _ = tf.io.parse_sequence_example(
+      lines, {key: SPEC[key] for key in ("ids", "age", "word")},
+      {"walk": tf.io.FixedLenSequenceFeature([2], tf.float32), "tags": SPEC["tags"]})
+  return [tf.sparse.to_dense(context["ids"]), context["age"], context["word"], steps["walk"]]
+
+
+def single_sequence(lines):
+  parsed = [tf.io.parse_single_sequence_example(
+      lines[i], {"age": SPEC["age"]}, {"walk": tf.io.FixedLenSequenceFeature([2], tf.float32)})
+            for i in range(4)]
+  return [tf.stack([context["age"] for context, _ in parsed]),
+          tf.stack([tf.reduce_sum(steps["walk"]) for _, steps in parsed])]
+
+
 def looked_up(lines):
   keys = tf.constant(["a", "b", "c", "d", "e"])
   fill = tf.lookup.KeyValueTensorInitializer(keys, tf.range(5))
@@ -39,7 +54,7 @@ def looked_up(lines):
 
 
 @pytest.mark.parametrize("read", (
-    example, older_example, single_example, looked_up,
+    example, older_example, single_example, sequences, single_sequence, looked_up,
     lambda lines: tf.io.decode_csv(lines, [[0.0], [0], [""]], field_delim=";"),
     lambda lines: [tf.reshape(tf.io.decode_raw(lines, tf.float32), [-1, 6])],
     lambda lines: [tf.strings.to_number(lines)],

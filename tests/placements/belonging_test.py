@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from placeto_tf import graphs
 from placeto_tf.clusters import Cluster
-from placeto_tf.costs import estimate_costs
+from placeto_tf.costs import estimate_costs, look
 from placeto_tf.errors import PlacementError
 from placeto_tf.placements import Placement
 from placeto_tf.simulation import Simulator
@@ -47,6 +47,21 @@ def test_the_graph_that_it_was_made_for_is_verified_also_from_another_file(tmp_p
   path = str(tmp_path / "placement.json")
   placement.save(path)
   Placement.load(path).verify(_load(), CLUSTER)
+
+
+def test_a_placement_is_verified_with_the_costs_that_it_was_made_with_of_a_look_or_of_none():
+  with tf.Graph().as_default() as source:
+    x = tf.compat.v1.placeholder(tf.float32, [4], name="x")
+    tf.identity(tf.while_loop(
+        lambda a: tf.reduce_sum(a) < 100.0, lambda a: a * 2.0, [x + 1.0]), name="loss")
+  graph = graphs.load_graph(source, fetches=["loss"])
+  made = []
+  for mode in ("yes", "no"):
+    with look.looking(mode):
+      made.append(_placed(graph))
+  assert made[0].step_time_us != made[1].step_time_us
+  for each in made:
+    each.verify(graph, CLUSTER)
 
 
 @pytest.mark.parametrize("options, said", [

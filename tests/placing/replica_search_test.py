@@ -1,5 +1,6 @@
 """`place(replicas=...)` on a small training graph."""
 
+import dataclasses
 import json
 import types
 
@@ -16,6 +17,7 @@ from placeto_tf.placing.replica_candidates import Candidate, _gaining
 from placeto_tf.placing.tables import replica_table, table
 from placeto_tf.problem.search_log import SearchLog
 from placeto_tf.replication import ReplicaSource
+from placeto_tf.runtime.comparing import TrainingComparison
 
 
 @pytest.fixture(scope="module", name="graph")
@@ -144,6 +146,11 @@ def test_replicas_that_cannot_be_run_are_handed_over_only_if_no_check_is_asked_f
       source, "v100:2", replicas=2, mirrored_variables=False, check_replicas=False, **options)
   assert found.replicated.replicas == 2 and str(found).startswith(
       "2 replicas were not compared with the graph: not checked, as asked.\n")
+  check = TrainingComparison(True, own_statistics=False)
+  found = dataclasses.replace(found, replication=dataclasses.replace(
+      found.replication, check=check))
+  assert str(found).startswith("2 replicas were not fully compared with the graph: replicas' own "
+                               "statistics not run, for lack of time.\n")
 
 
 @pytest.mark.parametrize("spec, options, rows", [

@@ -157,6 +157,8 @@ def test_after_half_of_the_time_no_further_step_begins():
   found = compare_training(
       source.graph, source.replicas(2), time_limit_s=1000.0, started=time.monotonic() - 501.0)
   assert found.checked and found.steps == 1  # what has been done counts
+  assert found.left_out == "not tried whether each of 8 examples changes anything"
+  assert found.left_out in str(found)
 
 
 def test_an_op_that_does_not_run_here_is_no_fault_of_the_replicas():

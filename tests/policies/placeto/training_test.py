@@ -10,8 +10,8 @@ import graph_files
 import subprograms
 from placeto_tf.encoding import graph_tensor
 from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.encoding.placed_groups import PlacedGroups
 from placeto_tf.environments.move_environment import MoveEnvironment
-from placeto_tf.environments.placed_groups import PlacedGroups
 from placeto_tf.policies.placeto.scorer import ScorerWeights
 from random_problem import random_problem
 
