@@ -5,7 +5,7 @@ Dimensions: N ops, D devices.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Sequence
+from typing import Dict, Sequence
 
 import numpy as np
 
@@ -14,9 +14,7 @@ from placeto_tf.clusters.device_names import find_device
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.collective_groups import collective_groups, nodes_with_members
 from placeto_tf.graphs.computation_graph import KERNEL_TYPES, ComputationGraph
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
+from placeto_tf.on_use import NodeDef
 
 
 def allowed_devices(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:

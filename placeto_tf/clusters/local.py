@@ -25,6 +25,7 @@ import numpy as np
 from placeto_tf.clusters import presets
 from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
+from placeto_tf.on_use import tf
 
 if TYPE_CHECKING:
   from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
@@ -62,8 +63,6 @@ def found_devices() -> Dict[str, Any]:
   Raises:
     ClusterError: TensorFlow finds no device.
   """
-  import tensorflow as tf
-
   # "GPU:0" -> properties, whatever job the name begins with.
   found = {named.name.rpartition("device:")[2]: named.properties for named in _grappler_devices()}
   logical: List[Tuple[str, DeviceProperties]] = []

@@ -13,7 +13,7 @@ import dataclasses
 import heapq
 import re
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from placeto_tf.costs import guarded, shape_analysis
 from placeto_tf.costs.grappler import Question
@@ -23,9 +23,7 @@ from placeto_tf.graphs import analysis_graph_def, feed_values, load_graph, shape
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.tensor_names import Tensor, op_of, parse
 from placeto_tf.graphs.traversal import reachable
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.graph_pb2 import GraphDef
+from placeto_tf.on_use import GraphDef, tf
 
 VALUE = -2  # in place of a port: the number that a fed scalar holds
 _BATCH, _LENGTH, _IMAGE = 32, 32, 224
@@ -272,8 +270,6 @@ def _import_order(graph_def: GraphDef) -> Dict[str, int]:
 
 def _constants(graph_def: GraphDef) -> List[int]:
   """Returns sizes in the graph's constants, and their products, the most frequent ones first."""
-  import tensorflow as tf
-
   counts: Dict[int, int] = {}
   for node in graph_def.node:
     tensor = node.attr["value"].tensor

@@ -8,16 +8,14 @@ unknown. The more expensive side is assumed to run, so that a step takes at most
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, FrozenSet, List, Mapping, Tuple
+from typing import Dict, FrozenSet, List, Mapping, Tuple
 
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.graphs.loops import MERGE, SWITCH
 from placeto_tf.graphs.tensor_names import Tensor, parse
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
+from placeto_tf.on_use import NodeDef
 
 _Side = Tuple[Tensor, int]  # predicate, output of the Switch
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import TYPE_CHECKING, Callable, Mapping, Tuple, Union
+from typing import Callable, Mapping, Tuple, Union
 
 import numpy as np
 
@@ -29,9 +29,7 @@ from placeto_tf.costs.work import OpWork, count_work
 from placeto_tf.errors import CostError
 from placeto_tf.files import outputs
 from placeto_tf.graphs.computation_graph import ComputationGraph
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.graph_pb2 import GraphDef
+from placeto_tf.on_use import GraphDef
 
 Source = Union[str, "os.PathLike[str]", Callable[[ComputationGraph, Cluster], OpCosts]]
 

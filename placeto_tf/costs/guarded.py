@@ -23,13 +23,11 @@ import tempfile
 import threading
 import time
 from multiprocessing.connection import Connection, Pipe
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Tuple
+from typing import Any, Callable, Mapping, Optional, Tuple
 
 from placeto_tf.costs import shape_analysis
 from placeto_tf.errors import CostError, one_line
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.graph_pb2 import GraphDef
+from placeto_tf.on_use import GraphDef
 
 _LIMIT_S = 10.0  # of CPU time
 _LIMIT_PER_OP_S = 0.005  # ten times the usual time

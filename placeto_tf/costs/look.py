@@ -23,7 +23,7 @@ import hashlib
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any, Callable, Container, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Container, Dict, Iterator, List, Optional, Tuple
 
 from placeto_tf.costs import guarded, no_side_effects, step_run
 from placeto_tf.costs.shape_guesses import known_dims
@@ -31,9 +31,7 @@ from placeto_tf.errors import CostError
 from placeto_tf.graphs import variables
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.exported_protos import clear_uncalled
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.graph_pb2 import GraphDef
+from placeto_tf.on_use import GraphDef
 
 MODES = ("auto", "yes", "no")
 EARLIER = "earlier"  # outside of `looking`: results of earlier looks are used, and nothing is run

@@ -10,16 +10,14 @@ A loop is named by its LoopCond op here, and by its frame in sentences for users
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from placeto_tf.graphs import loops
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, op_of, parse
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
+from placeto_tf.on_use import NodeDef
 
 Evaluate = Callable[[Tensor], Optional[int]]  # the number that a tensor holds, None if not known
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.costs.grappler import OpEstimate, Question
 from placeto_tf.costs.loop_rounds import Evaluate, LoopRounds
@@ -27,12 +27,7 @@ from placeto_tf.errors import CostError, one_line
 from placeto_tf.graphs import shapes
 from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, op_of, parse
-
-if TYPE_CHECKING:
-  import tensorflow as tf
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
-  from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
+from placeto_tf.on_use import GraphDef, NodeDef, TensorShapeProto, tf
 
 _MAX_IMPORTED = 30_000  # ops; about five seconds
 _MAX_PASSES = 8  # a guess can make the next possible, as in gradients of gradients of loops
@@ -180,8 +175,6 @@ class _Inference:
 
   def number(self, name: Tensor) -> Optional[int]:
     """Returns the whole number that a tensor holds, or None if unknown before a run."""
-    import tensorflow as tf
-
     if name in self._bound and self._bound[name].HasField("value"):
       return int(tf.make_ndarray(self._bound[name].value))
     tensor = self._tensor(name)
@@ -222,8 +215,6 @@ def readable(graph_def: GraphDef, loops: LoopRounds) -> GraphDef:
 
 def _imported(graph_def: GraphDef) -> Tuple[tf.Graph, str]:
   """Returns the graph and "", or an empty graph and TensorFlow's reason for refusing it."""
-  import tensorflow as tf
-
   graph = tf.Graph()
   try:
     with graph.as_default():

@@ -12,17 +12,13 @@ with such shapes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence
 
 from placeto_tf.costs.loop_rounds import Evaluate
 from placeto_tf.costs.tensor_sizes import Outputs, num_elements, origin, properties, tensor_bytes
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
+from placeto_tf.on_use import GraphDef, NodeDef, OpInfo
 from placeto_tf.ops import types_with
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
-  from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
 _STACKS = ("Stack", "StackV2")
 _STACK_PUSHES = ("StackPush", "StackPushV2")

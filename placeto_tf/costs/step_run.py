@@ -9,16 +9,14 @@ import collections
 import contextlib
 import dataclasses
 import math
-from typing import TYPE_CHECKING, AbstractSet, Any, Dict, List, Mapping, Sequence
+from typing import AbstractSet, Any, Dict, List, Mapping, Sequence
 
 from placeto_tf.costs import no_side_effects
 from placeto_tf.errors import CostError
 from placeto_tf.graphs import feeds as feeds_lib
 from placeto_tf.graphs import variables
 from placeto_tf.graphs.tensor_names import Tensor, parse
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.graph_pb2 import GraphDef
+from placeto_tf.on_use import GraphDef, tf
 
 # Ops that fill lookup tables and start iterators, and read no files themselves.
 _FILLS = {"InitializeTable", "InitializeTableV2", "LookupTableImport", "LookupTableImportV2",
@@ -51,8 +49,6 @@ def run(graph_def: GraphDef, request: Mapping[str, Any]) -> Seen:
   Returns:
     The shapes and executions in the trace of the step.
   """
-  import tensorflow as tf
-
   v1 = tf.compat.v1
   config = v1.ConfigProto(device_count={"CPU": 1, "GPU": 0}, intra_op_parallelism_threads=1)
   # Run nodes unchanged: none is folded, fused or moved.
@@ -97,8 +93,6 @@ def _ran(
     session: Any, ops: Sequence[Any], feed: Mapping[Any, Any], library: Any,
     allowed: AbstractSet[str] = frozenset()) -> bool:
   """Runs ops if all that do more than compute are of allowed types; returns whether they ran."""
-  import tensorflow as tf
-
   nodes = (op.node_def for op in variables.needed_by(ops))
   if {node.op for node in no_side_effects.acting(nodes, library)} <= allowed:
     with contextlib.suppress(tf.errors.OpError):

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Container, List, Mapping, Optional, Sequence, Tuple
+from typing import Container, List, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.graphs import shapes
 from placeto_tf.graphs.loops import MERGE
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
+from placeto_tf.on_use import NodeDef, OpInfo, TensorShapeProto, tf
 from placeto_tf.ops import rule_of
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
-  from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
-  from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
 Outputs = Mapping[str, Sequence["OpInfo.TensorProperties"]]  # op name -> its outputs
 
@@ -69,7 +65,6 @@ def properties(
   Returns:
     The type, shape and value.
   """
-  import tensorflow as tf
   from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
   tensor = OpInfo.TensorProperties(dtype=dtype)

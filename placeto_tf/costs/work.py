@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -37,11 +37,8 @@ from placeto_tf.errors import counted, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.kernels import outputs_in_host_memory
 from placeto_tf.graphs.tensor_names import data_inputs, op_of, parse
+from placeto_tf.on_use import GraphDef, NodeDef
 from placeto_tf.ops import VARIABLES, rule_of
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 # Kinds of accesses to variables, by the beginning of the op type; the first that fits holds.
 _ACCESSES = (

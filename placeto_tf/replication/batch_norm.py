@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, List
+from typing import List
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.exported_protos import with_nodes
 from placeto_tf.graphs.graph_defs import ReadGraph, from_graph_def
+from placeto_tf.on_use import FunctionDef, NodeDef, tf
 from placeto_tf.replication.reloading import reloaded
-
-if TYPE_CHECKING:
-  import tensorflow as tf
-  from tensorflow.core.framework.function_pb2 import FunctionDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _FORWARD = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 _BACKWARD = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
@@ -81,8 +77,6 @@ def _plain_function(node: NodeDef, corrected: bool) -> FunctionDef:
 def _traced(
     op: str, of_data: int, of_statistics: int, layout: bytes, epsilon: float, factor: float,
     corrected: bool) -> FunctionDef:
-  import tensorflow as tf
-
   rank = 5 if layout in (b"NDHWC", b"NCDHW") else 4
   channels = 1 if layout in (b"NCHW", b"NCDHW") else rank - 1
   axes = [axis for axis in range(rank) if axis != channels]

@@ -15,6 +15,7 @@ from placeto_tf.graphs import analysis_graph_def, loops
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.graphs.tensor_names import parse
 from placeto_tf.graphs.traversal import reachable
+from placeto_tf.on_use import tf
 from placeto_tf.ops import rule_of
 
 Tensor = Tuple[int, int]
@@ -122,8 +123,6 @@ class Dataflow:
 
   def constant(self, op: int) -> Optional[np.ndarray]:
     """Returns the numbers of a Const; None for another op or for text."""
-    import tensorflow as tf
-
     if self.types[op] != "Const" or self.nodes[op].attr["dtype"].type == _TEXT:
       return None
     return tf.make_ndarray(self.nodes[op].attr["value"].tensor)
@@ -188,7 +187,6 @@ class Dataflow:
 
   def _infer(self, op: int) -> List[Shape]:
     """Asks TensorFlow's shape function of one op for the shapes of its outputs."""
-    import tensorflow as tf
     from tensorflow.core.framework import graph_pb2
 
     nodes = graph_pb2.GraphDef(node=[self.nodes[op]])

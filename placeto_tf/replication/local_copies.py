@@ -8,17 +8,13 @@ the initializers of `local_variables` after it has restored a checkpoint, as
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Mapping, Sequence
+from typing import List, Mapping, Sequence
 
 from placeto_tf.graphs.tensor_names import parse
 from placeto_tf.graphs.variable_defs import variable_defs
+from placeto_tf.on_use import GraphDef, MetaGraphDef, VariableDef
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.nodes import NodeWriter, tensor_name
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.variable_pb2 import VariableDef
-  from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 _COLLECTION = "local_variables"
 

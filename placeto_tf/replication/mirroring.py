@@ -17,7 +17,7 @@ Dimensions: N needed ops.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, AbstractSet, Dict, FrozenSet, List, Mapping, Sequence, Set
+from typing import AbstractSet, Dict, FrozenSet, List, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -31,14 +31,12 @@ from placeto_tf.graphs.loops import PASSING
 from placeto_tf.graphs.op_defs import REF, OpDefs
 from placeto_tf.graphs.tensor_names import data_inputs, op_of
 from placeto_tf.graphs.traversal import reachable
+from placeto_tf.on_use import NodeDef
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.op_partition import OpPartition
 from placeto_tf.replication.propagation import Propagated
 from placeto_tf.replication.scaling import Scaling
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 # Op types that pass on a handle or reference.
 _CARRIERS = (*PASSING, "RefIdentity")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence
+from typing import Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placeto_tf.graphs.tensor_names import op_of
-
-if TYPE_CHECKING:
-  from numpy.typing import ArrayLike
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
+from placeto_tf.on_use import GraphDef, NodeDef, tf
 
 INT32, INT64 = 3, 9
 _REDUCING = {"max": "Maximum", "min": "Minimum", "all": "LogicalAnd", "any": "LogicalOr"}
@@ -98,8 +95,6 @@ class NodeWriter:
     Returns:
       The name of the constant.
     """
-    import tensorflow as tf
-
     # A control input puts the constant into the loop or branch of the anchor.
     waits = [] if anchor is None else [f"^{op_of(anchor)}"]
     node = self.new(name, "Const", waits, dtype=dtype)

@@ -16,7 +16,7 @@ the feeds.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from placeto_tf.graphs.exported_protos import state_shapes, with_nodes
 from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT, SWITCH
 from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.shapes import ITERATORS, PLACEHOLDERS, set_shape
+from placeto_tf.on_use import GraphDef, NodeDef, tf
 from placeto_tf.ops import QUOTIENTS, rule_of
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import (
@@ -39,11 +40,6 @@ from placeto_tf.replication.dataflow import (
 )
 from placeto_tf.replication.reloading import check_shapes, frozen, reloaded
 from placeto_tf.replication.scaling import Scaling
-
-if TYPE_CHECKING:
-  import tensorflow as tf
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 # A change of a constant: (whether it holds rows of examples, the number of the axis or entry).
 Change = Tuple[bool, int]
@@ -75,8 +71,6 @@ class Rebatching:
     Raises:
       GraphError: the ops do not fit together at the other batch, whatever constant changes.
     """
-    import tensorflow as tf
-
     self._flow = flow
     self._batch, sources = op_roles.batch_feeds(flow, Scaling(flow, flow, 1))
     self._times, self._per = self._target = times, per
@@ -130,8 +124,6 @@ class Rebatching:
 
   def _fits(self, op: int) -> bool:
     """Builds an op on the tensors before it, and returns whether their shapes fit."""
-    import tensorflow as tf
-
     self._built += 1
     try:
       self._made[op] = self._make(op)
@@ -153,8 +145,6 @@ class Rebatching:
     return before <= math.prod(known_dims(shape)[:now]) <= most
 
   def _make(self, op: int) -> List[tf.Tensor]:
-    import tensorflow as tf
-
     flow, op_type = self._flow, self._flow.types[op]
     # Back edges of loops are left out: their ops come later.
     inputs = [tensor for tensor in flow.inputs[op] if flow.types[tensor[0]] not in NEXT]
@@ -204,8 +194,6 @@ class Rebatching:
 
   def _source(self, tensor: Tensor, shape: Any) -> tf.Tensor:
     """Returns a tensor of this shape and of unknown values."""
-    import tensorflow as tf
-
     with self._graph.as_default():
       return tf.compat.v1.placeholder(self._flow.dtype(tensor) % 100, shape)
 
@@ -372,8 +360,6 @@ class Rebatching:
         return
 
   def _set(self, constant: int, value: np.ndarray) -> None:
-    import tensorflow as tf
-
     self._node(constant).attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
 
   def _node(self, op: int) -> NodeDef:

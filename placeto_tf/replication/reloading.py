@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Tuple
+from typing import Any, Callable, Mapping, Optional, Tuple
 
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.rebuilt_functions import rebuilt_function
 from placeto_tf.graphs.shapes import declared_shape
+from placeto_tf.on_use import GraphDef, Message, MetaGraphDef, tf
 from placeto_tf.replication.op_roles import captured_ops
-
-if TYPE_CHECKING:
-  import tensorflow as tf
-  from google.protobuf.message import Message
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 
 def has_free_batch(graph: ComputationGraph, feed: str) -> bool:
@@ -104,16 +99,12 @@ def reloaded(
 
 def check_shapes(graph_def: GraphDef) -> None:
   """Raises ValueError where TensorFlow rejects shapes; the shape analysis accepts some of these."""
-  import tensorflow as tf
-
   with tf.Graph().as_default():
     tf.graph_util.import_graph_def(graph_def, name="")
 
 
 def frozen(graph: ComputationGraph) -> ComputationGraph:
   """Returns a live graph as a MetaGraphDef with inlined function calls; other graphs unchanged."""
-  import tensorflow as tf
-
   if graph.origin.format != "tf_graph":
     return graph
   with graph.origin.tf_graph.as_default():
@@ -130,8 +121,6 @@ def frozen(graph: ComputationGraph) -> ComputationGraph:
 
 def live_graph(meta_graph: MetaGraphDef) -> tf.Graph:
   """Returns a `tf.Graph` of a MetaGraphDef, with its collections."""
-  import tensorflow as tf
-
   graph = tf.Graph()
   with graph.as_default():
     tf.compat.v1.train.import_meta_graph(meta_graph)

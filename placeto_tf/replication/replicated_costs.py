@@ -14,7 +14,7 @@ Dimensions: N ops of the replicated graph.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict
+from typing import Any, Dict
 
 import numpy as np
 
@@ -23,11 +23,9 @@ from placeto_tf.costs import OpCosts, estimate_costs, measured_costs
 from placeto_tf.costs.estimate import from_work, work_of
 from placeto_tf.costs.work import OpWork, count_work
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.on_use import NodeDef, tf
 from placeto_tf.replication.rebatching import resized
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _SCALAR_BYTES = 8
 _NO_KERNEL = ("Const", "NoOp")
@@ -151,8 +149,6 @@ def _at_global_batch(replicated: ReplicatedGraph) -> OpWork:
 
 def _constant(graph: ComputationGraph, name: str) -> np.ndarray:
   """Returns the value of a Const."""
-  import tensorflow as tf
-
   return tf.make_ndarray(_node(graph, graph.op_index[name]).attr["value"].tensor)
 
 

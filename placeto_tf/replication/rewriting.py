@@ -19,22 +19,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from placeto_tf.graphs.colocation import rename_colocated
 from placeto_tf.graphs.shapes import PLACEHOLDERS, WITH_DEFAULT, declared_shape, set_shape
 from placeto_tf.graphs.tensor_names import op_of, parse
+from placeto_tf.on_use import GraphDef, NodeDef, tf
 from placeto_tf.replication import exponents, op_roles
 from placeto_tf.replication.collectives import Collectives
 from placeto_tf.replication.mirroring import Plan
 from placeto_tf.replication.naming import Names
 from placeto_tf.replication.nodes import NodeWriter, tensor_name
-
-if TYPE_CHECKING:
-  from tensorflow.core.framework.graph_pb2 import GraphDef
-  from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _SEED_STEP = 0x5851F42D  # between the seeds of two replicas
 # Attributes that name state which ops share, within a step and across steps.
@@ -162,8 +159,6 @@ class _Writer:
 
   def _set_rows(self, node: NodeDef, op: int, r: int) -> None:
     """Writes replica r's rows of a constant into its copy."""
-    import tensorflow as tf
-
     whole = self._plan.scaling.slices[op]
     axis = self._propagated.specs[op][0].axis  # type: ignore[union-attr]
     # [R * rows] -> R equal parts along the axis of the examples.

@@ -15,6 +15,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from placeto_tf.on_use import tf
 from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
 from placeto_tf.replication.specs import (
   REPLICATED,
@@ -180,8 +181,6 @@ class Scaling:
     other = self.other((op, 0))
     if other is None:
       return REPLICATED
-    import tensorflow as tf
-
     whole, filled = self._whole, self._whole.types[other[0]] == "Fill"
     one = self._part.nodes[op].attr["value"].tensor
     all_ = whole.nodes[whole.inputs[other[0]][1][0] if filled else other[0]].attr["value"].tensor
