@@ -11,18 +11,12 @@ from typing import Dict, FrozenSet, Hashable, Mapping, NamedTuple, Tuple
 from placeto_tf.graphs.computation_graph import KERNEL_TYPES
 from placeto_tf.graphs.op_defs import REF, OpDefs, registered_op_def
 from placeto_tf.on_use import AttrValue, NodeDef
+from placeto_tf.ops import rule_of
 
 _STRING = 7  # DT_STRING
 _FIELDS = ("type", "s", "i", "b")  # of AttrValue
 # A kernel registered for DEFAULT serves every device type that has no kernel of its own.
 _DEFAULT = "DEFAULT"
-# Used only if no GPU kernels are registered: ops without GPU kernels, which their tensors' types do
-# not show.
-_HOST_ONLY = frozenset((
-    "LoopCond", "PyFunc", "PyFuncStateless", "EagerPyFunc", "SaveV2", "RestoreV2", "Save",
-    "Restore", "MergeV2Checkpoints", "QueueDequeueV2", "QueueEnqueueV2", "FIFOQueueV2",
-    "NonMaxSuppression", "Unique", "UniqueV2", "ListDiff",
-))
 NO_GPU_NOTE = (
     "this TensorFlow registers no GPU kernels; GPUs are assumed to have one for every op that "
     "handles no strings and does not belong to the host")
@@ -76,7 +70,7 @@ class KernelSupport:
   def _look_up(self, node, values, label) -> Tuple[bool, ...]:
     found = {kernel.device_type for kernel in _kernels(node.op)
              if kernel.label == label and kernel.fits(values)}
-    if self.assumes_gpu and ("CPU" in found or _DEFAULT in found) and node.op not in _HOST_ONLY:
+    if self.assumes_gpu and {"CPU", _DEFAULT} & found and not rule_of(node.op).host:
       signature = self._op_defs.signature(node)
       if not any(dtype % REF == _STRING for dtype in signature.inputs + signature.outputs):
         found.add("GPU")

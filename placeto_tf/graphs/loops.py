@@ -17,15 +17,13 @@ import numpy as np
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.traversal import reachable
 from placeto_tf.on_use import NodeDef
+from placeto_tf.ops import types_with
 
 DEFAULT_TRIPS = 10
 MAX_TRIPS = 1e12
 
-ENTER = ("Enter", "RefEnter")
-EXIT = ("Exit", "RefExit")
-MERGE = ("Merge", "RefMerge")
-NEXT = ("NextIteration", "RefNextIteration")
-SWITCH = ("Switch", "RefSwitch")
+ENTER, EXIT, MERGE, NEXT, SWITCH = (
+    tuple(sorted(types_with(flow=part))) for part in ("enter", "exit", "merge", "next", "switch"))
 PASSING = ("Identity", *SWITCH, *ENTER)  # pass a value on unchanged
 
 

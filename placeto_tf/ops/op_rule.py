@@ -82,6 +82,10 @@ class OpRule:
     windows: sides of the square windows of a convolution that, at stride 1, have kernels of their
       own, whose speed a preset may have, too.
     product: the attribute with the type of the factors, for ops that tensor cores run; else "".
+    flow: the part in a loop or branch of TensorFlow 1: "enter", "exit", "merge", "next", "switch".
+    inline: whether the executor of a CPU runs the op in the thread that made it ready: the op's CPU
+      kernel overrides IsExpensive(), by TensorFlow's headers (core/kernels).
+    host: whether the op has no GPU kernel for a reason that the types of its tensors do not show.
   """
 
   axes: str = ""
@@ -103,6 +107,9 @@ class OpRule:
   kind: str = ""
   windows: Tuple[int, ...] = ()
   product: str = ""
+  flow: str = ""
+  inline: bool = False
+  host: bool = False
 
 
 # Facts about an op type without a row.

@@ -262,6 +262,25 @@ register(
     "Identity Squeeze Reshape ExpandDims Cast StopGradient Snapshot Switch Merge Sub Mul "
     "Add AddV2 Neg AddN", averages=True)
 
+# Loops and branches of TensorFlow 1.
+register("Enter RefEnter", flow="enter")
+register("Exit RefExit", flow="exit")
+register("Merge RefMerge", flow="merge")
+register("NextIteration RefNextIteration", flow="next")
+register("Switch RefSwitch", flow="switch")
+
+# Where ops run. Placeholders are measured with a default, whose kernel is that of Identity.
+register(
+    "BroadcastArgs BroadcastGradientArgs ConcatOffset Const ControlTrigger Enter Exit ExpandDims "
+    "HostConst Identity IdentityN ImmutableConst IsVariableInitialized LoopCond Merge "
+    "NextIteration NoOp Placeholder PlaceholderWithDefault PreventGradient Rank RefEnter RefExit "
+    "RefIdentity RefMerge RefNextIteration RefSwitch Reshape Shape ShapeN Size Squeeze StackPopV2 "
+    "StackPushV2 StopGradient Switch VarHandleOp", inline=True)
+register(
+    "LoopCond PyFunc PyFuncStateless EagerPyFunc SaveV2 RestoreV2 Save Restore MergeV2Checkpoints "
+    "QueueDequeueV2 QueueEnqueueV2 FIFOQueueV2 NonMaxSuppression Unique UniqueV2 ListDiff",
+    host=True)
+
 # Files and servers.
 register(
     "ReadFile MatchingFiles GenerateVocabRemapping InitializeTableFromTextFile "

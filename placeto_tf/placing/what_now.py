@@ -15,12 +15,10 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.tensor_names import op_of
 from placeto_tf.graphs.variables import INIT_OPS
 from placeto_tf.on_use import tf
+from placeto_tf.ops import FILLS
 from placeto_tf.placements.writing import placed_name
 
 _MOST_FETCHES = 8
-# Ops that a session runs first; a MetaGraph has those of its tables in a collection.
-_ITERATORS = ("MakeIterator",)
-_TABLES = ("InitializeTableV2", "InitializeTableFromTextFileV2", "LookupTableImportV2")
 _COLLECTED = ["tf.global_variables_initializer()", "tf.local_variables_initializer()",
               "tf.tables_initializer()"]
 _LIVE = """import placeto_tf as placeto  # this graph's variables are a live model's
@@ -111,8 +109,9 @@ def _first(graph: ComputationGraph, name: str) -> List[str]:
   known = {node.name for node in nodes}
   # A GraphDef has no collections: its op `init`, if it has one.
   first = list(_COLLECTED) if meta else [repr(each) for each in INIT_OPS if each in known][:1]
-  kinds = _ITERATORS if meta else _ITERATORS + _TABLES
-  first += [repr(node.name) for node in nodes if node.op in kinds]
+  # A MetaGraph has those of its tables in a collection.
+  kinds = "MakeIterator" if meta else FILLS
+  first += [repr(node.name) for node in nodes if node.op.startswith(kinds)]
   return [f"session.run([{', '.join(first)}])"] if first else []
 
 

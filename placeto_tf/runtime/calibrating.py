@@ -9,7 +9,7 @@ op at a time. When an op ends, TensorFlow's executor (core/common_runtime/execut
 ScheduleReady) puts the ops that become ready either into the queue of the thread that ran it, or
 into the thread pool. The pool's only thread first takes its own entries, last in, first out, and
 then the entries of others, first in, first out. Ops go into the thread's own queue if their kernels
-are marked as not expensive (`INLINE_OP_TYPES`); the last of the other ops does so if that queue is
+are marked as not expensive (`OpRule.inline`); the last of the other ops does so if that queue is
 empty. (A kernel is also marked as not expensive if its estimated time is below 8,000 cycles; but
 the estimate starts at 10^8 cycles and falls by a tenth per step, which takes about ninety steps.)
 Sending is a kernel like others, in this order. Receiving is done by the threads of gRPC, which take
@@ -36,6 +36,7 @@ from placeto_tf.errors import MeasurementError
 from placeto_tf.files import outputs
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.feeds import Feeds
+from placeto_tf.ops import types_with
 from placeto_tf.placements import Placement
 from placeto_tf.runtime import fitting, microbenchmarks
 from placeto_tf.runtime.core_speed import CoreSpeed
@@ -46,16 +47,6 @@ from placeto_tf.runtime.placed_runs import PlacedRun, feed_values
 from placeto_tf.runtime.supervision import named_failures
 from placeto_tf.runtime.workers import Runtime
 
-# Op types whose CPU kernels override IsExpensive(), by TensorFlow's headers (core/kernels).
-# Placeholders are measured with a default (`placed_runs`), whose kernel is that of Identity.
-INLINE_OP_TYPES = (
-    "BroadcastArgs", "BroadcastGradientArgs", "ConcatOffset", "Const", "ControlTrigger", "Enter",
-    "Exit", "ExpandDims", "HostConst", "Identity", "IdentityN", "ImmutableConst",
-    "IsVariableInitialized", "LoopCond", "Merge", "NextIteration", "NoOp", "Placeholder",
-    "PlaceholderWithDefault", "PreventGradient", "Rank", "RefEnter", "RefExit", "RefIdentity",
-    "RefMerge", "RefNextIteration", "RefSwitch", "Reshape", "Shape", "ShapeN", "Size", "Squeeze",
-    "StackPopV2", "StackPushV2", "StopGradient", "Switch", "VarHandleOp",
-)
 _SLOWEST_BYTES_PER_US, _FASTEST_BYTES_PER_US = 1.0, 1e6
 
 
@@ -295,7 +286,7 @@ def _calibrated(
   """Returns the cluster with the measurements in its fields."""
   cluster = dataclasses.replace(
       cluster, op_overhead_us=overhead_us, overlapped_launches=False, ready_order="executor",
-      inline_op_types=INLINE_OP_TYPES)
+      inline_op_types=tuple(sorted(types_with(inline=True))))
   if not links:
     return cluster
   bandwidth, latency_us = np.array(cluster.bandwidth_bytes_per_us), np.array(cluster.latency_us)

@@ -24,8 +24,8 @@ from typing import Callable, List, Mapping, Optional, Tuple
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.ops import VARIABLES
 
-_VARIABLE_TYPES = frozenset({"VarHandleOp", "VariableV2", "Variable", "TemporaryVariable"})
 _GRADIENT_SCOPES = ("gradients", "gradient_tape")
 _GRADIENT_SUFFIX = "_grad"
 
@@ -50,7 +50,7 @@ def layer_positions(graph: ComputationGraph, *, distinct: bool = False) -> np.nd
   backward = np.array([scope is not None for scope in scopes])
   producers, consumers = _data_edges(graph)
 
-  is_variable = np.isin(np.array(graph.op_types), list(_VARIABLE_TYPES))
+  is_variable = np.isin(np.array(graph.op_types), [*VARIABLES, "TemporaryVariable"])
   # Marks colocated sets by label: all ops of a set with a variable belong to the variable.
   holds_variable = np.zeros(graph.num_ops, dtype=bool)
   holds_variable[graph.colocation[is_variable]] = True

@@ -30,18 +30,18 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.ops import rule_of
 from placeto_tf.search.layers import downstream
 from placeto_tf.simulation.path_lengths import remaining_path_us
 
 # The micro-batch that goes first: the oldest one, so that backward passes go before forward passes;
 # or the one with the least progress, so that forward passes go first (GPipe, Huang et al. 2019).
 OLDEST, SHALLOWEST = "oldest", "shallowest"
-_CONTROL_FLOW = ("Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "RefEnter")
 
 
 def can_be_ordered(op_types: Iterable[str]) -> bool:
   """Returns whether ops of these types, without branches and loops, may get control edges."""
-  return not set(op_types) & set(_CONTROL_FLOW)
+  return not any(rule_of(op_type).flow in ("enter", "merge", "switch") for op_type in op_types)
 
 
 def order_edges(
