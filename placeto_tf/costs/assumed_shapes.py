@@ -10,10 +10,11 @@ those of a product with a matrix of known shape, are taken from grappler.
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import re
 import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
+import numpy as np
 
 from placeto_tf.costs import guarded, shape_analysis
 from placeto_tf.costs.grappler import Question
@@ -22,7 +23,7 @@ from placeto_tf.errors import CostError, GraphError, listed, one_line
 from placeto_tf.graphs import analysis_graph_def, feed_values, load_graph, shapes
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.tensor_names import Tensor, op_of, parse
-from placeto_tf.graphs.traversal import reachable
+from placeto_tf.graphs.traversal import reachable, topological_order
 from placeto_tf.on_use import GraphDef, tf
 
 VALUE = -2  # in place of a port: the number that a fed scalar holds
@@ -141,10 +142,10 @@ class _Trial:
       self, graph_def: GraphDef, unknown: Mapping[Tensor, shapes.Shape], batch: Optional[int]):
     loops = LoopRounds(graph_def.node)
     self._straight = shape_analysis.straight(graph_def, loops)
+    self._order = _sort(self._straight)
     self._readable = shape_analysis.readable(self._straight, loops)
     self._nodes = {node.name: node for node in self._straight.node}
     self._unknown, self._batch = unknown, batch or _BATCH
-    self._order = _import_order(self._straight)
     self.end_s = time.process_time() + _SECONDS
     self._constants = _constants(graph_def)
 
@@ -243,29 +244,18 @@ def _write(nodes: Mapping[str, Any], found: Mapping[Tensor, shapes.Shape]) -> No
       continue
     proto = (attr["output_shapes"].list.shape[port] if "output_shapes" in attr
              else attr["shape"].shape)
-    proto.Clear()
     shapes.write_shape(proto, dims)
 
 
-def _import_order(graph_def: GraphDef) -> Dict[str, int]:
-  """Returns the place of each op in the order in which TensorFlow imports an acyclic graph."""
+def _sort(graph_def: GraphDef) -> Dict[str, int]:
+  """Sorts the nodes of an acyclic graph, as TensorFlow then imports them; returns their places."""
   index = {node.name: i for i, node in enumerate(graph_def.node)}
-  inputs = [{op_of(text) for text in node.input} for node in graph_def.node]
-  readers: List[List[int]] = [[] for _ in inputs]
-  for i, names in enumerate(inputs):
-    for name in names:
-      readers[index[name]].append(i)
-  waits = [len(names) for names in inputs]
-  ready = [i for i, count in enumerate(waits) if not count]
-  order: Dict[str, int] = {}
-  while ready:  # the first of the ops that are ready comes next
-    i = heapq.heappop(ready)
-    order[graph_def.node[i].name] = len(order)
-    for reader in readers[i]:
-      waits[reader] -= 1
-      if not waits[reader]:
-        heapq.heappush(ready, reader)
-  return order
+  edges = np.array([(index[op_of(text)], i) for i, node in enumerate(graph_def.node)
+                    for text in node.input], int).reshape(-1, 2)
+  order, _ = topological_order(len(index), *edges.T)
+  places = {graph_def.node[i].name: place for place, i in enumerate(order.tolist())}
+  graph_def.node.sort(key=lambda node: places[node.name])
+  return places
 
 
 def _constants(graph_def: GraphDef) -> List[int]:

@@ -58,7 +58,7 @@ def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
     elif node.name in source.fully_fed_ops and node.op not in shapes.PLACEHOLDERS:
       _make_placeholder(node, op_defs.signature(node).outputs[0] % REF, shape)
     elif shape is not None and node.op in shapes.PLACEHOLDERS:
-      shapes.set_shape(node.attr["shape"], shape)
+      shapes.write_shape(node.attr["shape"].shape, shape)
     if f"{node.name}:0" in source.feed_values and node.op in shapes.PLACEHOLDERS:
       write_value(node, shape or (), source.feed_values[f"{node.name}:0"])
     # The stated shapes would contradict the bound ones.
@@ -138,7 +138,7 @@ def _make_iterator(
   # A source of unknown content: an iterator's handle.
   source = graph_def.node.add(name=f"{node.name}/fed", op="FakeParam")
   source.attr["dtype"].type = RESOURCE
-  shapes.set_shape(source.attr["shape"], ())
+  shapes.write_shape(source.attr["shape"].shape, ())
   node.input.append(source.name)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Mapping, Optional, Sequence, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.tensor_names import op_of
-from placeto_tf.on_use import AttrValue, GraphDef, NodeDef, TensorShapeProto
+from placeto_tf.on_use import GraphDef, NodeDef, TensorShapeProto
 
 Shape = Optional[Tuple[int, ...]]  # None for unknown rank, -1 for an unknown dimension
 PLACEHOLDERS = ("Placeholder", "PlaceholderV2")
@@ -187,24 +187,14 @@ def divided(batch: int, replicas: int, of: str = "") -> int:
   return batch // replicas
 
 
-def set_shape(attr: AttrValue, shape: Tuple[int, ...]) -> None:
-  """Writes a known shape into an AttrValue.
-
-  Args:
-    attr: changed in place.
-    shape: the dimensions.
-  """
-  attr.shape.Clear()
-  write_shape(attr.shape, shape)
-
-
 def write_shape(proto: TensorShapeProto, shape: Shape) -> None:
-  """Writes a shape into an empty TensorShapeProto.
+  """Writes a shape into a TensorShapeProto.
 
   Args:
     proto: changed in place.
     shape: the dimensions, None for unknown rank.
   """
+  proto.Clear()
   proto.SetInParent()
   proto.unknown_rank = shape is None
   for dim in shape or ():

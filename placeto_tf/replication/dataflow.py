@@ -187,9 +187,7 @@ class Dataflow:
 
   def _infer(self, op: int) -> List[Shape]:
     """Asks TensorFlow's shape function of one op for the shapes of its outputs."""
-    from tensorflow.core.framework import graph_pb2
-
-    nodes = graph_pb2.GraphDef(node=[self.nodes[op]])
+    nodes = tf.compat.v1.GraphDef(node=[self.nodes[op]])
     node = nodes.node[0]
     node.ClearField("input")
     # Drop shapes stated for another batch, and colocation with ops that this graph lacks.
@@ -278,9 +276,7 @@ class Dataflow:
 
   def is_integer(self, tensor: Tensor) -> bool:
     """Returns whether the tensor holds integers or booleans, which have no mean."""
-    from tensorflow.python.framework import dtypes
-
-    dtype = dtypes.as_dtype(self.dtype(tensor) % 100)
+    dtype = tf.as_dtype(self.dtype(tensor) % 100)
     return dtype.is_integer or dtype.is_bool
 
   def dtype(self, tensor: Tensor) -> int:

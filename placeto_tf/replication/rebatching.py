@@ -26,7 +26,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.exported_protos import state_shapes, with_nodes
 from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT, SWITCH
 from placeto_tf.graphs.op_defs import registered_op_def
-from placeto_tf.graphs.shapes import ITERATORS, PLACEHOLDERS, set_shape
+from placeto_tf.graphs.shapes import ITERATORS, PLACEHOLDERS, write_shape
 from placeto_tf.on_use import GraphDef, NodeDef, tf
 from placeto_tf.ops import QUOTIENTS, rule_of
 from placeto_tf.replication import op_roles
@@ -344,7 +344,7 @@ class Rebatching:
     if self._flow.types[op] in ITERATORS:
       state_shapes(self._node(op), shapes)
     elif shapes[0] is not None:
-      set_shape(self._node(op).attr["shape"], shapes[0])
+      write_shape(self._node(op).attr["shape"].shape, shapes[0])
 
   def _resize_elements(self, op: int) -> None:
     """States the shape of an array's elements at the other batch."""
@@ -356,7 +356,7 @@ class Rebatching:
         sizes = [dim.size for dim in dims.shape.dim]
         if sizes[axis - is_list] > 0:
           sizes[axis - is_list] = self._resized(sizes[axis - is_list])
-          set_shape(self._node(op).attr["element_shape"], tuple(sizes))
+          write_shape(self._node(op).attr["element_shape"].shape, tuple(sizes))
         return
 
   def _set(self, constant: int, value: np.ndarray) -> None:

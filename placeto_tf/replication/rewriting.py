@@ -24,7 +24,7 @@ from typing import Callable, Dict, FrozenSet, List, Optional, Sequence, Set, Tup
 import numpy as np
 
 from placeto_tf.graphs.colocation import rename_colocated
-from placeto_tf.graphs.shapes import PLACEHOLDERS, WITH_DEFAULT, declared_shape, set_shape
+from placeto_tf.graphs.shapes import PLACEHOLDERS, WITH_DEFAULT, declared_shape, write_shape
 from placeto_tf.graphs.tensor_names import op_of, parse
 from placeto_tf.on_use import GraphDef, NodeDef, tf
 from placeto_tf.replication import exponents, op_roles
@@ -235,7 +235,7 @@ class _Writer:
     node.op = "Placeholder"
     node.attr.clear()
     node.attr["dtype"].type = self._flow.dtype((op, 0)) % 100
-    set_shape(node.attr["shape"], shape)
+    write_shape(node.attr["shape"].shape, shape)
 
   def _other_random_numbers(self, op: int, node: NodeDef, r: int) -> None:
     """Gives replica r random numbers of its own, from the op's seed."""
