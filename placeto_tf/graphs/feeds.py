@@ -21,19 +21,13 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.loops import PASSING
 from placeto_tf.graphs.made_strings import made_strings, table_keys
 from placeto_tf.on_use import tf
+from placeto_tf.ops import members, rule_of
 
 Feeds = Union[str, Mapping[str, ArrayLike], Callable[[], Mapping[str, ArrayLike]]]
 
 _MOST_BYTES = 8 * user_files.GB  # of a file of feeds
 _UNBOUNDED = 2  # 0 or 1: valid ids of anything worth indexing
 _PADDING = 0.25
-# Ops that pass values on unchanged: op type -> numbers of their inputs.
-_PASSES = {
-    "Identity": 0, "Reshape": 0, "Cast": 0, "StridedSlice": 0, "Slice": 0, "Unpack": 0,
-    "Pack": None, "Split": 1, "SplitV": 0, "ExpandDims": 0, "Squeeze": 0, "Transpose": 0,
-    "ConcatV2": None, "Unique": 0, "StopGradient": 0, "GatherV2": 0, "Tile": 0,
-    "Maximum": None, "Minimum": None,
-}
 # Ops that use values as indices: op type -> (input with the indices, input and axis indexed; or
 # None, and the input that holds the number of indices).
 _INDEXES = {
@@ -187,7 +181,7 @@ def _index_size(tensor: tf.Tensor) -> Optional[int]:
         if size:
           found.append(size)
       # Unique passes on values at output 0, and positions at output 1.
-      elif op.type in _PASSES and _PASSES[op.type] in (None, *positions):
+      elif set(members(rule_of(op.type).moves, len(op.inputs))).intersection(positions):
         waiting.extend(op.outputs[:1] if op.type == "Unique" else op.outputs)
   # Take the smallest range, which is valid for every reader.
   return min(found, default=None)

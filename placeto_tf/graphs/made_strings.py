@@ -14,14 +14,13 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 import numpy as np
 
 from placeto_tf.on_use import tf
+from placeto_tf.ops import members, rule_of
 
 _MOST_VALUES = 3  # of a feature of any length
 _MOST_NUMBER = 1 << 30
 _SIDE = 8  # of an image, in pixels
 _LOOKUPS = ("LookupTableFindV2", "LookupTableFind")
 _FILLS = ("InitializeTableV2", "InitializeTable", "LookupTableImportV2", "LookupTableImport")
-# Ops that pass the strings of their first input on.
-_PASSES = ("Identity", "Reshape", "ExpandDims", "Squeeze", "StridedSlice", "Unpack")
 # Integers of a tensor -> how many there are, from 0; as `feeds.index_range`.
 IndexRange = Callable[["tf.Tensor"], int]
 
@@ -62,7 +61,7 @@ def _readers(tensor: tf.Tensor) -> Iterator[Tuple[tf.Tensor, tf.Operation]]:
     at = waiting.pop(0)
     for op in at.consumers():
       yield at, op
-      if op.type in _PASSES and op.inputs[0] is at:
+      if any(op.inputs[i] is at for i in members(rule_of(op.type).moves, len(op.inputs))):
         waiting += [each for each in op.outputs if each.name not in seen]
         seen.update(each.name for each in op.outputs)
 

@@ -58,6 +58,8 @@ class OpRule:
       examples, so that the axis that is longer at a larger batch holds them.
     scale: the factor of results if inputs are scaled; None if there is no simple rule.
     linear: inputs in which the op is jointly linear; "bilinear" if linear in each input alone.
+    moves: inputs whose elements the first output consists of, such as the data of a GatherV2; or
+      `ALL`, `BUT_LAST`.
     passes: whether the op commutes with the maximum (minimum, conjunction) over several tensors.
     positions: effect on positions of examples in the batch: "keeps" them; "moves" them to slots;
       "tells": the axis rule handles positions; "": the op needs positions in the global batch.
@@ -91,6 +93,7 @@ class OpRule:
   axes: str = ""
   scale: Optional[Scale] = None
   linear: object = None
+  moves: object = ()
   passes: bool = False
   positions: str = ""
   role: str = ""

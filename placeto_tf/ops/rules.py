@@ -172,6 +172,14 @@ register("ConcatV2", linear=BUT_LAST)
 register("Concat", linear=BUT_FIRST)
 # Linear in each operand while the other one is fixed.
 register("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Mul Einsum", linear="bilinear")
+# Elements are elements of these inputs; of strings, and of whole numbers with their bounds.
+register(
+    "Identity Reshape Cast StridedSlice Slice Unpack SplitV ExpandDims Squeeze Transpose Unique "
+    "StopGradient Gather GatherV2 Tile BroadcastTo ReverseV2 EnsureShape", moves=(0,))
+register("Split", moves=(1,))
+register("SelectV2 Select", moves=(1, 2))
+register("Pack Maximum Minimum", moves=ALL)
+register("ConcatV2", moves=BUT_LAST)
 # The op commutes with the maximum, minimum or conjunction over replicas.
 register(
     "Identity StopGradient PreventGradient CheckNumerics CheckNumericsV2 Snapshot Reshape "

@@ -15,7 +15,7 @@ import numpy as np
 
 from placeto_tf.graphs.loops import SWITCH
 from placeto_tf.graphs.shapes import FEEDABLE
-from placeto_tf.ops import registered, rule_of
+from placeto_tf.ops import members, registered, rule_of
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
 from placeto_tf.replication.exponents import Inputs, NotFollowed, result_exponent
 from placeto_tf.replication.op_roles import PIPELINES
@@ -40,7 +40,6 @@ _SUM = Partial("sum")
 
 _REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "All": "all", "Any": "any"}
 _ALONG_AXIS = ("TopK", "TopKV2", "ArgMax", "ArgMin")
-_MOVING = ("Cast", "Tile", "BroadcastTo", "Gather", "GatherV2")
 _OF_DIAGONALS = ("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
 
 
@@ -191,13 +190,12 @@ class AxisRules:
       choose = min if op_type == "Minimum" else max
       (a, b), (c, d) = (self._bounds(each, feeds) for each in data)
       return choose(a, c), choose(b, d)
-    # Ops that move elements; the other inputs are shapes, indices and axes.
-    moved = data if op_type == "Pack" else data[:-1] if op_type == "ConcatV2" else data[
-        op_type == "Split":][:1] if rule_of(op_type).passes or op_type in _MOVING else []
-    if not moved or not flow.is_integer(moved[0]):
+    moved = [data[i] for i in members(rule_of(op_type).moves, len(data))]
+    numbers = rule_of(op_type).any_number or ()  # the outputs of a Unique that number its elements
+    if not moved or tensor[1] in numbers or not all(map(flow.is_integer, moved)):
       return -math.inf, math.inf
-    found = [self._bounds(each, feeds) for each in moved]
-    return min(each[0] for each in found), max(each[1] for each in found)
+    bounds = [self._bounds(each, feeds) for each in moved]
+    return min(least for least, _ in bounds), max(most for _, most in bounds)
 
   def _is_index(self, op: int) -> bool:
     """Returns whether a sum of positions and other whole numbers is used as indices alone."""
