@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import re
 import time
 import zlib
-from typing import Dict, Iterable, List, Mapping, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -14,9 +15,13 @@ from placeto_tf.errors import GraphError
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.concrete_functions import PLACED_NAMES
-from placeto_tf.graphs.tensor_names import control_inputs, data_inputs
+from placeto_tf.graphs.loops import SWITCH
+from placeto_tf.graphs.op_defs import registered_op_def
+from placeto_tf.graphs.tensor_names import control_inputs, data_inputs, parse
+from placeto_tf.graphs.traversal import reachable
 from placeto_tf.graphs.variables import fills, initializers
 from placeto_tf.on_use import GraphDef, NodeDef, tf
+from placeto_tf.ops import types_with
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.reloading import frozen
 
@@ -283,11 +288,12 @@ def _stand_in(graph_def: GraphDef, node: NodeDef, needed: bool) -> None:
 
 def _lift(graph_def: GraphDef, types: Mapping[tf.DType, tf.DType]) -> None:
   """Replaces types of numbers by wider ones (type -> wider type), in functions, too."""
+  flows = _flows(graph_def)
   lifted = {one.as_datatype_enum: other.as_datatype_enum for one, other in types.items()}
   for function in graph_def.library.function:
     for arg in (*function.signature.input_arg, *function.signature.output_arg):
       arg.type = lifted.get(arg.type, arg.type)
-  for node in (*graph_def.node, *(
+  for node in (*(node for node in graph_def.node if node.name not in flows), *(
       node for function in graph_def.library.function for node in function.node_def)):
     for attr in node.attr.values():
       kind = attr.WhichOneof("value")
@@ -299,6 +305,30 @@ def _lift(graph_def: GraphDef, types: Mapping[tf.DType, tf.DType]) -> None:
         wanted = tf.dtypes.as_dtype(lifted[attr.tensor.dtype]).as_numpy_dtype
         # Constants are converted with their type.
         attr.tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(attr.tensor).astype(wanted)))
+
+
+def _flows(graph_def: GraphDef) -> Set[str]:
+  """Returns the ops that pass flows of TensorArrays on, whose numbers always have 32 bits."""
+  types = {node.name: node.op for node in graph_def.node}
+  passing = (*types_with(hands_on=True), "Const", "AddN", "ZerosLike")
+  flows: Set[str] = set()
+  beside: Dict[str, List[str]] = collections.defaultdict(list)  # op -> ops of the same type T
+  for node in graph_def.node:
+    for i, (name, port) in enumerate(map(parse, data_inputs(node))):
+      if _is_flow(node.op, "input_arg", i):
+        flows.add(name)
+      elif _is_flow(types[name], "output_arg", port):
+        flows.add(node.name)
+      elif node.op in passing and types[name] in passing and not (i and node.op in SWITCH):
+        beside[name].append(node.name)
+        beside[node.name].append(name)
+  return {name for name in reachable(flows, beside.__getitem__) if types[name] in passing}
+
+
+def _is_flow(op_type: str, args: str, i: int) -> bool:
+  """Returns whether an input or output of an op is the flow of a TensorArray."""
+  op_def = registered_op_def(op_type) if op_type.startswith("TensorArray") else None
+  return op_def is not None and getattr(op_def, args)[i].name.startswith("flow")
 
 
 def _fixed_random(graph_def: GraphDef, name: str, kind: str, dtype: int, after: str) -> str:

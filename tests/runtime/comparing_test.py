@@ -146,6 +146,16 @@ def test_one_replica_is_the_graph_itself():
   assert not found.checked and str(found) == "not checked: one replica is the unchanged graph"
 
 
+@pytest.mark.parametrize("name", (
+    "attention_over_sequences_of_their_own_lengths", "decoder_that_looks_up_rows_in_its_loop"))
+def test_arrays_of_old_loops_are_compared_in_double_precision(name):
+  source = built(name)
+  double = trained_pair.TrainedPair(source.graph, source.replicas(2), double=True)
+  double.begin(0)
+  double.close()
+  assert compare_training(source.graph, source.replicas(2), 2).largest_difference < 1e-12
+
+
 def test_a_step_that_takes_too_long_is_said():
   source = built("mean_loss")
   found = compare_training(source.graph, source.replicas(2), time_limit_s=0.0)
