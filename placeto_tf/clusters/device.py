@@ -35,9 +35,10 @@ class Device:
     host: whether the device serves other devices; searches put ops on it if that makes the step
       shorter, or if the ops run nowhere else.
     own_costs: whether the device has its own column of `OpCosts`, even if other devices are equal.
-    op_efficiency: op type -> efficiency, for types known to differ. A convolution of stride 1 may
-      have one by its window, "Conv2D 3x3"; a product one by its type, "MatMul float16", "Conv2D 3x3
-      float16": the name with most parts counts, and a type counts before a window.
+    op_efficiency: op type, or a kind of kernels (`OpRule.kind`), -> efficiency, where known to
+      differ. A convolution of stride 1 may have one by its window, "Conv2D 3x3"; a product one by
+      its type, "MatMul float16", "convolution 3x3 float16". Op types count before kinds, then the
+      name with most parts, then a type before a window.
     op_start_us: likewise, time of a kernel beside its work, in which few of the cores are busy.
     product_peaks: type of the inputs, such as "float16" -> {"flops_per_us": peak of matrix products
       and convolutions, "efficiency": of these}; without an efficiency it is the device's. Other

@@ -81,7 +81,6 @@ import numpy as np
 from placeto_tf.clusters.cluster_json import MAX_DEVICES
 from placeto_tf.clusters.device import Device
 from placeto_tf.errors import ClusterError
-from placeto_tf.ops import rule_of, types_with
 
 _GB = 2**30
 
@@ -109,11 +108,14 @@ _BYTES_PER_US_PER_GBIT = 0.75 * 125.0  # three quarters of the rated rate
 with open(os.path.join(os.path.dirname(__file__), "kernels.json"), encoding="utf-8") as _file:
   KERNELS: Dict[str, Mapping[str, Mapping[str, Sequence[float]]]] = json.load(_file)
 _WITHIN: Mapping[str, Sequence[int]] = KERNELS.pop("held out")  # type: ignore[assignment]
-# Presets without published steps -> what is known of their errors.
+# Preset -> what is known of the errors of its steps; where fewer than three were published, of all.
 _ACCURACY = {
+    **{card: (f"was within 25 % in {within} of {count}" if count > 2 else
+              "and five other cards were within 25 % in {} of {}".format(*_WITHIN[""]))
+             + " published training steps" for card, (within, count) in _WITHIN.items()},
     "h100": "took 0.9 to 1.2 times the estimate in six measured steps",
     "k80_placeto": "is a simulator's; real K80s are up to three times as fast"}
-_FEW_STEPS = 3  # with fewer, the steps of all cards are counted
+_ACCURACY["a100_pcie"] = _ACCURACY["a100"]
 # Preset -> bytes/us at which NCCL's ring passes tensors on: over PCIe as DeepBench's NCCL 2 on 2 to
 # 8 cards (K80: M40); over all six NVLinks of a V100, where a copy between two takes one; 208
 # between A100s (NVIDIA/nccl-tests issue 178).
@@ -126,8 +128,7 @@ class Preset:
   """One kind of device.
 
   Attributes:
-    device: a device of this kind; its `op_efficiency` and `op_start_us` have the op types of each
-      kind of kernel that was measured.
+    device: a device of this kind, with the kinds of kernels that were measured.
     peer: the link between two of them.
     host: the link to the rest of the machine.
     op_overhead_us, bus_gap_us, launch_us, overlapped_launches: see `Cluster`.
@@ -165,16 +166,10 @@ def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidt
       "memorySize": memory_gb * _GB, "bandwidth": int(bandwidth_gb * 1e6)}
   # Architectures below 8 (before Ampere) have no products of bfloat16.
   types = ("float16", "bfloat16")[:0 if not half else 1 if float(architecture) < 8 else 2]
-  figures: Dict[str, Sequence[float]] = {}
-  for precision, table in KERNELS[kernels].items():
-    suffixes = [""] if precision == "float32" else [f" {name}" for name in types]
-    for kind, figure in table.items():
-      kind, _, window = kind.rpartition(" ") if kind[-1].isdigit() else (kind, "", "")
-      for op_type in types_with(kind=kind):
-        if not window or rule_of(op_type).windows:
-          name = f"{op_type} {window}".strip()
-          figures.update((name + suffix, figure) for suffix in suffixes)
   tables = KERNELS[kernels]
+  figures = {kind + suffix: figure for precision, table in tables.items()
+             for suffix in ([""] if precision == "float32" else [f" {name}" for name in types])
+             for kind, figure in table.items()}
   device = Device(
       "/GPU:0", "GPU", memory_gb * _GB, tables["float32"]["element-wise"][0], properties,
       product_peaks={name: {"flops_per_us": half * 1e6, "efficiency": tables["half"]["product"][0]}
@@ -280,7 +275,8 @@ def accuracy(devices: Sequence[Device]) -> str:
   for device in devices:
     name = _name_of(device)
     if device.type == "GPU":
-      found[_gpu_accuracy(name)] = None
+      found[f"{name} {_ACCURACY.get(name, 'has no published step')}" if name else (
+          "GPUs that are no preset have not been compared")] = None
     elif not device.host:
       found["CPU workers were measured at up to 12 times the estimate"] = None
   return f"Times are estimates: {'; '.join(found)} (calibrate.py measures them)."
@@ -308,19 +304,6 @@ def _name_of(device: Device) -> str:
   return next((name for name, preset in PRESETS.items() if (
       preset.device.efficiency, preset.device.op_efficiency, preset.device.properties["model"]) == (
           device.efficiency, device.op_efficiency, device.properties.get("model"))), "")
-
-
-def _gpu_accuracy(name: str) -> str:
-  """Returns what is known of the errors on a preset, "" for a GPU that is none."""
-  if not name:
-    return "GPUs that are no preset have not been compared"
-  card = "a100" if name == "a100_pcie" else name
-  if card not in _WITHIN:
-    return f"{name} {_ACCURACY.get(name, 'has no published step')}"
-  few = _WITHIN[card][1] < _FEW_STEPS
-  within, count = _WITHIN["" if few else card]
-  return (f"{name}{' and five other cards were' if few else ' was'} within 25 % in {within} of "
-          f"{count} published training steps")
 
 
 def parse(text: str) -> Dict[str, Any]:

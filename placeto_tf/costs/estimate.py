@@ -30,6 +30,7 @@ from placeto_tf.errors import CostError
 from placeto_tf.files import outputs
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.on_use import GraphDef
+from placeto_tf.ops import rule_of
 
 Source = Union[str, "os.PathLike[str]", Callable[[ComputationGraph, Cluster], OpCosts]]
 
@@ -190,7 +191,8 @@ def kernel_names(op_type: str, window: int, product_type: int) -> Tuple[str, ...
   """
   windows = [f" {window}x{window}", ""] if window else [""]
   types = [f" {name}" for name, number in PRODUCT_TYPES.items() if number == product_type]
-  return tuple(op_type + each + kind for kind in (*types, "") for each in windows)
+  return tuple(base + each + kind for base in filter(None, (op_type, rule_of(op_type).kind))
+               for kind in (*types, "") for each in windows)
 
 
 def figure(figures: Mapping[str, float], names: Tuple[str, ...], default: float) -> float:

@@ -32,7 +32,7 @@ from __future__ import annotations
 import collections
 import functools
 import json
-import os
+import pathlib
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -242,14 +242,7 @@ def scales_of(steps: pd.DataFrame, widths: Tuple[float, float]) -> pd.DataFrame:
     scaled_us = (us * np.exp(-values[index])).sum(axis=1)
     return np.append(prior @ values, np.log(scaled_us / measured_us) / noise)
 
-  def slopes(values: np.ndarray) -> np.ndarray:
-    scaled_us = us * np.exp(-values[index])
-    found = np.zeros((len(us), n))
-    np.put_along_axis(
-        found, index, -scaled_us / scaled_us.sum(axis=1, keepdims=True) / noise[:, None], axis=1)
-    return np.append(prior, found, axis=0)
-
-  values = optimize.least_squares(errors, np.zeros(n), slopes).x
+  values = optimize.least_squares(errors, np.zeros(n)).x
   return pd.DataFrame(np.exp(values[6:].reshape(-1, 3)), index=cards)
 
 
@@ -290,10 +283,9 @@ def main() -> None:
 
   entry_point.import_tensorflow_quietly()
   records = pd.read_csv(FLAGS.records, keep_default_na=False)
-  with open(FLAGS.kernels, encoding="utf-8") as file:
-    tables = kernel_tables(records, json.load(file)["kernels"])
-  rows = records.query("category == 'step' and gpus == 1 and mode == 'training'")
-  rows = rows.assign(card=rows["card"].replace(_SAME))
+  tables = kernel_tables(records, json.loads(pathlib.Path(FLAGS.kernels).read_text())["kernels"])
+  rows = records.query("category == 'step' and gpus == 1 and mode == 'training'").replace(
+      {"card": _SAME})
   rows = rows[~rows["note"].str.contains("without TF32|odd|no update")
               & rows["card"].isin(list(_KERNELS_OF)) & rows["model"].isin(list(_MODELS))]
   # Measurements of one step on several machines are one step.
@@ -310,9 +302,8 @@ def main() -> None:
   steps = rows.join(pd.DataFrame([groups_us(row) for row in rows.to_dict("records")]))
   mixed = steps["precision"] == "mixed"
   steps, half_steps = steps[~mixed], steps[mixed]
-  widths = chosen(steps)
-  scales = scales_of(steps, widths)
-  print(f"widths {widths}\n{scales.round(2)}")
+  scales = scales_of(steps, chosen(steps))
+  print(scales.round(2))
   found = steps[names].assign(fitted=speeds(steps, scales), **{
       f"without its {' and '.join(by)}": held_out(steps, by)
       for by in (["model", "card"], ["card"], ["source"])})
@@ -334,13 +325,8 @@ def main() -> None:
                       for kind, (efficiency, start_us) in sorted(tables[name].items())}
           for precision, name in (("float32", source), ("half", f"{source} half"))
           if name in tables}
-    text = ",\n".join(
-        f" {json.dumps(card)}: {{\n" + ",\n".join(
-            f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in each.items()) + "}"
-        for card, each in written.items())
-    with open(os.path.join("placeto_tf", "clusters", "kernels.json"), "w",
-              encoding="utf-8") as file:
-      file.write(f"{{\n{text}\n}}\n")
+    pathlib.Path("placeto_tf/clusters/kernels.json").write_text("{" + ",\n ".join(
+        f"{json.dumps(key)}: {json.dumps(value)}" for key, value in written.items()) + "}\n")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-import textwrap
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 import pandas as pd
@@ -234,44 +233,28 @@ def page(measured: Mapping[str, Any], preset: str) -> str:
 
   found = compare(measured, preset)
   machine, cluster = measured["machine"], Cluster.parse(f"{preset}:1")
-  graphs = sorted({f"`{kernel['graph']}`" for kernel in measured["kernels"]})
   grouped = found.groupby("op")["ratio"]
   by_op = pd.DataFrame({
       "timings": grouped.size(),
       # [ops, types]: medians of float32 (TF32) and of bfloat16.
       **found.pivot_table("ratio", "op", "type", "median").add_suffix(": median"),
       "lowest": grouped.min(), "highest": grouped.max()}).round(2).reset_index()
-  host, bandwidth = cluster.num_devices - 1, cluster.bandwidth_bytes_per_us
-  total = found["ratio"]
-  parts: List[Tuple[str, str]] = [
-      ("Kernels", markdown(by_op)),
-      ("Launches and copies", markdown(pd.DataFrame([
-          {"figure": "launch of an op, us", "preset": f"{cluster.op_overhead_us:g}",
-           "measured": f"{machine['launch_us']:.1f} (PyTorch's)"},
-          {"figure": "host to device, GB/s", "preset": f"{bandwidth[host, 0] / 1e3:.1f}",
-           "measured": f"{machine['host_to_device'] / 1e3:.1f}"},
-          {"figure": "device to host, GB/s", "preset": f"{bandwidth[0, host] / 1e3:.1f}",
-           "measured": f"{machine['device_to_host'] / 1e3:.1f}"},
-          {"figure": "on the device, GB/s (read and written)",
-           "preset": f"{float(cluster.devices[0].properties['bandwidth']) / 1e6:,.0f}",
-           "measured": f"{machine['on_device'] / 1e3:,.0f}"}])))]
+  host, bandwidth = cluster.num_devices - 1, cluster.bandwidth_bytes_per_us / 1e3
+  machine_rows = pd.DataFrame([
+      ("launch of an op, us", cluster.op_overhead_us, machine["launch_us"]),
+      ("host to device, GB/s", bandwidth[host, 0], machine["host_to_device"] / 1e3),
+      ("device to host, GB/s", bandwidth[0, host], machine["device_to_host"] / 1e3),
+      ("on the device, GB/s (read and written)",
+       float(cluster.devices[0].properties["bandwidth"]) / 1e6, machine["on_device"] / 1e3)],
+      columns=["figure", "preset", "measured"]).round(1)
+  total = found["ratio"].describe()
+  parts = [
+      (f"`{preset}` beside a real {machine['name']}: estimated over measured time",
+       f"{total['50%']:.2f} in the median, {total['25%']:.2f} to {total['75%']:.2f} in one half"),
+      ("Kernels", markdown(by_op)), ("Launches and copies", markdown(machine_rows))]
   if measured.get("steps"):
     parts.append(("Whole steps", markdown(whole_steps(measured["steps"], preset))))
-  return "\n".join([
-      f"# `{preset}` beside a real {machine['name']}", "",
-      *textwrap.wrap(
-          f"Estimated time over measured time is {total.median():.2f} in the median, and half of "
-          f"the timings lie between {total.quantile(0.25):.2f} and {total.quantile(0.75):.2f} "
-          "(below 1 the preset is faster than the card).", 118), "",
-      *textwrap.wrap(
-          f"{len(measured['kernels'])} kernels of {', '.join(graphs)} were timed alone by "
-          f"`scripts/benchmarks/time_kernels.py` ({len(found)} timings in float32 and bfloat16; "
-          f"PyTorch {machine['torch']}, CUDA {machine.get('cuda')}, cuDNN {machine.get('cudnn')}, "
-          f"driver {machine.get('driver')}). Products of float32 are TF32. Launches are not part "
-          "of these times.", 118), "",
-      "```sh", *(__doc__ or "").split("\n\n")[1].replace("  scripts", "scripts").replace(
-          "  python", "python").splitlines(), "```", "",
-      *(line for title, text in parts for line in (f"## {title}", "", text, ""))])
+  return "\n".join(f"## {title}\n\n{text}\n" for title, text in parts)
 
 
 def main() -> None:

@@ -28,7 +28,9 @@ def test_cost_is_flops_over_peak_plus_bytes_over_bandwidth_over_efficiency(train
 def test_efficiency_of_an_op_type_goes_before_the_devices(training_graph):
   graph, cluster = training_graph(), Cluster.parse("k80_placeto:1")
   assert estimate.kernel_names("Conv2D", 3, 19) == (
-      "Conv2D 3x3 float16", "Conv2D float16", "Conv2D 3x3", "Conv2D")
+      "Conv2D 3x3 float16", "Conv2D float16", "Conv2D 3x3", "Conv2D", "convolution 3x3 float16",
+      "convolution float16", "convolution 3x3", "convolution")
+  assert estimate.kernel_names("NoOp", 0, 0) == ("NoOp",)
   plain = estimate_costs(graph, _with_devices(cluster, efficiency=0.5))
   special = estimate_costs(
       graph, _with_devices(cluster, efficiency=0.5, op_efficiency={"MatMul": 0.25}))
