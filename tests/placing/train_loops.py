@@ -2,7 +2,7 @@
 for each loop and mode what differs: a line each to stderr, and all as JSON. A process of its own,
 because devices are fixed when TensorFlow first runs.
 
-  PYTHONPATH=tests scripts/with_env python tests/placing/train_loops.py KERAS MODES [LOOPS]
+  PYTHONPATH=tests/support scripts/with_env python tests/placing/train_loops.py KERAS MODES [LOOPS]
 
 KERAS is 2 or 3. MODES are of placed, partial, replicas, replicas-partial and cases, or all, which
 trains all loops placed, with replicas, and with replicas and a smaller last batch. A mode may name

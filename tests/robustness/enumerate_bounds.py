@@ -1,6 +1,6 @@
 """Tries every placement of random small problems of every kind against their lower bound.
 
-  PYTHONPATH=tests scripts/with_env python tests/robustness/enumerate_bounds.py --count=30000
+  PYTHONPATH=tests/support scripts/with_env python tests/robustness/enumerate_bounds.py --count=9000
 
 `tests/search/lower_bounds_test.py` goes through the first 120.
 """

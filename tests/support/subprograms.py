@@ -17,7 +17,7 @@ try:
   HAS_KERAS_3 = int(importlib.metadata.version("keras").partition(".")[0]) >= 3
 except importlib.metadata.PackageNotFoundError:
   HAS_KERAS_3 = False
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 # With the collector as tests/conftest.py has set it here.
 _START = (f"import gc, runpy, sys; gc.set_threshold(*{gc.get_threshold()}); "
           "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')")
@@ -51,7 +51,7 @@ def python(*arguments, cwd=None, timeout=3600, without=(), **variables):
 def run(program, *arguments, **options):
   """The JSON in the last line that a program prints; more are `python`'s options."""
   path = os.pathsep.join([
-      str(_ROOT), str(_ROOT / "tests"), str(pathlib.Path(program).parent),
+      str(_ROOT), str(_ROOT / "tests" / "support"), str(pathlib.Path(program).parent),
       *filter(None, [os.environ.get("PYTHONPATH")])])
   done = python("-X", "faulthandler", "-c", _START, program, *arguments,
                 **{"PYTHONPATH": path, **options})
