@@ -38,9 +38,6 @@ Derived = Dict[str, tf.Tensor]
 def derive(graph: tfgnn.GraphTensor) -> Derived:
   """Computes the dense arrays of one graph.
 
-  Args:
-    graph: scalar GraphTensor of `schema.pbtxt`.
-
   Returns:
     Name -> array; the constants at the top of the module give names and shapes.
   """

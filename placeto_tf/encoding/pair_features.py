@@ -73,9 +73,6 @@ CLIP = 8.0  # the largest absolute value of a feature
 def squash(x):
   """Returns sign(x) log(1 + |x|).
 
-  Args:
-    x: a number.
-
   Returns:
     A number of the same sign, close to x near 0.
   """

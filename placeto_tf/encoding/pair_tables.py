@@ -113,9 +113,6 @@ class PairTables(NamedTuple):
     Args:
       problem: in its groups.
       ops: tables of the problem's ops, if they were built before; None builds them.
-
-    Returns:
-      The tables.
     """
     ops = ops or OpTables.build(problem)
     cluster, grouping = problem.cluster, problem.grouping

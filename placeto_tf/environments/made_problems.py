@@ -158,9 +158,6 @@ def _products(rng: np.random.Generator) -> _Sampled:
     Args:
       cost: the work of the new op, in units of one product of blocks.
       inputs: numbers of the ops that the new op reads.
-
-    Returns:
-      The number of the op.
     """
     edges.extend((each, len(work)) for each in set(inputs))
     work.append(cost)

@@ -137,9 +137,6 @@ def observe(process: MoveProcess, arms: int, dataflow: bool) -> Dict[str, Any]:
 def flow_between(process: MoveProcess) -> np.ndarray:
   """Returns the dataflow between the observed groups.
 
-  Args:
-    process: the process that is observed.
-
   Returns:
     [K, 2] edges, as indices into the observed groups.
   """

@@ -68,9 +68,6 @@ def expand_clusters(specs: Sequence[str], seed: int, graph_index: int) -> List[s
     seed: of the samples.
     graph_index: number of the graph; each graph has samples of its own.
 
-  Returns:
-    Specs as `Cluster.parse` takes them.
-
   Raises:
     PlacetoError: a spec that begins with "random" and is not random[COUNT].
   """
@@ -97,9 +94,6 @@ def make_problem(
     graph, cluster: of the problem.
     max_groups: the most groups of ops.
     num_threads: number of threads that simulate; by default all cores.
-
-  Returns:
-    The problem.
   """
   problem = PlacementProblem.build(graph, cluster, max_groups=max_groups)
   if num_threads:

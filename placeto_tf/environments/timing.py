@@ -34,12 +34,7 @@ class Clock:
   """
 
   def __init__(self, problem: PlacementProblem, time: Callable[[Placement], float]):
-    """Times nothing yet.
-
-    Args:
-      problem: whose placements are timed.
-      time: placement -> step time in us.
-    """
+    """Times nothing yet."""
     self._graph, self._cluster, self._time = problem.graph, problem.cluster, time
     self.times_us: Dict[bytes, float] = {}
 

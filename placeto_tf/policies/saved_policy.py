@@ -35,12 +35,7 @@ def save_server(network: tf.Module, directory: str) -> None:
 
 
 def save_policy(policy: tf.Module, directory: str) -> None:
-  """Writes a `TFPolicy` with dense observations by tf-agents' `PolicySaver`.
-
-  Args:
-    policy: a `TFPolicy`.
-    directory: of the SavedModel.
-  """
+  """Writes a `TFPolicy` with dense observations by tf-agents' `PolicySaver`."""
   from tf_agents.policies import policy_saver  # after the checks of its packages
   _unwrap(policy)
   with warnings.catch_warnings():

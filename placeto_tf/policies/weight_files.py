@@ -133,9 +133,6 @@ def config_of(config_type: Type[_Config], content: Any) -> _Config:
     config_type: the dataclass; all its fields have defaults.
     content: field -> value; missing fields have their defaults.
 
-  Returns:
-    An instance of `config_type`.
-
   Raises:
     PlacetoError: a field is unknown (for example from a later version), or its value is wrong.
   """

@@ -126,9 +126,6 @@ class Learner:
   def tried(self, number: int) -> Dict[str, float]:
     """Tries the policy on a held-out problem.
 
-    Args:
-      number: of the problem.
-
     Returns:
       Name -> ratio of the policy's step time (with the memory penalty) to another one.
     """

@@ -53,10 +53,6 @@ def finish(root_dir: str, iterations: int, skipped: int, figures: Dict[str, floa
 def finished(root_dir: str, config: Dict[str, Any]) -> Optional[Dict[str, float]]:
   """Returns the last figures of a run that is over.
 
-  Args:
-    root_dir: of the run.
-    config: as `RunConfig.to_json` gives it.
-
   Returns:
     Name -> figure; None if the run is not over.
 

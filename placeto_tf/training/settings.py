@@ -66,9 +66,6 @@ def changed(config: T, settings: Sequence[str]) -> T:
     config: a frozen dataclass.
     settings: `name=value` each; of two for one field, the later one wins.
 
-  Returns:
-    A changed copy.
-
   Raises:
     PlacetoError: a setting is no `name=value`, a name is unknown or ambiguous, a value is of
       another type, or the dataclasses raise an error.
@@ -91,15 +88,7 @@ def changed(config: T, settings: Sequence[str]) -> T:
 
 
 def with_values(config: T, values: Mapping[str, Any]) -> T:
-  """Replaces fields by their dotted names.
-
-  Args:
-    config: a frozen dataclass.
-    values: dotted name -> new value.
-
-  Returns:
-    A changed copy.
-  """
+  """Replaces fields by their dotted names."""
   changes: Dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
   # Values of one inner dataclass are collected and replaced in one go.
   for first in {name.partition(".")[0] for name in values if "." in name}:

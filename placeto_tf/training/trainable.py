@@ -86,9 +86,6 @@ class Trainable:
       given: field of `RunConfig` -> value.
       settings: `field=value` each, see `settings`; they win over `given`.
 
-    Returns:
-      The configuration.
-
     Raises:
       PlacetoError: a field is unknown, or a value is wrong.
     """

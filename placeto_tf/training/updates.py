@@ -52,9 +52,6 @@ def adam(
     learning_rate: of the first update.
     clip: largest norm of all gradients together.
     variables: to be trained.
-
-  Returns:
-    The optimizer.
   """
   optimizer = tf.keras.optimizers.Adam(learning_rate, epsilon=1e-8, global_clipnorm=clip)
   optimizer.build(variables)
@@ -94,12 +91,7 @@ class WithEntropyCoefficient:
   """
 
   def __init__(self, *specs: Any, **options: Any):
-    """Makes the agent.
-
-    Args:
-      *specs: of the agent.
-      **options: of the agent.
-    """
+    """Makes the agent."""
     # Agents take a constant; with the constant 1, their loss times this variable can be changed.
     self.entropy_coefficient = tf.Variable(0.0, trainable=False, name="entropy_coefficient")
     super().__init__(*specs, entropy_regularization=1.0, **options)  # type: ignore[call-arg]
@@ -110,9 +102,6 @@ class WithEntropyCoefficient:
     Args:
       *arguments: of the agent's method.
       **options: of the agent's method.
-
-    Returns:
-      Scalar.
     """
     return self.entropy_coefficient * super().entropy_regularization_loss(  # type: ignore[misc]
         *arguments, **options)

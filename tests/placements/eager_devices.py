@@ -17,6 +17,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.graphs import load_graph
 from placeto_tf.placements import Placement, check, load_placed, place_function, write_placed
+from subprograms import error_of
 
 v1 = tf.compat.v1
 CLUSTER = Cluster.parse("cpu:2")
@@ -117,15 +118,6 @@ def function(seed, **options):
           "wanted": {v.name: v.wanted.rpartition("/device:")[2] for v in (
               *placed.in_place, *placed.moved)},
           "model_count": count}
-
-
-def error_of(call):
-  """The message with which a call fails, or ""."""
-  try:
-    call()
-  except Exception as error:
-    return str(error)
-  return ""
 
 
 def others_follow():

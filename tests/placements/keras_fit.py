@@ -17,7 +17,7 @@ from placeto_tf.clusters.device_names import find_device
 from placeto_tf.graphs.concrete_functions import read_concrete_function
 from placeto_tf.placing import placed_training
 from placeto_tf.simulation import Simulator
-from subprograms import decided_trial, the_keras
+from subprograms import decided_trial, error_of, the_keras
 
 OPTIONS = dict(method="single", max_evaluations=20, seed=0, verify=False)
 # Models as small as these are best on one device.
@@ -152,14 +152,6 @@ def replicas(keras):
   found["refused"] = error_of(lambda: placeto.compile_placed(
       model(), "cpu:2", replicas=2, batch_size=7, max_evaluations=5))
   return found
-
-
-def error_of(call):
-  try:
-    call()
-  except placeto.PlacetoError as error:
-    return str(error)
-  return ""
 
 
 def verdicts(keras):

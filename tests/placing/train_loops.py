@@ -22,7 +22,7 @@ import tensorflow as tf
 import training_loops
 
 import placeto_tf as placeto
-from subprograms import decided_trial, the_keras
+from subprograms import decided_trial, error_of, the_keras
 
 
 def numbers(results):
@@ -217,14 +217,6 @@ def cases(keras):
       error_of(lambda: placeto.compile_step(
           made(), "cpu:2", args=labels(7), replicas=2, **options))]
   return found
-
-
-def error_of(call):
-  try:
-    call()
-  except (placeto.PlacetoError, TypeError) as error:
-    return str(error)
-  return ""
 
 
 def main(version, modes, names=""):

@@ -1,6 +1,5 @@
 """Replicas as graphs to place: layouts, the symmetric search, the baseline, real sessions."""
 
-import dataclasses
 
 import numpy as np
 import pytest
@@ -54,13 +53,15 @@ def replicated_fixture():
   return made(2)
 
 
+def problem_of(replicated, cluster):
+  return PlacementProblem.build(
+      replicated.graph, cluster, costs=replicated_costs(replicated, cluster), max_groups=16,
+      replicated=replicated)
+
+
 @pytest.fixture(scope="module", name="problem")
 def problem_fixture(replicated):
-  cluster = Cluster.parse("k80:2")
-  problem = PlacementProblem.build(
-      replicated.graph, cluster, costs=replicated_costs(replicated, cluster), max_groups=16)
-  problem = dataclasses.replace(problem, replicated=replicated)
-  return problem
+  return problem_of(replicated, Cluster.parse("k80:2"))
 
 
 @pytest.mark.parametrize("mirrored", (False, True))
@@ -124,9 +125,7 @@ def test_images_keep_hosts_and_turn_the_devices():
 def test_whole_replicas_can_begin_inside_one_host(replicated):
   """Two hosts of two devices: a stretch a host, or both replicas on one host's devices."""
   slow = Cluster.parse("v100:2x2@1gbit")
-  problem = PlacementProblem.build(
-      replicated.graph, slow, costs=replicated_costs(replicated, slow), max_groups=16)
-  problem = dataclasses.replace(problem, replicated=replicated)
+  problem = problem_of(replicated, slow)
   a, b, c, d = [i for i, device in enumerate(slow.devices) if not device.host]
   assert device_orders(problem, 2) == [[a, b, c, d], [a, c, b, d]]
   assert device_orders(problem, 4) == [[a, b, c, d]]

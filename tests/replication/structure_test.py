@@ -1,7 +1,6 @@
 """What the replicas of a graph share, and what they wait for."""
 
 import collections
-import dataclasses
 
 import numpy as np
 import pytest
@@ -87,8 +86,8 @@ def test_symmetric_moves_keep_together_what_must_share_a_device():
   cluster = Cluster.parse("k80:2")
   replicated = ReplicaSource("zoo:bert:size=tiny:steps=8:vocab=64:batch=8").replicas(2)
   problem = PlacementProblem.build(
-      replicated.graph, cluster, costs=replicated_costs(replicated, cluster), max_groups=16)
-  problem = dataclasses.replace(problem, replicated=replicated)
+      replicated.graph, cluster, costs=replicated_costs(replicated, cluster), max_groups=16,
+      replicated=replicated)
   placement = anneal_symmetric(problem, Budget(max_evaluations=60))
   colocation = replicated.graph.colocation
   first = np.zeros(len(colocation), dtype=np.int64)

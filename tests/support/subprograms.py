@@ -79,6 +79,15 @@ def the_keras(version):
   return keras
 
 
+def error_of(call):
+  """The message with which a call fails, or ""."""
+  try:
+    call()
+  except Exception as error:
+    return str(error)
+  return ""
+
+
 def decided_trial(ratio):
   """A trial of a placed step, which takes `ratio` of the other's time on the trial's clock."""
   from placeto_tf.runtime.step_trial import in_turns

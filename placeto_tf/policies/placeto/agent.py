@@ -33,16 +33,7 @@ _ROWS = 16  # steps that enter the buffer at once
 def make_agent(
     environment: MoveEnvironment, given: ScorerWeights, optimizer: tf.keras.optimizers.Optimizer
 ) -> greedy_reward_prediction_agent.GreedyRewardPredictionAgent:
-  """Makes the agent of an environment.
-
-  Args:
-    environment: gives the specs.
-    given: the initial weights.
-    optimizer: of the regression.
-
-  Returns:
-    tf-agents' agent, which learns from single arms.
-  """
+  """Makes the agent of an environment."""
   time_step_spec = tensor_spec.from_spec(environment.time_step_spec())
   return greedy_reward_prediction_agent.GreedyRewardPredictionAgent(
       time_step_spec, tensor_spec.from_spec(environment.action_spec()),
@@ -59,9 +50,6 @@ def greedy_policy(
   Args:
     weights: of the network.
     arms: A.
-
-  Returns:
-    A policy of tf-agents.
   """
   observation, action = tensor_spec.from_spec((
       environment_lib.observation_spec(arms, dataflow=False),

@@ -88,9 +88,6 @@ class PlacetoNetwork(network.Network):
   def serve(self, serialized: tf.Tensor) -> Dict[str, tf.Tensor]:
     """Scores the option edges of a serialized GraphTensor of `encoding/schema.pbtxt`, of any graph.
 
-    Args:
-      serialized: scalar string, a `tf.train.Example`.
-
     Returns:
       `score` [E] of the option edges, with their ends `group` [E] and `device` [E].
     """

@@ -76,23 +76,11 @@ class ScorerWeights:
 
   @classmethod
   def untrained(cls, seed: int = 0, width: int = WIDTH) -> ScorerWeights:
-    """Makes initial weights: Glorot's uniform samples, and biases of 0.
-
-    Args:
-      seed: of the samples.
-      width: H.
-
-    Returns:
-      The weights.
-    """
+    """Makes initial weights: Glorot's uniform samples, and biases of 0."""
     rng = np.random.default_rng(seed)
 
     def sample(rows, columns):
       """Samples the weights of a layer.
-
-      Args:
-        rows: inputs.
-        columns: outputs.
 
       Returns:
         [rows, columns] float64.
@@ -148,9 +136,6 @@ class ScorerWeights:
 
     Args:
       directory: of the weights, or of the run.
-
-    Returns:
-      The weights.
 
     Raises:
       PlacementError: the weights are missing, or have other features.

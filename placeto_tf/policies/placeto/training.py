@@ -98,15 +98,7 @@ class PlacetoTrainingConfig(RunConfig):
 
 def make_environment(
     config: PlacetoTrainingConfig, problems: Sequence[StartedProblem]) -> MoveEnvironment:
-  """Makes the environment of a run's configuration.
-
-  Args:
-    config: of the run.
-    problems: the problems of the episodes.
-
-  Returns:
-    The environment.
-  """
+  """Makes the environment of a run's configuration."""
   return MoveEnvironment(problems, config.schedule, arms=config.arms, moves=config.moves)
 
 
@@ -145,11 +137,6 @@ class PlacetoTraining(Learner):
       self, config: PlacetoTrainingConfig, root_dir: str, *, warm_start: Optional[str] = None,
       **given: Any):
     """Makes agent and buffer; see the base class.
-
-    Args:
-      config, root_dir: of the run.
-      warm_start: directory of weights to begin with.
-      **given: problems.
 
     Raises:
       PlacetoError: the warm start is of another width; and the errors of the base class.

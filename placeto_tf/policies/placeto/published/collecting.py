@@ -51,9 +51,6 @@ def make_environments(
     config: has the rules of the environments.
     num_training: number of training graphs, which come first; the others are held out.
     seed: of the orders and starts; each graph derives its own seed.
-
-  Returns:
-    An environment for each graph.
   """
   made = []
   # The episodes of an update are divided among several graphs, or all if there are fewer.
@@ -80,9 +77,6 @@ def play(
     logits: of the policy, observation -> [B, 1, D].
     rng: of the actions; None takes the likeliest devices.
     graph: number of the graph.
-
-  Returns:
-    The episodes.
   """
   seen: List[np.ndarray] = []  # [B] objectives after each step
   steps = driving.play(
@@ -99,12 +93,7 @@ class EpisodesCollector:
   def __init__(
       self, config: PublishedConfig, problems: Sequence[StartedProblem], *, num_training: int,
       seed: int):
-    """Makes a network and environments.
-
-    Args:
-      config, seed: of the learner.
-      problems, num_training: as for `make_environments`.
-    """
+    """Makes a network and environments."""
     grouped = [GroupedGraph.of(each.problem) for each in problems]
     self._environments = make_environments(
         problems, grouped, config, num_training=num_training, seed=seed)
@@ -117,9 +106,6 @@ class EpisodesCollector:
     Args:
       weights: of the learner's network.
       spec: of the episodes; `start` is the best placement of the graph so far, [G] int32.
-
-    Returns:
-      The episodes.
     """
     # The collector's own copy of the weights, perhaps in another process.
     weight_files.assign(self._network.variables, weights)

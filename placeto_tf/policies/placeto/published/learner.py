@@ -40,13 +40,7 @@ class StepBaseline(network_lib.Network):
   """
 
   def __init__(self, input_tensor_spec, num_graphs: int, num_steps: int):
-    """Makes a table of zeros.
-
-    Args:
-      input_tensor_spec: of the observations.
-      num_graphs: C.
-      num_steps: T.
-    """
+    """Makes a table of zeros."""
     super().__init__(input_tensor_spec, state_spec=(), name="StepBaseline")
     self.table = tf.Variable(
         np.zeros((num_graphs, num_steps), np.float32), trainable=False, name="baseline")

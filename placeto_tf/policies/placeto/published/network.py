@@ -113,15 +113,7 @@ class PublishedNetwork(network.DistributionNetwork):
   def made(
       cls, environment: py_environment.PyEnvironment, graphs: Sequence[GroupedGraph],
       config: NetworkConfig, seed: int) -> PublishedNetwork:
-    """Makes a network and its variables.
-
-    Args:
-      environment: gives the specs.
-      graphs, config, seed: as for the constructor.
-
-    Returns:
-      The network.
-    """
+    """Makes a network and its variables."""
     network = cls(
         tensor_spec.from_spec(environment.observation_spec()),
         tensor_spec.from_spec(environment.action_spec()), graphs, config=config, seed=seed)

@@ -85,11 +85,6 @@ class PublishedTraining(Learner):
       **given: Any):
     """See the base class.
 
-    Args:
-      config, root_dir: of the run.
-      warm_start: directory of weights to begin with.
-      **given: problems.
-
     Raises:
       PlacetoError: the warm start is of another network; and the errors of the base class.
     """

@@ -42,9 +42,6 @@ class PublishedWeights:
     Args:
       directory: of the weights, or of the run.
 
-    Returns:
-      The weights.
-
     Raises:
       PlacetoError: the directory holds no weights of the published process.
     """
