@@ -57,9 +57,6 @@ def found_devices() -> Dict[str, Any]:
   With GPUs, "/CPU:0" is their host. Logical CPU devices, made with
   `tf.config.set_logical_device_configuration`, are separate devices.
 
-  Returns:
-    Field -> value, as `from_properties` returns them.
-
   Raises:
     ClusterError: TensorFlow finds no device.
   """
@@ -81,9 +78,6 @@ def found_devices() -> Dict[str, Any]:
 
 def from_properties(named: Sequence[Tuple[str, DeviceProperties]]) -> Dict[str, Any]:
   """Returns the fields of a `Cluster` of the devices that TensorFlow describes.
-
-  Args:
-    named: (name, DeviceProperties) pairs, GPUs first.
 
   Returns:
     Field -> value: devices, [D, D] links, overheads, and the sharing of cores between CPU devices.

@@ -156,9 +156,6 @@ def _gpu(model: str, architecture: str, num_cores: int, frequency: int, bandwidt
     kernels: card of `KERNELS`.
     peer, host: see `Preset`.
     half: the peak of products of float16 in TFLOPS, and from Ampere on of bfloat16, too.
-
-  Returns:
-    The preset.
   """
   properties = {
       "type": "GPU", "vendor": "NVIDIA", "model": model, "frequency": frequency,
@@ -372,9 +369,6 @@ def slowest_fields(members: Sequence[Preset]) -> Dict[str, Any]:
 
 def slower_host_link(a: Preset, b: Preset) -> Link:
   """Returns the bus on which two devices meet, at least one of them a GPU.
-
-  Args:
-    a, b: presets of the devices.
 
   Returns:
     The slower of the GPUs' links to their host.

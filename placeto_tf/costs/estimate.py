@@ -202,8 +202,5 @@ def figure(figures: Mapping[str, float], names: Tuple[str, ...], default: float)
     figures: of a device, by name.
     names: of the kernel; the first that has a figure counts.
     default: the figure of other kernels.
-
-  Returns:
-    The figure.
   """
   return next((figures[name] for name in names if name in figures), default)

@@ -54,9 +54,6 @@ def analyse(
   Args:
     graph_def, counts, options: its arguments.
 
-  Returns:
-    Its analysis.
-
   Raises:
     CostError: grappler cannot read the graph, crashes on it, or does not end.
   """
@@ -72,9 +69,6 @@ def call(function: Callable[..., Any], limit_s: float, *arguments: Any, **option
     limit_s: of CPU time.
     *arguments: of the function.
     **options: of the function.
-
-  Returns:
-    The function's result.
 
   Raises:
     CostError: the function raises an exception, ends the process, or does not end in time.

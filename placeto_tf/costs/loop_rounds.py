@@ -178,9 +178,6 @@ def notes_of(
     trips: loop -> trip count, None if unknown.
     capped: loops whose trip count is an upper limit.
     given: whether the user gave the trip counts.
-
-  Returns:
-    The sentences.
   """
   return tuple(
       f"loop {loop_names[loop]!r} is assumed to run {loops.DEFAULT_TRIPS} times" if count is None

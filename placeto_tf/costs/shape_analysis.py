@@ -225,14 +225,7 @@ def _imported(graph_def: GraphDef) -> Tuple[tf.Graph, str]:
 
 
 def contradiction(copy: GraphDef) -> str:
-  """Returns the reason why TensorFlow refuses the shapes of a graph, or "".
-
-  Args:
-    copy: from `readable`.
-
-  Returns:
-    TensorFlow's message.
-  """
+  """Returns the reason why TensorFlow refuses the shapes of a graph, or ""."""
   reason = _imported(copy)[1]
   if _CONTRADICTION not in reason or not any(node.op in MERGE for node in copy.node):
     return reason if _CONTRADICTION in reason else ""

@@ -141,9 +141,6 @@ def known_dims(outputs: Outputs, tensor: Tensor) -> Optional[List[int]]:
   Args:
     outputs: op name -> TensorProperties of each output, as far as known.
     tensor: (op, port).
-
-  Returns:
-    The dimensions.
   """
   name, port = tensor
   tensors = outputs.get(name, ())

@@ -107,10 +107,6 @@ def origin(
 def passed_on(node: NodeDef, port: int) -> List[Tensor]:
   """Returns the inputs that a node may pass on as an output.
 
-  Args:
-    node: the NodeDef.
-    port: the output.
-
   Returns:
     (op, port) of the inputs; none for an op that does more than pass its input on.
   """

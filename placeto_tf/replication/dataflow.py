@@ -290,9 +290,6 @@ class Dataflow:
       op: index of the op.
       name: name of the attribute.
       default: the result where the op has no such attribute.
-
-    Returns:
-      The AttrValue.
     """
     attrs = self.nodes[op].attr
     return attrs[name] if name in attrs else default
@@ -365,9 +362,6 @@ class Dataflow:
     Args:
       op: a StridedSlice or its gradient.
       begin, end, step: of each entry of the index.
-
-    Returns:
-      The index.
     """
     index: List[Any] = []
     for i, (first, last, stride) in enumerate(zip(begin.tolist(), end.tolist(), step.tolist())):
@@ -427,10 +421,6 @@ def known_dims(shape: Shape) -> Sequence[int]:
 def broadcast_reduction(first: np.ndarray, second: np.ndarray) -> List[np.ndarray]:
   """Returns the axes over which the gradients of a broadcasting op are summed, by operand.
 
-  Args:
-    first: dimensions of the first operand.
-    second: dimensions of the second operand.
-
   Returns:
     The axes for the first operand, and for the second.
   """
@@ -468,9 +458,6 @@ def closure(
     seeds: ops to begin with.
     consumers: [N] ops that read each op.
     passes: returns whether the search goes on behind an op that is no seed; by default, always.
-
-  Returns:
-    Indices of ops.
   """
   return reachable(seeds, lambda op: consumers[op] if (
       passes is None or op in seeds or passes(op)) else ())

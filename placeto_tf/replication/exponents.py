@@ -108,12 +108,7 @@ class Inputs:
       del self.fixes[i]
 
   def to_exponent(self, i: int, exponent: float) -> None:
-    """Multiplies an input by the power of R that gives the input this exponent.
-
-    Args:
-      i: number of the input.
-      exponent: the exponent of R.
-    """
+    """Multiplies an input by the power of R that gives the input this exponent."""
     spec = self.specs[i]
     # Zeros are at any exponent, also after they were multiplied.
     if abs(self.exponents()[i]) > FREE / 4:
@@ -134,10 +129,6 @@ class Inputs:
 
   def as_partial(self, i: int, exponent: float) -> None:
     """Turns an input that is equal in all replicas into 1/R of it, a summand of a partial tensor.
-
-    Args:
-      i: number of the input.
-      exponent: the exponent of R.
     """
     spec = self.specs[i]
     if isinstance(spec, Replicated):
@@ -157,12 +148,7 @@ class Inputs:
     self.specs[i] = Sharded(axis)
 
   def offset(self, i: int, batch: int) -> None:
-    """Turns positions in a replica's batch into positions in the global batch.
-
-    Args:
-      i: number of the input.
-      batch: examples of a replica.
-    """
+    """Turns positions in a replica's batch into positions in the global batch."""
     spec = self.specs[i]
     assert isinstance(spec, Sharded) and spec.local is not None
     numbers = numbers_of_an_example(self._flow, self._flow.inputs[self.op][i], batch)
@@ -178,26 +164,13 @@ class NotFollowed(Exception):
 
 
 def numbers_of_an_example(flow: Dataflow, tensor: Tensor, batch: int) -> Optional[int]:
-  """Returns the number of elements that a tensor holds for each example, or None if unknown.
-
-  Args:
-    flow: the dataflow of the graph.
-    tensor: (op, output port).
-    batch: examples of a replica.
-
-  Returns:
-    The number of elements.
-  """
+  """Returns the number of elements that a tensor holds for each example, or None if unknown."""
   numbers, rest = divmod(flow.elements(tensor) or 0, batch)
   return None if rest or not numbers else numbers
 
 
 def result_exponent(flow: Dataflow, view: Inputs) -> float:
   """Returns the exponent of an op's results, and scales inputs where the op needs that.
-
-  Args:
-    flow: the dataflow of the graph.
-    view: the inputs of the op.
 
   Returns:
     The exponent of R; `FREE` for zeros.

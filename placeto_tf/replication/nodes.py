@@ -53,9 +53,6 @@ class NodeWriter:
       original: the node of the source.
       name: name of the new node.
       replica: the replica that the node belongs to; None for a node that exists once.
-
-    Returns:
-      The node.
     """
     node = self.graph_def.node.add()
     node.CopyFrom(original)
@@ -67,16 +64,7 @@ class NodeWriter:
     return node
 
   def new(self, name: str, op: str, inputs: Sequence[str], **types: int) -> NodeDef:
-    """Adds a node; `types` are its attributes that are types.
-
-    Args:
-      name: name of the new node.
-      op: op type.
-      inputs: names of input tensors.
-
-    Returns:
-      The node.
-    """
+    """Adds a node; `types` are its attributes that are types."""
     node = self.graph_def.node.add(name=name, op=op, input=inputs)
     for key, dtype in types.items():
       node.attr[key].type = dtype
@@ -132,9 +120,6 @@ class NodeWriter:
       parts: names of tensors.
       dtype: number of the DataType.
       how: "sum", "max", "min", "all" or "any".
-
-    Returns:
-      The name of the result.
     """
     if how == "sum":
       node = self.new(name, "AddN", parts, T=dtype)
@@ -175,17 +160,7 @@ class NodeWriter:
 
   def laid_out(
       self, name: str, tensors: Sequence[str], shapes: Sequence[Sequence[int]], dtype: int) -> str:
-    """Flattens tensors of these shapes and concatenates them.
-
-    Args:
-      name: name of the new node.
-      tensors: names of tensors.
-      shapes: the dimensions of each.
-      dtype: number of their DataType.
-
-    Returns:
-      The name of the flat tensor.
-    """
+    """Flattens tensors of these shapes and concatenates them."""
     flat = [text if len(shape) == 1 else self.reshape(
         f"{name}/flat_{i}", text, [math.prod(shape)], dtype)
             for i, (text, shape) in enumerate(zip(tensors, shapes))]
@@ -218,9 +193,6 @@ class NodeWriter:
       factor: the number to multiply by; None for none.
       dtype: number of the DataType.
       anchor: an op in whose loop or branch the node is; None outside.
-
-    Returns:
-      The name of the result.
     """
     self.new(name, "Mul", [tensor, self.constant(f"{name}/scale", factor, dtype, anchor)], T=dtype)
     return name
@@ -258,9 +230,6 @@ class NodeWriter:
       parts: the number of earlier replicas.
       numbers: positions in `tensor` for each example.
       span: slots of an example.
-
-    Returns:
-      The name of the result.
     """
     # Examples of a replica = all numbers of the tensor / numbers for an example.
     size = self.new(f"{name}/count", "Size", [tensor], T=dtype, out_type=INT32)
@@ -274,17 +243,7 @@ class NodeWriter:
     return name
 
   def split_up(self, name: str, tensor: str, sizes: Sequence[int], dtype: int) -> List[str]:
-    """Splits a tensor of one dimension into parts of these sizes.
-
-    Args:
-      name: name of the new node.
-      tensor: name of the tensor.
-      sizes: the size of each part.
-      dtype: number of the DataType.
-
-    Returns:
-      The names of the parts.
-    """
+    """Splits a tensor of one dimension into parts of these sizes."""
     if len(sizes) == 1:
       return [tensor]
     inputs = [tensor, self.constant(f"{name}/sizes", list(sizes), INT64),
@@ -295,13 +254,5 @@ class NodeWriter:
 
 
 def tensor_name(name: str, port: int) -> str:
-  """Returns a tensor's name as inputs of nodes write it.
-
-  Args:
-    name: name of the op.
-    port: output port.
-
-  Returns:
-    "op" or "op:port".
-  """
+  """Returns a tensor's name as inputs of nodes write it."""
   return f"{name}:{port}" if port else name

@@ -110,9 +110,6 @@ def outputs_of_fetched_ops(
     flow: the graph.
     propagated: the ops that depend on the batch.
     run: ops that are fetched as such.
-
-  Returns:
-    Tensors as (op, port).
   """
   return [tensor for op in run if op in propagated.copied for tensor in flow.outputs(op)
           if flow.dtype(tensor) % REF not in exponents.HANDLES

@@ -39,15 +39,7 @@ def is_update(op_type: str) -> bool:
 
 
 def sparse_arguments(flow: Dataflow, op: int) -> Optional[Tuple[Tensor, Tensor]]:
-  """Returns (values, indices) of an update of rows of a variable, or None for another op.
-
-  Args:
-    flow: the dataflow of the graph.
-    op: index of the op.
-
-  Returns:
-    Two tensors.
-  """
+  """Returns (values, indices) of an update of rows of a variable, or None for another op."""
   if not is_update(flow.types[op]):
     return None
   # The names of an op's inputs show which input holds rows of a gradient.
@@ -66,9 +58,6 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
   Args:
     flow: the dataflow of the graph.
     scaling: the parts of the graph that grow with the batch.
-
-  Returns:
-    (examples of a batch, indices of ops).
 
   Raises:
     GraphError: there is no batch, feeds have batches of different sizes, or a feed has its batch in

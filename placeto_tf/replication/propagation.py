@@ -804,16 +804,7 @@ class _Propagation:
 
 
 def _moved(spec: Spec, growth: int, op: int) -> Spec:
-  """Returns the spec of an element that is put into a container or taken out.
-
-  Args:
-    spec: the spec before.
-    growth: axes that the element gains in front.
-    op: index of the op.
-
-  Returns:
-    The spec after.
-  """
+  """Returns the spec of an element that is put into a container or taken out."""
   if isinstance(spec, Either):
     return Unknown(op, "takes a tensor that one branch or another has kept")
   if not isinstance(spec, Sharded) or not growth:

@@ -394,22 +394,12 @@ def resized(flow: Dataflow, changed: Mapping[int, NodeDef]) -> GraphDef:
   Args:
     flow: the dataflow of the graph.
     changed: op -> its NodeDef at the other batch.
-
-  Returns:
-    A new GraphDef.
   """
   return _replace(analysis_graph_def(flow.graph), flow, changed)
 
 
 def rebatched(flow: Dataflow, replicas: int) -> Dataflow:
   """Returns the dataflow of a graph at a batch that is R times as large.
-
-  Args:
-    flow: the dataflow of the graph.
-    replicas: R.
-
-  Returns:
-    The dataflow.
 
   Raises:
     GraphError: the axis of the examples is ambiguous, or the ops reject the larger batch.
@@ -431,9 +421,6 @@ def divided_graph(graph: ComputationGraph, replicas: int) -> Optional[Computatio
   Args:
     graph: with the whole batch, of a `tf.Graph`, GraphDef, MetaGraphDef or ConcreteFunction.
     replicas: the number of replicas that share the batch.
-
-  Returns:
-    The graph of one replica.
   """
   live = graph.origin.format == "tf_graph"
   graph = frozen(graph)

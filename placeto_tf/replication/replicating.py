@@ -294,9 +294,6 @@ def replicated_meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
   Args:
     original: the MetaGraphDef of the graph.
     written: the `rewriting.Rewritten` of its graph.
-
-  Returns:
-    A new MetaGraphDef.
   """
   result = type(original)()
   result.CopyFrom(original)

@@ -43,13 +43,7 @@ class Scaling:
   """
 
   def __init__(self, part: Dataflow, whole: Dataflow, replicas: int):
-    """Compares the two graphs.
-
-    Args:
-      part: the dataflow of one replica.
-      whole: the dataflow at the global batch.
-      replicas: R.
-    """
+    """Compares the two graphs."""
     self.replicas = replicas
     self._part, self._whole = part, whole
     self._there = whole.graph.op_index
@@ -110,12 +104,7 @@ class Scaling:
     return self._grown(known_dims(one), known_dims(all_))
 
   def _grown(self, one: Sequence[int], all_: Sequence[int]) -> List[int]:
-    """Returns the axes that differ between two shapes, or `ODD`.
-
-    Args:
-      one: dimensions at the batch of a replica.
-      all_: dimensions at the global batch.
-    """
+    """Returns the axes that differ between two shapes, or `ODD`."""
     found = [axis for axis, (a, b) in enumerate(zip(one, all_)) if a != b]
     # Each axis that differs must be R times as long.
     return found if len(one) == len(all_) and all(

@@ -174,9 +174,6 @@ def _is_for_update(flow: Dataflow, rows: Tensor, way: Set[int], every: Set[int])
     rows: the tensor.
     way: the update and the ops between the rows and the update.
     every: all updates and the ops between their rows and them.
-
-  Returns:
-    Whether the rows are a gradient.
   """
   # Readers on the way to an update are its own.
   return all(

@@ -145,15 +145,7 @@ MIXES_ROWS = "combines examples of the batch with one another"
 
 
 def with_exponent(spec: Spec, exponent: float) -> Spec:
-  """Returns the spec with another exponent; a spec without an exponent is returned unchanged.
-
-  Args:
-    spec: a spec.
-    exponent: the exponent of R.
-
-  Returns:
-    The spec at that exponent.
-  """
+  """Returns the spec with another exponent; a spec without an exponent is returned unchanged."""
   if isinstance(spec, (Replicated, Sharded, Partial, LocalStatistic, SparseRows)):
     return dataclasses.replace(spec, exponent=exponent)
   return spec
@@ -165,9 +157,6 @@ def meets_all_examples(
 
   A replicated tensor may be broadcast against rows only if it has one element, or no axis, at the
   axis of the examples.
-
-  Args:
-    tensors: (spec, shape) of each input.
   """
   # Axes of the examples, counted from the last one, as broadcasting aligns them.
   batch = {spec.axis - len(shape) for spec, shape in tensors
