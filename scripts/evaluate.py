@@ -101,7 +101,8 @@ def main() -> None:
       grouping=FLAGS.grouping, max_groups=FLAGS.max_groups,
       start=tuple(FLAGS.start), independent_runs=FLAGS.independent_runs or 1,
       graph_options=shared_flags.graph_options(), policy_weights=_pairs(FLAGS.policy_weights),
-      replicas=shared_flags.replicas(), mirrored_variables=shared_flags.mirrored_variables(),
+      replicas=shared_flags.number_or_text(FLAGS.replicas),
+      mirrored_variables=shared_flags.mirrored_variables(),
       batch_norm=FLAGS.batch_norm, check_replicas=FLAGS.check_replicas == "yes")
   outputs.check(FLAGS.out)
   try:

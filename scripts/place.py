@@ -78,8 +78,10 @@ def main() -> None:
       allowed=shared_flags.allowed_sets(FLAGS.allowed),
       timing=FLAGS.timing, max_measurements=FLAGS.max_measurements, workers=tuple(FLAGS.workers),
       device_map=tuple(shared_flags.device_map().items()), policy_weights=FLAGS.policy_weights,
-      independent_runs=FLAGS.independent_runs, ray=FLAGS.ray, replicas=shared_flags.replicas(),
+      independent_runs=FLAGS.independent_runs, ray=FLAGS.ray,
+      replicas=shared_flags.number_or_text(FLAGS.replicas),
       mirrored_variables=shared_flags.mirrored_variables(),
+      slices=shared_flags.number_or_text(FLAGS.slices),
       check_replicas=FLAGS.check_replicas == "yes", batch_norm=FLAGS.batch_norm, look=FLAGS.look)
   if FLAGS.timing == "session":
     # oneDNN fuses ops after the graph is split, so another placement would be timed.

@@ -64,6 +64,9 @@ class PlacingConfig:
     mirrored_variables: whether each replica has variables and an optimizer of its own, which are
       kept equal, instead of sharing the graph's variables; None for the faster choice. Replicas of
       a Keras model or ConcreteFunction can only share variables.
+    slices: the most slices of columns that a table may be split into, with the slots of its
+      optimizer; 1 splits none, and "auto" as many as there are devices, if replicas are searched.
+      Only tables that take too much of the step or of a device's memory are split.
     check_replicas: whether the graph and the chosen replicas are first trained side by side for
       some steps on this machine, see `compare_training`.
     batch_norm: of replicas: "replica": each normalizes by the statistics of its own batch;
@@ -95,6 +98,7 @@ class PlacingConfig:
   ray: Optional[str] = None
   replicas: Union[int, str] = 1
   mirrored_variables: Optional[bool] = None
+  slices: Union[int, str] = AUTO
   check_replicas: bool = True
   batch_norm: str = "replica"
   look: str = "auto"
@@ -108,19 +112,28 @@ class PlacingConfig:
           f"allowed is {self.allowed!r:.100}; expected expressions with a list of devices each, as "
           "in {'embedding/.*': ['/CPU:0']}")
     _check_replicas(self.replicas)
+    if self.slices != AUTO and (isinstance(self.slices, bool) or not isinstance(
+        self.slices, int) or self.slices < 1):
+      raise PlacementError(f"slices is {self.slices!r}; expected auto, or the most slices of a "
+                           "table, at least 1")
     for name, choices in _CHOICES.items():
       check_one_of(choices, self, name)
-    if self.replicas != 1 and (
+    if self.makes_replicas and (
         self.method != "auto" or self.timing != "simulated" or self.ray is not None):
       raise PlacementError(
-          f"replicas is {self.replicas!r} with method {self.method!r}, timing {self.timing!r} and "
-          f"ray {self.ray!r}; replicas are searched with method auto and simulated steps, on one "
-          "machine only")
+          f"replicas is {self.replicas!r}, slices {self.slices!r} with method {self.method!r}, "
+          f"timing {self.timing!r} and ray {self.ray!r}; replicas are searched with "
+          "method auto and simulated steps, on one machine only")
     check_at_least(1, self, "max_measurements")
     # Also refuses an unknown method.
     registry.check_weights(registry.find(self.method), self.policy_weights)
     check_runs(self.independent_runs)
     _ = self.budget  # raises where a limit is not positive
+
+  @property
+  def makes_replicas(self) -> bool:
+    """Returns whether several replicas, or slices of tables, are searched."""
+    return self.replicas != 1 or self.slices not in (1, AUTO)
 
   @property
   def budget(self) -> Budget:

@@ -75,6 +75,11 @@ class Candidate:
   replicated: Optional[ReplicatedGraph] = None
   gain_us: float = 0.0
 
+  @property
+  def sliced(self) -> bool:
+    """Returns whether tables are in slices."""
+    return self.replicated is not None and bool(self.replicated.slices)
+
   @functools.cached_property
   def bound_us(self) -> float:
     """Returns the lower bound on the step time per example, in us."""
@@ -83,7 +88,7 @@ class Candidate:
   @property
   def strategy(self) -> str:
     """Returns the name of the replication strategy, see `strategy_name`."""
-    return strategy_name(self.replicas, self.mirrored, self.micro_batches)
+    return strategy_name(self.replicas, self.mirrored, self.micro_batches, self.sliced)
 
   @property
   def example_us(self) -> float:
@@ -137,11 +142,13 @@ def search_replicas(
     # A pipeline begins with the placement of its stages.
     if candidate.micro_batches == 1 and candidate.replicas > 1:
       run(problem, registry.find("replica_shares"), part(candidate, 1.0))
-      # Shared tables of a recommender, dealt out to the devices of the replicas.
-      for method in () if candidate.mirrored or not is_mostly_tables(problem) else METHODS:
-        run(problem, method, part(candidate, 1.0))
     elif candidate.micro_batches == 1:
       running.run_references(problem, part(candidate, 1.0), seed)
+    # Shared tables of a recommender, dealt out to the devices.
+    if candidate.micro_batches == 1 and not candidate.mirrored and (
+        candidate.replicas > 1 or candidate.sliced) and is_mostly_tables(problem):
+      for method in METHODS:
+        run(problem, method, part(candidate, 1.0))
 
   def finish(problem: PlacementProblem, rest: Budget) -> None:
     """Runs the policy and annealing on one of the best candidates (stage 3)."""
@@ -189,7 +196,7 @@ def search_replicas(
     if any(each.problem.search_log.best_placement is None for each in tried):
       raise
   return min((each for each in tried if not each.reference),
-             key=lambda each: (each.rank, each.replicas, each.mirrored))
+             key=lambda each: (each.rank, each.replicas, each.mirrored, each.sliced))
 
 
 def _possible(candidates: List[Candidate]) -> List[Candidate]:

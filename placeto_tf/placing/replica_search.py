@@ -30,9 +30,11 @@ from placeto_tf.runtime.checking import check_replicas
 from placeto_tf.runtime.comparing import TrainingComparison
 from placeto_tf.search.independent_runs import Runs
 from placeto_tf.search.pipelines import pipeline
+from placeto_tf.search.table_slices import choose_slices
 
-# (number of replicas, whether each has variables of its own, micro-batches of a pipeline or 1)
-Strategy = Tuple[int, bool, int]
+# (number of replicas, whether each has variables of its own, micro-batches of a pipeline or 1,
+# whether tables are in slices)
+Strategy = Tuple[int, bool, int, bool]
 
 _LEAST_CHECK_S = 30.0
 
@@ -72,6 +74,7 @@ class _ReplicaSearch:
     candidates: the candidates, fewest replicas first; pipelines last.
     not_made: replication strategy -> the reason why it cannot be made.
     asked: the requested replicas and micro-batches; None if all numbers are tried.
+    slices: table -> number of its slices, of the strategies with slices.
   """
 
   source: ReplicaSource
@@ -81,6 +84,7 @@ class _ReplicaSearch:
   candidates: List[Candidate] = dataclasses.field(default_factory=list)
   not_made: Dict[Strategy, str] = dataclasses.field(default_factory=dict)
   asked: Optional[Tuple[int, int]] = None
+  slices: Dict[str, int] = dataclasses.field(default_factory=dict)
 
   def result(self) -> PlacingResult:
     """Makes, searches and checks the candidates; see `place_replicas`."""
@@ -90,12 +94,19 @@ class _ReplicaSearch:
     kinds = (False, True) if config.mirrored_variables is None else (config.mirrored_variables,)
     # Neither a single replica nor a pipeline can have mirrored variables.
     strategies: Set[Strategy] = {
-        (count, mirrored and count > 1 and batches == 1, batches)
+        (count, mirrored and count > 1 and batches == 1, batches, False)
         for count, batches in counts for mirrored in kinds}
-    made = {each: candidate for each in sorted({*strategies, (parallel, False, 1)})
+    made = {each: candidate for each in sorted({*strategies, (parallel, False, 1, False)})
             if (candidate := self.make(each)) is not None}
     # Use only as many devices as there can be replicas: a batch of 4 keeps 4 of 8 devices busy.
-    widest = made[max(strategy for strategy in made if not strategy[1] and strategy[2] == 1)]
+    widest = made[max(each for each in made if not each[1] and each[2] == 1)]
+    # Tables in slices, where a table is in the way.
+    self.slices = self._slices(made[1, False, 1, False].problem)
+    for each in sorted(strategies) if self.slices else ():
+      if not each[1] and each[2] == 1 and (
+          candidate := self.make((*each[:3], True))) is not None:
+        made[(*each[:3], True)] = candidate
+        strategies.add((*each[:3], True))
     self.candidates = [made[strategy] for strategy in sorted(made) if strategy in strategies]
 
     def pipelines(example_us: float) -> List[Candidate]:
@@ -105,7 +116,7 @@ class _ReplicaSearch:
       # Replicas of any number show which ops are copied.
       known = widest.replicated if widest.replicas > 1 else None
       tried = worth_trying(self.source, known, self.cluster, example_us)
-      more = [self.make((groups * batches, False, batches)) for groups, batches in tried]
+      more = [self.make((groups * batches, False, batches, False)) for groups, batches in tried]
       self.candidates += filter(None, more)
       return [each for each in more if each is not None]
 
@@ -117,34 +128,45 @@ class _ReplicaSearch:
           self.candidates, config.budget, config.seed, Runs(config.num_runs), progress, pipelines)
     seconds = time.monotonic() - started
     # The reason why the largest number of replicas with shared variables could not be made.
-    refused = next((why for (_, mirrored, batches), why in reversed(list(
-        self.not_made.items())) if not mirrored and batches == 1), "")
+    refused = next((why for (_, mirrored, batches, split), why in reversed(list(
+        self.not_made.items())) if not mirrored and batches == 1 and not split), "")
     try:
       check = self._check(best)
     except ReplicaMismatchError as error:
       if self.asked is not None:
         raise
-      best, check, refused = made[1, False, 1], None, str(error)
+      best, check, refused = made[1, False, 1, False], None, str(error)
     rows = {each.strategy: _row(each, str(check or "") if each is best else "")
             for each in self.candidates}
     shared = self.cluster.launch_us > 0  # by the GPUs of a process
     replication = Replication(
         best.replicated, rows, _data_parallel(widest), refused, check,
-        {strategy_name(*each): why for each, why in self.not_made.items() if each[0] > 1},
+        {strategy_name(*each): why for each, why in self.not_made.items()
+         if each[0] > 1 or each[3]},
         self.source.graph, _data_parallel(widest, by_process=True) if shared else None)
     return _result(self.candidates, best, replication, config, seconds)
 
+  def _slices(self, problem: PlacementProblem) -> Dict[str, int]:
+    """Returns the tables to split, with their numbers of slices."""
+    most = self.config.slices
+    if most == 1 or self.config.mirrored_variables:
+      return {}
+    return choose_slices(
+        self.source.graph, problem.costs, self.cluster, None if most == AUTO else int(most))
+
   def make(self, strategy: Strategy) -> Optional[Candidate]:
     """Makes the candidate of a strategy; returns None if an unrequested one cannot be made."""
-    count, mirrored, batches = strategy
+    count, mirrored, batches, split = strategy
     named, config = strategy_name(*strategy), self.config
-    reference = self.asked not in (None, (count, batches))
+    reference = self.asked not in (None, (count, batches)) or bool(
+        self.slices and not split and self.config.slices not in (1, AUTO))
     try:
       with self.observer.stage(f"Making {named} replica{'s' if count > 1 else ''}"):
         if batches > 1 and is_live(self.source):
           raise GraphError("micro-batches are made of graphs, not of a live function; give the "
                            "number of replicas alone, or the graph")
-        replicated = self.source.replicas(count, mirrored, self.cluster, batches)
+        replicated = self.source.replicas(
+            count, mirrored, self.cluster, batches, self.slices if split else None)
         problem = self.problem(replicated)
         if batches > 1:
           # The search begins with the placement of the pipeline's stages, in their order.
@@ -154,12 +176,12 @@ class _ReplicaSearch:
     except Exception as error:  # pylint: disable=broad-except  of whatever builds the user's graph
       # Not every graph can have mirrored variables or micro-batches. Unless the user asked for
       # them, try the other strategies.
-      requested = count > 1 and self.asked == (count, batches) and not (
+      requested = count > 1 and self.asked == (count, batches) and not split and not (
           mirrored and config.mirrored_variables is None)
       if requested or batches > 1 and not isinstance(error, GraphError):
         raise
       self.not_made[strategy] = one_line(error, 500)
-      if count > 1:
+      if count > 1 or split:
         return None
       # The given graph, of which not even a single replica can be made.
       return Candidate(1, None, self.problem(None), reference=reference)
@@ -177,7 +199,7 @@ class _ReplicaSearch:
              estimate_costs(graph, self.cluster, source=source))
     return running.problem_of(
         graph, self.cluster, self.config, costs,
-        replicated=replicated if replicated is not None and replicated.replicas > 1 else None)
+        replicated=replicated if replicated is not None and replicated.strategy != "1" else None)
 
   def _check(self, best: Candidate) -> Optional[TrainingComparison]:
     """Trains replicas beside the graph, and compares.
@@ -191,7 +213,7 @@ class _ReplicaSearch:
       ReplicaMismatchError: the training of the replicas differs from the graph's, or cannot be
         compared because the graph cannot be run here.
     """
-    if not self.config.check_replicas or best.replicas == 1:
+    if not self.config.check_replicas or best.strategy == "1":
       return None
     assert best.replicated is not None
     limit_s = max(_LEAST_CHECK_S, self.config.budget.max_seconds or DEFAULT_MAX_SECONDS)

@@ -231,9 +231,9 @@ class PlacingResult:
 
   @property
   def replicated(self) -> Optional[ReplicatedGraph]:
-    """Returns the placed replicas; None if there is only one."""
+    """Returns the placed replicas; None if there is only one, with whole tables."""
     chosen = None if self.replication is None else self.replication.chosen
-    return None if chosen is None or chosen.replicas == 1 else chosen
+    return None if chosen is None or chosen.strategy == "1" else chosen
 
   def what_if(self, changes: Mapping[str, str]) -> WhatIf:
     """Simulates the placement with some ops on other devices; see `placeto_tf.placing.explaining`.

@@ -102,7 +102,7 @@ def load(graph: Any, config: PlacingConfig, loading: Mapping[str, Any]) -> Loade
   named = split_spec(graph)[1] if is_spec(graph) else None
   if not is_spec(graph) and not isinstance(graph, (ComputationGraph, ReplicaSource)):
     graph = assumed_shapes.load(graph, **loading)
-  if config.replicas != 1 or named not in (None, 1):
+  if config.makes_replicas or named not in (None, 1):
     return graph if isinstance(graph, ReplicaSource) else ReplicaSource(
         graph, loading, batch_norm=config.batch_norm)
   return graph if isinstance(graph, ComputationGraph) else load_graph(graph, **loading)

@@ -119,7 +119,7 @@ def define_ray_flag() -> None:
 
 
 def define_replicas_flags() -> None:
-  """Defines --replicas, --mirrored_variables, --batch_norm and --check_replicas."""
+  """Defines --replicas, --mirrored_variables, --slices, --batch_norm and --check_replicas."""
   flags.DEFINE_string("replicas", "1", "Replicas of the graph that train together: a number; "
                       "groups and micro-batches of a pipeline, such as '1 x 8'; or auto: the "
                       "replication strategy with the most examples a second.")
@@ -127,6 +127,9 @@ def define_replicas_flags() -> None:
       "mirrored_variables", "auto", ["auto", "yes", "no"], "Whether each replica has a copy of the "
       "variables, kept equal by all-reduced gradients (yes), or all replicas share the graph's "
       "variables (no); auto: the faster of the two.")
+  flags.DEFINE_string(
+      "slices", "auto", "The most slices of columns of an embedding table that takes too much of "
+      "the step or of the memory: a number, 1 for whole tables, or auto: as many as there are devices.")
   flags.DEFINE_enum(
       "batch_norm", "replica", ["replica", "synchronized"], "Statistics of batch normalization: of "
       "each replica's examples (replica), or of the global batch (synchronized).")
@@ -154,9 +157,9 @@ def mirrored_variables() -> Optional[bool]:
   return {"auto": None, "yes": True, "no": False}[FLAGS.mirrored_variables]
 
 
-def replicas() -> Union[int, str]:
-  """Returns the value of --replicas, which `PlacingConfig` checks."""
-  return int(FLAGS.replicas) if FLAGS.replicas.isdecimal() else FLAGS.replicas
+def number_or_text(value: str) -> Union[int, str]:
+  """Returns the value of --replicas or --slices, which `PlacingConfig` checks."""
+  return int(value) if value.isdecimal() else value
 
 
 def define_runtime_flags() -> None:

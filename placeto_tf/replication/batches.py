@@ -35,8 +35,9 @@ from placeto_tf.replication.mirroring import host_variables
 from placeto_tf.replication.op_roles import PIPELINES
 from placeto_tf.replication.rebatching import divided_graph
 from placeto_tf.replication.reloading import at_batch, unknown_batch
-from placeto_tf.replication.replicated_graph import ReplicatedGraph
+from placeto_tf.replication.replicated_graph import ReplicatedGraph, Slice
 from placeto_tf.replication.replicating import REPLICA, check_replicas, replicate
+from placeto_tf.replication.slicing import sliced
 
 _ZOO = ("zoo:", "family:")
 _REPLICAS = ":replicas="
@@ -82,7 +83,7 @@ class ReplicaSource:
 
   def replicas(
       self, count: int, mirrored: bool = False, cluster: Optional[Cluster] = None,
-      micro_batches: int = 1) -> ReplicatedGraph:
+      micro_batches: int = 1, slices: Optional[Mapping[str, int]] = None) -> ReplicatedGraph:
     """Returns the graph as `count` replicas, which share variables or have their own.
 
     Args:
@@ -90,6 +91,7 @@ class ReplicaSource:
       mirrored: see `replicate`.
       cluster: mirrored replicas share the variables that only hosts of this cluster can hold.
       micro_batches: see `replicate`.
+      slices: table -> number of slices, see `sliced`.
 
     Returns:
       The replicas, made once for each combination of arguments.
@@ -103,12 +105,12 @@ class ReplicaSource:
     if mirrored and cluster is not None:
       # Variables that no other device can hold are shared by all replicas, on the hosts.
       single = host_variables(self.part(count), cluster)
-    key = count, mirrored, single, micro_batches
+    key = count, mirrored, single, micro_batches, tuple(sorted((slices or {}).items()))
     if key not in self._made:
       part = self.part(count)
-      made = replicate(
-          part, count, whole=None if part is self.graph else self.graph, mirrored=mirrored,
-          single=single, batch_norm=self.batch_norm, micro_batches=micro_batches)
+      made = self.replicas_of(
+          part, count, None if part is self.graph else self.graph, slices or {}, mirrored=mirrored,
+          single=single, micro_batches=micro_batches)
       if part is self.graph and count > 1:
         made = dataclasses.replace(made, notes=(
             f"the batch grew from {made.global_batch // count} to {made.global_batch} examples: "
@@ -120,6 +122,28 @@ class ReplicaSource:
       self._made[key] = made
     return self._made[key]
 
+  def replicas_of(
+      self, part: ComputationGraph, count: int, whole: Optional[ComputationGraph],
+      slices: Mapping[str, int], **options: Any) -> ReplicatedGraph:
+    """Returns replicas of a part of the graph, with tables in slices; see `replicate`.
+
+    Args:
+      part: the graph of one replica, with whole tables.
+      count: R.
+      whole: the graph at the global batch, with whole tables, or None.
+      slices: table -> number of slices.
+      **options: of `replicate`.
+
+    Returns:
+      The replicas.
+    """
+    places: Mapping[str, Slice] = {}
+    if slices:
+      part, places = sliced(part, slices)
+      whole = None if whole is None else sliced(whole, slices)[0]
+    made = replicate(part, count, whole=whole, batch_norm=self.batch_norm, **options)
+    return dataclasses.replace(made, slices=places)
+
   def small(self, count: int, made: int) -> Iterator[Tuple[ComputationGraph, ComputationGraph]]:
     """Yields the graph with few examples for each replica, then with more, up to the global batch.
 
@@ -130,7 +154,13 @@ class ReplicaSource:
     Yields:
       (graph, the graph of one replica); nothing where each replica has the whole batch.
     """
-    whole, part = self.graph, self.part(made)
+    # Half of the batch shows which dimension of one replica's feeds is the batch.
+    made = max(2, made)
+    try:
+      whole, part = self.graph, self.part(made)
+    except GraphError:  # no two replicas divide it
+      yield self.graph, self.graph
+      return
     if part is whole:
       return
     # The global batch is the first dimension of a feed that is smaller in the part.

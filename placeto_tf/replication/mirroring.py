@@ -74,6 +74,7 @@ class Plan:
     fetched: tensors that are fetched.
     run: ops that are fetched without a result.
     micro_batches: M consecutive replicas are a group, whose parts are added up first.
+    part: begins the names of a replica's ops: "replica", or "slice" of a table.
   """
 
   flow: Dataflow
@@ -84,6 +85,7 @@ class Plan:
   fetched: FrozenSet[Tensor]
   run: Sequence[int]
   micro_batches: int = 1
+  part: str = "replica"
 
 
 def find_mirrors(

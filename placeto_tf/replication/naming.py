@@ -29,7 +29,7 @@ class Names:
     self._flow, self._partition, self._mirrors = plan.flow, plan.partition, plan.mirrors
     # First parts of names in the graph: a prefix must differ from all of them.
     taken = {node.name.partition("/")[0] for node in self._flow.graph.origin.graph_def.node}
-    self.prefixes = [fresh(f"replica_{r}", taken) for r in range(plan.scaling.replicas)]
+    self.prefixes = [fresh(f"{plan.part}_{r}", taken) for r in range(plan.scaling.replicas)]
     self.all_reduce, self.all_gather, self.whole_batch = (
         fresh(name, taken) for name in ("all_reduce", "all_gather", "whole_batch"))
 

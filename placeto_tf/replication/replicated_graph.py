@@ -17,20 +17,21 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 SHARED = -1
 
 
-def strategy_name(replicas: int, mirrored: bool, micro_batches: int = 1) -> str:
+def strategy_name(
+    replicas: int, mirrored: bool, micro_batches: int = 1, sliced: bool = False) -> str:
   """Returns the name of a replication strategy in tables and reports.
 
   Args:
     replicas: R.
     mirrored: whether each replica has variables of its own.
     micro_batches: M.
+    sliced: whether tables are in slices.
 
   Returns:
-    "4", "4 mirrored" or "2 x 8".
+    "4", "4 mirrored", "2 x 8" or "4 sliced".
   """
-  if micro_batches > 1:
-    return f"{replicas // micro_batches} x {micro_batches}"
-  return f"{replicas} mirrored" if mirrored else str(replicas)
+  name = f"{replicas // micro_batches} x {micro_batches}" if micro_batches > 1 else str(replicas)
+  return name + " mirrored" * mirrored + " sliced" * sliced
 
 
 def pipeline_strategy(text: object) -> Optional[Tuple[int, int]]:
@@ -42,13 +43,22 @@ def pipeline_strategy(text: object) -> Optional[Tuple[int, int]]:
   return int(found[1]), int(found[2])
 
 
+@dataclasses.dataclass(frozen=True)
+class Slice:
+  """The place of a slice in its table: slice `index` of `count` equal ones of its columns."""
+
+  table: str
+  index: int
+  count: int
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReplicatedGraph:
   """R replicas of a training graph that share its variables, or have variables of their own.
 
   Attributes:
     graph: the graph to place; its fetches are those of the original.
-    original: the graph of one replica, before replication.
+    original: the graph of one replica, before replication; its tables may be in slices.
     replicas: R.
     replica_of_op: [N] int32, the replica an op belongs to, or `SHARED`.
     original_of_op: [N] int32, index of the op of `original` that each op copies; -1 for ops that
@@ -67,6 +77,7 @@ class ReplicatedGraph:
     whole: the `Dataflow` of the graph at the global batch; None for one replica.
     whole_of_op: [N] int32, index of the op of `whole` whose values an op has; -1 for ops on values
       of a replica, and for ops that the rewriting added.
+    slices: variable of `original` that is a slice of a table -> its place; empty without slices.
     decisions: (op of the original, the roles, fixes and collectives that it was given), in order.
   """
 
@@ -87,12 +98,14 @@ class ReplicatedGraph:
   whole: Any = dataclasses.field(default=None, repr=False)
   whole_of_op: np.ndarray = dataclasses.field(
       default_factory=lambda: np.zeros(0, np.int32), repr=False)  # [N]
+  slices: Mapping[str, Slice] = dataclasses.field(default_factory=dict)
   decisions: Tuple[Tuple[str, Any], ...] = dataclasses.field(default=(), repr=False)
 
   @property
   def strategy(self) -> str:
     """Returns the name of the replication strategy; see `strategy_name`."""
-    return strategy_name(self.replicas, self.mirrored, self.micro_batches)
+    return strategy_name(
+        self.replicas, self.mirrored, self.micro_batches, bool(self.slices))
 
   @property
   def groups(self) -> int:
@@ -137,4 +150,5 @@ class ReplicatedGraph:
         "strategy": self.strategy, "replicas": self.replicas, "groups": self.groups,
         "micro_batches": self.micro_batches, "mirrored_variables": self.mirrored,
         "global_batch": self.global_batch,
+        "slices": {each.table: each.count for each in self.slices.values()},
         "feeds": "each takes the whole batch, which the graph divides", "notes": list(self.notes)}

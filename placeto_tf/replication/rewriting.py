@@ -62,10 +62,11 @@ class Rewritten:
 
 def rewrite(plan: Plan) -> Rewritten:
   """Writes the replicas; see `replicate`."""
-  return _Writer(plan).run()
+  return Writer(plan).run()
 
 
-class _Writer:
+class Writer:
+  """Writes the replicas of a plan."""
 
   def __init__(self, plan: Plan):
     flow, self._plan = plan.flow, plan
@@ -89,6 +90,7 @@ class _Writer:
     return self._writer.graph_def
 
   def run(self) -> Rewritten:
+    """Writes all nodes; see `rewrite`."""
     flow, partition = self._flow, self._partition
     # Frames of the loops that each replica runs for itself.
     frames = {flow.frames[op].encode() for op in partition.copies if self._own_frame(op)}

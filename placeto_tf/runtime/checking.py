@@ -14,7 +14,7 @@ from typing import Tuple
 from placeto_tf.errors import GraphError
 from placeto_tf.replication.batches import ReplicaSource
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
-from placeto_tf.replication.replicating import replicate, with_order
+from placeto_tf.replication.replicating import with_order
 from placeto_tf.runtime.comparing import TrainingComparison, compare_training
 
 _FEW_OPS = 4_000  # of the replicated graph: all replicas are checked at once
@@ -39,7 +39,7 @@ def check_replicas(
   # (replicas, micro-batches) of the smallest graph of the same strategy: two groups, and two
   # micro-batches for each, are enough to show a fault; at least 2 replicas.
   batches = min(2, replicated.micro_batches)
-  few = max(2, min(2, replicated.groups) * batches), batches
+  few = min(replicated.replicas, max(2, min(2, replicated.groups) * batches)), batches
   found = TrainingComparison(False)
   if few[0] < replicated.replicas and replicated.graph.num_ops > _FEW_OPS:
     found = _compare(source, replicated, few, limit_s, started)
@@ -62,12 +62,13 @@ def _compare(
   another way than the whole batch. Then more examples are tried.
   """
   count, micro_batches = strategy
+  slices = {each.table: each.count for each in replicated.slices.values()}
   found = TrainingComparison(False, "the batch grew, so that there is no graph to compare with")
   for whole, part in source.small(count, replicated.replicas):
     try:
-      small = replicate(
-          part, count, whole=whole, mirrored=replicated.mirrored, single=replicated.single,
-          batch_norm=source.batch_norm, micro_batches=micro_batches)
+      small = source.replicas_of(
+          part, count, whole, slices, mirrored=replicated.mirrored, single=replicated.single,
+          micro_batches=micro_batches)
     except GraphError as problem:
       found = TrainingComparison(False, f"with a few examples: {problem}", runs=False)
       continue

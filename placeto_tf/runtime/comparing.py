@@ -114,7 +114,7 @@ def compare_training(
   started = time.monotonic() if started is None else started
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
   try:
-    if replicated.replicas == 1:
+    if replicated.replicas == 1 and not replicated.slices:
       raise NotCompared("one replica is the unchanged graph")
     found = _compare(graph, replicated, steps, started, time_limit_s, seed)
   except NotRunnable as problem:
@@ -129,10 +129,11 @@ def _compare(
   # Own statistics differ from the whole batch's, so the synchronized form is compared.
   own = bool(replicated.own_statistics)
   try:
-    compared = replicated if not own else with_order(replicate(
-        replicated.original, replicated.replicas, whole=graph, mirrored=replicated.mirrored,
-        single=replicated.single, batch_norm=SYNCHRONIZED,
-        micro_batches=replicated.micro_batches), replicated.order)
+    compared = replicated if not own else dataclasses.replace(with_order(replicate(
+        replicated.original, replicated.replicas,
+        whole=replicated.whole.graph if replicated.slices else graph,
+        mirrored=replicated.mirrored, single=replicated.single, batch_norm=SYNCHRONIZED,
+        micro_batches=replicated.micro_batches), replicated.order), slices=replicated.slices)
   except GraphError as problem:
     raise NotCompared(f"with synchronized statistics: {problem}") from None
   deadline = started + time_limit_s

@@ -149,7 +149,8 @@ class TrainedPair:
       # -1: an op that replication added.
       at = int(replicated.original_of_op[i])
       if kind in op_roles.VARIABLES and at >= 0:
-        found.setdefault(original[at], []).append(names[i])
+        place = replicated.slices.get(original[at])
+        found.setdefault(place.table if place else original[at], []).append(names[i])
     if graph.origin.format == "concrete_function":
       # A live function's replicas capture the same variable objects, whatever its ops are named.
       theirs = {id(variable): name for name, variable in self.parts.captured.items()}
@@ -162,18 +163,20 @@ class TrainedPair:
 
   def _by_copy(self, name: str, value: np.ndarray) -> Dict[str, np.ndarray]:
     """Returns the replicas' copies of a variable -> the values they should hold."""
-    copies = self.copies[name]
-    return dict(zip(copies, self._rows(name, value) or [value] * len(copies)))
-
-  def _rows(self, name: str, value: np.ndarray) -> Optional[List[np.ndarray]]:
-    """Returns the rows of each replica, of a variable that keeps examples."""
-    op = self.parts.tf_graph.get_operation_by_name(self.copies[name][0])
-    shape = [dim.size for dim in op.node_def.attr["shape"].shape.dim]
-    if len(shape) != value.ndim:
-      return None
-    # The axis along which a copy is smaller than the graph's variable is divided by replica.
-    axes = [axis for axis, size in enumerate(shape) if 0 <= size != value.shape[axis]]
-    return np.split(value, self.replicated.replicas, axis=axes[0]) if axes else None
+    graph, replicated, found = self.parts.tf_graph, self.replicated, {}
+    for copied in self.copies[name]:
+      op = replicated.graph.op_index[copied]
+      place = replicated.slices.get(replicated.original.op_names[replicated.original_of_op[op]])
+      shape = [dim.size for dim in graph.get_operation_by_name(
+          copied).node_def.attr["shape"].shape.dim]
+      # The axis along which a copy is smaller than the graph's variable is divided: the columns
+      # of a table by slice, the rows of a variable that keeps examples by replica.
+      axes = [axis for axis, size in enumerate(shape) if 0 <= size != value.shape[axis]] if (
+          len(shape) == value.ndim) else []
+      found[copied] = value if not axes else np.split(
+          value, place.count if place else replicated.replicas, axis=axes[0])[
+              place.index if place else replicated.replica_of_op[op]]
+    return found
 
 
 def _is_generator(graph: ComputationGraph, name: str) -> bool:
