@@ -38,7 +38,7 @@ _NOT_LINEAR = "reduces the batch in a way that replicas cannot combine"
 _SOME = "takes some of the examples of the batch"
 _SUM = Partial("sum")
 
-_REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "All": "all", "Any": "any"}
+REDUCTIONS = {"Sum": "sum", "Mean": "sum", "Max": "max", "Min": "min", "All": "all", "Any": "any"}
 _ALONG_AXIS = ("TopK", "TopKV2", "ArgMax", "ArgMin")
 _OF_DIAGONALS = ("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
 
@@ -336,7 +336,7 @@ class AxisRules:
     if self._scaling.axes((op, 0)) != []:
       return self._moved(op, specs)
     # A reduction over the examples combines replicas: sums add up, maxima compare, ...
-    how = _REDUCTIONS.get(self._flow.types[op])
+    how = REDUCTIONS.get(self._flow.types[op])
     if how is None:
       raise NotFollowed(_NOT_LINEAR)
     # A mean of one replica is R times its part of the global mean: exponent 1.

@@ -56,7 +56,7 @@ def sliced(
 
   Args:
     graph: a training graph.
-    slices: name of a table -> S, which must divide D.
+    slices: name of a table, or of a slot -> S, which must divide D.
 
   Returns:
     The graph with slices, in the format of the source; name of each new variable -> its place.
@@ -80,8 +80,8 @@ def _sliced(
   flow = analyse_dataflow(graph)
   found, variables = tables(flow), set()
   for name in names:
-    table = graph.op_index.get(name, -1)
-    if table not in found:
+    table = next((each for each, group in found.items() if graph.op_index.get(name) in group), -1)
+    if table < 0:
       raise GraphError(f"{name!r} is no table of the step; tables are "
                        f"{', '.join(graph.op_names[op] for op in found) or 'not there'}")
     width = flow.nodes[table].attr["shape"].shape.dim[-1].size
@@ -138,8 +138,9 @@ def _specs(flow: Dataflow, region: Columns, variables: Set[int], count: int) -> 
     if op not in region.ops:
       specs[op] = [REPLICATED] * len(outputs)
       continue
-    specs[op] = [Dimensions() if flow.types[op] in MEASURES else
-                 Sharded(max(0, len(flow.shape(each) or ()) - 1)) for each in outputs]
+    specs[op] = [region.partial(op) or (
+        Dimensions() if flow.types[op] in MEASURES else
+        Sharded(max(0, len(flow.shape(each) or ()) - 1))) for each in outputs]
     for i, (role, tensor) in enumerate(zip(region.ops[op], flow.inputs[op])):
       if role == COLUMNS and not region.holds(tensor):
         fixes[op, i] = (exponents.SLICE, -1)

@@ -17,7 +17,9 @@ from placeto_tf.graphs.loops import MERGE, SWITCH
 from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
+from placeto_tf.replication.axis_rules import REDUCTIONS
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
+from placeto_tf.replication.specs import Partial
 
 # Roles of an input: it holds columns in its last axis; all slices read it as it is; it is a shape
 # whose last entry is the number of columns.
@@ -63,7 +65,7 @@ def tables(flow: Dataflow) -> Dict[int, Set[int]]:
   wanted = {shapes[table] for table in found}
   for op in sorted(each for each in shapes if each not in found and shapes[each] in wanted):
     ways = Columns(flow, {op}).ops
-    for update in sorted(updated.keys() & (ways.keys() | set(flow.consumers[op]))):
+    for update in sorted(updated.keys() & {end for at in ways for end in flow.consumers[at]}):
       read = {flow.origin(tensor)[0] for tensor in flow.inputs[update]}
       for table in found:
         if shapes[table] == shapes[op] and (table == updated[update] or table in read):
@@ -98,7 +100,20 @@ class Columns:
 
   def holds(self, tensor: Tensor) -> bool:
     """Returns whether a tensor of the region holds columns, or is the handle of a variable."""
-    return tensor[0] in self.ops and self._flow.types[tensor[0]] not in MEASURES
+    return tensor[0] in self.ops and self._flow.types[tensor[0]] not in MEASURES and (
+        self.partial(tensor[0]) is None)
+
+  def partial(self, op: int) -> Optional[Partial]:
+    """Returns the spec of the result if the op reduces the columns to a part of it, or None."""
+    op_type, data = self._flow.types[op], self._flow.inputs[op]
+    if op_type == "L2Loss":
+      return Partial("sum")
+    how, axes = REDUCTIONS.get(op_type), self._flow.value(data[1]) if len(data) > 1 else None
+    shape = self._flow.shape(data[0]) if data else None
+    if how is None or axes is None or not shape or op_type == "Mean" and self._flow.is_integer(
+        (op, 0)) or all(axis % len(shape) != len(shape) - 1 for axis in axes.ravel().tolist()):
+      return None
+    return Partial(how, 1.0 if op_type == "Mean" else 0.0)
 
   def extend(self, kept: AbstractSet[Tensor]) -> None:
     """Adds ops backwards from the region, all of whose readers are in it.
@@ -141,6 +156,8 @@ class Columns:
               "Switch": [COLUMNS, SAME]}.get(op_type)
     if op_type == "Shape":
       return [COLUMNS]
+    if self.partial(op) is not None:
+      return [COLUMNS, SAME][:len(data)] if self.holds(data[0]) else None
     result = flow.shape((op, 0))
     if not result or result[-1] is None or result[-1] < 2:
       return None
@@ -152,7 +169,7 @@ class Columns:
 
     first = [COLUMNS, *[SAME] * (len(data) - 1)] if wide(0) else None
     if op_type in MERGE:
-      return [COLUMNS] * len(data) if all(map(self.holds, data)) else None
+      return [COLUMNS] * len(data) if all(map(wide, range(len(data)))) else None
     if op_type in SWITCH:
       return first
     if op_type == "Fill":
@@ -177,9 +194,7 @@ class Columns:
       return first if axis is not None and int(axis) == 0 and len(shapes[0] or ()) > 1 and (
           not flow.integer(op, "batch_dims")) else None
     if rule.axes == "reduce":
-      axes, rank = flow.value(data[1]), len(shapes[0] or ())
-      kept = axes is not None and all(axis % rank != rank - 1 for axis in axes.ravel().tolist())
-      return first if kept else None
+      return first if flow.value(data[1]) is not None else None
     if op_type in ("ExpandDims", "Squeeze"):
       return first
     if op_type == "ConcatV2":

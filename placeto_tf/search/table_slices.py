@@ -17,7 +17,7 @@ from placeto_tf.replication.table_columns import Columns, tables
 
 # A table is in the way if its ops take more than this part of a device's share of the step, or if
 # it takes more than this part of a device's memory.
-_OF_STEP, _OF_MEMORY = 0.5, 0.25
+_OF_STEP, _OF_MEMORY = 0.25, 0.25
 _LEAST_COLUMNS = 4  # a float32 row of fewer takes as long to read: GPUs read 32 bytes at once
 
 
