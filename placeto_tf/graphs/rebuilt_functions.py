@@ -85,8 +85,10 @@ def rebuilt_function(
   arguments = [find(tensor) for tensor in original.inputs if id(tensor) not in outside]
   graph.inputs = arguments + captured
   graph.outputs = [find(tensor) for tensor in original.outputs]
+  # Reads of a variable that is now in slices are gone; they change nothing.
   graph.control_outputs = [
-      graph.get_operation_by_name(names.get(op.name, op.name)) for op in original.control_outputs]
+      graph.get_operation_by_name(names.get(op.name, op.name)) for op in original.control_outputs
+      if op.type != "ReadVariableOp" or names.get(op.name, op.name) in devices]
   graph.structured_input_signature = original.structured_input_signature
   if resized:
     # Resized arguments take the shapes of the new placeholders.

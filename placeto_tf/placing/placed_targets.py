@@ -27,7 +27,7 @@ from placeto_tf.on_use import tf
 from placeto_tf.placements import Placement, place_function
 from placeto_tf.placements.writing import write_placed
 from placeto_tf.replication.batches import is_spec, split_spec
-from placeto_tf.replication.reloading import live_graph, reloaded
+from placeto_tf.replication.reloading import frozen, live_graph, reloaded
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import replicated_meta_graph
 
@@ -72,6 +72,10 @@ def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: An
   if replicated is None:
     return place_function(result.placement, target)
   if is_live:
+    if replicated.slices:
+      raise PlacementError(
+          "the tables of a function in slices are kept by the training of a model, compile_placed; "
+          "train so, or place with slices=1")
     # The function with the ops of its replicas, which takes the whole batch.
     return place_function(result.placement, rebuilt_function(
         target, replicated.written.graph_def, resized=True))
@@ -91,7 +95,10 @@ def _placed_meta_graph(result: Any, replicated: ReplicatedGraph, original: Any) 
   The MetaGraphDef has ops that the GraphDef of the replicas lacks: the ops that copy variables at
   the start. These ops are placed like all other ops that a step does not need.
   """
-  meta_graph = replicated_meta_graph(original, replicated.written)
+  if replicated.slices:  # with collections that name the slices
+    original = frozen(replicated.original).origin.proto
+  meta_graph = original if replicated.written is None else replicated_meta_graph(
+      original, replicated.written)
   graph = reloaded(replicated.graph, meta_graph)
   # [N of the MetaGraph's ops]; the placement may have savers that a live graph does not export.
   names = result.cluster.device_names

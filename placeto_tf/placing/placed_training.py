@@ -21,9 +21,11 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from placeto_tf.costs import no_side_effects
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError, counted, listed, one_line
+from placeto_tf.graphs.sliced_variables import SlicedVariable, slices_of
 from placeto_tf.on_use import ConcreteFunction, keras, tf
 from placeto_tf.placements import Placement, keras_batches, traced_steps
 from placeto_tf.placements.keras_batches import KerasStep
+from placeto_tf.placements.moving import move_variables
 from placeto_tf.placements.placed_functions import PlacedFunction, trial_function
 from placeto_tf.placements.traced_steps import Batch, FunctionStep, Specs, TracedStep
 from placeto_tf.placing import tables, training_plans
@@ -112,6 +114,7 @@ class PlacedStep:
     self.applied: Optional[PlacedFunction] = None
     self.steps: List[BatchStep] = []
     self._step, self._options, self._verify = step, options, verify
+    self._slices: List[SlicedVariable] = []  # tables that the placed step trains in slices
     # Whether XLA compiles the whole unplaced step.
     self._compiled = isinstance(step, FunctionStep) and step.compiled
 
@@ -200,7 +203,13 @@ class PlacedStep:
     if step is None:
       step = self._follow(self.plan, specs, shapes)
       self.steps.append(step)
-    return step.function(traced_steps.tensors_of(batch))
+    placed = step.how != "unplaced"
+    for each in self._slices:
+      (each.push if placed else each.lend)()
+    found = step.function(traced_steps.tensors_of(batch))
+    for each in self._slices if placed else ():
+      each.trained()
+    return found
 
   def _not_timed(self, plan: TrainingPlan) -> Optional[str]:
     """Returns the reason why the placed step is not timed beside the unplaced one, or None."""
@@ -231,6 +240,8 @@ class PlacedStep:
                               "placement is faster. The model trains as before.")
       return
     try:
+      for each in slices_of(plan.placed_function):
+        each.push()
       # Run both on copies of the variables; no variable is moved yet.
       before, after = trial_function(plan.function), trial_function(
           plan.placed_function, plan.placement)
@@ -251,7 +262,13 @@ class PlacedStep:
 
     The trace that was made here is used, so that random numbers are the same as without placing.
     """
+    self._slices = slices_of(plan.placed_function) if placed else []
+    for each in self._slices:  # the whole tables are on the host
+      each.push()
+      move_variables([(each.whole, "/CPU:0")])
     self.applied, self.verdict = plan.apply() if placed else None, verdict
+    for each in self._slices:
+      each.watch()
     function = self.applied.function if self.applied else self._unplaced(plan.function)
     self.steps.append(BatchStep(
         plan.specs, plan.shapes, function, *(("placed", plan.replicas) if placed else
@@ -361,15 +378,28 @@ class PlacedTraining(PlacedStep):
 
   def undo(self) -> None:
     """Restores the model's own train function; variables are not moved back."""
-    if self.model.__dict__.get("make_train_function") is not None:
-      del self.model.__dict__["make_train_function"]
+    for each in self._slices:
+      each.release()
+    self._slices = []
+    for name in ("make_train_function", "make_test_function", "make_predict_function"):
+      self.model.__dict__.pop(name, None)
     self.model.train_function = None
     if self._jit_compile and keras_batches.compiled_state(self.model) == self._state:
       self.model.jit_compile = self._jit_compile
 
+  def _with_whole_tables(self, make: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Joins slices, and calls a method of the model."""
+    for each in self._slices:
+      each.lend()
+    return make(self.model, *args, **kwargs)
+
   def _keep(self, plan: TrainingPlan, placed: bool, verdict: str) -> None:
     """Uses a step; for the unplaced one, Keras itself handles XLA and several steps per call."""
     super()._keep(plan, placed, verdict)
+    # Functions of evaluate and predict read tables without an access from Python.
+    for name in ("make_test_function", "make_predict_function") if self._slices else ():
+      self.model.__dict__[name] = functools.partial(self._with_whole_tables, getattr(
+          type(self.model), name))
     if not placed and (self._jit_compile or keras_batches.steps_per_execution(self.model) > 1):
       self.undo()
       self.model.make_train_function()

@@ -158,8 +158,7 @@ class _ReplicaSearch:
     """Makes the candidate of a strategy; returns None if an unrequested one cannot be made."""
     count, mirrored, batches, split = strategy
     named, config = strategy_name(*strategy), self.config
-    reference = self.asked not in (None, (count, batches)) or bool(
-        self.slices and not split and self.config.slices not in (1, AUTO))
+    reference = self.asked not in (None, (count, batches))
     try:
       with self.observer.stage(f"Making {named} replica{'s' if count > 1 else ''}"):
         if batches > 1 and is_live(self.source):

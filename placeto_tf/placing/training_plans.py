@@ -24,13 +24,14 @@ from placeto_tf.placements.keras_batches import KerasStep
 from placeto_tf.placements.placed_functions import PlacedFunction
 from placeto_tf.placements.traced_steps import FunctionStep, Specs, TracedStep
 from placeto_tf.placing import tables
-from placeto_tf.placing.config import PlacingConfig, as_cluster, check_names
+from placeto_tf.placing.config import AUTO, PlacingConfig, as_cluster, check_names
 from placeto_tf.placing.explaining import ms_text
 from placeto_tf.placing.replica_search import replica_counts
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
 from placeto_tf.replication import ReplicaSource, ReplicatedGraph, replicated_costs
 from placeto_tf.replication.reloading import check_shapes
+from placeto_tf.replication.slicing import table_names
 from placeto_tf.simulation import SimulationResult, Simulator, timeline
 
 _FIRST = "replica_0/"  # begins the names of replica 0's ops
@@ -265,14 +266,23 @@ def search(
   graph = graph_of(step, function, shapes)
   source: Union[ComputationGraph, ReplicaSource] = graph
   batch_norm = options.get("batch_norm", "replica")
+  if not isinstance(step, KerasStep):
+    if options.get("slices", AUTO) not in (1, AUTO):
+      raise GraphError("tables are split in the training of Keras models and in graphs; leave out "
+                       "slices for a step of your own")
+    options = {**options, "slices": 1}  # nothing tells when the program reads its variables
   if is_divided(options):
-    counts = [count for count, _ in replica_counts(cluster, options["replicas"])[0][1:]]
+    counts = [count for count, _ in replica_counts(cluster, options.get("replicas", 1))[0][1:]] or [1]
     source, traced = replica_source(step, graph, specs, shapes, counts, batch_norm)
   result = place(source, cluster, **options)
   # `follow` makes the same replicas again.
   placement = dataclasses.replace(
       result.placement, replicas=result.placement.replicas or 1,
-      options={**result.placement.options, "batch_norm": batch_norm})
+      options={**result.placement.options, "batch_norm": batch_norm, **({} if (
+          result.replicated is None or not result.replicated.slices) else {
+              # By order, because names differ slightly between traces.
+              "slices": [source.slices_of(result.replicated).get(name, 1)  # type: ignore[union-attr]
+                         for name in table_names(graph)]})})
   return TrainingPlan(
       specs, shapes, function, result.graph, cluster, placement, result.replicated, traced, result)
 
@@ -297,10 +307,12 @@ def follow(
   made, replicas, traced = None, placement.replicas or 1, specs
   graph = graph_of(step, function, shapes)
   # Make the replicas again, with the names in the placement.
-  if replicas > 1:
+  counts = placement.options.get("slices", ())
+  if replicas > 1 or counts:
     source, traced = replica_source(
         step, graph, specs, shapes, [replicas], placement.options.get("batch_norm", "replica"))
-    made = source.replicas(replicas)
+    made = source.replicas(replicas, slices={
+        name: count for name, count in zip(table_names(graph), counts) if count > 1})
     graph = made.graph
   # Devices of the placement that the cluster lacks, under any name.
   missing = sorted(
@@ -396,8 +408,8 @@ def _part_of(
 
 
 def is_divided(options: Mapping[str, Any]) -> bool:
-  """Returns whether options of `place()` ask for more than one replica."""
-  return options.get("replicas", 1) != 1
+  """Returns whether options of `place()` ask for more than one replica, or for slices."""
+  return options.get("replicas", 1) != 1 or options.get("slices", AUTO) not in (1, AUTO)
 
 
 def loaded(placement: Found, options: Mapping[str, Any]) -> Optional[Placement]:

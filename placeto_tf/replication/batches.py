@@ -37,7 +37,7 @@ from placeto_tf.replication.rebatching import divided_graph
 from placeto_tf.replication.reloading import at_batch, unknown_batch
 from placeto_tf.replication.replicated_graph import ReplicatedGraph, Slice
 from placeto_tf.replication.replicating import REPLICA, check_replicas, replicate
-from placeto_tf.replication.slicing import sliced
+from placeto_tf.replication.slicing import of_other, sliced
 
 _ZOO = ("zoo:", "family:")
 _REPLICAS = ":replicas="
@@ -139,10 +139,15 @@ class ReplicaSource:
     """
     places: Mapping[str, Slice] = {}
     if slices:
-      part, places = sliced(part, slices)
-      whole = None if whole is None else sliced(whole, slices)[0]
+      whole = None if whole is None else sliced(whole, of_other(slices, self.graph, whole))[0]
+      part, places = sliced(part, of_other(slices, self.graph, part))
     made = replicate(part, count, whole=whole, batch_norm=self.batch_norm, **options)
     return dataclasses.replace(made, slices=places)
+
+  def slices_of(self, replicated: ReplicatedGraph) -> Dict[str, int]:
+    """Returns table of `graph` -> number of slices, of replicas that this source has made."""
+    found = {each.table: each.count for each in replicated.slices.values()}
+    return of_other(found, self.part(replicated.replicas), self.graph)
 
   def small(self, count: int, made: int) -> Iterator[Tuple[ComputationGraph, ComputationGraph]]:
     """Yields the graph with few examples for each replica, then with more, up to the global batch.

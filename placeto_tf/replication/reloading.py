@@ -69,7 +69,7 @@ def at_batch(graph: ComputationGraph, resize: Callable[[int, str], int]) -> Comp
 
 def reloaded(
     graph: ComputationGraph, proto: Optional[Message] = None,
-    shapes: Optional[Mapping[str, Tuple[int, ...]]] = None, live: bool = False,
+    shapes: Optional[Mapping[str, Tuple[int, ...]]] = None, live: bool = False, **captured: Any,
 ) -> ComputationGraph:
   """Loads a graph again, with other nodes or feeds of other shapes.
 
@@ -78,6 +78,7 @@ def reloaded(
     proto: GraphDef or MetaGraphDef that replaces the source's.
     shapes: feed -> new dimensions, for feeds whose dimensions change.
     live: whether to load the graph as a `tf.Graph`, from a MetaGraphDef.
+    **captured: captures and copies of a function, see `rebuilt_function`.
 
   Returns:
     The graph with the same fetches and feeds.
@@ -87,7 +88,7 @@ def reloaded(
            for name, shape in {**source.feed_shapes, **(shapes or {})}.items()}
   if source.format == "concrete_function":
     function = source.tf_graph if proto is None else (
-        rebuilt_function(source.tf_graph, proto, resized=True))
+        rebuilt_function(source.tf_graph, proto, resized=True, **captured))
     return load_graph(function, feed_shapes=bound)
   found: Any = proto
   if proto is None:

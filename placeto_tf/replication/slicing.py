@@ -22,8 +22,11 @@ from typing import Any, Dict, FrozenSet, List, Mapping, Sequence, Set, Tuple
 import numpy as np
 
 from placeto_tf.errors import GraphError
+from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.rebuilt_functions import captures_of
 from placeto_tf.graphs.shapes import set_shape
+from placeto_tf.graphs.sliced_variables import sliced_variable
 from placeto_tf.graphs.tensor_names import data_inputs, op_of, parse
 from placeto_tf.graphs.variable_defs import variable_defs
 from placeto_tf.replication import exponents, rewriting
@@ -56,7 +59,7 @@ def sliced(
 
   Args:
     graph: a training graph.
-    slices: name of a table, or of a slot -> S, which must divide D.
+    slices: name of a table -> S, which must divide D.
 
   Returns:
     The graph with slices, in the format of the source; name of each new variable -> its place.
@@ -80,8 +83,8 @@ def _sliced(
   flow = analyse_dataflow(graph)
   found, variables = tables(flow), set()
   for name in names:
-    table = next((each for each, group in found.items() if graph.op_index.get(name) in group), -1)
-    if table < 0:
+    table = graph.op_index.get(name, -1)
+    if table not in found:
       raise GraphError(f"{name!r} is no table of the step; tables are "
                        f"{', '.join(graph.op_names[op] for op in found) or 'not there'}")
     width = flow.nodes[table].attr["shape"].shape.dim[-1].size
@@ -111,7 +114,55 @@ def _sliced(
   proto: Any = written.graph_def
   if graph.origin.format == "meta_graph_def":
     proto = _meta_graph(graph.origin.proto, written, place)
-  return reloaded(graph, proto), place
+  if graph.origin.format != "concrete_function":
+    return reloaded(graph, proto), place
+  return reloaded(graph, proto, **_captured(graph.origin.tf_graph, place)), place
+
+
+def table_names(graph: ComputationGraph) -> List[str]:
+  """Returns the names of a graph's tables, in an order that other traces of the step share."""
+  return [graph.op_names[op] for op in sorted(tables(analyse_dataflow(graph)))]
+
+
+def of_other(
+    slices: Mapping[str, int], graph: ComputationGraph, other: ComputationGraph) -> Dict[str, int]:
+  """Returns the slices of a graph's tables by their names in another trace, or batch, of it.
+
+  Args:
+    slices: name of a variable of `graph` -> S; names that are no tables (slots) are left out.
+    graph, other: the two graphs.
+
+  Returns:
+    Name of a table of `other` -> S.
+
+  Raises:
+    GraphError: the other graph has other tables.
+  """
+  if not slices:
+    return {}
+  own, others = table_names(graph), table_names(other)
+  if len(own) != len(others):
+    raise GraphError(f"another trace of the step has {len(others)} tables, not {len(own)}; leave "
+                     "tables whole (slices=1)")
+  return {name: slices[mine] for mine, name in zip(own, others) if mine in slices}
+
+
+def _captured(function: Any, place: Mapping[str, Slice]) -> Dict[str, Any]:
+  """Returns the captures of a function with slices in place of its tables, which are variables."""
+  from placeto_tf.graphs.concrete_functions import PLACED_NAMES
+
+  names = getattr(function, PLACED_NAMES, {})
+  variables = {names.get(each.op, each.op): each for each in resource_captures(function)}
+  found, copies = captures_of(function), []
+  for name, each in place.items():
+    capture = variables[each.table]
+    if capture.variable is None or capture.fixed:
+      raise GraphError(f"table {capture.name!r} cannot be split, because {capture.fixed}; leave "
+                       "tables whole (slices=1)")
+    copies.append(sliced_variable(capture.variable, each.count).parts[each.index])
+    found.pop(each.table, None)
+    found[name] = copies[-1].handle
+  return {"captures": found, "copies": copies}
 
 
 class _Slicing:

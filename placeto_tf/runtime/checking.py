@@ -62,7 +62,7 @@ def _compare(
   another way than the whole batch. Then more examples are tried.
   """
   count, micro_batches = strategy
-  slices = {each.table: each.count for each in replicated.slices.values()}
+  slices = source.slices_of(replicated)
   found = TrainingComparison(False, "the batch grew, so that there is no graph to compare with")
   for whole, part in source.small(count, replicated.replicas):
     try:

@@ -8,8 +8,10 @@ from typing import Dict, Iterator, List, Optional, Set, Tuple
 import numpy as np
 
 from placeto_tf.errors import GraphError, ReplicaMismatchError
+from placeto_tf.graphs import captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.loops import PASSING
+from placeto_tf.graphs.sliced_variables import owner_of
 from placeto_tf.on_use import tf
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
@@ -153,9 +155,14 @@ class TrainedPair:
         found.setdefault(place.table if place else original[at], []).append(names[i])
     if graph.origin.format == "concrete_function":
       # A live function's replicas capture the same variable objects, whatever its ops are named.
-      theirs = {id(variable): name for name, variable in self.parts.captured.items()}
-      found = {name: [theirs[id(variable)]] for name, variable in self.whole.captured.items()
-               if id(variable) in theirs}
+      theirs: Dict[int, List[str]] = {}
+      for name, variable in self.parts.captured.items():
+        owner = owner_of(captures.unwrapped(variable))
+        theirs.setdefault(id(captures.unwrapped(variable) if owner is None else owner.whole),
+                          []).append(name)
+      found = {name: theirs[id(captures.unwrapped(variable))]
+               for name, variable in self.whole.captured.items()
+               if id(captures.unwrapped(variable)) in theirs}
     missing = [name for name in self.variables if name not in found]
     if missing:
       raise NotRunnable(f"variable {missing[0]!r} is not found among the replicas")
