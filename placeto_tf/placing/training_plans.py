@@ -272,7 +272,8 @@ def search(
                        "slices for a step of your own")
     options = {**options, "slices": 1}  # nothing tells when the program reads its variables
   if is_divided(options):
-    counts = [count for count, _ in replica_counts(cluster, options.get("replicas", 1))[0][1:]] or [1]
+    counts = [count for count, _ in replica_counts(
+        cluster, options.get("replicas", 1))[0][1:]] or [1]
     source, traced = replica_source(step, graph, specs, shapes, counts, batch_norm)
   result = place(source, cluster, **options)
   # `follow` makes the same replicas again.

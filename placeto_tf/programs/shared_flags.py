@@ -129,7 +129,8 @@ def define_replicas_flags() -> None:
       "variables (no); auto: the faster of the two.")
   flags.DEFINE_string(
       "slices", "auto", "The most slices of columns of an embedding table that takes too much of "
-      "the step or of the memory: a number, 1 for whole tables, or auto: as many as there are devices.")
+      "the step or of the memory: a number, 1 for whole tables, or auto: with --replicas, as many "
+      "as there are devices.")
   flags.DEFINE_enum(
       "batch_norm", "replica", ["replica", "synchronized"], "Statistics of batch normalization: of "
       "each replica's examples (replica), or of the global batch (synchronized).")

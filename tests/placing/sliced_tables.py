@@ -1,6 +1,6 @@
 """Keras models whose tables train in slices, on two CPUs; prints what went otherwise than unplaced.
 
-Program of `sliced_tables_test.py`; arguments: optimizer, replicas, bytes of a
+Program of `sliced_tables_test.py`; arguments: Keras, optimizer, replicas, bytes of a
 device, directory.
 """
 
@@ -8,13 +8,15 @@ import dataclasses
 import json
 import sys
 
-import numpy as np
-import tensorflow as tf
+from subprograms import the_keras
+
+keras = the_keras(sys.argv[1])
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-
-import keras  # noqa: E402
 
 import placeto_tf as placeto  # noqa: E402
 
@@ -56,7 +58,8 @@ def run(optimizer, replicas, memory, directory):
     each.fit(*data, batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=[Reads()],
              validation_data=data)  # 20 examples: the last batch is of 4
   found = {"strategy": training.plan.replicated.strategy, "check": str(
-      plan.result.replication.check), "how": [(each.batch_size, each.how) for each in training.steps],
+      plan.result.replication.check),
+      "how": [(each.batch_size, each.how) for each in training.steps],
       "epochs": max(apart(*pair) for pair in zip(seen[:2], seen[2:]))}
   # The program writes weights, which are trained on.
   for each in (plain, placed):
@@ -77,4 +80,4 @@ def run(optimizer, replicas, memory, directory):
 
 
 if __name__ == "__main__":
-  print(json.dumps(run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])))
+  print(json.dumps(run(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])))

@@ -1,6 +1,4 @@
-"""Tables in slices train as whole tables; the programs' own savers and later ones see whole tables."""
-
-import os
+"""Tables in slices train as whole tables; savers, also later ones, see whole tables."""
 
 import numpy as np
 import pytest
@@ -26,7 +24,7 @@ OPTIMIZERS = {
 
 
 def recommender(optimizer="adagrad", dense=False):
-  """Returns a tf.Graph: a table with bags (sum, mean under a mask, sqrtn), and one of single ids."""
+  """Returns a graph: a table with bags (sum, mean under a mask, sqrtn), and one of single ids."""
   with tf.Graph().as_default() as graph:
     v1.set_random_seed(1)
     bags = v1.placeholder(tf.int32, [None, 3], "bags")
