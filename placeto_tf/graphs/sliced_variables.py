@@ -8,13 +8,10 @@ use the whole variable without an access from Python: call `lend` before them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List
+from typing import List
 
 from placeto_tf.graphs import captures
-
-if TYPE_CHECKING:
-  import tensorflow as tf
-  from tensorflow.types.experimental import ConcreteFunction
+from placeto_tf.on_use import ConcreteFunction, tf
 
 _SLICED, _OF = "_placeto_sliced", "_placeto_slice_of"
 
@@ -28,7 +25,6 @@ class SlicedVariable:
   """
 
   def __init__(self, whole: tf.Variable, count: int):
-    import tensorflow as tf
     from tensorflow.python.ops import resource_variable_ops
 
     self.whole, self.parts = whole, []  # type: ignore[var-annotated]
@@ -45,8 +41,6 @@ class SlicedVariable:
 
   def push(self) -> None:
     """Gives the slices the values of the variable, if the program may have written them."""
-    import tensorflow as tf
-
     if self._written:
       with tf.init_scope():
         columns = tf.split(self._raw().read_value(), len(self.parts), axis=-1)
@@ -56,8 +50,6 @@ class SlicedVariable:
 
   def pull(self) -> None:
     """Gives the variable the values of the slices, if these were trained since."""
-    import tensorflow as tf
-
     if self._ahead:
       self._ahead = False
       with tf.init_scope(), tf.device("/CPU:0"):

@@ -25,7 +25,7 @@ from placeto_tf.errors import GraphError
 from placeto_tf.graphs.captures import resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.rebuilt_functions import captures_of
-from placeto_tf.graphs.shapes import set_shape
+from placeto_tf.graphs.shapes import write_shape
 from placeto_tf.graphs.sliced_variables import sliced_variable
 from placeto_tf.graphs.tensor_names import data_inputs, op_of, parse
 from placeto_tf.graphs.variable_defs import variable_defs
@@ -199,10 +199,11 @@ def _specs(flow: Dataflow, region: Columns, variables: Set[int], count: int) -> 
         fixes[op, i] = (_DIVIDE, (flow.shape((op, 0)) or (0,))[-1] // count)  # type: ignore
       elif role not in (COLUMNS, SHAPE) and tensor[0] in region.ops:
         fixes[op, i] = (exponents.GLOBAL,)
+  nothing: FrozenSet[Any] = frozenset()
   return Propagated(
-      count, frozenset(), frozenset(), frozenset(copied), specs, fixes,
-      frozenset(copied - region.ops.keys()), frozenset(), frozenset(), frozenset(variables),
-      frozenset(), {})
+      batch=count, sources=nothing, random_ops=nothing, copied=frozenset(copied), specs=specs,
+      fixes=fixes, once=frozenset(copied - region.ops.keys()), sparse=nothing, statistics=nothing,
+      owned=frozenset(variables), merged=nothing, refused={}, assumed=nothing)
 
 
 def _read_outside(flow: Dataflow, region: Columns) -> Set[Tensor]:
@@ -236,7 +237,7 @@ class _SliceWriter(rewriting.Writer):
         # [V, D] -> [V, D / S]; the first slice is no longer the variable that others may share.
         if result.original_of.get(node.name) in self._variables:
           dims = [dim.size for dim in node.attr["shape"].shape.dim]
-          set_shape(node.attr["shape"], (*dims[:-1], dims[-1] // self._replicas))
+          write_shape(node.attr["shape"].shape, (*dims[:-1], dims[-1] // self._replicas))
           if not result.replica_of[node.name]:
             self._rename(node, 0, ("shared_name",))
     return result

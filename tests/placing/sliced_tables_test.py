@@ -1,4 +1,4 @@
-"""Keras models whose tables train in slices: values, checkpoints and callbacks as without placing."""
+"""Keras models whose tables train in slices: values and checkpoints as without placing."""
 
 import pathlib
 
