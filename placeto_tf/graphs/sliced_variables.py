@@ -27,7 +27,8 @@ class SlicedVariable:
   def __init__(self, whole: tf.Variable, count: int):
     from tensorflow.python.ops import resource_variable_ops
 
-    self.whole, self.parts = whole, []  # type: ignore[var-annotated]
+    self.whole = whole
+    self.parts: List[tf.Variable] = []
     self._ahead, self._written = False, True  # whether the slices, or the program, changed values
     self._class = type(whole)
     shape = whole.shape[:-1].concatenate([whole.shape[-1] // count])
@@ -68,7 +69,7 @@ class SlicedVariable:
     """Follows accesses to the variable from now on."""
     sliced = self
 
-    class Watched(self._class):  # type: ignore[name-defined,misc]
+    class Watched(self._class):  # type: ignore[name-defined]
       """A variable whose handle joins slices when it is used."""
 
       @property

@@ -68,7 +68,8 @@ def sliced(
     GraphError: a name is no table, S does not divide D, or an op uses a table in a way that has no
       rule.
   """
-  live, place = graph.origin.format == "tf_graph", {}  # type: ignore[var-annotated]
+  live = graph.origin.format == "tf_graph"
+  place: Dict[str, Slice] = {}
   graph = frozen(graph)
   for count in sorted({each for each in slices.values() if each > 1}):
     graph, made = _sliced(graph, [name for name, each in slices.items() if each == count], count)
@@ -336,10 +337,10 @@ def _meta_graph(original: Any, written: rewriting.Rewritten, place: Mapping[str,
         assign = next(node for node in result.graph_def.node if node.name == op_of(
             made.initializer_name))
         made.initial_value_name = tensor_name(*parse(assign.input[1]))
-        shape = [dim.size for dim in nodes[known].attr["shape"].shape.dim]  # type: ignore[index]
+        shape = [dim.size for dim in nodes[known].attr["shape"].shape.dim]
         width = shape[-1] // place[name].count
         info = made.save_slice_info_def
-        info.full_name = known  # type: ignore[assignment]
+        info.full_name = known
         info.full_shape.extend(shape)
         info.var_offset.extend([*[0] * (len(shape) - 1), i * width])
         info.var_shape.extend([*shape[:-1], width])

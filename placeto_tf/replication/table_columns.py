@@ -66,9 +66,9 @@ def tables(flow: Dataflow) -> Dict[int, Set[int]]:
   for op in sorted(each for each in shapes if each not in found and shapes[each] in wanted):
     ways = Columns(flow, {op}).ops
     for update in sorted(updated.keys() & {end for at in ways for end in flow.consumers[at]}):
-      read = {flow.origin(tensor)[0] for tensor in flow.inputs[update]}
-      for table in found:
-        if shapes[table] == shapes[op] and (table == updated[update] or table in read):
+      users = {updated[update], *(flow.origin(tensor)[0] for tensor in flow.inputs[update])}
+      for table in found.keys() & users:
+        if shapes[table] == shapes[op]:
           found[table].add(op)
   return found
 
@@ -132,7 +132,7 @@ class Columns:
     for op in _by_depth(flow, seeds, producers, -1):
       readers = [(reader, i) for reader in flow.consumers[op]
                  for i, tensor in enumerate(flow.inputs[reader]) if tensor[0] == op]
-      if op in self.ops or kept.intersection(flow.outputs(op)) or not all(
+      if op in self.ops or not kept.isdisjoint(flow.outputs(op)) or not all(
           reader in self.ops and self.ops[reader][i] == COLUMNS for reader, i in readers):
         continue
       roles = self._roles(op) if flow.types[op] not in (*SWITCH, *MERGE) else None
