@@ -198,7 +198,12 @@ class Dataflow:
       with tf.Graph().as_default():
         for i, each in enumerate(self.inputs[op]):
           dtype, value = tf.as_dtype(self.dtype(each) % 100), self.value(each)
+          made = self.nodes[self.origin(each)[0]]
           node.input.append(f"input_{i}")
+          if made.op == "VarHandleOp":  # tells its variable's shape, also after it entered a loop
+            given[f"input_{i}:0"] = tf.raw_ops.VarHandleOp(
+                dtype=made.attr["dtype"].type, shape=made.attr["shape"].shape)
+            continue
           given[f"input_{i}:0"] = tf.compat.v1.placeholder(dtype, self.shape(each)) if (
               value is None) else tf.constant(value, dtype)
         found = tf.graph_util.import_graph_def(

@@ -787,6 +787,16 @@ def attention_over_sequences_of_their_own_lengths():
 
 @old_control_flow
 @construct
+def sums_of_rows_looked_up_in_a_loop():
+  ids, y = token_inputs()
+  read, rows = tf.TensorArray(tf.int32, 4).unstack(tf.transpose(ids)), variable("rows", [12, 3])
+  found = tf.while_loop(lambda i, _: i < 4, lambda i, s: (i + 1, s + tf.gather(
+      rows, read.read(i))), (0, tf.zeros_like(y)))[1]
+  return finish(square_error(found, y))
+
+
+@old_control_flow
+@construct
 def decoder_that_looks_up_rows_in_its_loop():
   x, y = (v1.placeholder(tf.float32, [None, size], name=name) for name, size in (
       ("x", 4), ("y", 3)))
