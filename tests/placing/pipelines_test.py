@@ -7,6 +7,7 @@ import tensorflow as tf
 from pipeline_graphs import BATCH, source
 
 import placeto_tf as placeto
+import training_models
 from placeto_tf.placing import replica_candidates
 from placeto_tf.placing.tables import replica_table
 from placeto_tf.replication.batches import ReplicaSource
@@ -68,15 +69,7 @@ def test_a_pipeline_is_not_tried_where_its_estimate_is_above_what_is_reached():
 
 def test_live_functions_get_no_pipeline():
   weights = tf.Variable(tf.ones([4, 4]))
-
-  @tf.function
-  def step(x):
-    with tf.GradientTape() as tape:
-      loss = tf.reduce_mean(x @ weights)
-    weights.assign_sub(tape.gradient(loss, weights))
-    return loss
-
-  live = ReplicaSource(step.get_concrete_function(tf.TensorSpec([8, 4])))
+  live = ReplicaSource(training_models.function(weights, 8))
   cluster = placeto.Cluster.parse("k80:2")
   assert not list(replica_candidates.worth_trying(
       live, live.replicas(2), cluster, float("inf")))

@@ -53,6 +53,17 @@ def in_single_precision_alone(graph, replicated, size):
     raise NotRunnable("an op has no double precision")
 
 
+def plant(monkeypatch, rule, op_type, wrong):
+  """Partial results of a type of op get another spec than by the rule."""
+  right = getattr(propagation.AxisRules, rule)
+
+  def planted(self, op, kinds):
+    found = right(self, op, kinds)
+    return wrong if isinstance(found, Partial) else found
+
+  monkeypatch.setitem(axis_rules._RULES, op_type, planted)
+
+
 @pytest.mark.parametrize("dtype, fault, double", [
     ("float16", "none", True), ("bfloat16", "none", False), ("float16", "mean", False),
     ("bfloat16", "mean", True), ("float16", "mask", True), ("bfloat16", "mask", False)])
@@ -61,16 +72,9 @@ def test_a_fault_in_16_bits_is_caught_and_roundings_are_none(monkeypatch, dtype,
   with tf.Graph().as_default() as graph:
     half_precision(dtype)
   source = ReplicaSource(graph, {"fetches": ["train"], "batch_size": BATCH})
-  rule, op_type, wrong = {
+  plant(monkeypatch, *{
       "none": ("_reduce", "Sum", Partial("sum")), "mask": ("_reduce", "Sum", Replicated()),
-      "mean": ("_contract", "MatMul", Partial("sum", 1.0))}[fault]
-  right = getattr(propagation.AxisRules, rule)
-
-  def planted(self, op, kinds):
-    found = right(self, op, kinds)
-    return wrong if isinstance(found, Partial) else found
-
-  monkeypatch.setitem(axis_rules._RULES, op_type, planted)
+      "mean": ("_contract", "MatMul", Partial("sum", 1.0))}[fault])
   part = source.part(2)
   replicated = replicate(part, 2, whole=source.graph)
   if not double:  # as where an op has no kernel for it
@@ -83,26 +87,19 @@ def test_a_fault_in_16_bits_is_caught_and_roundings_are_none(monkeypatch, dtype,
       compare_training(source.graph, replicated)
 
 
-@pytest.mark.parametrize("wrong, name", [
+@pytest.mark.parametrize("wrong, name, op_type", [
     # A sum that is taken for a value that all replicas share, as in a loss without a mean.
-    (Replicated(0.0), "sum_loss"),
+    (Replicated(0.0), "sum_loss", "Sum"),
     # A maximum that is added up.
-    (Partial("sum"), "largest_error"),
+    (Partial("sum"), "largest_error", "Max"),
     # A mean of whose exponent the analysis is wrong.
-    (Partial("sum", 0.0), "mean_loss"),
+    (Partial("sum", 0.0), "mean_loss", "Mean"),
 ])
-def test_a_wrong_kind_is_caught(monkeypatch, wrong, name):
+def test_a_wrong_kind_is_caught(monkeypatch, wrong, name, op_type):
   """Reductions over the batch are given another kind than they have."""
   source = built(name)
   part = source.part(2)
-  rules = propagation.AxisRules
-
-  def planted(self, op, kinds, right=rules._reduce):
-    found = right(self, op, kinds)
-    return wrong if isinstance(found, Partial) else found
-
-  monkeypatch.setitem(axis_rules._RULES, {"sum_loss": "Sum", "largest_error": "Max"}.get(
-      name, "Mean"), planted)
+  plant(monkeypatch, "_reduce", op_type, wrong)
   replicated = replicate(part, 2, whole=source.graph)
   with pytest.raises(ReplicaMismatchError) as caught:
     compare_training(source.graph, replicated)

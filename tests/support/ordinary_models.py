@@ -50,23 +50,24 @@ def application(name):
 MODELS.update({name: application(name) for name in APPLICATIONS})
 
 
+def _masked(keras, *layers):
+  """Recurrent layers over masked tokens."""
+  found = keras.Sequential([
+      keras.Input([6], dtype="int32"), keras.layers.Embedding(20, 8, mask_zero=True), *layers,
+      keras.layers.Dense(3)])
+  return found, ([6], "int32"), ([3], "float32"), "mse"
+
+
 @model
 def masked_lstm(keras):
-  layers = keras.layers
-  found = keras.Sequential([
-      keras.Input([6], dtype="int32"), layers.Embedding(20, 8, mask_zero=True), layers.LSTM(8),
-      layers.Dense(3)])
-  return found, ([6], "int32"), ([3], "float32"), "mse"
+  return _masked(keras, keras.layers.LSTM(8))
 
 
 @model
 def bidirectional_masked_lstm(keras):
   layers = keras.layers
-  found = keras.Sequential([
-      keras.Input([6], dtype="int32"), layers.Embedding(20, 8, mask_zero=True),
-      layers.Bidirectional(layers.LSTM(8, return_sequences=True)), layers.GRU(4),
-      layers.Dense(3)])
-  return found, ([6], "int32"), ([3], "float32"), "mse"
+  return _masked(
+      keras, layers.Bidirectional(layers.LSTM(8, return_sequences=True)), layers.GRU(4))
 
 
 @model
@@ -109,31 +110,27 @@ def separable_convolutions(keras):
 def _hf(build):
   """A language model of transformers with a layer on top."""
   def made(keras):
+    import transformers
+
     tokens = keras.Input([6], dtype="int32")
-    found = keras.layers.Dense(3)(build(tokens)[:, 0])
+    found = keras.layers.Dense(3)(build(transformers, tokens)[:, 0])
     return keras.Model(tokens, found), ([6], "int32"), ([3], "float32"), "mse"
 
   return made
 
 
-def _hf_bert(tokens):
-  import transformers
-
+def _hf_bert(transformers, tokens):
   return transformers.TFBertModel(transformers.BertConfig(
       num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=16,
       vocab_size=20, max_position_embeddings=8))(tokens)[0]
 
 
-def _hf_gpt2(tokens):
-  import transformers
-
+def _hf_gpt2(transformers, tokens):
   return transformers.TFGPT2Model(transformers.GPT2Config(
       n_layer=2, n_embd=8, n_head=2, vocab_size=20, n_positions=8))(tokens)[0]
 
 
-def _hf_t5(tokens):
-  import transformers
-
+def _hf_t5(transformers, tokens):
   return transformers.TFT5Model(transformers.T5Config(
       num_layers=2, d_model=8, d_kv=4, num_heads=2, d_ff=16, vocab_size=20))(
           input_ids=tokens, decoder_input_ids=tokens)[0]

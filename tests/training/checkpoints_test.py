@@ -85,24 +85,26 @@ def test_a_damaged_checkpoint_costs_the_iterations_since_the_one_before(run, who
     np.testing.assert_array_equal(one, other)
 
 
+def refused(run, said):
+  """The run is not resumed, which changes nothing in it."""
+  before = contents(run)
+  with pytest.raises(PlacetoError, match=said):
+    trainer(run)
+  assert contents(run) == before
+
+
 @pytest.mark.parametrize("junk", [
     b"", b"\xff\xfe\x00", b'model_checkpoint_path: "/elsewhere/ckpt-900"', None])
 def test_junk_where_tensorflow_lists_its_checkpoints_does_not_begin_the_run_again(run, junk):
   notes = run / "train" / "checkpoint"
   notes.unlink() if junk is None else notes.write_bytes(junk)
-  before = contents(run)
-  with pytest.raises(PlacetoError, match="none of the checkpoints"):
-    trainer(run)
-  assert contents(run) == before
+  refused(run, "none of the checkpoints")
 
 
 def test_without_a_checkpoint_that_can_be_read_nothing_is_touched(run):
   for path in (run / "train").glob("ckpt-*.index"):
     damage(path, "changed")
-  before = contents(run)
-  with pytest.raises(PlacetoError, match="none of the checkpoints.*ckpt-6.*ckpt-4"):
-    trainer(run)
-  assert contents(run) == before
+  refused(run, "none of the checkpoints.*ckpt-6.*ckpt-4")
 
 
 @pytest.mark.parametrize("kept, said", [
@@ -112,10 +114,7 @@ def test_part_of_a_run_is_not_begun_again(run, kept, said):
   for path in run.iterdir():
     if path.name not in kept:
       shutil.rmtree(path) if path.is_dir() else path.unlink()
-  before = contents(run)
-  with pytest.raises(PlacetoError, match=said):
-    trainer(run)
-  assert contents(run) == before
+  refused(run, said)
 
 
 @pytest.mark.parametrize("content", [

@@ -34,26 +34,22 @@ class Independent(OneShotPolicy):
         tf.broadcast_to(self.logits, shape), tf.broadcast_to(self.allowed, shape), decisions)
 
 
-class Problem:
+def evaluate(placements):
   """1 s, and 1 s more for every group that is not on device 1."""
-
-  def __init__(self, allowed):
-    self.allowed = allowed
-
-  def evaluate(self, placements):
-    return types.SimpleNamespace(
-        step_time_us=1e6 * (1 + (placements != 1).sum(axis=1)), fits=np.ones(len(placements), bool))
+  return types.SimpleNamespace(
+      step_time_us=1e6 * (1 + (placements != 1).sum(axis=1)), fits=np.ones(len(placements), bool))
 
 
 def learner_of(allowed, seed=0, **options):
-  return ReinforceLearner(Independent(allowed), ReinforceConfig(**options), seed), Problem(allowed)
+  return ReinforceLearner(Independent(allowed), ReinforceConfig(**options), seed), (
+      types.SimpleNamespace(allowed=allowed, evaluate=evaluate))
 
 
 def steps_of(learner, problem):
   return learner.policy.play(problem, learner.rng, learner.config.batch_size).steps
 
 
-def two_groups(placed, allowed=((1, 1), (1, 1))):
+def test_the_reward_is_minus_the_root_of_the_seconds_or_a_constant_for_what_cannot_run():
   """Group 1's device decides: 4 s on device 0; 1 s on device 1, which is too small for both."""
   simulated = []
 
@@ -62,22 +58,14 @@ def two_groups(placed, allowed=((1, 1), (1, 1))):
     return types.SimpleNamespace(
         step_time_us=np.where(placements[:, 1] == 0, 4e6, 1e6), fits=~(placements == 1).all(axis=1))
 
-  placed = np.array(placed, np.int32)
-  problem = types.SimpleNamespace(allowed=np.array(allowed, dtype=bool), evaluate=evaluate)
-  return play(problem, placed, placed, graph=2), simulated
-
-
-def test_the_reward_is_minus_the_root_of_the_seconds_and_a_constant_for_what_does_not_fit():
-  played, _ = two_groups([[0, 0], [0, 1], [1, 1]])
+  problem = types.SimpleNamespace(
+      allowed=np.array([[True, True, False], [True] * 3]), evaluate=evaluate)
+  placed = np.int32([[0, 0], [0, 1], [1, 1], [2, 0]])  # group 0 may not be on device 2
+  played = play(problem, placed, placed, graph=2)
   assert played.steps.is_last().all() and (played.steps.observation == 2).all()
-  np.testing.assert_allclose(played.steps.reward, [[-2.0], [-1.0], [-10.0]])
-  np.testing.assert_allclose(played.step_time_us, [4e6, 1e6, 1e6])
-
-
-def test_a_device_that_is_not_allowed_earns_the_constant_and_nothing_is_simulated():
-  played, simulated = two_groups([[1, 0], [0, 1]], [[True, False], [True, True]])
-  np.testing.assert_allclose(played.steps.reward, [[-10.0], [-1.0]])
-  assert simulated == [[0, 1]] and np.isinf(played.step_time_us[0])
+  np.testing.assert_allclose(played.steps.reward, [[-2.0], [-1.0], [-10.0], [-10.0]])
+  np.testing.assert_allclose(played.step_time_us, [4e6, 1e6, 1e6, np.inf])
+  assert simulated == [[0, 0], [0, 1], [1, 1]]
 
 
 def test_reinforce_by_hand(eagerly):
