@@ -29,7 +29,7 @@ from placeto_tf.on_use import GraphDef, tf
 VALUE = -2  # in place of a port: the number that a fed scalar holds
 _BATCH, _LENGTH, _IMAGE = 32, 32, 224
 _COLOURS = 4  # the most that the last dimension of an image has
-_RANKS = (1, 2, 3, 4)  # after a scalar
+_RANKS = (2, 1, 3, 4)  # after a scalar
 _MOST_CONSTANTS = 20
 _SECONDS = 20.0  # of CPU time, after which no more shapes are tried
 _SECONDS_PER_OP = 0.01  # besides, ten times the usual time of one trial

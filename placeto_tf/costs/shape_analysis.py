@@ -168,7 +168,7 @@ class _Inference:
       # The length of some outputs, such as the axes of BroadcastGradientArgs, is that of a value.
       shape = tensor.shape
       if not shape.is_fully_defined():
-        shape = getattr(self._value(tensor), "shape", None)
+        shape = getattr(_evaluated(tensor), "shape", None)
       if shape is not None:
         found[name, port] = properties(outputs[name][port].dtype, tuple(shape))
     return found
@@ -180,21 +180,22 @@ class _Inference:
     tensor = self._tensor(name)
     if tensor is None or not tensor.dtype.is_integer or tensor.shape.num_elements() != 1:
       return None
-    value = self._value(tensor)
+    value = _evaluated(tensor)
     return None if value is None else int(value)
-
-  def _value(self, tensor: Any) -> Any:
-    """Returns what a tensor holds, or None if it depends on more than constants and shapes."""
-    from tensorflow.python.client import pywrap_tf_session
-
-    with self._graph._c_graph.get() as c_graph:
-      return pywrap_tf_session.TF_TryEvaluateConstant_wrapper(c_graph, tensor._as_tf_output())
 
   def _tensor(self, name: Tensor) -> Any:
     try:
       return self._graph.get_tensor_by_name(f"{name[0]}:{name[1]}")
     except (KeyError, ValueError):
       return None
+
+
+def _evaluated(tensor: tf.Tensor) -> Any:
+  """Returns what a tensor holds, or None if it depends on more than constants and shapes."""
+  from tensorflow.python.client import pywrap_tf_session
+
+  with tensor.graph._c_graph.get() as c_graph:
+    return pywrap_tf_session.TF_TryEvaluateConstant_wrapper(c_graph, tensor._as_tf_output())
 
 
 def readable(graph_def: GraphDef, loops: LoopRounds) -> GraphDef:
@@ -226,7 +227,12 @@ def _imported(graph_def: GraphDef) -> Tuple[tf.Graph, str]:
 
 def contradiction(copy: GraphDef) -> str:
   """Returns the reason why TensorFlow refuses the shapes of a graph, or ""."""
-  reason = _imported(copy)[1]
+  graph, reason = _imported(copy)
+  # Shape functions let a Slice begin before the first element, as where the rank of labels is 0.
+  for op in graph.get_operations():
+    if op.type == "Slice" and (begin := _evaluated(op.inputs[1])) is not None and (begin < 0).any():
+      return (f"a wrong rank for '{{{{node {op.name}}}}} = Slice({op.inputs[0].name}, "
+              f"{op.inputs[1].name})' {_CONTRADICTION} [{op.inputs[0].shape[0]}], [1]")
   if _CONTRADICTION not in reason or not any(node.op in MERGE for node in copy.node):
     return reason if _CONTRADICTION in reason else ""
   # A loop variable may have another shape after an iteration: make its shape unknown.

@@ -48,6 +48,13 @@ def _size():
   return tf.concat([v1.placeholder(tf.float32, [None, 5], name="x"), state], 1)
 
 
+def _labels():
+  """The loss flattens its labels by their rank, which is unknown."""
+  x, y = v1.placeholder(tf.float32, [None, 2], name="x"), v1.placeholder(tf.float32, name="y")
+  return v1.nn.softmax_cross_entropy_with_logits_v2(
+      labels=y, logits=x @ tf.ones([2, 7]) + tf.zeros([7]))
+
+
 def _load(build, *arguments, **options):
   with tf.Graph().as_default() as graph:
     fetch = tf.identity(build(*arguments), name="fetch").name
@@ -63,7 +70,8 @@ def _load(build, *arguments, **options):
     (_baked, (), {"x:0": (50, 784)}, "batch 50"), (_product, (), {"x:0": (50, 5)}, "x [50, 5]"),
     (_tokens, (), {"x:0": (32, 32), "y:0": (32, 32)}, "batch 32, x [32, 32], y [32, 32]"),
     (_size, (), {"x:0": (32, 5), "size:0": ()}, "batch 32; --feed"),
-    (_iterator, (), {}, "batch 10")])
+    (_iterator, (), {}, "batch 10"),
+    (_labels, (), {"x:0": (32, 2), "y:0": (32, 7)}, "batch 32, y [32, 7]")])
 def test_a_step_runs_with_the_shapes_that_are_assumed(build, arguments, shapes, said):
   tf_graph, graph = _load(build, *arguments)
   assert graph.source.feed_shapes == shapes and graph.notes[-1].startswith(f"assumed: {said}")
