@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from pipeline_graphs import BATCH, LAYERS, source
-from simulation.random_cases import make_cluster, make_costs
+from random_cases import make_cluster, make_costs
 from unhurried import compare_training
 
 from placeto_tf.clusters import Cluster

@@ -3,7 +3,7 @@
 import itertools
 
 import numpy as np
-from simulation.random_cases import make_costs
+from random_cases import make_costs
 
 from placeto_tf.clusters import Cluster, Device
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
