@@ -201,10 +201,12 @@ def _deliver_locally(x, s, d_count, place, tables, w, ready_count, startable_cou
 def _launch(count, now, d_count, tables, w):
   """Delays devices whose ops ended in this round until their process has launched to all."""
   for pass_number in range(2):
-    for k in range(count):
-      x = w.ended[k]
+    for x in range(d_count):  # the order of devices
+      ended = False
+      for k in range(count):
+        ended = ended or w.ended[k] == x
       # A device that only woke up is not idle.
-      if x >= d_count or not w.slot_flags[IDLE, x]:
+      if not ended or not w.slot_flags[IDLE, x]:
         continue
       cost = tables.compute_us[w.slot_items[CURRENT, x], tables.kinds[x]]
       launcher = tables.launchers[x]

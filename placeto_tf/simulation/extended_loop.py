@@ -508,14 +508,30 @@ def _end(x, now, place, tables, extensions, w):
     ops = 1
     # The overhead after an op is a state of its own, in which the slot starts nothing.
     if tables.compute_us[i, tables.kinds[x]] > 0 and tables.overhead_us > 0:
-      beside_us = tables.overlap[x] * w.op_us[i]
-      launcher = tables.launchers[x]
-      w.launched_us[launcher] = max(
-          now - beside_us, w.launched_us[launcher]) + tables.launch_us
       w.state[x] = COOLING
-      w.due[x] = now + max(tables.overhead_us - beside_us, 0.0)
+      w.due[x] = now  # until `_launch`
     _end_op(i, x, place, tables, extensions, w)
   return ops
+
+
+@inlined
+def _launch(now, tables, w):
+  """Has devices whose ops ended in this round wait until their process has launched to all."""
+  for pass_number in range(2):
+    for x in range(tables.kinds.shape[0]):  # the order of devices
+      if w.state[x] != COOLING or w.due[x] > now:
+        continue
+      beside_us = tables.overlap[x] * w.op_us[w.current[x]]
+      launcher = tables.launchers[x]
+      if pass_number == 0:
+        w.launched_us[launcher] = max(
+            now - beside_us, w.launched_us[launcher]) + tables.launch_us
+      else:
+        w.due[x] = max(
+            now + max(tables.overhead_us - beside_us, 0.0), w.launched_us[launcher])
+        if w.due[x] <= now:  # all was launched beside the kernel
+          w.state[x] = IDLE
+          w.due[x] = np.inf
 
 
 @inlined
@@ -737,14 +753,7 @@ def simulate_range(
           left -= _end(x, now, place, tables, extensions, w)
       if left == 0:
         break
-      # Devices whose ops ended wait until their process has launched to all of them.
-      for k in range(count):
-        x = w.ended[k]
-        if x < tables.kinds.shape[0] and w.state[x] == COOLING:
-          w.due[x] = max(w.due[x], w.launched_us[tables.launchers[x]])
-          if w.due[x] <= now:  # all was launched beside the kernel
-            w.state[x] = IDLE
-            w.due[x] = np.inf
+      _launch(now, tables, w)
       # ... then items that became ready are queued ...
       _queue_items(place, tables, extensions, w)
       _queue_transfers(now, place, tables, extensions, w)

@@ -62,6 +62,7 @@ def test_unpacking_takes_compute_time_of_the_receiver_before_the_consumers():
 
 @examples(1000)
 @hypothesis.given(seed=st.integers(0, 2**32 - 1), floats=st.booleans())
+@hypothesis.example(seed=5947, floats=False)  # kernels of two GPUs end together
 def test_extensions_agree_with_the_plain_python_simulator(seed, floats):
   graph, costs, cluster, placements = random_case(
       seed, floats=floats, max_ops=20, **random_extensions(seed))

@@ -161,7 +161,7 @@ class Oracle:
     """(device, when it is free) of the devices whose kernels, of these times, ended in one round:
     GPUs of one host wait until their process has launched to all of them."""
     beside = {d: spent * self.cluster.overlapped_launches for d, spent in launching.items()}
-    for d, beside_us in beside.items():
+    for d, beside_us in sorted(beside.items()):
       host = self.hosts[d]
       launched[host] = max(now - beside_us, launched.get(host, 0.0)) + self.launch_us
     return [(d, max(now + max(self.overhead_us - beside_us, 0.0), launched[self.hosts[d]]))

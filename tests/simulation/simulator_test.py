@@ -23,6 +23,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 @examples(1500)
 @hypothesis.given(seed=SEEDS, floats=st.booleans(), large=st.booleans())
+@hypothesis.example(seed=6421, floats=False, large=True)  # kernels of two GPUs end together
 def test_agrees_with_the_oracle(seed, floats, large):
   graph, costs, cluster, placements = random_case(
       seed, floats=floats, max_ops=50 if large else 12)
