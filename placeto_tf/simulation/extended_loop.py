@@ -492,10 +492,10 @@ def _end_op(i, device, place, tables, extensions, w):
 def _end(x, now, place, tables, extensions, w):
   """Ends the op or job of slot x; returns the number of ops that ended, 0 or 1."""
   n = tables.in_degrees.shape[0]
-  ops = 0
+  ops = np.int64(w.current[x] < n)
   w.state[x] = IDLE
   w.due[x] = np.inf
-  if w.current[x] >= n:  # packing or unpacking ends
+  if ops == 0:  # packing or unpacking ends
     job = w.current[x] - n
     if w.job_ints[job, 0] == PACK:
       w.sent[w.counts[SENT]] = w.job_ints[job, 1]
@@ -505,7 +505,6 @@ def _end(x, now, place, tables, extensions, w):
           np.int64(w.job_ints[job, 1]), np.int64(w.job_ints[job, 2]), place, tables, w)
   else:
     i = w.current[x]
-    ops = 1
     # The overhead after an op is a state of its own, in which the slot starts nothing.
     if tables.compute_us[i, tables.kinds[x]] > 0 and tables.overhead_us > 0:
       w.state[x] = COOLING
