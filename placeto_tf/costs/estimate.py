@@ -147,15 +147,16 @@ def from_work(graph: ComputationGraph, cluster: Cluster, work: OpWork) -> OpCost
     CostError: a cost overflows.
   """
   # [N, K]: a column for each kind of device.
-  compute_us = np.stack(
-      [_device_us(graph, device, work) for device in cluster.kind_devices], axis=1)
+  compute_us = np.stack([_device_us(graph, device, work, cluster.launch_us)
+                         for device in cluster.kind_devices], axis=1)
   compute_us += launches_between_us(
       compute_us, work.executions[:, None], cluster, cluster.first_of_kind)
   return OpCosts(compute_us, work.output_bytes, work.persistent_bytes, work.temporary_bytes,
                  tuple(work.notes), work.executions, work.unknown)
 
 
-def _device_us(graph: ComputationGraph, device: Device, work: OpWork) -> np.ndarray:
+def _device_us(
+    graph: ComputationGraph, device: Device, work: OpWork, launch_us: float) -> np.ndarray:
   """Returns [N] time of all executions of each op in a step."""
   best = peak(device)
   # [N] each, in flops/us and as a share of the peak.
@@ -176,7 +177,9 @@ def _device_us(graph: ComputationGraph, device: Device, work: OpWork) -> np.ndar
   launches = work.launches_on_gpu if device.type == "GPU" else work.launches
   # Beside its work a kernel takes time to fill the device and to end, [N].
   start_us = np.array([figure(device.op_start_us, each, 0.0) for each in names])
-  return np.where(launches, (peak_us / efficiency + start_us) * work.executions, 0.0)
+  # The kernels of an op follow one another as fast as the driver launches them.
+  run_us = np.maximum(peak_us / efficiency + launches * start_us, (launches - 1) * launch_us)
+  return np.where(launches, run_us * work.executions, 0.0)
 
 
 @functools.cache

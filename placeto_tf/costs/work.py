@@ -3,7 +3,7 @@
 The counts come from grappler, except for these ops, which are counted here:
   - Optimizer and resource ops read variables by handles, which grappler cannot see. A dense update
     reads and writes each variable and reads its other inputs; a sparse update does so for the rows
-    that it changes.
+    that it changes. Unique sorts, and sums by segments are zeroed, read and written.
   - Ops that only rearrange elements, and ops that grappler's scheduler leaves out, move their
     inputs and outputs.
   - Ops that launch no kernel do nothing: ops that only pass a tensor, a handle or a shape on
@@ -44,6 +44,7 @@ from placeto_tf.ops import VARIABLES, rule_of
 _ACCESSES = (
     ("assign", "Assign(VariableOp)?$"), ("gather", "ResourceGather(Nd)?$"),
     ("sparse", ".*SparseApply|(?!ScatterNd(NonAliasingAdd)?$)(Resource)?Scatter"),
+    ("unique", "Unique"), ("segments", "UnsortedSegment"),
     ("dense", "(Resource)?Apply|ResourceAccumulatorApply|Assign(Add|Sub)"))
 _OF_PREDICATES = ("LogicalAnd", "LogicalOr", "LogicalNot")
 _SCALAR_BYTES = 4  # the least that an op which launches a kernel moves
@@ -57,7 +58,8 @@ class OpWork:
 
   Attributes:
     flops, moved_bytes: [N] float64; moved between device memory and cores.
-    launches, launches_on_gpu: [N] bool, whether a kernel runs on a CPU, and on a GPU.
+    launches: [N] bool, whether a kernel runs on a CPU.
+    launches_on_gpu: [N] int32, the number of kernels of a run on a GPU.
     product_types: [N] int32, the DataType of the factors of matrix products and convolutions; 0 for
       other ops.
     windows: [N] int32, the side of the window of a convolution with stride 1, if convolutions of
@@ -107,7 +109,7 @@ def count_work(
   counter = _Counter(nodes, answer.outputs)
   n = graph.num_ops
   flops, moved, temporary, persistent = np.zeros((4, n))
-  launches, launches_on_gpu = np.zeros((2, n), dtype=bool)
+  launches, launches_on_gpu = np.zeros((2, n), dtype=np.int32)
   output_bytes = np.zeros(graph.num_outputs)
   # [N] DataType of the factors of each product, 0 for other ops.
   product_types = np.array(
@@ -134,20 +136,21 @@ def count_work(
     for port in range(graph.output_offsets[i + 1] - offset):
       output_bytes[offset + port] = counter.tensor(name, port)
     if node.op in VARIABLES:
-      identity = _identity(node)
+      # Without a shared name, the name of the op identifies the variable.
+      identity = node.attr["container"].s, node.attr["shared_name"].s or name.encode()
       if identity not in variables_seen:  # two handles of one variable hold it once
         variables_seen.add(identity)
         persistent[i] = counter.variable(name)
     elif node.op in ("Const", "HostConst", "ImmutableConst"):
       persistent[i] = counter.tensor(name, 0)
-    launches[i] = rule_of(node.op).kernel
+    launches[i] = rule_of(node.op).kernels > 0
     if not launches[i]:
       continue
-    launches_on_gpu[i] = not outputs_in_host_memory(node)
+    launches_on_gpu[i] = 0 if outputs_in_host_memory(node) else rule_of(node.op).kernels
     if executions[i] != 1 and counter.is_scalar(name) and (
         not launches_on_gpu[i] or node.op in _OF_PREDICATES):
       # The counter of a loop and its comparison: the host does them beside the kernels.
-      launches[i] = launches_on_gpu[i] = False
+      launches[i] = launches_on_gpu[i] = 0
       continue
     # In order: counts of variable accesses, grappler's, and one flop an element.
     estimate = answer.estimates.get(name)
@@ -259,6 +262,11 @@ class _Counter:
     if kind == "gather":
       # 2 *: the rows that it yields are read and written; the indices are read.
       return 0.0, 2 * self.tensor(node.name, 0) + sum(others)
+    if kind == "unique":
+      return 0.0, self._unique_bytes(node)
+    if kind == "segments":
+      # 3 *: sums are zeroed, read and written.
+      return others[0] / 4, sum(others) + 3 * self.tensor(node.name, 0)
     if kind == "assign":
       return 0.0, sum(variables) + sum(others)
     if kind == "sparse":
@@ -269,11 +277,16 @@ class _Counter:
     moved = 2 * sum(variables) + sum(others)
     return moved / 4, moved  # about one flop for each number moved, most of them float32
 
-
-def _identity(node: NodeDef) -> Tuple[str, ...]:
-  shared = node.attr["shared_name"].s.decode("utf-8", "replace")
-  # Without a shared name, the name of the op identifies the variable.
-  return (node.attr["container"].s.decode("utf-8", "replace"), shared or node.name)
+  def _unique_bytes(self, node: NodeDef) -> float:
+    """Returns the bytes that Unique moves, as TensorFlow's GPU kernel does it (unique_op_gpu)."""
+    ids, positions = self.tensor(*parse(node.input[0])), self.tensor(node.name, 1)
+    count = max(1, tensor_sizes.num_elements(self._outputs[node.name][1].shape)[0])
+    # A radix sort reads keys for a histogram, then reads and writes keys and positions for each
+    # byte of a key; the second sort is by position, whose highest bytes are 0.
+    sort = ids + 2 * (ids / count) * (ids + positions)
+    sort_back = positions + 4 * -(-count.bit_length() // 8) * positions
+    # Sorted ids are compared and numbered; then numbers and ids go to where they belong.
+    return sort + sort_back + 4 * ids + 11 * positions
 
 
 def _unknown(names: Sequence[str], loops: Sequence[str]) -> str:

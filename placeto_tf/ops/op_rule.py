@@ -77,9 +77,9 @@ class OpRule:
     averages: whether the op may be between statistics and their moving average.
     hands_on: whether outputs are inputs of the op, unchanged: output i is input i of an IdentityN,
       the output of a Merge is any input, that of another op is the first input.
-    kernel: whether the op launches a kernel. Without one, it passes on a tensor, a handle or a
-      shape, on any device: constants and variables exist before the step begins, reads of variables
-      alias them, and ops that change no element move no bytes.
+    kernels: number of kernels that a GPU launches for a run of the op. With 0, the op passes on a
+      tensor, a handle or a shape, on any device: constants and variables exist before the step
+      begins, reads of variables alias them, and ops that change no element move no bytes.
     kind: the kind of the op's kernels on a GPU, for which a preset may have a measured speed.
     windows: sides of the square windows of a convolution that, at stride 1, have kernels of their
       own, whose speed a preset may have, too.
@@ -106,7 +106,7 @@ class OpRule:
   scales_rows: bool = False
   averages: bool = False
   hands_on: bool = False
-  kernel: bool = True
+  kernels: int = 1
   kind: str = ""
   windows: Tuple[int, ...] = ()
   product: str = ""

@@ -286,7 +286,8 @@ register(
     "StackPushV2 StopGradient Switch VarHandleOp", inline=True)
 register(
     "LoopCond PyFunc PyFuncStateless EagerPyFunc SaveV2 RestoreV2 Save Restore MergeV2Checkpoints "
-    "QueueDequeueV2 QueueEnqueueV2 FIFOQueueV2 NonMaxSuppression Unique UniqueV2 ListDiff",
+    "QueueDequeueV2 QueueEnqueueV2 FIFOQueueV2 NonMaxSuppression UniqueV2 UniqueWithCountsV2 "
+    "ListDiff",
     host=True)
 
 # Files and servers.
@@ -319,7 +320,12 @@ register(
     "EmptyTensorList TensorListReserve TensorListPushBack TensorListPopBack TensorListLength "
     "TensorListSetItem TensorListGetItem TensorListElementShape TensorListResize "
     "OptionalNone OptionalFromValue OptionalGetValue OptionalHasValue "
-    "DummyMemoryCache MutexV2 AnonymousSeedGenerator DeleteSeedGenerator Timestamp", kernel=False)
+    "DummyMemoryCache MutexV2 AnonymousSeedGenerator DeleteSeedGenerator Timestamp", kernels=0)
+# By TensorFlow's sources (core/kernels): ids of int32 are numbered, sorted in 4 passes of 8 bits,
+# counted, and sorted again by position, in 3 passes (unique_op_gpu); sums begin as zeros
+# (segment_reduction_ops_gpu).
+register("Unique UniqueWithCounts", kernels=28)
+register("UnsortedSegmentSum UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd", kernels=2)
 # Tensor cores multiply these.
 register(
     "MatMul BatchMatMul BatchMatMulV2 Einsum Conv2D Conv2DBackpropFilter Conv2DBackpropInput "
@@ -338,7 +344,7 @@ register(
     "Add AddV2 AddN Sub Mul RealDiv Maximum Minimum Neg Abs Square Sqrt Rsqrt Exp Log "
     "SquaredDifference BiasAdd Cast Select SelectV2 Relu ReluGrad Relu6 Relu6Grad LeakyRelu "
     "LeakyReluGrad Elu EluGrad Tanh TanhGrad Sigmoid SigmoidGrad Pow Greater GreaterEqual Less "
-    "LessEqual Equal NotEqual", kind="element-wise")
+    "LessEqual Equal NotEqual Reciprocal Unique UniqueWithCounts", kind="element-wise")
 register("Sum Mean Prod Max Min BiasAddGrad L2Loss", kind="reduction")
 register("Softmax LogSoftmax", kind="softmax")
 register("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits", kind="loss")
@@ -347,13 +353,16 @@ register("MaxPoolGrad AvgPoolGrad", kind="gradient of pooling")
 register(
     "Transpose Concat ConcatV2 Split SplitV Pack Unpack Slice StridedSlice StridedSliceGrad Pad "
     "PadV2 Tile Fill ZerosLike OnesLike BroadcastTo", kind="move")
-register("Gather GatherV2 ResourceGather", kind="lookup")
+register("Gather GatherV2 GatherNd ResourceGather ResourceGatherNd", kind="lookup")
 register(
-    "ResourceSparseApplyMomentum ResourceSparseApplyKerasMomentum ResourceScatterAdd "
-    "UnsortedSegmentSum", kind="update of rows")
+    "ResourceSparseApplyMomentum ResourceSparseApplyKerasMomentum ResourceSparseApplyAdagrad "
+    "ResourceSparseApplyAdagradV2 ResourceSparseApplyFtrl ResourceScatterAdd ResourceScatterSub "
+    "ResourceScatterUpdate ScatterNd TensorScatterAdd SegmentSum SparseSegmentSum "
+    "SparseSegmentMean SparseSegmentSqrtN UnsortedSegmentSum", kind="update of rows")
 register(
     "ResourceApplyMomentum ResourceApplyKerasMomentum ResourceApplyAdam ResourceApplyRMSProp "
-    "ResourceApplyGradientDescent", kind="update")
+    "ResourceApplyGradientDescent ResourceApplyAdagrad ResourceApplyAdagradV2 ResourceApplyFtrl",
+    kind="update")
 register(
     "RandomUniform RandomStandardNormal TruncatedNormal StatelessRandomUniformV2 "
     "StatelessRandomNormalV2 StatelessTruncatedNormalV2", kind="random")

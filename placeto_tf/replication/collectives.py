@@ -123,11 +123,10 @@ class Collectives:
         if collective.positions:
           parts = [writer.offset(f"{name}/part_{q}", part, q, *collective.positions, dtype, anchor)
                    for q, part in enumerate(parts)]
-        writer.concat(
-            name if factor is None else f"{name}/rows", f"{name}/axis", parts, dtype,
-            collective.axis, anchor)
+        rows = writer.concat(
+            name if factor is None else f"{name}/rows", parts, dtype, collective.axis, anchor)
         if factor is not None:
-          writer.scale(name, f"{name}/rows", factor, dtype, anchor)
+          writer.scale(name, rows, factor, dtype, anchor)
       else:
         if collective.how == "sum" and self._micro_batches > 1:
           parts = self._running_sums(name, parts, dtype)
@@ -190,7 +189,7 @@ class Collectives:
       means = of_replicas[r % len(of_replicas)]
       mean = means[0]
       if len(means) > 1:
-        mean = writer.concat(f"{own}/whole", f"{own}/whole/axis", means, dtype)
+        mean = writer.concat(f"{own}/whole", means, dtype)
       # Back to the shapes of the tensors, in their order.
       for i, piece in enumerate(writer.split_up(own, mean, sizes, dtype)):
         if len(shapes[i]) == 1:

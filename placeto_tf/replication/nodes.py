@@ -91,13 +91,12 @@ class NodeWriter:
     return name
 
   def concat(
-      self, name: str, axis_name: str, parts: Sequence[str], dtype: int, axis: int = 0,
+      self, name: str, parts: Sequence[str], dtype: int, axis: int = 0,
       anchor: Optional[str] = None) -> str:
     """Adds a concatenation of parts.
 
     Args:
       name: name of the new node.
-      axis_name: name of the constant with the axis.
       parts: names of tensors.
       dtype: number of the DataType.
       axis: the axis.
@@ -106,9 +105,8 @@ class NodeWriter:
     Returns:
       The name of the result.
     """
-    node = self.new(
-        name, "ConcatV2", [*parts, self.constant(axis_name, axis, anchor=anchor)], T=dtype,
-        Tidx=INT32)
+    along = self.constant(f"{name}/axis", axis, anchor=anchor)
+    node = self.new(name, "ConcatV2", [*parts, along], T=dtype, Tidx=INT32)
     node.attr["N"].i = len(parts)
     return name
 
@@ -164,7 +162,7 @@ class NodeWriter:
     flat = [text if len(shape) == 1 else self.reshape(
         f"{name}/flat_{i}", text, [math.prod(shape)], dtype)
             for i, (text, shape) in enumerate(zip(tensors, shapes))]
-    return flat[0] if len(flat) == 1 else self.concat(name, f"{name}/axis", flat, dtype)
+    return flat[0] if len(flat) == 1 else self.concat(name, flat, dtype)
 
   def reshape(self, name: str, tensor: str, shape: Sequence[int], dtype: int) -> str:
     """Adds a Reshape.

@@ -228,12 +228,10 @@ class _Partitioner:
           self._need(op)
       self._awaited.clear()
 
-  def _need(self, op: int) -> None:
-    """Marks an op that depends on the batch as shared or as a copy."""
-    self._mark(op, op in self._propagated.once)
-
-  def _mark(self, op: int, shared: bool) -> None:
-    """Marks an op; raises GraphError if the replicas cannot compute the op's effect."""
+  def _need(self, op: int, shared: bool = False) -> None:
+    """Marks an op that depends on the batch as shared or as a copy; GraphError if neither can be.
+    """
+    shared |= op in self._propagated.once
     marked = self._shared if shared else self._copies
     if op not in marked:
       if op in self._propagated.refused:
@@ -265,7 +263,7 @@ class _Partitioner:
     # A linear op can follow the sum, and then exists once.
     if op in self._propagated.once or self._is_linear_in_one(op) and isinstance(
         self._propagated.spec(tensor), (Partial, LocalStatistic)):
-      self._mark(op, True)
+      self._need(op, shared=True)
     else:
       self._combine(tensor, self.how(tensor, consumer))
 

@@ -34,7 +34,7 @@ _MOVES = ("ConcatV2", "SplitV", "Split")
 # Fields of `OpWork` with a number for each op, and their types.
 _OF_OPS = {
     "flops": float, "moved_bytes": float, "temporary_bytes": float, "persistent_bytes": float,
-    "launches": bool, "launches_on_gpu": bool, "product_types": np.int32, "windows": np.int32}
+    "launches": bool, "launches_on_gpu": np.int32, "product_types": np.int32, "windows": np.int32}
 
 
 def replicated_costs(
@@ -80,9 +80,11 @@ def replicated_work(replicated: ReplicatedGraph) -> OpWork:
   executions, output_bytes = graph.executions.astype(float), np.zeros(graph.num_outputs)
   widths = np.diff(graph.output_offsets)
   works = [(replicated.original, origin, work := work_of(replicated.original))]
-  if replicated.whole is not None:
-    works.append((
-        replicated.whole.graph, replicated.whole_of_op, _at_global_batch(replicated)))
+  whole = replicated.whole
+  if whole is not None:
+    # A graph whose shapes were rewritten for the larger batch exists only as its nodes.
+    works.append((whole.graph, replicated.whole_of_op, count_work(
+        whole.graph, resized(whole, whole.changed)) if whole.changed else work_of(whole.graph)))
   # First all ops as in a replica, then ops on global values as at the global batch.
   for source, source_of_op, counted in works:
     ops = np.flatnonzero(source_of_op >= 0)
@@ -130,21 +132,13 @@ def replicated_work(replicated: ReplicatedGraph) -> OpWork:
       output_bytes[offset] = written / max(1, int(widths[op]))
     if graph.op_types[op] == "Reshape":  # moves nothing
       continue
-    fields["launches"][op] = fields["launches_on_gpu"][op] = True
+    fields["launches"][op] = fields["launches_on_gpu"][op] = 1
     fields["moved_bytes"][op] = max(total + written, _SCALAR_BYTES)
     if graph.op_types[op] not in _MOVES:
       # One flop for each float32 number of the result; of k summands k - 1.
       fields["flops"][op] = (total - written if graph.op_types[op] == "AddN" else written) / 4
   return dataclasses.replace(
       work, **fields, output_bytes=output_bytes, executions=executions)
-
-
-def _at_global_batch(replicated: ReplicatedGraph) -> OpWork:
-  """Returns the work of the graph at the global batch."""
-  whole = replicated.whole
-  # A graph whose shapes were rewritten for the larger batch exists only as its nodes.
-  return count_work(whole.graph, resized(whole, whole.changed)) if whole.changed else (
-      work_of(whole.graph))
 
 
 def _constant(graph: ComputationGraph, name: str) -> np.ndarray:

@@ -143,8 +143,8 @@ def replicate(
     fetched += outputs_of_fetched_ops(flow, found, run)
   partition = partition_ops(flow, found, fetched, run)
   mirrors = find_mirrors(flow, found, partition, single, mirrored)
-  written = rewriting.rewrite(Plan(
-      flow, found, partition, mirrors, scaling, frozenset(fetched), run, micro_batches))
+  written = rewriting.Writer(Plan(
+      flow, found, partition, mirrors, scaling, frozenset(fetched), run, micro_batches)).run()
   try:
     if grown and not live and source.format != "concrete_function":
       check_shapes(written.graph_def)

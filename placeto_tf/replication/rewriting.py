@@ -60,11 +60,6 @@ class Rewritten:
   owned: FrozenSet[str]
 
 
-def rewrite(plan: Plan) -> Rewritten:
-  """Writes the replicas; see `replicate`."""
-  return Writer(plan).run()
-
-
 class Writer:
   """Writes the replicas of a plan."""
 
@@ -76,8 +71,8 @@ class Writer:
     # Versions and functions are those of the source.
     source = flow.graph.origin.graph_def
     self._writer = NodeWriter(type(source)())
-    self._result.versions.CopyFrom(source.versions)
-    self._result.library.CopyFrom(source.library)
+    self._writer.graph_def.versions.CopyFrom(source.versions)
+    self._writer.graph_def.library.CopyFrom(source.library)
     self._op_names = flow.graph.op_names
     self._ends = {self._op_names[op] for op in (*plan.run, *(op for op, _ in plan.fetched))}
     self._names = Names(plan)
@@ -85,12 +80,8 @@ class Writer:
     self._fixed: Dict[Tuple[str, exponents.Fix], str] = {}  # (tensor, fix) -> result
     self._split: Set[int] = set()  # fed ops whose feed is divided
 
-  @property
-  def _result(self) -> GraphDef:
-    return self._writer.graph_def
-
   def run(self) -> Rewritten:
-    """Writes all nodes; see `rewrite`."""
+    """Writes all nodes."""
     flow, partition = self._flow, self._partition
     # Frames of the loops that each replica runs for itself.
     frames = {flow.frames[op].encode() for op in partition.copies if self._own_frame(op)}
@@ -111,10 +102,10 @@ class Writer:
             self._rename(own, r, (*_NAMES_IN_STEP, *_NAMES_BEYOND))
       # All-reduces of the op's tensors follow directly.
       self._collectives.write(op)
-    self._result.node.extend(self._collectives.packs.graph_def.node)
+    self._writer.graph_def.node.extend(self._collectives.packs.graph_def.node)
     self._keep_fetched_names()
     return Rewritten(
-        self._result, self._writer.replica_of, self._writer.original_of,
+        self._writer.graph_def, self._writer.replica_of, self._writer.original_of,
         frozenset(f"{self._op_names[op]}:0" for op in self._split), self._collectives.own(),
         frozenset(self._op_names[op] for op in self._propagated.owned))
 

@@ -30,7 +30,7 @@ from placeto_tf.graphs.sliced_variables import sliced_variable
 from placeto_tf.graphs.tensor_names import data_inputs, op_of, parse
 from placeto_tf.graphs.variable_defs import variable_defs
 from placeto_tf.replication import exponents, rewriting
-from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow
+from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow, closure
 from placeto_tf.replication.mirroring import Plan, find_mirrors
 from placeto_tf.replication.nodes import tensor_name
 from placeto_tf.replication.op_partition import partition_ops
@@ -38,14 +38,7 @@ from placeto_tf.replication.propagation import Propagated
 from placeto_tf.replication.reloading import frozen, reloaded
 from placeto_tf.replication.replicated_graph import Slice
 from placeto_tf.replication.specs import REPLICATED, Dimensions, Sharded, Spec
-from placeto_tf.replication.table_columns import (
-  COLUMNS,
-  MEASURES,
-  SHAPE,
-  Columns,
-  readers_of,
-  tables,
-)
+from placeto_tf.replication.table_columns import COLUMNS, MEASURES, SHAPE, Columns, tables
 
 _DIVIDE = "divide"  # fix of a shape: its last entry becomes the columns of a slice
 _READS = ("ReadVariableOp", "ResourceGather")
@@ -182,7 +175,7 @@ class _Slicing:
 
 def _specs(flow: Dataflow, region: Columns, variables: Set[int], count: int) -> Propagated:
   """Returns the specs of all ops that depend on the region, as of replicas."""
-  copied = readers_of(flow, region)
+  copied = closure(set(region.ops), flow.consumers)
   specs: Dict[int, List[Spec]] = {}
   fixes: Dict[Tuple[int, int], exponents.Fix] = {}
   for op in copied:
@@ -288,8 +281,7 @@ class _SliceWriter(rewriting.Writer):
           (tensor_name(self._names.in_replica(op_of(text), r), 0),) if not i else
           self._input_outside(frozenset(), 0, text)))
       parts.append(part.name)
-    self._writer.concat(
-        node.name, f"{self._names.all_gather}/{node.name}/axis", parts, node.attr["dtype"].type, -1)
+    self._writer.concat(node.name, parts, node.attr["dtype"].type, -1)
 
   def _input_outside(self, handles: FrozenSet[str], r: int, text: str) -> Sequence[str]:
     name = op_of(text)

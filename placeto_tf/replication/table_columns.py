@@ -18,7 +18,7 @@ from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.axis_rules import REDUCTIONS
-from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
+from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.specs import Partial
 
 # Roles of an input: it holds columns in its last axis; all slices read it as it is; it is a shape
@@ -248,8 +248,3 @@ def _by_depth(
       if other not in seen:
         seen.add(other)
         heapq.heappush(heap, (sign * int(depths[other]), other))
-
-
-def readers_of(flow: Dataflow, region: Columns) -> Set[int]:
-  """Returns the ops that depend on a region, the region included."""
-  return closure(set(region.ops), flow.consumers)

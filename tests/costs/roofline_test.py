@@ -91,11 +91,11 @@ def test_counts_that_overflow_at_every_scale_are_an_error(load):
     "Const", "Identity", "Reshape", "NoOp", "VarHandleOp", "ReadVariableOp", "Shape", "Squeeze",
     "Switch", "Merge", "Enter", "NextIteration", "Placeholder", "TensorListPushBack"])
 def test_what_passes_a_tensor_on_launches_nothing(op):
-  assert not rule_of(op).kernel
+  assert not rule_of(op).kernels
 
 
 @pytest.mark.parametrize("op", [
     "MatMul", "Conv2D", "ResourceApplyMomentum", "AssignAddVariableOp", "ZerosLike", "ConcatV2",
     "Transpose", "MadeUpOp"])
 def test_what_computes_or_copies_launches_a_kernel(op):
-  assert rule_of(op).kernel
+  assert rule_of(op).kernels
