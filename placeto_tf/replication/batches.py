@@ -12,18 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import (
-  Any,
-  Callable,
-  Dict,
-  FrozenSet,
-  Hashable,
-  Iterable,
-  Iterator,
-  Mapping,
-  Optional,
-  Tuple,
-)
+from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, Mapping, Optional, Tuple
 
 from placeto_tf import zoo
 from placeto_tf.clusters.cluster import Cluster
@@ -79,7 +68,7 @@ class ReplicaSource:
     self.free_batch = (
         part is not None or self._spec is not None or unknown_batch(self.graph))
     self._parts: Dict[int, ComputationGraph] = {}
-    self._made: Dict[Hashable, ReplicatedGraph] = {}
+    self._made: Dict[Any, ReplicatedGraph] = {}
 
   def replicas(
       self, count: int, mirrored: bool = False, cluster: Optional[Cluster] = None,

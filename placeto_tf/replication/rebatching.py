@@ -30,14 +30,7 @@ from placeto_tf.graphs.shapes import ITERATORS, PLACEHOLDERS, write_shape
 from placeto_tf.on_use import GraphDef, NodeDef, tf
 from placeto_tf.ops import QUOTIENTS, rule_of
 from placeto_tf.replication import op_roles
-from placeto_tf.replication.dataflow import (
-  Dataflow,
-  Shape,
-  Tensor,
-  analyse_dataflow,
-  closure,
-  known_dims,
-)
+from placeto_tf.replication.dataflow import Dataflow, Shape, Tensor, analyse_dataflow, closure
 from placeto_tf.replication.reloading import check_shapes, frozen, reloaded
 from placeto_tf.replication.scaling import Scaling
 
@@ -140,9 +133,9 @@ class Rebatching:
     if axis is None or now is None or given is None or shape is None or None in (*given, *shape):
       return True
     # [before, outer * b, ...] -> [before * outer, b, ...]: elements before the examples stay there.
-    before = math.prod(known_dims(given)[:axis])
-    most = before * known_dims(given)[axis] // self._batch
-    return before <= math.prod(known_dims(shape)[:now]) <= most
+    before = math.prod(given[:axis])  # type: ignore[arg-type]
+    most = before * given[axis] // self._batch  # type: ignore[operator]
+    return before <= math.prod(shape[:now]) <= most  # type: ignore[arg-type]
 
   def _make(self, op: int) -> List[tf.Tensor]:
     flow, op_type = self._flow, self._flow.types[op]
