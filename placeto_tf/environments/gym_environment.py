@@ -48,7 +48,7 @@ from placeto_tf.search.starts import reference_placers
 
 NAME = "placeto_tf/Placement-v0"
 # Single moves, which are not gathered.
-ROUNDS = Schedule(rounds=(300, 300, 300), long_levels=(), long_shares=(), several=0)
+ROUNDS = Schedule(rounds=(300, 300, 300), several=0)
 STARTS = ("best", "random")
 
 Observation = Dict[str, Any]

@@ -25,11 +25,10 @@ import numpy as np
 
 from placeto_tf.encoding.placed_groups import PlacedGroups, group_counts
 from placeto_tf.environments.compiled_moves import BLOCK_OVER, NONE_LEFT, TAKEN, try_moves
-from placeto_tf.environments.schedule import LONG_EVALUATIONS, LONG_OF_PLENTY, Schedule
+from placeto_tf.environments.schedule import Schedule
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.compiled_evaluation import CompiledEvaluations
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.search.annealing import PLENTY
 
 MOST_GROUPS = 256  # the most groups that are offered at once; each time another random sample
 RELIEF = np.float32(20.0)  # scores of policies are between -10 and 10; this comes before all
@@ -49,8 +48,6 @@ class MoveProcess(PlacedGroups):
     gathering: whether the next moves are gathered, and simulated together later.
     most: the most moves that are gathered.
     over: whether the process is over.
-    plenty: whether enough evaluations are left to anneal separately from the start, and then to
-      improve the better of both results by another long round (docs/results/placeto.md).
   """
 
   def __init__(
@@ -71,15 +68,14 @@ class MoveProcess(PlacedGroups):
     self._rng = rng or np.random.default_rng(0)
     self._most_groups = most_groups
     # The finest level of all decides the size of the supernodes.
-    short = schedule.levels if schedule.rounds else ()
-    super().__init__(problem, placement, max(group_counts(problem, short + schedule.long_levels)))
+    super().__init__(problem, placement, max(group_counts(problem, schedule.levels)))
     self._began = problem.search_log.evaluations
-    self.over = self.plenty = self.gathering = False
+    self.over = self.gathering = False
     self._fresh, self._stands, self._passed = True, False, False
     self.open: np.ndarray  # [M, D] bool
     self._relief: np.ndarray  # [M, D] float32, as _noise
     self._noise: np.ndarray
-    self.most, self._temperature = schedule.most, 0.0
+    self.most = schedule.most
     self._failures = np.zeros(self.tables.allowed.shape, np.float32)
     self._offer(self.tables.movable[:0])  # nothing, should there be no level
     self._states = self._play(budget or Budget())
@@ -159,19 +155,12 @@ class MoveProcess(PlacedGroups):
     return falls
 
   def preferences(self) -> np.ndarray:
-    """Returns [M, D] float32, what the process adds to scores; in a long round each time new noise.
+    """Returns [M, D] float32, what the process adds to scores.
 
     While the placement does not fit, moves that take away bytes over the limits come before all
     other moves. Moves that failed on this level come later.
     """
-    found = self._relief + self._noise - self._schedule.forget * self._failures[self.some]
-    return found + self._sampled(found.shape)
-
-  def _sampled(self, shape: Tuple[int, ...]) -> np.ndarray:
-    """Returns Gumbel noise, which samples from the softmax of scores at the temperature."""
-    if self._temperature == 0 or self.gathering:
-      return np.zeros(shape, np.float32)
-    return (self._temperature * self._rng.gumbel(size=shape)).astype(np.float32)
+    return self._relief + self._noise - self._schedule.forget * self._failures[self.some]
 
   # The whole process compiled.
 
@@ -191,13 +180,12 @@ class MoveProcess(PlacedGroups):
       else:
         some, scores = self.some, self.scores(score)
         while self.some is some and not self.over:
-          sampled = np.where(self.open, scores + self._sampled(scores.shape), -np.inf)
-          self.step(*divmod(int(sampled.argmax()), scores.shape[1]))
+          left = np.where(self.open, scores, -np.inf)
+          self.step(*divmod(int(left.argmax()), scores.shape[1]))
 
   def scores(self, score: Callable[[MoveProcess], np.ndarray]) -> np.ndarray:
-    """Returns [M, D] float32 scores and preferences, without noise; -inf for moves not open."""
-    found = score(self) + self._relief + self._noise
-    found = found - self._schedule.forget * self._failures[self.some]
+    """Returns [M, D] float32 sums of scores and preferences; -inf for moves that are not open."""
+    found = score(self) + self.preferences()
     found[~self.open] = -np.inf
     return found
 
@@ -226,7 +214,7 @@ class MoveProcess(PlacedGroups):
         while more and end == BLOCK_OVER:
           group, device, now_us, end = try_moves(
               scores, self.some, self.tables.op_groups, self.groups, self._failures, self._untried,
-              self.objective_us, float(self._temperature), self._rng, evaluator)
+              self.objective_us, evaluator)
           if end == TAKEN:
             before_us, self.groups[group] = self.objective_us, device
             # Copies: the evaluator's rows are overwritten by the next evaluation.
@@ -244,8 +232,8 @@ class MoveProcess(PlacedGroups):
 
   def _play(self, budget: Budget) -> Iterator[None]:
     """Goes through all levels, and waits wherever a move is to be chosen."""
-    for limit, temperature in self._levels(budget):
-      self._limit, self._temperature = limit, temperature
+    for limit in self._levels(budget):
+      self._limit = limit
       # [G, D] counts of failures on this level; moves not tried since the placement changed.
       self._failures = np.zeros(self.tables.allowed.shape, np.float32)
       self._untried = self.tables.allowed.copy()
@@ -286,37 +274,22 @@ class MoveProcess(PlacedGroups):
       self.most = (min(2 * self.most, _MOST_AT_ONCE) if self.objective_us < before_us
                    else len(self._gathered) // 3)
 
-  def _levels(self, budget: Budget) -> Iterator[Tuple[Budget, float]]:
-    """Enters all levels of all rounds, as far as the budget allows; their budget, temperature."""
+  def _levels(self, budget: Budget) -> Iterator[Budget]:
+    """Enters all levels of all rounds, as far as the budget allows; the budget of each."""
     search_log, schedule = self.problem.search_log, self._schedule
-    began = search_log.evaluations, search_log.seconds
     for number, evaluations in enumerate(schedule.rounds):
       if self._exhausted(budget):
         return
+      self.renew()
+      part = budget.at_most(search_log, evaluations)
       # The first round keeps the given levels; later ones shift all levels together.
       factor = 2 ** self._rng.uniform(-schedule.vary, schedule.vary) if number else 1.0
-      levels = [(factor * level, 1.0) for level in schedule.levels]
-      for each in self._round(levels, budget.at_most(search_log, evaluations)):
-        yield each, 0.0
-    # If only time is limited, the rate so far gives an estimate of the evaluations that are left.
-    self.plenty = search_log.expected_evaluations(budget, *began) >= PLENTY
-    budget = budget.share(search_log, schedule.long_share)
-    if schedule.rounds:
-      budget = budget.at_most(search_log, LONG_OF_PLENTY if self.plenty else LONG_EVALUATIONS)
-    if schedule.long_levels and not self._exhausted(budget):
-      for each in self._round(list(zip(schedule.long_levels, schedule.long_shares)), budget):
-        yield each, schedule.temperature  # only long rounds have one
-
-  def _round(self, levels: List[Tuple[float, float]], budget: Budget) -> Iterator[Budget]:
-    """Enters all levels of a round, (number of groups over the problem's, share of the budget)."""
-    self.renew()
-    for i, (factor, share) in enumerate(levels):
-      if self._exhausted(budget):
-        return
-      self.regroup(group_counts(self.problem, (factor,))[0])
-      # A level's share is relative to the remaining levels, which get its unused evaluations.
-      left = sum(later for _, later in levels[i:])
-      yield budget.share(self.problem.search_log, share / left)
+      for i, level in enumerate(schedule.levels):
+        if self._exhausted(part):
+          break
+        self.regroup(group_counts(self.problem, (factor * level,))[0])
+        # A level's share is relative to the remaining levels, which get its unused evaluations.
+        yield part.share(search_log, 1 / (len(schedule.levels) - i))
 
   def _go_on(self) -> None:
     """Goes on to the next state in which a move is to be chosen, or to the end."""

@@ -6,7 +6,6 @@ found, and its methods can be run, evaluated and shown.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from typing import Optional, Sequence, Tuple
 
@@ -79,19 +78,15 @@ def references() -> Tuple[Method, ...]:
   return tuple(method for method in methods() if method.kind.reference)
 
 
-def policy_of_auto() -> Optional[Method]:
-  """Returns the policy that `auto` runs, with its settings there; None if there is no policy."""
-  for method in methods():
-    if method.in_auto is not None:
-      return dataclasses.replace(method, load=method.in_auto)
-  return None
+def search_of_auto(learned: bool = True) -> Method:
+  """Returns the policy that `auto` runs; without one, or if not `learned`, annealing."""
+  return next((method for method in methods() if learned and method.in_auto), find("annealing"))
 
 
 def parts_of_auto(*, learned: bool = True) -> Tuple[Method, ...]:
-  """Returns the methods that `auto` runs, in order."""
-  # In the order in which `auto` runs them.
-  policy = policy_of_auto() if learned else None
-  return (*references(), *constructions(), *([policy] if policy else []), find("annealing"))
+  """Returns the methods that `auto` runs, in order; a policy takes turns with annealing."""
+  parts = (*references(), *constructions(), search_of_auto(learned), find("annealing"))
+  return tuple(dict.fromkeys(parts))
 
 
 def constructions() -> Tuple[Method, ...]:

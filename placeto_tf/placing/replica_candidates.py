@@ -8,8 +8,8 @@ A candidate is a number of replicas, with shared or with mirrored variables.
    (`symmetric`); a graph without replicas runs `auto`. A candidate goes on if another gain like its
    last one would make it the best, with an equal share of a quarter of the rest.
 3. The rest of the budget goes to the best candidate, and to the second if its step time is at most
-   3 % longer. They run the policy of `auto` and annealing, each from the best placement so far. If
-   no placement fits in memory yet, only the candidate that lacks the least memory continues.
+   3 % longer. They run the policy of `auto` from the best placement so far. If no placement fits in
+   memory yet, only the candidate that lacks the least memory continues.
 
 Candidates are compared by their step time per example, because batches can differ. A pipeline is
 tried if its estimated step time is below the best step time so far, and if its number of
@@ -46,7 +46,6 @@ CLOSE = 1.03
 # Most replicas of a pipeline in all. Kernels of smaller micro-batches would not fill a GPU, which
 # the cost models do not know.
 _REPLICAS = (8, 4)
-POLICY_SHARE = 0.4  # share of a candidate's remaining time, before annealing
 
 
 @dataclasses.dataclass(eq=False)
@@ -151,14 +150,9 @@ def search_replicas(
         run(problem, method, part(candidate, 1.0))
 
   def finish(problem: PlacementProblem, rest: Budget) -> None:
-    """Runs the policy and annealing on one of the best candidates (stage 3)."""
-    log, policy = problem.search_log, registry.policy_of_auto()
-    # The policy runs only if annealing has time to begin after it.
-    parts = [(policy, POLICY_SHARE)] if policy and time_for_a_search(
-        problem, rest.share(log, 1 - POLICY_SHARE)) else []
-    for method, share in [*parts, (registry.find("annealing"), 1.0)]:
-      if not log.exhausted(rest) and time_for_a_search(problem, rest):
-        run(problem, method, rest.share(log, share))
+    """Runs the policy on one of the best candidates (stage 3)."""
+    if not problem.search_log.exhausted(rest) and time_for_a_search(problem, rest):
+      run(problem, registry.search_of_auto(), rest)
 
   try:
     # 1. Starts; then pipelines, lower bounds, and shared against mirrored variables.

@@ -114,8 +114,7 @@ class Method:
     title: name in the comparison table; by default `name`.
     rank: order among methods of its kind.
     weights: the weights that the method takes, if any.
-    in_auto: for policies that are part of `auto`: returns the `Run` for `auto`, which leaves
-      annealing to `auto`.
+    in_auto: whether `auto` runs this policy.
     repeats: whether several runs of this search with different seeds find more than one run.
     control_of: the methods for which this is the control: their procedure without learned weights.
       Lists leave controls out; `evaluate.py --controls` runs the controls of its methods.
@@ -128,7 +127,7 @@ class Method:
   title: str = ""
   rank: float = 100.0
   weights: Optional[Weights] = None
-  in_auto: Optional[Loader] = None
+  in_auto: bool = False
   start_rank: Optional[float] = None
   repeats: bool = False
   control_of: Tuple[str, ...] = ()

@@ -150,26 +150,6 @@ class SearchLog:
     # Limits count all evaluations of the log, of any method.
     return max(0, budget.max_evaluations - self.evaluations)
 
-  def expected_evaluations(self, budget: Budget, evaluations: int, seconds: float) -> float:
-    """Estimates the number of further evaluations that the budget allows.
-
-    Args:
-      budget: of the whole search.
-      evaluations, seconds: counts of the log at an earlier time; the rate since then is assumed for
-        the remaining time.
-
-    Returns:
-      The number, by the nearer of both limits; infinite without a limit.
-    """
-    found = math.inf
-    if budget.max_evaluations is not None:
-      found = max(0, budget.max_evaluations - self.evaluations)
-    if budget.max_seconds is not None:
-      # Evaluations per second since the stretch began.
-      rate = (self.evaluations - evaluations) / max(1e-9, self.seconds - seconds)
-      found = min(found, rate * max(0.0, budget.max_seconds - self.seconds))
-    return found
-
   def progress(self, budget: Budget, evaluations: int, seconds: float) -> List[float]:
     """Returns the progress of a search within its budget.
 

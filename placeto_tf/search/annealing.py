@@ -36,9 +36,6 @@ DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 # A level ends early after this many moves in a row, per supernode and in all, that changed nothing.
 STALL, STALL_AT_LEAST = 10, 100
 HOTTEST = 0.05  # the highest temperature of any round, as a fraction of the step time
-# With so many evaluations it pays to anneal from a simple start, not a policy's placement
-# (docs/results/placeto.md).
-PLENTY = 6000
 
 
 @dataclasses.dataclass(frozen=True)

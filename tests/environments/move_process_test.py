@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from placeto_tf.encoding.pair_features import NAMES
-from placeto_tf.environments import made_problems, move_process
+from placeto_tf.environments import made_problems
 from placeto_tf.environments.move_process import MoveProcess
 from placeto_tf.environments.schedule import Schedule
 from placeto_tf.errors import PlacementError
@@ -17,7 +17,7 @@ from placeto_tf.policies.placeto.scorer import ScorerWeights
 from placeto_tf.problem.budget import Budget
 from random_problem import random_problem
 
-SINGLE = Schedule(rounds=(210,), vary=0.0, long_levels=(), long_shares=(), several=0)
+SINGLE = Schedule(rounds=(210,), vary=0.0, several=0)
 
 
 def balancer():
@@ -43,7 +43,7 @@ def open_moves(run):
   return [tuple(each) for each in np.argwhere(run.open).tolist()]
 
 
-def step_by_step(run, score, temperature):
+def step_by_step(run, score):
   """Makes the moves of `MoveProcess.run` one by one, in plain Python."""
   while not run.over:
     scores = run.scores(score)
@@ -61,23 +61,19 @@ def step_by_step(run, score, temperature):
       continue
     some = run.some
     while run.some is some and not run.over:
-      sampled = np.where(run.open, scores, -np.inf)
-      if run._temperature:
-        sampled = sampled + (
-            temperature * run._rng.gumbel(size=scores.shape)).astype(np.float32)
-      run.step(*divmod(int(sampled.argmax()), scores.shape[1]))
+      left = np.where(run.open, scores, -np.inf)
+      run.step(*divmod(int(left.argmax()), scores.shape[1]))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_compiled_moves_are_those_of_single_steps(seed, monkeypatch):
+def test_compiled_moves_are_those_of_single_steps(seed):
   found = []
-  monkeypatch.setattr(move_process, "LONG_EVALUATIONS", 300)
   for compiled in (True, False):
     problem = random_problem(num_ops=200, num_groups=24, devices=f"k80:{2 + seed % 3}", seed=seed)
     run = MoveProcess(
-        problem, start_of(problem), Schedule(rounds=(20, 30)), budget=Budget(max_evaluations=320),
+        problem, start_of(problem), Schedule(rounds=(20, 30, 270)), budget=Budget(320),
         rng=np.random.default_rng(seed), most_groups=16 if seed % 2 else 256)
-    run.run(balancer().of_process) if compiled else step_by_step(run, balancer().of_process, 0.01)
+    run.run(balancer().of_process) if compiled else step_by_step(run, balancer().of_process)
     found.append((run.placement.tolist(), [each[::2] for each in problem.search_log.history],
                   problem.search_log.evaluations, run._rng.bit_generator.state))
   assert found[0] == found[1]
@@ -157,7 +153,7 @@ def test_where_nothing_can_move_it_is_over_and_has_evaluated_its_start_alone():
 
 
 @pytest.mark.parametrize("wrong", [
-    {"levels": ()}, {"levels": (0.0,)}, {"long_levels": (1.0,)}, {"vary": -1.0}])
+    {"levels": ()}, {"levels": (0.0,)}, {"rounds": ()}, {"vary": -1.0}])
 def test_a_schedule_without_a_meaning_is_refused(wrong):
   with pytest.raises(PlacementError, match="expected|at least"):
     Schedule(**wrong)
@@ -187,42 +183,37 @@ def test_the_budget_is_kept_and_the_result_never_worse_than_the_start(evaluation
   assert problem.evaluate_ops(found).objective_us[0] <= start_us
 
 
-@pytest.mark.parametrize("evaluations, plenty", [(3000, False), (7000, True)])
-def test_where_there_is_plenty_it_anneals_from_the_start_and_goes_on_from_the_better(
-    monkeypatch, evaluations, plenty):
-  problem, begun, processes = random_problem(), [], []
-  start = problem.allowed_ops.argmax(axis=1).astype(np.int32)
+def test_turns_of_moves_and_annealing_begin_from_the_best_and_go_to_who_gained_more(monkeypatch):
+  problem, turns = random_problem(num_ops=300, num_groups=40), []
 
-  def anneal(problem, budget, seed, start=None, runs=None):
-    begun.append((problem.search_log.evaluations, budget.max_evaluations, start))
-    return problem.search_log.best_known
+  def noted(name, run):
+    def turn(*args, **options):
+      before_us, used = problem.search_log.best_objective_us, problem.search_log.evaluations
+      run(*args, **options)
+      used = problem.search_log.evaluations - used
+      turns.append((name, used, math.log(before_us / problem.search_log.best_objective_us) / used))
+    return turn
 
-  class Rounds(MoveProcess):
-    def run(self, score):
-      processes.append((len(self._schedule.rounds), self.objective_us))
-      super().run(score)
-
-  monkeypatch.setattr(placers, "anneal", anneal)
-  monkeypatch.setattr(placers, "MoveProcess", Rounds)
-  search(problem, start, ScorerWeights.untrained(0), Budget(evaluations))
-  used, until, where = begun[0]
-  if not plenty:
-    assert where is None and until == evaluations and len(processes) == 1
-    return
-  (first, _), (last, last_us) = processes
-  assert first == 4 and last == 0
-  assert (where == start).all() and used <= 301 + move_process.LONG_OF_PLENTY
-  assert until == used + math.ceil(0.5 * (evaluations - used))
-  assert last_us <= problem.evaluate_ops(start[None]).objective_us[0]
-
-
-def test_without_limits_the_rounds_end(monkeypatch):
-  monkeypatch.setattr(move_process, "LONG_OF_PLENTY", 20)
-  problem = random_problem(num_ops=60, num_groups=6)
-  found = search(problem, start_of(problem), balancer(), Budget(),
-                 schedule=Schedule(rounds=(5, 5)), annealing=False)
-  assert problem.search_log.evaluations <= 1 + 5 + 5 + 20
+  monkeypatch.setattr(placers, "anneal", noted("annealing", placers.anneal))
+  monkeypatch.setattr(MoveProcess, "run", noted("moves", MoveProcess.run))
+  found = search(problem, start_of(problem), balancer(), Budget(1200))
+  assert problem.search_log.evaluations == 1200
   assert problem.evaluate_ops(found).objective_us[0] == problem.search_log.best_objective_us
+  assert [name for name, _, _ in turns[:2]] == ["moves", "annealing"]
+  assert {name for name, _, _ in turns[1:]} == {"moves", "annealing"}
+  last = {"annealing": math.inf, "moves": math.inf}
+  for (name, _, gain), (following, _, _) in zip(turns[1:], turns[2:]):
+    other = "moves" if name == "annealing" else "annealing"
+    last[name], last[other] = gain, 0.9 * last[other]
+    assert following == (name if gain > last[other] else other)
+  sizes = [used for _, used, _ in turns[1:-1]]
+  assert all(b > a for a, b in zip(sizes, sizes[1:]))
+
+
+def test_where_no_op_can_be_moved_the_search_ends():
+  problem = random_problem(devices="k80:1")
+  search(problem, start_of(problem), balancer(), Budget(max_seconds=1000))
+  assert problem.search_log.evaluations < 10
 
 
 def test_until_a_placement_fits_moves_that_relieve_full_devices_come_first():

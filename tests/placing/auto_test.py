@@ -16,7 +16,7 @@ def _auto(problem, budget, seed=0, *, policy=None, **options):
     run_auto(problem, budget, seed, learned=False, **options)
   else:
     with pytest.MonkeyPatch.context() as patch:
-      patch.setattr(registry, "policy_of_auto", lambda: policy)
+      patch.setattr(registry, "search_of_auto", lambda learned: policy)
       run_auto(problem, budget, seed, **options)
   return problem.search_log
 
@@ -62,22 +62,18 @@ def test_a_seed_gives_the_same_placement_and_contributions_again(make_problem, m
   assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("most, share", [(2000, auto.POLICY_SHARE), (200, 1.0)])
-def test_the_policy_and_annealing_get_their_shares(most, share, make_problem, make_cluster):
+def test_the_policy_gets_what_references_and_constructions_leave(make_problem, make_cluster):
   problem = _wide(make_problem, make_cluster)
   seen = []
 
   def policy(problem, budget, seed):
     seen.append((problem.search_log.evaluations, budget.max_evaluations))
-    problem.evaluate_ops(problem.search_log.best_placement)
     return problem.search_log.best_placement
 
-  log = _auto(problem, Budget(max_evaluations=most), policy=_policy(policy))
-  before, limit = seen[0]
-  assert limit - before == np.ceil((most - before) * share)
-  assert _rows(log)["policy"].evaluations == 1 and log.evaluations == most
-  assert _rows(log)["annealing"].evaluations == most - before - 1
-  assert _rows(log)["policy"].start_us == min(us for turn, _, us in log.history if turn <= before)
+  log = _auto(problem, Budget(max_evaluations=2000), policy=_policy(policy))
+  assert seen == [(log.evaluations, 2000)] and 7 < log.evaluations < 400
+  assert _rows(log)["policy"].evaluations == 0
+  assert _rows(log)["policy"].start_us == log.best_objective_us
 
 
 @pytest.mark.parametrize("evaluations", [20, 100])

@@ -71,8 +71,8 @@ def test_a_construction_and_a_policy_with_a_part_in_auto_run_there(add, graph):
       "Kind.CONSTRUCTION, unseeded(last_device), start_rank=0.5"))
   add("last_policy", example().replace('"last_device"', '"last_policy"').replace(
       "Kind.CONSTRUCTION, unseeded(last_device)",
-      "Kind.POLICY, unseeded(last_device), rank=0.5, in_auto=unseeded(last_device)"))
+      "Kind.POLICY, unseeded(last_device), rank=0.5, in_auto=True"))
   rows = place(graph, "k80:3", "auto_unlearned", max_evaluations=150, max_groups=30).baselines
   assert "last_device" in rows and "last_policy" not in rows
-  assert registry.policy_of_auto().name == "last_policy"
+  assert registry.search_of_auto().name == "last_policy"
   assert starts.start_methods()[0].name == "last_device"

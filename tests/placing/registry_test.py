@@ -16,7 +16,7 @@ def test_auto_and_the_references_are_listed_first():
 
 def test_auto_runs_references_constructions_the_policy_and_annealing():
   constructed = ["current", "single", "expert", "metis", "m_etf", "heft", "metis_groups"]
-  policy = registry.policy_of_auto().name
+  policy = registry.search_of_auto().name
   assert [method.name for method in registry.parts_of_auto()] == [
       *constructed, policy, "annealing"]
   assert [method.name for method in registry.parts_of_auto(learned=False)] == [

@@ -24,7 +24,7 @@ from random_problem import random_problem
 PLACETO = PlacetoTrainingConfig(
     graphs=("a", "b"), clusters=("k80:3",), iterations=5, checkpoint_every=2, watch_every=3,
     width=8, steps=3, batch=32, arms=64, capacity=1000, moves=4,
-    schedule=Schedule(rounds=(40,), levels=(0.5, 1.0), long_levels=(), long_shares=()))
+    schedule=Schedule(rounds=(40,), levels=(0.5, 1.0)))
 PUBLISHED = PublishedTrainingConfig(
     graphs=("a", "b"), max_groups=5, iterations=6, checkpoint_every=2, watch_every=3,
     placeto=PublishedConfig(

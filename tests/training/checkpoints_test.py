@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("eager_module")
 CONFIG = PlacetoTrainingConfig(
     graphs=("a",), clusters=("k80:3",), iterations=8, checkpoint_every=2, watch_every=8, width=8,
     steps=2, batch=8, arms=32, capacity=64,
-    schedule=Schedule(rounds=(16,), levels=(0.5,), long_levels=(), long_shares=()))
+    schedule=Schedule(rounds=(16,), levels=(0.5,)))
 
 
 def trainer(root_dir):

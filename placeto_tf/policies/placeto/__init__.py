@@ -1,7 +1,8 @@
 """Placeto as methods: one policy for any graph and cluster.
 
   placeto                  simulates moves in the order of the gains that the trained network
-                           predicts, coarse to fine, at first several moves at once; then anneals
+                           predicts, coarse to fine, at first several moves at once; then in turns
+                           with annealing
   placeto_untrained        the same with initial weights from the seed, for comparison
   placeto_uniform          the same with moves sampled uniformly, for comparison
   placeto_paper            the published process, which learns on the graph at hand, from weights of
@@ -19,11 +20,10 @@ _FLAGS = "--policy=placeto --preset=paper"
 _PAPER = Weights("placeto_paper", WithoutWeights.LEARN, _LOAD, _FLAGS)
 
 METHODS = (
-    # `auto` anneals after the policy, so the policy does not.
     Method("placeto", Kind.POLICY, deferred(_PLACERS, "place"), title="Placeto", rank=1,
            repeats=True,
            weights=Weights("placeto", WithoutWeights.SHIPPED, deferred(_PLACERS, "trained")),
-           in_auto=deferred(_PLACERS, "place", annealing=False)),
+           in_auto=True),
     *(Method(name, Kind.POLICY, deferred(_PLACERS, "place_as_control", scored=scored), rank=rank,
              control_of=("placeto",))
       for rank, name, scored in ((2, "placeto_untrained", True), (3, "placeto_uniform", False))),

@@ -8,6 +8,7 @@ Dimensions: N ops.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Optional
 
 import numpy as np
@@ -20,16 +21,18 @@ from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.annealing import anneal
 
-_ANNEALING_SHARE = 0.5  # annealing's share of the remaining budget, if plenty is left
+_SCHEDULE = Schedule(rounds=(20, 40))  # of the moves before the first turn
+# Evaluations of the first turn, the growth of turns, and what a gain is worth a turn later.
+_FIRST_TURN, _GROWTH, _FADING = 40, 1.5, 0.9
 
 
 def place(
     problem: PlacementProblem, budget: Budget, seed: int = 0, *, weights: Optional[str] = None,
-    start: Optional[np.ndarray] = None, annealing: bool = True) -> np.ndarray:
-  """Places by trained weights, then by annealing.
+    start: Optional[np.ndarray] = None) -> np.ndarray:
+  """Places by trained weights, in turns with annealing.
 
   Args:
-    problem, budget, seed, annealing: see `search`.
+    problem, budget, seed: see `search`.
     weights: directory of the weights; by default the shipped weights.
     start: [N] placement to begin from; by default the best so far.
 
@@ -37,7 +40,7 @@ def place(
     The best placement found, [N].
   """
   start = problem.search_log.best_known if start is None else start
-  return search(problem, start, trained(weights), budget, seed, annealing=annealing)
+  return search(problem, start, trained(weights), budget, seed)
 
 
 def place_as_control(
@@ -75,50 +78,51 @@ def trained(directory: Optional[str]) -> ScorerWeights:
 
 
 def search(
-    problem: PlacementProblem,
-    start: np.ndarray,
-    weights: ScorerWeights,
-    budget: Budget,
-    seed: int = 0,
-    *,
-    schedule: Optional[Schedule] = None,
-    annealing: bool = True,
-) -> np.ndarray:
-  """Improves a placement within the budget.
+    problem: PlacementProblem, start: np.ndarray, weights: ScorerWeights, budget: Budget,
+    seed: int = 0) -> np.ndarray:
+  """Improves a placement by the moves with the best scores, in turns with annealing.
+
+  Where no single move gains, only worse placements lead to better ones: annealing makes them, and
+  the moves improve what it finds. Both begin from the best placement so far. The next turn is of
+  the one whose last turn gained more per evaluation; each turn is longer than the one before.
 
   Args:
     problem: evaluates; the result may be its best placement so far.
     start: [N] placement to begin from.
     weights: of a scorer of gains.
     budget: of the search.
-    seed: of the samples and of annealing.
-    schedule: of the move process.
-    annealing: whether annealing gets the rest of the budget that the scorer leaves. If plenty is
-      left, annealing begins from `start`, and the scorer continues from the better of both results.
+    seed: of all samples.
 
   Returns:
     The best placement found, [N], never worse than the start.
   """
-  # 1. The scorer's short rounds and a long one.
-  placement = np.asarray(start, dtype=np.int32)
-  schedule = schedule or Schedule()
+  log, rng = problem.search_log, np.random.default_rng(seed)
+  start = np.asarray(start, dtype=np.int32)
 
-  def run(placement: np.ndarray, schedule: Schedule) -> bool:
-    """Runs a process; returns whether plenty of evaluations are left."""
-    process = MoveProcess(
-        problem, placement, schedule, budget=budget, rng=np.random.default_rng(seed))
-    process.run(weights.of_process)
-    return process.plenty
+  def move(placement: np.ndarray, schedule: Schedule, part: Budget) -> None:
+    MoveProcess(problem, placement, schedule, budget=part, rng=rng).run(weights.of_process)
 
-  if not problem.search_log.exhausted(budget):
-    plenty = run(placement, schedule)
-    # 2. With plenty left: annealing from the start, a second long round from there.
-    if annealing and plenty and not problem.search_log.exhausted(budget):
-      found = anneal(
-          problem, budget.share(problem.search_log, _ANNEALING_SHARE), seed, start=placement)
-      if not problem.search_log.exhausted(budget):
-        run(found, dataclasses.replace(schedule, rounds=()))
-  # 3. The rest of the budget goes to annealing from the best placement so far.
-  if annealing and not problem.search_log.exhausted(budget):
-    return anneal(problem, budget, seed)
-  return best_so_far(problem, placement)
+  if not log.exhausted(budget):
+    move(start, _SCHEDULE, budget)
+  # [2] gains of moves and of annealing per evaluation, in their last turns.
+  gains, anneals, evaluations, used = [math.inf, math.inf], True, float(_FIRST_TURN), math.inf
+  # A turn of moves evaluates one placement even where no op can be moved.
+  while not log.exhausted(budget) and (used > 1 or max(gains) > 0):
+    before_us, began = log.best_objective_us, log.evaluations
+    part = budget.at_most(log, int(evaluations))
+    if anneals:
+      anneal(problem, part, int(rng.integers(2**31)))
+    else:
+      factor = 2 ** rng.uniform(-_SCHEDULE.vary, _SCHEDULE.vary)
+      move(log.best_known, dataclasses.replace(
+          _SCHEDULE, rounds=(int(evaluations),),
+          levels=tuple(factor * level for level in _SCHEDULE.levels)), part)
+    used = log.evaluations - began
+    # A step of ops that cost nothing takes no time, before and after.
+    gains[anneals] = log.best_objective_us and math.log(
+        before_us / log.best_objective_us) / max(1, used)
+    gains[not anneals] *= _FADING
+    if gains[anneals] <= gains[not anneals]:
+      anneals = not anneals
+    evaluations *= _GROWTH
+  return best_so_far(problem, start)

@@ -42,7 +42,6 @@ from placeto_tf.training.trainable import RunConfig, Trainable
 import tensorflow as tf  # isort: skip
 from tf_agents.trajectories import trajectory  # isort: skip
 
-SHORT_ROUNDS = Schedule(long_levels=(), long_shares=())
 _OTHER_START = 0.35  # share of episodes that do not begin at the best start
 
 
@@ -72,8 +71,7 @@ class PlacetoTrainingConfig(RunConfig):
   clusters: Tuple[str, ...] = ("k80:4", "random[1]")
   max_groups: Tuple[int, ...] = (128,)
   schedule: Schedule = Schedule(
-      rounds=(560, 560, 560), levels=(0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0), vary=0.5,
-      long_levels=(), long_shares=())
+      rounds=(560, 560, 560), levels=(0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0), vary=0.5)
   timing: str = SIMULATED
   workers: Tuple[str, ...] = ()
   moves: int = 20
@@ -196,7 +194,7 @@ class PlacetoTraining(Learner):
     """
     problem, starts = self.problems[number].problem, self.problems[number].starts
     # The search as users run it, but only its short rounds.
-    process = MoveProcess(problem, problem.grouping.expand(starts[0]), SHORT_ROUNDS)
+    process = MoveProcess(problem, problem.grouping.expand(starts[0]), Schedule())
     start_us = process.objective_us
     process.run(self.weights.of_process)
     return {"ratio": process.objective_us / start_us}

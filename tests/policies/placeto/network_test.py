@@ -18,7 +18,7 @@ from random_problem import random_problem
 
 CLUSTERS = ("k80:2", "k80:4", "v100:8", "p100:2+k80:2", "k80:1+v100:1", "a100:3", "p100:6",
             "k80:12", "v100:1+a100:2+k80:3", "h100:5")
-ROUND = Schedule(rounds=(140,), long_levels=(), long_shares=(), several=0)
+ROUND = Schedule(rounds=(140,), several=0)
 
 
 def in_a_batch(time_step):
