@@ -21,7 +21,7 @@ from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.annealing import anneal
 
-_SCHEDULE = Schedule(rounds=(20, 40))  # of the moves before the first turn
+_SCHEDULE = Schedule(rounds=(20, 40, 80))  # of the moves before the first turn
 # Evaluations of the first turn, the growth of turns, and what a gain is worth a turn later.
 _FIRST_TURN, _GROWTH, _FADING = 40, 1.5, 0.9
 
