@@ -21,9 +21,9 @@ from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.annealing import anneal
 
-_SCHEDULE = Schedule(rounds=(20, 40, 80))  # of the moves before the first turn
+_SCHEDULE = Schedule()  # of the moves before the first turn
 # Evaluations of the first turn, the growth of turns, and what a gain is worth a turn later.
-_FIRST_TURN, _GROWTH, _FADING = 40, 1.5, 0.9
+_FIRST_TURN, _GROWTH, _FADING = 40, 2.0, 0.5
 
 
 def place(
@@ -115,7 +115,7 @@ def search(
     else:
       factor = 2 ** rng.uniform(-_SCHEDULE.vary, _SCHEDULE.vary)
       move(log.best_known, dataclasses.replace(
-          _SCHEDULE, rounds=(int(evaluations),),
+          _SCHEDULE, rounds=(int(evaluations),), several=0,
           levels=tuple(factor * level for level in _SCHEDULE.levels)), part)
     used = log.evaluations - began
     # A step of ops that cost nothing takes no time, before and after.
