@@ -58,6 +58,8 @@ _OF_TWO_SHAPES = ("BroadcastGradientArgs", "Equal", "NotEqual", "Less")
 # Ops through which the keys of random ops pass.
 _PASS_KEYS = ("Identity", "StridedSlice", "Slice", "Reshape", "Cast", "Bitcast", "Unpack")
 _SHUFFLES = ("RandomShuffle", "RandomShuffleQueue")
+# Ops that may follow a look-up for the whole batch, so that sums of rows are sent, and no rows.
+_AFTER_LOOKUPS = ("Identity", "Reshape", "Sum", "Mean", "Max", "Min")
 _MAX_ROUNDS = 4
 _MAX_PASSES = 10  # nested loops settle in as many rounds as their depth, plus some
 
@@ -108,7 +110,7 @@ class Propagated:
 
 def propagate(
     flow: Dataflow, sparse: Sequence[SparseUpdate], scaling: Scaling,
-    own_statistics: AbstractSet[int] = frozenset()) -> Propagated:
+    own_statistics: AbstractSet[int] = frozenset(), lookups_once: bool = False) -> Propagated:
   """Follows the batch through the graph.
 
   Args:
@@ -116,6 +118,7 @@ def propagate(
     sparse: updates of some rows of variables.
     scaling: the parts of the graph that grow with the batch.
     own_statistics: ops whose results are statistics that are not combined over replicas.
+    lookups_once: whether rows of variables are looked up for all replicas at once.
 
   Returns:
     The ops and tensors that depend on the batch, with their specs.
@@ -130,7 +133,7 @@ def propagate(
     try:
       return _Propagation(
           flow, batch, frozenset(sources), random_ops, copied, sparse, scaling, own_statistics,
-          merged).run()
+          merged, lookups_once).run()
     except GlobalValueInLoop as needs:
       # The loop needs global values: it runs once for all replicas. Follow the batch again.
       merged |= _with_linked(flow, *needs.args)
@@ -206,10 +209,11 @@ class _Propagation:
   def __init__(
       self, flow: Dataflow, batch: int, sources: FrozenSet[int], random_ops: Set[int],
       copied: Set[int], sparse: Sequence[SparseUpdate], scaling: Scaling,
-      own_statistics: AbstractSet[int], merged: Set[str]):
+      own_statistics: AbstractSet[int], merged: Set[str], lookups_once: bool):
     self._flow, self._batch, self._scaling = flow, batch, scaling
     self._sources, self._random_ops, self._copied = sources, frozenset(random_ops), copied
     self._own_statistics, self._merged = own_statistics, merged
+    self._lookups_once = lookups_once
     self._values = {update.values: update.indices for update in sparse}
     # Indices of a gradient's rows -> the values that they belong to.
     self._indices: Dict[Tensor, List[Tensor]] = collections.defaultdict(list)
@@ -442,6 +446,8 @@ class _Propagation:
       return view.run_once() * width
     if not op_roles.may_be_copied(op_type):
       return self._globally(view, width)
+    if self._lookups_once and self._serves_all(view):
+      return self._globally(view, width)
     # The axis rule of the op type gives the axis of the examples in the result.
     self._take_own_rows(view)
     if any(isinstance(each, Sharded) for each in specs):
@@ -489,6 +495,21 @@ class _Propagation:
         for each in specs):
       return self._shaped(view, width)
     return self._of_partial(view, width)
+
+  def _serves_all(self, view: Inputs) -> bool:
+    """Returns whether an op looks up rows of a variable, or follows such an op, outside of loops.
+
+    The variable has one device: one look-up for the whole batch sends the same rows as R look-ups.
+    """
+    flow, op, specs = self._flow, view.op, view.specs
+    if flow.frames[op] or self._scaling.axes((op, 0)) != [0]:
+      return False
+    before = flow.inputs[op][0][0]
+    if flow.types[op] == "ResourceGather" or flow.types[op] in ("Gather", "GatherV2") and (
+        flow.types[before] == "ReadVariableOp"):
+      return specs[1] == Sharded(0) and not flow.integer(op, "batch_dims")
+    return flow.types[op] in _AFTER_LOOKUPS and isinstance(specs[0], Gathered) and (
+        before in self._once) and all(each == REPLICATED for each in specs[1:])
 
   def _bends_counts(self, view: Inputs) -> bool:
     """Returns whether a number computed from the batch size may be no multiple of it.

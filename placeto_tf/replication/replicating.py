@@ -138,7 +138,8 @@ def replicate(
   # Each replica keeps its own statistics, unless they are synchronized.
   own = kept_statistics(flow) if batch_norm == REPLICA else frozenset()
   # Follow the batch, choose copies and all-reduces, write the nodes, and load them.
-  found = propagate(flow, sparse_updates(flow), scaling, own)
+  once = not mirrored and micro_batches == 1  # whether shared tables are looked up once for all
+  found = propagate(flow, sparse_updates(flow, scaling if once else None), scaling, own, once)
   if source.format != "concrete_function":  # whose ops to run are its side effects
     fetched += outputs_of_fetched_ops(flow, found, run)
   partition = partition_ops(flow, found, fetched, run)

@@ -179,6 +179,8 @@ class Writer:
     found = self._names.of_replica(tensor, r)
     anchor = found if self._flow.frames[op] or self._flow.types[op] == "Merge" else None
     dtype = self._flow.dtype(tensor) % 100
+    if fix[0] == exponents.SLICE and anchor is None:
+      return self._part_of(found, r, fix[1], dtype)
     made = f"{self._names.prefixes[r]}/{self._op_names[op]}/input_{i}"
     # Reuse the op of an equal fix in the same loop or branch.
     key = (found, (*fix, r, self._flow.frames[op], bool(anchor)))
@@ -196,6 +198,15 @@ class Writer:
           self._fixed[key] = self._writer.offset(
               made, found, r, fix[1], fix[2], dtype, anchor)
     return self._fixed[key]
+
+  def _part_of(self, tensor: str, r: int, axis: int, dtype: int) -> str:
+    """Returns replica r's part of a whole tensor, which is split once for all replicas."""
+    name, port = parse(tensor)
+    made = f"{self._names.whole_batch}/{name}_{port}/split_{axis % 100}"
+    if (tensor, (exponents.SLICE, axis)) not in self._fixed:
+      self._fixed[tensor, (exponents.SLICE, axis)] = self._writer.part(
+          made, tensor, 0, self._replicas, axis, dtype)
+    return tensor_name(made, r)
 
   def _divide_feed(self, op: int, r: int) -> None:
     """Divides a feed of the global batch in equal parts."""

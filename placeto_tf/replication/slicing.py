@@ -243,7 +243,7 @@ class _SliceWriter(rewriting.Writer):
     tensor = (self._flow.graph.op_index[parse(text)[0]], parse(text)[1])
     found, dtype = self._names.of_replica(tensor, r), self._flow.dtype(tensor) % 100
     if fix[0] == exponents.SLICE:
-      return self._part_of(found, r, dtype)
+      return self._part_of(found, r, -1, dtype)
     made = f"{self._names.prefixes[r]}/{self._op_names[op]}/input_{i}"
     known = self._flow.constant(tensor[0])  # other shapes may be those of another batch
     with self._writer.owned(r):
@@ -254,15 +254,6 @@ class _SliceWriter(rewriting.Writer):
       most = self._writer.constant(
           f"{made}/most", [*[np.iinfo(np.int32).max] * len(rank), fix[1]], dtype)
       return self._writer.new(made, "Minimum", [found, most], T=dtype).name
-
-  def _part_of(self, tensor: str, r: int, dtype: int) -> str:
-    """Returns the columns of slice r of a whole tensor, which is split once for all slices."""
-    name, port = parse(tensor)
-    made = f"{self._names.whole_batch}/{name}_{port}/split"
-    key = (tensor, (exponents.SLICE, -1))
-    if key not in self._fixed:
-      self._fixed[key] = self._writer.part(made, tensor, 0, self._replicas, -1, dtype)
-    return tensor_name(made, r)
 
   def _outside(self, node: Any, frames: Set[bytes]) -> None:
     self._node = node
@@ -293,7 +284,7 @@ class _SliceWriter(rewriting.Writer):
     if self._node.op not in _WRITES:
       raise GraphError(f"op {self._node.name!r} ({self._node.op}) writes a table outside the step "
                        "in a way that slices have no rule for; leave this table whole")
-    return (self._part_of(found[0], r, self._node.attr["dtype"].type),)
+    return (self._part_of(found[0], r, -1, self._node.attr["dtype"].type),)
 
 
 def _meta_graph(original: Any, written: rewriting.Rewritten, place: Mapping[str, Slice]) -> Any:

@@ -17,10 +17,12 @@ from placeto_tf.graphs.traversal import reachable
 from placeto_tf.ops import rule_of
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
+from placeto_tf.replication.scaling import Scaling
 
 _NOT_LINEAR = frozenset("Square Mul Pow Abs Sqrt".split())
 _UNIQUE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2")
 _STATE = ("ResourceGather", "Gather", "GatherV2", "ReadVariableOp", "Const")
+_REPEATING = ("Reshape", "Tile")
 _SAME_INDICES = (*_UNIQUE, "Identity", "Cast", *SWITCH)
 
 
@@ -31,8 +33,8 @@ class SparseUpdate:
   Attributes:
     values: the rows.
     indices: the index of each row in the variable.
-    readers: ops that read the indices only for the update. Other readers of the same tensor use it
-      as part of the examples.
+    readers: ops that read the values or the indices only for the update. Other readers of the same
+      tensor use it as part of the examples.
   """
 
   values: Tensor
@@ -40,8 +42,14 @@ class SparseUpdate:
   readers: FrozenSet[int]
 
 
-def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
-  """Returns the gradient rows of all updates that change single rows of a variable."""
+def sparse_updates(flow: Dataflow, scaling: Optional[Scaling] = None) -> List[SparseUpdate]:
+  """Returns the gradient rows of all updates that change single rows of a variable.
+
+  Args:
+    flow: the graph.
+    scaling: the parts that grow with the batch, to find rows before they are repeated for each id
+      of an example; None for the rows after that.
+  """
   # Update -> (values, indices).
   updates = {}
   for op in range(len(flow.types)):
@@ -63,8 +71,28 @@ def sparse_updates(flow: Dataflow) -> List[SparseUpdate]:
     rows = {each for each in rows if _is_for_update(flow, each, {*way, op}, every)}
     for first in _gradient_indices(flow, indices):
       readers = _readers(flow, first, {*way, *every, op}, {each for each, _ in rows})
-      found += [SparseUpdate(each, first, readers) for each in sorted(rows)]
+      for each in sorted(rows):
+        repeating = _repeating(flow, each, scaling) if scaling else []
+        found.append(SparseUpdate(
+            flow.inputs[repeating[-1]][0] if repeating else each, first,
+            readers.union(repeating)))
   return list(dict.fromkeys(found))
+
+
+def _repeating(flow: Dataflow, rows: Tensor, scaling: Scaling) -> List[int]:
+  """Returns the ops, last first, that repeat or reshape the rows of each example in its place."""
+  found: List[int] = []
+  while flow.types[rows[0]] in _REPEATING and not flow.frames[rows[0]]:
+    before, *sizes = flow.inputs[rows[0]]
+    times = flow.value(sizes[0]) if flow.types[rows[0]] == "Tile" else None
+    readers = [tensor for reader in flow.consumers[before[0]] for tensor in flow.inputs[reader]]
+    # The examples stay the first axis, and the sizes are known at the global batch.
+    if any(scaling.axes(each) != [0] for each in (rows, before)) or readers.count(before) != 1 or (
+        scaling.factors(sizes[0]) is None or times is not None and times[0] != 1):
+      break
+    found.append(rows[0])
+    rows = before
+  return found
 
 
 def _back(
