@@ -57,6 +57,14 @@ def test_a_variable_that_replicas_share_is_updated_once(replicated):
   assert replicated.graph.op_types.count("ResourceApplyMomentum") == 2 * LAYERS
 
 
+def test_rows_of_a_shared_table_are_looked_up_once_and_gathered_before_they_are_repeated():
+  """Three tables have two inputs each, whose gradients are joined before they are gathered."""
+  made = ReplicaSource("zoo:recommender:size=tiny:shrink=50000:batch=8").replicas(2)
+  once = np.array(made.graph.op_types)[made.replica_of_op == SHARED].tolist()
+  assert made.graph.op_types.count("ResourceGather") == once.count("ResourceGather") == 58
+  assert once.count("Tile") == 58 - 3 * 2
+
+
 @pytest.mark.parametrize("mirrored", (False, True))
 def test_the_gradients_of_a_called_function_bind_no_replicas_to_one_device(mirrored):
   """They are colocated with the call, of which only an op outside of the step has the name."""
