@@ -27,10 +27,6 @@ from absl import app, flags
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_list("graphs", ["zoo:nasnet_mobile", "zoo:gnmt:layers=8"],
-                  "Graphs to measure: files or zoo:NAME, which are written to files first.")
-flags.DEFINE_list("cost_graph_ops", ["100000", "1000000"],
-                  "Sizes of synthetic CostGraphDefs; empty leaves them out.")
 flags.DEFINE_string("cluster", "k80:4", "Cluster of the costs and the groups.")
 flags.DEFINE_integer("evaluations", 300, "Placements that the shipped policy evaluates.",
                      lower_bound=1)
@@ -38,7 +34,6 @@ flags.DEFINE_string("measure", None, "File to measure in this process; prints a 
 flags.DEFINE_string("make", None, "Graph that is written to --to: a spec, or a number of ops.")
 flags.DEFINE_string("to", None, "File to write.")
 
-_STAGES = ("import", "load", "cost", "group", "place", "write")
 _BRANCHES = 8  # of the synthetic graph
 _CELL = 50  # ops of a branch in one cell
 
@@ -114,6 +109,7 @@ def measure(path: str) -> Dict[str, Any]:
   from placeto_tf.problem.budget import Budget
   from placeto_tf.problem.host_options import offered_devices
   from placeto_tf.problem.placement_problem import PlacementProblem
+  from placeto_tf.search.lower_bounds import lower_bound_us
 
   cluster = Cluster.parse(FLAGS.cluster)
   graph = timed("load", lambda: load_graph(path))
@@ -132,6 +128,7 @@ def measure(path: str) -> Dict[str, Any]:
     found["start_us"] = problem.search_log.best_objective_us
     placement = running.run(problem, policy, budget)
     found["placed_us"] = problem.search_log.best_objective_us
+    found["bound_us"] = lower_bound_us(problem)
     return placement
 
   indices = timed("place", place)
@@ -150,44 +147,27 @@ def measure(path: str) -> Dict[str, Any]:
           "file_bytes": os.path.getsize(path), "peak_bytes": peak}
 
 
-def run(*args: str) -> str:
-  """Runs this program again with the present flags and these, and returns its output."""
-  keep = [f"--{name}={FLAGS[name].value}" for name in ("cluster", "evaluations")]
-  done = subprocess.run(
-      [sys.executable, os.path.abspath(__file__), *keep, *args], stdout=subprocess.PIPE, text=True,
-      check=True)
-  return done.stdout
+def measured(what: str, cluster: str, evaluations: int) -> Dict[str, Any]:
+  """Returns the figures of `measure`, made in a process of its own. Args: what: see --make."""
+  def run(*args: str) -> str:
+    return subprocess.run(
+        [sys.executable, os.path.abspath(__file__), f"--cluster={cluster}",
+         f"--evaluations={evaluations}", *args], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+
+  with tempfile.TemporaryDirectory() as folder:
+    suffix = ".cost_graph.pb" if what.isdecimal() else ".meta"
+    path = os.path.join(folder, f"graph{suffix}")
+    run(f"--make={what}", f"--to={path}")
+    return json.loads(run(f"--measure={path}").splitlines()[-1])
 
 
 def main(_: Any) -> None:
-  """Prints the table, a row as soon as it is there."""
+  """Writes a graph, or measures one in this process."""
   if FLAGS.make:
     make(FLAGS.make, FLAGS.to)
-    return
-  if FLAGS.measure:
+  else:
     print(json.dumps(measure(FLAGS.measure)))
-    return
-  titles = ("graph", "ops", "edges", "file", *_STAGES, "total", "CPU", "CPU us/op", "peak",
-            "placed")
-  print(" ".join([f"{titles[0]:24}", *(f"{title:>9}" for title in titles[1:])]))
-  for what in (*FLAGS.graphs, *FLAGS.cost_graph_ops):
-    with tempfile.TemporaryDirectory() as folder:
-      suffix = ".cost_graph.pb" if what.isdecimal() else ".meta"
-      path = os.path.join(folder, f"graph{suffix}") if (
-          what.isdecimal() or what.startswith("zoo:")) else what
-      if path != what:
-        run(f"--make={what}", f"--to={path}")
-      found = json.loads(run(f"--measure={path}").splitlines()[-1])
-    total = sum(found[stage] for stage in _STAGES)
-    name = f"{int(what):,} synthetic" if what.isdecimal() else what
-    print(" ".join([
-        f"{name:24}", f"{found['ops']:9,}", f"{found['edges']:9,}",
-        f"{found['file_bytes'] / 2**20:6.1f} MB", *(f"{found[s]:7.1f} s" for s in _STAGES),
-        f"{total:7.1f} s", f"{found['cpu_s']:7.1f} s",
-        f"{found['cpu_s'] / found['ops'] * 1e6:9.0f}",
-        f"{found['peak_bytes'] / 2**30:6.2f} GB",
-        f"{found['placed_us'] / found['start_us']:9.3f}",
-    ]), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
   scripts/with_env python scripts/benchmarks/fit_presets.py --write
 
-Prints the errors; with --write it writes placeto_tf/clusters/kernels.json.
+Prints the errors; with --write it writes placeto_tf/clusters/kernels.json. `reproduce.py
+--page=predictions` makes the page's tables of this module's functions, that of several GPUs, too.
 
 Kernels give each kind an efficiency and a start. Kernels of K80 are those of an M40, kernels of
 Ampere and Ada cards those of an H100. Convolutions whose output has fewer than 2^18 elements
@@ -158,6 +159,18 @@ def _alexnet(batch: int) -> Any:
   return registry.Model(loss, (images, labels))
 
 
+def _spec(model: str, length: int = 128) -> str:
+  """Returns the zoo's spec of a model of the records, without its batch."""
+  from placeto_tf.zoo import image_models, registry
+
+  if "vgg16" not in registry.names():
+    registry.model("alexnet", batch=registry.integer(32))(_alexnet)
+    for name, architecture in (("vgg16", "VGG16"), ("resnet152", "ResNet152")):
+      registry.model(name, batch=registry.integer(32), image=registry.integer(224))(
+          functools.partial(image_models._classifier, architecture))
+  return f"zoo:{_MODELS[model]}" + f":steps={length}" * ("bert" in model)
+
+
 @functools.cache
 def kernels_of(model: str, length: int) -> pd.DataFrame:
   """Returns the kernels of a training step. Args: model, length: of records.
@@ -170,14 +183,8 @@ def kernels_of(model: str, length: int) -> pd.DataFrame:
   from placeto_tf.costs.estimate import work_of
   from placeto_tf.graphs import CONTROL
   from placeto_tf.ops import rule_of
-  from placeto_tf.zoo import image_models, registry
 
-  if "vgg16" not in registry.names():
-    registry.model("alexnet", batch=registry.integer(32))(_alexnet)
-    for name, architecture in (("vgg16", "VGG16"), ("resnet152", "ResNet152")):
-      registry.model(name, batch=registry.integer(32), image=registry.integer(224))(
-          functools.partial(image_models._classifier, architecture))
-  spec = f"zoo:{_MODELS[model]}" + f":steps={length}" * ("bert" in model)
+  spec = _spec(model, length)
   # Work is a line over the batch: weights are read once, whatever the batch.
   graph, larger = (graphs.load_graph(f"{spec}:batch={batch}") for batch in _BATCHES)
   work, more = work_of(graph), work_of(larger)
@@ -279,13 +286,50 @@ def chosen(steps: pd.DataFrame) -> Tuple[float, float]:
       held_out(steps, ["card", "model"], widths)).abs().groupby(by).mean().mean())
 
 
-def main() -> None:
-  """Writes the table, or prints errors."""
+def scaling(records: pd.DataFrame) -> pd.DataFrame:
+  """Returns how many times as fast as one GPU several are, measured in one process.
+
+  Args:
+    records: all measurements.
+
+  Returns:
+    A row for each card, model, batch of a GPU ("size"), note and number of GPUs: "measured".
+  """
+  rows = records.query("category == 'step' and mode == 'training' and processes == 1")
+  rows = rows[rows["precision"].isin(["fp32", "tf32"]) & rows["model"].isin(list(_MODELS))
+              & ~rows["note"].str.contains("without TF32|real data|odd")]
+  us = rows.pivot_table("value", ["card", "model", "size", "xla", "source", "note"], "gpus")
+  times = us[[2, 4, 8]].rdiv(us[1], axis=0) * us.columns[us.columns.isin([2, 4, 8])]
+  return times.stack().rename("measured").dropna().reset_index()
+
+
+def data_parallel_us(card: str, model: str, batch: int, gpus: int) -> float:
+  """Returns the step of the baseline `data_parallel` of one process. Args: batch: of one GPU."""
+  from placeto_tf.clusters import Cluster
+  from placeto_tf.clusters.constraints import allowed_devices
+  from placeto_tf.problem.candidates import fallback_devices
+  from placeto_tf.replication import ReplicaSource, data_parallel, replicated_costs
+
+  cluster = Cluster.parse(f"{card}:{gpus}")
+  replicated = ReplicaSource(f"{_spec(model)}:batch={batch * gpus}").replicas(
+      gpus, False, cluster)
+  allowed = allowed_devices(replicated.graph, cluster)
+  hosts = np.where(allowed[:, 0], -1, fallback_devices(cluster, allowed)).astype(np.int64)
+  return float(data_parallel(
+      replicated, replicated_costs(replicated, cluster), cluster, range(gpus), hosts).step_time_us)
+
+
+def compared(records: pd.DataFrame) -> Tuple[
+    Dict[str, Table], pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+  """Fits, and compares with whole training steps. Args: records: all measurements.
+
+  Returns:
+    Tables of kernels before scaling, [cards, 3] scales, and simulated over measured speed of the
+    steps in float32 (fitted, and without what is held out) and in half precision ("mixed").
+  """
   from placeto_tf.clusters.presets import PRESETS
   from placeto_tf.costs.roofline import peak
 
-  entry_point.import_tensorflow_quietly()
-  records = pd.read_csv(FLAGS.records, keep_default_na=False)
   tables = kernel_tables(records, json.loads(pathlib.Path(FLAGS.kernels).read_text())["kernels"])
   rows = records.query("category == 'step' and gpus == 1 and mode == 'training'").replace(
       {"card": _SAME})
@@ -306,14 +350,21 @@ def main() -> None:
   mixed = steps["precision"] == "mixed"
   steps, half_steps = steps[~mixed], steps[mixed]
   scales = scales_of(steps, chosen(steps))
-  print(scales.round(2))
   found = steps[names].assign(fitted=speeds(steps, scales), **{
       f"without its {' and '.join(by)}": held_out(steps, by)
       for by in (["model", "card"], ["card"], ["source"])})
   half_found = half_steps[names].assign(mixed=speeds(half_steps, scales))
+  return tables, scales, found, half_found
+
+
+def main() -> None:
+  """Prints errors, or writes the table."""
+  entry_point.import_tensorflow_quietly()
+  tables, scales, found, half_found = compared(pd.read_csv(FLAGS.records, keep_default_na=False))
+  print(scales.round(2))
   print(f"{found.round(2).to_string()}\n{half_found.round(2).to_string()}")
   errors = {column: (table[column] - 1).abs() for table in (found, half_found)
-            for column in table.columns[len(names):]}
+            for column in table.columns[7:]}
   for column, error in errors.items():
     print(f"{column}: {(error <= 0.25).sum()} of {len(error)} steps within 25 %, "
           f"median error {error.median():.2f}")

@@ -31,10 +31,7 @@ flags.DEFINE_list("graphs", [
             ("rnnlm", (16, 128))) for batch in batches)], "Graphs whose ops are listed.")
 flags.DEFINE_integer("each", 4, "Kernels of each type of op, and of each window and strides.",
                      lower_bound=1)
-flags.DEFINE_string("kernels", None, "The list that is written.")
-flags.DEFINE_list("measured", None, "Files that time_kernels.py wrote, and of whole steps.")
-flags.DEFINE_string("preset", "h100", "The preset that is compared.")
-flags.DEFINE_string("page", None, "The page that is written.")
+flags.DEFINE_string("to", "kernels.json", "The list that is written.")
 
 _OUT, _ALL = -1, -2
 # Op without its version -> the inputs, or the output, that make up its kernel.
@@ -226,59 +223,13 @@ def whole_steps(steps: Sequence[Mapping[str, Any]], preset: str) -> pd.DataFrame
   return pd.DataFrame(rows).round(2)
 
 
-def page(measured: Mapping[str, Any], preset: str) -> str:
-  """Returns the page, in Markdown. Args: see `compare`."""
-  from placeto_tf.clusters import Cluster
-  from placeto_tf.evaluation.tables import markdown
-
-  found = compare(measured, preset)
-  machine, cluster = measured["machine"], Cluster.parse(f"{preset}:1")
-  grouped = found.groupby("op")["ratio"]
-  by_op = pd.DataFrame({
-      "timings": grouped.size(),
-      # [ops, types]: medians of float32 (TF32) and of bfloat16.
-      **found.pivot_table("ratio", "op", "type", "median").add_suffix(": median"),
-      "lowest": grouped.min(), "highest": grouped.max()}).round(2).reset_index()
-  host, bandwidth = cluster.num_devices - 1, cluster.bandwidth_bytes_per_us / 1e3
-  machine_rows = pd.DataFrame([
-      ("launch of an op, us", cluster.op_overhead_us, machine["launch_us"]),
-      ("host to device, GB/s", bandwidth[host, 0], machine["host_to_device"] / 1e3),
-      ("device to host, GB/s", bandwidth[0, host], machine["device_to_host"] / 1e3),
-      ("on the device, GB/s (read and written)",
-       float(cluster.devices[0].properties["bandwidth"]) / 1e6, machine["on_device"] / 1e3)],
-      columns=["figure", "preset", "measured"]).round(1)
-  total = found["ratio"].describe()
-  parts = [
-      (f"`{preset}` beside a real {machine['name']}: estimated over measured time",
-       f"{total['50%']:.2f} in the median, {total['25%']:.2f} to {total['75%']:.2f} in one half"),
-      ("Kernels", markdown(by_op)), ("Launches and copies", markdown(machine_rows))]
-  if measured.get("steps"):
-    parts.append(("Whole steps", markdown(whole_steps(measured["steps"], preset))))
-  return "\n".join(f"## {title}\n\n{text}\n" for title, text in parts)
-
-
 def main() -> None:
-  """Writes the list, or the page."""
-  from placeto_tf.errors import PlacetoError
-
+  """Writes the list."""
   entry_point.import_tensorflow_quietly()
-  if FLAGS.kernels:
-    rows = chosen([row for spec in FLAGS.graphs for row in kernels_of(spec)], FLAGS.each)
-    with open(FLAGS.kernels, "w", encoding="utf-8") as file:
-      json.dump(rows, file, indent=1)
-    print(f"Done: {len(rows)} kernels in {FLAGS.kernels}.")
-  elif FLAGS.measured and FLAGS.page:
-    measured: Dict[str, Any] = {"kernels": [], "steps": []}
-    for path in FLAGS.measured:
-      with open(path, encoding="utf-8") as file:
-        for name, value in json.load(file).items():
-          measured[name] = measured.get(name, []) + value if isinstance(value, list) else value
-    text = page(measured, FLAGS.preset)
-    with open(FLAGS.page, "w", encoding="utf-8") as file:
-      file.write(text)
-    print(text)
-  else:
-    raise PlacetoError("give --kernels=FILE, or --measured=FILES and --page=FILE")
+  rows = chosen([row for spec in FLAGS.graphs for row in kernels_of(spec)], FLAGS.each)
+  with open(FLAGS.to, "w", encoding="utf-8") as file:
+    json.dump(rows, file, indent=1)
+  print(f"Done: {len(rows)} kernels in {FLAGS.to}.")
 
 
 if __name__ == "__main__":

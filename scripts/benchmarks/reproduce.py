@@ -1,0 +1,556 @@
+"""Makes the tables of a page of docs/results anew: rows, page and raw data.
+
+  scripts/with_env python scripts/benchmarks/reproduce.py --page=placements
+
+Each table of `PAGES` stands in its page between `<!-- table: NAME -->` and `<!-- end -->`; rows of
+all tables of a page are written to docs/results/data/PAGE.csv. Rows so far are kept in OUT/PAGE, so
+that the same command continues after an interruption; remove this folder to make a page anew.
+`foreign_graphs` reads what foreign_graphs.py wrote to runs/foreign_graphs (--foreign).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pathlib
+import re
+import resource
+import subprocess
+import sys
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+import pandas as pd
+from absl import flags
+
+from placeto_tf.programs import entry_point, shared_flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("page", None, "Name of the page.", required=True)
+flags.DEFINE_string("out", "runs/reproduce", "Directory of the rows so far.")
+flags.DEFINE_string("docs", "docs/results", "Folder of the pages; raw rows go to its `data`.")
+flags.DEFINE_string("foreign", "runs/foreign_graphs", "Folder of the graphs of foreign_graphs.py.")
+
+Make = Callable[[str], pd.DataFrame]  # from a directory of rows so far, to all rows
+Text = Callable[[pd.DataFrame, str], str]  # from rows and their directory, to Markdown
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+KNOWN = ("single", "expert", "metis")
+RIVALS = ("placeto", "placeto_uniform", "annealing", "local_search")
+ZOO = tuple(f"zoo:{name}" for name in (
+    "amoebanet", "bert", "enas_conv", "enas_recurrent", "gnmt", "inception_v3", "nasnet_large",
+    "nasnet_mobile", "nmt", "resnet50", "rnnlm:layers=4", "transformer_xl:layers=2", "wavenet"))
+NAMES = {"single": "one device", "metis": "METIS", "placeto_uniform": "uniform moves",
+         "local_search": "local search", "tables_by_size_x_lookups": "by size x lookups",
+         "tables_by_size": "tables by size", "tables_by_lookups": "by lookups"}
+
+
+def evaluated(replicas: Any = 1, **config: Any) -> Make:
+  """Returns a function that makes rows by `evaluate`. Args: replicas, **config: of it."""
+  def make(out: str) -> pd.DataFrame:
+    from placeto_tf.evaluation import EvaluationConfig, evaluate
+
+    given = dict(config, graphs=shared_flags.expand_globs(
+        [each.replace("FOREIGN", FLAGS.foreign) for each in config["graphs"]]))
+    return evaluate(EvaluationConfig(**given, replicas=replicas, check_replicas=False), out,
+                    progress=shared_flags.show_row)
+
+  return make
+
+
+def each_of(jobs: Callable[[], Sequence[Mapping[str, Any]]], run: Callable[..., Any]) -> Make:
+  """Returns a function that makes a row for each job, which are the arguments of `run`."""
+  def make(out: str) -> pd.DataFrame:
+    os.makedirs(out, exist_ok=True)
+    path, wanted = pathlib.Path(out, "rows.jsonl"), jobs()
+    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    for job in wanted:
+      if not any(job.items() <= row.items() for row in done):
+        done.append({**job, **run(**job)})
+        with open(path, "a", encoding="utf-8") as file:
+          file.write(json.dumps(done[-1]) + "\n")
+        print(f"[{len(done)}/{len(wanted)}] {done[-1]}", file=sys.stderr, flush=True)
+    return pd.DataFrame(done)
+
+  return make
+
+
+def with_ratios(rows: pd.DataFrame, out: str) -> pd.DataFrame:
+  """Returns rows of searches with "ratio": the objective over that of their start."""
+  from placeto_tf.evaluation.evaluate import read_history
+
+  found = rows[rows["method"].isin(RIVALS)].copy()
+  histories = [read_history(row, out)[:, 2] for row in found.to_dict("records")]
+  found["ratio"] = [each[-1] / each[0] for each in histories]
+  return found
+
+
+def by_budget(rows: pd.DataFrame, out: str, by: Callable[[pd.DataFrame], Any]) -> str:
+  """Returns a line for each group and method, a column for each number of evaluations.
+
+  Args:
+    rows: with "ratio", or of `evaluate`.
+    out: the directory of the rows.
+    by: returns the group of each row.
+
+  Returns:
+    Geometric means over graphs, with deviations over seeds, the best of each column in bold; and a
+    line of by how much `placeto` is below the best of its rivals.
+  """
+  from placeto_tf.evaluation.tables import geometric_mean, markdown
+
+  found = rows if "ratio" in rows else with_ratios(rows, out)
+  groups = by(found)
+  both = [found.assign(group=groups)]
+  if groups.nunique() > 1:
+    both.append(found.assign(group="all"))
+  # A mean for each seed, then its mean and deviation over seeds.
+  seeds = pd.concat(both).groupby(["group", "method", "budget", "seed"], sort=False)["ratio"].agg(
+      geometric_mean).groupby(["group", "method", "budget"], sort=False)
+  means, widths = seeds.mean().unstack(), seeds.std().unstack()
+  lines = []
+  for group, here in means.groupby(level="group", sort=False):
+    for key, line in here.iterrows():
+      cells = {}
+      for budget, mean in line.items():
+        width = widths.loc[key, budget]
+        text = f"{mean:.3f}" + ("" if np.isnan(width) else f" ± {width:.3f}")
+        # Equal in the digits that are shown is as good.
+        best = round(mean, 3) == round(here[budget].min(), 3)
+        cells[f"{budget:,}"] = f"**{text}**" if best else text
+      lines.append({"group": group if key == here.index[0] else "",
+                    "method": _named(key[1]), **cells})
+    others = here.drop(index=(group, "placeto")).min()
+    gains = 100 * (1 - here.loc[(group, "placeto")] / others)
+    lines.append({"group": "", "method": "`placeto` below the best rival by", **{
+        f"{budget:,}": f"{gain:.1f} %" for budget, gain in gains.items()}})
+  table = pd.DataFrame(lines)
+  return markdown(table.drop(columns="group") if groups.nunique() == 1 else table)
+
+
+def _named(method: str) -> str:
+  return NAMES.get(method, f"`{method}`" if method in ("placeto", "auto", "heft") else method)
+
+
+def _spec(graph: str) -> str:
+  return re.sub(r"^zoo:|.*/|\.meta$", "", graph)
+
+
+def _wide(rows: pd.DataFrame) -> pd.DataFrame:
+  """Returns [graph and cluster, method] step times in us of the largest budget."""
+  from placeto_tf.evaluation.tables import CASE, final
+
+  return final(rows).pivot_table("step_time_us", CASE, "method", sort=False)
+
+
+def zoo_means(rows: pd.DataFrame, out: str) -> str:
+  """Returns, for each cluster, methods over `auto`, and `auto` over the bound."""
+  from placeto_tf.evaluation.tables import geometric_mean, markdown
+
+  del out
+  wide = _wide(rows)
+  wide["bound"] = rows.groupby(["graph", "cluster"])["lower_bound_us"].first()
+  ratios = wide.drop(columns=["auto", "bound"]).div(wide["auto"], axis=0).rename(columns=_named)
+  ratios["`auto` over the bound"] = wide["auto"] / wide["bound"]
+  found = ratios.groupby("cluster", sort=False).agg(geometric_mean)
+  found.loc["all"] = ratios.agg(geometric_mean)
+  return markdown(found.map("{:.3f}".format).reset_index())
+
+
+def zoo_rows(rows: pd.DataFrame, out: str) -> str:
+  """Returns, for each graph, the gain of `auto` over one device and its distance to the bound."""
+  from placeto_tf.evaluation.tables import markdown
+
+  del out
+  wide = _wide(rows)
+  bound = rows.groupby(["graph", "cluster"])["lower_bound_us"].first()
+  cells = pd.DataFrame({"": (wide["auto"] / 1e3).map("{:,.1f} ms, ".format)
+                        + (wide["single"] / wide["auto"]).map("{:.2f}, ".format)
+                        + (wide["auto"] / bound).map("{:.2f}".format)})[""]
+  fits = rows[rows["method"] == "single"].set_index(["graph", "cluster"])["fits"]
+  cells += np.where(fits.reindex(cells.index), "", " (one device does not fit)")
+  found = cells.unstack("cluster", sort=False).reset_index()
+  return markdown(found.assign(graph=found["graph"].map(_spec)))
+
+
+def gains(rows: pd.DataFrame, out: str) -> str:
+  """Returns, for each graph and cluster, how many times as fast as one device `auto` is."""
+  from placeto_tf.evaluation.tables import markdown
+
+  del out
+  wide = _wide(rows)
+  found = (wide["single"] / wide["auto"]).map("{:.2f}".format).unstack(sort=False).reset_index()
+  return markdown(found.assign(graph=found["graph"].map(_spec)))
+
+
+def with_replicas(rows: pd.DataFrame, out: str) -> str:
+  """Returns a line for each graph and cluster: methods, data parallelism, replicas; then means."""
+  from placeto_tf.evaluation.evaluation_config import REPLICAS
+  from placeto_tf.evaluation.tables import geometric_mean, markdown
+
+  methods = [name for name in dict.fromkeys(rows["method"]) if name != REPLICAS]
+  lines, ratios = [], []
+  for row in rows[rows["method"] == REPLICAS].to_dict("records"):
+    name = os.path.join(out, "reports", os.path.basename(row["placement"]))
+    report = json.loads(pathlib.Path(name).read_text(encoding="utf-8"))
+    here = rows[(rows["graph"] == row["graph"]) & (rows["cluster"] == row["cluster"])]
+    here = here.set_index("method")
+    us = {each: here.loc[each, "step_time_us"] if here.loc[each, "fits"] else np.nan
+          for each in methods}
+    one = report["replicas"]["rows"]["1"]["global_batch"]
+    for key, title in (("data_parallel", "data parallelism, one process"),
+                       ("process_parallel", "a process each")):
+      found = report["replicas"][key]
+      # For as many examples as a step of one replica has, as all figures of the line.
+      us[title] = found["step_time_us"] * (one or 1) / (found["global_batch"] or 1) if (
+          found and found["fits"]) else np.nan
+    strategy = (report["replicas"]["placed"] or {"strategy": "1"})["strategy"]
+    ratios.append({key: value / row["step_time_us"] for key, value in us.items()})
+    lines.append({
+        "graph": _spec(row["graph"]), "cluster": row["cluster"],
+        **{_named(key): "-" if np.isnan(value) else f"{value / 1e3:,.1f}"
+           for key, value in us.items()},
+        "`--replicas=auto`": f"{row['step_time_us'] / 1e3:,.1f}", "its replicas": strategy,
+        "its bound": f"{row['lower_bound_us'] / 1e3:,.1f}"})
+  means = pd.DataFrame(ratios).agg(geometric_mean)
+  lines.append({"graph": "over `--replicas=auto`, geometric mean", "cluster": "", **{
+      _named(key): f"{value:.2f}" for key, value in means.items()}, "`--replicas=auto`": "1",
+      "its replicas": "", "its bound": ""})
+  return markdown(pd.DataFrame(lines))
+
+
+def optimum(seed: int) -> Dict[str, Any]:
+  """Tries all placements of a small problem; returns the best, the bound, and that of `auto`."""
+  from placeto_tf.errors import PlacetoError
+  from placeto_tf.placing import registry, running
+  from placeto_tf.problem.budget import Budget
+  from placeto_tf.search.lower_bounds import lower_bound_us
+
+  sys.path.insert(0, str(ROOT / "tests" / "support"))
+  import enumerated_problems
+
+  try:
+    problem = enumerated_problems.every_kind_of_problem(seed)
+  except PlacetoError:  # a set of ops has no common device
+    return {}
+  best_us = enumerated_problems.least_us(problem)
+  if best_us is None or not 0 < best_us < np.inf:  # too many placements, or nothing fits
+    return {}
+  searched = problem.renewed()
+  running.run(searched, registry.find("auto"), Budget(300), 0)
+  return {"best_us": float(best_us), "bound_us": float(lower_bound_us(problem)),
+          "auto_us": float(searched.search_log.best_objective_us)}
+
+
+def optima(rows: pd.DataFrame, out: str) -> str:
+  """Returns a line of the counts of `optimum`."""
+  from placeto_tf.evaluation.tables import geometric_mean, markdown
+
+  del out
+  rows = rows.dropna()
+  equal = 1 + 1e-9
+  return markdown(pd.DataFrame([{
+      "problems": len(rows), "`auto` finds the optimum": (
+          rows["auto_us"] <= rows["best_us"] * equal).sum(),
+      "the largest excess of `auto`": f"{(rows['auto_us'] / rows['best_us']).max() - 1:.1%}",
+      "bound equal to the optimum": (rows["bound_us"] * equal >= rows["best_us"]).sum(),
+      "bound above it": (rows["bound_us"] > rows["best_us"] * equal).sum(),
+      "optimum over bound, geometric mean": f"""{geometric_mean(
+          rows['best_us'] / rows['bound_us'].where(rows['bound_us'] > 0)):.3f}"""}]))
+
+
+def made(problem: str, method: str, budget: int, seed: int) -> Dict[str, Any]:
+  """Returns the objective of a method over the best of one device, expert and METIS."""
+  from placeto_tf.environments.problems import with_starts
+  from placeto_tf.placing import registry, running
+  from placeto_tf.problem.budget import Budget
+
+  fresh = _problem(problem).renewed()
+  known = with_starts(_problem(problem)).starts[:1]
+  start_us = float(_problem(problem).renewed().evaluate(known).objective_us[0])
+  running.run(fresh, registry.find(method), Budget(budget), seed)
+  return {"ratio": fresh.search_log.best_objective_us / start_us,
+          "fits": bool(fresh.search_log.best_fits)}
+
+
+@functools.lru_cache(1)
+def _problem(spec: str) -> Any:
+  from placeto_tf.environments import made_problems
+
+  problem = made_problems.make(spec)
+  problem.simulator.num_threads = 1
+  return problem
+
+
+def errors_of_fit(out: str) -> pd.DataFrame:
+  """Returns simulated over published speed of each step, by what the fit has not seen."""
+  import fit_presets
+
+  del out
+  found, half = fit_presets.compared(_records())[2:]
+  return pd.concat([found, half], ignore_index=True)
+
+
+def fit_table(rows: pd.DataFrame, out: str) -> str:
+  """Returns a line for each step, and the share within 25 % and median error of each column."""
+  from placeto_tf.evaluation.tables import markdown
+
+  del out
+  columns = [each for each in rows if each.startswith(("without", "fitted"))]
+  found = rows[rows["precision"] != "mixed"].sort_values(["card", "model", "size"])
+  lines = pd.DataFrame({
+      "card": found["card"], "model, batch": found["model"] + ", " + found["size"].astype(str)
+      + found["length"].astype(str).radd(", length ").where(found["length"] != "", "")
+      + np.where(found["xla"].astype(str) == "1", ", XLA", ""), "source": found["source"],
+      **{each: found[each].map("{:.2f}".format) for each in columns}})
+  errors = (found[columns] - 1).abs()
+  for title, cells in (
+      ("within 25 %", (errors <= 0.25).sum().map(f"{{}} of {len(errors)}".format)),
+      ("median error", errors.median().map("{:.0%}".format))):
+    lines.loc[len(lines) + 1000] = {"card": "all", "model, batch": title, "source": "", **cells}
+  mixed = (rows.loc[rows["precision"] == "mixed", "mixed"] - 1).abs()
+  return (f"{markdown(lines)}\n\nHalf precision, which no step of the fit has: "
+          f"{(mixed <= 0.25).sum()} of {len(mixed)} steps within 25 %, median error "
+          f"{mixed.median():.0%}.")
+
+
+def _records() -> pd.DataFrame:
+  return pd.read_csv(ROOT / "docs/results/data/published.csv", keep_default_na=False)
+
+
+def scaled(card: str, model: str, size: int, gpus: int) -> Dict[str, Any]:
+  """Returns the time of one step of data parallelism, simulated."""
+  import fit_presets
+
+  return {"us": fit_presets.data_parallel_us(card, model, size, gpus)}
+
+
+def scaling_jobs() -> List[Dict[str, Any]]:
+  """Returns the jobs of `scaled`: one GPU, and as many as were measured."""
+  import fit_presets
+
+  found = fit_presets.scaling(_records())[["card", "model", "size", "gpus"]].astype({"size": int})
+  return pd.concat([found.assign(gpus=1), found]).drop_duplicates().to_dict("records")
+
+
+def scaling_table(rows: pd.DataFrame, out: str) -> str:
+  """Returns simulated and measured speed over that of one GPU, and how many are within 10 %."""
+  import fit_presets
+  from placeto_tf.evaluation.tables import markdown
+
+  del out
+  key = ["card", "model", "size"]
+  us = rows.pivot_table("us", key, "gpus")
+  simulated = us.rdiv(us[1], axis=0).mul(us.columns.to_numpy()).stack().rename("simulated")
+  found = fit_presets.scaling(_records()).astype({"size": int}).join(simulated, on=[*key, "gpus"])
+  found["within"] = (found["simulated"] / found["measured"] - 1).abs() <= 0.1
+  cells = (found["simulated"].map("{:.2f}, ".format) + found["measured"].map("{:.2f}".format)
+           + np.where(found["within"], "", " (!)"))
+  wide = found.assign(cell=cells).pivot(index=[*key, "note"], columns="gpus", values="cell")
+  counts = found.groupby(["gpus"])["within"].agg(["sum", "size"])
+  said = ", ".join(f"{line['sum']} of {line['size']} on {gpus} GPUs"
+                   for gpus, line in counts.iterrows())
+  bridged = found[found["card"] + found["note"] != "rtx3090TF 2.4.1"]["within"]
+  table = markdown(wide.fillna("").reset_index().rename(columns={
+      "size": "batch of a GPU", **{n: f"{n} GPUs: simulated, measured" for n in (2, 4, 8)}}))
+  return (f"{table}\n\nWithin 10 %: {found['within'].sum()} of {len(found)} ({said}); without the "
+          f"host of RTX 3090s whose GPUs cannot reach one another (TF 2.4.1), {bridged.sum()} of "
+          f"{len(bridged)}. (!) marks the others.")
+
+
+def kernels(out: str) -> pd.DataFrame:
+  """Returns the kernels that were timed on an H100, with the preset's estimates."""
+  import gpu_kernels
+  from placeto_tf.ops import rule_of
+
+  del out
+  measured = json.loads((ROOT / "docs/results/data/h100_kernels.json").read_text())
+  found = gpu_kernels.compare(measured, "h100")
+  return found.assign(kind=[rule_of(op).kind or "element-wise" for op in found["op"]])
+
+
+def kernel_table(rows: pd.DataFrame, out: str) -> str:
+  """Returns a line for each kind of op: timings, median ratio, median error, share within 25 %."""
+  from placeto_tf.evaluation.tables import markdown
+
+  del out
+  both = pd.concat([rows.sort_values("kind"), rows.assign(kind="all")])
+  ratio = both.groupby("kind", sort=False)["ratio"]
+  error = (both["ratio"] - 1).abs().groupby(both["kind"], sort=False)
+  return markdown(pd.DataFrame({
+      "timings": ratio.size(), "estimated over measured, median": ratio.median().round(2),
+      "median error": error.median().map("{:.0%}".format),
+      "within 25 %": error.agg(lambda each: (each <= 0.25).mean()).map("{:.0%}".format)}
+      ).rename_axis("op").reset_index())
+
+
+def whole_steps(out: str) -> pd.DataFrame:
+  """Returns whole steps that were measured on an H100, with the preset's estimates."""
+  import gpu_kernels
+
+  del out
+  measured = json.loads((ROOT / "docs/results/data/h100_steps.json").read_text())
+  return gpu_kernels.whole_steps(measured["steps"], "h100")
+
+
+def plain(rows: pd.DataFrame, out: str) -> str:
+  """Returns the rows as a table."""
+  from placeto_tf.evaluation.tables import markdown
+
+  del out
+  return markdown(rows)
+
+
+def waiting(graph: str) -> Dict[str, Any]:
+  """Returns processor seconds of the whole command on a graph. Args: see benchmark_large.py."""
+  import benchmark_large
+
+  found = benchmark_large.measured(graph, "k80_placeto:8", 300)
+  gain = 1 - found["placed_us"] / found["start_us"]
+  return {"ops": f"{found['ops']:,}", "processor s": f"{found['cpu_s']:.0f}",
+          "us an op": f"{found['cpu_s'] / found['ops'] * 1e6:,.0f}",
+          "peak memory, GiB": f"{found['peak_bytes'] / 2**30:.1f}",
+          "gain over one device, expert and METIS": f"{100 * gain:.1f} %",
+          "step over its bound": f"{found['placed_us'] / found['bound_us']:.2f}"}
+
+
+def by_family(rows: pd.DataFrame) -> Any:
+  """Returns the family of each row's graph."""
+  return rows["graph"].str.extract(r"family:(\w+)", expand=False)
+
+
+def reached(rows: pd.DataFrame, out: str) -> str:
+  """Returns step times by method, and evaluations until they are within 1 % of those of `rnn`."""
+  from placeto_tf.evaluation import tables
+
+  return f"{tables.step_time_table(rows)}\n\n{tables.reach_table(rows, out, 'rnn')}"
+
+
+_HELD_OUT = tuple(f"family:{name}[24:28]" for name in ("ptb", "nmt", "cifar10"))
+_SIX = tuple(f"family:{name}[{i}]" for i in (24, 28) for name in ("ptb", "cifar10")) + (
+    "family:nmt[26]", "family:nmt[30]")
+_KINDS = ("layers", "products", "tasks", "pipelines", "packed")
+_SEARCHED: Dict[str, Any] = dict(methods=RIVALS, start=KNOWN)
+
+# Page -> table -> the function that makes its rows, and those that make its texts.
+PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
+    "placements": {
+        "zoo": (evaluated(
+            graphs=ZOO, clusters=("k80_placeto:4", "v100:8"),
+            methods=(*KNOWN, "heft", "placeto", "auto"), max_evaluations=1000),
+            {"zoo": zoo_means, "zoo graphs": zoo_rows}),
+        "optimum": (each_of(lambda: [{"seed": i} for i in range(50_000, 50_300)], optimum),
+                    {"optimum": optima}),
+        "links": (evaluated(
+            graphs=[f"zoo:{name}:batch={batch}" for name in ("inception_v3", "rnnlm")
+                    for batch in (16, 256)],
+            clusters=[f"{card}:{n}" for card in ("a100_pcie", "a100") for n in (2, 4)],
+            methods=("single", "auto"), max_evaluations=300), {"links": gains})},
+    "replicas": {
+        "zoo": (evaluated(
+            graphs=["zoo:bert:batch=32", "zoo:enas_conv", "zoo:inception_v3", "zoo:resnet50",
+                    "zoo:rnnlm", "zoo:wavenet"], clusters=("k80_placeto:4", "a100:8"),
+            methods=("single", "auto"), max_evaluations=60, replicas="auto"),
+            {"zoo": with_replicas}),
+        "weak": (evaluated(
+            graphs=["zoo:inception_v3", "zoo:rnnlm:vocab=100000"],
+            clusters=("a100:1+v100:3", "v100:2+k80:2", "v100:2x2@10gbit"),
+            methods=("single", "auto"), max_evaluations=60, replicas="auto"),
+            {"weak": with_replicas})},
+    "recommenders": {
+        "tables": (evaluated(
+            graphs=["zoo:recommender:size=tiny", "zoo:recommender:size=small"],
+            clusters=("a100:1", "a100:4", "a100:8"),
+            methods=("single", "tables_by_size", "tables_by_lookups", "tables_by_size_x_lookups",
+                     "auto"), max_evaluations=100, replicas="auto"), {"tables": with_replicas})},
+    "placeto": {
+        "held out": (evaluated(
+            graphs=_HELD_OUT, clusters=("k80_placeto:4",), max_evaluations=1000,
+            budgets=(10, 30, 100, 300), seeds=(0, 1, 2), **_SEARCHED),
+            {"held out": functools.partial(by_budget, by=by_family)}),
+        "clusters": (evaluated(
+            graphs=_SIX, clusters=("h100:4", "k80_placeto:2+cpu:2", "k80_placeto:12"),
+            max_evaluations=300, budgets=(30, 100), seeds=(0, 1), **_SEARCHED),
+            {"clusters": functools.partial(by_budget, by=lambda rows: rows["cluster"])}),
+        "made": (each_of(
+            lambda: [{"problem": f"made:{kind}[{i}]", "method": method, "budget": budget,
+                      "seed": seed} for kind in _KINDS
+                     for i in range(1000, 1004) for method in RIVALS for budget in (30, 100, 300)
+                     for seed in (0, 1)], made),
+            {"made": functools.partial(by_budget, by=lambda rows: rows["problem"].str.extract(
+                r"made:(\w+)", expand=False))})},
+    "foreign_graphs": {
+        "foreign": (evaluated(
+            graphs=("FOREIGN/*.meta",), clusters=("k80_placeto:4",), max_evaluations=300,
+            budgets=(30, 100), seeds=(0, 1), **_SEARCHED),
+            {"foreign": functools.partial(by_budget, by=lambda rows: rows["cluster"]),
+             "foreign graphs": functools.partial(
+                 by_budget, by=lambda rows: rows["graph"].map(_spec))})},
+    "predictions": {
+        "fit": (errors_of_fit, {"fit": fit_table}),
+        "scaling": (each_of(scaling_jobs, scaled), {"scaling": scaling_table}),
+        "kernels": (kernels, {"kernels": kernel_table}),
+        "steps": (whole_steps, {"steps": plain})},
+    "learned_rivals": {
+        "learned": (evaluated(
+            graphs=("zoo:inception_v3", "zoo:nmt"), clusters=("k80_placeto:4",),
+            methods=(*KNOWN, "rnn", "hierarchical", "gdp", "placeto"), max_evaluations=1600,
+            seeds=(0, 1)), {"learned": reached})},
+    "waiting": {
+        "waiting": (each_of(lambda: [{"graph": each} for each in (
+            "zoo:rnnlm", "zoo:wavenet:stacks=4:layers=36", "zoo:gnmt:layers=8", "1000000")],
+            waiting), {"waiting": plain})}}
+
+
+def main() -> None:
+  """Makes the tables of the page."""
+  from placeto_tf.errors import PlacetoError
+  from placeto_tf.files import outputs
+
+  if FLAGS.page not in PAGES:
+    raise PlacetoError(f"--page={FLAGS.page} has no program; expected one of {', '.join(PAGES)}")
+  entry_point.import_tensorflow_quietly()
+  folder, path = pathlib.Path(FLAGS.out, FLAGS.page), pathlib.Path(FLAGS.docs, f"{FLAGS.page}.md")
+  os.makedirs(folder, exist_ok=True)
+  spent = folder / "processor_s"
+  page, raw = path.read_text(encoding="utf-8"), []
+  for name, (make, texts) in PAGES[FLAGS.page].items():
+    out = str(folder / name.replace(" ", "_"))
+    rows = make(out)
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    raw.append(rows.drop(columns="placement", errors="ignore").assign(table=name))
+    for title, text in texts.items():
+      page = with_table(page, title, text(rows, out))
+  before = float(spent.read_text()) if spent.exists() else 0.0
+  seconds = before + sum(each.ru_utime + each.ru_stime for each in used)
+  spent.write_text(str(seconds))
+  commit = subprocess.run(["git", "log", "-1", "--format=%h", "--", "placeto_tf"], cwd=ROOT,
+                          stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+  page = with_table(page, "made by", f"All tables above are of commit `{commit}`, made in "
+                    f"{seconds / 60:.0f} minutes of a processor by this command:\n\n```sh\n"
+                    "scripts/with_env python scripts/benchmarks/reproduce.py "
+                    f"--page={FLAGS.page}\n```")
+  outputs.write(str(pathlib.Path(FLAGS.docs, "data", f"{FLAGS.page}.csv")), pd.concat(raw).to_csv(
+      index=False, lineterminator="\n").encode("utf-8"))
+  outputs.write(str(path), page.encode("utf-8"))
+  print(f"Done: {path}.")
+
+
+def with_table(page: str, name: str, text: str) -> str:
+  """Returns the page with a table between its markers. Args: page, name, text: of the table.
+
+  Raises:
+    PlacetoError: the page lacks the markers.
+  """
+  from placeto_tf.errors import PlacetoError
+
+  before, begin, rest = page.partition(f"<!-- table: {name} -->")
+  _, end, after = rest.partition("<!-- end -->")
+  if not begin or not end:
+    raise PlacetoError(f"the page has no place for the table {name!r}; write "
+                       f"<!-- table: {name} --> and <!-- end --> into it")
+  return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+
+
+if __name__ == "__main__":
+  entry_point.run_program(main)
