@@ -336,6 +336,7 @@ def scaling_jobs() -> List[Dict[str, Any]]:
 def scaling_table(rows: pd.DataFrame, out: str) -> str:
   """Returns simulated and measured speed over that of one GPU, and how many are within 10 %."""
   import fit_presets
+
   from placeto_tf.evaluation.tables import markdown
 
   del out
