@@ -24,9 +24,9 @@ Where the figures come from:
     op, 12 GB per die, and 25 us that their simulator leaves on a bus after a transfer, which does
     not delay consumers (`bus_gap_us`). `k80` has their bandwidth.
   Kernels: efficiency and start by kind, fitted by scripts/benchmarks/fit_presets.py to published
-    kernels and whole training steps, whose sources it names (docs/results/published_measurements.md
-    has the errors). Kernels of H100 were timed on a card (docs/results/h100_kernels.md); an H200
-    has the same multiprocessors, and the fit predicts its kernels as well. Lookups are of rows
+    kernels and whole training steps, whose sources it names (docs/results/predictions.md has the
+    errors). Kernels of H100 were timed on a card; an H200 has the same multiprocessors, and the fit
+    predicts its kernels as well. Lookups are of rows
     in memory, by TorchRec's planner: timed ones found them in the card's cache. Cards without
     published steps have the kernels of the nearest card: A100 80 GB those of A100; L4, A10 and L40S
     those of RTX A6000; RTX 4090 those of RTX 3090 (float32 as fast as TF32); H100 for PCIe, H200
@@ -55,7 +55,7 @@ Where the figures come from:
   Overhead: 5.7 us per op for all cards, because it is the executor's and the launch's own. It
     passes while the kernel before runs (`overlapped_launches`): steps of ResNet-50 on an H100 took
     as long as their kernels at batch 64, as long as their launches at batch 8 (docs/results/
-    h100_kernels.md). Of these 3 us are the driver's (`launch_us`; an empty kernel on recent
+    predictions.md). Of these 3 us are the driver's (`launch_us`; an empty kernel on recent
     systems, forums.developer.nvidia.com/t/233645), in which it holds a lock of the whole process:
     threads that launch to several GPUs wait for one another (github.com/tensorflow/tensorflow/
     issues/53759; github.com/chelsea0x3b/cudarc/issues/169 and the threads of NVIDIA's forum named

@@ -17,7 +17,7 @@ from placeto_tf.problem.placement_problem import PlacementProblem
 
 # Levels of a search, (number of supernodes divided by the number of groups, share of the budget):
 # first a handful of large supernodes, which moves whole layers at once.
-# docs/results/rivals_tuned.md has other levels.
+# docs/results/what_did_not_help.md has other levels.
 COARSE_TO_FINE: Tuple[Tuple[float, float], ...] = (
     (0.0625, 0.05), (0.125, 0.1), (0.25, 0.15), (0.5, 0.2), (1.0, 0.2), (2.0, 0.1), (4.0, 0.1),
     (8.0, 0.1))

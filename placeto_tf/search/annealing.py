@@ -40,7 +40,7 @@ HOTTEST = 0.05  # the highest temperature of any round, as a fraction of the ste
 
 @dataclasses.dataclass(frozen=True)
 class AnnealingConfig:
-  """Settings of annealing; docs/results/rivals_tuned.md lists those tried.
+  """Settings of annealing; docs/results/what_did_not_help.md lists those tried.
 
   Attributes:
     levels: (number of supernodes divided by the number of groups, share of the budget) of each

@@ -32,7 +32,7 @@ DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 
 @dataclasses.dataclass(frozen=True)
 class LocalSearchConfig:
-  """Settings of local search; docs/results/rivals_tuned.md lists those tried.
+  """Settings of local search; docs/results/what_did_not_help.md lists those tried.
 
   Attributes:
     coarse_levels: number of supernodes divided by the number of groups, for the levels before the

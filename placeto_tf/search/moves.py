@@ -16,7 +16,7 @@ from placeto_tf.simulation.compiling import part
 
 @dataclasses.dataclass(frozen=True)
 class MoveConfig:
-  """Frequencies of the kinds of moves; docs/results/rivals_tuned.md lists those tried.
+  """Frequencies of the kinds of moves; docs/results/what_did_not_help.md lists those tried.
 
   Attributes:
     uniform: share of moves that send a supernode to any device.

@@ -1,14 +1,13 @@
-"""Measures loading, costing, grouping, placing and writing back as graphs grow; prints a table.
+"""Measures loading, costing, grouping, placing and writing back of one graph; prints JSON.
 
-  scripts/with_env python scripts/benchmarks/benchmark_large.py
-  scripts/with_env python scripts/benchmarks/benchmark_large.py --graphs=zoo:rnnlm \\
-      --cost_graph_ops= --evaluations=300
+  scripts/with_env python scripts/benchmarks/benchmark_large.py --make=1000000 \\
+      --to=million.cost_graph.pb
+  scripts/with_env python scripts/benchmarks/benchmark_large.py --measure=million.cost_graph.pb
 
-The shipped policy places, and the last column is its step time divided by the best of one device,
-the expert and METIS. Each row has a process of its own, so that its peak memory is that of one
-graph and its seconds are a user's whole waiting time, imports included. CPU time is that of all
-threads and forks, for machines that also do other work. Costs are estimated again, not taken from
-the cache.
+The shipped policy places. `reproduce.py --page=waiting` measures each graph in a process of its
+own, so that its peak memory is that of one graph and its seconds are a user's whole waiting time,
+imports included. CPU time is that of all threads and forks, for machines that also do other work.
+Costs are estimated again, not taken from the cache.
 """
 
 from __future__ import annotations

@@ -303,15 +303,15 @@ def scaling(records: pd.DataFrame) -> pd.DataFrame:
   return times.stack().rename("measured").dropna().reset_index()
 
 
-def data_parallel_us(card: str, model: str, batch: int, gpus: int) -> float:
-  """Returns the step of the baseline `data_parallel` of one process. Args: batch: of one GPU."""
+def data_parallel_us(card: str, model: str, size: int, gpus: int) -> float:
+  """Returns the step of the baseline `data_parallel` of one process. Args: size: batch of a GPU."""
   from placeto_tf.clusters import Cluster
   from placeto_tf.clusters.constraints import allowed_devices
   from placeto_tf.problem.candidates import fallback_devices
   from placeto_tf.replication import ReplicaSource, data_parallel, replicated_costs
 
   cluster = Cluster.parse(f"{card}:{gpus}")
-  replicated = ReplicaSource(f"{_spec(model)}:batch={batch * gpus}").replicas(
+  replicated = ReplicaSource(f"{_spec(model)}:batch={size * gpus}").replicas(
       gpus, False, cluster)
   allowed = allowed_devices(replicated.graph, cluster)
   hosts = np.where(allowed[:, 0], -1, fallback_devices(cluster, allowed)).astype(np.int64)

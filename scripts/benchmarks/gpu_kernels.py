@@ -1,13 +1,11 @@
 """Lists kernels of the zoo's models, and compares a preset with their times on a real GPU.
 
-  scripts/with_env python scripts/benchmarks/gpu_kernels.py --kernels=kernels.json
+  scripts/with_env python scripts/benchmarks/gpu_kernels.py --list=kernels.json
   python scripts/benchmarks/time_kernels.py kernels.json measured.json   # where the GPU is
-  scripts/with_env python scripts/benchmarks/gpu_kernels.py --measured=measured.json \\
-      --preset=h100 --page=gpu_kernels.md
 
 The first writes kernels of all sizes for each type of op, with the work that costs are estimated
-from; the last writes a page: the preset's time over the measured one, and whole steps. The fit of
-the preset, by kind of kernel, is fit_presets.py's.
+from. `compare` and `whole_steps` hold a preset against what was measured, for `reproduce.py
+--page=predictions`; the fit of the preset, by kind of kernel, is fit_presets.py's.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ flags.DEFINE_list("graphs", [
             ("rnnlm", (16, 128))) for batch in batches)], "Graphs whose ops are listed.")
 flags.DEFINE_integer("each", 4, "Kernels of each type of op, and of each window and strides.",
                      lower_bound=1)
-flags.DEFINE_string("to", "kernels.json", "The list that is written.")
+flags.DEFINE_string("list", "kernels.json", "The list that is written.")
 
 _OUT, _ALL = -1, -2
 # Op without its version -> the inputs, or the output, that make up its kernel.
@@ -227,9 +225,9 @@ def main() -> None:
   """Writes the list."""
   entry_point.import_tensorflow_quietly()
   rows = chosen([row for spec in FLAGS.graphs for row in kernels_of(spec)], FLAGS.each)
-  with open(FLAGS.to, "w", encoding="utf-8") as file:
+  with open(FLAGS.list, "w", encoding="utf-8") as file:
     json.dump(rows, file, indent=1)
-  print(f"Done: {len(rows)} kernels in {FLAGS.to}.")
+  print(f"Done: {len(rows)} kernels in {FLAGS.list}.")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Computes the results of a study of predictions: agreement with measurements, as table and plot.
+"""Computes the results of a study of predictions: agreement with measurements, as a table.
 
 The results are computed from the files of `prediction_study.py`, and written beside these:
-`summary.json`, `table.md`, `scatter.png`.
+`summary.json`, `table.md`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional
 
 import numpy as np
 from prediction_study import StudyConfig, graph_directory, measured_rows, predicted_us
@@ -37,7 +37,6 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> float:
 def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
   """Computes the results of all graphs from the measurements, and writes them."""
   summary: Dict[str, Any] = {}
-  points = []
   for spec in config.graphs:
     directory = graph_directory(out, spec)
     everything = measured_rows(os.path.join(directory, "measured.json"))
@@ -49,7 +48,6 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
       continue
     predicted = np.array([expected_us[row["placement"]] for row in rows])
     measured = np.array([row["measured_us"] for row in rows])
-    points.append((spec, predicted, measured))
     found: Dict[str, Any] = {"placements": len(rows), **agreement(predicted, measured)}
     again = {label: row["measured_us"] for label, row in measured_rows(
         os.path.join(directory, "repeats.json")).items()}
@@ -66,8 +64,6 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
     summary[spec] = found
   outputs.write_json(os.path.join(out, "summary.json"), summary)
   outputs.write(os.path.join(out, "table.md"), (table(summary) + "\n").encode("utf-8"))
-  if points:
-    _scatter(points, os.path.join(out, "scatter.png"))
   return summary
 
 
@@ -94,22 +90,3 @@ def table(summary: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _over(a: Optional[float], b: Optional[float]) -> str:
   return f"{a / b:.2f}x" if a and b else "-"
-
-
-def _scatter(points: Sequence[Tuple[str, np.ndarray, np.ndarray]], path: str) -> None:
-  from matplotlib.backends.backend_agg import FigureCanvasAgg
-  from matplotlib.figure import Figure
-
-  figure = Figure(figsize=(6, 6), dpi=120)
-  FigureCanvasAgg(figure)
-  axes = figure.subplots()
-  for spec, predicted, measured in points:
-    axes.plot(measured / 1e3, predicted / 1e3, ".", label=spec, alpha=0.8)
-  both = np.concatenate([np.concatenate(pair[1:]) for pair in points]) / 1e3
-  ends = [both.min() * 0.9, both.max() * 1.1]
-  axes.plot(ends, ends, color="0.6", linewidth=1)
-  axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured, ms",
-           ylabel="predicted, ms")
-  axes.legend(fontsize=6)
-  figure.tight_layout()
-  figure.savefig(path)

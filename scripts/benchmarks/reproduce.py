@@ -20,36 +20,39 @@ import subprocess
 import sys
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
+import benchmark_large
+import fit_presets
 import numpy as np
 import pandas as pd
 from absl import flags
 
+import gpu_kernels
+from placeto_tf.evaluation import EvaluationConfig, evaluate, tables
+from placeto_tf.evaluation.evaluate import read_history
+from placeto_tf.evaluation.evaluation_config import REPLICAS
+from placeto_tf.evaluation.tables import CASE, final, geometric_mean, markdown
 from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("page", None, "Name of the page.", required=True)
 flags.DEFINE_string("out", "runs/reproduce", "Directory of the rows so far.")
-flags.DEFINE_string("docs", "docs/results", "Folder of the pages; raw rows go to its `data`.")
 flags.DEFINE_string("foreign", "runs/foreign_graphs", "Folder of the graphs of foreign_graphs.py.")
 
 Make = Callable[[str], pd.DataFrame]  # from a directory of rows so far, to all rows
 Text = Callable[[pd.DataFrame, str], str]  # from rows and their directory, to Markdown
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+_DOCS = ROOT / "docs" / "results"
 KNOWN = ("single", "expert", "metis")
 RIVALS = ("placeto", "placeto_uniform", "annealing", "local_search")
 ZOO = tuple(f"zoo:{name}" for name in (
     "amoebanet", "bert", "enas_conv", "enas_recurrent", "gnmt", "inception_v3", "nasnet_large",
     "nasnet_mobile", "nmt", "resnet50", "rnnlm:layers=4", "transformer_xl:layers=2", "wavenet"))
-NAMES = {"single": "one device", "metis": "METIS", "placeto_uniform": "uniform moves",
-         "local_search": "local search", "tables_by_size_x_lookups": "by size x lookups",
-         "tables_by_size": "tables by size", "tables_by_lookups": "by lookups"}
+NAMES = {"single": "one device", "metis": "METIS", "placeto_uniform": "uniform moves"}
 
 
 def evaluated(replicas: Any = 1, **config: Any) -> Make:
   """Returns a function that makes rows by `evaluate`. Args: replicas, **config: of it."""
   def make(out: str) -> pd.DataFrame:
-    from placeto_tf.evaluation import EvaluationConfig, evaluate
-
     given = dict(config, graphs=shared_flags.expand_globs(
         [each.replace("FOREIGN", FLAGS.foreign) for each in config["graphs"]]))
     return evaluate(EvaluationConfig(**given, replicas=replicas, check_replicas=False), out,
@@ -75,34 +78,25 @@ def each_of(jobs: Callable[[], Sequence[Mapping[str, Any]]], run: Callable[..., 
   return make
 
 
-def with_ratios(rows: pd.DataFrame, out: str) -> pd.DataFrame:
-  """Returns rows of searches with "ratio": the objective over that of their start."""
-  from placeto_tf.evaluation.evaluate import read_history
-
-  found = rows[rows["method"].isin(RIVALS)].copy()
-  histories = [read_history(row, out)[:, 2] for row in found.to_dict("records")]
-  found["ratio"] = [each[-1] / each[0] for each in histories]
-  return found
-
-
-def by_budget(rows: pd.DataFrame, out: str, by: Callable[[pd.DataFrame], Any]) -> str:
+def by_budget(rows: pd.DataFrame, out: str, groups: Callable[[pd.DataFrame], Any]) -> str:
   """Returns a line for each group and method, a column for each number of evaluations.
 
   Args:
     rows: with "ratio", or of `evaluate`.
     out: the directory of the rows.
-    by: returns the group of each row.
+    groups: returns the group of each row.
 
   Returns:
     Geometric means over graphs, with deviations over seeds, the best of each column in bold; and a
     line of by how much `placeto` is below the best of its rivals.
   """
-  from placeto_tf.evaluation.tables import geometric_mean, markdown
-
-  found = rows if "ratio" in rows else with_ratios(rows, out)
-  groups = by(found)
-  both = [found.assign(group=groups)]
-  if groups.nunique() > 1:
+  found = rows.copy()
+  if "ratio" not in rows:  # the last objective over the first, which is the start's
+    histories = [read_history(row, out)[:, 2] for row in rows.to_dict("records")]
+    found["ratio"] = [each[-1] / each[0] for each in histories]
+  both = [found.assign(group=groups(found))]
+  several = both[0]["group"].nunique() > 1
+  if several:
     both.append(found.assign(group="all"))
   # A mean for each seed, then its mean and deviation over seeds.
   seeds = pd.concat(both).groupby(["group", "method", "budget", "seed"], sort=False)["ratio"].agg(
@@ -125,11 +119,12 @@ def by_budget(rows: pd.DataFrame, out: str, by: Callable[[pd.DataFrame], Any]) -
     lines.append({"group": "", "method": "`placeto` below the best rival by", **{
         f"{budget:,}": f"{gain:.1f} %" for budget, gain in gains.items()}})
   table = pd.DataFrame(lines)
-  return markdown(table.drop(columns="group") if groups.nunique() == 1 else table)
+  return markdown(table if several else table.drop(columns="group"))
 
 
 def _named(method: str) -> str:
-  return NAMES.get(method, f"`{method}`" if method in ("placeto", "auto", "heft") else method)
+  return NAMES.get(method, f"`{method}`" if method in ("placeto", "auto", "heft") else
+                   method.replace("_", " "))
 
 
 def _spec(graph: str) -> str:
@@ -138,18 +133,13 @@ def _spec(graph: str) -> str:
 
 def _wide(rows: pd.DataFrame) -> pd.DataFrame:
   """Returns [graph and cluster, method] step times in us of the largest budget."""
-  from placeto_tf.evaluation.tables import CASE, final
-
   return final(rows).pivot_table("step_time_us", CASE, "method", sort=False)
 
 
-def zoo_means(rows: pd.DataFrame, out: str) -> str:
+def zoo_means(rows: pd.DataFrame, _: str) -> str:
   """Returns, for each cluster, methods over `auto`, and `auto` over the bound."""
-  from placeto_tf.evaluation.tables import geometric_mean, markdown
-
-  del out
   wide = _wide(rows)
-  wide["bound"] = rows.groupby(["graph", "cluster"])["lower_bound_us"].first()
+  wide["bound"] = rows.groupby(CASE)["lower_bound_us"].first()
   ratios = wide.drop(columns=["auto", "bound"]).div(wide["auto"], axis=0).rename(columns=_named)
   ratios["`auto` over the bound"] = wide["auto"] / wide["bound"]
   found = ratios.groupby("cluster", sort=False).agg(geometric_mean)
@@ -157,27 +147,19 @@ def zoo_means(rows: pd.DataFrame, out: str) -> str:
   return markdown(found.map("{:.3f}".format).reset_index())
 
 
-def zoo_rows(rows: pd.DataFrame, out: str) -> str:
+def zoo_rows(rows: pd.DataFrame, _: str) -> str:
   """Returns, for each graph, the gain of `auto` over one device and its distance to the bound."""
-  from placeto_tf.evaluation.tables import markdown
-
-  del out
   wide = _wide(rows)
-  bound = rows.groupby(["graph", "cluster"])["lower_bound_us"].first()
-  cells = pd.DataFrame({"": (wide["auto"] / 1e3).map("{:,.1f} ms, ".format)
-                        + (wide["single"] / wide["auto"]).map("{:.2f}, ".format)
-                        + (wide["auto"] / bound).map("{:.2f}".format)})[""]
-  fits = rows[rows["method"] == "single"].set_index(["graph", "cluster"])["fits"]
-  cells += np.where(fits.reindex(cells.index), "", " (one device does not fit)")
+  bound = rows.groupby(CASE)["lower_bound_us"].first()
+  cells = ((wide["auto"] / 1e3).map("{:,.1f} ms, ".format)
+           + (wide["single"] / wide["auto"]).map("{:.2f}, ".format)
+           + (wide["auto"] / bound).map("{:.2f}".format))
   found = cells.unstack("cluster", sort=False).reset_index()
   return markdown(found.assign(graph=found["graph"].map(_spec)))
 
 
-def gains(rows: pd.DataFrame, out: str) -> str:
+def gains(rows: pd.DataFrame, _: str) -> str:
   """Returns, for each graph and cluster, how many times as fast as one device `auto` is."""
-  from placeto_tf.evaluation.tables import markdown
-
-  del out
   wide = _wide(rows)
   found = (wide["single"] / wide["auto"]).map("{:.2f}".format).unstack(sort=False).reset_index()
   return markdown(found.assign(graph=found["graph"].map(_spec)))
@@ -185,9 +167,6 @@ def gains(rows: pd.DataFrame, out: str) -> str:
 
 def with_replicas(rows: pd.DataFrame, out: str) -> str:
   """Returns a line for each graph and cluster: methods, data parallelism, replicas; then means."""
-  from placeto_tf.evaluation.evaluation_config import REPLICAS
-  from placeto_tf.evaluation.tables import geometric_mean, markdown
-
   methods = [name for name in dict.fromkeys(rows["method"]) if name != REPLICAS]
   lines, ratios = [], []
   for row in rows[rows["method"] == REPLICAS].to_dict("records"):
@@ -242,11 +221,8 @@ def optimum(seed: int) -> Dict[str, Any]:
           "auto_us": float(searched.search_log.best_objective_us)}
 
 
-def optima(rows: pd.DataFrame, out: str) -> str:
+def optima(rows: pd.DataFrame, _: str) -> str:
   """Returns a line of the counts of `optimum`."""
-  from placeto_tf.evaluation.tables import geometric_mean, markdown
-
-  del out
   rows = rows.dropna()
   equal = 1 + 1e-9
   return markdown(pd.DataFrame([{
@@ -261,85 +237,58 @@ def optima(rows: pd.DataFrame, out: str) -> str:
 
 def made(problem: str, method: str, budget: int, seed: int) -> Dict[str, Any]:
   """Returns the objective of a method over the best of one device, expert and METIS."""
-  from placeto_tf.environments.problems import with_starts
   from placeto_tf.placing import registry, running
   from placeto_tf.problem.budget import Budget
 
-  fresh = _problem(problem).renewed()
-  known = with_starts(_problem(problem)).starts[:1]
-  start_us = float(_problem(problem).renewed().evaluate(known).objective_us[0])
+  fresh, start_us = _problem(problem)
+  fresh = fresh.renewed()
   running.run(fresh, registry.find(method), Budget(budget), seed)
   return {"ratio": fresh.search_log.best_objective_us / start_us,
           "fits": bool(fresh.search_log.best_fits)}
 
 
 @functools.lru_cache(1)
-def _problem(spec: str) -> Any:
+def _problem(spec: str) -> Tuple[Any, float]:
   from placeto_tf.environments import made_problems
+  from placeto_tf.environments.problems import with_starts
 
   problem = made_problems.make(spec)
   problem.simulator.num_threads = 1
-  return problem
+  known = with_starts(problem.renewed()).starts[:1]
+  return problem, float(problem.renewed().evaluate(known).objective_us[0])
 
 
-def errors_of_fit(out: str) -> pd.DataFrame:
+def errors_of_fit(_: str) -> pd.DataFrame:
   """Returns simulated over published speed of each step, by what the fit has not seen."""
-  import fit_presets
-
-  del out
   found, half = fit_presets.compared(_records())[2:]
   return pd.concat([found, half], ignore_index=True)
 
 
-def fit_table(rows: pd.DataFrame, out: str) -> str:
+def fit_table(rows: pd.DataFrame, _: str) -> str:
   """Returns a line for each step, and the share within 25 % and median error of each column."""
-  from placeto_tf.evaluation.tables import markdown
-
-  del out
   columns = [each for each in rows if each.startswith(("without", "fitted"))]
-  found = rows[rows["precision"] != "mixed"].sort_values(["card", "model", "size"])
-  lines = pd.DataFrame({
-      "card": found["card"], "model, batch": found["model"] + ", " + found["size"].astype(str)
-      + found["length"].astype(str).radd(", length ").where(found["length"] != "", "")
-      + np.where(found["xla"].astype(str) == "1", ", XLA", ""), "source": found["source"],
-      **{each: found[each].map("{:.2f}".format) for each in columns}})
+  found = rows[rows["precision"] != "mixed"].drop(columns=["precision", "mixed"])
   errors = (found[columns] - 1).abs()
-  for title, cells in (
-      ("within 25 %", (errors <= 0.25).sum().map(f"{{}} of {len(errors)}".format)),
-      ("median error", errors.median().map("{:.0%}".format))):
-    lines.loc[len(lines) + 1000] = {"card": "all", "model, batch": title, "source": "", **cells}
+  said = ", ".join(f"{column}: {(error <= 0.25).sum()} of {len(error)}, {error.median():.0%}"
+                   for column, error in errors.items())
   mixed = (rows.loc[rows["precision"] == "mixed", "mixed"] - 1).abs()
-  return (f"{markdown(lines)}\n\nHalf precision, which no step of the fit has: "
-          f"{(mixed <= 0.25).sum()} of {len(mixed)} steps within 25 %, median error "
-          f"{mixed.median():.0%}.")
+  return (f"{markdown(found.round(2))}\n\nWithin 25 %, and median error: {said}. Half "
+          "precision, which no step of the fit has: "
+          f"{(mixed <= 0.25).sum()} of {len(mixed)}, {mixed.median():.0%}.")
 
 
 def _records() -> pd.DataFrame:
-  return pd.read_csv(ROOT / "docs/results/data/published.csv", keep_default_na=False)
-
-
-def scaled(card: str, model: str, size: int, gpus: int) -> Dict[str, Any]:
-  """Returns the time of one step of data parallelism, simulated."""
-  import fit_presets
-
-  return {"us": fit_presets.data_parallel_us(card, model, size, gpus)}
+  return pd.read_csv(_DOCS / "data/published.csv", keep_default_na=False)
 
 
 def scaling_jobs() -> List[Dict[str, Any]]:
   """Returns the jobs of `scaled`: one GPU, and as many as were measured."""
-  import fit_presets
-
   found = fit_presets.scaling(_records())[["card", "model", "size", "gpus"]].astype({"size": int})
   return pd.concat([found.assign(gpus=1), found]).drop_duplicates().to_dict("records")
 
 
-def scaling_table(rows: pd.DataFrame, out: str) -> str:
+def scaling_table(rows: pd.DataFrame, _: str) -> str:
   """Returns simulated and measured speed over that of one GPU, and how many are within 10 %."""
-  import fit_presets
-
-  from placeto_tf.evaluation.tables import markdown
-
-  del out
   key = ["card", "model", "size"]
   us = rows.pivot_table("us", key, "gpus")
   simulated = us.rdiv(us[1], axis=0).mul(us.columns.to_numpy()).stack().rename("simulated")
@@ -359,22 +308,17 @@ def scaling_table(rows: pd.DataFrame, out: str) -> str:
           f"{len(bridged)}. (!) marks the others.")
 
 
-def kernels(out: str) -> pd.DataFrame:
+def kernels(_: str) -> pd.DataFrame:
   """Returns the kernels that were timed on an H100, with the preset's estimates."""
-  import gpu_kernels
   from placeto_tf.ops import rule_of
 
-  del out
-  measured = json.loads((ROOT / "docs/results/data/h100_kernels.json").read_text())
+  measured = json.loads((_DOCS / "data/h100_kernels.json").read_text())
   found = gpu_kernels.compare(measured, "h100")
   return found.assign(kind=[rule_of(op).kind or "element-wise" for op in found["op"]])
 
 
-def kernel_table(rows: pd.DataFrame, out: str) -> str:
+def kernel_table(rows: pd.DataFrame, _: str) -> str:
   """Returns a line for each kind of op: timings, median ratio, median error, share within 25 %."""
-  from placeto_tf.evaluation.tables import markdown
-
-  del out
   both = pd.concat([rows.sort_values("kind"), rows.assign(kind="all")])
   ratio = both.groupby("kind", sort=False)["ratio"]
   error = (both["ratio"] - 1).abs().groupby(both["kind"], sort=False)
@@ -385,27 +329,14 @@ def kernel_table(rows: pd.DataFrame, out: str) -> str:
       ).rename_axis("op").reset_index())
 
 
-def whole_steps(out: str) -> pd.DataFrame:
+def whole_steps(_: str) -> pd.DataFrame:
   """Returns whole steps that were measured on an H100, with the preset's estimates."""
-  import gpu_kernels
-
-  del out
-  measured = json.loads((ROOT / "docs/results/data/h100_steps.json").read_text())
+  measured = json.loads((_DOCS / "data/h100_steps.json").read_text())
   return gpu_kernels.whole_steps(measured["steps"], "h100")
-
-
-def plain(rows: pd.DataFrame, out: str) -> str:
-  """Returns the rows as a table."""
-  from placeto_tf.evaluation.tables import markdown
-
-  del out
-  return markdown(rows)
 
 
 def waiting(graph: str) -> Dict[str, Any]:
   """Returns processor seconds of the whole command on a graph. Args: see benchmark_large.py."""
-  import benchmark_large
-
   found = benchmark_large.measured(graph, "k80_placeto:8", 300)
   gain = 1 - found["placed_us"] / found["start_us"]
   return {"ops": f"{found['ops']:,}", "processor s": f"{found['cpu_s']:.0f}",
@@ -415,16 +346,9 @@ def waiting(graph: str) -> Dict[str, Any]:
           "step over its bound": f"{found['placed_us'] / found['bound_us']:.2f}"}
 
 
-def by_family(rows: pd.DataFrame) -> Any:
-  """Returns the family of each row's graph."""
-  return rows["graph"].str.extract(r"family:(\w+)", expand=False)
-
-
-def reached(rows: pd.DataFrame, out: str) -> str:
-  """Returns step times by method, and evaluations until they are within 1 % of those of `rnn`."""
-  from placeto_tf.evaluation import tables
-
-  return f"{tables.step_time_table(rows)}\n\n{tables.reach_table(rows, out, 'rnn')}"
+def by(groups: Callable[[pd.DataFrame], Any]) -> Text:
+  """Returns `by_budget` of these groups."""
+  return functools.partial(by_budget, groups=groups)
 
 
 _HELD_OUT = tuple(f"family:{name}[24:28]" for name in ("ptb", "nmt", "cifar10"))
@@ -432,6 +356,8 @@ _SIX = tuple(f"family:{name}[{i}]" for i in (24, 28) for name in ("ptb", "cifar1
     "family:nmt[26]", "family:nmt[30]")
 _KINDS = ("layers", "products", "tasks", "pipelines", "packed")
 _SEARCHED: Dict[str, Any] = dict(methods=RIVALS, start=KNOWN)
+
+_FAMILY, _KIND = r"family:(\w+)", r"made:(\w+)"
 
 # Page -> table -> the function that makes its rows, and those that make its texts.
 PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
@@ -468,39 +394,40 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
         "held out": (evaluated(
             graphs=_HELD_OUT, clusters=("k80_placeto:4",), max_evaluations=1000,
             budgets=(10, 30, 100, 300), seeds=(0, 1, 2), **_SEARCHED),
-            {"held out": functools.partial(by_budget, by=by_family)}),
+            {"held out": by(lambda rows: rows["graph"].str.extract(_FAMILY, expand=False))}),
         "clusters": (evaluated(
             graphs=_SIX, clusters=("h100:4", "k80_placeto:2+cpu:2", "k80_placeto:12"),
             max_evaluations=300, budgets=(30, 100), seeds=(0, 1), **_SEARCHED),
-            {"clusters": functools.partial(by_budget, by=lambda rows: rows["cluster"])}),
+            {"clusters": by(lambda rows: rows["cluster"])}),
         "made": (each_of(
             lambda: [{"problem": f"made:{kind}[{i}]", "method": method, "budget": budget,
                       "seed": seed} for kind in _KINDS
                      for i in range(1000, 1004) for method in RIVALS for budget in (30, 100, 300)
                      for seed in (0, 1)], made),
-            {"made": functools.partial(by_budget, by=lambda rows: rows["problem"].str.extract(
-                r"made:(\w+)", expand=False))})},
+            {"made": by(lambda rows: rows["problem"].str.extract(_KIND, expand=False))})},
     "foreign_graphs": {
         "foreign": (evaluated(
             graphs=("FOREIGN/*.meta",), clusters=("k80_placeto:4",), max_evaluations=300,
             budgets=(30, 100), seeds=(0, 1), **_SEARCHED),
-            {"foreign": functools.partial(by_budget, by=lambda rows: rows["cluster"]),
-             "foreign graphs": functools.partial(
-                 by_budget, by=lambda rows: rows["graph"].map(_spec))})},
+            {"foreign": by(lambda rows: rows["cluster"]),
+             "foreign graphs": by(lambda rows: rows["graph"].map(_spec))})},
     "predictions": {
         "fit": (errors_of_fit, {"fit": fit_table}),
-        "scaling": (each_of(scaling_jobs, scaled), {"scaling": scaling_table}),
+        "scaling": (each_of(
+            scaling_jobs, lambda **job: {"us": fit_presets.data_parallel_us(**job)}),
+            {"scaling": scaling_table}),
         "kernels": (kernels, {"kernels": kernel_table}),
-        "steps": (whole_steps, {"steps": plain})},
+        "steps": (whole_steps, {"steps": lambda rows, _: markdown(rows)})},
     "learned_rivals": {
         "learned": (evaluated(
             graphs=("zoo:inception_v3", "zoo:nmt"), clusters=("k80_placeto:4",),
             methods=(*KNOWN, "rnn", "hierarchical", "gdp", "placeto"), max_evaluations=1600,
-            seeds=(0, 1)), {"learned": reached})},
+            seeds=(0, 1)), {"learned": lambda rows, out: "\n\n".join(
+                (tables.step_time_table(rows), tables.reach_table(rows, out, "rnn")))})},
     "waiting": {
         "waiting": (each_of(lambda: [{"graph": each} for each in (
             "zoo:rnnlm", "zoo:wavenet:stacks=4:layers=36", "zoo:gnmt:layers=8", "1000000")],
-            waiting), {"waiting": plain})}}
+            waiting), {"waiting": lambda rows, _: markdown(rows)})}}
 
 
 def main() -> None:
@@ -511,27 +438,29 @@ def main() -> None:
   if FLAGS.page not in PAGES:
     raise PlacetoError(f"--page={FLAGS.page} has no program; expected one of {', '.join(PAGES)}")
   entry_point.import_tensorflow_quietly()
-  folder, path = pathlib.Path(FLAGS.out, FLAGS.page), pathlib.Path(FLAGS.docs, f"{FLAGS.page}.md")
+  folder, path = pathlib.Path(FLAGS.out, FLAGS.page), _DOCS / f"{FLAGS.page}.md"
   os.makedirs(folder, exist_ok=True)
   spent = folder / "processor_s"
   page, raw = path.read_text(encoding="utf-8"), []
+  before = float(spent.read_text()) if spent.exists() else 0.0
   for name, (make, texts) in PAGES[FLAGS.page].items():
     out = str(folder / name.replace(" ", "_"))
-    rows = make(out)
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    try:
+      rows = make(out)
+    finally:  # of an interrupted run, too
+      seconds = before + sum(used.ru_utime + used.ru_stime for used in map(
+          resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+      spent.write_text(str(seconds))
     raw.append(rows.drop(columns="placement", errors="ignore").assign(table=name))
     for title, text in texts.items():
       page = with_table(page, title, text(rows, out))
-  before = float(spent.read_text()) if spent.exists() else 0.0
-  seconds = before + sum(each.ru_utime + each.ru_stime for each in used)
-  spent.write_text(str(seconds))
   commit = subprocess.run(["git", "log", "-1", "--format=%h", "--", "placeto_tf"], cwd=ROOT,
                           stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
   page = with_table(page, "made by", f"All tables above are of commit `{commit}`, made in "
                     f"{seconds / 60:.0f} minutes of a processor by this command:\n\n```sh\n"
                     "scripts/with_env python scripts/benchmarks/reproduce.py "
                     f"--page={FLAGS.page}\n```")
-  outputs.write(str(pathlib.Path(FLAGS.docs, "data", f"{FLAGS.page}.csv")), pd.concat(raw).to_csv(
+  outputs.write(str(_DOCS / "data" / f"{FLAGS.page}.csv"), pd.concat(raw).to_csv(
       index=False, lineterminator="\n").encode("utf-8"))
   outputs.write(str(path), page.encode("utf-8"))
   print(f"Done: {path}.")

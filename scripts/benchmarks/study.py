@@ -3,9 +3,8 @@
   scripts/with_env python scripts/benchmarks/study.py --out=runs/study \\
       --study=scripts/benchmarks/prediction_study.json
 
-After an interruption the same command continues where it stopped. Writes table.md, summary.json and
-scatter.png. The machine must do no other work. --summary computes these files from the measurements
-so far.
+After an interruption the same command continues where it stopped. Writes table.md and summary.json.
+The machine must do no other work. --summary computes these files from the measurements so far.
 """
 
 from __future__ import annotations

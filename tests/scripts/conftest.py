@@ -43,13 +43,14 @@ class Finished:
 
 
 def _forget_programs():
-  """Programs share names of flags: only one may be imported at a time."""
+  """Programs share names of flags: only one may be imported at a time, with those it imports."""
+  programs = {path.stem for path in _SCRIPTS.rglob("*.py")}
   for module, defined in list(flags.FLAGS.flags_by_module_dict().items()):
-    if module.startswith((_PREFIX, "placeto_tf.programs.")):
+    if module in programs or module.startswith((_PREFIX, "placeto_tf.programs.")):
       for flag in list(defined):
         if flag.name in flags.FLAGS:
           delattr(flags.FLAGS, flag.name)
-  for module in [name for name in sys.modules if name.startswith(_PREFIX)]:
+  for module in [name for name in sys.modules if name in programs or name.startswith(_PREFIX)]:
     del sys.modules[module]
 
 

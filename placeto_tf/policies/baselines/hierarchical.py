@@ -201,7 +201,7 @@ class HierarchicalConfig:
   training: settings of REINFORCE.
 
   The authors' code bounds logits by a tanh and adds noise to them at first, so that not everything
-  ends on one device. Neither helped here (docs/results/rivals_tuned.md).
+  ends on one device. Neither helped here (docs/results/what_did_not_help.md).
   """
 
   num_groups: int = 128

@@ -3,7 +3,7 @@
 `encoding/schema.pbtxt` describes the GraphTensor. A score depends on the features of its own option
 edge alone, which the simulation of the whole placement supplies. The same weights score every
 option edge, so equal devices get equal scores, and any number of groups and devices is possible.
-Rounds of messages between groups gained nothing (docs/results/placeto.md).
+Rounds of messages between groups gained nothing (docs/results/what_did_not_help.md).
 `scorer.ScorerWeights` holds the same weights for inference without TensorFlow.
 
 Dimensions: B observations, A arms, E option edges, F pair features, H width.
