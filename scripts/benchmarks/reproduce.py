@@ -375,25 +375,25 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
             methods=("single", "auto"), max_evaluations=300), {"links": gains})},
     "replicas": {
         "zoo": (evaluated(
-            graphs=["zoo:bert:batch=32", "zoo:enas_conv", "zoo:inception_v3", "zoo:resnet50",
-                    "zoo:rnnlm", "zoo:wavenet"], clusters=("k80_placeto:4", "a100:8"),
-            methods=("single", "auto"), max_evaluations=60, replicas="auto"),
+            graphs=["zoo:bert:batch=32", "zoo:inception_v3", "zoo:rnnlm", "zoo:wavenet"],
+            clusters=("k80_placeto:4", "a100:4"), methods=("single", "auto"), max_evaluations=60,
+            replicas="auto"),
             {"zoo": with_replicas}),
         "weak": (evaluated(
             graphs=["zoo:inception_v3", "zoo:rnnlm:vocab=100000"],
-            clusters=("a100:1+v100:3", "v100:2+k80:2", "v100:2x2@10gbit"),
+            clusters=("a100:1+v100:3", "v100:2x2@10gbit"),
             methods=("single", "auto"), max_evaluations=60, replicas="auto"),
             {"weak": with_replicas})},
     "recommenders": {
         "tables": (evaluated(
             graphs=["zoo:recommender:size=tiny", "zoo:recommender:size=small"],
-            clusters=("a100:1", "a100:4", "a100:8"),
+            clusters=("a100:1", "a100:8"),
             methods=("single", "tables_by_size", "tables_by_lookups", "tables_by_size_x_lookups",
                      "auto"), max_evaluations=100, replicas="auto"), {"tables": with_replicas})},
     "placeto": {
         "held out": (evaluated(
             graphs=_HELD_OUT, clusters=("k80_placeto:4",), max_evaluations=1000,
-            budgets=(10, 30, 100, 300), seeds=(0, 1, 2), **_SEARCHED),
+            budgets=(10, 30, 100, 300), seeds=(0, 1), **_SEARCHED),
             {"held out": by(lambda rows: rows["graph"].str.extract(_FAMILY, expand=False))}),
         "clusters": (evaluated(
             graphs=_SIX, clusters=("h100:4", "k80_placeto:2+cpu:2", "k80_placeto:12"),
@@ -420,8 +420,8 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
         "steps": (whole_steps, {"steps": lambda rows, _: markdown(rows)})},
     "learned_rivals": {
         "learned": (evaluated(
-            graphs=("zoo:inception_v3", "zoo:nmt"), clusters=("k80_placeto:4",),
-            methods=(*KNOWN, "rnn", "hierarchical", "gdp", "placeto"), max_evaluations=1600,
+            graphs=("zoo:inception_v3", "family:nmt[24]"), clusters=("k80_placeto:4",),
+            methods=(*KNOWN, "rnn", "hierarchical", "gdp", "placeto"), max_evaluations=800,
             seeds=(0, 1)), {"learned": lambda rows, out: "\n\n".join(
                 (tables.step_time_table(rows), tables.reach_table(rows, out, "rnn")))})},
     "waiting": {
@@ -440,24 +440,26 @@ def main() -> None:
   entry_point.import_tensorflow_quietly()
   folder, path = pathlib.Path(FLAGS.out, FLAGS.page), _DOCS / f"{FLAGS.page}.md"
   os.makedirs(folder, exist_ok=True)
-  spent = folder / "processor_s"
-  page, raw = path.read_text(encoding="utf-8"), []
-  before = float(spent.read_text()) if spent.exists() else 0.0
+  kept = folder / "made.json"
+  if not kept.exists():  # all rows are of one commit
+    kept.write_text(json.dumps({"seconds": 0.0, "commit": subprocess.run(
+        ["git", "log", "-1", "--format=%h", "--", "placeto_tf"], cwd=ROOT, check=True,
+        stdout=subprocess.PIPE, text=True).stdout.strip()}))
+  how = json.loads(kept.read_text())
+  page, raw, before = path.read_text(encoding="utf-8"), [], how["seconds"]
   for name, (make, texts) in PAGES[FLAGS.page].items():
     out = str(folder / name.replace(" ", "_"))
     try:
       rows = make(out)
     finally:  # of an interrupted run, too
-      seconds = before + sum(used.ru_utime + used.ru_stime for used in map(
+      how["seconds"] = before + sum(used.ru_utime + used.ru_stime for used in map(
           resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
-      spent.write_text(str(seconds))
+      kept.write_text(json.dumps(how))
     raw.append(rows.drop(columns="placement", errors="ignore").assign(table=name))
     for title, text in texts.items():
       page = with_table(page, title, text(rows, out))
-  commit = subprocess.run(["git", "log", "-1", "--format=%h", "--", "placeto_tf"], cwd=ROOT,
-                          stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-  page = with_table(page, "made by", f"All tables above are of commit `{commit}`, made in "
-                    f"{seconds / 60:.0f} minutes of a processor by this command:\n\n```sh\n"
+  page = with_table(page, "made by", f"All tables above are of commit `{how['commit']}`, made in "
+                    f"{how['seconds'] / 60:.0f} minutes of a processor by this command:\n\n```sh\n"
                     "scripts/with_env python scripts/benchmarks/reproduce.py "
                     f"--page={FLAGS.page}\n```")
   outputs.write(str(_DOCS / "data" / f"{FLAGS.page}.csv"), pd.concat(raw).to_csv(
