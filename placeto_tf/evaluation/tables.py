@@ -26,7 +26,7 @@ def markdown(table: pd.DataFrame) -> str:
   """Returns a table in Markdown; columns of words are on the left, of numbers on the right."""
   cells = table.astype(str)
   words = ("graph", "spec", "cluster", "method", "replicas", "check", "op", "type", "figure",
-           "way to run")
+           "way to run", "group", "card", "model", "source", "note")
   rule = ["---" if name in words else "---:" for name in table]
   return "\n".join("| " + " | ".join(map(str, row)) + " |"
                    for row in (list(table), rule, *cells.to_numpy().tolist()))

@@ -117,7 +117,7 @@ def by_budget(rows: pd.DataFrame, out: str, groups: Callable[[pd.DataFrame], Any
     others = here.drop(index=(group, "placeto")).min()
     gains = 100 * (1 - here.loc[(group, "placeto")] / others)
     lines.append({"group": "", "method": "`placeto` below the best rival by", **{
-        f"{budget:,}": f"{gain:.1f} %" for budget, gain in gains.items()}})
+        f"{budget:,}": f"{round(gain, 1) + 0.0:.1f} %" for budget, gain in gains.items()}})
   table = pd.DataFrame(lines)
   return markdown(table if several else table.drop(columns="group"))
 
@@ -456,7 +456,7 @@ def main() -> None:
       kept.write_text(json.dumps(how))
     raw.append(rows.drop(columns="placement", errors="ignore").assign(table=name))
     for title, text in texts.items():
-      page = with_table(page, title, text(rows, out))
+      page = with_table(page, title, re.sub(r"(?<=\d)%", " %", text(rows, out)))
   page = with_table(page, "made by", f"All tables above are of commit `{how['commit']}`, made in "
                     f"{how['seconds'] / 60:.0f} minutes of a processor by this command:\n\n```sh\n"
                     "scripts/with_env python scripts/benchmarks/reproduce.py "
