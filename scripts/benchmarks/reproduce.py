@@ -45,7 +45,7 @@ _DOCS = ROOT / "docs" / "results"
 KNOWN = ("single", "expert", "metis")
 RIVALS = ("placeto", "placeto_uniform", "annealing", "local_search")
 ZOO = tuple(f"zoo:{name}" for name in (
-    "amoebanet", "bert", "enas_conv", "enas_recurrent", "gnmt", "inception_v3",
+    "amoebanet", "bert", "enas_conv", "enas_recurrent", "inception_v3",
     "nasnet_mobile", "nmt", "resnet50", "rnnlm:layers=4", "transformer_xl:layers=2", "wavenet"))
 NAMES = {"single": "one device", "metis": "METIS", "placeto_uniform": "uniform moves"}
 
@@ -384,10 +384,9 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
             {"weak": with_replicas})},
     "recommenders": {
         "tables": (evaluated(
-            graphs=["zoo:recommender:size=tiny", "zoo:recommender:size=small"],
-            clusters=("a100:1", "a100:8"),
+            graphs=["zoo:recommender:size=tiny"], clusters=("a100:1", "a100:8"),
             methods=("single", "tables_by_size", "tables_by_lookups", "tables_by_size_x_lookups",
-                     "auto"), max_evaluations=100, replicas="auto"), {"tables": with_replicas})},
+                     "auto"), max_evaluations=30, replicas="auto"), {"tables": with_replicas})},
     "placeto": {
         "held out": (evaluated(
             graphs=_SIX, clusters=("k80_placeto:4",), max_evaluations=1000,
