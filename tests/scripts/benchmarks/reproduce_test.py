@@ -18,10 +18,11 @@ def reproduce_fixture(load_program):
 
 def test_every_table_has_one_place_in_its_page_and_every_place_a_table(reproduce):
   for name in reproduce.PAGES:
-    marked = re.findall(r"<!-- table: ([\w ]+) -->", (_PAGES / f"{name}.md").read_text())
+    page = (_PAGES / f"{name}.md").read_text()
+    marked = re.findall(r"<!-- table: ([\w ]+) -->", page)
     texts = [title for _, each in reproduce.PAGES[name].values() for title in each]
     assert sorted(marked) == sorted([*texts, "made by"]), name
-    assert (_PAGES / "data" / f"{name}.csv").exists(), f"{name} was not made"
+    assert (_PAGES / "data" / f"{name}.csv").exists() or "Not made anew" in page, name
 
 
 def test_a_table_takes_its_place_again_and_again(reproduce):
