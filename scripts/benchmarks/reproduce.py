@@ -381,11 +381,6 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
             graphs=["zoo:inception_v3"], clusters=("a100:1+v100:3", "v100:2x2@10gbit"),
             methods=("single", "auto"), max_evaluations=30, replicas="auto"),
             {"weak": with_replicas})},
-    "recommenders": {
-        "tables": (evaluated(
-            graphs=["zoo:recommender:size=tiny"], clusters=("a100:1", "a100:8"),
-            methods=("single", "tables_by_size", "tables_by_lookups", "tables_by_size_x_lookups",
-                     "auto"), max_evaluations=30, replicas="auto"), {"tables": with_replicas})},
     "placeto": {
         "held out": (evaluated(
             graphs=_SIX, clusters=("k80_placeto:4",), max_evaluations=1000,
