@@ -350,6 +350,7 @@ def by(groups: Callable[[pd.DataFrame], Any]) -> Text:
   return functools.partial(by_budget, groups=groups)
 
 
+_HELD_OUT = tuple(f"family:{name}[24:28]" for name in ("ptb", "nmt", "cifar10"))
 _SIX = tuple(f"family:{name}[{i}]" for i in (24, 28) for name in ("ptb", "cifar10")) + (
     "family:nmt[26]", "family:nmt[30]")
 _KINDS = ("layers", "products", "tasks", "pipelines", "packed")
@@ -367,9 +368,8 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
         "optimum": (each_of(lambda: [{"seed": i} for i in range(50_000, 50_080)], optimum),
                     {"optimum": optima}),
         "links": (evaluated(
-            graphs=[f"zoo:{name}:batch={batch}" for name in ("inception_v3", "rnnlm")
-                    for batch in (16, 256)],
-            clusters=("a100_pcie:4", "a100:4"),
+            graphs=[f"zoo:inception_v3:batch={batch}" for batch in (16, 256)],
+            clusters=("a100_pcie:4",),
             methods=("single", "auto"), max_evaluations=300), {"links": gains})},
     "replicas": {
         "zoo": (evaluated(
@@ -378,12 +378,12 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
             replicas="auto"),
             {"zoo": with_replicas}),
         "weak": (evaluated(
-            graphs=["zoo:inception_v3"], clusters=("a100:1+v100:3", "v100:2x2@10gbit"),
+            graphs=["zoo:inception_v3"], clusters=("a100:1+v100:3",),
             methods=("single", "auto"), max_evaluations=30, replicas="auto"),
             {"weak": with_replicas})},
     "placeto": {
         "held out": (evaluated(
-            graphs=_SIX, clusters=("k80_placeto:4",), max_evaluations=1000,
+            graphs=_HELD_OUT, clusters=("k80_placeto:4",), max_evaluations=1000,
             budgets=(10, 30, 100, 300), seeds=(0, 1), **_SEARCHED),
             {"held out": by(lambda rows: rows["graph"].str.extract(_FAMILY, expand=False))}),
         "clusters": (evaluated(
