@@ -300,8 +300,9 @@ def scaling_table(rows: pd.DataFrame, _: str) -> str:
   said = ", ".join(f"{line['sum']} of {line['size']} on {gpus} GPUs"
                    for gpus, line in counts.iterrows())
   bridged = found[found["card"] + found["note"] != "rtx3090TF 2.4.1"]["within"]
-  table = markdown(wide.fillna("").reset_index().rename(columns={
-      "size": "batch of a GPU", **{n: f"{n} GPUs: simulated, measured" for n in (2, 4, 8)}}))
+  titles: Dict[Any, str] = {n: f"{n} GPUs: simulated, measured" for n in (2, 4, 8)}
+  titles["size"] = "batch of a GPU"
+  table = markdown(wide.fillna("").reset_index().rename(columns=titles))
   return (f"{table}\n\nWithin 10 %: {found['within'].sum()} of {len(found)} ({said}); without the "
           f"host of RTX 3090s whose GPUs cannot reach one another (TF 2.4.1), {bridged.sum()} of "
           f"{len(bridged)}. (!) marks the others.")
