@@ -25,7 +25,7 @@ from placeto_tf.errors import CostError, PlacetoError
 from placeto_tf.files import outputs, user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
-_FORMAT = 21  # increase it whenever ops are counted differently
+_FORMAT = 23  # increase it whenever ops are counted differently
 _MAX_ENTRIES = 100  # a few hundred kB each
 _SUFFIX = ".work"
 

@@ -25,7 +25,7 @@ from placeto_tf.costs.shape_guesses import Guesser, known_dims
 from placeto_tf.costs.tensor_sizes import Outputs, properties, tensor_bytes
 from placeto_tf.errors import CostError, one_line
 from placeto_tf.graphs import shapes
-from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT, SWITCH
+from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, op_of, parse
 from placeto_tf.on_use import GraphDef, NodeDef, TensorShapeProto, tf
 
@@ -113,7 +113,7 @@ def analyse(
                for name, port in (*unknown, *growing) if (name, port) in seen}
     # Guesses are the last resort; those that may be wrong are reported to the caller.
     if not found:
-      found = guesser.guess(unknown, outputs, largest=counts)
+      found = guesser.guess(unknown, outputs)
       guessed.extend(tensor for tensor in found if guesser.is_unsure(tensor))
     if not found:
       break
@@ -199,15 +199,8 @@ def _evaluated(tensor: tf.Tensor) -> Any:
 
 
 def readable(graph_def: GraphDef, loops: LoopRounds) -> GraphDef:
-  """Returns a copy in which loop-invariant values, and values in branches, can be computed."""
+  """Returns a copy in which loop-invariant values can be computed."""
   copy = deepcopy(graph_def)
-  # Both branches see the value that a Switch gives to one of them.
-  switched = {node.name: node.input[0] for node in copy.node if node.op in SWITCH}
-  for node in copy.node:
-    for i, text in enumerate(node.input):
-      while (name := parse(text)[0]) in switched and not text.startswith("^"):
-        text = switched[name]
-      node.input[i] = text
   # An invariant keeps the value that enters the loop: its Merge passes that on.
   invariants = set(loops.invariants)
   for node in copy.node:

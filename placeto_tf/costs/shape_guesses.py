@@ -2,9 +2,7 @@
 
   StackPop, TensorListPopBack   the shape of the pushed tensor, which the gradient of a loop reads
   OptionalGetValue              the shape of the kept tensor, which the gradient of a branch reads
-  Unique, Where                 at most all elements of its input
-  Merge of a conditional        in each dimension the larger of both branches; likewise for ops
-                                element by element on tensors whose largest sizes differ
+  Unique                        at most all elements of its input
   LookupTableFind               the shape of the keys, and for each the shape of the default value
   FusedBatchNormV3              an empty reserve: cuDNN fills it only where it fuses an activation
 
@@ -14,15 +12,13 @@ with such shapes.
 
 from __future__ import annotations
 
-import math
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence
 
 from placeto_tf.costs.loop_rounds import Evaluate
 from placeto_tf.costs.tensor_sizes import Outputs, num_elements, origin, properties, tensor_bytes
-from placeto_tf.graphs.loops import MERGE, NEXT
 from placeto_tf.graphs.tensor_names import Tensor, data_inputs, parse
 from placeto_tf.on_use import GraphDef, NodeDef, OpInfo
-from placeto_tf.ops import rule_of, types_with
+from placeto_tf.ops import types_with
 
 _STACKS = ("Stack", "StackV2")
 _STACK_PUSHES = ("StackPush", "StackPushV2")
@@ -63,15 +59,12 @@ class Guesser:
           self.copies[name, port] = parse(text)
 
   def guess(
-      self, unknown: Iterable[Tensor], outputs: Outputs, largest: bool
-  ) -> Dict[Tensor, OpInfo.TensorProperties]:
+      self, unknown: Iterable[Tensor], outputs: Outputs) -> Dict[Tensor, OpInfo.TensorProperties]:
     """Guesses shapes.
 
     Args:
       unknown: outputs of unknown shape.
       outputs: op name -> TensorProperties of each output, as far as known.
-      largest: whether numbers of rows that depend on values are guessed. For costs they are; to an
-        analysis of the batch such rows would look like examples.
 
     Returns:
       (op, port) -> TensorProperties, for outputs that can be guessed.
@@ -79,8 +72,6 @@ class Guesser:
     found = {}
     for name, port in unknown:
       dims = self._dims(name, port, outputs)
-      if dims is None and largest:
-        dims = self._largest(name, port, outputs)
       if dims is not None:
         found[name, port] = properties(outputs[name][port].dtype, dims)
     return found
@@ -98,24 +89,10 @@ class Guesser:
     # Port 5 is the reserve of cuDNN.
     return [0] if node.op == "FusedBatchNormV3" and port == 5 else None
 
-  def _largest(self, name: str, port: int, outputs: Outputs) -> Optional[List[int]]:
-    """Returns the largest dimensions of an output with a number of rows that depends on values."""
-    node = self._nodes[name]
-    given = [known_dims(outputs, parse(text)) for text in data_inputs(node)]
-    shapes = [dims for dims in given if dims is not None]
-    if port or not shapes or len(shapes) < len(given):
-      return None
-    if node.op == "Where":  # the coordinates of elements: [elements, rank]
-      return [math.prod(shapes[0]), len(shapes[0])]
-    # Tensors of rows whose largest numbers differ meet in an op that works element by element.
-    meet = rule_of(node.op).axes == "elementwise" or node.op in MERGE and not any(
-        self._nodes[parse(text)[0]].op in NEXT for text in data_inputs(node))
-    same_rank = len(set(map(len, shapes))) == 1
-    return [max(sizes) for sizes in zip(*shapes)] if meet and same_rank else None
-
   def is_unsure(self, tensor: Tensor) -> bool:
     """Returns whether the guess for a tensor may be wrong: the tensor is no copy of another."""
-    return tensor not in self.copies and tensor[1] != 5  # the empty reserve of cuDNN
+    op_type = self._nodes[tensor[0]].op
+    return op_type in _UNIQUE or op_type in _LOOKUPS
 
   def lengths(
       self, value: Evaluate, outputs: Outputs, bound: Mapping[Tensor, OpInfo.TensorProperties]

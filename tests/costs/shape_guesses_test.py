@@ -18,7 +18,7 @@ def _tensor(dims):
   return tensor
 
 
-def _guess(nodes, shapes, largest=True):
+def _guess(nodes, shapes):
   """{(op, port): dims} from [(name, op, inputs)] and {name: [dims of each output]}."""
   graph_def = graph_pb2.GraphDef()
   for name, op, inputs in nodes:
@@ -26,21 +26,14 @@ def _guess(nodes, shapes, largest=True):
   outputs = {name: [_tensor(dims) for dims in ports] for name, ports in shapes.items()}
   unknown = [(name, port) for name, ports in shapes.items()
              for port, dims in enumerate(ports) if dims is None or -1 in dims]
-  found = Guesser(graph_def).guess(unknown, outputs, largest)
+  found = Guesser(graph_def).guess(unknown, outputs)
   assert all(tensor.dtype == _FLOAT for tensor in found.values())
   return {key: [dim.size for dim in tensor.shape.dim] for key, tensor in found.items()}
 
 
-def test_rows_are_at_most_all_elements_and_as_many_as_in_the_larger_branch():
-  nodes = [("x", "Op", []), ("w", "Where", ["x"]), ("a", "Op", []), ("sum", "Add", ["x", "a"]),
-           ("m", "Merge", ["a", "x"]), ("next", "NextIteration", ["x"]), ("ids", "Op", []),
-           ("loop", "Merge", ["a", "next"]), ("u", "Unique", ["ids"])]
-  shapes = {"x": [[4, 3]], "w": [[-1, 2]], "a": [[7, 1]], "sum": [None], "m": [None, [1]],
-            "next": [[4, 3]], "loop": [None], "ids": [[9]], "u": [[-1], [9]]}
-  unique = {("u", 0): [9]}
-  assert _guess(nodes, shapes) == {
-      ("w", 0): [12, 2], ("sum", 0): [7, 3], ("m", 0): [7, 3], **unique}
-  assert _guess(nodes, shapes, largest=False) == unique
+def test_unique_values_are_at_most_all_of_them():
+  nodes = [("x", "Op", []), ("u", "Unique", ["x"])]
+  assert _guess(nodes, {"x": [[9]], "u": [[-1], [9]]}) == {("u", 0): [9]}
 
 
 def test_list_element_is_what_was_pushed_in_the_loop():
