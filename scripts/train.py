@@ -58,7 +58,7 @@ flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NA
 flags.DEFINE_list("clusters", None, "Clusters that each graph is placed on, comma separated. "
                   "placeto and gdp: random[3] samples three clusters for each graph.")
 flags.DEFINE_list("held_out", None, "Graphs that do not train the policy, on which it is tried "
-                  "every --watch_every iterations.")
+                  "every --watch_every iterations, and ten times in a short run.")
 flags.DEFINE_string("root_dir", None, "Directory of the run.", required=True)
 flags.DEFINE_string("warm_start", None, "First weights of a new run: 'pretrained' (those that "
                     "ship), or a directory of weights. Default: random weights.")
@@ -85,6 +85,7 @@ def main() -> None:
   entry_point.import_tensorflow_quietly()
   from placeto_tf import agents
   from placeto_tf.training.runs import read_done
+  from placeto_tf.training.trainer import watched_every
 
   shared_flags.import_policies()
   fields, settings = _given(), _settings()
@@ -98,8 +99,10 @@ def main() -> None:
 
     def show(iteration: int, figures: Mapping[str, float]) -> None:
       bar.set_description_str("training", refresh=False)
+      if not bar.n and iteration - 1 > figures.get("skipped", 0):
+        bar.write(f"The run goes on after iteration {iteration - 1}.", file=sys.stderr)
       bar.update(iteration - bar.n)
-      if iteration % config.watch_every == 0 or iteration in (1, config.iterations):
+      if iteration % watched_every(config) == 0 or iteration in (1, config.iterations):
         bar.write(f"[{iteration}/{config.iterations}] {_text(figures)}", file=sys.stderr)
 
     figures = agents.train(

@@ -63,6 +63,11 @@ def train(
       return trainer.run(progress=progress, executor=executor, actors=actors)
 
 
+def watched_every(config: RunConfig) -> int:
+  """Returns the iterations between two tries on held-out graphs: ten tries in a short run."""
+  return min(config.watch_every, max(10, config.iterations // 10))
+
+
 class Trainer:
   """One training run in its root directory.
 
@@ -133,7 +138,7 @@ class Trainer:
   def _train(self, collecting: Collecting, until: Optional[int], progress: Progress) -> None:
     """Makes the updates up to iteration `until`, or all."""
     config, learner = self._config, self.learner
-    began, steps = time.monotonic(), 0.0
+    began, steps, every = time.monotonic(), 0.0, watched_every(config)
     if self.iteration == 0:
       self._begin()
     last = config.iterations if until is None else min(until, config.iterations)
@@ -149,7 +154,7 @@ class Trainer:
       found = dict(learned, skipped=float(self.skipped))
       found[learner.rate] = steps / max(1e-9, time.monotonic() - began)
       if learner.held_out and (
-          self.iteration % config.watch_every == 0 or self.iteration == config.iterations):
+          self.iteration % every == 0 or self.iteration == config.iterations):
         found.update(learner.watch())
       self._figures.update(self._record(found))
       progress(self.iteration, self._figures)

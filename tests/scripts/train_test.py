@@ -14,8 +14,7 @@ def _trained(run_program, shown, *flags):
 
 
 def test_it_trains_shows_progress_and_says_that_it_is_done(run_program, tmp_path, cheaply):
-  fields = ("steps=2", "batch=32", "schedule.rounds=16", "arms=32", "capacity=64",
-            "width=8")
+  fields = ("steps=2", "batch=32", "schedule.rounds=16", "arms=32", "capacity=64", "width=8")
   _trained(run_program, "held_out_ratio", "--graphs=family:tiny[0:2]", "--clusters=k80:2,random[1]",
            "--held_out=family:tiny[3]", f"--root_dir={tmp_path / 'run'}",
            "--set", "max_groups=8,12", "--set", "watch_cluster=k80:2",
