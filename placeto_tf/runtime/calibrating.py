@@ -117,7 +117,7 @@ def calibrate(
     part: the graph of one of several replicas, whose ops are timed as well, with random feeds:
       kernels are less efficient on fewer examples.
     feeds, device_map: see `measure`.
-    progress: called with the name of the next part.
+    progress: called with the name of the next part, which of how many it is included.
 
   Returns:
     The cluster with its measured fields, and the costs of the graph's ops.
@@ -126,9 +126,16 @@ def calibrate(
     MeasurementError: a worker was lost or hangs, or times make no sense.
     PlacementError: a device has no counterpart in the runtime.
   """
+  config, begun = config or CalibrationConfig(), itertools.count(1)
+  # The speed of the cores, the overhead of an op, links, and graphs on each device.
+  count = 2 + cluster.num_devices * (
+      cluster.num_devices - 1 + (graph is not None) + (part is not None))
+  if graph is not None and cluster.num_devices > 1 and config.placements:
+    count += config.placements + int(allowed_devices(graph, cluster).all(axis=0).sum())
   with named_failures(runtime):
     calibrator = _Calibrator(
-        cluster, runtime, config or CalibrationConfig(), device_map, progress)
+        cluster, runtime, config, device_map,
+        lambda stage: progress(f"{stage} ({next(begun)} of {count})"))
     fit = fitting.Fit(calibrator.measure_cluster())
     if graph is None:
       return Calibration(fit.cluster, calibrator.links)

@@ -30,6 +30,9 @@ def match_devices(
   """
   given = {_canonical(source): _canonical(target) for source, target in (device_map or {}).items()}
   available = list(runtime_devices)
+  if not available:
+    raise PlacementError(
+        "the runtime has no devices: it was not started; use it inside `with runtime:`")
   unused = sorted(set(given) - {_canonical(name) for name in names})
   if unused:
     raise PlacementError(f"the device map names {unused[0]}, which is no device of the placement; "

@@ -26,3 +26,5 @@ def test_devices_of_other_types_need_a_map():
 def test_maps_are_checked():
   with pytest.raises(PlacementError, match="names /device:GPU:7"):
     match_devices(["/GPU:0"], ["/device:CPU:0"], {"/GPU:0": "/CPU:0", "/GPU:7": "/CPU:0"})
+  with pytest.raises(PlacementError, match="was not started"):
+    match_devices(["/CPU:0"], [])
