@@ -26,11 +26,11 @@ Where the figures come from:
   Kernels: efficiency and start by kind, fitted by scripts/benchmarks/fit_presets.py to published
     kernels and whole training steps, whose sources it names (docs/results/predictions.md has the
     errors). Kernels of H100 were timed on a card; an H200 has the same multiprocessors, and the fit
-    predicts its kernels as well. Lookups are of rows
-    in memory, by TorchRec's planner: timed ones found them in the card's cache. Cards without
-    published steps have the kernels of the nearest card: A100 80 GB those of A100; L4, A10 and L40S
-    those of RTX A6000; RTX 4090 those of RTX 3090 (float32 as fast as TF32); H100 for PCIe, H200
-    and B200 those of H100; T4 its own from DeepBench, with the mean scales of K80, P100 and V100.
+    predicts its kernels as well. Lookups read rows in memory, at the speed that TorchRec's planner
+    counts: timed ones found their rows in the card's cache. Cards without published steps have the
+    kernels of the nearest card: A100 80 GB those of A100; L4, A10 and L40S those of RTX A6000; RTX
+    4090 those of RTX 3090 (float32 as fast as TF32); H100 for PCIe, H200 and B200 those of H100; T4
+    its own from DeepBench, with the mean scales of K80, P100 and V100.
   XLA: an op is a kernel of its own. Published steps of A100, RTX 3090 and RTX A6000 in TF32 and of
     BERT are of graphs compiled by XLA; the same graphs without XLA took 1.1 times as long (A100,
     float32 without TF32), ResNet-50 v1.5 on V100 1.14 times (float32) and 1.29 times (mixed).

@@ -180,8 +180,7 @@ class MoveProcess(PlacedGroups):
       else:
         some, scores = self.some, self.scores(score)
         while self.some is some and not self.over:
-          left = np.where(self.open, scores, -np.inf)
-          self.step(*divmod(int(left.argmax()), scores.shape[1]))
+          self.step(*divmod(int(np.where(self.open, scores, -np.inf).argmax()), scores.shape[1]))
 
   def scores(self, score: Callable[[MoveProcess], np.ndarray]) -> np.ndarray:
     """Returns [M, D] float32 sums of scores and preferences; -inf for moves that are not open."""

@@ -140,10 +140,7 @@ def _needed(
   several = {op for op in range(len(flow.types))
              if op in partition.shared or op not in propagated.copied}
   # Ops that must exist once: ops with tables or pipelines, merged loops, generators' variables.
-  once = {op for op in several if not (
-      op_roles.is_stateless(op_type := flow.types[op]) or op_roles.is_update(op_type)
-      or op_type in op_roles.OF_VARIABLES or op_type in op_roles.STEP_CONTAINERS
-      or op_type.startswith(("TensorArray", "Stack")))}
+  once = {op for op in several if not _of_one_replica(flow.types[op])}
   once.update(flow.graph.op_index[name] for name in single)
   once.update(op for op in several if flow.frames[op] in propagated.merged)
   once.update(flow.origin(flow.inputs[op][0])[0] for op, op_type in enumerate(flow.types)
@@ -167,6 +164,13 @@ def _needed(
       if op in once and op_roles.is_update(flow.types[op]):
         once.update(flow.origin(tensor)[0] for tensor in handles[op])
   return several - once
+
+
+def _of_one_replica(op_type: str) -> bool:
+  """Returns whether each replica may have an op of this type for its own variables."""
+  return (op_roles.is_stateless(op_type) or op_roles.is_update(op_type)
+          or op_type in op_roles.OF_VARIABLES or op_type in op_roles.STEP_CONTAINERS
+          or op_type.startswith(("TensorArray", "Stack")))
 
 
 def _is_handle(dtype: int) -> bool:

@@ -229,8 +229,7 @@ class _Partitioner:
       self._awaited.clear()
 
   def _need(self, op: int, shared: bool = False) -> None:
-    """Marks an op that depends on the batch as shared or as a copy; GraphError if neither can be.
-    """
+    """Marks an op of the batch as shared or as a copy; raises GraphError if it is refused."""
     shared |= op in self._propagated.once
     marked = self._shared if shared else self._copies
     if op not in marked:

@@ -29,7 +29,7 @@ from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.shapes import ITERATORS, PLACEHOLDERS, write_shape
 from placeto_tf.on_use import GraphDef, NodeDef, tf
 from placeto_tf.ops import QUOTIENTS, rule_of
-from placeto_tf.replication import op_roles
+from placeto_tf.replication import dataflow, op_roles
 from placeto_tf.replication.dataflow import Dataflow, Shape, Tensor, analyse_dataflow, closure
 from placeto_tf.replication.reloading import check_shapes, frozen, reloaded
 from placeto_tf.replication.scaling import Scaling
@@ -133,9 +133,9 @@ class Rebatching:
     if axis is None or now is None or given is None or shape is None or None in (*given, *shape):
       return True
     # [before, outer * b, ...] -> [before * outer, b, ...]: elements before the examples stay there.
-    before = math.prod(given[:axis])  # type: ignore[arg-type]
-    most = before * given[axis] // self._batch  # type: ignore[operator]
-    return before <= math.prod(shape[:now]) <= most  # type: ignore[arg-type]
+    sizes = dataflow.known_dims(given)
+    before, most = math.prod(sizes[:axis]), math.prod(sizes[:axis + 1]) // self._batch
+    return before <= math.prod(dataflow.known_dims(shape)[:now]) <= most
 
   def _make(self, op: int) -> List[tf.Tensor]:
     flow, op_type = self._flow, self._flow.types[op]

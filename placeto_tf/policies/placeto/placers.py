@@ -23,7 +23,7 @@ from placeto_tf.search.annealing import anneal
 
 _SCHEDULE = Schedule()  # of the moves before the first turn
 # Evaluations of the first turn, the growth of turns, and what a gain is worth a turn later.
-_FIRST_TURN, _GROWTH, _FADING = 40, 2.0, 0.5
+_FIRST_TURN, _GROWTH, _FADING = 40, 2, 0.5
 
 
 def place(
@@ -105,17 +105,17 @@ def search(
   if not log.exhausted(budget):
     move(start, _SCHEDULE, budget)
   # [2] gains of moves and of annealing per evaluation, in their last turns.
-  gains, anneals, evaluations, used = [math.inf, math.inf], True, float(_FIRST_TURN), math.inf
+  gains, anneals, evaluations, used = [math.inf, math.inf], True, _FIRST_TURN, math.inf
   # A turn of moves evaluates one placement even where no op can be moved.
   while not log.exhausted(budget) and (used > 1 or max(gains) > 0):
     before_us, began = log.best_objective_us, log.evaluations
-    part = budget.at_most(log, int(evaluations))
+    part = budget.at_most(log, evaluations)
     if anneals:
       anneal(problem, part, int(rng.integers(2**31)))
     else:
       factor = 2 ** rng.uniform(-_SCHEDULE.vary, _SCHEDULE.vary)
       move(log.best_known, dataclasses.replace(
-          _SCHEDULE, rounds=(int(evaluations),), several=0,
+          _SCHEDULE, rounds=(evaluations,), several=0,
           levels=tuple(factor * level for level in _SCHEDULE.levels)), part)
     used = log.evaluations - began
     # A step of ops that cost nothing takes no time, before and after.

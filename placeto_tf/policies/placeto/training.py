@@ -193,7 +193,7 @@ class PlacetoTraining(Learner):
       The ratio of the objective after these rounds to the start's.
     """
     problem, starts = self.problems[number].problem, self.problems[number].starts
-    # The search as users run it, but only its short rounds.
+    # The search as users run it, but only its rounds, without turns.
     process = MoveProcess(problem, problem.grouping.expand(starts[0]), Schedule())
     start_us = process.objective_us
     process.run(self.weights.of_process)
