@@ -1,6 +1,7 @@
 """Small problems of every kind of cluster, and all of their placements, for bounds and optima."""
 
 import itertools
+from typing import Any, Dict
 
 import numpy as np
 from random_cases import make_costs
@@ -38,7 +39,7 @@ def every_kind_of_problem(seed):
     devices.append(Device("/CPU:0", "CPU", 2**30, host=bool(chance() < 0.7)))
   bandwidth = rng.choice([0.25, 1.0, 2.0, 4.0], (d, d) if chance() < 0.4 else (1, 1))
   latency = times((d, d) if chance() < 0.4 else (1, 1), 5)
-  extensions = {"bus_gap_us": float(times(1, 3)[0]),
+  extensions: Dict[str, Any] = {"bus_gap_us": float(times(1, 3)[0]),
                 "transfers": str(rng.choice(["device", "device", "pair", "unlimited"]))}
   if chance() < 0.35:
     if chance() < 0.5:
