@@ -1,4 +1,4 @@
-"""`Observer`: shows the progress of a placing run on a terminal or in a notebook."""
+"""`Observer`: shows the progress of a placing run, and where its time went."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import sys
 import time
-from typing import Callable, Iterator, Tuple, Union
+from typing import Callable, Dict, Iterator, Tuple, Union
 
 import numpy as np
 from tqdm import auto as tqdm_auto
@@ -15,7 +15,8 @@ from placeto_tf.placing.explaining import ms_text
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-_REFRESH_SECONDS = 0.2
+_REFRESH_SECONDS = 0.2  # of a bar
+_LINE_SECONDS = 10.0  # between two lines where there is no bar
 
 # Called from time to time, with the problem and the name of the placer that runs.
 Progress = Callable[[PlacementProblem, str], None]
@@ -26,12 +27,14 @@ class Observer:
   """Receives the progress of placing, and shows it.
 
   Attributes:
-    shown: whether progress is shown on stderr.
+    shown: whether progress is shown on stderr: a bar on a terminal or in a notebook, else lines.
     listeners: functions that are called, too, whenever there is progress.
+    spent_s: stage -> seconds.
   """
 
   shown: bool = False
   listeners: Tuple[Progress, ...] = ()
+  spent_s: Dict[str, float] = dataclasses.field(default_factory=dict)
 
   def say(self, text: str) -> None:
     """Shows a message of one line."""
@@ -43,19 +46,34 @@ class Observer:
     if self.shown:
       print(f" {text} ...", end="", flush=True, file=sys.stderr)
 
+  def say_times(self) -> None:
+    """Shows where the time went, unless all of it was short."""
+    long = [f"{name} {spent_s:.0f} s" for name, spent_s in self.spent_s.items() if spent_s >= 1]
+    if long:
+      self.say(f"Time: {', '.join(long)}.")
+
+  @contextlib.contextmanager
+  def _timed(self, name: str) -> Iterator[float]:
+    """Adds the seconds of a stage; yields the time at which it began."""
+    started = time.monotonic()
+    try:
+      yield started
+    finally:
+      self.spent_s[name] = self.spent_s.get(name, 0.0) + time.monotonic() - started
+
   @contextlib.contextmanager
   def stage(self, name: str) -> Iterator[None]:
     """Shows the name of a long stage that is no search, and at its end the time that it took."""
-    started = time.monotonic()
     if self.shown:
       print(f"{name} ...", end="", flush=True, file=sys.stderr)
     ended = ""
     try:
-      yield
+      with self._timed(name.partition(" ")[0].lower()) as started:
+        yield
       ended = f" {time.monotonic() - started:.1f} s"
     finally:
       if self.shown:
-        print(ended, file=sys.stderr)
+        print(ended, file=sys.stderr, flush=True)
 
   @contextlib.contextmanager
   def search(self, budget: Budget) -> Iterator[Progress]:
@@ -64,29 +82,34 @@ class Observer:
     Args:
       budget: the budget of the search.
     """
-    by_seconds, shown = budget.max_seconds is not None, ("", 0.0)
+    watched, by_seconds = _is_watched(), budget.max_seconds is not None
     # The bar counts seconds, or evaluations if only evaluations are limited.
-    with tqdm_auto.tqdm(
-        total=budget.max_seconds if by_seconds else budget.max_evaluations, file=sys.stderr,
-        unit="s" if by_seconds else "placements", disable=not self.shown, bar_format=(
+    total = budget.max_seconds if by_seconds else budget.max_evaluations
+    unit, shown = "s" if by_seconds else "placements", ("", time.monotonic())
+    with self._timed("search"), tqdm_auto.tqdm(
+        total=total, file=sys.stderr, unit=unit, disable=not (self.shown and watched), bar_format=(
             "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}")) as bar:
 
       def tell(problem: PlacementProblem, placer: str) -> None:
-        """Tells the listeners, and updates the bar a few times a second."""
+        """Tells the listeners, and updates the bar, or from time to time writes a line."""
         nonlocal shown
         for listener in self.listeners:
           listener(problem, placer)
-        # A change of the placer is shown at once.
-        if not self.shown or (
-            placer == shown[0] and time.monotonic() - shown[1] < _REFRESH_SECONDS):
+        waited_s = time.monotonic() - shown[1]
+        # On a bar, a change of the placer is shown at once.
+        if not self.shown or waited_s < (_REFRESH_SECONDS if watched else _LINE_SECONDS) and (
+            placer == shown[0] or not watched):
           return
         shown, log = (placer, time.monotonic()), problem.search_log
-        bar.n = min(log.seconds if by_seconds else log.evaluations, bar.total)
+        done = log.seconds if by_seconds else log.evaluations
+        best = f"best {ms_text(log.best_objective_us)}, {log.evaluations:,} evaluated" if (
+            np.isfinite(log.best_objective_us)) else ""
+        if not watched:
+          self.say(f"Placing ({placer}): {done:,.0f} of {total:,.0f} {unit}{best and ', ' + best}")
+          return
+        bar.n = min(done, bar.total)
         bar.set_description_str(f"Placing ({placer})", refresh=False)
-        if np.isfinite(log.best_objective_us):
-          bar.set_postfix_str(
-              f"best {ms_text(log.best_objective_us)}, {log.evaluations:,} evaluated",
-              refresh=False)
+        bar.set_postfix_str(best, refresh=False)
         bar.update(0)
 
       yield tell
@@ -95,12 +118,15 @@ class Observer:
 SILENT = Observer()
 
 
-def observer_of(progress: Union[bool, Progress, None]) -> Observer:
-  """Returns the observer for a `progress` argument.
-
-  None shows progress if stderr is a terminal, or in a notebook.
-  """
+def observer_of(progress: Union[bool, Progress, Observer, None]) -> Observer:
+  """Returns the observer for a `progress` argument; None shows progress."""
+  if isinstance(progress, Observer):
+    return progress
   if callable(progress):
     return Observer(listeners=(progress,))
-  watched = "ipykernel" in sys.modules or sys.stderr.isatty()
-  return Observer(watched if progress is None else progress)
+  return Observer(progress is not False)
+
+
+def _is_watched() -> bool:
+  """Returns whether somebody sees a bar: on a terminal, or in a notebook."""
+  return "ipykernel" in sys.modules or sys.stderr.isatty()

@@ -66,6 +66,7 @@ def place_into(
     with observer.stage("Writing"):
       _write(result, workspace.path, graph, cluster)
     workspace.publish()
+  observer.say_times()
   return result
 
 

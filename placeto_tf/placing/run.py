@@ -48,7 +48,7 @@ def place(
     method: str = "auto",
     *,
     root_dir: Optional[str] = None,
-    progress: Union[bool, Progress, None] = None,
+    progress: Union[bool, Progress, Observer, None] = None,
     **options: Any,
 ) -> PlacingResult:
   """Chooses the device of each op of a graph.
@@ -59,8 +59,9 @@ def place(
     cluster: a `Cluster`, or text for `Cluster.parse`.
     method: see `PlacingConfig`.
     root_dir: directory for TensorBoard events of the search; None writes none.
-    progress: True shows a progress bar on stderr or in a notebook, False shows none. None shows a
-      bar if stderr is a terminal, or in a notebook. A callable is called from time to time instead.
+    progress: None or True shows the stages and their times on stderr, and of a search a bar (on a
+      terminal or in a notebook) or a line each ten seconds; False shows nothing. A callable is
+      called from time to time instead.
     **options: the other fields of `PlacingConfig` (max_seconds, max_evaluations, seed, ...), and
       options of `load_graph` (batch_size, fetches, ...) if the graph is still to be loaded.
 
@@ -79,9 +80,12 @@ def place(
   config = PlacingConfig(method=method, **{
       name: value for name, value in options.items() if name not in LOAD_OPTIONS})
   cluster = as_cluster(cluster)
-  return place_with(
-      load(graph, config, loading), cluster, config, root_dir=root_dir,
-      observer=observer_of(progress))
+  observer, known = observer_of(progress), isinstance(graph, (ComputationGraph, ReplicaSource))
+  with contextlib.nullcontext() if known else observer.stage("Loading the graph"):
+    loaded = load(graph, config, loading)
+  result = place_with(loaded, cluster, config, root_dir=root_dir, observer=observer)
+  observer.say_times()
+  return result
 
 
 def load(graph: Any, config: PlacingConfig, loading: Mapping[str, Any]) -> Loaded:

@@ -26,6 +26,7 @@ from placeto_tf.placements.traced_steps import FunctionStep, Specs, TracedStep
 from placeto_tf.placing import tables
 from placeto_tf.placing.config import AUTO, PlacingConfig, as_cluster, check_names
 from placeto_tf.placing.explaining import ms_text
+from placeto_tf.placing.observing import observer_of
 from placeto_tf.placing.replica_search import replica_counts
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.placing.run import place
@@ -262,8 +263,10 @@ def search(
   Raises:
     PlacetoError: the step cannot be traced or placed, or nothing fits.
   """
-  function, traced = step.trace(specs), specs
-  graph = graph_of(step, function, shapes)
+  observer = observer_of(options.get("progress"))
+  with observer.stage("Tracing the training step"):
+    function, traced = step.trace(specs), specs
+    graph = graph_of(step, function, shapes)
   source: Union[ComputationGraph, ReplicaSource] = graph
   batch_norm = options.get("batch_norm", "replica")
   if not isinstance(step, KerasStep):
@@ -275,7 +278,7 @@ def search(
     counts = [count for count, _ in replica_counts(
         cluster, options.get("replicas", 1))[0][1:]] or [1]
     source, traced = replica_source(step, graph, specs, shapes, counts, batch_norm)
-  result = place(source, cluster, **options)
+  result = place(source, cluster, **{**options, "progress": observer})
   # `follow` makes the same replicas again.
   placement = dataclasses.replace(
       result.placement, replicas=result.placement.replicas or 1,
