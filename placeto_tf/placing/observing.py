@@ -15,7 +15,7 @@ from placeto_tf.placing.explaining import ms_text
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 
-_REFRESH_SECONDS = 0.2  # of a bar
+_BAR_SECONDS = 0.2  # between two states of a bar
 _LINE_SECONDS = 10.0  # between two lines where there is no bar
 
 # Called from time to time, with the problem and the name of the placer that runs.
@@ -36,15 +36,14 @@ class Observer:
   listeners: Tuple[Progress, ...] = ()
   spent_s: Dict[str, float] = dataclasses.field(default_factory=dict)
 
-  def say(self, text: str) -> None:
+  def say(self, text: str, end: str = "\n") -> None:
     """Shows a message of one line."""
     if self.shown:
-      print(text, file=sys.stderr, flush=True)
+      print(text, end=end, file=sys.stderr, flush=True)
 
   def add(self, text: str) -> None:
     """Shows more about the stage that is under way, in its line."""
-    if self.shown:
-      print(f" {text} ...", end="", flush=True, file=sys.stderr)
+    self.say(f" {text} ...", end="")
 
   def say_times(self) -> None:
     """Shows where the time went, unless all of it was short."""
@@ -64,16 +63,12 @@ class Observer:
   @contextlib.contextmanager
   def stage(self, name: str) -> Iterator[None]:
     """Shows the name of a long stage that is no search, and at its end the time that it took."""
-    if self.shown:
-      print(f"{name} ...", end="", flush=True, file=sys.stderr)
-    ended = ""
-    try:
-      with self._timed(name.partition(" ")[0].lower()) as started:
+    self.say(f"{name} ...", end="")
+    with self._timed(name.partition(" ")[0].lower()) as started:
+      try:
         yield
-      ended = f" {time.monotonic() - started:.1f} s"
-    finally:
-      if self.shown:
-        print(ended, file=sys.stderr, flush=True)
+      finally:
+        self.say(f" {time.monotonic() - started:.1f} s")
 
   @contextlib.contextmanager
   def search(self, budget: Budget) -> Iterator[Progress]:
@@ -82,23 +77,24 @@ class Observer:
     Args:
       budget: the budget of the search.
     """
-    watched, by_seconds = _is_watched(), budget.max_seconds is not None
+    # Somebody sees a bar on a terminal or in a notebook.
+    watched = self.shown and ("ipykernel" in sys.modules or sys.stderr.isatty())
+    pause_s, by_seconds = _BAR_SECONDS if watched else _LINE_SECONDS, budget.max_seconds is not None
     # The bar counts seconds, or evaluations if only evaluations are limited.
     total = budget.max_seconds if by_seconds else budget.max_evaluations
     unit, shown = "s" if by_seconds else "placements", ("", time.monotonic())
     with self._timed("search"), tqdm_auto.tqdm(
-        total=total, file=sys.stderr, unit=unit, disable=not (self.shown and watched), bar_format=(
-            "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}")) as bar:
+        total=total, file=sys.stderr, unit=unit, disable=not watched,
+        bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}") as bar:
 
       def tell(problem: PlacementProblem, placer: str) -> None:
         """Tells the listeners, and updates the bar, or from time to time writes a line."""
         nonlocal shown
         for listener in self.listeners:
           listener(problem, placer)
-        waited_s = time.monotonic() - shown[1]
         # On a bar, a change of the placer is shown at once.
-        if not self.shown or waited_s < (_REFRESH_SECONDS if watched else _LINE_SECONDS) and (
-            placer == shown[0] or not watched):
+        early = time.monotonic() - shown[1] < pause_s and not (watched and placer != shown[0])
+        if early or not self.shown:
           return
         shown, log = (placer, time.monotonic()), problem.search_log
         done = log.seconds if by_seconds else log.evaluations
@@ -125,8 +121,3 @@ def observer_of(progress: Union[bool, Progress, Observer, None]) -> Observer:
   if callable(progress):
     return Observer(listeners=(progress,))
   return Observer(progress is not False)
-
-
-def _is_watched() -> bool:
-  """Returns whether somebody sees a bar: on a terminal, or in a notebook."""
-  return "ipykernel" in sys.modules or sys.stderr.isatty()
