@@ -21,7 +21,7 @@ from placeto_tf.environments import problems as problems_lib
 from placeto_tf.environments.move_environment import ARM, ARMS, PAIR, MoveEnvironment
 from placeto_tf.environments.schedule import Schedule
 from placeto_tf.environments.timing import SIMULATED, Timing, timed
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacetoError, option
 from placeto_tf.graphs import ComputationGraph, load_graph
 from placeto_tf.placements import Placement
 from placeto_tf.policies import trainable
@@ -203,7 +203,7 @@ def train(
   if warm_start == "pretrained":
     warm_start = record.pretrained()
     if warm_start is None:
-      raise PlacetoError("this version ships no trained weights; give a directory to --warm_start")
+      raise PlacetoError(f"this version ships no trained weights; give {option('warm_start')}")
   return record.train(
       config, root_dir, warm_start=warm_start, progress=progress, ray=ray, actors=actors)
 
@@ -223,7 +223,8 @@ def find_trainable(policy: str, preset: Optional[str] = None) -> Trainable:
   known = trainable()
   if policy not in known:
     raise PlacetoError(
-        f"policy {policy!r} is not known; expected one of {', '.join(known)}, or --import")
+        f"policy {policy!r} is not known; expected one of {', '.join(known)}, or one of "
+        f"your own, with {option('import', in_python='placeto_tf.policies.use(...)')}")
   return known[policy]().preset(preset)
 
 

@@ -6,8 +6,10 @@ the programs print it as it is and end with exit code 2.
 
 from __future__ import annotations
 
-from typing import Sequence, Type
+import os
+from typing import List, Mapping, Sequence, Type
 
+FOR_A_SHELL = "PLACETO_FOR_A_SHELL"  # in the environment of programs and their processes
 # How lines of TensorFlow's messages begin that say where an op was made.
 _PLACES = ("Graph execution error", "Detected at node", "Node:", "File ", "[[", "Original stack")
 
@@ -61,6 +63,33 @@ def counted(count: int, noun: str) -> str:
     The text.
   """
   return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def flags(name: str, value: object = ...) -> List[str]:
+  """Returns an option as a shell writes it, such as ["--fetches=loss,train"].
+
+  Args:
+    name: of the option.
+    value: in Python; `...` for any. Names with shapes have a flag each, True is a flag alone.
+  """
+  if isinstance(value, Mapping):
+    return [f"--{name}={key}:{'x'.join(map(str, shape)) or 'scalar'}"
+            for key, shape in value.items()]
+  text = ",".join(value) if isinstance(value, list) else "..." if value is ... else (
+      "no" if value is False else value)
+  return [f"--{name}" if value is True else f"--{name}={text}"]
+
+
+def option(name: str, value: object = ..., in_python: str = "") -> str:
+  """Returns an option as the reader of a message gives it: to a program, or in Python.
+
+  Args:
+    name, value: as for `flags`.
+    in_python: the text of an option that Python calls otherwise.
+  """
+  if os.environ.get(FOR_A_SHELL):
+    return " ".join(flags(name, value))
+  return in_python or f"{name}={'...' if value is ... else repr(value)}"
 
 
 def one_line(error: BaseException, most: int = 200) -> str:

@@ -42,7 +42,4 @@ if TYPE_CHECKING:
   from tensorflow.types.experimental import ConcreteFunction, GenericFunction
 else:
   keras, tf = _OnUse("keras"), _OnUse("tensorflow")
-  AttrValue = ConcreteFunction = ConfigProto = FuncGraph = FunctionDef = Any
-  FunctionDefLibrary = GenericFunction = GraphDef = Message = MetaGraphDef = NameAttrList = Any
-  NodeDef = OpDef = OpInfo = RunMetadata = RunOptions = SavedModel = TensorInfo = Any
-  TensorShapeProto = VariableDef = Any
+  globals().update(dict.fromkeys(__all__[:-2], Any))  # the names of types

@@ -1,8 +1,17 @@
 """Sentences made of errors."""
 
+import ast
+import pathlib
+import re
+
 import tensorflow as tf
 
-from placeto_tf.errors import one_line
+import placeto_tf
+from placeto_tf.errors import FOR_A_SHELL, one_line, option
+
+# Commands, and the programs themselves, have flags wherever they are read.
+COMMAND = re.compile(r"tensorboard --|ray start|pip install|placeto-|runtime\.worker|--of_parent"
+                     r"|^--(task|workers)|--(head|policy)\b|--no-deps")
 
 
 def test_an_error_of_tensorflow_is_told_by_its_cause():
@@ -15,3 +24,30 @@ def test_an_error_of_tensorflow_is_told_by_its_cause():
     except tf.errors.OpError as error:
       said = one_line(error)
   assert said.startswith("indices[0] = 7 is not in [0, 3)"), said
+
+
+def test_messages_name_arguments_in_python_and_flags_in_a_shell(monkeypatch):
+  monkeypatch.delenv(FOR_A_SHELL, raising=False)
+  options = [("fetches", ["a", "b"]), ("batch_size", 32), ("trusted", True), ("look", "yes"),
+             ("check_replicas", False), ("feed_shapes", {"x": (32, 8), "y": ()}), ("tags",)]
+  assert [option(*each) for each in options] == [
+      "fetches=['a', 'b']", "batch_size=32", "trusted=True", "look='yes'", "check_replicas=False",
+      "feed_shapes={'x': (32, 8), 'y': ()}", "tags=..."]
+  assert option("import", in_python="use(...)") == "use(...)"
+  monkeypatch.setenv(FOR_A_SHELL, "1")
+  assert [option(*each) for each in options] == [
+      "--fetches=a,b", "--batch_size=32", "--trusted", "--look=yes", "--check_replicas=no",
+      "--feed_shapes=x:32x8 --feed_shapes=y:scalar", "--tags=..."]
+
+
+def test_no_text_of_the_library_has_a_flag_that_python_lacks():
+  package, found = pathlib.Path(placeto_tf.__file__).parent, []
+  for path in package.rglob("*.py"):
+    if path.parent.name != "programs":
+      tree = ast.parse(path.read_text(encoding="utf-8"))
+      documents = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(
+          node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node)}
+      found += [(path.name, node.value) for node in ast.walk(tree) if isinstance(
+          node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents
+                and re.search(r"--[a-z]", node.value) and not COMMAND.search(node.value)]
+  assert not found

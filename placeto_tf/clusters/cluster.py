@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import os
 from typing import Any, Dict, Mapping, Tuple, Union
 
@@ -255,11 +256,9 @@ class Cluster:
     kinds: Dict[Any, int] = {}
     index = []
     for device in self.devices:
-      key = (device.own_costs and device.name, device.type, device.efficiency,
-             repr(sorted(device.properties.items())),
-             repr(sorted(device.op_efficiency.items())), repr(sorted(device.op_start_us.items())),
-             repr(sorted((kind, sorted(fields.items()))
-                         for kind, fields in device.product_peaks.items())))
+      key = (device.own_costs and device.name, json.dumps(outputs.plain([
+          device.type, device.efficiency, device.properties, device.op_efficiency,
+          device.op_start_us, device.product_peaks]), sort_keys=True))
       index.append(kinds.setdefault(key, len(kinds)))
     return np.array(index, dtype=np.int32)
 

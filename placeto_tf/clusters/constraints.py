@@ -11,7 +11,7 @@ import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.device_names import find_device
-from placeto_tf.errors import PlacementError
+from placeto_tf.errors import PlacementError, option
 from placeto_tf.graphs.collective_groups import collective_groups, nodes_with_members
 from placeto_tf.graphs.computation_graph import KERNEL_TYPES, ComputationGraph
 from placeto_tf.on_use import NodeDef
@@ -151,7 +151,7 @@ def _fixed_apart(graph: ComputationGraph, name: str, where: str, mates: np.ndarr
   return (
       f"op {name!r} is on {where}, from where it cannot be moved, but it or an op it is colocated "
       "with has no kernel there, or cannot be moved from another device; " + (
-          "load the graph with split_loops=True (--split_loops): until then a loop stays on one"
+          f"load the graph with {option('split_loops', True)}: until then a loop stays on one"
           if in_loop and not graph.origin.split_loops else
           "hand over the GraphDef (as_graph_def()) of a live graph, all ops of which can be moved"))
 
@@ -167,7 +167,7 @@ def _without_device(graph: ComputationGraph, cluster: Cluster, op: int) -> str:
     return (
         f"this TensorFlow has no kernel of any device for op {graph.op_names[op]!r} "
         f"({graph.op_types[op]}); place the graph with the TensorFlow that wrote it, or choose "
-        "fetches that do not need the op (--fetches)")
+        f"fetches that do not need the op ({option('fetches')})")
   found = f"op {graph.op_names[op]!r} ({graph.op_types[op]})"
   # Some kind of device could run the set, but the cluster has none of that kind.
   common = [kind for kind, able in zip(KERNEL_TYPES, np.all(kernels, axis=0)) if able]
@@ -185,4 +185,4 @@ def _without_device(graph: ComputationGraph, cluster: Cluster, op: int) -> str:
   return (
       f"ops {graph.op_names[first]!r} ({graph.op_types[first]}) and {graph.op_names[other]!r} "
       f"({graph.op_types[other]}) must share a device, and no kind of device has kernels for both; "
-      "choose fetches that do not need one of them (--fetches)")
+      f"choose fetches that do not need one of them ({option('fetches')})")

@@ -14,7 +14,7 @@ import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.device_names import find_device
-from placeto_tf.errors import PlacementError, listed
+from placeto_tf.errors import PlacementError, listed, option
 from placeto_tf.graphs.colocation import MOVED_WITH_OTHERS
 from placeto_tf.graphs.computation_graph import ComputationGraph
 
@@ -154,7 +154,7 @@ def _apart(graph: ComputationGraph, label: int) -> str:
   mates = (graph.op_types[op] for op in np.flatnonzero(graph.colocation == label).tolist())
   whole = "LoopCond" in mates and graph.source is not None and not graph.source.split_loops
   return "pin them to one device" + (
-      ", or load the graph with split_loops=True (--split_loops): until then a loop stays on one"
+      f", or load the graph with {option('split_loops', True)}: until then a loop stays on one"
       if whole else "")
 
 

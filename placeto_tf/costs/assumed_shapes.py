@@ -19,7 +19,7 @@ import numpy as np
 from placeto_tf.costs import guarded, shape_analysis
 from placeto_tf.costs.grappler import Question
 from placeto_tf.costs.loop_rounds import LoopRounds
-from placeto_tf.errors import CostError, GraphError, listed, one_line
+from placeto_tf.errors import CostError, GraphError, listed, one_line, option
 from placeto_tf.graphs import analysis_graph_def, feed_values, load_graph, shapes
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.tensor_names import Tensor, op_of, parse
@@ -77,8 +77,8 @@ def load(source: Any, **options: Any) -> ComputationGraph:
   except CostError as error:
     if not unknown:  # no more than numbers were tried
       return graph
-    raise GraphError(f"{error}; give shapes that fit (feed_shapes, --feed_shapes), or fetch "
-                     "another part of the graph (fetches, --fetches)") from None
+    raise GraphError(f"{error}; give shapes that fit ({option('feed_shapes')}), or fetch "
+                     f"another part of the graph ({option('fetches')})") from None
   feeds = {name: found.get(parse(name), shape) for name, shape in own.feed_shapes.items()}
   values, notes = feed_values.of_loops(nodes, feeds)
   values.update((name, found[op_of(name), VALUE][0]) for name in numbers
@@ -92,8 +92,9 @@ def load(source: Any, **options: Any) -> ComputationGraph:
       graph, notes=tuple(dict.fromkeys((
           *graph.notes, *(notes if own.trip_count is None else ()),
           *([f"{shapes.ASSUMED}{held}; numbers that the graph leaves open are the batch "
-             "(--batch_size)"] * bool(held)),
-          *([f"{shapes.ASSUMED}{listed(said, most=8)}; --feed_shapes changes them"] * bool(said)))
+             f"({option('batch_size')})"] * bool(held)),
+          *([f"{shapes.ASSUMED}{listed(said, most=8)}; {option('feed_shapes')} changes them"]
+            * bool(said)))
       )),
       source=dataclasses.replace(
           own, feed_shapes=feeds, feed_values=values, iterator_shapes={

@@ -125,7 +125,7 @@ def _taken(graph_def: GraphDef) -> Dict[str, List[int]]:
       if dims is None:
         raise CostError(
             f"{FAILED}: op {node.name!r} ({node.op}) waits for what another step puts into its "
-            f"queue, of unknown shape; feed it (--feeds={node.name}:{port})")
+            f"queue, of unknown shape; feed {node.name}:{port}")
       found[f"{node.name}:{port}"] = dims
   return found
 

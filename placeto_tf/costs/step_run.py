@@ -119,7 +119,7 @@ def _of_trace(step_stats: Any) -> Seen:
   # TensorFlow leaves out the rest of a longer step without a message.
   if sum(runs.values()) >= _MOST_TRACED:
     raise CostError(f"it runs more than the {_MOST_TRACED:,} ops that a trace holds; give the "
-                    "rounds of its loops (--trip_count)")
+                    "rounds of its loops (trip_count)")
   # The shape in the middle, by the number of elements.
   return Seen({tensor: sorted(found, key=math.prod)[len(found) // 2]
                for tensor, found in shapes.items()}, dict(runs))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Dict, Iterable, List, Mapping, Tuple
 
-from placeto_tf.errors import listed
+from placeto_tf.errors import listed, option
 from placeto_tf.graphs import shapes
 from placeto_tf.graphs.tensor_names import data_inputs, op_of
 from placeto_tf.graphs.traversal import reachable
@@ -61,7 +61,7 @@ def of_loops(
       found[name] = longest
   said = listed([f"{op_of(name)} {size}" for name, size in found.items()])
   return found, (f"{shapes.ASSUMED}{said}, as long as shapes allow, which bounds the rounds of a "
-                 "loop; --trip_count sets them",) if found else ()
+                 f"loop; {option('trip_count')} sets them",) if found else ()
 
 
 def of_sizes(nodes: Iterable[NodeDef]) -> List[str]:

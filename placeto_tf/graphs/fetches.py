@@ -12,7 +12,7 @@ from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import GraphError, listed
+from placeto_tf.errors import GraphError, listed, option
 from placeto_tf.graphs import shapes, tensor_names, traversal
 from placeto_tf.graphs.node_table import NodeTable
 from placeto_tf.ops import FILLS, VARIABLES
@@ -94,8 +94,8 @@ def given_names(values: Any, what: str) -> Optional[Tuple[str, ...]]:
     names.append(name)
   if what == "fetches" and not names:
     raise GraphError(
-        "the list of fetches is empty; name at least one op or tensor with fetches=[...] "
-        "(--fetches)")
+        "the list of fetches is empty; name at least one op or tensor with "
+        f"{option('fetches')}")
   return tuple(names)
 
 
@@ -115,8 +115,8 @@ def find_endpoint(table: NodeTable, name: str, what: str) -> Endpoint:
   whole = op_name == name  # the op itself, and none of its outputs
   node = table.index.get(op_name)
   if node is None:
-    remedy = ("an op or tensor as one of fetches (--fetches)" if what == "fetch"
-              else "a tensor as one of feeds (--feeds)")
+    remedy = (f"an op or tensor in {option('fetches')}" if what == "fetch"
+              else f"a tensor in {option('feeds')}")
     raise GraphError(
         f"{what} {name!r} names no op of the graph{_similar(op_name, table.names)}; pass the name "
         f"of {remedy}")
@@ -151,7 +151,7 @@ def choose_fetches(
   if names:
     notes = () if given is not None or len(names) == 1 else (
         f"the collection train_op names {len(names)} ops, {listed([*map(repr, names)])}; they are "
-        "placed as one step: name the ops of a single step with fetches=[...] (--fetches)",)
+        f"placed as one step: name the ops of a single step with {option('fetches')}",)
     return tuple(find_endpoint(table, name, "fetch") for name in names), notes
   train_op = _train_op(table)
   if train_op is not None:
@@ -163,7 +163,7 @@ def choose_fetches(
   if not ends:
     raise GraphError(
         "every op of the graph has a consumer, so the graph has no visible result; name the ops to "
-        "run with fetches=[...] (--fetches)")
+        f"run with {option('fetches')}")
   wanted = _results(table, ends) or ends
   fetches = []
   # An end with outputs is fetched by each of them, else as an op.
@@ -244,7 +244,7 @@ def _train_op(table: NodeTable) -> Optional[int]:
   found = "several ops wait" if whole else "no single op waits"
   raise GraphError(
       f"{found} for all ops that apply gradients, which end in {shown}; name the ops of a step "
-      "with fetches=[...] (--fetches)")
+      f"with {option('fetches')}")
 
 
 def _updates(table: NodeTable) -> np.ndarray:

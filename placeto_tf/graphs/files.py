@@ -11,7 +11,7 @@ import os
 import re
 from typing import Any, Optional, Tuple
 
-from placeto_tf.errors import GraphError, one_line
+from placeto_tf.errors import GraphError, one_line, option
 from placeto_tf.files import user_files
 from placeto_tf.on_use import Message
 
@@ -81,7 +81,7 @@ def file_format(path: str, format: Optional[str]) -> Tuple[str, bool]:
   if format is None:
     raise GraphError(
         f"the suffix of {path!r} is none of {', '.join(s for s, _, _ in SUFFIXES)}; rename the "
-        f"file or pass format (--format): one of {', '.join(FORMATS)}")
+        f"file or pass {option('format')} with one of {', '.join(FORMATS)}")
   return format, path.endswith("txt")
 
 
@@ -106,7 +106,7 @@ def parse(content: bytes, format: str, text: bool, where: str) -> Message:
   for other in FORMATS if format in FORMATS else ():
     if other != format and not _try_parse(content, other, text)[1]:
       raise GraphError(f"{message}; it looks like a {TITLES[other]}: pass "
-                       f"format={other!r} (--format={other})")
+                       f"{option('format', other)}")
   if not text and all(32 <= byte < 127 or byte in b"\t\r\n" for byte in content[:1000]):
     raise GraphError(f"{message}; it looks like text: give it a name that ends with .pbtxt")
   raise GraphError(f"{message}; the file is damaged or of another kind: export the graph again")

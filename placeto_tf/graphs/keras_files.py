@@ -16,7 +16,7 @@ import zlib
 from types import ModuleType
 from typing import Any, Iterator, Tuple
 
-from placeto_tf.errors import GraphError, SetupError, one_line
+from placeto_tf.errors import GraphError, SetupError, one_line, option
 from placeto_tf.files import user_files
 from placeto_tf.on_use import keras
 
@@ -61,7 +61,7 @@ def load_model(path: user_files.Path, trusted: bool = False) -> keras.Model:
   if code is not None and not trusted:
     raise GraphError(
         f"the Keras model {path!r} holds code of its own ({code}), which would be run; load it "
-        "with trusted=True (--trusted) if you trust where it comes from")
+        f"with {option('trusted', True)} if you trust where it comes from")
   keras = _keras_of(version, path)
   try:
     if keras.__version__ < "3" and path.lower().endswith(".keras"):

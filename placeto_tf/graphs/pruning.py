@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import GraphError
+from placeto_tf.errors import GraphError, option
 from placeto_tf.graphs import shapes, traversal
 from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.graphs.fetches import Endpoint, find_endpoint
@@ -93,11 +93,11 @@ def _check_runnable(table: NodeTable, keep: np.ndarray, fed: Mapping[int, Set[in
     if kind == "_Arg" and i not in fed:
       raise GraphError(
           f"op {name!r} (_Arg) is an argument of a function, which no session runs without a "
-          f"value; feed it with feeds=[..., '{name}:0'] (--feeds={name}:0)")
+          f"value; feed it with {option('feeds', [f'{name}:0'])}")
     if kind == "_Retval":
       raise GraphError(
           f"op {name!r} (_Retval) is a result of a function, which no session runs; fetch "
-          f"{table.nodes[i].input[0]!r} instead, with fetches=[...] (--fetches)")
+          f"{table.nodes[i].input[0]!r} instead, with {option('fetches')}")
 
 
 def fed_defaults(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Mapping, Optional, Sequence, Tuple
 
-from placeto_tf.errors import GraphError
+from placeto_tf.errors import GraphError, option
 from placeto_tf.graphs import fetches as fetches_lib
 from placeto_tf.graphs import files
 from placeto_tf.graphs.computation_graph import GraphSource
@@ -75,7 +75,7 @@ def _choose_meta_graph(proto: SavedModel, tags: Optional[Sequence[str]], path: s
     return proto.meta_graphs[0]
   raise GraphError(
       f"the SavedModel {path!r} has no graph with the tags {','.join(sorted(wanted))}; pass "
-      "tags=[...] (--tags) with one of "
+      f"{option('tags')} with one of "
       f"{' | '.join(','.join(its_tags) for its_tags in found) or '(none)'}")
 
 
@@ -91,7 +91,7 @@ def _choose_signature(meta_graph: MetaGraphDef, signature: Optional[str], path: 
   if key is None or key not in signatures:
     found = f"no signature {key!r}" if key else f"{len(keys)} signatures and none is the default"
     raise GraphError(
-        f"the SavedModel {path!r} has {found}; pass signature=... (--signature) with one of "
+        f"the SavedModel {path!r} has {found}; pass {option('signature')} with one of "
         f"{', '.join(keys) or '(it has none: save it with signatures)'}")
   chosen = signatures[key]
   fetches = _tensor_names(chosen.outputs)
@@ -99,7 +99,7 @@ def _choose_signature(meta_graph: MetaGraphDef, signature: Optional[str], path: 
   if not fetches:
     raise GraphError(
         f"signature {key!r} of the SavedModel {path!r} has no outputs; name the ops to run with "
-        "fetches=[...] (--fetches) or choose another signature")
+        f"{option('fetches')} or choose another signature")
   return key, fetches, feeds
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional, Sequence, Tuple
 
-from placeto_tf.errors import GraphError
+from placeto_tf.errors import GraphError, option
 from placeto_tf.graphs.tensor_names import op_of
 from placeto_tf.on_use import GraphDef, NodeDef, TensorShapeProto
 
@@ -35,15 +35,13 @@ def unknown_shapes(unknown: Mapping[str, Shape]) -> str:
   # Plausible sizes: a batch of 32, and a scalar where the rank is unknown.
   example = {op_of(name): tuple(32 if dim < 0 else dim for dim in shape or ())
              for name, shape in unknown.items()}
-  flags = " ".join(f"--feed_shapes={name}:{'x'.join(map(str, dims)) or 'scalar'}"
-                   for name, dims in example.items())
-  remedy = f"feed_shapes={example} or the like ({flags})"
+  remedy = f"{option('feed_shapes', example)} or the like"
   # A batch size is enough where only first dimensions are unknown.
   batched = [(shape or ())[:1] == (-1,) for shape in unknown.values()]
   if all(batched) and not any(-1 in (shape or ())[1:] for shape in unknown.values()):
-    remedy = f"batch_size=32 (--batch_size=32) or {remedy}"
+    remedy = f"{option('batch_size', 32)} or {remedy}"
   elif any(batched):
-    remedy += ", or batch_size (--batch_size) where only the first dimension is unknown"
+    remedy += f", or {option('batch_size')} where only the first dimension is unknown"
   what = "input has" if len(unknown) == 1 else "inputs have"
   return (f"{len(unknown)} {what} unknown dimensions: {found}, without which no step time means "
           f"anything; give {remedy}")

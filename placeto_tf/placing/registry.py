@@ -117,7 +117,7 @@ def check_weights(method: Method, policy_weights: Optional[str]) -> None:
   if policy_weights is None and method.weights is not None and (
       method.weights.without is WithoutWeights.FAIL):
     raise PlacementError(
-        f"method {method.name!r} needs policy_weights, the directory of a run of scripts/train.py "
+        f"method {method.name!r} needs policy_weights, the directory of a run of placeto-train "
         f"{method.weights.flags or f'--policy={method.weights.policy}'}")
 
 

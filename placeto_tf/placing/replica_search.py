@@ -14,7 +14,7 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.presets import all_reduce_bandwidth
 from placeto_tf.costs import estimate_costs
-from placeto_tf.errors import GraphError, PlacementError, ReplicaMismatchError, one_line
+from placeto_tf.errors import GraphError, PlacementError, ReplicaMismatchError, one_line, option
 from placeto_tf.placing import registry, running
 from placeto_tf.placing.compiling_ahead import compile_ahead
 from placeto_tf.placing.config import AUTO, DEFAULT_MAX_SECONDS, PlacingConfig
@@ -225,8 +225,8 @@ class _ReplicaSearch:
       found = TrainingComparison(False, f"with a few examples: {one_line(error)}", runs=False)
     if not found.runs:
       raise ReplicaMismatchError(
-          f"{best.strategy} replicas are {found}; check_replicas=False (--check_replicas=no) "
-          "places them unchecked, replicas=1 places the graph")
+          f"{best.strategy} replicas are {found}; {option('check_replicas', False)} "
+          f"places them unchecked, {option('replicas', 1)} places the graph")
     return found
 
 

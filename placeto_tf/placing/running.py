@@ -176,4 +176,4 @@ def _check_settings(method: str) -> None:
     raise SetupError(
         f"{method} runs a network, which needs TensorFlow's usual settings; here "
         f"{', '.join(found)}: call it before these settings and outside of their scopes, or run "
-        f"scripts/place.py --method={method}")
+        f"placeto-place --method={method}")

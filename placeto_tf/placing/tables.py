@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional
 import pandas as pd
 
 from placeto_tf.costs import look
-from placeto_tf.errors import counted
+from placeto_tf.errors import counted, option
 from placeto_tf.graphs.shapes import ASSUMED
 from placeto_tf.placing import registry
 from placeto_tf.placing.explaining import LEAST_US, ms_text
@@ -49,11 +49,12 @@ def unknowns(result: Any) -> List[str]:
   lines += [f"{note[0].upper()}{note[1:]}." for note in result.notes if note.startswith(ASSUMED)]
   if unknown:
     notes = " ".join(result.costs.notes)
-    # "--look=yes" is no remedy where a run was tried in vain, or leaves shapes unknown.
+    # look="yes" is no remedy where a run was tried in vain, or leaves shapes unknown.
     other = next((f"measured costs ({tried})" for tried in (look.FAILED, look.RAN)
-                  if tried in notes), "--look=yes to run the step once here and see them")
-    flag = "--trip_count=..., or " if "rounds of" in unknown else ""
-    lines.append(f"At least {ms_text(result.step_time_us)}: {unknown}; give {flag}{other}.")
+                  if tried in notes),
+                 f"{option('look', 'yes')} to run the step once here and see them")
+    rounds = f"{option('trip_count')}, or " if "rounds of" in unknown else ""
+    lines.append(f"At least {ms_text(result.step_time_us)}: {unknown}; give {rounds}{other}.")
   grown = None if result.replication is None else result.replication.grown
   if grown is not None:
     lines.append(

@@ -10,7 +10,7 @@ import os
 import shlex
 from typing import List, Sequence
 
-from placeto_tf.errors import listed
+from placeto_tf.errors import flags, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.tensor_names import op_of
 from placeto_tf.graphs.variables import INIT_OPS
@@ -144,11 +144,10 @@ def _call(graph: ComputationGraph) -> str:
 def _reading_flags(graph: ComputationGraph) -> str:
   """Returns the flags that make a program read the same graph from its file."""
   source = graph.origin
-  flags = [f"--feed_shapes={name}:{'x'.join(map(str, shape)) or 'scalar'}"
-           for name, shape in source.feed_shapes.items()]
+  found = flags("feed_shapes", source.feed_shapes)
   if source.format in ("graph_def", "meta_graph_def") and len(graph.fetches) <= _MOST_FETCHES:
-    flags.append(f"--fetches={','.join(graph.fetches)}")
-  return "".join(f" {flag}" for flag in flags)
+    found += flags("fetches", list(graph.fetches))
+  return "".join(f" {flag}" for flag in found)
 
 
 def readme(
@@ -182,11 +181,10 @@ def readme(
 {code}
 ```
 {_OF_FORMAT.get(kind, "")}
-To time it beside the prediction, in this directory (`placeto-measure` stands for the first two
-words where placeto_tf is installed without its scripts):
+To time it beside the prediction, in this directory:
 
 ```sh
-python scripts/measure.py --graph={shlex.quote(graph_spec)}{_reading_flags(graph)} \\
+placeto-measure --graph={shlex.quote(graph_spec)}{_reading_flags(graph)} \\
     --cluster={shlex.quote(cluster_spec)} --placement=placement.json
 ```
 

@@ -94,7 +94,7 @@ def read_network(
   Raises:
     PlacementError: the files are missing, damaged, or have other content than expected.
   """
-  remedy = f"give a directory that scripts/train.py {flags} wrote"
+  remedy = f"give a directory that placeto-train {flags} wrote"
   sidecar, arrays = read(directory, remedy=remedy, error_type=PlacementError)
   try:
     # Inputs of another version would run through the network without an error.

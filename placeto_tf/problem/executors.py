@@ -23,7 +23,7 @@ import threading
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
-from placeto_tf.errors import PlacetoError, SetupError
+from placeto_tf.errors import PlacetoError, SetupError, option
 from placeto_tf.simulation.simulator import num_cores
 
 LOCAL = "local"
@@ -191,8 +191,8 @@ def import_ray() -> ModuleType:
     import ray
   except ImportError:
     raise SetupError(
-        "Ray is not installed, which --ray needs; pip install 'placeto_tf[ray]', or leave --ray "
-        "out") from None
+        f"Ray is not installed, which {option('ray')} needs; pip install 'placeto_tf[ray]', or "
+        "leave it out") from None
   return ray
 
 
@@ -240,7 +240,7 @@ def _start(ray: ModuleType, address: str) -> None:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else "nothing answered"
         raise SetupError(
             f"Ray at {address!r} cannot be reached ({reason:.200}); start it with `ray start "
-            "--head`, give the address of a running one, or --ray=local") from None
+            f"--head`, give the address of a running one, or {option('ray', 'local')}") from None
     finally:
       # Ray's own handlers would skip cleaning up; only the main thread may set handlers.
       if threading.current_thread() is threading.main_thread():

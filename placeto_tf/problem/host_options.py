@@ -23,7 +23,7 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.constraints import allowed_devices, own_devices
 from placeto_tf.costs.op_costs import OpCosts
-from placeto_tf.errors import counted
+from placeto_tf.errors import counted, option
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 
 _BY_ROWS = ("Gather", "Scatter", "Sparse")  # in the names of op types that use only some rows
@@ -160,8 +160,7 @@ def own_host_note(
   moved = there[~hosts[placement[there]]]
   gigabytes = costs.persistent_bytes[there].sum() / 2**30
   held = f" with {gigabytes:.2f} GB of variables" if gigabytes >= 0.01 else ""
-  return (
-      f"the graph has {counted(len(there), 'op')}{held} on the host, such as "
-      f"{graph.op_names[there[0]]!r}; "
-      + (f"the placement moves {len(moved):,} of them to other devices (to keep them there: "
-         "existing_devices=\"keep\")" if len(moved) else "the placement leaves them there"))
+  moves = (f"moves {len(moved):,} of them to other devices (to keep them there: "
+           f"{option('existing_devices', 'keep')})" if len(moved) else "leaves them there")
+  return (f"the graph has {counted(len(there), 'op')}{held} on the host, such as "
+          f"{graph.op_names[there[0]]!r}; the placement {moves}")

@@ -194,12 +194,12 @@ class PlacementProblem:
     evaluation = Evaluation(
         step_time_us, peak_memory_bytes, step_time_us + MEMORY_PENALTY_US_PER_BYTE * excess,
         excess, start_us, simulated_us)
-    b, found = evaluation.best(), None
+    b, found, log = evaluation.best(), None, self.search_log
     rank = float(excess[b]), float(evaluation.objective_us[b])
-    # Only the best of the batch can be the new best placement.
-    if self.search_log.is_better(*rank):
+    # Only the best of the batch can be the new best placement; memory comes before time.
+    if rank < (log.best_excess_bytes, log.best_objective_us):
       found = (placements[b].copy(), *rank)
-    self.search_log.book(len(placements), found, b + 1)
+    log.book(len(placements), found, b + 1)
     return evaluation
 
   def project(self, placement: np.ndarray) -> np.ndarray:

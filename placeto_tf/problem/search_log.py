@@ -167,15 +167,6 @@ class SearchLog:
       share = (self.seconds - seconds) / max(1e-9, budget.max_seconds - seconds)
     return [share, self.evaluations - evaluations, limit]
 
-  def is_better(self, excess_bytes: float, objective_us: float) -> bool:
-    """Returns whether a placement is better than the best so far.
-
-    Returns:
-      True if fewer bytes are over the limits, or equally many and the objective is lower.
-    """
-    # Lexicographic: memory first.
-    return (excess_bytes, objective_us) < (self.best_excess_bytes, self.best_objective_us)
-
   def book(
       self, evaluations: int, best: Optional[Tuple[np.ndarray, float, float]] = None,
       turn: Optional[int] = None) -> None:

@@ -14,7 +14,7 @@ from absl import app, flags, logging
 
 from placeto_tf import collector
 from placeto_tf.costs import guarded
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import FOR_A_SHELL, PlacetoError
 from placeto_tf.files import streams
 from placeto_tf.programs import shared_flags
 
@@ -87,6 +87,7 @@ def run_program(
     more_help: gives the text of --help below the flags.
   """
   streams.open_streams()
+  os.environ[FOR_A_SHELL] = "1"
   program = sys.argv[0].rpartition("/")[2]
   program = program[:-3] if program.endswith(".py") else program
 

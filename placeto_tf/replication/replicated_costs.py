@@ -22,6 +22,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts, estimate_costs, measured_costs
 from placeto_tf.costs.estimate import from_work, work_of
 from placeto_tf.costs.work import OpWork, count_work
+from placeto_tf.errors import option
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.on_use import NodeDef, tf
 from placeto_tf.replication.rebatching import resized
@@ -63,7 +64,7 @@ def replicated_costs(
   if all(each.replicas == 1 for found in measured.values() for each in found):
     return dataclasses.replace(estimated, notes=(*estimated.notes, (
         f"{source} has times of the whole batch alone: the costs of {replicated.replicas} "
-        f"replicas are estimated; calibrate with --replicas={replicated.replicas}")))
+        f"replicas are estimated; calibrate with {option('replicas', replicated.replicas)}")))
   # Every copy has the times of its original.
   of_copies = {
       graph.op_names[op]: measured[original.op_names[origin]]

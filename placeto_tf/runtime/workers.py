@@ -22,7 +22,7 @@ import threading
 from typing import BinaryIO, List, Optional, Sequence, Tuple, TypeVar
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.errors import MeasurementError
+from placeto_tf.errors import MeasurementError, option
 from placeto_tf.on_use import tf
 from placeto_tf.runtime import session as session_lib
 from placeto_tf.runtime import worker as worker_lib
@@ -249,8 +249,9 @@ class InProcess(Runtime):
     if num_cpus > 1:
       self.note = (
           f"{num_cpus} CPU devices of one process share its threads and memory, so that their "
-          f"steps say little about {num_cpus} machines or workers; --workers=local:{num_cpus} "
-          f"(runtime=LocalWorkers({num_cpus})) gives each cores of its own")
+          f"steps say little about {num_cpus} machines or workers; "
+          + option("workers", [f"local:{num_cpus}"], f"runtime=LocalWorkers({num_cpus})")
+          + " gives each cores of its own")
 
   def start(self) -> None:
     """Asks TensorFlow for the devices."""

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 import tensorflow as tf
 
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import PlacetoError, option
 from placeto_tf.files import outputs
 from placeto_tf.problem.executors import CALLS_A_CORE, Executor, InProcess, executor_at
 from placeto_tf.training import runs
@@ -214,7 +214,7 @@ class Trainer:
     if not self._checkpoints.restored and os.path.lexists(weights):
       raise PlacetoError(
           f"{self._root_dir!r} holds the weights of a run whose checkpoints are gone; choose "
-          "another root_dir, where --warm_start can begin with these weights")
+          f"another root_dir, where {option('warm_start')} can begin with these weights")
     stored = self._checkpoints.state
     try:
       self.iteration, self.skipped = stored.pop("iteration"), stored.pop("skipped")

@@ -69,7 +69,7 @@ def _load(build, *arguments, **options):
      "batch 32, x [32, 784], keep a scalar"),
     (_baked, (), {"x:0": (50, 784)}, "batch 50"), (_product, (), {"x:0": (50, 5)}, "x [50, 5]"),
     (_tokens, (), {"x:0": (32, 32), "y:0": (32, 32)}, "batch 32, x [32, 32], y [32, 32]"),
-    (_size, (), {"x:0": (32, 5), "size:0": ()}, "batch 32; --feed"),
+    (_size, (), {"x:0": (32, 5), "size:0": ()}, "batch 32; feed_shapes=..."),
     (_iterator, (), {}, "batch 10"),
     (_labels, (), {"x:0": (32, 2), "y:0": (32, 7)}, "batch 32, y [32, 7]")])
 def test_a_step_runs_with_the_shapes_that_are_assumed(build, arguments, shapes, said):
@@ -84,7 +84,7 @@ def test_what_is_given_is_kept_and_the_first_line_says_what_was_assumed():
   _, graph = _load(_network, [None, 784], None, batch_size=8)
   assert graph.source.feed_shapes["x:0"] == (8, 784)
   result = placeto.place(graph, "k80:2", "single")
-  assert tables.table(result).startswith("Assumed: keep a scalar; --feed_shapes changes them.\n")
+  assert tables.table(result).startswith("Assumed: keep a scalar; feed_shapes=... changes them.\n")
 
 
 def test_where_no_shapes_fit_the_message_names_the_ops_that_contradict_each_other():

@@ -208,7 +208,7 @@ def _reduced():
 
 
 @pytest.mark.parametrize("build, said", [
-    (lambda _: _dequeued([4]), ""), (lambda _: _dequeued([None]), "--feeds=padding_fifo_queue_"),
+    (lambda _: _dequeued([4]), ""), (lambda _: _dequeued([None]), "feed padding_fifo_queue_"),
     (lambda _: _reduced(), "'CollectiveReduce' .CollectiveReduce. waits for other processes")])
 def test_what_a_queue_would_give_is_fed_and_other_waits_are_known_before_a_run(build, said):
   shown = []

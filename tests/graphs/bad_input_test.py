@@ -67,7 +67,7 @@ def test_ops_of_a_functions_body_are_fed_and_fetched_as_their_messages_say():
   given = {"feed_shapes": {"a": (3,)}}
   with pytest.raises(GraphError, match="feed it with feeds=") as raised:
     load_graph(graph_def, **given)
-  given["feeds"] = re.search(r"--feeds=(\S+)\)", str(raised.value)).group(1)
+  given["feeds"] = re.search(r"feeds=\['(\S+)'\]", str(raised.value)).group(1)
   with pytest.raises(GraphError, match="fetch '.*' instead") as raised:
     load_graph(graph_def, **given)
   given["fetches"] = re.search(r"fetch '(\S+)' instead", str(raised.value)).group(1)

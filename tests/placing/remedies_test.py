@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import placeto_tf as placeto
+from placeto_tf.errors import FOR_A_SHELL
 from placeto_tf.programs.shared_flags import parse_feed_shapes
 from refusals import sentence
 
@@ -30,10 +31,12 @@ def _graph():
 SHAPES = {"x": (8, 4), "mask": (8, 8), "rate": ()}
 
 
-def test_the_shapes_and_the_flags_that_are_shown_are_enough():
+def test_the_shapes_and_the_flags_that_are_shown_are_enough(monkeypatch):
   said = sentence(placeto.load_graph, _graph())
   shown = ast.literal_eval(re.search(r"give feed_shapes=(\{.*?\}) or the like", said).group(1))
-  flags = parse_feed_shapes(re.findall(r"--feed_shapes=([^ )]+)", said))
+  monkeypatch.setenv(FOR_A_SHELL, "1")
+  flags = parse_feed_shapes(re.findall(
+      r"--feed_shapes=(\S+)", sentence(placeto.load_graph, _graph())))
   for shapes in (shown, {**shown, **flags}):
     assert placeto.load_graph(_graph(), feed_shapes={**shapes, "rate": ()}).num_ops
 

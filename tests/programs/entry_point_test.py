@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import subprograms
-from placeto_tf.errors import PlacetoError
+from placeto_tf.errors import FOR_A_SHELL, PlacetoError, option
 from placeto_tf.programs import entry_point, shared_flags
 
 pytestmark = pytest.mark.usefixtures("signal_handlers_kept")
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("signal_handlers_kept")
 def _ended(monkeypatch, main):
   """The exit code of a program."""
   monkeypatch.setattr("sys.argv", ["program.py"])
+  monkeypatch.setenv(FOR_A_SHELL, "")  # set by the program, and put back after the test
   with pytest.raises(SystemExit) as exited:
     entry_point.run_program(main)
   return exited.value.code
@@ -42,10 +43,10 @@ def test_a_signal_ends_the_program_after_it_has_tidied_up(monkeypatch, capsys, n
 def test_an_error_without_a_signal_stays_one(monkeypatch, capsys):
 
   def main():
-    raise PlacetoError("a wrong value")
+    raise PlacetoError(f"a wrong value; give {option('seed')}")
 
   assert _ended(monkeypatch, main) == 2
-  assert capsys.readouterr().err.strip() == "program: a wrong value"
+  assert capsys.readouterr().err.strip() == "program: a wrong value; give --seed=..."
 
 
 @pytest.mark.parametrize("given, shown", [((), False), (("--verbosity=0",), True)])
