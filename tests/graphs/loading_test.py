@@ -1,6 +1,5 @@
 """What of a graph is loaded: fetches, feeds, shapes, devices."""
 
-import ast
 import re
 
 import numpy as np
@@ -237,17 +236,6 @@ def test_several_collected_train_ops_are_one_step_and_a_note_says_so():
     assert loaded.fetches == ("worker_0", "worker_1")
     assert "names 2 ops, 'worker_0', 'worker_1'" in loaded.notes[0]
     assert load_graph(source, fetches=["worker_0"]).notes == ()  # as the note says
-
-
-def test_a_placeholder_of_unknown_rank_can_be_given_as_the_scalar_that_the_message_names():
-  with tf.Graph().as_default() as graph:
-    keep = v1.placeholder(tf.float32, name="keep_prob")
-    tf.nn.dropout(v1.placeholder(tf.float32, [None, 4], name="x"), rate=1 - keep, name="out")
-  with pytest.raises(GraphError) as caught:
-    load_graph(graph.as_graph_def(), batch_size=2)
-  given = re.search(r"give feed_shapes=(\{.*?\}) or the like", str(caught.value)).group(1)
-  loaded = load_graph(graph.as_graph_def(), batch_size=2, feed_shapes=ast.literal_eval(given))
-  assert loaded.source.feed_shapes["keep_prob:0"] == ()
 
 
 @pytest.mark.parametrize("declared, given, batch_size, expected", [
