@@ -385,22 +385,22 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
     "placeto": {
         "held out": (evaluated(
             graphs=_HELD_OUT, clusters=("k80_placeto:4",), max_evaluations=1000,
-            budgets=(10, 30, 100, 300), seeds=(0, 1), **_SEARCHED),
+            budgets=(10, 30, 100, 300), seeds=(0, 1, 2), **_SEARCHED),
             {"held out": by(lambda rows: rows["graph"].str.extract(_FAMILY, expand=False))}),
         "clusters": (evaluated(
             graphs=_SIX, clusters=("h100:4", "k80_placeto:2+cpu:2", "k80_placeto:12"),
-            max_evaluations=100, budgets=(30,), seeds=(0, 1), **_SEARCHED),
+            max_evaluations=100, budgets=(30,), seeds=(0, 1, 2), **_SEARCHED),
             {"clusters": by(lambda rows: rows["cluster"])}),
         "made": (each_of(
             lambda: [{"problem": f"made:{kind}[{i}]", "method": method, "budget": budget,
                       "seed": seed} for kind in _KINDS
-                     for i in range(1000, 1002) for method in RIVALS for budget in (30, 100, 300)
-                     for seed in (0, 1)], made),
+                     for i in range(1000, 1003) for method in RIVALS
+                     for budget in (30, 100, 300, 1000) for seed in (0, 1, 2)], made),
             {"made": by(lambda rows: rows["problem"].str.extract(_KIND, expand=False))})},
     "foreign_graphs": {
         "foreign": (evaluated(
-            graphs=("FOREIGN/*.meta",), clusters=("k80_placeto:4",), max_evaluations=300,
-            budgets=(30, 100), seeds=(0, 1), **_SEARCHED),
+            graphs=("FOREIGN/*.meta",), clusters=("k80_placeto:4",), max_evaluations=1000,
+            budgets=(30, 100, 300), seeds=(0, 1, 2), **_SEARCHED),
             {"foreign": by(lambda rows: rows["cluster"]),
              "foreign graphs": by(lambda rows: rows["graph"].map(_spec))})},
     "predictions": {
