@@ -78,6 +78,10 @@ class MoveProcess(PlacedGroups):
     self.most = schedule.most
     self._failures = np.zeros(self.tables.allowed.shape, np.float32)
     self._offer(self.tables.movable[:0])  # nothing, should there be no level
+    # Moves (their ops' identity + device) that failed from this placement, on whichever level.
+    self._op_identity = np.random.default_rng(0).integers(
+        2**63, size=problem.graph.num_ops, dtype=np.uint64)
+    self._failed_moves = np.zeros(0, np.uint64)
     self._states = self._play(budget or Budget())
     self._go_on()
 
@@ -235,7 +239,8 @@ class MoveProcess(PlacedGroups):
       self._limit = limit
       # [G, D] counts of failures on this level; moves not tried since the placement changed.
       self._failures = np.zeros(self.tables.allowed.shape, np.float32)
-      self._untried = self.tables.allowed.copy()
+      moves = self._identities()
+      self._untried = self.tables.allowed & ~np.isin(moves, self._failed_moves)
       self._passed, self._fresh, movable = False, True, self.tables.movable
       yield from self._gather()
       while not self._passed and not self._exhausted(limit):
@@ -250,8 +255,15 @@ class MoveProcess(PlacedGroups):
         while (self._stands and not self._passed and self.open.any()
                and not self._exhausted(limit)):
           yield
+      self._failed_moves = np.union1d(self._failed_moves, moves[~self._untried])
     self.over = True
     yield
+
+  def _identities(self) -> np.ndarray:
+    """Returns [G, D] uint64, equal for moves of the same ops to the same device."""
+    found = np.zeros(len(self.groups), np.uint64)
+    np.add.at(found, self.level.grouping.group_of_op, self._op_identity)
+    return found[:, None] + np.arange(self.problem.num_devices, dtype=np.uint64)
 
   def _gather(self) -> Iterator[None]:
     """Moves several groups at once, early in the process and as long as that gains."""
@@ -343,3 +355,4 @@ class MoveProcess(PlacedGroups):
     # Failed moves are tried again after a gain, but not after a placement that is equal.
     if self.objective_us < before_us:
       self._untried[:] = self.tables.allowed
+      self._failed_moves = self._failed_moves[:0]
