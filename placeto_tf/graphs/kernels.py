@@ -85,9 +85,8 @@ def outputs_in_host_memory(node: NodeDef) -> bool:
   """
   op_def = registered_op_def(node.op)
   outputs = {argument.name for argument in op_def.output_arg} if op_def is not None else set()
-  # A kernel for DEFAULT serves every device, unless the device has its own; int32 ones of this
-  # kind are the only ones for their types, except beside kernels whose launches are known (Unique).
-  return bool(outputs) and rule_of(node.op).kernels < 2 and any(
+  # A kernel for DEFAULT serves every device, unless the device has its own.
+  return bool(outputs) and not rule_of(node.op).of_gpu and any(
       kernel.device_type in ("GPU", _DEFAULT) and outputs <= kernel.host_arguments
       and kernel.fits(_selecting(node)) for kernel in _kernels(node.op))
 

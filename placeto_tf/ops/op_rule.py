@@ -88,6 +88,8 @@ class OpRule:
     inline: whether the executor of a CPU runs the op in the thread that made it ready: the op's CPU
       kernel overrides IsExpensive(), by TensorFlow's headers (core/kernels).
     host: whether the op has no GPU kernel for a reason that the types of its tensors do not show.
+    of_gpu: whether GPUs have a kernel of their own, which a TensorFlow for CPUs does not register,
+      beside one for all devices whose outputs are on the host.
   """
 
   axes: str = ""
@@ -113,6 +115,7 @@ class OpRule:
   flow: str = ""
   inline: bool = False
   host: bool = False
+  of_gpu: bool = False
 
 
 # Facts about an op type without a row.

@@ -324,7 +324,7 @@ register(
 # By TensorFlow's sources (core/kernels): ids of int32 are numbered, sorted in 4 passes of 8 bits,
 # counted, and sorted again by position, in 3 passes (unique_op_gpu); sums begin as zeros
 # (segment_reduction_ops_gpu).
-register("Unique UniqueWithCounts", kernels=28)
+register("Unique UniqueWithCounts", kernels=28, of_gpu=True)
 register("UnsortedSegmentSum UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd", kernels=2)
 # Tensor cores multiply these.
 register(

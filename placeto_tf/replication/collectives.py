@@ -10,7 +10,7 @@ from typing import Any, FrozenSet, Iterator, List, Sequence, Set, Tuple
 
 import numpy as np
 
-from placeto_tf.replication import op_partition, op_roles
+from placeto_tf.replication import op_partition
 from placeto_tf.replication.dataflow import Tensor, known_dims
 from placeto_tf.replication.mirroring import Plan
 from placeto_tf.replication.naming import Names
@@ -39,8 +39,6 @@ class Collectives:
     self._scaling, self._fetched, self._micro_batches = (
         plan.scaling, plan.fetched, plan.micro_batches)
     self._names, self._writer = names, writer
-    self._fed = {(op, 0) for op in self._propagated.sources
-                 if self._flow.types[op] not in op_roles.PIPELINES}
     self._replicas, self._mirrored = plan.scaling.replicas, bool(plan.mirrors.needed)
     # Two replicas: each computes all means itself. That moves as many bytes as if each computed
     # half of the means, and takes one transfer less. More replicas would move more bytes so.
@@ -77,7 +75,7 @@ class Collectives:
                 for r in range(self._replicas)]
       return self._names.for_each(name)
     # A feed is whole before it is divided.
-    if tensor in self._fed:
+    if tensor[0] in self._propagated.fed:
       return [self._flow.graph.op_names[tensor[0]]] * self._replicas
     # Rows of gradients and means of two replicas are computed by each replica itself.
     own = collective.rows_of_gradient or (
@@ -113,7 +111,7 @@ class Collectives:
 
   def _write(self, tensor: Tensor) -> None:
     collective, factor = self._partition.combined[tensor], self._factor(tensor)
-    if collective.how == op_partition.FIRST and factor is None or tensor in self._fed:
+    if tensor[0] in self._propagated.fed or collective.how == op_partition.FIRST and factor is None:
       return
     dtype = self._flow.dtype(tensor) % 100
     parts = [self._names.of_replica(tensor, r) for r in range(self._replicas)]

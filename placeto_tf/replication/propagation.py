@@ -74,7 +74,7 @@ class Propagated:
 
   Attributes:
     batch: examples of one replica.
-    sources: ops that are fed, or read an input pipeline.
+    fed: ops that are fed with the batch, which is divided among the replicas.
     random_ops: random ops that sample for examples, so that each replica needs other numbers.
     copied: ops that depend on the batch. Each replica copies them, except those that exist once.
     specs: op of `copied` -> sharding specs of its outputs.
@@ -89,7 +89,7 @@ class Propagated:
   """
 
   batch: int
-  sources: FrozenSet[int]
+  fed: FrozenSet[int]
   random_ops: FrozenSet[int]
   copied: FrozenSet[int]
   specs: Dict[int, List[Spec]]
@@ -244,7 +244,9 @@ class _Propagation:
     owned = frozenset(
         op for op in self._scaling.sources if flow.types[op] in op_roles.VARIABLES)
     return Propagated(
-        self._batch, self._sources, self._random_ops, frozenset(self._copied), specs, self._fixes,
+        self._batch, frozenset(
+            op for op in self._sources if flow.types[op] not in op_roles.PIPELINES),
+        self._random_ops, frozenset(self._copied), specs, self._fixes,
         frozenset(self._once), frozenset(
             tensor for tensor in (*self._values, *self._indices)
             if isinstance(self._spec(tensor), SparseRows)),

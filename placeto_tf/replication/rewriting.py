@@ -4,7 +4,7 @@ Op "a" of replica r is "replica_r/a". The op that combines the replicas' tensors
 "all_reduce/a_0" (a sum and its scaling, or a maximum) or "all_gather/a_0" (a concatenation of
 rows). Small sums are packed together, "all_reduce/pack_k", and large ones are divided into pieces,
 "all_reduce/pack_k/piece_i" (see `packing`). Feeds and fetches keep their names: a feed takes the
-global batch, "whole_batch/x/split" divides it, and "replica_r/x" is replica r's part.
+global batch, "whole_batch/x_0/split" divides it, and "replica_r/x" is replica r's part.
 
 Ops that are no copies (variables, the optimizer) exist once under their own names. With mirrored
 variables, ops under their own names belong to the first replica, and replica r has "replica_r/a". A
@@ -78,7 +78,7 @@ class Writer:
     self._names = Names(plan)
     self._collectives = Collectives(plan, self._names, self._writer)
     self._fixed: Dict[Tuple[str, exponents.Fix], str] = {}  # (tensor, fix) -> result
-    self._split: Set[int] = set()  # fed ops whose feed is divided
+    self._divided = plan.partition.copies & plan.propagated.fed  # feeds
 
   def run(self) -> Rewritten:
     """Writes all nodes."""
@@ -106,7 +106,7 @@ class Writer:
     self._keep_fetched_names()
     return Rewritten(
         self._writer.graph_def, self._writer.replica_of, self._writer.original_of,
-        frozenset(f"{self._op_names[op]}:0" for op in self._split), self._collectives.own(),
+        frozenset(f"{self._op_names[op]}:0" for op in self._divided), self._collectives.own(),
         frozenset(self._op_names[op] for op in self._propagated.owned))
 
   # Copies.
@@ -118,7 +118,7 @@ class Writer:
   def _copy(self, op: int, r: int) -> None:
     flow, name = self._flow, self._op_names[op]
     # A feed is one placeholder for the global batch; each replica reads its part of a Split.
-    if op in self._propagated.sources and flow.types[op] not in op_roles.PIPELINES:
+    if op in self._divided:
       self._divide_feed(op, r)
       return
     node = self._writer.copy(flow.nodes[op], f"{self._names.prefixes[r]}/{name}", r)
@@ -202,7 +202,7 @@ class Writer:
   def _part_of(self, tensor: str, r: int, axis: int, dtype: int) -> str:
     """Returns replica r's part of a whole tensor, which is split once for all replicas."""
     name, port = parse(tensor)
-    made = f"{self._names.whole_batch}/{name}_{port}/split_{axis % 100}"
+    made = f"{self._names.whole_batch}/{name}_{port}/split"
     if (tensor, (exponents.SLICE, axis)) not in self._fixed:
       self._fixed[tensor, (exponents.SLICE, axis)] = self._writer.part(
           made, tensor, 0, self._replicas, axis, dtype)
@@ -217,12 +217,9 @@ class Writer:
       shape = self._flow.graph.origin.feed_shapes[f"{name}:0"]
       node = self._writer.copy(self._flow.nodes[op], name, None)
       self._make_placeholder(op, node, (shape[0] * self._replicas, *shape[1:]))
-      self._writer.part(
-          f"{self._names.whole_batch}/{name}/split", name, 0, self._replicas, 0, dtype)
-      self._split.add(op)
     part = self._writer.new(
-        f"{self._names.prefixes[r]}/{name}", "Identity",
-        [tensor_name(f"{self._names.whole_batch}/{name}/split", r)], T=dtype)
+        f"{self._names.prefixes[r]}/{name}", "Identity", [self._part_of(name, r, 0, dtype)],
+        T=dtype)
     self._writer.replica_of[part.name], self._writer.original_of[part.name] = r, name
 
   def _make_placeholder(self, op: int, node: NodeDef, shape: Tuple[int, ...]) -> None:
@@ -334,7 +331,7 @@ class Writer:
     # Op -> fetched ports.
     by_op: Dict[int, List[int]] = {}
     for op, port in sorted(self._plan.fetched):
-      if self._names.is_copy(self._op_names[op]) and op not in self._split:
+      if self._names.is_copy(self._op_names[op]) and op not in self._divided:
         by_op.setdefault(op, []).append(port)
     for op, ports in sorted(by_op.items()):
       name = self._op_names[op]

@@ -195,7 +195,7 @@ def _specs(flow: Dataflow, region: Columns, variables: Set[int], count: int) -> 
         fixes[op, i] = (exponents.GLOBAL,)
   nothing: FrozenSet[Any] = frozenset()
   return Propagated(
-      batch=count, sources=nothing, random_ops=nothing, copied=frozenset(copied), specs=specs,
+      batch=count, fed=nothing, random_ops=nothing, copied=frozenset(copied), specs=specs,
       fixes=fixes, once=frozenset(copied - region.ops.keys()), sparse=nothing, statistics=nothing,
       owned=frozenset(variables), merged=nothing, refused={}, assumed=nothing)
 
