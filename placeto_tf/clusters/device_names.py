@@ -51,6 +51,12 @@ def canonical(name: str) -> Optional[str]:
   return f"{places}/device:{fields['type']}:{int(fields['index'])}"
 
 
+def local_name(name: str) -> Optional[str]:
+  """Returns the canonical name without the job and task of a process that is not distributed."""
+  device = canonical(name)
+  return None if device is None else re.sub("^(/job:localhost)?(/task:0)?/", "/", device)
+
+
 def short_name(name: str) -> str:
   """Shortens a device's name to its usual form: "GPU:0", or "task:1/GPU:0" of a worker."""
   # Parts that are not needed if there is one job, one replica or one worker.

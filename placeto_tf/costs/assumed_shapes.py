@@ -57,10 +57,7 @@ def load(source: Any, **options: Any) -> ComputationGraph:
     graph = load_graph(source, **options)
   except shapes.UnknownShapes as error:
     graph = error.graph
-  own = graph.origin
-  if own.graph_def is None or own.positions is None:
-    return graph
-  nodes = [own.graph_def.node[int(position)] for position in own.positions]
+  own, nodes = graph.origin, graph.nodes
   unknown = {parse(name): shape for name, shape in own.feed_shapes.items()
              if shape is None or -1 in shape}
   unknown.update(((op, port), shape) for op, outputs in own.iterator_shapes.items()

@@ -169,13 +169,9 @@ def output_shapes(graph: ComputationGraph, ops: np.ndarray) -> Tuple[np.ndarray,
   """
   rank = np.full(len(ops), -1, dtype=np.int32)
   dims = np.zeros((len(ops), OUTPUT_DIMS), dtype=np.int64)
-  # The GraphDef, if there is one, declares shapes.
-  source = graph.source
-  if source is None or source.graph_def is None or source.positions is None:
-    return rank, dims
-  nodes = source.graph_def.node
-  for row, op in enumerate(ops):
-    shape = declared_shape(nodes[int(source.positions[op])])
+  nodes = graph.nodes  # which declare shapes
+  for row, op in enumerate(ops if nodes else ()):
+    shape = declared_shape(nodes[op])
     if shape is not None:
       last = [max(dim, 1) for dim in shape[::-1][:OUTPUT_DIMS]]  # unknown dimensions, -1, as 1
       rank[row], dims[row, :len(last)] = len(shape), last

@@ -10,12 +10,15 @@ from __future__ import annotations
 import dataclasses
 import gc
 import sys
-from typing import Any, Callable, Iterator, List, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.traversal import reachable
 from placeto_tf.on_use import ConcreteFunction, FuncGraph, TensorShapeProto, keras, tf
 
+# Attribute of a placed ConcreteFunction: name of each node -> name in the original function's
+# graph, in the order of the original graph. With it, both functions give the same graph.
+PLACED_NAMES = "_placeto_names"
 _STRUCTURED_FUNCTION = "tensorflow.python.data.ops.structured_function"
 
 
@@ -24,7 +27,7 @@ class Capture:
   """One resource that a function captures.
 
   Attributes:
-    op: name of its placeholder in the function's graph.
+    op: name of its placeholder, as `load_graph` names it: in the graph of the original function.
     handle: the tensor outside of the function that holds the resource.
     variable: the `tf.Variable` that owns the resource, or None.
     device: the device of the resource, as TensorFlow writes it.
@@ -60,7 +63,7 @@ def resource_captures(function: ConcreteFunction) -> List[Capture]:
         "known at the call; pass them as arguments")
   # By identity: the handle that the graph captured is the variable's own object.
   by_handle = {id(variable.handle): variable for variable in live_variables(graph)}
-  found, piped = [], None
+  found, piped, names = [], None, getattr(function, PLACED_NAMES, {})
   for handle, inner in graph.captures:
     if inner.dtype.base_dtype.name != "resource" or inner.op.type != "Placeholder":
       continue
@@ -78,9 +81,20 @@ def resource_captures(function: ConcreteFunction) -> List[Capture]:
       # Search the process's objects only if there is a variable: the search is slow.
       piped = piped_handles() if piped is None else piped
       fixed = why_fixed(variable, piped)
-    found.append(
-        Capture(inner.op.name, handle, variable, handle.device, fixed, shape_and_type))
+    found.append(Capture(
+        names.get(inner.op.name, inner.op.name), handle, variable, handle.device, fixed,
+        shape_and_type))
   return found
+
+
+def captures_of(function: ConcreteFunction) -> Dict[str, tf.Tensor]:
+  """Returns name of the op of each capture, as in `Capture` -> the captured tensor.
+
+  Small captured tensors are constants of the graph, and are left out.
+  """
+  names = getattr(function, PLACED_NAMES, {})
+  return {names.get(inner.op.name, inner.op.name): outer
+          for outer, inner in function.graph.captures if inner.op.type != "Const"}
 
 
 def live_variables(graph: FuncGraph) -> List[tf.Variable]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tuple
 
-import numpy as np
-
 from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.tensor_names import data_inputs, parse
 from placeto_tf.on_use import NodeDef, tf
@@ -76,11 +74,7 @@ def members_together(
 
 def nodes_with_members(graph: ComputationGraph) -> List[NodeDef]:
   """Returns the [N] nodes of a graph that has members of collective groups; [] for another one."""
-  source = graph.source
-  if source is None or source.graph_def is None or not any(map(is_member, graph.op_types)):
-    return []
-  nodes = source.graph_def.node
-  return [nodes[at] for at in np.asarray(source.positions).tolist()]
+  return graph.nodes if any(map(is_member, graph.op_types)) else []
 
 
 def is_member(op_type: str) -> bool:

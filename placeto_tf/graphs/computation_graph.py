@@ -17,7 +17,7 @@ import collections
 import dataclasses
 import functools
 import hashlib
-from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -198,6 +198,15 @@ class ComputationGraph:
     )
 
   @property
+  def nodes(self) -> List[NodeDef]:
+    """Returns [N] the NodeDefs of the ops; [] for a graph without them, of costs or arrays."""
+    source = self.source
+    if source is None or source.graph_def is None or source.positions is None:
+      return []
+    nodes = source.graph_def.node
+    return [nodes[position] for position in source.positions.tolist()]
+
+  @property
   def num_ops(self) -> int:
     """Returns N."""
     return len(self.op_names)
@@ -276,11 +285,7 @@ class ComputationGraph:
   @functools.cached_property
   def interface_shapes(self) -> Dict[str, Tuple[int, ...]]:
     """Returns op name -> declared shape of the feeds and variables; -1 is any size."""
-    source = self.source
-    if source is None or source.graph_def is None or source.positions is None:
-      return {}
-    nodes = source.graph_def.node
-    return shapes_of_interface(nodes[int(position)] for position in source.positions)
+    return shapes_of_interface(self.nodes)
 
 
 _HANDLES = (20, 21)  # DT_RESOURCE and DT_VARIANT, such as the captures of a function

@@ -17,9 +17,6 @@ from placeto_tf.graphs.computation_graph import GraphSource
 from placeto_tf.graphs.graph_defs import ReadGraph
 from placeto_tf.on_use import ConcreteFunction, GenericFunction, GraphDef, NodeDef, keras, tf
 
-# Attribute of a placed ConcreteFunction: name of each node -> name in the original function's
-# graph, in the order of the original graph. With it, both functions give the same graph.
-PLACED_NAMES = "_placeto_names"
 _COMPILED = "_XlaMustCompile"
 
 
@@ -81,11 +78,10 @@ def read_concrete_function(function: ConcreteFunction) -> ReadGraph:
         "to place its ops one by one")
   graph = function.graph
   found = captures.resource_captures(function)
-  names = getattr(function, PLACED_NAMES, {})
+  names = getattr(function, captures.PLACED_NAMES, {})
   graph_def = _renamed(graph.as_graph_def(), names)
-  # Placeholder of a captured variable, under its original name -> the capture.
-  variables = {
-      names.get(each.op, each.op): each for each in found if each.shape_and_type is not None}
+  # Placeholder of a captured variable -> the capture.
+  variables = {each.op: each for each in found if each.shape_and_type is not None}
   for node in graph_def.node:
     if node.name in variables:
       _make_handle(node, variables[node.name])
@@ -116,7 +112,7 @@ def read_concrete_function(function: ConcreteFunction) -> ReadGraph:
   return ReadGraph(
       GraphSource(
           "concrete_function", graph_def, tf_graph=function, graph_def=graph_def,
-          fixed_devices={names.get(each.op, each.op): each.device for each in fixed}),
+          fixed_devices={each.op: each.device for each in fixed}),
       shape_hint=shape_hint, notes=notes, fetches=tuple(dict.fromkeys(fetches)), feeds=feeds)
 
 

@@ -19,9 +19,8 @@ from placeto_tf.errors import MeasurementError
 from placeto_tf.files import user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.loops import PASSING
-from placeto_tf.graphs.made_strings import made_strings, table_keys
+from placeto_tf.graphs.made_strings import made_strings, readers, table_keys
 from placeto_tf.on_use import tf
-from placeto_tf.ops import members, rule_of
 
 Feeds = Union[str, Mapping[str, ArrayLike], Callable[[], Mapping[str, ArrayLike]]]
 
@@ -166,25 +165,10 @@ def index_range(tensor: tf.Tensor) -> int:
 
 
 def _index_size(tensor: tf.Tensor) -> Optional[int]:
-  found, seen, waiting = [], set(), [tensor]
-  # From the feed through ops that pass values on, to all ops that use values as indices.
-  while waiting:
-    at = waiting.pop()
-    if at.name in seen:
-      continue
-    seen.add(at.name)
-    for op in at.consumers():
-      positions = [i for i, value in enumerate(op.inputs) if value is at]
-      indexes = _INDEXES.get(op.type)
-      if indexes is not None and indexes[0] in positions:
-        size = _indexed_size(op, indexes[1], indexes[2])
-        if size:
-          found.append(size)
-      # Unique passes on values at output 0, and positions at output 1.
-      elif set(members(rule_of(op.type).moves, len(op.inputs))).intersection(positions):
-        waiting.extend(op.outputs[:1] if op.type == "Unique" else op.outputs)
   # Take the smallest range, which is valid for every reader.
-  return min(found, default=None)
+  return min(filter(None, (
+      _indexed_size(op, *_INDEXES[op.type][1:]) for at, op in readers(tensor)
+      if op.type in _INDEXES and op.inputs[_INDEXES[op.type][0]] is at)), default=None)
 
 
 def _indexed_size(op: tf.Operation, position: Optional[int], axis: int) -> int:

@@ -30,7 +30,7 @@ from placeto_tf.graphs.tensor_names import (
   op_of,
   parse,
 )
-from placeto_tf.on_use import FunctionDef, GraphDef, NodeDef
+from placeto_tf.on_use import FunctionDef, GraphDef, NodeDef, tf
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _WHOLE_DEVICE = re.compile(r"(?i)/(device:\w+|[cgt]pu):\d+\Z")
@@ -139,7 +139,7 @@ class Inliner:
       device: of the node.
       **attrs: attributes by field, as in `T=("type", 1)`.
     """
-    node = _new_node()
+    node = tf.compat.v1.NodeDef()
     node.name, node.op, node.device = name, op, device
     node.input.extend(inputs)
     self._names.add(name)
@@ -420,7 +420,7 @@ class _Body:
 
   def _copy(self, node: NodeDef) -> NodeDef:
     """Returns the node under its new name, without inputs."""
-    copy = _new_node()
+    copy = tf.compat.v1.NodeDef()
     copy.CopyFrom(node)
     copy.name = f"{self._prefix}/{node.name}"
     self._inliner.fresh(copy.name)
@@ -465,9 +465,3 @@ def keep_known_classes(nodes: Iterable[NodeDef], known: Container[str]) -> None:
   """
   for node in nodes:
     rename_colocated(node, lambda mate: mate if mate in known else None)
-
-
-def _new_node() -> NodeDef:
-  from tensorflow.core.framework import node_def_pb2
-
-  return node_def_pb2.NodeDef()

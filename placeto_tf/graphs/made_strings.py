@@ -39,14 +39,14 @@ def made_strings(
   keys = table_keys(tensor)
   if keys is not None:
     return rng.choice(keys, count).tolist()
-  maker = next((functools.partial(_MAKERS[op.type], op) for at, op in _readers(tensor)
+  maker = next((functools.partial(_MAKERS[op.type], op) for at, op in readers(tensor)
                 if op.type in _MAKERS and op.inputs[0] is at), _numeral)
   return [maker(rng, index_range) for _ in range(count)]
 
 
 def table_keys(tensor: tf.Tensor) -> Optional[np.ndarray]:
   """Returns the keys of the lookup table that a tensor is looked up in; None if unknown."""
-  for at, op in _readers(tensor):
+  for at, op in readers(tensor):
     if op.type in _LOOKUPS and op.inputs[1] is at:
       for fill in op.inputs[0].consumers():
         if fill.type in _FILLS and (keys := _value(fill.inputs[1])).size:
@@ -54,16 +54,19 @@ def table_keys(tensor: tf.Tensor) -> Optional[np.ndarray]:
   return None
 
 
-def _readers(tensor: tf.Tensor) -> Iterator[Tuple[tf.Tensor, tf.Operation]]:
-  """Yields (tensor that passes the strings on, op that reads it), nearest first."""
+def readers(tensor: tf.Tensor) -> Iterator[Tuple[tf.Tensor, tf.Operation]]:
+  """Yields (the tensor, or one with its values, op that reads it), nearest first."""
   seen, waiting = {tensor.name}, [tensor]
   while waiting:
     at = waiting.pop(0)
     for op in at.consumers():
       yield at, op
       if any(op.inputs[i] is at for i in members(rule_of(op.type).moves, len(op.inputs))):
-        waiting += [each for each in op.outputs if each.name not in seen]
-        seen.update(each.name for each in op.outputs)
+        # Unique passes on values at output 0, and positions at output 1.
+        passed = [each for each in op.outputs if (
+            each.name not in seen and each.value_index not in (rule_of(op.type).any_number or ()))]
+        waiting += passed
+        seen.update(each.name for each in passed)
 
 
 def _numeral(rng: np.random.Generator, index_range: IndexRange) -> bytes:

@@ -8,21 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Optional, Sequence, Set
 
-from placeto_tf.graphs.captures import live_variables
-from placeto_tf.graphs.concrete_functions import PLACED_NAMES
+from placeto_tf.graphs.captures import PLACED_NAMES, captures_of, live_variables
 from placeto_tf.graphs.functions import keep_known_classes
 from placeto_tf.graphs.shapes import PLACEHOLDERS
 from placeto_tf.on_use import ConcreteFunction, GraphDef, tf
-
-
-def captures_of(function: ConcreteFunction) -> Dict[str, tf.Tensor]:
-  """Returns name of the op of each capture -> the captured tensor.
-
-  Small captured tensors are constants of the graph, and are left out.
-  """
-  names = getattr(function, PLACED_NAMES, {})
-  return {names.get(inner.op.name, inner.op.name): outer
-          for outer, inner in function.graph.captures if inner.op.type != "Const"}
 
 
 def rebuilt_function(

@@ -5,7 +5,7 @@ Dimensions: N ops, E edges.
 
 from __future__ import annotations
 
-from typing import Callable, Iterable, Set, Tuple, TypeVar
+from typing import Callable, Iterable, List, Set, Tuple, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -25,6 +25,23 @@ def slices(sorted_ends: np.ndarray, num_ops: int) -> np.ndarray:
     [N+1] start of each op's slice.
   """
   return np.searchsorted(sorted_ends, np.arange(num_ops + 1))
+
+
+def neighbours(ends: np.ndarray, others: np.ndarray, num_ops: int) -> List[List[int]]:
+  """Returns the ops at the other ends of each op's edges.
+
+  Args:
+    ends: [E] op index of one end of each edge.
+    others: [E] op index of the other end.
+    num_ops: N.
+
+  Returns:
+    [N] lists of op indices, in the order of the edges.
+  """
+  found: List[List[int]] = [[] for _ in range(num_ops)]
+  for end, other in zip(ends.tolist(), others.tolist()):
+    found[end].append(other)
+  return found
 
 
 def reachable(seeds: Iterable[Node], follow: Callable[[Node], Iterable[Node]]) -> Set[Node]:

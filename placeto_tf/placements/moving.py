@@ -13,18 +13,10 @@ import gc
 import weakref
 from typing import Dict, Sequence, Tuple
 
-from placeto_tf.clusters import device_names
+from placeto_tf.clusters.device_names import local_name
 from placeto_tf.errors import PlacementError, one_line
 from placeto_tf.graphs import captures
 from placeto_tf.on_use import tf
-
-
-def local_device(device: str) -> str:
-  """Returns a device's canonical name without the job and task of this process."""
-  found = device_names.canonical(device) or device
-  for part in ("/job:localhost", "/task:0"):
-    found = found.replace(part, "", 1)
-  return found
 
 
 def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Tuple[str, ...]:
@@ -65,9 +57,10 @@ def move_variables(moves: Sequence[Tuple[tf.Variable, str]]) -> Tuple[str, ...]:
 
 
 def _check_devices(wanted: Sequence[str]) -> None:
-  present = {local_device(device.name) for device in tf.config.list_logical_devices()}
+  present = set(filter(None, (
+      local_name(device.name) for device in tf.config.list_logical_devices())))
   for device in wanted:
-    if local_device(device) not in present:
+    if local_name(device) not in present:
       raise PlacementError(
           f"variables are to be moved to {device!r}, but this process has "
           f"{', '.join(sorted(present))}; place on a cluster of these devices, such as 'local'")

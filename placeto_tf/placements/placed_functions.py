@@ -11,11 +11,12 @@ import dataclasses
 import warnings
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
+from placeto_tf.clusters.device_names import local_name
 from placeto_tf.errors import PlacementError, counted, listed, one_line
-from placeto_tf.graphs.captures import Capture, resource_captures
-from placeto_tf.graphs.concrete_functions import PLACED_NAMES, read_concrete_function
+from placeto_tf.graphs.captures import Capture, captures_of, resource_captures
+from placeto_tf.graphs.concrete_functions import read_concrete_function
 from placeto_tf.graphs.functions import inline_functions
-from placeto_tf.graphs.rebuilt_functions import captures_of, rebuilt_function
+from placeto_tf.graphs.rebuilt_functions import rebuilt_function
 from placeto_tf.on_use import ConcreteFunction, GraphDef, tf
 from placeto_tf.placements import moving
 from placeto_tf.placements.node_devices import place_nodes
@@ -73,7 +74,7 @@ def place_function(placement: Mapping[str, str], function: ConcreteFunction) -> 
   capture = None
   for name, capture in by_name.items():
     found = CapturedVariable(capture.name, devices[name])
-    if moving.local_device(capture.device) == moving.local_device(devices[name]):
+    if local_name(capture.device) == local_name(devices[name]):
       in_place.append(found)
     elif capture.fixed:
       raise PlacementError(
@@ -83,7 +84,7 @@ def place_function(placement: Mapping[str, str], function: ConcreteFunction) -> 
     else:
       moved.append(found)
       moves.append((capture.variable, devices[name]))
-  placed = rebuilt_function(function, graph_def, captures=captures_of(function), copies=[])
+  placed = rebuilt_function(function, graph_def)
   del capture, by_name  # these hold handles, and `held` names all that is held
   # Move the variables after the function is built, so that an earlier error changes nothing.
   held = moving.move_variables(moves)
@@ -135,7 +136,5 @@ def _placed(
     # Calls are inlined, so that the ops inside have devices of their own.
     graph_def, _ = inline_functions(graph_def)
     place_nodes(placement, graph_def.node)
-  # A function that was placed before has other names for its captures than its original.
-  names = getattr(function, PLACED_NAMES, {})
   return (graph_def, {node.name: node.device for node in graph_def.node},
-          {names.get(each.op, each.op): each for each in resource_captures(function)})
+          {each.op: each for each in resource_captures(function)})

@@ -21,6 +21,7 @@ from placeto_tf.graphs.exported_protos import rewritten_proto
 from placeto_tf.graphs.functions import CALLS, keep_known_classes
 from placeto_tf.graphs.op_defs import OpDefs
 from placeto_tf.graphs.tensor_names import control_inputs, data_inputs, op_of, parse
+from placeto_tf.graphs.traversal import reachable
 from placeto_tf.on_use import tf
 from placeto_tf.placements.node_devices import place_nodes
 from placeto_tf.placements.placement import Placement
@@ -191,17 +192,13 @@ def load_placed(directory: Any, tags: Any = None) -> Any:
 
 def _behind(ends: Iterable[str], nodes: Dict[str, Any], given: Container[str] = ()) -> List[Any]:
   """Returns the nodes that tensors and control inputs need, in order, up to the given tensors."""
-  found: Set[str] = set()
-  # Depth first, through data and control inputs.
-  stack = list(ends)
-  while stack:
-    text = stack.pop()
-    name = op_of(text)
-    if name in nodes and name not in found and (
-        text.startswith("^") or _with_port(text) not in given):
-      found.add(name)
-      stack += nodes[name].input
-  return [node for name, node in nodes.items() if name in found]
+  def needs(text: str) -> bool:
+    return op_of(text) in nodes and (text.startswith("^") or _with_port(text) not in given)
+
+  # Through data and control inputs.
+  found = reachable(ends, lambda text: nodes[op_of(text)].input if needs(text) else ())
+  names = {op_of(text) for text in found if needs(text)}
+  return [node for name, node in nodes.items() if name in names]
 
 
 class _Body:

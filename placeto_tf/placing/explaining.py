@@ -25,6 +25,7 @@ from placeto_tf.clusters.pins import device_index, matching_ops
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError, counted, listed
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.graphs.traversal import neighbours
 from placeto_tf.replication.dataflow import closure
 from placeto_tf.simulation import SimulationResult, Simulator
 
@@ -245,10 +246,7 @@ def _of_optimizer(graph: ComputationGraph, costs: OpCosts, rows: np.ndarray) -> 
   A slot is a variable of the same size all of whose readers serve the updates of that variable.
   """
   data = graph.edge_ports != CONTROL
-  readers: List[List[int]] = [[] for _ in range(graph.num_ops)]
-  for producer, consumer in zip(
-      graph.edge_producers[data].tolist(), graph.edge_consumers[data].tolist()):
-    readers[producer].append(consumer)
+  readers = neighbours(graph.edge_producers[data], graph.edge_consumers[data], graph.num_ops)
   sets, held = graph.colocation, costs.persistent_bytes
   holders = np.flatnonzero((held > 0) & (np.array(graph.op_types) != "Const")).tolist()
   moved = [op for op in holders if rows[op]]

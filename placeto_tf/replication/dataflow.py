@@ -60,8 +60,7 @@ class Dataflow:
     """
     self.graph = graph
     source = graph.origin
-    all_nodes = source.graph_def.node
-    self.nodes = [all_nodes[position] for position in np.asarray(source.positions).tolist()]
+    self.nodes = graph.nodes
     self.changed = dict(changed or {})
     for op, node in self.changed.items():
       self.nodes[op] = node

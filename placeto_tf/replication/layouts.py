@@ -15,7 +15,7 @@ from typing import List, Optional, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.costs.op_costs import OpCosts
-from placeto_tf.graphs.traversal import components
+from placeto_tf.graphs.traversal import components, neighbours
 from placeto_tf.replication.dataflow import closure
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 
@@ -115,7 +115,7 @@ def _spread(
   load = np.zeros(len(devices))
   home = np.full(graph.num_ops, -1, dtype=np.int64)  # by label of the set
   heads = with_state[packed[with_state] == with_state]
-  parts = _neighbours(graph.edge_consumers, graph.edge_producers, graph.num_ops)
+  parts = neighbours(graph.edge_consumers, graph.edge_producers, graph.num_ops)
   # Largest set first, each to the device with the fewest bytes (longest processing time first).
   for label in heads[np.argsort(-merged[heads], kind="stable")].tolist():
     near = {int(placement[op]) for op in parts[label]} if replicated.mirrored else set(devices)
@@ -128,14 +128,14 @@ def _spread(
   # An op without a variable goes to a reader, else to an op that it reads.
   order = graph.topological_order.tolist()
   producers, consumers = graph.edge_producers, graph.edge_consumers
-  outputs = _neighbours(producers, consumers, graph.num_ops)
-  for sequence, neighbours in ((order[::-1], outputs), (order, parts)):
+  outputs = neighbours(producers, consumers, graph.num_ops)
+  for sequence, around in ((order[::-1], outputs), (order, parts)):
     for op in sequence:
       if shared[op] and place[op] < 0:
         # Prefer the device of an op with a variable, then of the neighbour with most bytes.
         place[op] = max(
             ((weight[colocation[other]] > 0, output_bytes[other], -i, place[other])
-             for i, other in enumerate(neighbours[op]) if shared[other] and place[other] >= 0),
+             for i, other in enumerate(around[op]) if shared[other] and place[other] >= 0),
             default=(False, 0.0, 0, -1))[-1]
   # Ops without a variable nearby are on the first device.
   place[shared & (place < 0)] = devices[0]
@@ -153,7 +153,7 @@ def _packed_together(
   graph = replicated.graph
   pairs: List[Tuple[int, int]] = []
   held = weight[graph.colocation] > 0  # [N] whether an op shares its device with a variable
-  outputs = _neighbours(graph.edge_producers, graph.edge_consumers, graph.num_ops)
+  outputs = neighbours(graph.edge_producers, graph.edge_consumers, graph.num_ops)
   shared = replicated.replica_of_op == SHARED
   for op, op_type in enumerate(graph.op_types):
     if op_type != "SplitV" or not shared[op] or replicated.original_of_op[op] >= 0:
@@ -166,11 +166,3 @@ def _packed_together(
               if shared[other] and held[other]]
     pairs += [(labels[0], label) for label in labels]
   return components(graph.num_ops, pairs)
-
-
-def _neighbours(ends: np.ndarray, others: np.ndarray, count: int) -> List[List[int]]:
-  """Returns the ops at the other ends of each op's edges, [count]."""
-  found: List[List[int]] = [[] for _ in range(count)]
-  for end, other in zip(ends.tolist(), others.tolist()):
-    found[end].append(other)
-  return found

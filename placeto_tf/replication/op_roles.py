@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 from placeto_tf.errors import GraphError
+from placeto_tf.graphs.captures import captures_of
 from placeto_tf.graphs.computation_graph import GraphSource
 from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.shapes import FEEDABLE
@@ -108,9 +109,8 @@ def batch_feeds(flow: Dataflow, scaling: Scaling) -> Tuple[int, List[int]]:
 
 def captured_ops(source: GraphSource) -> FrozenSet[str]:
   """Returns the captures of a function: inputs that are the same for every batch."""
-  if source.format != "concrete_function":
-    return frozenset()
-  return frozenset(inner.op.name for _, inner in source.tf_graph.graph.captures)
+  return frozenset(
+      captures_of(source.tf_graph) if source.format == "concrete_function" else ())
 
 
 def is_stateless(op_type: str) -> bool:

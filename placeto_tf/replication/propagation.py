@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import AbstractSet, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -74,12 +74,12 @@ class Propagated:
 
   Attributes:
     batch: examples of one replica.
-    fed: ops that are fed with the batch, which is divided among the replicas.
-    random_ops: random ops that sample for examples, so that each replica needs other numbers.
     copied: ops that depend on the batch. Each replica copies them, except those that exist once.
     specs: op of `copied` -> sharding specs of its outputs.
     fixes: (op of `copied`, number of a data input) -> the fix of that input before the op reads it.
     once: ops of `copied` that can exist once, because all their inputs and outputs are global.
+    fed: ops that are fed with the batch, which is divided among the replicas.
+    random_ops: random ops that sample for examples, so that each replica needs other numbers.
     sparse: tensors that hold rows of the gradient of a variable.
     statistics: ops that normalize by each replica's own statistics.
     owned: variables that hold examples; each replica has its own.
@@ -89,18 +89,18 @@ class Propagated:
   """
 
   batch: int
-  fed: FrozenSet[int]
-  random_ops: FrozenSet[int]
-  copied: FrozenSet[int]
+  copied: AbstractSet[int]
   specs: Dict[int, List[Spec]]
   fixes: Dict[Tuple[int, int], Fix]
-  once: FrozenSet[int]
-  sparse: FrozenSet[Tensor]
-  statistics: FrozenSet[int]
-  owned: FrozenSet[int]
-  merged: FrozenSet[str]
-  refused: Dict[int, Unknown]
-  assumed: AbstractSet[int]
+  once: AbstractSet[int]
+  fed: AbstractSet[int] = frozenset()
+  random_ops: AbstractSet[int] = frozenset()
+  sparse: AbstractSet[Tensor] = frozenset()
+  statistics: AbstractSet[int] = frozenset()
+  owned: AbstractSet[int] = frozenset()
+  merged: AbstractSet[str] = frozenset()
+  refused: Mapping[int, Unknown] = dataclasses.field(default_factory=dict)
+  assumed: AbstractSet[int] = frozenset()
 
   def spec(self, tensor: Tensor) -> Spec:
     """Returns the spec of any tensor of the graph."""
@@ -132,8 +132,8 @@ def propagate(
     copied, random_ops = _copied(flow, set(sources), scaling, merged)
     try:
       return _Propagation(
-          flow, batch, frozenset(sources), random_ops, copied, sparse, scaling, own_statistics,
-          merged, lookups_once).run()
+          flow, batch, sources, random_ops, copied, sparse, scaling, own_statistics, merged,
+          lookups_once).run()
     except GlobalValueInLoop as needs:
       # The loop needs global values: it runs once for all replicas. Follow the batch again.
       merged |= _with_linked(flow, *needs.args)
@@ -207,11 +207,11 @@ class _Propagation:
   """Computes sharding specs op by op, and repeats until the specs of loops do not change."""
 
   def __init__(
-      self, flow: Dataflow, batch: int, sources: FrozenSet[int], random_ops: Set[int],
+      self, flow: Dataflow, batch: int, sources: Sequence[int], random_ops: Set[int],
       copied: Set[int], sparse: Sequence[SparseUpdate], scaling: Scaling,
       own_statistics: AbstractSet[int], merged: Set[str], lookups_once: bool):
     self._flow, self._batch, self._scaling = flow, batch, scaling
-    self._sources, self._random_ops, self._copied = sources, frozenset(random_ops), copied
+    self._sources, self._random_ops, self._copied = set(sources), random_ops, copied
     self._own_statistics, self._merged = own_statistics, merged
     self._lookups_once = lookups_once
     self._values = {update.values: update.indices for update in sparse}
@@ -241,17 +241,14 @@ class _Propagation:
     self._check_loops()
     specs = {op: found or [REPLICATED] * len(self._flow.outputs(op))
              for op, found in self._specs.items()}
-    owned = frozenset(
-        op for op in self._scaling.sources if flow.types[op] in op_roles.VARIABLES)
     return Propagated(
-        self._batch, frozenset(
-            op for op in self._sources if flow.types[op] not in op_roles.PIPELINES),
-        self._random_ops, frozenset(self._copied), specs, self._fixes,
-        frozenset(self._once), frozenset(
-            tensor for tensor in (*self._values, *self._indices)
-            if isinstance(self._spec(tensor), SparseRows)),
-        frozenset(self._statistics), owned, frozenset(self._merged),
-        self._refused, self._rules.assumed)
+        self._batch, self._copied, specs, self._fixes, self._once,
+        {op for op in self._sources if flow.types[op] not in op_roles.PIPELINES},
+        self._random_ops, {tensor for tensor in (*self._values, *self._indices)
+                           if isinstance(self._spec(tensor), SparseRows)},
+        self._statistics, {op for op in self._scaling.sources
+                           if flow.types[op] in op_roles.VARIABLES},
+        self._merged, self._refused, self._rules.assumed)
 
   def _settle(self, order: Sequence[int]) -> None:
     """Computes specs until all of them agree with one another.

@@ -23,7 +23,7 @@ from placeto_tf.costs import OpCosts, estimate_costs, measured_costs
 from placeto_tf.costs.estimate import from_work, work_of
 from placeto_tf.costs.work import OpWork, count_work
 from placeto_tf.errors import option
-from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
+from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.on_use import NodeDef, tf
 from placeto_tf.replication.rebatching import resized
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
@@ -75,7 +75,7 @@ def replicated_costs(
 
 def replicated_work(replicated: ReplicatedGraph) -> OpWork:
   """Returns the work of every op of the replicated graph."""
-  graph, origin = replicated.graph, replicated.original_of_op
+  graph, origin, nodes = replicated.graph, replicated.original_of_op, replicated.graph.nodes
   known = origin >= 0
   fields: Dict[str, Any] = {name: np.zeros(graph.num_ops, dtype) for name, dtype in _OF_OPS.items()}
   executions, output_bytes = graph.executions.astype(float), np.zeros(graph.num_outputs)
@@ -116,7 +116,7 @@ def replicated_work(replicated: ReplicatedGraph) -> OpWork:
     if graph.op_types[op] in _NO_KERNEL:
       if graph.op_types[op] == "Const":  # a scale, an axis, a shape
         fields["persistent_bytes"][op] = output_bytes[graph.output_offsets[op]] = (
-            _constant(graph, graph.op_names[op]).nbytes)
+            _constant(nodes[op]).nbytes)
       continue
     # Bytes read, and bytes of the largest input.
     read = [output_bytes[graph.output_offsets[p] + port] for p, port in inputs[op]]
@@ -127,7 +127,7 @@ def replicated_work(replicated: ReplicatedGraph) -> OpWork:
     written = rows if graph.op_types[op] == "ConcatV2" else largest
     if graph.op_types[op] == "SplitV":
       # Each output has a share of the input; the second input holds the sizes.
-      sizes = _constant(graph, _node(graph, op).input[1])
+      sizes = _constant(nodes[graph.op_index[nodes[op].input[1]]])
       output_bytes[offset] = written * sizes / max(1, sizes.sum())
     else:
       output_bytes[offset] = written / max(1, int(widths[op]))
@@ -142,12 +142,6 @@ def replicated_work(replicated: ReplicatedGraph) -> OpWork:
       work, **fields, output_bytes=output_bytes, executions=executions)
 
 
-def _constant(graph: ComputationGraph, name: str) -> np.ndarray:
+def _constant(node: NodeDef) -> np.ndarray:
   """Returns the value of a Const."""
-  return tf.make_ndarray(_node(graph, graph.op_index[name]).attr["value"].tensor)
-
-
-def _node(graph: ComputationGraph, op: int) -> NodeDef:
-  source = graph.origin
-  assert source.positions is not None
-  return source.graph_def.node[source.positions[op]]
+  return tf.make_ndarray(node.attr["value"].tensor)

@@ -22,9 +22,8 @@ from typing import Any, Dict, FrozenSet, List, Mapping, Sequence, Set, Tuple
 import numpy as np
 
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs.captures import resource_captures
+from placeto_tf.graphs.captures import captures_of, resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.rebuilt_functions import captures_of
 from placeto_tf.graphs.shapes import write_shape
 from placeto_tf.graphs.sliced_variables import sliced_variable
 from placeto_tf.graphs.tensor_names import data_inputs, op_of, parse
@@ -143,10 +142,7 @@ def of_other(
 
 def _captured(function: Any, place: Mapping[str, Slice]) -> Dict[str, Any]:
   """Returns the captures of a function with slices in place of its tables, which are variables."""
-  from placeto_tf.graphs.concrete_functions import PLACED_NAMES
-
-  names = getattr(function, PLACED_NAMES, {})
-  variables = {names.get(each.op, each.op): each for each in resource_captures(function)}
+  variables = {each.op: each for each in resource_captures(function)}
   found, copies = captures_of(function), []
   for name, each in place.items():
     capture = variables[each.table]
@@ -193,11 +189,9 @@ def _specs(flow: Dataflow, region: Columns, variables: Set[int], count: int) -> 
         fixes[op, i] = (_DIVIDE, (flow.shape((op, 0)) or (0,))[-1] // count)  # type: ignore
       elif role not in (COLUMNS, SHAPE) and tensor[0] in region.ops:
         fixes[op, i] = (exponents.GLOBAL,)
-  nothing: FrozenSet[Any] = frozenset()
   return Propagated(
-      batch=count, fed=nothing, random_ops=nothing, copied=frozenset(copied), specs=specs,
-      fixes=fixes, once=frozenset(copied - region.ops.keys()), sparse=nothing, statistics=nothing,
-      owned=frozenset(variables), merged=nothing, refused={}, assumed=nothing)
+      count, frozenset(copied), specs, fixes, frozenset(copied - region.ops.keys()),
+      owned=frozenset(variables))
 
 
 def _read_outside(flow: Dataflow, region: Columns) -> Set[Tensor]:

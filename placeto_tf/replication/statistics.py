@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import FrozenSet, Optional, Set
 
 from placeto_tf.ops import rule_of
+from placeto_tf.ops.op_rule import UPDATE
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
 
 _PASSING = frozenset(
     "Identity Squeeze Reshape ExpandDims Cast StopGradient Snapshot Switch".split())
-_KEEPING = frozenset((
-    "Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp").split())
 
 
 def kept_statistics(flow: Dataflow) -> FrozenSet[int]:
@@ -67,4 +66,4 @@ def _is_kept(flow: Dataflow, op: int) -> bool:
   """Returns whether an assignment stores a moving average of the op's result."""
   # Forwards through ops of averages, up to an assignment.
   reached = closure({op}, flow.consumers, lambda at: rule_of(flow.types[at]).averages)
-  return any(flow.types[at] in _KEEPING for at in reached)
+  return any(rule_of(flow.types[at]).role == UPDATE for at in reached)

@@ -27,7 +27,6 @@ COLUMNS, SAME, SHAPE = "columns", "same", "shape"
 Roles = List[str]
 
 MEASURES = ("Shape", "VariableShape")  # their result is the shape of a tensor
-_GATHERS = ("ResourceGather", "Gather", "GatherV2")
 _OF_SEGMENTS = ("UnsortedSegment", "SegmentSum", "SegmentMean", "SparseSegment")
 # Elementwise by their rule, but not for each column alone, or in a way that attributes state.
 _NOT_BY_COLUMN = frozenset(
@@ -56,7 +55,7 @@ def tables(flow: Dataflow) -> Dict[int, Set[int]]:
     of = [flow.origin(tensor)[0] for tensor in flow.inputs[op]]
     if op_roles.is_update(op_type) and of and of[0] in shapes:
       updated[op] = of[0]
-    elif op_type in _GATHERS:
+    elif rule_of(op_type).axes == "gather":
       read = of[0] if of else -1
       gathered.add(flow.origin(flow.inputs[read][0])[0] if (
           read >= 0 and flow.types[read] == "ReadVariableOp") else read)

@@ -10,7 +10,7 @@ swapped kernels, and so the last bits of results, depend on the placement. Setti
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, Optional, Set
+from typing import Any, Dict, Set
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError
@@ -116,7 +116,7 @@ def executed_devices(run_metadata: RunMetadata) -> Dict[str, Set[str]]:
   """
   found: Dict[str, Set[str]] = {}
   for device_stats in run_metadata.step_stats.dev_stats:
-    device = local_device(device_stats.device)
+    device = device_names.local_name(device_stats.device)
     if device is None:
       continue
     for node in device_stats.node_stats:
@@ -129,15 +129,9 @@ def partitioned_devices(run_metadata: RunMetadata) -> Dict[str, Set[str]]:
   found: Dict[str, Set[str]] = {}
   for partition in run_metadata.partition_graphs:
     for node in partition.node:
-      device = local_device(node.device)
+      device = device_names.local_name(node.device)
       if device is None:
         raise PlacementError(
             f"node {node.name!r} ran on {node.device!r}, expected a device with type and index")
       found.setdefault(node.name, set()).add(device)
   return found
-
-
-def local_device(name: str) -> Optional[str]:
-  """Returns the canonical name without the job of a session that is not distributed."""
-  device = device_names.canonical(name)
-  return None if device is None else device.replace("/job:localhost/task:0", "", 1)

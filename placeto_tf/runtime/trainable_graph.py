@@ -12,9 +12,8 @@ from typing import Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 import numpy as np
 
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs.captures import resource_captures
+from placeto_tf.graphs.captures import captures_of, resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.concrete_functions import PLACED_NAMES
 from placeto_tf.graphs.loops import SWITCH
 from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.tensor_names import control_inputs, data_inputs, parse
@@ -205,16 +204,11 @@ def _captured(
   function = graph.origin.tf_graph
   if graph.origin.format != "concrete_function":
     return {}, {}, {}
-  names = getattr(function, PLACED_NAMES, {})
-  variables, tensors, tables = {}, {}, {}
-  for each in resource_captures(function):
-    if each.variable is None:
-      tables[names.get(each.op, each.op)] = each.handle
-    else:
-      variables[names.get(each.op, each.op)] = each.variable
-  for outer, inner in function.graph.captures:
-    name = names.get(inner.op.name, inner.op.name)
-    if name in variables or name in tables or inner.op.type != "Placeholder":
+  found = resource_captures(function)
+  variables = {each.op: each.variable for each in found if each.variable is not None}
+  tables, tensors = {each.op: each.handle for each in found if each.variable is None}, {}
+  for name, outer in captures_of(function).items():
+    if name in variables or name in tables:
       continue
     if not hasattr(outer, "numpy"):
       raise NotRunnable(f"the function captures the value {name!r}")

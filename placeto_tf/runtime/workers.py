@@ -22,6 +22,7 @@ import threading
 from typing import BinaryIO, List, Optional, Sequence, Tuple, TypeVar
 
 from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.device_names import local_name
 from placeto_tf.errors import MeasurementError, option
 from placeto_tf.on_use import tf
 from placeto_tf.runtime import session as session_lib
@@ -299,7 +300,7 @@ def _list_devices(
     raise MeasurementError(
         f"the devices of {target or 'this process'} could not be listed in {timeout_seconds:g} s "
         f"({type(error).__name__}); {remedy}") from error
-  found = map(session_lib.local_device, names)
+  found = map(local_name, names)
   return tuple(name for name in found if name and "XLA" not in name)
 
 
