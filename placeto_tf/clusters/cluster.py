@@ -213,11 +213,11 @@ class Cluster:
 
   def __repr__(self) -> str:
     """Lists the devices in one line."""
-    # Memory in GB, hosts, and names shortened for reading.
+    # Memory in GiB, hosts, and names shortened for reading.
     gb = [device.memory_bytes / 2**30 for device in self.devices]
     hosts = [device_names.short_name(device.name) for device in self.devices if device.host]
     names = [device_names.short_name(name) for name in self.device_names]
-    return (f"Cluster({listed(names, most=8)}; {min(gb):,.0f} to {max(gb):,.0f} GB each"
+    return (f"Cluster({listed(names, most=8)}; {min(gb):,.0f} to {max(gb):,.0f} GiB each"
             f"{f'; host {listed(hosts)}' if hosts else ''})")
 
   @property

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import operator
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
@@ -34,11 +35,17 @@ _SMALL = 0.5  # least share of launch overhead in a step that is too small for s
 LEAST_US = 1.0  # shorter step times are counted as this time
 
 
+def three_digits(value: float) -> str:
+  """Returns an estimate with three significant digits, such as "264,000", and three decimals."""
+  rounded = float(f"{value:.3g}")
+  decimals = 2 - math.floor(math.log10(abs(rounded) or 1.0))
+  return f"{rounded:,.{min(3, max(0, decimals))}f}"
+
+
 def ms_text(us: float) -> str:
-  """Returns a time as text, such as "12.3 ms": three decimals below 1 ms, none from 1 s on."""
-  if 0 < us < LEAST_US:
-    return f"less than {LEAST_US / 1e3:.3f} ms"
-  return f"{us / 1e3:,.{3 if us < 1e3 else 1 if us < 1e6 else 0}f} ms"
+  """Returns a time as text, such as "12.3 ms" or "1,230 ms"."""
+  return f"less than {LEAST_US / 1e3:.3f} ms" if 0 < us < LEAST_US else (
+      f"{three_digits(us / 1e3)} ms")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +193,7 @@ class WhatIf:
     ratio = after_us / before_us if before_us else 1.0
     slots = f", with {counted(len(self.slots), 'slot')} of their optimizer" if self.slots else ""
     memory = ", ".join(
-        f"{device} {after / 2**30:.2f} GB instead of {before / 2**30:.2f}"
+        f"{device} {after / 2**30:.2f} GiB instead of {before / 2**30:.2f}"
         for device, (before, after) in self.peak_memory_bytes.items() if before != after)
     return (
         f"{ms_text(after_us)} a step instead of {ms_text(before_us)} ({ratio:.2f} "
@@ -319,7 +326,8 @@ def why_lines(result: Any, regex: str) -> List[str]:
     regex: regular expression that matches whole names.
 
   Returns:
-    A line for each device that has some of the ops, and a line for each device that could have all.
+    A line for each device that has some of the ops, a line for each device that could have all, and
+    the explanation of the fastest of these.
 
   Raises:
     PlacementError: the expression is invalid, or matches no op.
@@ -330,8 +338,11 @@ def why_lines(result: Any, regex: str) -> List[str]:
     found = [result.graph.op_names[op] for op in ops if result.indices[op] == d]
     lines.append(f"{listed(found)} {'is' if len(found) == 1 else 'are'} on {short_name(names[d])}: "
                  f"{ms_text(result.step_time_us)} a step")
-  lines += [
-      f"All {len(ops):,} on {short_name(device)}: {ms_text(step.step_time_us)} a step"
-      f"{'' if step.fits else ' (does not fit)'}; {explain(result.graph, step)}"
-      for device, step in _elsewhere(result, ops).items()]
+  steps = _elsewhere(result, ops)
+  lines += [f"All {len(ops):,} on {short_name(device)}: {ms_text(step.step_time_us)} a step"
+            f"{'' if step.fits else ' (does not fit)'}" for device, step in steps.items()]
+  if steps:
+    best = min(steps, key=lambda device: steps[device].step_time_us)
+    lines.append(f"What bounds the step with all on {short_name(best)}: "
+                 f"{explain(result.graph, steps[best])}.")
   return lines

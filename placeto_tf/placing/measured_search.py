@@ -16,6 +16,7 @@ import numpy as np
 from placeto_tf.errors import MeasurementError, counted
 from placeto_tf.placements import Placement
 from placeto_tf.placing.config import PlacingConfig
+from placeto_tf.placing.explaining import ms_text
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime.measuring import MeasuredStep, Measurer
 from placeto_tf.runtime.workers import Runtime
@@ -48,8 +49,8 @@ class MeasuredSearch:
   def __str__(self) -> str:
     step = self.step
     text = (f"measured {counted(self.measurements, 'placement')} in real sessions: the fastest "
-            f"takes {step.step_time_us / 1e3:.1f} ms a step ({step.low_us / 1e3:.1f} to "
-            f"{step.high_us / 1e3:.1f} ms, {step.runs} runs)")
+            f"takes {ms_text(step.step_time_us)} a step ({ms_text(step.low_us)} to "
+            f"{ms_text(step.high_us)}, {step.runs} runs)")
     for name in ("single", "expert"):
       other = self.by_placer.get(name)
       if other is not None and not other.failure:

@@ -24,6 +24,7 @@ from placeto_tf.placing.result import PlacingResult, Replication
 from placeto_tf.replication import ReplicaSource
 from placeto_tf.simulation import timeline
 
+VERSION = 1  # of report.json: fields are added within a version, see docs/files.md
 # Files of a result, besides the placed graph.
 _NAMES = ("README.md", "placement.json", "report.json", "timeline.json", "timeline.png",
           "tensorboard")
@@ -91,7 +92,8 @@ def report(result: PlacingResult) -> Dict[str, Any]:
   config, explanation, measured = result.config, result.explanation, result.measured
   current_us = result.baselines["current"].step_time_us
   return outputs.plain({
-      **vars(config), "cost_model": str(config.cost_model), "pins": dict(config.pins),
+      "version": VERSION, **vars(config), "cost_model": str(config.cost_model),
+      "pins": dict(config.pins),
       "max_seconds": config.budget.max_seconds, "stop_within": config.budget.stop_within,
       "independent_runs": config.num_runs,
       "graph": _graph(result.graph), "cluster": result.cluster.to_json(),

@@ -14,7 +14,7 @@ import numpy as np
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.presets import accuracy
 from placeto_tf.costs import OpCosts
-from placeto_tf.errors import PlacementError, counted, listed
+from placeto_tf.errors import PlacementError, counted, listed, option
 from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placements import Placement
 from placeto_tf.placing import placed_targets, tables
@@ -59,14 +59,15 @@ def check_fits(problem: PlacementProblem, hint: str = "") -> None:
     share = (memory / _SPARE - held) / max(step - held, 1.0)
     remedies.append("lower the batch size" + (f" to {share:.0%} of it" if 0 < share < 1 else ""))
   if (hosts & ~offered).any():
-    remedies.insert(0, 'let all ops use the host (allowed={".*": [all devices]})')
+    hint_of_host = option("allowed", in_python='allowed={".*": [all devices]}')
+    remedies.insert(0, f"let all ops use the host ({hint_of_host})")
   if step <= memory:
     remedies.insert(0, f"search longer than {problem.search_log.evaluations:,} evaluations")
   raise PlacementError(
       f"no placement was found that fits{hint}: the best is "
       f"{'; '.join(memory_report(problem.graph, problem.costs, simulated))} (a step takes "
-      f"{step / 2**30:.2f} GB at once, {held / 2**30:.2f} GB of it variables and constants, and "
-      f"the devices that all ops may use have {memory / 2**30:.2f} GB); "
+      f"{step / 2**30:.2f} GiB at once, {held / 2**30:.2f} GiB of it variables and constants, and "
+      f"the devices that all ops may use have {memory / 2**30:.2f} GiB); "
       f"{', '.join(remedies[:-1])}{', or ' * (len(remedies) > 1)}{remedies[-1]}")
 
 

@@ -15,7 +15,7 @@ from placeto_tf.costs import look
 from placeto_tf.errors import counted, option
 from placeto_tf.graphs.shapes import ASSUMED
 from placeto_tf.placing import registry
-from placeto_tf.placing.explaining import LEAST_US, ms_text
+from placeto_tf.placing.explaining import LEAST_US, ms_text, three_digits
 from placeto_tf.placing.registry import DATA_PARALLEL
 from placeto_tf.simulation import Simulator, timeline
 
@@ -108,7 +108,7 @@ def frame(result: Any, verbose: bool = False) -> pd.DataFrame:
   cluster = result.cluster
   current_us = result.baselines["current"].step_time_us
   many = cluster.num_devices > _MOST_COLUMNS
-  memory = ["GB at most"] if many else [f"GB {device.name}" for device in cluster.devices]
+  memory = ["GiB at most"] if many else [f"GiB {device.name}" for device in cluster.devices]
 
   # The references come first, the others in the order in which they ran.
   references = [method.name for method in registry.references()] + [DATA_PARALLEL]
@@ -153,9 +153,9 @@ def replica_table(replication: Any) -> List[str]:
   rows = [{
       "replicas": strategy, "global batch": f"{row.global_batch:,}" if row.global_batch else "-",
       "step time": ms_text(row.step_time_us),
-      "examples/s": f"{row.examples_per_second:,.1f}" if row.global_batch else "-",
+      "examples/s": three_digits(row.examples_per_second) if row.global_batch else "-",
       "fits": "yes" if row.fits else "no",
-      "GB at most": f"{row.peak_memory_bytes.max() / 2**30:.2f}",
+      "GiB at most": f"{row.peak_memory_bytes.max() / 2**30:.2f}",
       "evaluations": f"{row.evaluations:,}",
       "": "; ".join(filter(None, ("placed" if strategy == chosen else row.dropped, row.check)))}
           for strategy, row in entries.items() if row is not None]

@@ -159,7 +159,7 @@ def own_host_note(
     return ""
   moved = there[~hosts[placement[there]]]
   gigabytes = costs.persistent_bytes[there].sum() / 2**30
-  held = f" with {gigabytes:.2f} GB of variables" if gigabytes >= 0.01 else ""
+  held = f" with {gigabytes:.2f} GiB of variables" if gigabytes >= 0.01 else ""
   moves = (f"moves {len(moved):,} of them to other devices (to keep them there: "
            f"{option('existing_devices', 'keep')})" if len(moved) else "leaves them there")
   return (f"the graph has {counted(len(there), 'op')}{held} on the host, such as "

@@ -17,7 +17,7 @@ from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.simulation.schedule import SimulationResult
 
-GB = 2**30
+GIB = 2**30
 KINDS = ("persistent", "temporary", "output", "copy")
 _MOST_NAMED = 3
 
@@ -147,8 +147,8 @@ def memory_report(
 
 
 def _gigabytes(size_bytes: float) -> str:
-  """Formats bytes with one decimal, in GB, MB or kB, whichever shows at least 0.1."""
-  for unit, size in (("GB", GB), ("MB", 2**20), ("kB", 2**10)):
+  """Formats bytes with one decimal, in GiB, MiB or KiB, whichever shows at least 0.1."""
+  for unit, size in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
     if size_bytes >= 0.1 * size:
       return f"{size_bytes / size:.1f} {unit}"
   return f"{size_bytes:.0f} bytes"

@@ -22,7 +22,7 @@ import numpy as np
 
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.simulation.memory import GB, Lifetimes
+from placeto_tf.simulation.memory import GIB, Lifetimes
 from placeto_tf.simulation.schedule import SimulationResult
 
 COMPUTE, BUS = 1, 2  # threads
@@ -169,9 +169,9 @@ def timeline_figure(
   lifetimes = Lifetimes.of(graph, costs, result)
   for lane, d in enumerate(shown):
     times_us, held = lifetimes.usage(d)
-    axes[-1].step(times_us / _MS, held / GB, where="post", color=f"C{lane % 10}",
+    axes[-1].step(times_us / _MS, held / GIB, where="post", color=f"C{lane % 10}",
                   label=result.cluster.device_names[d], linewidth=1)
-  axes[-1].set_ylabel("GB")
+  axes[-1].set_ylabel("GiB")
   axes[-1].set_ylim(bottom=0)
   axes[-1].legend(fontsize=9, loc="upper right")
   axes[-1].set_xlabel("ms")

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import graph_files
+import pages
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation import EvaluationConfig, evaluate, read_results, tables
@@ -35,6 +36,7 @@ def test_every_method_and_seed_has_its_row_within_the_budget(config, tmp_path):
   assert rows["evaluations"].between(1, 30).all()
   assert (rows["step_time_us"] >= rows["lower_bound_us"]).all()
   pd.testing.assert_frame_equal(read_results(str(tmp_path / "out" / "results.csv")), rows)
+  assert set(rows) == pages.fields("results.csv")
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(config, tmp_path):

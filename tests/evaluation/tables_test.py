@@ -84,4 +84,4 @@ def test_a_row_counts_what_the_graph_has():
       "ops behind the train op", "ops of the graph")]
   assert 0 < ops[0] < ops[1] == len(built.graph.get_operations())
   assert row["one step on one device"].endswith(" ms")
-  assert row["memory at its peak"] == "0.0 GB"
+  assert row["memory at its peak"] == "0.0 GiB"

@@ -7,6 +7,7 @@ import types
 import pytest
 import tensorflow as tf
 
+import pages
 import training_models as models
 from placeto_tf import place
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError, ReplicaMismatchError
@@ -63,6 +64,7 @@ def test_the_placement_is_of_the_replicated_graph(placed):
 
 def test_the_report_says_that_the_feeds_stay_and_that_replicas_were_checked(placed):
   found = json.loads(json.dumps(report(placed)))["replicas"]
+  assert set(found) == pages.fields("Replicas")
   assert "takes the whole batch" in found["placed"]["feeds"]
   assert found["placed"]["global_batch"] == 4096
   chosen = placed.replication.chosen

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import pages
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.placements import Placement
 
@@ -70,6 +71,7 @@ def test_place_lets_real_sessions_decide(run_program, files):
   assert done.code == 0, done.err
   assert "measured 4 placements in real sessions" in done.out
   measured = json.loads((files / "placed" / "report.json").read_text())["measured"]
+  assert set(measured) == pages.fields("Measured")
   assert measured["measurements"] == 4 and not measured["failures"]
   assert measured["step_time_us"] > 0 and {"single", "metis", "best"} <= set(measured["placers"])
   Placement.load(str(files / "placed" / "placement.json"))

@@ -7,6 +7,7 @@ import pytest
 from tensorflow.core.protobuf import meta_graph_pb2
 
 import graph_files
+import pages
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -57,6 +58,11 @@ def test_a_training_graph_comes_out_placed_with_all_its_reports(place_it, meta, 
       row["step_time_us"] for row in report["baselines"].values())
   assert report["step_time_us"] >= report["lower_bound_us"]
   parts = report["explanation"]
+  assert set(report) == pages.fields("report.json") and report["version"] == 1
+  assert set(parts) == pages.fields("Explanation")
+  assert set(report["baselines"]["single"]) == pages.fields("A row of baselines")
+  assert {*json.loads((out / "placement.json").read_text()), "replicas"} == pages.fields(
+      "placement.json")
   assert sum(parts["compute_us"].values()) + sum(parts["transfer_us"].values()) + parts[
       "launches_us"] + parts["waiting_us"] == pytest.approx(report["step_time_us"])
 

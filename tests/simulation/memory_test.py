@@ -51,7 +51,7 @@ def test_report_says_which_device_is_out_of_memory_and_by_how_much():
   graph, costs, cluster = over_full_case()
   simulator = Simulator(graph, costs, cluster)
   assert memory_report(graph, costs, simulator.simulate([0, 1])) == [
-      "out of memory on /GPU:0 by 2.5 GB (4.5 GB at 0 us, 2.0 GB there; largest: big output "
-      "3.0 GB, big persistent 1.5 GB)",
-      "out of memory on /GPU:1 by 1.3 GB (3.3 GB at 4 us, 2.0 GB there; largest: "
-      "big copy 3.0 GB, small temporary 0.2 GB, small output 1.0 kB)"]
+      "out of memory on /GPU:0 by 2.5 GiB (4.5 GiB at 0 us, 2.0 GiB there; largest: big output "
+      "3.0 GiB, big persistent 1.5 GiB)",
+      "out of memory on /GPU:1 by 1.3 GiB (3.3 GiB at 4 us, 2.0 GiB there; largest: "
+      "big copy 3.0 GiB, small temporary 0.2 GiB, small output 1.0 KiB)"]

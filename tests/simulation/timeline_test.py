@@ -91,7 +91,7 @@ def test_a_picture_shows_the_step_before_above_on_the_same_axis():
   figure = timeline_figure(graph, costs, result, title="placed", before=one)
   above, below, memory = figure.axes
   assert above.get_title().startswith("before: ") and below.get_title() == "placed"
-  assert memory.get_ylabel() == "GB"
+  assert memory.get_ylabel() == "GiB"
   assert [label.get_text() for label in above.get_yticklabels()] == ["/GPU:0", "bus"]
   longest_ms = max(one.step_time_us, result.step_time_us) / 1000
   assert above.get_xlim() == below.get_xlim() == pytest.approx((0, longest_ms))
