@@ -69,9 +69,7 @@ class Device:
           f"a device of type {self.type} is called {self.name!r}; expected a name as TensorFlow "
           f"writes it, such as /{self.type}:0 or /job:worker/task:1/device:{self.type}:0")
     self._check_kinds()
-    if not is_number(self.memory_bytes) or not 0 < self.memory_bytes <= MOST:
-      raise ClusterError(f"memory_bytes of {self.name} is {self.memory_bytes!r:.60}; expected more "
-                         f"than 0 and at most {MOST:g} bytes")
+    self._check_number("memory_bytes", self.memory_bytes, "bytes")
     for field in ("properties", "op_efficiency", "op_start_us", "product_peaks"):
       if not isinstance(getattr(self, field), Mapping):
         raise ClusterError(
@@ -81,13 +79,16 @@ class Device:
         (f"op_efficiency[{op!r}]", value) for op, value in self.op_efficiency.items()] + [
             (f"product_peaks[{kind!r}]['efficiency']", value)
             for kind, value in self._checked_peaks().items()]:
-      if not is_number(value) or not 0 < value <= MOST_EFFICIENCY:
-        raise ClusterError(f"{label} of {self.name} is {value!r}; expected achieved over peak "
-                           f"speed, more than 0 and at most {MOST_EFFICIENCY:g}")
+      self._check_number(label, value, "achieved over peak speed", MOST_EFFICIENCY)
     for op, value in self.op_start_us.items():
-      if not is_number(value) or not 0 <= value <= MOST:
-        raise ClusterError(f"op_start_us[{op!r}] of {self.name} is {value!r:.60}; expected "
-                           f"microseconds, 0 or more and at most {MOST:g}")
+      self._check_number(f"op_start_us[{op!r}]", value, "microseconds", zero=True)
+
+  def _check_number(
+      self, label: str, value: Any, what: str, most: float = MOST, zero: bool = False) -> None:
+    """Checks a number, which is 0 only where that is allowed."""
+    if not is_number(value) or not (0 <= value <= most) or not (value or zero):
+      raise ClusterError(f"{label} of {self.name} is {value!r:.60}; expected {what}, "
+                         f"{'0 or more' if zero else 'more than 0'} and at most {most:g}")
 
   def _check_kinds(self) -> None:
     """Checks the spelling, because TensorFlow finds no kernels for "gpu"."""
@@ -108,10 +109,7 @@ class Device:
           {"flops_per_us"} <= set(fields) <= {"flops_per_us", "efficiency"}):
         raise ClusterError(f"product_peaks[{kind!r}] of {self.name} is {fields!r:.60}; expected "
                            "flops_per_us and, perhaps, efficiency")
-      flops = fields["flops_per_us"]
-      if not is_number(flops) or not 0 < flops <= MOST:
-        raise ClusterError(f"flops_per_us of {kind} of {self.name} is {flops!r:.60}; expected more "
-                           f"than 0 and at most {MOST:g}")
+      self._check_number(f"flops_per_us of {kind}", fields["flops_per_us"], "flops")
     return {kind: fields.get("efficiency", self.efficiency)
             for kind, fields in self.product_peaks.items()}
 

@@ -147,8 +147,9 @@ def count_work(
     if not launches[i]:
       continue
     launches_on_gpu[i] = 0 if outputs_in_host_memory(node) else rule_of(node.op).kernels
-    if executions[i] != 1 and counter.is_scalar(name) and (
-        not launches_on_gpu[i] or node.op in _OF_PREDICATES):
+    if executions[i] != 1 and (not launches_on_gpu[i] or node.op in _OF_PREDICATES) and all(
+        tensor_sizes.num_elements(each.shape) == (1, True)
+        for each in answer.outputs.get(name, ())):
       # The counter of a loop and its comparison: the host does them beside the kernels.
       launches[i] = launches_on_gpu[i] = 0
       continue
@@ -209,11 +210,6 @@ class _Counter:
     if not known:
       self.unknown[name] = None
     return float(size)
-
-  def is_scalar(self, name: str) -> bool:
-    """Returns whether every output of an op is a single element."""
-    return all(
-        tensor_sizes.num_elements(each.shape) == (1, True) for each in self._outputs.get(name, ()))
 
   def window(self, node: NodeDef) -> int:
     """Returns the side of a convolution's window if it is one of `OpRule.windows`, else 0."""

@@ -9,18 +9,14 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts, estimate_costs
 from placeto_tf.costs.look import looking
-from placeto_tf.errors import PlacementError, listed, option
+from placeto_tf.errors import PlacementError, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import format_shape
 from placeto_tf.placements import coverage
 from placeto_tf.simulation import SimulationResult, Simulator
 
+_REMEDY = "place this graph again, or allow any graph (any_graph)"
 _TOLERANCE = 1e-9  # relative: the simulator adds the same numbers in the same order
-
-
-def _remedy() -> str:
-  """Returns the end of an error."""
-  return f"place this graph again, or allow any graph with {option('any_graph', True)}"
 
 
 def check_graph(placement: Any, graph: ComputationGraph) -> None:
@@ -39,7 +35,7 @@ def check_graph(placement: Any, graph: ComputationGraph) -> None:
   if not set(graph.fetches) <= set(placement.fetches):
     raise PlacementError(
         f"the placement was made for a step that runs {_quoted(placement.fetches)}, not "
-        f"{_quoted(graph.fetches)}; {_remedy()}")
+        f"{_quoted(graph.fetches)}; {_REMEDY}")
   check_shapes(placement.shapes, graph.interface_shapes)
   if placement.fingerprint == graph.fingerprint or (
       set(graph.fetches) != set(placement.fetches)):  # a part of the step: one of its signatures
@@ -53,7 +49,7 @@ def check_graph(placement: Any, graph: ComputationGraph) -> None:
   raise PlacementError(
       "the placement was made for another graph: "
       + (" and ".join(differences) or "its ops have the same names, but other types or inputs")
-      + f"; {_remedy()}")
+      + f"; {_REMEDY}")
 
 
 def check_shapes(
@@ -71,7 +67,7 @@ def check_shapes(
     shown = listed([f"{op!r} is {format_shape(found[op])}, not {format_shape(expected[op])}"
                     for op in others])
     raise PlacementError(
-        f"the placement was made for a graph of other shapes: {shown}; {_remedy()}")
+        f"the placement was made for a graph of other shapes: {shown}; {_REMEDY}")
 
 
 def verify(

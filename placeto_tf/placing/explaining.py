@@ -326,8 +326,8 @@ def why_lines(result: Any, regex: str) -> List[str]:
     regex: regular expression that matches whole names.
 
   Returns:
-    A line for each device that has some of the ops, a line for each device that could have all, and
-    the explanation of the fastest of these.
+    A line for each device that has some of the ops, and a line for each device that could have all;
+    the fastest of these has an explanation.
 
   Raises:
     PlacementError: the expression is invalid, or matches no op.
@@ -339,10 +339,9 @@ def why_lines(result: Any, regex: str) -> List[str]:
     lines.append(f"{listed(found)} {'is' if len(found) == 1 else 'are'} on {short_name(names[d])}: "
                  f"{ms_text(result.step_time_us)} a step")
   steps = _elsewhere(result, ops)
+  best = min(steps, key=lambda device: steps[device].step_time_us, default="")
   lines += [f"All {len(ops):,} on {short_name(device)}: {ms_text(step.step_time_us)} a step"
-            f"{'' if step.fits else ' (does not fit)'}" for device, step in steps.items()]
-  if steps:
-    best = min(steps, key=lambda device: steps[device].step_time_us)
-    lines.append(f"What bounds the step with all on {short_name(best)}: "
-                 f"{explain(result.graph, steps[best])}.")
+            f"{'' if step.fits else ' (does not fit)'}"
+            f"{f'; {explain(result.graph, step)}' if device == best else ''}"
+            for device, step in steps.items()]
   return lines

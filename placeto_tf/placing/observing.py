@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import sys
@@ -34,7 +35,8 @@ class Observer:
 
   shown: bool = False
   listeners: Tuple[Progress, ...] = ()
-  spent_s: Dict[str, float] = dataclasses.field(default_factory=dict)
+  spent_s: Dict[str, float] = dataclasses.field(
+      default_factory=lambda: collections.defaultdict(float))
 
   def say(self, text: str, end: str = "\n") -> None:
     """Shows a message of one line."""
@@ -52,23 +54,16 @@ class Observer:
       self.say(f"Time: {', '.join(long)}.")
 
   @contextlib.contextmanager
-  def _timed(self, name: str) -> Iterator[float]:
-    """Adds the seconds of a stage; yields the time at which it began."""
-    started = time.monotonic()
-    try:
-      yield started
-    finally:
-      self.spent_s[name] = self.spent_s.get(name, 0.0) + time.monotonic() - started
-
-  @contextlib.contextmanager
   def stage(self, name: str) -> Iterator[None]:
     """Shows the name of a long stage that is no search, and at its end the time that it took."""
+    started = time.monotonic()
     self.say(f"{name} ...", end="")
-    with self._timed(name.partition(" ")[0].lower()) as started:
-      try:
-        yield
-      finally:
-        self.say(f" {time.monotonic() - started:.1f} s")
+    try:
+      yield
+    finally:
+      spent_s = time.monotonic() - started
+      self.spent_s[name.partition(" ")[0].lower()] += spent_s
+      self.say(f" {spent_s:.1f} s")
 
   @contextlib.contextmanager
   def search(self, budget: Budget) -> Iterator[Progress]:
@@ -83,7 +78,8 @@ class Observer:
     # The bar counts seconds, or evaluations if only evaluations are limited.
     total = budget.max_seconds if by_seconds else budget.max_evaluations
     unit, shown = "s" if by_seconds else "placements", ("", time.monotonic())
-    with self._timed("search"), tqdm_auto.tqdm(
+    started = shown[1]
+    with tqdm_auto.tqdm(
         total=total, file=sys.stderr, unit=unit, disable=not watched,
         bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}") as bar:
 
@@ -109,6 +105,7 @@ class Observer:
         bar.update(0)
 
       yield tell
+    self.spent_s["search"] += time.monotonic() - started
 
 
 SILENT = Observer()

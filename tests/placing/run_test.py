@@ -1,6 +1,7 @@
 """`place()` on a small training graph: rows, budgets, pins, bad input."""
 
 import base64
+import collections
 import io
 import re
 
@@ -74,7 +75,7 @@ def test_a_notebook_shows_the_table_and_the_timeline(automatic):
 def test_a_log_gets_lines_and_the_times_not_the_states_of_a_bar(graph, capsys, monkeypatch):
   monkeypatch.setattr(observing, "_LINE_SECONDS", 0.0)
   place(graph, "k80:2", "annealing", max_evaluations=30, max_groups=8,
-        progress=observing.Observer(True, spent_s={"tracing": 12.3}))
+        progress=observing.Observer(True, spent_s=collections.Counter(tracing=12.3)))
   said = capsys.readouterr().err
   assert re.search(r"^Estimating costs \.\.\..* \d+\.\d s$", said, re.M)
   assert re.search(r"^Placing \(\w+\): \d+ of 30 placements, best [\d.,]+ ms, \d+ eval", said, re.M)
