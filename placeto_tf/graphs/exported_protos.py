@@ -9,7 +9,7 @@ from placeto_tf.graphs import shapes
 from placeto_tf.graphs.colocation import RESOURCE
 from placeto_tf.graphs.computation_graph import ComputationGraph, GraphSource
 from placeto_tf.graphs.feed_values import write_value
-from placeto_tf.graphs.functions import keep_known_classes
+from placeto_tf.graphs.functions import functions_in, keep_known_classes
 from placeto_tf.graphs.op_defs import REF, OpDefs
 from placeto_tf.on_use import GraphDef, Message, NodeDef
 
@@ -72,8 +72,7 @@ def analysis_graph_def(graph: ComputationGraph) -> GraphDef:
 def clear_uncalled(graph_def: GraphDef) -> None:
   """Removes the functions of a GraphDef without calls: names of functions differ between traces."""
   functions = {function.signature.name for function in graph_def.library.function}
-  if not any(node.op in functions or attr.HasField("func") or attr.list.func
-             for node in graph_def.node for attr in node.attr.values()):
+  if not any(node.op in functions or functions_in(node.attr.values()) for node in graph_def.node):
     graph_def.library.Clear()
 
 

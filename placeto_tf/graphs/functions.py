@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import graphlib
 import re
-from typing import Container, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import Container, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import control_flow
@@ -30,7 +30,7 @@ from placeto_tf.graphs.tensor_names import (
   op_of,
   parse,
 )
-from placeto_tf.on_use import FunctionDef, GraphDef, NodeDef, tf
+from placeto_tf.on_use import AttrValue, FunctionDef, GraphDef, NameAttrList, NodeDef, tf
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _WHOLE_DEVICE = re.compile(r"(?i)/(device:\w+|[cgt]pu):\d+\Z")
@@ -447,13 +447,15 @@ def _callees(node: NodeDef) -> List[str]:
   return [node.op]
 
 
-def named_functions(node: NodeDef) -> Iterator[str]:
-  """Yields all functions that a node names in its op type and attributes."""
-  yield node.op
-  for attr in node.attr.values():
-    if attr.HasField("func"):
-      yield attr.func.name
-    yield from (each.name for each in attr.list.func)
+def functions_in(attrs: Iterable[AttrValue]) -> List[NameAttrList]:
+  """Returns the functions in attributes, which can be renamed there."""
+  return [each for attr in attrs
+          for each in (*((attr.func,) if attr.HasField("func") else ()), *attr.list.func)]
+
+
+def named_functions(node: NodeDef) -> List[str]:
+  """Returns all functions that a node names in its op type and attributes."""
+  return [node.op, *(each.name for each in functions_in(node.attr.values()))]
 
 
 def keep_known_classes(nodes: Iterable[NodeDef], known: Container[str]) -> None:

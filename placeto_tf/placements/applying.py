@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterable, List, Mapping, Tuple
+from typing import Any, Iterable, Mapping, Tuple
 
 from placeto_tf.clusters import device_names
 from placeto_tf.errors import PlacementError, counted, listed
@@ -12,7 +12,7 @@ from placeto_tf.graphs.collective_groups import is_member
 from placeto_tf.graphs.computation_graph import shapes_of_interface
 from placeto_tf.graphs.concrete_functions import concrete_of, is_concrete_function, is_function
 from placeto_tf.graphs.files import format_of
-from placeto_tf.graphs.functions import inline_functions, keep_known_classes
+from placeto_tf.graphs.functions import functions_in, inline_functions, keep_known_classes
 from placeto_tf.on_use import tf
 from placeto_tf.placements.belonging import check_shapes
 from placeto_tf.placements.node_devices import (
@@ -98,7 +98,8 @@ def _free_functions(graph: tf.Graph, names: Iterable[str]) -> None:
   fresh = {name: tensor_names.fresh(f"{name}_placed", taken) for name in sorted(taken)}
   for function in graph_def.library.function:
     function.signature.name = fresh[function.signature.name]
-    for callee in (each for node in function.node_def for each in _callees(node.attr)):
+    for callee in functions_in(
+        attr for node in function.node_def for attr in node.attr.values()):
       callee.name = fresh.get(callee.name, callee.name)
   graph_def.library.ClearField("gradient")  # gradients have been made
   with graph.as_default():
@@ -106,15 +107,9 @@ def _free_functions(graph: tf.Graph, names: Iterable[str]) -> None:
         type(graph_def)(versions=graph_def.versions, library=graph_def.library), name="")
   for node in graph_def.node:
     for key, value in node.attr.items():
-      for callee in _callees({key: value}):
+      for callee in functions_in([value]):
         callee.name = fresh.get(callee.name, callee.name)
         graph.get_operation_by_name(node.name)._set_attr(key, value)
-
-
-def _callees(attrs: Mapping[str, Any]) -> List[Any]:
-  """Returns the functions in the attributes of a node, which can be renamed there."""
-  return [callee for value in attrs.values()
-          for callee in (*([value.func] if value.HasField("func") else ()), *value.list.func)]
 
 
 @dataclasses.dataclass(frozen=True)

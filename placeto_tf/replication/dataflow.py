@@ -287,27 +287,25 @@ class Dataflow:
     """Returns the DataType."""
     return self._outputs[self.graph.op_names[tensor[0]]][tensor[1]].dtype
 
-  def attr(self, op: int, name: str, default: Any = None) -> Any:
-    """Returns the AttrValue of an op, or the default.
+  def attr(self, op: int, name: str) -> Any:
+    """Returns the AttrValue of an op, or None.
 
     Args:
       op: index of the op.
       name: name of the attribute.
-      default: the result where the op has no such attribute.
     """
     attrs = self.nodes[op].attr
-    return attrs[name] if name in attrs else default
+    return attrs[name] if name in attrs else None
 
-  def integer(self, op: int, name: str, default: int = 0) -> int:
-    """Returns a whole number that is an attribute of an op, or the default.
+  def integer(self, op: int, name: str) -> int:
+    """Returns a whole number that is an attribute of an op; 0 if the op has no such attribute.
 
     Args:
       op: index of the op.
       name: name of the attribute.
-      default: the result where the op has no such attribute.
     """
     attr = self.attr(op, name)
-    return attr.i if attr is not None else default
+    return attr.i if attr is not None else 0
 
   def origin(self, tensor: Tensor) -> Tensor:
     """Returns the tensor that ops such as Identity and Switch pass on to this one."""

@@ -24,6 +24,7 @@ from placeto_tf.errors import CostError, GraphError
 from placeto_tf.graphs import analysis_graph_def
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.exported_protos import state_shapes, with_nodes
+from placeto_tf.graphs.functions import functions_in
 from placeto_tf.graphs.loops import ENTER, EXIT, MERGE, NEXT, SWITCH
 from placeto_tf.graphs.op_defs import registered_op_def
 from placeto_tf.graphs.shapes import ITERATORS, PLACEHOLDERS, write_shape
@@ -162,8 +163,7 @@ class Rebatching:
       return [data[0] if data[0].dtype in (tf.resource, tf.variant) else self._source(
           tensors[0], data[0].shape if len(shapes) == 1 else None),
               *(self._source(tensor, ()) for tensor in tensors[1:])]
-    if registered_op_def(op_type) is None or any(
-        attr.HasField("func") or attr.list.func for attr in node.attr.values()):
+    if registered_op_def(op_type) is None or functions_in(node.attr.values()):
       return [self._source(tensor, None) for tensor in tensors]
     if op_type.startswith(("Stack", "TensorArray")) and rule_of(op_type).takes is not None:
       takes = rule_of(op_type).takes

@@ -22,7 +22,6 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts, estimate_costs, measured_costs
 from placeto_tf.costs.estimate import from_work, work_of
 from placeto_tf.costs.work import OpWork, count_work
-from placeto_tf.errors import option
 from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.on_use import NodeDef, tf
 from placeto_tf.replication.rebatching import resized
@@ -32,10 +31,9 @@ _SCALAR_BYTES = 8
 _NO_KERNEL = ("Const", "NoOp")
 _KEPT_NAMES = ("IdentityN", "NoOp")
 _MOVES = ("ConcatV2", "SplitV", "Split")
-# Fields of `OpWork` with a number for each op, and their types.
-_OF_OPS = {
-    "flops": float, "moved_bytes": float, "temporary_bytes": float, "persistent_bytes": float,
-    "launches": bool, "launches_on_gpu": np.int32, "product_types": np.int32, "windows": np.int32}
+# Fields of `OpWork` with a number for each op.
+_OF_OPS = ("flops", "moved_bytes", "temporary_bytes", "persistent_bytes", "executions", "launches",
+           "launches_on_gpu", "product_types", "windows")
 
 
 def replicated_costs(
@@ -64,7 +62,7 @@ def replicated_costs(
   if all(each.replicas == 1 for found in measured.values() for each in found):
     return dataclasses.replace(estimated, notes=(*estimated.notes, (
         f"{source} has times of the whole batch alone: the costs of {replicated.replicas} "
-        f"replicas are estimated; calibrate with {option('replicas', replicated.replicas)}")))
+        f"replicas are estimated; placeto-calibrate with --replicas={replicated.replicas}")))
   # Every copy has the times of its original.
   of_copies = {
       graph.op_names[op]: measured[original.op_names[origin]]
@@ -77,10 +75,11 @@ def replicated_work(replicated: ReplicatedGraph) -> OpWork:
   """Returns the work of every op of the replicated graph."""
   graph, origin, nodes = replicated.graph, replicated.original_of_op, replicated.graph.nodes
   known = origin >= 0
-  fields: Dict[str, Any] = {name: np.zeros(graph.num_ops, dtype) for name, dtype in _OF_OPS.items()}
-  executions, output_bytes = graph.executions.astype(float), np.zeros(graph.num_outputs)
-  widths = np.diff(graph.output_offsets)
   works = [(replicated.original, origin, work := work_of(replicated.original))]
+  fields: Dict[str, Any] = {
+      name: np.zeros(graph.num_ops, getattr(work, name).dtype) for name in _OF_OPS}
+  fields["executions"][:] = graph.executions
+  widths, output_bytes = np.diff(graph.output_offsets), np.zeros(graph.num_outputs)
   whole = replicated.whole
   if whole is not None:
     # A graph whose shapes were rewritten for the larger batch exists only as its nodes.
@@ -91,7 +90,6 @@ def replicated_work(replicated: ReplicatedGraph) -> OpWork:
     ops = np.flatnonzero(source_of_op >= 0)
     for name, values in fields.items():
       values[ops] = getattr(counted, name)[source_of_op[ops]]
-    executions[ops] = counted.executions[source_of_op[ops]]
     # Outputs by position; a copy may have fewer or more than the original.
     for op in ops.tolist():
       start, begin = int(graph.output_offsets[op]), int(source.output_offsets[source_of_op[op]])
@@ -138,8 +136,7 @@ def replicated_work(replicated: ReplicatedGraph) -> OpWork:
     if graph.op_types[op] not in _MOVES:
       # One flop for each float32 number of the result; of k summands k - 1.
       fields["flops"][op] = (total - written if graph.op_types[op] == "AddN" else written) / 4
-  return dataclasses.replace(
-      work, **fields, output_bytes=output_bytes, executions=executions)
+  return dataclasses.replace(work, **fields, output_bytes=output_bytes)
 
 
 def _constant(node: NodeDef) -> np.ndarray:

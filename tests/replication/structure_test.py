@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import training_models as models
 from placeto_tf.clusters import Cluster
-from placeto_tf.graphs import load_graph
+from placeto_tf.graphs import load_graph, traversal
 from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -30,27 +30,15 @@ def replicated_fixture(request):
   return replicate(training_graph(request.param), REPLICAS)
 
 
-def ancestors(graph, op):
-  inputs = {}
-  for producer, consumer in zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
-    inputs.setdefault(consumer, []).append(producer)
-  found, pending = set(), [op]
-  while pending:
-    for producer in inputs.get(pending.pop(), ()):
-      if producer not in found:
-        found.add(producer)
-        pending.append(producer)
-  return found
-
-
 def test_no_replica_waits_for_another_one(replicated):
   graph = replicated.graph
   assert any(
       kind == "NoOp" and replica != SHARED
       for kind, replica in zip(graph.op_types, replicated.replica_of_op))
   for op in np.flatnonzero(replicated.replica_of_op != SHARED).tolist():
-    replicas = {int(replicated.replica_of_op[other]) for other in ancestors(graph, op)}
-    assert replicas <= {SHARED, int(replicated.replica_of_op[op])}, graph.op_names[op]
+    before = traversal.ancestors(graph.num_ops, graph.edge_producers, graph.edge_consumers, [op])
+    assert set(replicated.replica_of_op[before].tolist()) <= {
+        SHARED, int(replicated.replica_of_op[op])}, graph.op_names[op]
 
 
 def test_a_variable_that_replicas_share_is_updated_once(replicated):

@@ -85,6 +85,11 @@ def inputs(batch=None, dtype=tf.float32):
   return (v1.placeholder(dtype, [batch, 5], name="x"), v1.placeholder(dtype, [batch, 3], name="y"))
 
 
+def labelled_inputs():
+  return (v1.placeholder(tf.float32, [None, 5], name="x"),
+          v1.placeholder(tf.int32, [None], name="labels"))
+
+
 def token_inputs():
   return (v1.placeholder(tf.int32, [None, 4], name="ids"),
           v1.placeholder(tf.float32, [None, 3], name="y"))
@@ -108,10 +113,22 @@ def by_example(predicted, y):
 def finish(loss, *updates, optimizer=None, fetches=()):
   """The train op, after which `updates` have been made too."""
   optimizer = optimizer or v1.train.MomentumOptimizer(0.1, 0.9)
-  step = optimizer.minimize(loss)
-  with tf.control_dependencies([step, *updates]):
+  return [*stepped(loss, optimizer.minimize(loss), *updates), *fetches]
+
+
+def stepped(loss, *steps):
+  """The train op is all of these steps."""
+  with tf.control_dependencies(steps):
     tf.no_op(name="train")
-  return [tf.identity(loss, name="loss"), *fetches]
+  return [tf.identity(loss, name="loss")]
+
+
+def applied(loss, change):
+  """The train op applies what is made of the gradients."""
+  optimizer = descent(0.1)
+  gradients, weights = zip(*optimizer.compute_gradients(loss))
+  optimizer.apply_gradients(zip(change(gradients), weights), name="train")
+  return [tf.identity(loss, name="loss")]
 
 
 def descent(rate):
@@ -376,8 +393,7 @@ def weights_by_position(x, y, p):
 
 @construct
 def probabilities_of_labels():
-  x = v1.placeholder(tf.float32, [None, 5], name="x")
-  labels = v1.placeholder(tf.int32, [None], name="labels")
+  x, labels = labelled_inputs()
   chosen = tf.gather_nd(
       tf.nn.log_softmax(network(x)), tf.stack([tf.range(tf.shape(x)[0]), labels], 1))
   return finish(-tf.reduce_mean(chosen))
@@ -402,8 +418,7 @@ def slots_that_are_no_example_s_own(x, y, p):
 
 @construct
 def slots_of_labels():
-  x = v1.placeholder(tf.float32, [None, 5], name="x")
-  labels = v1.placeholder(tf.int32, [None], name="labels")
+  x, labels = labelled_inputs()
   flat = tf.reshape(tf.nn.log_softmax(network(x)), [-1])
   return finish(-tf.reduce_mean(tf.gather(flat, tf.range(tf.shape(x)[0]) * 3 + labels)))
 
@@ -449,8 +464,7 @@ def order_that_is_inverted(x, y, p):
 @construct
 def hardest_of_the_batch():
   """Triplets: the farthest of the same label and the nearest of another."""
-  x = v1.placeholder(tf.float32, [None, 5], name="x")
-  labels = v1.placeholder(tf.int32, [None], name="labels")
+  x, labels = labelled_inputs()
   p = network(x)
   squares = tf.reduce_sum(tf.square(p), 1)
   gaps = squares[:, None] - 2 * tf.matmul(p, p, transpose_b=True) + squares[None, :]
@@ -637,9 +651,7 @@ def moving_means_of_weights(x, y):
   with tf.control_dependencies([step]):
     averages = tf.train.ExponentialMovingAverage(0.9)
     update = averages.apply(v1.trainable_variables())
-  with tf.control_dependencies([update]):
-    tf.no_op(name="train")
-  return [tf.identity(loss, name="loss")]
+  return stepped(loss, update)
 
 
 @construct
@@ -654,15 +666,12 @@ def gradients_of_two_steps_together(x, y):
     new = [v1.assign_sub(w, 0.1 * apply * s.read_value()) for w, s in zip(weights, sums)]
   with tf.control_dependencies(new):
     cleared = [v1.assign(s, (1 - apply) * s.read_value()) for s in sums]
-  with tf.control_dependencies(cleared):
-    tf.no_op(name="train")
-  return [tf.identity(loss, name="loss")]
+  return stepped(loss, *cleared)
 
 
 @construct
 def centres_of_labels():
-  x = v1.placeholder(tf.float32, [None, 5], name="x")
-  labels = v1.placeholder(tf.int32, [None], name="labels")
+  x, labels = labelled_inputs()
   p, centres = network(x), kept("centres", [3, 3], 0.1)
   _, where, counts = tf.unique_with_counts(labels)
   own = tf.gather(centres, labels)
@@ -714,10 +723,8 @@ def optimizer_in_a_branch(x, y):
 
   finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in gradients])
   small = tf.linalg.global_norm(gradients) < 1.0
-  with tf.control_dependencies([tf.cond(
-      tf.logical_and(finite, small), step, lambda: v1.assign(scale, scale / 2))]):
-    tf.no_op(name="train")
-  return [tf.identity(loss, name="loss")]
+  return stepped(loss, tf.cond(
+      tf.logical_and(finite, small), step, lambda: v1.assign(scale, scale / 2)))
 
 
 @refused("gives now one thing of the batch and now another")
@@ -864,11 +871,8 @@ def clipped_by_the_global_norm(x, y):
 
 @construct
 def clipped_by_value(x, y):
-  loss = tf.reduce_sum(tf.square(network(x) - y))
-  optimizer = descent(0.1)
-  optimizer.apply_gradients([(tf.clip_by_value(g, -0.05, 0.05), v)
-                             for g, v in optimizer.compute_gradients(loss)], name="train")
-  return [tf.identity(loss, name="loss")]
+  return applied(tf.reduce_sum(tf.square(network(x) - y)), lambda gradients: [
+      tf.clip_by_value(each, -0.05, 0.05) for each in gradients])
 
 
 def rows_of_an_embedding(optimizer):
@@ -913,11 +917,7 @@ def clipped_rows_of_an_embedding():
   ids, y = token_inputs()
   rows = tf.nn.embedding_lookup(variable("table", [11, 4]), ids)
   loss = square_error(tf.reshape(rows, [-1, 16]) @ variable("v", [16, 3]), y)
-  optimizer = descent(0.1)
-  pairs = optimizer.compute_gradients(loss)
-  clipped = tf.clip_by_global_norm([gradient for gradient, _ in pairs], 0.05)[0]
-  optimizer.apply_gradients(zip(clipped, [each for _, each in pairs]), name="train")
-  return [tf.identity(loss, name="loss")]
+  return applied(loss, lambda gradients: tf.clip_by_global_norm(gradients, 0.05)[0])
 
 
 @construct
@@ -928,9 +928,7 @@ def two_optimizers(x, y):
       square_error(p, y) - 0.1 * tf.reduce_mean(critic), var_list=v1.trainable_variables()[:3])
   second = v1.train.RMSPropOptimizer(0.01).minimize(
       tf.reduce_mean(tf.square(critic - 0.5)), var_list=v1.trainable_variables()[3:])
-  with tf.control_dependencies([first, second]):
-    tf.no_op(name="train")
-  return [tf.reduce_mean(critic, name="score")]
+  return stepped(tf.reduce_mean(critic), first, second)
 
 
 @construct
@@ -1042,11 +1040,8 @@ def noise_on_the_weights(x, y):
 
 @samples
 def noise_on_the_gradients(x, y):
-  loss = square_error(network(x), y)
-  optimizer = descent(0.1)
-  optimizer.apply_gradients([(g + 0.1 * tf.random.normal(tf.shape(g)), v)
-                             for g, v in optimizer.compute_gradients(loss)], name="train")
-  return [tf.identity(loss, name="loss")]
+  return applied(square_error(network(x), y), lambda gradients: [
+      each + 0.1 * tf.random.normal(tf.shape(each)) for each in gradients])
 
 
 @samples
@@ -1096,9 +1091,7 @@ def generator_and_critic():
       -tf.reduce_mean(false), var_list=v1.trainable_variables()[:1])
   second = v1.train.AdamOptimizer(0.01).minimize(
       tf.reduce_mean(false) - tf.reduce_mean(real), var_list=v1.trainable_variables()[1:])
-  with tf.control_dependencies([first, second]):
-    tf.no_op(name="train")
-  return [tf.reduce_mean(real, name="score")]
+  return stepped(tf.reduce_mean(real), first, second)
 
 
 @refused("shuffles the examples of the batch")
