@@ -226,6 +226,12 @@ class ComputationGraph:
     """Returns op name -> index."""
     return {name: i for i, name in enumerate(self.op_names)}
 
+  @property
+  def edges(self) -> Iterable[Tuple[int, int, int]]:
+    """Yields (producer, port, consumer) of each edge."""
+    return zip(
+        self.edge_producers.tolist(), self.edge_ports.tolist(), self.edge_consumers.tolist())
+
   @functools.cached_property
   def edge_outputs(self) -> np.ndarray:
     """Returns [E] int32, the index into [O] of each edge's tensor; -1 for control edges."""

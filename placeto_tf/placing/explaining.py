@@ -140,8 +140,7 @@ def _inputs(
   """Returns the inputs of each op: (when the input is on the op's device in us, producer)."""
   place, sent, carriers = step.placement, step.transfers, step.transfers.of_edges()
   found: List[List[Tuple[float, int]]] = [[] for _ in range(graph.num_ops)]
-  for producer, port, consumer in zip(
-      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+  for producer, port, consumer in graph.edges:
     here, there = int(place[producer]), int(place[consumer])
     # A transfer arrives a latency after its end.
     found[consumer].append((

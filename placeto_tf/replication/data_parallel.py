@@ -93,8 +93,7 @@ class _Mirrored:
               self._devices[r] if host_of_op[op] < 0 else int(host_of_op[op]))
     parts: Dict[int, Dict[int, Tuple[int, int]]] = {op: {} for op in sums | gathers}
     of_sums = []
-    for producer, port, consumer in zip(
-        graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+    for producer, port, consumer in graph.edges:
       # Parts of an all-reduce or all-gather: one for each replica.
       owner = of_op[producer]
       if consumer in parts and port != CONTROL and owner != SHARED:

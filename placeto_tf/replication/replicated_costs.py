@@ -103,8 +103,7 @@ def replicated_work(replicated: ReplicatedGraph) -> OpWork:
     fields[name][passes] = 0
   # [N] data inputs as (producer, port).
   inputs: list = [[] for _ in range(graph.num_ops)]
-  for producer, port, consumer in zip(
-      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+  for producer, port, consumer in graph.edges:
     if port != CONTROL:
       inputs[consumer].append((producer, port))
   # Ops of the rewriting, in topological order, so that the sizes of their inputs are known.

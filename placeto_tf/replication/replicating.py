@@ -125,7 +125,7 @@ def replicate(
     graph = with_plain_batch_norm(graph)
     whole = None if whole is None else with_plain_batch_norm(whole)
   flow = analyse_dataflow(graph)
-  fetched, run = _endpoints(graph)
+  fetched, run = endpoints(graph)
   if replicas == 1:
     return _only_replica(graph, flow)
   # Numbers that differ between the graphs at both batches count examples.
@@ -264,7 +264,7 @@ def _check_growth(flow: Dataflow, scaling: Scaling) -> None:
       raise baked_in(f"op {flow.graph.op_names[op]!r} ({op_type}) takes some of the examples")
 
 
-def _endpoints(graph: ComputationGraph) -> Tuple[List[Tensor], List[int]]:
+def endpoints(graph: ComputationGraph) -> Tuple[List[Tensor], List[int]]:
   """Returns the fetched tensors, and the fetched ops that have no result."""
   fetched, run = [], []
   for name in graph.fetches:

@@ -36,6 +36,7 @@ from placeto_tf.replication.op_partition import partition_ops
 from placeto_tf.replication.propagation import Propagated
 from placeto_tf.replication.reloading import frozen, reloaded
 from placeto_tf.replication.replicated_graph import Slice
+from placeto_tf.replication.replicating import endpoints
 from placeto_tf.replication.specs import REPLICATED, Dimensions, Sharded, Spec
 from placeto_tf.replication.table_columns import COLUMNS, MEASURES, SHAPE, Columns, tables
 
@@ -90,12 +91,10 @@ def _sliced(
     raise GraphError(f"variable {graph.op_names[min(region.refused)]!r} is used by an op that is "
                      "not known to treat each column alone; leave this table whole")
   outside = _read_outside(flow, region)
-  fetched = [(graph.op_index[text.rpartition(":")[0]], parse(text)[1])
-             for text in graph.fetches if ":" in text]
+  fetched, run = endpoints(graph)
   region.extend({*outside, *fetched})
   # The writer of replicas writes the slices: of every op of the region one for each slice.
   found_specs, scaling = _specs(flow, region, variables, count), _Slicing(flow, count)
-  run = [graph.op_index[text] for text in graph.fetches if ":" not in text]
   kept = [*fetched, *sorted(outside)]
   partition = partition_ops(flow, found_specs, kept, run)
   written = _SliceWriter(Plan(

@@ -285,8 +285,7 @@ class _Quotient:
     reduces = (replicated.original_of_op < 0) & (replicated.replica_of_op == SHARED)
     shared = replicated.replica_of_op == SHARED
     reader: Dict[int, int] = {}
-    for producer, consumer in zip(
-        graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
+    for producer, _, consumer in graph.edges:
       if reduces[producer] and shared[consumer] and placement[producer] == placement[consumer]:
         reader.setdefault(producer, consumer)
     # Readers first, so that chains of all-reduces end in one supernode.

@@ -118,9 +118,7 @@ def _arrows(
   """Adds an arrow from every transfer to each op for which it carries an input."""
   events: List[Dict[str, Any]] = []
   sent, place, carriers = result.transfers, result.placement, result.transfers.of_edges()
-  edges = zip(
-      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist())
-  for number, (producer, port, consumer) in enumerate(edges):
+  for number, (producer, port, consumer) in enumerate(graph.edges):
     d = int(place[consumer])
     if d == place[producer]:
       continue

@@ -33,9 +33,7 @@ def test_edges_are_unique_and_sorted_whatever_order_they_come_in():
   rows[:, 1] = generator.integers(-1, 3, 300)
   rows = rows[rows[:, 0] < rows[:, 2]]
   graph = ComputationGraph.from_edges([str(i) for i in range(20)], ["Op"] * 20, [3] * 20, rows)
-  found = list(zip(
-      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()))
-  assert found == sorted({tuple(row) for row in rows.tolist()})
+  assert list(graph.edges) == sorted({tuple(row) for row in rows.tolist()})
 
 
 def test_the_fingerprint_is_of_structure_and_names():

@@ -7,15 +7,10 @@ from placeto_tf.errors import GraphError
 from placeto_tf.graphs import CONTROL, cost_nodes, load_graph
 
 
-def triples(graph):
-  return list(zip(
-      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()))
-
-
 def test_ops_stand_by_position_and_inputs_are_found_by_id(cost_graph):
   graph = load_graph(cost_graph)
   assert graph.op_names == ("c", "a", "b")
-  assert triples(graph) == [(1, 1, 2), (2, CONTROL, 0)]
+  assert list(graph.edges) == [(1, 1, 2), (2, CONTROL, 0)]
   assert graph.output_offsets.tolist() == [0, 1, 3, 4]
   assert graph.fetched_outputs.tolist() == [True, False, False, False]
   assert graph.has_kernel.all()

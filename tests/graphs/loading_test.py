@@ -15,10 +15,7 @@ v1 = tf.compat.v1
 
 def edges(graph):
   names = graph.op_names
-  return {
-      (names[producer], port, names[consumer]) for producer, port, consumer in zip(
-          graph.edge_producers.tolist(), graph.edge_ports.tolist(),
-          graph.edge_consumers.tolist())}
+  return {(names[producer], port, names[consumer]) for producer, port, consumer in graph.edges}
 
 
 def test_the_train_op_is_what_is_run_and_initialisers_and_savers_are_pruned(training_graph):

@@ -53,8 +53,7 @@ def test_back_edges_are_left_out_and_exits_wait_for_the_last_round(v1):
     tf.square(y, name="out")
   graph = load_graph(tf_graph, fetches=["out:0"])
   following = {
-      graph.op_types[consumer] for producer, consumer in zip(
-          graph.edge_producers.tolist(), graph.edge_consumers.tolist())
+      graph.op_types[consumer] for producer, _, consumer in graph.edges
       if graph.op_types[producer] == "NextIteration"}
   assert following == {"Exit"}
   before = traversal.ancestors(

@@ -6,6 +6,7 @@ from op_examples import NOT_ALONE, Examples
 
 import sessions
 from placeto_tf.graphs import load_graph
+from placeto_tf.graphs.variables import needed_by
 from placeto_tf.ops import members, op_rule, registered, rule_of
 from placeto_tf.replication.dataflow import analyse_dataflow
 from placeto_tf.replication.propagation import propagate
@@ -63,13 +64,8 @@ def numbers(tensor, seed):
 
 def fed(op):
   """The placeholders that an op depends on."""
-  found, stack = [], [op]
-  while stack:
-    each = stack.pop()
-    if each.type == "Placeholder":
-      found.append(each.outputs[0])
-    stack += [tensor.op for tensor in each.inputs]
-  return list(dict.fromkeys(found))
+  found = [each.outputs[0] for each in needed_by([op]) if each.type == "Placeholder"]
+  return sorted(found, key=lambda tensor: tensor.name)
 
 
 def assert_equal(found, expected, message):

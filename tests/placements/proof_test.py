@@ -99,8 +99,7 @@ def _part(name):
 def _parts_cut(graph, indices):
   """Part -> share of its data edges that cross devices; an edge belongs to its consumer's part."""
   crossing, total = collections.Counter(), collections.Counter()
-  for producer, port, consumer in zip(
-      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+  for producer, port, consumer in graph.edges:
     if port != CONTROL:
       part = _part(graph.op_names[consumer])
       total[part] += 1

@@ -106,7 +106,7 @@ def test_replicas_meet_at_means_alone(mirrored):
 def test_each_pack_of_means_travels_once_to_each_replica(mirrored):
   graph, owner = mirrored.graph, mirrored.replica_of_op
   readers = {}
-  for producer, consumer in zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
+  for producer, _, consumer in graph.edges:
     if owner[producer] == SHARED and graph.op_types[producer] == "Mul":
       readers.setdefault(graph.op_names[producer], []).append(int(owner[consumer]))
   packs = {name: found for name, found in readers.items() if "pack" in name}

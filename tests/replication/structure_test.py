@@ -72,7 +72,7 @@ def test_every_replica_has_its_own_constants(replicated):
   assert REPLICAS in collections.Counter(
       original for kind, original in zip(graph.op_types, replicated.original_of_op.tolist())
       if kind == "Const" and original >= 0).values()
-  for producer, consumer in zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist()):
+  for producer, _, consumer in graph.edges:
     if graph.op_types[producer] == "Const" and of_op[consumer] != SHARED:
       assert of_op[producer] == of_op[consumer]
 
@@ -99,9 +99,7 @@ def test_small_gradients_travel_in_packs_of_which_each_device_can_have_one(repli
           if kind == "AddN" and original < 0 and name not in replicated.own_reductions]
   assert REPLICAS <= len(sums) < 2 * LAYERS
   crossing = {
-      (producer, port) for producer, port, consumer in zip(
-          graph.edge_producers.tolist(), graph.edge_ports.tolist(),
-          graph.edge_consumers.tolist())
+      (producer, port) for producer, port, consumer in graph.edges
       if replicated.replica_of_op[producer] == 1 and replicated.replica_of_op[consumer] == SHARED
       and port != CONTROL}
   assert len(crossing) == len(sums) + len(replicated.own_reductions)

@@ -59,8 +59,7 @@ def test_a_group_adds_up_its_gradients_one_by_one_before_groups_meet(made):
   _, _, replicated, _ = made
   graph = replicated.graph
   inputs = {}
-  for producer, port, consumer in zip(
-      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+  for producer, port, consumer in graph.edges:
     if port != CONTROL:
       inputs.setdefault(consumer, []).append(producer)
   sums = [op for op, kind in enumerate(graph.op_types)
@@ -85,9 +84,7 @@ def test_a_pipeline_trains_what_the_graph_trains(made):
   count = found.replicated.replicas
   replicated = small.replicas(count, micro_batches=found.replicated.micro_batches)
   names = found.replicated.graph.op_names
-  edges = [(names[u], names[v]) for u, port, v in zip(
-      found.replicated.graph.edge_producers.tolist(), found.replicated.graph.edge_ports.tolist(),
-      found.replicated.graph.edge_consumers.tolist()) if port == CONTROL]
+  edges = [(names[u], names[v]) for u, port, v in found.replicated.graph.edges if port == CONTROL]
   ordered = pipelines.with_order(replicated, edges)
   assert ordered.graph.num_edges > replicated.graph.num_edges
   check = compare_training(small.graph, ordered, steps=3)
@@ -102,8 +99,7 @@ def test_what_was_simulated_is_what_the_written_graph_takes(made):
   there = set(zip(
       *(np.array(replicated.graph.op_names)[ends] for ends in (
           replicated.graph.edge_producers, replicated.graph.edge_consumers))))
-  edges = [(index[ordered.op_names[u]], index[ordered.op_names[v]]) for u, v in zip(
-      ordered.edge_producers.tolist(), ordered.edge_consumers.tolist())]
+  edges = [(index[ordered.op_names[u]], index[ordered.op_names[v]]) for u, _, v in ordered.edges]
   names = replicated.graph.op_names
   expected = Simulator(micro_batch_order.with_edges(replicated.graph, [
       (u, v) for u, v in edges if (names[u], names[v]) not in there]), costs, cluster)

@@ -40,8 +40,7 @@ class Oracle:
     self.fetched = graph.fetched_outputs.tolist()
     self.in_degrees = [0] * self.n
     self.outputs = [{} for _ in range(self.n)]  # op -> port -> consumers
-    for producer, port, consumer in zip(
-        graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+    for producer, port, consumer in graph.edges:
       self.in_degrees[consumer] += 1
       self.outputs[producer].setdefault(port, []).append(consumer)
     self.outputs = [[(port, ports[port]) for port in sorted(ports)] for ports in self.outputs]

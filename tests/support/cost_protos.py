@@ -18,8 +18,7 @@ def to_cost_graph(graph, costs, kind=0):
     for output in outputs:
       node.output_info.add(size=round(costs.output_bytes[output]), alias_input_port=-1)
     node.is_final = any(graph.fetched_outputs[output] for output in outputs)
-  for producer, port, consumer in zip(
-      graph.edge_producers.tolist(), graph.edge_ports.tolist(), graph.edge_consumers.tolist()):
+  for producer, port, consumer in graph.edges:
     if port == CONTROL:
       result.node[consumer].control_input.append(producer)
     else:

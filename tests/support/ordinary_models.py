@@ -225,16 +225,9 @@ def steps(keras, name, *batches):
 
 def reads(op, source):
   """Whether an op depends on another one."""
-  stack, seen = [op], {op}
-  while stack:
-    at = stack.pop()
-    if at is source:
-      return True
-    for before in [*(each.op for each in at.inputs), *at.control_inputs]:
-      if before not in seen:
-        seen.add(before)
-        stack.append(before)
-  return False
+  from placeto_tf.graphs.variables import needed_by
+
+  return source in needed_by([op])
 
 
 def in_a_graph(keras, name, batch):
