@@ -217,7 +217,7 @@ class _ReplicaSearch:
     assert best.replicated is not None
     limit_s = max(_LEAST_CHECK_S, self.config.budget.max_seconds or DEFAULT_MAX_SECONDS)
     try:
-      with self.observer.stage(f"Training {best.strategy} replicas beside the graph, to compare"):
+      with self.observer.stage(f"Checking {best.strategy} replicas, trained beside the graph"):
         found = check_replicas(self.source, best.replicated, limit_s)
     except ReplicaMismatchError:
       raise
