@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from placeto_tf import zoo
 from placeto_tf.graphs import load_graph
+from placeto_tf.graphs.feeds import random_feeds
 from sessions import unoptimized
 
 v1 = tf.compat.v1
@@ -32,21 +33,11 @@ def _build(spec):
   return zoo.build(spec)
 
 
-def _feeds(built):
-  """Random images and numbers below 10, which every model takes."""
-  rng = np.random.default_rng(0)
-  feeds = {}
-  for name in built.feeds:
-    tensor = built.graph.get_tensor_by_name(name)
-    shape = tensor.shape.as_list()
-    feeds[name] = rng.random(shape) if tensor.dtype == tf.float32 else rng.integers(0, 2, shape)
-  return feeds
-
-
 def _losses(built, steps):
+  tensors = map(built.graph.get_tensor_by_name, built.feeds)
+  feeds = random_feeds(built.graph, {tensor.name: tensor.shape for tensor in tensors}, seed=0)
   with v1.Session(graph=built.graph, config=unoptimized()) as session:
     session.run(built.init_op)
-    feeds = _feeds(built)
     return [float(session.run([built.train_op, built.loss], feeds)[1]) for _ in range(steps)]
 
 
