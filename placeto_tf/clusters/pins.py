@@ -137,7 +137,7 @@ def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
     try:
       pattern = re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-      raise PlacementError(f"pin {regex!r:.200} is not a regular expression: {error}") from None
+      raise PlacementError(f"{regex!r:.200} is not a regular expression: {error}") from None
     # fullmatch: a part of a name is no match.
     matching = [op for op, name in enumerate(names) if pattern.fullmatch(name)]
     if matching:
@@ -145,7 +145,7 @@ def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
   parts = {re.sub(r"_[0-9]+$", "", part) for name in names for part in name.split("/")}
   near = difflib.get_close_matches(regex, sorted(parts), cutoff=0.5)
   raise PlacementError(
-      f"pin {regex!r} matches none of the {len(names)} ops; give a whole name, 'embedding/.*', or "
+      f"{regex!r} matches none of the {len(names)} ops; give a whole name, 'embedding/.*', or "
       "the name of a layer or scope" + (f"; names like it: {listed(near)}" if near else ""))
 
 

@@ -277,7 +277,7 @@ def accuracy(devices: Sequence[Device]) -> str:
           "GPUs that are no preset have not been compared")] = None
     elif not device.host:
       found["CPU workers were measured at up to 12 times the estimate"] = None
-  return f"Times are estimates: {'; '.join(found)} (calibrate.py measures them)."
+  return f"Times are estimates: {'; '.join(found)} (placeto-calibrate measures them)."
 
 
 def all_reduce_bandwidth(devices: Sequence[Device], bandwidth: np.ndarray) -> np.ndarray:

@@ -121,7 +121,7 @@ def read(path: str, op_names: Container[str]) -> Dict[str, List[Measurement]]:
     found = of_op_performances(op_performance_data_pb2.OpPerformanceList.FromString(content))
   except message.DecodeError:
     raise CostError(
-        f"{path}: it is no OpPerformanceList; give a file that calibrate.py wrote") from None
+        f"{path}: it is no OpPerformanceList; give a file that placeto-calibrate wrote") from None
   except CostError as error:
     raise CostError(f"{path}: {error}") from None
   ours = {name: measurements for name, measurements in found.items() if name in op_names}

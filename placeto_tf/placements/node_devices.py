@@ -61,7 +61,7 @@ def devices_of(placement: Mapping[str, str], names: Iterable[str]) -> List[str]:
         raise PlacementError(
             f"the placement is of {replicas} replicas, which the graph does not have; call "
             "apply(graph) of the result of place() instead, which puts them in, or take the placed "
-            "graph that place.py wrote")
+            "graph that placeto-place wrote")
       raise PlacementError(
           f"the placement has no device for op {name!r}; it is for another graph, or for a part "
           "of this one: place this graph again")

@@ -29,6 +29,7 @@ from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.graphs.traversal import neighbours
 from placeto_tf.replication.dataflow import closure
 from placeto_tf.simulation import SimulationResult, Simulator
+from placeto_tf.simulation.memory import size_text
 
 _SHOWN = 3  # most devices, links or ops to name
 _SMALL = 0.5  # least share of launch overhead in a step that is too small for several devices
@@ -44,8 +45,7 @@ def three_digits(value: float) -> str:
 
 def ms_text(us: float) -> str:
   """Returns a time as text, such as "12.3 ms" or "1,230 ms"."""
-  return f"less than {LEAST_US / 1e3:.3f} ms" if 0 < us < LEAST_US else (
-      f"{three_digits(us / 1e3)} ms")
+  return "less than 0.001 ms" if 0 < us < LEAST_US else f"{three_digits(us / 1e3)} ms"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +192,7 @@ class WhatIf:
     ratio = after_us / before_us if before_us else 1.0
     slots = f", with {counted(len(self.slots), 'slot')} of their optimizer" if self.slots else ""
     memory = ", ".join(
-        f"{device} {after / 2**30:.2f} GiB instead of {before / 2**30:.2f}"
+        f"{device} {size_text(after)} instead of {size_text(before)}"
         for device, (before, after) in self.peak_memory_bytes.items() if before != after)
     return (
         f"{ms_text(after_us)} a step instead of {ms_text(before_us)} ({ratio:.2f} "

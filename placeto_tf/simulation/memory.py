@@ -137,16 +137,16 @@ def memory_report(
     moment_us, alive = lifetimes.at_peak(device)
     largest = ", ".join(
         f"{graph.op_names[lifetimes.ops[k]]} {KINDS[lifetimes.kinds[k]]} "
-        f"{_gigabytes(lifetimes.sizes_bytes[k])}" for k in alive[:_MOST_NAMED])
+        f"{size_text(lifetimes.sizes_bytes[k])}" for k in alive[:_MOST_NAMED])
     sentences.append(
         f"out of memory on {result.cluster.device_names[device]} by "
-        f"{_gigabytes(excess_bytes[device])} ({_gigabytes(result.peak_memory_bytes[device])} at "
-        f"{moment_us:.0f} us, {_gigabytes(result.cluster.memory_bytes[device])} there; largest: "
+        f"{size_text(excess_bytes[device])} ({size_text(result.peak_memory_bytes[device])} at "
+        f"{moment_us:.0f} us, {size_text(result.cluster.memory_bytes[device])} there; largest: "
         f"{largest})")
   return sentences
 
 
-def _gigabytes(size_bytes: float) -> str:
+def size_text(size_bytes: float) -> str:
   """Formats bytes with one decimal, in GiB, MiB or KiB, whichever shows at least 0.1."""
   for unit, size in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
     if size_bytes >= 0.1 * size:
