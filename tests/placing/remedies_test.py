@@ -35,8 +35,8 @@ def test_the_shapes_and_the_flags_that_are_shown_are_enough(monkeypatch):
   said = sentence(placeto.load_graph, _graph())
   shown = ast.literal_eval(re.search(r"give feed_shapes=(\{.*?\}) or the like", said).group(1))
   monkeypatch.setenv(FOR_A_SHELL, "1")
-  flags = parse_feed_shapes(re.findall(
-      r"--feed_shapes=(\S+)", sentence(placeto.load_graph, _graph())))
+  said = sentence(placeto.load_graph, _graph())
+  flags = parse_feed_shapes(re.findall(r"--feed_shapes=(\S+)", said))
   for shapes in (shown, {**shown, **flags}):
     assert placeto.load_graph(_graph(), feed_shapes={**shapes, "rate": ()}).num_ops
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from absl import flags
 
-from placeto_tf import errors
 from placeto_tf.clusters import Cluster
 from placeto_tf.costs import guarded
 from placeto_tf.graphs import load_graph
@@ -82,7 +81,7 @@ def run_program_fixture(monkeypatch, capfd, signal_handlers_kept):
   """`run_program("place", "--flag=value", ...)` -> exit code and what was printed."""
   # A fork of this process, in which TensorFlow has run, waits for its threads until it is stopped.
   monkeypatch.setattr(guarded, "prepare", lambda: None)
-  monkeypatch.setenv(errors.FOR_A_SHELL, "")  # set by programs, and put back after the test
+  monkeypatch.setenv("PLACETO_FOR_A_SHELL", "")  # set by programs, and put back after the test
 
   def run(program, *args):
     _forget_programs()
