@@ -223,8 +223,8 @@ def find_trainable(policy: str, preset: Optional[str] = None) -> Trainable:
   known = trainable()
   if policy not in known:
     raise PlacetoError(
-        f"policy {policy!r} is not known; expected one of {', '.join(known)}, or one of "
-        f"your own, with {option('import', in_python='placeto_tf.policies.use(...)')}")
+        f"policy {policy!r} is not known; expected one of {', '.join(known)}, or "
+        + option("import", in_python="a policy of your own, with policies.use(...)"))
   return known[policy]().preset(preset)
 
 
