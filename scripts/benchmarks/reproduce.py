@@ -10,6 +10,7 @@ that the same command continues after an interruption; remove this folder to mak
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -27,10 +28,12 @@ import pandas as pd
 from absl import flags
 
 import gpu_kernels
+from placeto_tf.errors import PlacetoError
 from placeto_tf.evaluation import EvaluationConfig, evaluate, tables
 from placeto_tf.evaluation.evaluate import read_history
 from placeto_tf.evaluation.evaluation_config import REPLICAS
 from placeto_tf.evaluation.tables import CASE, final, geometric_mean, markdown
+from placeto_tf.problem.budget import Budget
 from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
@@ -157,13 +160,6 @@ def zoo_rows(rows: pd.DataFrame, _: str) -> str:
   return markdown(found.assign(graph=found["graph"].map(_spec)))
 
 
-def gains(rows: pd.DataFrame, _: str) -> str:
-  """Returns, for each graph and cluster, how many times as fast as one device `auto` is."""
-  wide = _wide(rows)
-  found = (wide["single"] / wide["auto"]).map("{:.2f}".format).unstack(sort=False).reset_index()
-  return markdown(found.assign(graph=found["graph"].map(_spec)))
-
-
 def with_replicas(rows: pd.DataFrame, out: str) -> str:
   """Returns a line for each graph and cluster: methods, data parallelism, replicas; then means."""
   methods = [name for name in dict.fromkeys(rows["method"]) if name != REPLICAS]
@@ -197,53 +193,63 @@ def with_replicas(rows: pd.DataFrame, out: str) -> str:
   return markdown(pd.DataFrame(lines))
 
 
-def optimum(seed: int) -> Dict[str, Any]:
-  """Tries all placements of a small problem; returns the best, the bound, and that of `auto`."""
-  from placeto_tf.errors import PlacetoError
-  from placeto_tf.placing import registry, running
-  from placeto_tf.problem.budget import Budget
+def optimum(seed: int, graph: str, cluster: str = "") -> Dict[str, Any]:
+  """Tries all placements of a small problem; returns the best, the bound, and that of `auto`.
+
+  Args:
+    seed: of a random problem.
+    graph, cluster: "random", or of which 14 groups are moved.
+  """
+  from placeto_tf.environments.problems import named_problems
   from placeto_tf.search.lower_bounds import lower_bound_us
 
   sys.path.insert(0, str(ROOT / "tests" / "support"))
   import enumerated_problems
 
-  try:
-    problem = enumerated_problems.every_kind_of_problem(seed)
-  except PlacetoError:  # a set of ops has no common device
-    return {}
+  if graph != "random":
+    (_, whole), = named_problems([graph], [cluster], max_groups=(14,))
+    problem = dataclasses.replace(whole, sets=None, graph=dataclasses.replace(
+        whole.graph, colocation=whole.grouping.group_of_op))  # the bound knows of the groups
+  else:
+    try:
+      problem = enumerated_problems.every_kind_of_problem(seed)
+    except PlacetoError:  # a set of ops has no common device
+      return {}
   best_us = enumerated_problems.least_us(problem)
   if best_us is None or not 0 < best_us < np.inf:  # too many placements, or nothing fits
     return {}
-  searched = problem.renewed()
-  running.run(searched, registry.find("auto"), Budget(300), 0)
   return {"best_us": float(best_us), "bound_us": float(lower_bound_us(problem)),
-          "auto_us": float(searched.search_log.best_objective_us)}
+          "auto_us": float(_log(problem, "auto", 300, 0).best_objective_us)}
+
+
+def _log(problem: Any, method: str, budget: int, seed: int) -> Any:
+  """Returns the search log of a method."""
+  from placeto_tf.placing import registry, running
+
+  searched = problem.renewed()
+  running.run(searched, registry.find(method), Budget(budget), seed)
+  return searched.search_log
 
 
 def optima(rows: pd.DataFrame, _: str) -> str:
-  """Returns a line of the counts of `optimum`."""
-  rows = rows.dropna()
+  """Returns the counts of `optimum`, a line for random problems and for each graph."""
   equal = 1 + 1e-9
   return markdown(pd.DataFrame([{
-      "problems": len(rows), "`auto` finds the optimum": (
-          rows["auto_us"] <= rows["best_us"] * equal).sum(),
-      "the largest excess of `auto`": f"{(rows['auto_us'] / rows['best_us']).max() - 1:.1%}",
-      "bound equal to the optimum": (rows["bound_us"] * equal >= rows["best_us"]).sum(),
-      "bound above it": (rows["bound_us"] > rows["best_us"] * equal).sum(),
+      "of": name, "problems": len(each), "`auto` finds the optimum": (
+          each["auto_us"] <= each["best_us"] * equal).sum(),
+      "the largest excess of `auto`": f"{(each['auto_us'] / each['best_us']).max() - 1:.1%}",
+      "bound equal to the optimum": (each["bound_us"] * equal >= each["best_us"]).sum(),
+      "bound above it": (each["bound_us"] > each["best_us"] * equal).sum(),
       "optimum over bound, geometric mean": f"""{geometric_mean(
-          rows['best_us'] / rows['bound_us'].where(rows['bound_us'] > 0)):.3f}"""}]))
+          each['best_us'] / each['bound_us'].where(each['bound_us'] > 0)):.3f}"""}
+      for name, each in rows.dropna(subset=["best_us"]).groupby("graph", sort=False)]))
 
 
 def made(problem: str, method: str, budget: int, seed: int) -> Dict[str, Any]:
   """Returns the objective of a method over the best of one device, expert and METIS."""
-  from placeto_tf.placing import registry, running
-  from placeto_tf.problem.budget import Budget
-
   fresh, start_us = _problem(problem)
-  fresh = fresh.renewed()
-  running.run(fresh, registry.find(method), Budget(budget), seed)
-  return {"ratio": fresh.search_log.best_objective_us / start_us,
-          "fits": bool(fresh.search_log.best_fits)}
+  log = _log(fresh, method, budget, seed)
+  return {"ratio": log.best_objective_us / start_us, "fits": bool(log.best_fits)}
 
 
 @functools.lru_cache(1)
@@ -357,7 +363,6 @@ _SIX = tuple(f"family:{name}[{i}]" for i in (24, 28) for name in ("ptb", "cifar1
 _KINDS = ("layers", "products", "tasks", "pipelines", "packed")
 _SEARCHED: Dict[str, Any] = dict(methods=RIVALS, start=KNOWN)
 
-_FAMILY, _KIND = r"family:(\w+)", r"made:(\w+)"
 
 # Page -> table -> the function that makes its rows, and those that make its texts.
 PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
@@ -366,12 +371,15 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
             graphs=ZOO, clusters=("k80_placeto:4", "v100:8"),
             methods=(*KNOWN, "heft", "auto"), max_evaluations=1000),
             {"zoo": zoo_means, "zoo graphs": zoo_rows}),
-        "optimum": (each_of(lambda: [{"seed": i} for i in range(50_000, 50_080)], optimum),
+        "optimum": (each_of(lambda: [
+            *({"seed": i, "graph": "random"} for i in range(50_000, 50_080)),
+            *({"seed": 0, "graph": f"zoo:{name}:cells=3", "cluster": cluster} for name in (
+                "amoebanet", "enas_conv") for cluster in ("k80_placeto:2", "v100:2"))], optimum),
                     {"optimum": optima}),
         "links": (evaluated(
             graphs=[f"zoo:inception_v3:batch={batch}" for batch in (16, 256)],
             clusters=("a100_pcie:4",),
-            methods=("single", "auto"), max_evaluations=300), {"links": gains})},
+            methods=("single", "auto"), max_evaluations=300), {"links": zoo_rows})},
     "replicas": {
         "zoo": (evaluated(
             graphs=["zoo:bert:batch=32", "zoo:inception_v3", "zoo:rnnlm"],
@@ -386,7 +394,7 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
         "held out": (evaluated(
             graphs=_HELD_OUT, clusters=("k80_placeto:4",), max_evaluations=1000,
             budgets=(10, 30, 100, 300), seeds=(0, 1, 2), **_SEARCHED),
-            {"held out": by(lambda rows: rows["graph"].str.extract(_FAMILY, expand=False))}),
+            {"held out": by(lambda rows: rows["graph"].str.extract(r":(\w+)", expand=False))}),
         "clusters": (evaluated(
             graphs=_SIX, clusters=("h100:4", "k80_placeto:2+cpu:2", "k80_placeto:12"),
             max_evaluations=100, budgets=(30,), seeds=(0, 1, 2), **_SEARCHED),
@@ -396,7 +404,7 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
                       "seed": seed} for kind in _KINDS
                      for i in range(1000, 1003) for method in RIVALS
                      for budget in (30, 100, 300, 1000) for seed in (0, 1, 2)], made),
-            {"made": by(lambda rows: rows["problem"].str.extract(_KIND, expand=False))})},
+            {"made": by(lambda rows: rows["problem"].str.extract(r":(\w+)", expand=False))})},
     "foreign_graphs": {
         "foreign": (evaluated(
             graphs=("FOREIGN/*.meta",), clusters=("k80_placeto:4",), max_evaluations=1000,
@@ -424,7 +432,6 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
 
 def main() -> None:
   """Makes the tables of the page."""
-  from placeto_tf.errors import PlacetoError
   from placeto_tf.files import outputs
 
   if FLAGS.page not in PAGES:
@@ -434,9 +441,8 @@ def main() -> None:
   os.makedirs(folder, exist_ok=True)
   kept = folder / "made.json"
   if not kept.exists():  # all rows are of one commit
-    kept.write_text(json.dumps({"seconds": 0.0, "commit": subprocess.run(
-        ["git", "log", "-1", "--format=%h", "--", "placeto_tf"], cwd=ROOT, check=True,
-        stdout=subprocess.PIPE, text=True).stdout.strip()}))
+    kept.write_text(json.dumps({"seconds": 0.0, "commit": subprocess.check_output(
+        ["git", "log", "-1", "--format=%h", "--", "placeto_tf"], cwd=ROOT, text=True).strip()}))
   how = json.loads(kept.read_text())
   page, raw, before = path.read_text(encoding="utf-8"), [], how["seconds"]
   for name, (make, texts) in PAGES[FLAGS.page].items():
@@ -466,7 +472,6 @@ def with_table(page: str, name: str, text: str) -> str:
   Raises:
     PlacetoError: the page lacks the markers.
   """
-  from placeto_tf.errors import PlacetoError
 
   before, begin, rest = page.partition(f"<!-- table: {name} -->")
   _, end, after = rest.partition("<!-- end -->")
