@@ -35,7 +35,7 @@ def test_what_stays_unknown_is_said_first(tmp_path, monkeypatch):
   result = _place(_until(1000.0), "no")
   first = tables.table(result).splitlines()[0]
   assert first.startswith("At least ") and "the rounds of 1 loop are unknown" in first
-  assert "--look=yes" in first and "PlacingResult(At least " in repr(result)
+  assert "look='yes'" in first and "PlacingResult(At least " in repr(result)
   monkeypatch.setitem(look._LIMIT_S, "yes", 2.0)
   endless = tables.table(_place(_until(1e9), "yes"))
   assert "measured costs (the step cannot be run here)" in endless and "2 s of CPU time" in endless

@@ -58,7 +58,7 @@ def test_an_op_that_ran_elsewhere_is_an_error_that_names_it(graph, cluster, halv
   monkeypatch.setattr(
       session, "executed_devices", lambda metadata: {**truth(metadata), strayed: {"/device:CPU:7"}})
   with pytest.raises(PlacementError, match=f"op '{strayed}' ran on .*CPU:7"), pytest.warns(
-      UserWarning, match="2 CPU devices of one process share .*local:2"):
+      UserWarning, match="2 CPU devices of one process share .*LocalWorkers\\(2\\)"):
     measure(graph, halves, cluster, device_map=MAPS, warmup_runs=1, min_runs=1, max_runs=1)
 
 
