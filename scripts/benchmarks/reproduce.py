@@ -208,8 +208,9 @@ def optimum(seed: int, graph: str, cluster: str = "") -> Dict[str, Any]:
 
   if graph != "random":
     (_, whole), = named_problems([graph], [cluster], max_groups=(14,))
-    problem = dataclasses.replace(whole, sets=None, graph=dataclasses.replace(
-        whole.graph, colocation=whole.grouping.group_of_op))  # the bound knows of the groups
+    problem = type(whole)(  # the bound knows of the groups
+        dataclasses.replace(whole.graph, colocation=whole.grouping.group_of_op), whole.costs,
+        whole.cluster, whole.grouping, whole.allowed_ops)
   else:
     try:
       problem = enumerated_problems.every_kind_of_problem(seed)
@@ -318,8 +319,7 @@ def kernels(_: str) -> pd.DataFrame:
   """Returns the kernels that were timed on an H100, with the preset's estimates."""
   from placeto_tf.ops import rule_of
 
-  measured = json.loads((_DOCS / "data/h100_kernels.json").read_text())
-  found = gpu_kernels.compare(measured, "h100")
+  found = gpu_kernels.compare(json.loads((_DOCS / "data/h100_kernels.json").read_text()), "h100")
   return found.assign(kind=[rule_of(op).kind or "element-wise" for op in found["op"]])
 
 
