@@ -79,9 +79,8 @@ class MoveProcess(PlacedGroups):
     self._failures = np.zeros(self.tables.allowed.shape, np.float32)
     self._offer(self.tables.movable[:0])  # nothing, should there be no level
     # Moves (their ops' identity + device) that failed from this placement, on whichever level.
-    self._op_identity = np.random.default_rng(0).integers(
-        2**63, size=problem.graph.num_ops, dtype=np.uint64)
-    self._failed_moves = np.zeros(0, np.uint64)
+    self._op_identity = np.random.default_rng(0).random(problem.graph.num_ops)
+    self._failed_moves, self._failed_us = np.zeros(0), self.objective_us
     self._states = self._play(budget or Budget())
     self._go_on()
 
@@ -239,10 +238,10 @@ class MoveProcess(PlacedGroups):
       self._limit = limit
       # [G, D] counts of failures on this level; moves not tried since the placement changed.
       self._failures = np.zeros(self.tables.allowed.shape, np.float32)
-      moves = self._identities()
-      self._untried = self.tables.allowed & ~np.isin(moves, self._failed_moves)
       self._passed, self._fresh, movable = False, True, self.tables.movable
       yield from self._gather()
+      moves = self._identities()
+      self._untried = self.tables.allowed & ~np.isin(moves, self._failed())
       while not self._passed and not self._exhausted(limit):
         # Groups with a move that was not tried from this placement.
         some = movable[self._untried[movable].any(axis=1)]
@@ -255,15 +254,20 @@ class MoveProcess(PlacedGroups):
         while (self._stands and not self._passed and self.open.any()
                and not self._exhausted(limit)):
           yield
-      self._failed_moves = np.union1d(self._failed_moves, moves[~self._untried])
+      self._failed_moves = np.union1d(self._failed(), moves[~self._untried])
+      self._failed_us = self.objective_us
     self.over = True
     yield
 
+  def _failed(self) -> np.ndarray:
+    """Returns the moves that failed before; none after a gain."""
+    return self._failed_moves[:0 if self.objective_us < self._failed_us else None]
+
   def _identities(self) -> np.ndarray:
-    """Returns [G, D] uint64, equal for moves of the same ops to the same device."""
-    found = np.zeros(len(self.groups), np.uint64)
-    np.add.at(found, self.level.grouping.group_of_op, self._op_identity)
-    return found[:, None] + np.arange(self.problem.num_devices, dtype=np.uint64)
+    """Returns [G, D] numbers, equal for moves of the same ops to the same device."""
+    # Sums of random numbers, added in the order of ops: equal to the last bit for equal sets.
+    sums = np.bincount(self.level.grouping.group_of_op, self._op_identity)
+    return sums[:, None] * np.arange(1, self.problem.num_devices + 1)
 
   def _gather(self) -> Iterator[None]:
     """Moves several groups at once, early in the process and as long as that gains."""
@@ -355,4 +359,3 @@ class MoveProcess(PlacedGroups):
     # Failed moves are tried again after a gain, but not after a placement that is equal.
     if self.objective_us < before_us:
       self._untried[:] = self.tables.allowed
-      self._failed_moves = self._failed_moves[:0]
