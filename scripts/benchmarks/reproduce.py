@@ -383,12 +383,12 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
     "replicas": {
         "zoo": (evaluated(
             graphs=["zoo:bert:batch=32", "zoo:inception_v3", "zoo:rnnlm"],
-            clusters=("k80_placeto:4", "a100:4"), methods=("single", "auto"), max_evaluations=300,
+            clusters=("k80_placeto:4", "a100:4"), methods=("single", "auto"), max_evaluations=30,
             replicas="auto"),
             {"zoo": with_replicas}),
         "weak": (evaluated(
             graphs=["zoo:inception_v3"], clusters=("a100:1+v100:3",),
-            methods=("single", "auto"), max_evaluations=300, replicas="auto"),
+            methods=("single", "auto"), max_evaluations=30, replicas="auto"),
             {"weak": with_replicas})},
     "placeto": {
         "held out": (evaluated(
