@@ -37,7 +37,7 @@ def add_fixture(tmp_path, monkeypatch):
 
 def example():
   """The module of the recipe's first step."""
-  block = re.search(r"```python\n(.*?)```", RECIPE.read_text(), re.DOTALL).group(1)
+  block = re.search(r"   ```python\n(.*?)```", RECIPE.read_text(), re.DOTALL).group(1)
   return re.sub(r"^   ", "", block, flags=re.MULTILINE)
 
 
