@@ -42,4 +42,4 @@ if TYPE_CHECKING:
   from tensorflow.types.experimental import ConcreteFunction, GenericFunction
 else:
   keras, tf = _OnUse("keras"), _OnUse("tensorflow")
-  globals().update(dict.fromkeys(__all__[:-2], Any))  # the names of types
+  globals().update({name: Any for name in __all__ if name not in ("keras", "tf")})  # types

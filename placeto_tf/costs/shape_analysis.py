@@ -105,10 +105,8 @@ def analyse(
         loops.infer(inference.number)
         found.update(_numbers(loops, guesser, inference.number, outputs, bound))
       found.update(guesser.lengths(inference.number, outputs, bound))
-    # Loop variables whose known shapes before and after an iteration differ.
-    growing = [(merge, 0) for merge, ends in loops.variables.items() if (merge, 0) not in bound
-               and None not in (dims := [known_dims(outputs, end) for end in ends])
-               and dims[0] != dims[1]]
+    growing = [(merge, 0) for merge, ends in loops.variables.items()
+               if (merge, 0) not in bound and _differ(*(known_dims(outputs, end) for end in ends))]
     # Shapes of a run come before guesses; each is used only if no better source has the shape.
     if not found:
       found = {(name, port): properties(outputs[name][port].dtype, seen[name, port])
@@ -263,6 +261,11 @@ def _numbers(
   return {(name, port): properties(outputs[name][port].dtype, [], number)
           for (name, port), number in found.items() if abs(number) < 1 << 31 and not (
               (name, port) in bound and bound[name, port].HasField("value"))}
+
+
+def _differ(before: Optional[List[int]], after: Optional[List[int]]) -> bool:
+  """Returns whether two shapes are known and differ."""
+  return before is not None and after is not None and before != after
 
 
 def straight(graph_def: GraphDef, loops: LoopRounds) -> GraphDef:

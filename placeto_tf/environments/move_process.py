@@ -19,7 +19,7 @@ Dimensions: N ops, G groups, M groups that are offered (M <= G), D devices, F pa
 
 from __future__ import annotations
 
-from typing import Callable, Iterator, List, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -78,9 +78,6 @@ class MoveProcess(PlacedGroups):
     self.most = schedule.most
     self._failures = np.zeros(self.tables.allowed.shape, np.float32)
     self._offer(self.tables.movable[:0])  # nothing, should there be no level
-    # Moves (their ops' identity + device) that failed from this placement, on whichever level.
-    self._op_identity = np.random.default_rng(0).random(problem.graph.num_ops)
-    self._failed_moves, self._failed_us = np.zeros(0), self.objective_us
     self._states = self._play(budget or Budget())
     self._go_on()
 
@@ -234,14 +231,20 @@ class MoveProcess(PlacedGroups):
 
   def _play(self, budget: Budget) -> Iterator[None]:
     """Goes through all levels, and waits wherever a move is to be chosen."""
+    # The objective never rises: objective -> moves that failed from it, on whichever level.
+    failed: Dict[float, np.ndarray] = {}
+    numbers = np.random.default_rng(0).random(self.problem.graph.num_ops)
     for limit in self._levels(budget):
       self._limit = limit
-      # [G, D] counts of failures on this level; moves not tried since the placement changed.
+      # [G, D] counts of failures on this level.
       self._failures = np.zeros(self.tables.allowed.shape, np.float32)
       self._passed, self._fresh, movable = False, True, self.tables.movable
       yield from self._gather()
-      moves = self._identities()
-      self._untried = self.tables.allowed & ~np.isin(moves, self._failed())
+      # [G, D], equal to the last bit for equal sets of ops, whose numbers are added in one order.
+      moves = np.bincount(self.level.grouping.group_of_op, numbers)[:, None] * np.arange(
+          1, self.problem.num_devices + 1)
+      # Moves not tried since the placement changed.
+      self._untried = self.tables.allowed & ~np.isin(moves, failed.get(self.objective_us, ()))
       while not self._passed and not self._exhausted(limit):
         # Groups with a move that was not tried from this placement.
         some = movable[self._untried[movable].any(axis=1)]
@@ -254,20 +257,10 @@ class MoveProcess(PlacedGroups):
         while (self._stands and not self._passed and self.open.any()
                and not self._exhausted(limit)):
           yield
-      self._failed_moves = np.union1d(self._failed(), moves[~self._untried])
-      self._failed_us = self.objective_us
+      failed[self.objective_us] = np.union1d(
+          failed.get(self.objective_us, ()), moves[~self._untried])
     self.over = True
     yield
-
-  def _failed(self) -> np.ndarray:
-    """Returns the moves that failed before; none after a gain."""
-    return self._failed_moves[:0 if self.objective_us < self._failed_us else None]
-
-  def _identities(self) -> np.ndarray:
-    """Returns [G, D] numbers, equal for moves of the same ops to the same device."""
-    # Sums of random numbers, added in the order of ops: equal to the last bit for equal sets.
-    sums = np.bincount(self.level.grouping.group_of_op, self._op_identity)
-    return sums[:, None] * np.arange(1, self.problem.num_devices + 1)
 
   def _gather(self) -> Iterator[None]:
     """Moves several groups at once, early in the process and as long as that gains."""

@@ -37,7 +37,7 @@ LEAST_US = 1.0  # shorter step times are counted as this time
 
 
 def three_digits(value: float) -> str:
-  """Returns an estimate with three significant digits, such as "264,000", and three decimals."""
+  """Returns three significant digits, and at most three decimals: "264,000", "12.3"."""
   rounded = float(f"{value:.3g}")
   decimals = 2 - math.floor(math.log10(abs(rounded) or 1.0))
   return f"{rounded:,.{min(3, max(0, decimals))}f}"
@@ -45,7 +45,8 @@ def three_digits(value: float) -> str:
 
 def ms_text(us: float) -> str:
   """Returns a time as text, such as "12.3 ms" or "1,230 ms"."""
-  return "less than 0.001 ms" if 0 < us < LEAST_US else f"{three_digits(us / 1e3)} ms"
+  least = f"less than {LEAST_US / 1e3:.3f} ms"
+  return least if 0 < us < LEAST_US else f"{three_digits(us / 1e3)} ms"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -77,8 +77,8 @@ class Observer:
     pause_s, by_seconds = _BAR_SECONDS if watched else _LINE_SECONDS, budget.max_seconds is not None
     # The bar counts seconds, or evaluations if only evaluations are limited.
     total = budget.max_seconds if by_seconds else budget.max_evaluations
-    unit, shown = "s" if by_seconds else "placements", ("", time.monotonic())
-    started = shown[1]
+    unit, started = "s" if by_seconds else "placements", time.monotonic()
+    shown = ("", started)
     with tqdm_auto.tqdm(
         total=total, file=sys.stderr, unit=unit, disable=not watched,
         bar_format="{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} {unit}{postfix}") as bar:

@@ -189,8 +189,8 @@ def _specs(flow: Dataflow, region: Columns, variables: Set[int], count: int) -> 
       elif role not in (COLUMNS, SHAPE) and tensor[0] in region.ops:
         fixes[op, i] = (exponents.GLOBAL,)
   return Propagated(
-      count, frozenset(copied), specs, fixes, frozenset(copied - region.ops.keys()),
-      owned=frozenset(variables))
+      batch=count, copied=frozenset(copied), specs=specs, fixes=fixes,
+      once=frozenset(copied - region.ops.keys()), owned=frozenset(variables))
 
 
 def _read_outside(flow: Dataflow, region: Columns) -> Set[Tensor]:

@@ -198,7 +198,7 @@ def optimum(seed: int, graph: str, cluster: str = "") -> Dict[str, Any]:
 
   Args:
     seed: of a random problem.
-    graph, cluster: "random", or of which 14 groups are moved.
+    graph, cluster: a step whose ops move in 14 groups; "random" is a random problem.
   """
   from placeto_tf.environments.problems import named_problems
   from placeto_tf.search.lower_bounds import lower_bound_us
@@ -363,7 +363,6 @@ _SIX = tuple(f"family:{name}[{i}]" for i in (24, 28) for name in ("ptb", "cifar1
 _KINDS = ("layers", "products", "tasks", "pipelines", "packed")
 _SEARCHED: Dict[str, Any] = dict(methods=RIVALS, start=KNOWN)
 
-
 # Page -> table -> the function that makes its rows, and those that make its texts.
 PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
     "placements": {
@@ -472,7 +471,6 @@ def with_table(page: str, name: str, text: str) -> str:
   Raises:
     PlacetoError: the page lacks the markers.
   """
-
   before, begin, rest = page.partition(f"<!-- table: {name} -->")
   _, end, after = rest.partition("<!-- end -->")
   if not begin or not end:

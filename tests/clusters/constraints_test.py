@@ -138,7 +138,7 @@ def test_devices_inside_of_a_loop_are_kept_where_it_is_split(kept):
   function = looped.get_concrete_function(tf.TensorSpec([4, 4]))
   options = {"existing_devices": "keep", "max_evaluations": 5}
   if not kept:
-    with pytest.raises(PlacementError, match="split_loops=True.*a loop stays on one"):
+    with pytest.raises(PlacementError, match="split_loops=True: until then a loop stays on one"):
       placeto.place(function, "cpu:2", "single", **options)
     return
   placement = placeto.place(function, "cpu:2", "single", split_loops=True, **options).placement

@@ -1,5 +1,7 @@
 """What of a graph is loaded: fetches, feeds, shapes, devices."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -239,6 +241,16 @@ def test_several_collected_train_ops_are_one_step_and_a_note_says_so():
 ])
 def test_shapes_are_bound(declared, given, batch_size, expected):
   assert shapes.bind("x:0", declared, given, batch_size) == expected
+
+
+@pytest.mark.parametrize("declared, batch_size, culprit", [
+    (None, 8, r"unknown rank.*feed_shapes=\{'x': \(\)\}"),
+    ((-1, -1), 8, r"\[8, \?\].*feed_shapes=\{'x': \(8, 32\)\}"),
+    ((3, -1), None, r"feed_shapes=\{'x': \(3, 32\)\} or the like$"),
+])
+def test_what_stays_unknown_is_in_the_message(declared, batch_size, culprit):
+  unknown = shapes.bind("x:0", declared, None, batch_size)
+  assert re.search(culprit, shapes.unknown_shapes({"x:0": unknown}))
 
 
 @pytest.mark.parametrize("declared, given, culprit", [

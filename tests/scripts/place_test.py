@@ -106,7 +106,8 @@ def assert_one_sentence(done, culprit):
     ("--grouping=magic", "magic"), ("--graph=missing.meta", "missing.meta"),
     ("--cost_model=missing.pb", "missing.pb"), ("--max_evaluations=0", "max_evaluations"),
     ("--max_groups=0", "max_groups"), ("--pin=[:/GPU:0", "'[' is"), ("--pin=.*:/GPU:7", "/GPU:7"),
-    ("--feed_shapes=features", "features"), ("--no_such_flag=1", "no_such_flag"), ("it", "it")])
+    ("--feed_shapes=features", "features"), ("--no_such_flag=1", "no_such_flag"),
+    ("stray", "stray")])
 def test_a_bad_argument_ends_in_one_sentence(arg, culprit, place_it, meta):
   assert_one_sentence(place_it(f"--graph={meta}", arg), culprit)
 

@@ -39,8 +39,9 @@ def every_kind_of_problem(seed):
     devices.append(Device("/CPU:0", "CPU", 2**30, host=bool(chance() < 0.7)))
   bandwidth = rng.choice([0.25, 1.0, 2.0, 4.0], (d, d) if chance() < 0.4 else (1, 1))
   latency = times((d, d) if chance() < 0.4 else (1, 1), 5)
-  extensions: Dict[str, Any] = {"bus_gap_us": float(times(1, 3)[0]),
-                "transfers": str(rng.choice(["device", "device", "pair", "unlimited"]))}
+  extensions: Dict[str, Any] = {
+      "bus_gap_us": float(times(1, 3)[0]),
+      "transfers": str(rng.choice(["device", "device", "pair", "unlimited"]))}
   if chance() < 0.35:
     if chance() < 0.5:
       extensions = {"ready_order": "executor",
