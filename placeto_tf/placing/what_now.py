@@ -18,6 +18,7 @@ from placeto_tf.on_use import tf
 from placeto_tf.ops import FILLS
 from placeto_tf.placements.writing import placed_name
 
+_MOST_ON_SCREEN = 3000  # characters of lines that are printed
 _MOST_FETCHES = 8
 _COLLECTED = ["tf.global_variables_initializer()", "tf.local_variables_initializer()",
               "tf.tables_initializer()"]
@@ -48,6 +49,8 @@ def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str
     out: the directory that was written.
   """
   lines = [f"  {line}" for line in run_lines(graph, devices)]
+  if sum(map(len, lines)) > _MOST_ON_SCREEN:  # hundreds of feeds
+    lines = [f"  the lines of {os.path.join(out, 'README.md')}"]
   return "\n".join([
       *(["To run it where TensorFlow has these devices:", *lines] if lines else []),
       f"Feeds, checkpoints and how to measure it: {os.path.join(out, 'README.md')}",

@@ -1,10 +1,11 @@
 """Greedy placements of large tables, as recommenders are placed by hand: the baselines.
 
-Each table goes to the device with the least cost so far, dearest table first. A table is a variable
-of which ops use only some rows, with all that is colocated with it. Costs are those of DreamShard's
-baselines (Zha et al. 2022): the bytes of the table, the bytes of the rows that a step looks up, or
-their product. All other ops are where the best layout of `symmetric` puts them: with replicas, each
-on its own device; otherwise on the first device.
+Each table goes to the device with the least cost so far that has room for it, dearest table first.
+A table is a variable of which ops use only some rows, with all that is colocated with it and the
+ops that serve it alone: look-ups, sums of the rows of a bag, sparse gradients. Costs are those of
+DreamShard's baselines (Zha et al. 2022): the bytes of the table, the bytes of the rows that a step
+looks up, or their product. All other ops are on the first device; with replicas, each replica is on
+its own device.
 
 Dimensions: N ops.
 """
@@ -18,14 +19,20 @@ import numpy as np
 
 from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.candidates import allowed_or_nearest, best_of, compute_devices
+from placeto_tf.problem.candidates import (
+  allowed_or_nearest,
+  best_of,
+  compute_devices,
+  on_one_device,
+)
 from placeto_tf.problem.host_options import used_by_rows
 from placeto_tf.problem.method import Kind, Method, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.search.symmetric import place_shares
+from placeto_tf.replication.layouts import layouts
 
 # (bytes of tables, bytes of the rows that a step looks up) -> costs of the tables
 Cost = Callable[[np.ndarray, np.ndarray], np.ndarray]
+_HOPS = 12  # the most edges between a table and an op that serves it
 
 
 def place_tables(
@@ -34,20 +41,69 @@ def place_tables(
 
   Args:
     problem: evaluates.
-    budget: of the evaluation and the layouts before it.
+    budget: of the evaluation.
     cost: of a table.
 
   Returns:
     [N] int32; the layout without a change if the graph has no table.
   """
-  placement, devices = place_shares(problem, budget).copy(), compute_devices(problem)
+  return best_of(problem, dealt(problem, cost), budget)
+
+
+def dealt(problem: PlacementProblem, cost: Cost) -> np.ndarray:
+  """Returns one greedy placement of the tables, [N] int32. Args: problem; cost: of a table."""
+  devices, memory = compute_devices(problem), problem.cluster.memory_bytes.astype(float)
+  placement = on_one_device(problem) if problem.replicated is None else layouts(
+      problem.replicated, problem.costs, devices)[0]
   tables, held, read = tables_of(problem)
+  served = _served(problem, tables)
+  others, persistent = served < 0, problem.costs.persistent_bytes
+  room = (memory - np.bincount(
+      placement[others], persistent[others], minlength=len(memory)))[devices]
   dearness, load = cost(held[tables], read[tables]), np.zeros(len(devices))
   for i in np.argsort(-dearness, kind="stable").tolist():
-    target = int(load.argmin())
+    fits = room >= held[tables[i]]
+    target = int(np.where(fits, load, np.inf).argmin() if fits.any() else room.argmax())
     load[target] += dearness[i]
-    placement[problem.graph.colocation == tables[i]] = devices[target]
-  return best_of(problem, allowed_or_nearest(problem, placement), budget)
+    room[target] -= held[tables[i]]
+    placement[served == tables[i]] = devices[target]
+  return allowed_or_nearest(problem, placement)
+
+
+def size_x_lookups(size: np.ndarray, lookups: np.ndarray) -> np.ndarray:
+  """Returns the products of tables' bytes and the bytes of their rows that a step looks up."""
+  return size * lookups
+
+
+def _served(problem: PlacementProblem, tables: np.ndarray) -> np.ndarray:
+  """Returns the table that each op serves alone, [N] label of a set of ops, else -1.
+
+  An op joins a table if all its inputs come from ops of the table and it makes no more bytes than
+  it reads there; or if all its outputs go there, and its other inputs have hardly more bytes.
+  """
+  graph, costs, n = problem.graph, problem.costs, problem.graph.num_ops
+  data = graph.edge_ports != CONTROL
+  u, v = graph.edge_producers[data], graph.edge_consumers[data]
+  made, read = costs.made_bytes(graph), costs.edge_bytes(graph)[data]
+  sets, given = graph.colocation, np.bincount(v, minlength=n) == 0  # constants and fed values
+  label = np.where(np.isin(sets, tables), sets, -1)
+  for _ in range(_HOPS):
+    before = label.copy()
+    for op, near, counted in ((v, u, ~given[u]), (u, v, np.ones(len(u), bool))):
+      least, most = np.full(n, n), np.full(n, -1)
+      np.minimum.at(least, op[counted], label[near[counted]])
+      np.maximum.at(most, op[counted], label[near[counted]])
+      away = np.bincount(v, read * ~given[u] * (label[u] != most[v]), minlength=n)
+      inside = np.bincount(v, read * (label[u] == most[v]), minlength=n)
+      cheap = made <= inside if op is v else away <= 2 * made
+      label = np.where((label < 0) & (least == most) & (most >= 0) & cheap, most, label)
+    # A set of ops that must share a device joins as a whole.
+    least = np.full(n, n)
+    np.minimum.at(least, sets, label)
+    label = np.where(least[sets] < 0, -1, label)
+    if (label == before).all():
+      break
+  return label
 
 
 def tables_of(problem: PlacementProblem) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -76,4 +132,4 @@ METHODS = tuple(
            unseeded(functools.partial(place_tables, cost=cost)), f"tables by {name}")
     for name, cost in (
         ("size", lambda size, lookups: size), ("lookups", lambda size, lookups: lookups),
-        ("size_x_lookups", lambda size, lookups: size * lookups)))
+        ("size_x_lookups", size_x_lookups)))

@@ -108,9 +108,16 @@ def _nmt(rng: random.Random, index: int) -> str:
       batch=rng.choice((64, 128)), vocab=rng.choice((8000, 16000, 32000)))
 
 
+def _recommender(rng: random.Random, index: int) -> str:
+  """Recommenders with 20 to 300 tables."""
+  return _spec(
+      "recommender", tables=round(20 * 15 ** rng.random()), tables_seed=index,
+      batch=rng.choice((8192, 16_384, 32_768, 65_536)))
+
+
 def _spec(model: str, **options: int) -> str:
   return ":".join([model] + [f"{key}={value}" for key, value in options.items()])
 
 
 FAMILIES: Dict[str, Callable[[random.Random, int], str]] = {
-    "cifar10": _cifar10, "nmt": _nmt, "ptb": _ptb}
+    "cifar10": _cifar10, "nmt": _nmt, "ptb": _ptb, "recommender": _recommender}

@@ -1,11 +1,12 @@
 """Recommenders with large tables: look-ups, their sums, and dense layers.
 
-The models are the synthetic ones of NVIDIA's distributed-embeddings (2022), for which step times on
-A100s are published.
+The sizes are the synthetic models of NVIDIA's distributed-embeddings (2022), for which step times
+on A100s are published. Tables may also be drawn, any number of them.
 """
 
 from __future__ import annotations
 
+import random
 from typing import Dict, Tuple
 
 import tensorflow as tf
@@ -34,24 +35,28 @@ SIZES: Dict[str, Tuple[Tables, Tuple[int, ...], int]] = {
 
 @model(
     "recommender", batch=integer(65_536), size=word(*SIZES), shrink=integer(1),
+    tables=integer(0, minimum=0), tables_seed=integer(0, minimum=0),
     optimizer=word("adagrad", *(name for name in training.OPTIMIZERS if name != "adagrad")))
-def recommender(batch: int, size: str, shrink: int) -> Model:
+def recommender(batch: int, size: str, shrink: int, tables: int, tables_seed: int) -> Model:
   """Builds a recommender; a table with ids (1, 10) is shared by two inputs.
 
   Args:
     batch: examples of a step.
     size: one of `SIZES`.
     shrink: the number of rows of each table is divided by it; at least two are left.
+    tables: so many tables are drawn instead of those of the size.
+    tables_seed: of their rows, widths and ids.
 
   Returns:
     The forward pass and its loss, in the default graph.
   """
   v1 = tf.compat.v1
-  tables, layers, numbers = SIZES[size]
+  sized, layers, numbers = SIZES[size]
   feeds = [v1.placeholder(tf.float32, [batch, numbers], "numbers"),
            v1.placeholder(tf.float32, [batch, 1], "clicks")]
   found = [feeds[0]]  # each [batch, width]
-  shapes = [each for each in tables for _ in range(each[0])]
+  kinds = _drawn(tables, tables_seed) if tables else sized
+  shapes = [each for each in kinds for _ in range(each[0])]
   for i, (_, hotness, rows, width) in enumerate(shapes):
     with v1.variable_scope(f"embedding_{i}"):
       table = v1.get_variable(
@@ -73,3 +78,11 @@ def recommender(batch: int, size: str, shrink: int) -> Model:
   loss = tf.reduce_mean(
       tf.nn.sigmoid_cross_entropy_with_logits(labels=feeds[1], logits=outputs), name="loss")
   return Model(loss=loss, feeds=tuple(feeds))
+
+
+def _drawn(tables: int, seed: int) -> Tables:
+  """Returns tables of 10 to 10 million rows; one in five has bags of up to 30 ids."""
+  rng = random.Random(seed)
+  return tuple(
+      (1, (rng.randint(2, 30),) if rng.random() < 0.2 else (1,), round(10 ** rng.uniform(1, 7)),
+       rng.choice((8, 16, 32, 64, 128))) for _ in range(tables))

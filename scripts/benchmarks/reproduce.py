@@ -360,6 +360,7 @@ def by(groups: Callable[[pd.DataFrame], Any]) -> Text:
 _HELD_OUT = tuple(f"family:{name}[24:28]" for name in ("ptb", "nmt", "cifar10"))
 _SIX = tuple(f"family:{name}[{i}]" for i in (24, 28) for name in ("ptb", "cifar10")) + (
     "family:nmt[26]", "family:nmt[30]")
+_GREEDY = tuple(f"tables_by_{cost}" for cost in ("size", "lookups", "size_x_lookups"))
 _KINDS = ("layers", "products", "tasks", "pipelines", "packed")
 _SEARCHED: Dict[str, Any] = dict(methods=RIVALS, start=KNOWN)
 
@@ -410,6 +411,16 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
             budgets=(30, 100, 300), seeds=(0, 1, 2), **_SEARCHED),
             {"foreign": by(lambda rows: rows["cluster"]),
              "foreign graphs": by(lambda rows: rows["graph"].map(_spec))})},
+    "recommenders": {
+        "sizes": (evaluated(
+            graphs=[f"zoo:recommender:size={size}:optimizer={optimizer}" for size in (
+                "tiny", "small") for optimizer in ("adagrad", "sgd")],
+            clusters=("a100_80gb:4", "a100_80gb:8"), methods=("single", *_GREEDY),
+            max_evaluations=3000, replicas="auto"), {"sizes": with_replicas}),
+        "drawn": (evaluated(
+            graphs=("family:recommender[0:10]",), clusters=("v100:8",), start=(*KNOWN, *_GREEDY),
+            methods=(*RIVALS, "auto"), max_evaluations=1000, budgets=(30, 100, 300),
+            seeds=(0, 1, 2)), {"drawn": by(lambda rows: rows["cluster"])})},
     "predictions": {
         "fit": (errors_of_fit, {"fit": fit_table}),
         "scaling": (each_of(

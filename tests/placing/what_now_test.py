@@ -135,6 +135,15 @@ def test_devices_of_workers_are_reached_through_the_first_of_them(tmp_path):
   assert any(line.startswith('session = tf.Session("grpc://') for line in lines)
 
 
+def test_hundreds_of_feeds_are_in_the_readme_and_not_on_the_screen():
+  with tf.Graph().as_default() as graph:
+    tf.add_n([tf.compat.v1.placeholder(tf.float32, [2], f"x{i}") for i in range(200)], name="y")
+  graph = placeto.load_graph(graph, fetches=["y:0"])
+  printed = what_now.last_lines(graph, ["/CPU:0"], "placed")
+  assert len(printed) < 400 and "the lines of placed/README.md" in printed
+  assert "'x199:0': np.zeros([2])" in what_now.readme(graph, ["/CPU:0"])
+
+
 def test_the_readme_of_a_keras_model_traces_it_as_it_was_placed():
   model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(2)])
   graph = placeto.load_graph(model, batch_size=3)

@@ -24,4 +24,24 @@ def test_tables_are_dealt_out_greedily(name, devices, make_problem, make_cluster
       colocation=np.array([0, 0, 2, 3, 3, 5, 6, 6, 8, 9, 9, 11, 12], np.int32))
   found = registry.find(name).load()(problem)
   assert found[[0, 3, 6, 9]].tolist() == found[[1, 4, 7, 10]].tolist() == devices
-  assert found[12] == 0 and problem.search_log.evaluations == 2
+  # Look-ups that are smaller than their table go along; the sum of all tables does not.
+  assert found[[2, 5, 8]].tolist() == devices[:3] and found[12] == 0
+  assert problem.search_log.evaluations == 1
+
+
+def test_a_table_goes_where_there_is_room_and_its_sparse_gradient_goes_along(
+    make_problem, make_cluster):
+  """Two tables of 6 and 5 bytes, and a dense variable of 8 bytes on the first of two devices."""
+  # 0-2 dense; of a table: handle, look-up, slice of the joint gradient, its sum, update.
+  edges = [(0, 1), (1, 2)]
+  for first in (3, 8):
+    edges += [(first, first + 1), (first + 1, 1), (2, first + 2), (first + 2, first + 3),
+              (first + 3, first + 4)]
+  problem = make_problem(
+      np.ones(13), edges, [0, 9, 40] + [0, 2, 2, 2, 0] * 2, cluster=make_cluster(
+          2, memory=100.0), persistent_bytes=[95, 0, 0] + [60, 0, 0, 0, 0] + [30] + [0] * 4,
+      op_types=["VarHandleOp", "ConcatV2", "Sum"] + [
+          "VarHandleOp", "ResourceGather", "Slice", "Sum", "ResourceScatterAdd"] * 2,
+      colocation=np.array([0, 1, 2, 3, 3, 5, 6, 3, 8, 8, 10, 11, 8], np.int32))
+  found = registry.find("tables_by_size").load()(problem)
+  assert found.tolist() == [0, 0, 0] + [1, 1, 0, 1, 1] * 2

@@ -116,13 +116,15 @@ def test_members_differ_and_each_is_a_spec_of_a_model(name):
 
 
 def _structure(spec):
-  """What a graph shares with those of other sizes: its cell, or its layers and steps."""
+  """What a graph shares with those of other sizes: its cell, tables, or layers and steps."""
   model, options = zoo.resolve(families.member(spec))
   rng = random.Random(options.get("cell"))
   if model == "enas_conv":
     return tuple(tuple(enas._sample_conv_cell(rng, options["nodes"])) for _ in range(2))
   if model == "enas_recurrent":
     return tuple(enas._sample_recurrent_cell(rng, options["nodes"]))
+  if model == "recommender":
+    return options["tables_seed"]
   return options["layers"], options["steps"]
 
 
