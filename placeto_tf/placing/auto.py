@@ -58,8 +58,9 @@ def run_auto(
 
   # 1. References always run, even if the bound is met, because the table shows them.
   running.run_references(problem, dataclasses.replace(budget, target_us=None), seed)
-  # If no op has a choice of devices, there is only one placement.
-  log.proven = log.best_fits and not (problem.allowed_ops.sum(axis=1) > 1).any()
+  # The bound is met, which may be 0, or no op has a choice of devices.
+  log.proven = log.best_fits and (
+      log.best_objective_us <= optimum_us or not (problem.allowed_ops.sum(axis=1) > 1).any())
   for method in registry.constructions():
     if log.proven or log.exhausted(budget) or not in_time(problem, budget):
       break

@@ -84,8 +84,9 @@ def test_a_start_takes_one_evaluation_where_there_are_few(evaluations, make_prob
   assert _rows(log)["annealing"].evaluations == evaluations - sum(starts)
 
 
-def test_it_stops_when_the_bound_is_met(make_problem, make_cluster):
-  problem = make_problem([10.0] * 30, cluster=make_cluster(3), max_groups=30)
+@pytest.mark.parametrize("compute_us", [10.0, 0.0])
+def test_it_stops_when_the_bound_is_met(compute_us, make_problem, make_cluster):
+  problem = make_problem([compute_us] * 30, cluster=make_cluster(3), max_groups=30)
   called = []
   policy = _policy(lambda *_: called)
   log = _auto(problem, Budget(max_evaluations=5000), policy=policy)
